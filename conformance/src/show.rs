@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use efa_core::wire::fields::{FieldName, Value, fields_of};
-use efa_core::wire::{Packet, PacketType, fields};
+use efa_core::wire::{Packet, PacketType, ParseError, fields};
 use efa_emu::capture::{Direction, ReadError};
 use efa_emu::frame::Kind;
 use serde::{Serialize, Serializer};
@@ -113,6 +113,12 @@ pub fn show<R: Read>(
     Ok(shown)
 }
 
+/// Why the RDM packet is not valid, as far as the capture has it.
+fn invalid(frame: &CapturedPacket) -> Option<ParseError> {
+    let packet = frame.rdm().filter(|_| frame.cut_off == 0)?;
+    Packet::parse(packet).err()
+}
+
 fn direction_of(frame: &CapturedPacket) -> &'static str {
     match frame.direction {
         Some(Direction::Outbound) => "sends",
@@ -180,6 +186,17 @@ fn show_text(
     let Some(packet) = frame.rdm() else {
         return Ok(());
     };
+    let packet = match frame.cut_off {
+        0 => packet,
+        cut_off => {
+            let (there, all) = (frame.there().len(), packet.len());
+            writeln!(
+                output,
+                "    the snap length left {there} of {all} bytes, {cut_off} are missing"
+            )?;
+            frame.there()
+        }
+    };
     let Some(mut fields) = fields_of(packet) else {
         let bytes: Vec<String> = packet.iter().take(16).map(|b| format!("{b:02x}")).collect();
         return writeln!(output, "    {} bytes: {}", packet.len(), bytes.join(" "));
@@ -194,7 +211,7 @@ fn show_text(
             missing.descriptor.name, missing.needed, missing.offset, missing.available
         )?;
     }
-    if let Err(error) = Packet::parse(packet) {
+    if let Some(error) = invalid(frame) {
         writeln!(output, "    not valid: {error}")?;
     }
     Ok(())
@@ -217,6 +234,9 @@ struct Shown<'a> {
     retransmission: bool,
     path: u64,
     bytes: u64,
+    /// How many of them the capture has, if a snap length cut off the others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    captured: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     immediate: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -296,6 +316,7 @@ impl<'a> Shown<'a> {
             retransmission: header.retransmission,
             path: header.path.into(),
             bytes: header.payload_length.into(),
+            captured: (frame.cut_off > 0).then_some(frame.there().len() as u64),
             immediate: header.immediate,
             rdma: header.kind.rdma().map(|rdma| ShownRdma {
                 address: rdma.remote.address,
@@ -307,11 +328,8 @@ impl<'a> Shown<'a> {
                 Kind::Response(status) => Some(status.describe()),
                 _ => None,
             },
-            fields: frame.rdm().map(ShownFields),
-            invalid: frame
-                .rdm()
-                .and_then(|packet| Packet::parse(packet).err())
-                .map(|error| error.to_string()),
+            fields: frame.rdm().map(|_| ShownFields(frame.there())),
+            invalid: invalid(frame).map(|error| error.to_string()),
             comments: &frame.comments,
         }
     }

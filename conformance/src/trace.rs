@@ -59,6 +59,8 @@ pub struct CapturedPacket {
     pub headerless: bool,
     /// The bytes behind the transport header.
     pub payload: Vec<u8>,
+    /// How many of them, the last ones, the capture's snap length cut off. Zeros stand in their place.
+    pub cut_off: usize,
 }
 
 impl CapturedPacket {
@@ -68,16 +70,21 @@ impl CapturedPacket {
         is_packet.then_some(&self.payload[..])
     }
 
+    /// Returns the part of the payload that the capture has.
+    pub fn there(&self) -> &[u8] {
+        &self.payload[..self.payload.len() - self.cut_off]
+    }
+
     /// Returns the type of its RDM packet, if the type is assigned.
     pub fn packet_type(&self) -> Option<PacketType> {
-        PacketType::peek(self.rdm()?)
+        self.rdm().and_then(|_| PacketType::peek(self.there()))
     }
 
     /// Returns the name of the RDM packet's type, or of the transport's operation.
     pub fn kind(&self) -> String {
         match (self.rdm(), self.packet_type()) {
             (Some(_), Some(packet_type)) => packet_type.to_string(),
-            (Some(packet), None) => match packet.first() {
+            (Some(_), None) => match self.there().first() {
                 Some(code) => format!("packet of unassigned type {code}"),
                 None => "empty packet".into(),
             },
@@ -132,7 +139,8 @@ impl UserRecvQps {
         if self.0.contains(&(frame.destination, to)) {
             return true;
         }
-        if PacketType::peek(&frame.payload) == Some(PacketType::Handshake)
+        if frame.cut_off == 0
+            && PacketType::peek(&frame.payload) == Some(PacketType::Handshake)
             && let Ok(packet) = Packet::parse(&frame.payload)
             && let Header::Handshake(handshake) = packet.header
             && let Some(qp) = handshake.user_recv_qp
@@ -220,10 +228,12 @@ impl<R: Read> Frames<R> {
                 }
             };
             let is_rdma = frame.header.kind.rdma().is_some();
-            let payload = match is_rdma && !self.with_rdma_data {
-                true => Vec::new(),
-                false => frame.payload.to_vec(),
-            };
+            let (mut payload, mut cut_off) = (Vec::new(), 0);
+            if !is_rdma || self.with_rdma_data {
+                payload.extend_from_slice(frame.payload);
+                cut_off = frame.header.captured_len() - payload.len();
+                payload.resize(frame.header.captured_len(), 0);
+            }
             return Ok(Some(CapturedPacket {
                 number,
                 interface: captured.interface.0 as usize,
@@ -235,6 +245,7 @@ impl<R: Read> Frames<R> {
                 headerless: false,
                 header: frame.header,
                 payload,
+                cut_off,
             }));
         }
         Ok(None)
@@ -370,6 +381,10 @@ impl Trace {
         let mut regions = HashMap::new();
         let mut current = None;
         for frame in &capture.frames {
+            if frame.cut_off > 0 {
+                let problem = format!("a snap length cut off packet {}", frame.number);
+                return Err(foreign(problem));
+            }
             for comment in &frame.comments {
                 if let Some((id, remote)) = parse_region_comment(comment) {
                     regions.insert(id.to_owned(), remote);
@@ -518,6 +533,7 @@ mod tests {
                 payload_captured: true,
             },
             payload: payload.to_vec(),
+            cut_off: 0,
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use efa_conformance::check;
@@ -9,9 +10,10 @@ use efa_conformance::replay::codec;
 use efa_conformance::replay::emu::Emu;
 use efa_conformance::scenario::{Scenario, Software};
 use efa_conformance::suite::{self, Options, Outcome};
-use efa_conformance::trace::Trace;
+use efa_conformance::trace::{Capture, Trace};
 use efa_conformance::written;
 use efa_core::rules::Severity;
+use efa_emu::frame::OUTER_LEN;
 use efa_testing::workspace;
 
 /// What stock software was recorded doing.
@@ -135,4 +137,45 @@ fn the_engine_plays_every_scenario_with_itself() {
             assert!(passed || excused, "{case}");
         }
     }
+}
+
+/// The capture as if it had been recorded with this snap length.
+fn cut(capture: &Capture, snaplen: usize) -> Capture {
+    let mut capture = capture.clone();
+    for frame in &mut capture.frames {
+        let headers = OUTER_LEN + frame.header.header_len();
+        let kept = snaplen.saturating_sub(headers).min(frame.payload.len());
+        frame.cut_off = frame.payload.len() - kept;
+        frame.payload[kept..].fill(0);
+    }
+    capture
+}
+
+/// A capture with a snap length is judged by what it has: nothing is found that the whole one does not have.
+/// With 256 bytes every packet is judged, with fewer some have half a header.
+#[test]
+fn a_snap_length_breaks_no_rule() {
+    let mut torn = 0;
+    for path in recordings() {
+        let whole = load(&path).capture;
+        let of_whole = check::check(&whole);
+        let found: HashSet<_> = of_whole
+            .findings
+            .iter()
+            .map(|finding| (finding.rule.id, finding.packet))
+            .collect();
+        for snaplen in [128, 150, 256] {
+            let of_cut = check::check(&cut(&whole, snaplen));
+            for finding in of_cut.findings {
+                let known = found.contains(&(finding.rule.id, finding.packet));
+                assert!(known, "{}, {snaplen} bytes: {finding}", path.display());
+            }
+            if snaplen == 256 {
+                assert_eq!(of_cut.packets, of_whole.packets, "{}", path.display());
+            } else {
+                torn += of_whole.packets - of_cut.packets;
+            }
+        }
+    }
+    assert!(torn > 100, "only {torn} packets have half a header");
 }

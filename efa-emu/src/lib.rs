@@ -12,7 +12,7 @@
 //! * [`network`] and [`fault`]: what happens to frames, on both links.
 //! * [`frame`] and [`capture`]: the emulated wire, and pcapng files.
 //! * [`profile`]: the generations of the device; [`sysfs`]: the files that programs expect of it;
-//!   [`numa`]: the processors that it is near to.
+//!   [`numa`]: the processors that it is near to; [`usage`]: how far programs got with it.
 
 pub mod capture;
 mod counters;
@@ -31,3 +31,4 @@ pub mod sim;
 mod sync;
 pub mod sysfs;
 pub mod transport;
+pub mod usage;

@@ -2,18 +2,31 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use efa_core::address::{Gid, Qkey, Qpn};
 use efa_emu::capture::{
-    CaptureTap, Counts, Direction, ENVIRONMENT, Follower, Interface, InterfaceId, Reader,
-    SharedFile, Writer, create_shared,
+    CaptureTap, Counts, Direction, FileWriter, Follower, Interface, InterfaceId, Reader,
+    SharedFile, WHOLE_FRAMES, Writer, create_shared,
 };
 use efa_emu::frame::{Frame, Kind, Repr};
 
 const PAYLOAD: usize = 8000;
+
+/// The environment variable that names the file to a child.
+const FILE: &str = "CAPTURE_FILE";
+
+fn file_of_child() -> PathBuf {
+    std::env::var_os(FILE).unwrap().into()
+}
+
+/// Makes a capture file.
+fn create(path: &Path) -> PathBuf {
+    create_shared(path, &interface(), WHOLE_FRAMES).unwrap();
+    path.to_owned()
+}
 
 fn interface() -> Interface {
     Interface {
@@ -63,8 +76,7 @@ fn read(path: &Path) -> (Vec<(u16, u32)>, Option<Counts>, bool) {
 #[test]
 fn two_handles_share_a_file_and_their_counts_add_up() {
     let directory = tempfile::tempdir().unwrap();
-    let path = create_shared(&directory.path().join("a.pcapng"), &[interface()]).unwrap();
-    assert!(path.is_absolute());
+    let path = create(&directory.path().join("a.pcapng"));
     let (mut one, mut two) = (
         SharedFile::open(&path).unwrap(),
         SharedFile::open(&path).unwrap(),
@@ -106,7 +118,7 @@ fn two_handles_share_a_file_and_their_counts_add_up() {
 #[test]
 fn what_a_killed_writer_left_behind_is_cut_off_by_the_next() {
     let directory = tempfile::tempdir().unwrap();
-    let path = create_shared(&directory.path().join("a.pcapng"), &[interface()]).unwrap();
+    let path = create(&directory.path().join("a.pcapng"));
     let mut file = SharedFile::open(&path).unwrap();
     let start = std::fs::read(&path).unwrap().len();
     record(&mut file, 1, 0);
@@ -129,7 +141,7 @@ fn what_a_killed_writer_left_behind_is_cut_off_by_the_next() {
 #[test]
 fn a_lock_that_is_never_released_costs_frames_but_not_time() {
     let directory = tempfile::tempdir().unwrap();
-    let path = create_shared(&directory.path().join("a.pcapng"), &[interface()]).unwrap();
+    let path = create(&directory.path().join("a.pcapng"));
     let mut file = SharedFile::open(&path).unwrap();
     let holder = std::fs::File::open(&path).unwrap();
     rustix::fs::flock(&holder, rustix::fs::FlockOperation::LockExclusive).unwrap();
@@ -197,7 +209,7 @@ fn child(function: &str, path: &Path, writer: u16) -> Child {
             "--test-threads",
             "1",
         ])
-        .env(ENVIRONMENT, path)
+        .env(FILE, path)
         .env("WRITER", writer.to_string())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -208,7 +220,7 @@ fn child(function: &str, path: &Path, writer: u16) -> Child {
 #[test]
 fn writers_killed_at_any_moment_leave_a_whole_file() {
     let directory = tempfile::tempdir().unwrap();
-    let path = create_shared(&directory.path().join("a.pcapng"), &[interface()]).unwrap();
+    let path = create(&directory.path().join("a.pcapng"));
     for round in 0..12u16 {
         let mut children: Vec<Child> = (0..3)
             .map(|i| child("child_records_without_end", &path, round * 3 + i))
@@ -245,7 +257,7 @@ fn writers_killed_at_any_moment_leave_a_whole_file() {
 #[test]
 #[ignore = "a child process of writers_killed_at_any_moment_leave_a_whole_file"]
 fn child_records_without_end() {
-    let mut file = SharedFile::from_environment().unwrap().unwrap();
+    let mut file = SharedFile::open(&file_of_child()).unwrap();
     let writer = std::env::var("WRITER").unwrap().parse().unwrap();
     // Bounded, in case the parent dies first.
     for sequence in 0..20_000 {
@@ -253,20 +265,23 @@ fn child_records_without_end() {
     }
 }
 
-/// Runs `script`, in which `"$@"` records ten frames into the file that the environment names, with
-/// `arguments` of `unshare` in front if there are any.
-fn ten_frames(namespace: &[&str], script: &str, environment: &[(&str, &Path)]) -> Output {
+/// The ignored functions below that write ten frames into the file that the environment names.
+const TEN_FRAMES: [&str; 2] = ["child_records_ten_frames", "child_copies_ten_frames"];
+
+/// Runs `script`, in which `"$@"` is the function `child` of [`TEN_FRAMES`], with `arguments` of `unshare` in
+/// front if there are any.
+fn ten_frames(
+    child: &str,
+    namespace: &[&str],
+    script: &str,
+    environment: &[(&str, &Path)],
+) -> Output {
     let shell = ["sh", "-c", script, "sh"];
     let line = [namespace, &shell].concat();
     Command::new(line[0])
         .args(&line[1..])
         .arg(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "child_records_ten_frames",
-            "--ignored",
-            "--nocapture",
-        ])
+        .args(["--exact", child, "--ignored", "--nocapture"])
         .envs(environment.iter().copied())
         .stdin(Stdio::null())
         .output()
@@ -289,7 +304,6 @@ fn assert_three_of_ten(path: &Path) {
 #[test]
 fn a_full_disk_drops_frames_and_leaves_the_file_whole() {
     let directory = tempfile::tempdir().unwrap();
-    let path = create_shared(&directory.path().join("a.pcapng"), &[interface()]).unwrap();
     let disk = directory.path().join("disk");
     std::fs::create_dir(&disk).unwrap();
     let namespace = ["unshare", "--user", "--map-root-user", "--mount"];
@@ -305,12 +319,21 @@ fn a_full_disk_drops_frames_and_leaves_the_file_whole() {
     }
     // The kernel cuts the write short that crosses the disk's end.
     let script = format!(
-        "{mount} && cp \"$RESULT\" \"$DISK/a\" && {ENVIRONMENT}=\"$DISK/a\" \"$@\" && \
+        "{mount} && cp \"$RESULT\" \"$DISK/a\" && {FILE}=\"$DISK/a\" \"$@\" && \
          cp \"$DISK/a\" \"$RESULT\""
     );
-    let output = ten_frames(&namespace, &script, &[("DISK", &disk), ("RESULT", &path)]);
-    assert!(output.status.success(), "{output:?}");
-    assert_three_of_ten(&path);
+    for child in TEN_FRAMES {
+        let path = create(&directory.path().join("a.pcapng"));
+        let variables = [("DISK", &disk), ("RESULT", &path)];
+        let output = ten_frames(
+            child,
+            &namespace,
+            &script,
+            &variables.map(|(name, path)| (name, &**path)),
+        );
+        assert!(output.status.success(), "{output:?}");
+        assert_three_of_ten(&path);
+    }
 }
 
 /// Beyond `ulimit -f` the system ends a process by a signal; the capture must not let it come to that.
@@ -318,10 +341,12 @@ fn a_full_disk_drops_frames_and_leaves_the_file_whole() {
 #[test]
 fn a_limit_on_file_sizes_drops_frames_and_ends_nobody() {
     let directory = tempfile::tempdir().unwrap();
-    let path = create_shared(&directory.path().join("a.pcapng"), &[interface()]).unwrap();
-    let output = ten_frames(&[], "ulimit -f 60; exec \"$@\"", &[(ENVIRONMENT, &path)]);
-    assert!(output.status.success(), "{output:?}");
-    assert_three_of_ten(&path);
+    for child in TEN_FRAMES {
+        let path = create(&directory.path().join("a.pcapng"));
+        let output = ten_frames(child, &[], "ulimit -f 60; exec \"$@\"", &[(FILE, &path)]);
+        assert!(output.status.success(), "{output:?}");
+        assert_three_of_ten(&path);
+    }
 }
 
 /// Two captures that grow become one, with an interface each and their frames as they were.
@@ -330,7 +355,7 @@ fn growing_captures_are_followed_and_joined() {
     let directory = tempfile::tempdir().unwrap();
     let paths = ["a", "b"].map(|name| {
         let path = directory.path().join(name);
-        create_shared(&path, &[interface()]).unwrap()
+        create(&path)
     });
     let mut files = paths.each_ref().map(|path| SharedFile::open(path).unwrap());
     let mut followers = paths.each_ref().map(|path| Follower::open(path).unwrap());
@@ -390,7 +415,7 @@ fn growing_captures_are_followed_and_joined() {
 #[test]
 #[ignore = "a child process of the tests of full disks and limits"]
 fn child_records_ten_frames() {
-    let mut file = SharedFile::from_environment().unwrap().unwrap();
+    let mut file = SharedFile::open(&file_of_child()).unwrap();
     for sequence in 0..10 {
         record(&mut file, 7, sequence);
     }
@@ -402,4 +427,31 @@ fn child_records_ten_frames() {
         }
     );
     assert!(file.last_error().is_some());
+}
+
+#[test]
+#[ignore = "a child process of the tests of full disks and limits"]
+fn child_copies_ten_frames() {
+    // In memory, where there is room: the limits are those of the file below.
+    let spool = Path::new("/dev/shm").join(format!("efa-emu-test-{}", std::process::id()));
+    let mut frames = Vec::new();
+    for sequence in 0..10 {
+        create(&spool);
+        record(&mut SharedFile::open(&spool).unwrap(), 7, sequence);
+        Follower::open(&spool).unwrap().read(&mut frames).unwrap();
+    }
+    std::fs::remove_file(&spool).unwrap();
+    let file = OpenOptions::new()
+        .write(true)
+        .open(file_of_child())
+        .unwrap();
+    let mut writer = FileWriter::new(file, WHOLE_FRAMES).unwrap();
+    let id = writer.add_interface(&interface(), Duration::ZERO).unwrap();
+    for frame in &frames {
+        writer.copy(id, frame);
+    }
+    writer.finish().unwrap();
+    let counts = writer.counts(id);
+    assert_eq!((counts.seen, counts.dropped), (10, 7));
+    assert!(writer.last_error().is_some());
 }

@@ -20,7 +20,8 @@ use efa_core::wire::{
     PeerErrorRefKind, ReqFlags, UniversalFlags,
 };
 use efa_emu::capture::{
-    CaptureTap, Direction, Interface, InterfaceId, Reader, SharedFile, Writer, create_shared,
+    CaptureTap, Direction, Interface, InterfaceId, Reader, SharedFile, WHOLE_FRAMES, Writer,
+    create_shared,
 };
 use efa_emu::frame::{self, Frame, Rdma, Repr};
 use efa_emu::link::RemoteRange;
@@ -844,7 +845,7 @@ fn captures_of_two_hosts_merge() {
             profile: "efa2".into(),
             gid: host,
         };
-        create_shared(&path(name), &[interface]).unwrap();
+        create_shared(&path(name), &interface, WHOLE_FRAMES).unwrap();
         let mut file = SharedFile::open(&path(name)).unwrap();
         for number in 0..3_u64 {
             let frame = Frame {

@@ -5,6 +5,8 @@ use std::hash::{DefaultHasher, Hasher};
 use efa_core::wire::fields::fields_of;
 use efa_core::wire::{Packet, PacketType, ReqFlags};
 
+use crate::trace::CapturedPacket;
+
 /// Bytes that are kept of a packet which cannot be parsed.
 const KEPT: usize = 512;
 /// Where the flags of the base header are.
@@ -16,21 +18,35 @@ pub(super) struct Content {
     header: Box<[u8]>,
     /// Bytes of data.
     length: usize,
-    digest: u64,
+    /// `None` if a snap length cut data off.
+    digest: Option<u64>,
 }
 
 impl Content {
     /// Takes a packet, which is `parsed` if it can be.
-    pub(super) fn of(packet: &[u8], parsed: Option<&Packet>) -> Content {
+    pub(super) fn of(frame: &CapturedPacket, parsed: Option<&Packet>) -> Content {
+        let packet = &frame.payload;
         let header = parsed.map_or(packet.len().min(KEPT), |parsed| parsed.payload.offset);
         let (header, data) = packet.split_at(header);
-        let mut hasher = DefaultHasher::new();
-        hasher.write(data);
+        let digest = || {
+            let mut hasher = DefaultHasher::new();
+            hasher.write(data);
+            hasher.finish()
+        };
         Content {
             header: header.into(),
             length: data.len(),
-            digest: hasher.finish(),
+            digest: (frame.cut_off == 0).then(digest),
         }
+    }
+
+    /// Whether the two cannot be of the same packet. Of data that a snap length cut off only the length is
+    /// known.
+    pub(super) fn differs_from(&self, other: &Content) -> bool {
+        let digests = self.digest.zip(other.digest);
+        self.header != other.header
+            || self.length != other.length
+            || digests.is_some_and(|(one, other)| one != other)
     }
 
     /// The header's bytes.

@@ -57,7 +57,9 @@ impl Copies {
             }
             Some(Direction::Inbound) => {
                 let sent = self.sent.get(&key)?;
-                (sent.content != *content).then(|| describe(sent, content))
+                sent.content
+                    .differs_from(content)
+                    .then(|| describe(sent, content))
             }
             None => None,
         }

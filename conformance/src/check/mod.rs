@@ -189,7 +189,10 @@ impl Judge {
             }
             Kind::Send => {
                 let parsed = Packet::parse(&frame.payload);
-                let content = Content::of(&frame.payload, parsed.as_ref().ok());
+                if !has_header(frame, &parsed) {
+                    return conversation.torn();
+                }
+                let content = Content::of(frame, parsed.as_ref().ok());
                 if let Some(text) = self.copies.difference(frame, &content) {
                     let rule = &rules::COPIES_AGREE;
                     let seen = Place {
@@ -211,6 +214,12 @@ impl Judge {
             _ => {}
         }
     }
+}
+
+/// Whether the capture has the whole header of a packet.
+fn has_header(frame: &CapturedPacket, parsed: &Result<Packet, ParseError>) -> bool {
+    let header_ends = parsed.as_ref().map(|packet| packet.payload.offset);
+    frame.cut_off == 0 || header_ends.is_ok_and(|end| end <= frame.there().len())
 }
 
 /// A packet that was sent.

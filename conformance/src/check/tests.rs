@@ -128,6 +128,7 @@ impl Builder {
                 },
                 headerless: false,
                 payload: payload.clone(),
+                cut_off: 0,
             });
         }
         self.sequence += 1;

@@ -230,7 +230,7 @@ impl Player {
         program: &Program,
         host: &Host,
     ) -> Result<Self, PlayerError> {
-        let mut arguments: Vec<OsString> = vec!["run".into(), "--host".into()];
+        let mut arguments: Vec<OsString> = vec!["run".into(), "--quiet".into(), "--host".into()];
         arguments.push(host.name.as_str().into());
         arguments.extend(["--fabric".into(), launcher.fabric.as_str().into()]);
         if let Some(profile) = &host.profile {

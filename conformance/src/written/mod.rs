@@ -330,6 +330,7 @@ impl<'s> Author<'s> {
                 header,
                 headerless: false,
                 payload: payload.to_vec(),
+                cut_off: 0,
             });
             self.step_of.push(packet.step);
         }

@@ -20,8 +20,6 @@ use crate::frame;
 
 /// `if_tsresol` of nanoseconds: 10^-9 s.
 pub(super) const NANOSECONDS: u8 = 9;
-/// Longer than any frame; the value that tcpdump uses for "everything".
-const SNAPLEN: u32 = 262_144;
 
 /// `epb_flags`: bits 0-1 are the direction, bits 2-4 the reception type, 1 = unicast.
 const UNICAST: u32 = 1 << 2;
@@ -66,15 +64,16 @@ pub(super) fn append_section_header(bytes: &mut Vec<u8>) {
     );
 }
 
-/// Appends the block that declares an interface. The order of these blocks numbers the interfaces.
-pub(super) fn append_interface(interface: &Interface, bytes: &mut Vec<u8>) {
+/// Appends the block that declares an interface, of whose frames up to `snaplen` bytes are recorded. The order
+/// of these blocks numbers the interfaces.
+pub(super) fn append_interface(interface: &Interface, snaplen: u32, bytes: &mut Vec<u8>) {
     let mut address = interface.gid.0.to_vec();
     address.push(64);
     let mac = frame::ethernet_address(interface.gid);
     append(
         InterfaceDescriptionBlock {
             linktype: DataLink::ETHERNET,
-            snaplen: SNAPLEN,
+            snaplen,
             options: vec![
                 InterfaceDescriptionOption::IfName(Cow::Borrowed(&interface.host)),
                 InterfaceDescriptionOption::IfDescription(Cow::Owned(format!(
@@ -91,27 +90,23 @@ pub(super) fn append_interface(interface: &Interface, bytes: &mut Vec<u8>) {
     );
 }
 
-/// The name in a whole interface block.
-pub(super) fn interface_name(block: &[u8]) -> Option<String> {
-    const HEAD: usize = 8;
-    const TAIL: usize = 4;
-    let body = block.get(HEAD..block.len().checked_sub(TAIL)?)?;
-    let (_, description) = InterfaceDescriptionBlock::from_slice::<LittleEndian>(body).ok()?;
-    description
-        .options
-        .into_iter()
-        .find_map(|option| match option {
-            InterfaceDescriptionOption::IfName(name) => Some(name.into_owned()),
-            _ => None,
-        })
+/// The snap length in the block that begins with these bytes, which [`append_interface`] made: behind the
+/// block's type and length, and the link type.
+pub(super) fn snaplen(block: &[u8; SNAPLEN_END]) -> u32 {
+    let [.., a, b, c, d] = *block;
+    u32::from_le_bytes([a, b, c, d])
 }
 
-/// Appends a frame, given as bytes.
+/// Where the snap length ends in the block that declares an interface.
+pub(super) const SNAPLEN_END: usize = 16;
+
+/// Appends the first `snaplen` bytes of a frame, given as bytes.
 pub(super) fn append_frame(
     interface: InterfaceId,
     time: Duration,
     direction: Direction,
     frame: &[u8],
+    snaplen: u32,
     bytes: &mut Vec<u8>,
 ) {
     let direction = match direction {
@@ -123,29 +118,44 @@ pub(super) fn append_frame(
             interface_id: interface.0,
             timestamp: time,
             original_len: frame.len() as u32,
-            data: Cow::Borrowed(frame),
+            data: Cow::Borrowed(&frame[..frame.len().min(snaplen as usize)]),
             options: vec![EnhancedPacketOption::Flags(UNICAST | direction)],
         },
         bytes,
     );
 }
 
-/// The direction and the bytes of the frame in `block`, if [`append_frame`] made it.
-pub(super) fn frame(block: &[u8]) -> Option<(Direction, &[u8])> {
+/// The frame in `block`, if [`append_frame`] made it: its direction, the bytes that were recorded, and its
+/// length.
+pub(super) fn frame(block: &[u8]) -> Option<(Direction, &[u8], usize)> {
     let word = |at: usize| Some(u32::from_le_bytes(block.get(at..at + 4)?.try_into().ok()?));
     // Behind type, length, interface, and both halves of the time: captured and original length.
     let (length_at, data_at) = (20, 28_usize);
     let length = usize::try_from(word(length_at)?).ok()?;
     let bytes = block.get(data_at..data_at.checked_add(length)?)?;
+    let original = usize::try_from(word(length_at + 4)?).ok()?;
     // The flags are the value of the first option: behind its code and length.
     let flags = word(data_at + length.next_multiple_of(4) + 4)?;
-    Some((direction(flags)?, bytes))
+    Some((direction(flags)?, bytes, original))
 }
 
 /// Makes the frame in `block`, which [`append_frame`] made, one of another interface: its number is
 /// behind the block's type and length.
 pub(super) fn set_frame_interface(block: &mut [u8], interface: InterfaceId) {
     block[8..12].copy_from_slice(&interface.0.to_le_bytes());
+}
+
+/// The first of several blocks that [`append_frame`] made.
+pub(super) fn first_frame(blocks: &[u8]) -> Option<&[u8]> {
+    let length = u32::from_le_bytes(blocks.get(4..8)?.try_into().ok()?);
+    blocks.get(..length as usize)
+}
+
+/// The interface of the frame in `block`, which [`append_frame`] made.
+pub(super) fn frame_interface(block: &[u8]) -> InterfaceId {
+    InterfaceId(u32::from_le_bytes([
+        block[8], block[9], block[10], block[11],
+    ]))
 }
 
 /// What a statistics block counts.

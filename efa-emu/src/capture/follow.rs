@@ -29,8 +29,13 @@ pub struct FollowedFrame {
 impl FollowedFrame {
     /// The frame and its direction; `None` if it is not of the emulated wire.
     pub fn parse(&self) -> Option<(Direction, Frame<'_>)> {
-        let (direction, bytes) = block::frame(&self.block)?;
-        Some((direction, Frame::parse(bytes).ok()?))
+        let (direction, bytes, length) = block::frame(&self.block)?;
+        Some((direction, Frame::parse_cut(bytes, length).ok()?))
+    }
+
+    /// How many bytes the frame takes in a capture.
+    pub fn recorded_len(&self) -> usize {
+        self.block.len()
     }
 }
 

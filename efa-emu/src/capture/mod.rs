@@ -6,9 +6,10 @@
 //! * [`Writer`] writes to any `std::io::Write`, with one pcapng interface per emulated host: the
 //!   deterministic network's captures ([`crate::sim::Fabric::capture`]).
 //! * [`SharedFile`] appends to a file that several processes of one host write at once, each frame
-//!   whole or not at all: the captures of `efa-emu run --pcap`.
+//!   whole or not at all. [`Follower`] reads such a file while it grows.
+//! * [`FileWriter`] and [`Writer::copy`] make one capture of several shared files: those of `efa-emu capture`
+//!   and `efa-emu run --pcap`, the one as a file and the other for a pipe.
 //!
-//! [`Follower`] reads a shared file while it grows, and [`Writer::copy`] makes one capture of several.
 //! [`Reader`] reads captures of either kind, and what `mergecap` or `editcap` made of them. Times are
 //! nanoseconds since the Unix epoch, or since the start of a simulation.
 //!
@@ -17,6 +18,7 @@
 //! ```
 
 mod block;
+mod file;
 mod follow;
 mod reader;
 mod recorder;
@@ -27,13 +29,17 @@ use std::time::Duration;
 
 use efa_core::address::Gid;
 
+pub use file::FileWriter;
 pub use follow::{FollowedFrame, Follower};
 pub use reader::{CapturedFrame, CapturedInterface, ReadError, Reader, Truncation};
 pub use recorder::{Moment, Recorder, RequestData, Route};
-pub use shared::{ENVIRONMENT, SharedFile, create_shared};
+pub use shared::{SharedFile, create_shared};
 pub use writer::Writer;
 
 use crate::frame::Frame;
+
+/// A snap length that is longer than any frame; the value that tcpdump uses for "everything".
+pub const WHOLE_FRAMES: u32 = 262_144;
 
 /// The direction of a frame, seen from the host whose interface recorded it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -152,9 +152,12 @@ pub struct CapturedFrame<'a> {
     pub direction: Option<Direction>,
     /// `opt_comment`: comments on the frame by the capture's author.
     pub comments: Vec<Cow<'a, str>>,
-    /// The bytes, Ethernet header first.
+    /// The bytes, Ethernet header first, up to the snap length.
     pub bytes: &'a [u8],
-    /// The bytes as a frame of the emulated wire, or why they are not one.
+    /// How many bytes the frame had.
+    pub original_len: usize,
+    /// The bytes as a frame of the emulated wire, or why they are not one. If the snap length cut them,
+    /// the frame's payload is shorter than its header says.
     pub frame: Result<Frame<'a>, frame::Error>,
 }
 
@@ -493,7 +496,8 @@ impl<R: Read> Reader<R> {
             direction: flags.and_then(block::direction),
             comments,
             bytes,
-            frame: Frame::parse(bytes),
+            original_len: block.original_len as usize,
+            frame: Frame::parse_cut(bytes, block.original_len as usize),
         })
     }
 }

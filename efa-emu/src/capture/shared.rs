@@ -1,15 +1,15 @@
 //! Captures into a file that several processes append to at once.
 //!
-//! Every process of an emulated host writes the frames that it sees into the host's capture. A
-//! process may be killed at any instruction, also inside `write(2)`, and the disk may fill up, so a
+//! Every process that has a device open writes the frames that it sees into the device's capture, which
+//! whoever asked for it follows and copies from. A process may be killed at any instruction, also inside `write(2)`, and the disk may fill up, so a
 //! block can be cut off; the next writer must not put its own behind the fragment. Hence each
 //! append happens under an advisory lock, which the kernel releases when its holder dies, and begins
 //! by cutting a fragment off: a file always consists of whole blocks and at most one cut-off block at
 //! its end, which [`super::Reader`] and Wireshark tolerate.
 //!
 //! Few programs close their devices before they exit, so the count of frames that could not be
-//! recorded is not left for the end: it stands in a statistics block at the start of the file, one for each
-//! interface, and a writer that loses a frame adds to it there.
+//! recorded is not left for the end: it stands in a statistics block at the start of the file, and a writer
+//! that loses a frame adds to it there.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -23,15 +23,13 @@ use pcap_file::pcapng::blocks::{
 use rustix::fs::FlockOperation;
 
 use super::block::{self, StatisticsKind};
-use super::{CaptureTap, Counts, Direction, Interface, InterfaceId};
+use super::{CaptureTap, Counts, Direction, Interface, InterfaceId, WHOLE_FRAMES};
 use crate::file_size;
 use crate::frame::Frame;
 
-/// The environment variable that names the capture file to the processes of a host.
-pub const ENVIRONMENT: &str = "EFA_EMU_PCAP";
-
-/// Most bytes of an interface's description; those of ours are much shorter.
-const LONGEST_DESCRIPTION: u64 = 1 << 16;
+/// A shared file does not become longer than this: it lies in memory, and who follows it begins another one
+/// long before. What comes then is dropped.
+const LONGEST: u64 = 256 << 20;
 
 /// How often an append asks for the lock before it gives the frame up. The lock is held for a few
 /// microseconds, unless its holder was stopped.
@@ -39,21 +37,21 @@ const LOCK_ATTEMPTS: u32 = 400;
 const LOCK_YIELDS: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_micros(25);
 
-/// Creates a host's capture file with an interface for each of its devices, emptying one that exists, and
-/// returns its absolute path, which the host's processes find in [`ENVIRONMENT`].
-pub fn create_shared(path: &Path, interfaces: &[Interface]) -> io::Result<PathBuf> {
+/// Creates a device's capture file, emptying one that exists. The first `snaplen` bytes of each frame go into
+/// it ([`WHOLE_FRAMES`]: all), whoever writes them.
+pub fn create_shared(path: &Path, interface: &Interface, snaplen: u32) -> io::Result<()> {
     let mut start = Vec::new();
     block::append_section_header(&mut start);
+    block::append_interface(interface, snaplen, &mut start);
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now = now.unwrap_or(Duration::ZERO);
-    for (id, interface) in (0..).map(InterfaceId).zip(interfaces) {
-        block::append_interface(interface, &mut start);
-        let (kind, none) = (StatisticsKind::Dropped, Counts::default());
-        block::append_statistics(id, now, kind, none, &mut start);
-    }
-    let mut file = File::create(path)?;
-    file.write_all(&start)?;
-    std::path::absolute(path)
+    block::append_statistics(
+        InterfaceId::FIRST,
+        now.unwrap_or(Duration::ZERO),
+        StatisticsKind::Dropped,
+        Counts::default(),
+        &mut start,
+    );
+    File::create(path)?.write_all(&start)
 }
 
 /// A handle of a capture file that other processes and devices write as well.
@@ -61,8 +59,7 @@ pub fn create_shared(path: &Path, interfaces: &[Interface]) -> io::Result<PathBu
 pub struct SharedFile {
     file: File,
     path: PathBuf,
-    /// The interface whose frames this handle records.
-    interface: InterfaceId,
+    snaplen: u32,
     /// A position at which a block begins or the file ends; blocks before it are whole.
     boundary: u64,
     /// Where the interface's count of dropped frames is.
@@ -78,23 +75,13 @@ pub struct SharedFile {
 }
 
 impl SharedFile {
-    /// Opens a capture that [`create_shared`] made, for its first interface.
+    /// Opens a capture that [`create_shared`] made.
     pub fn open(path: &Path) -> io::Result<SharedFile> {
-        SharedFile::open_first(path, |_| true)
-    }
-
-    /// As [`SharedFile::open`], for its interface of this name ([`Interface::host`]).
-    pub fn open_interface(path: &Path, name: &str) -> io::Result<SharedFile> {
-        SharedFile::open_first(path, |found| found == Some(name))
-    }
-
-    /// Opens a capture for the first of its interfaces whose name is wanted.
-    fn open_first(path: &Path, is_wanted: impl Fn(Option<&str>) -> bool) -> io::Result<SharedFile> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let mut capture = SharedFile {
             file,
             path: path.to_owned(),
-            interface: InterfaceId::FIRST,
+            snaplen: WHOLE_FRAMES,
             boundary: 0,
             dropped_at: 0,
             uncounted: 0,
@@ -105,19 +92,14 @@ impl SharedFile {
             block: Vec::new(),
         };
         capture.skip(SECTION_HEADER_BLOCK)?;
-        loop {
-            let start = capture.boundary;
-            capture.skip(INTERFACE_DESCRIPTION_BLOCK)?;
-            let length = (capture.boundary - start).min(LONGEST_DESCRIPTION);
-            let mut description = vec![0; length as usize];
-            capture.file.read_exact_at(&mut description, start)?;
-            capture.dropped_at = capture.boundary + block::DROPPED_OFFSET;
-            capture.skip(INTERFACE_STATISTIC_BLOCK)?;
-            if is_wanted(block::interface_name(&description).as_deref()) {
-                return Ok(capture);
-            }
-            capture.interface.0 += 1;
-        }
+        let interface_at = capture.boundary;
+        capture.skip(INTERFACE_DESCRIPTION_BLOCK)?;
+        let mut start = [0; block::SNAPLEN_END];
+        capture.file.read_exact_at(&mut start, interface_at)?;
+        capture.snaplen = block::snaplen(&start);
+        capture.dropped_at = capture.boundary + block::DROPPED_OFFSET;
+        capture.skip(INTERFACE_STATISTIC_BLOCK)?;
+        Ok(capture)
     }
 
     /// Moves the boundary behind the next block, which must be of this type.
@@ -134,12 +116,6 @@ impl SharedFile {
         };
         self.boundary += block.length;
         Ok(())
-    }
-
-    /// Opens the capture that the environment names, if it names one.
-    pub fn from_environment() -> Option<io::Result<SharedFile>> {
-        let path = std::env::var_os(ENVIRONMENT)?;
-        (!path.is_empty()).then(|| Self::open(Path::new(&path)))
     }
 
     /// The file's path.
@@ -193,7 +169,14 @@ impl SharedFile {
 
     fn append_locked(&mut self, block: &[u8]) -> io::Result<()> {
         let end = self.end_of_whole_blocks()?;
-        file_size::check(end.saturating_add(block.len() as u64))?;
+        let length = end.saturating_add(block.len() as u64);
+        file_size::check(length)?;
+        if length > LONGEST {
+            return Err(io::Error::new(
+                ErrorKind::FileTooLarge,
+                "whoever records does not keep up",
+            ));
+        }
         let written = match self.file.write_at(block, end) {
             Ok(written) if written == block.len() => {
                 self.boundary = end + written as u64;
@@ -290,7 +273,7 @@ struct BlockStart {
 }
 
 impl CaptureTap for SharedFile {
-    /// All frames are of the handle's interface, whatever number it has for whoever records them.
+    /// All frames are of the file's one interface, whatever number it has for whoever records them.
     fn frame(&mut self, _: InterfaceId, time: Duration, direction: Direction, frame: &Frame<'_>) {
         self.frame.clear();
         let emitted = frame.emit(&mut self.frame).map_err(io::Error::other);
@@ -299,10 +282,11 @@ impl CaptureTap for SharedFile {
         let recorded = self.locked(|capture| {
             emitted?;
             block::append_frame(
-                capture.interface,
+                InterfaceId::FIRST,
                 time,
                 direction,
                 &capture.frame,
+                capture.snaplen,
                 &mut block,
             );
             capture.append_locked(&block)

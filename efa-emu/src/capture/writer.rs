@@ -4,13 +4,14 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use super::block::{self, StatisticsKind};
-use super::{CaptureTap, Counts, Direction, FollowedFrame, Interface, InterfaceId};
+use super::{CaptureTap, Counts, Direction, FollowedFrame, Interface, InterfaceId, WHOLE_FRAMES};
 use crate::frame::Frame;
 
 /// Writes one pcapng section with any number of interfaces.
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     sink: W,
+    snaplen: u32,
     counts: Vec<Counts>,
     /// Why the sink failed. Nothing is written after that: a block may have been cut off.
     error: Option<io::Error>,
@@ -19,13 +20,19 @@ pub struct Writer<W: Write> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins a capture.
-    pub fn new(mut sink: W) -> io::Result<Self> {
+    /// Begins a capture of whole frames.
+    pub fn new(sink: W) -> io::Result<Self> {
+        Self::with_snaplen(sink, WHOLE_FRAMES)
+    }
+
+    /// Begins a capture of the first `snaplen` bytes of frames.
+    pub fn with_snaplen(mut sink: W, snaplen: u32) -> io::Result<Self> {
         let mut block = Vec::new();
         block::append_section_header(&mut block);
         sink.write_all(&block)?;
         Ok(Writer {
             sink,
+            snaplen,
             counts: Vec::new(),
             error: None,
             frame: Vec::new(),
@@ -36,7 +43,7 @@ impl<W: Write> Writer<W> {
     /// Declares a host's interface. Interfaces are numbered in the order of these calls.
     pub fn add_interface(&mut self, interface: &Interface) -> io::Result<InterfaceId> {
         self.block.clear();
-        block::append_interface(interface, &mut self.block);
+        block::append_interface(interface, self.snaplen, &mut self.block);
         self.sink.write_all(&self.block)?;
         let id = InterfaceId(self.counts.len() as u32);
         self.counts.push(Counts::default());
@@ -116,7 +123,14 @@ impl<W: Write> Writer<W> {
             return false;
         }
         self.block.clear();
-        block::append_frame(interface, time, direction, &self.frame, &mut self.block);
+        block::append_frame(
+            interface,
+            time,
+            direction,
+            &self.frame,
+            self.snaplen,
+            &mut self.block,
+        );
         match self.sink.write_all(&self.block) {
             Ok(()) => true,
             Err(error) => {

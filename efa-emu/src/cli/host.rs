@@ -1,13 +1,13 @@
 //! An emulated host as a program is started on it: the options that describe one, and what the program has to
 //! find in its environment.
 
+use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use clap::Args;
-use efa_emu::capture;
 use efa_emu::device::QpnPolicy;
 use efa_emu::fault::Fault;
 use efa_emu::network::Reliability;
@@ -17,11 +17,14 @@ use efa_emu::sysfs::{self, Rail};
 use efa_emu::transport::{
     DEFAULT_FABRIC, Fabric, Host, HostConfig, NetworkOptions, check_limits, parse_duration,
 };
+use efa_emu::usage;
 
 use super::injection::Libraries;
 use super::live_sysfs::LiveSysfs;
 use super::state::RunDirectory;
-use super::{Failure, fault, profiles};
+use super::unused::{self, Facts};
+use super::watches::Watches;
+use super::{Failure, complain, fault, profiles};
 
 /// `ibv_device` has room for paths of this length.
 const LONGEST_DEVICE_PATH: usize = 255;
@@ -42,9 +45,11 @@ pub(super) struct HostOptions {
     /// The generation of the device; `efa-emu profiles` lists them.
     #[arg(long, value_name = "NAME", default_value = Profile::DEFAULT)]
     profile: String,
-    /// Write what the devices send and receive to this file (pcapng).
+    /// Write what the programs send and receive over the devices to this file (pcapng).
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
+    #[command(flatten)]
+    capture: super::capture::CaptureOptions,
     /// Arm the rules in this file (TOML) while the program runs; see docs/faults.md.
     #[arg(long, value_name = "FILE")]
     faults: Option<PathBuf>,
@@ -52,6 +57,9 @@ pub(super) struct HostOptions {
     /// unknown peer.
     #[arg(long)]
     serve_unknown_peers: bool,
+    /// Do not say what would go unnoticed: that no process used the device, what a capture has and lacks.
+    #[arg(short, long)]
+    quiet: bool,
     #[command(flatten)]
     network: NetworkArguments,
 }
@@ -135,6 +143,8 @@ impl HostOptions {
             rules,
             libraries,
             pcap: self.pcap,
+            capture: self.capture,
+            quiet: self.quiet,
         })
     }
 }
@@ -149,6 +159,8 @@ pub(super) struct HostSettings {
     rules: Vec<Fault>,
     libraries: Libraries,
     pcap: Option<PathBuf>,
+    capture: super::capture::CaptureOptions,
+    quiet: bool,
 }
 
 impl HostSettings {
@@ -168,6 +180,7 @@ impl HostSettings {
         let mut config = HostConfig::new(self.fabric.name(), devices[0].name().host());
         config.gids = devices.iter().map(Host::gid).collect();
         config.profile = self.profile.name.to_owned();
+        config.run = devices.iter().map(Host::participant).collect();
         config.network = self.network;
         config.serve_unknown_peers = self.serve_unknown_peers;
         Ok(EmulatedHost {
@@ -185,47 +198,70 @@ impl HostSettings {
         Ok(())
     }
 
-    /// Makes the file of `--pcap`, in which each device of the hosts is an interface, and returns its path.
-    pub(super) fn create_capture(
+    /// Begins to record into the file of `--pcap`, in which each device of the hosts is an interface.
+    pub(super) fn record<'a>(
         &self,
-        hosts: &[EmulatedHost],
-    ) -> Result<Option<PathBuf>, Failure> {
+        hosts: &'a [EmulatedHost],
+    ) -> Result<Option<super::capture::RunRecording<'a>>, Failure> {
         let Some(file) = &self.pcap else {
             return Ok(None);
         };
-        let interfaces: Vec<_> = hosts
-            .iter()
-            .flat_map(|host| &host.devices)
-            .map(|device| capture::Interface {
-                host: device.name().to_string(),
-                profile: self.profile.name.to_owned(),
-                gid: device.gid(),
-            })
-            .collect();
-        let created = capture::create_shared(file, &interfaces).map_err(|error| {
-            Failure(format!(
-                "cannot create the capture {}: {error}",
-                file.display()
-            ))
-        })?;
-        Ok(Some(created))
+        let devices = hosts.iter().flat_map(|host| &host.devices);
+        super::capture::RunRecording::begin(file, &self.capture, self.profile.name, devices)
+            .map(Some)
     }
 
-    /// Makes the links that programs find the libraries by, in a directory of the run's.
+    /// What to say, when the programs of this command have ended, of what would go unnoticed. `first` is the
+    /// process of the command if it is on a host itself, and its name when it ended.
+    pub(super) fn unused(
+        &self,
+        command: &[OsString],
+        injection: &Injection,
+        first: Option<(u32, Option<String>)>,
+        shm_endpoints: usize,
+    ) -> Option<String> {
+        unused::explain(&Facts {
+            command,
+            marks: &injection.marks,
+            first,
+            fi_provider: env::var("FI_PROVIDER").ok(),
+            shm_endpoints,
+        })
+    }
+
+    /// Says what would go unnoticed: why the devices were not used, and what was recorded.
+    pub(super) fn tell(&self, unused: Option<String>, recording: Vec<String>) {
+        if !self.quiet {
+            unused
+                .iter()
+                .chain(&recording)
+                .for_each(|line| complain(line));
+        }
+    }
+
+    /// Makes the links that programs find the libraries by, and the place of their marks, in a directory of the
+    /// run's.
     pub(super) fn inject(&self, directory: &RunDirectory) -> Result<Injection, Failure> {
         let links = directory.subdirectory("lib")?;
+        let marks = directory.subdirectory("usage")?;
+        usage::mark_run_inside();
         Ok(Injection {
             variables: [
                 self.libraries.preload(),
                 self.libraries.search_path(&links)?,
+                Libraries::sanitizer_options(),
+                (usage::ENVIRONMENT, marks.clone().into()),
             ],
+            marks,
         })
     }
 }
 
 /// The variables by which programs load the emulated libraries.
 pub(super) struct Injection {
-    variables: [(&'static str, OsString); 2],
+    variables: [(&'static str, OsString); 4],
+    /// Where programs leave marks of what they did with the devices.
+    marks: PathBuf,
 }
 
 /// A host that this process takes part in.
@@ -282,15 +318,8 @@ impl EmulatedHost {
         Ok(true)
     }
 
-    /// Has the command find the host's devices: those of the sysfs tree in this directory, which record into
-    /// the capture.
-    pub(super) fn prepare(
-        &self,
-        command: &mut Command,
-        sysfs_root: &Path,
-        injection: &Injection,
-        capture: Option<&Path>,
-    ) {
+    /// Has the command find the host's devices: those of the sysfs tree in this directory.
+    pub(super) fn prepare(&self, command: &mut Command, sysfs_root: &Path, injection: &Injection) {
         let injected = injection
             .variables
             .iter()
@@ -299,15 +328,15 @@ impl EmulatedHost {
             .envs(self.config.to_env())
             .env(sysfs::ENV_SYSFS_PATH, sysfs_root)
             .envs(injected);
-        match capture {
-            Some(file) => command.env(capture::ENVIRONMENT, file),
-            // A run inside a run is a host of its own.
-            None => command.env_remove(capture::ENVIRONMENT),
-        };
     }
 
     /// What changes in the sysfs tree in this directory.
     pub(super) fn live_sysfs(&self, sysfs_root: &Path) -> LiveSysfs<'_> {
         LiveSysfs::open(sysfs_root, &self.devices)
+    }
+
+    /// What happens to these counters, and to the shared memory of endpoints on the host's devices.
+    pub(super) fn watches(&self, sysfs_root: &Path) -> Watches {
+        Watches::open(sysfs_root, &self.config.gids)
     }
 }

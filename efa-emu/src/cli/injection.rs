@@ -14,6 +14,13 @@ use super::Failure;
 const ENV_LIBRARIES: &str = "EFA_EMU_LIB";
 
 const LD_PRELOAD: &str = "LD_PRELOAD";
+
+/// Where AddressSanitizer finds its options, and the one by which it does without being the first library of
+/// the program. It needs to be in front of the C library only, and there it is: the program names it, and our
+/// libraries define nothing that it intercepts.
+const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
+const ANY_LINK_ORDER: &str = "verify_asan_link_order=0";
+
 const LD_LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 
 /// File name of the library with the SONAME `libibverbs.so.1`.
@@ -112,6 +119,16 @@ impl Libraries {
     pub(super) fn preload(&self) -> (&'static str, OsString) {
         let inherited = env::var_os(LD_PRELOAD).unwrap_or_default();
         (LD_PRELOAD, self.join(&inherited))
+    }
+
+    /// The options of AddressSanitizer for programs that have it, those of the user last, which count.
+    pub(super) fn sanitizer_options() -> (&'static str, OsString) {
+        let mut options = OsString::from(ANY_LINK_ORDER);
+        if let Some(inherited) = env::var_os(ASAN_OPTIONS).filter(|options| !options.is_empty()) {
+            options.push(":");
+            options.push(inherited);
+        }
+        (ASAN_OPTIONS, options)
     }
 
     fn join(&self, inherited: &OsStr) -> OsString {

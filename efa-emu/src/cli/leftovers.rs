@@ -12,7 +12,7 @@
 //! version, whose hosts nobody here knows.
 
 use std::collections::HashSet;
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::fs;
 use std::net::Ipv6Addr;
 use std::os::unix::fs::MetadataExt;
@@ -22,7 +22,7 @@ use efa_core::address::{Gid, Qpn};
 use efa_emu::transport::{self, Fabric, HostStatus};
 
 /// Where `shm_open` puts its objects.
-const SHARED_MEMORY: &str = "/dev/shm";
+pub(super) const SHARED_MEMORY: &str = "/dev/shm";
 
 /// Removes the objects of this user's programs that no process uses any more.
 pub(super) fn remove() {
@@ -99,7 +99,7 @@ fn are_files_visible(pid: i32) -> bool {
 
 /// The queue pair in the name of an endpoint's object, which is `GID_QPN_QKEY_UID` with the last three in
 /// hexadecimal; `None` for other names and the GIDs of real devices.
-fn queue_pair_of(name: &OsString) -> Option<(Gid, Qpn)> {
+pub(super) fn queue_pair_of(name: &OsStr) -> Option<(Gid, Qpn)> {
     let (gid, numbers) = name.to_str()?.split_once('_')?;
     let numbers: Vec<_> = numbers.split('_').collect();
     let gid = Gid::from(gid.parse::<Ipv6Addr>().ok()?);
@@ -176,7 +176,11 @@ mod tests {
             ),
         ] {
             let gid = Gid::from(gid.parse::<Ipv6Addr>().unwrap());
-            assert_eq!(queue_pair_of(&name.into()), Some((gid, Qpn(qpn))), "{name}");
+            assert_eq!(
+                queue_pair_of(OsStr::new(name)),
+                Some((gid, Qpn(qpn))),
+                "{name}"
+            );
         }
         for other in [
             "fe80::1ff:fe23:4567_0002_3046906b_0000", // a real device's
@@ -184,7 +188,7 @@ mod tests {
             "fe80::ef:a0ff:fe00:1_0002_other_0000",
             "efa-emu-0",
         ] {
-            assert_eq!(queue_pair_of(&other.into()), None, "{other}");
+            assert_eq!(queue_pair_of(OsStr::new(other)), None, "{other}");
         }
     }
 

@@ -1,11 +1,13 @@
 //! Command line of `efa-emu`.
 //!
 //! Exit status: that of the program for `run` (128 + n if signal n ended it), else 0; 2 for wrong
-//! usage or an environment that does not allow the command, with one line that says why.
+//! usage or an environment that does not allow the command, with one line that says why. Standard error has
+//! lines that begin with `efa-emu: `, for what is wrong or would go unnoticed; nothing when all is well.
 
 mod capture;
 mod child;
 mod cluster;
+mod executable;
 mod extcap;
 mod fault;
 mod host;
@@ -18,6 +20,8 @@ mod run;
 mod signals;
 mod state;
 mod stats;
+mod unused;
+mod watches;
 
 use std::env;
 use std::io::{self, Write as _};

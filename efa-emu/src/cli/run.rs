@@ -38,21 +38,30 @@ impl RunArguments {
         host.wait_for_recorders()?;
 
         let hosts = [host];
-        let capture = settings.create_capture(&hosts)?;
-        let [host] = hosts;
+        let mut recording = settings.record(&hosts)?;
+        let [host] = &hosts;
         let (program, arguments) = self.command.split_first().expect("clap requires a command");
         let mut command = Command::new(program);
         command.args(arguments);
-        host.prepare(&mut command, &sysfs_root, &injection, capture.as_deref());
+        host.prepare(&mut command, &sysfs_root, &injection);
         let mut live = host.live_sysfs(&sysfs_root);
-        let status = child::run(&mut command, || live.update())
+        let mut watches = host.watches(&sysfs_root);
+        let meanwhile = || {
+            let pause = live.update(watches.turn());
+            pause.min(super::capture::turn(&mut recording))
+        };
+        let ended = child::run(&mut command, meanwhile)
             .map_err(|error| child::cannot_start(program, &error))?;
-        if !status.success() {
+        let first = Some((ended.pid, ended.name));
+        let unused = settings.unused(&self.command, &injection, first, watches.shm_endpoints());
+        if !ended.status.success() {
             leftovers::remove();
         }
+        let recorded = recording.map_or_else(Vec::new, super::capture::RunRecording::end);
         // What this run has made goes before it does.
         drop((live, directory));
-        drop(host);
-        Ok(child::end_as(status))
+        drop(hosts);
+        settings.tell(unused, recorded);
+        Ok(child::end_as(ended.status))
     }
 }

@@ -25,8 +25,8 @@ pub(super) struct StatsArguments {
     /// Counters that are zero, too.
     #[arg(long)]
     all: bool,
-    /// Show by how much counters have grown, again and again until interrupted. With --json: the values,
-    /// each time on a line of its own.
+    /// Show by how much counters have grown, again and again until interrupted, also of hosts that come later.
+    /// With --json: the values, each time on a line of its own.
     #[arg(long)]
     follow: bool,
     /// Time between two looks.
@@ -55,6 +55,7 @@ impl StatsArguments {
         }
         if let Some(name) = &self.host
             && devices.is_empty()
+            && !self.follow
         {
             return Err(Failure(format!(
                 "the fabric {} has no host {name}: `efa-emu ps --fabric {0}` lists them",

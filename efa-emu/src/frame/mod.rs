@@ -144,7 +144,7 @@ pub struct Frame<'a> {
     /// The transport header.
     pub header: Repr,
     /// The data: an RDM packet, a datagram or a piece of RDMA data.
-    /// [`Repr::captured_len`] bytes long.
+    /// [`Repr::captured_len`] bytes long, or less after [`Frame::parse_cut`].
     pub payload: &'a [u8],
 }
 
@@ -216,6 +216,14 @@ impl<'a> Frame<'a> {
 
     /// Reads a frame. Bytes behind the IPv6 packet (Ethernet padding) are ignored.
     pub fn parse(bytes: &'a [u8]) -> Result<Frame<'a>, Error> {
+        Frame::parse_cut(bytes, bytes.len())
+    }
+
+    /// Reads a frame of `original` bytes, the first of which are there, as a capture with a snap length has
+    /// it. All headers must be there; the payload may be shorter than [`Repr::captured_len`], and what the
+    /// checksum covers is not known then.
+    pub fn parse_cut(bytes: &'a [u8], original: usize) -> Result<Frame<'a>, Error> {
+        let cut_off = original.saturating_sub(bytes.len());
         let truncated = |what, need, have| Error::Truncated { what, need, have };
         let need = EthernetFrame::<&[u8]>::header_len();
         let ethernet = EthernetFrame::new_checked(bytes)
@@ -244,8 +252,10 @@ impl<'a> Frame<'a> {
                 expected: 6,
             });
         }
-        ipv6.check_len()
-            .map_err(|_| truncated("IPv6 packet", ipv6.total_len(), bytes.len()))?;
+        let total = ipv6.total_len();
+        if total > bytes.len() + cut_off {
+            return Err(truncated("IPv6 packet", total, bytes.len()));
+        }
         if ipv6.next_header() != IpProtocol::Udp {
             return Err(Error::Foreign {
                 what: "IPv6 next header",
@@ -254,18 +264,16 @@ impl<'a> Frame<'a> {
             });
         }
 
-        let bytes = ipv6.payload();
+        let bytes = &bytes[smoltcp::wire::IPV6_HEADER_LEN..total.min(bytes.len())];
         if bytes.len() < UDP_HEADER_LEN {
             return Err(truncated("UDP header", UDP_HEADER_LEN, bytes.len()));
         }
         let udp = UdpPacket::new_unchecked(bytes);
-        udp.check_len().map_err(|_| {
-            truncated(
-                "UDP datagram",
-                usize::from(udp.len()).max(UDP_HEADER_LEN),
-                bytes.len(),
-            )
-        })?;
+        let udp_len = usize::from(udp.len());
+        if udp_len < UDP_HEADER_LEN || udp_len > bytes.len() + cut_off {
+            let need = udp_len.max(UDP_HEADER_LEN);
+            return Err(truncated("UDP datagram", need, bytes.len()));
+        }
         if udp.dst_port() != UDP_PORT {
             return Err(Error::Foreign {
                 what: "UDP destination port",
@@ -273,17 +281,19 @@ impl<'a> Frame<'a> {
                 expected: UDP_PORT,
             });
         }
-        if !udp.verify_checksum(&ipv6.src_addr().into(), &ipv6.dst_addr().into()) {
+        let missing = udp_len.saturating_sub(bytes.len());
+        let is_whole = missing == 0;
+        if is_whole && !udp.verify_checksum(&ipv6.src_addr().into(), &ipv6.dst_addr().into()) {
             return Err(Error::Checksum {
                 found: udp.checksum(),
             });
         }
 
-        let (header, payload) = Repr::parse(udp.payload())?;
-        if payload.len() != header.captured_len() {
+        let (header, payload) = Repr::parse(&bytes[UDP_HEADER_LEN..udp_len.min(bytes.len())])?;
+        if payload.len() + missing != header.captured_len() {
             return Err(Error::PayloadLength {
                 announced: header.captured_len(),
-                have: payload.len(),
+                have: payload.len() + missing,
             });
         }
         Ok(Frame {

@@ -1,7 +1,6 @@
 //! What `efa-emu run` tells the programs that it starts, carried in environment variables.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use efa_core::address::Gid;
 
 use super::device_name::DeviceName;
 use super::error::FabricError;
-use crate::capture;
+use super::qpn::ParticipantId;
 use crate::device::QpnPolicy;
 use crate::duration;
 use crate::network::{Network, NetworkConfig, Probability, Reliability};
@@ -29,6 +28,8 @@ pub const ENV_RDMA: &str = "EFA_EMU_RDMA";
 /// Names the variable that says what becomes of RDMA by hosts without an address handle: `refuse` or
 /// `serve`.
 pub const ENV_UNKNOWN_PEERS: &str = "EFA_EMU_UNKNOWN_PEERS";
+/// The run that started the process: the numbers of its participation in each device of the host.
+pub(super) const ENV_RUN: &str = "EFA_EMU_RUN";
 
 /// Name of the fabric if none is given.
 pub const DEFAULT_FABRIC: &str = "default";
@@ -235,9 +236,9 @@ pub struct HostConfig {
     /// The device serves RDMA of hosts for which it has no address handle, which it refuses else
     /// (`Profile::unknown_peer_check`).
     pub serve_unknown_peers: bool,
-    /// The capture file of the host, which `crate::capture::create_shared` made with an interface for each
-    /// device, if it has one.
-    pub capture: Option<PathBuf>,
+    /// The number of the run's participation in each device of the host, if a run started the process:
+    /// captures that the run asks for are of its own processes ([`Host::participant`](super::Host::participant)).
+    pub run: Vec<u32>,
     /// Bytes of each ring to a peer process; rounded to whole pages and limited to 64 KiB .. 1 MiB.
     pub ring_bytes: usize,
 }
@@ -257,7 +258,7 @@ impl HostConfig {
             network: NetworkOptions::default(),
             rdma: RdmaPath::default(),
             serve_unknown_peers: false,
-            capture: None,
+            run: Vec::new(),
             ring_bytes: Self::DEFAULT_RING_BYTES,
         }
     }
@@ -265,6 +266,14 @@ impl HostConfig {
     /// The name of the device that is opened.
     pub fn device_name(&self) -> DeviceName {
         DeviceName::new(&self.host, self.device, self.gids.len().max(1) as u32)
+    }
+
+    /// The run's participation in the device that is opened.
+    pub(super) fn run(&self) -> Option<ParticipantId> {
+        self.run
+            .get(self.device as usize)
+            .copied()
+            .map(ParticipantId)
     }
 
     /// The GID of the device that is opened; `None`: derived from the name.
@@ -308,9 +317,15 @@ impl HostConfig {
         if let Some(network) = lookup(ENV_NETWORK)? {
             config.network = network.parse()?;
         }
-        config.capture = lookup(capture::ENVIRONMENT)?
-            .filter(|path| !path.is_empty())
-            .map(PathBuf::from);
+        let run = lookup(ENV_RUN)?.unwrap_or_default();
+        let participants = run.split_terminator(',').map(str::parse);
+        config.run =
+            participants
+                .collect::<Result<_, _>>()
+                .map_err(|_| FabricError::Environment {
+                    variable: ENV_RUN,
+                    problem: format!("is {run:?}, not numbers with commas between them"),
+                })?;
         match lookup(ENV_UNKNOWN_PEERS)?.as_deref() {
             None | Some("refuse") => {}
             Some("serve") => config.serve_unknown_peers = true,
@@ -353,9 +368,8 @@ impl HostConfig {
             let gids: Vec<_> = self.gids.iter().map(Gid::to_string).collect();
             variables.push((ENV_GID, gids.join(",")));
         }
-        if let Some(capture) = &self.capture {
-            variables.push((capture::ENVIRONMENT, capture.display().to_string()));
-        }
+        let run: Vec<_> = self.run.iter().map(u32::to_string).collect();
+        variables.push((ENV_RUN, run.join(",")));
         if self.rdma == RdmaPath::Rings {
             variables.push((ENV_RDMA, "rings".to_owned()));
         }
@@ -440,7 +454,7 @@ mod tests {
         config.gids = vec![gid(7), gid(8)];
         config.network.paths = 4;
         config.rdma = RdmaPath::Rings;
-        config.capture = Some(PathBuf::from("/tmp/alpha.pcapng"));
+        config.run = vec![3, 5];
         let variables = config.to_env();
         let found = HostConfig::from_lookup(|name| {
             Ok(variables

@@ -12,6 +12,7 @@
 //!       <n>.device                   the shared segment of participant n, if it opened a device
 //!       profile                      name of the devices' profile
 //!       <n>.capture                  where the host's devices record if participant n asked for it
+//!       <n>.run-capture              likewise, the devices of the processes that participant n started
 //!       <n>.recording                into which captures the device of participant n records
 //!     recorders/<n>.lock             locked by a process that records all hosts (module `recorder`)
 //! ```

@@ -1,5 +1,4 @@
-//! The capture files that a device records into: the one of its run, and those that were asked for
-//! while it runs.
+//! The capture files that a device records into: those that others ask for, its own run among them.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -17,35 +16,27 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Any number of capture files.
 #[derive(Debug, Default)]
 pub(super) struct CaptureFiles {
-    own: Option<SharedFile>,
-    requested: Vec<(FileId, SharedFile)>,
+    files: Vec<(FileId, SharedFile)>,
 }
 
 impl CaptureFiles {
-    pub(super) fn new(own: Option<SharedFile>) -> CaptureFiles {
-        CaptureFiles {
-            own,
-            requested: Vec::new(),
-        }
-    }
-
     pub(super) fn is_empty(&self) -> bool {
-        self.own.is_none() && self.requested.is_empty()
+        self.files.is_empty()
     }
 
-    /// Records into exactly these of the requested files, opening those that are new.
+    /// Records into exactly these files, opening those that are new.
     pub(super) fn follow(&mut self, Requested(wanted): &Requested) {
         let ended =
             |(id, _): &mut (FileId, SharedFile)| !wanted.iter().any(|(other, _)| other == id);
-        for (_, file) in self.requested.extract_if(.., ended) {
+        for (_, file) in self.files.extract_if(.., ended) {
             close(file);
         }
         for (id, path) in wanted {
-            if self.requested.iter().any(|(known, _)| known == id) {
+            if self.files.iter().any(|(known, _)| known == id) {
                 continue;
             }
             match SharedFile::open(path) {
-                Ok(file) => self.requested.push((*id, file)),
+                Ok(file) => self.files.push((*id, file)),
                 // It may be gone already.
                 Err(error) => tracing::debug!(%error, path = %path.display(), "cannot record"),
             }
@@ -54,8 +45,7 @@ impl CaptureFiles {
 
     /// Ends the device's part of all captures.
     pub(super) fn close(self) {
-        let requested = self.requested.into_iter().map(|(_, file)| file);
-        self.own.into_iter().chain(requested).for_each(close);
+        self.files.into_iter().for_each(|(_, file)| close(file));
     }
 }
 
@@ -73,8 +63,7 @@ impl CaptureTap for CaptureFiles {
         direction: Direction,
         frame: &Frame<'_>,
     ) {
-        let requested = self.requested.iter_mut().map(|(_, file)| file);
-        for file in self.own.iter_mut().chain(requested) {
+        for (_, file) in &mut self.files {
             file.frame(interface, time, direction, frame);
         }
     }
@@ -106,15 +95,22 @@ pub(super) struct CaptureRequests {
     host: PathBuf,
     /// The participant whose device looks.
     own: ParticipantId,
+    /// The participant that is the device's run, if it has one.
+    run: Option<ParticipantId>,
     looked: Option<Instant>,
     known: Vec<FileId>,
 }
 
 impl CaptureRequests {
-    pub(super) fn new(host: &Path, own: ParticipantId) -> CaptureRequests {
+    pub(super) fn new(
+        host: &Path,
+        own: ParticipantId,
+        run: Option<ParticipantId>,
+    ) -> CaptureRequests {
         CaptureRequests {
             host: host.to_owned(),
             own,
+            run,
             looked: None,
             known: Vec::new(),
         }
@@ -126,7 +122,7 @@ impl CaptureRequests {
             return None;
         }
         self.looked = Some(Instant::now());
-        let wanted: Vec<_> = requested_captures(&self.host)
+        let wanted: Vec<_> = requested_captures(&self.host, self.run)
             .into_iter()
             .filter_map(|(_, path)| Some((FileId::of(&std::fs::metadata(&path).ok()?), path)))
             .collect();

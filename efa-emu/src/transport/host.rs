@@ -79,19 +79,46 @@ pub(super) fn device_path(host: &Path, id: ParticipantId) -> PathBuf {
     host.join(format!("{}.device", id.0))
 }
 
-/// Where the capture is that a participant asked for.
-fn capture_path(host: &Path, id: ParticipantId) -> PathBuf {
-    host.join(format!("{}.capture", id.0))
+/// Who is to record for a participant that asks for a capture.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Recorded {
+    /// All processes of the host.
+    Host,
+    /// Those that the participant started: it is their run.
+    Run,
 }
 
-/// The captures that live participants of a host ask for, by participant.
-pub(super) fn requested_captures(host: &Path) -> Vec<(ParticipantId, PathBuf)> {
+impl Recorded {
+    const fn kind(self) -> &'static str {
+        match self {
+            Recorded::Host => CAPTURE,
+            Recorded::Run => RUN_CAPTURE,
+        }
+    }
+}
+
+/// The kinds of files into which devices record.
+const CAPTURE: &str = "capture";
+const RUN_CAPTURE: &str = "run-capture";
+
+/// Where the capture is that a participant asked for.
+fn capture_path(host: &Path, id: ParticipantId, recorded: Recorded) -> PathBuf {
+    host.join(format!("{}.{}", id.0, recorded.kind()))
+}
+
+/// The captures that live participants of a host ask for, by participant: those of all processes, and
+/// those of the processes that the participant `run` started.
+pub(super) fn requested_captures(
+    host: &Path,
+    run: Option<ParticipantId>,
+) -> Vec<(ParticipantId, PathBuf)> {
     file_names(host)
         .unwrap_or_default()
         .iter()
-        .filter(|name| name.ends_with(".capture"))
-        .filter_map(|name| Some((file_owner(name)?, host.join(name))))
-        .filter(|(id, _)| is_alive(host, *id))
+        .filter_map(|name| Some((file_owner(name)?, kind_of_file(name)?, host.join(name))))
+        .filter(|(id, kind, _)| *kind == CAPTURE || *kind == RUN_CAPTURE && Some(*id) == run)
+        .filter(|(id, ..)| is_alive(host, *id))
+        .map(|(id, _, path)| (id, path))
         .collect()
 }
 
@@ -282,6 +309,11 @@ impl Host {
         self.gid
     }
 
+    /// The number of this participation among those of the device.
+    pub fn participant(&self) -> u32 {
+        self.id.0
+    }
+
     /// The fabric that the host is on.
     pub fn fabric(&self) -> &Fabric {
         &self.fabric
@@ -315,21 +347,27 @@ impl Host {
     /// Asks the host's devices to record what they send and receive, until this participation ends
     /// or [`Host::request_capture`] is called again, which begins a new file. Those that work notice
     /// within about a tenth of a second; [`Host::devices_not_recording`] tells, and wakes the others.
-    /// Returns the capture file, which all of them write.
-    pub fn request_capture(&self, interface: &capture::Interface) -> Result<PathBuf, FabricError> {
-        let path = capture_path(&self.directory, self.id);
+    /// Devices that are opened later record from their first frame on. Of each frame the first `snaplen`
+    /// bytes are recorded. Returns the capture file, which all of them write.
+    pub fn request_capture(
+        &self,
+        recorded: Recorded,
+        interface: &capture::Interface,
+        snaplen: u32,
+    ) -> Result<PathBuf, FabricError> {
+        let path = capture_path(&self.directory, self.id, recorded);
         let draft = draft_path(&self.directory, self.id);
-        capture::create_shared(&draft, std::slice::from_ref(interface))
+        capture::create_shared(&draft, interface, snaplen)
             .map_err(FabricError::io("create", &draft))?;
         std::fs::rename(&draft, &path).map_err(FabricError::io("rename", &draft))?;
         Ok(path)
     }
 
-    /// The live processes with devices that do not record into the file that this participation
-    /// asked for last, in the pid namespace of the caller. Such devices are woken: one without work
+    /// The live processes with devices that do not record into the file of all processes ([`Recorded::Host`])
+    /// that this participation asked for last, in the pid namespace of the caller. Such devices are woken: one without work
     /// sleeps until something comes.
     pub fn devices_not_recording(&self) -> Result<Vec<i32>, FabricError> {
-        let path = capture_path(&self.directory, self.id);
+        let path = capture_path(&self.directory, self.id, Recorded::Host);
         let metadata = std::fs::metadata(&path).map_err(FabricError::io("stat", &path))?;
         let mut missing = Vec::new();
         for (id, pid) in participants(&self.directory)? {
@@ -352,7 +390,7 @@ impl Host {
             let mut missing = self.fabric.recorders()?;
             if !missing.is_empty() {
                 let alive = participants(&self.directory)?;
-                for (id, _) in requested_captures(&self.directory) {
+                for (id, _) in requested_captures(&self.directory, None) {
                     missing.retain(|pid| alive.get(&id) != Some(pid));
                 }
             }
@@ -415,7 +453,9 @@ impl Drop for Host {
         }
         self.table.release_all(|owner| owner == self.id);
         let _ = std::fs::remove_file(self.device_path());
-        let _ = std::fs::remove_file(capture_path(&self.directory, self.id));
+        for recorded in [Recorded::Host, Recorded::Run] {
+            let _ = std::fs::remove_file(capture_path(&self.directory, self.id, recorded));
+        }
         let _ = std::fs::remove_file(recording_path(&self.directory, self.id));
         if let Some(lock) = self.lock.take() {
             let _ = std::fs::remove_file(lock.path());
@@ -526,10 +566,18 @@ fn directories(hosts: &Path) -> Result<Vec<(Gid, PathBuf)>, FabricError> {
 
 /// The participant that a file of this name in a host's directory belongs to.
 fn file_owner(name: &str) -> Option<ParticipantId> {
-    let (id, kind) = name.split_once('.')?;
+    let (id, _) = name.split_once('.')?;
     let id = id.parse().ok().filter(|id| *id != 0)?;
-    let is_owned = matches!(kind, "lock" | "device" | "capture" | "recording" | "draft");
+    let is_owned = matches!(
+        kind_of_file(name)?,
+        "lock" | "device" | CAPTURE | RUN_CAPTURE | "recording" | "draft"
+    );
     is_owned.then_some(ParticipantId(id))
+}
+
+/// What a file of this name in a host's directory is, if it belongs to a participant.
+fn kind_of_file(name: &str) -> Option<&str> {
+    name.split_once('.').map(|(_, kind)| kind)
 }
 
 /// The live participants of a host and the processes that they are.

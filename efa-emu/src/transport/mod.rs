@@ -69,6 +69,6 @@ pub use engine::fuzzing;
 pub use engine::{Engine, EventHandler, is_device_thread};
 pub use error::{EngineError, FabricError, Holds};
 pub use fabric::{Fabric, check_limits};
-pub use host::{Host, HostStatus, ParticipantStatus, is_emulated, list_hosts};
+pub use host::{Host, HostStatus, ParticipantStatus, Recorded, is_emulated, list_hosts};
 pub use recorder::Recorder;
 pub use staged::PortState;

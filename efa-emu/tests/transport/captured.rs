@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use efa_core::nic::Status;
-use efa_emu::capture::{Direction, Interface, Reader, create_shared};
+use efa_emu::capture::{Direction, Interface, Reader, WHOLE_FRAMES};
 use efa_emu::frame::Kind;
 use efa_emu::provider::SendData;
-use efa_emu::transport::RdmaPath;
+use efa_emu::transport::{Host, RdmaPath, Recorded};
 use efa_testing::patience::Wait;
 
 use crate::client::{Client, config, fabric};
@@ -46,8 +46,15 @@ fn interface(host: &str) -> Interface {
     }
 }
 
-fn capture(root: &Path, host: &str) -> PathBuf {
-    create_shared(&root.join(format!("{host}.pcapng")), &[interface(host)]).unwrap()
+/// Has a host recorded: as long as the participation lives, into the file, which stays.
+fn capture(root: &Path, host: &str, recorded: Recorded, snaplen: u32) -> (Host, PathBuf) {
+    let recorder = fabric(root).enter_host(Some(host), None, 1).unwrap();
+    let file = recorder
+        .request_capture(recorded, &interface(host), snaplen)
+        .unwrap();
+    let kept = root.join(format!("{host}-{recorded:?}.pcapng"));
+    std::fs::hard_link(&file, &kept).unwrap();
+    (recorder, kept)
 }
 
 /// Who asked for a capture learns when the device records: from then on nothing is missed.
@@ -56,12 +63,7 @@ fn a_device_says_for_whom_it_records() {
     let root = tempfile::tempdir().unwrap();
     let mut alpha = Client::open(root.path(), &config("alpha"));
     let mut beta = Client::open(root.path(), &config("beta"));
-    let recorder = fabric(root.path())
-        .enter_host(Some("alpha"), None, 1)
-        .unwrap();
-    let file = recorder.request_capture(&interface("alpha")).unwrap();
-    let kept = root.path().join("kept.pcapng");
-    std::fs::hard_link(&file, &kept).unwrap();
+    let (recorder, kept) = capture(root.path(), "alpha", Recorded::Host, WHOLE_FRAMES);
     let wait = Wait::start();
     while !recorder.devices_not_recording().unwrap().is_empty() {
         wait.check(|| "the device does not answer".into());
@@ -96,7 +98,9 @@ fn new_hosts_wait_for_recorders() {
     // The recorder enters the host and asks for a capture.
     let inside = enter("beta");
     assert!(!beta.wait_for_recorders(SHORT).unwrap());
-    inside.request_capture(&interface("beta")).unwrap();
+    inside
+        .request_capture(Recorded::Host, &interface("beta"), WHOLE_FRAMES)
+        .unwrap();
     assert!(beta.wait_for_recorders(SHORT).unwrap());
 
     let gamma = enter("gamma");
@@ -128,11 +132,11 @@ fn the_dead_record_nothing() {
 fn both_hosts_record_the_same_from_their_sides() {
     for rdma in [RdmaPath::Auto, RdmaPath::Rings] {
         let root = tempfile::tempdir().unwrap();
-        let paths = ["alpha", "beta"].map(|host| capture(root.path(), host));
+        let captures =
+            ["alpha", "beta"].map(|host| capture(root.path(), host, Recorded::Host, WHOLE_FRAMES));
         let mut configs = ["alpha", "beta"].map(config);
-        for (config, path) in configs.iter_mut().zip(&paths) {
+        for config in &mut configs {
             config.rdma = rdma;
-            config.capture = Some(path.clone());
         }
         let mut alpha = Client::open(root.path(), &configs[0]);
         let mut beta = Client::open(root.path(), &configs[1]);
@@ -164,7 +168,7 @@ fn both_hosts_record_the_same_from_their_sides() {
         assert_eq!(alpha.wait().status(), Some(Status::RemoteBadAddress));
         drop((alpha, beta));
 
-        let [from_alpha, from_beta] = paths.map(|path| frames(&path));
+        let [from_alpha, from_beta] = captures.map(|(_, path)| frames(&path));
         let other = |direction| match direction {
             Direction::Inbound => Direction::Outbound,
             Direction::Outbound => Direction::Inbound,
@@ -230,4 +234,55 @@ fn both_hosts_record_the_same_from_their_sides() {
             ]
         );
     }
+}
+
+/// A run is recorded by the processes that it started only, and a snap length leaves the rest of each frame
+/// out, not its length.
+#[test]
+fn a_run_records_its_own_processes_up_to_the_snap_length() {
+    const SNAPLEN: u32 = 128;
+    let root = tempfile::tempdir().unwrap();
+    let (run, of_run) = capture(root.path(), "alpha", Recorded::Run, SNAPLEN);
+    let (_recorder, of_host) = capture(root.path(), "alpha", Recorded::Host, WHOLE_FRAMES);
+    let mut inside = config("alpha");
+    inside.run = vec![run.participant()];
+    let mut own = Client::open(root.path(), &inside);
+    let mut other = Client::open(root.path(), &config("alpha"));
+    let mut beta = Client::open(root.path(), &config("beta"));
+    let to_beta = [own.connect(beta.address()), other.connect(beta.address())];
+    let memory = beta.register(vec![0; 2000]);
+    for (client, (to, text)) in [&mut own, &mut other]
+        .into_iter()
+        .zip(to_beta.into_iter().zip([1, 2]))
+    {
+        beta.connect(client.address());
+        beta.post_recv(0, memory.buffer(0, 1000));
+        let local = client.register(vec![text; 1000]);
+        assert!(client.post_send(0, to, SendData::Buffers(&[local.buffer(0, 1000)])));
+        beta.wait_ok();
+        client.wait_ok();
+    }
+    drop((own, other, beta));
+    let frames = frames(&of_host);
+    let sent: Vec<_> = frames
+        .iter()
+        .map(|(_, seen)| seen.3.clone().unwrap())
+        .collect();
+    assert_eq!(sent, [vec![1; 1000], vec![2; 1000]]);
+
+    let mut reader = Reader::open(&of_run).unwrap();
+    let captured = reader.next_frame().unwrap().unwrap();
+    assert_eq!(captured.bytes.len(), SNAPLEN as usize);
+    assert!(captured.original_len > 1000);
+    let frame = captured.frame.unwrap();
+    assert_eq!(frame.header.payload_length, 1000);
+    let there = frame.payload;
+    assert!(
+        there.len() < 128 && there.iter().all(|byte| *byte == 1),
+        "{there:?}"
+    );
+    assert!(
+        reader.next_frame().unwrap().is_none(),
+        "the other process is not of the run"
+    );
 }

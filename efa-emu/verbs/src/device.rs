@@ -1,7 +1,8 @@
 //! The device list.
 //!
-//! There are the devices of the host if `efa-emu run` started the process, else none. Listing opens no file
-//! and starts no thread: the library gets into shells, launchers and debuggers too.
+//! There are the devices of the host if `efa-emu run` started the process, else none. Listing starts no
+//! thread and opens no file but that of its mark ([`usage`]): the library gets into shells, launchers and
+//! debuggers too.
 
 use core::ffi::{c_char, c_int};
 use core::ptr::null_mut;
@@ -14,6 +15,7 @@ use efa_core::address::Gid;
 use efa_emu::profile::Profile;
 use efa_emu::sysfs::{self, Rail};
 use efa_emu::transport::HostConfig;
+use efa_emu::usage::{self, Step};
 
 use crate::abi::{
     IBV_FORK_UNNEEDED, IBV_NODE_UNSPECIFIED, IBV_TRANSPORT_UNSPECIFIED, ibv_device, verbs_device,
@@ -150,6 +152,7 @@ fn c_field<const SIZE: usize>(text: &Path) -> Option<[c_char; SIZE]> {
 /// # Safety
 /// `count` is null or valid for a write.
 pub(crate) unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
+    usage::mark(Step::Listed);
     let devices: Vec<_> = Device::all().iter().map(Device::c_pointer).collect();
     // SAFETY: allocates zeroed memory, or returns null.
     let list: *mut *mut ibv_device =

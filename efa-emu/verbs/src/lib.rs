@@ -32,6 +32,7 @@ mod exports;
 mod handles;
 mod hardware;
 mod interrupted;
+mod loading;
 mod mapping;
 mod memory_region;
 mod poll;

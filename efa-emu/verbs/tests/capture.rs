@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Stdio;
 
-use common::{Dialogue, Outcome, Program, TestFabric, installed};
+use common::{Dialogue, Outcome, Program, TestFabric, files_with, installed};
 use efa_emu::capture::{Direction, Reader};
 use efa_emu::profile::Profile;
 use efa_testing::patience::Wait;
@@ -51,6 +51,21 @@ fn pingpong(fabric: &TestFabric) -> Dialogue<'_> {
     Dialogue::pingpong(fabric, "10", "4096", &[])
 }
 
+/// What `efa-emu run --pcap` says of this file in the end.
+fn summary(path: &Path, dropped: u64) -> String {
+    let (seen, sent) = frames(path)
+        .iter()
+        .fold((0, 0), |(seen, sent), (_, more_seen, more_sent)| {
+            (seen + more_seen, sent + more_sent)
+        });
+    format!(
+        "efa-emu: {}: {} frames of 1 host, {} bytes, {dropped} dropped\n",
+        path.display(),
+        seen + sent,
+        fs::metadata(path).unwrap().len()
+    )
+}
+
 /// Both hosts of a run with `--pcap` see the same frames, from their sides.
 #[test]
 fn both_hosts_of_a_dialogue_record_it() {
@@ -63,7 +78,12 @@ fn both_hosts_of_a_dialogue_record_it() {
     let options = |path: &Path| ["--pcap".to_owned(), path.display().to_string()];
     let [server, client] = [options(&one), options(&two)];
     let [server, client] = [&server, &client].map(|list| list.each_ref().map(String::as_str));
-    pingpong(&fabric).run(&server, &client);
+    let said = pingpong(&fabric)
+        .run(&server, &client)
+        .map(|outcome| outcome.stderr);
+    for (path, said) in [&one, &two].into_iter().zip(said) {
+        assert_eq!(said, summary(path, 0));
+    }
     let [one, two] = [frames(&one), frames(&two)];
     let ([(name, seen, sent)], [(other, others_seen, others_sent)]) = (&one[..], &two[..]) else {
         panic!("one interface each: {one:?} {two:?}");
@@ -89,7 +109,8 @@ fn a_running_fabric_is_recorded_until_the_interrupt() {
     capture.signal(libc::SIGINT);
     let outcome = capture.wait().expect_success("capture");
     assert!(
-        outcome.stderr.contains("frames of 2 hosts, 0 dropped"),
+        outcome.stderr.contains(" frames of 2 hosts, ")
+            && outcome.stderr.contains(" bytes, 0 dropped\n"),
         "{}",
         outcome.stderr
     );
@@ -180,10 +201,11 @@ fn a_recorder_that_was_stopped_holds_nobody_up() {
     let file = directory.path().join("fabric.pcapng");
     let capture = start_capture(&fabric, &file);
     let heard = |outcome: Outcome| outcome.expect_success("run").stderr;
-    assert_eq!(heard(Program::start(fabric.host(&["true"])).wait()), "");
+    let quiet = || fabric.run(&["--quiet", "--", "true"]);
+    assert_eq!(heard(Program::start(quiet()).wait()), "");
     fabric.wait_for_captures(0);
     stop_outside_the_registry(&capture, &fabric);
-    let warning = heard(Program::start(fabric.host(&["true"])).wait());
+    let warning = heard(Program::start(quiet()).wait());
     assert!(warning.contains("does not answer"), "{warning}");
     capture.signal(libc::SIGCONT);
     capture.signal(libc::SIGINT);
@@ -266,4 +288,251 @@ fn a_capture_that_cannot_be_written_is_refused() {
         "{}",
         outcome.stderr
     );
+}
+
+/// Two processes of one run talk over its device, with shell commands in between that `script` has.
+fn two_processes(fabric: &TestFabric, options: &[&str], script: &str) -> Program {
+    let script = format!(
+        "{script} fi_pingpong -p efa -e rdm -I 200 -S 4096 -B $0 & \
+         tries=100; \
+         until fi_pingpong -p efa -e rdm -I 200 -S 4096 -P $0 127.0.0.1 2>/dev/null; do \
+         tries=$((tries - 1)); [ $tries -gt 0 ] || exit 1; sleep 0.1; done; wait"
+    );
+    let port = common::free_port().to_string();
+    let mut command = fabric.run(&[options, &["--", "sh", "-c", &script, &port]].concat());
+    command.env("FI_EFA_ENABLE_SHM_TRANSFER", "0");
+    Program::start(command)
+}
+
+fn times(path: &Path) -> Vec<std::time::Duration> {
+    let mut reader = Reader::open(path).unwrap();
+    let mut times = Vec::new();
+    while let Some(frame) = reader.next_frame().unwrap() {
+        times.push(frame.time);
+    }
+    times
+}
+
+#[test]
+fn all_processes_of_a_host_are_recorded_in_the_order_of_time() {
+    if installed("fi_pingpong", "libfabric-bin").is_none() {
+        return;
+    }
+    let fabric = TestFabric::new();
+    let directory = tempfile::tempdir().unwrap();
+    let [of_run, of_fabric] = ["run", "fabric"].map(|name| directory.path().join(name));
+    let capture = start_capture(&fabric, &of_fabric);
+    let options = ["--pcap", of_run.to_str().unwrap()];
+    let outcome = two_processes(&fabric, &options, "")
+        .wait()
+        .expect_success("run");
+    assert_eq!(outcome.stderr, summary(&of_run, 0));
+    fabric.wait_for_captures(0);
+    capture.signal(libc::SIGINT);
+    capture.wait().expect_success("capture");
+    for path in [&of_run, &of_fabric] {
+        let times = times(path);
+        // Each message as it is sent and as it is received, in both directions.
+        assert!(times.len() >= 800, "{}", times.len());
+        assert!(times.is_sorted(), "{}", path.display());
+    }
+    assert_eq!(times(&of_run), times(&of_fabric));
+}
+
+#[test]
+fn a_capture_that_somebody_writes_is_refused() {
+    let fabric = TestFabric::new();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("both");
+    let path = file.to_str().unwrap();
+    let first = Program::start(fabric.run(&["--pcap", path, "--", "sleep", "60"]));
+    first.inner_id();
+    let before = fs::read(&file).unwrap();
+    assert!(!before.is_empty());
+    let second = fabric.run(&["--pcap", path, "--", "true"]);
+    for other in [
+        second,
+        efa_emu(&["capture", "--fabric", fabric.name(), "-w", path]),
+    ] {
+        let outcome = Program::start(other).wait();
+        assert_eq!(outcome.code(), 2, "{outcome:?}");
+        let reason =
+            format!("efa-emu: another efa-emu is writing the capture {path}: name another file\n");
+        assert_eq!(outcome.stderr, reason);
+    }
+    assert_eq!(fs::read(&file).unwrap(), before);
+    first.signal(libc::SIGTERM);
+    first.wait();
+    let outcome = Program::start(fabric.run(&["--pcap", path, "--", "true"])).wait();
+    let said = outcome.expect_success("nobody writes it any more").stderr;
+    assert!(
+        said.contains(&format!("efa-emu: {path}: it has no RDM packets\n")),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_capture_without_packets_of_the_protocol_is_told() {
+    if installed("ib_send_bw", "perftest").is_none() {
+        return;
+    }
+    let fabric = TestFabric::new();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("perftest");
+    let arguments = ["ib_send_bw", "-c", "SRD", "-x", "0", "-n", "20"];
+    let dialogue = Dialogue::new(&fabric, &arguments, "-p", "-p");
+    let options = ["--pcap", file.to_str().unwrap()];
+    let [server, client] = dialogue.run(&[], &options);
+    assert!(!server.stderr.contains("efa-emu: "), "{}", server.stderr);
+    let path = file.display();
+    let reason =
+        format!("efa-emu: {path}: it has no RDM packets: none of its 20 sends is one; UCX");
+    assert!(client.stderr.contains(&reason), "{}", client.stderr);
+}
+
+/// The options of `dumpcap`: files of a limited size with number and time in their names, the last ones of
+/// which stay, and frames that are cut off.
+#[test]
+fn a_ring_of_files_keeps_the_last_frames() {
+    if installed("fi_pingpong", "libfabric-bin").is_none() {
+        return;
+    }
+    let fabric = TestFabric::new();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ring.pcapng");
+    let ring = ["-b", "filesize:4", "-b", "files:3", "--snaplen", "200"];
+    let options = [&["--pcap", path.to_str().unwrap()], &ring[..]].concat();
+    let outcome = two_processes(&fabric, &options, "")
+        .wait()
+        .expect_success("run");
+    let mut names = files_with(directory.path(), "");
+    names.sort();
+    assert_eq!(names.len(), 3, "{names:?}");
+    let (mut recorded, mut cut) = (Vec::new(), 0);
+    let numbers: Vec<u32> = names
+        .iter()
+        .map(|name| {
+            let parts: Vec<_> = name.split(['_', '.']).collect();
+            let [name, number, time, ending] = parts[..] else {
+                panic!("{name}");
+            };
+            assert_eq!(
+                (name, number.len(), time.len(), ending),
+                ("ring", 5, 14, "pcapng")
+            );
+            number.parse().unwrap()
+        })
+        .collect();
+    assert!(
+        numbers.windows(2).all(|pair| pair[0] + 1 == pair[1]) && numbers[0] > 3,
+        "{numbers:?}"
+    );
+    for name in &names {
+        let file = directory.path().join(name);
+        // A file ends behind the frame by which it is full.
+        assert!(fs::metadata(&file).unwrap().len() < 4000 + 300);
+        let mut reader = Reader::open(&file).unwrap();
+        while let Some(frame) = reader.next_frame().unwrap() {
+            assert!(frame.bytes.len() <= 200 && frame.frame.is_ok());
+            cut += u32::from(frame.bytes.len() < frame.original_len);
+            recorded.push(frame.time);
+        }
+        assert_eq!(reader.interfaces()[0].counts.unwrap().dropped, 0);
+    }
+    assert!(cut > 10 && recorded.is_sorted(), "{recorded:?}");
+    // The summary is of all files that were written.
+    let (_, summary) = outcome.stderr.split_once("ring.pcapng: ").unwrap();
+    let frames: usize = summary.split(' ').next().unwrap().parse().unwrap();
+    assert!(frames > recorded.len() && frames >= 800, "{summary}");
+
+    let refused =
+        Program::start(fabric.run(&["--pcap", "x", "-b", "files:3", "--", "true"])).wait();
+    assert_eq!(refused.code(), 2);
+    assert!(refused.stderr.contains("add -b filesize:N"), "{refused:?}");
+}
+
+/// Beyond the limit on file sizes, which is set when the recording has begun, frames are dropped, counted and
+/// told; the program goes on.
+#[test]
+fn frames_for_which_there_is_no_room_are_told() {
+    if installed("fi_pingpong", "libfabric-bin").is_none() {
+        return;
+    }
+    let fabric = TestFabric::new();
+    let directory = tempfile::tempdir().unwrap();
+    let [file, go] = ["small", "go"].map(|name| directory.path().join(name));
+    let wait = format!("until [ -e {} ]; do sleep 0.02; done;", go.display());
+    let program = two_processes(&fabric, &["--pcap", file.to_str().unwrap()], &wait);
+    program.inner_id();
+    let limit = libc::rlimit {
+        rlim_cur: 20_000,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: the limit is valid, and the old one is not asked for.
+    let set = unsafe {
+        libc::prlimit(
+            program.id(),
+            libc::RLIMIT_FSIZE,
+            &raw const limit,
+            std::ptr::null_mut(),
+        )
+    };
+    assert_eq!(set, 0);
+    fs::write(&go, "").unwrap();
+    let said = program.wait().expect_success("run").stderr;
+    let mut reader = Reader::open(&file).unwrap();
+    while reader.next_frame().unwrap().is_some() {}
+    assert_eq!(reader.truncation(), None);
+    let counts = reader.interfaces()[0].counts.unwrap();
+    assert!(
+        counts.dropped > 500 && counts.seen > counts.dropped,
+        "{counts:?}"
+    );
+    let line = format!("{} dropped (", counts.dropped);
+    assert!(said.contains(&line) && said.contains("ulimit -f"), "{said}");
+}
+
+/// `efa-emu capture` takes the same options.
+#[test]
+fn a_fabric_is_recorded_into_a_ring_of_files() {
+    if installed("fi_pingpong", "libfabric-bin").is_none() {
+        return;
+    }
+    let fabric = TestFabric::new();
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = efa_emu(&["capture", "--fabric", fabric.name(), "-w"]);
+    command.arg(directory.path().join("ring"));
+    command.args(["-b", "packets:10", "-b", "files:2", "-s", "150", "outbound"]);
+    let capture = Program::start(command);
+    let wait = Wait::start();
+    while files_with(directory.path(), "ring_00001_").is_empty() {
+        wait.pause(|| "there is no first file".to_owned());
+    }
+    pingpong(&fabric).run(&["--host", "alpha"], &["--host", "beta"]);
+    fabric.wait_for_captures(0);
+    capture.signal(libc::SIGINT);
+    let outcome = capture.wait().expect_success("capture");
+    let summary = outcome.stderr.lines().last().unwrap();
+    let all: usize = summary
+        .strip_prefix("efa-emu: ")
+        .and_then(|summary| summary.split(' ').next())
+        .unwrap()
+        .parse()
+        .unwrap();
+    let mut names = files_with(directory.path(), "ring_");
+    names.sort();
+    let counts: Vec<usize> = names
+        .iter()
+        .map(|name| {
+            let of_hosts = frames(&directory.path().join(name));
+            assert!(
+                of_hosts.iter().all(|(_, inbound, _)| *inbound == 0),
+                "{of_hosts:?}"
+            );
+            of_hosts.iter().map(|(_, _, outbound)| outbound).sum()
+        })
+        .collect();
+    let last = if all.is_multiple_of(10) { 10 } else { all % 10 };
+    assert!(all > 20, "{summary}");
+    assert_eq!(counts, [10, last], "{summary}");
 }

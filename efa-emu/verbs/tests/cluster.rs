@@ -21,7 +21,7 @@ fn cluster(fabric: &TestFabric, hosts: &str, arguments: &[&str]) -> Command {
 /// Runs a script beside the hosts, which calls `ssh` as if it were the system's.
 fn script(hosts: &str, options: &[&str], text: &str) -> Outcome {
     let fabric = TestFabric::new();
-    let arguments = [options, &["--", "sh", "-c", text]].concat();
+    let arguments = [options, &["--quiet", "--", "sh", "-c", text]].concat();
     let mut command = cluster(&fabric, hosts, &arguments);
     command.env("FROM_THE_TERMINAL", "yes");
     let outcome = Program::start(command).wait();

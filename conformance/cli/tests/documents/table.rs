@@ -199,6 +199,12 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
                     .with("PROGRAM", "fi_info -p efa")
                     .interrupted("efa-emu capture", "grep -q recording $SEEN")
             }),
+            ("efa-emu: a.pcapng:", || {
+                Row::checked_by(
+                    "efa-emu/verbs/tests/capture.rs",
+                    "both_hosts_of_a_dialogue_record_it",
+                )
+            }),
         ],
     ),
     (

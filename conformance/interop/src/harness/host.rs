@@ -62,7 +62,8 @@ impl<'a> Host<'a> {
     pub fn start(&self, program: &[impl AsRef<OsStr>]) -> Result<Running<'a>, Unmet> {
         let mut command = Command::new(&self.bench.launcher().efa_emu);
         command
-            .args(["run", "--host", &self.name, "--fabric", self.bench.fabric()])
+            .args(["run", "--quiet", "--host", &self.name])
+            .args(["--fabric", self.bench.fabric()])
             .args(&self.options)
             .arg("--");
         if let Some(userland) = &self.userland {

@@ -1,10 +1,14 @@
 //! `efa-emu capture`: records a fabric while it runs.
 
+mod files;
 mod filter;
+mod of_run;
+mod options;
 mod output;
 mod recording;
+mod spool;
+mod store;
 
-use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,8 +21,11 @@ use super::Failure;
 use super::signals::Signals;
 
 pub(super) use filter::Filter;
+pub(super) use of_run::RunRecording;
+pub(super) use options::CaptureOptions;
 pub(super) use output::Output;
 pub(super) use recording::{Recording, Trouble};
+pub(super) use store::{Store, Written};
 
 /// Time between two looks at the fabric and at what the devices have recorded.
 pub(super) const TICK: Duration = Duration::from_millis(100);
@@ -32,6 +39,8 @@ pub(super) struct CaptureArguments {
     /// `wireshark -k -i -`.
     #[arg(short, long, value_name = "FILE")]
     write: Option<PathBuf>,
+    #[command(flatten)]
+    options: CaptureOptions,
     /// What to record, such as `host alice and qpn 2`; everything if it is missing.
     ///
     /// Tests: `host NAME` (what this host, or its device NAME:N, sent and received), `gid ADDRESS`, `qpn NUMBER`,
@@ -44,14 +53,9 @@ pub(super) struct CaptureArguments {
 impl CaptureArguments {
     pub(super) fn execute(self) -> Result<ExitCode, Failure> {
         let filter = parse_filter(&self.filter.join(" "))?;
-        let output = self.output()?;
-        let name = match &self.write {
-            Some(path) => path.display().to_string(),
-            None => "standard output".to_owned(),
-        };
-        let sink = output.sink()?;
+        let (store, pipe, name) = self.output()?;
         let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP]);
-        let recording = Recording::begin(&self.fabric, sink, filter)?;
+        let recording = Recording::begin(&self.fabric, store, self.options.snaplen, filter)?;
         let announce = |recording: &Recording| {
             let hosts: Vec<_> = recording.interfaces().iter().map(|i| &i.host[..]).collect();
             let hosts = match &hosts[..] {
@@ -63,27 +67,45 @@ impl CaptureArguments {
                 self.fabric
             );
         };
-        let summary = record(recording, &name, announce, |_| {
-            signals.wait_for(TICK).is_none() && !output.is_deserted()
+        let written = record(recording, &name, announce, |_| {
+            signals.wait_for(TICK).is_none() && !pipe.as_ref().is_some_and(Output::is_deserted)
         })?;
-        if let Some(summary) = summary {
-            eprintln!("efa-emu: {summary}");
+        if let Some(written) = written {
+            eprintln!("efa-emu: {written}");
         }
         Ok(ExitCode::SUCCESS)
     }
 
-    fn output(&self) -> Result<Output, Failure> {
-        match &self.write {
-            Some(path) => Ok(Output::new(File::create(path).map_err(|error| {
-                Failure(format!("cannot create {}: {error}", path.display()))
-            })?)),
-            None if io::stdout().is_terminal() => Err(Failure(
+    /// What is written, the pipe if it is one whose reader may go away, and its name.
+    fn output(&self) -> Result<(Store, Option<Output>, String), Failure> {
+        if let Some(path) = &self.write {
+            let store = Store::create(path, &self.options)?;
+            return Ok((store, None, path.display().to_string()));
+        }
+        if self.options.ring()?.is_some() {
+            return Err(Failure("-b needs a file: name it with -w".to_owned()));
+        }
+        if io::stdout().is_terminal() {
+            return Err(Failure(
                 "a capture is no text for a terminal: name a file with -w, or pipe it into \
                  `wireshark -k -i -`"
                     .to_owned(),
-            )),
-            None => Ok(Output::standard()?),
+            ));
         }
+        let pipe = Output::standard()?;
+        let store = Store::pipe(pipe.try_clone()?, self.options.snaplen)?;
+        Ok((store, Some(pipe), "standard output".to_owned()))
+    }
+}
+
+/// Lets the recording of a run, if there is one, take what is there. Returns when to call this again.
+pub(super) fn turn(recording: &mut Option<RunRecording<'_>>) -> Duration {
+    match recording {
+        Some(recording) => {
+            recording.turn();
+            TICK
+        }
+        None => Duration::MAX,
     }
 }
 
@@ -93,14 +115,13 @@ pub(super) fn parse_filter(text: &str) -> Result<Filter, Failure> {
 }
 
 /// Calls `announce` when all devices record, then records for as long as `goes_on`, which waits a
-/// moment, says so. Returns what there was as a line for the user, or nothing if whoever read the
-/// capture went away. `target` is the name of what is written.
+/// moment, says so. Returns what there was, or nothing if whoever read the capture went away. `target` is the name of what is written.
 pub(super) fn record(
     mut recording: Recording,
     target: &str,
     announce: impl FnOnce(&Recording),
     mut goes_on: impl FnMut(&mut Recording) -> bool,
-) -> Result<Option<String>, Failure> {
+) -> Result<Option<Written>, Failure> {
     let run = || {
         let missing = recording.start()?;
         if !missing.is_empty() {
@@ -117,7 +138,7 @@ pub(super) fn record(
     };
     let outcome = run();
     match outcome.and_then(|()| recording.end()) {
-        Ok(summary) => Ok(Some(summary)),
+        Ok(written) => Ok(Some(written)),
         Err(Trouble::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(None),
         Err(Trouble::Output(error)) => Err(Failure(format!("cannot write to {target}: {error}"))),
         Err(Trouble::Fabric(reason)) => Err(reason),

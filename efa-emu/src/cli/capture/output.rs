@@ -1,17 +1,14 @@
-//! Where a capture goes: a file or a pipe.
+//! The pipe that a capture goes into.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io;
 use std::os::fd::AsFd;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::cli::Failure;
 
-/// Bytes that are held back until a flush: the declarations of some hundred hosts.
-const BUFFERED: usize = 64 << 10;
-
-/// An open file or pipe.
+/// An open pipe.
 pub(in crate::cli) struct Output(File);
 
 impl Output {
@@ -26,10 +23,9 @@ impl Output {
         )))
     }
 
-    /// What the capture is written into.
-    pub(in crate::cli) fn sink(&self) -> Result<Box<dyn Write>, Failure> {
-        let file = self.0.try_clone()?;
-        Ok(Box::new(BufWriter::with_capacity(BUFFERED, file)))
+    /// The file behind it, to write into.
+    pub(in crate::cli) fn try_clone(&self) -> io::Result<File> {
+        self.0.try_clone()
     }
 
     /// Whether nobody is left at the other end of the pipe. A quiet fabric gives nothing to write, and

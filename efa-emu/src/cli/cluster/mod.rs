@@ -33,7 +33,7 @@ pub(super) use self::rsh::{RshArguments, main as ssh_main};
 use self::session::Reply;
 use super::host::{EmulatedHost, HostOptions, HostSettings};
 use super::state::RunDirectory;
-use super::{Failure, child, complain, leftovers};
+use super::{Failure, capture, child, complain, leftovers};
 
 /// The variable that names the directory of the cluster.
 const ENV_CLUSTER: &str = "EFA_EMU_CLUSTER";
@@ -119,10 +119,9 @@ impl ClusterArguments {
                 break;
             }
         }
-        let capture = settings.create_capture(&hosts)?;
+        let mut recording = settings.record(&hosts)?;
         let common = Common {
             injection: &injection,
-            capture: capture.as_deref(),
             variables: &variables,
             namespace: namespace.as_ref(),
             views: &views,
@@ -139,13 +138,18 @@ impl ClusterArguments {
             // SAFETY: this process has one thread, so that its copy may do anything.
             unsafe { command.pre_exec(enter) };
         }
-        let status = child::run(&mut command, || nodes.look())
+        let meanwhile = || nodes.look().min(capture::turn(&mut recording));
+        let ended = child::run(&mut command, meanwhile)
             .map_err(|error| child::cannot_start(program, &error))?;
         // What the cluster has made goes before it does.
-        drop((nodes, directory));
+        drop(nodes);
+        let unused = settings.unused(&self.command, &injection, None, 0);
+        let recorded = recording.map_or_else(Vec::new, capture::RunRecording::end);
+        drop(directory);
         drop(hosts);
         leftovers::remove();
-        Ok(child::end_as(status))
+        settings.tell(unused, recorded);
+        Ok(child::end_as(ended.status))
     }
 }
 

@@ -29,7 +29,6 @@ const REQUEST_PATIENCE: Duration = Duration::from_secs(1);
 /// What the processes of all hosts have in common.
 pub(super) struct Common<'a> {
     pub(super) injection: &'a Injection,
-    pub(super) capture: Option<&'a Path>,
     pub(super) variables: &'a [(&'static str, OsString)],
     /// `None`: the system permits none.
     pub(super) namespace: Option<&'a UserNamespace>,
@@ -112,8 +111,9 @@ impl<'a> Node<'a> {
 
     fn serve(mut self) {
         let mut live = self.host.live_sysfs(&self.sysfs_root);
+        let mut watches = self.host.watches(&self.sysfs_root);
         loop {
-            let until_update = live.update();
+            let until_update = live.update(watches.turn());
             let until_kill = self
                 .sessions
                 .iter()
@@ -251,12 +251,8 @@ impl<'a> Node<'a> {
         if let Some(name) = &self.user.name {
             command.env("USER", name).env("LOGNAME", name);
         }
-        self.host.prepare(
-            &mut command,
-            &self.sysfs_root,
-            self.common.injection,
-            self.common.capture,
-        );
+        self.host
+            .prepare(&mut command, &self.sysfs_root, self.common.injection);
         if let Some(text) = &request.command {
             command.envs(launchers::remedies(text));
         }

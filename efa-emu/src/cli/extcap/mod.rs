@@ -14,11 +14,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 use efa_core::address::Qpn;
-use efa_emu::capture::Direction;
+use efa_emu::capture::{Direction, WHOLE_FRAMES};
 use efa_emu::transport::{DEFAULT_FABRIC, Fabric, FabricError, HostStatus};
 
 use super::Failure;
-use super::capture::{Filter, Output, Recording, TICK, parse_filter, record};
+use super::capture::{Filter, Output, Recording, Store, TICK, parse_filter, record};
 use super::signals::Signals;
 use toolbar::Toolbar;
 
@@ -148,7 +148,8 @@ impl ExtcapArguments {
         let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP]);
         let wireshark = rustix::process::getppid();
         let filter = fixed.clone().and(selection.filter());
-        let recording = Recording::begin(fabric, output.sink()?, filter)?;
+        let store = Store::pipe(output.try_clone()?, WHOLE_FRAMES)?;
+        let recording = Recording::begin(fabric, store, WHOLE_FRAMES, filter)?;
         let mut toolbar = Toolbar::new(
             self.extcap_control_in.as_deref(),
             self.extcap_control_out.as_deref(),

@@ -79,7 +79,7 @@ impl Stage {
         let segment = Arc::clone(&self.to_victim);
         Ok(Meeting {
             stage: self,
-            state: State::new(device, &self.victim, segment, &self.config, None)?,
+            state: State::new(device, &self.victim, segment, &self.config)?,
             out: None,
             back: None,
         })

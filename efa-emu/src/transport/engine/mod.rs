@@ -17,17 +17,15 @@ use super::config::HostConfig;
 use super::device_name::DeviceName;
 use super::error::{EngineError, FabricError};
 use super::fabric::Fabric;
-use super::files::CaptureFiles;
 use super::fork::HomeProcess;
 use super::segment::Segment;
-use super::tap::Tap;
-use crate::capture::SharedFile;
 use crate::device::{
     Command, CqId, Device, DeviceEvent, Error, Lkey, MemoryRegion, PdId, QpChange, QpConfig,
     QpRings, QpState, RegionKeys,
 };
 use crate::link::{RequestHeader, Token};
 use crate::profile::Profile;
+use crate::usage::{self, Step};
 use state::{Shared, State};
 pub use worker::is_device_thread;
 
@@ -82,16 +80,8 @@ impl Engine {
         }
         let segment = Arc::new(Segment::create(&host.device_path(), host.address())?);
         let device = Device::new(profile.clone(), host.gid());
-        let tap = match &config.capture {
-            None => None,
-            Some(path) => {
-                let file = SharedFile::open_interface(path, &host.name().to_string())
-                    .map_err(FabricError::io("record into", path))?;
-                let files = CaptureFiles::new(Some(file));
-                Some(Box::new(Tap::new(files, host.gid(), profile.mtu)))
-            }
-        };
-        let mut state = State::new(device, &host, Arc::clone(&segment), config, tap)?;
+        usage::mark(Step::Opened);
+        let mut state = State::new(device, &host, Arc::clone(&segment), config)?;
         // The first packet may be the interesting one.
         state.check_captures();
         let shared = Arc::new(Shared::new(home, host, segment, state));
@@ -233,6 +223,7 @@ impl Engine {
 
     /// Makes a queue pair with a number that no live queue pair of the host has.
     pub fn create_qp(&self, config: QpConfig) -> Result<(Qpn, QpRings), EngineError> {
+        usage::mark(Step::QueuePair);
         let mut state = self.shared.lock()?;
         let host = &self.shared.host;
         state.look_for_faults();

@@ -27,7 +27,6 @@ use crate::transport::segment::{Address, Segment};
 use crate::transport::shared::futex;
 use crate::transport::staged::{self, LateAnswers, Outcome, Staged};
 use crate::transport::statistics::Publisher;
-use crate::transport::tap::Tap;
 
 /// How often the life of peers is looked at while something is expected of them.
 pub(super) const CHECK_PEERS: Duration = Duration::from_millis(5);
@@ -259,7 +258,6 @@ impl State {
         host: &Host,
         segment: Arc<Segment>,
         config: &HostConfig,
-        tap: Option<Box<Tap>>,
     ) -> Result<State, FabricError> {
         let peers = Peers::new(host.fabric().clone(), Arc::clone(&segment));
         let Address { id, .. } = host.address();
@@ -270,12 +268,12 @@ impl State {
         let mut state = State {
             device,
             inbound: Inbound::new(segment, replies),
-            outbound: Outbound::new(config, peers, tap),
+            outbound: Outbound::new(config, peers),
             qpns: QpnChoice::new(config.network.qpn_reuse, seed),
             events: None,
             started: Instant::now(),
             watched: 0,
-            captures: CaptureRequests::new(host.directory(), id),
+            captures: CaptureRequests::new(host.directory(), id, config.run()),
             staged: Staged::new(host.fabric())?,
             late_answers: LateAnswers::default(),
             publisher: Publisher::new(Arc::clone(host.table())),

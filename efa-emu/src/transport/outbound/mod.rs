@@ -115,7 +115,7 @@ pub(super) struct Outbound {
 }
 
 impl Outbound {
-    pub(super) fn new(config: &HostConfig, peers: Peers, tap: Option<Box<Tap>>) -> Outbound {
+    pub(super) fn new(config: &HostConfig, peers: Peers) -> Outbound {
         let own = peers.own_address();
         let network = config.network.network();
         Outbound {
@@ -133,7 +133,7 @@ impl Outbound {
             read_data: Vec::new(),
             others: Vec::new(),
             failing: Agenda::default(),
-            tap,
+            tap: None,
         }
     }
 
@@ -155,7 +155,7 @@ impl Outbound {
         self.tap.as_deref_mut()
     }
 
-    /// Records into exactly these captures from now on, beside that of the run.
+    /// Records into exactly these captures from now on.
     pub(super) fn record(&mut self, requested: &Requested, mtu: u32) {
         let own = self.routes.peers().own_address().gid;
         let mut tap = self.tap.take().unwrap_or_else(|| {

@@ -13,6 +13,7 @@ use crate::transport::peer::Peers;
 use crate::transport::qpn::{HostTable, Place, Tenancy};
 use crate::transport::ring::Producer;
 use crate::transport::segment::Address;
+use crate::usage::{self, Step};
 
 /// Destinations that are remembered; the memory is cleared when it would grow beyond.
 const REMEMBERED: usize = 1 << 16;
@@ -169,6 +170,7 @@ impl Routes {
         let own = self.peers.own_address();
         match peer.segment.claim_ring(own, self.ring_bytes) {
             Ok(Some((slot, memory))) => {
+                usage::mark(Step::Sent);
                 let segment = Arc::clone(&peer.segment);
                 let index = rings.insert(OutRing {
                     producer: Producer::new(segment, slot, memory),

@@ -98,7 +98,7 @@ fn count_each_kind_of_operation() {
         }
         assert_ne!(device.device_caps & 1 << 6, 0);
         assert!(caps.max_counters >= 12 && caps.max_value == u64::MAX);
-        assert_eq!(caps.supported_qp_attach_ops, ALL.iter().sum());
+        assert_eq!(caps.supported_qp_attach_ops, ALL.iter().sum::<u32>());
 
         let queue = endpoint.cq(64);
         let (one, two) = (reset_pair(&endpoint, queue), reset_pair(&endpoint, queue));

@@ -1,0 +1,109 @@
+//! `efa-emu run --pcap`: what the processes of one run send and receive.
+
+use std::path::{Path, PathBuf};
+
+use efa_emu::capture::Interface;
+use efa_emu::transport::{Host, Recorded};
+
+use super::options::CaptureOptions;
+use super::spool::Spool;
+use super::store::{Store, Written};
+use crate::cli::Failure;
+
+/// A run that is recorded.
+pub(in crate::cli) struct RunRecording<'a> {
+    path: PathBuf,
+    devices: Vec<(&'a Host, Spool)>,
+    store: Store,
+    /// Why the recording ended before the run.
+    failure: Option<Failure>,
+}
+
+impl<'a> RunRecording<'a> {
+    /// Begins to record the devices of a run's hosts, which are of this profile, before its program starts.
+    pub(in crate::cli) fn begin(
+        path: &Path,
+        options: &CaptureOptions,
+        profile: &str,
+        devices: impl Iterator<Item = &'a Host>,
+    ) -> Result<RunRecording<'a>, Failure> {
+        let mut store = Store::create(path, options)?;
+        let devices = devices.map(|device| {
+            let interface = Interface {
+                host: device.name().to_string(),
+                profile: profile.to_owned(),
+                gid: device.gid(),
+            };
+            let id = store.declare(&interface).map_err(|error| {
+                Failure(format!(
+                    "cannot write the capture {}: {error}",
+                    path.display()
+                ))
+            })?;
+            let spool = Spool::begin(device, Recorded::Run, interface, id, options.snaplen)?;
+            Ok((device, spool))
+        });
+        Ok(RunRecording {
+            path: path.to_owned(),
+            devices: devices.collect::<Result<_, Failure>>()?,
+            store,
+            failure: None,
+        })
+    }
+
+    /// Moves what was recorded since the last call. What fails is told in the end.
+    pub(in crate::cli) fn turn(&mut self) {
+        if self.failure.is_none() {
+            self.failure = self.try_turn().err();
+        }
+    }
+
+    fn try_turn(&mut self) -> Result<(), Failure> {
+        for (device, spool) in &mut self.devices {
+            spool.turn(device, &mut self.store)?;
+        }
+        Ok(self.store.turn()?)
+    }
+
+    /// Ends the recording; what is to be told, a line each.
+    pub(in crate::cli) fn end(self) -> Vec<String> {
+        let path = self.path.display();
+        let ended = match self.failure {
+            Some(failure) => Err(failure),
+            None => finish(self.devices, self.store),
+        };
+        match ended {
+            Ok(written) => {
+                let nothing = nothing_to_judge(&written);
+                let reason = nothing.map(|reason| format!("{path}: {reason}"));
+                reason
+                    .into_iter()
+                    .chain([format!("{path}: {written}")])
+                    .collect()
+            }
+            Err(Failure(reason)) => vec![format!("{path} is not complete: {reason}")],
+        }
+    }
+}
+
+fn finish(devices: Vec<(&Host, Spool)>, mut store: Store) -> Result<Written, Failure> {
+    for (_, spool) in devices {
+        spool.finish(&mut store)?;
+    }
+    Ok(store.finish()?)
+}
+
+/// Why a capture has no RDM packets, if it has none.
+fn nothing_to_judge(written: &Written) -> Option<String> {
+    let sends = written.sends;
+    if sends.any_rdm {
+        return None;
+    }
+    Some(match sends.others {
+        0 => "it has no RDM packets".to_owned(),
+        others => format!(
+            "it has no RDM packets: none of its {others} sends is one; UCX and libfabric's efa-direct use the \
+             device without this protocol"
+        ),
+    })
+}

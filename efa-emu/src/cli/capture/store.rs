@@ -1,0 +1,287 @@
+//! What a recording writes: the frames that pass a filter, in the order of time.
+//!
+//! The processes of a host record independently of each other, and a process may lose its processor between
+//! the look at the clock and the write. So frames are held back for [`HELD`], and written sorted. One that
+//! comes later still keeps its time, and is counted.
+
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use efa_core::wire::{Packet, PacketType};
+use efa_emu::capture::{FollowedFrame, Interface, InterfaceId, Writer};
+use efa_emu::frame::Frame;
+use efa_emu::transport::DeviceName;
+
+use super::files::{self, Files};
+use super::filter::{Filter, Seen};
+use super::options::CaptureOptions;
+use crate::cli::Failure;
+
+/// How long a frame waits for others that are older.
+const HELD: Duration = Duration::from_millis(500);
+
+/// If so many bytes wait, the older half is written.
+const MOST_HELD: usize = 64 << 20;
+
+/// Bytes that a pipe's writer holds back until a flush: the declarations of some hundred hosts.
+const BUFFERED: usize = 64 << 10;
+
+enum Target {
+    Pipe(Writer<BufWriter<File>>),
+    Files(Files),
+}
+
+/// What a recording has written.
+#[derive(Clone, Debug, Default)]
+pub(in crate::cli) struct Written {
+    pub(in crate::cli) hosts: usize,
+    pub(in crate::cli) frames: u64,
+    /// In all files, or into the pipe.
+    pub(in crate::cli) bytes: u64,
+    pub(in crate::cli) dropped: u64,
+    /// Why the disk did not take frames.
+    pub(in crate::cli) why_dropped: Option<String>,
+    /// Frames that stand behind younger ones.
+    pub(in crate::cli) late: u64,
+    /// Sends: RDM packets, and others.
+    pub(in crate::cli) sends: Sends,
+}
+
+/// What the sends of a capture are. As soon as there is an RDM packet, the others are not counted any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(in crate::cli) struct Sends {
+    pub(in crate::cli) any_rdm: bool,
+    pub(in crate::cli) others: u64,
+}
+
+impl Sends {
+    fn look(&mut self, frame: &Frame<'_>) {
+        if let Some(packet) = frame.rdm_packet() {
+            self.any_rdm |= is_rdm(packet, frame.header.captured_len());
+            self.others += u64::from(!self.any_rdm);
+        }
+    }
+}
+
+/// Whether the first bytes of a packet of `length` bytes are those of an RDM packet.
+fn is_rdm(packet: &[u8], length: usize) -> bool {
+    const VERSION: u8 = 4;
+    PacketType::peek(packet).is_some()
+        && packet.get(1) == Some(&VERSION)
+        && (packet.len() < length || Packet::parse(packet).is_ok())
+}
+
+impl std::fmt::Display for Written {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Written {
+            hosts,
+            frames,
+            bytes,
+            dropped,
+            ..
+        } = self;
+        let devices = if *hosts == 1 { "host" } else { "hosts" };
+        write!(
+            f,
+            "{frames} frames of {hosts} {devices}, {bytes} bytes, {dropped} dropped"
+        )?;
+        if let Some(why) = &self.why_dropped {
+            write!(f, " ({why})")?;
+        }
+        if self.late > 0 {
+            write!(f, "; {} came too late for the order of time", self.late)?;
+        }
+        Ok(())
+    }
+}
+
+/// Where a recording goes.
+pub(in crate::cli) struct Store {
+    target: Target,
+    filter: Filter,
+    /// What the capture declares, in its order. Interfaces stay declared after their hosts have gone,
+    /// and are used again if they come back.
+    interfaces: Vec<Interface>,
+    /// Frames that are not written yet, and their bytes.
+    held: Vec<(InterfaceId, FollowedFrame)>,
+    bytes_held: usize,
+    /// The time of the last frame that was written.
+    latest: Duration,
+    written: Written,
+}
+
+impl Store {
+    /// Writes into the file or pipe at `path`, or into a series of files.
+    pub(in crate::cli) fn create(path: &Path, options: &CaptureOptions) -> Result<Store, Failure> {
+        let snaplen = options.snaplen;
+        if let Some(ring) = options.ring()? {
+            return Ok(Store::new(Target::Files(Files::series(
+                path, ring, snaplen,
+            )?)));
+        }
+        match files::open(path)? {
+            (file, true) => Ok(Store::new(Target::Files(Files::single(
+                path, file, snaplen,
+            )?))),
+            (pipe, false) => Store::pipe(pipe, snaplen),
+        }
+    }
+
+    /// Writes into an open pipe.
+    pub(in crate::cli) fn pipe(pipe: File, snaplen: u32) -> Result<Store, Failure> {
+        let sink = BufWriter::with_capacity(BUFFERED, pipe);
+        Ok(Store::new(Target::Pipe(Writer::with_snaplen(
+            sink, snaplen,
+        )?)))
+    }
+
+    fn new(target: Target) -> Store {
+        Store {
+            target,
+            filter: Filter::All,
+            interfaces: Vec::new(),
+            held: Vec::new(),
+            bytes_held: 0,
+            latest: Duration::ZERO,
+            written: Written::default(),
+        }
+    }
+
+    /// From now on writes what passes this filter.
+    pub(in crate::cli) fn set_filter(&mut self, filter: Filter) {
+        self.filter = filter;
+    }
+
+    /// What the capture declares.
+    pub(in crate::cli) fn interfaces(&self) -> &[Interface] {
+        &self.interfaces
+    }
+
+    /// The interface's number, under which it is declared if it is not yet.
+    pub(in crate::cli) fn declare(&mut self, interface: &Interface) -> io::Result<InterfaceId> {
+        let known = self.interfaces.iter().position(|known| known == interface);
+        if let Some(index) = known {
+            return Ok(InterfaceId(index as u32));
+        }
+        self.interfaces.push(interface.clone());
+        match &mut self.target {
+            Target::Pipe(writer) => writer.add_interface(interface),
+            Target::Files(files) => files.add_interface(interface),
+        }
+    }
+
+    /// Takes frames of an interface, in any order.
+    pub(in crate::cli) fn add(&mut self, interface: InterfaceId, frames: &mut Vec<FollowedFrame>) {
+        self.bytes_held += frames
+            .iter()
+            .map(FollowedFrame::recorded_len)
+            .sum::<usize>();
+        self.held
+            .extend(frames.drain(..).map(|frame| (interface, frame)));
+    }
+
+    /// Counts frames of an interface that its devices could not record.
+    pub(in crate::cli) fn add_dropped(&mut self, interface: InterfaceId, frames: u64) {
+        match &mut self.target {
+            Target::Pipe(writer) => {
+                writer.add_dropped(interface, frames);
+                self.written.dropped += frames;
+            }
+            Target::Files(files) => files.add_dropped(interface, frames),
+        }
+    }
+
+    /// Writes the frames that are old enough, and what is gathered. Fails if a pipe does.
+    pub(in crate::cli) fn turn(&mut self) -> io::Result<()> {
+        self.held.sort_by_key(|(_, frame)| frame.time);
+        let limit = now().saturating_sub(HELD);
+        let old = self.held.partition_point(|(_, frame)| frame.time <= limit);
+        let count = match self.bytes_held > MOST_HELD {
+            true => old.max(self.held.len() / 2),
+            false => old,
+        };
+        self.write(count)
+    }
+
+    /// Writes the first frames of those that are held, which are sorted.
+    fn write(&mut self, count: usize) -> io::Result<()> {
+        for (interface, frame) in self.held.drain(..count) {
+            self.bytes_held -= frame.recorded_len();
+            let host = &self.interfaces[interface.0 as usize].host;
+            if !passes(&self.filter, host, &frame) {
+                continue;
+            }
+            if !self.written.sends.any_rdm
+                && let Some((_, frame)) = frame.parse()
+            {
+                self.written.sends.look(&frame);
+            }
+            self.written.late += u64::from(frame.time < self.latest);
+            self.latest = self.latest.max(frame.time);
+            self.written.frames += 1;
+            match &mut self.target {
+                Target::Pipe(writer) => {
+                    writer.copy(interface, &frame)?;
+                    self.written.bytes += frame.recorded_len() as u64;
+                }
+                Target::Files(files) => files.copy(interface, &frame),
+            }
+        }
+        self.flush()
+    }
+
+    /// Hands on what is gathered.
+    pub(in crate::cli) fn flush(&mut self) -> io::Result<()> {
+        match &mut self.target {
+            Target::Pipe(writer) => writer.flush(),
+            Target::Files(files) => {
+                files.flush();
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes all that is held, and ends the capture.
+    pub(in crate::cli) fn finish(mut self) -> io::Result<Written> {
+        self.held.sort_by_key(|(_, frame)| frame.time);
+        self.write(self.held.len())?;
+        let mut written = self.written;
+        written.hosts = self.interfaces.len();
+        match self.target {
+            Target::Pipe(writer) => {
+                writer.finish(now())?;
+            }
+            Target::Files(files) => {
+                let (totals, why) = files.finish();
+                written.frames = totals.frames;
+                written.bytes = totals.bytes;
+                written.dropped = totals.dropped;
+                written.why_dropped = why;
+            }
+        }
+        Ok(written)
+    }
+}
+
+/// Whether the frame is to be written. What is not of the emulated wire passes the empty filter only.
+fn passes(filter: &Filter, host: &str, frame: &FollowedFrame) -> bool {
+    if *filter == Filter::All {
+        return true;
+    }
+    let Some((device, (direction, frame))) = DeviceName::parse(host).zip(frame.parse()) else {
+        return false;
+    };
+    filter.accepts(&Seen {
+        device: &device,
+        direction,
+        frame: &frame,
+    })
+}
+
+fn now() -> Duration {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+}

@@ -1,0 +1,206 @@
+//! What `efa-emu run` says when its programs made no use of the device, which nobody would notice otherwise.
+//!
+//! It says what the marks of the processes ([`usage`](efa_emu::usage)), the executables and the environment
+//! establish. What is likely only is called so.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use efa_emu::usage::{Process, Step, processes};
+
+use super::executable::{self, Obstacle};
+
+/// Programs that open devices in order to describe them.
+const DESCRIBING: [&str; 7] = [
+    "fi_info",
+    "ibv_devices",
+    "ibv_devinfo",
+    "ucx_info",
+    "lstopo",
+    "hwloc-info",
+    "hwloc-ls",
+];
+
+/// What the kernel keeps of a file name as a process's name.
+const NAME_LENGTH: usize = 15;
+
+/// What is known of a run that has ended.
+pub(super) struct Facts<'a> {
+    /// The command.
+    pub(super) command: &'a [OsString],
+    /// Where its processes left their marks.
+    pub(super) marks: &'a Path,
+    /// The command's process, if it is one of the programs itself and does not only start them elsewhere: its
+    /// number, and its name when it ended.
+    pub(super) first: Option<(u32, Option<String>)>,
+    /// The variable of this name of the run itself.
+    pub(super) fi_provider: Option<String>,
+    /// How many endpoints of libfabric's `shm` provider appeared that belong to the run's host.
+    pub(super) shm_endpoints: usize,
+}
+
+/// The line for the user, if the device was not used and nothing says that this was the purpose.
+pub(super) fn explain(facts: &Facts<'_>) -> Option<String> {
+    let took = |step| processes(facts.marks, step);
+    if [Step::RunInside, Step::Sent]
+        .iter()
+        .any(|step| !took(*step).is_empty())
+    {
+        return None;
+    }
+    if !took(Step::QueuePair).is_empty() {
+        return (facts.shm_endpoints >= 2).then(|| {
+            "nothing was sent over the device, and libfabric made endpoints of its shm provider beside it: \
+             very likely they took its place, as on EC2 between processes of one host; \
+             FI_EFA_ENABLE_SHM_TRANSFER=0 keeps them on the device"
+                .to_owned()
+        });
+    }
+    let opened = took(Step::Opened);
+    if !opened.is_empty() {
+        return opened_only(&opened);
+    }
+    Some(format!(
+        "no process opened the device: {}",
+        unopened(facts, &took(Step::Loaded), &took(Step::Listed))
+    ))
+}
+
+/// Why processes opened the device and made no queue pair.
+fn opened_only(opened: &[Process]) -> Option<String> {
+    let begin = format!(
+        "{} opened the device and sent nothing over it",
+        names(opened)
+    );
+    if let Some(choice) = opened.iter().find_map(other_provider) {
+        return Some(format!("{begin}: {}", leaves_efa_out(&choice)));
+    }
+    let describes = |process: &Process| DESCRIBING.contains(&&process.name[..]);
+    (!opened.iter().all(describes)).then(|| {
+        format!(
+            "{begin}, for it made no queue pair: probably another transport was chosen; FI_PROVIDER=efa \
+             permits libfabric no other"
+        )
+    })
+}
+
+/// Why no process opened the device.
+fn unopened(facts: &Facts<'_>, loaded: &[Process], listed: &[Process]) -> String {
+    if let Some(choice) = listed.iter().find_map(other_provider) {
+        return leaves_efa_out(&choice);
+    }
+    if !listed.is_empty() {
+        return format!("{} asked for the list of devices only", names(listed));
+    }
+    if let Some(reason) = not_loaded(facts, loaded) {
+        return reason;
+    }
+    if let Some(choice) = facts
+        .fi_provider
+        .as_deref()
+        .filter(|choice| excludes_efa(choice))
+    {
+        return leaves_efa_out(choice);
+    }
+    "none asked for the list of devices".to_owned()
+}
+
+/// Why the libraries were not loaded into the program that was to use them.
+fn not_loaded(facts: &Facts<'_>, loaded: &[Process]) -> Option<String> {
+    let program = facts.command.first()?;
+    let Some((pid, last)) = &facts.first else {
+        let none = || format!("{} started no program on a host", program.display());
+        return loaded.is_empty().then(none);
+    };
+    if loaded.is_empty() {
+        let obstacle = executable::find(program).and_then(|path| executable::obstacle(&path));
+        return Some(match obstacle {
+            Some(obstacle) => of_obstacle(program, &obstacle),
+            None => format!(
+                "its libraries were loaded into no process, not even into {}",
+                program.display()
+            ),
+        });
+    }
+    // The first process may have replaced its program by another one, as `env` does.
+    let last = last.as_deref()?;
+    let of_first = || loaded.iter().filter(|process| process.pid == *pid);
+    let before = of_first().next_back()?;
+    if of_first().any(|process| process.name == last) {
+        return None;
+    }
+    let word = facts.command.iter().find(|word| has_name(word, last))?;
+    let obstacle = executable::find(word).and_then(|path| executable::obstacle(&path));
+    Some(match obstacle {
+        Some(obstacle) => of_obstacle(word, &obstacle),
+        None => format!(
+            "{} started {} with an environment that lacks LD_PRELOAD: put `efa-emu run` directly before {}",
+            before.name,
+            word.display(),
+            word.display()
+        ),
+    })
+}
+
+fn of_obstacle(program: &OsStr, obstacle: &Obstacle) -> String {
+    format!("{} {obstacle}", program.display())
+}
+
+/// Whether a process that executes this file gets the name.
+fn has_name(file: &OsStr, name: &str) -> bool {
+    let file = Path::new(file).file_name().unwrap_or_default().as_bytes();
+    !file.is_empty() && &file[..file.len().min(NAME_LENGTH)] == name.as_bytes()
+}
+
+/// The process's `FI_PROVIDER`, if it leaves the efa provider out.
+fn other_provider(process: &Process) -> Option<String> {
+    let choice = process.fi_provider.clone()?;
+    excludes_efa(&choice).then_some(choice)
+}
+
+/// Whether libfabric does without the efa provider by a value of `FI_PROVIDER`, which names those that it may
+/// use or, behind a `^`, those that it may not.
+fn excludes_efa(choice: &str) -> bool {
+    let names = |list: &str| list.split([',', ';']).any(|name| name.trim() == "efa");
+    match choice.strip_prefix('^') {
+        Some(others) => names(others),
+        None => !choice.is_empty() && !names(choice),
+    }
+}
+
+fn leaves_efa_out(choice: &str) -> String {
+    format!("FI_PROVIDER is {choice:?}, which leaves libfabric's efa provider out")
+}
+
+/// The names of processes, each once.
+fn names(processes: &[Process]) -> String {
+    let names: BTreeSet<_> = processes.iter().map(|process| &process.name[..]).collect();
+    let names: Vec<_> = names.into_iter().collect();
+    names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_choice_of_providers() {
+        for choice in ["tcp", "tcp;ofi_rxm", "^efa", "^shm,efa", "efa-direct"] {
+            assert!(excludes_efa(choice), "{choice}");
+        }
+        for choice in ["", "efa", "tcp,efa", "^tcp", "shm, efa"] {
+            assert!(!excludes_efa(choice), "{choice}");
+        }
+    }
+
+    #[test]
+    fn names_of_processes_are_cut() {
+        let has = |file: &str, name| has_name(OsStr::new(file), name);
+        assert!(has("/usr/bin/fi_pingpong", "fi_pingpong"));
+        assert!(has("fi_rdm_tagged_bw_long", "fi_rdm_tagged_b"));
+        assert!(!has("fi_info", "fi_inf"));
+        assert!(!has("", ""));
+    }
+}

@@ -1,0 +1,200 @@
+//! How far the programs of a run got with its devices.
+//!
+//! `efa-emu run` cannot look into its programs, some of which end within milliseconds. So they leave marks in
+//! the run's directory: a file for each [`Step`], with a line for each process that took it. A process takes
+//! a step once; what happens on the way of a message leaves none.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The environment variable that names the directory of the marks.
+pub const ENVIRONMENT: &str = "EFA_EMU_USAGE";
+
+/// A file of marks does not become much longer than this. What counts is the first lines.
+const LONGEST: u64 = 64 << 10;
+
+/// Stands for a variable that is not set.
+const UNSET: &str = "-";
+
+/// A step on the way to messages over the device.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Step {
+    /// The libraries of the device were loaded.
+    Loaded,
+    /// The list of devices was asked for.
+    Listed,
+    /// The device was opened.
+    Opened,
+    /// A queue pair was made.
+    QueuePair,
+    /// Something was sent to a process.
+    Sent,
+    /// Another `efa-emu run` was started, whose programs have devices of their own.
+    RunInside,
+}
+
+impl Step {
+    const fn file_name(self) -> &'static str {
+        match self {
+            Step::Loaded => "loaded",
+            Step::Listed => "listed",
+            Step::Opened => "opened",
+            Step::QueuePair => "queue-pair",
+            Step::Sent => "sent",
+            Step::RunInside => "run-inside",
+        }
+    }
+}
+
+/// A process that took a step, as it was then.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Process {
+    /// Its number, in its own pid namespace.
+    pub pid: u32,
+    /// The name that the kernel has for it: the first 15 bytes of the file name that was executed.
+    pub name: String,
+    /// Its executable.
+    pub executable: PathBuf,
+    /// Its variable `FI_PROVIDER`, which selects the providers of libfabric.
+    pub fi_provider: Option<String>,
+}
+
+impl Process {
+    fn current() -> Process {
+        let name = fs::read_to_string("/proc/self/comm").unwrap_or_default();
+        Process {
+            pid: std::process::id(),
+            name: name.trim_end_matches('\n').to_owned(),
+            executable: fs::read_link("/proc/self/exe").unwrap_or_default(),
+            fi_provider: std::env::var("FI_PROVIDER").ok(),
+        }
+    }
+
+    /// The line that [`Process::parse`] reads. Tabs and ends of lines within a value become spaces.
+    fn line(&self) -> String {
+        let plain = |text: &str| text.replace(['\t', '\n'], " ");
+        format!(
+            "{}\t{}\t{}\t{}\n",
+            self.pid,
+            plain(&self.name),
+            plain(self.fi_provider.as_deref().unwrap_or(UNSET)),
+            plain(&self.executable.to_string_lossy())
+        )
+    }
+
+    fn parse(line: &str) -> Option<Process> {
+        let mut values = line.splitn(4, '\t');
+        Some(Process {
+            pid: values.next()?.parse().ok()?,
+            name: values.next()?.to_owned(),
+            fi_provider: values
+                .next()
+                .filter(|value| *value != UNSET)
+                .map(str::to_owned),
+            executable: values.next()?.into(),
+        })
+    }
+}
+
+/// The directory of the marks, as the environment named it when the library was loaded. The program may
+/// change its environment later, in another thread.
+static DIRECTORY: OnceLock<Option<PathBuf>> = OnceLock::new();
+
+fn directory_in_environment() -> Option<PathBuf> {
+    let directory = std::env::var_os(ENVIRONMENT)?;
+    (!directory.is_empty()).then(|| directory.into())
+}
+
+/// Marks that this process loaded the libraries. Only after this call, which belongs before the program's
+/// first instruction, [`mark`] does anything.
+pub fn begin() {
+    DIRECTORY.get_or_init(directory_in_environment);
+    mark(Step::Loaded);
+}
+
+/// Marks that this process took a step, if a run is to know and this is the first time.
+#[cold]
+pub fn mark(step: Step) {
+    static MARKED: AtomicU32 = AtomicU32::new(0);
+    let Some(Some(directory)) = DIRECTORY.get() else {
+        return;
+    };
+    let bit = 1 << step as u32;
+    if MARKED.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+        append(directory, step);
+    }
+}
+
+/// Tells the run of which the caller is a program, if it is one, that the caller is a run itself.
+pub fn mark_run_inside() {
+    if let Some(directory) = directory_in_environment() {
+        append(&directory, Step::RunInside);
+    }
+}
+
+/// What cannot be marked is not worth a program's error: the run may have ended, or the disk be full.
+fn append(directory: &Path, step: Step) {
+    let file = File::options()
+        .append(true)
+        .create(true)
+        .open(directory.join(step.file_name()));
+    if let Ok(mut file) = file
+        && file.metadata().is_ok_and(|file| file.len() < LONGEST)
+    {
+        // One call, so that lines of several processes do not mix.
+        let _ = file.write_all(Process::current().line().as_bytes());
+    }
+}
+
+/// The processes that took a step, according to the marks in a directory.
+pub fn processes(directory: &Path, step: Step) -> Vec<Process> {
+    let marks = fs::read(directory.join(step.file_name())).unwrap_or_default();
+    String::from_utf8_lossy(&marks)
+        .lines()
+        .filter_map(Process::parse)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_read_as_they_were_made() {
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(processes(directory.path(), Step::Opened), []);
+        append(directory.path(), Step::Opened);
+        append(directory.path(), Step::Opened);
+        let found = processes(directory.path(), Step::Opened);
+        assert_eq!(found, [Process::current(), Process::current()]);
+        assert_eq!(found[0].executable, std::env::current_exe().unwrap());
+        assert_eq!(processes(directory.path(), Step::Listed), []);
+    }
+
+    #[test]
+    fn odd_values_stay_on_their_line() {
+        let odd = Process {
+            pid: 7,
+            name: "a\tb\n".into(),
+            executable: "/tmp/with space".into(),
+            fi_provider: Some("tcp\nx".into()),
+        };
+        assert_eq!(odd.line(), "7\ta b \ttcp x\t/tmp/with space\n");
+        let read = Process::parse("7\ta b \t-\t/tmp/with space").unwrap();
+        assert_eq!((read.pid, read.fi_provider), (7, None));
+        assert_eq!(Process::parse("seven\ta\t-\t/x"), None);
+        assert_eq!(Process::parse("7\ta"), None);
+    }
+
+    #[test]
+    fn a_file_of_marks_does_not_grow_without_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join(Step::Loaded.file_name());
+        fs::write(&file, vec![b'\n'; LONGEST as usize]).unwrap();
+        append(directory.path(), Step::Loaded);
+        assert_eq!(fs::metadata(&file).unwrap().len(), LONGEST);
+    }
+}
