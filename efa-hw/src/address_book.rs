@@ -1,8 +1,9 @@
 //! The address handles of a domain.
 
 use crate::device::PORT;
-use crate::efadv::{self, AhAttr};
+use crate::efadv::AhAttr;
 use crate::error::last_nic_error;
+use crate::loaded;
 use efa_core::address::{Ahn, Gid};
 use efa_core::nic::NicError;
 use ibverbs_sys as ffi;
@@ -50,16 +51,16 @@ impl AddressBook {
             ..Default::default()
         };
         // SAFETY: the caller vouches for `pd`; `attr` is complete.
-        let handle = NonNull::new(unsafe { ffi::ibv_create_ah(pd, &mut attr) })
+        let handle = NonNull::new(unsafe { loaded::ibv_create_ah(pd, &mut attr) })
             .ok_or_else(|| last_nic_error("address handle"))?;
         let mut numbers = AhAttr::default();
         // SAFETY: `handle` was just created, `numbers` has the length that is passed with it.
         let result = unsafe {
-            efadv::efadv_query_ah(handle.as_ptr(), &mut numbers, size_of::<AhAttr>() as u32)
+            loaded::efadv_query_ah(handle.as_ptr(), &mut numbers, size_of::<AhAttr>() as u32)
         };
         if result != 0 {
             // SAFETY: the handle is not used again.
-            unsafe { ffi::ibv_destroy_ah(handle.as_ptr()) };
+            unsafe { loaded::ibv_destroy_ah(handle.as_ptr()) };
             return Err(NicError::Device(result.abs()));
         }
         let index = usize::from(numbers.ahn);
@@ -88,7 +89,7 @@ impl AddressBook {
             self.numbers.remove(&entry.gid);
             *slot = None;
             // SAFETY: the entry that owned the handle is gone.
-            unsafe { ffi::ibv_destroy_ah(handle.as_ptr()) };
+            unsafe { loaded::ibv_destroy_ah(handle.as_ptr()) };
         }
         Ok(())
     }
@@ -114,7 +115,7 @@ impl Drop for AddressBook {
     fn drop(&mut self) {
         for entry in self.entries.drain(..).flatten() {
             // SAFETY: the entry owned the handle, and its protection domain outlives this book.
-            unsafe { ffi::ibv_destroy_ah(entry.handle.as_ptr()) };
+            unsafe { loaded::ibv_destroy_ah(entry.handle.as_ptr()) };
         }
     }
 }

@@ -3,6 +3,7 @@
 use crate::device::HwDevice;
 use crate::efadv::{self, CqInitAttr};
 use crate::error::OpenError;
+use crate::loaded;
 use efa_core::address::{Ahn, Gid, Qpn};
 use efa_core::nic::{BufferId, CompletionKind, DeviceCaps, Source, Status};
 use ibverbs_sys as ffi;
@@ -90,7 +91,7 @@ impl CompletionQueue {
         };
         // SAFETY: the device is open and both structures are complete.
         let cq = NonNull::new(unsafe {
-            efadv::efadv_create_cq(
+            loaded::efadv_create_cq(
                 device.context(),
                 &mut attr,
                 &mut efa_attr,
@@ -101,12 +102,12 @@ impl CompletionQueue {
         let Some(calls) = PollCalls::of(cq) else {
             let error = device.last_error("efadv_create_cq without read functions");
             // SAFETY: the queue was just created and is not used again.
-            unsafe { ffi::ibv_destroy_cq(cq.as_ptr().cast()) };
+            unsafe { loaded::ibv_destroy_cq(cq.as_ptr().cast()) };
             return Err(error);
         };
         // SAFETY: the queue is alive and was made by libefa.
         let efa = (wc_flags != 0)
-            .then(|| NonNull::new(unsafe { efadv::efadv_cq_from_ibv_cq_ex(cq.as_ptr()) }))
+            .then(|| NonNull::new(unsafe { loaded::efadv_cq_from_ibv_cq_ex(cq.as_ptr()) }))
             .flatten();
         let asked = wc_flags & efadv::WC_EX_WITH_IS_UNSOLICITED != 0;
         let is_unsolicited = efa.filter(|_| asked).and_then(|efa| {
@@ -165,7 +166,7 @@ impl CompletionQueue {
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
         // SAFETY: every queue pair on the queue holds a reference to it, so none is left.
-        unsafe { ffi::ibv_destroy_cq(self.as_cq()) };
+        unsafe { loaded::ibv_destroy_cq(self.as_cq()) };
     }
 }
 

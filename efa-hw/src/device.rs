@@ -1,7 +1,8 @@
 //! Finding and opening an EFA device.
 
-use crate::efadv::{self, DeviceAttr};
+use crate::efadv::DeviceAttr;
 use crate::error::OpenError;
+use crate::loaded;
 use crate::queue_pair::{HwNic, NicConfig};
 use efa_core::address::Gid;
 use efa_core::nic::{DeviceCaps, NicAttributes};
@@ -50,6 +51,7 @@ impl HwDevice {
     /// # Errors
     /// [`OpenError`] names the call that failed, or the existing devices.
     pub fn open(wanted: &DeviceName) -> Result<HwDevice, OpenError> {
+        loaded::load()?;
         let list = DeviceList::get()?;
         let names: Vec<String> = list.devices().map(device_name).collect();
         if let DeviceName::Named(wanted) = wanted
@@ -65,7 +67,7 @@ impl HwDevice {
                 continue;
             }
             // SAFETY: `device` is an entry of a list that is still alive.
-            let context = NonNull::new(unsafe { ffi::ibv_open_device(device) })
+            let context = NonNull::new(unsafe { loaded::ibv_open_device(device) })
                 .ok_or_else(|| verbs_error("ibv_open_device", name))?;
             match Self::query(context, name) {
                 Ok(Some(opened)) => return Ok(HwDevice(Arc::new(opened))),
@@ -90,25 +92,25 @@ impl HwDevice {
         let mut efa = DeviceAttr::default();
         // SAFETY: `context` is open and `efa` has the length that is passed with it.
         let result = unsafe {
-            efadv::efadv_query_device(context.as_ptr(), &mut efa, size_of::<DeviceAttr>() as u32)
+            loaded::efadv_query_device(context.as_ptr(), &mut efa, size_of::<DeviceAttr>() as u32)
         };
         if result != 0 {
             return Ok(None);
         }
         let mut device = ffi::ibv_device_attr::default();
         // SAFETY: `context` is open and `device` is a whole `ibv_device_attr`.
-        let result = unsafe { ffi::ibv_query_device(context.as_ptr(), &mut device) };
+        let result = unsafe { loaded::ibv_query_device(context.as_ptr(), &mut device) };
         check("ibv_query_device", name, result)?;
         let mut port = ffi::ibv_port_attr::default();
         // SAFETY: the exported symbol fills the first members of `ibv_port_attr`, which are the
         // whole `_compat_ibv_port_attr`; `max_msg_sz` and `gid_tbl_len` are among them.
         let result = unsafe {
-            ffi::ibv_query_port(context.as_ptr(), PORT, std::ptr::from_mut(&mut port).cast())
+            loaded::ibv_query_port(context.as_ptr(), PORT, std::ptr::from_mut(&mut port).cast())
         };
         check("ibv_query_port", name, result)?;
         let mut gid = ffi::ibv_gid::default();
         // SAFETY: `context` is open and `gid` is a whole `ibv_gid`.
-        let result = unsafe { ffi::ibv_query_gid(context.as_ptr(), PORT, 0, &mut gid) };
+        let result = unsafe { loaded::ibv_query_gid(context.as_ptr(), PORT, 0, &mut gid) };
         check("ibv_query_gid", name, result)?;
         // SAFETY: every bit pattern is valid for the byte view of the union.
         let gid = Gid(unsafe { gid.raw });
@@ -190,7 +192,7 @@ impl Drop for Opened {
 fn close(context: NonNull<ffi::ibv_context>) {
     // SAFETY: the context was opened by `HwDevice::open`, and its owner calls this once. A failure
     // leaks the context; `drop` cannot report it.
-    unsafe { ffi::ibv_close_device(context.as_ptr()) };
+    unsafe { loaded::ibv_close_device(context.as_ptr()) };
 }
 
 fn check(call: &'static str, name: &str, result: i32) -> Result<(), OpenError> {
@@ -222,7 +224,7 @@ impl DeviceList {
     fn get() -> Result<DeviceList, OpenError> {
         let mut length = 0;
         // SAFETY: `length` is a valid place for the count.
-        let first = NonNull::new(unsafe { ffi::ibv_get_device_list(&mut length) })
+        let first = NonNull::new(unsafe { loaded::ibv_get_device_list(&mut length) })
             .ok_or_else(|| OpenError::DeviceList(io::Error::last_os_error()))?;
         Ok(DeviceList {
             first,
@@ -241,13 +243,13 @@ impl DeviceList {
 impl Drop for DeviceList {
     fn drop(&mut self) {
         // SAFETY: the list came from `ibv_get_device_list`; open contexts keep their devices.
-        unsafe { ffi::ibv_free_device_list(self.first.as_ptr()) };
+        unsafe { loaded::ibv_free_device_list(self.first.as_ptr()) };
     }
 }
 
 fn device_name(device: *mut ffi::ibv_device) -> String {
     // SAFETY: `device` is an entry of a living list; its name is a C string within it.
-    unsafe { CStr::from_ptr(ffi::ibv_get_device_name(device)) }
+    unsafe { CStr::from_ptr(loaded::ibv_get_device_name(device)) }
         .to_string_lossy()
         .into_owned()
 }

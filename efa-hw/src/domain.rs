@@ -6,6 +6,7 @@ use crate::completion_queue::{CompletionQueue, Entry};
 use crate::device::HwDevice;
 use crate::elements;
 use crate::error::{OpenError, last_nic_error};
+use crate::loaded;
 use crate::memory::AddressSpace;
 use crate::queue_pair::HwQueuePair;
 use efa_core::address::{Ahn, Gid, Qpn};
@@ -605,7 +606,7 @@ impl ProtectionDomain {
 
     fn alloc(device: &HwDevice) -> Result<ProtectionDomain, OpenError> {
         // SAFETY: the device is open.
-        NonNull::new(unsafe { ffi::ibv_alloc_pd(device.context()) })
+        NonNull::new(unsafe { loaded::ibv_alloc_pd(device.context()) })
             .map(|pd| ProtectionDomain {
                 pd,
                 _device: device.clone(),
@@ -619,7 +620,7 @@ impl ProtectionDomain {
         // domain's own.
         // `Access` has the bits of `ibv_access_flags`.
         let region = unsafe {
-            ffi::ibv_reg_mr(self.pd.as_ptr(), start, memory.length, access.bits() as i32)
+            loaded::ibv_reg_mr(self.pd.as_ptr(), start, memory.length, access.bits() as i32)
         };
         NonNull::new(region)
             .map(MemoryRegion)
@@ -630,7 +631,7 @@ impl ProtectionDomain {
 impl Drop for ProtectionDomain {
     fn drop(&mut self) {
         // SAFETY: every object in the domain was dropped before.
-        unsafe { ffi::ibv_dealloc_pd(self.pd.as_ptr()) };
+        unsafe { loaded::ibv_dealloc_pd(self.pd.as_ptr()) };
     }
 }
 
@@ -665,7 +666,7 @@ impl MemoryRegion {
     /// Ends the registration, or returns it with the reason if the device refuses.
     fn end(self) -> Result<(), (MemoryRegion, NicError)> {
         // SAFETY: nobody else deregisters it, and after a success nothing refers to it any more.
-        match unsafe { ffi::ibv_dereg_mr(self.0.as_ptr()) } {
+        match unsafe { loaded::ibv_dereg_mr(self.0.as_ptr()) } {
             0 => {
                 std::mem::forget(self);
                 Ok(())
@@ -678,6 +679,6 @@ impl MemoryRegion {
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
         // SAFETY: nobody else deregisters it.
-        unsafe { ffi::ibv_dereg_mr(self.0.as_ptr()) };
+        unsafe { loaded::ibv_dereg_mr(self.0.as_ptr()) };
     }
 }

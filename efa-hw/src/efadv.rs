@@ -1,10 +1,10 @@
-//! The calls of libefa, as `infiniband/efadv.h` declares them (symbol versions EFA_1.1 and EFA_1.2).
+//! The structures and constants of libefa, as `infiniband/efadv.h` declares them (symbol versions EFA_1.1 and
+//! EFA_1.2).
 //!
 //! Every call takes the size of the caller's structure, so these short forms stay valid with
 //! every newer libefa.
 
-use ibverbs_sys::{ibv_ah, ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_gid, ibv_qp};
-use ibverbs_sys::{ibv_qp_init_attr_ex, ibv_wc_opcode};
+use ibverbs_sys::{ibv_gid, ibv_wc_opcode};
 use std::ffi::c_int;
 
 /// `driver_qp_type` of an SRD queue pair.
@@ -74,34 +74,6 @@ pub struct Cq {
     pub wc_read_sgid: Option<unsafe extern "C" fn(cq: *mut Cq, sgid: *mut ibv_gid) -> c_int>,
     /// Set only if the queue was created with [`WC_EX_WITH_IS_UNSOLICITED`].
     pub wc_is_unsolicited: Option<unsafe extern "C" fn(cq: *mut Cq) -> bool>,
-}
-
-#[link(name = "efa")]
-unsafe extern "C" {
-    /// Fills `attr`; `EOPNOTSUPP` on a device that is not EFA.
-    pub fn efadv_query_device(
-        context: *mut ibv_context,
-        attr: *mut DeviceAttr,
-        length: u32,
-    ) -> c_int;
-    /// Fills `attr` with the number of an address handle.
-    pub fn efadv_query_ah(ah: *mut ibv_ah, attr: *mut AhAttr, length: u32) -> c_int;
-    /// Creates an SRD queue pair, NULL and errno on failure.
-    pub fn efadv_create_qp_ex(
-        context: *mut ibv_context,
-        attr: *mut ibv_qp_init_attr_ex,
-        efa_attr: *mut QpInitAttr,
-        length: u32,
-    ) -> *mut ibv_qp;
-    /// Creates a completion queue, NULL and errno on failure.
-    pub fn efadv_create_cq(
-        context: *mut ibv_context,
-        attr: *mut ibv_cq_init_attr_ex,
-        efa_attr: *mut CqInitAttr,
-        length: u32,
-    ) -> *mut ibv_cq_ex;
-    /// Returns the EFA part of a completion queue that [`efadv_create_cq`] created.
-    pub fn efadv_cq_from_ibv_cq_ex(cq: *mut ibv_cq_ex) -> *mut Cq;
 }
 
 #[cfg(test)]

@@ -7,6 +7,17 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
+    /// A library of rdma-core is not installed, or too old.
+    #[error(
+        "cannot load {library}: {source}; install rdma-core's libraries (Debian package ibverbs-providers), or \
+         run the program under `efa-emu run --`"
+    )]
+    Library {
+        /// Its SONAME.
+        library: &'static str,
+        /// The dynamic linker's message.
+        source: libloading::Error,
+    },
     /// The list of devices could not be read.
     #[error("cannot list RDMA devices: {0}; is the ib_uverbs kernel module loaded?")]
     DeviceList(#[source] io::Error),

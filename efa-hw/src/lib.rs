@@ -11,7 +11,8 @@
 //!
 //! The verbs come from `ibverbs-sys`, the FFI layer of the `ibverbs` crate. The crate's safe layer
 //! cannot be used with EFA: it keeps its context private and has neither SRD queue pairs nor address
-//! handles. The `efadv_*` calls are declared in [`efadv`].
+//! handles. The structures of the `efadv_*` calls are declared in [`efadv`]. Both libraries are loaded when a
+//! device is first looked for; programs start without them.
 
 mod address_book;
 mod buffers;
@@ -21,6 +22,7 @@ mod domain;
 pub mod efadv;
 mod elements;
 mod error;
+mod loaded;
 mod memory;
 mod queue_pair;
 

@@ -5,6 +5,7 @@ use crate::device::{HwDevice, PORT};
 use crate::domain::{HwDomain, ProtectionDomain, Rdma, WorkRequestId};
 use crate::efadv::{self, QpInitAttr};
 use crate::error::OpenError;
+use crate::loaded;
 use efa_core::address::{Qkey, Qpn, RawAddress};
 use efa_core::nic::{
     BufferId, CompletionQueueId, Destination, DeviceCaps, Doorbell, LocalKey, NicAttributes,
@@ -282,7 +283,7 @@ impl HwQueuePair {
         };
         // SAFETY: device, domain and queue are alive, both structures are complete.
         let verbs = NonNull::new(unsafe {
-            efadv::efadv_create_qp_ex(
+            loaded::efadv_create_qp_ex(
                 device.context(),
                 &mut attr,
                 &mut efa_attr,
@@ -292,7 +293,7 @@ impl HwQueuePair {
         .map(VerbsQueuePair)
         .ok_or_else(|| device.last_error("efadv_create_qp_ex"))?;
         // SAFETY: the queue pair is alive.
-        let send = NonNull::new(unsafe { ffi::ibv_qp_to_qp_ex(verbs.0.as_ptr()) })
+        let send = NonNull::new(unsafe { loaded::ibv_qp_to_qp_ex(verbs.0.as_ptr()) })
             .and_then(SendCalls::of)
             .ok_or_else(|| device.last_error("ibv_qp_to_qp_ex"))?;
         let qkey = config
@@ -638,7 +639,7 @@ struct VerbsQueuePair(NonNull<ffi::ibv_qp>);
 impl Drop for VerbsQueuePair {
     fn drop(&mut self) {
         // SAFETY: its owner does not use the queue pair afterwards.
-        unsafe { ffi::ibv_destroy_qp(self.0.as_ptr()) };
+        unsafe { loaded::ibv_destroy_qp(self.0.as_ptr()) };
     }
 }
 
@@ -661,12 +662,13 @@ fn bring_up(
         | Mask::IBV_QP_PORT.0
         | Mask::IBV_QP_QKEY.0;
     // SAFETY: the queue pair is alive and `attr` has every member that the mask names.
-    let result = unsafe { ffi::ibv_modify_qp(qp.as_ptr(), &mut attr, init as i32) };
+    let result = unsafe { loaded::ibv_modify_qp(qp.as_ptr(), &mut attr, init as i32) };
     device.check("ibv_modify_qp(INIT)", result)?;
 
     attr.qp_state = ffi::ibv_qp_state::IBV_QPS_RTR;
     // SAFETY: as above.
-    let result = unsafe { ffi::ibv_modify_qp(qp.as_ptr(), &mut attr, Mask::IBV_QP_STATE.0 as i32) };
+    let result =
+        unsafe { loaded::ibv_modify_qp(qp.as_ptr(), &mut attr, Mask::IBV_QP_STATE.0 as i32) };
     device.check("ibv_modify_qp(RTR)", result)?;
 
     attr.qp_state = ffi::ibv_qp_state::IBV_QPS_RTS;
@@ -676,6 +678,6 @@ fn bring_up(
         ready |= Mask::IBV_QP_RNR_RETRY.0;
     }
     // SAFETY: as above.
-    let result = unsafe { ffi::ibv_modify_qp(qp.as_ptr(), &mut attr, ready as i32) };
+    let result = unsafe { loaded::ibv_modify_qp(qp.as_ptr(), &mut attr, ready as i32) };
     device.check("ibv_modify_qp(RTS)", result)
 }

@@ -1,0 +1,127 @@
+//! The functions of libibverbs and libefa, which are loaded when a device is first looked for. A program that
+//! may use a device, and may also do without, so starts where the libraries are not installed.
+//!
+//! On the data path nothing comes through here: posting and polling are calls through the objects' own tables.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::OnceLock;
+
+use ibverbs_sys as ffi;
+use libloading::os::unix::{Library, RTLD_NOW};
+
+use crate::efadv::{AhAttr, Cq, CqInitAttr, DeviceAttr, QpInitAttr};
+use crate::error::OpenError;
+
+/// Declares functions of shared libraries: the table of their addresses, how it is filled, and a function of the
+/// same name that calls each.
+macro_rules! functions {
+    ($($library:literal: {
+        $(fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*
+    })*) => {
+        /// The addresses of the functions.
+        struct Functions {
+            $($($name: unsafe extern "C" fn($($type),*) $(-> $result)?,)*)*
+        }
+
+        impl Functions {
+            fn load() -> Result<Functions, OpenError> {
+                $(
+                    let failed = |source| OpenError::Library {
+                        library: $library,
+                        source,
+                    };
+                    // SAFETY: what these libraries do when they are loaded is to look for drivers.
+                    let loaded = unsafe { Library::open(Some($library), RTLD_NOW) };
+                    let library = loaded.map_err(failed)?;
+                    $(
+                        // SAFETY: the type is the one in the library's header. `dlsym` returns the
+                        // default version of the symbol, which is the header's.
+                        let found = unsafe { library.get(stringify!($name).as_bytes()) };
+                        let $name = *found.map_err(failed)?;
+                    )*
+                    // The functions stay as long as the program.
+                    std::mem::forget(library);
+                )*
+                Ok(Functions { $($($name,)*)* })
+            }
+        }
+
+        $($(
+            /// # Safety
+            /// That of the function in the library.
+            pub(crate) unsafe fn $name($($argument: $type),*) $(-> $result)? {
+                // SAFETY: the caller's.
+                unsafe { (functions().$name)($($argument),*) }
+            }
+        )*)*
+    };
+}
+
+functions! {
+    "libibverbs.so.1": {
+        fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ffi::ibv_device;
+        fn ibv_free_device_list(list: *mut *mut ffi::ibv_device);
+        fn ibv_get_device_name(device: *mut ffi::ibv_device) -> *const c_char;
+        fn ibv_open_device(device: *mut ffi::ibv_device) -> *mut ffi::ibv_context;
+        fn ibv_close_device(context: *mut ffi::ibv_context) -> c_int;
+        fn ibv_query_device(
+            context: *mut ffi::ibv_context, attr: *mut ffi::ibv_device_attr
+        ) -> c_int;
+        fn ibv_query_port(
+            context: *mut ffi::ibv_context, port: u8, attr: *mut ffi::_compat_ibv_port_attr
+        ) -> c_int;
+        fn ibv_query_gid(
+            context: *mut ffi::ibv_context, port: u8, index: c_int, gid: *mut ffi::ibv_gid
+        ) -> c_int;
+        fn ibv_alloc_pd(context: *mut ffi::ibv_context) -> *mut ffi::ibv_pd;
+        fn ibv_dealloc_pd(pd: *mut ffi::ibv_pd) -> c_int;
+        fn ibv_reg_mr(
+            pd: *mut ffi::ibv_pd, address: *mut c_void, length: usize, access: c_int
+        ) -> *mut ffi::ibv_mr;
+        fn ibv_dereg_mr(mr: *mut ffi::ibv_mr) -> c_int;
+        fn ibv_create_ah(pd: *mut ffi::ibv_pd, attr: *mut ffi::ibv_ah_attr) -> *mut ffi::ibv_ah;
+        fn ibv_destroy_ah(ah: *mut ffi::ibv_ah) -> c_int;
+        fn ibv_destroy_cq(cq: *mut ffi::ibv_cq) -> c_int;
+        fn ibv_destroy_qp(qp: *mut ffi::ibv_qp) -> c_int;
+        fn ibv_modify_qp(qp: *mut ffi::ibv_qp, attr: *mut ffi::ibv_qp_attr, mask: c_int) -> c_int;
+        fn ibv_qp_to_qp_ex(qp: *mut ffi::ibv_qp) -> *mut ffi::ibv_qp_ex;
+    }
+    "libefa.so.1": {
+        fn efadv_query_device(
+            context: *mut ffi::ibv_context, attr: *mut DeviceAttr, length: u32
+        ) -> c_int;
+        fn efadv_query_ah(ah: *mut ffi::ibv_ah, attr: *mut AhAttr, length: u32) -> c_int;
+        fn efadv_create_qp_ex(
+            context: *mut ffi::ibv_context,
+            attr: *mut ffi::ibv_qp_init_attr_ex,
+            efa_attr: *mut QpInitAttr,
+            length: u32
+        ) -> *mut ffi::ibv_qp;
+        fn efadv_create_cq(
+            context: *mut ffi::ibv_context,
+            attr: *mut ffi::ibv_cq_init_attr_ex,
+            efa_attr: *mut CqInitAttr,
+            length: u32
+        ) -> *mut ffi::ibv_cq_ex;
+        fn efadv_cq_from_ibv_cq_ex(cq: *mut ffi::ibv_cq_ex) -> *mut Cq;
+    }
+}
+
+static FUNCTIONS: OnceLock<Functions> = OnceLock::new();
+
+/// Loads the libraries, unless they are loaded.
+///
+/// # Errors
+/// [`OpenError::Library`] if one is not installed, or lacks a function.
+pub(crate) fn load() -> Result<(), OpenError> {
+    if FUNCTIONS.get().is_none() {
+        let _ = FUNCTIONS.set(Functions::load()?);
+    }
+    Ok(())
+}
+
+fn functions() -> &'static Functions {
+    FUNCTIONS
+        .get()
+        .expect("every object comes from a device, and opening it loads the libraries")
+}
