@@ -1,9 +1,11 @@
 # Each target works on a fresh Debian 12 with a Rust toolchain: it installs what it misses first.
 CARGO ?= cargo
+PREFIX ?= /usr/local
 REPORTS := target/conformance
 
 .PHONY: conformance test lint sim fuzz verify bench interop arm64 setup build release
 .PHONY: wireshark-install wireshark-test wireshark-bench
+.PHONY: dist dist-test install
 .DEFAULT_GOAL := conformance
 
 ## conformance: replay the trace corpus on both backends
@@ -49,7 +51,7 @@ arm64: setup
 
 ## wireshark-install: the dissector, its profile and live interfaces, for the current user
 wireshark-install: release
-	@wireshark/install
+	@target/release/efa-emu wireshark install
 
 ## wireshark-test: the dissector on 100,000 mutated frames, and beside the checker on 1000 captures
 wireshark-test: setup
@@ -59,6 +61,18 @@ wireshark-test: setup
 ## wireshark-bench: the dissector beside Wireshark's own
 wireshark-bench: setup
 	@wireshark/bench
+
+## dist: a tarball, a Debian package and a Python wheel, in target/dist (docs/install.md)
+dist: setup
+	@scripts/dist
+
+## dist-test: installs the packages in fresh Debian 11, 12 and 13, and uses them there; needs root
+dist-test:
+	@scripts/dist-test
+
+## install: the same files below PREFIX
+install: setup
+	@PREFIX=$(PREFIX) scripts/dist install
 
 setup:
 	@scripts/setup

@@ -2,7 +2,7 @@
 --
 -- Two protocols: `efa`, the transport header of the emulated network (docs/wire-format.md), and
 -- `efa_rdm`, the packets of the RDM protocol. Runs on Lua 5.2 (Wireshark 3.4 to 4.2) and Lua 5.4
--- (Wireshark 4.4). Install it with `make wireshark-install`, or load it once with
+-- (Wireshark 4.4). Install it with `efa-emu wireshark install`, or load it once with
 -- `tshark -X lua_script:wireshark/efa.lua`; docs/wireshark.md tells what to do with it.
 --
 -- In this order: tables of the protocol, fields, rules, reading packets, following transfers,

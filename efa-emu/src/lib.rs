@@ -13,6 +13,8 @@
 //! * [`frame`] and [`capture`]: the emulated wire, and pcapng files.
 //! * [`profile`]: the generations of the device; [`sysfs`]: the files that programs expect of it;
 //!   [`numa`]: the processors that it is near to; [`usage`]: how far programs got with it.
+//! * [`installation`]: where the files are that belong to the program; [`version`]: which build it is;
+//!   `pages`: manual pages and shell completions of a command.
 
 pub mod capture;
 mod counters;
@@ -21,9 +23,12 @@ mod duration;
 pub mod fault;
 mod file_size;
 pub mod frame;
+pub mod installation;
 pub mod link;
 pub mod network;
 pub mod numa;
+#[cfg(feature = "cli")]
+pub mod pages;
 mod prefetch;
 pub mod profile;
 pub mod provider;
@@ -32,3 +37,4 @@ mod sync;
 pub mod sysfs;
 pub mod transport;
 pub mod usage;
+pub mod version;

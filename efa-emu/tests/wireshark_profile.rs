@@ -199,7 +199,12 @@ fn the_installation_is_where_wireshark_looks_for_it() {
         (String::from_utf8_lossy(&output.stdout).into_owned(), error)
     };
     let run = |program: &Path, arguments: &[&str]| output(program, arguments).0;
-    run(&wireshark().join("install"), &[]);
+    let emulator = Path::new(env!("CARGO_BIN_EXE_efa-emu"));
+    let told = run(emulator, &["wireshark", "install"]);
+    for what in ["dissector: ", "profile: ", "interfaces: "] {
+        let line = told.lines().find(|line| line.starts_with(what)).unwrap();
+        assert!(line.contains(home.path().to_str().unwrap()), "{told}");
+    }
     let file = home.path().join("talk.pcapng");
     std::fs::write(&file, talk()).unwrap();
     let list = run(

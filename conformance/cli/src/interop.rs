@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use crate::progress::Progress;
 use crate::record::SoftwareOptions;
-use crate::{Outcome, complain, say};
+use crate::{Outcome, complain, corpus, say};
 use efa_conformance::player::Launcher;
+use efa_emu::installation::Installation;
 use efa_interop::{self as interop, GROUPS, Lab, Row, Selection, Summary};
 
 #[derive(clap::Args)]
@@ -43,15 +44,14 @@ pub(crate) fn interop(arguments: &Interop) -> Outcome {
 
 fn table(arguments: &Interop) -> Result<Outcome, String> {
     let launcher = Launcher::new(arguments.software.efa_emu.clone())?;
-    let (paths, only) = match arguments.scenarios.as_slice() {
-        [] => (vec!["traces".into()], None),
-        named => (named.to_vec(), Some("scenarios")),
-    };
+    let only = (!arguments.scenarios.is_empty()).then_some("scenarios");
     let scenarios = Selection {
-        paths,
+        paths: corpus::or_named(&arguments.scenarios)?,
         stock: arguments.software.stock(),
     };
-    let lab = Lab::new(Path::new("."), launcher, scenarios)?;
+    let installation = Installation::of_this_program()
+        .map_err(|error| format!("cannot find this program's own file: {error}"))?;
+    let lab = Lab::new(&installation, launcher, scenarios)?;
     let group = arguments.group.as_deref().or(only);
     let cells = interop::select(&lab, group, arguments.filter.as_deref())?;
     if arguments.list {

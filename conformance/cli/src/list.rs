@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::{Outcome, complain, say};
+use crate::{Outcome, complain, corpus, say};
 use efa_conformance::replay::coverage;
 use efa_conformance::suite;
 use efa_conformance::trace::Trace;
@@ -12,8 +12,7 @@ use efa_conformance::written;
 
 #[derive(clap::Args)]
 pub(crate) struct List {
-    /// Traces, or directories of traces.
-    #[arg(default_value = "traces")]
+    /// Traces, or directories of traces; the corpus that belongs to this program if there are none.
     traces: Vec<PathBuf>,
     /// Print the page `traces/README.md`: the packet types that the traces cover, by release.
     #[arg(long)]
@@ -37,7 +36,9 @@ struct Listed<'a> {
 }
 
 pub(crate) fn run(arguments: &List) -> Outcome {
-    let traces = match suite::find_traces(&arguments.traces, None) {
+    let traces = match corpus::or_named(&arguments.traces)
+        .and_then(|named| suite::find_traces(&named, None))
+    {
         Ok(traces) => traces,
         Err(problem) => return complain(problem, Outcome::Unfit),
     };

@@ -4,6 +4,7 @@
 //! with one line about the cause and the remedy.
 
 mod check;
+mod corpus;
 mod drive;
 mod interop;
 mod job;
@@ -16,13 +17,16 @@ mod show;
 
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+use efa_emu::{installation, pages};
 
 /// Checks implementations of the EFA RDM protocol against recorded traces and the specification.
 #[derive(Parser)]
-#[command(name = "efa-conformance", version)]
+#[command(name = "efa-conformance", version, propagate_version = true,
+          long_version = installation::version_text())]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -51,6 +55,12 @@ enum Command {
     /// Run traces for `run --jobs`.
     #[command(hide = true)]
     Job,
+    /// Write the manual pages and the shell completions below a directory, as in PREFIX/share.
+    #[command(hide = true)]
+    Pages {
+        /// The directory.
+        directory: PathBuf,
+    },
 }
 
 /// How a command ended.
@@ -100,6 +110,13 @@ fn main() -> ExitCode {
         Command::List(arguments) => list::run(&arguments),
         Command::Drive(arguments) => drive::drive(&arguments),
         Command::Job => job::job(),
+        Command::Pages { directory } => match pages::write(Arguments::command(), &directory) {
+            Ok(()) => Outcome::Passed,
+            Err(error) => {
+                let problem = format!("cannot write below {}: {error}", directory.display());
+                complain(problem, Outcome::Unfit)
+            }
+        },
     };
     outcome.into()
 }

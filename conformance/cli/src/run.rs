@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 
 use crate::check::severity;
+use crate::corpus;
 use crate::progress::Progress;
 use crate::{Outcome, complain, say};
 use efa_conformance::drive::Identity;
@@ -64,8 +65,7 @@ impl FromStr for Dut {
 
 #[derive(clap::Args)]
 pub(crate) struct Run {
-    /// Traces, or directories of traces.
-    #[arg(default_value = "traces")]
+    /// Traces, or directories of traces; the corpus that belongs to this program if there are none.
     traces: Vec<PathBuf>,
     /// Where the two sides meet.
     #[arg(long, value_enum, default_value = "emu")]
@@ -157,7 +157,9 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
                        played there; leave them out, or add it with --backend all";
         return complain(problem, Outcome::Unfit);
     }
-    let paths = match suite::find_traces(&arguments.traces, arguments.filter.as_deref()) {
+    let paths = match corpus::or_named(&arguments.traces)
+        .and_then(|named| suite::find_traces(&named, arguments.filter.as_deref()))
+    {
         Ok(paths) => paths,
         Err(problem) => return complain(problem, Outcome::Unfit),
     };

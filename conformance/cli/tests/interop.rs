@@ -4,6 +4,7 @@
 //! lacks, their packages (`scripts/userland`); without a package, its tests print a message.
 
 use efa_conformance::player::Launcher;
+use efa_emu::installation::Installation;
 use efa_interop::{Lab, Outcome, Selection, Unmet};
 use efa_testing::workspace;
 
@@ -19,7 +20,8 @@ fn all_of(group: &str, names: &[&str]) {
         efa_conformance: workspace::conformance(),
         fabric: format!("interop-tests-{}", std::process::id()),
     };
-    let lab = Lab::new(workspace::root(), launcher, Selection::default()).unwrap();
+    let installation = Installation::of_this_program().unwrap();
+    let lab = Lab::new(&installation, launcher, Selection::default()).unwrap();
     for name in names {
         let cells = efa_interop::select(&lab, Some(group), Some(name)).unwrap();
         let cell = cells.iter().find(|cell| cell.name() == *name).unwrap();

@@ -36,7 +36,7 @@ fn judge(bench: &Bench, release: Release) -> CellResult {
     let report = |name: &str| bench.directory().join(name).display().to_string();
     let (json, html) = (report("results.json"), report("results.html"));
     let captures = report("failed");
-    let traces = bench.lab().root().join("traces").display().to_string();
+    let traces = bench.lab().file("traces").display().to_string();
     let program = conformance.display().to_string();
     let words = [
         &program,

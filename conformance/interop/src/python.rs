@@ -8,7 +8,7 @@ use super::harness::{Bench, Cell, CellResult, Lab, Unmet};
 
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// From the project's directory.
+/// Its name in the repository.
 const PROGRAM: &str = "conformance/interop/python/efa_verbs.py";
 
 pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
@@ -18,7 +18,7 @@ pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
 
 fn verbs(bench: &Bench) -> CellResult {
     let userland = bench.userland("pypi-efa")?;
-    let program = bench.lab().root().join(PROGRAM);
+    let program = bench.lab().file(PROGRAM);
     let program = program
         .to_str()
         .ok_or_else(|| Unmet::failed("the project's path is no text"))?;

@@ -24,10 +24,10 @@ const ANY_LINK_ORDER: &str = "verify_asan_link_order=0";
 const LD_LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 
 /// File name of the library with the SONAME `libibverbs.so.1`.
-const VERBS: &str = "libefa_emu_verbs.so";
+pub(super) const VERBS: &str = "libefa_emu_verbs.so";
 
 /// File name of the library with the SONAME `libefa.so.1`. It needs the other one.
-const EFADV: &str = "libefa_emu_efadv.so";
+pub(super) const EFADV: &str = "libefa_emu_efadv.so";
 
 /// The names by which programs open the libraries themselves, and what each of them is.
 const LINKS: [(&str, &str); 4] = [
@@ -44,24 +44,11 @@ pub(super) struct Libraries {
 }
 
 impl Libraries {
-    /// Finds the libraries where [`ENV_LIBRARIES`] says, else beside this executable or in
-    /// `../lib/efa-emu` from there.
+    /// Finds the libraries where [`ENV_LIBRARIES`] says, else in the executable or where the installation has them.
     pub(super) fn find() -> Result<Libraries, Failure> {
         let directories = match env::var_os(ENV_LIBRARIES) {
             Some(directory) => vec![PathBuf::from(directory)],
-            None => {
-                let executable =
-                    env::current_exe()
-                        .and_then(std::fs::canonicalize)
-                        .map_err(|error| {
-                            Failure(format!(
-                                "cannot find my own path ({error}): set {ENV_LIBRARIES} to the \
-                             directory of {VERBS}"
-                            ))
-                        })?;
-                let beside = executable.parent().unwrap_or(Path::new("/"));
-                vec![beside.to_owned(), beside.join("../lib/efa-emu")]
-            }
+            None => usual_directories()?,
         };
         let found = directories
             .iter()
@@ -72,8 +59,10 @@ impl Libraries {
                     .map(|directory| directory.display().to_string())
                     .collect();
                 Failure(format!(
-                    "cannot find {VERBS} and {EFADV} in {}: build them with `cargo build \
-                     --workspace`, or set {ENV_LIBRARIES} to their directory",
+                    "cannot find {VERBS} and {EFADV} in {}: install the whole package \
+                     (docs/install.md), build them with `cargo build --workspace`, install with \
+                     `cargo install --path efa-emu --features bundled`, or set {ENV_LIBRARIES} to \
+                     their directory",
                     searched.join(" or ")
                 ))
             })?;
@@ -143,6 +132,31 @@ impl Libraries {
             .collect();
         entries.join(OsStr::new(":"))
     }
+}
+
+/// The directory of the libraries that this executable carries.
+#[cfg(feature = "bundled")]
+fn usual_directories() -> Result<Vec<PathBuf>, Failure> {
+    let parent = super::state::user_directory_below(&env::temp_dir())?;
+    let unpacked = super::bundle::unpack_below(&parent).map_err(|error| {
+        Failure(format!(
+            "cannot write the libraries below {}: {error}: set TMPDIR to a directory that you can \
+             write to",
+            parent.display()
+        ))
+    })?;
+    Ok(vec![unpacked])
+}
+
+/// Where the installation has the libraries.
+#[cfg(not(feature = "bundled"))]
+fn usual_directories() -> Result<Vec<PathBuf>, Failure> {
+    let installation = efa_emu::installation::Installation::of_this_program().map_err(|error| {
+        Failure(format!(
+            "cannot find my own path ({error}): set {ENV_LIBRARIES} to the directory of {VERBS}"
+        ))
+    })?;
+    Ok(installation.libraries())
 }
 
 #[cfg(test)]

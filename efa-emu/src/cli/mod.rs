@@ -4,6 +4,8 @@
 //! usage or an environment that does not allow the command, with one line that says why. Standard error has
 //! lines that begin with `efa-emu: `, for what is wrong or would go unnoticed; nothing when all is well.
 
+#[cfg(feature = "bundled")]
+mod bundle;
 mod capture;
 mod child;
 mod cluster;
@@ -22,17 +24,20 @@ mod state;
 mod stats;
 mod unused;
 mod watches;
+mod wireshark;
 
 use std::env;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+use efa_emu::{installation, pages};
 
 /// A software EFA device for unmodified programs.
 #[derive(Parser)]
-#[command(name = "efa-emu", version, about, propagate_version = true)]
+#[command(name = "efa-emu", version, propagate_version = true,
+          long_version = installation::version_text())]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -64,10 +69,18 @@ enum Command {
     Fault(fault::FaultArguments),
     /// Record the traffic of a running fabric, until interrupted.
     Capture(capture::CaptureArguments),
+    /// Show EFA packets in Wireshark: dissector, profile and live interfaces.
+    Wireshark(wireshark::WiresharkArguments),
     /// Be an interface of Wireshark: what Wireshark calls to list and record running fabrics.
     ///
-    /// `wireshark/install` puts a program that calls this into Wireshark's extcap directory.
+    /// `efa-emu wireshark install` puts a program that calls this into Wireshark's extcap directory.
     Extcap(extcap::ExtcapArguments),
+    /// Write the manual pages and the shell completions below a directory, as in PREFIX/share.
+    #[command(hide = true)]
+    Pages {
+        /// The directory.
+        directory: PathBuf,
+    },
 }
 
 /// Why a command could not do its work: one line with the thing, its value and the remedy.
@@ -99,7 +112,17 @@ pub(crate) fn main() -> ExitCode {
         Command::Stats(arguments) => arguments.execute(),
         Command::Fault(arguments) => arguments.execute(),
         Command::Capture(arguments) => arguments.execute(),
+        Command::Wireshark(arguments) => arguments.execute(),
         Command::Extcap(arguments) => arguments.execute(),
+        Command::Pages { directory } => {
+            let written = pages::write(Arguments::command(), &directory);
+            written.map(|()| ExitCode::SUCCESS).map_err(|error| {
+                Failure(format!(
+                    "cannot write below {}: {error}",
+                    directory.display()
+                ))
+            })
+        }
     };
     match outcome {
         Ok(status) => status,

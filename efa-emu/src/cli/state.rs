@@ -31,9 +31,7 @@ impl RunDirectory {
     }
 
     fn create_below(temporary: &Path) -> Result<RunDirectory, Failure> {
-        let user = rustix::process::geteuid().as_raw();
-        let parent = parent_below(temporary, user);
-        private_directory(&parent, user)?;
+        let parent = user_directory_below(temporary)?;
         let failed = |action: &'static str, path: &Path| {
             let path = path.display().to_string();
             move |error: io::Error| Failure(format!("cannot {action} {path}: {error}"))
@@ -79,6 +77,14 @@ impl Drop for RunDirectory {
         // What cannot be removed now, the next run removes.
         let _ = fs::remove_dir_all(&self.path);
     }
+}
+
+/// The directory of this user's runs, which nobody else can change, below the directory for temporary files.
+pub(super) fn user_directory_below(temporary: &Path) -> Result<PathBuf, Failure> {
+    let user = rustix::process::geteuid().as_raw();
+    let path = parent_below(temporary, user);
+    private_directory(&path, user)?;
+    Ok(path)
 }
 
 /// Makes sure that `path` is a directory of this user that nobody else can change.

@@ -76,8 +76,9 @@ pub enum FabricError {
     },
     /// The fabric was made by another version of this program.
     #[error(
-        "{} has layout {found:?}, this program knows only {expected:?}: end the programs that use \
-         the fabric and remove the directory, or choose another --fabric name", .path.display()
+        "{} has layout {found:?}, this program knows only {expected:?}: use one of the two for all \
+         programs, choose another --fabric name, or end the programs that use the fabric and remove the \
+         directory", .path.display()
     )]
     UnknownLayout {
         /// The fabric's directory, or the file in it.

@@ -4,7 +4,7 @@
 //! ```text
 //! /dev/shm/efa-emu-<uid>/            mode 0700
 //!   <fabric>/                        mode 0700
-//!     registry                       layout version; its lock guards every change below
+//!     registry                       layout version, and who made it; its lock guards every change below
 //!     faults                         armed faults (module `board`)
 //!     hosts/<gid, 32 hex digits>/
 //!       table                        name, queue pair numbers (module `qpn`)
@@ -36,11 +36,18 @@ use super::lock::{REGISTRY_PATIENCE, RegistryLock};
 use super::qpn::ParticipantId;
 use super::recorder;
 use super::segment;
-use crate::file_size;
+use crate::{file_size, version};
 
-/// First line of the registry file; another layout of anything below the fabric's directory gets
-/// another number.
-const LAYOUT: &str = "efa-emu fabric layout 4\n";
+/// Another layout of anything below the fabric's directory gets another number.
+pub const LAYOUT: u32 = 5;
+
+/// The longest registry file that is read, in bytes.
+const LONGEST_REGISTRY: u64 = 4096;
+
+/// First line of the registry file; the second tells which build made it.
+fn layout_line() -> String {
+    format!("efa-emu fabric layout {LAYOUT}\n")
+}
 
 /// Longest name of a fabric or host.
 const MAX_NAME: usize = 63;
@@ -345,25 +352,32 @@ pub(super) fn private_directory(path: &Path, holds: Holds) -> Result<(), FabricE
 fn check_layout(mut registry: &File, directory: &Path) -> Result<(), FabricError> {
     let mut found = Vec::new();
     registry
-        .take(LAYOUT.len() as u64 + 1)
+        .take(LONGEST_REGISTRY)
         .read_to_end(&mut found)
         .map_err(FabricError::io("read", directory))?;
-    if found == LAYOUT.as_bytes() {
+    let own = layout_line();
+    if found.starts_with(own.as_bytes()) {
         return Ok(());
     }
     // A process may have been killed after it created the file, or in the middle of the line.
-    if LAYOUT.as_bytes().starts_with(&found) {
+    if own.as_bytes().starts_with(&found) {
         registry
             .rewind()
-            .and_then(|()| registry.write_all(LAYOUT.as_bytes()))
+            .and_then(|()| registry.write_all(registry_text().as_bytes()))
             .map_err(FabricError::io("write", directory))?;
         return Ok(());
     }
+    let in_one_line = |text: &str| text.trim_end().replace('\n', ", ");
     Err(FabricError::UnknownLayout {
         path: directory.to_owned(),
-        found: String::from_utf8_lossy(&found).trim_end().to_owned(),
-        expected: LAYOUT.trim_end().to_owned(),
+        found: in_one_line(&String::from_utf8_lossy(&found)),
+        expected: in_one_line(&registry_text()),
     })
+}
+
+/// What a new registry file says.
+fn registry_text() -> String {
+    format!("{}made by {}\n", layout_line(), version::identity())
 }
 
 /// The name of a host's directory.
@@ -500,13 +514,16 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let host = open(&root).unwrap();
         let registry = host.fabric().directory().join("registry");
-        for unfinished in ["", "efa-emu fab", LAYOUT] {
+        for unfinished in ["", "efa-emu fab", &layout_line()] {
             std::fs::write(&registry, unfinished).unwrap();
             open(&root).unwrap();
-            assert_eq!(std::fs::read_to_string(&registry).unwrap(), LAYOUT);
+            let completed = std::fs::read_to_string(&registry).unwrap();
+            assert!(completed.starts_with(&layout_line()), "{completed}");
         }
+        let own = std::env::current_exe().unwrap().display().to_string();
         for foreign in [
             "efa-emu fabric layout 1\n",
+            "efa-emu fabric layout 40\nmade by efa-emu 9.0.0 (commit f00), /opt/lib/theirs.so\n",
             "something else entirely, and longer than ours",
         ] {
             std::fs::write(&registry, foreign).unwrap();
@@ -515,8 +532,13 @@ mod tests {
                 matches!(error, FabricError::UnknownLayout { .. }),
                 "{error}"
             );
+            // Both builds, and where they are.
+            let text = error.to_string();
+            for line in foreign.lines().chain([version::PACKAGE, own.as_str()]) {
+                assert!(text.contains(line), "{text}");
+            }
         }
-        std::fs::write(&registry, LAYOUT).unwrap();
+        std::fs::write(&registry, registry_text()).unwrap();
     }
 
     #[test]

@@ -2,13 +2,11 @@
 
 mod common;
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
 use common::{Dialogue, Outcome, Program, TestFabric, installed};
-use efa_testing::workspace::{built, efa_emu, root};
+use efa_testing::workspace::{efa_emu, root};
 
 fn extcap(arguments: &[&str]) -> Outcome {
     let mut command = efa_emu(&["extcap"]);
@@ -81,20 +79,13 @@ fn what_wireshark_never_asks_is_refused() {
     }
 }
 
-/// A home whose Wireshark knows the interfaces, as `wireshark/install` makes it.
-fn configure(home: &Path) {
-    let script = fs::read_to_string(root().join("wireshark/efa-emu-extcap")).unwrap();
-    let program = format!("exec '{}'", built("efa-emu").display());
-    let installed = script.replace("exec efa-emu", &program);
-    assert_ne!(installed, script);
-    // Up to 4.0, and from 4.2 on.
-    for directory in ["wireshark/extcap", ".local/lib/wireshark/extcap"] {
-        let programs = home.join(directory);
-        fs::create_dir_all(&programs).unwrap();
-        let file = programs.join("efa-emu-extcap");
-        fs::write(&file, &installed).unwrap();
-        fs::set_permissions(&file, Permissions::from_mode(0o755)).unwrap();
-    }
+/// A program that takes `home` for the user's.
+fn in_home(mut command: Command, home: &Path) -> Command {
+    command
+        .env("HOME", home)
+        .env("XDG_CONFIG_HOME", home)
+        .env("TMPDIR", home);
+    command
 }
 
 /// `tshark` lists the fabric and shows a stock program's packets while it runs.
@@ -109,15 +100,14 @@ fn tshark_captures_a_running_fabric() {
     let interface = format!("efa-emu-{}", fabric.name());
     let sleepers = ["alpha", "beta"].map(|host| fabric.sleeper(host));
     let home = tempfile::tempdir().unwrap();
-    configure(home.path());
+    let install = efa_emu(&["wireshark", "install", "--interfaces-only"]);
+    Program::start(in_home(install, home.path()))
+        .wait()
+        .expect_success("efa-emu wireshark install");
     let tshark = |arguments: &[&str]| {
         let mut command = Command::new("tshark");
-        command
-            .env("HOME", home.path())
-            .env("XDG_CONFIG_HOME", home.path())
-            .env("TMPDIR", home.path())
-            .args(arguments);
-        Program::start(command)
+        command.args(arguments);
+        Program::start(in_home(command, home.path()))
     };
     let list = tshark(&["-D"]).wait().expect_success("tshark -D").stdout;
     assert!(list.contains(&interface), "{list}");

@@ -2,13 +2,15 @@
 
 mod common;
 
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 
 use common::{Program, TestFabric, files_with, installed};
 use efa_testing::patience::Wait;
-use efa_testing::workspace::{built, efa_emu};
+use efa_testing::workspace::{built, efa_emu, root};
 
 fn shell(fabric: &TestFabric, script: &str) -> common::Outcome {
     Program::start(fabric.host(&["sh", "-c", script])).wait()
@@ -134,26 +136,68 @@ fn missing_libraries_are_reported_with_the_places_searched() {
         .wait()
         .expect_success("libraries by EFA_EMU_LIB");
 
-    let bin = elsewhere.path().join("bin");
-    let lib = elsewhere.path().join("lib");
-    std::fs::create_dir(&bin).unwrap();
-    std::fs::create_dir(&lib).unwrap();
-    std::fs::create_dir(lib.join("efa-emu")).unwrap();
+    // The dissector is what tells an installation.
+    let [bin, lib, data] = ["bin", "lib/efa-rdm", "share/efa-rdm/wireshark"]
+        .map(|directory| elsewhere.path().join("usr").join(directory));
+    for directory in [&bin, &lib, &data] {
+        std::fs::create_dir_all(directory).unwrap();
+    }
+    std::fs::write(data.join("efa.lua"), "").unwrap();
     std::fs::copy(built("efa-emu"), bin.join("efa-emu")).unwrap();
     for library in ["libefa_emu_verbs.so", "libefa_emu_efadv.so"] {
-        std::fs::copy(built(library), lib.join("efa-emu").join(library)).unwrap();
+        std::fs::copy(built(library), lib.join(library)).unwrap();
     }
     let mut command = Command::new(bin.join("efa-emu"));
     command.args(["run", "--fabric", fabric.name(), "--"]);
     command.args(["sh", "-c", "echo $LD_PRELOAD"]);
     let outcome = Program::start(command)
         .wait()
-        .expect_success("libraries in ../lib/efa-emu");
+        .expect_success("libraries in ../lib/efa-rdm");
     assert!(
-        outcome.stdout.contains("lib/efa-emu/libefa_emu_verbs.so"),
+        outcome
+            .stdout
+            .contains("usr/lib/efa-rdm/libefa_emu_verbs.so"),
         "{}",
         outcome.stdout
     );
+}
+
+/// As by an installed copy beside a clone: the two would misunderstand each other's memory.
+#[test]
+fn a_fabric_of_another_version_is_refused_with_the_names_of_both() {
+    let fabric = TestFabric::new();
+    let theirs =
+        "made by efa-emu 9.9.9 (commit f00dcafe), /opt/efa/lib/efa-rdm/libefa_emu_verbs.so";
+    let directory = fabric.directory();
+    DirBuilder::new()
+        .mode(0o700)
+        .recursive(true)
+        .create(&directory)
+        .unwrap();
+    let registry = directory.join("registry");
+    std::fs::write(&registry, format!("efa-emu fabric layout 99\n{theirs}\n")).unwrap();
+    let outcome = Program::start(fabric.host(&["true"])).wait();
+    assert_eq!(outcome.code(), 2);
+    let ours = built("efa-emu").display().to_string();
+    for part in ["layout 99", theirs, &ours, "use one of the two"] {
+        assert!(outcome.stderr.contains(part), "{part}: {}", outcome.stderr);
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn the_version_tells_commit_or_clone_and_formats() {
+    let outcome = Program::start(efa_emu(&["--version"]))
+        .wait()
+        .expect_success("--version");
+    let lines: Vec<_> = outcome.stdout.lines().collect();
+    let clone = root().display();
+    assert!(
+        lines[0].ends_with(&format!("(built in {clone})")),
+        "{lines:?}"
+    );
+    assert!(lines[1].contains("transport header 1"), "{lines:?}");
+    assert_eq!(lines[2], format!("data: {clone}"));
 }
 
 #[test]

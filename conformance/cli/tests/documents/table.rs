@@ -19,7 +19,7 @@ const ANOTHER_TAG: &str = r"LC_ALL=C sed -i \
 
 /// `both.pcapng` and the dissector where Wireshark looks for it.
 const CAPTURE_AND_DISSECTOR: &str =
-    "cp traces/long-cts.pcapng both.pcapng; wireshark/install >install.log 2>&1";
+    "cp traces/long-cts.pcapng both.pcapng; efa-emu wireshark install >install.log 2>&1";
 
 /// The programs of Debian's Wireshark complain of users who may do everything, as containers' often do.
 const AS_ROOT: &[&str] = &["note: you are root", "Running as user \"root\""];
@@ -364,11 +364,12 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
     (
         "docs/wireshark.md",
         &[
-            ("$ make wireshark-install", || Row::runs().besides(AS_ROOT)),
-            ("mkdir -p ~/.local", Row::runs),
+            ("$ efa-emu wireshark install", || {
+                Row::runs().besides(AS_ROOT)
+            }),
             ("$ efa-emu run --host alice -- fi_pingpong", || {
                 Row::runs()
-                    .given("wireshark/install >install.log 2>&1")
+                    .given("efa-emu wireshark install >install.log 2>&1")
                     .when("tshark -D", "efa-emu ps | grep -q alice")
                     .beside(
                         "until grep -q 'Capture started' $SEEN; do sleep 0.05; done; \
@@ -379,7 +380,7 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
             }),
             ("$ efa-emu capture -w fabric.pcapng", || {
                 Row::runs()
-                    .given("wireshark/install >install.log 2>&1")
+                    .given("efa-emu wireshark install >install.log 2>&1")
                     .beside(
                         "efa-emu run --host alice -- fi_pingpong -p efa -e rdm & \
                          until grep -q recording $SEEN; do sleep 0.05; done; \
@@ -394,7 +395,7 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
             }),
             ("efa-emu run --host alice --pcap", || {
                 Row::runs()
-                    .given("wireshark/install >install.log 2>&1")
+                    .given("efa-emu wireshark install >install.log 2>&1")
                     .when("efa-emu run --host bob", LISTENING)
                     .when("mergecap", "! efa-emu ps | grep -q alice")
             }),

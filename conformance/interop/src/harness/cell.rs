@@ -80,8 +80,8 @@ impl Cell {
                 Ok(measured) => Outcome::Passed { measured },
                 Err(Unmet::Known { reason, capture }) => Outcome::Unmet(Unmet::Known {
                     reason,
-                    // Relative to the project's directory, in which the user runs this.
-                    capture: match capture.strip_prefix(lab.root()) {
+                    // In a report, without the part that only this machine has.
+                    capture: match capture.strip_prefix(lab.file("")) {
                         Ok(inside) => inside.to_owned(),
                         Err(_) => capture,
                     },

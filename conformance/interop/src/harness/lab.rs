@@ -6,6 +6,7 @@ use std::process::Command;
 use super::Unmet;
 use efa_conformance::player::Launcher;
 use efa_conformance::record::Stock;
+use efa_emu::installation::Installation;
 
 /// The scenarios to play, and the libfabric.
 #[derive(Clone, Debug, Default)]
@@ -23,43 +24,46 @@ pub struct Lab {
     pub launcher: Launcher,
     /// The selected scenarios.
     pub scenarios: Selection,
-    /// The project's directory.
-    root: PathBuf,
+    /// Where scripts, programs and traces are, under their names in the repository.
+    data: PathBuf,
+    /// Where captures and other leftovers of cells go.
+    directory: PathBuf,
 }
 
 impl Lab {
-    /// A lab in the project's directory `root`, whose `scripts/userland` fetches software and whose
-    /// `target/interop` takes captures. The error names the remedy.
-    pub fn new(root: &Path, launcher: Launcher, scenarios: Selection) -> Result<Self, String> {
-        let root = std::fs::canonicalize(root).map_err(|error| error.to_string())?;
-        if !root.join(USERLAND).is_file() {
-            return Err(format!(
-                "{} has no {USERLAND}; run this in the project's directory",
-                root.display()
-            ));
-        }
+    /// A lab with the files of an installation, in which `scripts/userland` fetches software and whose working
+    /// directory takes captures. The error names the remedy.
+    pub fn new(
+        installation: &Installation,
+        launcher: Launcher,
+        scenarios: Selection,
+    ) -> Result<Self, String> {
+        installation
+            .file(USERLAND)
+            .map_err(|error| error.to_string())?;
         Ok(Lab {
             launcher,
             scenarios,
-            root,
+            data: installation.data().unwrap_or_default(),
+            directory: installation.work().join("interop"),
         })
     }
 
-    /// The project's directory.
-    pub fn root(&self) -> &Path {
-        &self.root
+    /// The file of the project that has this name in the repository.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.data.join(name)
     }
 
     /// Where captures and other leftovers of cells go.
-    pub fn directory(&self) -> PathBuf {
-        self.root.join("target/interop")
+    pub fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// Software of another release, fetched at the first use. What cannot be fetched is skipped.
     pub fn userland(&self, name: &str) -> Result<Userland, Unmet> {
         let skipped = |reason: &str| Unmet::Skipped(format!("{USERLAND} {name}: {reason}"));
         // It bounds its own downloads.
-        let output = Command::new(self.root.join(USERLAND))
+        let output = Command::new(self.file(USERLAND))
             .arg(name)
             .output()
             .map_err(|error| skipped(&error.to_string()))?;
@@ -74,7 +78,7 @@ impl Lab {
     }
 }
 
-/// The script, from the project's directory.
+/// The script's name in the repository.
 const USERLAND: &str = "scripts/userland";
 
 /// Unpacked software of another release.

@@ -264,11 +264,10 @@ impl Drop for Running<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::super::{Lab, Selection};
     use super::*;
     use efa_conformance::player::Launcher;
+    use efa_emu::installation::Installation;
 
     /// Runs a script in a cell that may take `limit`.
     fn with_bench<T>(limit: Duration, body: impl FnOnce(&Bench) -> T) -> T {
@@ -277,8 +276,8 @@ mod tests {
             efa_conformance: "efa-conformance".into(),
             fabric: "process-tests".into(),
         };
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let lab = Lab::new(&root, launcher, Selection::default()).unwrap();
+        let installation = Installation::of_this_program().unwrap();
+        let lab = Lab::new(&installation, launcher, Selection::default()).unwrap();
         let cell = format!("{:?}", thread::current().id());
         let bench = Bench::new(&lab, "process-tests", &cell, Instant::now() + limit).unwrap();
         body(&bench)

@@ -108,7 +108,7 @@ fn compile(bench: &Bench) -> Result<PathBuf, Unmet> {
     command
         .args(["-O2", "-o"])
         .arg(&program)
-        .arg(bench.lab().root().join(SOURCE))
+        .arg(bench.lab().file(SOURCE))
         .arg("-lfabric");
     Running::start(bench, format!("compile {SOURCE}"), command)?.success()?;
     Ok(program)

@@ -5,6 +5,9 @@ use std::process::Command;
 
 use crate::harness::{Bench, Running, Unmet};
 
+/// Where the programs are, by its name in the repository.
+const PROGRAMS: &str = "conformance/interop/mpi";
+
 /// A stock MPI library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Library {
@@ -120,13 +123,8 @@ impl Installation {
     pub(super) fn compile(&self, bench: &Bench, source: &str) -> Result<PathBuf, Unmet> {
         let program = bench.directory().join("program");
         let mut command = Command::new(&self.mpicc);
-        command.args(["-O2", "-o"]).arg(&program).arg(
-            bench
-                .lab()
-                .root()
-                .join("conformance/interop/mpi")
-                .join(source),
-        );
+        let source_file = bench.lab().file(PROGRAMS).join(source);
+        command.args(["-O2", "-o"]).arg(&program).arg(source_file);
         Running::start(bench, format!("compile {source}"), command)?.success()?;
         Ok(program)
     }
@@ -143,11 +141,7 @@ impl Installation {
                 self.python.display()
             )));
         }
-        let source = bench
-            .lab()
-            .root()
-            .join("conformance/interop/mpi")
-            .join(source);
+        let source = bench.lab().file(PROGRAMS).join(source);
         Ok([self.python.clone(), source])
     }
 
