@@ -22,7 +22,7 @@ const CAPTURE_AND_DISSECTOR: &str =
     "cp traces/long-cts.pcapng both.pcapng; efa-emu wireshark install >install.log 2>&1";
 
 /// The programs of Debian's Wireshark complain of users who may do everything, as containers' often do.
-const AS_ROOT: &[&str] = &["note: you are root", "Running as user \"root\""];
+const AS_ROOT: &[&str] = &["efa-emu: note: you are root", "Running as user \"root\""];
 
 const MAKES_TAKE_LONG: &str =
     "continuous integration runs `make test`; the others take minutes to hours";
@@ -360,6 +360,21 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
     (
         "docs/wire-format.md",
         &[("Ethernet | IPv6", || Row::not_checked("a drawing"))],
+    ),
+    (
+        "docs/install.md",
+        &[
+            ("efa-emu run -- fi_info -p efa", Row::runs),
+            ("$ efa-emu --version", || {
+                Row::not_checked("scripts/dist-use looks at it where it is installed")
+            }),
+            ("efa-emu: /dev/shm", || {
+                Row::checked_by(
+                    "efa-emu/verbs/tests/run.rs",
+                    "a_fabric_of_another_version_is_refused_with_the_names_of_both",
+                )
+            }),
+        ],
     ),
     (
         "docs/wireshark.md",
