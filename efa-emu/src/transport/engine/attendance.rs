@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 pub(super) const LOOK: Duration = Duration::from_millis(1);
 
 /// Longest time between two looks.
-const MOST: Duration = Duration::from_millis(16);
+const MOST: Duration = Duration::from_millis(8);
 
 /// After this time without a poll the engine's thread takes over in any case: the application may have begun to compute
 /// while it waits for a processor again and again.
-const LATELY: Duration = Duration::from_millis(64);
+const LATELY: Duration = Duration::from_millis(16);
 
 /// What the engine's thread knows of the thread that polls.
 #[derive(Debug)]
@@ -195,7 +195,7 @@ mod tests {
     fn who_waits_for_a_processor_is_not_and_is_looked_at_less_often() {
         let mut thread = Thread::new();
         thread.polls(LOOK, LOOK / 8);
-        for look in [2, 4, 8, 16, 16].map(|ms| ms * MS) {
+        for look in [2, 4, 8, 8].map(|ms| ms * MS) {
             let time = thread.attendance.look;
             assert_eq!(thread.is_absent(time, time / 8, true), Some(look));
             assert_eq!(thread.polls(look, look / 8), look);
