@@ -12,7 +12,6 @@ mod cluster;
 mod executable;
 mod extcap;
 mod fault;
-mod host;
 mod injection;
 mod leftovers;
 mod live_sysfs;

@@ -31,7 +31,7 @@ use self::node::Common;
 use self::process::Forked;
 pub(super) use self::rsh::{RshArguments, main as ssh_main};
 use self::session::Reply;
-use super::host::{EmulatedHost, HostOptions, HostSettings};
+use super::run::host::{EmulatedHost, HostOptions, HostSettings};
 use super::state::RunDirectory;
 use super::{Failure, capture, child, complain, leftovers};
 

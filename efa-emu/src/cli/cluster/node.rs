@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::super::Failure;
-use super::super::host::{EmulatedHost, Injection};
+use super::super::run::host::{EmulatedHost, Injection};
 use super::super::signals::Signals;
 use super::launchers;
 use super::namespaces::{UserNamespace, Views};

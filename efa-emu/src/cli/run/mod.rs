@@ -1,12 +1,14 @@
 //! `efa-emu run`.
 
+pub(super) mod host;
+
 use std::ffi::OsString;
 use std::process::{Command, ExitCode};
 
 use clap::Args;
 use efa_emu::transport::Fabric;
 
-use super::host::HostOptions;
+use self::host::HostOptions;
 use super::state::RunDirectory;
 use super::{Failure, child, leftovers};
 

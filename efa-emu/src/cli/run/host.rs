@@ -19,12 +19,12 @@ use efa_emu::transport::{
 };
 use efa_emu::usage;
 
-use super::injection::Libraries;
-use super::live_sysfs::LiveSysfs;
-use super::state::RunDirectory;
-use super::unused::{self, Facts};
-use super::watches::Watches;
-use super::{Failure, complain, fault, profiles};
+use super::super::injection::Libraries;
+use super::super::live_sysfs::LiveSysfs;
+use super::super::state::RunDirectory;
+use super::super::unused::{self, Facts};
+use super::super::watches::Watches;
+use super::super::{Failure, complain, fault, profiles};
 
 /// `ibv_device` has room for paths of this length.
 const LONGEST_DEVICE_PATH: usize = 255;
@@ -35,7 +35,7 @@ const RECORDER_PATIENCE: Duration = Duration::from_secs(3);
 
 /// The options that describe a host, or each of several.
 #[derive(Args)]
-pub(super) struct HostOptions {
+pub(in crate::cli) struct HostOptions {
     /// How many devices the host has, up to 32: 1, or as many as the host has that is joined.
     #[arg(long, value_name = "N")]
     devices: Option<u32>,
@@ -49,7 +49,7 @@ pub(super) struct HostOptions {
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
     #[command(flatten)]
-    capture: super::capture::CaptureOptions,
+    capture: super::super::capture::CaptureOptions,
     /// Arm the rules in this file (TOML) while the program runs; see docs/faults.md.
     #[arg(long, value_name = "FILE")]
     faults: Option<PathBuf>,
@@ -125,7 +125,7 @@ impl NetworkArguments {
 
 impl HostOptions {
     /// Checks everything that can be checked before there is a host.
-    pub(super) fn checked(self) -> Result<HostSettings, Failure> {
+    pub(in crate::cli) fn checked(self) -> Result<HostSettings, Failure> {
         let profile = profiles::by_name(&self.profile)?;
         let network = self.network.options()?;
         let rules = match &self.faults {
@@ -150,7 +150,7 @@ impl HostOptions {
 }
 
 /// What the options of a host say, once they are known to make sense.
-pub(super) struct HostSettings {
+pub(in crate::cli) struct HostSettings {
     fabric: Fabric,
     devices: Option<u32>,
     profile: &'static Profile,
@@ -159,18 +159,18 @@ pub(super) struct HostSettings {
     rules: Vec<Fault>,
     libraries: Libraries,
     pcap: Option<PathBuf>,
-    capture: super::capture::CaptureOptions,
+    capture: super::super::capture::CaptureOptions,
     quiet: bool,
 }
 
 impl HostSettings {
     /// The network that the host is on.
-    pub(super) fn fabric(&self) -> &Fabric {
+    pub(in crate::cli) fn fabric(&self) -> &Fabric {
         &self.fabric
     }
 
     /// Takes part in the host of this name, which is made if it is not there, or in a new one.
-    pub(super) fn enter(&self, name: Option<&str>) -> Result<EmulatedHost, Failure> {
+    pub(in crate::cli) fn enter(&self, name: Option<&str>) -> Result<EmulatedHost, Failure> {
         let devices = self
             .fabric
             .enter_devices(name, self.devices, self.profile.max_qp)?;
@@ -191,7 +191,7 @@ impl HostSettings {
     }
 
     /// Arms the rules of `--faults` for as long as `host` is there.
-    pub(super) fn arm(&self, host: &EmulatedHost) -> Result<(), Failure> {
+    pub(in crate::cli) fn arm(&self, host: &EmulatedHost) -> Result<(), Failure> {
         for rule in &self.rules {
             host.devices[0].arm(rule)?;
         }
@@ -199,21 +199,21 @@ impl HostSettings {
     }
 
     /// Begins to record into the file of `--pcap`, in which each device of the hosts is an interface.
-    pub(super) fn record<'a>(
+    pub(in crate::cli) fn record<'a>(
         &self,
         hosts: &'a [EmulatedHost],
-    ) -> Result<Option<super::capture::RunRecording<'a>>, Failure> {
+    ) -> Result<Option<super::super::capture::RunRecording<'a>>, Failure> {
         let Some(file) = &self.pcap else {
             return Ok(None);
         };
         let devices = hosts.iter().flat_map(|host| &host.devices);
-        super::capture::RunRecording::begin(file, &self.capture, self.profile.name, devices)
+        super::super::capture::RunRecording::begin(file, &self.capture, self.profile.name, devices)
             .map(Some)
     }
 
     /// What to say, when the programs of this command have ended, of what would go unnoticed. `first` is the
     /// process of the command if it is on a host itself, and its name when it ended.
-    pub(super) fn unused(
+    pub(in crate::cli) fn unused(
         &self,
         command: &[OsString],
         injection: &Injection,
@@ -230,7 +230,7 @@ impl HostSettings {
     }
 
     /// Says what would go unnoticed: why the devices were not used, and what was recorded.
-    pub(super) fn tell(&self, unused: Option<String>, recording: Vec<String>) {
+    pub(in crate::cli) fn tell(&self, unused: Option<String>, recording: Vec<String>) {
         if !self.quiet {
             unused
                 .iter()
@@ -241,7 +241,7 @@ impl HostSettings {
 
     /// Makes the links that programs find the libraries by, and the place of their marks, in a directory of the
     /// run's.
-    pub(super) fn inject(&self, directory: &RunDirectory) -> Result<Injection, Failure> {
+    pub(in crate::cli) fn inject(&self, directory: &RunDirectory) -> Result<Injection, Failure> {
         let links = directory.subdirectory("lib")?;
         let marks = directory.subdirectory("usage")?;
         usage::mark_run_inside();
@@ -258,14 +258,14 @@ impl HostSettings {
 }
 
 /// The variables by which programs load the emulated libraries.
-pub(super) struct Injection {
+pub(in crate::cli) struct Injection {
     variables: [(&'static str, OsString); 4],
     /// Where programs leave marks of what they did with the devices.
     marks: PathBuf,
 }
 
 /// A host that this process takes part in.
-pub(super) struct EmulatedHost {
+pub(in crate::cli) struct EmulatedHost {
     devices: Vec<Host>,
     profile: &'static Profile,
     config: HostConfig,
@@ -273,12 +273,12 @@ pub(super) struct EmulatedHost {
 
 impl EmulatedHost {
     /// The host's name.
-    pub(super) fn name(&self) -> &str {
+    pub(in crate::cli) fn name(&self) -> &str {
         &self.config.host
     }
 
     /// Writes the sysfs tree of the host's devices into an empty directory.
-    pub(super) fn generate_sysfs(&self, root: &Path) -> Result<(), Failure> {
+    pub(in crate::cli) fn generate_sysfs(&self, root: &Path) -> Result<(), Failure> {
         let gids = &self.config.gids;
         let longest = Rail::all(gids.len() as u32)
             .flat_map(|rail| {
@@ -303,7 +303,7 @@ impl EmulatedHost {
 
     /// Waits until those who record the fabric record this host too. Returns whether they do; says so on
     /// standard error if one does not begin.
-    pub(super) fn wait_for_recorders(&self) -> Result<bool, Failure> {
+    pub(in crate::cli) fn wait_for_recorders(&self) -> Result<bool, Failure> {
         for device in &self.devices {
             if !device.wait_for_recorders(RECORDER_PATIENCE)? {
                 eprintln!(
@@ -319,7 +319,12 @@ impl EmulatedHost {
     }
 
     /// Has the command find the host's devices: those of the sysfs tree in this directory.
-    pub(super) fn prepare(&self, command: &mut Command, sysfs_root: &Path, injection: &Injection) {
+    pub(in crate::cli) fn prepare(
+        &self,
+        command: &mut Command,
+        sysfs_root: &Path,
+        injection: &Injection,
+    ) {
         let injected = injection
             .variables
             .iter()
@@ -331,12 +336,12 @@ impl EmulatedHost {
     }
 
     /// What changes in the sysfs tree in this directory.
-    pub(super) fn live_sysfs(&self, sysfs_root: &Path) -> LiveSysfs<'_> {
+    pub(in crate::cli) fn live_sysfs(&self, sysfs_root: &Path) -> LiveSysfs<'_> {
         LiveSysfs::open(sysfs_root, &self.devices)
     }
 
     /// What happens to these counters, and to the shared memory of endpoints on the host's devices.
-    pub(super) fn watches(&self, sysfs_root: &Path) -> Watches {
+    pub(in crate::cli) fn watches(&self, sysfs_root: &Path) -> Watches {
         Watches::open(sysfs_root, &self.config.gids)
     }
 }
