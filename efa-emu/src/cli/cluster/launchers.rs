@@ -37,7 +37,7 @@ pub(super) struct Cluster<'a> {
 /// Variables for a command that a launcher starts on a host, on top of the others.
 ///
 /// MPICH's ranks of one host talk over its own shared memory. That of libfabric 2.5.1, which is in its wheel, ends
-/// a rank at the start in some jobs ([`docs/cluster.md`]), and in writes.
+/// a rank at the start in some jobs (docs/cluster.md), and in writes.
 pub(super) fn remedies(command: &OsStr) -> Vec<(&'static str, OsString)> {
     const MPICH: &[u8] = b"hydra_pmi_proxy";
     let mut variables = Variables(Vec::new());
