@@ -54,7 +54,8 @@ impl Step {
 pub struct Process {
     /// Its number, in its own pid namespace.
     pub pid: u32,
-    /// The name that the kernel has for it: the first 15 bytes of the file name that was executed.
+    /// The name that the kernel has for it: the first 15 bytes of the file name that was executed. If that was the
+    /// dynamic linker, which was told to run a program, the program's file name.
     pub name: String,
     /// Its executable.
     pub executable: PathBuf,
@@ -62,12 +63,24 @@ pub struct Process {
     pub fi_provider: Option<String>,
 }
 
+/// The name of a program: the kernel's for its process, or what the dynamic linker that was executed has put in
+/// front of its arguments.
+fn program_name(kernels: &str, first_word: &Path) -> String {
+    match first_word.file_name() {
+        Some(name) if kernels.starts_with("ld-linux") || kernels.starts_with("ld.so") => {
+            name.to_string_lossy().into_owned()
+        }
+        _ => kernels.to_owned(),
+    }
+}
+
 impl Process {
     fn current() -> Process {
         let name = fs::read_to_string("/proc/self/comm").unwrap_or_default();
+        let first_word = std::env::args_os().next().unwrap_or_default();
         Process {
             pid: std::process::id(),
-            name: name.trim_end_matches('\n').to_owned(),
+            name: program_name(name.trim_end_matches('\n'), Path::new(&first_word)),
             executable: fs::read_link("/proc/self/exe").unwrap_or_default(),
             fi_provider: std::env::var("FI_PROVIDER").ok(),
         }
@@ -161,6 +174,15 @@ pub fn processes(directory: &Path, step: Step) -> Vec<Process> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_that_the_dynamic_linker_starts_has_its_own_name() {
+        let of = |kernels, first_word| program_name(kernels, Path::new(first_word));
+        assert_eq!(of("fi_info", "fi_info"), "fi_info");
+        assert_eq!(of("fi_info", "/usr/bin/other"), "fi_info");
+        assert_eq!(of("ld-linux-x86-64", "/opt/bin/fi_info"), "fi_info");
+        assert_eq!(of("ld-linux-x86-64", ""), "ld-linux-x86-64");
+    }
 
     #[test]
     fn marks_are_read_as_they_were_made() {

@@ -782,7 +782,8 @@ impl Conversation {
                     interface: self.interface,
                     text,
                 };
-                if self.packets > 0 {
+                // A packet that was cut tells nothing.
+                if self.packets > 0 && !self.is_torn {
                     report.add(finding);
                 }
                 return;
