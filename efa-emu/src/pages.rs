@@ -21,6 +21,8 @@ const COMPLETIONS: [(Shell, &str, &str, &str); 3] = [
 /// A file cannot be written.
 pub fn write(mut command: Command, share: &Path) -> io::Result<()> {
     let name = command.get_name().to_owned();
+    // Making completions adds the command `help` for good.
+    let of_pages = without_help(command.clone());
     for (shell, directory, before, after) in COMPLETIONS {
         let directory = share.join(directory);
         fs::create_dir_all(&directory)?;
@@ -30,8 +32,7 @@ pub fn write(mut command: Command, share: &Path) -> io::Result<()> {
     let pages = share.join("man/man1");
     fs::create_dir_all(&pages)?;
     // The long version names places on this machine.
-    let command = command.long_version(Resettable::Reset);
-    clap_mangen::generate_to(without_help(command), &pages)
+    clap_mangen::generate_to(of_pages.long_version(Resettable::Reset), &pages)
 }
 
 /// `help COMMAND` shows the page of the command, and needs none of its own.
