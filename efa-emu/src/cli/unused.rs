@@ -62,9 +62,13 @@ pub(super) fn explain(facts: &Facts<'_>) -> Option<String> {
     if !opened.is_empty() {
         return opened_only(&opened);
     }
+    let listed = took(Step::Listed);
+    if !listed.is_empty() && listed.iter().all(describes) {
+        return None;
+    }
     Some(format!(
         "no process opened the device: {}",
-        unopened(facts, &took(Step::Loaded), &took(Step::Listed))
+        unopened(facts, &took(Step::Loaded), &listed)
     ))
 }
 
@@ -77,13 +81,17 @@ fn opened_only(opened: &[Process]) -> Option<String> {
     if let Some(choice) = opened.iter().find_map(other_provider) {
         return Some(format!("{begin}: {}", leaves_efa_out(&choice)));
     }
-    let describes = |process: &Process| DESCRIBING.contains(&&process.name[..]);
     (!opened.iter().all(describes)).then(|| {
         format!(
             "{begin}, for it made no queue pair: probably another transport was chosen; FI_PROVIDER=efa \
              permits libfabric no other"
         )
     })
+}
+
+/// Whether the program tells what devices there are, and does nothing with them.
+fn describes(process: &Process) -> bool {
+    DESCRIBING.contains(&&process.name[..])
 }
 
 /// Why no process opened the device.
