@@ -1,6 +1,5 @@
 //! One opened device of one process.
 
-mod attendance;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod patience;

@@ -8,12 +8,10 @@
 //! A thread that was seen to lose its processor to others while it polled in vain therefore sleeps from then on:
 //! after some polls in vain, until something comes for the device. It sleeps for a short time only, because the
 //! program may be waiting for something else besides. A thread that has its processor to itself never sleeps; it makes
-//! five system calls in a thousand polls in vain.
+//! four system calls in a thousand polls in vain.
 
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
-
-use super::worker::this_thread;
 
 /// Polls in vain, 50 to 100 us of them, after which a look is taken whether others had the processor meanwhile.
 const WINDOW: u32 = 1024;
@@ -96,8 +94,9 @@ impl Patience {
     }
 
     /// How long the poll is to sleep, if at all. `look` is taken at this moment.
-    pub(super) fn next_nap(&mut self, look: Look) -> Option<Duration> {
+    pub(super) fn next_nap(&mut self, look: impl FnOnce() -> Look) -> Option<Duration> {
         self.polls = 0;
+        let look = look();
         let now = look.time;
         let Some(crowd) = &mut self.crowd else {
             self.judge(look);
@@ -151,7 +150,8 @@ impl Patience {
 /// questions, so the count of losses is asked before and after.
 #[derive(Debug)]
 pub(super) struct Look {
-    thread: libc::pid_t,
+    /// The address of a variable of the thread.
+    thread: usize,
     losses_before: i64,
     /// Processor time of the thread.
     processor: Duration,
@@ -161,18 +161,14 @@ pub(super) struct Look {
 
 impl Look {
     pub(super) fn take() -> Look {
+        thread_local!(static HERE: u8 = const { 0 });
         Look {
-            thread: this_thread(),
+            thread: HERE.with(|here| std::ptr::from_ref(here).addr()),
             losses_before: losses(),
             processor: processor_time(),
             time: Instant::now(),
             losses_after: losses(),
         }
-    }
-
-    /// The thread that looks.
-    pub(super) fn thread(&self) -> libc::pid_t {
-        self.thread
     }
 
     /// Whether others had the thread's processor for long since `before`, against the thread's will.
@@ -253,7 +249,7 @@ mod tests {
                 time: self.now(),
                 losses_after: self.losses,
             };
-            let nap = self.patience.next_nap(look);
+            let nap = self.patience.next_nap(|| look);
             if let Some(nap) = nap {
                 self.passed += nap;
                 self.patience.napped(self.now());

@@ -1,7 +1,7 @@
 //! What the application's threads and the engine's thread share, and one turn of work on it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use efa_core::address::Qpn;
@@ -46,8 +46,6 @@ pub(super) struct Shared {
     started: Instant,
     /// Counts the application's polls, so that the worker sees whether there are any.
     polls: AtomicU32,
-    /// The thread that was last seen to poll in vain; at first, that in which the program began.
-    poller: AtomicI32,
     stop: AtomicBool,
     /// When the sleeping worker wakes by itself, in nanoseconds since `started`.
     worker_wakes_at: AtomicU64,
@@ -80,7 +78,6 @@ impl Shared {
             started: state.started,
             state: Mutex::new(state),
             polls: AtomicU32::new(0),
-            poller: AtomicI32::new(std::process::id() as libc::pid_t),
             stop: AtomicBool::new(false),
             worker_wakes_at: AtomicU64::new(NEVER),
             naps: AtomicU32::new(0),
@@ -114,11 +111,6 @@ impl Shared {
 
     pub(super) fn polls(&self) -> u32 {
         self.polls.load(Ordering::Relaxed)
-    }
-
-    /// The thread that is taken for the one that polls.
-    pub(super) fn poller(&self) -> libc::pid_t {
-        self.poller.load(Ordering::Relaxed)
     }
 
     pub(super) fn stop(&self) {
@@ -172,9 +164,7 @@ impl Shared {
             return;
         };
         self.rest_is_due.store(false, Ordering::Relaxed);
-        let look = Look::take();
-        self.poller.store(look.thread(), Ordering::Relaxed);
-        let Some(longest) = state.patience.next_nap(look) else {
+        let Some(longest) = state.patience.next_nap(Look::take) else {
             return;
         };
         match state.sleeper {

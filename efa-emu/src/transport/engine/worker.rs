@@ -5,9 +5,12 @@ use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::attendance::{self, Attendance, LOOK, Seen};
 use super::state::{CHECK_PEERS, Shared, Sleeper};
 use crate::transport::fork::ForkSafeMutex;
+
+/// How often the worker looks whether the application still polls: the time after which it takes
+/// over is between once and twice this.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// How long the worker goes on looking for work before it sleeps: somewhat longer than a peer takes
 /// to answer, so that a dialogue does not cost a wake-up per message.
@@ -23,7 +26,7 @@ const WATCH_ACTIVE: Duration = Duration::from_millis(20);
 static THREADS: ForkSafeMutex<Vec<libc::pid_t>> = ForkSafeMutex::new(Vec::new());
 
 /// The calling thread's number.
-pub(super) fn this_thread() -> libc::pid_t {
+fn this_thread() -> libc::pid_t {
     // SAFETY: takes no pointers.
     unsafe { libc::gettid() }
 }
@@ -89,8 +92,6 @@ fn run(shared: &Shared) {
     let mut polls = shared.polls();
     let mut last_work = Instant::now();
     let mut last_check = last_work;
-    let mut attendance = Attendance::new(Seen::now(shared.poller()));
-    let mut has_taken_over = false;
     while !shared.is_stopped() {
         let polls_now = shared.polls();
         if polls_now != polls {
@@ -101,17 +102,8 @@ fn run(shared: &Shared) {
                 last_check = Instant::now();
                 state.check_peers();
             }
-            has_taken_over = false;
-            shared.nap(attendance.polled(Seen::now(shared.poller())));
+            shared.nap(LOOK);
             continue;
-        }
-        if !has_taken_over {
-            let seen = Seen::now(shared.poller());
-            if let Some(look) = attendance.absent(seen, attendance::is_runnable) {
-                shared.nap(look);
-                continue;
-            }
-            has_taken_over = true;
         }
         let Some(mut state) = shared.try_lock() else {
             std::thread::yield_now();

@@ -11,13 +11,16 @@ use crate::abi::*;
 use crate::on_emulated_host;
 use crate::verbs::*;
 
+/// What completion queues are made with as their own.
+const CONTEXT: usize = 0x77;
+
 /// Takes one event; the queue's own context says whose it is.
 fn take(channel: *mut ibv_comp_channel) -> Result<*mut ibv_cq, c_int> {
     let (mut queue, mut context) = (null_mut(), null_mut());
     // SAFETY: a live channel.
     match unsafe { ibv_get_cq_event(channel, &raw mut queue, &raw mut context) } {
         0 => {
-            assert_eq!(context.addr(), 0x77, "the queue's context comes along");
+            assert_eq!(context.addr(), CONTEXT, "the queue's context comes along");
             Ok(queue)
         }
         _ => Err(errno()),
@@ -48,19 +51,22 @@ fn readable(channel: *mut ibv_comp_channel, milliseconds: c_int) -> bool {
     unsafe { libc::poll(&raw mut descriptor, 1, milliseconds) == 1 }
 }
 
+/// A completion channel, and a completion queue of 64 entries that tells it, with [`CONTEXT`].
+fn channel_and_queue(endpoint: &Endpoint) -> (*mut ibv_comp_channel, *mut ibv_cq) {
+    let context = std::ptr::without_provenance_mut(CONTEXT);
+    // SAFETY: live objects.
+    unsafe {
+        let channel = ibv_create_comp_channel(endpoint.context);
+        let queue = ibv_create_cq(endpoint.context, 64, context, channel, 0);
+        (channel, queue)
+    }
+}
+
 #[test]
 fn wake_a_program_that_waits() {
     on_emulated_host("efa2", || {
         let endpoint = Endpoint::new();
-        // SAFETY: live objects.
-        let (channel, queue) = unsafe {
-            let channel = ibv_create_comp_channel(endpoint.context);
-            let context = std::ptr::without_provenance_mut(0x77);
-            (
-                channel,
-                ibv_create_cq(endpoint.context, 64, context, channel, 0),
-            )
-        };
+        let (channel, queue) = channel_and_queue(&endpoint);
         let sends = endpoint.cq(64);
         let (mut request, mut efa) = endpoint.srd_request(queue, 0);
         request.send_cq = sends;
@@ -127,15 +133,7 @@ fn wake_a_program_that_waits() {
 fn an_event_for_what_was_polled_meanwhile_is_taken_back() {
     on_emulated_host("efa2", || {
         let endpoint = Endpoint::new();
-        // SAFETY: live objects.
-        let (channel, queue) = unsafe {
-            let channel = ibv_create_comp_channel(endpoint.context);
-            let context = std::ptr::without_provenance_mut(0x77);
-            (
-                channel,
-                ibv_create_cq(endpoint.context, 64, context, channel, 0),
-            )
-        };
+        let (channel, queue) = channel_and_queue(&endpoint);
         do_not_block(channel);
         let receives = endpoint.cq(64);
         let (mut request, mut efa) = endpoint.srd_request(queue, 0);
@@ -289,15 +287,7 @@ fn forked_children_have_no_device() {
 fn forked_children_leave_events_alone() {
     on_emulated_host("efa2", || {
         let endpoint = Endpoint::new();
-        // SAFETY: live objects.
-        let (channel, queue) = unsafe {
-            let channel = ibv_create_comp_channel(endpoint.context);
-            let context = std::ptr::without_provenance_mut(0x77);
-            (
-                channel,
-                ibv_create_cq(endpoint.context, 64, context, channel, 0),
-            )
-        };
+        let (channel, queue) = channel_and_queue(&endpoint);
         let pair = endpoint.srd(queue, 0);
         let completed = || {
             assert_eq!(arm(queue, 0), 0);
