@@ -71,6 +71,23 @@ pub fn efa_conformance_on_host(options: &[&str], arguments: &[&str]) -> Command 
     command
 }
 
+/// The directory of software that `scripts/userland NAME` fetches at the first use. `None`, and a line that says why, if
+/// that fails, as without a network.
+pub fn userland(name: &str) -> Option<PathBuf> {
+    let script = root().join("scripts/userland");
+    let output = Command::new(script)
+        .arg(name)
+        .output()
+        .expect("the script starts");
+    if !output.status.success() {
+        let reason = String::from_utf8_lossy(&output.stderr);
+        println!("skipped: scripts/userland {name}: {}", reason.trim_end());
+        return None;
+    }
+    let directory = String::from_utf8(output.stdout).expect("the path is text");
+    Some(PathBuf::from(directory.trim_end()))
+}
+
 /// The exit status of a program that has ended, and its whole output: first what it wrote to standard output.
 pub fn outcome(output: &Output) -> (Option<i32>, String) {
     let [out, err] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));

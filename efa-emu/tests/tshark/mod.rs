@@ -12,7 +12,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use efa_emu::capture::Writer;
-use efa_testing::workspace::root;
+use efa_testing::workspace::{root, userland};
 use serde_json::Value;
 
 /// A `tshark` that is installed: the one that the environment variable `TSHARK` names, or else the
@@ -33,14 +33,7 @@ impl Tshark {
     /// The one of another Debian release, which `scripts/userland NAME` fetches at the first use.
     /// `None`, and a line that says why, if that fails.
     pub(crate) fn fetch(name: &str) -> Option<Tshark> {
-        let script = root().join("scripts/userland");
-        let output = Command::new(script).arg(name).output().unwrap();
-        if !output.status.success() {
-            let reason = String::from_utf8_lossy(&output.stderr);
-            eprintln!("skipped: scripts/userland {name}: {}", reason.trim_end());
-            return None;
-        }
-        let directory = PathBuf::from(String::from_utf8(output.stdout).unwrap().trim_end());
+        let directory = userland(name)?;
         let program = directory.join("tshark");
         let started = Command::new(&program).arg("--version").output().unwrap();
         if !started.status.success() {

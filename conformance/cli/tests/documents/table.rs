@@ -274,7 +274,9 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
                     "the_network_outlives_twenty_kills",
                 )
             }),
-            ("$ efa-emu run -- $(scripts/userland debian13)", Row::runs),
+            ("$ efa-emu run -- $(scripts/userland debian13)", || {
+                Row::runs().userland("debian13")
+            }),
             ("pub(super) fn cells", || {
                 Row::not_checked(
                     "a part of a program, such as the cells in conformance/interop/src",
