@@ -94,6 +94,24 @@ pub struct Endpoint {
     pub(super) pending: HashMap<usize, Pending>,
 }
 
+/// Returns whether enabling an endpoint failed because a live process has a shared memory object of the same name.
+/// Stock libfabric makes the name of GID, queue pair number, user and a Q-key, which it makes of the time in microseconds
+/// (`efa_generate_rdm_connid`, `efa_shm_ep_name_construct`): endpoints on hosts of the same name in two fabrics can agree
+/// in all of them.
+fn is_name_taken(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Call {
+            call: FI_ENABLE,
+            code: libc::EBUSY,
+            ..
+        }
+    )
+}
+
+/// The call that enables an endpoint, as errors name it.
+const FI_ENABLE: &str = "fi_enable";
+
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Endpoint")
@@ -107,8 +125,21 @@ impl Endpoint {
     /// The number of completions that the queue holds.
     const QUEUE_SIZE: usize = 4096;
 
+    /// How often an endpoint is opened if its name is taken.
+    const ATTEMPTS: u32 = 3;
+
     /// Opens and enables an endpoint on the first EFA device.
     pub fn open(library: &Library, settings: &Settings) -> Result<Self, Error> {
+        let mut attempt = 1;
+        loop {
+            match Endpoint::try_open(library, settings) {
+                Err(error) if attempt < Self::ATTEMPTS && is_name_taken(&error) => attempt += 1,
+                result => return result,
+            }
+        }
+    }
+
+    fn try_open(library: &Library, settings: &Settings) -> Result<Self, Error> {
         let mut endpoint = Endpoint {
             library: library.clone(),
             info: ptr::null_mut(),
@@ -316,7 +347,7 @@ impl Endpoint {
                 .check("fi_ep_bind(cq)", bind(fid, self.cq.cast(), flags) as isize)?;
             let control = entry!((*fid).ops, ffi::fi_ops, control)?;
             let result = control(fid, ffi::FI_ENABLE, ptr::null_mut());
-            self.library.check("fi_enable", result as isize)
+            self.library.check(FI_ENABLE, result as isize)
         }
     }
 

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use efa_core::address::{Gid, Qpn};
 
-use super::config::DEFAULT_FABRIC;
 use super::device_name::DeviceName;
 use super::error::{FabricError, Holds};
 use super::fabric::{Fabric, check_name, gid_from_name, private_directory};
@@ -220,7 +219,7 @@ impl Host {
                         }
                         None => gid,
                     },
-                    None => preferred_numbers(fabric.name(), name.host())
+                    None => preferred_numbers(name.host())
                         .map(|number| device_gid(number, name.index()))
                         .find(|gid| owner(*gid).is_none())
                         .expect("there are more GIDs than hosts"),
@@ -281,7 +280,7 @@ impl Host {
         };
         let names = (0..devices).map(|index| DeviceName::new(&host, index, devices));
         // The GIDs of a host differ in the index only.
-        let number = preferred_numbers(fabric.name(), &host)
+        let number = preferred_numbers(&host)
             .find(|number| {
                 names.clone().all(|name| {
                     let gid = device_gid(*number, name.index());
@@ -533,24 +532,18 @@ pub fn is_emulated(gid: Gid) -> bool {
     bytes[..10] == GID_START && devices.contains(&bytes[10]) && bytes[11..13] == EUI_64
 }
 
-/// Numbers for a host in the order in which they should be tried. In the default fabric, `host-N` prefers the number N;
-/// all others a number from 0x100000 on that depends on nothing but the names, so that a host that comes back keeps its
+/// Numbers for a host in the order in which they should be tried. `host-N` prefers the number N; other names
+/// a number from 0x100000 on that depends on nothing but the name, so that a host that comes back keeps its
 /// GIDs.
-///
-/// Hosts of two fabrics have different GIDs, whatever their names: their programs may share `/dev/shm`, where stock
-/// libfabric names objects after GID, queue pair number and a Q-key that it makes of the time, and `fi_enable` fails
-/// with `EBUSY` if a live process has an object of that name.
-fn preferred_numbers(fabric: &str, host: &str) -> impl Iterator<Item = u32> {
-    // No name has a slash, so that no two pairs are spelt alike.
-    let (number, spelt) = match fabric {
-        DEFAULT_FABRIC => (host.strip_prefix("host-"), host.to_owned()),
-        _ => (None, format!("{fabric}/{host}")),
-    };
-    let first = match number.and_then(|number| number.parse::<u32>().ok()) {
+fn preferred_numbers(name: &str) -> impl Iterator<Item = u32> {
+    let first = match name
+        .strip_prefix("host-")
+        .and_then(|n| n.parse::<u32>().ok())
+    {
         Some(number) if number < 0x10_0000 => number,
-        // FNV-1a.
+        // FNV-1a, folded to 20 bits.
         _ => {
-            let hash = spelt.bytes().fold(0x811c_9dc5u32, |hash, byte| {
+            let hash = name.bytes().fold(0x811c_9dc5u32, |hash, byte| {
                 (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
             });
             0x10_0000 + ((hash >> 20) ^ hash) % (NUMBERS - 0x10_0000)
@@ -707,7 +700,7 @@ mod tests {
     use crate::device::QpnPolicy;
 
     fn fabric(root: &tempfile::TempDir) -> Fabric {
-        Fabric::open_below(root.path(), DEFAULT_FABRIC).unwrap()
+        Fabric::open_below(root.path(), "lab").unwrap()
     }
 
     #[test]
@@ -840,26 +833,13 @@ mod tests {
     fn colliding_names_get_different_gids() {
         let root = tempfile::tempdir().unwrap();
         let fabric = fabric(&root);
-        let mut numbers = preferred_numbers(DEFAULT_FABRIC, "alpha");
+        let mut numbers = preferred_numbers("alpha");
         let wanted = device_gid(numbers.next().unwrap(), 0);
         let _squatter = fabric
             .enter_host(Some("squatter"), Some(wanted), 64)
             .unwrap();
         let alpha = fabric.enter_host(Some("alpha"), None, 64).unwrap();
         assert_eq!(alpha.gid(), device_gid(numbers.next().unwrap(), 0));
-    }
-
-    #[test]
-    fn hosts_of_two_fabrics_have_different_gids() {
-        for host in ["a", "host-1"] {
-            let first = |fabric| preferred_numbers(fabric, host).next().unwrap();
-            let mut numbers = [DEFAULT_FABRIC, "lab", "lab-2"].map(first);
-            numbers.sort();
-            assert!(
-                numbers.is_sorted_by(|one, other| one < other),
-                "{numbers:x?}"
-            );
-        }
     }
 
     #[test]
