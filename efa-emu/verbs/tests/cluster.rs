@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use common::{Outcome, Program, TestFabric, files_with, installed};
 use efa_emu::capture::{Direction, Reader};
 use efa_testing::patience::Wait;
-use efa_testing::workspace::{efa_emu, root};
+use efa_testing::workspace::{efa_emu, root, userland};
 
 /// A cluster on a fabric of its own.
 fn cluster(fabric: &TestFabric, hosts: &str, arguments: &[&str]) -> Command {
@@ -346,13 +346,9 @@ impl Job {
         Some(Job::compile(&compiler, &launcher, source))
     }
 
-    /// For the library in a wheel; `None` if it is not there.
+    /// For the library in a wheel; `None` if it cannot be fetched.
     fn for_wheel(wheel: &str, options: &[&str], source: &str) -> Option<Job> {
-        let directory = root().join("target/userland").join(wheel);
-        if !directory.join("complete").exists() {
-            println!("skipped: {wheel} is not there: scripts/userland {wheel}");
-            return None;
-        }
+        let directory = userland(wheel)?;
         let programs = directory.join("venv/bin");
         let launcher = programs.join("mpiexec").display().to_string();
         let launcher = [&[launcher.as_str()], options].concat();

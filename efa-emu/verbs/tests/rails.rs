@@ -10,7 +10,7 @@ use common::{Dialogue, Program, TestFabric, installed};
 use efa_emu::capture::Reader;
 use efa_testing::mpi::{OPEN_MPI, OPEN_MPI_OVER_LIBFABRIC, OPEN_MPI_OVER_UCX};
 use efa_testing::patience::Wait;
-use efa_testing::workspace::{efa_emu, root};
+use efa_testing::workspace::{efa_emu, userland};
 
 const NAMES: [&str; 4] = ["rdmap16s27", "rdmap20s27", "rdmap24s27", "rdmap28s27"];
 
@@ -246,16 +246,9 @@ struct Job {
 }
 
 impl Job {
-    /// `None` if the library is not there.
+    /// `None` if the library cannot be fetched.
     fn compile(wheel: &str, source: &str) -> Option<Job> {
-        let wheel = root().join("target/userland").join(wheel);
-        if !wheel.join("complete").exists() {
-            println!(
-                "skipped: {} is not there: scripts/userland",
-                wheel.display()
-            );
-            return None;
-        }
+        let wheel = userland(wheel)?;
         let job = Job {
             bin: wheel.join("venv/bin"),
             directory: tempfile::tempdir().unwrap(),
@@ -341,7 +334,7 @@ int main(int argc, char **argv)
 "#;
 
 /// Runs [`TRANSFER`] with an MPI library from a wheel, between hosts with four devices each. Returns the
-/// indices of those by which at least a quarter of the data came; `None` if the library is not there. `once` are
+/// indices of those by which at least a quarter of the data came; `None` if the library cannot be fetched. `once` are
 /// options that the launcher takes once, `options` those that it takes for each host.
 fn devices_of_a_transfer(
     wheel: &str,
