@@ -16,6 +16,7 @@ pub mod application;
 pub mod check;
 pub mod compare;
 pub mod conduct;
+pub mod doctor;
 pub mod drive;
 pub mod libfabric;
 pub mod merge;

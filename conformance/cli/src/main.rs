@@ -5,6 +5,7 @@
 
 mod check;
 mod corpus;
+mod doctor;
 mod drive;
 mod interop;
 mod job;
@@ -52,6 +53,10 @@ enum Command {
     /// Play an endpoint as `run --dut exec:COMMAND` drives it, with stock libfabric or the engine
     /// (docs/driver.md).
     Drive(drive::Drive),
+    /// Say whether this machine is fit for EFA, what is wrong with it, and how it is mended.
+    ///
+    /// The exit status is 1 if something is wrong that keeps EFA from working.
+    Doctor(doctor::Doctor),
     /// Run traces for `run --jobs`.
     #[command(hide = true)]
     Job,
@@ -109,6 +114,7 @@ fn main() -> ExitCode {
         Command::Show(arguments) => show::run(&arguments),
         Command::List(arguments) => list::run(&arguments),
         Command::Drive(arguments) => drive::drive(&arguments),
+        Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Job => job::job(),
         Command::Pages { directory } => match pages::write(Arguments::command(), &directory) {
             Ok(()) => Outcome::Passed,

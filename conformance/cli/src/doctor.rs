@@ -1,0 +1,140 @@
+//! `doctor`: whether a machine is fit for EFA.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use efa_conformance::doctor::{self, Finding, Level, Machine, Peer, probe};
+use efa_conformance::player::split_words;
+use serde::Serialize;
+
+use crate::{Outcome, complain, say};
+
+#[derive(clap::Args)]
+pub(crate) struct Doctor {
+    /// Also exchange messages over EFA with this host; may be given again for others.
+    #[arg(long, value_name = "HOST")]
+    peer: Vec<String>,
+    /// The command that runs a command on another host, as ssh does.
+    #[arg(long, value_name = "COMMAND", default_value = "ssh")]
+    rsh: String,
+    /// This program on the other hosts.
+    #[arg(long, value_name = "PATH", default_value = "efa-conformance")]
+    remote_program: String,
+    /// Look at the machine whose files are below this directory, such as a container's. Its libraries are not
+    /// loaded, its devices not opened.
+    #[arg(long, value_name = "DIR", conflicts_with = "peer")]
+    root: Option<PathBuf>,
+    /// Print the findings as one JSON object; see docs/json.md.
+    #[arg(long)]
+    json: bool,
+    /// Ask a library or a device, in the process that `doctor` starts for it.
+    #[arg(long, hide = true, value_name = "QUESTION")]
+    probe: Option<probe::Question>,
+}
+
+/// What is printed with `--json`.
+#[derive(Serialize)]
+pub(crate) struct Diagnosis {
+    version: &'static str,
+    result: Level,
+    counts: BTreeMap<&'static str, usize>,
+    findings: Vec<Finding>,
+}
+
+impl Diagnosis {
+    fn of(findings: Vec<Finding>) -> Diagnosis {
+        let count = |level| {
+            findings
+                .iter()
+                .filter(|finding| finding.level == level)
+                .count()
+        };
+        Diagnosis {
+            version: env!("CARGO_PKG_VERSION"),
+            result: doctor::worst(&findings),
+            counts: Level::ALL.map(|level| (level.name(), count(level))).into(),
+            findings,
+        }
+    }
+}
+
+pub(crate) fn doctor(arguments: &Doctor) -> Outcome {
+    if let Some(question) = &arguments.probe {
+        return match serde_json::to_string(&probe::answer(question)) {
+            Ok(answer) => {
+                say(answer);
+                Outcome::Passed
+            }
+            Err(error) => complain(error, Outcome::Unfit),
+        };
+    }
+    let diagnosis = match diagnose(arguments) {
+        Ok(diagnosis) => diagnosis,
+        Err(problem) => return complain(problem, Outcome::Unfit),
+    };
+    if arguments.json {
+        match serde_json::to_string_pretty(&diagnosis) {
+            Ok(text) => say(text),
+            Err(error) => return complain(error, Outcome::Unfit),
+        }
+    } else {
+        say_text(&diagnosis);
+    }
+    match diagnosis.result {
+        Level::Error => Outcome::Failed,
+        Level::Ok | Level::Note | Level::Warning => Outcome::Passed,
+    }
+}
+
+fn diagnose(arguments: &Doctor) -> Result<Diagnosis, String> {
+    let shell = split_words(&arguments.rsh)
+        .map_err(|problem| format!("--rsh is not usable: {problem}; write for example 'ssh -q'"))?;
+    let machine = match &arguments.root {
+        Some(root) if !root.is_dir() => {
+            return Err(format!(
+                "{} is no directory: name the root of a machine's files",
+                root.display()
+            ));
+        }
+        Some(root) => Machine::below(root, BTreeMap::new()),
+        None => this_machine()?,
+    };
+    let mut findings = doctor::examine(&machine);
+    findings.extend(arguments.peer.iter().map(|host| {
+        doctor::reach(&Peer {
+            host: host.clone(),
+            shell: shell.clone(),
+            program: arguments.remote_program.clone(),
+        })
+    }));
+    Ok(Diagnosis::of(findings))
+}
+
+/// The machine that this process runs on.
+fn this_machine() -> Result<Machine, String> {
+    std::env::current_exe()
+        .map(Machine::this)
+        .map_err(|error| format!("cannot find this program's own file: {error}"))
+}
+
+fn say_text(diagnosis: &Diagnosis) {
+    for finding in &diagnosis.findings {
+        let subject = match &finding.subject {
+            Some(subject) => format!("{subject}: "),
+            None => String::new(),
+        };
+        let (level, check) = (finding.level.name(), finding.check);
+        say(format_args!(
+            "{level:<8} {check:<13} {subject}{}",
+            finding.value
+        ));
+        if let Some(remedy) = &finding.remedy {
+            say(format_args!("{:<8} {:<13} -> {remedy}", "", ""));
+        }
+    }
+    let counts = &diagnosis.counts;
+    say(format_args!(
+        "errors: {}, warnings: {}, notes: {}",
+        counts["error"], counts["warning"], counts["note"]
+    ));
+}

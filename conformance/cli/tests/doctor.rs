@@ -1,0 +1,161 @@
+//! `doctor` on this machine, on emulated hosts, and from one emulated host to another.
+
+use std::process::Command;
+
+use efa_testing::json::assert_documented;
+use efa_testing::workspace::{conformance, efa_conformance, efa_emu, emulator, outcome};
+use serde_json::Value;
+
+/// Keeps AWS's metadata service from being asked, wherever the tests run.
+const NOBODY: (&str, &str) = ("AWS_EC2_METADATA_DISABLED", "true");
+
+/// The command on an emulated host of a fabric of its own.
+fn on_host(name: &str, options: &[&str], arguments: &[&str]) -> Command {
+    let fabric = format!("doctor-{name}-{}", std::process::id());
+    let mut command = efa_emu(&["run", "--quiet", "--fabric", &fabric]);
+    command
+        .args(options)
+        .arg("--")
+        .arg(conformance())
+        .arg("doctor");
+    command.args(arguments).env(NOBODY.0, NOBODY.1);
+    command
+}
+
+fn findings(output: &std::process::Output) -> Value {
+    let text = String::from_utf8_lossy(&output.stdout);
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+/// The values of a check.
+fn values<'a>(diagnosis: &'a Value, check: &str) -> Vec<&'a str> {
+    let all = diagnosis["findings"].as_array().unwrap().iter();
+    all.filter(|finding| finding["check"] == check)
+        .map(|finding| finding["value"].as_str().unwrap())
+        .collect()
+}
+
+#[test]
+fn an_emulated_host_is_fit() {
+    let options = ["--profile", "efa1", "--devices", "2"];
+    let output = on_host("fit", &options, &["--json"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let diagnosis = findings(&output);
+    assert_eq!(diagnosis["counts"]["error"], 0);
+    assert_eq!(values(&diagnosis, "device").len(), 2);
+    assert_eq!(
+        values(&diagnosis, "capabilities"),
+        ["RDMA_READ, RNR_RETRY, CQ_WITH_SGID"; 2]
+    );
+    assert_eq!(values(&diagnosis, "packet-size"), ["8928 bytes"; 2]);
+    assert_eq!(values(&diagnosis, "emulator").len(), 1);
+    let libfabric = values(&diagnosis, "libfabric");
+    assert!(
+        libfabric
+            .iter()
+            .any(|value| value.ends_with("its EFA provider works"))
+    );
+    let verbs = values(&diagnosis, "rdma-core");
+    assert!(
+        verbs[0].contains("libefa_emu_verbs.so, calls up to IBVERBS_"),
+        "{verbs:?}"
+    );
+}
+
+#[test]
+fn a_machine_without_a_device_is_not() {
+    let mut command = efa_conformance(&["doctor"]);
+    let output = command.env(NOBODY.0, NOBODY.1).output().unwrap();
+    // Whoever has a device here has another finding.
+    if std::path::Path::new("/sys/class/infiniband").exists() {
+        return;
+    }
+    let (status, text) = outcome(&output);
+    assert_eq!(status, Some(1), "{text}");
+    assert!(
+        text.contains("error    device        there is no EFA device\n"),
+        "{text}"
+    );
+    assert!(text.contains("-> take an EC2 instance"), "{text}");
+}
+
+#[test]
+fn the_json_is_as_documented() {
+    let staged = tempfile::tempdir().unwrap();
+    let root = staged.path().to_str().unwrap();
+    let printed = efa_conformance(&["doctor", "--root", root, "--json"])
+        .output()
+        .unwrap();
+    assert_eq!(printed.status.code(), Some(1));
+    assert_documented("efa-conformance doctor", &[findings(&printed)], &[]);
+    let missing = format!("{root}/none");
+    let (status, text) = outcome(
+        &efa_conformance(&["doctor", "--root", &missing])
+            .output()
+            .unwrap(),
+    );
+    assert!(
+        status == Some(2) && text.contains("is no directory"),
+        "{text}"
+    );
+}
+
+/// Runs `doctor --peer` on the first host of a cluster of two.
+fn peer(name: &str, options: &[&str], target: &str) -> (Option<i32>, Value) {
+    let fabric = format!("doctor-{name}-{}", std::process::id());
+    let [program, emulator] = [conformance(), emulator()].map(|path| path.display().to_string());
+    let script = format!(
+        "exec {emulator} rsh node0 \"{program} doctor --json --peer {target} \
+         --rsh '{emulator} rsh' --remote-program {program}\""
+    );
+    let mut command = efa_emu(&["cluster", "2", "--quiet", "--fabric", &fabric]);
+    command.args(options).args(["--", "sh", "-c", &script]);
+    let output = command.env(NOBODY.0, NOBODY.1).output().unwrap();
+    (output.status.code(), findings(&output))
+}
+
+#[test]
+fn two_hosts_reach_each_other() {
+    let (status, diagnosis) = peer("peer", &[], "node1");
+    let values = values(&diagnosis, "peer");
+    assert!(values[0].starts_with("answers over EFA"), "{values:?}");
+    assert_eq!(status, Some(0));
+}
+
+/// As between two security groups without a rule: nothing that one sends arrives at the other.
+#[test]
+fn a_wall_between_two_hosts_is_called_by_its_commonest_name() {
+    let faults = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(
+        faults.path(),
+        "[[fault]]\nwhen = { on = \"request\" }\nthen = \"lose\"\n",
+    )
+    .unwrap();
+    let faults = faults.path().to_str().unwrap();
+    let (status, diagnosis) = peer("wall", &["--faults", faults], "node1");
+    let all = diagnosis["findings"].as_array().unwrap();
+    let finding = all
+        .iter()
+        .find(|finding| finding["check"] == "peer")
+        .unwrap();
+    let value = finding["value"].as_str().unwrap();
+    assert!(value.starts_with("no message came through"), "{value}");
+    assert!(
+        finding["remedy"]
+            .as_str()
+            .unwrap()
+            .contains("security group")
+    );
+    assert_eq!(status, Some(1));
+}
+
+#[test]
+fn a_peer_that_cannot_take_part_is_told_apart_from_a_wall() {
+    let (status, diagnosis) = peer("nobody", &[], "node7");
+    let values = values(&diagnosis, "peer");
+    assert!(
+        values[0].starts_with("the peer cannot take part"),
+        "{values:?}"
+    );
+    assert_eq!(status, Some(1));
+}

@@ -1,0 +1,135 @@
+//! EC2 instance types: which one this is, and what EFA devices it has.
+
+use super::Finding;
+use super::machine::Machine;
+use super::metadata::Metadata;
+
+/// What a type of instance has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Instance {
+    /// The type, or a family with the dot behind it.
+    pub(super) name: &'static str,
+    /// The largest number of EFA devices; `None` where only some sizes of a family have any, or it is not known.
+    pub(super) devices: Option<u32>,
+    /// The part id of the devices, where somebody has published what a device says.
+    pub(super) part_id: Option<u32>,
+    /// Whether the devices do RDMA read.
+    pub(super) rdma_read: Option<bool>,
+    /// Whether the devices do RDMA write.
+    pub(super) rdma_write: Option<bool>,
+    /// Where that is from.
+    pub(super) source: &'static str,
+}
+
+/// The list of instance types in the EC2 user guide's chapter on EFA.
+const GUIDE: &str = "EC2 user guide, \"Elastic Fabric Adapter\"";
+/// The page says which of the generations of the Nitro system have RDMA read and write.
+const NITRO_4: &str =
+    "EC2 user guide: RDMA read from Nitro 4 on, RDMA write on most of these; to be confirmed";
+
+const fn unknown(name: &'static str) -> Instance {
+    Instance {
+        name,
+        devices: None,
+        part_id: None,
+        rdma_read: None,
+        rdma_write: None,
+        source: GUIDE,
+    }
+}
+
+/// The types of which something is known. `docs/hardware-checklist.md` asks for the others.
+pub(super) const INSTANCES: [Instance; 14] = [
+    Instance {
+        devices: Some(1),
+        part_id: Some(0xefa0),
+        source: "a published ibv_devinfo of c5n.9xlarge: vendor_part_id 61344, hw_ver 0xEFA0",
+        ..unknown("c5n.")
+    },
+    Instance {
+        devices: Some(4),
+        part_id: Some(0xefa0),
+        rdma_read: Some(true),
+        rdma_write: Some(false),
+        source: "a published lspci (aws-ofi-nccl issue 64); RDMA write from Nitro 4 on",
+        ..unknown("p4d.24xlarge")
+    },
+    Instance {
+        devices: Some(4),
+        rdma_read: Some(true),
+        rdma_write: Some(false),
+        source: "as p4d.24xlarge; to be confirmed",
+        ..unknown("p4de.24xlarge")
+    },
+    Instance {
+        devices: Some(32),
+        rdma_read: Some(true),
+        rdma_write: Some(true),
+        source: NITRO_4,
+        ..unknown("p5.48xlarge")
+    },
+    Instance {
+        devices: Some(32),
+        rdma_read: Some(true),
+        rdma_write: Some(true),
+        source: NITRO_4,
+        ..unknown("p5e.48xlarge")
+    },
+    Instance {
+        devices: Some(16),
+        rdma_read: Some(true),
+        rdma_write: Some(true),
+        source: NITRO_4,
+        ..unknown("p5en.48xlarge")
+    },
+    unknown("p3dn."),
+    unknown("g4dn."),
+    unknown("i3en."),
+    unknown("inf1."),
+    unknown("m5n."),
+    unknown("m5dn."),
+    unknown("r5n."),
+    unknown("r5dn."),
+];
+
+/// Returns whether the firmware says that this is an EC2 instance.
+pub(super) fn is_ec2(machine: &Machine) -> bool {
+    let vendor = machine.text("/sys/devices/virtual/dmi/id/sys_vendor");
+    vendor.is_some_and(|vendor| vendor == "Amazon EC2")
+}
+
+/// Says which type of instance this is. Returns what is known of it.
+pub(super) fn examine(
+    machine: &Machine,
+    metadata: Option<&Result<Metadata, String>>,
+    findings: &mut Vec<Finding>,
+) -> Option<&'static Instance> {
+    if !is_ec2(machine) {
+        let vendor = machine.text("/sys/devices/virtual/dmi/id/sys_vendor");
+        let value = match vendor {
+            Some(vendor) => format!("no EC2 instance: the firmware says `{vendor}`"),
+            None => "no EC2 instance, as far as can be seen: there is no DMI table".to_owned(),
+        };
+        findings.push(Finding::note("machine", value));
+        return None;
+    }
+    let told = metadata.and_then(|answer| Some(answer.as_ref().ok()?.instance_type.clone()));
+    // What virtual machines before Nitro say is no type of instance.
+    let product = machine.text("/sys/devices/virtual/dmi/id/product_name");
+    let Some(name) = told.or(product.filter(|name| name.contains('.'))) else {
+        let finding = Finding::note("machine", "an EC2 instance of unknown type");
+        findings.push(finding.remedy("let the instance metadata service answer (IMDSv2)"));
+        return None;
+    };
+    let known = INSTANCES.iter().find(|known| {
+        name == known.name || (known.name.ends_with('.') && name.starts_with(known.name))
+    });
+    findings.push(match known {
+        Some(known) => Finding::ok("machine", format!("{name} ({})", known.source)),
+        None => Finding::note(
+            "machine",
+            format!("{name}, of whose devices nothing is known here"),
+        ),
+    });
+    known
+}

@@ -1,0 +1,85 @@
+//! The instance metadata service of EC2, version 2: a token first, then what is asked with it.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use super::machine::Machine;
+use super::{Finding, instance};
+
+/// The service is on the machine's own host; who is not on EC2 must not wait long for nobody.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// No answer is longer.
+const LONGEST: u64 = 16 << 10;
+
+/// What the service says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Metadata {
+    /// Such as `p5.48xlarge`.
+    pub(super) instance_type: String,
+    /// Such as `use1-az4`.
+    pub(super) zone: Option<String>,
+}
+
+/// Asks the service, if this can be an EC2 instance. The error says why there is no answer.
+pub(super) fn ask(machine: &Machine) -> Option<Result<Metadata, String>> {
+    let address = machine.metadata()?;
+    if !instance::is_ec2(machine) {
+        return None;
+    }
+    Some(ask_at(address))
+}
+
+fn ask_at(address: SocketAddr) -> Result<Metadata, String> {
+    let token = request(
+        address,
+        "PUT /latest/api/token",
+        "X-aws-ec2-metadata-token-ttl-seconds: 60",
+    )?;
+    let header = format!("X-aws-ec2-metadata-token: {token}");
+    let get = |path: &str| request(address, &format!("GET /latest/meta-data/{path}"), &header);
+    Ok(Metadata {
+        instance_type: get("instance-type")?,
+        zone: get("placement/availability-zone-id").ok(),
+    })
+}
+
+/// One request of HTTP, and the body of its answer.
+fn request(address: SocketAddr, line: &str, header: &str) -> Result<String, String> {
+    let exchange = || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let request = format!(
+            "{line} HTTP/1.1\r\nHost: {}\r\n{header}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+            address.ip()
+        );
+        stream.write_all(request.as_bytes())?;
+        let mut answer = Vec::new();
+        stream.take(LONGEST).read_to_end(&mut answer)?;
+        Ok(String::from_utf8_lossy(&answer).into_owned())
+    };
+    let answer = exchange().map_err(|error| format!("{line}: {error}"))?;
+    let status = answer.lines().next().unwrap_or_default();
+    if status.split(' ').nth(1) != Some("200") {
+        return Err(format!("{line}: {status}"));
+    }
+    let body = answer.split_once("\r\n\r\n").map(|(_, body)| body.trim());
+    body.filter(|body| !body.is_empty())
+        .map(str::to_owned)
+        .ok_or_else(|| format!("{line}: an empty answer"))
+}
+
+/// Says whether the service answers, if it was asked.
+pub(super) fn examine(metadata: Option<&Result<Metadata, String>>, findings: &mut Vec<Finding>) {
+    findings.extend(metadata.map(|answer| match answer {
+        Ok(Metadata {
+            zone: Some(zone), ..
+        }) => Finding::ok("metadata", format!("answers; availability zone {zone}")),
+        Ok(_) => Finding::ok("metadata", "answers"),
+        Err(problem) => Finding::note("metadata", format!("does not answer: {problem}")).remedy(
+            "nothing here needs it but the name of the availability zone; in a container: aws ec2 \
+             modify-instance-metadata-options --instance-id ID --http-put-response-hop-limit 2",
+        ),
+    }));
+}

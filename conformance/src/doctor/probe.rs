@@ -1,0 +1,212 @@
+//! What is asked of libraries and devices in a process of its own: who asks a broken library ends with it.
+//!
+//! The process is `PROGRAM doctor --probe QUESTION`, where the question is `device:NAME` or `library:PATH`. It
+//! prints an [`Answer`] as JSON.
+
+use std::io::Read as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use efa_hw::{DeviceName, HwDevice};
+use serde::{Deserialize, Serialize};
+
+use super::machine::Machine;
+
+/// How long a process may take. None needs a second, but the machine may be busy.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What is asked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Question {
+    /// What does the device with this name say of itself?
+    Device(String),
+    /// Which calls does this library of rdma-core have?
+    Library(PathBuf),
+}
+
+impl FromStr for Question {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once(':') {
+            Some(("device", name)) => Ok(Question::Device(name.to_owned())),
+            Some(("library", path)) => Ok(Question::Library(PathBuf::from(path))),
+            _ => Err("a question is device:NAME or library:PATH".to_owned()),
+        }
+    }
+}
+
+impl Question {
+    fn text(&self) -> String {
+        match self {
+            Question::Device(name) => format!("device:{name}"),
+            Question::Library(path) => format!("library:{}", path.display()),
+        }
+    }
+}
+
+/// What a device says of itself.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DeviceAnswer {
+    /// Capability bits, in the numbers of `efadv_device_attr.device_caps`.
+    pub capabilities: u32,
+    /// The largest packet in bytes.
+    pub packet_size: usize,
+    /// PCI part id.
+    pub part_id: u32,
+}
+
+/// The answer to a [`Question`].
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Answer {
+    /// Of a device.
+    Device(DeviceAnswer),
+    /// Of a library: the newest version of its interface that it has a call of, if it has any that is known here.
+    Library(Option<String>),
+    /// Why there is none.
+    Error(String),
+}
+
+/// A call of each version of the interfaces, newest first.
+const CALLS: [(&str, &str); 14] = [
+    ("IBVERBS_1.18", "ibv_create_comp_cntr"),
+    ("IBVERBS_1.17", "ibv_alloc_buf"),
+    ("IBVERBS_1.16", "ibv_query_port_speed"),
+    ("IBVERBS_1.14", "ibv_query_qp_data_in_order"),
+    ("IBVERBS_1.13", "ibv_is_fork_initialized"),
+    ("IBVERBS_1.12", "ibv_reg_dmabuf_mr"),
+    ("IBVERBS_1.9", "ibv_get_device_index"),
+    ("IBVERBS_1.6", "ibv_qp_to_qp_ex"),
+    ("EFA_1.7", "efadv_create_comp_cntr"),
+    ("EFA_1.5", "efadv_get_max_sq_depth"),
+    ("EFA_1.4", "efadv_query_cq"),
+    ("EFA_1.3", "efadv_query_mr"),
+    ("EFA_1.2", "efadv_create_cq"),
+    ("EFA_1.1", "efadv_query_device"),
+];
+
+/// Answers a question, in the process that was started for it.
+pub fn answer(question: &Question) -> Answer {
+    match question {
+        Question::Device(name) => match HwDevice::open(&DeviceName::Named(name.clone())) {
+            Ok(device) => {
+                let attributes = efa_core::nic::Device::attributes(&device);
+                Answer::Device(DeviceAnswer {
+                    capabilities: attributes.caps.bits(),
+                    packet_size: attributes.mtu,
+                    part_id: attributes.vendor_part_id,
+                })
+            }
+            Err(error) => Answer::Error(error.to_string()),
+        },
+        Question::Library(path) => {
+            // SAFETY: what these libraries do when they are loaded is to look for drivers. This process was
+            // started so that a library that does something else harms nobody.
+            match unsafe { libloading::Library::new(path) } {
+                Ok(library) => Answer::Library(newest_call(path, &library)),
+                Err(error) => Answer::Error(reason(&error)),
+            }
+        }
+    }
+}
+
+fn newest_call(path: &Path, library: &libloading::Library) -> Option<String> {
+    let is_efadv = path.to_string_lossy().contains("libefa");
+    let has = |name: &str| {
+        // What is looked up is found in the libraries that this one needs, too.
+        if name.starts_with("efadv_") != is_efadv {
+            return false;
+        }
+        // SAFETY: the address is not used.
+        unsafe { library.get::<*const std::ffi::c_void>(name) }.is_ok()
+    };
+    let (version, _) = CALLS.iter().find(|(_, call)| has(call))?;
+    Some((*version).to_owned())
+}
+
+/// The dynamic linker's message.
+fn reason(error: &libloading::Error) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => source.to_string(),
+        None => error.to_string(),
+    }
+}
+
+/// Asks, if the machine is the running one.
+pub(super) fn ask(machine: &Machine, question: &Question) -> Option<Answer> {
+    let mut command = Command::new(machine.program()?);
+    command.args(["doctor", "--probe", &question.text()]);
+    Some(output(command).unwrap_or_else(Answer::Error))
+}
+
+fn output(mut command: Command) -> Result<Answer, String> {
+    let spawned = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn();
+    let mut child = spawned.map_err(|error| format!("cannot start a process: {error}"))?;
+    let started = Instant::now();
+    // An answer fits into the pipe, so that nobody waits for this process to read it.
+    let status = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break status,
+            Ok(None) if started.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Ok(None) => {
+                // It may have ended by now.
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(format!("no answer within {PATIENCE:?}"));
+            }
+            Err(error) => return Err(format!("cannot wait for a process: {error}")),
+        }
+    };
+    if let Some(signal) = status.signal() {
+        return Err(format!("who asks it crashes (signal {signal})"));
+    }
+    let mut text = String::new();
+    if let Some(mut stdout) = child.stdout.take() {
+        let read = stdout.read_to_string(&mut text);
+        read.map_err(|error| format!("no text for an answer: {error}"))?;
+    }
+    serde_json::from_str(&text).map_err(|_| format!("who asks it ends early ({status})"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Result<Answer, String> {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        output(command)
+    }
+
+    #[test]
+    fn a_library_that_crashes_ends_the_process_that_asks_it_only() {
+        let crashed = shell("kill -SEGV $$").unwrap_err();
+        assert!(crashed.contains("signal 11"), "{crashed}");
+        let early = shell("echo hello; exit 3").unwrap_err();
+        assert!(early.contains("exit status: 3"), "{early}");
+        assert_eq!(
+            shell("echo '{\"library\":\"EFA_1.3\"}'"),
+            Ok(Answer::Library(Some("EFA_1.3".to_owned())))
+        );
+    }
+
+    #[test]
+    fn a_file_that_is_no_library_is_an_answer() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let question: Question = format!("library:{}", file.path().display())
+            .parse()
+            .unwrap();
+        assert!(matches!(answer(&question), Answer::Error(_)));
+        assert!("fabric".parse::<Question>().is_err());
+    }
+}
