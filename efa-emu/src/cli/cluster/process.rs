@@ -68,8 +68,9 @@ pub(super) fn end_descendants(grace: Duration) {
     let started = Instant::now();
     let mut asked = Vec::new();
     loop {
-        while ended_child().is_some() {}
         let descendants = descendants(std::process::id() as i32);
+        // After the look, which does not see those that have ended: none is left to whoever adopts them next.
+        while ended_child().is_some() {}
         if descendants.is_empty() || started.elapsed() > 2 * grace {
             return;
         }
