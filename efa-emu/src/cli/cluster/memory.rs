@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use super::super::Failure;
 use super::names::MOST_HOSTS;
+use crate::cli::Failure;
 
 /// What a host with one device takes before any program runs on it, in KiB: its process, its sysfs tree, its table
 /// of queue pair numbers and its namespaces (docs/cluster.md says how it was measured).

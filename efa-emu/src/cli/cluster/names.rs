@@ -5,8 +5,8 @@ use std::fs;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
-use super::super::Failure;
 use super::NAMES_FILE;
+use crate::cli::Failure;
 
 /// Most hosts of a cluster: as many processes can send to one process at a time.
 pub(super) const MOST_HOSTS: u32 = 1024;

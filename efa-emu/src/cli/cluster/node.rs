@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::super::Failure;
-use super::super::run::host::{EmulatedHost, Injection};
-use super::super::signals::Signals;
 use super::launchers;
 use super::namespaces::{UserNamespace, Views};
 use super::process;
 use super::session::{self, Reply, Request, STREAMS};
+use crate::cli::Failure;
+use crate::cli::run::host::{EmulatedHost, Injection};
+use crate::cli::signals::Signals;
 
 /// How long a command goes on whose client has gone: it is told at once, and killed after this time.
 const GRACE: Duration = Duration::from_secs(1);

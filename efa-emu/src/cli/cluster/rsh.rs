@@ -11,10 +11,10 @@ use std::process::ExitCode;
 use clap::Args;
 use efa_emu::transport::ENV_FABRIC;
 
-use super::super::{Failure, complain, state};
 use super::process::{self, Forked};
 use super::session::{self, Reply, Request};
 use super::{ENV_CLUSTER, FABRIC_FILE, NAMES_FILE};
+use crate::cli::{Failure, complain, state};
 
 /// Exit status for errors of `rsh` itself, and of commands that a signal ended: as of ssh.
 const FAILED: u8 = 255;

@@ -19,12 +19,13 @@ use efa_emu::transport::{
 };
 use efa_emu::usage;
 
-use super::super::injection::Libraries;
-use super::super::live_sysfs::LiveSysfs;
-use super::super::state::RunDirectory;
-use super::super::unused::{self, Facts};
-use super::super::watches::Watches;
-use super::super::{Failure, complain, fault, profiles};
+use crate::cli::capture::{CaptureOptions, RunRecording};
+use crate::cli::injection::Libraries;
+use crate::cli::live_sysfs::LiveSysfs;
+use crate::cli::state::RunDirectory;
+use crate::cli::unused::{self, Facts};
+use crate::cli::watches::Watches;
+use crate::cli::{Failure, complain, fault, profiles};
 
 /// `ibv_device` has room for paths of this length.
 const LONGEST_DEVICE_PATH: usize = 255;
@@ -49,7 +50,7 @@ pub(in crate::cli) struct HostOptions {
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
     #[command(flatten)]
-    capture: super::super::capture::CaptureOptions,
+    capture: CaptureOptions,
     /// Arm the rules in this file (TOML) while the program runs; see docs/faults.md.
     #[arg(long, value_name = "FILE")]
     faults: Option<PathBuf>,
@@ -159,7 +160,7 @@ pub(in crate::cli) struct HostSettings {
     rules: Vec<Fault>,
     libraries: Libraries,
     pcap: Option<PathBuf>,
-    capture: super::super::capture::CaptureOptions,
+    capture: CaptureOptions,
     quiet: bool,
 }
 
@@ -202,13 +203,12 @@ impl HostSettings {
     pub(in crate::cli) fn record<'a>(
         &self,
         hosts: &'a [EmulatedHost],
-    ) -> Result<Option<super::super::capture::RunRecording<'a>>, Failure> {
+    ) -> Result<Option<RunRecording<'a>>, Failure> {
         let Some(file) = &self.pcap else {
             return Ok(None);
         };
         let devices = hosts.iter().flat_map(|host| &host.devices);
-        super::super::capture::RunRecording::begin(file, &self.capture, self.profile.name, devices)
-            .map(Some)
+        RunRecording::begin(file, &self.capture, self.profile.name, devices).map(Some)
     }
 
     /// What to say, when the programs of this command have ended, of what would go unnoticed. `first` is the
