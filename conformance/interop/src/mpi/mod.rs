@@ -54,10 +54,11 @@ const WILDCARDS: Part = Part {
 };
 
 /// The libraries, each with the transports by which it reaches the device.
-const COMBINATIONS: [(Library, Transport); 7] = [
+const COMBINATIONS: [(Library, Transport); 8] = [
     (Library::Mpich, Transport::Libfabric),
     (Library::OpenMpi, Transport::Libfabric),
     (Library::DebianOpenMpi, Transport::Libfabric),
+    (Library::IntelMpi, Transport::Libfabric),
     (Library::Mpich, Transport::UcxSrd),
     (Library::OpenMpi, Transport::UcxSrd),
     (Library::Mpich, Transport::UcxUd),
