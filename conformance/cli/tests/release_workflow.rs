@@ -1,0 +1,164 @@
+//! The workflow that publishes releases: its form, and its commands, which run here in their order. A stand-in
+//! replaces `make`, whose targets take many minutes and have tests of their own (`make dist-test`).
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
+
+use efa_testing::workspace::{outcome, root};
+use yaml_rust2::{Yaml, YamlLoader};
+
+const WORKFLOW: &str = ".github/workflows/release.yml";
+
+/// What a job and a step may have (GitHub's workflow syntax); others would be ignored or refused there.
+const KEYS_OF_JOBS: [&str; 5] = [
+    "runs-on",
+    "container",
+    "environment",
+    "permissions",
+    "steps",
+];
+const KEYS_OF_STEPS: [&str; 4] = ["name", "uses", "with", "run"];
+
+/// The packages, as `scripts/dist` names them.
+const PACKAGES: [&str; 3] = [
+    "efa-rdm-0.1.0-x86_64.tar.gz",
+    "efa-rdm_0.1.0_amd64.deb",
+    "efa_rdm-0.1.0-py3-none-manylinux_2_31_x86_64.whl",
+];
+
+fn job() -> Yaml {
+    let text = fs::read_to_string(root().join(WORKFLOW)).unwrap();
+    let documents = YamlLoader::load_from_str(&text).unwrap();
+    let [workflow] = documents.as_slice() else {
+        panic!("{WORKFLOW} is one document");
+    };
+    assert_eq!(workflow["on"]["push"]["tags"][0].as_str(), Some("v*"));
+    let jobs = workflow["jobs"].as_hash().unwrap();
+    assert_eq!(jobs.len(), 1, "one job, whose steps depend on each other");
+    workflow["jobs"]["packages"].clone()
+}
+
+fn keys(table: &Yaml) -> Vec<&str> {
+    let keys = table.as_hash().unwrap().keys();
+    keys.map(|key| key.as_str().unwrap()).collect()
+}
+
+fn steps(job: &Yaml) -> &[Yaml] {
+    job["steps"].as_vec().unwrap()
+}
+
+/// The commands, in their order.
+fn commands(job: &Yaml) -> Vec<&str> {
+    let commands = steps(job).iter().filter_map(|step| step["run"].as_str());
+    commands.collect()
+}
+
+#[test]
+fn it_has_the_form_of_a_workflow() {
+    let job = job();
+    for key in keys(&job) {
+        assert!(KEYS_OF_JOBS.contains(&key), "jobs have no {key}");
+    }
+    for step in steps(&job) {
+        for key in keys(step) {
+            assert!(KEYS_OF_STEPS.contains(&key), "steps have no {key}");
+        }
+        let action = step["uses"].as_str();
+        assert!(
+            action.is_some() != step["run"].as_str().is_some(),
+            "{step:?}"
+        );
+        // A version, so that it does not change by itself.
+        assert!(
+            action.is_none_or(|action| action.contains('@')),
+            "{action:?}"
+        );
+    }
+    // Systems are made in it.
+    assert_eq!(job["container"]["options"].as_str(), Some("--privileged"));
+    assert_eq!(job["permissions"]["contents"].as_str(), Some("write"));
+    assert_eq!(job["permissions"]["id-token"].as_str(), Some("write"));
+}
+
+/// A clone in which `make` only writes files with the names of the packages.
+fn clone_of_the_project() -> tempfile::TempDir {
+    let clone = tempfile::tempdir().unwrap();
+    for name in ["scripts", "Cargo.toml"] {
+        symlink(root().join(name), clone.path().join(name)).unwrap();
+    }
+    let makefile = fs::read_to_string(root().join("Makefile")).unwrap();
+    for target in ["\ndist:", "\ndist-test:"] {
+        assert!(makefile.contains(target), "Makefile has no{target}");
+    }
+    let make = clone.path().join("bin/make");
+    fs::create_dir(make.parent().unwrap()).unwrap();
+    let script = format!(
+        "#!/bin/sh\nset -e\ncase \"$*\" in\n\
+         dist) mkdir -p target/dist; cd target/dist; touch {files} ;;\n\
+         dist-test) cd target/dist; ls {files} >/dev/null ;;\n\
+         *) echo \"make $*: not known\" >&2; exit 1 ;;\nesac\n",
+        files = PACKAGES.join(" ")
+    );
+    fs::write(&make, script).unwrap();
+    fs::set_permissions(&make, PermissionsExt::from_mode(0o755)).unwrap();
+    clone
+}
+
+/// Runs a command as GitHub does in a container.
+fn run(command: &str, clone: &Path, tag: &str) -> (Option<i32>, String) {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let output = Command::new("sh")
+        .args(["-e", "-c", command])
+        .current_dir(clone)
+        .env("PATH", format!("{}:{path}", clone.join("bin").display()))
+        .env("HOME", clone)
+        .env("LC_ALL", "C")
+        .env("GITHUB_REF_NAME", tag)
+        .output()
+        .unwrap();
+    outcome(&output)
+}
+
+#[test]
+fn its_commands_publish_all_packages() {
+    let job = job();
+    let clone = clone_of_the_project();
+    let tag = format!("v{}", env!("CARGO_PKG_VERSION"));
+    for command in commands(&job) {
+        let (status, text) = run(command, clone.path(), &tag);
+        assert_eq!(status, Some(0), "{command}: {text}");
+    }
+    let published = |action: &str, setting: &str| -> Vec<String> {
+        let step = steps(&job).iter().find(|step| {
+            let used = step["uses"].as_str();
+            used.is_some_and(|used| used.starts_with(action))
+        });
+        let patterns = step.unwrap()["with"][setting].as_str().unwrap().to_owned();
+        let (status, files) = run(
+            &format!("ls -d {}", patterns.replace('\n', " ")),
+            clone.path(),
+            &tag,
+        );
+        assert_eq!(status, Some(0), "{files}");
+        files.lines().map(str::to_owned).collect()
+    };
+    let attached = published("softprops/action-gh-release@", "files");
+    assert_eq!(attached, PACKAGES.map(|name| format!("target/dist/{name}")));
+    let directory = published("pypa/gh-action-pypi-publish@", "packages-dir");
+    let (_, wheels) = run(&format!("ls {}", directory[0]), clone.path(), &tag);
+    assert_eq!(wheels.trim(), PACKAGES[2]);
+}
+
+#[test]
+fn a_tag_of_another_version_is_not_released() {
+    let job = job();
+    let clone = clone_of_the_project();
+    let check = commands(&job)[0];
+    assert!(check.contains("GITHUB_REF_NAME"), "{check}");
+    for tag in ["v9.9.9", "v", "x0.1.0"] {
+        let (status, text) = run(check, clone.path(), tag);
+        assert_eq!(status, Some(1), "{tag}: {text}");
+    }
+}
