@@ -1,0 +1,115 @@
+//! Machines that lack what most have: `/dev/shm`, a home that can be written to. Tests make them with namespaces.
+
+mod common;
+
+use std::process::Command;
+
+use common::{Outcome, Program, installed};
+use efa_testing::workspace::emulator;
+
+/// `/dev` with some devices only.
+const WITHOUT_SHM: &str = r#"
+    mount -t tmpfs tmpfs "$PLACE"
+    for device in null zero random urandom; do
+        : >"$PLACE/$device"
+        mount --bind "/dev/$device" "$PLACE/$device"
+    done
+    ln -s /proc/self/fd "$PLACE/fd"
+    mount --rbind "$PLACE" /dev
+    test ! -e /dev/shm
+"#;
+
+const READ_ONLY_HOME: &str = r#"
+    mount -t tmpfs -o ro tmpfs "$PLACE"
+    export HOME=$PLACE
+"#;
+
+/// Runs a script on a machine that `setup` has made poorer; `PLACE` is an empty directory. `None`, and a line that says
+/// why, if the system permits no such machines.
+fn on_a_machine(setup: &str, script: &str) -> Option<Outcome> {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().join("place");
+    std::fs::create_dir(&place).unwrap();
+    let machine = |script: &str| {
+        let mut command = Command::new("unshare");
+        command
+            .args([
+                "--user",
+                "--map-root-user",
+                "--mount",
+                "--net",
+                "sh",
+                "-eu",
+                "-c",
+            ])
+            .arg(format!("ip link set lo up\n{script}"))
+            .env("PLACE", &place)
+            .env("TMPDIR", directory.path())
+            .env_remove("XDG_RUNTIME_DIR");
+        let path = std::env::var("PATH").unwrap_or_default();
+        let programs = emulator();
+        let programs = programs.parent().expect("a program is in a directory");
+        command.env("PATH", format!("{}:{path}", programs.display()));
+        Program::start(command).wait()
+    };
+    let made = machine(setup);
+    if !made.status.success() {
+        println!(
+            "skipped: the system permits no such machine: {}",
+            made.stderr
+        );
+        return None;
+    }
+    Some(machine(&format!("{setup}\n{script}")))
+}
+
+/// Two programs of rdma-core talk over SRD, between hosts of `run` and of `cluster`.
+#[test]
+fn devices_work_without_dev_shm() {
+    if installed("ib_send_lat", "perftest").is_none() {
+        return;
+    }
+    let script = r#"
+        cd "$TMPDIR"
+        test="ib_send_lat -c SRD -x 0 -n 10"
+        efa-emu run -- $test >server 2>&1 & server=$!
+        until grep -q ":4853 " /proc/net/tcp /proc/net/tcp6; do sleep 0.05; done
+        efa-emu run -- $test 127.0.0.1 | grep -c '^ *2  *10 '
+        wait $server
+        efa-emu cluster 2 --quiet -- sh -euc '
+            ssh node0 '"$test"' >server 2>&1 & server=$!
+            until grep -q ":4853 " /proc/net/tcp /proc/net/tcp6; do sleep 0.05; done
+            ssh node1 '"$test"' node0 | grep -c "^ *2  *10 "
+            wait $server
+        '
+    "#;
+    let Some(outcome) = on_a_machine(WITHOUT_SHM, script) else {
+        return;
+    };
+    let outcome = outcome.expect_success("without /dev/shm");
+    assert_eq!(outcome.stdout, "1\n1\n", "{}", outcome.stderr);
+}
+
+#[test]
+fn a_home_that_cannot_be_written_to_matters_to_wireshark_only() {
+    if installed("fi_info", "libfabric-bin").is_none() {
+        return;
+    }
+    let script = r#"
+        efa-emu run -- fi_info -p efa | sed -n 1p
+        efa-emu cluster 1 -- ssh node0 fi_info -p efa | sed -n 1p
+        if efa-emu wireshark install; then echo installed; else echo "status $?"; fi
+    "#;
+    let Some(outcome) = on_a_machine(READ_ONLY_HOME, script) else {
+        return;
+    };
+    let outcome = outcome.expect_success("with a read-only home");
+    assert_eq!(
+        outcome.stdout, "provider: efa\nprovider: efa\nstatus 2\n",
+        "{}",
+        outcome.stderr
+    );
+    for part in ["cannot create", "/place/", "HOME"] {
+        assert!(outcome.stderr.contains(part), "{part}: {}", outcome.stderr);
+    }
+}
