@@ -10,6 +10,7 @@ use efa_core::endpoint::{
 };
 use efa_core::nic::{Domain as _, UserSlice};
 use efa_hw::{DeviceName, HwDevice, HwNic, NicConfig};
+use std::process::ExitCode;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -108,7 +109,7 @@ impl Program {
     }
 }
 
-fn main() -> Result<()> {
+fn run() -> Result<()> {
     let mut program = Program::open()?;
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match &arguments[..] {
@@ -122,4 +123,14 @@ fn main() -> Result<()> {
         _ => Err("usage: echo [ADDRESS TEXT]")?,
     }
     Ok(())
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("echo: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }

@@ -51,8 +51,10 @@ impl AddressBook {
             ..Default::default()
         };
         // SAFETY: the caller vouches for `pd`; `attr` is complete.
-        let handle = NonNull::new(unsafe { loaded::ibv_create_ah(pd, &mut attr) })
-            .ok_or_else(|| last_nic_error("address handle"))?;
+        let handle =
+            NonNull::new(unsafe { loaded::ibv_create_ah(pd, &mut attr) }).ok_or_else(|| {
+                last_nic_error("ibv_create_ah", "address handle (ibv_create_ah: ENOMEM)")
+            })?;
         let mut numbers = AhAttr::default();
         // SAFETY: `handle` was just created, `numbers` has the length that is passed with it.
         let result = unsafe {
@@ -61,7 +63,10 @@ impl AddressBook {
         if result != 0 {
             // SAFETY: the handle is not used again.
             unsafe { loaded::ibv_destroy_ah(handle.as_ptr()) };
-            return Err(NicError::Device(result.abs()));
+            return Err(NicError::Device {
+                call: "efadv_query_ah",
+                errno: result.abs(),
+            });
         }
         let index = usize::from(numbers.ahn);
         if self.entries.len() <= index {

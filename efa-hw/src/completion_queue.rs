@@ -1,15 +1,14 @@
 //! A completion queue, read over the verbs function tables.
 
+use crate::completion_channel::CompletionChannel;
 use crate::device::HwDevice;
 use crate::efadv::{self, CqInitAttr};
-use crate::error::OpenError;
+use crate::error::{CompletionError, OpenError};
 use crate::loaded;
 use efa_core::address::{Ahn, Gid, Qpn};
-use efa_core::nic::{BufferId, CompletionKind, DeviceCaps, Source, Status};
+use efa_core::nic::{BufferId, CompletionKind, DeviceCaps, NicError, Source, Status};
 use ibverbs_sys as ffi;
 use std::ptr::NonNull;
-
-const ENOENT: i32 = 2;
 
 /// The completion queue and the calls that read it.
 #[derive(Debug)]
@@ -19,6 +18,7 @@ pub(crate) struct CompletionQueue {
     efa: Option<NonNull<efadv::Cq>>,
     is_unsolicited: Option<unsafe extern "C" fn(*mut efadv::Cq) -> bool>,
     calls: PollCalls,
+    channel: Option<CompletionChannel>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +63,11 @@ impl PollCalls {
 
 impl CompletionQueue {
     /// Creates a queue whose completions carry all fields that this device can report.
-    pub(crate) fn create(device: &HwDevice, entries: usize) -> Result<CompletionQueue, OpenError> {
+    pub(crate) fn create(
+        device: &HwDevice,
+        entries: usize,
+        channel: Option<CompletionChannel>,
+    ) -> Result<CompletionQueue, OpenError> {
         let mut wc_flags = 0;
         if device.limits().caps.contains(DeviceCaps::CQ_WITH_SGID) {
             wc_flags |= efadv::WC_EX_WITH_SGID;
@@ -83,6 +87,9 @@ impl CompletionQueue {
         let mut attr = ffi::ibv_cq_init_attr_ex {
             cqe: entries as u32,
             wc_flags: u64::from(fields),
+            channel: channel
+                .as_ref()
+                .map_or(std::ptr::null_mut(), CompletionChannel::as_ptr),
             ..Default::default()
         };
         let mut efa_attr = CqInitAttr {
@@ -119,7 +126,21 @@ impl CompletionQueue {
             efa,
             is_unsolicited,
             calls,
+            channel,
         })
+    }
+
+    /// The channel of the queue's events, if it was created with one.
+    pub(crate) fn channel(&self) -> Option<&CompletionChannel> {
+        self.channel.as_ref()
+    }
+
+    /// As [`CompletionChannel::arm`]; `None` if the queue has no channel.
+    pub(crate) fn arm(&self) -> Option<Result<(), NicError>> {
+        // SAFETY: the queue is alive and was created with its channel.
+        self.channel
+            .as_ref()
+            .map(|channel| unsafe { channel.arm(self.as_cq()) })
     }
 
     /// `struct ibv_cq` is the beginning of `struct ibv_cq_ex`.
@@ -154,7 +175,7 @@ impl CompletionQueue {
             result = unsafe { (self.calls.next)(cq) };
         }
         debug_assert!(
-            result == 0 || result == ENOENT,
+            result == 0 || result == libc::ENOENT,
             "next_poll failed: {result}"
         );
         // SAFETY: the session is open, and this ends it.
@@ -165,7 +186,8 @@ impl CompletionQueue {
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
-        // SAFETY: every queue pair on the queue holds a reference to it, so none is left.
+        // SAFETY: every queue pair on the queue holds a reference to it, so none is left. All events that were taken
+        // are acknowledged, so the call does not wait. The channel is dropped afterwards.
         unsafe { loaded::ibv_destroy_cq(self.as_cq()) };
     }
 }
@@ -186,19 +208,28 @@ impl Entry<'_> {
         unsafe { (*self.0.cq.as_ptr()).wr_id }
     }
 
-    /// The status from the device's own code in the vendor error; libibverbs' status is coarser.
+    /// The status from the device's own code in the vendor error; libibverbs' status is coarser. `failed` is called
+    /// with an error. Its verb is empty: the device names a read a send.
     #[inline]
-    pub(crate) fn status(&self) -> Status {
+    pub(crate) fn status(&self, failed: impl FnOnce(CompletionError)) -> Status {
         // SAFETY: as in `read`.
         let status = unsafe { (*self.0.cq.as_ptr()).status };
         if status == ffi::ibv_wc_status::IBV_WC_SUCCESS {
             return Status::Ok;
         }
-        u8::try_from(self.read(self.0.calls.vendor_error))
-            .ok()
-            .and_then(Status::from_code)
-            .filter(|status| *status != Status::Ok)
-            .unwrap_or(Status::RemoteBadStatus)
+        let error = self.error(status);
+        failed(error);
+        error.status().unwrap_or(Status::RemoteBadStatus)
+    }
+
+    #[cold]
+    fn error(&self, wc_status: ffi::ibv_wc_status::Type) -> CompletionError {
+        CompletionError {
+            verb: "",
+            queue_pair: self.queue_pair(),
+            vendor_status: self.read(self.0.calls.vendor_error),
+            wc_status,
+        }
     }
 
     /// The local queue pair.

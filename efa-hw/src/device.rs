@@ -5,10 +5,13 @@ use crate::error::OpenError;
 use crate::loaded;
 use crate::queue_pair::{HwNic, NicConfig};
 use efa_core::address::Gid;
-use efa_core::nic::{DeviceCaps, NicAttributes};
+use efa_core::nic::{
+    Device as _, DeviceCaps, Domain as _, DomainConfig, NicAttributes, QueuePairConfig,
+};
 use ibverbs_sys as ffi;
 use std::ffi::CStr;
 use std::io;
+use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -38,6 +41,8 @@ struct Opened {
     attributes: NicAttributes,
     max_send_sge: u32,
     max_completions: usize,
+    /// What a send work request holds at most. Beyond `attributes.inline_size` its entry has 128 bytes.
+    max_inline_size: usize,
 }
 
 // SAFETY: libibverbs allows every call on a context from any thread.
@@ -68,7 +73,7 @@ impl HwDevice {
             }
             // SAFETY: `device` is an entry of a list that is still alive.
             let context = NonNull::new(unsafe { loaded::ibv_open_device(device) })
-                .ok_or_else(|| verbs_error("ibv_open_device", name))?;
+                .ok_or_else(|| not_opened(device, name))?;
             match Self::query(context, name) {
                 Ok(Some(opened)) => return Ok(HwDevice(Arc::new(opened))),
                 Ok(None) => close(context),
@@ -128,6 +133,7 @@ impl HwDevice {
                 vendor_part_id: device.vendor_part_id,
                 host_id: host_id(),
             },
+            max_inline_size: efa.inline_buf_size.max(efa.inline_buf_size_ex).into(),
             max_send_sge: u32::from(efa.max_sq_sge),
             max_completions: usize::try_from(device.max_cqe).unwrap_or(1).max(1),
         }))
@@ -149,12 +155,29 @@ impl HwDevice {
     /// [`OpenError::Config`] if a depth exceeds the device's limit, [`OpenError::Verbs`] with the
     /// failed call otherwise.
     pub fn open_nic(&self, config: NicConfig) -> Result<HwNic, OpenError> {
-        HwNic::open(self, config.packet_buffers, &config.into())
+        let mut domain = self.open_domain(&DomainConfig {
+            packet_buffers: config.packet_buffers,
+        })?;
+        let queue_pair = QueuePairConfig::from(config);
+        let entries = queue_pair.completions();
+        let queue = match config.completion_channel {
+            true => domain.create_completion_queue_with_channel(entries)?,
+            false => domain.create_completion_queue(entries)?,
+        };
+        let queue_pair = domain.create_queue_pair_with(queue, &queue_pair, config.inline_size)?;
+        Ok(HwNic::new(domain, queue_pair))
     }
 
     /// The device's capabilities and limits.
     pub(crate) fn limits(&self) -> &NicAttributes {
         &self.0.attributes
+    }
+
+    /// Bytes of a packet that a send work request can hold itself, if its entry in the queue has 128 bytes instead of
+    /// 64 (see [`NicConfig::inline_size`]). On devices without such entries the same as the `inline_size` of the
+    /// device's attributes.
+    pub fn max_inline_size(&self) -> usize {
+        self.0.max_inline_size
     }
 
     /// The largest number of completions that a queue can hold.
@@ -203,6 +226,25 @@ fn check(call: &'static str, name: &str, result: i32) -> Result<(), OpenError> {
             device: name.to_owned(),
             source: io::Error::from_raw_os_error(errno.abs()),
         }),
+    }
+}
+
+/// Why a device could not be opened, from errno.
+fn not_opened(device: *mut ffi::ibv_device, name: &str) -> OpenError {
+    let source = io::Error::last_os_error();
+    if source.kind() != io::ErrorKind::PermissionDenied {
+        return OpenError::Verbs {
+            call: "ibv_open_device",
+            device: name.to_owned(),
+            source,
+        };
+    }
+    // SAFETY: `device` is an entry of a living list. The name of its file is a C string within it.
+    let file = unsafe { CStr::from_ptr((*device).dev_name.as_ptr()) };
+    OpenError::Permission {
+        device: name.to_owned(),
+        file: Path::new("/dev/infiniband").join(file.to_string_lossy().as_ref()),
+        source,
     }
 }
 

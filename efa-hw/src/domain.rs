@@ -2,24 +2,30 @@
 
 use crate::address_book::AddressBook;
 use crate::buffers::PacketBuffers;
+use crate::completion_channel::CompletionChannel;
 use crate::completion_queue::{CompletionQueue, Entry};
 use crate::device::HwDevice;
 use crate::elements;
-use crate::error::{OpenError, last_nic_error};
-use crate::loaded;
+use crate::error::{CompletionError, OpenError};
 use crate::memory::AddressSpace;
+use crate::memory_monitor::Userfault;
+use crate::protection_domain::{Dmabuf, MemoryRegion, ProtectionDomain};
 use crate::queue_pair::HwQueuePair;
+use crate::registration_cache::{CacheLimits, CacheStatistics, RegistrationCache, overlap};
 use efa_core::address::{Ahn, Gid, Qpn};
 use efa_core::nic::{
     Access, BufferId, Completion, CompletionKind, CompletionQueueId, Device, Domain, DomainConfig,
-    LocalKey, NicAttributes, NicError, QueuePairConfig, Region, RemoteKey, Status, UserSlice,
+    LocalKey, NicAttributes, NicError, QueuePairConfig, Region, Status, UserSlice,
 };
-use ibverbs_sys as ffi;
 use slab::Slab;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::ptr::NonNull;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Errors of completions that are kept until somebody asks for them.
+const KEPT_ERRORS: usize = 64;
 
 /// An RDMA request in flight.
 #[derive(Clone, Copy, Debug)]
@@ -79,6 +85,7 @@ pub struct HwDomain {
     // Fields are dropped in this order, in which verbs objects may be destroyed.
     pub(crate) address_book: AddressBook,
     regions: HashMap<LocalKey, Registered>,
+    cache: Option<RegistrationCache<ProtectionDomain, Userfault>>,
     buffers_region: MemoryRegion,
     pub(crate) buffers: PacketBuffers,
     address_space: AddressSpace,
@@ -89,6 +96,8 @@ pub struct HwDomain {
     pub(crate) rdma: Slab<Rdma>,
     /// Requests of the engine that the device did not take.
     failed: Vec<(CompletionQueueId, WorkRequestId, Status)>,
+    /// The newest errors of completions, at most [`KEPT_ERRORS`].
+    errors: VecDeque<CompletionError>,
 }
 
 // SAFETY: libibverbs allows calls from any thread, and `&mut self` keeps them apart.
@@ -116,10 +125,11 @@ impl Device for HwDevice {
         let buffers = PacketBuffers::new(count, self.limits().mtu).map_err(memory_error)?;
         let buffers_region = pd
             .register(buffers.memory().slice(), Access::LOCAL_WRITE)
-            .map_err(|_| self.last_error("ibv_reg_mr"))?;
+            .map_err(|_| self.not_registered(buffers.memory().slice().length))?;
         Ok(HwDomain {
             address_book: AddressBook::default(),
             regions: HashMap::new(),
+            cache: None,
             buffers_region,
             buffers,
             address_space: AddressSpace::default(),
@@ -129,7 +139,35 @@ impl Device for HwDevice {
             queue_pairs: Slab::new(),
             rdma: Slab::new(),
             failed: Vec::new(),
+            errors: VecDeque::new(),
         })
+    }
+}
+
+impl HwDevice {
+    /// Why the packet buffers could not be registered, from errno.
+    fn not_registered(&self, needed: usize) -> OpenError {
+        let error = self.last_error("ibv_reg_mr");
+        let mut limit = libc::rlimit {
+            rlim_cur: libc::RLIM_INFINITY,
+            rlim_max: libc::RLIM_INFINITY,
+        };
+        // SAFETY: the structure is valid for writes.
+        unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
+        match error {
+            OpenError::Verbs { device, source, .. }
+                if source.raw_os_error() == Some(libc::ENOMEM)
+                    && limit.rlim_cur < needed as libc::rlim_t =>
+            {
+                OpenError::LockedMemory {
+                    device,
+                    needed,
+                    limit: limit.rlim_cur,
+                    source,
+                }
+            }
+            other => other,
+        }
     }
 }
 
@@ -163,9 +201,11 @@ impl HwDomain {
     /// [`NicError::MemoryFault`] if it is empty or overlaps memory that the domain already knows.
     ///
     /// # Safety
-    /// The memory is readable and writable, and stays so, and is not referenced by Rust references
-    /// while operations on it are outstanding, until [`HwDomain::revoke_user`] or the end of the
-    /// domain.
+    /// Until [`HwDomain::revoke_user`] or the end of the domain, whatever part of the memory a call names, a posted
+    /// receive or an outstanding operation uses, or a registration of the caller covers, is readable and writable and
+    /// not referenced by Rust references.
+    ///
+    /// Between operations the caller may unmap the memory and map other memory in its place.
     pub unsafe fn allow_user(&mut self, memory: UserSlice) -> Result<(), NicError> {
         // SAFETY: the caller's contract is the same.
         unsafe { self.address_space.allow(memory) }
@@ -183,11 +223,18 @@ impl HwDomain {
         let inside: Vec<LocalKey> = self
             .regions
             .iter()
-            .filter(|(_, registered)| overlap(registered.memory, memory))
+            .filter(|(_, registered)| {
+                registered
+                    .memory
+                    .is_some_and(|inside| overlap(inside, memory))
+            })
             .map(|(key, _)| *key)
             .collect();
         for key in inside {
             self.end_registration(key)?;
+        }
+        if let Some(cache) = &mut self.cache {
+            cache.end_all_in(&*self.pd, memory)?;
         }
         self.address_space.revoke(address);
         Ok(())
@@ -205,6 +252,137 @@ impl HwDomain {
             self.regions.insert(key, Registered { memory, region });
             error
         })
+    }
+
+    /// Registers memory behind a dma-buf, such as that of a GPU, for all queue pairs of the domain. Work requests and
+    /// peers name it by `memory.address`. The engine and the device move data from and to it by RDMA and as the
+    /// registered payload of packets; nothing of it is copied by this process. [`Domain::deregister`] ends it.
+    ///
+    /// # Errors
+    /// [`NicError::Unsupported`] if libibverbs is too old; [`NicError::Device`] with `EBADF` for a descriptor that is
+    /// none, `EINVAL` for another kind of file, a range beyond its end, or an address with another place in its page,
+    /// and `EOPNOTSUPP` if the kernel cannot do it.
+    pub fn register_dmabuf(
+        &mut self,
+        memory: &Dmabuf<'_>,
+        access: Access,
+    ) -> Result<Region, NicError> {
+        let region = self.pd.register_dmabuf(memory, access)?;
+        let keys = region.keys();
+        let registered = Registered {
+            memory: None,
+            region,
+        };
+        self.regions.insert(keys.local_key, registered);
+        Ok(keys)
+    }
+
+    /// Keeps registrations of single operations ([`Domain::lease`]) for later ones, within limits.
+    ///
+    /// That saves a system call and the pinning of pages with each operation on memory that is used again. Two things
+    /// change, which is why it is a choice. The domain has a thread, which watches the memory: see
+    /// the [crate's documentation](crate#cached-registrations). And a peer that was told a key for an operation can use it until the registration is
+    /// evicted, not only until the operation ends.
+    ///
+    /// # Errors
+    /// The memory cannot be watched; the message says why. Nothing changes then, and each operation goes on
+    /// registering its memory itself.
+    pub fn cache_registrations(&mut self, limits: CacheLimits) -> io::Result<()> {
+        if self.cache.is_none() {
+            self.cache = Some(RegistrationCache::new(Userfault::open()?, limits));
+        }
+        Ok(())
+    }
+
+    /// What the cache of registrations did. `None` without a cache.
+    pub fn cache_statistics(&self) -> Option<CacheStatistics> {
+        self.cache.as_ref().map(RegistrationCache::statistics)
+    }
+
+    /// As [`Domain::create_completion_queue`], of a queue on which a program can sleep.
+    ///
+    /// # Errors
+    /// [`OpenError::Verbs`] if the device has no room, or does not notify of completions (`EOPNOTSUPP`).
+    pub fn create_completion_queue_with_channel(
+        &mut self,
+        entries: usize,
+    ) -> Result<CompletionQueueId, OpenError> {
+        let channel = CompletionChannel::create(&self.device)?;
+        self.add_completion_queue(entries, Some(channel))
+    }
+
+    fn add_completion_queue(
+        &mut self,
+        entries: usize,
+        channel: Option<CompletionChannel>,
+    ) -> Result<CompletionQueueId, OpenError> {
+        let entries = entries.clamp(1, self.device.max_completions());
+        let queue = CompletionQueue::create(&self.device, entries, channel)?;
+        let key = self.completion_queues.insert(Arc::new(queue));
+        Ok(CompletionQueueId(key as u32))
+    }
+
+    /// As [`Domain::create_queue_pair`], of a queue pair whose send work requests hold packets of up to `inline_size`
+    /// bytes themselves ([`NicConfig::inline_size`](crate::NicConfig::inline_size)).
+    ///
+    /// # Errors
+    /// The configuration is beyond the device's limits, or the device has no room.
+    pub fn create_queue_pair_with(
+        &mut self,
+        queue: CompletionQueueId,
+        config: &QueuePairConfig,
+        inline_size: Option<usize>,
+    ) -> Result<HwQueuePair, OpenError> {
+        HwQueuePair::create(self, queue, config, inline_size)
+    }
+
+    /// Asks for an event at the next completion, before a program sleeps. The order in which no completion is
+    /// overlooked is:
+    ///
+    /// 1. `arm`;
+    /// 2. poll, until there is nothing. A completion may have come before the device knew of the request;
+    /// 3. [`sleep`](Self::sleep), or wait for [`channel`](Self::channel) to be readable. A completion that has come since
+    ///    the first step ends the sleep at once;
+    /// 4. poll, and go back to the first step before the next sleep: an event comes once for each `arm`.
+    ///
+    /// # Errors
+    /// [`NicError::Invalid`] if there is no such queue, [`NicError::Unsupported`] if it has no channel,
+    /// [`NicError::Device`] with the verb that failed.
+    pub fn arm(&mut self, queue: CompletionQueueId) -> Result<(), NicError> {
+        let found = self.completion_queue(queue)?;
+        found.arm().unwrap_or(Err(NO_CHANNEL))
+    }
+
+    /// Sleeps until a completion comes that was not there at the last [`arm`](Self::arm). Returns whether there may be one;
+    /// false after `timeout`.
+    ///
+    /// # Errors
+    /// As for [`arm`](Self::arm).
+    pub fn sleep(
+        &mut self,
+        queue: CompletionQueueId,
+        timeout: Option<Duration>,
+    ) -> Result<bool, NicError> {
+        if self.failed.iter().any(|(of, ..)| *of == queue) {
+            return Ok(true);
+        }
+        let channel = self.completion_queue(queue)?.channel();
+        channel.ok_or(NO_CHANNEL)?.wait(timeout)
+    }
+
+    /// A descriptor that is readable once a completion has come since the last [`arm`](Self::arm), for `poll(2)` and the like.
+    /// Programs wait for it and leave reading it to `arm`.
+    ///
+    /// # Errors
+    /// As for [`arm`](Self::arm).
+    pub fn channel(&self, queue: CompletionQueueId) -> Result<BorrowedFd<'_>, NicError> {
+        let channel = self.completion_queue(queue)?.channel();
+        Ok(channel.ok_or(NO_CHANNEL)?.descriptor())
+    }
+
+    /// Takes what is known of the work requests that ended with an error, the newest 64.
+    pub fn take_errors(&mut self) -> Vec<CompletionError> {
+        self.errors.drain(..).collect()
     }
 
     /// Packet buffers in the pool.
@@ -350,6 +528,30 @@ fn finish_request(
     }
 }
 
+/// Keeps an error of a completion, and gives up the oldest one if there are too many.
+#[cold]
+fn keep_error(
+    errors: &mut VecDeque<CompletionError>,
+    rdma: &Slab<Rdma>,
+    id: WorkRequestId,
+    error: CompletionError,
+) {
+    if errors.len() == KEPT_ERRORS {
+        errors.pop_front();
+    }
+    let verb = match (
+        id.0 & WorkRequestId::RECV,
+        id.0 & WorkRequestId::SEND,
+        rdma.get(id.index() as usize),
+    ) {
+        (0, 0, Some(rdma)) if rdma.is_read => "RDMA read",
+        (0, 0, _) => "RDMA write",
+        (0, ..) => "send",
+        _ => "receive",
+    };
+    errors.push_back(CompletionError { verb, ..error });
+}
+
 /// Ends a receive.
 #[inline(always)]
 fn finish_receive(
@@ -383,10 +585,7 @@ impl Domain for HwDomain {
     }
 
     fn create_completion_queue(&mut self, entries: usize) -> Result<CompletionQueueId, OpenError> {
-        let entries = entries.clamp(1, self.device.max_completions());
-        let queue = CompletionQueue::create(&self.device, entries)?;
-        let key = self.completion_queues.insert(Arc::new(queue));
-        Ok(CompletionQueueId(key as u32))
+        self.add_completion_queue(entries, None)
     }
 
     fn destroy_completion_queue(&mut self, queue: CompletionQueueId) -> Result<(), NicError> {
@@ -403,7 +602,7 @@ impl Domain for HwDomain {
         queue: CompletionQueueId,
         config: &QueuePairConfig,
     ) -> Result<HwQueuePair, OpenError> {
-        HwQueuePair::create(self, queue, config)
+        HwQueuePair::create(self, queue, config, None)
     }
 
     #[inline]
@@ -424,6 +623,7 @@ impl Domain for HwDomain {
             buffers,
             rdma,
             queue_pairs,
+            errors,
             ..
         } = self;
         let Some(cq) = completion_queues.get(queue.0 as usize) else {
@@ -432,8 +632,8 @@ impl Domain for HwDomain {
         // SAFETY: only the domain polls its queues, and `&mut self` makes this the only call.
         unsafe {
             cq.poll(limit, |entry| {
-                let status = entry.status();
                 let id = WorkRequestId(entry.wr_id());
+                let status = entry.status(|error| keep_error(errors, rdma, id, error));
                 if id.0 & WorkRequestId::RECV != 0 {
                     finish_receive(queue_pairs, buffers, entry, id, status, completions);
                 } else if id.0 & WorkRequestId::SEND == 0 && entry.is_write_without_receive() {
@@ -460,13 +660,34 @@ impl Domain for HwDomain {
         self.address_space.resolve(memory)?;
         let region = self.pd.register(memory, access)?;
         let keys = region.keys();
-        let registered = Registered { memory, region };
+        let registered = Registered {
+            memory: Some(memory),
+            region,
+        };
         self.regions.insert(keys.local_key, registered);
         Ok(keys)
     }
 
     fn deregister(&mut self, region: Region) -> Result<(), NicError> {
         self.end_registration(region.local_key)
+    }
+
+    fn lease(&mut self, memory: UserSlice, access: Access) -> Result<Region, NicError> {
+        let Some(cache) = &mut self.cache else {
+            return self.register(memory, access);
+        };
+        self.address_space.resolve(memory)?;
+        cache.lease(&*self.pd, memory, access)
+    }
+
+    fn end_lease(&mut self, region: Region) -> Result<(), NicError> {
+        match &mut self.cache {
+            Some(cache) if cache.has(region.local_key) => {
+                cache.end_lease(&*self.pd, region.local_key)
+            }
+            // It may be older than the cache.
+            _ => self.deregister(region),
+        }
     }
 
     fn create_address_handle(&mut self, gid: Gid) -> Result<Ahn, NicError> {
@@ -579,6 +800,9 @@ impl Domain for HwDomain {
     }
 }
 
+const NO_CHANNEL: NicError =
+    NicError::Unsupported("sleeping on a completion queue that was created without a channel");
+
 fn unknown_queue(queue: CompletionQueueId) -> NicError {
     NicError::Invalid {
         what: "completion queue",
@@ -586,99 +810,10 @@ fn unknown_queue(queue: CompletionQueueId) -> NicError {
     }
 }
 
-/// A protection domain.
-#[derive(Debug)]
-pub(crate) struct ProtectionDomain {
-    pd: NonNull<ffi::ibv_pd>,
-    /// Keeps the device open.
-    _device: HwDevice,
-}
-
-// SAFETY: libibverbs allows calls from any thread.
-unsafe impl Send for ProtectionDomain {}
-// SAFETY: as above.
-unsafe impl Sync for ProtectionDomain {}
-
-impl ProtectionDomain {
-    pub(crate) fn as_ptr(&self) -> *mut ffi::ibv_pd {
-        self.pd.as_ptr()
-    }
-
-    fn alloc(device: &HwDevice) -> Result<ProtectionDomain, OpenError> {
-        // SAFETY: the device is open.
-        NonNull::new(unsafe { loaded::ibv_alloc_pd(device.context()) })
-            .map(|pd| ProtectionDomain {
-                pd,
-                _device: device.clone(),
-            })
-            .ok_or_else(|| device.last_error("ibv_alloc_pd"))
-    }
-
-    fn register(&self, memory: UserSlice, access: Access) -> Result<MemoryRegion, NicError> {
-        let start = memory.address as usize as *mut _;
-        // SAFETY: the protection domain is alive; `AddressSpace` knows the memory, or it is the
-        // domain's own.
-        // `Access` has the bits of `ibv_access_flags`.
-        let region = unsafe {
-            loaded::ibv_reg_mr(self.pd.as_ptr(), start, memory.length, access.bits() as i32)
-        };
-        NonNull::new(region)
-            .map(MemoryRegion)
-            .ok_or_else(|| last_nic_error("memory region"))
-    }
-}
-
-impl Drop for ProtectionDomain {
-    fn drop(&mut self) {
-        // SAFETY: every object in the domain was dropped before.
-        unsafe { loaded::ibv_dealloc_pd(self.pd.as_ptr()) };
-    }
-}
-
 /// A memory registration and its memory.
 #[derive(Debug)]
 struct Registered {
-    memory: UserSlice,
+    /// Where in this process the memory is; `None` for memory behind a dma-buf.
+    memory: Option<UserSlice>,
     region: MemoryRegion,
-}
-
-/// Whether two slices have a byte in common.
-fn overlap(one: UserSlice, other: UserSlice) -> bool {
-    let end = |slice: UserSlice| slice.address.saturating_add(slice.length as u64);
-    one.address < end(other) && other.address < end(one)
-}
-
-/// A memory registration.
-#[derive(Debug)]
-struct MemoryRegion(NonNull<ffi::ibv_mr>);
-
-impl MemoryRegion {
-    #[inline]
-    fn keys(&self) -> Region {
-        // SAFETY: the registration is alive until `self` is dropped.
-        let region = unsafe { self.0.as_ref() };
-        Region {
-            local_key: LocalKey(region.lkey),
-            remote_key: RemoteKey(u64::from(region.rkey)),
-        }
-    }
-
-    /// Ends the registration, or returns it with the reason if the device refuses.
-    fn end(self) -> Result<(), (MemoryRegion, NicError)> {
-        // SAFETY: nobody else deregisters it, and after a success nothing refers to it any more.
-        match unsafe { loaded::ibv_dereg_mr(self.0.as_ptr()) } {
-            0 => {
-                std::mem::forget(self);
-                Ok(())
-            }
-            errno => Err((self, NicError::Device(errno))),
-        }
-    }
-}
-
-impl Drop for MemoryRegion {
-    fn drop(&mut self) {
-        // SAFETY: nobody else deregisters it.
-        unsafe { loaded::ibv_dereg_mr(self.0.as_ptr()) };
-    }
 }

@@ -29,7 +29,8 @@ pub struct DeviceAttr {
     pub max_sq_sge: u16,
     pub max_rq_sge: u16,
     pub inline_buf_size: u16,
-    pub reserved: [u8; 2],
+    /// What entries of 128 bytes hold. 0 from a libefa that does not know the member.
+    pub inline_buf_size_ex: u16,
     pub device_caps: u32,
     pub max_rdma_size: u32,
 }
@@ -84,6 +85,7 @@ mod tests {
     #[test]
     fn structures_have_the_layout_of_efadv_h() {
         assert_eq!(size_of::<DeviceAttr>(), 32);
+        assert_eq!(offset_of!(DeviceAttr, inline_buf_size_ex), 22);
         assert_eq!(offset_of!(DeviceAttr, device_caps), 24);
         assert_eq!(size_of::<AhAttr>(), 16);
         assert_eq!(size_of::<QpInitAttr>(), 16);

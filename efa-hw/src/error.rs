@@ -1,16 +1,20 @@
-//! Why a device, or an object of it, could not be opened.
+//! What failed: opening a device or an object of it, a verb, and work that a device was given.
 
-use efa_core::nic::NicError;
 use std::io;
+use std::path::PathBuf;
+
+use efa_core::address::Qpn;
+use efa_core::nic::{NicError, Status};
 
 /// A device, domain, completion queue or queue pair could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// A library of rdma-core is not installed, or too old.
+    /// A library of rdma-core is not installed.
     #[error(
-        "cannot load {library}: {source}; install rdma-core's libraries (Debian package ibverbs-providers), or \
-         run the program under `efa-emu run --`"
+        "cannot load {library}: {}; install rdma-core's libraries (Debian package ibverbs-providers), or \
+         run the program under `efa-emu run --`",
+        message(source)
     )]
     Library {
         /// Its SONAME.
@@ -18,8 +22,22 @@ pub enum OpenError {
         /// The dynamic linker's message.
         source: libloading::Error,
     },
+    /// A library of rdma-core lacks a function.
+    #[error(
+        "{library} has no {symbol}: {}; install rdma-core 33 or later (Debian package ibverbs-providers), and \
+         look whether LD_LIBRARY_PATH or LD_PRELOAD names another library of this name",
+        message(source)
+    )]
+    Symbol {
+        /// The library's SONAME.
+        library: &'static str,
+        /// The function.
+        symbol: &'static str,
+        /// The dynamic linker's message, which has the library's path.
+        source: libloading::Error,
+    },
     /// The list of devices could not be read.
-    #[error("cannot list RDMA devices: {0}; is the ib_uverbs kernel module loaded?")]
+    #[error("ibv_get_device_list failed: {0}; is the ib_uverbs kernel module loaded?")]
     DeviceList(#[source] io::Error),
     /// There is no EFA device.
     #[error(
@@ -39,6 +57,39 @@ pub enum OpenError {
         wanted: String,
         /// The names that exist.
         found: Vec<String>,
+    },
+    /// This user may not use the device.
+    #[error(
+        "ibv_open_device failed on {device}: {source}; this user needs read and write access to {}, which the udev \
+         rules of rdma-core give to everybody, and in a container the file has to be passed on \
+         (`docker run --device {}`)",
+        file.display(), file.display()
+    )]
+    Permission {
+        /// The device's name.
+        device: String,
+        /// The file of the device.
+        file: PathBuf,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// The limit of locked memory is below what has to be registered.
+    #[error(
+        "ibv_reg_mr failed on {device}: {source}; {needed} bytes of packet buffers have to stay in memory, and the \
+         limit of locked memory is {limit} bytes: raise it (`ulimit -l unlimited`, or `memlock` in \
+         /etc/security/limits.conf), or use fewer packet buffers"
+    )]
+    LockedMemory {
+        /// The device's name.
+        device: String,
+        /// Bytes to register.
+        needed: usize,
+        /// The soft limit `RLIMIT_MEMLOCK` in bytes.
+        limit: u64,
+        /// The cause.
+        #[source]
+        source: io::Error,
     },
     /// A verbs call failed.
     #[error("{call} failed on {device}: {source}")]
@@ -66,12 +117,96 @@ pub enum OpenError {
     },
 }
 
-const ENOMEM: i32 = 12;
+/// The dynamic linker's message, which `libloading` hands on as the cause of its own.
+fn message(error: &libloading::Error) -> String {
+    let cause = std::error::Error::source(error);
+    cause.map_or_else(|| error.to_string(), ToString::to_string)
+}
 
-/// The error of a verbs call that has just failed to create `what`, from errno.
-pub(crate) fn last_nic_error(what: &'static str) -> NicError {
+/// The error of a verb that has just failed, from errno.
+///
+/// `full` says that the device has no room, and for what, when errno is `ENOMEM`.
+pub(crate) fn last_nic_error(call: &'static str, full: &'static str) -> NicError {
     match io::Error::last_os_error().raw_os_error() {
-        Some(ENOMEM) => NicError::Exhausted(what),
-        errno => NicError::Device(errno.unwrap_or(0)),
+        Some(libc::ENOMEM) => NicError::Exhausted(full),
+        errno => NicError::Device {
+            call,
+            errno: errno.unwrap_or(0),
+        },
+    }
+}
+
+/// A work request that ended with an error, as the device reported it.
+///
+/// The [`Completion`](efa_core::nic::Completion) of the request has the same [`Status`], unless the device's code is a
+/// new one: it is `RemoteBadStatus` then, and only here is the code itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CompletionError {
+    /// What was to be done: `send`, `receive`, `RDMA read`, `RDMA write`.
+    pub verb: &'static str,
+    /// The queue pair whose work it was.
+    pub queue_pair: Qpn,
+    /// The device's code (`ibv_wc_read_vendor_err`).
+    pub vendor_status: u32,
+    /// The coarser status of libibverbs (`enum ibv_wc_status`).
+    pub wc_status: u32,
+}
+
+impl CompletionError {
+    /// The device's status, if its code is known.
+    pub fn status(&self) -> Option<Status> {
+        let code = u8::try_from(self.vendor_status).ok()?;
+        Status::from_code(code).filter(|status| *status != Status::Ok)
+    }
+
+    /// What the device's code means.
+    pub fn meaning(&self) -> &'static str {
+        self.status()
+            .map_or("the device reported an unknown code", Status::describe)
+    }
+}
+
+impl std::fmt::Display for CompletionError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{} on queue pair {} failed: {} (vendor status {}, ibv_wc_status {})",
+            self.verb,
+            self.queue_pair.0,
+            self.meaning(),
+            self.vendor_status,
+            self.wc_status
+        )
+    }
+}
+
+impl std::error::Error for CompletionError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_a_completion_has_verb_code_and_meaning() {
+        let known = CompletionError {
+            verb: "RDMA write",
+            queue_pair: Qpn(5),
+            vendor_status: 7,
+            wc_status: 10,
+        };
+        assert_eq!(
+            known.to_string(),
+            "RDMA write on queue pair 5 failed: the peer refused the remote key, address or access (vendor \
+             status 7, ibv_wc_status 10)"
+        );
+        for vendor_status in [0, 16, 200, 0x107] {
+            let unknown = CompletionError {
+                vendor_status,
+                ..known
+            };
+            assert_eq!(unknown.status(), None);
+            let expected = format!("an unknown code (vendor status {vendor_status}, ");
+            assert!(unknown.to_string().contains(&expected), "{unknown}");
+        }
     }
 }

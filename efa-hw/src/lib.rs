@@ -9,6 +9,33 @@
 //! [`HwDevice::open_nic`] makes one of each. Nothing here asks whether the device is emulated:
 //! `efa-emu run -- PROGRAM` puts the software device behind the same ABI.
 //!
+//! # Cached registrations
+//!
+//! An operation on memory that the application did not register needs a registration for its time.
+//! [`HwDomain::cache_registrations`] keeps these for later operations. It is a choice, because a peer that was told a key
+//! for one operation can use it as long as the registration is kept.
+//!
+//! A kept registration must never be used for memory that was unmapped and mapped anew, since the device would go on with
+//! the old pages. The kernel tells, by userfaultfd, before the call that changes the memory returns, and the cache asks
+//! before each use whether a change is pending. Interception of `munmap` and its like was not chosen, because it does not
+//! see calls from within the C library; looking at the mapping at each use was not, because a mapping that was replaced
+//! looks the same. What cannot be watched exactly is registered for each operation: files, shared memory, memory that was
+//! given back by `madvise`, and all memory where userfaultfd is not permitted.
+//!
+//! # Sleeping
+//!
+//! A queue that was created with a channel ([`NicConfig::completion_channel`],
+//! [`HwDomain::create_completion_queue_with_channel`]) wakes a program: [`HwDomain::arm`] says in which order no completion
+//! is overlooked.
+//!
+//! # Errors
+//!
+//! A call that fails is an [`OpenError`] or a [`NicError`](efa_core::nic::NicError) with the verb and its errno. A work
+//! request that fails has a [`Status`](efa_core::nic::Status) in its completion, whose codes are the device's own, and
+//! [`HwDomain::take_errors`] has its verb and both codes, of unknown statuses too.
+//!
+//! # Libraries
+//!
 //! The verbs come from `ibverbs-sys`, the FFI layer of the `ibverbs` crate. The crate's safe layer
 //! cannot be used with EFA: it keeps its context private and has neither SRD queue pairs nor address
 //! handles. The structures of the `efadv_*` calls are declared in [`efadv`]. Both libraries are loaded when a
@@ -16,6 +43,7 @@
 
 mod address_book;
 mod buffers;
+mod completion_channel;
 mod completion_queue;
 mod device;
 mod domain;
@@ -24,10 +52,15 @@ mod elements;
 mod error;
 mod loaded;
 mod memory;
+mod memory_monitor;
+mod protection_domain;
 mod queue_pair;
+mod registration_cache;
 
 pub use device::{DeviceName, HwDevice};
 pub use domain::HwDomain;
-pub use error::OpenError;
+pub use error::{CompletionError, OpenError};
 pub use memory::UserMemory;
+pub use protection_domain::Dmabuf;
 pub use queue_pair::{HwNic, HwQueuePair, NicConfig};
+pub use registration_cache::{CacheLimits, CacheStatistics};

@@ -3,7 +3,7 @@
 //!
 //! On the data path nothing comes through here: posting and polling are calls through the objects' own tables.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
 use ibverbs_sys as ffi;
@@ -14,35 +14,47 @@ use crate::error::OpenError;
 
 /// Declares functions of shared libraries: the table of their addresses, how it is filled, and a function of the
 /// same name that calls each.
+///
+/// A function behind `optional` may be missing. It is `None` then, and its caller says what cannot be done.
 macro_rules! functions {
     ($($library:literal: {
         $(fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*
+        $(optional fn $maybe:ident($($maybe_type:ty),*) -> $maybe_result:ty;)*
     })*) => {
         /// The addresses of the functions.
         struct Functions {
             $($($name: unsafe extern "C" fn($($type),*) $(-> $result)?,)*)*
+            $($($maybe: Option<unsafe extern "C" fn($($maybe_type),*) -> $maybe_result>,)*)*
         }
 
         impl Functions {
             fn load() -> Result<Functions, OpenError> {
                 $(
-                    let failed = |source| OpenError::Library {
-                        library: $library,
-                        source,
-                    };
                     // SAFETY: what these libraries do when they are loaded is to look for drivers.
                     let loaded = unsafe { Library::open(Some($library), RTLD_NOW) };
-                    let library = loaded.map_err(failed)?;
+                    let library = loaded.map_err(|source| OpenError::Library {
+                        library: $library,
+                        source,
+                    })?;
                     $(
                         // SAFETY: the type is the one in the library's header. `dlsym` returns the
                         // default version of the symbol, which is the header's.
                         let found = unsafe { library.get(stringify!($name).as_bytes()) };
-                        let $name = *found.map_err(failed)?;
+                        let $name = *found.map_err(|source| OpenError::Symbol {
+                            library: $library,
+                            symbol: stringify!($name),
+                            source,
+                        })?;
+                    )*
+                    $(
+                        // SAFETY: as above.
+                        let found = unsafe { library.get(stringify!($maybe).as_bytes()) };
+                        let $maybe = found.ok().map(|found| *found);
                     )*
                     // The functions stay as long as the program.
                     std::mem::forget(library);
                 )*
-                Ok(Functions { $($($name,)*)* })
+                Ok(Functions { $($($name,)*)* $($($maybe,)*)* })
             }
         }
 
@@ -52,6 +64,13 @@ macro_rules! functions {
             pub(crate) unsafe fn $name($($argument: $type),*) $(-> $result)? {
                 // SAFETY: the caller's.
                 unsafe { (functions().$name)($($argument),*) }
+            }
+        )*)*
+
+        $($(
+            /// The function, if the library has it. Its contract is that of the library.
+            pub(crate) fn $maybe() -> Option<unsafe extern "C" fn($($maybe_type),*) -> $maybe_result> {
+                functions().$maybe
             }
         )*)*
     };
@@ -82,9 +101,19 @@ functions! {
         fn ibv_create_ah(pd: *mut ffi::ibv_pd, attr: *mut ffi::ibv_ah_attr) -> *mut ffi::ibv_ah;
         fn ibv_destroy_ah(ah: *mut ffi::ibv_ah) -> c_int;
         fn ibv_destroy_cq(cq: *mut ffi::ibv_cq) -> c_int;
+        fn ibv_create_comp_channel(context: *mut ffi::ibv_context) -> *mut ffi::ibv_comp_channel;
+        fn ibv_destroy_comp_channel(channel: *mut ffi::ibv_comp_channel) -> c_int;
+        fn ibv_get_cq_event(
+            channel: *mut ffi::ibv_comp_channel, cq: *mut *mut ffi::ibv_cq, context: *mut *mut c_void
+        ) -> c_int;
+        fn ibv_ack_cq_events(cq: *mut ffi::ibv_cq, count: c_uint);
         fn ibv_destroy_qp(qp: *mut ffi::ibv_qp) -> c_int;
         fn ibv_modify_qp(qp: *mut ffi::ibv_qp, attr: *mut ffi::ibv_qp_attr, mask: c_int) -> c_int;
         fn ibv_qp_to_qp_ex(qp: *mut ffi::ibv_qp) -> *mut ffi::ibv_qp_ex;
+        // IBVERBS_1.12, of rdma-core 34.
+        optional fn ibv_reg_dmabuf_mr(
+            *mut ffi::ibv_pd, u64, usize, u64, c_int, c_int
+        ) -> *mut ffi::ibv_mr;
     }
     "libefa.so.1": {
         fn efadv_query_device(
@@ -112,7 +141,7 @@ static FUNCTIONS: OnceLock<Functions> = OnceLock::new();
 /// Loads the libraries, unless they are loaded.
 ///
 /// # Errors
-/// [`OpenError::Library`] if one is not installed, or lacks a function.
+/// [`OpenError::Library`] if one is not installed, [`OpenError::Symbol`] if it lacks a function.
 pub(crate) fn load() -> Result<(), OpenError> {
     if FUNCTIONS.get().is_none() {
         let _ = FUNCTIONS.set(Functions::load()?);

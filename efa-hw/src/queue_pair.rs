@@ -2,10 +2,11 @@
 
 use crate::completion_queue::CompletionQueue;
 use crate::device::{HwDevice, PORT};
-use crate::domain::{HwDomain, ProtectionDomain, Rdma, WorkRequestId};
+use crate::domain::{HwDomain, Rdma, WorkRequestId};
 use crate::efadv::{self, QpInitAttr};
 use crate::error::OpenError;
 use crate::loaded;
+use crate::protection_domain::ProtectionDomain;
 use efa_core::address::{Qkey, Qpn, RawAddress};
 use efa_core::nic::{
     BufferId, CompletionQueueId, Destination, DeviceCaps, Doorbell, LocalKey, NicAttributes,
@@ -14,8 +15,6 @@ use efa_core::nic::{
 use ibverbs_sys as ffi;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
-
-const ENOMEM: i32 = 12;
 
 /// A queue pair of an EFA device with a domain of its own.
 pub type HwNic = OwnNic<HwDomain>;
@@ -35,6 +34,11 @@ pub struct NicConfig {
     pub rnr_retry: u8,
     /// As [`QueuePairConfig::unsolicited_write_recv`].
     pub unsolicited_write_recv: bool,
+    /// Bytes of a packet that a send work request holds itself, at most [`HwDevice::max_inline_size`]. `None` is what
+    /// entries of 64 bytes hold. With more the entries have 128 bytes, and the device has room for half as many.
+    pub inline_size: Option<usize>,
+    /// The completion queue has a channel, so that a program can sleep ([`HwDomain::arm`]).
+    pub completion_channel: bool,
 }
 
 impl Default for NicConfig {
@@ -46,6 +50,8 @@ impl Default for NicConfig {
             qkey: None,
             rnr_retry: 3,
             unsolicited_write_recv: true,
+            inline_size: None,
+            completion_channel: false,
         }
     }
 }
@@ -220,9 +226,18 @@ impl HwQueuePair {
         domain: &mut HwDomain,
         completion_queue: CompletionQueueId,
         config: &QueuePairConfig,
+        inline_size: Option<usize>,
     ) -> Result<HwQueuePair, OpenError> {
         let device = domain.device().clone();
         let limits = device.limits();
+        let inline_size = inline_size.unwrap_or(limits.inline_size);
+        if inline_size > device.max_inline_size() {
+            return Err(OpenError::Config {
+                what: "inline size",
+                value: inline_size,
+                limit: device.max_inline_size(),
+            });
+        }
         for (what, value, limit) in [
             (
                 "send queue depth",
@@ -242,6 +257,7 @@ impl HwQueuePair {
         let mut attributes = limits.clone();
         attributes.send_queue_depth = config.send_queue_depth;
         attributes.recv_queue_depth = config.recv_queue_depth;
+        attributes.inline_size = inline_size;
         if !config.unsolicited_write_recv {
             attributes.caps -= DeviceCaps::UNSOLICITED_WRITE_RECV;
         }
@@ -264,7 +280,7 @@ impl HwQueuePair {
                 max_recv_wr: config.recv_queue_depth as u32,
                 max_send_sge: device.max_send_sge(),
                 max_recv_sge: 1,
-                max_inline_data: limits.inline_size as u32,
+                max_inline_data: inline_size as u32,
             },
             qp_type: ffi::ibv_qp_type::IBV_QPT_DRIVER,
             sq_sig_all: 1,
@@ -358,8 +374,11 @@ impl HwQueuePair {
                 outstanding.sends += 1;
                 Ok(())
             }
-            ENOMEM => Err(NicError::QueueFull),
-            errno => Err(NicError::Device(errno.abs())),
+            libc::ENOMEM => Err(NicError::QueueFull),
+            errno => Err(NicError::Device {
+                call: "ibv_wr_complete",
+                errno: errno.abs(),
+            }),
         }
     }
 
@@ -612,8 +631,11 @@ impl QueuePair for HwQueuePair {
         }
         domain.buffers.take_back(buffer);
         match result {
-            ENOMEM => Err(NicError::QueueFull),
-            errno => Err(NicError::Device(errno.abs())),
+            libc::ENOMEM => Err(NicError::QueueFull),
+            errno => Err(NicError::Device {
+                call: "ibv_post_recv",
+                errno: errno.abs(),
+            }),
         }
     }
 

@@ -28,7 +28,12 @@ pub enum NicError {
         /// The length in bytes.
         length: usize,
     },
-    /// The device failed and cannot be used any more.
-    #[error("the device failed (errno {0})")]
-    Device(i32),
+    /// A call of the device's interface failed.
+    #[error("{call} failed: {}", std::io::Error::from_raw_os_error(*errno))]
+    Device {
+        /// The call, such as `ibv_dereg_mr`.
+        call: &'static str,
+        /// Its errno.
+        errno: i32,
+    },
 }

@@ -7,7 +7,7 @@ use crate::address::RawAddress;
 use super::completion::Completion;
 use super::error::NicError;
 use super::memory::BufferId;
-use super::objects::{Device, Domain, DomainConfig, QueuePair, QueuePairConfig};
+use super::objects::{Domain, QueuePair};
 use super::request::{Doorbell, RdmaRequest, SendRequest};
 
 /// A queue pair with its domain at hand. It dereferences to the domain.
@@ -78,22 +78,6 @@ pub struct OwnNic<D: Domain> {
 }
 
 impl<D: Domain> OwnNic<D> {
-    /// Makes a domain, a completion queue that has room for everything the queues hold, and a queue
-    /// pair.
-    ///
-    /// # Errors
-    /// As for each of them.
-    pub fn open(
-        device: &impl Device<Domain = D>,
-        packet_buffers: usize,
-        config: &QueuePairConfig,
-    ) -> Result<Self, D::OpenError> {
-        let mut domain = device.open_domain(&DomainConfig { packet_buffers })?;
-        let queue = domain.create_completion_queue(config.completions())?;
-        let queue_pair = domain.create_queue_pair(queue, config)?;
-        Ok(Self::new(domain, queue_pair))
-    }
-
     /// A domain and the only queue pair in it.
     pub fn new(domain: D, queue_pair: D::QueuePair) -> Self {
         OwnNic { queue_pair, domain }

@@ -119,6 +119,24 @@ pub trait Domain: Sized {
     /// Ends a registration. Unknown keys are [`NicError::Invalid`].
     fn deregister(&mut self, region: Region) -> Result<(), NicError>;
 
+    /// Registers user memory that has no registration of its own, for one operation. The device may answer with a
+    /// registration that it kept from an earlier operation, if it knows that the memory still has the same pages.
+    ///
+    /// # Errors
+    /// As for [`Domain::register`].
+    fn lease(&mut self, memory: UserSlice, access: Access) -> Result<Region, NicError> {
+        self.register(memory, access)
+    }
+
+    /// Gives back what [`Domain::lease`] returned, at the end of the operation. The device may keep the
+    /// registration for later ones.
+    ///
+    /// # Errors
+    /// As for [`Domain::deregister`].
+    fn end_lease(&mut self, region: Region) -> Result<(), NicError> {
+        self.deregister(region)
+    }
+
     /// Puts a GID into the address book, or takes another reference to it.
     fn create_address_handle(&mut self, gid: Gid) -> Result<Ahn, NicError>;
 

@@ -244,7 +244,13 @@ fn a_refused_write_of_a_peer_is_forgotten_until_it_starts_afresh() {
 #[test]
 fn a_refusal_that_cannot_be_sent_ends_its_transfer_once() {
     let (mut script, ask) = refused_writer();
-    script.network.fail_next_send(0, NicError::Device(5));
+    script.network.fail_next_send(
+        0,
+        NicError::Device {
+            call: "post",
+            errno: 5,
+        },
+    );
     ask(&mut script);
     script.expect_silence();
     assert_eq!(script.dut.usage().inbound, 0);

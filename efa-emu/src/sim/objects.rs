@@ -16,7 +16,10 @@ use crate::device::{
 };
 
 /// The device of a host that is down, or that crashed since the domain was opened.
-const HOST_IS_DOWN: NicError = NicError::Device(libc::ENODEV);
+const HOST_IS_DOWN: NicError = NicError::Device {
+    call: "a call on a host that is down",
+    errno: libc::ENODEV,
+};
 
 /// One life of a host: what was made in it is gone when the host has crashed, also after a restart.
 #[derive(Clone)]
@@ -352,7 +355,10 @@ impl From<Error> for NicError {
             Error::Exhausted(what) => NicError::Exhausted(what),
             Error::Unsupported(what) => NicError::Unsupported(what),
             Error::Staged(libc::ENOMEM) => NicError::Exhausted("memory region"),
-            Error::Busy(_) | Error::Removed | Error::Staged(_) => NicError::Device(error.errno()),
+            Error::Busy(_) | Error::Removed | Error::Staged(_) => NicError::Device {
+                call: "a call of the simulated device",
+                errno: error.errno(),
+            },
         }
     }
 }

@@ -16,6 +16,15 @@ const NESTED: &str = "EFA_HW_TEST_UNDER_EMULATOR";
 /// # Panics
 /// If there is no device under `efa-emu run` either, or if `efa-emu` was not built.
 pub(crate) fn with_device(name: &str, body: impl FnOnce(HwDevice)) {
+    with_device_and(name, |_| (), body);
+}
+
+/// As [`with_device`]. `prepare` changes how the emulator is started; what it returns is dropped when it has ended.
+pub(crate) fn with_device_and<T>(
+    name: &str,
+    prepare: impl FnOnce(&mut Command) -> T,
+    body: impl FnOnce(HwDevice),
+) {
     match HwDevice::open(&DeviceName::First) {
         Ok(device) => body(device),
         Err(error) if std::env::var_os(NESTED).is_some() => {
@@ -23,18 +32,16 @@ pub(crate) fn with_device(name: &str, body: impl FnOnce(HwDevice)) {
         }
         Err(_) => {
             let test = std::env::current_exe().expect("the test binary has a path");
-            let output = Command::new(workspace::emulator())
-                .args([
-                    "run",
-                    "--fabric",
-                    &format!("hw-{}-{name}", std::process::id()),
-                    "--",
-                ])
+            let fabric = format!("hw-{}-{}", std::process::id(), name.replace("::", "-"));
+            // The longest name of a fabric has 63 characters.
+            let fabric = &fabric[..fabric.len().min(63)];
+            let mut command = workspace::efa_emu(&["run", "--fabric", fabric, "--"]);
+            command
                 .arg(test)
                 .args(["--exact", name, "--nocapture", "--test-threads=1"])
-                .env(NESTED, "1")
-                .output()
-                .expect("efa-emu starts");
+                .env(NESTED, "1");
+            let _kept = prepare(&mut command);
+            let output = command.output().expect("efa-emu starts");
             let status = output.status;
             let printed = String::from_utf8_lossy(&output.stdout);
             let errors = String::from_utf8_lossy(&output.stderr);
@@ -43,6 +50,9 @@ pub(crate) fn with_device(name: &str, body: impl FnOnce(HwDevice)) {
                 status.success() && printed.contains("1 passed"),
                 "under the emulator: {status}\n{printed}\n{errors}"
             );
+            // Why a test ended early.
+            let skipped = printed.lines().filter(|line| line.contains("skipped"));
+            skipped.for_each(|line| println!("{line}"));
         }
     }
 }

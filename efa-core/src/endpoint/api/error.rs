@@ -380,7 +380,7 @@ impl EndpointError {
                 NicError::Invalid { .. } => Errno::EINVAL,
                 NicError::Unsupported(_) => Errno::EOPNOTSUPP,
                 NicError::MemoryFault { .. } => Errno::EFAULT,
-                NicError::Device(errno) => Errno(errno),
+                NicError::Device { errno, .. } => Errno(errno),
             },
         }
     }

@@ -16,6 +16,12 @@ use crate::wire::{Header, MsgId, Packet, RtaKind, SendId};
 
 const FAILURE: Failure = Failure::new(Errno::EIO, ProviderError::None);
 
+/// Why a device that is broken refuses.
+const BROKEN: NicError = NicError::Device {
+    call: "the fake device",
+    errno: 5,
+};
+
 /// The channel of an endpoint with these settings and one peer, whose queue pair has the number 7. The
 /// device has 8 packet buffers, of which 4 are posted receives.
 fn channel(config: EndpointConfig) -> (Channel<FakeNic>, PeerId) {
@@ -80,7 +86,7 @@ fn a_gap_that_cannot_be_filled_is_the_end_of_the_sequence() {
     }
     let first = MsgId(channel.config.first_msg_id);
     channel.request_lost(peer, first, FAILURE, Loss::NotDelivered);
-    channel.posting.nic_mut().refuse_packets = Some(NicError::Device(5));
+    channel.posting.nic_mut().refuse_packets = Some(BROKEN);
     channel.fill_gaps(peer).unwrap();
     assert!(matches!(
         events(&mut channel)[..],
@@ -99,7 +105,7 @@ fn a_packet_that_cannot_be_posted_gives_its_buffer_back() {
     let sent = channel.send_control(peer, &handshake);
     assert!(matches!(sent, Err(EndpointError::TryAgain)), "{sent:?}");
     assert!(events(&mut channel).is_empty());
-    channel.posting.nic_mut().refuse_packets = Some(NicError::Device(5));
+    channel.posting.nic_mut().refuse_packets = Some(BROKEN);
     channel.send_control(peer, &handshake).unwrap();
     assert!(matches!(
         events(&mut channel)[..],
@@ -225,7 +231,7 @@ fn a_registration_that_cannot_be_ended_is_an_event() {
     let registered = channel.register_source(&pieces(2), Access::REMOTE_READ);
     let Registered { own_regions, .. } = registered.unwrap().unwrap();
     assert_eq!(channel.posting.nic().registered, [1, 2]);
-    channel.posting.nic_mut().refuse_deregister = Some(NicError::Device(5));
+    channel.posting.nic_mut().refuse_deregister = Some(BROKEN);
     channel.deregister_own(own_regions);
     let events = events(&mut channel);
     let is_told = |event: &Event| matches!(event, Event::DeregistrationFailed(_));

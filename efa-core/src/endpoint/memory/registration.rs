@@ -28,7 +28,7 @@ pub(crate) fn register_pieces<N: Nic>(
     let mut own = Vec::new();
     let lacking = |piece: &IoVec| piece.region.is_none() && piece.memory.length > 0;
     for piece in iov.as_slice().iter().filter(|piece| lacking(piece)) {
-        match nic.register(piece.memory, access) {
+        match nic.lease(piece.memory, access) {
             Ok(region) => own.push(region),
             Err(error) => return Err((error, Some(own.into()))),
         }
@@ -45,7 +45,7 @@ pub(crate) fn register_pieces<N: Nic>(
 pub(crate) fn deregister<N: Nic>(nic: &mut N, regions: OwnRegions) -> Vec<NicError> {
     let regions = regions.iter().flatten();
     regions
-        .filter_map(|region| nic.deregister(*region).err())
+        .filter_map(|region| nic.end_lease(*region).err())
         .collect()
 }
 

@@ -1,6 +1,14 @@
 //! `HwNic` on a device: two queue pairs of one process talk to each other.
 
+mod cache;
+mod channel;
+#[path = "../common/mod.rs"]
 mod common;
+mod dmabuf;
+mod errors;
+mod inline;
+#[path = "../common/kernel.rs"]
+mod kernel;
 
 use common::with_device;
 use efa_core::address::{Ahn, Qkey, RawAddress};

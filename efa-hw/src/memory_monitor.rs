@@ -1,0 +1,455 @@
+//! Tells the cache of registrations which memory has other pages than it had.
+//!
+//! A registration pins the pages that are behind an address when it is made. A program that unmaps the memory and
+//! maps other memory in its place has other pages there, and the device goes on with the old ones. So whoever keeps
+//! a registration has to learn of each such change, from every thread, before the first operation on the new memory.
+//!
+//! # Why userfaultfd
+//!
+//! | way | why not, or why |
+//! |---|---|
+//! | interception of `munmap`, `mmap`, `madvise`, `brk`, `shmdt` | calls within the C library, system calls without it, and programs that were linked statically are not seen: stale pages without a sign |
+//! | validation of the mapping at each use | `/proc/self/maps` looks the same after `munmap` and `mmap` of the same size; the numbers of page frames are hidden from programs without rights |
+//! | userfaultfd | the kernel reports each change of watched memory, whichever call made it, and lets that call return only once the report was read |
+//!
+//! Memory is watched in the mode for write protection and nothing is ever protected, so no access to it faults.
+//!
+//! # What makes it exact
+//!
+//! * The kernel counts a change as pending before other threads can see its effect, and until its report was read. While
+//!   one is pending, the zero-length `UFFDIO_ZEROPAGE` fails with `EAGAIN`, otherwise with `EINVAL`. The cache asks
+//!   before each use; while a change is pending it serves nothing. So a thread that gets an address which another thread
+//!   is just unmapping finds no stale registration.
+//! * `madvise(MADV_DONTNEED)` is reported *before* the pages go, and nothing tells when they are gone. A registration that
+//!   was made in between would be stale soon. Such memory is not served from the cache until it is unmapped.
+//! * Only private anonymous memory is watched. Pages of files and of shared memory can be replaced by `ftruncate` or
+//!   `fallocate` on the file, from any process, and pages of System V memory by `shmdt`: userfaultfd reports none of these.
+//!
+//! Memory that is not watched is registered for each operation, and so is all memory where the kernel or its
+//! administrator does not permit userfaultfd. `MADV_GUARD_INSTALL` (Linux 6.13) replaces pages without a report:
+//! programs must not use it on memory that they send from.
+
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use efa_core::nic::UserSlice;
+
+/// Tells which memory has other pages than it had.
+pub(crate) trait MemoryMonitor {
+    /// Begins to watch memory. Returns whether each change of its pages from now on will be reported.
+    fn watch(&mut self, memory: UserSlice) -> bool;
+
+    /// Reports the changes since the last call. Returns false if others are in progress, of which the memory is not known
+    /// yet.
+    fn changes(&mut self, report: impl FnMut(Change)) -> bool;
+}
+
+/// A range of addresses whose pages change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Change {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) kind: ChangeKind,
+}
+
+/// When the pages change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ChangeKind {
+    /// They have changed.
+    Done,
+    /// They change at some time after the report.
+    Coming,
+}
+
+/// Watches memory of this process by userfaultfd.
+#[derive(Debug)]
+pub(crate) struct Userfault {
+    shared: Arc<Shared>,
+    /// Where the thread is told to end.
+    stop: io::PipeWriter,
+    thread: Option<JoinHandle<()>>,
+    /// What was taken from the thread.
+    taken: Vec<Change>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    userfault: OwnedFd,
+    /// Reports are read only by who holds this.
+    reported: Mutex<Reported>,
+}
+
+/// The reports that the cache has not seen.
+///
+/// The room does not grow. The allocator could unmap watched memory for it, and would wait for its own thread to read
+/// that report.
+#[derive(Debug)]
+struct Reported {
+    changes: Box<[Change; ROOM]>,
+    count: usize,
+}
+
+const ROOM: usize = 1024;
+
+impl Userfault {
+    /// Opens a userfaultfd, and starts the thread that reads it.
+    pub(crate) fn open() -> io::Result<Userfault> {
+        let userfault = abi::open().map_err(|error| {
+            let hint = match error.raw_os_error() {
+                Some(libc::EPERM) => "; `sysctl vm.unprivileged_userfaultfd=1`, or a container whose seccomp profile allows userfaultfd, permits it",
+                Some(libc::ENOSYS) => "; this kernel is built without it",
+                _ => "",
+            };
+            io::Error::new(error.kind(), format!("memory cannot be watched: userfaultfd failed: {error}{hint}"))
+        })?;
+        let nothing = Change {
+            start: 0,
+            end: 0,
+            kind: ChangeKind::Done,
+        };
+        let shared = Arc::new(Shared {
+            userfault,
+            reported: Mutex::new(Reported {
+                changes: Box::new([nothing; ROOM]),
+                count: 0,
+            }),
+        });
+        let (stopped, stop) = io::pipe()?;
+        let reader = Arc::clone(&shared);
+        // A handler of the program that changes memory on this thread would wait for this thread.
+        let unblocked = signals::block_all();
+        let thread = std::thread::Builder::new()
+            .name("efa-hw memory".to_owned())
+            .spawn(move || reader.read_until(&stopped));
+        signals::set(&unblocked);
+        Ok(Userfault {
+            shared,
+            stop,
+            thread: Some(thread?),
+            taken: Vec::with_capacity(ROOM),
+        })
+    }
+}
+
+impl Drop for Userfault {
+    fn drop(&mut self) {
+        // The thread has the other end, so this cannot fail.
+        let _ = self.stop.write_all(&[0]);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl MemoryMonitor for Userfault {
+    fn watch(&mut self, memory: UserSlice) -> bool {
+        let Some((start, end)) = whole_pages(memory) else {
+            return false;
+        };
+        // In this order a mapping that comes after the look is reported.
+        abi::register(&self.shared.userfault, start, end)
+            && is_private_anonymous(start, end).unwrap_or(false)
+    }
+
+    fn changes(&mut self, report: impl FnMut(Change)) -> bool {
+        self.taken.clear();
+        let mut reported = self.shared.lock();
+        // First this, then the reports: those of changes that are not pending any more are there.
+        let is_settled = !abi::is_change_pending(&self.shared.userfault);
+        // There is room for all, so this allocates nothing under the lock.
+        self.taken
+            .extend_from_slice(&reported.changes[..reported.count]);
+        reported.count = 0;
+        drop(reported);
+        self.taken.iter().copied().for_each(report);
+        is_settled
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Reported> {
+        self.reported.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads reports until `stopped` is readable. Allocates nothing.
+    fn read_until(&self, stopped: &io::PipeReader) {
+        let waiting = |fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        loop {
+            let mut both = [
+                waiting(self.userfault.as_raw_fd()),
+                waiting(stopped.as_raw_fd()),
+            ];
+            // SAFETY: two structures, which are valid for writes.
+            unsafe { libc::poll(both.as_mut_ptr(), 2, -1) };
+            if both[1].revents != 0 {
+                return;
+            }
+            let mut reported = self.lock();
+            while let Some(change) = abi::read(&self.userfault) {
+                reported.add(change);
+            }
+        }
+    }
+}
+
+impl Reported {
+    /// Adds a change. If there is no room, the last entry grows over it: more memory than has changed is then taken to
+    /// have changed.
+    fn add(&mut self, change: Change) {
+        if self.count < ROOM {
+            self.changes[self.count] = change;
+            self.count += 1;
+            return;
+        }
+        let last = &mut self.changes[ROOM - 1];
+        last.start = last.start.min(change.start);
+        last.end = last.end.max(change.end);
+        if change.kind == ChangeKind::Coming {
+            last.kind = ChangeKind::Coming;
+        }
+    }
+}
+
+/// The pages of a piece of memory: the address of the first one, and of the end of the last one.
+fn whole_pages(memory: UserSlice) -> Option<(u64, u64)> {
+    // SAFETY: asks for a number.
+    let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()?;
+    let end = memory.address.checked_add(memory.length as u64)?;
+    let end = end.checked_next_multiple_of(page)?;
+    let start = memory.address - memory.address % page;
+    (start < end).then_some((start, end))
+}
+
+/// Returns whether all of a range is private memory without a file.
+fn is_private_anonymous(start: u64, end: u64) -> io::Result<bool> {
+    let mut maps = BufReader::new(File::open("/proc/self/maps")?);
+    let mut line = String::new();
+    let mut covered = start;
+    while covered < end {
+        line.clear();
+        if maps.read_line(&mut line)? == 0 {
+            return Ok(false);
+        }
+        let Some(mapping) = Mapping::parse(&line) else {
+            return Ok(false);
+        };
+        if mapping.end <= covered {
+            continue;
+        }
+        if mapping.start > covered || !mapping.is_private_anonymous {
+            return Ok(false);
+        }
+        covered = mapping.end;
+    }
+    Ok(true)
+}
+
+/// A line of `/proc/self/maps`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Mapping {
+    start: u64,
+    end: u64,
+    is_private_anonymous: bool,
+}
+
+impl Mapping {
+    fn parse(line: &str) -> Option<Mapping> {
+        let mut words = line.split_ascii_whitespace();
+        let (start, end) = words.next()?.split_once('-')?;
+        let (permissions, _offset, _device) = (words.next()?, words.next()?, words.next()?);
+        let inode = words.next()?;
+        Some(Mapping {
+            start: u64::from_str_radix(start, 16).ok()?,
+            end: u64::from_str_radix(end, 16).ok()?,
+            is_private_anonymous: permissions.ends_with('p') && inode == "0",
+        })
+    }
+}
+
+/// The thread's mask of signals.
+mod signals {
+    use std::mem::MaybeUninit;
+
+    /// Blocks all signals for this thread, and returns what was blocked before.
+    pub(super) fn block_all() -> libc::sigset_t {
+        let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+        // SAFETY: the first call fills `all`; the second one reads it, and fills `before`: with a valid first argument
+        // it cannot fail.
+        unsafe {
+            libc::sigfillset(all.as_mut_ptr());
+            libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+            before.assume_init()
+        }
+    }
+
+    pub(super) fn set(mask: &libc::sigset_t) {
+        // SAFETY: a valid mask.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, std::ptr::null_mut()) };
+    }
+}
+
+/// The kernel's interface, `linux/userfaultfd.h`.
+mod abi {
+    use super::{Change, ChangeKind, OwnedFd, io};
+    use std::os::fd::{AsRawFd as _, FromRawFd as _};
+
+    const API: u64 = 0xAA;
+    const USER_MODE_ONLY: i32 = 1;
+    const EVENT_REMAP: u64 = 1 << 2;
+    const EVENT_REMOVE: u64 = 1 << 3;
+    const EVENT_UNMAP: u64 = 1 << 6;
+    const REGISTER_MODE_WP: u64 = 1 << 1;
+
+    /// `struct uffdio_api`.
+    #[repr(C)]
+    struct Api {
+        api: u64,
+        features: u64,
+        ioctls: u64,
+    }
+
+    /// `struct uffdio_register`.
+    #[repr(C)]
+    struct Register {
+        start: u64,
+        length: u64,
+        mode: u64,
+        ioctls: u64,
+    }
+
+    /// `struct uffdio_zeropage`.
+    #[repr(C)]
+    struct ZeroPage {
+        start: u64,
+        length: u64,
+        mode: u64,
+        zeroed: i64,
+    }
+
+    /// `struct uffd_msg`, with the arguments of the events that are asked for.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Message {
+        event: u8,
+        reserved: [u8; 7],
+        arguments: [u64; 3],
+    }
+
+    const REMAP: u8 = 0x14;
+    const REMOVE: u8 = 0x15;
+    const UNMAP: u8 = 0x16;
+
+    /// `_IOWR(0xAA, number, T)`.
+    const fn request<T>(number: u64) -> libc::Ioctl {
+        (3 << 30 | (size_of::<T>() as u64) << 16 | 0xAA << 8 | number) as libc::Ioctl
+    }
+
+    const UFFDIO_API: libc::Ioctl = request::<Api>(0x3F);
+    const UFFDIO_REGISTER: libc::Ioctl = request::<Register>(0x00);
+    const UFFDIO_ZEROPAGE: libc::Ioctl = request::<ZeroPage>(0x04);
+
+    /// Opens a userfaultfd that reports changes of mappings.
+    pub(super) fn open() -> io::Result<OwnedFd> {
+        let open = |flags: i32| {
+            let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | flags;
+            // SAFETY: takes no pointer.
+            let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
+            match i32::try_from(fd) {
+                // SAFETY: a new descriptor.
+                Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+                _ => Err(io::Error::last_os_error()),
+            }
+        };
+        // Programs without rights may have this kind. Linux before 5.11 does not know it.
+        let opened = open(USER_MODE_ONLY).or_else(|error| match error.raw_os_error() {
+            Some(libc::EINVAL) => open(0),
+            _ => Err(error),
+        })?;
+        let mut api = Api {
+            api: API,
+            features: EVENT_UNMAP | EVENT_REMOVE | EVENT_REMAP,
+            ioctls: 0,
+        };
+        // SAFETY: the structure is the request's, and valid for writes.
+        match unsafe { libc::ioctl(opened.as_raw_fd(), UFFDIO_API, &raw mut api) } {
+            0 => Ok(opened),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Watches a range. Returns whether the kernel can.
+    pub(super) fn register(userfault: &OwnedFd, start: u64, end: u64) -> bool {
+        let mut register = Register {
+            start,
+            length: end - start,
+            mode: REGISTER_MODE_WP,
+            ioctls: 0,
+        };
+        // SAFETY: the structure is the request's, and valid for writes. The mode changes no access to the memory.
+        let result =
+            unsafe { libc::ioctl(userfault.as_raw_fd(), UFFDIO_REGISTER, &raw mut register) };
+        result == 0
+    }
+
+    /// Returns whether a change is in progress whose report was not read, or whose caller does not know yet that it was.
+    pub(super) fn is_change_pending(userfault: &OwnedFd) -> bool {
+        let mut nothing = ZeroPage {
+            start: 0,
+            length: 0,
+            mode: 0,
+            zeroed: 0,
+        };
+        // SAFETY: the structure is the request's, and valid for writes. No length is valid for no page, so the call
+        // changes nothing.
+        let result =
+            unsafe { libc::ioctl(userfault.as_raw_fd(), UFFDIO_ZEROPAGE, &raw mut nothing) };
+        // Only this answer says that there is none.
+        result == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EINVAL)
+    }
+
+    /// Reads the next report. `None` if there is none.
+    pub(super) fn read(userfault: &OwnedFd) -> Option<Change> {
+        loop {
+            let mut message = Message::default();
+            let length = size_of::<Message>();
+            // SAFETY: the message is valid for writes of its size, and every bit pattern of it is valid.
+            let result =
+                unsafe { libc::read(userfault.as_raw_fd(), (&raw mut message).cast(), length) };
+            if result != length as isize {
+                return None;
+            }
+            let [first, second, third] = message.arguments;
+            let (start, end, kind) = match message.event {
+                UNMAP => (first, second, ChangeKind::Done),
+                REMOVE => (first, second, ChangeKind::Coming),
+                // From, to, length.
+                REMAP => (first, first.saturating_add(third), ChangeKind::Done),
+                _ => continue,
+            };
+            return Some(Change { start, end, kind });
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn requests_have_the_numbers_of_the_kernels_header() {
+            assert_eq!(UFFDIO_API, 0xC018_AA3F);
+            assert_eq!(UFFDIO_REGISTER, 0xC020_AA00);
+            assert_eq!(UFFDIO_ZEROPAGE, 0xC020_AA04);
+            assert_eq!(size_of::<Message>(), 32);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

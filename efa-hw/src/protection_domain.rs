@@ -1,0 +1,166 @@
+//! A protection domain and the registrations in it.
+
+use crate::device::HwDevice;
+use crate::error::{OpenError, last_nic_error};
+use crate::loaded;
+use crate::registration_cache::Registrar;
+use efa_core::nic::{Access, LocalKey, NicError, Region, RemoteKey, UserSlice};
+use ibverbs_sys as ffi;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::ptr::NonNull;
+
+/// Why a registration failed with `ENOMEM`.
+const NO_ROOM: &str = "memory region (ibv_reg_mr: ENOMEM; the device has no more, or the limit of locked memory, \
+                       `ulimit -l`, is too low)";
+
+/// Memory behind a dma-buf, to be registered.
+#[derive(Clone, Copy, Debug)]
+pub struct Dmabuf<'a> {
+    /// The dma-buf.
+    pub descriptor: BorrowedFd<'a>,
+    /// Where in it the memory begins, in bytes.
+    pub offset: u64,
+    /// Length in bytes.
+    pub length: usize,
+    /// The address by which work requests and peers name the first byte. It has the same place in its page as
+    /// `offset`.
+    pub address: u64,
+}
+
+/// A protection domain.
+#[derive(Debug)]
+pub(crate) struct ProtectionDomain {
+    pd: NonNull<ffi::ibv_pd>,
+    /// Keeps the device open.
+    _device: HwDevice,
+}
+
+// SAFETY: libibverbs allows calls from any thread.
+unsafe impl Send for ProtectionDomain {}
+// SAFETY: as above.
+unsafe impl Sync for ProtectionDomain {}
+
+impl ProtectionDomain {
+    pub(crate) fn as_ptr(&self) -> *mut ffi::ibv_pd {
+        self.pd.as_ptr()
+    }
+
+    pub(crate) fn alloc(device: &HwDevice) -> Result<ProtectionDomain, OpenError> {
+        // SAFETY: the device is open.
+        NonNull::new(unsafe { loaded::ibv_alloc_pd(device.context()) })
+            .map(|pd| ProtectionDomain {
+                pd,
+                _device: device.clone(),
+            })
+            .ok_or_else(|| device.last_error("ibv_alloc_pd"))
+    }
+
+    /// Registers memory that stays mapped while operations use it.
+    pub(crate) fn register(
+        &self,
+        memory: UserSlice,
+        access: Access,
+    ) -> Result<MemoryRegion, NicError> {
+        let start = memory.address as usize as *mut _;
+        // SAFETY: the protection domain is alive; `AddressSpace` knows the memory, or it is the
+        // domain's own. `Access` has the bits of `ibv_access_flags`.
+        let region = unsafe {
+            loaded::ibv_reg_mr(self.pd.as_ptr(), start, memory.length, access.bits() as i32)
+        };
+        NonNull::new(region)
+            .map(MemoryRegion)
+            .ok_or_else(|| last_nic_error("ibv_reg_mr", NO_ROOM))
+    }
+
+    /// Registers memory behind a dma-buf. The registration keeps the dma-buf, whose descriptor may be closed.
+    pub(crate) fn register_dmabuf(
+        &self,
+        memory: &Dmabuf<'_>,
+        access: Access,
+    ) -> Result<MemoryRegion, NicError> {
+        let Some(register) = loaded::ibv_reg_dmabuf_mr() else {
+            return Err(NicError::Unsupported(
+                "registration of a dma-buf: libibverbs.so.1 has no ibv_reg_dmabuf_mr, which came with rdma-core 34",
+            ));
+        };
+        // SAFETY: the protection domain is alive, and the descriptor is open during the call. The kernel checks the
+        // rest. The memory is reached through the dma-buf and not by an address of this process.
+        let region = unsafe {
+            register(
+                self.pd.as_ptr(),
+                memory.offset,
+                memory.length,
+                memory.address,
+                memory.descriptor.as_raw_fd(),
+                access.bits() as i32,
+            )
+        };
+        NonNull::new(region)
+            .map(MemoryRegion)
+            .ok_or_else(|| last_nic_error("ibv_reg_dmabuf_mr", NO_ROOM))
+    }
+}
+
+impl Drop for ProtectionDomain {
+    fn drop(&mut self) {
+        // SAFETY: every object in the domain was dropped before.
+        unsafe { loaded::ibv_dealloc_pd(self.pd.as_ptr()) };
+    }
+}
+
+impl Registrar for ProtectionDomain {
+    type Registration = MemoryRegion;
+
+    fn register(&self, memory: UserSlice, access: Access) -> Result<MemoryRegion, NicError> {
+        self.register(memory, access)
+    }
+
+    fn keys(registration: &MemoryRegion) -> Region {
+        registration.keys()
+    }
+
+    fn end(&self, registration: MemoryRegion) -> Result<(), (MemoryRegion, NicError)> {
+        registration.end()
+    }
+}
+
+/// A memory registration.
+#[derive(Debug)]
+pub(crate) struct MemoryRegion(NonNull<ffi::ibv_mr>);
+
+impl MemoryRegion {
+    #[inline]
+    pub(crate) fn keys(&self) -> Region {
+        // SAFETY: the registration is alive until `self` is dropped.
+        let region = unsafe { self.0.as_ref() };
+        Region {
+            local_key: LocalKey(region.lkey),
+            remote_key: RemoteKey(u64::from(region.rkey)),
+        }
+    }
+
+    /// Ends the registration, or returns it with the reason if the device refuses.
+    pub(crate) fn end(self) -> Result<(), (MemoryRegion, NicError)> {
+        // SAFETY: nobody else deregisters it, and after a success nothing refers to it any more.
+        match unsafe { loaded::ibv_dereg_mr(self.0.as_ptr()) } {
+            0 => {
+                std::mem::forget(self);
+                Ok(())
+            }
+            errno => Err((
+                self,
+                NicError::Device {
+                    call: "ibv_dereg_mr",
+                    errno,
+                },
+            )),
+        }
+    }
+}
+
+impl Drop for MemoryRegion {
+    fn drop(&mut self) {
+        // SAFETY: nobody else deregisters it.
+        unsafe { loaded::ibv_dereg_mr(self.0.as_ptr()) };
+    }
+}
