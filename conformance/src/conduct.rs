@@ -180,7 +180,10 @@ impl<'a> Conductor<'a> {
                 }
                 _ => {}
             }
-            let command = Command::open(&Opening::from(endpoint));
+            let command = Command::open(&Opening {
+                device: self.players[at].device().map(str::to_owned),
+                ..Opening::from(endpoint)
+            });
             let answer = self.ask(at, &command)?;
             let Event::Opened { address } = answer else {
                 return Err(self.unexpected(at, &answer));

@@ -34,6 +34,7 @@ fn pair(library: &Library) -> Option<Pair> {
         capabilities: ffi::FI_MSG | ffi::FI_TAGGED | ffi::FI_RMA | ffi::FI_SOURCE,
         register_local: false,
         max_message: None,
+        device: None,
     };
     let open = || match Endpoint::open(library, &settings) {
         Ok(endpoint) => Some(endpoint),
@@ -179,6 +180,7 @@ fn a_missing_device_is_explained() {
         capabilities: ffi::FI_MSG,
         register_local: false,
         max_message: None,
+        device: None,
     };
     let text = Endpoint::open(&library, &settings).unwrap_err().to_string();
     assert!(text.contains("efa-emu run"), "{text}");

@@ -51,6 +51,15 @@ unsafe impl Send for Opened {}
 unsafe impl Sync for Opened {}
 
 impl HwDevice {
+    /// Returns the names of the machine's RDMA devices, whether they are EFA devices or not.
+    ///
+    /// # Errors
+    /// [`OpenError`] if the libraries or their list of devices cannot be had.
+    pub fn names() -> Result<Vec<String>, OpenError> {
+        loaded::load()?;
+        Ok(DeviceList::get()?.devices().map(device_name).collect())
+    }
+
     /// Opens an EFA device and reads its limits.
     ///
     /// # Errors

@@ -157,6 +157,7 @@ impl StockEnds {
             capabilities: ffi::FI_TAGGED,
             register_local: true,
             max_message: None,
+            device: None,
         };
         let open =
             || libfabric::Endpoint::open(&library, &settings).map_err(|error| error.to_string());

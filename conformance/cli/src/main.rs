@@ -10,6 +10,7 @@ mod drive;
 mod interop;
 mod job;
 mod list;
+mod places;
 mod progress;
 mod record;
 mod report;
@@ -37,7 +38,7 @@ struct Arguments {
 enum Command {
     /// Replay traces: the implementation under test plays each endpoint in turn, the others send what was
     /// recorded.
-    Run(run::Run),
+    Run(Box<run::Run>),
     /// Make one page of the results of several runs: a matrix of cases by implementation.
     Report(report::Arguments),
     /// Record a trace: stock libfabric on both sides, each on an emulated host of its own.
@@ -57,6 +58,8 @@ enum Command {
     ///
     /// The exit status is 1 if something is wrong that keeps EFA from working.
     Doctor(doctor::Doctor),
+    /// Say which versions and devices this host has, for `run --at` of another one (docs/two-machines.md).
+    Place,
     /// Run traces for `run --jobs`.
     #[command(hide = true)]
     Job,
@@ -115,6 +118,7 @@ fn main() -> ExitCode {
         Command::List(arguments) => list::run(&arguments),
         Command::Drive(arguments) => drive::drive(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
+        Command::Place => places::describe(),
         Command::Job => job::job(),
         Command::Pages { directory } => match pages::write(Arguments::command(), &directory) {
             Ok(()) => Outcome::Passed,

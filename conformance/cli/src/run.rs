@@ -1,6 +1,7 @@
 //! `run`: replaying traces.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::num::{NonZeroU16, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -10,16 +11,19 @@ use clap::ValueEnum;
 
 use crate::check::severity;
 use crate::corpus;
+use crate::places::{self, Places};
 use crate::progress::Progress;
 use crate::{Outcome, complain, say};
 use efa_conformance::drive::Identity;
 use efa_conformance::drive::serve::Engine;
 use efa_conformance::libfabric::Library;
-use efa_conformance::player::{Patience, PlayerError, Program, split_words};
+use efa_conformance::player::{Patience, PlayerError, Program, quote, split_words};
 use efa_conformance::replay::outside::Outside;
 use efa_conformance::suite::each_event::Changes;
 use efa_conformance::suite::expected::Expected;
+use efa_conformance::suite::hosts::{Hosts, Task};
 use efa_conformance::suite::json::Report;
+use efa_conformance::suite::pairs::{self, Matrix};
 use efa_conformance::suite::runner::Settings;
 use efa_conformance::suite::{self, Case, Options, Results, Summary, jobs};
 use efa_core::rules::Severity;
@@ -35,8 +39,9 @@ enum BackendChoice {
     All,
 }
 
+/// An implementation, as an option names it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Dut {
+pub(crate) enum Dut {
     Core,
     Libfabric,
     Exec(Vec<String>),
@@ -59,6 +64,35 @@ impl FromStr for Dut {
                       of yours (docs/driver.md)"
                     .into(),
             ),
+        }
+    }
+}
+
+/// As `--dut` takes it.
+impl fmt::Display for Dut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Dut::Core => f.write_str("core"),
+            Dut::Libfabric => f.write_str("libfabric"),
+            Dut::Exec(words) => {
+                let words: Vec<String> = words.iter().map(|word| quote(word)).collect();
+                write!(f, "exec:{}", words.join(" "))
+            }
+        }
+    }
+}
+
+impl Dut {
+    /// The program that plays it; `libfabric` is the library of stock libfabric.
+    pub(crate) fn program(&self, libfabric: &Path) -> Program {
+        match self {
+            Dut::Core => Program::Core,
+            Dut::Libfabric => Program::Libfabric {
+                library: libfabric.to_owned(),
+            },
+            Dut::Exec(words) => Program::Exec {
+                words: words.clone(),
+            },
         }
     }
 }
@@ -126,25 +160,54 @@ pub(crate) struct Run {
     /// Write the results as a page of HTML; `report` makes one page of several runs.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    #[command(flatten)]
+    places: Places,
+}
+
+impl Run {
+    fn patience(&self) -> Patience {
+        Patience {
+            start: Duration::from_secs(self.start_time),
+            answer: Duration::from_secs(self.answer_time),
+        }
+    }
+
+    fn options(&self) -> Options {
+        Options {
+            seeds: self.seeds,
+            each_event: self.each_event.clone().unwrap_or_default(),
+            fail_on: if self.strict {
+                Severity::Warning
+            } else {
+                self.fail_on
+            },
+            ladders: self.html.is_some() || self.json.is_some(),
+            captures: Some(
+                self.captures
+                    .clone()
+                    .unwrap_or_else(|| std::env::temp_dir().join("efa-conformance-failed")),
+            ),
+        }
+    }
+
+    /// The traces that are named, or those of the corpus.
+    fn traces(&self) -> Result<Vec<PathBuf>, String> {
+        let named = corpus::or_named(&self.traces)?;
+        suite::find_traces(&named, self.filter.as_deref())
+    }
 }
 
 pub(crate) fn run(arguments: &Run) -> Outcome {
+    if arguments.places.are_named() {
+        return run_on_hosts(arguments).unwrap_or_else(|text| complain(text, Outcome::Unfit));
+    }
     let mut outside = match &arguments.dut {
         Dut::Core => None,
-        Dut::Libfabric => Some(Program::Libfabric {
-            library: arguments.libfabric.clone(),
-        }),
-        Dut::Exec(words) => Some(Program::Exec {
-            words: words.clone(),
-        }),
-    }
-    .map(|program| {
-        let patience = Patience {
-            start: Duration::from_secs(arguments.start_time),
-            answer: Duration::from_secs(arguments.answer_time),
-        };
-        Outside::new(program, patience)
-    });
+        dut => Some(Outside::new(
+            dut.program(&arguments.libfabric),
+            arguments.patience(),
+        )),
+    };
     if outside.is_some() && arguments.backend != BackendChoice::Hw {
         let problem = "only the engine runs in the emulator of this process; put other \
                        implementations under test with --backend hw";
@@ -157,9 +220,7 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
                        played there; leave them out, or add it with --backend all";
         return complain(problem, Outcome::Unfit);
     }
-    let paths = match corpus::or_named(&arguments.traces)
-        .and_then(|named| suite::find_traces(&named, arguments.filter.as_deref()))
-    {
+    let paths = match arguments.traces() {
         Ok(paths) => paths,
         Err(problem) => return complain(problem, Outcome::Unfit),
     };
@@ -176,22 +237,6 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
     };
     under_test.commit = arguments.commit.clone().or(under_test.commit);
     say(format_args!("under test: {}", under_test.details()));
-    let options = Options {
-        seeds: arguments.seeds,
-        each_event: arguments.each_event.clone().unwrap_or_default(),
-        fail_on: if arguments.strict {
-            Severity::Warning
-        } else {
-            arguments.fail_on
-        },
-        ladders: arguments.html.is_some() || arguments.json.is_some(),
-        captures: Some(
-            arguments
-                .captures
-                .clone()
-                .unwrap_or_else(|| std::env::temp_dir().join("efa-conformance-failed")),
-        ),
-    };
     let expected = match &arguments.expected {
         None => Expected::of(&under_test),
         Some(path) => match Expected::load(path) {
@@ -204,7 +249,7 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
         hw: wants(BackendChoice::Hw),
         outside,
         dut: under_test.name.clone(),
-        options,
+        options: arguments.options(),
     };
     let progress = Progress::new(paths.len());
     let mut cases: Vec<Case> = Vec::new();
@@ -229,11 +274,76 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
     if let Err(problem) = ran {
         return complain(problem, Outcome::Unfit);
     }
-    say_causes(&cases, arguments);
-    let summary = Summary::of(&cases);
-    say(summary);
+    let was_introduced = introduced.is_ok();
+    conclude(
+        arguments,
+        Results { under_test, cases },
+        &unfit,
+        was_introduced,
+    )
+}
+
+/// Plays the scenarios of the traces on the hosts that are named.
+fn run_on_hosts(arguments: &Run) -> Result<Outcome, String> {
+    let paths = arguments.traces()?;
+    let program = arguments.dut.program(&arguments.libfabric);
+    let patience = arguments.patience();
+    let reach = arguments.places.reach(patience.start);
+    let seats = arguments.places.seats(&reach)?;
+    let peer = arguments.places.peer();
+    let peer = peer.map(|peer| peer.program(&arguments.libfabric));
+    let mut under_test = places::introduce(&seats, &reach, &program, peer.as_ref(), patience)?;
+    under_test.commit = arguments.commit.clone().or(under_test.commit);
+    say(format_args!("under test: {}", under_test.details()));
+    let expected = match &arguments.expected {
+        // The lists that come with the program are about replays.
+        None => Expected::default(),
+        Some(path) => Expected::load(path)?,
+    };
+    let hosts = Hosts::new(
+        reach,
+        program,
+        peer,
+        under_test.name.clone(),
+        patience,
+        arguments.options(),
+    );
+    let tasks: Vec<Task> = seats
+        .iter()
+        .flat_map(|seats| {
+            paths.iter().map(|path| Task {
+                path: path.clone(),
+                seats: seats.clone(),
+            })
+        })
+        .collect();
+    let progress = Progress::new(tasks.len());
+    let mut cases: Vec<Case> = Vec::new();
+    let mut unfit = Vec::new();
+    hosts.run_all(&tasks, arguments.jobs.into(), |task, mut ended| {
+        for case in &mut ended.cases {
+            expected.judge(case);
+        }
+        progress.begin(&suite::name_of(&task.path));
+        progress.end(&ended.cases);
+        cases.extend(ended.cases);
+        unfit.extend(ended.unfit);
+    });
+    progress.finish();
     let results = Results { under_test, cases };
-    for problem in &unfit {
+    Ok(conclude(arguments, results, &unfit, true))
+}
+
+/// Prints what the cases come to, and writes the reports.
+fn conclude(arguments: &Run, results: Results, unfit: &[String], was_introduced: bool) -> Outcome {
+    say_causes(&results.cases, arguments);
+    let pairs = pairs::of(&results.cases);
+    if pairs.len() > 1 {
+        say(format_args!("\n{}\n", Matrix::of(&pairs)));
+    }
+    let summary = Summary::of(&results.cases);
+    say(summary);
+    for problem in unfit {
         eprintln!("efa-conformance: {problem}");
     }
     let report = Report::of(&results);
@@ -259,7 +369,7 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
         Outcome::Failed
     } else if !unfit.is_empty() {
         Outcome::Unfit
-    } else if introduced.is_err() && summary.unsupported == results.cases.len() {
+    } else if !was_introduced && summary.unsupported == results.cases.len() {
         let problem = "nothing was tested: the program never answered `hello`";
         complain(problem, Outcome::Unfit)
     } else {
@@ -285,24 +395,25 @@ fn say_causes(cases: &[Case], arguments: &Run) {
 fn command_for(case: &Case, arguments: &Run) -> String {
     let mut words: Vec<String> = Vec::new();
     let is_over_verbs = case.backend != "emu";
-    if is_over_verbs && HostConfig::from_env().is_ok() {
+    let is_here = case.places.is_empty();
+    if is_over_verbs && is_here && HostConfig::from_env().is_ok() {
         words.extend(["efa-emu", "run", "--"].map(String::from));
     }
     words.extend(["efa-conformance", "run"].map(String::from));
     words.push(case.path.display().to_string());
     let mut option = |name: &str, value: String| words.extend([name.to_owned(), value]);
-    option("--backend", case.backend.to_string());
+    if is_here {
+        option("--backend", case.backend.to_string());
+    }
+    for (name, value) in arguments.places.words(case) {
+        option(name, value);
+    }
     if is_over_verbs {
-        match &arguments.dut {
-            Dut::Core => {}
-            Dut::Libfabric => {
-                option("--dut", "libfabric".into());
-                option("--libfabric", arguments.libfabric.display().to_string());
-            }
-            Dut::Exec(program) => {
-                let program: Vec<String> = program.iter().map(|word| quoted(word)).collect();
-                option("--dut", format!("exec:{}", program.join(" ")));
-            }
+        if arguments.dut != Dut::Core {
+            option("--dut", arguments.dut.to_string());
+        }
+        if [Some(&arguments.dut), arguments.places.peer()].contains(&Some(&Dut::Libfabric)) {
+            option("--libfabric", arguments.libfabric.display().to_string());
         }
         for (name, seconds, default) in [
             (
@@ -336,17 +447,8 @@ fn command_for(case: &Case, arguments: &Run) -> String {
     } else if arguments.fail_on != Severity::Error {
         option("--fail-on", arguments.fail_on.to_string());
     }
-    let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
+    let words: Vec<String> = words.iter().map(|word| quote(word)).collect();
     words.join(" ")
-}
-
-/// A word as a shell takes it.
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
-    match !word.is_empty() && word.chars().all(is_plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
-    }
 }
 
 /// Why a program did not say who it is.

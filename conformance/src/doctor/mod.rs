@@ -204,6 +204,7 @@ fn messages() -> Opening {
         capabilities: vec![Capability::Msg, Capability::Tagged, Capability::Source],
         register_local: false,
         max_message: None,
+        device: None,
         settings: Settings::default(),
     }
 }

@@ -35,6 +35,8 @@ lines! {
             register_local: bool = "register-local",
             /// The application promises to send and receive no message above this many bytes.
             max_message: Option<usize> = "max-message",
+            /// The name of the device; otherwise the first EFA device.
+            device: Option<String> = "device",
             /// Messages up to this many bytes are sent by medium packets.
             max_medium_size: Option<usize> = "hint-max-medium-size",
             /// Messages from this many bytes on are read by the receiver.
@@ -362,6 +364,8 @@ pub struct Opening {
     pub register_local: bool,
     /// The largest message in bytes, if the application promises one.
     pub max_message: Option<usize>,
+    /// The name of the device; `None` is the first EFA device.
+    pub device: Option<String>,
     /// Settings for the choice of subprotocols, for implementations that have them.
     pub settings: Settings,
 }
@@ -380,6 +384,7 @@ impl From<&EndpointSpec> for Opening {
             capabilities: endpoint.capabilities.clone(),
             register_local: endpoint.register_local,
             max_message: endpoint.max_message,
+            device: None,
             settings: endpoint.settings.clone(),
         }
     }
@@ -515,6 +520,7 @@ impl Command {
             capabilities: opening.capabilities.clone(),
             register_local: opening.register_local,
             max_message: opening.max_message,
+            device: opening.device.clone(),
             max_medium_size,
             min_read_message_size,
             min_read_write_size,
@@ -527,13 +533,14 @@ impl Command {
     }
 
     /// Returns the parameters of a [`Command::Open`], or the command itself if it is another one.
-    pub fn opening(self) -> Result<Opening, Command> {
+    pub fn opening(self) -> Result<Opening, Box<Command>> {
         match self {
             Command::Open {
                 api,
                 capabilities,
                 register_local,
                 max_message,
+                device,
                 max_medium_size,
                 min_read_message_size,
                 min_read_write_size,
@@ -547,6 +554,7 @@ impl Command {
                 capabilities,
                 register_local,
                 max_message,
+                device,
                 settings: Settings {
                     max_medium_size,
                     min_read_message_size,
@@ -558,7 +566,7 @@ impl Command {
                     unsolicited_write_recv: unsolicited_write_recv.map(|switch| switch.0),
                 },
             }),
-            other => Err(other),
+            other => Err(Box::new(other)),
         }
     }
 
@@ -675,7 +683,7 @@ impl Command {
 
     /// Returns the operation that a command starts, its name, and the seed of the message that it must
     /// deliver, or the command itself if it starts no operation or an unknown one.
-    pub fn operation(self) -> Result<(Token, Request, Option<u64>), Command> {
+    pub fn operation(self) -> Result<(Token, Request, Option<u64>), Box<Command>> {
         Ok(match self {
             Command::Recv {
                 id,
@@ -777,7 +785,7 @@ impl Command {
                     (AtomicCall::Compare, _, Some(op), Some(seed)) => {
                         AtomicAction::Compare(op, Payload { length, seed })
                     }
-                    _ => return Err(self),
+                    _ => return Err(Box::new(self)),
                 };
                 let request = Request::Atomic {
                     to,
@@ -792,7 +800,7 @@ impl Command {
                 };
                 (id, request, seed)
             }
-            other => return Err(other),
+            other => return Err(Box::new(other)),
         })
     }
 }

@@ -31,7 +31,7 @@ pub trait Implementation {
     /// Its name, release and file.
     fn identity(&self) -> Identity;
 
-    /// Opens an endpoint on the first EFA device.
+    /// Opens an endpoint.
     fn open(&mut self, opening: &Opening) -> Result<Box<dyn Application>, RequestError>;
 }
 
@@ -68,6 +68,7 @@ impl Implementation for Stock {
                 .fold(0, |bits, capability| bits | capability.bits()),
             register_local: opening.register_local,
             max_message: opening.max_message,
+            device: opening.device.clone(),
         };
         let endpoint = libfabric::Endpoint::open(&self.library, &settings)?;
         Ok(Box::new(StockApplication::new(endpoint)))
@@ -101,7 +102,11 @@ impl Implementation for Engine {
 
     fn open(&mut self, opening: &Opening) -> Result<Box<dyn Application>, RequestError> {
         let refused = |error: efa_hw::OpenError| RequestError::Refused(error.to_string());
-        let device = HwDevice::open(&DeviceName::First).map_err(refused)?;
+        let name = match &opening.device {
+            Some(name) => DeviceName::Named(name.clone()),
+            None => DeviceName::First,
+        };
+        let device = HwDevice::open(&name).map_err(refused)?;
         let mut config = NicConfig::default();
         if let Some(wanted) = opening.settings.unsolicited_write_recv {
             config.unsolicited_write_recv = wanted;
@@ -293,7 +298,7 @@ impl Driver<'_> {
                 self.subject = Some(Local::new(opened));
                 return Ok(Event::Opened { address });
             }
-            Err(command) => command,
+            Err(command) => *command,
         };
         let Some(subject) = &mut self.subject else {
             return Err(RequestError::Refused("no endpoint is open".into()));

@@ -29,6 +29,8 @@ pub struct Settings {
     /// registered ([`Settings::register_local`]), and neither tagged messages, directed receives nor atomics
     /// are asked for. `None`: messages of any size.
     pub max_message: Option<usize>,
+    /// The name of the device; `None` is the first that the provider lists.
+    pub device: Option<String>,
 }
 
 impl Settings {
@@ -128,7 +130,7 @@ impl Endpoint {
     /// How often an endpoint is opened if its name is taken.
     const ATTEMPTS: u32 = 3;
 
-    /// Opens and enables an endpoint on the first EFA device.
+    /// Opens and enables an endpoint.
     pub fn open(library: &Library, settings: &Settings) -> Result<Self, Error> {
         let mut attempt = 1;
         loop {
@@ -205,10 +207,18 @@ impl Endpoint {
         // SAFETY: `hints` came from `fi_dupinfo` and is not used any more.
         unsafe { (functions.freeinfo)(hints) };
         let chosen = if result == 0 {
-            self.choose()
+            self.choose(settings.device.as_deref())
         } else {
             ptr::null_mut()
         };
+        if chosen.is_null()
+            && result == 0
+            && let Some(device) = &settings.device
+        {
+            return Err(Error::NoDevice {
+                device: device.clone(),
+            });
+        }
         if chosen.is_null() {
             return Err(Error::NoEndpoint {
                 version: self.library.version(),
@@ -252,23 +262,32 @@ impl Endpoint {
         }
     }
 
-    /// Returns the first entry that speaks the RDM protocol. Releases from 2.1 on also list the fabric
-    /// `efa-direct`, the device without the protocol.
-    fn choose(&self) -> *mut ffi::fi_info {
+    /// Returns the first entry that speaks the RDM protocol, of the named device if there is a name. Releases
+    /// from 2.1 on also list the fabric `efa-direct`, the device without the protocol.
+    fn choose(&self, device: Option<&str>) -> *mut ffi::fi_info {
         let mut info = self.info;
         while !info.is_null() {
             // SAFETY: `info` is an entry of the library's list; its attributes are set and the name
             // is null or a string.
-            let (type_, name, next) = unsafe {
+            let (type_, name, domain, next) = unsafe {
                 (
                     (*(*info).ep_attr).type_,
                     (*(*info).fabric_attr).name,
+                    (*(*info).domain_attr).name,
                     (*info).next,
                 )
             };
             // SAFETY: as above.
             let direct = !name.is_null() && unsafe { CStr::from_ptr(name) } == c"efa-direct";
-            if type_ == ffi::FI_EP_RDM && !direct {
+            let is_wanted = device.is_none_or(|device| {
+                // SAFETY: as above. The provider names its domains after the devices, as in `rdmap0s6-rdm`.
+                !domain.is_null()
+                    && unsafe { CStr::from_ptr(domain) }
+                        .to_bytes()
+                        .strip_prefix(device.as_bytes())
+                        .is_some_and(|rest| rest.is_empty() || rest == b"-rdm")
+            });
+            if type_ == ffi::FI_EP_RDM && !direct && is_wanted {
                 return info;
             }
             info = next;

@@ -111,6 +111,12 @@ pub enum Error {
         /// Its text for the error.
         text: String,
     },
+    /// The provider does not list the device.
+    #[error("libfabric lists no EFA device {device}; `fi_info -p efa` shows those that it has")]
+    NoDevice {
+        /// The device's name.
+        device: String,
+    },
     /// A caller's mistake.
     #[error("{0}")]
     Usage(String),

@@ -1,5 +1,6 @@
 //! The driver's side of a driven process.
 
+mod place;
 mod program;
 mod subject;
 mod tail;
@@ -17,11 +18,13 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-pub use program::{Program, split_words};
+pub use place::{Description, Place, PlaceError, Reach, RemoteShell, Versions};
+pub use program::{Program, quote, split_words};
 pub use subject::Driven;
 
 use crate::drive::line::shown;
 use crate::drive::{Command, Event, Identity, LONGEST_ANSWER, VERSION};
+use place::NO_CONNECTION;
 use tail::Tail;
 
 /// How long a program may take. No command takes long, but the machine may be busy.
@@ -73,6 +76,19 @@ pub enum PlayerError {
         how: String,
         /// Whether its exit status says that the environment is at fault.
         is_unfit: bool,
+        /// The end of its standard error.
+        tail: String,
+    },
+    /// The connection to its host ended, or a signal ended it there.
+    #[error(
+        "the connection to {host} for endpoint `{endpoint}` ended, or a signal ended the program there \
+         (status {NO_CONNECTION}){tail}; see that the host is up"
+    )]
+    Lost {
+        /// Which endpoint.
+        endpoint: String,
+        /// The host.
+        host: String,
         /// The end of its standard error.
         tail: String,
     },
@@ -214,6 +230,8 @@ pub struct Player {
     patience: Patience,
     identity: Option<Identity>,
     tail: Option<Tail>,
+    /// Where it runs, if that is not here.
+    place: Option<Place>,
 }
 
 /// A line that is not an event.
@@ -257,7 +275,25 @@ impl Player {
             })?;
             process.stderr(file);
         }
-        Self::spawn(host.name.clone(), process, Patience::DEFAULT)
+        Self::spawn(host.name.clone(), process, Patience::DEFAULT, None)
+    }
+
+    /// Starts a program at a place.
+    ///
+    /// # Errors
+    /// [`PlayerError::Start`]; what goes wrong there shows when the program is first asked.
+    pub fn launch_at(
+        endpoint: &str,
+        place: &Place,
+        reach: &Reach,
+        program: &Program,
+        environment: &BTreeMap<String, String>,
+        patience: Patience,
+    ) -> Result<Self, PlayerError> {
+        let mut process = reach.command(&place.host, program, environment);
+        process.stderr(Stdio::piped());
+        let endpoint = format!("{endpoint} at {place}");
+        Self::spawn(endpoint, process, patience, Some(place.clone()))
     }
 
     /// Starts a program on this host, with the device that this process has.
@@ -280,13 +316,14 @@ impl Player {
         let mut process = Process::new(file);
         process.args(arguments).envs(environment);
         process.stderr(Stdio::piped());
-        Self::spawn(endpoint.to_owned(), process, patience)
+        Self::spawn(endpoint.to_owned(), process, patience, None)
     }
 
     fn spawn(
         endpoint: String,
         mut process: Process,
         patience: Patience,
+        place: Option<Place>,
     ) -> Result<Self, PlayerError> {
         let program = PathBuf::from(process.get_program());
         let mut child = process
@@ -313,6 +350,7 @@ impl Player {
             patience,
             identity: None,
             tail,
+            place,
         };
         // The answer is read when it is needed, so that programs start side by side. A program that ends
         // at once is noticed then.
@@ -323,6 +361,11 @@ impl Player {
     /// The endpoint's name.
     pub fn endpoint(&self) -> &str {
         &self.endpoint
+    }
+
+    /// The name of the device that its endpoint is opened on; `None` is the first EFA device.
+    pub fn device(&self) -> Option<&str> {
+        self.place.as_ref()?.device.as_deref()
     }
 
     /// The identity that the program states.
@@ -479,6 +522,14 @@ impl Player {
             let text = format!("the program ended with status {UNSUPPORTED}{tail}");
             return PlayerError::Unsupported { endpoint, text };
         }
+        if let (Some(place), Some(NO_CONNECTION)) = (&self.place, status.code()) {
+            let host = place.host.clone();
+            return PlayerError::Lost {
+                endpoint,
+                host,
+                tail,
+            };
+        }
         let crash = status.signal().map(|_| ": it crashed").unwrap_or_default();
         PlayerError::Ended {
             endpoint,
@@ -577,7 +628,7 @@ mod tests {
     fn shell(script: &str) -> Player {
         let mut process = Process::new("sh");
         process.args(["-c", script]).stderr(Stdio::piped());
-        Player::spawn("a".into(), process, Patience::DEFAULT).unwrap()
+        Player::spawn("a".into(), process, Patience::DEFAULT, None).unwrap()
     }
 
     const HELLO: &str = "read line; echo 'hello version=1 name=x release=1.2.3';";

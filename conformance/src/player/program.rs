@@ -68,6 +68,15 @@ pub fn split_words(command: &str) -> Result<Vec<String>, String> {
     Ok(words)
 }
 
+/// A word as a shell takes it.
+pub fn quote(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

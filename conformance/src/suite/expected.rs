@@ -162,6 +162,7 @@ mod tests {
             backend: "hw".to_owned(),
             dut: "libfabric".to_owned(),
             role: role.to_owned(),
+            places: std::collections::BTreeMap::new(),
             outcome,
             ladder: crate::suite::ladder::Ladder::default(),
             duration: Duration::ZERO,

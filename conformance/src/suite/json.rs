@@ -1,5 +1,6 @@
 //! The results as JSON, for other programs and for pages that show several runs.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,6 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::ladder::Ladder;
+use super::pairs::{self, PairReport};
 use super::{Case, Outcome, Results, Summary};
 use crate::compare::Finding;
 use crate::drive::Identity;
@@ -18,6 +20,9 @@ pub struct Report {
     pub under_test: Identity,
     /// The number of cases by their result.
     pub summary: Summary,
+    /// The results by the pair of places, of cases that were played on other hosts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pairs: Vec<PairReport>,
     /// The result of each case.
     pub cases: Vec<CaseReport>,
 }
@@ -51,6 +56,9 @@ pub struct CaseReport {
     pub dut: String,
     /// The endpoint whose place the implementation under test took.
     pub role: String,
+    /// Where each endpoint was played, if that was not on the suite's host.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub places: BTreeMap<String, String>,
     /// How it ended.
     pub result: Ending,
     /// Why nothing was tested.
@@ -124,6 +132,7 @@ impl CaseReport {
             backend: case.backend.clone(),
             dut: case.dut.clone(),
             role: case.role.clone(),
+            places: case.places.clone(),
             result: Ending::Passed,
             reason: None,
             cause: None,
@@ -197,6 +206,7 @@ impl Report {
         Report {
             under_test: results.under_test.clone(),
             summary: Summary::of(&results.cases),
+            pairs: pairs::of(&results.cases),
             cases: results.cases.iter().map(CaseReport::of).collect(),
         }
     }

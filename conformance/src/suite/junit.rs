@@ -4,21 +4,30 @@ use std::path::Path;
 
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 
-use super::{Outcome, Results};
+use super::{Case, Outcome, Results};
 
-/// Writes a report: one test suite for each backend. A case that was not played is `skipped`, not a pass.
+/// The name of the test suite that a case belongs to.
+fn suite_of(case: &Case) -> String {
+    match case.places.is_empty() {
+        true => case.backend.clone(),
+        false => format!("{}: {}", case.backend, case.whereabouts()),
+    }
+}
+
+/// Writes a report: one test suite for each backend, and for each pair of places on other hosts. A case that was
+/// not played is `skipped`, not a pass.
 pub fn write(results: &Results, path: &Path) -> std::io::Result<()> {
     let cases = &results.cases;
     let mut report = Report::new("efa-conformance");
-    let mut backends: Vec<&str> = cases.iter().map(|case| case.backend.as_str()).collect();
-    backends.sort_unstable();
-    backends.dedup();
-    for backend in backends {
-        let mut suite = TestSuite::new(backend);
+    let mut suites: Vec<String> = cases.iter().map(suite_of).collect();
+    suites.sort_unstable();
+    suites.dedup();
+    for name in suites {
+        let mut suite = TestSuite::new(&name);
         for (key, value) in results.under_test.properties() {
             suite.add_property((format!("under-test.{key}"), value.to_owned()));
         }
-        for case in cases.iter().filter(|case| case.backend == backend) {
+        for case in cases.iter().filter(|case| suite_of(case) == name) {
             let status = match &case.outcome {
                 Outcome::Passed { .. } => TestCaseStatus::success(),
                 Outcome::CodecOnly { reason, .. } => {
@@ -63,7 +72,7 @@ pub fn write(results: &Results, path: &Path) -> std::io::Result<()> {
             };
             let name = format!("{} ({} as {})", case.trace, case.dut, case.role);
             let mut test = TestCase::new(name, status);
-            test.set_classname(format!("efa-conformance.{backend}"));
+            test.set_classname(format!("efa-conformance.{}", case.backend));
             test.set_time(case.duration);
             suite.add_test_case(test);
         }

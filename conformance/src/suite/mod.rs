@@ -2,14 +2,17 @@
 
 pub mod each_event;
 pub mod expected;
+pub mod hosts;
 pub mod html;
 pub mod jobs;
 pub mod json;
 pub mod junit;
 pub mod ladder;
 pub mod matrix;
+pub mod pairs;
 pub mod runner;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -97,8 +100,11 @@ pub struct Case {
     pub backend: String,
     /// What is under test, such as `core`.
     pub dut: String,
-    /// The endpoint whose place the implementation under test takes; `all` if the trace was not played.
+    /// The endpoint whose place the implementation under test takes; `all` if it takes all of them, or if the
+    /// trace was not played.
     pub role: String,
+    /// Where each endpoint was played, if that was not on this host.
+    pub places: BTreeMap<String, String>,
     /// How it ended.
     pub outcome: Outcome,
     /// The recorded messages beside the actual ones; empty unless [`Options::ladders`] asks for them.
@@ -117,14 +123,26 @@ impl Case {
     pub fn name(&self) -> String {
         format!("{} {} {}", self.trace, self.backend, self.role)
     }
+
+    /// Where it was played, as in `a at node0, b at node1`; empty on this host.
+    pub fn whereabouts(&self) -> String {
+        let places = self.places.iter();
+        let places: Vec<String> = places
+            .map(|(endpoint, place)| format!("{endpoint} at {place}"))
+            .collect();
+        places.join(", ")
+    }
 }
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = format!(
+        let mut name = format!(
             "{:<32} {:<4} {} as {}",
             self.trace, self.backend, self.dut, self.role
         );
+        if !self.places.is_empty() {
+            name += &format!(", {}", self.whereabouts());
+        }
         match &self.outcome {
             Outcome::Passed {
                 compared,
@@ -133,10 +151,13 @@ impl fmt::Display for Case {
                 events,
                 remarks,
             } => {
-                write!(
-                    f,
-                    "PASS  {name}: {compared} packets compared, {played} played"
-                )?;
+                match self.places.is_empty() {
+                    true => write!(
+                        f,
+                        "PASS  {name}: {compared} packets compared, {played} played"
+                    )?,
+                    false => write!(f, "PASS  {name}")?,
+                }
                 if *seeds > 0 {
                     write!(f, ", same outcome under {seeds} seeds")?;
                 }
@@ -333,6 +354,7 @@ where
         backend: name.to_owned(),
         dut: dut.to_owned(),
         role: role.to_owned(),
+        places: BTreeMap::new(),
         outcome,
         ladder,
         duration: start.elapsed(),

@@ -360,6 +360,24 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
         })],
     ),
     (
+        "docs/two-machines.md",
+        &[
+            (
+                "$ efa-conformance run traces --at a=node0 --at b=node1\n",
+                || {
+                    Row::checked_by(
+                        "conformance/cli/tests/hosts.rs",
+                        "each_endpoint_is_played_where_it_is_told",
+                    )
+                },
+            ),
+            (
+                "$ efa-emu cluster 2 -- efa-conformance run traces --at a=node0",
+                Row::runs,
+            ),
+        ],
+    ),
+    (
         "docs/wire-format.md",
         &[("Ethernet | IPv6", || Row::not_checked("a drawing"))],
     ),

@@ -144,6 +144,7 @@ impl Release {
                 ],
                 register_local: false,
                 max_message: None,
+                device: None,
                 settings: Settings::default(),
             },
             host: player::Host {

@@ -9,6 +9,7 @@ use std::path::Path;
 use efa_core::rules::RULES;
 
 use super::json::{CaseReport, Ending, FindingReport, Report};
+use super::pairs::{self, Matrix};
 
 const STYLE: &str = include_str!("style.css");
 
@@ -43,10 +44,13 @@ impl Case<'_> {
     /// The case's anchor for links.
     fn anchor(self) -> String {
         let Case { report, case } = self;
-        let name = format!(
+        let mut name = format!(
             "{report}-{}-{}-{}-{}",
             case.trace, case.dut, case.backend, case.role
         );
+        for place in case.places.values() {
+            name += &format!("-{place}");
+        }
         let safe = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
         name.chars().map(safe).collect()
     }
@@ -67,7 +71,7 @@ impl Case<'_> {
             escape(&case.trace),
             escape(&case.backend),
             escape(&case.dut),
-            escape(&case.role),
+            escape(&whereabouts(case)),
             // A link to an anchor inside opens the element.
             self.anchor(),
             details(case),
@@ -76,12 +80,54 @@ impl Case<'_> {
     }
 }
 
+/// The endpoint whose place was taken, and where the endpoints were if that was on other hosts.
+fn whereabouts(case: &CaseReport) -> String {
+    let places = case.places.iter();
+    places.fold(case.role.clone(), |text, (endpoint, place)| {
+        format!("{text}, {endpoint} at {place}")
+    })
+}
+
+/// The results by the pair of places, as a table; nothing if all cases were played on the suite's host.
+fn pairs(reports: &[Report]) -> String {
+    let mut page = String::new();
+    for report in reports.iter().filter(|report| !report.pairs.is_empty()) {
+        let matrix = Matrix::of(&report.pairs);
+        // Writing to a String cannot fail.
+        let _ = write!(
+            page,
+            "<h2>Pairs of hosts: {}</h2>\n<table><thead><tr><th scope=\"col\"></th>",
+            escape(&report.under_test.to_string())
+        );
+        for place in &matrix.places {
+            let _ = write!(page, "<th scope=\"col\">{}</th>", escape(place));
+        }
+        page.push_str("</tr></thead><tbody>\n");
+        for (row, cells) in matrix.rows() {
+            let _ = write!(page, "<tr><th scope=\"row\">{}</th>", escape(row));
+            for cell in cells {
+                let class = match cell {
+                    None => "other",
+                    Some(summary) if summary.failed > 0 => "failed",
+                    Some(summary) if summary.passed > 0 => "passed",
+                    Some(_) => "other",
+                };
+                let text = pairs::cell(cell);
+                let _ = write!(page, "<td class=\"{class}\">{text}</td>");
+            }
+            page.push_str("</tr>\n");
+        }
+        page.push_str("</tbody></table>\n");
+    }
+    page
+}
+
 /// The details of a case.
 fn details(case: &CaseReport) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.
     let _ = match case.result {
-        Ending::Passed => write!(
+        Ending::Passed if case.places.is_empty() => write!(
             text,
             "<p>{} packets compared, {} played{}.</p>",
             case.packets_compared,
@@ -194,7 +240,7 @@ fn matrix(reports: &[Report], cases: &[Case<'_>]) -> String {
             table.push_str("<td>");
             for case in cases.iter().filter(|case| column(case) == *wanted) {
                 let (class, sign, word) = look(case.case.result);
-                let role = escape(&case.case.role);
+                let role = escape(&whereabouts(case.case));
                 let _ = write!(
                     table,
                     "<a class=\"{class}\" href=\"#{}\" title=\"in the place of {role}: {word}\">\
@@ -227,6 +273,7 @@ pub fn render(reports: &[Report]) -> String {
             report.summary
         );
     }
+    page.push_str(&pairs(reports));
     let cases: Vec<Case<'_>> = reports
         .iter()
         .enumerate()

@@ -228,6 +228,7 @@ impl Rig {
             ],
             register_local: false,
             max_message: None,
+            device: None,
             settings: self.sides[at].settings.clone(),
         });
         match self.ask(at, &command) {

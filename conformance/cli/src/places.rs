@@ -1,0 +1,319 @@
+//! The hosts of `run`, and `place`, by which a host describes itself to one that runs the suite.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+use crate::run::Dut;
+use crate::{Outcome, say};
+use efa_conformance::drive::Identity;
+use efa_conformance::player::{
+    Description, Patience, Place, Player, PlayerError, Program, Reach, RemoteShell,
+};
+use efa_conformance::suite::Case;
+use efa_conformance::suite::hosts::Seats;
+
+/// An endpoint of a scenario and its place.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct At {
+    endpoint: String,
+    place: Place,
+}
+
+impl FromStr for At {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once('=') {
+            Some((endpoint, place)) if !endpoint.is_empty() => Ok(At {
+                endpoint: endpoint.to_owned(),
+                place: place.parse()?,
+            }),
+            _ => Err(format!(
+                "`{text}` names no endpoint and host: write for example a=node0"
+            )),
+        }
+    }
+}
+
+/// Which pairs of hosts play.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Pairs {
+    /// Every two hosts, in the order in which they are named.
+    All,
+    /// Every two hosts, in both orders.
+    Both,
+    /// Each host with the next one, and the last with the first.
+    Ring,
+}
+
+#[derive(clap::Args)]
+#[command(next_help_heading = "On several hosts (docs/two-machines.md)")]
+pub(crate) struct Places {
+    /// Play this endpoint of the scenarios on this host, or on this device of it: `--at a=node0 --at
+    /// b=node1%rdmap0s6`. All endpoints are live, and what the applications see is judged.
+    #[arg(long, value_name = "ENDPOINT=HOST[%DEVICE]",
+          conflicts_with_all = ["hosts", "hostfile", "pairs", "backend", "seeds", "each_event"])]
+    at: Vec<At>,
+    /// Play all scenarios on pairs of these hosts.
+    #[arg(long, value_name = "HOST[%DEVICE],...", value_delimiter = ',',
+          conflicts_with_all = ["backend", "seeds", "each_event"])]
+    hosts: Vec<Place>,
+    /// The same, with the hosts in a file: the first word of each line, `#` begins a comment.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["backend", "seeds", "each_event"])]
+    hostfile: Option<PathBuf>,
+    /// Which pairs of the hosts play; `all` unless another is named.
+    #[arg(long, value_enum)]
+    pairs: Option<Pairs>,
+    /// What starts commands on hosts: a command with the arguments of ssh.
+    #[arg(long, value_name = "COMMAND", default_value = RemoteShell::DEFAULT)]
+    rsh: RemoteShell,
+    /// `efa-conformance` on the hosts: a path, or a name for the shell there.
+    #[arg(long, value_name = "PROGRAM", default_value = "efa-conformance")]
+    remote_program: String,
+    /// The device of hosts that are named without one; `all` makes each device of each host of `--hosts` a
+    /// place. Otherwise it is the first EFA device.
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+    /// The device's port. EFA devices have one.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=1))]
+    port: Option<u8>,
+    /// What plays the endpoints that are not under test, as `--dut` says it; each endpoint in turn is then under
+    /// test. Otherwise all are.
+    #[arg(long, value_name = "WHAT")]
+    peer: Option<Dut>,
+}
+
+/// The word for every device.
+const ALL_DEVICES: &str = "all";
+
+impl Places {
+    /// Returns whether hosts are named.
+    pub(crate) fn are_named(&self) -> bool {
+        !self.at.is_empty() || !self.hosts.is_empty() || self.hostfile.is_some()
+    }
+
+    /// How they are reached; `limit` is the time in which they have to answer.
+    pub(crate) fn reach(&self, limit: Duration) -> Reach {
+        Reach {
+            shell: self.rsh.clone(),
+            program: self.remote_program.clone(),
+            limit,
+        }
+    }
+
+    /// What plays the endpoints that are not under test.
+    pub(crate) fn peer(&self) -> Option<&Dut> {
+        self.peer.as_ref()
+    }
+
+    /// Asks all hosts for their versions and devices. Returns who is to sit where.
+    pub(crate) fn seats(&self, reach: &Reach) -> Result<Vec<Seats>, String> {
+        if !self.at.is_empty() {
+            let mut places = BTreeMap::new();
+            for At { endpoint, place } in &self.at {
+                let place = self.with_device(place);
+                inspect(reach, &place)?;
+                if places.insert(endpoint.clone(), place).is_some() {
+                    return Err(format!("--at says twice where endpoint `{endpoint}` is"));
+                }
+            }
+            return Ok(vec![Seats::Named(places)]);
+        }
+        let mut places = Vec::new();
+        for named in self.all_hosts()? {
+            let place = self.with_device(&named);
+            let is_all = place.device.as_deref() == Some(ALL_DEVICES);
+            let asked = Place {
+                device: place.device.clone().filter(|_| !is_all),
+                ..place.clone()
+            };
+            let description = inspect(reach, &asked)?;
+            match is_all {
+                true => places.extend(description.devices.into_keys().map(|device| Place {
+                    host: place.host.clone(),
+                    device: Some(device),
+                })),
+                false => places.push(place),
+            }
+        }
+        let distinct: BTreeSet<&Place> = places.iter().collect();
+        if distinct.len() < places.len() {
+            return Err("a host is named twice; name two of its devices as HOST%DEVICE".into());
+        }
+        if places.len() < 2 {
+            return Err("pairs need two hosts at least; name them with --hosts HOST,HOST".into());
+        }
+        Ok(pairs_of(&places, self.pairs.unwrap_or(Pairs::All)))
+    }
+
+    fn with_device(&self, place: &Place) -> Place {
+        let device = place.device.clone().or_else(|| self.device.clone());
+        Place {
+            device,
+            ..place.clone()
+        }
+    }
+
+    fn all_hosts(&self) -> Result<Vec<Place>, String> {
+        let mut hosts = self.hosts.clone();
+        if let Some(path) = &self.hostfile {
+            let text = std::fs::read_to_string(path)
+                .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+            for (line, text) in text.lines().enumerate() {
+                let text = text.split('#').next().unwrap_or_default();
+                if let Some(word) = text.split_whitespace().next() {
+                    let place = word.parse().map_err(|problem| {
+                        format!("{}, line {}: {problem}", path.display(), line + 1)
+                    })?;
+                    hosts.push(place);
+                }
+            }
+        }
+        Ok(hosts)
+    }
+
+    /// The options that repeat a case.
+    pub(crate) fn words(&self, case: &Case) -> Vec<(&'static str, String)> {
+        let mut words: Vec<(&str, String)> = case
+            .places
+            .iter()
+            .map(|(endpoint, place)| ("--at", format!("{endpoint}={place}")))
+            .collect();
+        if words.is_empty() {
+            return words;
+        }
+        let rsh = self.rsh.to_string();
+        if rsh != RemoteShell::DEFAULT {
+            words.push(("--rsh", rsh));
+        }
+        if self.remote_program != "efa-conformance" {
+            words.push(("--remote-program", self.remote_program.clone()));
+        }
+        if let Some(peer) = &self.peer {
+            words.push(("--peer", peer.to_string()));
+        }
+        words
+    }
+}
+
+fn pairs_of(places: &[Place], pairs: Pairs) -> Vec<Seats> {
+    let numbers = 0..places.len();
+    let chosen: Vec<(usize, usize)> = match pairs {
+        Pairs::All => numbers
+            .flat_map(|first| (first + 1..places.len()).map(move |second| (first, second)))
+            .collect(),
+        Pairs::Both => numbers
+            .clone()
+            .flat_map(|first| numbers.clone().map(move |second| (first, second)))
+            .filter(|(first, second)| first != second)
+            .collect(),
+        Pairs::Ring => numbers
+            .map(|first| (first, (first + 1) % places.len()))
+            .collect(),
+    };
+    chosen
+        .into_iter()
+        .map(|(first, second)| Seats::InTurn([places[first].clone(), places[second].clone()]))
+        .collect()
+}
+
+fn inspect(reach: &Reach, place: &Place) -> Result<Description, String> {
+    reach.inspect(place).map_err(|error| error.to_string())
+}
+
+/// Starts the programs once at each place, and returns what the program under test says it is at the first.
+pub(crate) fn introduce(
+    seats: &[Seats],
+    reach: &Reach,
+    program: &Program,
+    peer: Option<&Program>,
+    patience: Patience,
+) -> Result<Identity, String> {
+    let mut found: Option<Identity> = None;
+    let mut places: Vec<&Place> = Vec::new();
+    for place in seats.iter().flat_map(Seats::places) {
+        if !places.contains(&place) {
+            places.push(place);
+        }
+    }
+    for place in places {
+        let identity = identity(place, reach, program, patience)?;
+        match &found {
+            None => found = Some(identity),
+            Some(first) if first.release != identity.release => {
+                say(format_args!("at {place}: {}", identity.details()));
+            }
+            Some(_) => {}
+        }
+        if let Some(peer) = peer {
+            let identity = identity_of_peer(place, reach, peer, patience)?;
+            say(format_args!("peer at {place}: {}", identity.details()));
+        }
+    }
+    found.ok_or_else(|| "no host is named".into())
+}
+
+fn identity_of_peer(
+    place: &Place,
+    reach: &Reach,
+    peer: &Program,
+    patience: Patience,
+) -> Result<Identity, String> {
+    identity(place, reach, peer, patience).map_err(|problem| format!("--peer: {problem}"))
+}
+
+fn identity(
+    place: &Place,
+    reach: &Reach,
+    program: &Program,
+    patience: Patience,
+) -> Result<Identity, String> {
+    let start = |place| {
+        let nothing = BTreeMap::new();
+        Player::launch_at("under-test", place, reach, program, &nothing, patience)?.identity()
+    };
+    start(place).map_err(|error: PlayerError| match program {
+        Program::Exec { words } => format!(
+            "{error}; `{}` has to answer `hello version=1` on its standard output there (docs/driver.md)",
+            words.join(" ")
+        ),
+        Program::Core | Program::Libfabric { .. } => error.to_string(),
+    })
+}
+
+/// `place`: prints the line that describes this host.
+pub(crate) fn describe() -> Outcome {
+    say(Description::of_this_host().line());
+    Outcome::Passed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pairs(pairs: Pairs) -> Vec<String> {
+        let places = ["x", "y", "z"].map(|name| name.parse().unwrap());
+        let seats = pairs_of(&places, pairs);
+        seats
+            .iter()
+            .map(|seats| {
+                let places: Vec<String> = seats.places().map(ToString::to_string).collect();
+                places.join("-")
+            })
+            .collect()
+    }
+
+    #[test]
+    fn pairs_are_made_of_hosts() {
+        assert_eq!(pairs(Pairs::All), ["x-y", "x-z", "y-z"]);
+        assert_eq!(
+            pairs(Pairs::Both),
+            ["x-y", "x-z", "y-x", "y-z", "z-x", "z-y"]
+        );
+        assert_eq!(pairs(Pairs::Ring), ["x-y", "y-z", "z-x"]);
+    }
+}

@@ -1,0 +1,289 @@
+//! `run` with endpoints on several hosts: those of an emulated cluster, reached by `efa-emu rsh`.
+//!
+//! Needs `efa-emu` beside the program (`cargo build --workspace`).
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use efa_testing::workspace::{conformance, efa_conformance, efa_emu, outcome, traces};
+
+/// The directory of the built programs, and then those of this process.
+fn search_path() -> String {
+    let own = conformance();
+    let own = own.parent().unwrap().display().to_string();
+    let others = std::env::var("PATH").unwrap_or_default();
+    format!("{own}:{others}")
+}
+
+/// A command that runs traces beside a cluster of `hosts` hosts.
+fn beside(hosts: &str, names: &[&str], options: &[&str]) -> Command {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let fabric = format!("hosts-{}-{number}", std::process::id());
+    let mut command = efa_emu(&["cluster", hosts, "--quiet", "--fabric", &fabric, "--"]);
+    command
+        .env("PATH", search_path())
+        .arg(conformance())
+        .arg("run");
+    command.args(
+        names
+            .iter()
+            .map(|name| traces().join(format!("{name}.pcapng"))),
+    );
+    command.args(options);
+    command
+}
+
+/// Runs `eager-tagged` on two hosts; returns the exit status and the output.
+fn run(options: &[&str]) -> (Option<i32>, String) {
+    let places = ["--at", "a=node0", "--at", "b=node1", "--rsh", "efa-emu rsh"];
+    let options = [&places[..], options].concat();
+    outcome(&beside("2", &["eager-tagged"], &options).output().unwrap())
+}
+
+#[track_caller]
+fn expect(ended: (Option<i32>, String), status: i32, texts: &[&str]) {
+    let (ended, printed) = ended;
+    assert_eq!(ended, Some(status), "{printed}");
+    for text in texts {
+        assert!(printed.contains(text), "`{text}` in:\n{printed}");
+    }
+}
+
+/// A directory with an executable script.
+fn script(text: &str) -> (tempfile::TempDir, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let path: PathBuf = directory.path().join("program");
+    fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let name = path.display().to_string();
+    (directory, name)
+}
+
+const NAMES: [&str; 3] = ["eager-tagged", "long-cts", "truncation"];
+const PLACES: [&str; 6] = ["--at", "a=node0", "--at", "b=node1", "--rsh", "efa-emu rsh"];
+
+#[test]
+fn each_endpoint_is_played_where_it_is_told() {
+    let output = beside("2", &NAMES, &PLACES).output().unwrap();
+    let texts = [
+        "PASS  eager-tagged                     hosts efa-core as all, a at node0, b at node1\n",
+        "3 passed, 0 codec only, 0 skipped, 0 unsupported, 0 known, 0 failed",
+    ];
+    expect(outcome(&output), 0, &texts);
+}
+
+#[test]
+fn stock_libfabric_and_the_engine_meet_on_two_hosts() {
+    let found = efa_emu(&["run", "--", "fi_info", "-p", "efa"]).output();
+    if !found.is_ok_and(|found| found.status.success()) {
+        println!("SKIPPED: fi_info finds no EFA device under efa-emu");
+        return;
+    }
+    let both = [&PLACES[..], &["--dut", "libfabric"]].concat();
+    let output = beside("2", &NAMES, &both).output().unwrap();
+    expect(
+        outcome(&output),
+        0,
+        &["under test: libfabric 1.", "3 passed"],
+    );
+    let meet = [
+        &PLACES[..],
+        &["--peer", "libfabric", "--device", "rdmap0s0"],
+    ]
+    .concat();
+    let output = beside("2", &NAMES, &meet).output().unwrap();
+    let texts = [
+        "peer at node1%rdmap0s0: libfabric 1.",
+        "efa-core as b, a at node0%rdmap0s0, b at node1%rdmap0s0",
+        "6 passed",
+    ];
+    expect(outcome(&output), 0, &texts);
+}
+
+#[test]
+fn a_program_of_somebody_else_is_driven_there() {
+    let (_directory, program) = script(r#"exec efa-conformance drive core "$@""#);
+    let dut = format!("exec:{program}");
+    expect(run(&["--dut", &dut]), 0, &["efa-core as all", "1 passed"]);
+}
+
+#[test]
+fn every_pair_of_hosts_is_a_cell_of_the_matrix() {
+    let directory = tempfile::tempdir().unwrap();
+    let report = |name: &str| directory.path().join(name).display().to_string();
+    let (json, junit, html) = (report("r.json"), report("r.xml"), report("r.html"));
+    let hostfile = report("hosts");
+    fs::write(
+        &hostfile,
+        "# the cluster\nnode1 slots=4\n\nnode2 # the last\n",
+    )
+    .unwrap();
+    let options = [
+        "--hosts",
+        "node0",
+        "--hostfile",
+        &hostfile,
+        "--rsh",
+        "efa-emu rsh",
+        "--jobs",
+        "3",
+        "--json",
+        &json,
+        "--junit",
+        &junit,
+        "--html",
+        &html,
+    ];
+    let output = beside("3", &["eager-tagged"], &options).output().unwrap();
+    let matrix = "\
+            node0       node1       node2
+node0       -           1 passed    1 passed
+node1       -           -           1 passed
+node2       -           -           -
+";
+    expect(outcome(&output), 0, &[matrix, "3 passed"]);
+    let read = |path: &str| fs::read_to_string(path).unwrap();
+    let value: serde_json::Value = serde_json::from_str(&read(&json)).unwrap();
+    assert_eq!(
+        value["pairs"][1]["places"],
+        serde_json::json!(["node0", "node2"])
+    );
+    assert_eq!(value["pairs"][1]["summary"]["passed"], 1);
+    let places = serde_json::json!({"a": "node1", "b": "node2"});
+    assert_eq!(value["cases"][2]["places"], places);
+    assert!(read(&junit).contains("name=\"hosts: a at node0, b at node2\""));
+    let page = read(&html);
+    assert!(page.contains("<h2>Pairs of hosts: efa-core"), "{page}");
+    assert!(
+        page.contains("<td class=\"passed\">1 passed</td>"),
+        "{page}"
+    );
+    // The report is read back for pages of several runs.
+    let page = report("again.html");
+    let (status, text) = outcome(
+        &efa_conformance(&["report", &json, "--html", &page])
+            .output()
+            .unwrap(),
+    );
+    assert_eq!(status, Some(0), "{text}");
+    assert!(read(&page).contains("Pairs of hosts"));
+}
+
+#[test]
+fn each_device_of_a_host_is_a_place() {
+    let options = [
+        "--hosts",
+        "node0,node1",
+        "--device",
+        "all",
+        "--pairs",
+        "ring",
+        "--rsh",
+        "efa-emu rsh",
+    ];
+    let mut command = beside("2", &["eager-tagged"], &options);
+    // The option stands before the command of the cluster.
+    let words: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+    let mut cluster = efa_emu(&["cluster", "2", "--devices", "2"]);
+    cluster.env("PATH", search_path()).args(&words[2..]);
+    command = cluster;
+    let (status, printed) = outcome(&command.output().unwrap());
+    assert_eq!(status, Some(0), "{printed}");
+    assert!(printed.contains("4 passed"), "{printed}");
+    let names: Vec<&str> = printed
+        .lines()
+        .filter_map(|line| line.split_once("b at node1%"))
+        .map(|(_, device)| device)
+        .collect();
+    assert_eq!(names.len(), 2, "{printed}");
+    assert_ne!(names[0], names[1], "{printed}");
+}
+
+#[test]
+fn what_no_program_can_play_is_unsupported() {
+    let names = ["releases/not-ready-eager-2.5"];
+    let output = beside("2", &names, &PLACES).output().unwrap();
+    expect(outcome(&output), 0, &["staged faults", "1 unsupported"]);
+    let output = beside(
+        "2",
+        &["eager-tagged"],
+        &["--at", "a=node0", "--rsh", "efa-emu rsh"],
+    );
+    let texts = [
+        "endpoint `b` has no place; say --at b=HOST",
+        "1 unsupported",
+    ];
+    expect(outcome(&{ output }.output().unwrap()), 0, &texts);
+}
+
+#[test]
+fn a_host_that_is_not_there_is_an_error_of_usage() {
+    let options = ["--at", "a=node0", "--at", "b=node7", "--rsh", "efa-emu rsh"];
+    let output = beside("2", &["eager-tagged"], &options).output().unwrap();
+    expect(
+        outcome(&output),
+        2,
+        &["cannot reach node7", "the hosts are node0 to node1"],
+    );
+    let (status, text) = run(&["--device", "rdmap9"]);
+    expect(
+        (status, text),
+        2,
+        &["node0 has no EFA device rdmap9; it has rdmap0s0"],
+    );
+    for wrong in [["--at", "a"], ["--port", "2"], ["--seeds", "1"]] {
+        let (status, text) = run(&wrong);
+        assert_eq!(status, Some(2), "{text}");
+    }
+}
+
+#[test]
+fn a_host_without_program_device_or_silence_is_refused() {
+    let texts = ["node0 has no program `no-such-program`", "--remote-program"];
+    expect(run(&["--remote-program", "no-such-program"]), 2, &texts);
+    let (_directory, banner) = script("echo Welcome; exec efa-conformance \"$@\"");
+    let texts = ["node0 printed `Welcome`", "~/.bashrc"];
+    expect(run(&["--remote-program", &banner]), 2, &texts);
+    let (_directory, other) =
+        script("efa-conformance \"$@\" | sed 's/\"suite\":\"[^\"]*\"/\"suite\":\"9.9.9\"/'");
+    let texts = [
+        "node0 has efa-conformance 9.9.9",
+        "here is efa-conformance 0.1.0",
+    ];
+    expect(run(&["--remote-program", &other]), 2, &texts);
+    // The command of a cluster runs beside the hosts, where no device is.
+    let (_directory, here) = script("shift; exec sh -c \"$1\"");
+    let here = ["--at", "a=x", "--at", "b=y", "--rsh", &here];
+    let output = beside("1", &["eager-tagged"], &here).output().unwrap();
+    expect(outcome(&output), 2, &["x has no EFA device"]);
+}
+
+/// The first three commands are heard, then the host is gone.
+#[test]
+fn a_peer_that_dies_in_the_middle_fails_its_case_only() {
+    let (_directory, dies) = script(
+        "case \"$0 $*\" in *place) exec efa-conformance place;; esac\n\
+         sed -u 3q | efa-conformance \"$@\"; kill -KILL $$",
+    );
+    let names = ["eager-tagged", "long-cts", "truncation", "inject"];
+    let options = [&PLACES[..], &["--remote-program", &dies]].concat();
+    let output = beside("2", &names, &options).output().unwrap();
+    let texts = [
+        "the connection to node",
+        "status 255",
+        "was not tried again: the last 3 cases ended because it was lost or silent",
+        "4 failed",
+        "--at a=node0 --at b=node1 --rsh 'efa-emu rsh' --remote-program",
+    ];
+    expect(outcome(&output), 1, &texts);
+}
+
+#[test]
+fn a_program_that_is_not_there_is_an_error_of_usage() {
+    let options = ["--dut", "libfabric", "--libfabric", "/no/such/libfabric.so"];
+    expect(run(&options), 2, &["node0", "/no/such/libfabric.so"]);
+}

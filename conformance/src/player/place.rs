@@ -1,0 +1,695 @@
+//! Hosts that a remote shell reaches, and what they say of themselves.
+//!
+//! `efa-conformance place` on a host prints a line with its versions and its devices. It is asked before
+//! anything is played there, so that what is missing is told once, with the host and the remedy.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::Read;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::str::FromStr;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use efa_core::wire::PROTOCOL_VERSION;
+use efa_emu::frame::header;
+use efa_emu::transport::HostConfig;
+use efa_emu::version;
+use efa_hw::{DeviceName, HwDevice};
+use serde::{Deserialize, Serialize};
+
+use super::program::{Program, quote, split_words};
+use crate::drive;
+use crate::drive::line::shown;
+
+/// The exit status of ssh if there is no connection, or if a signal ended the command.
+pub(super) const NO_CONNECTION: i32 = 255;
+/// The exit statuses of shells that find no program, or none that can be started.
+const NO_PROGRAM: [i32; 2] = [127, 126];
+/// The beginning of the line that describes a host.
+const LINE: &str = "efa-conformance-place ";
+/// Of what a host prints, no more than this is kept, in bytes.
+const MOST_OUTPUT: u64 = 1 << 20;
+
+/// A host, and the device of it that is used.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Place {
+    /// As the remote shell takes it: a name or an address, perhaps with a user.
+    pub host: String,
+    /// The device's name; `None` is the first EFA device.
+    pub device: Option<String>,
+}
+
+/// `HOST` or `HOST%DEVICE`, as scopes are written behind addresses.
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.host)?;
+        match &self.device {
+            Some(device) => write!(f, "%{device}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl FromStr for Place {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (host, device) = match text.split_once('%') {
+            Some((host, device)) => (host, Some(device)),
+            None => (text, None),
+        };
+        let is_word = |word: &str| !word.is_empty() && !word.contains(char::is_whitespace);
+        // A host that begins with a dash would be an option of the remote shell.
+        if !is_word(host) || host.starts_with('-') || !device.is_none_or(is_word) {
+            return Err(format!(
+                "`{text}` is no place: write HOST, or HOST%DEVICE such as node1%rdmap0s6"
+            ));
+        }
+        Ok(Place {
+            host: host.to_owned(),
+            device: device.map(str::to_owned),
+        })
+    }
+}
+
+/// A command with the arguments of ssh: a host, and a command for the shell there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RemoteShell {
+    words: Vec<String>,
+}
+
+impl RemoteShell {
+    /// What is used if nothing else is said. It never asks for a password: nobody would answer.
+    pub const DEFAULT: &'static str = "ssh -o BatchMode=yes";
+
+    /// A command that runs `words` on `host`.
+    pub fn command(&self, host: &str, words: &[String]) -> Command {
+        let mut command = Command::new(&self.words[0]);
+        let quoted: Vec<String> = words.iter().map(|word| quote(word)).collect();
+        command
+            .args(&self.words[1..])
+            .arg(host)
+            .arg(quoted.join(" "));
+        command
+    }
+}
+
+impl FromStr for RemoteShell {
+    type Err = String;
+
+    /// Divides the text into words as a shell does.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match split_words(text) {
+            Ok(words) => Ok(RemoteShell { words }),
+            Err(problem) => Err(format!(
+                "the command is not usable: {problem}; write for example `ssh -p 2222`"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for RemoteShell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words: Vec<String> = self.words.iter().map(|word| quote(word)).collect();
+        f.write_str(&words.join(" "))
+    }
+}
+
+/// The versions that two hosts must agree about.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Versions {
+    /// The suite's release, with the commit of a package.
+    pub suite: String,
+    /// The EFA RDM protocol.
+    #[serde(default)]
+    pub protocol: u32,
+    /// The transport header of captures.
+    #[serde(default)]
+    pub transport_header: u32,
+    /// The driver protocol.
+    #[serde(default)]
+    pub driver: u32,
+}
+
+impl Versions {
+    /// Those of this program.
+    pub fn own() -> Self {
+        Versions {
+            suite: version::build(),
+            protocol: PROTOCOL_VERSION.into(),
+            transport_header: header::VERSION.into(),
+            driver: drive::VERSION,
+        }
+    }
+}
+
+impl fmt::Display for Versions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "efa-conformance {}, EFA RDM protocol {}, transport header {}, driver protocol {}",
+            self.suite, self.protocol, self.transport_header, self.driver
+        )
+    }
+}
+
+/// What a host says of itself.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Description {
+    /// The versions of the suite there.
+    #[serde(flatten)]
+    pub versions: Versions,
+    /// The name by which it knows itself.
+    pub host: String,
+    /// Its EFA devices: their GIDs by their names.
+    pub devices: BTreeMap<String, String>,
+    /// Why there is none.
+    pub trouble: Option<String>,
+    /// The emulated fabric to which the devices belong, if they are emulated.
+    pub fabric: Option<String>,
+}
+
+impl Description {
+    /// Describes this host.
+    pub fn of_this_host() -> Self {
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let (devices, trouble) = match efa_devices() {
+            Ok(devices) => (devices, None),
+            Err(error) => (BTreeMap::new(), Some(error.to_string())),
+        };
+        Description {
+            versions: Versions::own(),
+            host: host.trim_end().to_owned(),
+            devices,
+            trouble,
+            fabric: HostConfig::from_env().ok().map(|config| config.fabric),
+        }
+    }
+
+    /// The line that describes the host.
+    pub fn line(&self) -> String {
+        // Texts and numbers can always be written.
+        format!("{LINE}{}", serde_json::to_string(self).unwrap_or_default())
+    }
+}
+
+/// The GIDs of this machine's EFA devices, by their names.
+fn efa_devices() -> Result<BTreeMap<String, String>, efa_hw::OpenError> {
+    // Says why there is none.
+    HwDevice::open(&DeviceName::First)?;
+    let names = HwDevice::names()?.into_iter();
+    let devices = names.filter_map(|name| {
+        // Those that do not open are no EFA devices.
+        let device = HwDevice::open(&DeviceName::Named(name.clone())).ok()?;
+        Some((name, device.gid().to_string()))
+    });
+    Ok(devices.collect())
+}
+
+/// Why nothing can be played at a place.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    /// The remote shell could not be started.
+    #[error("cannot start `{shell}` to reach {host}: {source}; name the command with --rsh")]
+    Start {
+        /// The host.
+        host: String,
+        /// The remote shell.
+        shell: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// There was no connection.
+    #[error(
+        "cannot reach {host}: `{shell} {host}` ended with status 255{tail}; see that `{shell} {host} true` \
+         works without questions, or name another command with --rsh"
+    )]
+    Unreachable {
+        /// The host.
+        host: String,
+        /// The remote shell.
+        shell: String,
+        /// The end of its standard error.
+        tail: String,
+    },
+    /// Nothing came from the host.
+    #[error(
+        "{host} did not answer within {limit:?}{tail}; see that `{shell} {host} true` works, or give it more \
+         time with --start-time"
+    )]
+    Silent {
+        /// The host.
+        host: String,
+        /// The remote shell.
+        shell: String,
+        /// How long was waited.
+        limit: Duration,
+        /// The end of its standard error.
+        tail: String,
+    },
+    /// The host has no such program.
+    #[error(
+        "{host} has no program `{program}`{tail}; install it there in a directory that is in the PATH of \
+         `{shell} {host}`, or name its path with --remote-program"
+    )]
+    NoProgram {
+        /// The host.
+        host: String,
+        /// The program.
+        program: String,
+        /// The remote shell.
+        shell: String,
+        /// The end of its standard error.
+        tail: String,
+    },
+    /// The program did not describe the host.
+    #[error(
+        "`{program} place` on {host} ended with {status}{tail}; install efa-conformance {} there",
+        version::build()
+    )]
+    Refused {
+        /// The host.
+        host: String,
+        /// The program.
+        program: String,
+        /// How it ended.
+        status: ExitStatus,
+        /// The end of its standard error.
+        tail: String,
+    },
+    /// Something else than the program wrote to standard output.
+    #[error(
+        "{host} printed `{line}` where {program} should be heard first: something writes to standard output \
+         when `{shell}` logs in, such as a banner or ~/.bashrc; silence it for shells that have no terminal"
+    )]
+    Banner {
+        /// The host.
+        host: String,
+        /// What was printed.
+        line: String,
+        /// The program.
+        program: String,
+        /// The remote shell.
+        shell: String,
+    },
+    /// The versions differ.
+    #[error(
+        "{host} has {there}; here is {here}: install the same release on both, or name another program of \
+         {host} with --remote-program"
+    )]
+    Different {
+        /// The host.
+        host: String,
+        /// What it has.
+        there: Box<Versions>,
+        /// What this program has.
+        here: Box<Versions>,
+    },
+    /// The host has no EFA device.
+    #[error("{host} has no EFA device: {trouble}")]
+    NoDevice {
+        /// The host.
+        host: String,
+        /// Why.
+        trouble: String,
+    },
+    /// The host has no device of this name.
+    #[error("{host} has no EFA device {wanted}; it has {}", found.join(", "))]
+    NoSuchDevice {
+        /// The host.
+        host: String,
+        /// The name.
+        wanted: String,
+        /// The devices that it has.
+        found: Vec<String>,
+    },
+}
+
+/// How hosts are reached.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Reach {
+    /// What starts commands on them.
+    pub shell: RemoteShell,
+    /// `efa-conformance` there: a path, or a name for the shell.
+    pub program: String,
+    /// How long a host may take to describe itself.
+    pub limit: Duration,
+}
+
+impl Reach {
+    /// The command that starts a program on a host.
+    pub(super) fn command(
+        &self,
+        host: &str,
+        program: &Program,
+        environment: &BTreeMap<String, String>,
+    ) -> Command {
+        let mut words: Vec<String> = Vec::new();
+        if !environment.is_empty() {
+            words.push("env".into());
+            let variables = environment.iter();
+            words.extend(variables.map(|(name, value)| format!("{name}={value}")));
+        }
+        let program = program.words(Path::new(&self.program));
+        words.extend(
+            program
+                .iter()
+                .map(|word| word.to_string_lossy().into_owned()),
+        );
+        self.shell.command(host, &words)
+    }
+
+    /// Asks a host for its description, and compares its versions with those of this program.
+    ///
+    /// # Errors
+    /// [`PlaceError`] names the host and the remedy. It comes after [`Reach::limit`] at the latest.
+    pub fn describe(&self, host: &str) -> Result<Description, PlaceError> {
+        let shell = self.shell.to_string();
+        let (name, program) = (host.to_owned(), self.program.clone());
+        let mut command = self.shell.command(host, &[program.clone(), "place".into()]);
+        let asked = Asked::start(&mut command).map_err(|source| PlaceError::Start {
+            host: name.clone(),
+            shell: shell.clone(),
+            source,
+        })?;
+        let Answer {
+            status,
+            output,
+            errors,
+        } = asked.wait(self.limit);
+        let tail = tail(&errors);
+        let Some(status) = status else {
+            return Err(PlaceError::Silent {
+                host: name,
+                shell,
+                limit: self.limit,
+                tail,
+            });
+        };
+        let first = output.lines().find(|line| !line.trim().is_empty());
+        let described = first.and_then(|line| line.strip_prefix(LINE));
+        match (status.code(), described, first) {
+            (Some(0), Some(text), _) => read(host, text),
+            (Some(0), None, Some(line)) => Err(PlaceError::Banner {
+                host: name,
+                line: shown(line),
+                program,
+                shell,
+            }),
+            (Some(NO_CONNECTION), ..) => Err(PlaceError::Unreachable {
+                host: name,
+                shell,
+                tail,
+            }),
+            (Some(code), ..) if NO_PROGRAM.contains(&code) => Err(PlaceError::NoProgram {
+                host: name,
+                program,
+                shell,
+                tail,
+            }),
+            _ => Err(PlaceError::Refused {
+                host: name,
+                program,
+                status,
+                tail,
+            }),
+        }
+    }
+
+    /// As [`Reach::describe`]; the place's device must be there as well.
+    ///
+    /// # Errors
+    /// As [`Reach::describe`], [`PlaceError::NoDevice`] and [`PlaceError::NoSuchDevice`].
+    pub fn inspect(&self, place: &Place) -> Result<Description, PlaceError> {
+        let description = self.describe(&place.host)?;
+        let host = || place.host.clone();
+        if let Some(trouble) = &description.trouble {
+            return Err(PlaceError::NoDevice {
+                host: host(),
+                trouble: trouble.clone(),
+            });
+        }
+        match &place.device {
+            Some(wanted) if !description.devices.contains_key(wanted) => {
+                Err(PlaceError::NoSuchDevice {
+                    host: host(),
+                    wanted: wanted.clone(),
+                    found: description.devices.into_keys().collect(),
+                })
+            }
+            _ => Ok(description),
+        }
+    }
+}
+
+/// Reads a description behind its first word.
+fn read(host: &str, text: &str) -> Result<Description, PlaceError> {
+    let here = Versions::own();
+    let there = serde_json::from_str::<Versions>(text);
+    let unknown = || Versions {
+        suite: shown(text),
+        protocol: 0,
+        transport_header: 0,
+        driver: 0,
+    };
+    let there = there.unwrap_or_else(|_| unknown());
+    // The same build has the same description.
+    match serde_json::from_str(text) {
+        Ok(description) if there == here => Ok(description),
+        _ => Err(PlaceError::Different {
+            host: host.to_owned(),
+            there: Box::new(there),
+            here: Box::new(here),
+        }),
+    }
+}
+
+/// The last lines of what a process wrote to standard error, for the end of a message.
+fn tail(errors: &str) -> String {
+    let lines: Vec<&str> = errors.lines().filter(|line| !line.is_empty()).collect();
+    let last = &lines[lines.len().saturating_sub(3)..];
+    match last.is_empty() {
+        true => String::new(),
+        false => format!(" (`{}`)", last.join("; ")),
+    }
+}
+
+/// A command that is to end soon.
+struct Asked {
+    child: Child,
+    streams: [Receiver<String>; 2],
+}
+
+struct Answer {
+    /// `None` if it did not end in time.
+    status: Option<ExitStatus>,
+    output: String,
+    errors: String,
+}
+
+impl Asked {
+    fn start(command: &mut Command) -> std::io::Result<Self> {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()?;
+        let streams = [
+            child
+                .stdout
+                .take()
+                .map(|stream| Box::new(stream) as Box<dyn Read + Send>),
+            child
+                .stderr
+                .take()
+                .map(|stream| Box::new(stream) as Box<dyn Read + Send>),
+        ];
+        let streams = streams.map(|stream| {
+            let (sender, text) = channel();
+            thread::spawn(move || {
+                let mut bytes = Vec::new();
+                if let Some(stream) = stream {
+                    // What cannot be read was not said.
+                    let _ = stream.take(MOST_OUTPUT).read_to_end(&mut bytes);
+                }
+                let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
+            });
+            text
+        });
+        Ok(Asked { child, streams })
+    }
+
+    /// Waits for the end of the process and of its output; ends it if that takes too long.
+    fn wait(mut self, limit: Duration) -> Answer {
+        let deadline = Instant::now() + limit;
+        let left = || deadline.saturating_duration_since(Instant::now());
+        let [output, errors] = &self.streams;
+        let heard = output.recv_timeout(left());
+        let mut status = None;
+        while heard.is_ok() && status.is_none() && Instant::now() < deadline {
+            match self.child.try_wait() {
+                Ok(None) => thread::sleep(Duration::from_millis(2)),
+                Ok(ended) => status = ended,
+                // It is somebody else's by now, and has ended.
+                Err(_) => status = Some(ExitStatus::from_raw(0)),
+            }
+        }
+        if status.is_none() {
+            if let Ok(group) = libc::pid_t::try_from(self.child.id()) {
+                // SAFETY: sends a signal, touches no memory. The child was not waited for, so the number is
+                // that of its group.
+                unsafe { libc::kill(-group, libc::SIGKILL) };
+            }
+            let _ = self.child.wait();
+        }
+        // A process that it left behind may hold its standard error.
+        let errors = errors.recv_timeout(Duration::from_millis(500));
+        Answer {
+            status,
+            output: heard.unwrap_or_default(),
+            errors: errors.unwrap_or_else(|_: RecvTimeoutError| String::new()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A remote shell that runs `script` instead, with host and command as its arguments.
+    fn reach(script: &str) -> Reach {
+        Reach {
+            shell: RemoteShell {
+                words: vec!["sh".into(), "-c".into(), script.into()],
+            },
+            program: "efa-conformance".into(),
+            limit: Duration::from_secs(60),
+        }
+    }
+
+    fn refused(script: &str) -> String {
+        reach(script).describe("node7").unwrap_err().to_string()
+    }
+
+    fn expect(text: &str, parts: &[&str]) {
+        for part in ["node7"].iter().chain(parts) {
+            assert!(text.contains(part), "`{part}` in: {text}");
+        }
+    }
+
+    #[test]
+    fn places_are_hosts_with_or_without_a_device() {
+        let place: Place = "me@node1%rdmap0s6".parse().unwrap();
+        assert_eq!(place.host, "me@node1");
+        assert_eq!(place.device.as_deref(), Some("rdmap0s6"));
+        assert_eq!(place.to_string(), "me@node1%rdmap0s6");
+        assert_eq!("node1".parse::<Place>().unwrap().to_string(), "node1");
+        for wrong in ["", "%x", "node1%", "-oProxyCommand=x", "a b"] {
+            let problem = wrong.parse::<Place>().unwrap_err();
+            assert!(problem.contains("HOST%DEVICE"), "{problem}");
+        }
+    }
+
+    #[test]
+    fn a_command_reaches_the_shell_of_the_host_word_by_word() {
+        let shell: RemoteShell = "sh -c 'eval \"$1\"'".parse().unwrap();
+        let words = ["printf", "%s.", "a b", "it's", "$HOME", ""].map(String::from);
+        let output = shell.command("node7", &words).output().unwrap();
+        assert_eq!(output.stdout, b"a b.it's.$HOME..");
+    }
+
+    #[test]
+    fn a_host_describes_itself() {
+        let own = Description {
+            devices: BTreeMap::from([("efa_0".to_owned(), "fe80::1".to_owned())]),
+            trouble: None,
+            ..Description::of_this_host()
+        };
+        let script = format!("echo '{}'", own.line());
+        let place: Place = "node7".parse().unwrap();
+        assert_eq!(reach(&script).inspect(&place).unwrap(), own);
+        let place: Place = "node7%efa_1".parse().unwrap();
+        let text = reach(&script).inspect(&place).unwrap_err().to_string();
+        expect(&text, &["efa_1", "it has efa_0"]);
+    }
+
+    #[test]
+    fn a_host_without_device_says_why() {
+        let own = Description {
+            trouble: Some("no list".into()),
+            ..Description::of_this_host()
+        };
+        let place: Place = "node7".parse().unwrap();
+        let text = reach(&format!("echo '{}'", own.line())).inspect(&place);
+        expect(
+            &text.unwrap_err().to_string(),
+            &["no EFA device", "no list"],
+        );
+    }
+
+    #[test]
+    fn a_host_that_cannot_be_reached_is_named() {
+        let text = refused("echo Connection refused >&2; exit 255");
+        expect(&text, &["Connection refused", "--rsh"]);
+        let mut nothing = reach("");
+        nothing.shell.words = vec!["./no-such-shell".into()];
+        let text = nothing.describe("node7").unwrap_err().to_string();
+        expect(&text, &["./no-such-shell", "--rsh"]);
+    }
+
+    #[test]
+    fn a_host_that_says_nothing_is_not_waited_for_forever() {
+        for script in ["sleep 1000", "exec >&-; sleep 1000", "sleep 1000 & exit 0"] {
+            let reach = Reach {
+                limit: Duration::from_millis(300),
+                ..reach(script)
+            };
+            let text = reach.describe("node7").unwrap_err().to_string();
+            expect(&text, &["did not answer within 300ms", "--start-time"]);
+        }
+    }
+
+    #[test]
+    fn a_program_that_is_missing_is_named() {
+        let text = refused("echo sh: not found >&2; exit 127");
+        expect(
+            &text,
+            &["`efa-conformance`", "not found", "--remote-program"],
+        );
+        let text = refused("echo unrecognized subcommand >&2; exit 2");
+        expect(
+            &text,
+            &["unrecognized subcommand", "exit status: 2", "install"],
+        );
+    }
+
+    #[test]
+    fn a_banner_is_quoted() {
+        let own = Description::of_this_host();
+        let text = refused(&format!("echo Welcome to AWS; echo '{}'", own.line()));
+        expect(&text, &["`Welcome to AWS`", "~/.bashrc"]);
+    }
+
+    #[test]
+    fn other_versions_are_refused_and_both_named() {
+        let mut other = Description::of_this_host();
+        other.versions.suite = "0.0.9 (commit abc)".into();
+        let text = refused(&format!("echo '{}'", other.line()));
+        let own = version::build();
+        expect(&text, &["0.0.9 (commit abc)", &own, "--remote-program"]);
+        // Same suite, other protocols.
+        let mut other = Description::of_this_host();
+        other.versions.driver += 1;
+        let text = refused(&format!("echo '{}'", other.line()));
+        let number = format!("driver protocol {}", drive::VERSION + 1);
+        expect(&text, &[&number]);
+        // A description that nobody here understands.
+        let text = refused(&format!("echo '{LINE}{{\"suite\":\"9.9.9\"}}'"));
+        expect(&text, &["9.9.9"]);
+    }
+}
