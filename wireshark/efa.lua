@@ -99,7 +99,7 @@ local HEADER_FIELDS = {
     { "source_qpn", "uint16", "queue pair of the sender of this frame", base.DEC, at = 8, bytes = 2 },
     { "destination_qpn", "uint16", "queue pair of the receiver of this frame", base.DEC, at = 10, bytes = 2 },
     { "qkey", "uint32", "Q-key of the request; answers repeat it", base.HEX, at = 12, bytes = 4 },
-    { "sequence", "uint32", "counts the requests of the initiating queue pair from 0, wraps; answers and retries repeat it", base.DEC, at = 16, bytes = 4 },
+    { "sequence", "uint32", "counts the requests of the initiating queue pair from 0, wraps; answers and retries repeat it. In what a tap saw arrive, a number of its own, from 0x80000000 on: a receiver's device does not tell the sender's", base.DEC, at = 16, bytes = 4 },
     { "immediate", "uint32", "data for the receiver's completion", base.HEX, at = 20, bytes = 4, flag = 0 },
     { "status", "uint8", "the EFA completion status of the request", base.DEC, STATUSES, at = 24, bytes = 1, opcode = 5 },
     { "reserved", "uint8", "0", base.DEC, at = 25, bytes = 1, hidden = true },

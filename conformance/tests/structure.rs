@@ -13,11 +13,12 @@ use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 use syn::{Attribute, Expr, Ident, Item, ItemMod, Lit, Meta, UseTree, Visibility};
 
-const PACKAGES: [&str; 7] = [
+const PACKAGES: [&str; 8] = [
     "efa-core",
     "efa-emu",
     "efa-emu/verbs",
     "efa-hw",
+    "efa-hw/tap",
     "conformance",
     "conformance/cli",
     "conformance/interop",

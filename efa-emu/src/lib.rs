@@ -14,9 +14,14 @@
 //! * [`profile`]: the generations of the device; [`sysfs`]: the files that programs expect of it;
 //!   [`numa`]: the processors that it is near to; [`usage`]: how far programs got with it.
 //! * [`installation`]: where the files are that belong to the program; [`version`]: which build it is;
-//!   `pages`: manual pages and shell completions of a command.
+//!   `pages`: manual pages and shell completions of a command; `command` and `capture_output`: what commands that
+//!   start programs, or write captures, have in common.
 
 pub mod capture;
+#[cfg(feature = "cli")]
+pub mod capture_output;
+#[cfg(feature = "cli")]
+pub mod command;
 mod counters;
 pub mod device;
 mod duration;

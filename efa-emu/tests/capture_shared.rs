@@ -13,7 +13,7 @@ use efa_emu::capture::{
 };
 use efa_emu::frame::{Frame, Kind, Repr};
 
-const PAYLOAD: usize = 8000;
+const PAYLOAD: usize = 8100;
 
 /// The environment variable that names the file to a child.
 const FILE: &str = "CAPTURE_FILE";

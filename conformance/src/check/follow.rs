@@ -2,6 +2,7 @@
 
 use efa_core::rules;
 use efa_core::wire::{ExtraFeatures, RtaKind};
+use efa_emu::frame::header::FIRST_TAPPED_SEQUENCE;
 
 use super::conversation::{Conversation, Place};
 use super::operation::{Due, End, Kind, OpId, Operation, Turn, regions};
@@ -735,6 +736,8 @@ impl Step<'_> {
         self.joins(id);
         self.answered(id);
         let number = self.place.number;
+        // A tap does not see how its own device serves the reads of others.
+        let is_tapped = self.sequence >= FIRST_TAPPED_SEQUENCE;
         let Some(operation) = self.operation(id) else {
             return;
         };
@@ -742,7 +745,7 @@ impl Step<'_> {
         let before = operation.acknowledged.replace(number);
         let is_early = if is_eor {
             let reads_are_known =
-                !operation.shares_memory && operation.length > operation.in_requests;
+                !is_tapped && !operation.shares_memory && operation.length > operation.in_requests;
             let begun = operation.reads_begun;
             let text = match operation.reads_under_way {
                 _ if begun == 0 => "none of its memory was read".to_owned(),

@@ -1035,6 +1035,16 @@ fn reads_end_before_they_are_acknowledged() {
     b.send(B, A, &eor(7, B), b"");
     assert_eq!(b.broken(), [("eor-early", 9)]);
 
+    // A tap does not see what the device of its host serves.
+    b.capture.frames.retain(|frame| frame.interface == 0);
+    assert_eq!(b.broken(), [("eor-early", 10)]);
+    for frame in &mut b.capture.frames {
+        if frame.direction == Some(Direction::Inbound) {
+            frame.header.sequence |= frame::header::FIRST_TAPPED_SEQUENCE;
+        }
+    }
+    assert_eq!(b.broken(), []);
+
     // The read is under way.
     let mut b = Builder::acquainted(all());
     b.send(A, B, &long_read(1, 7), b"");

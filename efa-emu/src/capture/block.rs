@@ -77,7 +77,7 @@ pub(super) fn append_interface(interface: &Interface, snaplen: u32, bytes: &mut 
             options: vec![
                 InterfaceDescriptionOption::IfName(Cow::Borrowed(&interface.host)),
                 InterfaceDescriptionOption::IfDescription(Cow::Owned(format!(
-                    "emulated EFA device of host {}",
+                    "EFA device of host {}",
                     interface.host
                 ))),
                 InterfaceDescriptionOption::IfHardware(Cow::Borrowed(&interface.profile)),

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use pcap_file::pcapng::blocks::{ENHANCED_PACKET_BLOCK, INTERFACE_STATISTIC_BLOCK};
 
-use super::Direction;
 use super::block::{self, DROPPED_OFFSET};
-use crate::frame::Frame;
+use super::{Direction, InterfaceId};
+use crate::frame::{self, Frame};
 
 /// Bytes that are read at once.
 const CHUNK: usize = 1 << 20;
@@ -18,7 +18,7 @@ const CHUNK: usize = 1 << 20;
 /// Frames are far shorter; what claims to be longer is damage.
 const LONGEST_BLOCK: u32 = 1 << 20;
 
-/// A frame of a shared capture, as its whole block.
+/// A frame of a shared capture, or of another source, as its whole block.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FollowedFrame {
     /// Since the Unix epoch.
@@ -27,6 +27,28 @@ pub struct FollowedFrame {
 }
 
 impl FollowedFrame {
+    /// The first `snaplen` bytes of a frame that was recorded otherwise than into a shared capture, at `time` since
+    /// the Unix epoch. Fails if the payload is not as long as the header says.
+    pub fn new(
+        time: Duration,
+        direction: Direction,
+        frame: &Frame<'_>,
+        snaplen: u32,
+    ) -> Result<FollowedFrame, frame::Error> {
+        let mut bytes = Vec::new();
+        frame.emit(&mut bytes)?;
+        let mut block = Vec::new();
+        block::append_frame(
+            InterfaceId::FIRST,
+            time,
+            direction,
+            &bytes,
+            snaplen,
+            &mut block,
+        );
+        Ok(FollowedFrame { time, block })
+    }
+
     /// The frame and its direction; `None` if it is not of the emulated wire.
     pub fn parse(&self) -> Option<(Direction, Frame<'_>)> {
         let (direction, bytes, length) = block::frame(&self.block)?;

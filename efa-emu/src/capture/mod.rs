@@ -100,3 +100,15 @@ pub trait CaptureTap {
         frame: &Frame<'_>,
     );
 }
+
+impl<T: CaptureTap> CaptureTap for &mut T {
+    fn frame(
+        &mut self,
+        interface: InterfaceId,
+        time: Duration,
+        direction: Direction,
+        frame: &Frame<'_>,
+    ) {
+        (**self).frame(interface, time, direction, frame);
+    }
+}

@@ -10,7 +10,7 @@ use efa_emu::fault::{self, Action, Fault, HostName, Queues};
 use efa_emu::transport::{ArmedFault, DEFAULT_FABRIC, Fabric};
 use serde_json::{Value, json};
 
-use super::Failure;
+use efa_emu::command::Failure;
 
 #[derive(Args)]
 pub(super) struct FaultArguments {

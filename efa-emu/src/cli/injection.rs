@@ -8,7 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use super::Failure;
+use efa_emu::command::Failure;
 
 /// Directory in which the libraries are, instead of the usual places.
 const ENV_LIBRARIES: &str = "EFA_EMU_LIB";
@@ -137,7 +137,7 @@ impl Libraries {
 /// The directory of the libraries that this executable carries.
 #[cfg(feature = "bundled")]
 fn usual_directories() -> Result<Vec<PathBuf>, Failure> {
-    let parent = super::state::user_directory_below(&env::temp_dir())?;
+    let parent = efa_emu::command::user_directory_below(&env::temp_dir())?;
     let unpacked = super::bundle::unpack_below(&parent).map_err(|error| {
         Failure(format!(
             "cannot write the libraries below {}: {error}: set TMPDIR to a directory that you can \

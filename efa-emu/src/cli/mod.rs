@@ -7,7 +7,6 @@
 #[cfg(feature = "bundled")]
 mod bundle;
 mod capture;
-mod child;
 mod cluster;
 mod executable;
 mod extcap;
@@ -18,8 +17,6 @@ mod live_sysfs;
 mod profiles;
 mod ps;
 mod run;
-mod signals;
-mod state;
 mod stats;
 mod unused;
 mod watches;
@@ -31,6 +28,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use efa_emu::command::Failure;
 use efa_emu::{installation, pages};
 
 /// A software EFA device for unmodified programs.
@@ -80,16 +78,6 @@ enum Command {
         /// The directory.
         directory: PathBuf,
     },
-}
-
-/// Why a command could not do its work: one line with the thing, its value and the remedy.
-#[derive(Debug)]
-struct Failure(String);
-
-impl<E: std::error::Error> From<E> for Failure {
-    fn from(error: E) -> Self {
-        Failure(error.to_string())
-    }
 }
 
 /// Exit status for wrong usage and environments that do not allow the command.

@@ -6,7 +6,7 @@ use clap::Args;
 use efa_emu::profile::Profile;
 use serde_json::{Value, json};
 
-use super::Failure;
+use efa_emu::command::Failure;
 
 #[derive(Args)]
 pub(super) struct ProfilesArguments {

@@ -6,7 +6,7 @@ use clap::Args;
 use efa_emu::transport::{self, DEFAULT_FABRIC, HostStatus};
 use serde_json::{Value, json};
 
-use super::Failure;
+use efa_emu::command::Failure;
 
 #[derive(Args)]
 pub(super) struct PsArguments {

@@ -8,8 +8,8 @@ use clap::Args;
 use efa_emu::transport::{self, DEFAULT_FABRIC, HostStatus, parse_duration};
 use serde_json::{Map, Value, json};
 
-use super::Failure;
-use super::signals::Signals;
+use efa_emu::command::Failure;
+use efa_emu::command::signals::Signals;
 
 /// Time in which devices that work add what they have counted.
 const ANSWER: Duration = Duration::from_millis(20);

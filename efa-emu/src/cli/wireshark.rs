@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode};
 use clap::{Args, Subcommand};
 use efa_emu::installation::Installation;
 
-use super::Failure;
+use efa_emu::command::Failure;
 
 /// Names of the files in the repository.
 const DISSECTOR: &str = "wireshark/efa.lua";

@@ -24,6 +24,8 @@ pub use layout::{Field, Format, Presence, Sender};
 pub const MAGIC: [u8; 2] = *b"EF";
 /// The version of the format that this module reads and writes.
 pub const VERSION: u8 = 1;
+/// The first sequence number of requests that a tap saw arrive.
+pub const FIRST_TAPPED_SEQUENCE: u32 = 1 << 31;
 /// Length in bytes of the header without the RDMA extension.
 pub const HEADER_LEN: usize = size_of::<Common>();
 /// Length in bytes of the header with the RDMA extension.
@@ -41,7 +43,8 @@ header_part! {
     destination_qpn: U16, Decimal, Always, "queue pair of the receiver of this frame";
     qkey: U32, Hexadecimal, Always, "Q-key of the request; answers repeat it";
     sequence: U32, Decimal, Always,
-        "counts the requests of the initiating queue pair from 0, wraps; answers and retries repeat it";
+        "counts the requests of the initiating queue pair from 0, wraps; answers and retries repeat it. In what a \
+         tap saw arrive, a number of its own, from 0x80000000 on: a receiver's device does not tell the sender's";
     immediate: U32, Hexadecimal, IfFlag(Flags::IMMEDIATE), "data for the receiver's completion";
     status: u8, Status, InOpcode(Opcode::Response), "the EFA completion status of the request";
     reserved: u8, Reserved, Always, "0";

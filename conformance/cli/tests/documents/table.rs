@@ -360,6 +360,17 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
         })],
     ),
     (
+        "docs/tap.md",
+        &[
+            ("$ efa-tap run --pcap server.pcapng", || {
+                Row::not_checked("it is the next block, with a device that is not emulated")
+            }),
+            ("$ efa-emu run -- efa-tap run", || {
+                Row::runs().beside(CLIENT)
+            }),
+        ],
+    ),
+    (
         "docs/two-machines.md",
         &[
             (
@@ -502,5 +513,6 @@ tests! {
     faults: "docs/faults.md",
     interop: "docs/interop.md",
     scenarios: "docs/scenarios.md",
+    tap: "docs/tap.md",
     wireshark: "docs/wireshark.md",
 }

@@ -1,13 +1,9 @@
 //! `efa-emu capture`: records a fabric while it runs.
 
-mod files;
-mod filter;
 mod of_run;
-mod options;
 mod output;
 mod recording;
 mod spool;
-mod store;
 
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
@@ -15,20 +11,15 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use efa_emu::capture_output::{CaptureOptions, Store, TICK, Written, parse_filter};
 use efa_emu::transport::DEFAULT_FABRIC;
 
-use super::Failure;
-use super::signals::Signals;
+use efa_emu::command::Failure;
+use efa_emu::command::signals::Signals;
 
-pub(super) use filter::Filter;
 pub(super) use of_run::RunRecording;
-pub(super) use options::CaptureOptions;
 pub(super) use output::Output;
 pub(super) use recording::{Recording, Trouble};
-pub(super) use store::{Store, Written};
-
-/// Time between two looks at the fabric and at what the devices have recorded.
-pub(super) const TICK: Duration = Duration::from_millis(100);
 
 #[derive(Args)]
 pub(super) struct CaptureArguments {
@@ -107,11 +98,6 @@ pub(super) fn turn(recording: &mut Option<RunRecording<'_>>) -> Duration {
         }
         None => Duration::MAX,
     }
-}
-
-/// Reads a capture filter.
-pub(super) fn parse_filter(text: &str) -> Result<Filter, Failure> {
-    Filter::parse(text).map_err(|reason| Failure(format!("capture filter {text:?}: {reason}")))
 }
 
 /// Calls `announce` when all devices record, then records for as long as `goes_on`, which waits a

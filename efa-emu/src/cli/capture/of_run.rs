@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 use efa_emu::capture::Interface;
 use efa_emu::transport::{Host, Recorded};
 
-use super::options::CaptureOptions;
 use super::spool::Spool;
-use super::store::{Store, Written};
-use crate::cli::Failure;
+use efa_emu::capture_output::{CaptureOptions, Store, Written};
+use efa_emu::command::Failure;
 
 /// A run that is recorded.
 pub(in crate::cli) struct RunRecording<'a> {
@@ -74,7 +73,7 @@ impl<'a> RunRecording<'a> {
         };
         match ended {
             Ok(written) => {
-                let nothing = nothing_to_judge(&written);
+                let nothing = written.nothing_to_judge();
                 let reason = nothing.map(|reason| format!("{path}: {reason}"));
                 reason
                     .into_iter()
@@ -91,19 +90,4 @@ fn finish(devices: Vec<(&Host, Spool)>, mut store: Store) -> Result<Written, Fai
         spool.finish(&mut store)?;
     }
     Ok(store.finish()?)
-}
-
-/// Why a capture has no RDM packets, if it has none.
-fn nothing_to_judge(written: &Written) -> Option<String> {
-    let sends = written.sends;
-    if sends.any_rdm {
-        return None;
-    }
-    Some(match sends.others {
-        0 => "it has no RDM packets".to_owned(),
-        others => format!(
-            "it has no RDM packets: none of its {others} sends is one; UCX and libfabric's efa-direct use the \
-             device without this protocol"
-        ),
-    })
 }

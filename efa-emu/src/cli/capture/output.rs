@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::cli::Failure;
+use efa_emu::command::Failure;
 
 /// An open pipe.
 pub(in crate::cli) struct Output(File);

@@ -13,12 +13,11 @@ use std::time::{Duration, Instant};
 
 use efa_core::address::Gid;
 use efa_emu::capture::Interface;
-use efa_emu::transport::{Fabric, Host, HostStatus, Recorded, Recorder};
+use efa_emu::transport::{Fabric, FabricError, Host, HostStatus, Recorded, Recorder};
 
-use super::filter::Filter;
 use super::spool::Spool;
-use super::store::{Store, Written};
-use crate::cli::Failure;
+use efa_emu::capture_output::{Filter, Store, Written};
+use efa_emu::command::Failure;
 
 /// How long devices have to begin recording; a process that was stopped never does.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -38,8 +37,14 @@ impl From<Failure> for Trouble {
     }
 }
 
-impl<E: std::error::Error> From<E> for Trouble {
-    fn from(error: E) -> Self {
+impl From<FabricError> for Trouble {
+    fn from(error: FabricError) -> Self {
+        Trouble::Fabric(error.into())
+    }
+}
+
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Self {
         Trouble::Fabric(error.into())
     }
 }

@@ -7,8 +7,8 @@ use std::io;
 use efa_emu::capture::{FollowedFrame, Follower, Interface, InterfaceId};
 use efa_emu::transport::{FabricError, Host, Recorded};
 
-use super::store::Store;
-use crate::cli::Failure;
+use efa_emu::capture_output::Store;
+use efa_emu::command::Failure;
 
 /// After this many bytes another file is begun.
 const LONGEST_FILE: u64 = 16 << 20;

@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::names::MOST_HOSTS;
-use crate::cli::Failure;
+use efa_emu::command::Failure;
 
 /// What a host with one device takes before any program runs on it, in KiB: its process, its sysfs tree, its table
 /// of queue pair numbers and its namespaces (docs/cluster.md says how it was measured).

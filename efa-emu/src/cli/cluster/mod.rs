@@ -32,8 +32,8 @@ use self::process::Forked;
 pub(super) use self::rsh::{RshArguments, main as ssh_main};
 use self::session::Reply;
 use super::run::host::{EmulatedHost, HostOptions, HostSettings};
-use super::state::RunDirectory;
-use super::{Failure, capture, child, complain, leftovers};
+use super::{capture, complain, leftovers};
+use efa_emu::command::{Failure, RunDirectory, child};
 
 /// The variable that names the directory of the cluster.
 const ENV_CLUSTER: &str = "EFA_EMU_CLUSTER";

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 use super::NAMES_FILE;
-use crate::cli::Failure;
+use efa_emu::command::Failure;
 
 /// Most hosts of a cluster: as many processes can send to one process at a time.
 pub(super) const MOST_HOSTS: u32 = 1024;

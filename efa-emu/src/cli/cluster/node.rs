@@ -10,15 +10,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use efa_emu::command::Failure;
+use efa_emu::command::signals::Signals;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::launchers;
 use super::namespaces::{UserNamespace, Views};
 use super::process;
 use super::session::{self, Reply, Request, STREAMS};
-use crate::cli::Failure;
 use crate::cli::run::host::{EmulatedHost, Injection};
-use crate::cli::signals::Signals;
 
 /// How long a command goes on whose client has gone: it is told at once, and killed after this time.
 const GRACE: Duration = Duration::from_secs(1);

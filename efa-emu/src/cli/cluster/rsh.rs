@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use efa_emu::command::{Failure, living_directories};
 use efa_emu::transport::ENV_FABRIC;
 
 use super::process::{self, Forked};
 use super::session::{self, Reply, Request};
 use super::{ENV_CLUSTER, FABRIC_FILE, NAMES_FILE};
-use crate::cli::{Failure, complain, state};
+use crate::cli::complain;
 
 /// Exit status for errors of `rsh` itself, and of commands that a signal ended: as of ssh.
 const FAILED: u8 = 255;
@@ -261,7 +262,7 @@ fn find_host(name: &OsStr) -> Result<PathBuf, Failure> {
 fn only_cluster() -> Result<PathBuf, Failure> {
     let wanted = env::var(ENV_FABRIC).ok();
     let fabric_of = |directory: &Path| std::fs::read_to_string(directory.join(FABRIC_FILE)).ok();
-    let clusters: Vec<(String, PathBuf)> = state::living_directories()
+    let clusters: Vec<(String, PathBuf)> = living_directories()
         .into_iter()
         .filter_map(|directory| Some((fabric_of(&directory)?, directory)))
         .filter(|(fabric, _)| wanted.as_ref().is_none_or(|wanted| wanted == fabric))

@@ -17,9 +17,10 @@ use efa_core::address::Qpn;
 use efa_emu::capture::{Direction, WHOLE_FRAMES};
 use efa_emu::transport::{DEFAULT_FABRIC, Fabric, FabricError, HostStatus};
 
-use super::Failure;
-use super::capture::{Filter, Output, Recording, Store, TICK, parse_filter, record};
-use super::signals::Signals;
+use super::capture::{Output, Recording, record};
+use efa_emu::capture_output::{Filter, Store, TICK, parse_filter};
+use efa_emu::command::Failure;
+use efa_emu::command::signals::Signals;
 use toolbar::Toolbar;
 
 /// What the names of the interfaces begin with; the fabric's name follows.

@@ -8,6 +8,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use clap::Args;
+use efa_emu::capture_output::CaptureOptions;
+use efa_emu::command::{Failure, RunDirectory};
 use efa_emu::device::QpnPolicy;
 use efa_emu::fault::Fault;
 use efa_emu::network::Reliability;
@@ -19,13 +21,12 @@ use efa_emu::transport::{
 };
 use efa_emu::usage;
 
-use crate::cli::capture::{CaptureOptions, RunRecording};
+use crate::cli::capture::RunRecording;
 use crate::cli::injection::Libraries;
 use crate::cli::live_sysfs::LiveSysfs;
-use crate::cli::state::RunDirectory;
 use crate::cli::unused::{self, Facts};
 use crate::cli::watches::Watches;
-use crate::cli::{Failure, complain, fault, profiles};
+use crate::cli::{complain, fault, profiles};
 
 /// `ibv_device` has room for paths of this length.
 const LONGEST_DEVICE_PATH: usize = 255;

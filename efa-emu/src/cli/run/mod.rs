@@ -6,11 +6,11 @@ use std::ffi::OsString;
 use std::process::{Command, ExitCode};
 
 use clap::Args;
+use efa_emu::command::{Failure, RunDirectory, child};
 use efa_emu::transport::Fabric;
 
 use self::host::HostOptions;
-use super::state::RunDirectory;
-use super::{Failure, child, leftovers};
+use super::leftovers;
 
 #[derive(Args)]
 #[command(override_usage = "efa-emu run [OPTIONS] -- COMMAND [ARG]...")]

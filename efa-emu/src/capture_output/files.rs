@@ -7,11 +7,11 @@ use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use efa_emu::capture::{FileWriter, FollowedFrame, Interface, InterfaceId};
+use crate::capture::{FileWriter, FollowedFrame, Interface, InterfaceId};
 use rustix::fs::{FlockOperation, flock};
 
 use super::options::Ring;
-use crate::cli::Failure;
+use crate::command::Failure;
 
 /// What was written to files that have ended.
 #[derive(Clone, Copy, Default)]

@@ -8,21 +8,23 @@ use std::process::Command;
 use std::time::Duration;
 
 /// Signals that this thread takes by waiting for them, and that do nothing else to the process.
-pub(super) struct Signals {
+pub struct Signals {
     waited_for: libc::sigset_t,
     /// The signals that were blocked before.
     blocked_before: libc::sigset_t,
 }
 
 /// A signal that came.
-pub(super) struct Signal {
-    pub(super) number: i32,
+pub struct Signal {
+    /// Which signal.
+    pub number: i32,
     /// A process sent it, and not the terminal, which sends to a whole group of processes.
-    pub(super) from_process: bool,
+    pub from_process: bool,
 }
 
 impl Signals {
-    pub(super) fn take(signals: &[i32]) -> Signals {
+    /// From now on these signals wait to be taken.
+    pub fn take(signals: &[i32]) -> Signals {
         let mut waited_for = MaybeUninit::uninit();
         let mut blocked_before = MaybeUninit::uninit();
         // SAFETY: `sigemptyset` initialises the set that the others then change and read, and
@@ -45,7 +47,7 @@ impl Signals {
     }
 
     /// Lets the program start as if the signals had not been blocked here.
-    pub(super) fn unblock_in(&self, command: &mut Command) {
+    pub fn unblock_in(&self, command: &mut Command) {
         let mask = self.blocked_before;
         let unblock = move || {
             // SAFETY: the set is initialised, and the old one is not asked for.
@@ -61,7 +63,7 @@ impl Signals {
     }
 
     /// A descriptor that is readable while one of the signals waits to be taken.
-    pub(super) fn descriptor(&self) -> io::Result<OwnedFd> {
+    pub fn descriptor(&self) -> io::Result<OwnedFd> {
         let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
         // SAFETY: the set is initialised.
         match unsafe { libc::signalfd(-1, &raw const self.waited_for, flags) } {
@@ -72,7 +74,7 @@ impl Signals {
     }
 
     /// Waits for the next signal, but not longer than `time`.
-    pub(super) fn wait_for(&self, time: Duration) -> Option<Signal> {
+    pub fn wait_for(&self, time: Duration) -> Option<Signal> {
         let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
         let time = libc::timespec {
             tv_sec: time.as_secs() as libc::time_t,

@@ -10,26 +10,29 @@
 
 use std::net::Ipv6Addr;
 
+use crate::capture::Direction;
+use crate::command::Failure;
+use crate::frame::Frame;
+use crate::transport::DeviceName;
 use efa_core::address::{Gid, Qpn};
 use efa_core::wire::PacketType;
-use efa_emu::capture::Direction;
-use efa_emu::frame::Frame;
-use efa_emu::transport::DeviceName;
 
 /// Parentheses and negations within each other; more than anybody writes, and no stack runs out.
 const DEEPEST: usize = 64;
 
 /// A frame, as a filter sees it.
-pub(in crate::cli) struct Seen<'a> {
+pub struct Seen<'a> {
     /// The device that recorded it.
-    pub(in crate::cli) device: &'a DeviceName,
-    pub(in crate::cli) direction: Direction,
-    pub(in crate::cli) frame: &'a Frame<'a>,
+    pub device: &'a DeviceName,
+    /// Whether the device sent or received it.
+    pub direction: Direction,
+    /// The frame.
+    pub frame: &'a Frame<'a>,
 }
 
 /// Decides which frames are recorded.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(in crate::cli) enum Filter {
+pub enum Filter {
     /// Everything.
     #[default]
     All,
@@ -47,14 +50,17 @@ pub(in crate::cli) enum Filter {
     Rdm,
     /// Frames of RDMA operations of the device.
     Rdma,
+    /// What does not pass.
     Not(Box<Filter>),
+    /// What passes both.
     Both(Box<Filter>, Box<Filter>),
+    /// What passes at least one.
     Either(Box<Filter>, Box<Filter>),
 }
 
 impl Filter {
     /// Reads a filter; no words at all let everything pass. The error names the word that is wrong.
-    pub(in crate::cli) fn parse(text: &str) -> Result<Filter, String> {
+    pub fn parse(text: &str) -> Result<Filter, String> {
         let spaced = text.replace('(', " ( ").replace(')', " ) ");
         let mut words = Words {
             words: spaced.split_whitespace().collect(),
@@ -72,7 +78,7 @@ impl Filter {
     }
 
     /// What passes both.
-    pub(in crate::cli) fn and(self, other: Filter) -> Filter {
+    pub fn and(self, other: Filter) -> Filter {
         match (self, other) {
             (Filter::All, filter) | (filter, Filter::All) => filter,
             (one, other) => Filter::Both(Box::new(one), Box::new(other)),
@@ -80,7 +86,7 @@ impl Filter {
     }
 
     /// Whether the frame passes.
-    pub(in crate::cli) fn accepts(&self, seen: &Seen<'_>) -> bool {
+    pub fn accepts(&self, seen: &Seen<'_>) -> bool {
         let header = &seen.frame.header;
         match self {
             Filter::All => true,
@@ -99,6 +105,11 @@ impl Filter {
             Filter::Either(one, other) => one.accepts(seen) || other.accepts(seen),
         }
     }
+}
+
+/// Reads a capture filter that a command was given.
+pub fn parse_filter(text: &str) -> Result<Filter, Failure> {
+    Filter::parse(text).map_err(|reason| Failure(format!("capture filter {text:?}: {reason}")))
 }
 
 struct Words<'a> {
@@ -209,8 +220,8 @@ fn unfit(test: &str, what: &str, word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frame::{Kind, Repr};
     use efa_core::address::Qkey;
-    use efa_emu::frame::{Kind, Repr};
 
     const SOURCE: Gid = Gid([1; 16]);
     const DESTINATION: Gid = Gid([2; 16]);

@@ -27,20 +27,18 @@ const TAKEN: [i32; 9] = [
 ];
 
 /// A program that has ended.
-pub(super) struct Ended {
-    pub(super) status: ExitStatus,
+pub struct Ended {
+    /// How it ended.
+    pub status: ExitStatus,
     /// The number of its process.
-    pub(super) pid: u32,
+    pub pid: u32,
     /// The name that the kernel had for its process in the end.
-    pub(super) name: Option<String>,
+    pub name: Option<String>,
 }
 
 /// Starts the program and waits for its end, passing signals on. Calls `meanwhile` again and again, after
 /// the time that it returns or earlier.
-pub(super) fn run(
-    command: &mut Command,
-    mut meanwhile: impl FnMut() -> Duration,
-) -> io::Result<Ended> {
+pub fn run(command: &mut Command, mut meanwhile: impl FnMut() -> Duration) -> io::Result<Ended> {
     // Before the start, so that no signal between start and wait ends this process alone.
     let signals = Signals::take(&TAKEN);
     signals.unblock_in(command);
@@ -64,7 +62,7 @@ pub(super) fn run(
 }
 
 /// Why the program does not start, and what helps.
-pub(super) fn cannot_start(program: &OsStr, error: &io::Error) -> Failure {
+pub fn cannot_start(program: &OsStr, error: &io::Error) -> Failure {
     let name = program.to_string_lossy();
     let by_path = program.as_bytes().contains(&b'/');
     Failure(match error.kind() {
@@ -94,7 +92,7 @@ fn forward(child: &Child, signal: i32) {
 /// with the status that a shell makes of it.
 ///
 /// Destructors of the caller do not run if it was a signal.
-pub(super) fn end_as(status: ExitStatus) -> ExitCode {
+pub fn end_as(status: ExitStatus) -> ExitCode {
     if let Some(signal) = status.signal() {
         die_of(signal);
     }

@@ -9,15 +9,15 @@ use std::io::{self, BufWriter};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::capture::{FollowedFrame, Interface, InterfaceId, Writer};
+use crate::frame::Frame;
+use crate::transport::DeviceName;
 use efa_core::wire::{Packet, PacketType};
-use efa_emu::capture::{FollowedFrame, Interface, InterfaceId, Writer};
-use efa_emu::frame::Frame;
-use efa_emu::transport::DeviceName;
 
 use super::files::{self, Files};
 use super::filter::{Filter, Seen};
 use super::options::CaptureOptions;
-use crate::cli::Failure;
+use crate::command::Failure;
 
 /// How long a frame waits for others that are older.
 const HELD: Duration = Duration::from_millis(500);
@@ -35,25 +35,30 @@ enum Target {
 
 /// What a recording has written.
 #[derive(Clone, Debug, Default)]
-pub(in crate::cli) struct Written {
-    pub(in crate::cli) hosts: usize,
-    pub(in crate::cli) frames: u64,
+pub struct Written {
+    /// Interfaces that the capture declares.
+    pub hosts: usize,
     /// In all files, or into the pipe.
-    pub(in crate::cli) bytes: u64,
-    pub(in crate::cli) dropped: u64,
+    pub frames: u64,
+    /// In all files, or into the pipe.
+    pub bytes: u64,
+    /// Frames that are missing.
+    pub dropped: u64,
     /// Why the disk did not take frames.
-    pub(in crate::cli) why_dropped: Option<String>,
+    pub why_dropped: Option<String>,
     /// Frames that stand behind younger ones.
-    pub(in crate::cli) late: u64,
+    pub late: u64,
     /// Sends: RDM packets, and others.
-    pub(in crate::cli) sends: Sends,
+    pub sends: Sends,
 }
 
 /// What the sends of a capture are. As soon as there is an RDM packet, the others are not counted any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(in crate::cli) struct Sends {
-    pub(in crate::cli) any_rdm: bool,
-    pub(in crate::cli) others: u64,
+pub struct Sends {
+    /// Whether there is an RDM packet.
+    pub any_rdm: bool,
+    /// Sends before it that are none.
+    pub others: u64,
 }
 
 impl Sends {
@@ -71,6 +76,22 @@ fn is_rdm(packet: &[u8], length: usize) -> bool {
     PacketType::peek(packet).is_some()
         && packet.get(1) == Some(&VERSION)
         && (packet.len() < length || Packet::parse(packet).is_ok())
+}
+
+impl Written {
+    /// Why a capture has no RDM packets, if it has none.
+    pub fn nothing_to_judge(&self) -> Option<String> {
+        if self.sends.any_rdm {
+            return None;
+        }
+        Some(match self.sends.others {
+            0 => "it has no RDM packets".to_owned(),
+            others => format!(
+                "it has no RDM packets: none of its {others} sends is one; UCX and libfabric's efa-direct use the \
+                 device without this protocol"
+            ),
+        })
+    }
 }
 
 impl std::fmt::Display for Written {
@@ -98,7 +119,7 @@ impl std::fmt::Display for Written {
 }
 
 /// Where a recording goes.
-pub(in crate::cli) struct Store {
+pub struct Store {
     target: Target,
     filter: Filter,
     /// What the capture declares, in its order. Interfaces stay declared after their hosts have gone,
@@ -114,7 +135,7 @@ pub(in crate::cli) struct Store {
 
 impl Store {
     /// Writes into the file or pipe at `path`, or into a series of files.
-    pub(in crate::cli) fn create(path: &Path, options: &CaptureOptions) -> Result<Store, Failure> {
+    pub fn create(path: &Path, options: &CaptureOptions) -> Result<Store, Failure> {
         let snaplen = options.snaplen;
         if let Some(ring) = options.ring()? {
             return Ok(Store::new(Target::Files(Files::series(
@@ -130,7 +151,7 @@ impl Store {
     }
 
     /// Writes into an open pipe.
-    pub(in crate::cli) fn pipe(pipe: File, snaplen: u32) -> Result<Store, Failure> {
+    pub fn pipe(pipe: File, snaplen: u32) -> Result<Store, Failure> {
         let sink = BufWriter::with_capacity(BUFFERED, pipe);
         Ok(Store::new(Target::Pipe(Writer::with_snaplen(
             sink, snaplen,
@@ -150,17 +171,17 @@ impl Store {
     }
 
     /// From now on writes what passes this filter.
-    pub(in crate::cli) fn set_filter(&mut self, filter: Filter) {
+    pub fn set_filter(&mut self, filter: Filter) {
         self.filter = filter;
     }
 
     /// What the capture declares.
-    pub(in crate::cli) fn interfaces(&self) -> &[Interface] {
+    pub fn interfaces(&self) -> &[Interface] {
         &self.interfaces
     }
 
     /// The interface's number, under which it is declared if it is not yet.
-    pub(in crate::cli) fn declare(&mut self, interface: &Interface) -> io::Result<InterfaceId> {
+    pub fn declare(&mut self, interface: &Interface) -> io::Result<InterfaceId> {
         let known = self.interfaces.iter().position(|known| known == interface);
         if let Some(index) = known {
             return Ok(InterfaceId(index as u32));
@@ -173,7 +194,7 @@ impl Store {
     }
 
     /// Takes frames of an interface, in any order.
-    pub(in crate::cli) fn add(&mut self, interface: InterfaceId, frames: &mut Vec<FollowedFrame>) {
+    pub fn add(&mut self, interface: InterfaceId, frames: &mut Vec<FollowedFrame>) {
         self.bytes_held += frames
             .iter()
             .map(FollowedFrame::recorded_len)
@@ -183,7 +204,7 @@ impl Store {
     }
 
     /// Counts frames of an interface that its devices could not record.
-    pub(in crate::cli) fn add_dropped(&mut self, interface: InterfaceId, frames: u64) {
+    pub fn add_dropped(&mut self, interface: InterfaceId, frames: u64) {
         match &mut self.target {
             Target::Pipe(writer) => {
                 writer.add_dropped(interface, frames);
@@ -194,7 +215,7 @@ impl Store {
     }
 
     /// Writes the frames that are old enough, and what is gathered. Fails if a pipe does.
-    pub(in crate::cli) fn turn(&mut self) -> io::Result<()> {
+    pub fn turn(&mut self) -> io::Result<()> {
         self.held.sort_by_key(|(_, frame)| frame.time);
         let limit = now().saturating_sub(HELD);
         let old = self.held.partition_point(|(_, frame)| frame.time <= limit);
@@ -233,7 +254,7 @@ impl Store {
     }
 
     /// Hands on what is gathered.
-    pub(in crate::cli) fn flush(&mut self) -> io::Result<()> {
+    pub fn flush(&mut self) -> io::Result<()> {
         match &mut self.target {
             Target::Pipe(writer) => writer.flush(),
             Target::Files(files) => {
@@ -244,7 +265,7 @@ impl Store {
     }
 
     /// Writes all that is held, and ends the capture.
-    pub(in crate::cli) fn finish(mut self) -> io::Result<Written> {
+    pub fn finish(mut self) -> io::Result<Written> {
         self.held.sort_by_key(|(_, frame)| frame.time);
         self.write(self.held.len())?;
         let mut written = self.written;

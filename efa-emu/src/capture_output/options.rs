@@ -3,21 +3,22 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::capture::WHOLE_FRAMES;
 use clap::Args;
-use efa_emu::capture::WHOLE_FRAMES;
 
-use crate::cli::Failure;
+use crate::command::Failure;
 
 /// Long enough for all headers of the outer layers and of the emulated wire.
 const SHORTEST: u32 = 128;
 
+/// The options of a command that writes a capture.
 #[derive(Args, Clone, Debug)]
-pub(in crate::cli) struct CaptureOptions {
+pub struct CaptureOptions {
     /// Record the first N bytes of each frame only; 256 hold all headers.
     #[arg(short, long, visible_alias = "snapshot-length", value_name = "N", default_value_t = WHOLE_FRAMES,
           value_parser = clap::value_parser!(u32).range(i64::from(SHORTEST)..=i64::from(WHOLE_FRAMES)),
           hide_default_value = true)]
-    pub(in crate::cli) snaplen: u32,
+    pub snaplen: u32,
     /// Go on in another file, FILE_00001_TIME, FILE_00002_TIME and so on, after `filesize:N` (of 1000 bytes),
     /// `duration:N` (seconds) or `packets:N`; with `files:N`, keep the last N files only.
     #[arg(short = 'b', long = "ring-buffer", value_name = "WHAT:N")]
@@ -64,18 +65,20 @@ impl FromStr for Switch {
 
 /// When a capture goes on in another file.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub(in crate::cli) struct Ring {
+pub struct Ring {
     /// In bytes.
-    pub(in crate::cli) file_size: Option<u64>,
-    pub(in crate::cli) duration: Option<Duration>,
-    pub(in crate::cli) packets: Option<u64>,
+    pub file_size: Option<u64>,
+    /// Time from the beginning of a file.
+    pub duration: Option<Duration>,
+    /// In a file.
+    pub packets: Option<u64>,
     /// How many files are kept; all if it is missing.
-    pub(in crate::cli) files: Option<u32>,
+    pub files: Option<u32>,
 }
 
 impl CaptureOptions {
     /// When to go on in another file; `None`: never.
-    pub(in crate::cli) fn ring(&self) -> Result<Option<Ring>, Failure> {
+    pub fn ring(&self) -> Result<Option<Ring>, Failure> {
         let mut ring = Ring::default();
         for switch in &self.switch {
             match *switch {

@@ -17,8 +17,11 @@ use super::Failure;
 const LOCK: &str = "lock";
 const PREFIX: &str = "run-";
 
+/// The program whose runs these are, unless another one is named.
+const EMULATOR: &str = "efa-emu";
+
 /// A directory of this run's own.
-pub(super) struct RunDirectory {
+pub struct RunDirectory {
     path: PathBuf,
     /// Kept open, and open in the program too.
     _lock: OwnedFd,
@@ -26,12 +29,13 @@ pub(super) struct RunDirectory {
 
 impl RunDirectory {
     /// Makes a new directory below the user's own, removing those of dead runs.
-    pub(super) fn create() -> Result<RunDirectory, Failure> {
-        RunDirectory::create_below(&env::temp_dir())
+    pub fn create() -> Result<RunDirectory, Failure> {
+        RunDirectory::create_below(&env::temp_dir(), EMULATOR)
     }
 
-    fn create_below(temporary: &Path) -> Result<RunDirectory, Failure> {
-        let parent = user_directory_below(temporary)?;
+    /// As [`RunDirectory::create`], for another program, below this directory.
+    pub fn create_below(temporary: &Path, program: &str) -> Result<RunDirectory, Failure> {
+        let parent = directory_of_user(temporary, program)?;
         let failed = |action: &'static str, path: &Path| {
             let path = path.display().to_string();
             move |error: io::Error| Failure(format!("cannot {action} {path}: {error}"))
@@ -60,12 +64,12 @@ impl RunDirectory {
     }
 
     /// Where it is.
-    pub(super) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Makes an empty directory in it.
-    pub(super) fn subdirectory(&self, name: &str) -> Result<PathBuf, Failure> {
+    pub fn subdirectory(&self, name: &str) -> Result<PathBuf, Failure> {
         let path = self.path.join(name);
         fs::create_dir(&path)?;
         Ok(path)
@@ -80,9 +84,13 @@ impl Drop for RunDirectory {
 }
 
 /// The directory of this user's runs, which nobody else can change, below the directory for temporary files.
-pub(super) fn user_directory_below(temporary: &Path) -> Result<PathBuf, Failure> {
+pub fn user_directory_below(temporary: &Path) -> Result<PathBuf, Failure> {
+    directory_of_user(temporary, EMULATOR)
+}
+
+fn directory_of_user(temporary: &Path, program: &str) -> Result<PathBuf, Failure> {
     let user = rustix::process::geteuid().as_raw();
-    let path = parent_below(temporary, user);
+    let path = parent_below(temporary, program, user);
     private_directory(&path, user)?;
     Ok(path)
 }
@@ -110,9 +118,14 @@ fn private_directory(path: &Path, user: u32) -> Result<(), Failure> {
 }
 
 /// The directories of the user's runs that have not ended.
-pub(super) fn living_directories() -> Vec<PathBuf> {
+pub fn living_directories() -> Vec<PathBuf> {
+    living_directories_below(&env::temp_dir(), EMULATOR)
+}
+
+/// As [`living_directories`], of another program, below this directory.
+pub fn living_directories_below(temporary: &Path, program: &str) -> Vec<PathBuf> {
     let user = rustix::process::geteuid().as_raw();
-    let parent = parent_below(&env::temp_dir(), user);
+    let parent = parent_below(temporary, program, user);
     let own = fs::symlink_metadata(&parent)
         .is_ok_and(|metadata| metadata.is_dir() && metadata.uid() == user);
     let guard = File::open(parent.join(LOCK)).ok().filter(|_| own);
@@ -124,8 +137,8 @@ pub(super) fn living_directories() -> Vec<PathBuf> {
 }
 
 /// Where the directories of a user's runs are.
-fn parent_below(temporary: &Path, user: u32) -> PathBuf {
-    temporary.join(format!("efa-emu-{user}"))
+fn parent_below(temporary: &Path, program: &str, user: u32) -> PathBuf {
+    temporary.join(format!("{program}-{user}"))
 }
 
 /// Removes the directories of runs that have ended without removing them.
@@ -155,14 +168,14 @@ mod tests {
     #[test]
     fn directories_go_with_their_run_and_dead_ones_with_the_next() {
         let temporary = tempfile::tempdir().unwrap();
-        let first = RunDirectory::create_below(temporary.path()).unwrap();
+        let first = RunDirectory::create_below(temporary.path(), EMULATOR).unwrap();
         let parent = first.path.parent().unwrap().to_owned();
         fs::write(first.subdirectory("sysfs").unwrap().join("file"), "").unwrap();
         let dead = parent.join("run-1-0");
         fs::create_dir(&dead).unwrap();
         fs::write(dead.join(LOCK), "").unwrap();
 
-        let second = RunDirectory::create_below(temporary.path()).unwrap();
+        let second = RunDirectory::create_below(temporary.path(), EMULATOR).unwrap();
         assert!(first.path.is_dir() && second.path.is_dir() && first.path != second.path);
         assert!(!dead.exists());
         let path = first.path.clone();
@@ -178,7 +191,7 @@ mod tests {
         fs::create_dir(&parent).unwrap();
         let open_to_all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
         fs::set_permissions(&parent, open_to_all).unwrap();
-        let Err(Failure(reason)) = RunDirectory::create_below(temporary.path()) else {
+        let Err(Failure(reason)) = RunDirectory::create_below(temporary.path(), EMULATOR) else {
             panic!("a directory that others can write to was used");
         };
         assert!(reason.contains("TMPDIR"), "{reason}");

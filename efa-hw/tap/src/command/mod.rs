@@ -1,0 +1,91 @@
+//! The command line of `efa-tap`.
+
+mod frames;
+mod process;
+mod run;
+mod switch;
+
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use efa_emu::command::Failure;
+use efa_emu::{installation, pages};
+
+/// Capture what programs send and receive over EFA devices.
+#[derive(Parser)]
+#[command(name = "efa-tap", version, propagate_version = true,
+          long_version = installation::version_text())]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a program, and write what it and its children send and receive to a file (pcapng).
+    ///
+    /// The exit status is the program's.
+    Run(run::RunArguments),
+    /// Begin to record a process that `efa-tap run` has started, or all of an `efa-tap run`.
+    On {
+        /// The number of the process, or that of `efa-tap run`.
+        pid: u32,
+    },
+    /// End the recording of a process, or of all of an `efa-tap run`.
+    Off {
+        /// The number of the process, or that of `efa-tap run`.
+        pid: u32,
+    },
+    /// Write the manual pages and the shell completions below a directory, as in PREFIX/share.
+    #[command(hide = true)]
+    Pages {
+        /// The directory.
+        directory: PathBuf,
+    },
+}
+
+/// Name of the directories of runs.
+const PROGRAM: &str = "efa-tap";
+
+/// Exit status for wrong usage and environments that do not allow the command.
+const USAGE: u8 = 2;
+
+pub(crate) fn main() -> ExitCode {
+    let outcome = match Arguments::parse().command {
+        Command::Run(arguments) => arguments.execute(),
+        Command::On { pid } => switch::switch(pid, true),
+        Command::Off { pid } => switch::switch(pid, false),
+        Command::Pages { directory } => {
+            let written = pages::write(Arguments::command(), &directory);
+            written.map(|()| ExitCode::SUCCESS).map_err(|error| {
+                Failure(format!(
+                    "cannot write below {}: {error}",
+                    directory.display()
+                ))
+            })
+        }
+    };
+    match outcome {
+        Ok(status) => status,
+        Err(Failure(reason)) => {
+            complain(&reason);
+            ExitCode::from(USAGE)
+        }
+    }
+}
+
+/// Writes a line to standard error, whole, since other programs write there at the same time.
+fn complain(reason: &str) {
+    let _ = io::stderr().write_all(format!("efa-tap: {reason}\n").as_bytes());
+}
+
+/// Where the directories of runs are: in memory, so that a program never waits for a disk, if there is such a place.
+fn place_of_runs() -> PathBuf {
+    let memory = Path::new("/dev/shm");
+    match memory.is_dir() {
+        true => memory.to_owned(),
+        false => std::env::temp_dir(),
+    }
+}

@@ -1,0 +1,240 @@
+//! A process that records: its ring and its objects.
+
+use std::collections::VecDeque;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use efa_core::address::Gid;
+use efa_emu::capture::InterfaceId;
+use efa_emu::capture_output::Store;
+use efa_emu::command::Failure;
+use memmap2::MmapRaw;
+use zerocopy::FromBytes as _;
+
+use super::frames::{Cut, Device, Frames};
+use crate::exchange::{
+    ALIGNMENT, DATA, Entry, MAGIC, OBJECTS, RING, Record, RingHeader, kind, object,
+};
+
+/// Most records that are taken at once from a process.
+const BATCH: usize = 1 << 16;
+
+/// The rings in a directory.
+pub(super) struct Rings;
+
+/// A ring's file.
+pub(super) struct RingFile {
+    pub(super) pid: u32,
+    pub(super) path: PathBuf,
+}
+
+impl Rings {
+    pub(super) fn in_directory(directory: &Path) -> impl Iterator<Item = RingFile> {
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        entries.filter_map(|entry| {
+            let name = entry.file_name();
+            let (pid, _) = name.to_str()?.strip_suffix(RING)?.split_once('-')?;
+            Some(RingFile {
+                pid: pid.parse().ok()?,
+                path: entry.path(),
+            })
+        })
+    }
+}
+
+/// A ring, mapped. What is in it comes from another process and is checked.
+struct Mapped {
+    map: MmapRaw,
+    capacity: u64,
+}
+
+impl Mapped {
+    fn open(path: &Path) -> io::Result<Mapped> {
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        let map = MmapRaw::map_raw(&file)?;
+        let damaged = || {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("{} is no ring of this version of efa-tap", path.display()),
+            )
+        };
+        if map.len() < DATA {
+            return Err(damaged());
+        }
+        let mut mapped = Mapped { map, capacity: 0 };
+        let header = mapped.header();
+        let (magic, capacity) = (header.magic, header.capacity);
+        let fits = capacity.is_power_of_two() && capacity == (mapped.map.len() - DATA) as u64;
+        if magic != MAGIC || !fits {
+            return Err(damaged());
+        }
+        mapped.capacity = capacity;
+        Ok(mapped)
+    }
+
+    fn header(&self) -> &RingHeader {
+        // SAFETY: the mapping is longer; what others change is atomic.
+        unsafe { &*self.map.as_ptr().cast::<RingHeader>() }
+    }
+
+    /// The first word of the record at this position.
+    fn word(&self, position: u64) -> &AtomicU64 {
+        let at = DATA + (position & (self.capacity - 1)) as usize;
+        // SAFETY: positions are multiples of 8 within the mapping.
+        unsafe { &*self.map.as_ptr().add(at).cast::<AtomicU64>() }
+    }
+
+    /// Copies a record out, and leaves zeros.
+    fn take(&self, position: u64, length: usize, into: &mut Vec<u8>) {
+        let at = DATA + (position & (self.capacity - 1)) as usize;
+        into.clear();
+        // SAFETY: the caller has checked that the record ends within the mapping; its writer has handed it over.
+        unsafe {
+            let from = self.map.as_mut_ptr().add(at);
+            into.extend_from_slice(std::slice::from_raw_parts(from, length));
+            from.write_bytes(0, length);
+        }
+    }
+}
+
+/// Begins or ends the recording of a process.
+pub(super) fn set_recording(ring: &Path, on: bool) -> io::Result<()> {
+    let mapped = Mapped::open(ring)?;
+    mapped
+        .header()
+        .is_on
+        .store(u32::from(on), Ordering::Relaxed);
+    Ok(())
+}
+
+/// A process of the run.
+pub(super) struct Process {
+    ring: Mapped,
+    objects: File,
+    /// Objects that the records up to here do not name yet.
+    entries: VecDeque<Entry>,
+    /// Bytes of an entry that is not whole.
+    rest: Vec<u8>,
+    frames: Frames,
+    /// The last interface, which lost records are counted for.
+    interface: Option<InterfaceId>,
+    /// Records that are missing for another reason than a full ring.
+    lost: u64,
+}
+
+impl Process {
+    pub(super) fn open(ring: &Path, cut: Cut) -> Result<Process, Failure> {
+        let path = ring.to_string_lossy();
+        let objects = path.strip_suffix(RING).unwrap_or(&path).to_owned() + OBJECTS;
+        Ok(Process {
+            ring: Mapped::open(ring)?,
+            objects: File::open(objects)?,
+            entries: VecDeque::new(),
+            rest: Vec::new(),
+            frames: Frames::new(cut),
+            interface: None,
+            lost: 0,
+        })
+    }
+
+    /// Moves what was recorded into the store. Returns whether there was anything.
+    pub(super) fn turn(
+        &mut self,
+        store: &mut Store,
+        devices: &mut Vec<Gid>,
+    ) -> Result<bool, Failure> {
+        // Whatever stands before the head names objects that were written down before.
+        let header = self.ring.header();
+        let head = header.head.load(Ordering::Acquire);
+        let mut tail = header.tail.load(Ordering::Relaxed);
+        self.read_objects()?;
+        let begun = tail;
+        let mut bytes = Vec::new();
+        for _ in 0..BATCH {
+            if tail >= head {
+                break;
+            }
+            let word = self.ring.word(tail).load(Ordering::Acquire);
+            // Not handed over yet; if its writer was killed, it never is.
+            if word == 0 {
+                break;
+            }
+            let length = u64::from(word as u32);
+            let until_end = self.ring.capacity - (tail & (self.ring.capacity - 1));
+            if !length.is_multiple_of(ALIGNMENT as u64) || length == 0 || length > until_end {
+                return Err(Failure("a process has damaged what it recorded".to_owned()));
+            }
+            self.ring.take(tail, length as usize, &mut bytes);
+            self.apply_objects(tail, store, devices)?;
+            self.record(&bytes, store);
+            tail += length;
+            self.ring.header().tail.store(tail, Ordering::Release);
+        }
+        Ok(tail > begun)
+    }
+
+    fn read_objects(&mut self) -> io::Result<()> {
+        self.objects.read_to_end(&mut self.rest)?;
+        let whole = self.rest.len() / size_of::<Entry>() * size_of::<Entry>();
+        for bytes in self.rest[..whole].chunks_exact(size_of::<Entry>()) {
+            self.entries.extend(Entry::read_from_bytes(bytes).ok());
+        }
+        self.rest.drain(..whole);
+        Ok(())
+    }
+
+    /// Takes note of objects that were there when the record at this position was made.
+    fn apply_objects(
+        &mut self,
+        position: u64,
+        store: &mut Store,
+        devices: &mut Vec<Gid>,
+    ) -> io::Result<()> {
+        while let Some(entry) = self.entries.front()
+            && entry.position <= position
+        {
+            let entry = *entry;
+            self.entries.pop_front();
+            match entry.kind {
+                object::DEVICE => {
+                    let device = Device::declare(&entry, store, devices)?;
+                    self.interface = Some(device.interface);
+                    self.frames.add_device(entry.device, device);
+                }
+                object::HANDLE => self.frames.add_handle(&entry),
+                object::QUEUE_PAIR => self.frames.add_queue_pair(&entry),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, bytes: &[u8], store: &mut Store) {
+        // What only fills the ring up may be shorter than a record.
+        let is_void = bytes.get(4) == Some(&kind::VOID);
+        if let Ok((record, data)) = Record::read_from_prefix(bytes)
+            && !is_void
+        {
+            let data = data.get(..record.recorded as usize).unwrap_or_default();
+            match self.frames.record(&record, data) {
+                Some((interface, frames)) => store.add(interface, frames),
+                None => self.lost += 1,
+            }
+        }
+    }
+
+    /// Counts what is missing.
+    pub(super) fn finish(self, store: &mut Store) {
+        let header = self.ring.header();
+        // A process that was killed has left a record half written, and nobody knows what is behind it.
+        let unread = header.head.load(Ordering::Relaxed) > header.tail.load(Ordering::Relaxed);
+        let dropped = header.dropped.load(Ordering::Relaxed) + self.lost + u64::from(unread);
+        if let Some(interface) = self.interface
+            && dropped > 0
+        {
+            store.add_dropped(interface, dropped);
+        }
+    }
+}

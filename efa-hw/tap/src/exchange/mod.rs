@@ -1,0 +1,165 @@
+//! What the preloaded library and the command `efa-tap` say to each other: files in the directory of a run.
+//!
+//! A process has two files, named after its number and a serial number. `PID-N.ring` begins with a [`RingHeader`];
+//! behind it are [`DATA`] bytes further on the records of what was posted and completed, each a [`Record`] with
+//! data. `PID-N.objects` has an [`Entry`] for each device, address handle and queue pair, which say what the
+//! records' numbers mean.
+//!
+//! The ring has many writers, the threads of the process, and one reader. A writer reserves bytes by adding to
+//! [`RingHeader::head`], fills them, and last stores the first word, which was zero. The reader takes records in
+//! order up to the first whose first word is zero, makes their bytes zero and moves [`RingHeader::tail`]. A full
+//! ring takes nothing: the writer counts what is lost and goes on. Nobody ever waits.
+//!
+//! An entry of an object holds the ring's head of that moment: whatever stands from there on in the ring may name
+//! the object, and what stands before means an older one by the same name.
+
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// The directory in which processes make their files.
+pub(crate) const ENV_DIRECTORY: &str = "EFA_TAP_DIRECTORY";
+/// Bytes of a ring's records: a power of two.
+pub(crate) const ENV_RING: &str = "EFA_TAP_RING";
+/// The most bytes that are recorded of a send's data.
+pub(crate) const ENV_SEND_DATA: &str = "EFA_TAP_SEND_DATA";
+/// RDMA operations of more bytes are recorded without their data.
+pub(crate) const ENV_RDMA_DATA: &str = "EFA_TAP_RDMA_DATA";
+/// Set if the library is to say nothing on standard error.
+pub(crate) const ENV_QUIET: &str = "EFA_TAP_QUIET";
+
+/// A file of this name in the directory has new processes begin without recording.
+pub(crate) const IDLE: &str = "idle";
+/// Ends of the names of a process's files.
+pub(crate) const RING: &str = ".ring";
+/// As [`RING`].
+pub(crate) const OBJECTS: &str = ".objects";
+
+/// What a ring begins with.
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"efa-tap1");
+/// Where the records begin.
+pub(crate) const DATA: usize = 4096;
+/// Records begin at multiples of this, in bytes.
+pub(crate) const ALIGNMENT: usize = 8;
+
+/// What is at the beginning of a ring.
+#[repr(C)]
+pub(crate) struct RingHeader {
+    pub(crate) magic: u64,
+    /// Bytes of the records.
+    pub(crate) capacity: u64,
+    /// Whether the process records.
+    pub(crate) is_on: AtomicU32,
+    _apart: [u32; 27],
+    /// Bytes that were ever reserved.
+    pub(crate) head: AtomicU64,
+    _from: [u64; 15],
+    /// Bytes that were ever taken.
+    pub(crate) tail: AtomicU64,
+    _each_other: [u64; 15],
+    /// Records for which there was no room.
+    pub(crate) dropped: AtomicU64,
+}
+
+/// What a record is about.
+pub(crate) mod kind {
+    /// Nothing: the rest of the ring before its end, or a request that was not posted.
+    pub(crate) const VOID: u8 = 1;
+    /// A send that is posted.
+    pub(crate) const SEND: u8 = 2;
+    /// A UD send that is posted.
+    pub(crate) const DATAGRAM: u8 = 3;
+    /// An RDMA read that is posted.
+    pub(crate) const READ: u8 = 4;
+    /// An RDMA write that is posted.
+    pub(crate) const WRITE: u8 = 5;
+    /// A send that arrived.
+    pub(crate) const RECEIVED: u8 = 6;
+    /// A UD send that arrived.
+    pub(crate) const RECEIVED_DATAGRAM: u8 = 7;
+    /// The immediate data of a peer's RDMA write arrived.
+    pub(crate) const RECEIVED_WRITE: u8 = 8;
+    /// A request has completed.
+    pub(crate) const COMPLETED: u8 = 9;
+}
+
+/// Bits of [`Record::flags`].
+pub(crate) mod flag {
+    /// There is immediate data.
+    pub(crate) const IMMEDIATE: u8 = 1 << 0;
+    /// [`super::Record::gid`] is the sender's.
+    pub(crate) const GID: u8 = 1 << 1;
+}
+
+/// A record. The recorded data is behind it.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Default, Debug)]
+#[repr(C)]
+pub(crate) struct Record {
+    /// Bytes of the record with its data. With the fields up to `time`, the first word.
+    pub(crate) length: u32,
+    /// One of [`kind`].
+    pub(crate) kind: u8,
+    /// Bits of [`flag`].
+    pub(crate) flags: u8,
+    pub(crate) reserved: u16,
+    /// Nanoseconds since the Unix epoch.
+    pub(crate) time: u64,
+    pub(crate) wr_id: u64,
+    /// The process's own queue pair.
+    pub(crate) qpn: u32,
+    /// The number of the process's device.
+    pub(crate) device: u32,
+    pub(crate) peer_qpn: u32,
+    /// Of the queue pair that receives.
+    pub(crate) qkey: u32,
+    /// To whom: the address of the handle. From whom: the number of the handle.
+    pub(crate) handle: u64,
+    /// Bytes of data of the request.
+    pub(crate) data_length: u32,
+    /// Bytes of it behind the record.
+    pub(crate) recorded: u32,
+    pub(crate) immediate: u32,
+    /// EFA's status of a completion.
+    pub(crate) status: u32,
+    pub(crate) remote_address: u64,
+    pub(crate) remote_key: u32,
+    /// Counts the requests of the queue pair.
+    pub(crate) sequence: u32,
+    /// The sender, if [`flag::GID`] is set.
+    pub(crate) gid: [u8; 16],
+}
+
+/// What an entry is about.
+pub(crate) mod object {
+    /// A device: its name, GID, and MTU.
+    pub(crate) const DEVICE: u32 = 1;
+    /// An address handle, by its address: GID and number.
+    pub(crate) const HANDLE: u32 = 2;
+    /// A queue pair, by its number, that has no requests.
+    pub(crate) const QUEUE_PAIR: u32 = 3;
+}
+
+/// An object of a process.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Entry {
+    /// The head of the ring.
+    pub(crate) position: u64,
+    /// One of [`object`].
+    pub(crate) kind: u32,
+    /// The number of the device, in this process.
+    pub(crate) device: u32,
+    /// The address of the handle.
+    pub(crate) handle: u64,
+    /// MTU, number of the handle, or number of the queue pair.
+    pub(crate) number: u32,
+    pub(crate) reserved: u32,
+    pub(crate) gid: [u8; 16],
+    pub(crate) name: [u8; 64],
+}
+
+const _: () = {
+    assert!(size_of::<Record>() == 96 && size_of::<Record>().is_multiple_of(ALIGNMENT));
+    assert!(size_of::<RingHeader>() <= DATA);
+    assert!(size_of::<Entry>() == 112);
+};

@@ -1,0 +1,123 @@
+//! `dlsym`, for programs that open libibverbs themselves and ask for its functions by name.
+
+use core::ffi::{CStr, c_char, c_void};
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use super::exports;
+
+/// The C library's `dlsym`, once it was needed.
+static DLSYM: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+
+/// The oldest version of the symbol, which every newer C library has as well.
+#[cfg(target_arch = "x86_64")]
+const VERSION: &CStr = c"GLIBC_2.2.5";
+/// As on x86-64.
+#[cfg(target_arch = "aarch64")]
+const VERSION: &CStr = c"GLIBC_2.17";
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("the tap is written for x86-64 and arm64");
+
+unsafe extern "C" {
+    fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
+}
+
+/// The C library's function, called from here.
+///
+/// # Safety
+/// As that of the C library.
+pub(crate) unsafe fn real_dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    let mut address = DLSYM.load(Ordering::Relaxed);
+    if address.is_null() {
+        // SAFETY: strings that end with zero. Every C library of the GNU project has the symbol in this version.
+        address = unsafe { dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), VERSION.as_ptr()) };
+        DLSYM.store(address, Ordering::Relaxed);
+    }
+    if address.is_null() {
+        return null_mut();
+    }
+    // SAFETY: it is this function.
+    unsafe {
+        let function: unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void =
+            core::mem::transmute(address);
+        function(handle, name)
+    }
+}
+
+/// What a program gets instead of the function that it asks for, or null if it gets that. Leaves the C library's
+/// `dlsym` in [`DLSYM`].
+///
+/// # Safety
+/// `name` is null or a string that ends with zero.
+unsafe extern "C" fn instead(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    if DLSYM.load(Ordering::Relaxed).is_null() {
+        // SAFETY: looks for nothing that is there.
+        unsafe { real_dlsym(libc::RTLD_DEFAULT, c"efa_tap".as_ptr()) };
+    }
+    if name.is_null() || handle == libc::RTLD_NEXT {
+        return null_mut();
+    }
+    // SAFETY: by contract.
+    let Some((real, own)) = exports::by_name(unsafe { CStr::from_ptr(name) }) else {
+        return null_mut();
+    };
+    // SAFETY: by contract.
+    let found = unsafe { real_dlsym(handle, name) };
+    if found.is_null() || found == own {
+        return null_mut();
+    }
+    real.learn(found);
+    own
+}
+
+/// `dlsym`. For what the tap does not stand for it jumps to the C library's function, which looks at its caller.
+///
+/// # Safety
+/// As that of the C library.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    core::arch::naked_asm!(
+        "push rdi",
+        "push rsi",
+        "sub rsp, 8",
+        "call {instead}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "test rax, rax",
+        "jz 2f",
+        "ret",
+        "2:",
+        "mov rax, qword ptr [rip + {real}]",
+        "jmp rax",
+        instead = sym instead,
+        real = sym DLSYM,
+    )
+}
+
+/// As on x86-64.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    core::arch::naked_asm!(
+        "stp x29, x30, [sp, #-32]!",
+        "stp x0, x1, [sp, #16]",
+        "bl {instead}",
+        "mov x16, x0",
+        "ldp x0, x1, [sp, #16]",
+        "ldp x29, x30, [sp], #32",
+        "cbz x16, 2f",
+        "mov x0, x16",
+        "ret",
+        "2:",
+        "adrp x16, {real}",
+        "ldr x16, [x16, :lo12:{real}]",
+        "br x16",
+        instead = sym instead,
+        real = sym DLSYM,
+    )
+}

@@ -1,0 +1,167 @@
+//! Memory that work requests name: where it is, and whether the processor can read it. The memory of a GPU may be
+//! registered as well.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::sync::OnceLock;
+
+use ibverbs_sys::ibv_sge;
+
+/// Entries that are kept of a gather list. EFA's are not longer.
+const MOST: usize = 4;
+
+/// The memory of a work request.
+#[derive(Clone, Copy)]
+pub(crate) struct Buffers {
+    count: u8,
+    list: [ibv_sge; MOST],
+}
+
+impl Buffers {
+    pub(crate) const NONE: Buffers = Buffers {
+        count: 0,
+        list: [ibv_sge {
+            addr: 0,
+            length: 0,
+            lkey: 0,
+        }; MOST],
+    };
+
+    /// # Safety
+    /// `list` is valid for reads of `count` entries, or `count` is 0.
+    #[inline]
+    pub(crate) unsafe fn of(list: *const ibv_sge, count: usize) -> Buffers {
+        let mut buffers = Buffers::NONE;
+        buffers.count = count.min(MOST) as u8;
+        for index in 0..count.min(MOST) {
+            // SAFETY: by contract.
+            buffers.list[index] = unsafe { list.add(index).read() };
+        }
+        buffers
+    }
+
+    /// One piece of memory.
+    #[inline]
+    pub(crate) fn one(addr: u64, length: u32, lkey: u32) -> Buffers {
+        let mut buffers = Buffers::NONE;
+        buffers.count = 1;
+        buffers.list[0] = ibv_sge { addr, length, lkey };
+        buffers
+    }
+
+    /// Where it begins.
+    #[cfg(test)]
+    pub(crate) fn first(&self) -> u64 {
+        self.list[0].addr
+    }
+
+    fn list(&self) -> &[ibv_sge] {
+        &self.list[..usize::from(self.count)]
+    }
+
+    /// How many bytes it has.
+    #[inline]
+    pub(crate) fn length(&self) -> usize {
+        self.list().iter().map(|entry| entry.length as usize).sum()
+    }
+
+    /// Returns whether the processor can read it.
+    #[inline]
+    pub(crate) fn is_readable(&self) -> bool {
+        self.list()
+            .iter()
+            .all(|entry| entry.length == 0 || is_readable(entry))
+    }
+}
+
+/// Data to be recorded.
+pub(crate) enum Source<'a> {
+    /// Bytes inside a work request.
+    Inline(&'a [u8]),
+    /// Memory, from so many bytes on.
+    Memory(&'a Buffers, usize),
+}
+
+impl Source<'_> {
+    /// # Safety
+    /// The source can be read for `length` bytes, `to` be written.
+    #[inline]
+    pub(crate) unsafe fn copy_to(&self, mut to: *mut u8, mut length: usize) {
+        match self {
+            Source::Inline(bytes) => {
+                let length = length.min(bytes.len());
+                // SAFETY: by contract.
+                unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), to, length) };
+            }
+            Source::Memory(buffers, skipped) => {
+                let mut skipped = *skipped;
+                for entry in buffers.list() {
+                    let skips = skipped.min(entry.length as usize);
+                    skipped -= skips;
+                    let part = length.min(entry.length as usize - skips);
+                    let from =
+                        core::ptr::with_exposed_provenance::<u8>(entry.addr as usize + skips);
+                    // SAFETY: by contract. The program has given this memory to its device, and has not been told
+                    // that it may have it back.
+                    unsafe { core::ptr::copy_nonoverlapping(from, to, part) };
+                    to = to.wrapping_add(part);
+                    length -= part;
+                }
+            }
+        }
+    }
+}
+
+/// Registrations that were looked at, by their key: the key, and in the lowest byte what is known.
+static KNOWN: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
+const READABLE: u64 = 1;
+const UNREADABLE: u64 = 2;
+
+fn slot(lkey: u32) -> &'static AtomicU64 {
+    &KNOWN[(lkey.wrapping_mul(0x9E37_79B9) >> 22) as usize]
+}
+
+#[inline]
+fn is_readable(entry: &ibv_sge) -> bool {
+    let slot = slot(entry.lkey);
+    let known = slot.load(Ordering::Relaxed);
+    match known.checked_sub(u64::from(entry.lkey) << 8) {
+        Some(READABLE) => true,
+        Some(UNREADABLE) => false,
+        _ => {
+            let state = if probe(entry.addr) {
+                READABLE
+            } else {
+                UNREADABLE
+            };
+            slot.store(u64::from(entry.lkey) << 8 | state, Ordering::Relaxed);
+            state == READABLE
+        }
+    }
+}
+
+/// A registration ends; another one may get its key.
+pub(crate) fn forget(lkey: u32) {
+    let slot = slot(lkey);
+    if slot.load(Ordering::Relaxed) >> 8 == u64::from(lkey) {
+        slot.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Has the kernel read a byte: it fails where the program would end.
+fn probe(address: u64) -> bool {
+    static SCRATCH: OnceLock<Option<OwnedFd>> = OnceLock::new();
+    let scratch = SCRATCH.get_or_init(|| {
+        // SAFETY: a string that ends with zero; the descriptor is new.
+        unsafe {
+            match libc::memfd_create(c"efa-tap".as_ptr(), libc::MFD_CLOEXEC) {
+                -1 => None,
+                descriptor => Some(OwnedFd::from_raw_fd(descriptor)),
+            }
+        }
+    });
+    let Some(scratch) = scratch else { return false };
+    let from = core::ptr::with_exposed_provenance(address as usize);
+    // SAFETY: the kernel checks the address.
+    unsafe { libc::pwrite(scratch.as_raw_fd(), from, 1, 0) == 1 }
+}

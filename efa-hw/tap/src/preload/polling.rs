@@ -1,0 +1,261 @@
+//! Reading completions: `ibv_poll_cq`, and the calls of `ibv_cq_ex`.
+
+use core::ffi::c_int;
+
+use ibverbs_sys as ffi;
+use ibverbs_sys::ibv_wc_opcode::{IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM};
+
+use super::memory::{Buffers, Source};
+use super::ring::{self, Ring};
+use super::state::{CONTEXTS, Context, QUEUES, QueuePair, take};
+use crate::exchange::{Record, flag, kind};
+
+/// Bytes in front of a datagram's data in the receive's buffers.
+const GRH: usize = 40;
+/// `slid` of a sender that the device has no address handle for.
+const UNKNOWN: u32 = 0xffff;
+const IBV_WC_WITH_IMM: u32 = 1 << 1;
+
+/// A completion that the program is about to see.
+struct Completion {
+    wr_id: u64,
+    /// EFA's status: 0 for success.
+    status: u32,
+    opcode: u32,
+    length: u32,
+    immediate: Option<u32>,
+    peer_qpn: u32,
+    handle: u32,
+    gid: Option<[u8; 16]>,
+}
+
+impl QueuePair {
+    /// Writes a completion down, if the process records.
+    fn completed(&self, seen: &Completion) {
+        let ring = ring::recording();
+        if seen.opcode & IBV_WC_RECV == 0 {
+            let Some(ring) = ring else {
+                self.take_read(seen.wr_id);
+                return;
+            };
+            return self.request_completed(ring, seen);
+        }
+        // A write to a queue pair that takes them unsolicited has no receive.
+        let buffers = self.receives.with(|receives| take(receives, seen.wr_id));
+        if let Some(ring) = ring
+            && seen.status == 0
+        {
+            self.arrived(ring, seen, buffers);
+        }
+    }
+
+    fn request_completed(&self, ring: &'static Ring, seen: &Completion) {
+        let buffers = self.take_read(seen.wr_id).filter(|_| seen.status == 0);
+        let mut record = Record {
+            kind: kind::COMPLETED,
+            status: seen.status,
+            ..self.record(seen)
+        };
+        // What has gone well needs no time, except for data that comes with it.
+        if seen.status != 0 || buffers.is_some() {
+            record.time = ring::now();
+        }
+        let is_recorded =
+            |buffers: &Buffers| buffers.length() <= ring.rdma_data && buffers.is_readable();
+        let buffers = buffers.filter(is_recorded).unwrap_or(Buffers::NONE);
+        record.recorded = buffers.length() as u32;
+        write(ring, &record, &buffers, 0);
+    }
+
+    fn arrived(&self, ring: &'static Ring, seen: &Completion, buffers: Option<Buffers>) {
+        let is_write = seen.opcode == IBV_WC_RECV_RDMA_WITH_IMM;
+        let skipped = if self.is_datagram { GRH } else { 0 };
+        let length = (seen.length as usize).saturating_sub(skipped);
+        let buffers = buffers
+            .filter(|buffers| !is_write && buffers.is_readable())
+            .unwrap_or(Buffers::NONE);
+        let there = buffers.length().saturating_sub(skipped);
+        let mut record = Record {
+            kind: match (is_write, self.is_datagram) {
+                (true, _) => kind::RECEIVED_WRITE,
+                (false, true) => kind::RECEIVED_DATAGRAM,
+                (false, false) => kind::RECEIVED,
+            },
+            time: ring::now(),
+            handle: seen.handle.into(),
+            peer_qpn: seen.peer_qpn,
+            qkey: self.qkey.load(core::sync::atomic::Ordering::Relaxed),
+            data_length: length as u32,
+            recorded: length.min(ring.send_data).min(there) as u32,
+            immediate: seen.immediate.unwrap_or(0),
+            ..self.record(seen)
+        };
+        if seen.immediate.is_some() {
+            record.flags |= flag::IMMEDIATE;
+        }
+        if let Some(gid) = seen.gid {
+            record.flags |= flag::GID;
+            record.gid = gid;
+        }
+        write(ring, &record, &buffers, skipped);
+    }
+
+    fn record(&self, seen: &Completion) -> Record {
+        Record {
+            wr_id: seen.wr_id,
+            qpn: self.qpn,
+            device: self.context.device,
+            ..Record::default()
+        }
+    }
+}
+
+/// Writes a record and the first bytes of its memory.
+#[inline]
+fn write(ring: &'static Ring, record: &Record, buffers: &Buffers, skipped: usize) {
+    if let Some(reservation) = ring.reserve(record.recorded as usize) {
+        // SAFETY: there is room; the memory was received into, and the program does not have it back yet.
+        unsafe { reservation.fill(record, &Source::Memory(buffers, skipped)) };
+        reservation.publish(record.kind, record.flags);
+    }
+}
+
+/// `ibv_poll_cq`.
+///
+/// # Safety
+/// As the library's.
+pub(crate) unsafe extern "C" fn poll_cq(
+    queue: *mut ffi::ibv_cq,
+    limit: c_int,
+    completions: *mut ffi::ibv_wc,
+) -> c_int {
+    // SAFETY: the queue is valid, by contract.
+    let Some(context) = CONTEXTS.get(unsafe { (*queue).context }.addr()) else {
+        return -libc::EINVAL;
+    };
+    let Some(real) = context.real.poll_cq else {
+        return -libc::EINVAL;
+    };
+    // SAFETY: by contract.
+    let count = unsafe { real(queue, limit, completions) };
+    if count > 0 && ring::own().is_some() {
+        for index in 0..count as usize {
+            // SAFETY: the library has written so many.
+            see(context, unsafe { &*completions.add(index) });
+        }
+    }
+    count
+}
+
+fn see(context: &Context, wc: &ffi::ibv_wc) {
+    if let Some(pair) = context.pair(wc.qp_num) {
+        pair.completed(&Completion {
+            wr_id: wc.wr_id(),
+            status: wc.error().map_or(0, |(_, vendor)| vendor),
+            opcode: wc.opcode(),
+            length: wc.len() as u32,
+            immediate: wc.imm_data().map(u32::from_be),
+            peer_qpn: wc.src_qp,
+            handle: wc.slid.into(),
+            gid: None,
+        });
+    }
+}
+
+/// `start_poll` of a completion queue that is known.
+///
+/// # Safety
+/// As the library's.
+pub(crate) unsafe extern "C" fn start_poll(
+    queue: *mut ffi::ibv_cq_ex,
+    attributes: *mut ffi::ibv_poll_cq_attr,
+) -> c_int {
+    let Some(real) = QUEUES.get(queue.addr()).and_then(|known| known.start_poll) else {
+        return libc::ENOENT;
+    };
+    // SAFETY: by contract.
+    let result = unsafe { real(queue, attributes) };
+    if result == 0 {
+        // SAFETY: the call has made a completion the current one.
+        unsafe { see_current(queue) };
+    }
+    result
+}
+
+/// `next_poll` of a completion queue that is known.
+///
+/// # Safety
+/// As the library's.
+pub(crate) unsafe extern "C" fn next_poll(queue: *mut ffi::ibv_cq_ex) -> c_int {
+    let Some(real) = QUEUES.get(queue.addr()).and_then(|known| known.next_poll) else {
+        return libc::ENOENT;
+    };
+    // SAFETY: by contract.
+    let result = unsafe { real(queue) };
+    if result == 0 {
+        // SAFETY: as in `start_poll`.
+        unsafe { see_current(queue) };
+    }
+    result
+}
+
+/// # Safety
+/// The queue has a current completion.
+unsafe fn see_current(queue: *mut ffi::ibv_cq_ex) {
+    if ring::own().is_none() {
+        return;
+    }
+    let Some(known) = QUEUES.get(queue.addr()) else {
+        return;
+    };
+    // SAFETY: by contract. Functions that the program did not ask for are missing.
+    unsafe {
+        let current = &*queue;
+        let read = |function: Option<unsafe extern "C" fn(*mut ffi::ibv_cq_ex) -> u32>| {
+            function.map(|function| function(queue))
+        };
+        let Some(pair) = read(current.read_qp_num).and_then(|qpn| known.context.pair(qpn)) else {
+            return;
+        };
+        let Some(opcode) = read(current.read_opcode) else {
+            return;
+        };
+        let status = match current.status {
+            0 => 0,
+            // Whatever the library says of a status: it was no success.
+            _ => read(current.read_vendor_err)
+                .filter(|code| *code != 0)
+                .unwrap_or(u32::MAX),
+        };
+        let is_arrival = opcode & IBV_WC_RECV != 0 && status == 0;
+        let mut seen = Completion {
+            wr_id: current.wr_id,
+            status,
+            opcode,
+            length: 0,
+            immediate: None,
+            peer_qpn: 0,
+            handle: UNKNOWN,
+            gid: None,
+        };
+        if is_arrival && ring::recording().is_some() {
+            seen.length = read(current.read_byte_len).unwrap_or(0);
+            let flags = read(current.read_wc_flags).unwrap_or(0);
+            if flags & IBV_WC_WITH_IMM != 0 {
+                seen.immediate = read(current.read_imm_data).map(u32::from_be);
+            }
+            seen.peer_qpn = read(current.read_src_qp).unwrap_or(0);
+            seen.handle = read(current.read_slid).unwrap_or(UNKNOWN);
+            if seen.handle & UNKNOWN == UNKNOWN
+                && let Some(efa) = known.efa.as_ref()
+                && let Some(read_sgid) = efa.wc_read_sgid
+            {
+                let mut gid = ffi::ibv_gid { raw: [0; 16] };
+                if read_sgid(known.efa, &raw mut gid) == 0 {
+                    seen.gid = Some(gid.raw);
+                }
+            }
+        }
+        pair.completed(&seen);
+    }
+}

@@ -1,0 +1,280 @@
+//! The process's side of the ring.
+
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::env;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use zerocopy::IntoBytes as _;
+
+use super::memory::Source;
+use super::real::say;
+use crate::exchange::{
+    ALIGNMENT, DATA, ENV_DIRECTORY, ENV_RDMA_DATA, ENV_RING, ENV_SEND_DATA, Entry, IDLE, MAGIC,
+    OBJECTS, RING, Record, RingHeader, kind,
+};
+
+/// Where the process writes down what it does.
+pub(crate) struct Ring {
+    header: &'static RingHeader,
+    data: *mut u8,
+    capacity: u64,
+    objects: Mutex<File>,
+    /// The most bytes to record of a send.
+    pub(crate) send_data: usize,
+    /// RDMA operations of more bytes are recorded without data.
+    pub(crate) rdma_data: usize,
+}
+
+// SAFETY: the data is reserved piece by piece before it is written.
+unsafe impl Send for Ring {}
+// SAFETY: as above.
+unsafe impl Sync for Ring {}
+
+static OWN: AtomicPtr<Ring> = AtomicPtr::new(null_mut());
+
+/// The process's ring, if it has one.
+#[inline]
+pub(crate) fn own() -> Option<&'static Ring> {
+    // SAFETY: it is never freed.
+    unsafe { OWN.load(Ordering::Acquire).as_ref() }
+}
+
+/// The process's ring, if it records now.
+#[inline]
+pub(crate) fn recording() -> Option<&'static Ring> {
+    own().filter(|ring| ring.header.is_on.load(Ordering::Relaxed) != 0)
+}
+
+/// Makes the process's ring, unless it has one or nobody asked for it.
+pub(crate) fn begin() {
+    static BEGINNING: Mutex<()> = Mutex::new(());
+    let _beginning = BEGINNING.lock().unwrap_or_else(PoisonError::into_inner);
+    if own().is_some() {
+        return;
+    }
+    let Some(directory) = env::var_os(ENV_DIRECTORY).map(PathBuf::from) else {
+        return;
+    };
+    match Ring::create(&directory) {
+        Ok(ring) => {
+            OWN.store(Box::into_raw(Box::new(ring)), Ordering::Release);
+            // SAFETY: a function that a child of this process calls, in which nobody else runs.
+            unsafe { libc::pthread_atfork(None, None, Some(leave)) };
+        }
+        Err(error) => say(&format!("cannot record: {}: {error}", directory.display())),
+    }
+}
+
+/// A forked process has a ring of its own, when it opens a device.
+extern "C" fn leave() {
+    OWN.store(null_mut(), Ordering::Release);
+}
+
+fn number<T: std::str::FromStr>(name: &str, default: T) -> T {
+    let text = env::var(name).ok();
+    text.and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+impl Ring {
+    fn create(directory: &std::path::Path) -> io::Result<Ring> {
+        let capacity = number::<usize>(ENV_RING, 1 << 24)
+            .clamp(1 << 16, 1 << 30)
+            .next_power_of_two();
+        let pid = std::process::id();
+        let new = |path: &PathBuf| {
+            OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(path)
+        };
+        // A process that becomes another program has the same number.
+        let (objects, mut path) = (0..u32::MAX)
+            .map(|serial| directory.join(format!("{pid}-{serial}{OBJECTS}")))
+            .find_map(|path| match new(&path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => None,
+                made => Some(made.map(|file| (file, path))),
+            })
+            .ok_or_else(|| io::Error::from(io::ErrorKind::AlreadyExists))??;
+        path.set_extension("new");
+        let file = new(&path)?;
+        let length = DATA + capacity;
+        if !is_allowed(length) {
+            let _ = fs::remove_file(&path);
+            return Err(io::Error::from(io::ErrorKind::FileTooLarge));
+        }
+        // On a full disk a write into the mapping would be fatal: all of it is there from the beginning.
+        // SAFETY: a call on a descriptor of ours.
+        match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length as libc::off_t) } {
+            0 => {}
+            error => {
+                let _ = fs::remove_file(&path);
+                return Err(io::Error::from_raw_os_error(error));
+            }
+        }
+        // SAFETY: a new mapping of a file that has this length.
+        let base = unsafe {
+            libc::mmap(
+                null_mut(),
+                length,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_POPULATE,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let header = base.cast::<RingHeader>();
+        // SAFETY: the mapping is longer than the header, zero at first, and stays.
+        let header = unsafe {
+            (*header).magic = MAGIC;
+            (*header).capacity = capacity as u64;
+            &*header
+        };
+        let is_on = !directory.join(IDLE).exists();
+        header.is_on.store(u32::from(is_on), Ordering::Relaxed);
+        fs::rename(&path, path.with_extension(&RING[1..]))?;
+        Ok(Ring {
+            header,
+            data: base.wrapping_byte_add(DATA).cast(),
+            capacity: capacity as u64,
+            objects: Mutex::new(objects),
+            send_data: number(ENV_SEND_DATA, usize::MAX),
+            rdma_data: number(ENV_RDMA_DATA, usize::MAX).min(capacity / 8),
+        })
+    }
+
+    /// Writes down an object, before anything names it.
+    pub(crate) fn object(&self, mut entry: Entry) {
+        let mut file = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
+        entry.position = self.header.head.load(Ordering::Relaxed);
+        if let Err(error) = file.write_all(entry.as_bytes()) {
+            say(&format!("cannot write down an object: {error}"));
+        }
+    }
+
+    /// Takes room for a record with so many bytes of data. `None`, and the record is counted as lost, if there is none.
+    #[inline]
+    pub(crate) fn reserve(&self, data: usize) -> Option<Reservation> {
+        let length = (size_of::<Record>() + data).next_multiple_of(ALIGNMENT) as u64;
+        let header = self.header;
+        let mut head = header.head.load(Ordering::Relaxed);
+        loop {
+            let tail = header.tail.load(Ordering::Acquire);
+            let at = head & (self.capacity - 1);
+            // A record is in one piece.
+            let rest = self.capacity - at;
+            let skipped = if length > rest { rest } else { 0 };
+            let end = head + skipped + length;
+            if end.wrapping_sub(tail) > self.capacity {
+                header.dropped.fetch_add(1, Ordering::Relaxed);
+                return None;
+            }
+            match header
+                .head
+                .compare_exchange_weak(head, end, Ordering::AcqRel, Ordering::Relaxed)
+            {
+                Ok(_) => {
+                    if skipped > 0 {
+                        self.at(at).commit(kind::VOID, 0, skipped as u32);
+                    }
+                    let start = if skipped > 0 { 0 } else { at };
+                    return Some(self.at(start).of(length as u32));
+                }
+                Err(other) => head = other,
+            }
+        }
+    }
+
+    fn at(&self, offset: u64) -> Reservation {
+        Reservation {
+            start: self.data.wrapping_add(offset as usize),
+            length: 0,
+        }
+    }
+}
+
+/// Whether a file may have so many bytes: the program would get a signal for a longer one.
+fn is_allowed(length: usize) -> bool {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the structure may be written.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0;
+    !known || length as libc::rlim_t <= limit.rlim_cur
+}
+
+/// Room in the ring that belongs to the caller.
+pub(crate) struct Reservation {
+    start: *mut u8,
+    length: u32,
+}
+
+impl Reservation {
+    fn of(self, length: u32) -> Reservation {
+        Reservation { length, ..self }
+    }
+
+    /// Writes the record and its data, all but the first word.
+    ///
+    /// # Safety
+    /// `record.recorded` is not more than there was asked for, and `data` can be read so far.
+    #[inline]
+    pub(crate) unsafe fn fill(&self, record: &Record, data: &Source<'_>) {
+        let bytes = record.as_bytes();
+        // SAFETY: the room is as long as the record with its data.
+        unsafe {
+            core::ptr::copy_nonoverlapping(
+                bytes.as_ptr().add(ALIGNMENT),
+                self.start.add(ALIGNMENT),
+                bytes.len() - ALIGNMENT,
+            );
+            data.copy_to(self.start.add(bytes.len()), record.recorded as usize);
+        }
+    }
+
+    /// Hands the record to the reader.
+    #[inline]
+    pub(crate) fn publish(self, kind: u8, flags: u8) {
+        let length = self.length;
+        self.commit(kind, flags, length);
+    }
+
+    /// Gives the room away.
+    #[inline]
+    pub(crate) fn void(self) {
+        let length = self.length;
+        self.commit(kind::VOID, 0, length);
+    }
+
+    #[inline]
+    fn commit(self, kind: u8, flags: u8, length: u32) {
+        let word = u64::from(length) | u64::from(kind) << 32 | u64::from(flags) << 40;
+        // SAFETY: the first word of the room, which begins at a multiple of 8; the reader loads it atomically.
+        unsafe { &*self.start.cast::<AtomicU64>() }.store(word, Ordering::Release);
+    }
+}
+
+/// Nanoseconds since the Unix epoch.
+#[inline]
+pub(crate) fn now() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the structure may be written.
+    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut time) };
+    (time.tv_sec as u64)
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(time.tv_nsec as u64)
+}

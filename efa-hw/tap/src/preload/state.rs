@@ -1,0 +1,273 @@
+//! What is known of the libraries' objects, by their addresses.
+
+use core::cell::UnsafeCell;
+use core::ffi::c_int;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+
+use ibverbs_sys as ffi;
+
+use super::memory::Buffers;
+use super::posting::Session;
+use super::spin::Spin;
+use super::verbs_context::{CreateCq, CreateQp};
+
+/// Objects of each kind that are known at a time.
+const SLOTS: usize = 1 << 14;
+/// A slot whose object has gone.
+const GONE: usize = 1;
+
+/// Finds a value by an address, without a lock.
+pub(crate) struct Table<T: 'static> {
+    keys: [AtomicUsize; SLOTS],
+    values: [AtomicPtr<T>; SLOTS],
+    changing: Mutex<()>,
+}
+
+impl<T: Sync + 'static> Table<T> {
+    const fn new() -> Table<T> {
+        Table {
+            keys: [const { AtomicUsize::new(0) }; SLOTS],
+            values: [const { AtomicPtr::new(null_mut()) }; SLOTS],
+            changing: Mutex::new(()),
+        }
+    }
+
+    #[inline]
+    fn probes(key: usize) -> impl Iterator<Item = usize> {
+        let first = key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (usize::BITS - SLOTS.ilog2());
+        (0..SLOTS).map(move |step| (first + step) % SLOTS)
+    }
+
+    /// The value of a key.
+    #[inline]
+    pub(crate) fn get(&self, key: usize) -> Option<&'static T> {
+        for slot in Self::probes(key) {
+            match self.keys[slot].load(Ordering::Acquire) {
+                0 => return None,
+                // SAFETY: a value is freed when its object was destroyed, which no call may be using.
+                found if found == key => unsafe {
+                    return self.values[slot].load(Ordering::Acquire).as_ref();
+                },
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// Adds a value, and returns it; `None` if there is no room.
+    pub(crate) fn insert(&self, key: usize, value: T) -> Option<&'static T> {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = None;
+        for slot in Self::probes(key) {
+            match self.keys[slot].load(Ordering::Relaxed) {
+                0 => {
+                    free = free.or(Some(slot));
+                    break;
+                }
+                GONE => free = free.or(Some(slot)),
+                found if found == key => {
+                    free = Some(slot);
+                    break;
+                }
+                _ => {}
+            }
+        }
+        let slot = free?;
+        let value = Box::into_raw(Box::new(value));
+        self.values[slot].store(value, Ordering::Release);
+        self.keys[slot].store(key, Ordering::Release);
+        // SAFETY: it was just made.
+        unsafe { value.as_ref() }
+    }
+
+    /// Takes a value out.
+    pub(crate) fn remove(&self, key: usize) -> Option<Box<T>> {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        for slot in Self::probes(key) {
+            match self.keys[slot].load(Ordering::Relaxed) {
+                0 => return None,
+                found if found == key => {
+                    self.keys[slot].store(GONE, Ordering::Release);
+                    let value = self.values[slot].swap(null_mut(), Ordering::AcqRel);
+                    // SAFETY: `insert` made it of a box, and nobody uses it any more.
+                    return (!value.is_null()).then(|| unsafe { Box::from_raw(value) });
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+}
+
+pub(crate) static CONTEXTS: Table<Context> = Table::new();
+pub(crate) static PAIRS: Table<PairReference> = Table::new();
+pub(crate) static PAIRS_BY_NUMBER: Table<PairReference> = Table::new();
+pub(crate) static QUEUES: Table<CompQueue> = Table::new();
+
+/// A queue pair, under one of its two keys.
+pub(crate) struct PairReference(pub(crate) &'static QueuePair);
+
+/// An opened device of EFA's.
+pub(crate) struct Context {
+    /// Its number among those of the process.
+    pub(crate) device: u32,
+    pub(crate) real: RealOps,
+}
+
+/// The library's own functions.
+#[derive(Clone, Copy)]
+pub(crate) struct RealOps {
+    pub(crate) poll_cq:
+        Option<unsafe extern "C" fn(*mut ffi::ibv_cq, c_int, *mut ffi::ibv_wc) -> c_int>,
+    pub(crate) post_send: Option<
+        unsafe extern "C" fn(
+            *mut ffi::ibv_qp,
+            *mut ffi::ibv_send_wr,
+            *mut *mut ffi::ibv_send_wr,
+        ) -> c_int,
+    >,
+    pub(crate) post_recv: Option<
+        unsafe extern "C" fn(
+            *mut ffi::ibv_qp,
+            *mut ffi::ibv_recv_wr,
+            *mut *mut ffi::ibv_recv_wr,
+        ) -> c_int,
+    >,
+    pub(crate) create_cq_ex: Option<CreateCq>,
+    pub(crate) create_qp_ex: Option<CreateQp>,
+}
+
+impl Context {
+    /// The key of a queue pair of the device among [`PAIRS_BY_NUMBER`].
+    pub(crate) fn pair_key(&self, qpn: u32) -> usize {
+        (self.device as usize + 1) << 32 | qpn as usize
+    }
+
+    /// The queue pair of this number.
+    #[inline]
+    pub(crate) fn pair(&self, qpn: u32) -> Option<&'static QueuePair> {
+        let found = PAIRS_BY_NUMBER.get(self.pair_key(qpn));
+        found.map(|reference| reference.0)
+    }
+}
+
+/// A queue pair.
+pub(crate) struct QueuePair {
+    pub(crate) context: &'static Context,
+    pub(crate) qpn: u32,
+    pub(crate) is_datagram: bool,
+    pub(crate) qkey: AtomicU32,
+    /// Counts the requests.
+    pub(crate) sequence: AtomicU32,
+    /// The library's builders.
+    pub(crate) real: RealBuilders,
+    /// Belongs to whoever is between `wr_start` and `wr_complete` or `wr_abort`: the library lets one thread in.
+    pub(crate) session: UnsafeCell<Session>,
+    /// Receives that have not completed, in the order in which the device takes them.
+    pub(crate) receives: Spin<VecDeque<Posted>>,
+    /// RDMA reads that have not completed, whose data is to be recorded.
+    pub(crate) reads: Spin<VecDeque<Posted>>,
+    pub(crate) reads_under_way: AtomicUsize,
+}
+
+// SAFETY: the session is used by one thread at a time.
+unsafe impl Sync for QueuePair {}
+// SAFETY: as above.
+unsafe impl Send for QueuePair {}
+
+/// A work request and its memory.
+pub(crate) struct Posted {
+    pub(crate) wr_id: u64,
+    /// `None` once it was taken.
+    pub(crate) buffers: Option<Buffers>,
+}
+
+/// Takes the first work request of this id.
+pub(crate) fn take(posted: &mut VecDeque<Posted>, wr_id: u64) -> Option<Buffers> {
+    let mut of_id = posted
+        .iter_mut()
+        .filter(|entry| entry.wr_id == wr_id && entry.buffers.is_some());
+    let buffers = of_id.next()?.buffers.take();
+    while posted.front().is_some_and(|entry| entry.buffers.is_none()) {
+        posted.pop_front();
+    }
+    buffers
+}
+
+/// The functions of `ibv_qp_ex` that EFA has.
+#[derive(Clone, Copy)]
+pub(crate) struct RealBuilders {
+    pub(crate) wr_rdma_read: Option<unsafe extern "C" fn(*mut ffi::ibv_qp_ex, u32, u64)>,
+    pub(crate) wr_rdma_write: Option<unsafe extern "C" fn(*mut ffi::ibv_qp_ex, u32, u64)>,
+    pub(crate) wr_rdma_write_imm: Option<unsafe extern "C" fn(*mut ffi::ibv_qp_ex, u32, u64, u32)>,
+    pub(crate) wr_send: Option<unsafe extern "C" fn(*mut ffi::ibv_qp_ex)>,
+    pub(crate) wr_send_imm: Option<unsafe extern "C" fn(*mut ffi::ibv_qp_ex, u32)>,
+    pub(crate) wr_set_ud_addr:
+        Option<unsafe extern "C" fn(*mut ffi::ibv_qp_ex, *mut ffi::ibv_ah, u32, u32)>,
+    pub(crate) wr_set_inline_data:
+        Option<unsafe extern "C" fn(*mut ffi::ibv_qp_ex, *mut core::ffi::c_void, usize)>,
+    pub(crate) wr_set_inline_data_list:
+        Option<unsafe extern "C" fn(*mut ffi::ibv_qp_ex, usize, *const ffi::ibv_data_buf)>,
+    pub(crate) wr_set_sge: Option<unsafe extern "C" fn(*mut ffi::ibv_qp_ex, u32, u64, u32)>,
+    pub(crate) wr_set_sge_list:
+        Option<unsafe extern "C" fn(*mut ffi::ibv_qp_ex, usize, *const ffi::ibv_sge)>,
+    pub(crate) wr_start: Option<unsafe extern "C" fn(*mut ffi::ibv_qp_ex)>,
+    pub(crate) wr_complete: Option<unsafe extern "C" fn(*mut ffi::ibv_qp_ex) -> c_int>,
+    pub(crate) wr_abort: Option<unsafe extern "C" fn(*mut ffi::ibv_qp_ex)>,
+}
+
+/// A completion queue that is read with the calls of `ibv_cq_ex`.
+pub(crate) struct CompQueue {
+    pub(crate) context: &'static Context,
+    pub(crate) start_poll:
+        Option<unsafe extern "C" fn(*mut ffi::ibv_cq_ex, *mut ffi::ibv_poll_cq_attr) -> c_int>,
+    pub(crate) next_poll: Option<unsafe extern "C" fn(*mut ffi::ibv_cq_ex) -> c_int>,
+    /// Knows the GIDs of unknown senders.
+    pub(crate) efa: *mut efa_hw::efadv::Cq,
+}
+
+// SAFETY: the pointer is to a structure of the library's, which lives as long as the queue.
+unsafe impl Sync for CompQueue {}
+// SAFETY: as above.
+unsafe impl Send for CompQueue {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_finds_what_was_added_and_not_removed() {
+        static TABLE: Table<u32> = Table::new();
+        for key in 2..2000 {
+            assert_eq!(TABLE.insert(key << 4, key as u32), Some(&(key as u32)));
+        }
+        for key in (2..2000).step_by(2) {
+            assert_eq!(TABLE.remove(key << 4), Some(Box::new(key as u32)));
+        }
+        for key in 2..2000 {
+            let expected = (key % 2 == 1).then_some(key as u32);
+            assert_eq!(TABLE.get(key << 4).copied(), expected);
+        }
+        assert!(TABLE.remove(3).is_none());
+    }
+
+    #[test]
+    fn requests_of_one_id_are_taken_in_their_order() {
+        let memory = |addr| Buffers::one(addr, 1, 0);
+        let mut posted: VecDeque<_> = [(7, 10), (8, 20), (7, 30)]
+            .map(|(wr_id, addr)| Posted {
+                wr_id,
+                buffers: Some(memory(addr)),
+            })
+            .into();
+        let mut next = |wr_id| take(&mut posted, wr_id).map(|buffers| buffers.first());
+        assert_eq!(next(8), Some(20));
+        assert_eq!(next(7), Some(10));
+        assert_eq!(next(7), Some(30));
+        assert_eq!(next(7), None);
+        assert!(posted.is_empty());
+    }
+}

@@ -1,0 +1,126 @@
+//! Captures as lists that can be compared.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use efa_core::address::Gid;
+use efa_core::nic::Status;
+use efa_emu::capture::{Direction, Reader};
+use efa_emu::frame::Kind;
+use efa_testing::workspace::{efa_conformance, outcome};
+
+/// A frame, as far as both captures have it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Seen {
+    pub(crate) direction: Direction,
+    pub(crate) what: String,
+    pub(crate) ends: [(Gid, u16); 2],
+    pub(crate) qkey: u32,
+    /// Of what the host itself asked for: others' numbers are not known to it.
+    pub(crate) sequence: Option<u32>,
+    pub(crate) immediate: Option<u32>,
+    pub(crate) length: u32,
+    pub(crate) payload: Option<Vec<u8>>,
+}
+
+/// The frames of a capture that the host of the device can know of: not what the device answers by itself, not its
+/// repetitions.
+pub(crate) fn frames(path: &Path) -> Vec<Seen> {
+    let mut reader = Reader::open(path).unwrap();
+    let mut found: Vec<(u32, Seen)> = Vec::new();
+    while let Some(captured) = reader.next_frame().unwrap() {
+        let frame = captured.frame.unwrap();
+        let header = &frame.header;
+        let direction = captured.direction.unwrap();
+        let is_own = direction == Direction::Outbound;
+        let what = match (header.kind, is_own) {
+            (Kind::Send, _) => "send".to_owned(),
+            (Kind::Datagram, _) => "datagram".to_owned(),
+            (Kind::RdmaReadRequest(rdma), true) => {
+                format!("read of {} at {:?}", rdma.total_length, rdma.remote)
+            }
+            (Kind::RdmaReadResponse(rdma), false) => format!("read data at {}", rdma.offset),
+            (Kind::RdmaWrite(rdma), true) => {
+                format!("write at {} of {:?}", rdma.offset, rdma.remote)
+            }
+            (Kind::Response(status), false) if status != Status::RemoteRnr => {
+                format!("{status:?}")
+            }
+            (Kind::Response(_), true) => {
+                // The device has refused it, and the host has not seen it.
+                let peer = (frame.destination, header.destination_qpn.0);
+                let refused = found.iter().rposition(|(sequence, seen)| {
+                    seen.direction == Direction::Inbound
+                        && seen.ends[0] == peer
+                        && *sequence == header.sequence
+                });
+                refused.map(|index| found.remove(index));
+                continue;
+            }
+            _ => continue,
+        };
+        if header.retransmission && is_own {
+            continue;
+        }
+        let is_others = matches!(header.kind, Kind::Send | Kind::Datagram) && !is_own;
+        let seen = Seen {
+            direction,
+            what,
+            ends: [
+                (frame.source, header.source_qpn.0),
+                (frame.destination, header.destination_qpn.0),
+            ],
+            qkey: header.qkey.0,
+            sequence: (!is_others).then_some(header.sequence),
+            immediate: header.immediate,
+            length: header.payload_length,
+            payload: header.payload_captured.then(|| frame.payload.to_vec()),
+        };
+        found.push((header.sequence, seen));
+    }
+    assert_eq!(reader.truncation(), None);
+    found.into_iter().map(|(_, seen)| seen).collect()
+}
+
+/// By the host's own queue pair, the direction, and whether it is RDMA data.
+type Stream = ((Gid, u16), bool, bool);
+
+fn streams(frames: Vec<Seen>) -> BTreeMap<Stream, Vec<Seen>> {
+    let mut streams: BTreeMap<Stream, Vec<Seen>> = BTreeMap::new();
+    for seen in frames {
+        let is_own = seen.direction == Direction::Outbound;
+        let own = seen.ends[usize::from(!is_own)];
+        let is_data = seen.what.starts_with("read data");
+        streams
+            .entry((own, is_own, is_data))
+            .or_default()
+            .push(seen);
+    }
+    streams
+}
+
+/// # Panics
+/// If the captures do not have the same frames in the same order, for each queue pair.
+pub(crate) fn agree(tapped: &Path, emulated: &Path) {
+    let [tapped, emulated] = [tapped, emulated].map(|path| streams(frames(path)));
+    assert!(!tapped.is_empty(), "nothing was captured");
+    let keys = |streams: &BTreeMap<Stream, Vec<Seen>>| streams.keys().copied().collect::<Vec<_>>();
+    assert_eq!(keys(&tapped), keys(&emulated));
+    for (stream, expected) in &emulated {
+        let found = &tapped[stream];
+        for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
+            assert_eq!(found, expected, "frame {index} of {stream:?}");
+        }
+        assert_eq!(found.len(), expected.len(), "{stream:?}");
+    }
+}
+
+/// # Panics
+/// If the rules of the protocol are broken in the capture.
+pub(crate) fn check(capture: &Path) {
+    let output = efa_conformance(&["check", capture.to_str().unwrap()])
+        .output()
+        .unwrap();
+    let (status, said) = outcome(&output);
+    assert_eq!(status, Some(0), "{said}");
+}

@@ -1,0 +1,253 @@
+//! What goes wrong around a tap: the program goes on, and the capture can be read.
+
+#[path = "../../../efa-emu/verbs/tests/common/mod.rs"]
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use common::{Dialogue, Program, TestFabric, files_with, installed};
+use efa_emu::capture::Reader;
+use efa_testing::patience::Wait;
+use efa_testing::workspace::{built, outcome};
+
+fn efa_tap(arguments: &[&str]) -> Command {
+    let mut command = Command::new(built("efa-tap"));
+    command.args(arguments);
+    command
+}
+
+/// How many frames a capture has, and how many it says that it lacks.
+fn counts(path: &Path) -> (u64, u64) {
+    let mut reader = Reader::open(path).unwrap();
+    let mut frames = 0;
+    while reader.next_frame().unwrap().is_some() {
+        frames += 1;
+    }
+    assert_eq!(reader.truncation(), None);
+    let counts = reader
+        .interfaces()
+        .iter()
+        .filter_map(|interface| interface.counts);
+    (frames, counts.map(|counts| counts.dropped).sum())
+}
+
+/// The words that start a program under the tap on any emulated host.
+fn tap(directory: &Path, options: &str) -> Vec<String> {
+    tap_with_limit(directory, options, "unlimited")
+}
+
+/// As [`tap`]; files of the tap, not of the program, have at most so many blocks of 512 bytes.
+fn tap_with_limit(directory: &Path, options: &str, blocks: &str) -> Vec<String> {
+    let script = format!(
+        "ulimit -S -f {blocks}; exec {} run --pcap {}/$EFA_EMU_HOST.tap {options} -- \
+         sh -c 'ulimit -S -f unlimited; exec \"$@\"' sh \"$@\"",
+        built("efa-tap").display(),
+        directory.display()
+    );
+    ["sh", "-c", &script, "tap"].map(str::to_owned).into()
+}
+
+fn pingpong<'a>(fabric: &'a TestFabric, tap: &'a [String], rounds: &'a str) -> Dialogue<'a> {
+    let tap: Vec<&str> = tap.iter().map(String::as_str).collect();
+    let program = [
+        "fi_pingpong",
+        "-p",
+        "efa",
+        "-e",
+        "rdm",
+        "-S",
+        "4096",
+        "-I",
+        rounds,
+    ];
+    Dialogue::new(fabric, &[&tap[..], &program].concat(), "-B", "-P")
+}
+
+const HOSTS: [[&str; 2]; 2] = [["--host", "alpha"], ["--host", "beta"]];
+
+/// The status is the program's, and what it prints stays alone on standard output.
+#[test]
+fn a_program_without_a_device_runs_as_without_the_tap() {
+    let directory = tempfile::tempdir().unwrap();
+    let capture = directory.path().join("none.pcapng");
+    let path = capture.to_str().unwrap();
+    let output = efa_tap(&["run", "--pcap", path, "--", "sh", "-c", "echo said; exit 7"]).output();
+    let (status, said) = outcome(&output.unwrap());
+    assert_eq!(status, Some(7));
+    assert!(said.starts_with("said\nefa-tap: "), "{said}");
+    assert!(said.contains("no process opened an EFA device"), "{said}");
+    assert_eq!(counts(&capture), (0, 0));
+
+    let output = efa_tap(&["run", "-q", "--pcap", path, "--", "sh", "-c", "kill -9 $$"]).output();
+    let (status, said) = outcome(&output.unwrap());
+    assert_eq!((status, said.as_str()), (None, ""));
+}
+
+/// A program without a dynamic linker is named; one without that header is not.
+#[test]
+fn static_programs_are_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let capture = directory.path().join("none.pcapng");
+    let program = directory.path().join("static");
+    // An ELF header for x86-64, no program headers: the kernel refuses it, after it was looked at.
+    let mut header = [0; 64];
+    header[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+    fs::write(&program, header).unwrap();
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&program, executable).unwrap();
+    let run = |program: &Path| {
+        let [capture, program] = [&capture, program].map(|path| path.to_str().unwrap());
+        outcome(
+            &efa_tap(&["run", "--pcap", capture, "--", program])
+                .output()
+                .unwrap(),
+        )
+    };
+    let (status, said) = run(&program);
+    assert_ne!(status, Some(0));
+    assert!(said.contains("is linked statically"), "{said}");
+    let (status, said) = run(Path::new("/bin/true"));
+    assert_eq!(status, Some(0));
+    assert!(!said.contains("statically"), "{said}");
+}
+
+/// A file that may not grow further is a full disk. The programs end well, what is there can be read, what is not
+/// there is counted.
+#[test]
+fn a_full_disk_costs_frames_only() {
+    if installed("fi_pingpong", "libfabric-bin").is_none() {
+        return;
+    }
+    let fabric = TestFabric::new();
+    let directory = tempfile::tempdir().unwrap();
+    let tap = tap_with_limit(directory.path(), "", "700");
+    let [alpha, beta] = &HOSTS;
+    let outcomes = pingpong(&fabric, &tap, "400").run(alpha, beta);
+    for (host, outcome) in ["alpha", "beta"].into_iter().zip(outcomes) {
+        let (frames, dropped) = counts(&directory.path().join(format!("{host}.tap")));
+        assert!(frames > 50 && dropped > 100, "{frames} {dropped}");
+        let said = format!("{dropped} dropped");
+        assert!(outcome.stderr.contains(&said), "{}", outcome.stderr);
+    }
+}
+
+/// Whether the program or the tap is killed: the other side of the dialogue is not harmed by the tap, the capture is
+/// readable up to there, and the next run removes what is left.
+#[test]
+fn a_killed_tap_leaves_its_program_alone() {
+    if installed("fi_pingpong", "libfabric-bin").is_none() {
+        return;
+    }
+    let fabric = TestFabric::new();
+    let directory = tempfile::tempdir().unwrap();
+    let tap = tap(directory.path(), "--buffer 1");
+    let dialogue = pingpong(&fabric, &tap, "3000");
+    let server = dialogue.server(&HOSTS[0]);
+    let client = dialogue.client(&HOSTS[1]);
+    let capture = directory.path().join("beta.tap");
+    let wait = Wait::start();
+    while fs::metadata(&capture).map_or(0, |file| file.len()) < 100_000 {
+        wait.pause(|| "nothing is captured".into());
+    }
+    // `efa-emu run` has started a shell, which became the tap.
+    let killed = client.inner_id();
+    // SAFETY: takes no pointers.
+    unsafe { libc::kill(killed, libc::SIGKILL) };
+    // Its program goes on to the end of the dialogue: the server sees no difference.
+    server.wait().expect_success("server");
+    drop(client);
+    let (frames, _) = counts(&capture);
+    assert!(frames > 10, "{frames}");
+    // SAFETY: takes no pointers.
+    let user = unsafe { libc::geteuid() };
+    let runs = format!("/dev/shm/efa-tap-{user}");
+    let of_killed = format!("run-{killed}-");
+    assert_eq!(files_with(Path::new(&runs), &of_killed).len(), 1);
+    let next = directory.path().join("next.tap");
+    let next = next.to_str().unwrap();
+    Program::start(efa_tap(&["run", "-q", "--pcap", next, "--", "true"]))
+        .wait()
+        .expect_success("next");
+    assert_eq!(files_with(Path::new(&runs), &of_killed).len(), 0);
+}
+
+/// A program that is killed leaves a capture that has what it had handed over.
+#[test]
+fn a_killed_program_leaves_a_readable_capture() {
+    if installed("fi_pingpong", "libfabric-bin").is_none() {
+        return;
+    }
+    let fabric = TestFabric::new();
+    let directory = tempfile::tempdir().unwrap();
+    let tap = tap(directory.path(), "");
+    let dialogue = pingpong(&fabric, &tap, "100000");
+    let server = dialogue.server(&HOSTS[0]);
+    let client = dialogue.client(&HOSTS[1]);
+    let capture = directory.path().join("beta.tap");
+    let wait = Wait::start();
+    while fs::metadata(&capture).map_or(0, |file| file.len()) < 100_000 {
+        wait.pause(|| "nothing is captured".into());
+    }
+    let tap_id = client.inner_id();
+    let children = format!("/proc/{tap_id}/task/{tap_id}/children");
+    let program = fs::read_to_string(children).unwrap();
+    let program: i32 = program.split_whitespace().next().unwrap().parse().unwrap();
+    // SAFETY: takes no pointers.
+    unsafe { libc::kill(program, libc::SIGKILL) };
+    let outcome = client.wait();
+    assert_eq!(outcome.code(), 137, "{outcome:?}");
+    drop(server);
+    let (frames, dropped) = counts(&capture);
+    assert!(frames > 10 && dropped <= 1, "{frames} {dropped}");
+}
+
+/// Started idle, nothing is recorded; switched on and off, what lies between is.
+#[test]
+fn recording_is_switched_on_and_off() {
+    if installed("fi_pingpong", "libfabric-bin").is_none() {
+        return;
+    }
+    let fabric = TestFabric::new();
+    let directory = tempfile::tempdir().unwrap();
+    let tap = tap(directory.path(), "--idle");
+    let dialogue = pingpong(&fabric, &tap, "100000");
+    let server = dialogue.server(&HOSTS[0]);
+    let client = dialogue.client(&HOSTS[1]);
+    let tap_id = client.inner_id();
+    let capture = directory.path().join("beta.tap");
+    let length = || fs::metadata(&capture).map_or(0, |file| file.len());
+    let wait = Wait::start();
+    let children = format!("/proc/{tap_id}/task/{tap_id}/children");
+    let program = loop {
+        let children = fs::read_to_string(&children).unwrap_or_default();
+        let program = children.split_whitespace().next().map(str::to_owned);
+        if let Some(program) = program
+            && efa_tap(&["on", &program])
+                .output()
+                .unwrap()
+                .status
+                .success()
+        {
+            break program;
+        }
+        wait.pause(|| "the program opens no device".into());
+    };
+    while length() < 100_000 {
+        wait.pause(|| "nothing is captured".into());
+    }
+    let off = efa_tap(&["off", &program]).output().unwrap();
+    assert!(off.status.success(), "{off:?}");
+    client.signal(libc::SIGTERM);
+    client.wait();
+    drop(server);
+    let (frames, dropped) = counts(&capture);
+    // The dialogue began before the recording: its handshake is not there.
+    assert!(frames > 10 && dropped == 0, "{frames} {dropped}");
+
+    let nobody = efa_tap(&["on", "1"]).output().unwrap();
+    let (status, said) = outcome(&nobody);
+    assert_eq!(status, Some(2));
+    assert!(said.contains("--idle"), "{said}");
+}
