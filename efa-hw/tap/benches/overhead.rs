@@ -6,14 +6,13 @@
 //! Arguments: none; `--bench`, which cargo passes on; `child LENGTH COUNT` is the measured program.
 
 use std::error::Error;
-use std::process::Command;
 use std::time::Instant;
 
 use efa_core::endpoint::{
     Endpoint, EndpointConfig, EndpointError, OperationFlags, PeerId, RecvArgs, SendArgs,
     SourceFilter,
 };
-use efa_core::nic::{Domain as _, UserSlice};
+use efa_core::nic::UserSlice;
 use efa_hw::{DeviceName, HwDevice, HwNic, NicConfig};
 use efa_testing::workspace::{built, efa_emu};
 
