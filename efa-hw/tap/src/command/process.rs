@@ -172,6 +172,8 @@ impl Process {
             tail += length;
             self.ring.header().tail.store(tail, Ordering::Release);
         }
+        // A device without traffic is an interface as well.
+        self.apply_objects(tail, store, devices)?;
         Ok(tail > begun)
     }
 

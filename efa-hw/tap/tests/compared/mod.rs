@@ -40,6 +40,10 @@ pub(crate) fn frames(path: &Path) -> Vec<Seen> {
                 format!("read of {} at {:?}", rdma.total_length, rdma.remote)
             }
             (Kind::RdmaReadResponse(rdma), false) => format!("read data at {}", rdma.offset),
+            // The device tells the program no more than this.
+            (Kind::RdmaWrite(rdma), false) if header.immediate.is_some() => {
+                format!("write of {} arrived", rdma.total_length)
+            }
             (Kind::RdmaWrite(rdma), true) => {
                 format!("write at {} of {:?}", rdma.offset, rdma.remote)
             }
@@ -62,7 +66,8 @@ pub(crate) fn frames(path: &Path) -> Vec<Seen> {
         if header.retransmission && is_own {
             continue;
         }
-        let is_others = matches!(header.kind, Kind::Send | Kind::Datagram) && !is_own;
+        let is_write = matches!(header.kind, Kind::RdmaWrite(_)) && !is_own;
+        let is_others = is_write || matches!(header.kind, Kind::Send | Kind::Datagram) && !is_own;
         let seen = Seen {
             direction,
             what,
@@ -73,8 +78,8 @@ pub(crate) fn frames(path: &Path) -> Vec<Seen> {
             qkey: header.qkey.0,
             sequence: (!is_others).then_some(header.sequence),
             immediate: header.immediate,
-            length: header.payload_length,
-            payload: header.payload_captured.then(|| frame.payload.to_vec()),
+            length: if is_write { 0 } else { header.payload_length },
+            payload: (header.payload_captured && !is_write).then(|| frame.payload.to_vec()),
         };
         found.push((header.sequence, seen));
     }
