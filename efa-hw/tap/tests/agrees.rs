@@ -170,7 +170,7 @@ fn files_change_and_filters_apply() {
     if installed("fi_pingpong", "libfabric-bin").is_none() {
         return;
     }
-    let directory = run(&PINGPONG, "-b packets:20 --filter 'outbound and rdm'", &[]);
+    let directory = run(&PINGPONG, "-b packets:10 --filter 'outbound and rdm'", &[]);
     let entries = fs::read_dir(directory.path()).unwrap();
     let mut files: Vec<PathBuf> = entries
         .map(|entry| entry.unwrap().path())

@@ -18,14 +18,14 @@ fn efa_tap(arguments: &[&str]) -> Command {
     command
 }
 
-/// How many frames a capture has, and how many it says that it lacks.
+/// How many frames a capture has, and how many it says that it lacks. A tap that was killed may have left a part of
+/// another one.
 fn counts(path: &Path) -> (u64, u64) {
     let mut reader = Reader::open(path).unwrap();
     let mut frames = 0;
     while reader.next_frame().unwrap().is_some() {
         frames += 1;
     }
-    assert_eq!(reader.truncation(), None);
     let counts = reader
         .interfaces()
         .iter()

@@ -33,6 +33,9 @@ const LONGEST_HEADERS: usize = 512;
 const BUSY: Duration = Duration::from_millis(1);
 const QUIET: Duration = Duration::from_millis(20);
 
+/// Most looks at what was recorded after the program's end.
+const LAST_TURNS: usize = 1000;
+
 #[derive(Args)]
 #[command(override_usage = "efa-tap run --pcap FILE [OPTIONS] -- COMMAND [ARG]...")]
 pub(super) struct RunArguments {
@@ -172,7 +175,8 @@ impl Recording<'_> {
 
     /// Ends the recording; what is to be told, a line each.
     fn end(mut self, path: &Path) -> Vec<String> {
-        self.turn();
+        // Processes that the program has left running may go on for ever.
+        let _ = (0..LAST_TURNS).find(|_| self.turn() != BUSY);
         let path = path.display();
         if let Some(Failure(reason)) = self.failure {
             return vec![format!("{path} is not complete: {reason}")];

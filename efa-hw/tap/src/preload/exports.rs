@@ -16,7 +16,7 @@ use ibverbs_sys as ffi;
 use super::real::{self, Real, bytes_of, say};
 use super::spin::Spin;
 use super::state::{
-    CONTEXTS, CompQueue, Context, PAIRS, PAIRS_BY_NUMBER, PairReference, QUEUES, QueuePair, RealOps,
+    CONTEXTS, CompQueue, Context, PAIRS, PAIRS_BY_NUMBER, QUEUES, QueuePair, RealOps,
 };
 use super::{memory, polling, posting, ring, verbs_context};
 use crate::exchange::{Entry, object};
@@ -120,8 +120,8 @@ unsafe fn adopt_context(context: *mut ffi::ibv_context) {
             create_cq_ex: end.and_then(|end| (*end).create_cq_ex),
             create_qp_ex: end.and_then(|end| (*end).create_qp_ex),
         };
-        let known = Context { device, real };
-        if CONTEXTS.insert(context.addr(), known).is_none() {
+        let known = Box::leak(Box::new(Context { device, real }));
+        if !CONTEXTS.insert(context.addr(), known) {
             return say("too many devices are open: what goes over another one is not recorded");
         }
         ring.object(Entry {
@@ -147,13 +147,12 @@ unsafe fn adopt_context(context: *mut ffi::ibv_context) {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_close_device(context: *mut ffi::ibv_context) -> c_int {
     let close = real!(ibv_close_device, |errno| errno);
+    // Before the call: another thread may get a context at the same address right after it.
+    let known = CONTEXTS.remove(context.addr());
     // SAFETY: by contract.
     let result = unsafe { close(context) };
-    if result == 0
-        && let Some(known) = CONTEXTS.remove(context.addr())
-    {
-        // Objects that are left name it.
-        Box::leak(known);
+    if let Some(known) = known.filter(|_| result != 0) {
+        CONTEXTS.insert(context.addr(), known);
     }
     result
 }
@@ -221,14 +220,14 @@ unsafe fn adopt_queue(
             "a completion queue does not tell the queue pair of a completion: what arrives there is not recorded",
         );
     }
-    let known = CompQueue {
+    let known = Box::leak(Box::new(CompQueue {
         context,
         start_poll: c.start_poll,
         next_poll: c.next_poll,
         efa,
-    };
+    }));
     let (start, next) = (c.start_poll, c.next_poll);
-    if QUEUES.insert(queue.addr(), known).is_none() {
+    if !QUEUES.insert(queue.addr(), known) {
         return say("too many completion queues: what another one has is not recorded");
     }
     c.start_poll = start.map(|_| polling::start_poll as _);
@@ -242,7 +241,7 @@ unsafe extern "C" fn ibv_destroy_cq(queue: *mut ffi::ibv_cq) -> c_int {
     // SAFETY: by contract; a queue that is known is an extended one.
     unsafe {
         let extended = queue.cast::<ffi::ibv_cq_ex>();
-        if let Some(known) = &known {
+        if let Some(known) = known {
             (*extended).start_poll = known.start_poll;
             (*extended).next_poll = known.next_poll;
         }
@@ -323,7 +322,12 @@ unsafe fn adopted(pair: *mut ffi::ibv_qp) -> *mut ffi::ibv_qp {
                 reads: Spin::new(VecDeque::new()),
                 reads_under_way: AtomicUsize::new(0),
             };
-            adopt_pair(pair, known);
+            let extended = real::ibv_qp_to_qp_ex::get()
+                .map_or(null_mut(), |extended| extended(pair))
+                .as_ref()
+                .filter(|extended| extended.wr_start.is_some());
+            let real = extended.map_or(posting::NO_BUILDERS, posting::builders);
+            adopt_pair(pair, Box::leak(Box::new(QueuePair { real, ..known })));
         }
     }
     pair
@@ -331,37 +335,40 @@ unsafe fn adopted(pair: *mut ffi::ibv_qp) -> *mut ffi::ibv_qp {
 
 /// # Safety
 /// The queue pair is valid, and nobody else uses it.
-unsafe fn adopt_pair(pair: *mut ffi::ibv_qp, mut known: QueuePair) {
+unsafe fn adopt_pair(pair: *mut ffi::ibv_qp, known: &'static QueuePair) {
     let Some(ring) = ring::own() else { return };
-    // SAFETY: by contract.
-    unsafe {
-        let extended = real::ibv_qp_to_qp_ex::get()
-            .map_or(null_mut(), |extended| extended(pair))
-            .as_mut()
-            .filter(|extended| extended.wr_start.is_some());
-        if let Some(extended) = &extended {
-            known.real = posting::builders(extended);
-        }
-        let (context, qpn) = (known.context, known.qpn);
-        let known: &'static QueuePair = Box::leak(Box::new(known));
-        if PAIRS.insert(pair.addr(), PairReference(known)).is_none() {
-            return say("too many queue pairs: what another one does is not recorded");
-        }
-        PAIRS_BY_NUMBER.insert(context.pair_key(qpn), PairReference(known));
-        ring.object(Entry {
-            position: 0,
-            kind: object::QUEUE_PAIR,
-            device: context.device,
-            handle: 0,
-            number: qpn,
-            reserved: 0,
-            gid: [0; 16],
-            name: [0; 64],
-        });
-        if let Some(extended) = extended {
-            posting::install(extended);
-        }
+    if !PAIRS.insert(pair.addr(), known) {
+        return say("too many queue pairs: what another one does is not recorded");
     }
+    PAIRS_BY_NUMBER.insert(known.context.pair_key(known.qpn), known);
+    ring.object(Entry {
+        position: 0,
+        kind: object::QUEUE_PAIR,
+        device: known.context.device,
+        handle: 0,
+        number: known.qpn,
+        reserved: 0,
+        gid: [0; 16],
+        name: [0; 64],
+    });
+    // SAFETY: by contract.
+    if let Some(extended) = unsafe { builders_of(pair, known) } {
+        posting::install(extended);
+    }
+}
+
+/// The structure with the builders of a queue pair that has some.
+///
+/// # Safety
+/// The queue pair is valid, and nobody else uses it.
+unsafe fn builders_of<'a>(
+    pair: *mut ffi::ibv_qp,
+    known: &QueuePair,
+) -> Option<&'a mut ffi::ibv_qp_ex> {
+    known.real.wr_start?;
+    let extended = real::ibv_qp_to_qp_ex::get()?;
+    // SAFETY: by contract.
+    unsafe { extended(pair).as_mut() }
 }
 
 #[unsafe(no_mangle)]
@@ -376,7 +383,6 @@ unsafe extern "C" fn ibv_modify_qp(
     if result == 0
         && let Some(known) = PAIRS.get(pair.addr())
     {
-        let known = known.0;
         let has = |bit: ffi::ibv_qp_attr_mask| mask as u32 & bit.0 != 0;
         // SAFETY: the library has read the same fields.
         let attributes = unsafe { &*attributes };
@@ -386,9 +392,7 @@ unsafe extern "C" fn ibv_modify_qp(
         if has(ffi::ibv_qp_attr_mask::IBV_QP_STATE)
             && attributes.qp_state == ffi::ibv_qp_state::IBV_QPS_RESET
         {
-            known.receives.with(VecDeque::clear);
-            known.reads.with(VecDeque::clear);
-            known.reads_under_way.store(0, Ordering::Relaxed);
+            known.clear();
             known.sequence.store(0, Ordering::Relaxed);
         }
     }
@@ -398,21 +402,20 @@ unsafe extern "C" fn ibv_modify_qp(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_qp(pair: *mut ffi::ibv_qp) -> c_int {
     let destroy = real!(ibv_destroy_qp, |errno| errno);
-    // SAFETY: by contract. What is known of the queue pair was made by `adopt_pair`, and nobody uses it any more.
+    let Some(known) = PAIRS.remove(pair.addr()) else {
+        // SAFETY: by contract.
+        return unsafe { destroy(pair) };
+    };
+    PAIRS_BY_NUMBER.remove(known.context.pair_key(known.qpn));
+    // SAFETY: by contract, nobody else posts to the queue pair.
     unsafe {
-        let Some(known) = PAIRS.remove(pair.addr()) else {
-            return destroy(pair);
-        };
-        let known = known.0;
-        PAIRS_BY_NUMBER.remove(known.context.pair_key(known.qpn));
-        let extended = real::ibv_qp_to_qp_ex::get().map_or(null_mut(), |extended| extended(pair));
-        if let Some(extended) = extended.as_mut().filter(|_| known.real.wr_start.is_some()) {
+        if let Some(extended) = builders_of(pair, known) {
             posting::uninstall(extended, &known.real);
         }
         let result = destroy(pair);
-        let known = Box::from_raw(core::ptr::from_ref(known).cast_mut());
-        if result != 0 {
-            adopt_pair(pair, *known);
+        match result {
+            0 => known.clear(),
+            _ => adopt_pair(pair, known),
         }
         result
     }

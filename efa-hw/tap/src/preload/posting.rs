@@ -176,7 +176,6 @@ pub(crate) unsafe extern "C" fn post_send(
         // SAFETY: by contract.
         return unsafe { real(pair, list, bad) };
     };
-    let known = known.0;
     let time = ring::now();
     let mut batch = Batch::default();
     let mut next = list;
@@ -263,7 +262,7 @@ pub(crate) unsafe extern "C" fn post_recv(
         // SAFETY: by contract.
         return unsafe { real(pair, list, bad) };
     };
-    let receives = &known.0.receives;
+    let receives = &known.receives;
     receives.with(|receives| {
         let mut next = list;
         // SAFETY: a list of valid receives, by contract.
@@ -372,8 +371,8 @@ impl QueuePair {
 macro_rules! real {
     ($pair:expr, $function:ident) => {
         match PAIRS.get($pair.addr()) {
-            Some(known) => match known.0.real.$function {
-                Some(function) => (known.0, function),
+            Some(known) => match known.real.$function {
+                Some(function) => (known, function),
                 None => return Default::default(),
             },
             None => return Default::default(),
@@ -397,8 +396,8 @@ unsafe extern "C" fn wr_start(pair: *mut ffi::ibv_qp_ex) {
 
 unsafe extern "C" fn wr_complete(pair: *mut ffi::ibv_qp_ex) -> c_int {
     let (known, real) = match PAIRS.get(pair.addr()) {
-        Some(known) => match known.0.real.wr_complete {
-            Some(real) => (known.0, real),
+        Some(known) => match known.real.wr_complete {
+            Some(real) => (known, real),
             None => return libc::EINVAL,
         },
         None => return libc::EINVAL,

@@ -19,7 +19,8 @@ const SLOTS: usize = 1 << 14;
 /// A slot whose object has gone.
 const GONE: usize = 1;
 
-/// Finds a value by an address, without a lock.
+/// Finds a value by an address, without a lock. Values stay when their objects go: another thread may be polling
+/// for a queue pair that this one destroys.
 pub(crate) struct Table<T: 'static> {
     keys: [AtomicUsize; SLOTS],
     values: [AtomicPtr<T>; SLOTS],
@@ -47,7 +48,7 @@ impl<T: Sync + 'static> Table<T> {
         for slot in Self::probes(key) {
             match self.keys[slot].load(Ordering::Acquire) {
                 0 => return None,
-                // SAFETY: a value is freed when its object was destroyed, which no call may be using.
+                // SAFETY: values are never freed.
                 found if found == key => unsafe {
                     return self.values[slot].load(Ordering::Acquire).as_ref();
                 },
@@ -57,8 +58,8 @@ impl<T: Sync + 'static> Table<T> {
         None
     }
 
-    /// Adds a value, and returns it; `None` if there is no room.
-    pub(crate) fn insert(&self, key: usize, value: T) -> Option<&'static T> {
+    /// Adds a value. Returns whether there was room.
+    pub(crate) fn insert(&self, key: usize, value: &'static T) -> bool {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut free = None;
         for slot in Self::probes(key) {
@@ -75,25 +76,23 @@ impl<T: Sync + 'static> Table<T> {
                 _ => {}
             }
         }
-        let slot = free?;
-        let value = Box::into_raw(Box::new(value));
+        let Some(slot) = free else { return false };
+        let value = core::ptr::from_ref(value).cast_mut();
         self.values[slot].store(value, Ordering::Release);
         self.keys[slot].store(key, Ordering::Release);
-        // SAFETY: it was just made.
-        unsafe { value.as_ref() }
+        true
     }
 
     /// Takes a value out.
-    pub(crate) fn remove(&self, key: usize) -> Option<Box<T>> {
+    pub(crate) fn remove(&self, key: usize) -> Option<&'static T> {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         for slot in Self::probes(key) {
             match self.keys[slot].load(Ordering::Relaxed) {
                 0 => return None,
                 found if found == key => {
                     self.keys[slot].store(GONE, Ordering::Release);
-                    let value = self.values[slot].swap(null_mut(), Ordering::AcqRel);
-                    // SAFETY: `insert` made it of a box, and nobody uses it any more.
-                    return (!value.is_null()).then(|| unsafe { Box::from_raw(value) });
+                    // SAFETY: values are never freed.
+                    return unsafe { self.values[slot].load(Ordering::Relaxed).as_ref() };
                 }
                 _ => {}
             }
@@ -103,12 +102,9 @@ impl<T: Sync + 'static> Table<T> {
 }
 
 pub(crate) static CONTEXTS: Table<Context> = Table::new();
-pub(crate) static PAIRS: Table<PairReference> = Table::new();
-pub(crate) static PAIRS_BY_NUMBER: Table<PairReference> = Table::new();
+pub(crate) static PAIRS: Table<QueuePair> = Table::new();
+pub(crate) static PAIRS_BY_NUMBER: Table<QueuePair> = Table::new();
 pub(crate) static QUEUES: Table<CompQueue> = Table::new();
-
-/// A queue pair, under one of its two keys.
-pub(crate) struct PairReference(pub(crate) &'static QueuePair);
 
 /// An opened device of EFA's.
 pub(crate) struct Context {
@@ -149,8 +145,7 @@ impl Context {
     /// The queue pair of this number.
     #[inline]
     pub(crate) fn pair(&self, qpn: u32) -> Option<&'static QueuePair> {
-        let found = PAIRS_BY_NUMBER.get(self.pair_key(qpn));
-        found.map(|reference| reference.0)
+        PAIRS_BY_NUMBER.get(self.pair_key(qpn))
     }
 }
 
@@ -183,6 +178,15 @@ pub(crate) struct Posted {
     pub(crate) wr_id: u64,
     /// `None` once it was taken.
     pub(crate) buffers: Option<Buffers>,
+}
+
+impl QueuePair {
+    /// Forgets what was posted.
+    pub(crate) fn clear(&self) {
+        self.receives.with(core::mem::take);
+        self.reads.with(core::mem::take);
+        self.reads_under_way.store(0, Ordering::Relaxed);
+    }
 }
 
 /// Takes the first work request of this id.
@@ -242,10 +246,10 @@ mod tests {
     fn a_table_finds_what_was_added_and_not_removed() {
         static TABLE: Table<u32> = Table::new();
         for key in 2..2000 {
-            assert_eq!(TABLE.insert(key << 4, key as u32), Some(&(key as u32)));
+            assert!(TABLE.insert(key << 4, Box::leak(Box::new(key as u32))));
         }
         for key in (2..2000).step_by(2) {
-            assert_eq!(TABLE.remove(key << 4), Some(Box::new(key as u32)));
+            assert_eq!(TABLE.remove(key << 4), Some(&(key as u32)));
         }
         for key in 2..2000 {
             let expected = (key % 2 == 1).then_some(key as u32);
