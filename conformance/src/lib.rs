@@ -13,6 +13,7 @@
 //! emulated devices is the package `interop`.
 
 pub mod application;
+pub mod bundle;
 pub mod check;
 pub mod compare;
 pub mod conduct;
@@ -28,6 +29,7 @@ pub mod replay;
 pub mod scenario;
 pub mod show;
 pub mod suite;
+pub mod survey;
 pub mod trace;
 pub mod verify;
 pub mod written;

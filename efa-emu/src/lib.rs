@@ -11,7 +11,7 @@
 //!   number of hosts in one thread and in virtual time, and [`transport`], processes and shared memory.
 //! * [`network`] and [`fault`]: what happens to frames, on both links.
 //! * [`frame`] and [`capture`]: the emulated wire, and pcapng files.
-//! * [`profile`]: the generations of the device; [`sysfs`]: the files that programs expect of it;
+//! * [`profile`]: the generations of the device, built in or of a file; [`qpn_policy`]: which queue pair numbers it gives out; [`sysfs`]: the files that programs expect of it;
 //!   [`numa`]: the processors that it is near to; [`usage`]: how far programs got with it.
 //! * [`installation`]: where the files are that belong to the program; [`version`]: which build it is;
 //!   `pages`: manual pages and shell completions of a command; `command` and `capture_output`: what commands that
@@ -37,6 +37,7 @@ pub mod pages;
 mod prefetch;
 pub mod profile;
 pub mod provider;
+pub mod qpn_policy;
 pub mod sim;
 mod sync;
 pub mod sysfs;

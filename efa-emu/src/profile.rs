@@ -1,8 +1,14 @@
 //! Device generations: identity, capabilities and limits, each with where the number comes from.
 
+mod file;
+
 use std::time::Duration;
 
-use efa_core::nic::{DeviceCaps, NicAttributes};
+use efa_core::nic::{DeviceCaps, NicAttributes, Status};
+
+pub use file::{ProfileError, is_path};
+
+use crate::qpn_policy::QpnPolicy;
 
 /// PCI vendor id of the device (Amazon).
 pub const VENDOR_ID: u32 = 0x1d0f;
@@ -29,8 +35,25 @@ impl RnrBackoff {
     }
 }
 
-/// One generation of the device. [`Profile::by_name`] finds the built-in ones; a test may change
-/// any field of its own copy.
+/// How requests end that the responder refuses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Statuses {
+    /// There is no queue pair with the destination's number that receives.
+    pub unknown_queue_pair: Status,
+    /// The queue pair has another Q-key.
+    pub wrong_qkey: Status,
+    /// The remote key is of no region of the queue pair's protection domain.
+    pub unknown_key: Status,
+    /// The region does not have all the bytes.
+    pub outside_region: Status,
+    /// The region was registered without this access.
+    pub forbidden_access: Status,
+    /// RDMA comes from a host that is not in the address book.
+    pub unknown_peer: Status,
+}
+
+/// One generation of the device. [`Profile::by_name`] finds the built-in ones, [`Profile::named`] also those of
+/// files; a test may change any field of its own copy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Profile {
     /// The name that `efa-emu run --profile` takes.
@@ -91,6 +114,10 @@ pub struct Profile {
     pub comp_vectors: u32,
     /// Waits between receiver-not-ready retries.
     pub rnr_backoff: RnrBackoff,
+    /// Which queue pair number the next queue pair gets, unless the user says.
+    pub qpn_reuse: QpnPolicy,
+    /// How refused requests end.
+    pub statuses: Statuses,
 }
 
 /// A row of `efa-emu profiles`: an attribute, its value and where the value comes from.
@@ -137,6 +164,15 @@ const fn base() -> Profile {
         rnr_backoff: RnrBackoff {
             first: Duration::from_micros(64),
             longest: Duration::from_millis(4),
+        },
+        qpn_reuse: QpnPolicy::Lowest,
+        statuses: Statuses {
+            unknown_queue_pair: Status::RemoteBadDestQpn,
+            wrong_qkey: Status::RemoteBadDestQpn,
+            unknown_key: Status::RemoteBadAddress,
+            outside_region: Status::RemoteBadAddress,
+            forbidden_access: Status::RemoteBadAddress,
+            unknown_peer: Status::RemoteUnknownPeer,
         },
     }
 }
@@ -238,6 +274,7 @@ impl Profile {
         const MORE: &str =
             "ours; UCX contrib/ibmock has fewer, too few for 1024 queue pairs a host";
         const OURS: &str = "ours: not public";
+        const STATUS: &str = "the name of the status in the device's interface";
         let number = |value: u64| value.to_string();
         let hexadecimal = |value: u32| format!("{value:#06x}");
         let yes_or_no = |value: bool| String::from(if value { "yes" } else { "no" });
@@ -318,7 +355,30 @@ impl Profile {
             ("max_comp_cntr", number(self.max_comp_counters.into()), OURS),
             ("comp_vectors", number(self.comp_vectors.into()), OURS),
             ("RNR back-off", format!("{first:?}..{longest:?}"), OURS),
+            (
+                "QPN reuse",
+                self.qpn_reuse.to_string(),
+                "rdma-core 63 and libfabric 2.6 count generations of each number",
+            ),
         ]);
+        let Statuses {
+            unknown_queue_pair,
+            wrong_qkey,
+            unknown_key,
+            outside_region,
+            forbidden_access,
+            unknown_peer,
+        } = self.statuses;
+        for (name, status) in [
+            ("status of an unknown queue pair", unknown_queue_pair),
+            ("status of a wrong Q-key", wrong_qkey),
+            ("status of an unknown remote key", unknown_key),
+            ("status outside of a region", outside_region),
+            ("status of forbidden access", forbidden_access),
+            ("status of an unknown peer", unknown_peer),
+        ] {
+            rows.push((name, number(status.code().into()), STATUS));
+        }
         rows.into_iter()
             .map(|(name, value, source)| Attribute {
                 name,
@@ -348,16 +408,7 @@ mod tests {
         for profile in Profile::all() {
             assert!(names.insert(profile.name) && parts.insert(profile.part_id));
             assert_eq!(Profile::by_name(profile.name), Some(profile));
-            for depth in [
-                profile.max_sq_wr,
-                profile.max_rq_wr,
-                profile.max_cqe,
-                profile.max_qp,
-            ] {
-                assert!(depth.is_power_of_two() && depth <= 1 << 15, "{depth}");
-            }
-            assert!(profile.max_sq_sge <= 2 && profile.max_rdma_sge <= 1);
-            assert!(profile.max_mr <= Profile::MAX_MR);
+            assert_eq!(profile.clone().fit(), Vec::<String>::new());
         }
         assert_eq!(Profile::by_name("efa"), None);
     }

@@ -56,6 +56,7 @@ mod memory_monitor;
 mod protection_domain;
 mod queue_pair;
 mod registration_cache;
+mod report;
 
 pub use device::{DeviceName, HwDevice};
 pub use domain::HwDomain;
@@ -64,3 +65,4 @@ pub use memory::UserMemory;
 pub use protection_domain::Dmabuf;
 pub use queue_pair::{HwNic, HwQueuePair, NicConfig};
 pub use registration_cache::{CacheLimits, CacheStatistics};
+pub use report::DeviceReport;

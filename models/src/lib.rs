@@ -14,6 +14,9 @@
 #[path = "../../efa-emu/src/device/qpn.rs"]
 #[allow(dead_code, unreachable_pub, reason = "a model uses a part")]
 mod device;
+#[path = "../../efa-emu/src/qpn_policy.rs"]
+#[allow(dead_code, unreachable_pub, reason = "a model uses a part")]
+mod qpn_policy;
 pub mod sessions;
 #[allow(dead_code, reason = "a model uses a part")]
 #[path = "../../efa-emu/verbs/src/spin.rs"]

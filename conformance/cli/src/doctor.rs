@@ -110,6 +110,11 @@ fn diagnose(arguments: &Doctor) -> Result<Diagnosis, String> {
     Ok(Diagnosis::of(findings))
 }
 
+/// What the doctor says of this machine.
+pub(crate) fn of_this_machine() -> Result<Diagnosis, String> {
+    Ok(Diagnosis::of(doctor::examine(&this_machine()?)))
+}
+
 /// The machine that this process runs on.
 fn this_machine() -> Result<Machine, String> {
     std::env::current_exe()

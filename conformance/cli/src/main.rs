@@ -3,6 +3,7 @@
 //! Exit status: 0 if everything passed, 1 if something failed, 2 for wrong usage or an unfit environment,
 //! with one line about the cause and the remedy.
 
+mod bundle;
 mod check;
 mod corpus;
 mod doctor;
@@ -16,6 +17,7 @@ mod record;
 mod report;
 mod run;
 mod show;
+mod survey;
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -60,6 +62,10 @@ enum Command {
     Doctor(doctor::Doctor),
     /// Say which versions and devices this host has, for `run --at` of another one (docs/two-machines.md).
     Place,
+    /// Find out what an EFA device does where the emulator has to assume it, and write that as a profile.
+    Survey(survey::Survey),
+    /// Pack what helps others to see what went wrong into one file, without private data.
+    Bundle(bundle::Bundle),
     /// Run traces for `run --jobs`.
     #[command(hide = true)]
     Job,
@@ -119,6 +125,8 @@ fn main() -> ExitCode {
         Command::Drive(arguments) => drive::drive(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Place => places::describe(),
+        Command::Bundle(arguments) => bundle::bundle(&arguments),
+        Command::Survey(arguments) => survey::survey(&arguments),
         Command::Job => job::job(),
         Command::Pages { directory } => match pages::write(Arguments::command(), &directory) {
             Ok(()) => Outcome::Passed,

@@ -10,7 +10,7 @@ use efa_emu::command::Failure;
 
 #[derive(Args)]
 pub(super) struct ProfilesArguments {
-    /// Show only this profile.
+    /// Show only this profile: a name, or the path of a profile's file.
     name: Option<String>,
     /// As JSON; see docs/json.md.
     #[arg(long)]
@@ -20,26 +20,15 @@ pub(super) struct ProfilesArguments {
 impl ProfilesArguments {
     pub(super) fn execute(self) -> Result<ExitCode, Failure> {
         let profiles = match &self.name {
-            Some(name) => std::slice::from_ref(by_name(name)?),
-            None => Profile::all(),
+            Some(name) => vec![Profile::named(name)?],
+            None => Profile::all().to_vec(),
         };
         super::print(&match self.json {
-            true => format!("{:#}\n", as_json(profiles)),
-            false => table(profiles),
+            true => format!("{:#}\n", as_json(&profiles)),
+            false => table(&profiles),
         });
         Ok(ExitCode::SUCCESS)
     }
-}
-
-/// The profile of this name, or an error that lists the names.
-pub(super) fn by_name(name: &str) -> Result<&'static Profile, Failure> {
-    Profile::by_name(name).ok_or_else(|| {
-        let names: Vec<_> = Profile::all().iter().map(|profile| profile.name).collect();
-        Failure(format!(
-            "there is no profile {name:?}: use {}",
-            names.join(", ")
-        ))
-    })
 }
 
 /// What the profiles are, then a row for each attribute: its value in each profile, and its source.

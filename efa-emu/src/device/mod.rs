@@ -42,8 +42,8 @@ pub use comp_counter::{CompCounter, CountedOps, CounterId, CounterValue};
 pub use error::Error;
 pub use event::DeviceEvent;
 pub(crate) use look_ahead::Nearness;
+pub use qpn::QpnAllocator;
 pub(crate) use qpn::QpnRange;
-pub use qpn::{QpnAllocator, QpnPolicy, UnknownQpnPolicy};
 pub use queue_pair::{
     QpAttributes, QpChange, QpConfig, QpRings, QpState, RNR_RETRY_INFINITE, Service,
 };

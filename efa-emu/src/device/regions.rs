@@ -6,12 +6,12 @@
 
 use std::collections::VecDeque;
 
-use efa_core::nic::Access;
+use efa_core::nic::{Access, Status};
 
 use super::{Error, PdId};
 use crate::link::HostSegment;
 use crate::prefetch;
-use crate::profile::Profile;
+use crate::profile::{Profile, Statuses};
 
 const SLOT_BITS: u32 = 18;
 const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
@@ -177,6 +177,44 @@ impl RegionTable {
             return None;
         }
         resolve(entry.region.as_ref()?, pd, address, length, access)
+    }
+}
+
+/// Why a peer may not reach memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Unreachable {
+    UnknownKey,
+    OutsideRegion,
+    ForbiddenAccess,
+}
+
+impl Unreachable {
+    pub(super) fn status(self, statuses: &Statuses) -> Status {
+        match self {
+            Unreachable::UnknownKey => statuses.unknown_key,
+            Unreachable::OutsideRegion => statuses.outside_region,
+            Unreachable::ForbiddenAccess => statuses.forbidden_access,
+        }
+    }
+}
+
+impl RegionTable {
+    /// Why [`RegionTable::remote`] found no memory.
+    #[cold]
+    pub(super) fn why_not(&self, pd: PdId, rkey: u32, address: u64, length: u32) -> Unreachable {
+        let nothing = Access::empty();
+        match self.slots.get((rkey & SLOT_MASK) as usize) {
+            Some(Slot {
+                generation,
+                region: Some(region),
+            }) if generation << SLOT_BITS == rkey & !SLOT_MASK && region.0 == pd => {
+                match resolve(region, pd, address, length, nothing) {
+                    None => Unreachable::OutsideRegion,
+                    Some(_) => Unreachable::ForbiddenAccess,
+                }
+            }
+            _ => Unreachable::UnknownKey,
+        }
     }
 }
 

@@ -216,11 +216,10 @@ impl Device {
         transfer: &mut impl Transfer,
     ) -> Result<(), Refusal> {
         let qpn = header.destination_qpn;
-        let qp = self
-            .qps
-            .get_mut(qpn)
-            .filter(|qp| qp.accepts(service, header.qkey))
-            .ok_or(Status::RemoteBadDestQpn)?;
+        let found = self.qps.get_mut(qpn);
+        let Some(qp) = found.filter(|qp| qp.accepts(service, header.qkey)) else {
+            return Err(self.no_queue_pair(service, qpn).into());
+        };
         let profile = &self.profile;
         if header.length > profile.mtu {
             return Err(Status::RemoteBadLength.into());
@@ -277,6 +276,16 @@ impl Device {
         Ok(())
     }
 
+    /// Why no queue pair takes a request.
+    #[cold]
+    fn no_queue_pair(&self, service: Service, qpn: Qpn) -> Status {
+        let statuses = &self.profile.statuses;
+        match self.qps.get(qpn) {
+            Some(qp) if qp.accepts(service, qp.qkey) => statuses.wrong_qkey,
+            _ => statuses.unknown_queue_pair,
+        }
+    }
+
     /// Carries out an RDMA read or write of registered memory.
     // Marked cold to keep the path of messages short. Here the copy costs more than the calls.
     #[cold]
@@ -287,11 +296,10 @@ impl Device {
         transfer: &mut impl Transfer,
     ) -> Result<(), Refusal> {
         let qpn = header.destination_qpn;
-        let qp = self
-            .qps
-            .get_mut(qpn)
-            .filter(|qp| qp.accepts(Service::Srd, header.qkey))
-            .ok_or(Status::RemoteBadDestQpn)?;
+        let found = self.qps.get_mut(qpn);
+        let Some(qp) = found.filter(|qp| qp.accepts(Service::Srd, header.qkey)) else {
+            return Err(self.no_queue_pair(Service::Srd, qpn).into());
+        };
         let (needed, access) = match header.operation {
             Operation::RdmaRead => (DeviceCaps::RDMA_READ, Access::REMOTE_READ),
             _ => (DeviceCaps::RDMA_WRITE, Access::REMOTE_WRITE),
@@ -303,7 +311,7 @@ impl Device {
         let pd = qp.config.pd;
         let sender = self.book.sender(pd, from);
         if profile.unknown_peer_check && sender.is_none() {
-            return Err(Status::RemoteUnknownPeer.into());
+            return Err(profile.statuses.unknown_peer.into());
         }
         if header.length > profile.max_rdma_size {
             return Err(Status::RemoteBadLength.into());
@@ -315,7 +323,11 @@ impl Device {
             length => Some(
                 self.regions
                     .remote(pd, remote.key, remote.address, length, access)
-                    .ok_or(Status::RemoteBadAddress)?,
+                    .ok_or_else(|| {
+                        let regions = &self.regions;
+                        let refused = regions.why_not(pd, remote.key, remote.address, length);
+                        refused.status(&profile.statuses)
+                    })?,
             ),
         };
         let length = u64::from(header.length);

@@ -80,9 +80,9 @@ pub use self::queue_pair::{NicConfig, SimNic, SimQueuePair};
 pub use self::recording::{CaptureConfig, Recording};
 pub use self::scripted::{FinishedRequest, ReceivedPacket, ScriptedPeer};
 pub use self::tap::{TapId, TappedFrame};
-pub use crate::device::QpnPolicy;
 pub use crate::fault::{Action, Fault, FaultId, Frame, Match, Point, Stage};
 pub use crate::network::{NetworkConfig, Probability, Reliability};
+pub use crate::qpn_policy::QpnPolicy;
 
 use self::wire::Wire;
 use self::world::World;

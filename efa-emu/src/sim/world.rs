@@ -11,11 +11,12 @@ use super::memory::AddressSpace;
 use super::wire::{Event, Wire};
 use super::{HostConfig, HostId, Step};
 use crate::capture::{Direction, Interface};
-use crate::device::{Device, Nearness, QpnAllocator, QpnPolicy};
+use crate::device::{Device, Nearness, QpnAllocator};
 use crate::fault::{Event as Occasion, Fate, Stage};
 use crate::link::{Operation, Token};
 use crate::network::Random;
 use crate::prefetch;
+use crate::qpn_policy::QpnPolicy;
 
 /// One simulated host: a device and the memory that it reaches.
 pub(super) struct Host {

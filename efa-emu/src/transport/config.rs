@@ -9,9 +9,9 @@ use efa_core::address::Gid;
 use super::device_name::DeviceName;
 use super::error::FabricError;
 use super::qpn::ParticipantId;
-use crate::device::QpnPolicy;
 use crate::duration;
 use crate::network::{Network, NetworkConfig, Probability, Reliability};
+use crate::qpn_policy::QpnPolicy;
 
 /// Name of the fabric; `default` if unset.
 pub const ENV_FABRIC: &str = "EFA_EMU_FABRIC";
@@ -19,7 +19,7 @@ pub const ENV_FABRIC: &str = "EFA_EMU_FABRIC";
 pub const ENV_HOST: &str = "EFA_EMU_HOST";
 /// GIDs of that host's devices, as IPv6 addresses with commas between them.
 pub const ENV_GID: &str = "EFA_EMU_GID";
-/// Name of the device profile.
+/// Name of the device profile, or the path of its file.
 pub const ENV_PROFILE: &str = "EFA_EMU_PROFILE";
 /// Network options in the form of [`NetworkOptions`]'s `Display`.
 pub const ENV_NETWORK: &str = "EFA_EMU_NETWORK";
@@ -227,7 +227,7 @@ pub struct HostConfig {
     pub gids: Vec<Gid>,
     /// The device that is opened: its index among those of the host.
     pub device: u32,
-    /// Name of the device profile.
+    /// Name of the device profile, or the path of its file.
     pub profile: String,
     /// The network.
     pub network: NetworkOptions,

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use efa_core::address::Gid;
 
+use crate::profile::ProfileError;
+
 /// What a directory holds, and with it, what is of no use if the directory is not usable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Holds {
@@ -166,12 +168,9 @@ pub enum FabricError {
         /// What it may be.
         expected: &'static str,
     },
-    /// There is no device profile of this name.
-    #[error("there is no device profile {name:?}: `efa-emu profiles` lists them")]
-    UnknownProfile {
-        /// The name.
-        name: String,
-    },
+    /// There is no such device profile.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
     /// All queue pair numbers of the host are in use.
     #[error("host has no queue pair number left ({limit} are in use): destroy queue pairs")]
     QpnsExhausted {
@@ -246,7 +245,7 @@ impl FabricError {
             | FabricError::DeviceCount { .. }
             | FabricError::OtherDevices { .. }
             | FabricError::Environment { .. }
-            | FabricError::UnknownProfile { .. }
+            | FabricError::Profile(_)
             | FabricError::NetworkOption { .. } => libc::EINVAL,
             FabricError::ForeignOwner { .. } | FabricError::WritableByOthers { .. } => libc::EPERM,
             FabricError::NotADirectory { .. } => libc::ENOTDIR,

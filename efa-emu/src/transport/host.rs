@@ -697,7 +697,7 @@ pub(super) fn list(hosts: &Path) -> Result<Vec<HostStatus>, FabricError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::QpnPolicy;
+    use crate::qpn_policy::QpnPolicy;
 
     fn fabric(root: &tempfile::TempDir) -> Fabric {
         Fabric::open_below(root.path(), "lab").unwrap()

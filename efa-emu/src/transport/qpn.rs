@@ -36,8 +36,9 @@ use super::device_name::DeviceName;
 use super::error::FabricError;
 use super::opening;
 use super::shared::{PAGE, SharedMemory};
-use crate::device::{QpnPolicy, QpnRange};
+use crate::device::QpnRange;
 use crate::network::{Purpose, Random};
+use crate::qpn_policy::QpnPolicy;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"EFAEMUHT");

@@ -156,7 +156,7 @@ fn a_queue_pair_number_that_moved_is_followed() {
     let root = tempfile::tempdir().unwrap();
     let mut sender = Client::open(root.path(), &config("alpha"));
     let mut lowest = config("beta");
-    lowest.network.qpn_reuse = efa_emu::device::QpnPolicy::Lowest;
+    lowest.network.qpn_reuse = efa_emu::qpn_policy::QpnPolicy::Lowest;
     let mut first = Client::open(root.path(), &lowest);
     let keeper = Client::open(root.path(), &lowest);
     let address = first.address();

@@ -8,7 +8,7 @@ use loom::thread;
 
 use super::device_name::DeviceName;
 use super::qpn::{HostTable, ParticipantId, QpnChoice};
-use crate::device::QpnPolicy;
+use crate::qpn_policy::QpnPolicy;
 
 fn table() -> Arc<HostTable> {
     let nowhere = Path::new("/dev/null");

@@ -393,6 +393,23 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
         &[("Ethernet | IPv6", || Row::not_checked("a drawing"))],
     ),
     (
+        "docs/hardware-checklist.md",
+        &[
+            ("efa-conformance survey", || {
+                Row::checked_by(
+                    "conformance/cli/tests/survey.rs",
+                    "a_survey_of_each_profile_gives_that_profile",
+                )
+            }),
+            ("efa-emu run", || {
+                Row::checked_by(
+                    "conformance/cli/tests/survey.rs",
+                    "a_survey_of_each_profile_gives_that_profile",
+                )
+            }),
+        ],
+    ),
+    (
         "docs/install.md",
         &[
             ("efa-emu run -- fi_info -p efa", Row::runs),

@@ -10,11 +10,11 @@ use std::time::Duration;
 use clap::Args;
 use efa_emu::capture_output::CaptureOptions;
 use efa_emu::command::{Failure, RunDirectory};
-use efa_emu::device::QpnPolicy;
 use efa_emu::fault::Fault;
 use efa_emu::network::Reliability;
 use efa_emu::numa;
-use efa_emu::profile::Profile;
+use efa_emu::profile::{self, Profile};
+use efa_emu::qpn_policy::QpnPolicy;
 use efa_emu::sysfs::{self, Rail};
 use efa_emu::transport::{
     DEFAULT_FABRIC, Fabric, Host, HostConfig, NetworkOptions, check_limits, parse_duration,
@@ -26,7 +26,7 @@ use crate::cli::injection::Libraries;
 use crate::cli::live_sysfs::LiveSysfs;
 use crate::cli::unused::{self, Facts};
 use crate::cli::watches::Watches;
-use crate::cli::{complain, fault, profiles};
+use crate::cli::{complain, fault};
 
 /// `ibv_device` has room for paths of this length.
 const LONGEST_DEVICE_PATH: usize = 255;
@@ -44,7 +44,8 @@ pub(in crate::cli) struct HostOptions {
     /// The network that the host is on.
     #[arg(long, value_name = "NAME", default_value = DEFAULT_FABRIC)]
     fabric: String,
-    /// The generation of the device; `efa-emu profiles` lists them.
+    /// The generation of the device; `efa-emu profiles` lists them. Or the path of a profile's file (TOML), as
+    /// `efa-conformance survey` writes it.
     #[arg(long, value_name = "NAME", default_value = Profile::DEFAULT)]
     profile: String,
     /// Write what the programs send and receive over the devices to this file (pcapng).
@@ -93,9 +94,9 @@ struct NetworkArguments {
     /// How often a packet is sent before its request fails.
     #[arg(long, value_name = "N", default_value_t = Reliability::default().attempts)]
     attempts: u32,
-    /// Which free queue pair number the next queue pair gets.
-    #[arg(long, value_name = "lowest|oldest|random", default_value_t = QpnPolicy::default())]
-    qpn_reuse: QpnPolicy,
+    /// Which free queue pair number the next queue pair gets, if not as the profile says.
+    #[arg(long, value_name = "lowest|oldest|random")]
+    qpn_reuse: Option<QpnPolicy>,
 }
 
 /// A parser whose errors name the option.
@@ -107,7 +108,7 @@ fn duration(
 
 impl NetworkArguments {
     /// Goes through the options' text form, which checks their ranges.
-    fn options(&self) -> Result<NetworkOptions, Failure> {
+    fn options(&self, profile: &Profile) -> Result<NetworkOptions, Failure> {
         let options = NetworkOptions {
             seed: self.seed,
             latency: self.latency,
@@ -119,17 +120,34 @@ impl NetworkArguments {
                 timeout: self.retransmit_timeout,
                 attempts: self.attempts,
             },
-            qpn_reuse: self.qpn_reuse,
+            qpn_reuse: self.qpn_reuse.unwrap_or(profile.qpn_reuse),
         };
         Ok(options.to_string().parse()?)
     }
 }
 
+/// The whole path of a profile's file, which goes into an environment variable.
+fn path_text(path: &str) -> Result<String, Failure> {
+    let whole = std::fs::canonicalize(path)?;
+    whole.into_os_string().into_string().map_err(|path| {
+        Failure(format!(
+            "{}: the path of a profile has to be text: rename the file or its directory",
+            path.display()
+        ))
+    })
+}
+
 impl HostOptions {
     /// Checks everything that can be checked before there is a host.
     pub(in crate::cli) fn checked(self) -> Result<HostSettings, Failure> {
-        let profile = profiles::by_name(&self.profile)?;
-        let network = self.network.options()?;
+        let profile = Profile::named(&self.profile)?;
+        let network = self.network.options(&profile)?;
+        let profile_name =
+            match profile::is_path(&self.profile) && Profile::by_name(&self.profile).is_none() {
+                // Programs may have another directory.
+                true => path_text(&self.profile)?,
+                false => self.profile,
+            };
         let rules = match &self.faults {
             Some(file) => fault::read_rules(file)?,
             None => Vec::new(),
@@ -140,6 +158,7 @@ impl HostOptions {
             fabric: Fabric::open(&self.fabric)?,
             devices: self.devices,
             profile,
+            profile_name,
             network,
             serve_unknown_peers: self.serve_unknown_peers,
             rules,
@@ -155,7 +174,9 @@ impl HostOptions {
 pub(in crate::cli) struct HostSettings {
     fabric: Fabric,
     devices: Option<u32>,
-    profile: &'static Profile,
+    profile: Profile,
+    /// By which programs find it.
+    profile_name: String,
     network: NetworkOptions,
     serve_unknown_peers: bool,
     rules: Vec<Fault>,
@@ -181,13 +202,13 @@ impl HostSettings {
         }
         let mut config = HostConfig::new(self.fabric.name(), devices[0].name().host());
         config.gids = devices.iter().map(Host::gid).collect();
-        config.profile = self.profile.name.to_owned();
+        config.profile = self.profile_name.clone();
         config.run = devices.iter().map(Host::participant).collect();
         config.network = self.network;
         config.serve_unknown_peers = self.serve_unknown_peers;
         Ok(EmulatedHost {
             devices,
-            profile: self.profile,
+            profile: self.profile.clone(),
             config,
         })
     }
@@ -268,7 +289,7 @@ pub(in crate::cli) struct Injection {
 /// A host that this process takes part in.
 pub(in crate::cli) struct EmulatedHost {
     devices: Vec<Host>,
-    profile: &'static Profile,
+    profile: Profile,
     config: HostConfig,
 }
 
@@ -298,7 +319,7 @@ impl EmulatedHost {
                 root.display()
             )));
         }
-        sysfs::generate(root, self.profile, gids, &numa::of_machine())
+        sysfs::generate(root, &self.profile, gids, &numa::of_machine())
             .map_err(|error| Failure(format!("cannot write below {}: {error}", root.display())))
     }
 

@@ -8,8 +8,9 @@ use std::sync::atomic::Ordering;
 use efa_core::address::{Gid, Qpn};
 
 use super::state::State;
-use crate::device::{Device, QpnPolicy};
+use crate::device::Device;
 use crate::link::{HostSegment, RequestHeader};
+use crate::qpn_policy::QpnPolicy;
 use crate::transport::config::{HostConfig, NetworkOptions};
 use crate::transport::error::FabricError;
 use crate::transport::fabric::Fabric;

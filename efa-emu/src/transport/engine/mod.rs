@@ -54,11 +54,7 @@ pub struct Engine {
 impl Engine {
     /// Opens the device that `config` names, joining its host or creating it.
     pub fn open(config: &HostConfig) -> Result<Engine, FabricError> {
-        let mut profile = Profile::by_name(&config.profile)
-            .ok_or_else(|| FabricError::UnknownProfile {
-                name: config.profile.clone(),
-            })?
-            .clone();
+        let mut profile = Profile::named(&config.profile)?;
         profile.unknown_peer_check &= !config.serve_unknown_peers;
         Engine::open_in(&Fabric::open(&config.fabric)?, config, profile)
     }

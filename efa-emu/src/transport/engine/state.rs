@@ -255,10 +255,11 @@ impl State {
         segment.declare_network(&config.network);
         let replies = config.network.network();
         let replies = (!replies.config.is_immediate()).then_some(replies);
+        let nobody = device.profile().statuses.unknown_queue_pair;
         let mut state = State {
             device,
             inbound: Inbound::new(segment, replies),
-            outbound: Outbound::new(config, peers),
+            outbound: Outbound::new(config, peers, nobody),
             qpns: QpnChoice::new(config.network.qpn_reuse, seed),
             events: None,
             started: Instant::now(),

@@ -115,7 +115,7 @@ pub(super) struct Outbound {
 }
 
 impl Outbound {
-    pub(super) fn new(config: &HostConfig, peers: Peers) -> Outbound {
+    pub(super) fn new(config: &HostConfig, peers: Peers, nobody: Status) -> Outbound {
         let own = peers.own_address();
         let network = config.network.network();
         Outbound {
@@ -123,7 +123,7 @@ impl Outbound {
             shapes: !network.config.is_perfect(),
             network,
             rdma: config.rdma,
-            routes: Routes::new(peers, config.ring_bytes),
+            routes: Routes::new(peers, config.ring_bytes, nobody),
             rings: slab::Slab::new(),
             waiting: Vec::new(),
             bulks: BulkTable::default(),
@@ -599,7 +599,7 @@ impl Outbound {
 
     fn abandon(&mut self, index: usize) {
         // A process that is gone has no queue pairs: the answer that its host's device would give.
-        const GONE: Status = Status::RemoteBadDestQpn;
+        let gone = self.routes.nobody();
         self.waiting.retain(|other| *other != index);
         let ring = self.rings.remove(index);
         self.routes.forget_ring(ring.peer.address());
@@ -616,8 +616,8 @@ impl Outbound {
             .collect();
         kept.sort_unstable_by_key(|(number, _)| *number);
         let mut fail = |pending| match pending {
-            Pending::Request(token) => completed.push_back((token, GONE)),
-            Pending::ReadData(pull) => read_data.push((pull, GONE)),
+            Pending::Request(token) => completed.push_back((token, gone)),
+            Pending::ReadData(pull) => read_data.push((pull, gone)),
             // Below, once per request and not once per part.
             Pending::Bulk(_) | Pending::Outcome | Pending::Datagram => {}
         };
@@ -630,7 +630,7 @@ impl Outbound {
             .collect();
         for name in lost {
             if let Some(bulk) = bulks.remove(name) {
-                completed.push_back((bulk.token, GONE));
+                completed.push_back((bulk.token, gone));
             }
         }
     }

@@ -49,6 +49,8 @@ impl Route {
 pub(super) struct Routes {
     peers: Peers,
     ring_bytes: usize,
+    /// What a host says of a queue pair number that nobody has.
+    nobody: Status,
     /// Hosts that were reached, with their tables; `None` of those that are gone.
     hosts: HashMap<Gid, Option<Arc<HostTable>>>,
     rings: HashMap<Address, usize>,
@@ -59,16 +61,22 @@ pub(super) struct Routes {
 }
 
 impl Routes {
-    pub(super) fn new(peers: Peers, ring_bytes: usize) -> Routes {
+    pub(super) fn new(peers: Peers, ring_bytes: usize, nobody: Status) -> Routes {
         Routes {
             peers,
             ring_bytes,
+            nobody,
             hosts: HashMap::new(),
             rings: HashMap::new(),
             routes: HashMap::new(),
             last: None,
             has_grown: false,
         }
+    }
+
+    /// What a host says of a queue pair number that nobody has.
+    pub(super) fn nobody(&self) -> Status {
+        self.nobody
     }
 
     pub(super) fn peers(&mut self) -> &mut Peers {
@@ -104,7 +112,7 @@ impl Routes {
             return Ok(ring);
         }
         let table = self.host(gid)?;
-        let nobody = NoRoute::Failed(Status::RemoteBadDestQpn);
+        let nobody = NoRoute::Failed(self.nobody);
         let place = table.place(qpn).ok_or(nobody)?;
         let tenancy = table.tenancy_at(place).ok_or(nobody)?;
         let id = tenancy.owner();
@@ -140,7 +148,7 @@ impl Routes {
             }
             // A host that was there is taken for one that still is, without any queue pair: an
             // emulated host ends with its last process, a real one seldom does.
-            Ok(None) if known.is_some() => Err(NoRoute::Failed(Status::RemoteBadDestQpn)),
+            Ok(None) if known.is_some() => Err(NoRoute::Failed(self.nobody)),
             Ok(None) => Err(NoRoute::Failed(Status::LocalUnreachableRemote)),
             Err(error) => {
                 tracing::warn!(%gid, %error, "cannot reach a host");
@@ -164,7 +172,7 @@ impl Routes {
         };
         let peer = match self.peers.find(to) {
             Ok(Some(peer)) => peer,
-            Ok(None) => return Err(NoRoute::Failed(Status::RemoteBadDestQpn)),
+            Ok(None) => return Err(NoRoute::Failed(self.nobody)),
             Err(error) => return Err(unreachable(&error)),
         };
         let own = self.peers.own_address();

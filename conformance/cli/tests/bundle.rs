@@ -1,0 +1,196 @@
+//! `bundle`: what is in the archive, and what is not.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use efa_emu::capture::Reader;
+use efa_testing::workspace::{efa_conformance, outcome, traces};
+
+/// Runs `bundle` without asking AWS's metadata service, wherever the tests run.
+fn bundle(arguments: &[&str], home: &Path) -> (Option<i32>, String) {
+    let mut command = efa_conformance(&["bundle"]);
+    command
+        .args(arguments)
+        .env("AWS_EC2_METADATA_DISABLED", "true")
+        .env("HOME", home);
+    outcome(&command.output().unwrap())
+}
+
+/// The files of an archive, unpacked below a directory.
+fn unpack(archive: &Path, below: &Path) -> Vec<PathBuf> {
+    let status = Command::new("tar")
+        .arg("-xzf")
+        .arg(archive)
+        .arg("-C")
+        .arg(below)
+        .status();
+    assert!(status.unwrap().success());
+    let mut files = Vec::new();
+    let mut directories = vec![below.join("efa-bundle")];
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => directories.push(path),
+                false => files.push(path),
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+/// The ends of the long packets and of the RDMA data of a capture, which are what an application sent.
+fn sent_by_applications(capture: &Path) -> Vec<Vec<u8>> {
+    let mut reader = Reader::open(capture).unwrap();
+    let mut ends = Vec::new();
+    while let Some(frame) = reader.next_frame().unwrap() {
+        let payload = frame.frame.unwrap().payload;
+        if payload.len() >= 256 {
+            ends.push(payload[payload.len() - 32..].to_vec());
+        }
+    }
+    ends
+}
+
+fn contains(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|window| window == part)
+}
+
+#[test]
+fn no_byte_of_an_application_is_in_a_bundle_and_its_captures_are_judged_as_before() {
+    let directory = tempfile::tempdir().unwrap();
+    let archive = directory.path().join("out.tar.gz");
+    let names = [
+        "medium-untagged",
+        "long-cts",
+        "read-direct",
+        "long-read",
+        "write-direct",
+    ];
+    let captures: Vec<PathBuf> = names
+        .iter()
+        .map(|name| traces().join(format!("{name}.pcapng")))
+        .filter(|path| path.exists())
+        .collect();
+    assert!(captures.len() >= 4, "{captures:?}");
+    let mut arguments = vec!["-o", archive.to_str().unwrap()];
+    arguments.extend(captures.iter().map(|path| path.to_str().unwrap()));
+    let (status, text) = bundle(&arguments, directory.path());
+    assert_eq!(status, Some(0), "{text}");
+    let files = unpack(&archive, directory.path());
+    for capture in &captures {
+        let name = capture.file_name().unwrap();
+        let cut = files
+            .iter()
+            .find(|file| file.file_name() == Some(name))
+            .unwrap();
+        let bytes = std::fs::read(cut).unwrap();
+        let sent = sent_by_applications(capture);
+        assert!(!sent.is_empty(), "{name:?} has no data");
+        let whole = std::fs::read(capture).unwrap();
+        for end in sent {
+            assert!(contains(&whole, &end));
+            assert!(!contains(&bytes, &end), "{name:?}: {end:?}");
+        }
+        let judged = |path: &Path| -> serde_json::Value {
+            let output = efa_conformance(&["check", "--json", path.to_str().unwrap()]).output();
+            serde_json::from_slice(&output.unwrap().stdout).unwrap()
+        };
+        let (before, after) = (judged(capture), judged(cut));
+        assert_eq!(before["packets"], after["packets"], "{name:?}");
+        assert_eq!(after["counts"]["error"], 0, "{after:#}");
+        assert_eq!(after["damage"], before["damage"]);
+        let fields = |path: &Path| -> usize {
+            let output = efa_conformance(&["show", "--json", path.to_str().unwrap()]).output();
+            String::from_utf8(output.unwrap().stdout)
+                .unwrap()
+                .matches("\"msg_id\"")
+                .count()
+        };
+        assert_eq!(fields(capture), fields(cut), "{name:?}: headers are kept");
+    }
+}
+
+#[test]
+fn names_that_are_private_stay_at_home() {
+    let directory = tempfile::tempdir().unwrap();
+    let home = directory.path().join("home-of-somebody");
+    std::fs::create_dir(&home).unwrap();
+    let trace = home.join("unannounced-product.pcapng");
+    for extension in ["pcapng", "toml"] {
+        let from = traces().join(format!("eager-tagged.{extension}"));
+        std::fs::copy(from, trace.with_extension(extension)).unwrap();
+    }
+    let report = home.join("report.json");
+    let run = efa_conformance(&[
+        "run",
+        trace.to_str().unwrap(),
+        "--json",
+        report.to_str().unwrap(),
+    ]);
+    let mut run = run;
+    assert!(run.output().unwrap().status.success());
+    let mut text = std::fs::read_to_string(&report).unwrap();
+    // Whatever a report may come to say of its machine.
+    text = text.replacen(
+        "eager-tagged",
+        &format!("eager-tagged {} node17", home.display()),
+        1,
+    );
+    std::fs::write(&report, &text).unwrap();
+    let archive = directory.path().join("out.tar.gz");
+    let arguments = [
+        "-o",
+        archive.to_str().unwrap(),
+        report.to_str().unwrap(),
+        "--hide",
+        "node17",
+    ];
+    let (status, printed) = bundle(&arguments, &home);
+    assert_eq!(status, Some(0), "{printed}");
+    let files = unpack(&archive, directory.path());
+    let names: Vec<_> = files
+        .iter()
+        .map(|file| file.file_name().unwrap().to_str().unwrap())
+        .collect();
+    assert_eq!(names, ["doctor.json", "report.json", "versions.json"]);
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    for file in files {
+        let text = std::fs::read_to_string(&file).unwrap();
+        for private in [home.to_str().unwrap(), "node17", "PATH=", host.trim()] {
+            let is_short = private.len() < 3;
+            assert!(
+                is_short || !text.contains(private),
+                "{}: {private}",
+                file.display()
+            );
+        }
+    }
+    // Nothing is left beside the archive.
+    let left = std::fs::read_dir(directory.path()).unwrap().count();
+    assert_eq!(left, 3, "home, archive, what was unpacked");
+}
+
+#[test]
+fn other_files_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let archive = directory.path().join("out.tar.gz");
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    std::fs::write(path("environment.txt"), "SECRET=1").unwrap();
+    std::fs::write(path("any.json"), "{\"SECRET\": 1}").unwrap();
+    std::fs::write(path("any.toml"), "SECRET = 1").unwrap();
+    std::fs::write(path("any.pcapng"), "SECRET").unwrap();
+    for name in [
+        "environment.txt",
+        "any.json",
+        "any.toml",
+        "any.pcapng",
+        "none.pcapng",
+    ] {
+        let arguments = ["-o", archive.to_str().unwrap(), &path(name)];
+        let (status, text) = bundle(&arguments, directory.path());
+        assert!(status == Some(2) && text.contains(name), "{name}: {text}");
+        assert!(!archive.exists());
+    }
+}

@@ -1,0 +1,174 @@
+//! What a device really does: an experiment for each assumption of the emulator's device model.
+//!
+//! [`EXPERIMENTS`] is the one table: `docs/hardware-checklist.md` is made from it, [`run`] carries it out over
+//! verbs, and [`profile`] makes a profile of the answers, with which the emulator does the same.
+
+mod experiments;
+mod lab;
+
+use std::fmt;
+use std::time::Duration;
+
+use efa_core::nic::Status;
+use efa_emu::profile::Profile;
+use efa_emu::qpn_policy::QpnPolicy;
+use efa_hw::{HwDevice, OpenError};
+
+pub use experiments::EXPERIMENTS;
+use lab::Lab;
+
+/// What an experiment has shown, or what the model assumes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// A limit.
+    Number(u64),
+    /// How a request ends.
+    Status(Status),
+    /// Which queue pair number comes next.
+    Reuse(QpnPolicy),
+    /// A time. No two measurements are alike.
+    Time(Duration),
+    /// Anything else.
+    Text(String),
+    /// The device lacks what the experiment needs.
+    Absent(&'static str),
+}
+
+impl Answer {
+    fn text(text: impl Into<String>) -> Answer {
+        Answer::Text(text.into())
+    }
+
+    /// Returns whether two answers are the same. Times are, if one is at most eight times the other.
+    pub fn agrees(&self, other: &Answer) -> bool {
+        match (self, other) {
+            (Answer::Time(one), Answer::Time(other)) => *one <= *other * 8 && *other <= *one * 8,
+            _ => self == other,
+        }
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Answer::Number(number) => write!(f, "{number}"),
+            Answer::Status(status) => {
+                write!(f, "status {} ({})", status.code(), status.describe())
+            }
+            Answer::Reuse(policy) => write!(f, "{policy}"),
+            Answer::Time(time) => write!(f, "{time:.1?}"),
+            Answer::Text(text) => f.write_str(text),
+            Answer::Absent(what) => write!(f, "the device has no {what}"),
+        }
+    }
+}
+
+/// One assumption of the device model, and how it is tested.
+pub struct Experiment {
+    /// Its name.
+    pub id: &'static str,
+    /// What is asked.
+    pub question: &'static str,
+    measure: fn(&Lab) -> Result<Answer, String>,
+    assumed: fn(&Profile) -> Answer,
+    learn: fn(&mut Profile, &Answer),
+}
+
+impl Experiment {
+    /// What the model assumes of a device with this profile.
+    pub fn assumed(&self, profile: &Profile) -> Answer {
+        (self.assumed)(profile)
+    }
+}
+
+/// An experiment that was carried out.
+pub struct Measured {
+    /// Which.
+    pub experiment: &'static Experiment,
+    /// What it has shown, or why it failed.
+    pub answer: Result<Answer, String>,
+}
+
+/// Carries out the experiments whose names `wanted` accepts, and hands each to `done` as it ends.
+///
+/// # Errors
+/// The device does not say what its limits are.
+pub fn run(
+    device: &HwDevice,
+    wanted: impl Fn(&str) -> bool,
+    mut done: impl FnMut(&Measured),
+) -> Result<Vec<Measured>, OpenError> {
+    let lab = Lab::new(device.clone())?;
+    let wanted = EXPERIMENTS
+        .iter()
+        .filter(|experiment| wanted(experiment.id));
+    let measured = wanted.map(|experiment| {
+        let answer = (experiment.measure)(&lab);
+        let measured = Measured { experiment, answer };
+        done(&measured);
+        measured
+    });
+    Ok(measured.collect())
+}
+
+/// The built-in profile of a device's generation, or the default one if there is none.
+pub fn assumed_profile(part_id: u32) -> &'static Profile {
+    let all = || Profile::all().iter();
+    all()
+        .find(|profile| profile.part_id == part_id)
+        .or_else(|| all().find(|profile| profile.name == Profile::DEFAULT))
+        .expect("the default profile is built in")
+}
+
+/// A profile with what was measured, and what had to be changed because the emulator cannot do it, in words.
+/// What was not measured is as in `base`.
+pub fn profile(name: &str, base: &Profile, measured: &[Measured]) -> (Profile, Vec<String>) {
+    let mut profile = base.clone();
+    profile.name = String::leak(name.to_owned());
+    profile.description = "measured by efa-conformance survey";
+    for one in measured {
+        if let Ok(answer) = &one.answer {
+            (one.experiment.learn)(&mut profile, answer);
+        }
+    }
+    let changed = profile.fit();
+    (profile, changed)
+}
+
+/// The file of a measured profile.
+pub fn file(
+    profile: &Profile,
+    base: &Profile,
+    measured: &[Measured],
+    changed: &[String],
+) -> String {
+    let answers = measured.iter().map(|one| {
+        let answer = match &one.answer {
+            Ok(answer) => answer.to_string(),
+            Err(problem) => format!("failed: {problem}"),
+        };
+        (one.experiment.id.to_owned(), answer.into())
+    });
+    let text = profile.file_text(base.name, answers.collect());
+    let mut head =
+        "# What `efa-conformance survey` has measured; for `efa-emu run --profile FILE`.\n"
+            .to_owned();
+    for line in changed {
+        head += &format!("# {line}.\n");
+    }
+    head + &text
+}
+
+/// The rows of `docs/hardware-checklist.md`: what the default profile assumes of each experiment.
+pub fn checklist() -> String {
+    let profile = Profile::default();
+    let mut rows = String::new();
+    for experiment in &EXPERIMENTS {
+        let assumed = experiment.assumed(&profile);
+        rows += &format!(
+            "| `{}` | {} | {assumed} |\n",
+            experiment.id, experiment.question
+        );
+    }
+    rows
+}

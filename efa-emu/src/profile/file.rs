@@ -1,0 +1,382 @@
+//! Profiles in files: what a survey has measured, or what a test wants to be different.
+//!
+//! A file is TOML: the name of the profile, the built-in profile that it begins with, and what is different.
+//!
+//! ```toml
+//! name = "measured"
+//! base = "efa2"
+//! mtu = 8900
+//! qpn_reuse = "oldest"
+//!
+//! [statuses]
+//! wrong_qkey = 13
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use efa_core::nic::{DeviceCaps, Status};
+use serde::{Deserialize, Serialize};
+
+use super::{Profile, Statuses};
+use crate::qpn_policy::QpnPolicy;
+
+/// Why there is no such profile.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// It is none of the built-in ones, and no file.
+    #[error("there is no profile {name:?}: use {known}, or the path of a profile's file (TOML)", known = known())]
+    Unknown {
+        /// The name.
+        name: String,
+    },
+    /// The file cannot be read.
+    #[error("cannot read the profile {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// The file is no profile.
+    #[error("{}: {problem}", path.display())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+fn known() -> String {
+    let names: Vec<_> = Profile::all().iter().map(|profile| profile.name).collect();
+    names.join(", ")
+}
+
+/// Declares the file: an optional key for each field of [`Profile`] that is a number or a truth value, under the
+/// field's name.
+macro_rules! file {
+    ($($field:ident: $type:ty,)*) => {
+        #[derive(Debug, Default, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct File {
+            name: String,
+            base: String,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            description: Option<String>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            firmware: Option<String>,
+            /// The numbers of `efadv_device_attr.device_caps`.
+            #[serde(skip_serializing_if = "Option::is_none")]
+            device_caps: Option<u32>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            qpn_reuse: Option<String>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            rnr_first_us: Option<u64>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            rnr_longest_us: Option<u64>,
+            $(
+                #[serde(skip_serializing_if = "Option::is_none")]
+                $field: Option<$type>,
+            )*
+            #[serde(default)]
+            statuses: StatusCodes,
+            /// What else a survey has found; the emulator does not read it.
+            #[serde(default, skip_serializing_if = "toml::Table::is_empty")]
+            answers: toml::Table,
+        }
+
+        impl File {
+            fn put_numbers(&self, profile: &mut Profile) {
+                $(if let Some(value) = self.$field {
+                    profile.$field = value;
+                })*
+            }
+
+            fn take_numbers(&mut self, profile: &Profile) {
+                $(self.$field = Some(profile.$field);)*
+            }
+        }
+    };
+}
+
+file! {
+    part_id: u32,
+    hw_version: u32,
+    cq_notifications: bool,
+    data_polling_128: bool,
+    unknown_peer_check: bool,
+    mtu: u32,
+    max_sq_wr: u32,
+    max_rq_wr: u32,
+    max_sq_sge: u32,
+    max_rq_sge: u32,
+    max_rdma_sge: u32,
+    inline_size: u32,
+    max_rdma_size: u32,
+    max_qp: u32,
+    max_cq: u32,
+    max_cqe: u32,
+    max_mr: u32,
+    max_mr_size: u64,
+    max_registered_pages: u64,
+    max_writable_pages: u64,
+    max_pd: u32,
+    max_ah: u32,
+    max_comp_counters: u32,
+    comp_vectors: u32,
+}
+
+/// Declares the codes of a file: an optional key for each of [`Statuses`].
+macro_rules! status_codes {
+    ($($field:ident),*) => {
+        #[derive(Debug, Default, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct StatusCodes {
+            $(
+                #[serde(skip_serializing_if = "Option::is_none")]
+                $field: Option<u8>,
+            )*
+        }
+
+        impl StatusCodes {
+            fn put(&self, statuses: &mut Statuses) -> Result<(), String> {
+                $(if let Some(code) = self.$field {
+                    statuses.$field = status(stringify!($field), code)?;
+                })*
+                Ok(())
+            }
+
+            fn of(statuses: &Statuses) -> StatusCodes {
+                StatusCodes { $($field: Some(statuses.$field.code()),)* }
+            }
+        }
+    };
+}
+
+status_codes!(
+    unknown_queue_pair,
+    wrong_qkey,
+    unknown_key,
+    outside_region,
+    forbidden_access,
+    unknown_peer
+);
+
+/// The status of a refusal.
+fn status(key: &str, code: u8) -> Result<Status, String> {
+    let found = Status::from_code(code).filter(|status| {
+        // Others are none of an answer that ends a request.
+        matches!(
+            status,
+            Status::RemoteBadAddress
+                | Status::RemoteAbort
+                | Status::RemoteBadDestQpn
+                | Status::RemoteBadLength
+                | Status::RemoteBadStatus
+                | Status::RemoteUnknownPeer
+                | Status::RemoteFeatureMismatch
+                | Status::LocalUnresponsiveRemote
+                | Status::LocalUnreachableRemote
+        )
+    });
+    found.ok_or_else(|| format!("statuses.{key}: {code} is no status of a refused request"))
+}
+
+impl Profile {
+    /// The profile that `efa-emu run --profile` means: a built-in one by its name, or that of a file, whose path has
+    /// a slash or ends in `.toml`.
+    ///
+    /// # Errors
+    /// There is no such profile, or the file is none.
+    pub fn named(name: &str) -> Result<Profile, ProfileError> {
+        if let Some(profile) = Profile::by_name(name) {
+            return Ok(profile.clone());
+        }
+        match is_path(name) {
+            true => Profile::read(Path::new(name)),
+            false => Err(ProfileError::Unknown {
+                name: name.to_owned(),
+            }),
+        }
+    }
+
+    /// Reads the file of a profile. The name and other texts stay in memory for as long as the process lives, as
+    /// those of the built-in profiles.
+    fn read(path: &Path) -> Result<Profile, ProfileError> {
+        let text = std::fs::read_to_string(path).map_err(|source| ProfileError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        Profile::parse(&text).map_err(|problem| ProfileError::Invalid {
+            path: path.to_owned(),
+            problem,
+        })
+    }
+
+    fn parse(text: &str) -> Result<Profile, String> {
+        let file: File = toml::from_str(text).map_err(|error| error.to_string())?;
+        let base = Profile::by_name(&file.base)
+            .ok_or_else(|| format!("base is {:?}, which is none of {}", file.base, known()))?;
+        if Profile::by_name(&file.name).is_some() {
+            return Err(format!("name is {:?}, a built-in profile's", file.name));
+        }
+        let mut profile = base.clone();
+        file.put_numbers(&mut profile);
+        profile.name = String::leak(file.name);
+        profile.description = match file.description {
+            Some(text) => String::leak(text),
+            None => "of a file",
+        };
+        if let Some(firmware) = file.firmware {
+            profile.firmware = String::leak(firmware);
+        }
+        if let Some(bits) = file.device_caps {
+            profile.caps = DeviceCaps::from_bits_truncate(bits);
+        }
+        if let Some(first) = file.rnr_first_us {
+            profile.rnr_backoff.first = Duration::from_micros(first);
+        }
+        if let Some(longest) = file.rnr_longest_us {
+            profile.rnr_backoff.longest = Duration::from_micros(longest);
+        }
+        if let Some(policy) = &file.qpn_reuse {
+            let policy: Result<QpnPolicy, _> = policy.parse();
+            profile.qpn_reuse = policy.map_err(|error| error.to_string())?;
+        }
+        file.statuses.put(&mut profile.statuses)?;
+        match profile.clone().fit().first() {
+            None => Ok(profile),
+            Some(problem) => Err(problem.clone()),
+        }
+    }
+
+    /// The text of a file with all that this profile says, which begins with the built-in profile `base`. `answers` is
+    /// what else is known.
+    pub fn file_text(&self, base: &str, answers: toml::Table) -> String {
+        let mut file = File {
+            name: self.name.to_owned(),
+            base: base.to_owned(),
+            description: Some(self.description.to_owned()),
+            firmware: Some(self.firmware.to_owned()),
+            device_caps: Some(self.caps.bits()),
+            qpn_reuse: Some(self.qpn_reuse.to_string()),
+            rnr_first_us: Some(self.rnr_backoff.first.as_micros() as u64),
+            rnr_longest_us: Some(self.rnr_backoff.longest.as_micros() as u64),
+            statuses: StatusCodes::of(&self.statuses),
+            answers,
+            ..File::default()
+        };
+        file.take_numbers(self);
+        toml::to_string(&file).expect("numbers and texts can be written")
+    }
+
+    /// Changes what the emulator cannot do to the nearest that it can. Returns what it changed, in words.
+    pub fn fit(&mut self) -> Vec<String> {
+        let mut changed = Vec::new();
+        let mut limit = |name: &str, value: &mut u32, fitting: u32| {
+            if *value != fitting {
+                changed.push(format!("{name} is {value}, the emulator can do {fitting}"));
+                *value = fitting;
+            }
+        };
+        for (name, value) in [
+            ("max_sq_wr", &mut self.max_sq_wr),
+            ("max_rq_wr", &mut self.max_rq_wr),
+            ("max_cqe", &mut self.max_cqe),
+            ("max_qp", &mut self.max_qp),
+        ] {
+            // The largest power of two that it has.
+            let fitting = 1 << (*value).clamp(4, 1 << 15).ilog2();
+            limit(name, value, fitting);
+        }
+        for (name, value, least, most) in [
+            ("mtu", &mut self.mtu, 256, 9000),
+            ("max_sq_sge", &mut self.max_sq_sge, 1, 2),
+            ("max_rq_sge", &mut self.max_rq_sge, 1, 3),
+            ("max_rdma_sge", &mut self.max_rdma_sge, 0, 1),
+            ("inline_size", &mut self.inline_size, 0, 32),
+            ("max_mr", &mut self.max_mr, 1, Profile::MAX_MR),
+            ("max_ah", &mut self.max_ah, 1, 65535),
+            ("max_cq", &mut self.max_cq, 1, 1 << 16),
+            ("max_pd", &mut self.max_pd, 1, 1 << 16),
+            ("comp_vectors", &mut self.comp_vectors, 1, 256),
+        ] {
+            let fitting = (*value).clamp(least, most);
+            limit(name, value, fitting);
+        }
+        changed
+    }
+}
+
+/// Returns whether a profile's name is the path of a file.
+pub fn is_path(name: &str) -> bool {
+    name.contains('/') || name.ends_with(".toml")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_profile_comes_back_from_its_file() {
+        for built_in in Profile::all() {
+            let mut profile = built_in.clone();
+            assert_eq!(profile.fit(), Vec::<String>::new());
+            profile.name = "measured";
+            profile.mtu -= 8;
+            profile.firmware = "1.2.3.4";
+            profile.statuses.wrong_qkey = Status::RemoteAbort;
+            profile.qpn_reuse = QpnPolicy::Oldest;
+            let base = Profile::all()[0].name;
+            let mut answers = toml::Table::new();
+            answers.insert("arrival-order".into(), "in order".into());
+            let text = profile.file_text(base, answers);
+            assert_eq!(Profile::parse(&text).as_ref(), Ok(&profile), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_file_says_what_is_different_from_its_base() {
+        let text = "name = \"x\"\nbase = \"efa1\"\nmtu = 4096\n[statuses]\nunknown_peer = 8\n";
+        let profile = Profile::parse(text).unwrap();
+        let base = Profile::by_name("efa1").unwrap();
+        assert_eq!((profile.mtu, profile.caps), (4096, base.caps));
+        assert_eq!(profile.statuses.unknown_peer, Status::RemoteAbort);
+        assert_eq!(profile.statuses.wrong_qkey, base.statuses.wrong_qkey);
+    }
+
+    #[test]
+    fn what_no_device_can_be_is_refused_with_its_key() {
+        for (line, problem) in [
+            ("base = \"efa9\"", "base"),
+            ("base = \"efa1\"\nmtus = 1", "mtus"),
+            ("base = \"efa1\"\nmtu = 100000", "mtu is 100000"),
+            (
+                "base = \"efa1\"\nmax_qp = 1000",
+                "max_qp is 1000, the emulator can do 512",
+            ),
+            ("base = \"efa1\"\nqpn_reuse = \"newest\"", "newest"),
+            ("base = \"efa1\"\n[statuses]\nwrong_qkey = 0", "wrong_qkey"),
+            ("base = \"efa1\"\n[statuses]\nwrong_qkey = 99", "wrong_qkey"),
+            ("base = \"efa1\"\n[statuses]\nwrong_key = 9", "wrong_key"),
+        ] {
+            let error = Profile::parse(&format!("name = \"x\"\n{line}\n")).unwrap_err();
+            assert!(error.contains(problem), "{line}: {error}");
+        }
+        let error = Profile::parse("name = \"efa1\"\nbase = \"efa1\"").unwrap_err();
+        assert!(error.contains("built-in"), "{error}");
+    }
+
+    #[test]
+    fn names_and_paths_are_told_apart() {
+        assert_eq!(Profile::named("efa3").unwrap().name, "efa3");
+        let unknown = Profile::named("efa").unwrap_err().to_string();
+        assert!(
+            unknown.contains("efa0, efa1") && unknown.contains("TOML"),
+            "{unknown}"
+        );
+        let missing = Profile::named("./none.toml").unwrap_err().to_string();
+        assert!(missing.contains("./none.toml"), "{missing}");
+    }
+}
