@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use efa_conformance::doctor::{self, Finding, Level, Machine, Peer, probe};
-use efa_conformance::player::split_words;
+use efa_conformance::doctor::{self, Finding, Level, Machine, probe};
+use efa_conformance::player::{Patience, Place, Reach, RemoteShell};
 use serde::Serialize;
 
 use crate::{Outcome, complain, say};
@@ -12,13 +12,13 @@ use crate::{Outcome, complain, say};
 #[derive(clap::Args)]
 pub(crate) struct Doctor {
     /// Also exchange messages over EFA with this host; may be given again for others.
-    #[arg(long, value_name = "HOST")]
-    peer: Vec<String>,
-    /// The command that runs a command on another host, as ssh does.
-    #[arg(long, value_name = "COMMAND", default_value = "ssh")]
-    rsh: String,
-    /// This program on the other hosts.
-    #[arg(long, value_name = "PATH", default_value = "efa-conformance")]
+    #[arg(long, value_name = "HOST[%DEVICE]")]
+    peer: Vec<Place>,
+    /// What starts commands on other hosts: a command with the arguments of ssh.
+    #[arg(long, value_name = "COMMAND", default_value = RemoteShell::DEFAULT)]
+    rsh: RemoteShell,
+    /// `efa-conformance` on the other hosts: a path, or a name for the shell there.
+    #[arg(long, value_name = "PROGRAM", default_value = "efa-conformance")]
     remote_program: String,
     /// Look at the machine whose files are below this directory, such as a container's. Its libraries are not
     /// loaded, its devices not opened.
@@ -87,8 +87,6 @@ pub(crate) fn doctor(arguments: &Doctor) -> Outcome {
 }
 
 fn diagnose(arguments: &Doctor) -> Result<Diagnosis, String> {
-    let shell = split_words(&arguments.rsh)
-        .map_err(|problem| format!("--rsh is not usable: {problem}; write for example 'ssh -q'"))?;
     let machine = match &arguments.root {
         Some(root) if !root.is_dir() => {
             return Err(format!(
@@ -100,13 +98,13 @@ fn diagnose(arguments: &Doctor) -> Result<Diagnosis, String> {
         None => this_machine()?,
     };
     let mut findings = doctor::examine(&machine);
-    findings.extend(arguments.peer.iter().map(|host| {
-        doctor::reach(&Peer {
-            host: host.clone(),
-            shell: shell.clone(),
-            program: arguments.remote_program.clone(),
-        })
-    }));
+    let reach = Reach {
+        shell: arguments.rsh.clone(),
+        program: arguments.remote_program.clone(),
+        limit: Patience::DEFAULT.start,
+    };
+    let peers = arguments.peer.iter();
+    findings.extend(peers.map(|place| doctor::reach(place, &reach)));
     Ok(Diagnosis::of(findings))
 }
 

@@ -22,7 +22,7 @@ use crate::libfabric::Version;
 use crate::scenario::{Capability, Settings};
 
 pub use machine::Machine;
-pub use peer::{Peer, reach};
+pub use peer::reach;
 
 /// How bad a finding is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]

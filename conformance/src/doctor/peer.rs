@@ -8,25 +8,15 @@ use std::time::{Duration, Instant};
 use super::Finding;
 use crate::application::subject::Subject;
 use crate::application::{Request, RequestError};
+use crate::drive::Opening;
 use crate::operation::{Payload, SendMode};
-use crate::player::{Driven, Patience, Player, Program};
+use crate::player::{Driven, Patience, Place, Player, Program, Reach};
 
 /// The length of each message in bytes.
 const LENGTH: usize = 1024;
 
 /// How long the exchange may take. Devices give up after seconds; what comes later than this does not come.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Another host.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Peer {
-    /// Its name, as the remote shell knows it.
-    pub host: String,
-    /// The words of the remote shell, such as `ssh`.
-    pub shell: Vec<String>,
-    /// The program `efa-conformance` there.
-    pub program: String,
-}
 
 /// The messages did not come through.
 enum Broken {
@@ -36,10 +26,10 @@ enum Broken {
     Silent(Vec<String>),
 }
 
-/// Exchanges messages with another host, and says whether they arrived.
-pub fn reach(peer: &Peer) -> Finding {
+/// Exchanges messages with another host, which the remote shell reaches, and says whether they arrived.
+pub fn reach(place: &Place, by: &Reach) -> Finding {
     let started = Instant::now();
-    let finding = match exchange(peer) {
+    let finding = match exchange(place, by) {
         Ok(()) => {
             let value = format!("answers over EFA ({:.1?})", started.elapsed());
             Finding::ok("peer", value)
@@ -65,54 +55,29 @@ pub fn reach(peer: &Peer) -> Finding {
             )
         }
     };
-    finding.of(&peer.host)
+    finding.of(place.to_string())
 }
 
-fn exchange(peer: &Peer) -> Result<(), Broken> {
-    let remote = peer.shell.iter().cloned().chain([
-        peer.host.clone(),
-        peer.program.clone(),
-        "drive".to_owned(),
-        "core".to_owned(),
-    ]);
-    let programs = [
-        ("this host", Program::Core),
-        (
-            "the peer",
-            Program::Exec {
-                words: remote.collect(),
-            },
-        ),
-    ];
-    let players = programs.map(|(who, program)| {
-        let player = Player::launch_here(who, &program, &BTreeMap::new(), Patience::DEFAULT);
-        (who, player)
-    });
+fn exchange(place: &Place, by: &Reach) -> Result<(), Broken> {
+    const HERE: &str = "this host";
+    const THERE: &str = "the peer";
+    let unfit = |who, problem: &dyn std::fmt::Display| Broken::Unfit {
+        who,
+        problem: problem.to_string(),
+    };
+    by.inspect(place).map_err(|error| unfit(THERE, &error))?;
+    let (program, nothing) = (Program::Core, BTreeMap::new());
+    let here = Player::launch_here(HERE, &program, &nothing, Patience::DEFAULT);
+    let there = Player::launch_at(THERE, place, by, &program, &nothing, Patience::DEFAULT);
     let mut sides = Vec::new();
-    let mut builds = Vec::new();
-    for (who, player) in players {
-        let unfit = |problem: &dyn std::fmt::Display| Broken::Unfit {
-            who,
-            problem: problem.to_string(),
+    for (who, player, device) in [(HERE, here, None), (THERE, there, place.device.clone())] {
+        let opening = Opening {
+            device,
+            ..super::messages()
         };
-        let mut player = player.map_err(|error| unfit(&error))?;
-        builds.push(
-            player
-                .identity()
-                .map_err(|error| unfit(&error))?
-                .to_string(),
-        );
-        let side = Driven::open(player, &super::messages(), Arc::new(AtomicU32::new(0)));
-        sides.push((who, side.map_err(|error| unfit(&error))?));
-    }
-    if builds[0] != builds[1] {
-        return Err(Broken::Unfit {
-            who: "the peer",
-            problem: format!(
-                "it has {}, this host {}: install the same",
-                builds[1], builds[0]
-            ),
-        });
+        let player = player.map_err(|error| unfit(who, &error))?;
+        let side = Driven::open(player, &opening, Arc::new(AtomicU32::new(0)));
+        sides.push((who, side.map_err(|error| unfit(who, &error))?));
     }
     talk(&mut sides)
 }

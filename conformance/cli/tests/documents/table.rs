@@ -26,6 +26,7 @@ const AS_ROOT: &[&str] = &["efa-emu: note: you are root", "Running as user \"roo
 
 const MAKES_TAKE_LONG: &str =
     "continuous integration runs `make test`; the others take minutes to hours";
+const NEEDS_ACCOUNT: &str = "it needs an account of AWS";
 const PRINTED_BY_INTEROP: &str = "`make interop` prints it, which takes hours";
 const PRINTED_BY_BENCH: &str = "`make bench` prints it, with figures of one machine";
 
@@ -187,6 +188,48 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
                     "conformance/tests/driver_documented.rs",
                     "the_tables_are_those_of_the_declaration",
                 )
+            }),
+        ],
+    ),
+    (
+        "docs/ec2.md",
+        &[
+            ("aws ec2 describe-instance-types", || {
+                Row::not_checked(NEEDS_ACCOUNT)
+            }),
+            ("aws ec2 create-security-group", || {
+                Row::not_checked(NEEDS_ACCOUNT)
+            }),
+            ("aws ec2 run-instances", || Row::not_checked(NEEDS_ACCOUNT)),
+            ("curl -O https://efa-installer", || {
+                Row::not_checked(NEEDS_ACCOUNT)
+            }),
+            ("efa-conformance doctor\n", || {
+                Row::checked_by("conformance/cli/tests/doctor.rs", "an_emulated_host_is_fit")
+            }),
+            ("efa-conformance doctor --peer", || {
+                Row::checked_by(
+                    "conformance/cli/tests/doctor.rs",
+                    "two_hosts_reach_each_other",
+                )
+            }),
+            ("efa-conformance survey -o", || {
+                Row::checked_by(
+                    "conformance/cli/tests/survey.rs",
+                    "a_survey_of_each_profile_gives_that_profile",
+                )
+            }),
+            ("efa-conformance run --hosts", || {
+                Row::not_checked("tests of two-machines.md run it with hosts of a cluster")
+            }),
+            ("efa-conformance bundle", || {
+                Row::checked_by(
+                    "conformance/cli/tests/bundle.rs",
+                    "names_that_are_private_stay_at_home",
+                )
+            }),
+            ("aws ec2 terminate-instances", || {
+                Row::not_checked(NEEDS_ACCOUNT)
             }),
         ],
     ),
