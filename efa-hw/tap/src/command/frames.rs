@@ -18,8 +18,8 @@ use efa_emu::link::{Operation, RemoteRange, RequestHeader};
 
 use crate::exchange::{Entry, Record, flag, kind};
 
-/// Requests of a queue pair whose end is waited for. No send queue is longer.
-const MOST_REQUESTS: usize = 1 << 16;
+/// The last requests of a queue pair, whose ends may come. No send queue is longer.
+const MOST_REQUESTS: usize = 1 << 14;
 
 /// What is left out of frames.
 #[derive(Clone, Copy)]
@@ -74,7 +74,7 @@ impl Device {
     }
 }
 
-/// A request that has not completed.
+/// A request that has not failed, and whose data was not read.
 struct Request {
     wr_id: u64,
     route: Route,
@@ -287,10 +287,11 @@ impl Frames {
         let Some(pair) = self.queue_pairs.get_mut(&(record.device, record.qpn)) else {
             return;
         };
+        // That an earlier one of the same id has gone well was not recorded.
         let place = pair
             .requests
             .iter()
-            .position(|request| request.wr_id == record.wr_id);
+            .rposition(|request| request.wr_id == record.wr_id);
         let Some(Request { route, header, .. }) =
             place.and_then(|place| pair.requests.remove(place))
         else {

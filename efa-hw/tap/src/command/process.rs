@@ -112,6 +112,10 @@ pub(super) fn set_recording(ring: &Path, on: bool) -> io::Result<()> {
 /// A process of the run.
 pub(super) struct Process {
     ring: Mapped,
+    /// Bytes that were taken. The ring says so too, where the process could change it.
+    taken: u64,
+    /// The ring makes no sense any more, and is not read.
+    is_damaged: bool,
     objects: File,
     /// Objects that the records up to here do not name yet.
     entries: VecDeque<Entry>,
@@ -130,6 +134,8 @@ impl Process {
         let objects = path.strip_suffix(RING).unwrap_or(&path).to_owned() + OBJECTS;
         Ok(Process {
             ring: Mapped::open(ring)?,
+            taken: 0,
+            is_damaged: false,
             objects: File::open(objects)?,
             entries: VecDeque::new(),
             rest: Vec::new(),
@@ -148,33 +154,35 @@ impl Process {
         // Whatever stands before the head names objects that were written down before.
         let header = self.ring.header();
         let head = header.head.load(Ordering::Acquire);
-        let mut tail = header.tail.load(Ordering::Relaxed);
         self.read_objects()?;
-        let begun = tail;
+        let begun = self.taken;
         let mut bytes = Vec::new();
         for _ in 0..BATCH {
-            if tail >= head {
+            if self.taken >= head || self.is_damaged {
                 break;
             }
-            let word = self.ring.word(tail).load(Ordering::Acquire);
+            let word = self.ring.word(self.taken).load(Ordering::Acquire);
             // Not handed over yet; if its writer was killed, it never is.
             if word == 0 {
                 break;
             }
             let length = u64::from(word as u32);
-            let until_end = self.ring.capacity - (tail & (self.ring.capacity - 1));
+            let until_end = self.ring.capacity - (self.taken & (self.ring.capacity - 1));
             if !length.is_multiple_of(ALIGNMENT as u64) || length == 0 || length > until_end {
-                return Err(Failure("a process has damaged what it recorded".to_owned()));
+                // What follows is lost: the process has written where it should not.
+                self.is_damaged = true;
+                break;
             }
-            self.ring.take(tail, length as usize, &mut bytes);
-            self.apply_objects(tail, store, devices)?;
+            self.ring.take(self.taken, length as usize, &mut bytes);
+            self.apply_objects(self.taken, store, devices)?;
             self.record(&bytes, store);
-            tail += length;
-            self.ring.header().tail.store(tail, Ordering::Release);
+            self.taken += length;
+            let tail = &self.ring.header().tail;
+            tail.store(self.taken, Ordering::Release);
         }
         // A device without traffic is an interface as well.
-        self.apply_objects(tail, store, devices)?;
-        Ok(tail > begun)
+        self.apply_objects(self.taken, store, devices)?;
+        Ok(self.taken > begun)
     }
 
     fn read_objects(&mut self) -> io::Result<()> {
@@ -231,12 +239,76 @@ impl Process {
     pub(super) fn finish(self, store: &mut Store) {
         let header = self.ring.header();
         // A process that was killed has left a record half written, and nobody knows what is behind it.
-        let unread = header.head.load(Ordering::Relaxed) > header.tail.load(Ordering::Relaxed);
+        let unread = header.head.load(Ordering::Relaxed) > self.taken;
         let dropped = header.dropped.load(Ordering::Relaxed) + self.lost + u64::from(unread);
         if let Some(interface) = self.interface
             && dropped > 0
         {
             store.add_dropped(interface, dropped);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+    use efa_emu::capture_output::CaptureOptions;
+
+    use super::*;
+
+    /// A ring of one process, whose first words are these.
+    fn ring(directory: &Path, head: u64, words: &[u64]) -> PathBuf {
+        const CAPACITY: usize = 1 << 16;
+        let mut bytes = vec![0; DATA + CAPACITY];
+        let mut put =
+            |at: usize, value: u64| bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        put(0, MAGIC);
+        put(8, CAPACITY as u64);
+        put(std::mem::offset_of!(RingHeader, head), head);
+        for (index, word) in words.iter().enumerate() {
+            put(DATA + 8 * index, *word);
+        }
+        let path = directory.join(format!("1-0{RING}"));
+        fs::write(&path, bytes).unwrap();
+        fs::write(directory.join(format!("1-0{OBJECTS}")), "").unwrap();
+        path
+    }
+
+    fn read(head: u64, words: &[u64]) -> (u64, bool) {
+        let directory = tempfile::tempdir().unwrap();
+        let capture = directory.path().join("capture");
+        let options: CaptureOptions = Options::parse_from(["test"]).options;
+        let mut store = Store::create(&capture, &options).unwrap();
+        let cut = Cut {
+            snaplen: u32::MAX,
+            headers_only: false,
+        };
+        let mut process = Process::open(&ring(directory.path(), head, words), cut).unwrap();
+        process.turn(&mut store, &mut Vec::new()).unwrap();
+        (process.taken, process.is_damaged)
+    }
+
+    #[derive(clap::Parser)]
+    struct Options {
+        #[command(flatten)]
+        options: CaptureOptions,
+    }
+
+    const VOID: u64 = (kind::VOID as u64) << 32;
+
+    #[test]
+    fn records_are_taken_up_to_one_that_is_not_handed_over() {
+        assert_eq!(read(24, &[VOID | 8, VOID | 16, 0]), (24, false));
+        assert_eq!(read(32, &[VOID | 8, VOID | 16, 0, 0]), (24, false));
+        assert_eq!(read(8, &[VOID | 8, VOID | 16]), (8, false));
+    }
+
+    #[test]
+    fn lengths_that_make_no_sense_end_the_reading() {
+        for length in [1, 12, 1 << 17, u64::from(u32::MAX)] {
+            assert_eq!(read(1 << 20, &[VOID | 8, VOID | length]), (8, true));
+        }
+        // A record that says more of itself than there is.
+        assert_eq!(read(96, &[u64::from(kind::SEND) << 32 | 96]), (96, false));
     }
 }

@@ -79,7 +79,7 @@ pub(crate) mod kind {
     pub(crate) const RECEIVED_DATAGRAM: u8 = 7;
     /// The immediate data of a peer's RDMA write arrived.
     pub(crate) const RECEIVED_WRITE: u8 = 8;
-    /// A request has completed.
+    /// A request has failed, or an RDMA read has completed.
     pub(crate) const COMPLETED: u8 = 9;
 }
 

@@ -50,16 +50,18 @@ impl QueuePair {
     }
 
     fn request_completed(&self, ring: &'static Ring, seen: &Completion) {
-        let buffers = self.take_read(seen.wr_id).filter(|_| seen.status == 0);
+        let read = self.take_read(seen.wr_id);
+        // What has gone well is no news, except for data that comes with it.
+        if seen.status == 0 && read.is_none() {
+            return;
+        }
+        let buffers = read.filter(|_| seen.status == 0);
         let mut record = Record {
             kind: kind::COMPLETED,
+            time: ring::now(),
             status: seen.status,
             ..self.record(seen)
         };
-        // What has gone well needs no time, except for data that comes with it.
-        if seen.status != 0 || buffers.is_some() {
-            record.time = ring::now();
-        }
         let is_recorded =
             |buffers: &Buffers| buffers.length() <= ring.rdma_data && buffers.is_readable();
         let buffers = buffers.filter(is_recorded).unwrap_or(Buffers::NONE);

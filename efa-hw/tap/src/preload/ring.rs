@@ -24,6 +24,8 @@ pub(crate) struct Ring {
     header: &'static RingHeader,
     data: *mut u8,
     capacity: u64,
+    /// The tail as it was when there seemed to be no room: the reader's own word is in another processor's cache.
+    tail: AtomicU64,
     objects: Mutex<File>,
     /// The most bytes to record of a send.
     pub(crate) send_data: usize,
@@ -147,6 +149,7 @@ impl Ring {
             header,
             data: base.wrapping_byte_add(DATA).cast(),
             capacity: capacity as u64,
+            tail: AtomicU64::new(0),
             objects: Mutex::new(objects),
             send_data: number(ENV_SEND_DATA, usize::MAX),
             rdma_data: number(ENV_RDMA_DATA, usize::MAX).min(capacity / 8),
@@ -169,15 +172,18 @@ impl Ring {
         let header = self.header;
         let mut head = header.head.load(Ordering::Relaxed);
         loop {
-            let tail = header.tail.load(Ordering::Acquire);
             let at = head & (self.capacity - 1);
             // A record is in one piece.
             let rest = self.capacity - at;
             let skipped = if length > rest { rest } else { 0 };
             let end = head + skipped + length;
-            if end.wrapping_sub(tail) > self.capacity {
-                header.dropped.fetch_add(1, Ordering::Relaxed);
-                return None;
+            if end.wrapping_sub(self.tail.load(Ordering::Acquire)) > self.capacity {
+                let tail = header.tail.load(Ordering::Acquire);
+                self.tail.store(tail, Ordering::Release);
+                if end.wrapping_sub(tail) > self.capacity {
+                    header.dropped.fetch_add(1, Ordering::Relaxed);
+                    return None;
+                }
             }
             match header
                 .head
