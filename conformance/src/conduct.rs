@@ -112,6 +112,8 @@ pub struct Transcript {
     pub regions: Vec<RegionMark>,
     /// Differences between what applications saw and the scenario.
     pub problems: Vec<String>,
+    /// The captures that the players printed, one for each endpoint; empty if there is none.
+    pub captures: Vec<Vec<u8>>,
 }
 
 /// Plays a scenario.
@@ -147,7 +149,7 @@ impl<'a> Conductor<'a> {
         self.open()?;
         play::play(&mut self)?;
         for player in self.players.drain(..) {
-            player.end()?;
+            self.transcript.captures.push(player.end()?);
         }
         Ok(self.transcript)
     }

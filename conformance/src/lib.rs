@@ -15,6 +15,7 @@
 pub mod application;
 pub mod bundle;
 pub mod check;
+pub mod clocks;
 pub mod compare;
 pub mod conduct;
 pub mod doctor;

@@ -23,6 +23,8 @@ use pcap_file::pcapng::blocks::section_header::{SectionHeaderBlock, SectionHeade
 use pcap_file::pcapng::{Block, PcapNgReader, PcapNgWriter};
 use pcap_file::{Endianness, PcapError};
 
+use crate::clocks::Difference;
+
 /// `if_tsresol` of nanoseconds.
 const NANOSECONDS: u8 = 9;
 
@@ -123,10 +125,24 @@ fn read(path: &Path) -> Result<Host, MergeError> {
     Ok(host)
 }
 
-/// Merges the captures of `hosts` into `output`, in the order of time. `comments` describe the whole
-/// capture. Returns the number of frames.
+/// Merges the captures of `hosts`, which have one clock, into `output`, in the order of time. `comments` describe the
+/// whole capture. Returns the number of frames.
 pub fn merge(
     hosts: &[PathBuf],
+    comments: &[String],
+    annotations: &[Annotation],
+    output: &Path,
+) -> Result<usize, MergeError> {
+    let hosts: Vec<_> = hosts
+        .iter()
+        .map(|host| (host.clone(), Difference::NONE))
+        .collect();
+    merge_clocks(&hosts, comments, annotations, output)
+}
+
+/// As [`merge`], for captures of several clocks: the times of each are corrected by how far its clock is ahead.
+pub fn merge_clocks(
+    hosts: &[(PathBuf, Difference)],
     comments: &[String],
     annotations: &[Annotation],
     output: &Path,
@@ -134,12 +150,13 @@ pub fn merge(
     let mut interfaces = Vec::new();
     let mut packets = Vec::new();
     let mut statistics = Vec::new();
-    for path in hosts {
+    for (path, clock) in hosts {
         let host = read(path)?;
         let first = interfaces.len() as u32;
         interfaces.extend(host.interfaces);
         packets.extend(host.packets.into_iter().map(|mut packet| {
             packet.interface_id += first;
+            packet.timestamp = clock.correct(packet.timestamp);
             packet
         }));
         statistics.extend(host.statistics.into_iter().map(|mut block| {

@@ -66,6 +66,9 @@ enum Command {
     Survey(survey::Survey),
     /// Pack what helps others to see what went wrong into one file, without private data.
     Bundle(bundle::Bundle),
+    /// Run a driven program under a recorder, for `run --at`.
+    #[command(hide = true)]
+    Recorded(drive::Recorded),
     /// Run traces for `run --jobs`.
     #[command(hide = true)]
     Job,
@@ -127,6 +130,7 @@ fn main() -> ExitCode {
         Command::Place => places::describe(),
         Command::Bundle(arguments) => bundle::bundle(&arguments),
         Command::Survey(arguments) => survey::survey(&arguments),
+        Command::Recorded(arguments) => return drive::recorded(&arguments),
         Command::Job => job::job(),
         Command::Pages { directory } => match pages::write(Arguments::command(), &directory) {
             Ok(()) => Outcome::Passed,

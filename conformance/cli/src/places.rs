@@ -11,7 +11,8 @@ use crate::run::Dut;
 use crate::{Outcome, say};
 use efa_conformance::drive::Identity;
 use efa_conformance::player::{
-    Description, Patience, Place, Player, PlayerError, Program, Reach, RemoteShell,
+    Description, Patience, Place, Player, PlayerError, Program, Reach, Recorder, Recording,
+    RemoteShell,
 };
 use efa_conformance::suite::Case;
 use efa_conformance::suite::hosts::Seats;
@@ -85,6 +86,18 @@ pub(crate) struct Places {
     /// test. Otherwise all are.
     #[arg(long, value_name = "WHAT")]
     peer: Option<Dut>,
+    /// The command that records what a program on a host sends and receives, in front of the program; `{file}` stands
+    /// for the capture. Without it, `efa-emu run --pcap` where the device is emulated, and `efa-tap run --pcap`
+    /// where it is not.
+    #[arg(long, value_name = "COMMAND", value_parser = recorder, conflicts_with = "no_captures")]
+    recorder: Option<String>,
+    /// Do not record: only what applications see is judged.
+    #[arg(long)]
+    no_captures: bool,
+}
+
+fn recorder(command: &str) -> Result<String, String> {
+    Recorder::parse(command).map(|_| command.to_owned())
 }
 
 /// The word for every device.
@@ -110,13 +123,48 @@ impl Places {
         self.peer.as_ref()
     }
 
-    /// Asks all hosts for their versions and devices. Returns who is to sit where.
-    pub(crate) fn seats(&self, reach: &Reach) -> Result<Vec<Seats>, String> {
+    /// How packets are recorded; `None` if they are not.
+    pub(crate) fn recording(&self) -> Option<Recording> {
+        match &self.recorder {
+            _ if self.no_captures => None,
+            Some(command) => Some(Recording::By(command.clone())),
+            None => Some(Recording::AsTheHostDoes),
+        }
+    }
+
+    /// Asks a host for its versions and devices. Says so if its packets cannot be recorded.
+    fn inspect(
+        &self,
+        reach: &Reach,
+        place: &Place,
+        unrecorded: &mut BTreeSet<String>,
+    ) -> Result<Description, String> {
+        let description = reach.inspect(place).map_err(|error| error.to_string())?;
+        if self.recording() == Some(Recording::AsTheHostDoes)
+            && let Some(why) = &description.no_recorder
+            && unrecorded.insert(place.host.clone())
+        {
+            eprintln!(
+                "efa-conformance: note: the packets of {} are not recorded: {why}; install it there, or name \
+                 another with --recorder",
+                place.host
+            );
+        }
+        Ok(description)
+    }
+
+    /// Asks all hosts for their versions and devices. Returns who is to sit where; `unrecorded` gets the hosts
+    /// whose packets cannot be recorded.
+    pub(crate) fn seats(
+        &self,
+        reach: &Reach,
+        unrecorded: &mut BTreeSet<String>,
+    ) -> Result<Vec<Seats>, String> {
         if !self.at.is_empty() {
             let mut places = BTreeMap::new();
             for At { endpoint, place } in &self.at {
                 let place = self.with_device(place);
-                inspect(reach, &place)?;
+                self.inspect(reach, &place, unrecorded)?;
                 if places.insert(endpoint.clone(), place).is_some() {
                     return Err(format!("--at says twice where endpoint `{endpoint}` is"));
                 }
@@ -131,7 +179,7 @@ impl Places {
                 device: place.device.clone().filter(|_| !is_all),
                 ..place.clone()
             };
-            let description = inspect(reach, &asked)?;
+            let description = self.inspect(reach, &asked, unrecorded)?;
             match is_all {
                 true => places.extend(description.devices.into_keys().map(|device| Place {
                     host: place.host.clone(),
@@ -196,6 +244,9 @@ impl Places {
         if let Some(peer) = &self.peer {
             words.push(("--peer", peer.to_string()));
         }
+        if let Some(recorder) = &self.recorder {
+            words.push(("--recorder", recorder.clone()));
+        }
         words
     }
 }
@@ -219,10 +270,6 @@ fn pairs_of(places: &[Place], pairs: Pairs) -> Vec<Seats> {
         .into_iter()
         .map(|(first, second)| Seats::InTurn([places[first].clone(), places[second].clone()]))
         .collect()
-}
-
-fn inspect(reach: &Reach, place: &Place) -> Result<Description, String> {
-    reach.inspect(place).map_err(|error| error.to_string())
 }
 
 /// Starts the programs once at each place, and returns what the program under test says it is at the first.
@@ -274,7 +321,16 @@ fn identity(
 ) -> Result<Identity, String> {
     let start = |place| {
         let nothing = BTreeMap::new();
-        Player::launch_at("under-test", place, reach, program, &nothing, patience)?.identity()
+        Player::launch_at(
+            "under-test",
+            place,
+            reach,
+            program,
+            &nothing,
+            patience,
+            None,
+        )?
+        .identity()
     };
     start(place).map_err(|error: PlayerError| match program {
         Program::Exec { words } => format!(

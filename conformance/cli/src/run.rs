@@ -1,6 +1,6 @@
 //! `run`: replaying traces.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::num::{NonZeroU16, NonZeroUsize};
 use std::path::{Path, PathBuf};
@@ -289,7 +289,8 @@ fn run_on_hosts(arguments: &Run) -> Result<Outcome, String> {
     let program = arguments.dut.program(&arguments.libfabric);
     let patience = arguments.patience();
     let reach = arguments.places.reach(patience.start);
-    let seats = arguments.places.seats(&reach)?;
+    let mut unrecorded = BTreeSet::new();
+    let seats = arguments.places.seats(&reach, &mut unrecorded)?;
     let peer = arguments.places.peer();
     let peer = peer.map(|peer| peer.program(&arguments.libfabric));
     let mut under_test = places::introduce(&seats, &reach, &program, peer.as_ref(), patience)?;
@@ -307,7 +308,8 @@ fn run_on_hosts(arguments: &Run) -> Result<Outcome, String> {
         under_test.name.clone(),
         patience,
         arguments.options(),
-    );
+    )
+    .recorded(arguments.places.recording(), unrecorded);
     let tasks: Vec<Task> = seats
         .iter()
         .flat_map(|seats| {

@@ -70,7 +70,7 @@ const PLACES: [&str; 6] = ["--at", "a=node0", "--at", "b=node1", "--rsh", "efa-e
 fn each_endpoint_is_played_where_it_is_told() {
     let output = beside("2", &NAMES, &PLACES).output().unwrap();
     let texts = [
-        "PASS  eager-tagged                     hosts efa-core as all, a at node0, b at node1\n",
+        "PASS  eager-tagged                     hosts efa-core as all, a at node0, b at node1: 3 packets",
         "3 passed, 0 codec only, 0 skipped, 0 unsupported, 0 known, 0 failed",
     ];
     expect(outcome(&output), 0, &texts);
@@ -262,20 +262,97 @@ fn a_host_without_program_device_or_silence_is_refused() {
     expect(outcome(&output), 2, &["x has no EFA device"]);
 }
 
+/// A recorder of an emulated host that shifts the times of `node1` by so many seconds.
+fn shifting(seconds: &str) -> String {
+    format!(
+        "file=$1; shift\n\
+         efa-emu run --quiet --host=$EFA_EMU_HOST --fabric=$EFA_EMU_FABRIC --pcap=$file.own -- \"$@\"\n\
+         status=$?\n\
+         case $EFA_EMU_HOST in node1) by={seconds};; *) by=0;; esac\n\
+         editcap -F pcapng -t $by $file.own $file >&2\n\
+         exit $status"
+    )
+}
+
+#[test]
+fn captures_of_both_hosts_are_judged_as_one_however_far_their_clocks_are_apart() {
+    let directory = tempfile::tempdir().unwrap();
+    let json = directory.path().join("r.json").display().to_string();
+    let clocks = |options: &[&str]| {
+        let options = [&PLACES[..], &["--json", &json], options].concat();
+        let output = beside("2", &NAMES, &options).output().unwrap();
+        expect(
+            outcome(&output),
+            0,
+            &[" packets judged, 1 remarks", "3 passed"],
+        );
+        let report: serde_json::Value =
+            serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+        let text = report["cases"][0]["findings"][0]["text"].as_str().unwrap();
+        let (_, clocks) = text
+            .split_once("compared with that of endpoint `a`: ")
+            .unwrap();
+        clocks.to_owned()
+    };
+    let own = clocks(&[]);
+    assert!(own.starts_with("0.") && own.contains("(within "), "{own}");
+    // What is used where devices are not emulated.
+    let tapped = clocks(&["--recorder", "efa-tap run -q --pcap {file} --"]);
+    assert!(tapped.starts_with("0."), "{tapped}");
+    if !Command::new("editcap")
+        .arg("-v")
+        .output()
+        .is_ok_and(|it| it.status.success())
+    {
+        println!("skipped: editcap is not installed (Debian package wireshark-common)");
+        return;
+    }
+    for (seconds, beginnings) in [
+        ("3600", ["3600.", "3599.9"]),
+        ("-3600", ["3600.", "3599.9"]),
+        ("0.0005", ["0.00", "0.00"]),
+    ] {
+        let (_directory, recorder) = script(&shifting(seconds));
+        let found = clocks(&["--recorder", &format!("{recorder} {{file}}")]);
+        assert!(beginnings.iter().any(|it| found.starts_with(it)), "{found}");
+        let way = if seconds == "-3600" {
+            "behind"
+        } else {
+            "ahead"
+        };
+        assert!(!seconds.contains("3600") || found.contains(way), "{found}");
+    }
+}
+
+#[test]
+fn without_captures_only_what_applications_see_is_judged() {
+    let (status, text) = run(&["--no-captures"]);
+    assert_eq!(status, Some(0), "{text}");
+    assert!(!text.contains("packets judged"), "{text}");
+    // A recorder that is no recorder loses the program.
+    let texts = [
+        "no-such-recorder",
+        "1 failed",
+        "--recorder './no-such-recorder {file}'",
+    ];
+    expect(run(&["--recorder", "./no-such-recorder {file}"]), 1, &texts);
+    expect(run(&["--recorder", "tcpdump"]), 2, &["{file}"]);
+}
+
 /// The first three commands are heard, then the host is gone.
 #[test]
 fn a_peer_that_dies_in_the_middle_fails_its_case_only() {
     let (_directory, dies) = script(
-        "case \"$0 $*\" in *place) exec efa-conformance place;; esac\n\
+        "case \"$1 $EFA_EMU_HOST\" in place*|*node0) exec efa-conformance \"$@\";; esac\n\
          sed -u 3q | efa-conformance \"$@\"; kill -KILL $$",
     );
     let names = ["eager-tagged", "long-cts", "truncation", "inject"];
     let options = [&PLACES[..], &["--remote-program", &dies]].concat();
     let output = beside("2", &names, &options).output().unwrap();
     let texts = [
-        "the connection to node",
+        "the connection to node1",
         "status 255",
-        "was not tried again: the last 3 cases ended because it was lost or silent",
+        "node1 was not tried again: the last 3 cases ended because it was lost or silent",
         "4 failed",
         "--at a=node0 --at b=node1 --rsh 'efa-emu rsh' --remote-program",
     ];

@@ -68,7 +68,15 @@ fn exchange(place: &Place, by: &Reach) -> Result<(), Broken> {
     by.inspect(place).map_err(|error| unfit(THERE, &error))?;
     let (program, nothing) = (Program::Core, BTreeMap::new());
     let here = Player::launch_here(HERE, &program, &nothing, Patience::DEFAULT);
-    let there = Player::launch_at(THERE, place, by, &program, &nothing, Patience::DEFAULT);
+    let there = Player::launch_at(
+        THERE,
+        place,
+        by,
+        &program,
+        &nothing,
+        Patience::DEFAULT,
+        None,
+    );
     let mut sides = Vec::new();
     for (who, player, device) in [(HERE, here, None), (THERE, there, place.device.clone())] {
         let opening = Opening {

@@ -287,6 +287,12 @@ lines! {
             /// An explanation of the error.
             text: Option<Text> = "text",
         }
+        /// A part of the capture of the program's device, the parts in their order. No answer; not printed by programs, but
+        /// after their end by the recorder under which `run --at` starts them.
+        "captured" Captured = "captured bytes=0a0d0d0a1c000000" {
+            /// Of a pcapng file.
+            bytes: Bytes = "bytes",
+        }
         /// Something went wrong outside of any operation. No answer; the case fails.
         "reported" Reported = "reported text=event queue: protocol error" {
             /// What.

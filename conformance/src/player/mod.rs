@@ -2,6 +2,7 @@
 
 mod place;
 mod program;
+mod recorded;
 mod subject;
 mod tail;
 
@@ -18,8 +19,9 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-pub use place::{Description, Place, PlaceError, Reach, RemoteShell, Versions};
+pub use place::{Description, Place, PlaceError, Reach, Recording, RemoteShell, Versions};
 pub use program::{Program, quote, split_words};
+pub use recorded::{Recorder, status_as};
 pub use subject::Driven;
 
 use crate::drive::line::shown;
@@ -178,7 +180,7 @@ impl Launcher {
             .map_err(|error| format!("cannot find this program's own file: {error}"))?;
         let efa_emu = match efa_emu {
             Some(path) => path,
-            None => find_efa_emu(&own).ok_or(
+            None => find_beside(&own, "efa-emu").ok_or(
                 "efa-emu is neither beside this program nor in PATH; build it with `cargo build \
                  -p efa-emu` or name it with --efa-emu PATH",
             )?,
@@ -191,13 +193,14 @@ impl Launcher {
     }
 }
 
-fn find_efa_emu(own: &Path) -> Option<PathBuf> {
-    let beside = own.with_file_name("efa-emu");
+/// A program in the directory of this one, or else in `PATH`.
+fn find_beside(own: &Path, name: &str) -> Option<PathBuf> {
+    let beside = own.with_file_name(name);
     if beside.is_file() {
         return Some(beside);
     }
     std::env::split_paths(&std::env::var_os("PATH")?)
-        .map(|directory| directory.join("efa-emu"))
+        .map(|directory| directory.join(name))
         .find(|path| path.is_file())
 }
 
@@ -278,7 +281,7 @@ impl Player {
         Self::spawn(host.name.clone(), process, Patience::DEFAULT, None)
     }
 
-    /// Starts a program at a place.
+    /// Starts a program at a place; with `recording`, under a recorder.
     ///
     /// # Errors
     /// [`PlayerError::Start`]; what goes wrong there shows when the program is first asked.
@@ -289,8 +292,9 @@ impl Player {
         program: &Program,
         environment: &BTreeMap<String, String>,
         patience: Patience,
+        recording: Option<&Recording>,
     ) -> Result<Self, PlayerError> {
-        let mut process = reach.command(&place.host, program, environment);
+        let mut process = reach.command(&place.host, program, environment, recording);
         process.stderr(Stdio::piped());
         let endpoint = format!("{endpoint} at {place}");
         Self::spawn(endpoint, process, patience, Some(place.clone()))
@@ -560,12 +564,13 @@ impl Player {
         }
     }
 
-    /// Ends the program and waits for the end of its process, after which its capture is complete.
-    pub fn end(mut self) -> Result<(), PlayerError> {
+    /// Ends the program and waits for the end of its process, after which its capture is complete. Returns the
+    /// capture that it printed: none, unless it ran under a recorder at another place.
+    pub fn end(mut self) -> Result<Vec<u8>, PlayerError> {
         self.input = None;
         let limit = self.patience.answer;
         match self.wait_end(limit) {
-            Some(status) if status.success() => Ok(()),
+            Some(status) if status.success() => Ok(self.captured()),
             Some(status) => Err(self.early_end(status)),
             None => {
                 self.kill();
@@ -575,6 +580,20 @@ impl Player {
                 })
             }
         }
+    }
+}
+
+impl Player {
+    /// The capture among what an ended program printed.
+    fn captured(&self) -> Vec<u8> {
+        let mut capture = Vec::new();
+        // All of its output has been sent, or is sent while this waits. What it left behind may keep the output open.
+        while let Ok(heard) = self.heard.recv_timeout(END_TIME) {
+            if let Ok(Event::Captured { bytes }) = heard {
+                capture.extend(bytes.0);
+            }
+        }
+        capture
     }
 }
 

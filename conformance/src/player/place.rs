@@ -22,6 +22,7 @@ use efa_hw::{DeviceName, HwDevice};
 use serde::{Deserialize, Serialize};
 
 use super::program::{Program, quote, split_words};
+use super::recorded::Recorder;
 use crate::drive;
 use crate::drive::line::shown;
 
@@ -171,6 +172,8 @@ pub struct Description {
     pub trouble: Option<String>,
     /// The emulated fabric to which the devices belong, if they are emulated.
     pub fabric: Option<String>,
+    /// Why what programs send and receive cannot be recorded there.
+    pub no_recorder: Option<String>,
 }
 
 impl Description {
@@ -187,6 +190,7 @@ impl Description {
             devices,
             trouble,
             fabric: HostConfig::from_env().ok().map(|config| config.fabric),
+            no_recorder: Recorder::of_this_host().err(),
         }
     }
 
@@ -329,6 +333,15 @@ pub enum PlaceError {
     },
 }
 
+/// How the packets of a program are recorded.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Recording {
+    /// By what the host has.
+    AsTheHostDoes,
+    /// By this command.
+    By(String),
+}
+
 /// How hosts are reached.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Reach {
@@ -347,12 +360,20 @@ impl Reach {
         host: &str,
         program: &Program,
         environment: &BTreeMap<String, String>,
+        recording: Option<&Recording>,
     ) -> Command {
         let mut words: Vec<String> = Vec::new();
         if !environment.is_empty() {
             words.push("env".into());
             let variables = environment.iter();
             words.extend(variables.map(|(name, value)| format!("{name}={value}")));
+        }
+        if let Some(recording) = recording {
+            words.extend([self.program.clone(), "recorded".into()]);
+            if let Recording::By(command) = recording {
+                words.push(format!("--recorder={command}"));
+            }
+            words.push("--".into());
         }
         let program = program.words(Path::new(&self.program));
         words.extend(

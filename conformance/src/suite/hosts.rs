@@ -2,9 +2,9 @@
 //!
 //! Nothing is replayed there: scripted packets need the device's own frames, and a real device shows them to
 //! nobody. All endpoints are live, each at its place, and what the applications see is compared with the
-//! scenario.
+//! scenario. Where the hosts can record, their captures are merged, by clocks that are compared, and judged.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,10 +19,15 @@ use efa_core::rules::Severity;
 use super::ladder::Ladder;
 use super::runner::Ended;
 use super::{Case, Options, Outcome, STOCK};
+use crate::check;
+use crate::clocks;
 use crate::compare::Finding;
 use crate::conduct::{ConductError, Conductor, Transcript};
-use crate::player::{Patience, Place, Player, PlayerError, Program, Reach};
+use crate::merge::merge_clocks;
+use crate::player::{Patience, Place, Player, PlayerError, Program, Reach, Recording};
+use crate::record::Scratch;
 use crate::scenario::{EndpointSpec, Scenario, Software};
+use crate::trace::Capture;
 
 /// The name of this backend in results.
 pub const BACKEND: &str = "hosts";
@@ -78,6 +83,10 @@ pub struct Hosts {
     dut: String,
     patience: Patience,
     options: Options,
+    /// How packets are recorded, if they are.
+    recording: Option<Recording>,
+    /// The hosts on which they cannot be.
+    unrecorded: BTreeSet<String>,
     /// The number of cases that each host was lost or silent in since the last one that it was heard in.
     lost: Mutex<BTreeMap<String, u32>>,
 }
@@ -118,7 +127,19 @@ impl Hosts {
             dut,
             patience,
             options,
+            recording: None,
+            unrecorded: BTreeSet::new(),
             lost: Mutex::default(),
+        }
+    }
+
+    /// Records packets and judges them, but for those of the hosts in `unrecorded`.
+    #[must_use]
+    pub fn recorded(self, recording: Option<Recording>, unrecorded: BTreeSet<String>) -> Self {
+        Hosts {
+            recording,
+            unrecorded,
+            ..self
         }
     }
 
@@ -240,12 +261,16 @@ impl Hosts {
 
     fn outcome(&self, scenario: &Scenario, role: Option<usize>, seats: &Seats) -> Outcome {
         let error = |text: String| vec![Finding::plain(Severity::Error, text)];
+        let mut judged = Judged::default();
         let findings = match self.play(scenario, role, seats) {
-            Ok(transcript) => transcript
-                .problems
-                .into_iter()
-                .map(|text| Finding::of(&rules::OUTCOME, text))
-                .collect(),
+            Ok(transcript) => {
+                judged = judge(scenario, role, &transcript.captures);
+                let problems = transcript.problems.into_iter();
+                let seen = problems.map(|text| Finding::of(&rules::OUTCOME, text));
+                // What an application sees follows from what went wrong on the wire.
+                let found = std::mem::take(&mut judged.findings);
+                found.into_iter().chain(seen).collect()
+            }
             Err(Stop::Conduct(ConductError::Player(PlayerError::Unsupported { text, .. }))) => {
                 return Outcome::Unsupported { reason: text };
             }
@@ -254,23 +279,37 @@ impl Hosts {
                 "{host} was not tried again: the last {MOST_LOST} cases ended because it was lost or silent"
             )),
         };
-        let (findings, remarks): (Vec<Finding>, Vec<Finding>) = findings
+        let (mut findings, mut remarks): (Vec<Finding>, Vec<Finding>) = findings
             .into_iter()
             .partition(|finding| finding.severity >= self.options.fail_on);
         if findings.is_empty() {
+            remarks.append(&mut judged.statements);
             Outcome::Passed {
-                compared: 0,
+                compared: judged.packets,
                 played: 0,
                 seeds: 0,
                 events: 0,
                 remarks,
             }
         } else {
-            Outcome::Failed {
-                findings,
-                capture: None,
-            }
+            findings.append(&mut judged.statements);
+            let name = self.name_of_capture(scenario, role, seats);
+            let directory = self.options.captures.as_ref();
+            let capture = directory.and_then(|directory| judged.keep(directory, &name));
+            Outcome::Failed { findings, capture }
         }
+    }
+
+    /// The name of the file with the capture of a failed case.
+    fn name_of_capture(&self, scenario: &Scenario, role: Option<usize>, seats: &Seats) -> String {
+        let mut name = scenario.name.clone();
+        if let Some(role) = role {
+            name += &format!("-{}", scenario.endpoints[role].name);
+        }
+        for place in seats.places() {
+            name += &format!("-{place}");
+        }
+        name.replace('/', "_") + ".pcapng"
     }
 
     /// The program that plays an endpoint.
@@ -315,14 +354,15 @@ impl Hosts {
         place: &Place,
         program: &Program,
     ) -> Result<Player, PlayerError> {
-        let (name, environment) = (&endpoint.name, &endpoint.environment);
+        let recording = self.recording.as_ref();
         Player::launch_at(
-            name,
+            &endpoint.name,
             place,
             &self.reach,
             program,
-            environment,
+            &endpoint.environment,
             self.patience,
+            recording.filter(|_| !self.unrecorded.contains(&place.host)),
         )
     }
 
@@ -351,6 +391,134 @@ impl Hosts {
             None => lost.retain(|host, _| !hosts.contains(host)),
         }
     }
+}
+
+/// What the captures of a case come to.
+#[derive(Default)]
+struct Judged {
+    /// Violated rules.
+    findings: Vec<Finding>,
+    /// How the clocks compare, and what the captures lack. A case does not fail by them.
+    statements: Vec<Finding>,
+    /// The number of packets that were judged.
+    packets: usize,
+    /// The merged capture, in its directory.
+    merged: Option<(Scratch, PathBuf)>,
+}
+
+impl Judged {
+    /// Keeps the merged capture in a directory.
+    fn keep(&self, directory: &Path, name: &str) -> Option<PathBuf> {
+        let (_, merged) = self.merged.as_ref()?;
+        let path = directory.join(name);
+        let copied = std::fs::create_dir_all(directory).and_then(|()| std::fs::copy(merged, &path));
+        // The verdict does not depend on it.
+        copied.is_ok().then_some(path)
+    }
+}
+
+/// Judges the captures of the endpoints, as one. Of endpoints that are not under test what is wrong is a note.
+fn judge(scenario: &Scenario, role: Option<usize>, captures: &[Vec<u8>]) -> Judged {
+    let mut judged = Judged::default();
+    let not_judged = |text: String| Finding::plain(Severity::Note, format!("not judged: {text}"));
+    if captures.iter().all(Vec::is_empty) {
+        return judged;
+    }
+    match merged(scenario, captures) {
+        Ok(Merged {
+            directory,
+            path,
+            capture,
+            endpoints,
+            clocks,
+        }) => {
+            let checked = check::check(&capture);
+            judged.packets = usize::try_from(checked.packets).unwrap_or(usize::MAX);
+            let found = checked.worse_than(Severity::Note).map(|found| {
+                let endpoint = endpoints.get(found.interface).copied();
+                let is_under_test = role.is_none() || role == endpoint;
+                let finding = Finding::of_capture(found);
+                Finding {
+                    severity: if is_under_test {
+                        finding.severity
+                    } else {
+                        Severity::Note
+                    },
+                    ..finding
+                }
+            });
+            judged.findings.extend(found);
+            let damage = capture.damage.iter().cloned().chain(clocks);
+            judged
+                .statements
+                .extend(damage.map(|text| Finding::plain(Severity::Note, text)));
+            judged.merged = Some((directory, path));
+        }
+        Err(problem) => judged.statements.push(not_judged(problem)),
+    }
+    judged
+}
+
+/// The captures of several endpoints as one.
+struct Merged {
+    directory: Scratch,
+    path: PathBuf,
+    capture: Capture,
+    /// The endpoint behind each interface.
+    endpoints: Vec<usize>,
+    /// How the clocks of the hosts compare.
+    clocks: Vec<String>,
+}
+
+fn merged(scenario: &Scenario, captures: &[Vec<u8>]) -> Result<Merged, String> {
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let directory = Scratch::new().map_err(|error| text(&error))?;
+    let name = |at: usize| &scenario.endpoints[at].name;
+    let mut recorded = Vec::new();
+    let mut loaded = Vec::new();
+    for (at, bytes) in captures.iter().enumerate().filter(|(_, it)| !it.is_empty()) {
+        let path = directory.0.join(format!("{at}.pcapng"));
+        std::fs::write(&path, bytes).map_err(|error| text(&error))?;
+        let capture = Capture::load(&path)
+            .map_err(|error| format!("the capture of endpoint `{}`: {error}", name(at)))?;
+        loaded.push(capture);
+        recorded.push((at, path));
+    }
+    let differences = clocks::align(&loaded).map_err(|(at, error)| {
+        format!(
+            "the capture of endpoint `{}`: {error}",
+            name(recorded[at].0)
+        )
+    })?;
+    let first = recorded[0].0;
+    let described = recorded.iter().zip(&differences).skip(1);
+    let described = described
+        .map(|((at, _), difference)| {
+            format!(
+                "the clock of endpoint `{}` compared with that of endpoint `{}`: {difference}",
+                name(*at),
+                name(first)
+            )
+        })
+        .collect::<Vec<_>>();
+    let sources: Vec<_> = recorded
+        .iter()
+        .zip(&differences)
+        .map(|((_, path), difference)| (path.clone(), *difference))
+        .collect();
+    let path = directory.0.join("merged.pcapng");
+    let comments = [vec![scenario.description.clone()], described.clone()].concat();
+    merge_clocks(&sources, &comments, &[], &path).map_err(|error| text(&error))?;
+    let capture = Capture::load(&path).map_err(|error| text(&error))?;
+    let endpoints = recorded.iter().zip(&loaded);
+    let endpoints = endpoints.flat_map(|((at, _), it)| vec![*at; it.interfaces.len()]);
+    Ok(Merged {
+        path,
+        capture,
+        endpoints: endpoints.collect(),
+        clocks: described,
+        directory,
+    })
 }
 
 #[cfg(test)]

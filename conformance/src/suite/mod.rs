@@ -156,7 +156,8 @@ impl fmt::Display for Case {
                         f,
                         "PASS  {name}: {compared} packets compared, {played} played"
                     )?,
-                    false => write!(f, "PASS  {name}")?,
+                    false if *compared == 0 => write!(f, "PASS  {name}")?,
+                    false => write!(f, "PASS  {name}: {compared} packets judged")?,
                 }
                 if *seeds > 0 {
                     write!(f, ", same outcome under {seeds} seeds")?;

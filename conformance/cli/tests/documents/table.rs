@@ -429,6 +429,12 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
                 "$ efa-emu cluster 2 -- efa-conformance run traces --at a=node0",
                 Row::runs,
             ),
+            ("the clock of endpoint `b` compared", || {
+                Row::checked_by(
+                    "conformance/cli/tests/hosts.rs",
+                    "captures_of_both_hosts_are_judged_as_one_however_far_their_clocks_are_apart",
+                )
+            }),
         ],
     ),
     (

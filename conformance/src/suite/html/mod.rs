@@ -137,6 +137,9 @@ fn details(case: &CaseReport) -> String {
                 seeds => format!(", same outcome under {seeds} seeds"),
             }
         ),
+        Ending::Passed if case.packets_compared > 0 => {
+            write!(text, "<p>{} packets judged.</p>", case.packets_compared)
+        }
         _ => Ok(()),
     };
     if let Some(reason) = &case.reason {

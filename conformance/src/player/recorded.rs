@@ -1,0 +1,204 @@
+//! A driven program under a recorder of its device's packets.
+//!
+//! `efa-conformance recorded -- PROGRAM` runs a program that speaks the driver protocol, and when it has ended
+//! prints the capture as [`Event::Captured`] lines. So the capture of another host arrives over the connection that
+//! the program was driven by, and nothing is left on that host.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus};
+
+use efa_emu::transport::HostConfig;
+
+use super::find_beside;
+use super::program::split_words;
+use crate::drive::{Bytes, Event};
+
+/// What stands for the capture's file in a recorder's command.
+const FILE: &str = "{file}";
+/// The number of bytes of the capture in a line: two digits each, and less than the longest answer.
+const IN_A_LINE: usize = 1 << 18;
+
+/// A command that runs a program and writes what it sends and receives to a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Recorder {
+    /// The words in front of the program; `{file}` stands for the capture's path.
+    words: Vec<String>,
+}
+
+impl Recorder {
+    /// Reads a command, which is divided as a shell does.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(command: &str) -> Result<Self, String> {
+        let words = split_words(command)?;
+        match words.iter().any(|word| word.contains(FILE)) {
+            true => Ok(Recorder { words }),
+            false => Err(format!(
+                "no word has {FILE} for the capture's path; write for example `efa-tap run --pcap {FILE} --`"
+            )),
+        }
+    }
+
+    /// What this host has: `efa-emu run` on its own emulated host, `efa-tap` where the device is another one.
+    ///
+    /// # Errors
+    /// The program that is missing.
+    pub fn of_this_host() -> Result<Self, String> {
+        let own = std::env::current_exe().unwrap_or_default();
+        let find = |name: &str| {
+            let found = find_beside(&own, name);
+            let found = found.map(|path| path.display().to_string());
+            found.ok_or_else(|| format!("{name} is neither beside {} nor in PATH", own.display()))
+        };
+        let Ok(host) = HostConfig::from_env() else {
+            let words = [
+                find("efa-tap")?,
+                "run".into(),
+                "-q".into(),
+                "--pcap".into(),
+                FILE.into(),
+                "--".into(),
+            ];
+            return Ok(Recorder {
+                words: words.to_vec(),
+            });
+        };
+        let mut words = vec![find("efa-emu")?, "run".into(), "--quiet".into()];
+        let options = [
+            ("host", &host.host),
+            ("fabric", &host.fabric),
+            ("profile", &host.profile),
+        ];
+        words.extend(options.map(|(name, value)| format!("--{name}={value}")));
+        if host.serve_unknown_peers {
+            words.push("--serve-unknown-peers".into());
+        }
+        // The options have the same names on the command line.
+        let network = host.network.to_string();
+        words.extend(network.split(',').map(|option| format!("--{option}")));
+        words.extend(["--pcap".into(), FILE.into(), "--".into()]);
+        Ok(Recorder { words })
+    }
+
+    /// Runs a program to its end, with this process's standard streams, and then writes its capture to `output`. A
+    /// capture that is not there is none: the program's status says more.
+    ///
+    /// # Errors
+    /// The program cannot be started, or the capture cannot be written.
+    pub fn run(&self, program: &[OsString], mut output: impl Write) -> io::Result<ExitStatus> {
+        let directory = Directory::new()?;
+        let file = directory.0.join("capture.pcapng");
+        let text = file.display().to_string();
+        let words: Vec<String> = self
+            .words
+            .iter()
+            .map(|word| word.replace(FILE, &text))
+            .collect();
+        let status = Command::new(&words[0])
+            .args(&words[1..])
+            .args(program)
+            .status()?;
+        if let Ok(capture) = File::open(&file) {
+            write_lines(capture, &mut output)?;
+        }
+        Ok(status)
+    }
+}
+
+/// Writes a capture as lines of the driver protocol.
+fn write_lines(mut capture: impl Read, output: &mut impl Write) -> io::Result<()> {
+    let mut part = Vec::new();
+    loop {
+        part.clear();
+        if capture
+            .by_ref()
+            .take(IN_A_LINE as u64)
+            .read_to_end(&mut part)?
+            == 0
+        {
+            return output.flush();
+        }
+        let event = Event::Captured {
+            bytes: Bytes(part.clone()),
+        };
+        writeln!(output, "{}", event.line())?;
+    }
+}
+
+/// The exit status of a process that ends as another one did, as shells have it.
+pub fn status_as(status: ExitStatus) -> i32 {
+    let signal = status.signal().map(|signal| 128 + signal);
+    status.code().or(signal).unwrap_or(1)
+}
+
+/// A directory of this process's own, which is removed on drop.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new() -> io::Result<Self> {
+        let name = format!("efa-conformance-recorded-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path)?;
+        Ok(Directory(path))
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // Files left in the temporary directory do no harm.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recorder_names_its_file() {
+        let problem = Recorder::parse("tcpdump -w x").unwrap_err();
+        assert!(problem.contains("{file}"), "{problem}");
+        assert!(Recorder::parse("'a").is_err());
+    }
+
+    #[test]
+    fn the_capture_follows_what_the_program_prints() {
+        let recorder = Recorder::parse("sh -c 'printf abc >\"$0\"; exec \"$@\"' {file}").unwrap();
+        let mut output = Vec::new();
+        let program = ["sh", "-c", "exit 7"].map(OsString::from);
+        let status = recorder.run(&program, &mut output).unwrap();
+        assert_eq!(status_as(status), 7);
+        assert_eq!(output, b"captured bytes=616263\n");
+        // Without a capture there is nothing to print.
+        let recorder = Recorder::parse("sh -c 'kill -KILL $$' {file}").unwrap();
+        let mut output = Vec::new();
+        let status = recorder.run(&program, &mut output).unwrap();
+        assert_eq!(status_as(status), 128 + 9);
+        assert!(output.is_empty());
+    }
+
+    #[test]
+    fn long_captures_are_many_lines() {
+        let bytes = vec![0x5a; IN_A_LINE + 1];
+        let mut output = Vec::new();
+        write_lines(&bytes[..], &mut output).unwrap();
+        let text = String::from_utf8(output).unwrap();
+        let parts: Vec<usize> = text
+            .lines()
+            .map(|line| match Event::parse(line).unwrap() {
+                Event::Captured { bytes } => bytes.0.len(),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(parts, [IN_A_LINE, 1]);
+        assert!(
+            text.lines()
+                .all(|line| line.len() < crate::drive::LONGEST_ANSWER)
+        );
+    }
+}
