@@ -13,8 +13,12 @@ use efa_core::nic::{
     NicError, OwnNic, QueuePair, QueuePairConfig, RdmaRequest, SendRequest, Status,
 };
 use ibverbs_sys as ffi;
+use std::mem::MaybeUninit;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
+
+/// Receives that are posted with one doorbell.
+const RECEIVES_AT_ONCE: usize = 16;
 
 /// A queue pair of an EFA device with a domain of its own.
 pub type HwNic = OwnNic<HwDomain>;
@@ -84,6 +88,7 @@ pub struct HwQueuePair {
     /// Requests that wait for the next doorbell.
     deferred: Vec<Prepared>,
     doorbells: u64,
+    receive_doorbells: u64,
 }
 
 // SAFETY: libibverbs allows calls from any thread, and `&mut self` keeps them apart.
@@ -333,12 +338,96 @@ impl HwQueuePair {
             },
             deferred: Vec::new(),
             doorbells: 0,
+            receive_doorbells: 0,
         })
     }
 
-    /// The number of doorbells so far.
+    /// The number of doorbells of the send queue so far.
     pub fn doorbells(&self) -> u64 {
         self.doorbells
+    }
+
+    /// The number of doorbells of the receive queue so far.
+    pub fn receive_doorbells(&self) -> u64 {
+        self.receive_doorbells
+    }
+
+    /// Lends up to [`RECEIVES_AT_ONCE`] buffers to the receive queue, from the last one on, with one doorbell. Returns how
+    /// many, and why the others were refused.
+    #[inline]
+    fn post_receives(
+        &mut self,
+        domain: &mut HwDomain,
+        buffers: &[BufferId],
+    ) -> (usize, Result<(), NicError>) {
+        let posted = match domain.outstanding(self.slot) {
+            Ok(outstanding) => outstanding.receives,
+            Err(error) => return (0, Err(error)),
+        };
+        let room = self.attributes.recv_queue_depth.saturating_sub(posted);
+        let mut result = match room < buffers.len() {
+            true => Err(NicError::QueueFull),
+            false => Ok(()),
+        };
+        let mut requests = [const { MaybeUninit::<ffi::ibv_recv_wr>::uninit() }; RECEIVES_AT_ONCE];
+        let mut entries = [const { MaybeUninit::<ffi::ibv_sge>::uninit() }; RECEIVES_AT_ONCE];
+        let first = requests.as_mut_ptr().cast::<ffi::ibv_recv_wr>();
+        let (length, key) = (domain.buffers.size() as u32, domain.buffers_key());
+        let mut count = 0;
+        let lent = buffers.iter().rev().take(room.min(RECEIVES_AT_ONCE));
+        for (buffer, entry) in lent.clone().zip(&mut entries) {
+            if let Err(error) = domain.buffers.lend(*buffer, self.slot, 0) {
+                result = Err(error);
+                break;
+            }
+            let request = ffi::ibv_recv_wr {
+                wr_id: WorkRequestId::recv(self.slot, *buffer).0,
+                next: first.wrapping_add(count + 1),
+                sg_list: entry.write(sge(domain.buffers.address(*buffer), length, key)),
+                num_sge: 1,
+            };
+            // SAFETY: there are as many requests as entries, of which this is number `count`.
+            unsafe { first.add(count).write(request) };
+            count += 1;
+        }
+        if count == 0 {
+            return (0, result);
+        }
+        let mut bad = null_mut();
+        // SAFETY: the requests up to `count` were written; the last one ends the list. The queue pair is alive, its
+        // context's table has `post_recv`, the library copies requests and entries, and the buffers belong to the domain.
+        let status = unsafe {
+            (*first.add(count - 1)).next = null_mut();
+            let context = self.verbs.0.as_ref().context;
+            match (*context).ops.post_recv {
+                Some(post_recv) => post_recv(self.verbs.0.as_ptr(), first, &mut bad),
+                None => libc::EOPNOTSUPP,
+            }
+        };
+        self.receive_doorbells += 1;
+        if status != 0 {
+            result = match status {
+                libc::ENOMEM => Err(NicError::QueueFull),
+                errno => Err(NicError::Device {
+                    call: "ibv_post_recv",
+                    errno: errno.abs(),
+                }),
+            };
+            // The device took those before the bad one.
+            let offset = bad.addr().wrapping_sub(first.addr());
+            let taken = match bad.is_null() {
+                true => 0,
+                false => (offset / size_of::<ffi::ibv_recv_wr>()).min(count),
+            };
+            for buffer in lent.take(count).skip(taken) {
+                domain.buffers.take_back(*buffer);
+            }
+            count = taken;
+        }
+        if let Ok(outstanding) = domain.outstanding(self.slot) {
+            outstanding.receives += count;
+        }
+        (count, result)
     }
 
     /// Hands a request to the device, or keeps it for the next doorbell.
@@ -597,46 +686,24 @@ impl QueuePair for HwQueuePair {
         self.deferred = deferred;
     }
 
-    /// Posts one receive.
     #[inline]
     fn post_recv(&mut self, domain: &mut HwDomain, buffer: BufferId) -> Result<(), NicError> {
-        if domain.outstanding(self.slot)?.receives == self.attributes.recv_queue_depth {
-            return Err(NicError::QueueFull);
+        self.post_receives(domain, &[buffer]).1
+    }
+
+    #[inline]
+    fn post_recvs(
+        &mut self,
+        domain: &mut HwDomain,
+        buffers: &mut Vec<BufferId>,
+    ) -> Result<(), NicError> {
+        while !buffers.is_empty() {
+            let first = buffers.len().saturating_sub(RECEIVES_AT_ONCE);
+            let (count, result) = self.post_receives(domain, &buffers[first..]);
+            buffers.truncate(buffers.len() - count);
+            result?;
         }
-        domain.buffers.lend(buffer, self.slot, 0)?;
-        let mut entry = sge(
-            domain.buffers.address(buffer),
-            domain.buffers.size() as u32,
-            domain.buffers_key(),
-        );
-        let mut request = ffi::ibv_recv_wr {
-            wr_id: WorkRequestId::recv(self.slot, buffer).0,
-            next: null_mut(),
-            sg_list: &mut entry,
-            num_sge: 1,
-        };
-        let mut bad = null_mut();
-        // SAFETY: the queue pair is alive; its context's table has `post_recv`, the library copies
-        // the request, and the buffer belongs to the domain.
-        let result = unsafe {
-            let context = self.verbs.0.as_ref().context;
-            match (*context).ops.post_recv {
-                Some(post_recv) => post_recv(self.verbs.0.as_ptr(), &mut request, &mut bad),
-                None => return Err(NicError::Unsupported("receives")),
-            }
-        };
-        if result == 0 {
-            domain.outstanding(self.slot)?.receives += 1;
-            return Ok(());
-        }
-        domain.buffers.take_back(buffer);
-        match result {
-            libc::ENOMEM => Err(NicError::QueueFull),
-            errno => Err(NicError::Device {
-                call: "ibv_post_recv",
-                errno: errno.abs(),
-            }),
-        }
+        Ok(())
     }
 
     fn close(self, domain: &mut HwDomain) {

@@ -60,6 +60,13 @@ pub trait Nic: DerefMut<Target = <Self as Nic>::Domain> {
         let (domain, queue_pair) = self.parts();
         queue_pair.post_recv(domain, buffer)
     }
+
+    /// [`QueuePair::post_recvs`].
+    #[inline]
+    fn post_recvs(&mut self, buffers: &mut Vec<BufferId>) -> Result<(), NicError> {
+        let (domain, queue_pair) = self.parts();
+        queue_pair.post_recvs(domain, buffers)
+    }
 }
 
 /// A [`Nic`] that has its domain and completion queue to itself.

@@ -245,6 +245,23 @@ pub trait QueuePair: Sized {
     /// Lends a buffer to the receive queue.
     fn post_recv(&mut self, domain: &mut Self::Domain, buffer: BufferId) -> Result<(), NicError>;
 
+    /// Lends buffers to the receive queue, from the last one on, and takes those that it lent out of `buffers`. A
+    /// device that can rings one doorbell for many.
+    ///
+    /// # Errors
+    /// [`NicError::QueueFull`] if there is no room for the rest; otherwise why the last one of the rest was refused.
+    fn post_recvs(
+        &mut self,
+        domain: &mut Self::Domain,
+        buffers: &mut Vec<BufferId>,
+    ) -> Result<(), NicError> {
+        while let Some(&buffer) = buffers.last() {
+            self.post_recv(domain, buffer)?;
+            buffers.pop();
+        }
+        Ok(())
+    }
+
     /// Destroys the queue pair. The buffers that the device has go back to the pool. Requests that have
     /// not completed never do.
     fn close(self, domain: &mut Self::Domain);

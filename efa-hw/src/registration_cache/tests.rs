@@ -393,8 +393,12 @@ fn step() -> impl Strategy<Value = Step> {
     ];
     let address = 0..PAGES as u64 * PAGE;
     let page = 0..PAGES;
+    // Few pieces of memory, so that the cache has something to serve.
+    let usual = (0..4_u64, 1..4_usize)
+        .prop_map(|(number, pages)| (number * 2 * PAGE, pages * PAGE as usize));
     prop_oneof![
-        8 => (address.clone(), 1..80_usize, access).prop_map(|(at, length, access)| {
+        8 => usual.prop_map(|(at, length)| Step::Lease(at, length, READ)),
+        4 => (address.clone(), 1..80_usize, access).prop_map(|(at, length, access)| {
             let rest = (PAGES as u64 * PAGE - at) as usize;
             Step::Lease(at, length.min(rest), access)
         }),
@@ -402,8 +406,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (page.clone(), any::<bool>(), any::<bool>())
             .prop_map(|(page, another, at_once)| Step::Replace(page, another, at_once)),
         2 => Just(Step::Report),
-        1 => page.prop_map(Step::Discard),
-        1 => Just(Step::FinishDiscards),
+        2 => page.prop_map(Step::Discard),
+        2 => Just(Step::FinishDiscards),
         1 => prop_oneof![Just(usize::MAX), 1..6_usize].prop_map(Step::Room),
         1 => any::<bool>().prop_map(Step::Refuse),
         1 => (address, 1..40_usize).prop_map(|(at, length)| Step::Revoke(at, length)),

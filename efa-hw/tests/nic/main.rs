@@ -9,6 +9,7 @@ mod errors;
 mod inline;
 #[path = "../common/kernel.rs"]
 mod kernel;
+mod receives;
 
 use common::with_device;
 use efa_core::address::{Ahn, Qkey, RawAddress};

@@ -46,10 +46,13 @@ impl ReceiveBuffers {
         !self.to_post.is_empty()
     }
 
-    /// Notes that the device took a buffer.
+    /// Hands over the buffers that wait to be posted. The device took those that are missing afterwards.
     #[inline]
-    pub(super) fn posted(&mut self) {
-        self.posted += 1;
+    pub(super) fn post<R>(&mut self, lend: impl FnOnce(&mut Vec<BufferId>) -> R) -> R {
+        let before = self.to_post.len();
+        let result = lend(&mut self.to_post);
+        self.posted += before - self.to_post.len();
+        result
     }
 
     /// Notes that the device gave a buffer back.
@@ -77,8 +80,10 @@ mod tests {
         assert!(!buffers.lacks(1));
         assert_eq!(buffers.pop(), Some(BufferId(2)));
         assert!(buffers.lacks(1));
-        buffers.posted();
-        assert!(!buffers.lacks(1));
+        buffers.push(BufferId(2));
+        let taken = buffers.post(|to_post| to_post.pop());
+        assert_eq!(taken, Some(BufferId(2)));
+        assert!(!buffers.lacks(1), "the device has it");
         buffers.returned();
         assert!(buffers.lacks(1));
         buffers.give_one_up();

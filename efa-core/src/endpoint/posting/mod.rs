@@ -566,20 +566,16 @@ impl<N: Nic> Posting<N> {
     /// # Errors
     /// The device refused a buffer, which is not used any more. Others may remain to be posted.
     pub(crate) fn post_receives(&mut self) -> Result<(), NicError> {
-        while let Some(buffer) = self.receives.pop() {
-            match self.nic.post_recv(buffer) {
-                Ok(()) => self.receives.posted(),
-                Err(NicError::QueueFull) => {
-                    self.receives.push(buffer);
-                    return Ok(());
+        let nic = &mut self.nic;
+        match self.receives.post(|buffers| nic.post_recvs(buffers)) {
+            Ok(()) | Err(NicError::QueueFull) => Ok(()),
+            Err(error) => {
+                if let Some(refused) = self.receives.pop() {
+                    self.retire(refused);
                 }
-                Err(error) => {
-                    self.retire(buffer);
-                    return Err(error);
-                }
+                Err(error)
             }
         }
-        Ok(())
     }
 }
 
