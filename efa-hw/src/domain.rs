@@ -259,7 +259,7 @@ impl HwDomain {
     /// registered payload of packets; nothing of it is copied by this process. [`Domain::deregister`] ends it.
     ///
     /// # Errors
-    /// [`NicError::Unsupported`] if libibverbs is too old; [`NicError::Device`] with `EBADF` for a descriptor that is
+    /// [`NicError::Device`] with `EBADF` for a descriptor that is
     /// none, `EINVAL` for another kind of file, a range beyond its end, or an address with another place in its page,
     /// and `EOPNOTSUPP` if the kernel cannot do it.
     pub fn register_dmabuf(

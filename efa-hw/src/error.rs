@@ -24,7 +24,7 @@ pub enum OpenError {
     },
     /// A library of rdma-core lacks a function.
     #[error(
-        "{library} has no {symbol}: {}; install rdma-core 33 or later (Debian package ibverbs-providers), and \
+        "{library} has no {symbol}: {}; install rdma-core 43 or later (Debian package ibverbs-providers), and \
          look whether LD_LIBRARY_PATH or LD_PRELOAD names another library of this name",
         message(source)
     )]

@@ -14,17 +14,13 @@ use crate::error::OpenError;
 
 /// Declares functions of shared libraries: the table of their addresses, how it is filled, and a function of the
 /// same name that calls each.
-///
-/// A function behind `optional` may be missing. It is `None` then, and its caller says what cannot be done.
 macro_rules! functions {
     ($($library:literal: {
         $(fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*
-        $(optional fn $maybe:ident($($maybe_type:ty),*) -> $maybe_result:ty;)*
     })*) => {
         /// The addresses of the functions.
         struct Functions {
             $($($name: unsafe extern "C" fn($($type),*) $(-> $result)?,)*)*
-            $($($maybe: Option<unsafe extern "C" fn($($maybe_type),*) -> $maybe_result>,)*)*
         }
 
         impl Functions {
@@ -46,15 +42,10 @@ macro_rules! functions {
                             source,
                         })?;
                     )*
-                    $(
-                        // SAFETY: as above.
-                        let found = unsafe { library.get(stringify!($maybe).as_bytes()) };
-                        let $maybe = found.ok().map(|found| *found);
-                    )*
                     // The functions stay as long as the program.
                     std::mem::forget(library);
                 )*
-                Ok(Functions { $($($name,)*)* $($($maybe,)*)* })
+                Ok(Functions { $($($name,)*)* })
             }
         }
 
@@ -64,13 +55,6 @@ macro_rules! functions {
             pub(crate) unsafe fn $name($($argument: $type),*) $(-> $result)? {
                 // SAFETY: the caller's.
                 unsafe { (functions().$name)($($argument),*) }
-            }
-        )*)*
-
-        $($(
-            /// The function, if the library has it. Its contract is that of the library.
-            pub(crate) fn $maybe() -> Option<unsafe extern "C" fn($($maybe_type),*) -> $maybe_result> {
-                functions().$maybe
             }
         )*)*
     };
@@ -97,6 +81,9 @@ functions! {
         fn ibv_reg_mr(
             pd: *mut ffi::ibv_pd, address: *mut c_void, length: usize, access: c_int
         ) -> *mut ffi::ibv_mr;
+        fn ibv_reg_dmabuf_mr(
+            pd: *mut ffi::ibv_pd, offset: u64, length: usize, iova: u64, fd: c_int, access: c_int
+        ) -> *mut ffi::ibv_mr;
         fn ibv_dereg_mr(mr: *mut ffi::ibv_mr) -> c_int;
         fn ibv_create_ah(pd: *mut ffi::ibv_pd, attr: *mut ffi::ibv_ah_attr) -> *mut ffi::ibv_ah;
         fn ibv_destroy_ah(ah: *mut ffi::ibv_ah) -> c_int;
@@ -110,10 +97,6 @@ functions! {
         fn ibv_destroy_qp(qp: *mut ffi::ibv_qp) -> c_int;
         fn ibv_modify_qp(qp: *mut ffi::ibv_qp, attr: *mut ffi::ibv_qp_attr, mask: c_int) -> c_int;
         fn ibv_qp_to_qp_ex(qp: *mut ffi::ibv_qp) -> *mut ffi::ibv_qp_ex;
-        // IBVERBS_1.12, of rdma-core 34.
-        optional fn ibv_reg_dmabuf_mr(
-            *mut ffi::ibv_pd, u64, usize, u64, c_int, c_int
-        ) -> *mut ffi::ibv_mr;
     }
     "libefa.so.1": {
         fn efadv_query_device(

@@ -25,6 +25,9 @@
 //! * Only private anonymous memory is watched. Pages of files and of shared memory can be replaced by `ftruncate` or
 //!   `fallocate` on the file, from any process, and pages of System V memory by `shmdt`: userfaultfd reports none of these.
 //!
+//! After `fork` the parent keeps its pinned pages, and the child gets copies, since Linux 5.12; before, programs call
+//! `ibv_fork_init`.
+//!
 //! Memory that is not watched is registered for each operation, and so is all memory where the kernel or its
 //! administrator does not permit userfaultfd. `MADV_GUARD_INSTALL` (Linux 6.13) replaces pages without a report:
 //! programs must not use it on memory that they send from.

@@ -78,15 +78,10 @@ impl ProtectionDomain {
         memory: &Dmabuf<'_>,
         access: Access,
     ) -> Result<MemoryRegion, NicError> {
-        let Some(register) = loaded::ibv_reg_dmabuf_mr() else {
-            return Err(NicError::Unsupported(
-                "registration of a dma-buf: libibverbs.so.1 has no ibv_reg_dmabuf_mr, which came with rdma-core 34",
-            ));
-        };
         // SAFETY: the protection domain is alive, and the descriptor is open during the call. The kernel checks the
         // rest. The memory is reached through the dma-buf and not by an address of this process.
         let region = unsafe {
-            register(
+            loaded::ibv_reg_dmabuf_mr(
                 self.pd.as_ptr(),
                 memory.offset,
                 memory.length,

@@ -22,7 +22,7 @@ fn echo() -> Command {
 
 /// The functions of libibverbs and libefa that are called by name.
 const VERBS: &str = "ibv_get_device_list ibv_free_device_list ibv_get_device_name ibv_open_device ibv_close_device \
-    ibv_query_device ibv_query_port ibv_query_gid ibv_alloc_pd ibv_dealloc_pd ibv_reg_mr ibv_dereg_mr \
+    ibv_query_device ibv_query_port ibv_query_gid ibv_alloc_pd ibv_dealloc_pd ibv_reg_mr ibv_reg_dmabuf_mr ibv_dereg_mr \
     ibv_create_ah ibv_destroy_ah ibv_destroy_cq ibv_create_comp_channel ibv_destroy_comp_channel ibv_get_cq_event \
     ibv_ack_cq_events ibv_destroy_qp ibv_modify_qp ibv_qp_to_qp_ex";
 const EFADV: &str =
@@ -75,7 +75,7 @@ fn a_library_without_a_function() {
         let text = message(echo().env("LD_LIBRARY_PATH", directory.path()));
         let path = directory.path().join(library);
         let expected = format!(
-            "echo: {library} has no {missing}: {}: undefined symbol: {missing}; install rdma-core 33 or later",
+            "echo: {library} has no {missing}: {}: undefined symbol: {missing}; install rdma-core 43 or later",
             path.display()
         );
         assert!(text.starts_with(&expected), "{text}\n{expected}");

@@ -489,7 +489,10 @@ fn play(steps: Vec<Step>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(1000)
+    })]
 
     /// No operation ever gets a registration of pages that are not there any more, no registration in use is ended but
     /// by revoking its memory, and none is lost.
