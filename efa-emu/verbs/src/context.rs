@@ -13,7 +13,7 @@ use crate::errno::{self, Errno};
 use crate::handles::{Handle, Registry};
 use crate::hardware::Hardware;
 use crate::interrupted::Locking;
-use crate::{comp_queue, domain, poll, post, query, queue_pair};
+use crate::{comp_queue, domain, poll, post, query, queue_pair, residue};
 
 /// `ibv_context.abi_compat` of contexts that lie in a `verbs_context`.
 const EXTENDED: usize = usize::MAX;
@@ -163,11 +163,11 @@ impl Context {
 
 /// Opens the device and starts what serves it. Each call makes a context of its own.
 pub(crate) extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
-    errno::pointer(
+    errno::pointer(residue::cleared(|| {
         Device::find(device)
             .and_then(Context::open)
-            .map(|context| CONTEXTS.insert(context)),
-    )
+            .map(|context| CONTEXTS.insert(context))
+    }))
 }
 
 /// Closes the context: its thread, its descriptors and its memory are gone when this returns. Objects

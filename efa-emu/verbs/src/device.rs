@@ -22,7 +22,7 @@ use crate::abi::{
     verbs_device_ops,
 };
 use crate::errno::{self, Errno};
-use crate::sysfs_files;
+use crate::{residue, sysfs_files};
 
 /// What libraries of other vendors see instead of their own driver.
 static OPS: DriverOps = DriverOps(verbs_device_ops {
@@ -154,7 +154,8 @@ fn c_field<const SIZE: usize>(text: &Path) -> Option<[c_char; SIZE]> {
 /// `count` is null or valid for a write.
 pub(crate) unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
     usage::mark(Step::Listed);
-    let devices: Vec<_> = Device::all().iter().map(Device::c_pointer).collect();
+    let devices: Vec<_> =
+        residue::cleared(|| Device::all().iter().map(Device::c_pointer).collect());
     // SAFETY: allocates zeroed memory, or returns null.
     let list: *mut *mut ibv_device =
         unsafe { libc::calloc(devices.len() + 1, size_of::<*mut ibv_device>()) }.cast();

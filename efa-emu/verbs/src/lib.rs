@@ -41,6 +41,7 @@ mod qp_plan;
 mod query;
 mod queue_pair;
 mod queues;
+mod residue;
 mod spin;
 mod strings;
 #[path = "../../src/sync.rs"]
