@@ -180,6 +180,29 @@ fn a_queue_pair_number_that_moved_is_followed() {
     drop(keeper);
 }
 
+/// More data than a ring has room for.
+#[test]
+fn a_device_reaches_its_own_memory_by_rdma() {
+    const LENGTH: usize = 3 << 20;
+    for rdma in [RdmaPath::Auto, RdmaPath::Rings] {
+        let root = tempfile::tempdir().unwrap();
+        let mut own = config("alpha");
+        own.rdma = rdma;
+        let mut alpha = Client::open(root.path(), &own);
+        let to = alpha.connect(alpha.address());
+        let local = alpha.register(vec![0; LENGTH]);
+        let remote = alpha.register(pattern(LENGTH, 3));
+        let there = (remote.address(), remote.keys.rkey.0);
+        alpha.post_read(1, to, local.buffer(0, LENGTH), there);
+        assert_eq!(alpha.wait_ok().wr_id, 1);
+        assert_eq!(local.bytes, remote.bytes, "read {rdma:?}");
+        let source = alpha.register(pattern(LENGTH, 4));
+        alpha.post_write(2, to, source.buffer(0, LENGTH), there, None);
+        assert_eq!(alpha.wait_ok().wr_id, 2);
+        assert_eq!(source.bytes, remote.bytes, "write {rdma:?}");
+    }
+}
+
 #[test]
 fn rdma_moves_data_both_ways_and_checks_keys() {
     for rdma in [RdmaPath::Auto, RdmaPath::Rings] {

@@ -907,10 +907,14 @@ impl Outbound {
         passage: Passage,
         data: LocalData<'_>,
     ) -> Result<(), LinkBusy> {
+        let own = self.routes.peers().own_address();
         let ring = &mut self.rings[index];
         if self.bulks.is_full() {
             return Err(LinkBusy);
         }
+        // The data of a read comes through the ring back. To itself, a device has one ring for both ways, in which the
+        // data would wait behind the request for room, and the request for the data.
+        let is_to_itself = ring.peer.address() == own;
         let segments: &[HostSegment] = match data {
             LocalData::Segments(segments) => segments,
             LocalData::Inline(_) => &[],
@@ -925,8 +929,7 @@ impl Outbound {
             stage: Stage::through_rings(header.operation),
         });
         let leaves = leaving(self.tap.as_deref());
-        let through_rings = self.rdma == RdmaPath::Rings
-            || ring.rings_only
+        let through_rings = !is_to_itself && (self.rdma == RdmaPath::Rings || ring.rings_only)
             || segments.len() > record::MAX_SEGMENTS;
         if through_rings {
             self.working.push_back(name);
