@@ -2,15 +2,16 @@
 //!
 //! `efa-conformance recorded -- PROGRAM` runs a program that speaks the driver protocol, and when it has ended
 //! prints the capture as [`Event::Captured`] lines. So the capture of another host arrives over the connection that
-//! the program was driven by, and nothing is left on that host.
+//! the program was driven by, and nothing is left on that host, unless it is killed: then the next recording there removes
+//! what it left.
 
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 
+use efa_emu::command::{Failure, RunDirectory};
 use efa_emu::transport::HostConfig;
 
 use super::find_beside;
@@ -91,8 +92,10 @@ impl Recorder {
     /// # Errors
     /// The program cannot be started, or the capture cannot be written.
     pub fn run(&self, program: &[OsString], mut output: impl Write) -> io::Result<ExitStatus> {
-        let directory = Directory::new()?;
-        let file = directory.0.join("capture.pcapng");
+        // Whoever kills this process leaves the directory to the next recording, which removes it.
+        let directory = RunDirectory::create_below(&std::env::temp_dir(), "efa-conformance")
+            .map_err(|Failure(reason)| io::Error::other(reason))?;
+        let file = directory.path().join("capture.pcapng");
         let text = file.display().to_string();
         let words: Vec<String> = self
             .words
@@ -134,25 +137,6 @@ fn write_lines(mut capture: impl Read, output: &mut impl Write) -> io::Result<()
 pub fn status_as(status: ExitStatus) -> i32 {
     let signal = status.signal().map(|signal| 128 + signal);
     status.code().or(signal).unwrap_or(1)
-}
-
-/// A directory of this process's own, which is removed on drop.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new() -> io::Result<Self> {
-        let name = format!("efa-conformance-recorded-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir(&path)?;
-        Ok(Directory(path))
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        // Files left in the temporary directory do no harm.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 #[cfg(test)]
