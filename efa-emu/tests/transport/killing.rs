@@ -308,6 +308,7 @@ fn a_destroyed_queue_pair_takes_its_memory_back_from_a_stopped_target() {
     client.post_read(0, to, local.buffer(0, 8), there);
     client.wait_ok();
     target.signal(libc::SIGSTOP);
+    target.wait_until_stopped();
     for index in 0..4 {
         let part = local.buffer(index * LENGTH / 4, LENGTH / 4);
         client.post_read(index as u64, to, part, there);
