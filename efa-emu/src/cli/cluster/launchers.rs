@@ -48,6 +48,16 @@ pub(super) fn remedies(command: &OsStr) -> Vec<(&'static str, OsString)> {
     variables.0
 }
 
+/// Variables for all commands of a host that has the machine's name, on top of the others. `directory` is the host's own.
+///
+/// The daemons of Open MPI 4.1 on hosts of one name make the same directory for a job, and fail if another one is
+/// faster (`mkdir`: File exists).
+pub(super) fn of_unnamed_host(directory: &Path) -> Vec<(&'static str, OsString)> {
+    let mut variables = Variables(Vec::new());
+    variables.prefer("OMPI_MCA_orte_tmpdir_base", directory);
+    variables.0
+}
+
 /// Variables; the user's own values go before preferences.
 struct Variables(Vec<(&'static str, OsString)>);
 

@@ -40,6 +40,8 @@ struct Node<'a> {
     host: &'a EmulatedHost,
     common: &'a Common<'a>,
     sysfs_root: PathBuf,
+    /// Variables of this host.
+    variables: Vec<(&'static str, OsString)>,
     user: User,
     /// Closed when the cluster has ended.
     cluster: UnixStream,
@@ -87,19 +89,28 @@ impl<'a> Node<'a> {
         let sysfs_root = directory.join("sysfs");
         std::fs::create_dir(&sysfs_root)?;
         host.generate_sysfs(&sysfs_root)?;
-        if let Some(namespace) = common.namespace {
-            namespace
-                .enter_as_host(host.name(), common.views)
-                .map_err(|error| {
-                    let name = host.name();
-                    Failure(format!("cannot make {name} a machine of its own: {error}"))
-                })?;
-        }
+        let variables = match common.namespace {
+            Some(namespace) => {
+                namespace
+                    .enter_as_host(host.name(), common.views)
+                    .map_err(|error| {
+                        let name = host.name();
+                        Failure(format!("cannot make {name} a machine of its own: {error}"))
+                    })?;
+                Vec::new()
+            }
+            None => {
+                let own = directory.join("tmp");
+                std::fs::create_dir(&own)?;
+                launchers::of_unnamed_host(&own)
+            }
+        };
         let signals = Signals::take(&[libc::SIGCHLD, libc::SIGTERM]);
         Ok(Node {
             host,
             common,
             sysfs_root,
+            variables,
             user: User::current(),
             cluster: cluster.try_clone()?,
             listener: session::listen(directory)?,
@@ -246,6 +257,7 @@ impl<'a> Node<'a> {
                 self.common
                     .variables
                     .iter()
+                    .chain(&self.variables)
                     .map(|(name, value)| (name, value)),
             );
         if let Some(name) = &self.user.name {
