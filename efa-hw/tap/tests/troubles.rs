@@ -6,6 +6,7 @@ mod common;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use common::{Dialogue, Program, TestFabric, files_with, installed};
 use efa_emu::capture::Reader;
@@ -63,6 +64,26 @@ fn pingpong<'a>(fabric: &'a TestFabric, tap: &'a [String], rounds: &'a str) -> D
         rounds,
     ];
     Dialogue::new(fabric, &[&tap[..], &program].concat(), "-B", "-P")
+}
+
+/// Bytes of a capture, none if it is not there.
+fn length(capture: &Path) -> u64 {
+    fs::metadata(capture).map_or(0, |file| file.len())
+}
+
+/// Waits until a capture has some frames.
+fn wait_for_frames(capture: &Path) {
+    let wait = Wait::start();
+    while length(capture) < 100_000 {
+        wait.pause(|| "nothing is captured".into());
+    }
+}
+
+/// The first child of a process.
+fn child_of(process: i32) -> Option<i32> {
+    let children = format!("/proc/{process}/task/{process}/children");
+    let children = fs::read_to_string(children).ok()?;
+    children.split_whitespace().next()?.parse().ok()
 }
 
 const HOSTS: [[&str; 2]; 2] = [["--host", "alpha"], ["--host", "beta"]];
@@ -147,10 +168,7 @@ fn a_killed_tap_leaves_its_program_alone() {
     let server = dialogue.server(&HOSTS[0]);
     let client = dialogue.client(&HOSTS[1]);
     let capture = directory.path().join("beta.tap");
-    let wait = Wait::start();
-    while fs::metadata(&capture).map_or(0, |file| file.len()) < 100_000 {
-        wait.pause(|| "nothing is captured".into());
-    }
+    wait_for_frames(&capture);
     // `efa-emu run` has started a shell, which became the tap.
     let killed = client.inner_id();
     // SAFETY: takes no pointers.
@@ -185,14 +203,8 @@ fn a_killed_program_leaves_a_readable_capture() {
     let server = dialogue.server(&HOSTS[0]);
     let client = dialogue.client(&HOSTS[1]);
     let capture = directory.path().join("beta.tap");
-    let wait = Wait::start();
-    while fs::metadata(&capture).map_or(0, |file| file.len()) < 100_000 {
-        wait.pause(|| "nothing is captured".into());
-    }
-    let tap_id = client.inner_id();
-    let children = format!("/proc/{tap_id}/task/{tap_id}/children");
-    let program = fs::read_to_string(children).unwrap();
-    let program: i32 = program.split_whitespace().next().unwrap().parse().unwrap();
+    wait_for_frames(&capture);
+    let program = child_of(client.inner_id()).unwrap();
     // SAFETY: takes no pointers.
     unsafe { libc::kill(program, libc::SIGKILL) };
     let outcome = client.wait();
@@ -202,7 +214,23 @@ fn a_killed_program_leaves_a_readable_capture() {
     assert!(frames > 10, "{frames}");
 }
 
-/// Started idle, nothing is recorded; switched on and off, what lies between is.
+/// Nobody switches it on.
+#[test]
+fn an_idle_tap_records_nothing() {
+    if installed("fi_pingpong", "libfabric-bin").is_none() {
+        return;
+    }
+    let fabric = TestFabric::new();
+    let directory = tempfile::tempdir().unwrap();
+    let tap = tap(directory.path(), "--idle");
+    pingpong(&fabric, &tap, "10").run(&HOSTS[0], &HOSTS[1]);
+    for host in ["alpha", "beta"] {
+        let capture = directory.path().join(format!("{host}.tap"));
+        assert_eq!(counts(&capture), (0, 0));
+    }
+}
+
+/// What lies between is recorded.
 #[test]
 fn recording_is_switched_on_and_off() {
     if installed("fi_pingpong", "libfabric-bin").is_none() {
@@ -216,12 +244,9 @@ fn recording_is_switched_on_and_off() {
     let client = dialogue.client(&HOSTS[1]);
     let tap_id = client.inner_id();
     let capture = directory.path().join("beta.tap");
-    let length = || fs::metadata(&capture).map_or(0, |file| file.len());
     let wait = Wait::start();
-    let children = format!("/proc/{tap_id}/task/{tap_id}/children");
     let program = loop {
-        let children = fs::read_to_string(&children).unwrap_or_default();
-        let program = children.split_whitespace().next().map(str::to_owned);
+        let program = child_of(tap_id).map(|program| program.to_string());
         if let Some(program) = program
             && efa_tap(&["on", &program])
                 .output()
@@ -233,11 +258,18 @@ fn recording_is_switched_on_and_off() {
         }
         wait.pause(|| "the program opens no device".into());
     };
-    while length() < 100_000 {
-        wait.pause(|| "nothing is captured".into());
-    }
+    wait_for_frames(&capture);
     let off = efa_tap(&["off", &program]).output().unwrap();
     assert!(off.status.success(), "{off:?}");
+    // What was recorded by then is written; the dialogue goes on.
+    let mut before = 0;
+    let wait = Wait::start();
+    while length(&capture) != before {
+        before = length(&capture);
+        wait.pause(|| "it is still recorded".into());
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    assert!(child_of(tap_id).is_some(), "the program has ended");
     client.signal(libc::SIGTERM);
     client.wait();
     drop(server);
