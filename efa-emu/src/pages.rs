@@ -8,6 +8,8 @@ use clap::Command;
 use clap::builder::Resettable;
 use clap_complete::Shell;
 
+use crate::command::Failure;
+
 /// Where each shell looks for completions, and the name of the file after that of the program.
 const COMPLETIONS: [(Shell, &str, &str, &str); 3] = [
     (Shell::Bash, "bash-completion/completions", "", ""),
@@ -19,7 +21,12 @@ const COMPLETIONS: [(Shell, &str, &str, &str); 3] = [
 ///
 /// # Errors
 /// A file cannot be written.
-pub fn write(mut command: Command, share: &Path) -> io::Result<()> {
+pub fn write(command: Command, share: &Path) -> Result<(), Failure> {
+    try_write(command, share)
+        .map_err(|error| Failure(format!("cannot write below {}: {error}", share.display())))
+}
+
+fn try_write(mut command: Command, share: &Path) -> io::Result<()> {
     let name = command.get_name().to_owned();
     // Making completions adds the command `help` for good.
     let of_pages = without_help(command.clone());

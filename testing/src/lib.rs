@@ -12,6 +12,8 @@ mod pattern;
 pub mod self_talk;
 pub mod shared_domain;
 pub mod siege;
+mod udmabuf;
 pub mod workspace;
 
 pub use pattern::pattern;
+pub use udmabuf::udmabuf;

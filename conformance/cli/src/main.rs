@@ -25,6 +25,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use efa_emu::command::Failure;
 use efa_emu::{installation, pages};
 
 /// Checks implementations of the EFA RDM protocol against recorded traces and the specification.
@@ -134,10 +135,7 @@ fn main() -> ExitCode {
         Command::Job => job::job(),
         Command::Pages { directory } => match pages::write(Arguments::command(), &directory) {
             Ok(()) => Outcome::Passed,
-            Err(error) => {
-                let problem = format!("cannot write below {}: {error}", directory.display());
-                complain(problem, Outcome::Unfit)
-            }
+            Err(Failure(problem)) => complain(problem, Outcome::Unfit),
         },
     };
     outcome.into()

@@ -8,7 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use efa_emu::command::Failure;
+use efa_emu::command::{Failure, directory_of};
 
 /// Directory in which the libraries are, instead of the usual places.
 const ENV_LIBRARIES: &str = "EFA_EMU_LIB";
@@ -50,31 +50,9 @@ impl Libraries {
             Some(directory) => vec![PathBuf::from(directory)],
             None => usual_directories()?,
         };
-        let found = directories
-            .iter()
-            .find(|directory| directory.join(VERBS).is_file() && directory.join(EFADV).is_file())
-            .ok_or_else(|| {
-                let searched: Vec<_> = directories
-                    .iter()
-                    .map(|directory| directory.display().to_string())
-                    .collect();
-                Failure(format!(
-                    "cannot find {VERBS} and {EFADV} in {}: install the whole package \
-                     (docs/install.md), build them with `cargo build --workspace`, install with \
-                     `cargo install --path efa-emu --features bundled`, or set {ENV_LIBRARIES} to \
-                     their directory",
-                    searched.join(" or ")
-                ))
-            })?;
-        let found = std::fs::canonicalize(found)?;
-        // The dynamic linker splits LD_PRELOAD at these and knows no escape.
-        if found.to_string_lossy().contains([' ', ':']) {
-            return Err(Failure(format!(
-                "{} contains a space or a colon, which LD_PRELOAD cannot carry: copy {VERBS} and \
-                 {EFADV} elsewhere and set {ENV_LIBRARIES} to that directory",
-                found.display()
-            )));
-        }
+        let remedies = "install the whole package (docs/install.md), build them with `cargo build --workspace`, install \
+                        with `cargo install --path efa-emu --features bundled`";
+        let found = directory_of(&[VERBS, EFADV], &directories, remedies, ENV_LIBRARIES)?;
         Ok(Libraries {
             verbs: found.join(VERBS),
             efadv: found.join(EFADV),

@@ -28,8 +28,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use efa_emu::command::Failure;
+use efa_emu::command::{self, end};
 use efa_emu::{installation, pages};
+
+const PROGRAM: &str = "efa-emu";
 
 /// A software EFA device for unmodified programs.
 #[derive(Parser)]
@@ -80,9 +82,6 @@ enum Command {
     },
 }
 
-/// Exit status for wrong usage and environments that do not allow the command.
-const USAGE: u8 = 2;
-
 /// Parses the command line and runs the command.
 pub(crate) fn main() -> ExitCode {
     let mut words = env::args_os();
@@ -102,27 +101,15 @@ pub(crate) fn main() -> ExitCode {
         Command::Wireshark(arguments) => arguments.execute(),
         Command::Extcap(arguments) => arguments.execute(),
         Command::Pages { directory } => {
-            let written = pages::write(Arguments::command(), &directory);
-            written.map(|()| ExitCode::SUCCESS).map_err(|error| {
-                Failure(format!(
-                    "cannot write below {}: {error}",
-                    directory.display()
-                ))
-            })
+            pages::write(Arguments::command(), &directory).map(|()| ExitCode::SUCCESS)
         }
     };
-    match outcome {
-        Ok(status) => status,
-        Err(Failure(reason)) => {
-            complain(&reason);
-            ExitCode::from(USAGE)
-        }
-    }
+    end(PROGRAM, outcome)
 }
 
-/// Writes a line to standard error, whole, since other programs write there at the same time.
+/// Writes a line to standard error.
 fn complain(reason: &str) {
-    let _ = io::stderr().write_all(format!("efa-emu: {reason}\n").as_bytes());
+    command::complain(PROGRAM, reason);
 }
 
 /// Writes to standard output; a reader that went away (`| head`) is no failure.

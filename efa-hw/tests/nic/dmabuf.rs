@@ -1,10 +1,11 @@
 //! Memory behind a dma-buf. Where the kernel has no `/dev/udmabuf` a memfd stands for one: the emulated device takes
 //! both, the kernel's driver only a dma-buf.
 
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 
 use efa_hw::Dmabuf;
+use efa_testing::udmabuf;
 
 use super::*;
 
@@ -26,40 +27,13 @@ fn memory() -> (std::fs::File, Option<OwnedFd>) {
     // SAFETY: a new descriptor.
     let memory = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(memory) });
     memory.set_len(LENGTH as u64).unwrap();
-    let dmabuf = udmabuf(&memory);
+    let dmabuf = udmabuf(&memory, LENGTH);
     if dmabuf.is_none() {
         println!(
             "skipped: a dma-buf of the kernel's, since /dev/udmabuf cannot be used; a memfd stands for one"
         );
     }
     (memory, dmabuf)
-}
-
-fn udmabuf(memory: &std::fs::File) -> Option<OwnedFd> {
-    /// `struct udmabuf_create`.
-    #[repr(C)]
-    struct Create {
-        memfd: u32,
-        flags: u32,
-        offset: u64,
-        size: u64,
-    }
-    const UDMABUF_CREATE: libc::Ioctl = 0x4018_7542;
-    let mut options = std::fs::File::options();
-    let device = options.read(true).write(true).open("/dev/udmabuf").ok()?;
-    let create = Create {
-        memfd: memory.as_raw_fd() as u32,
-        flags: 1,
-        offset: 0,
-        size: LENGTH as u64,
-    };
-    // SAFETY: the structure is the request's.
-    let made = unsafe {
-        libc::fcntl(memory.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK);
-        libc::ioctl(device.as_raw_fd(), UDMABUF_CREATE, &raw const create)
-    };
-    // SAFETY: a new descriptor.
-    (made >= 0).then(|| unsafe { OwnedFd::from_raw_fd(made) })
 }
 
 fn bytes_at(memory: &std::fs::File, offset: usize, length: usize) -> Vec<u8> {

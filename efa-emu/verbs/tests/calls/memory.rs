@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::null_mut;
 use std::time::Duration;
 
+use efa_testing::udmabuf;
 use libc::{EBADF, EINVAL, ENOMEM, EOPNOTSUPP};
 
 use crate::abi::*;
@@ -40,36 +41,6 @@ fn resize(file: &OwnedFd, length: usize) {
     // SAFETY: takes no pointers.
     let status = unsafe { libc::ftruncate(file.as_raw_fd(), length as i64) };
     assert_eq!(status, 0);
-}
-
-/// A dma-buf of the pages of a memfd, where the kernel makes such.
-fn udmabuf(memory: &OwnedFd, length: usize) -> Option<OwnedFd> {
-    #[repr(C)]
-    struct Create {
-        memfd: u32,
-        flags: u32,
-        offset: u64,
-        size: u64,
-    }
-    const UDMABUF_CREATE: libc::c_ulong = 0x4018_7542;
-    let device = std::fs::File::options()
-        .read(true)
-        .write(true)
-        .open("/dev/udmabuf")
-        .ok()?;
-    let create = Create {
-        memfd: memory.as_raw_fd() as u32,
-        flags: 1,
-        offset: 0,
-        size: length as u64,
-    };
-    // SAFETY: takes no pointers but to the request, which is on the stack.
-    let made = unsafe {
-        libc::fcntl(memory.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK);
-        libc::ioctl(device.as_raw_fd(), UDMABUF_CREATE, &raw const create)
-    };
-    // SAFETY: a new descriptor.
-    (made >= 0).then(|| unsafe { OwnedFd::from_raw_fd(made) })
 }
 
 /// Sends 5 bytes from `from` to `to`. The device does the rest by itself before anybody polls, or the polls do.

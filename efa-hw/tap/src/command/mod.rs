@@ -5,12 +5,11 @@ mod process;
 mod run;
 mod switch;
 
-use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use efa_emu::command::Failure;
+use efa_emu::command::end;
 use efa_emu::{installation, pages};
 
 /// Capture what programs send and receive over EFA devices.
@@ -49,36 +48,16 @@ enum Command {
 /// Name of the directories of runs.
 const PROGRAM: &str = "efa-tap";
 
-/// Exit status for wrong usage and environments that do not allow the command.
-const USAGE: u8 = 2;
-
 pub(crate) fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Run(arguments) => arguments.execute(),
         Command::On { pid } => switch::switch(pid, true),
         Command::Off { pid } => switch::switch(pid, false),
         Command::Pages { directory } => {
-            let written = pages::write(Arguments::command(), &directory);
-            written.map(|()| ExitCode::SUCCESS).map_err(|error| {
-                Failure(format!(
-                    "cannot write below {}: {error}",
-                    directory.display()
-                ))
-            })
+            pages::write(Arguments::command(), &directory).map(|()| ExitCode::SUCCESS)
         }
     };
-    match outcome {
-        Ok(status) => status,
-        Err(Failure(reason)) => {
-            complain(&reason);
-            ExitCode::from(USAGE)
-        }
-    }
-}
-
-/// Writes a line to standard error, whole, since other programs write there at the same time.
-fn complain(reason: &str) {
-    let _ = io::stderr().write_all(format!("efa-tap: {reason}\n").as_bytes());
+    end(PROGRAM, outcome)
 }
 
 /// Where the directories of runs are: in memory, so that a program never waits for a disk, if there is such a place.

@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use clap::Args;
 use efa_emu::capture_output::{CaptureOptions, Store, parse_filter};
-use efa_emu::command::{Failure, RunDirectory, child};
+use efa_emu::command::{Failure, RunDirectory, child, complain, directory_of};
 use efa_emu::frame::OUTER_LEN;
 use efa_emu::frame::header::HEADER_LEN;
 use efa_emu::installation::Installation;
 
 use super::frames::Cut;
 use super::process::{Process, Rings};
-use super::{PROGRAM, complain, place_of_runs};
+use super::{PROGRAM, place_of_runs};
 use crate::exchange::{ENV_DIRECTORY, ENV_QUIET, ENV_RDMA_DATA, ENV_RING, ENV_SEND_DATA, IDLE};
 
 /// File name of the library that programs preload.
@@ -83,7 +83,7 @@ impl RunArguments {
         }
         let (program, arguments) = self.command.split_first().expect("clap requires a command");
         if let Some(reason) = cannot_preload(program) {
-            complain(&reason);
+            complain(PROGRAM, &reason);
         }
         let mut command = Command::new(program);
         command
@@ -122,7 +122,7 @@ impl RunArguments {
             .map_err(|error| child::cannot_start(program, &error))?;
         let lines = recording.end(&self.pcap);
         if !self.quiet {
-            lines.iter().for_each(|line| complain(line));
+            lines.iter().for_each(|line| complain(PROGRAM, line));
         }
         drop(directory);
         Ok(child::end_as(ended.status))
@@ -211,31 +211,9 @@ fn library() -> Result<PathBuf, Failure> {
         Some(directory) => vec![PathBuf::from(directory)],
         None => Installation::of_this_program()?.libraries(),
     };
-    let found = directories
-        .iter()
-        .map(|directory| directory.join(LIBRARY))
-        .find(|path| path.is_file())
-        .ok_or_else(|| {
-            let searched: Vec<_> = directories
-                .iter()
-                .map(|directory| directory.display().to_string())
-                .collect();
-            Failure(format!(
-                "cannot find {LIBRARY} in {}: install the whole package (docs/install.md), build it with `cargo \
-                 build --workspace`, or set {ENV_LIBRARY} to its directory",
-                searched.join(" or ")
-            ))
-        })?;
-    let found = fs::canonicalize(found)?;
-    // The dynamic linker splits LD_PRELOAD at these and knows no escape.
-    if found.to_string_lossy().contains([' ', ':']) {
-        return Err(Failure(format!(
-            "{} contains a space or a colon, which LD_PRELOAD cannot carry: copy it elsewhere and set \
-             {ENV_LIBRARY} to that directory",
-            found.display()
-        )));
-    }
-    Ok(found)
+    let remedies =
+        "install the whole package (docs/install.md), build it with `cargo build --workspace`";
+    Ok(directory_of(&[LIBRARY], &directories, remedies, ENV_LIBRARY)?.join(LIBRARY))
 }
 
 /// `LD_PRELOAD` for the program: the tap stands in front of all other libraries, emulated ones too.
