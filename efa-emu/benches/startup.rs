@@ -30,7 +30,7 @@ fn measure() -> Result<(), String> {
     let fabric = format!("startup-{}", std::process::id());
     let on_host = |program: &mut Command| {
         let mut command = Command::new(emulator());
-        command.args(["run", "--fabric", &fabric, "--"]);
+        command.args(["run", "--quiet", "--fabric", &fabric, "--"]);
         command.arg(program.get_program()).args(program.get_args());
         command
     };
