@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::conduct::{ConductError, Conductor, Transcript};
-use crate::libfabric::{Library, Version};
+use crate::libfabric::{Library, Provider, Version};
 use crate::merge::{Annotation, MergeError, merge};
 use crate::operation::Remote;
 use crate::player::{Host, Launcher, Player, Program};
@@ -58,6 +58,8 @@ impl RecordError {
 pub struct Stock {
     /// The library: a path, or a name for the dynamic linker.
     pub library: PathBuf,
+    /// The provider that endpoints are opened with.
+    pub provider: Provider,
     /// A program that starts its first argument with the libraries of another release.
     pub runner: Option<PathBuf>,
     /// Other libraries, with their runners, for endpoints that need these releases.
@@ -80,6 +82,7 @@ impl Default for Stock {
     fn default() -> Self {
         Stock {
             library: Library::DEFAULT.into(),
+            provider: Provider::efa(),
             runner: None,
             releases: BTreeMap::new(),
         }
@@ -116,7 +119,10 @@ pub fn play(
         let (library, runner) = stock.of(endpoint);
         let program = match endpoint.software {
             Software::Core => Program::Core,
-            Software::Libfabric => Program::Libfabric { library },
+            Software::Libfabric => Program::Libfabric {
+                library,
+                provider: stock.provider.clone(),
+            },
             Software::Script => {
                 let endpoint = endpoint.name.clone();
                 return Err(ConductError::Scripted { endpoint });

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use efa_conformance::libfabric::{self, Address, BareBuffer, Library, Settings, Version, ffi};
+use efa_conformance::libfabric::{
+    self, Address, BareBuffer, Library, Provider, Settings, Version, ffi,
+};
 use efa_core::endpoint::{
     Endpoint, EndpointConfig, EndpointError, Instant, IoVec, OperationFlags, PeerId, RecvArgs,
     SendArgs, SourceFilter, TagFilter,
@@ -152,7 +154,7 @@ impl StockEnds {
     pub(crate) fn open(library: &Path, workload: Workload) -> Result<Self, String> {
         let library = Library::load(library).map_err(|error| error.to_string())?;
         let settings = Settings {
-            provider: Settings::EFA.into(),
+            provider: Provider::EFA.into(),
             api: Version::BASELINE_API,
             capabilities: ffi::FI_TAGGED,
             register_local: true,

@@ -1,5 +1,6 @@
 //! `drive`: our own programs that speak the driver protocol.
 
+use std::env;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -9,9 +10,10 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 
+use crate::provider::ProviderOptions;
 use crate::{Outcome, complain};
 use efa_conformance::drive::serve::{Engine, Implementation, Stock, serve};
-use efa_conformance::libfabric::Library;
+use efa_conformance::libfabric::{Library, Provider};
 use efa_conformance::player::{Recorder, status_as};
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -30,6 +32,8 @@ pub(crate) struct Drive {
     /// The libfabric to load.
     #[arg(long, value_name = "PATH", default_value = Library::DEFAULT)]
     libfabric: PathBuf,
+    #[command(flatten)]
+    provider: ProviderOptions,
 }
 
 /// Arguments of `recorded`.
@@ -67,10 +71,17 @@ pub(crate) fn drive(arguments: &Drive) -> Outcome {
     };
     let mut implementation: Box<dyn Implementation> = match arguments.software {
         Software::Core => Box::new(Engine),
-        Software::Libfabric => match Stock::load(&arguments.libfabric) {
-            Ok(stock) => Box::new(stock),
-            Err(error) => return complain(error, Outcome::Unfit),
-        },
+        Software::Libfabric => {
+            let provider = arguments.provider.provider();
+            if let Some(directory) = provider.search_path() {
+                // SAFETY: this process has no other thread yet that could read the environment.
+                unsafe { env::set_var(Provider::SEARCH_PATH, directory) };
+            }
+            match Stock::load(&arguments.libfabric, provider) {
+                Ok(stock) => Box::new(stock),
+                Err(error) => return complain(error, Outcome::Unfit),
+            }
+        }
     };
     match serve(
         &mut *implementation,

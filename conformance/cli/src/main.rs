@@ -13,6 +13,7 @@ mod job;
 mod list;
 mod places;
 mod progress;
+mod provider;
 mod record;
 mod report;
 mod run;

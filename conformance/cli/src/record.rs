@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::provider::ProviderOptions;
 use crate::{Outcome, complain, say};
 use efa_conformance::libfabric::Version;
 use efa_conformance::player::Launcher;
@@ -13,6 +14,8 @@ pub(crate) struct SoftwareOptions {
     /// The libfabric to load.
     #[arg(long, value_name = "PATH", help_heading = "Software")]
     pub(crate) libfabric: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) provider: ProviderOptions,
     /// Start stock endpoints with this program in front: the `run` of `scripts/userland`.
     #[arg(long, value_name = "PROGRAM", help_heading = "Software")]
     pub(crate) runner: Option<PathBuf>,
@@ -25,6 +28,7 @@ impl SoftwareOptions {
     pub(crate) fn stock(&self) -> Stock {
         let mut stock = Stock {
             runner: self.runner.clone(),
+            provider: self.provider.provider(),
             ..Stock::default()
         };
         if let Some(library) = &self.libfabric {

@@ -13,10 +13,11 @@ use crate::check::severity;
 use crate::corpus;
 use crate::places::{self, Places};
 use crate::progress::Progress;
+use crate::provider::ProviderOptions;
 use crate::{Outcome, complain, say};
 use efa_conformance::drive::Identity;
 use efa_conformance::drive::serve::Engine;
-use efa_conformance::libfabric::Library;
+use efa_conformance::libfabric::{Library, Provider};
 use efa_conformance::player::{Patience, PlayerError, Program, quote, split_words};
 use efa_conformance::replay::outside::Outside;
 use efa_conformance::suite::each_event::Changes;
@@ -83,12 +84,14 @@ impl fmt::Display for Dut {
 }
 
 impl Dut {
-    /// The program that plays it; `libfabric` is the library of stock libfabric.
-    pub(crate) fn program(&self, libfabric: &Path) -> Program {
+    /// The program that plays it; `libfabric` is the library of stock libfabric, `provider` what its endpoints are
+    /// opened with.
+    pub(crate) fn program(&self, libfabric: &Path, provider: Provider) -> Program {
         match self {
             Dut::Core => Program::Core,
             Dut::Libfabric => Program::Libfabric {
                 library: libfabric.to_owned(),
+                provider,
             },
             Dut::Exec(words) => Program::Exec {
                 words: words.clone(),
@@ -123,6 +126,8 @@ pub(crate) struct Run {
     /// The libfabric to put under test.
     #[arg(long, value_name = "PATH", default_value = Library::DEFAULT)]
     libfabric: PathBuf,
+    #[command(flatten)]
+    provider: ProviderOptions,
     /// With `--backend emu`, also replay each trace in this many networks that reorder, lose and refuse
     /// packets; the applications must see the same.
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -204,7 +209,7 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
     let mut outside = match &arguments.dut {
         Dut::Core => None,
         dut => Some(Outside::new(
-            dut.program(&arguments.libfabric),
+            dut.program(&arguments.libfabric, arguments.provider.provider()),
             arguments.patience(),
         )),
     };
@@ -286,13 +291,14 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
 /// Plays the scenarios of the traces on the hosts that are named.
 fn run_on_hosts(arguments: &Run) -> Result<Outcome, String> {
     let paths = arguments.traces()?;
-    let program = arguments.dut.program(&arguments.libfabric);
+    let provider = arguments.provider.provider();
+    let program = arguments.dut.program(&arguments.libfabric, provider);
     let patience = arguments.patience();
     let reach = arguments.places.reach(patience.start);
     let mut unrecorded = BTreeSet::new();
     let seats = arguments.places.seats(&reach, &mut unrecorded)?;
     let peer = arguments.places.peer();
-    let peer = peer.map(|peer| peer.program(&arguments.libfabric));
+    let peer = peer.map(|peer| peer.program(&arguments.libfabric, Provider::efa()));
     let mut under_test = places::introduce(&seats, &reach, &program, peer.as_ref(), patience)?;
     under_test.commit = arguments.commit.clone().or(under_test.commit);
     say(format_args!("under test: {}", under_test.details()));
@@ -417,6 +423,13 @@ fn command_for(case: &Case, arguments: &Run) -> String {
         if [Some(&arguments.dut), arguments.places.peer()].contains(&Some(&Dut::Libfabric)) {
             option("--libfabric", arguments.libfabric.display().to_string());
         }
+        if arguments.dut == Dut::Libfabric {
+            let words = arguments.provider.provider().words();
+            for pair in words.chunks(2) {
+                let [name, value] = [&pair[0], &pair[1]].map(|word| word.to_string_lossy());
+                option(&name, value.into_owned());
+            }
+        }
         for (name, seconds, default) in [
             (
                 "--start-time",
@@ -479,13 +492,13 @@ fn introduce(outside: &mut Outside) -> Result<Identity, Box<Unintroduced>> {
             suite::name_of(Path::new(&words[0])),
             words[0].clone(),
         ),
-        Program::Libfabric { library } => (
+        Program::Libfabric { library, provider } => (
             error.to_string(),
             !matches!(
                 error,
                 PlayerError::Start { .. } | PlayerError::Ended { is_unfit: true, .. }
             ),
-            suite::STOCK.to_owned(),
+            provider.software(),
             library.display().to_string(),
         ),
         Program::Core => (

@@ -8,6 +8,7 @@ use super::Finding;
 use super::machine::Machine;
 use super::probe::{self, Answer, Question};
 use crate::drive::Command;
+use crate::libfabric::Provider;
 use crate::player::{Patience, Player, PlayerError, Program};
 
 /// The libraries, by the names that programs need them by.
@@ -201,6 +202,7 @@ fn libfabric(machine: &Machine, found: &Found, findings: &mut Vec<Finding>) {
 fn ask_libfabric(path: &Path) -> Finding {
     let program = Program::Libfabric {
         library: path.to_owned(),
+        provider: Provider::efa(),
     };
     let broken = |error: &PlayerError| {
         Finding::error("libfabric", format!("cannot be loaded: {error}"))

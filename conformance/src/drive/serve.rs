@@ -18,7 +18,7 @@ use crate::application::engine::{CoreApplication, configuration};
 use crate::application::stock::StockApplication;
 use crate::application::subject::{Local, Subject};
 use crate::application::{Application, RequestError};
-use crate::libfabric::{self, Library};
+use crate::libfabric::{self, Library, Provider};
 use crate::operation::Payload;
 use crate::scenario::Capability;
 
@@ -35,15 +35,16 @@ pub trait Implementation {
     fn open(&mut self, opening: &Opening) -> Result<Box<dyn Application>, RequestError>;
 }
 
-/// Stock libfabric.
+/// Stock libfabric, with one of its providers.
 pub struct Stock {
     library: Library,
+    provider: Provider,
 }
 
 impl Stock {
     /// Loads the library at `path`, or by `path` as a name if it has no slash.
-    pub fn load(path: &Path) -> Result<Self, libfabric::Error> {
-        Library::load(path).map(|library| Stock { library })
+    pub fn load(path: &Path, provider: Provider) -> Result<Self, libfabric::Error> {
+        Library::load(path).map(|library| Stock { library, provider })
     }
 }
 
@@ -51,7 +52,7 @@ impl Implementation for Stock {
     fn identity(&self) -> Identity {
         let path = self.library.file();
         Identity {
-            name: "libfabric".into(),
+            name: self.provider.software(),
             release: Some(self.library.release()),
             path: Some(path.to_string_lossy().into_owned()),
             commit: None,
@@ -60,7 +61,7 @@ impl Implementation for Stock {
 
     fn open(&mut self, opening: &Opening) -> Result<Box<dyn Application>, RequestError> {
         let settings = libfabric::Settings {
-            provider: libfabric::Settings::EFA.into(),
+            provider: self.provider.name.clone(),
             api: opening.api,
             capabilities: opening
                 .capabilities

@@ -12,8 +12,7 @@ use super::{Error, Library, Version, ffi};
 /// The requirements of an endpoint.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The provider, by libfabric's name. The suite tests [`Settings::EFA`]; its own tests also use
-    /// providers that need no device.
+    /// The provider, by libfabric's name.
     pub provider: String,
     /// The version of the programming interface to request. The library's own version is used if
     /// that is lower.
@@ -31,11 +30,6 @@ pub struct Settings {
     pub max_message: Option<usize>,
     /// The name of the device; `None` is the first that the provider lists.
     pub device: Option<String>,
-}
-
-impl Settings {
-    /// The provider under test.
-    pub const EFA: &'static str = "efa";
 }
 
 /// A peer in the endpoint's address vector.
@@ -75,7 +69,7 @@ pub(super) struct Margin {
     pub(super) counted: usize,
 }
 
-/// A reliable-datagram endpoint of the EFA provider, bound to one completion queue, one event queue
+/// A reliable-datagram endpoint of one provider, bound to one completion queue, one event queue
 /// and one address vector of its own.
 pub struct Endpoint {
     pub(super) library: Library,
@@ -216,11 +210,13 @@ impl Endpoint {
             && let Some(device) = &settings.device
         {
             return Err(Error::NoDevice {
+                provider: settings.provider.clone(),
                 device: device.clone(),
             });
         }
         if chosen.is_null() {
             return Err(Error::NoEndpoint {
+                provider: settings.provider.clone(),
                 version: self.library.version(),
                 text: self.library.describe(-result),
             });

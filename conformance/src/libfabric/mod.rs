@@ -1,7 +1,7 @@
 //! Stock libfabric, loaded at run time from any path.
 //!
 //! [`ffi`] declares the C interface. [`Library`] and [`Endpoint`] wrap the part that the suite needs: one
-//! reliable-datagram endpoint of the EFA provider with its queues and address vector. Buffers are passed
+//! reliable-datagram endpoint of one provider with its queues and address vector. Buffers are passed
 //! by value and returned with their completions, so that no caller can touch memory that the library still
 //! uses.
 
@@ -11,6 +11,7 @@ mod endpoint;
 pub mod ffi;
 mod library;
 mod operation;
+mod provider;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -21,6 +22,7 @@ pub use completion::{Completion, Failure};
 pub use endpoint::{Address, Endpoint, RegionId, Settings};
 pub use library::Library;
 pub use operation::{AtomicCall, Destination, RemoteMemory, Token};
+pub use provider::Provider;
 
 /// A release of libfabric, or a version of its programming interface: `major.minor`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -99,21 +101,28 @@ pub enum Error {
     /// The library has no such operation.
     #[error("this libfabric does not offer {0}")]
     Missing(&'static str),
-    /// `fi_getinfo` found no endpoint of the EFA provider.
+    /// `fi_getinfo` found no endpoint of the provider.
     #[error(
-        "libfabric {version} finds no EFA device for reliable datagrams with the requested \
-         capabilities: {text}; run under `efa-emu run -- ...` or on a host with EFA, and set \
-         FI_LOG_LEVEL=warn for the provider's reason"
+        "libfabric {version} finds no endpoint of its provider {provider} for reliable datagrams with the \
+         requested capabilities: {text}; `fi_info -l` shows its providers ({} has plug-ins); run under \
+         `efa-emu run -- ...` or on a host with EFA, and set FI_LOG_LEVEL=info for the provider's reason",
+        Provider::SEARCH_PATH
     )]
     NoEndpoint {
+        /// The provider's name.
+        provider: String,
         /// The library's release.
         version: Version,
         /// Its text for the error.
         text: String,
     },
     /// The provider does not list the device.
-    #[error("libfabric lists no EFA device {device}; `fi_info -p efa` shows those that it has")]
+    #[error(
+        "libfabric's provider {provider} lists no device {device}; `fi_info -p {provider}` shows those that it has"
+    )]
     NoDevice {
+        /// The provider's name.
+        provider: String,
         /// The device's name.
         device: String,
     },

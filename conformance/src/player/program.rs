@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use crate::libfabric::Provider;
+
 /// A program that speaks the driver protocol.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Program {
@@ -13,6 +15,8 @@ pub enum Program {
     Libfabric {
         /// The library: a path, or a name for the dynamic linker.
         library: PathBuf,
+        /// The provider that the endpoint is opened with.
+        provider: Provider,
     },
     /// Any other program.
     Exec {
@@ -27,9 +31,9 @@ impl Program {
         let own = || vec![own.as_os_str().to_owned(), "drive".into()];
         match self {
             Program::Core => [own(), vec!["core".into()]].concat(),
-            Program::Libfabric { library } => {
+            Program::Libfabric { library, provider } => {
                 let named = ["libfabric".into(), "--libfabric".into(), library.into()];
-                [own(), named.to_vec()].concat()
+                [own(), named.to_vec(), provider.words()].concat()
             }
             Program::Exec { words } => words.iter().map(OsString::from).collect(),
         }
@@ -80,6 +84,26 @@ pub fn quote(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_provider_is_named_unless_it_is_libfabrics_own() {
+        let words = |provider| {
+            let library = "libfabric.so.1".into();
+            let words = Program::Libfabric { library, provider }.words(Path::new("own"));
+            words.join(" ".as_ref()).into_string().unwrap()
+        };
+        let stock = "own drive libfabric --libfabric libfabric.so.1";
+        assert_eq!(words(Provider::efa()), stock);
+        let other = Provider {
+            name: "efa_rs".into(),
+            directory: Some("plug-ins".into()),
+        };
+        assert_eq!(other.software(), "libfabric:efa_rs");
+        assert_eq!(
+            words(other),
+            format!("{stock} --provider efa_rs --provider-path plug-ins")
+        );
+    }
 
     #[test]
     fn commands_are_divided_as_a_shell_does() {

@@ -96,6 +96,14 @@ impl Installation {
         }
     }
 
+    /// The directory in which libfabric finds its provider `name`, if that is a plug-in which belongs to this program.
+    pub fn provider_directory(&self, name: &str) -> Option<PathBuf> {
+        let file = plug_in(name);
+        self.libraries()
+            .into_iter()
+            .find(|directory| directory.join(&file).is_file())
+    }
+
     /// The directory of the data, whose files have the names that they have in the repository.
     pub fn data(&self) -> Option<PathBuf> {
         match &self.place {
@@ -142,6 +150,11 @@ impl Installation {
             .unwrap_or_else(std::env::temp_dir)
             .join(NAME)
     }
+}
+
+/// The file name of libfabric's provider `name` as a plug-in. libfabric opens files with this ending only.
+pub fn plug_in(name: &str) -> String {
+    format!("lib{name}-fi.so")
 }
 
 /// What `--version` tells: the build, the versions of the formats that programs must agree about (of the protocol,
@@ -202,6 +215,11 @@ mod tests {
         with_data(&clone);
         let found = Installation::of(&prefix.join("bin/efa-emu"), Some(&clone));
         assert_eq!(found.libraries()[0], prefix.join("lib/efa-rdm"));
+        assert_eq!(found.provider_directory("efa_rs"), None);
+        let libraries = prefix.join("lib/efa-rdm");
+        std::fs::create_dir_all(&libraries).unwrap();
+        std::fs::write(libraries.join("libefa_rs-fi.so"), "").unwrap();
+        assert_eq!(found.provider_directory("efa_rs"), Some(libraries));
         assert_eq!(
             found.file("wireshark").unwrap(),
             prefix.join("share/efa-rdm/wireshark")

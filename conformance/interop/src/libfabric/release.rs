@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::exchange::Party;
 use crate::harness::{Bench, Host, Unmet, Userland};
 use efa_conformance::drive::Opening;
-use efa_conformance::libfabric::{Library, Version};
+use efa_conformance::libfabric::{Library, Provider, Version};
 use efa_conformance::player::{self, Program};
 use efa_conformance::scenario::{Capability, Settings};
 
@@ -132,7 +132,10 @@ impl Release {
             .map(|(variable, value)| ((*variable).into(), (*value).into()))
             .collect();
         Ok(Party {
-            program: Program::Libfabric { library },
+            program: Program::Libfabric {
+                library,
+                provider: Provider::efa(),
+            },
             opening: Opening {
                 // A program that was built with the release asks for its version.
                 api: self.version,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use efa_conformance::application::{Failure, Report, Request, Started, Token};
 use efa_conformance::drive::{Bytes, Command, Event, Opening};
-use efa_conformance::libfabric::{Library, Version};
+use efa_conformance::libfabric::{Library, Provider, Version};
 use efa_conformance::operation::EndpointIndex;
 use efa_conformance::player::{Host, Launcher, Player, PlayerError, Program};
 use efa_conformance::scenario::{Capability, Settings};
@@ -203,6 +203,7 @@ impl Rig {
         let program = match side.software {
             Software::Stock => Program::Libfabric {
                 library: Library::DEFAULT.into(),
+                provider: Provider::efa(),
             },
             Software::Engine => Program::Core,
         };
