@@ -5,7 +5,7 @@ REPORTS := target/conformance
 
 .PHONY: conformance test lint sim fuzz verify bench interop arm64 setup build release
 .PHONY: wireshark-install wireshark-test wireshark-bench
-.PHONY: dist dist-test install
+.PHONY: dist dist-test dist-arm64 install
 .DEFAULT_GOAL := conformance
 
 ## conformance: replay the trace corpus on both backends
@@ -69,6 +69,11 @@ dist: setup
 ## dist-test: installs the packages in fresh Debian 11, 12 and 13, and uses them there; needs root
 dist-test:
 	@scripts/dist-test
+
+## dist-arm64: the packages for arm64, used in an emulated arm64 Debian 12 (docs/arm64.md)
+dist-arm64: setup
+	@scripts/arm64 dist
+	@scripts/arm64 dist-test
 
 ## install: the same files below PREFIX
 install: setup

@@ -27,6 +27,11 @@ const PACKAGES: [&str; 3] = [
     "efa-rdm_0.1.0_amd64.deb",
     "efa_rdm-0.1.0-py3-none-manylinux_2_31_x86_64.whl",
 ];
+const PACKAGES_FOR_ARM64: [&str; 3] = [
+    "efa-rdm-0.1.0-aarch64.tar.gz",
+    "efa-rdm_0.1.0_arm64.deb",
+    "efa_rdm-0.1.0-py3-none-manylinux_2_31_aarch64.whl",
+];
 
 fn job() -> Yaml {
     let text = fs::read_to_string(root().join(WORKFLOW)).unwrap();
@@ -89,7 +94,7 @@ fn clone_of_the_project() -> tempfile::TempDir {
         symlink(root().join(name), clone.path().join(name)).unwrap();
     }
     let makefile = fs::read_to_string(root().join("Makefile")).unwrap();
-    for target in ["\ndist:", "\ndist-test:"] {
+    for target in ["\ndist:", "\ndist-test:", "\ndist-arm64:"] {
         assert!(makefile.contains(target), "Makefile has no{target}");
     }
     let make = clone.path().join("bin/make");
@@ -98,8 +103,10 @@ fn clone_of_the_project() -> tempfile::TempDir {
         "#!/bin/sh\nset -e\ncase \"$*\" in\n\
          dist) mkdir -p target/dist; cd target/dist; touch {files} ;;\n\
          dist-test) cd target/dist; ls {files} >/dev/null ;;\n\
+         dist-arm64) cd target/dist; touch {files_for_arm64} ;;\n\
          *) echo \"make $*: not known\" >&2; exit 1 ;;\nesac\n",
-        files = PACKAGES.join(" ")
+        files = PACKAGES.join(" "),
+        files_for_arm64 = PACKAGES_FOR_ARM64.join(" ")
     );
     fs::write(&make, script).unwrap();
     fs::set_permissions(&make, PermissionsExt::from_mode(0o755)).unwrap();
@@ -145,10 +152,18 @@ fn its_commands_publish_all_packages() {
         files.lines().map(str::to_owned).collect()
     };
     let attached = published("softprops/action-gh-release@", "files");
-    assert_eq!(attached, PACKAGES.map(|name| format!("target/dist/{name}")));
+    let sorted = |mut names: Vec<String>| {
+        names.sort();
+        names
+    };
+    let packages = PACKAGES.iter().chain(&PACKAGES_FOR_ARM64);
+    let packages = packages.map(|name| format!("target/dist/{name}"));
+    assert_eq!(sorted(attached), sorted(packages.collect()));
     let directory = published("pypa/gh-action-pypi-publish@", "packages-dir");
     let (_, wheels) = run(&format!("ls {}", directory[0]), clone.path(), &tag);
-    assert_eq!(wheels.trim(), PACKAGES[2]);
+    let wheels = wheels.lines().map(str::to_owned).collect();
+    let both = [PACKAGES[2], PACKAGES_FOR_ARM64[2]].map(str::to_owned);
+    assert_eq!(sorted(wheels), sorted(both.into()));
 }
 
 #[test]

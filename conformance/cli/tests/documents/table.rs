@@ -80,9 +80,14 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
     ),
     (
         "docs/arm64.md",
-        &[("make arm64 ", || {
-            Row::not_checked("it fetches a system and a compiler, and takes an hour")
-        })],
+        &[
+            ("make arm64 ", || {
+                Row::not_checked("it fetches a system and a compiler, and takes an hour")
+            }),
+            ("make dist-arm64", || {
+                Row::not_checked("it fetches a system and a compiler, and builds all packages")
+            }),
+        ],
     ),
     (
         "docs/ci.md",
