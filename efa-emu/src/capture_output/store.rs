@@ -2,12 +2,14 @@
 //!
 //! The processes of a host record independently of each other, and a process may lose its processor between
 //! the look at the clock and the write. So frames are held back for [`HELD`], and written sorted. One that
-//! comes later still keeps its time, and is counted.
+//! comes later still keeps its time, and is counted. How long a frame was held says the monotonic clock: somebody may
+//! set the other one.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, BufWriter};
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::capture::{FollowedFrame, Interface, InterfaceId, Writer};
 use crate::frame::Frame;
@@ -128,6 +130,12 @@ pub struct Store {
     /// Frames that are not written yet, and their bytes.
     held: Vec<(InterfaceId, FollowedFrame)>,
     bytes_held: usize,
+    /// How many of them are sorted.
+    sorted: usize,
+    /// When frames came, and the time of the youngest of them.
+    arrivals: VecDeque<(Instant, Duration)>,
+    /// Frames up to this time have been held long enough.
+    held_up_to: Duration,
     /// The time of the last frame that was written.
     latest: Duration,
     written: Written,
@@ -165,6 +173,9 @@ impl Store {
             interfaces: Vec::new(),
             held: Vec::new(),
             bytes_held: 0,
+            sorted: 0,
+            arrivals: VecDeque::new(),
+            held_up_to: Duration::ZERO,
             latest: Duration::ZERO,
             written: Written::default(),
         }
@@ -216,8 +227,17 @@ impl Store {
 
     /// Writes the frames that are old enough, and what is gathered. Fails if a pipe does.
     pub fn turn(&mut self) -> io::Result<()> {
+        let now = Instant::now();
+        let youngest = self.held[self.sorted..]
+            .iter()
+            .map(|(_, frame)| frame.time)
+            .max();
+        self.arrivals.extend(youngest.map(|time| (now, time)));
+        while let Some((_, time)) = self.arrivals.pop_front_if(|(came, _)| now - *came >= HELD) {
+            self.held_up_to = self.held_up_to.max(time);
+        }
         self.held.sort_by_key(|(_, frame)| frame.time);
-        let limit = now().saturating_sub(HELD);
+        let limit = self.held_up_to;
         let old = self.held.partition_point(|(_, frame)| frame.time <= limit);
         let count = match self.bytes_held > MOST_HELD {
             true => old.max(self.held.len() / 2),
@@ -250,6 +270,7 @@ impl Store {
                 Target::Files(files) => files.copy(interface, &frame),
             }
         }
+        self.sorted = self.held.len();
         self.flush()
     }
 

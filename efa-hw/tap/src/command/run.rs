@@ -18,7 +18,10 @@ use efa_emu::installation::Installation;
 use super::frames::Cut;
 use super::process::{Process, Rings};
 use super::{PROGRAM, place_of_runs};
-use crate::exchange::{ENV_DIRECTORY, ENV_QUIET, ENV_RDMA_DATA, ENV_RING, ENV_SEND_DATA, IDLE};
+use crate::exchange::{
+    ENV_CLOCK, ENV_DIRECTORY, ENV_QUIET, ENV_RDMA_DATA, ENV_RING, ENV_SEND_DATA, IDLE,
+    from_monotonic,
+};
 
 /// File name of the library that programs preload.
 const LIBRARY: &str = "libefa_tap.so";
@@ -90,6 +93,7 @@ impl RunArguments {
             .args(arguments)
             .env(LD_PRELOAD, preload(&library))
             .env(ENV_DIRECTORY, directory.path())
+            .env(ENV_CLOCK, from_monotonic().to_string())
             .env(ENV_RING, (u64::from(self.buffer) << 20).to_string());
         let frame_headers = OUTER_LEN + HEADER_LEN;
         let (sends, rdma) = match self.headers_only {

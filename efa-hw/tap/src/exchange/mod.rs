@@ -25,6 +25,9 @@ pub(crate) const ENV_RING: &str = "EFA_TAP_RING";
 pub(crate) const ENV_SEND_DATA: &str = "EFA_TAP_SEND_DATA";
 /// RDMA operations of more bytes are recorded without their data.
 pub(crate) const ENV_RDMA_DATA: &str = "EFA_TAP_RDMA_DATA";
+/// Nanoseconds from the monotonic clock to the time since the Unix epoch, the same for all processes of a run: their
+/// records stay in order when somebody sets the machine's clock.
+pub(crate) const ENV_CLOCK: &str = "EFA_TAP_CLOCK";
 /// Set if the library is to say nothing on standard error.
 pub(crate) const ENV_QUIET: &str = "EFA_TAP_QUIET";
 
@@ -36,7 +39,7 @@ pub(crate) const RING: &str = ".ring";
 pub(crate) const OBJECTS: &str = ".objects";
 
 /// What a ring begins with.
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"efa-tap1");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"efa-tap2");
 /// Where the records begin.
 pub(crate) const DATA: usize = 4096;
 /// Records begin at multiples of this, in bytes.
@@ -48,8 +51,8 @@ pub(crate) struct RingHeader {
     pub(crate) magic: u64,
     /// Bytes of the records.
     pub(crate) capacity: u64,
-    /// Whether the process records.
-    pub(crate) is_on: AtomicU32,
+    /// Odd while the process records; each change adds one, so that no two recordings have the same number.
+    pub(crate) switch: AtomicU32,
     _apart: [u32; 27],
     /// Bytes that were ever reserved.
     pub(crate) head: AtomicU64,
@@ -156,6 +159,25 @@ pub(crate) struct Entry {
     pub(crate) reserved: u32,
     pub(crate) gid: [u8; 16],
     pub(crate) name: [u8; 64],
+}
+
+/// Nanoseconds of a clock of the system.
+#[inline]
+pub(crate) fn clock(which: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the structure may be written.
+    unsafe { libc::clock_gettime(which, &raw mut time) };
+    (time.tv_sec as u64)
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(time.tv_nsec as u64)
+}
+
+/// What [`ENV_CLOCK`] says, as it is now.
+pub(crate) fn from_monotonic() -> u64 {
+    clock(libc::CLOCK_REALTIME).wrapping_sub(clock(libc::CLOCK_MONOTONIC))
 }
 
 const _: () = {

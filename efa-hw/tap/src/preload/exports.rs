@@ -16,7 +16,8 @@ use ibverbs_sys as ffi;
 use super::real::{self, Real, bytes_of, say};
 use super::spin::Spin;
 use super::state::{
-    CONTEXTS, CompQueue, Context, PAIRS, PAIRS_BY_NUMBER, QUEUES, QueuePair, RealOps,
+    BUILDERS, CONTEXTS, CompQueue, Context, OPS, PAIRS, PAIRS_BY_NUMBER, POLLS, QUEUES, QueuePair,
+    RealOps, RealPolls,
 };
 use super::{memory, polling, posting, ring, verbs_context};
 use crate::exchange::{Entry, object};
@@ -95,7 +96,10 @@ unsafe fn adopt_context(context: *mut ffi::ibv_context) {
             real::ibv_query_port::get(),
             real::ibv_query_gid::get(),
         ) else {
-            return;
+            return say(
+                "the program's libibverbs lacks ibv_query_device, ibv_query_port or ibv_query_gid: what goes over its \
+                 devices is not recorded",
+            );
         };
         let mut attributes = ffi::ibv_device_attr::default();
         if query_device(context, &raw mut attributes) != 0 || attributes.vendor_id != AMAZON {
@@ -124,6 +128,7 @@ unsafe fn adopt_context(context: *mut ffi::ibv_context) {
         if !CONTEXTS.insert(context.addr(), known) {
             return say("too many devices are open: what goes over another one is not recorded");
         }
+        OPS.learn(&known.real);
         ring.object(Entry {
             position: 0,
             kind: object::DEVICE,
@@ -220,18 +225,17 @@ unsafe fn adopt_queue(
             "a completion queue does not tell the queue pair of a completion: what arrives there is not recorded",
         );
     }
-    let known = Box::leak(Box::new(CompQueue {
-        context,
+    let real = RealPolls {
         start_poll: c.start_poll,
         next_poll: c.next_poll,
-        efa,
-    }));
-    let (start, next) = (c.start_poll, c.next_poll);
+    };
+    let known = Box::leak(Box::new(CompQueue { context, real, efa }));
     if !QUEUES.insert(queue.addr(), known) {
         return say("too many completion queues: what another one has is not recorded");
     }
-    c.start_poll = start.map(|_| polling::start_poll as _);
-    c.next_poll = next.map(|_| polling::next_poll as _);
+    POLLS.learn(&known.real);
+    c.start_poll = real.start_poll.map(|_| polling::start_poll as _);
+    c.next_poll = real.next_poll.map(|_| polling::next_poll as _);
 }
 
 #[unsafe(no_mangle)]
@@ -242,8 +246,8 @@ unsafe extern "C" fn ibv_destroy_cq(queue: *mut ffi::ibv_cq) -> c_int {
     unsafe {
         let extended = queue.cast::<ffi::ibv_cq_ex>();
         if let Some(known) = known {
-            (*extended).start_poll = known.start_poll;
-            (*extended).next_poll = known.next_poll;
+            (*extended).start_poll = known.real.start_poll;
+            (*extended).next_poll = known.real.next_poll;
         }
         let result = destroy(queue);
         if let Some(known) = known.filter(|_| result != 0) {
@@ -353,6 +357,7 @@ unsafe fn adopt_pair(pair: *mut ffi::ibv_qp, known: &'static QueuePair) {
     });
     // SAFETY: by contract.
     if let Some(extended) = unsafe { builders_of(pair, known) } {
+        BUILDERS.learn(&known.real);
         posting::install(extended);
     }
 }

@@ -33,9 +33,11 @@ impl Buffers {
     pub(crate) unsafe fn of(list: *const ibv_sge, count: usize) -> Buffers {
         let mut buffers = Buffers::NONE;
         buffers.count = count.min(MOST) as u8;
-        for index in 0..count.min(MOST) {
-            // SAFETY: by contract.
-            buffers.list[index] = unsafe { list.add(index).read() };
+        for (index, entry) in buffers.list.iter_mut().enumerate() {
+            if index < count {
+                // SAFETY: by contract.
+                *entry = unsafe { list.add(index).read() };
+            }
         }
         buffers
     }

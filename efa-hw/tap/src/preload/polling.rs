@@ -1,13 +1,16 @@
 //! Reading completions: `ibv_poll_cq`, and the calls of `ibv_cq_ex`.
 
 use core::ffi::c_int;
+use core::sync::atomic::Ordering;
 
 use ibverbs_sys as ffi;
 use ibverbs_sys::ibv_wc_opcode::{IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM};
 
 use super::memory::{Buffers, Source};
 use super::ring::{self, Ring};
-use super::state::{CONTEXTS, Context, QUEUES, QueuePair, take};
+use super::state::{
+    CONTEXTS, CompQueue, Context, OPS, POLLS, QUEUES, QueuePair, READS_FOLLOWED, take,
+};
 use crate::exchange::{Record, flag, kind};
 
 /// Bytes in front of a datagram's data in the receive's buffers.
@@ -29,22 +32,32 @@ struct Completion {
     gid: Option<[u8; 16]>,
 }
 
+/// Whether a completion of this kind means anything to the tap now.
+#[inline]
+fn is_followed(opcode: u32) -> bool {
+    opcode & IBV_WC_RECV != 0 || READS_FOLLOWED.load(Ordering::Relaxed) || ring::current().is_some()
+}
+
 impl QueuePair {
-    /// Writes a completion down, if the process records.
-    fn completed(&self, seen: &Completion) {
-        let ring = ring::recording();
+    /// Takes note of a completion that is not recorded: what was posted has ended.
+    #[inline]
+    fn ended(&self, opcode: u32, wr_id: u64) {
+        if opcode & IBV_WC_RECV == 0 {
+            self.take_read(wr_id);
+        } else {
+            self.receives.with(|receives| take(receives, wr_id));
+        }
+    }
+
+    /// Writes a completion down.
+    #[inline(never)]
+    fn completed(&self, ring: &'static Ring, seen: &Completion) {
         if seen.opcode & IBV_WC_RECV == 0 {
-            let Some(ring) = ring else {
-                self.take_read(seen.wr_id);
-                return;
-            };
             return self.request_completed(ring, seen);
         }
         // A write to a queue pair that takes them unsolicited has no receive.
         let buffers = self.receives.with(|receives| take(receives, seen.wr_id));
-        if let Some(ring) = ring
-            && seen.status == 0
-        {
+        if seen.status == 0 {
             self.arrived(ring, seen, buffers);
         }
     }
@@ -58,7 +71,7 @@ impl QueuePair {
         let buffers = read.filter(|_| seen.status == 0);
         let mut record = Record {
             kind: kind::COMPLETED,
-            time: ring::now(),
+            time: ring.now(),
             status: seen.status,
             ..self.record(seen)
         };
@@ -83,10 +96,10 @@ impl QueuePair {
                 (false, true) => kind::RECEIVED_DATAGRAM,
                 (false, false) => kind::RECEIVED,
             },
-            time: ring::now(),
+            time: ring.now(),
             handle: seen.handle.into(),
             peer_qpn: seen.peer_qpn,
-            qkey: self.qkey.load(core::sync::atomic::Ordering::Relaxed),
+            qkey: self.qkey.load(Ordering::Relaxed),
             data_length: length as u32,
             recorded: length.min(ring.send_data).min(there) as u32,
             immediate: seen.immediate.unwrap_or(0),
@@ -132,15 +145,17 @@ pub(crate) unsafe extern "C" fn poll_cq(
     completions: *mut ffi::ibv_wc,
 ) -> c_int {
     // SAFETY: the queue is valid, by contract.
-    let Some(context) = CONTEXTS.get(unsafe { (*queue).context }.addr()) else {
-        return -libc::EINVAL;
-    };
-    let Some(real) = context.real.poll_cq else {
+    let context = || CONTEXTS.get(unsafe { (*queue).context }.addr());
+    let ops = OPS.get().or_else(|| Some(&context()?.real));
+    let Some(real) = ops.and_then(|ops| ops.poll_cq) else {
         return -libc::EINVAL;
     };
     // SAFETY: by contract.
     let count = unsafe { real(queue, limit, completions) };
-    if count > 0 && ring::own().is_some() {
+    if count > 0
+        && ring::own().is_some()
+        && let Some(context) = context()
+    {
         for index in 0..count as usize {
             // SAFETY: the library has written so many.
             see(context, unsafe { &*completions.add(index) });
@@ -150,8 +165,13 @@ pub(crate) unsafe extern "C" fn poll_cq(
 }
 
 fn see(context: &Context, wc: &ffi::ibv_wc) {
-    if let Some(pair) = context.pair(wc.qp_num) {
-        pair.completed(&Completion {
+    if is_followed(wc.opcode())
+        && let Some(pair) = context.pair(wc.qp_num)
+    {
+        let Some(ring) = ring::recording() else {
+            return pair.ended(wc.opcode(), wc.wr_id());
+        };
+        let seen = Completion {
             wr_id: wc.wr_id(),
             status: wc.error().map_or(0, |(_, vendor)| vendor),
             opcode: wc.opcode(),
@@ -160,7 +180,8 @@ fn see(context: &Context, wc: &ffi::ibv_wc) {
             peer_qpn: wc.src_qp,
             handle: wc.slid.into(),
             gid: None,
-        });
+        };
+        pair.completed(ring, &seen);
     }
 }
 
@@ -172,7 +193,10 @@ pub(crate) unsafe extern "C" fn start_poll(
     queue: *mut ffi::ibv_cq_ex,
     attributes: *mut ffi::ibv_poll_cq_attr,
 ) -> c_int {
-    let Some(real) = QUEUES.get(queue.addr()).and_then(|known| known.start_poll) else {
+    let polls = POLLS
+        .get()
+        .or_else(|| Some(&QUEUES.get(queue.addr())?.real));
+    let Some(real) = polls.and_then(|polls| polls.start_poll) else {
         return libc::ENOENT;
     };
     // SAFETY: by contract.
@@ -189,7 +213,10 @@ pub(crate) unsafe extern "C" fn start_poll(
 /// # Safety
 /// As the library's.
 pub(crate) unsafe extern "C" fn next_poll(queue: *mut ffi::ibv_cq_ex) -> c_int {
-    let Some(real) = QUEUES.get(queue.addr()).and_then(|known| known.next_poll) else {
+    let polls = POLLS
+        .get()
+        .or_else(|| Some(&QUEUES.get(queue.addr())?.real));
+    let Some(real) = polls.and_then(|polls| polls.next_poll) else {
         return libc::ENOENT;
     };
     // SAFETY: by contract.
@@ -207,20 +234,45 @@ unsafe fn see_current(queue: *mut ffi::ibv_cq_ex) {
     if ring::own().is_none() {
         return;
     }
-    let Some(known) = QUEUES.get(queue.addr()) else {
-        return;
-    };
     // SAFETY: by contract. Functions that the program did not ask for are missing.
     unsafe {
         let current = &*queue;
         let read = |function: Option<unsafe extern "C" fn(*mut ffi::ibv_cq_ex) -> u32>| {
             function.map(|function| function(queue))
         };
+        let Some(opcode) = read(current.read_opcode).filter(|opcode| is_followed(*opcode)) else {
+            return;
+        };
+        let Some(known) = QUEUES.get(queue.addr()) else {
+            return;
+        };
         let Some(pair) = read(current.read_qp_num).and_then(|qpn| known.context.pair(qpn)) else {
             return;
         };
-        let Some(opcode) = read(current.read_opcode) else {
-            return;
+        match ring::recording() {
+            Some(ring) => write_current(ring, queue, known, pair, opcode),
+            None => pair.ended(opcode, current.wr_id),
+        }
+    }
+}
+
+/// Writes the current completion down.
+///
+/// # Safety
+/// As [`see_current`].
+#[inline(never)]
+unsafe fn write_current(
+    ring: &'static Ring,
+    queue: *mut ffi::ibv_cq_ex,
+    known: &CompQueue,
+    pair: &QueuePair,
+    opcode: u32,
+) {
+    // SAFETY: by contract.
+    unsafe {
+        let current = &*queue;
+        let read = |function: Option<unsafe extern "C" fn(*mut ffi::ibv_cq_ex) -> u32>| {
+            function.map(|function| function(queue))
         };
         let status = match current.status {
             0 => 0,
@@ -229,7 +281,6 @@ unsafe fn see_current(queue: *mut ffi::ibv_cq_ex) {
                 .filter(|code| *code != 0)
                 .unwrap_or(u32::MAX),
         };
-        let is_arrival = opcode & IBV_WC_RECV != 0 && status == 0;
         let mut seen = Completion {
             wr_id: current.wr_id,
             status,
@@ -240,7 +291,7 @@ unsafe fn see_current(queue: *mut ffi::ibv_cq_ex) {
             handle: UNKNOWN,
             gid: None,
         };
-        if is_arrival && ring::recording().is_some() {
+        if opcode & IBV_WC_RECV != 0 && status == 0 {
             seen.length = read(current.read_byte_len).unwrap_or(0);
             let flags = read(current.read_wc_flags).unwrap_or(0);
             if flags & IBV_WC_WITH_IMM != 0 {
@@ -258,6 +309,6 @@ unsafe fn see_current(queue: *mut ffi::ibv_cq_ex) {
                 }
             }
         }
-        pair.completed(&seen);
+        pair.completed(ring, &seen);
     }
 }

@@ -12,7 +12,9 @@ use ibverbs_sys::ibv_wr_opcode::{IBV_WR_SEND, IBV_WR_SEND_WITH_IMM};
 
 use super::memory::{Buffers, Source};
 use super::ring::{self, Reservation, Ring};
-use super::state::{CONTEXTS, PAIRS, Posted, QueuePair, RealBuilders, take};
+use super::state::{
+    BUILDERS, CONTEXTS, OPS, PAIRS, Posted, QueuePair, READS_FOLLOWED, RealBuilders, RealOps, take,
+};
 use crate::exchange::{Record, flag, kind};
 
 /// A request that is being built, or was posted.
@@ -34,7 +36,9 @@ struct Request {
 /// The requests between `wr_start` and `wr_complete`.
 #[derive(Default)]
 pub(crate) struct Session {
-    is_recorded: bool,
+    /// The recording ([`ring::current`]) in which it began, if it is recorded. One that is switched off in between is
+    /// another one, which leaves the session out.
+    recording: Option<u32>,
     requests: Vec<Request>,
     inline: Vec<u8>,
 }
@@ -120,6 +124,7 @@ impl QueuePair {
                 });
             });
             self.reads_under_way.fetch_add(1, Ordering::Relaxed);
+            READS_FOLLOWED.store(true, Ordering::Relaxed);
         }
         Some(Written {
             reservation,
@@ -156,6 +161,19 @@ impl QueuePair {
     }
 }
 
+/// The library's functions for a queue pair.
+///
+/// # Safety
+/// The queue pair is valid.
+#[inline]
+unsafe fn ops_of(pair: *mut ffi::ibv_qp) -> Option<&'static RealOps> {
+    OPS.get().or_else(|| {
+        // SAFETY: by contract.
+        let context = unsafe { (*pair).context };
+        Some(&CONTEXTS.get(context.addr())?.real)
+    })
+}
+
 /// `ibv_post_send`.
 ///
 /// # Safety
@@ -166,17 +184,41 @@ pub(crate) unsafe extern "C" fn post_send(
     bad: *mut *mut ffi::ibv_send_wr,
 ) -> c_int {
     // SAFETY: the pair is valid, by contract.
-    let Some(context) = CONTEXTS.get(unsafe { (*pair).context }.addr()) else {
+    let Some(real) = unsafe { ops_of(pair) }.and_then(|ops| ops.post_send) else {
         return libc::EINVAL;
     };
-    let Some(real) = context.real.post_send else {
-        return libc::EINVAL;
-    };
-    let (Some(ring), Some(known)) = (ring::recording(), PAIRS.get(pair.addr())) else {
+    if ring::current().is_none() {
+        // SAFETY: by contract.
+        return unsafe { real(pair, list, bad) };
+    }
+    // SAFETY: by contract.
+    unsafe { post_recorded(real, pair, list, bad) }
+}
+
+/// `ibv_post_send` of the library.
+type PostSend = unsafe extern "C" fn(
+    *mut ffi::ibv_qp,
+    *mut ffi::ibv_send_wr,
+    *mut *mut ffi::ibv_send_wr,
+) -> c_int;
+
+/// Posts and writes down. It stands apart, so that an idle tap has nothing of it to save or restore.
+///
+/// # Safety
+/// As [`post_send`].
+#[inline(never)]
+unsafe fn post_recorded(
+    real: PostSend,
+    pair: *mut ffi::ibv_qp,
+    list: *mut ffi::ibv_send_wr,
+    bad: *mut *mut ffi::ibv_send_wr,
+) -> c_int {
+    let recording = ring::recording().and_then(|ring| Some((ring, PAIRS.get(pair.addr())?)));
+    let Some((ring, known)) = recording else {
         // SAFETY: by contract.
         return unsafe { real(pair, list, bad) };
     };
-    let time = ring::now();
+    let time = ring.now();
     let mut batch = Batch::default();
     let mut next = list;
     // SAFETY: a list of valid requests, by contract.
@@ -252,10 +294,7 @@ pub(crate) unsafe extern "C" fn post_recv(
     bad: *mut *mut ffi::ibv_recv_wr,
 ) -> c_int {
     // SAFETY: the pair is valid, by contract.
-    let Some(context) = CONTEXTS.get(unsafe { (*pair).context }.addr()) else {
-        return libc::EINVAL;
-    };
-    let Some(real) = context.real.post_recv else {
+    let Some(real) = unsafe { ops_of(pair) }.and_then(|ops| ops.post_recv) else {
         return libc::EINVAL;
     };
     let Some(known) = PAIRS.get(pair.addr()).filter(|_| ring::own().is_some()) else {
@@ -280,21 +319,29 @@ pub(crate) unsafe extern "C" fn post_recv(
     // SAFETY: by contract.
     let result = unsafe { real(pair, list, bad) };
     if result != 0 {
-        // Those behind the refused one were not posted either.
         // SAFETY: the library has said which receive it refused.
-        let mut next = unsafe { bad.as_ref() }.map_or(list, |bad| *bad);
-        // SAFETY: as above.
-        while let Some(wr) = unsafe { next.as_ref() } {
-            receives.with(|receives| {
-                let mut of_id = receives.iter_mut().rev();
-                if let Some(entry) = of_id.find(|entry| entry.wr_id == wr.wr_id) {
-                    entry.buffers = None;
-                }
-            });
-            next = wr.next;
-        }
+        unsafe { forget(known, bad.as_ref().map_or(list, |bad| *bad)) };
     }
     result
+}
+
+/// Forgets receives that were refused: the first one and those behind it were not posted.
+///
+/// # Safety
+/// The list is valid.
+#[cold]
+unsafe fn forget(known: &QueuePair, list: *mut ffi::ibv_recv_wr) {
+    let mut next = list;
+    // SAFETY: by contract.
+    while let Some(wr) = unsafe { next.as_ref() } {
+        known.receives.with(|receives| {
+            let mut of_id = receives.iter_mut().rev();
+            if let Some(entry) = of_id.find(|entry| entry.wr_id == wr.wr_id) {
+                entry.buffers = None;
+            }
+        });
+        next = wr.next;
+    }
 }
 
 impl QueuePair {
@@ -305,15 +352,15 @@ impl QueuePair {
         }
     }
 
-    /// Runs `step` on the session, if what is built is recorded.
+    /// Runs `step` on the session, if it belongs to this recording.
     ///
     /// # Safety
     /// The caller is between `wr_start` and `wr_complete` or `wr_abort`.
     #[inline]
-    unsafe fn step(&self, step: impl FnOnce(&mut Session)) {
+    unsafe fn step(&self, recording: u32, step: impl FnOnce(&mut Session)) {
         // SAFETY: by contract.
         let session = unsafe { &mut *self.session.get() };
-        if session.is_recorded {
+        if session.recording == Some(recording) {
             step(session);
         }
     }
@@ -322,9 +369,10 @@ impl QueuePair {
     ///
     /// # Safety
     /// As [`QueuePair::step`]; `pair` is the library's.
-    #[inline]
+    #[inline(never)]
     unsafe fn begin(
         &self,
+        recording: u32,
         pair: *mut ffi::ibv_qp_ex,
         kind: u8,
         immediate: Option<u32>,
@@ -333,7 +381,7 @@ impl QueuePair {
         // SAFETY: by contract.
         unsafe {
             let wr_id = (*pair).wr_id;
-            self.step(|session| {
+            self.step(recording, |session| {
                 session.requests.push(Request {
                     kind,
                     wr_id,
@@ -354,11 +402,11 @@ impl QueuePair {
     ///
     /// # Safety
     /// As [`QueuePair::step`].
-    #[inline]
-    unsafe fn change(&self, change: impl FnOnce(&mut Request, &mut Vec<u8>)) {
+    #[inline(never)]
+    unsafe fn change(&self, recording: u32, change: impl FnOnce(&mut Request, &mut Vec<u8>)) {
         // SAFETY: by contract.
         unsafe {
-            self.step(|session| {
+            self.step(recording, |session| {
                 if let Some(request) = session.requests.last_mut() {
                     change(request, &mut session.inline);
                 }
@@ -367,49 +415,81 @@ impl QueuePair {
     }
 }
 
-/// The queue pair of a call, and the library's function for it. Only queue pairs that are known have these functions.
-macro_rules! real {
-    ($pair:expr, $function:ident) => {
-        match PAIRS.get($pair.addr()) {
-            Some(known) => match known.real.$function {
-                Some(function) => (known, function),
-                None => return Default::default(),
-            },
-            None => return Default::default(),
-        }
-    };
+/// The library's function for a call of `ibv_qp_ex`. Only queue pairs that are known have the functions of this file.
+#[inline]
+fn real_of<F>(
+    pair: *mut ffi::ibv_qp_ex,
+    function: impl FnOnce(&'static RealBuilders) -> Option<F>,
+) -> Option<F> {
+    BUILDERS
+        .get()
+        .or_else(|| Some(&PAIRS.get(pair.addr())?.real))
+        .and_then(function)
+}
+
+/// Makes the library's call. The function goes on behind it with the queue pair and the number of the recording if the
+/// call is recorded, and else returns what the library does.
+macro_rules! call {
+    ($function:ident($pair:ident $(, $argument:expr)*)) => {{
+        let Some(real) = real_of($pair, |real| real.$function) else {
+            return;
+        };
+        let recording = ring::current();
+        let recorded = recording.and_then(|recording| Some((PAIRS.get($pair.addr())?, recording)));
+        let Some(recorded) = recorded else {
+            // SAFETY: by contract.
+            return unsafe { real($pair $(, $argument)*) };
+        };
+        // SAFETY: by contract.
+        unsafe { real($pair $(, $argument)*) };
+        recorded
+    }};
 }
 
 /// # Safety
 /// As the library's; the same holds for all that follow.
 unsafe extern "C" fn wr_start(pair: *mut ffi::ibv_qp_ex) {
-    let (known, real) = real!(pair, wr_start);
-    // SAFETY: by contract. The session is this thread's from here on.
-    unsafe {
-        real(pair);
-        let session = &mut *known.session.get();
-        session.is_recorded = ring::recording().is_some();
-        session.requests.clear();
-        session.inline.clear();
-    }
+    let (known, recording) = call!(wr_start(pair));
+    // SAFETY: the session is this thread's from here on.
+    let session = unsafe { &mut *known.session.get() };
+    session.recording = Some(recording);
+    session.requests.clear();
+    session.inline.clear();
 }
 
 unsafe extern "C" fn wr_complete(pair: *mut ffi::ibv_qp_ex) -> c_int {
-    let (known, real) = match PAIRS.get(pair.addr()) {
-        Some(known) => match known.real.wr_complete {
-            Some(real) => (known, real),
-            None => return libc::EINVAL,
-        },
-        None => return libc::EINVAL,
+    let Some(real) = real_of(pair, |real| real.wr_complete) else {
+        return libc::EINVAL;
     };
     // SAFETY: by contract.
     unsafe {
-        let session = &mut *known.session.get();
-        let Some(ring) = ring::own().filter(|_| session.is_recorded) else {
+        match ring::current() {
+            Some(number) => complete_recorded(real, pair, number),
+            None => real(pair),
+        }
+    }
+}
+
+/// Posts what was built and writes it down.
+///
+/// # Safety
+/// As [`wr_complete`].
+#[inline(never)]
+unsafe fn complete_recorded(
+    real: unsafe extern "C" fn(*mut ffi::ibv_qp_ex) -> c_int,
+    pair: *mut ffi::ibv_qp_ex,
+    number: u32,
+) -> c_int {
+    // SAFETY: by contract.
+    unsafe {
+        let Some((ring, known)) = ring::own().zip(PAIRS.get(pair.addr())) else {
             return real(pair);
         };
-        session.is_recorded = false;
-        let time = ring::now();
+        let session = &mut *known.session.get();
+        if session.recording.take() != Some(number) {
+            return real(pair);
+        }
+        let time = ring.now();
         let mut batch = Batch::default();
         for request in &session.requests {
             let sequence = known.sequence.fetch_add(1, Ordering::Relaxed);
@@ -427,49 +507,36 @@ unsafe extern "C" fn wr_complete(pair: *mut ffi::ibv_qp_ex) -> c_int {
     }
 }
 
-unsafe extern "C" fn wr_abort(pair: *mut ffi::ibv_qp_ex) {
-    let (known, real) = real!(pair, wr_abort);
-    // SAFETY: by contract.
-    unsafe {
-        (*known.session.get()).is_recorded = false;
-        real(pair);
-    }
-}
-
 unsafe extern "C" fn wr_send(pair: *mut ffi::ibv_qp_ex) {
-    let (known, real) = real!(pair, wr_send);
+    let (known, recording) = call!(wr_send(pair));
     // SAFETY: by contract.
     unsafe {
-        real(pair);
-        known.begin(pair, known.kind_of_send(), None, (0, 0));
+        known.begin(recording, pair, known.kind_of_send(), None, (0, 0));
     }
 }
 
 unsafe extern "C" fn wr_send_imm(pair: *mut ffi::ibv_qp_ex, immediate: u32) {
-    let (known, real) = real!(pair, wr_send_imm);
+    let (known, recording) = call!(wr_send_imm(pair, immediate));
     // SAFETY: by contract.
     unsafe {
-        real(pair, immediate);
         let immediate = Some(u32::from_be(immediate));
-        known.begin(pair, known.kind_of_send(), immediate, (0, 0));
+        known.begin(recording, pair, known.kind_of_send(), immediate, (0, 0));
     }
 }
 
 unsafe extern "C" fn wr_rdma_read(pair: *mut ffi::ibv_qp_ex, key: u32, address: u64) {
-    let (known, real) = real!(pair, wr_rdma_read);
+    let (known, recording) = call!(wr_rdma_read(pair, key, address));
     // SAFETY: by contract.
     unsafe {
-        real(pair, key, address);
-        known.begin(pair, kind::READ, None, (key, address));
+        known.begin(recording, pair, kind::READ, None, (key, address));
     }
 }
 
 unsafe extern "C" fn wr_rdma_write(pair: *mut ffi::ibv_qp_ex, key: u32, address: u64) {
-    let (known, real) = real!(pair, wr_rdma_write);
+    let (known, recording) = call!(wr_rdma_write(pair, key, address));
     // SAFETY: by contract.
     unsafe {
-        real(pair, key, address);
-        known.begin(pair, kind::WRITE, None, (key, address));
+        known.begin(recording, pair, kind::WRITE, None, (key, address));
     }
 }
 
@@ -479,12 +546,11 @@ unsafe extern "C" fn wr_rdma_write_imm(
     address: u64,
     immediate: u32,
 ) {
-    let (known, real) = real!(pair, wr_rdma_write_imm);
+    let (known, recording) = call!(wr_rdma_write_imm(pair, key, address, immediate));
     // SAFETY: by contract.
     unsafe {
-        real(pair, key, address, immediate);
         let immediate = Some(u32::from_be(immediate));
-        known.begin(pair, kind::WRITE, immediate, (key, address));
+        known.begin(recording, pair, kind::WRITE, immediate, (key, address));
     }
 }
 
@@ -494,11 +560,10 @@ unsafe extern "C" fn wr_set_ud_addr(
     qpn: u32,
     qkey: u32,
 ) {
-    let (known, real) = real!(pair, wr_set_ud_addr);
+    let (known, recording) = call!(wr_set_ud_addr(pair, handle, qpn, qkey));
     // SAFETY: by contract.
     unsafe {
-        real(pair, handle, qpn, qkey);
-        known.change(|request, _| {
+        known.change(recording, |request, _| {
             request.handle = handle.addr() as u64;
             request.peer_qpn = qpn;
             request.qkey = qkey;
@@ -511,12 +576,13 @@ unsafe extern "C" fn wr_set_inline_data(
     address: *mut c_void,
     length: usize,
 ) {
-    let (known, real) = real!(pair, wr_set_inline_data);
+    let (known, recording) = call!(wr_set_inline_data(pair, address, length));
     // SAFETY: by contract.
     unsafe {
-        real(pair, address, length);
         let buffers = Buffers::one(address.addr() as u64, length as u32, 0);
-        known.change(|request, inline| copy_inline(request, inline, &[buffers]));
+        known.change(recording, |request, inline| {
+            copy_inline(request, inline, &[buffers])
+        });
     }
 }
 
@@ -525,11 +591,10 @@ unsafe extern "C" fn wr_set_inline_data_list(
     count: usize,
     list: *const ffi::ibv_data_buf,
 ) {
-    let (known, real) = real!(pair, wr_set_inline_data_list);
+    let (known, recording) = call!(wr_set_inline_data_list(pair, count, list));
     // SAFETY: by contract.
     unsafe {
-        real(pair, count, list);
-        known.change(|request, inline| {
+        known.change(recording, |request, inline| {
             let parts: Vec<_> = (0..count)
                 .map(|index| list.add(index).read())
                 .map(|part| Buffers::one(part.addr.addr() as u64, part.length as u32, 0))
@@ -559,11 +624,10 @@ unsafe fn copy_inline(request: &mut Request, inline: &mut Vec<u8>, parts: &[Buff
 }
 
 unsafe extern "C" fn wr_set_sge(pair: *mut ffi::ibv_qp_ex, lkey: u32, address: u64, length: u32) {
-    let (known, real) = real!(pair, wr_set_sge);
+    let (known, recording) = call!(wr_set_sge(pair, lkey, address, length));
     // SAFETY: by contract.
     unsafe {
-        real(pair, lkey, address, length);
-        known.change(|request, _| {
+        known.change(recording, |request, _| {
             request.buffers = Buffers::one(address, length, lkey);
             request.inline = None;
         });
@@ -575,11 +639,10 @@ unsafe extern "C" fn wr_set_sge_list(
     count: usize,
     list: *const ffi::ibv_sge,
 ) {
-    let (known, real) = real!(pair, wr_set_sge_list);
+    let (known, recording) = call!(wr_set_sge_list(pair, count, list));
     // SAFETY: by contract.
     unsafe {
-        real(pair, count, list);
-        known.change(|request, _| {
+        known.change(recording, |request, _| {
             request.buffers = Buffers::of(list, count);
             request.inline = None;
         });
@@ -621,6 +684,5 @@ builders!(
     wr_set_sge,
     wr_set_sge_list,
     wr_start,
-    wr_complete,
-    wr_abort
+    wr_complete
 );

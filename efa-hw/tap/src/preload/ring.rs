@@ -1,7 +1,7 @@
 //! The process's side of the ring.
 
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::env;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -15,8 +15,8 @@ use zerocopy::IntoBytes as _;
 use super::memory::Source;
 use super::real::say;
 use crate::exchange::{
-    ALIGNMENT, DATA, ENV_DIRECTORY, ENV_RDMA_DATA, ENV_RING, ENV_SEND_DATA, Entry, IDLE, MAGIC,
-    OBJECTS, RING, Record, RingHeader, kind,
+    ALIGNMENT, DATA, ENV_CLOCK, ENV_DIRECTORY, ENV_RDMA_DATA, ENV_RING, ENV_SEND_DATA, Entry, IDLE,
+    MAGIC, OBJECTS, RING, Record, RingHeader, clock, from_monotonic, kind,
 };
 
 /// Where the process writes down what it does.
@@ -27,6 +27,8 @@ pub(crate) struct Ring {
     /// The tail as it was when there seemed to be no room: the reader's own word is in another processor's cache.
     tail: AtomicU64,
     objects: Mutex<File>,
+    /// As [`ENV_CLOCK`].
+    from_monotonic: u64,
     /// The most bytes to record of a send.
     pub(crate) send_data: usize,
     /// RDMA operations of more bytes are recorded without data.
@@ -40,6 +42,11 @@ unsafe impl Sync for Ring {}
 
 static OWN: AtomicPtr<Ring> = AtomicPtr::new(null_mut());
 
+/// The switch of a process without a ring.
+static NEVER: AtomicU32 = AtomicU32::new(0);
+/// Where the process's switch is: in its ring, or [`NEVER`].
+static SWITCH: AtomicPtr<AtomicU32> = AtomicPtr::new((&raw const NEVER).cast_mut());
+
 /// The process's ring, if it has one.
 #[inline]
 pub(crate) fn own() -> Option<&'static Ring> {
@@ -47,10 +54,20 @@ pub(crate) fn own() -> Option<&'static Ring> {
     unsafe { OWN.load(Ordering::Acquire).as_ref() }
 }
 
+/// Which recording this is, if the process records now: another number each time that it begins. This is all that
+/// most calls look at while the tap is idle.
+#[inline]
+pub(crate) fn current() -> Option<u32> {
+    // SAFETY: a static, or a word of a ring, which is never unmapped.
+    let switch = unsafe { &*SWITCH.load(Ordering::Acquire) };
+    let number = switch.load(Ordering::Relaxed);
+    (number % 2 == 1).then_some(number)
+}
+
 /// The process's ring, if it records now.
 #[inline]
 pub(crate) fn recording() -> Option<&'static Ring> {
-    own().filter(|ring| ring.header.is_on.load(Ordering::Relaxed) != 0)
+    current().and_then(|_| own())
 }
 
 /// Makes the process's ring, unless it has one or nobody asked for it.
@@ -65,7 +82,9 @@ pub(crate) fn begin() {
     };
     match Ring::create(&directory) {
         Ok(ring) => {
+            let switch = (&raw const ring.header.switch).cast_mut();
             OWN.store(Box::into_raw(Box::new(ring)), Ordering::Release);
+            SWITCH.store(switch, Ordering::Release);
             // SAFETY: a function that a child of this process calls, in which nobody else runs.
             unsafe { libc::pthread_atfork(None, None, Some(leave)) };
         }
@@ -75,6 +94,7 @@ pub(crate) fn begin() {
 
 /// A forked process has a ring of its own, when it opens a device.
 extern "C" fn leave() {
+    SWITCH.store((&raw const NEVER).cast_mut(), Ordering::Release);
     OWN.store(null_mut(), Ordering::Release);
 }
 
@@ -143,7 +163,7 @@ impl Ring {
             &*header
         };
         let is_on = !directory.join(IDLE).exists();
-        header.is_on.store(u32::from(is_on), Ordering::Relaxed);
+        header.switch.store(u32::from(is_on), Ordering::Relaxed);
         fs::rename(&path, path.with_extension(&RING[1..]))?;
         Ok(Ring {
             header,
@@ -151,9 +171,16 @@ impl Ring {
             capacity: capacity as u64,
             tail: AtomicU64::new(0),
             objects: Mutex::new(objects),
+            from_monotonic: number(ENV_CLOCK, from_monotonic()),
             send_data: number(ENV_SEND_DATA, usize::MAX),
             rdma_data: number(ENV_RDMA_DATA, usize::MAX).min(capacity / 8),
         })
+    }
+
+    /// Nanoseconds since the Unix epoch, as the machine's clock was set when the run began.
+    #[inline]
+    pub(crate) fn now(&self) -> u64 {
+        clock(libc::CLOCK_MONOTONIC).wrapping_add(self.from_monotonic)
     }
 
     /// Writes down an object, before anything names it.
@@ -269,18 +296,4 @@ impl Reservation {
         // SAFETY: the first word of the room, which begins at a multiple of 8; the reader loads it atomically.
         unsafe { &*self.start.cast::<AtomicU64>() }.store(word, Ordering::Release);
     }
-}
-
-/// Nanoseconds since the Unix epoch.
-#[inline]
-pub(crate) fn now() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: the structure may be written.
-    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut time) };
-    (time.tv_sec as u64)
-        .wrapping_mul(1_000_000_000)
-        .wrapping_add(time.tv_nsec as u64)
 }

@@ -3,7 +3,7 @@
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
@@ -36,15 +36,31 @@ impl<T: Sync + 'static> Table<T> {
         }
     }
 
+    /// Where a key is, if its place is not another one's.
     #[inline]
+    fn first(key: usize) -> usize {
+        key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (usize::BITS - SLOTS.ilog2())
+    }
+
+    /// The places in which a key may be.
     fn probes(key: usize) -> impl Iterator<Item = usize> {
-        let first = key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (usize::BITS - SLOTS.ilog2());
-        (0..SLOTS).map(move |step| (first + step) % SLOTS)
+        (0..SLOTS).map(move |step| (Self::first(key) + step) % SLOTS)
     }
 
     /// The value of a key.
     #[inline]
     pub(crate) fn get(&self, key: usize) -> Option<&'static T> {
+        let slot = Self::first(key);
+        if self.keys[slot].load(Ordering::Acquire) == key {
+            // SAFETY: values are never freed.
+            return unsafe { self.values[slot].load(Ordering::Acquire).as_ref() };
+        }
+        self.get_further(key)
+    }
+
+    /// As [`Table::get`], for a key whose first place is another one's.
+    #[cold]
+    fn get_further(&self, key: usize) -> Option<&'static T> {
         for slot in Self::probes(key) {
             match self.keys[slot].load(Ordering::Acquire) {
                 0 => return None,
@@ -101,6 +117,46 @@ impl<T: Sync + 'static> Table<T> {
     }
 }
 
+/// What all objects of a kind have in common, as long as they do. Then a call needs not look its object up.
+pub(crate) struct Common<T: 'static> {
+    value: AtomicPtr<T>,
+    differ: Mutex<bool>,
+}
+
+impl<T: PartialEq + Sync + 'static> Common<T> {
+    const fn new() -> Common<T> {
+        Common {
+            value: AtomicPtr::new(null_mut()),
+            differ: Mutex::new(false),
+        }
+    }
+
+    /// What all of them have, if there are any and they have the same.
+    #[inline]
+    pub(crate) fn get(&self) -> Option<&'static T> {
+        // SAFETY: values are never freed.
+        unsafe { self.value.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Takes note of what an object has that nobody uses yet.
+    pub(crate) fn learn(&self, value: &'static T) {
+        let mut differ = self.differ.lock().unwrap_or_else(PoisonError::into_inner);
+        *differ |= self.get().is_some_and(|known| known != value);
+        let value = match *differ {
+            true => null_mut(),
+            false => core::ptr::from_ref(value).cast_mut(),
+        };
+        self.value.store(value, Ordering::Release);
+    }
+}
+
+/// The calls of all devices' contexts.
+pub(crate) static OPS: Common<RealOps> = Common::new();
+/// The builders of all queue pairs.
+pub(crate) static BUILDERS: Common<RealBuilders> = Common::new();
+/// The calls of all completion queues.
+pub(crate) static POLLS: Common<RealPolls> = Common::new();
+
 pub(crate) static CONTEXTS: Table<Context> = Table::new();
 pub(crate) static PAIRS: Table<QueuePair> = Table::new();
 pub(crate) static PAIRS_BY_NUMBER: Table<QueuePair> = Table::new();
@@ -114,7 +170,11 @@ pub(crate) struct Context {
 }
 
 /// The library's own functions.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
+#[allow(
+    unpredictable_function_pointer_comparisons,
+    reason = "one address is one function; a function with two only makes calls look it up"
+)]
 pub(crate) struct RealOps {
     pub(crate) poll_cq:
         Option<unsafe extern "C" fn(*mut ffi::ibv_cq, c_int, *mut ffi::ibv_wc) -> c_int>,
@@ -159,7 +219,8 @@ pub(crate) struct QueuePair {
     pub(crate) sequence: AtomicU32,
     /// The library's builders.
     pub(crate) real: RealBuilders,
-    /// Belongs to whoever is between `wr_start` and `wr_complete` or `wr_abort`: the library lets one thread in.
+    /// Belongs to whoever is between `wr_start` and `wr_complete` or `wr_abort`: the library lets one thread in. What is
+    /// aborted stays in it until the next one begins.
     pub(crate) session: UnsafeCell<Session>,
     /// Receives that have not completed, in the order in which the device takes them.
     pub(crate) receives: Spin<VecDeque<Posted>>,
@@ -167,6 +228,9 @@ pub(crate) struct QueuePair {
     pub(crate) reads: Spin<VecDeque<Posted>>,
     pub(crate) reads_under_way: AtomicUsize,
 }
+
+/// Whether the data of any RDMA read was to be recorded: until then, sends' completions mean nothing to an idle tap.
+pub(crate) static READS_FOLLOWED: AtomicBool = AtomicBool::new(false);
 
 // SAFETY: the session is used by one thread at a time.
 unsafe impl Sync for QueuePair {}
@@ -190,19 +254,42 @@ impl QueuePair {
 }
 
 /// Takes the first work request of this id.
+#[inline]
 pub(crate) fn take(posted: &mut VecDeque<Posted>, wr_id: u64) -> Option<Buffers> {
+    let first = posted.front()?;
+    if first.wr_id == wr_id && first.buffers.is_some() {
+        let buffers = posted.pop_front()?.buffers;
+        drop_taken(posted);
+        return buffers;
+    }
+    take_further(posted, wr_id)
+}
+
+/// As [`take`], if it is not the first of all.
+#[cold]
+fn take_further(posted: &mut VecDeque<Posted>, wr_id: u64) -> Option<Buffers> {
     let mut of_id = posted
         .iter_mut()
         .filter(|entry| entry.wr_id == wr_id && entry.buffers.is_some());
     let buffers = of_id.next()?.buffers.take();
-    while posted.front().is_some_and(|entry| entry.buffers.is_none()) {
-        posted.pop_front();
-    }
+    drop_taken(posted);
     buffers
 }
 
+/// Removes what was taken from the front.
+#[inline]
+fn drop_taken(posted: &mut VecDeque<Posted>) {
+    while posted.front().is_some_and(|entry| entry.buffers.is_none()) {
+        posted.pop_front();
+    }
+}
+
 /// The functions of `ibv_qp_ex` that EFA has.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
+#[allow(
+    unpredictable_function_pointer_comparisons,
+    reason = "one address is one function; a function with two only makes calls look it up"
+)]
 pub(crate) struct RealBuilders {
     pub(crate) wr_rdma_read: Option<unsafe extern "C" fn(*mut ffi::ibv_qp_ex, u32, u64)>,
     pub(crate) wr_rdma_write: Option<unsafe extern "C" fn(*mut ffi::ibv_qp_ex, u32, u64)>,
@@ -220,17 +307,26 @@ pub(crate) struct RealBuilders {
         Option<unsafe extern "C" fn(*mut ffi::ibv_qp_ex, usize, *const ffi::ibv_sge)>,
     pub(crate) wr_start: Option<unsafe extern "C" fn(*mut ffi::ibv_qp_ex)>,
     pub(crate) wr_complete: Option<unsafe extern "C" fn(*mut ffi::ibv_qp_ex) -> c_int>,
-    pub(crate) wr_abort: Option<unsafe extern "C" fn(*mut ffi::ibv_qp_ex)>,
 }
 
 /// A completion queue that is read with the calls of `ibv_cq_ex`.
 pub(crate) struct CompQueue {
     pub(crate) context: &'static Context,
+    pub(crate) real: RealPolls,
+    /// Knows the GIDs of unknown senders.
+    pub(crate) efa: *mut efa_hw::efadv::Cq,
+}
+
+/// The library's own functions.
+#[derive(Clone, Copy, PartialEq)]
+#[allow(
+    unpredictable_function_pointer_comparisons,
+    reason = "one address is one function; a function with two only makes calls look it up"
+)]
+pub(crate) struct RealPolls {
     pub(crate) start_poll:
         Option<unsafe extern "C" fn(*mut ffi::ibv_cq_ex, *mut ffi::ibv_poll_cq_attr) -> c_int>,
     pub(crate) next_poll: Option<unsafe extern "C" fn(*mut ffi::ibv_cq_ex) -> c_int>,
-    /// Knows the GIDs of unknown senders.
-    pub(crate) efa: *mut efa_hw::efadv::Cq,
 }
 
 // SAFETY: the pointer is to a structure of the library's, which lives as long as the queue.
@@ -256,6 +352,20 @@ mod tests {
             assert_eq!(TABLE.get(key << 4).copied(), expected);
         }
         assert!(TABLE.remove(3).is_none());
+    }
+
+    #[test]
+    fn what_objects_have_in_common_is_known_until_one_differs() {
+        static COMMON: Common<u32> = Common::new();
+        let known = |value: u32| {
+            COMMON.learn(Box::leak(Box::new(value)));
+            COMMON.get().copied()
+        };
+        assert_eq!(COMMON.get(), None);
+        assert_eq!(
+            [7, 7, 8, 7, 8].map(known),
+            [Some(7), Some(7), None, None, None]
+        );
     }
 
     #[test]
