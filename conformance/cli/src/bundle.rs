@@ -17,7 +17,8 @@ pub(crate) struct Bundle {
     output: PathBuf,
     /// Captures (.pcapng), reports of `run --json` (.json) and profiles of `survey` (.toml).
     files: Vec<PathBuf>,
-    /// Another word to leave out, such as the name of a host or a user; may be given again for others.
+    /// Another word to leave out, such as the name of a user; may be given again for others. The hosts that the files
+    /// name are left out in any case.
     #[arg(long, value_name = "WORD")]
     hide: Vec<String>,
 }
@@ -40,26 +41,31 @@ pub(crate) fn bundle(arguments: &Bundle) -> Outcome {
 
 /// Writes the archive, and returns the names of what is in it.
 fn make(arguments: &Bundle) -> Result<Vec<String>, String> {
-    let own = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let mut hosts = arguments.hide.clone();
-    hosts.push(own.trim().to_owned());
-    let home = std::env::var("HOME").ok();
-    let private = Private::of(&hosts, home.as_deref());
+    let mut private = Private::default();
+    private.host(
+        fs::read_to_string("/proc/sys/kernel/hostname")
+            .unwrap_or_default()
+            .trim(),
+    );
+    for file in &arguments.files {
+        bundle::hosts(file)?
+            .iter()
+            .for_each(|host| private.host(host));
+    }
+    arguments.hide.iter().for_each(|word| private.word(word));
+    private.home(&std::env::var("HOME").unwrap_or_default());
     let mut members = Vec::new();
     for file in &arguments.files {
         members.push(bundle::member(file, &private)?);
     }
     let diagnosis = doctor::of_this_machine()?;
-    let diagnosis = serde_json::to_string_pretty(&diagnosis).map_err(|error| error.to_string())?;
+    let diagnosis = serde_json::to_value(&diagnosis).map_err(|error| error.to_string())?;
     let names: Vec<_> = members.iter().map(|member| &member.name).collect();
     let versions = json!({ "build": version::build(), "files": names });
-    for (name, text) in [
-        ("doctor.json", diagnosis),
-        ("versions.json", format!("{versions:#}")),
-    ] {
+    for (name, value) in [("doctor.json", diagnosis), ("versions.json", versions)] {
         members.push(Member {
             name: name.to_owned(),
-            bytes: private.hide(&text).into_bytes(),
+            bytes: private.hide_in_json(value).into_bytes(),
         });
     }
     let mut names: Vec<_> = members.iter().map(|member| member.name.clone()).collect();

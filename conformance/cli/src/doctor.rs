@@ -24,6 +24,10 @@ pub(crate) struct Doctor {
     /// loaded, its devices not opened.
     #[arg(long, value_name = "DIR", conflicts_with = "peer")]
     root: Option<PathBuf>,
+    /// Fail if a finding is at least this severe: `error`, or `warning` for what works but slowly or not for every
+    /// program.
+    #[arg(long, value_name = "SEVERITY", default_value = "error", value_parser = severity)]
+    fail_on: Level,
     /// Print the findings as one JSON object; see docs/json.md.
     #[arg(long)]
     json: bool,
@@ -80,10 +84,17 @@ pub(crate) fn doctor(arguments: &Doctor) -> Outcome {
     } else {
         say_text(&diagnosis);
     }
-    match diagnosis.result {
-        Level::Error => Outcome::Failed,
-        Level::Ok | Level::Note | Level::Warning => Outcome::Passed,
+    match diagnosis.result >= arguments.fail_on {
+        true => Outcome::Failed,
+        false => Outcome::Passed,
     }
+}
+
+/// The levels on which a machine may be found unfit.
+fn severity(name: &str) -> Result<Level, String> {
+    let known = [Level::Error, Level::Warning];
+    let found = known.into_iter().find(|level| level.name() == name);
+    found.ok_or_else(|| "a severity is error or warning".to_owned())
 }
 
 fn diagnose(arguments: &Doctor) -> Result<Diagnosis, String> {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use efa_emu::capture::Reader;
-use efa_testing::workspace::{efa_conformance, outcome, traces};
+use efa_testing::workspace::{conformance, efa_conformance, efa_emu, emulator, outcome, traces};
 
 /// Runs `bundle` without asking AWS's metadata service, wherever the tests run.
 fn bundle(arguments: &[&str], home: &Path) -> (Option<i32>, String) {
@@ -135,7 +135,7 @@ fn names_that_are_private_stay_at_home() {
     // Whatever a report may come to say of its machine.
     text = text.replacen(
         "eager-tagged",
-        &format!("eager-tagged {} node17", home.display()),
+        &format!("eager-tagged {} product9", home.display()),
         1,
     );
     std::fs::write(&report, &text).unwrap();
@@ -145,7 +145,7 @@ fn names_that_are_private_stay_at_home() {
         archive.to_str().unwrap(),
         report.to_str().unwrap(),
         "--hide",
-        "node17",
+        "product9",
     ];
     let (status, printed) = bundle(&arguments, &home);
     assert_eq!(status, Some(0), "{printed}");
@@ -158,7 +158,7 @@ fn names_that_are_private_stay_at_home() {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     for file in files {
         let text = std::fs::read_to_string(&file).unwrap();
-        for private in [home.to_str().unwrap(), "node17", "PATH=", host.trim()] {
+        for private in [home.to_str().unwrap(), "product9", "PATH=", host.trim()] {
             let is_short = private.len() < 3;
             assert!(
                 is_short || !text.contains(private),
@@ -170,6 +170,116 @@ fn names_that_are_private_stay_at_home() {
     // Nothing is left beside the archive.
     let left = std::fs::read_dir(directory.path()).unwrap().count();
     assert_eq!(left, 3, "home, archive, what was unpacked");
+}
+
+/// The report of a run on two hosts, and the capture of a third one, with nothing told but the files. No host is named in
+/// the archive, nor the directory of the profile that the third one's device has.
+#[test]
+fn no_host_is_named_and_no_directory_of_a_profile() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    std::fs::create_dir(path("unannounced")).unwrap();
+    let profile = path("unannounced/quick.toml");
+    std::fs::write(&profile, "name = \"quick\"\nbase = \"efa2\"\n").unwrap();
+    let [program, emulator] = [conformance(), emulator()].map(|path| path.display().to_string());
+    let trace = traces().join("eager-tagged.pcapng").display().to_string();
+    let fabric = format!("bundle-{}", std::process::id());
+    let started = |mut command: Command, words: &[&str]| {
+        let output = command
+            .args(words)
+            .env("AWS_EC2_METADATA_DISABLED", "true")
+            .output();
+        let (status, text) = outcome(&output.unwrap());
+        assert_eq!(status, Some(0), "{text}");
+    };
+    let (report, capture, archive) = (path("r.json"), path("lima-17.pcapng"), path("out.tar.gz"));
+    let rsh = format!("{emulator} rsh");
+    started(
+        efa_emu(&["cluster", "2", "--quiet", "--fabric", &fabric, "--"]),
+        &[
+            &program,
+            "run",
+            &trace,
+            "--at",
+            "a=node0",
+            "--at",
+            "b=node1%rdmap0s0",
+            "--rsh",
+            &rsh,
+            "--remote-program",
+            &program,
+            "--json",
+            &report,
+        ],
+    );
+    let lima = ["run", "-q", "--host", "lima-17", "--profile", &profile];
+    started(
+        efa_emu(&lima),
+        &[
+            "--pcap",
+            &capture,
+            "--",
+            &program,
+            "run",
+            &trace,
+            "--backend",
+            "hw",
+        ],
+    );
+    started(
+        efa_emu(&lima),
+        &["--", &program, "bundle", "-o", &archive, &report, &capture],
+    );
+    let files = unpack(Path::new(&archive), directory.path());
+    let names: Vec<_> = files
+        .iter()
+        .map(|file| file.file_name().unwrap().to_str().unwrap())
+        .collect();
+    let cut = &files[0];
+    assert!(
+        names[0].starts_with("HOST") && names[0].ends_with(".pcapng"),
+        "{names:?}"
+    );
+    for file in &files {
+        let bytes = std::fs::read(file).unwrap();
+        for private in ["lima-17", "node0", "node1", "unannounced"] {
+            assert!(
+                !contains(&bytes, private.as_bytes()),
+                "{private} in {file:?}"
+            );
+        }
+    }
+    let read = |name: &str| -> serde_json::Value {
+        let file = files.iter().find(|file| file.ends_with(name)).unwrap();
+        serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()
+    };
+    let places = &read("r.json")["cases"][0]["places"];
+    let [one, other] = ["a", "b"].map(|role| places[role].as_str().unwrap());
+    let other = other.strip_suffix("%rdmap0s0").expect("the device stays");
+    assert!(
+        one.starts_with("HOST") && other.starts_with("HOST") && one != other,
+        "{places}"
+    );
+    let emulated = read("doctor.json").to_string();
+    assert!(emulated.contains(", profile quick.toml"), "{emulated}");
+    let (status, text) = outcome(
+        &efa_conformance(&["check", cut.to_str().unwrap()])
+            .output()
+            .unwrap(),
+    );
+    assert_eq!(status, Some(0), "{text}");
+    let mut reader = Reader::open(cut).unwrap();
+    let mut frames = 0;
+    while reader.next_frame().unwrap().is_some() {
+        frames += 1;
+    }
+    let interfaces: Vec<_> = reader
+        .interfaces()
+        .iter()
+        .map(|one| one.name.clone())
+        .collect();
+    let expected = names[0].strip_suffix(".pcapng").map(str::to_owned);
+    assert_eq!((interfaces, frames > 2), (vec![expected], true));
 }
 
 #[test]

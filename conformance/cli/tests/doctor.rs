@@ -62,6 +62,29 @@ fn an_emulated_host_is_fit() {
     );
 }
 
+/// What is slow, or works for some programs only, fails on demand.
+#[test]
+fn warnings_fail_if_they_are_to() {
+    let status = |arguments: &[&str]| {
+        let mut command = on_host("severity", &[], &[arguments, &["--json"]].concat());
+        // No libfabric finds its EFA provider.
+        let output = command.env("FI_PROVIDER", "tcp").output().unwrap();
+        (output.status.code(), findings(&output))
+    };
+    let (code, diagnosis) = status(&[]);
+    assert!(
+        diagnosis["counts"]["warning"].as_u64() > Some(0),
+        "{diagnosis:#}"
+    );
+    assert_eq!(diagnosis["counts"]["error"], 0, "{diagnosis:#}");
+    assert_eq!(code, Some(0));
+    assert_eq!(status(&["--fail-on", "warning"]).0, Some(1));
+    let wrong = on_host("wrong", &[], &["--fail-on", "note"]).output();
+    let (code, text) = outcome(&wrong.unwrap());
+    assert_eq!(code, Some(2));
+    assert!(text.contains("a severity is error or warning"), "{text}");
+}
+
 #[test]
 fn a_machine_without_a_device_is_not() {
     let mut command = efa_conformance(&["doctor"]);

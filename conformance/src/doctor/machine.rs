@@ -130,6 +130,8 @@ impl Machine {
         };
         findings.push(Finding::ok("kernel", value));
         if let Some((host, profile)) = self.emulated() {
+            // A file's directory is nobody's business.
+            let profile = profile.rsplit('/').next().unwrap_or(profile);
             let value = format!("host {host} of efa-emu, profile {profile}");
             findings.push(Finding::note("emulator", value));
         }
