@@ -9,6 +9,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use efa_emu::command::{Failure, directory_of};
+use efa_emu::installation::{Installation, plug_in};
 
 /// Directory in which the libraries are, instead of the usual places.
 const ENV_LIBRARIES: &str = "EFA_EMU_LIB";
@@ -22,6 +23,10 @@ const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
 const ANY_LINK_ORDER: &str = "verify_asan_link_order=0";
 
 const LD_LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
+
+/// Where libfabric takes the names of the providers that it may use, and the directories of plug-ins.
+const FI_PROVIDER: &str = "FI_PROVIDER";
+const FI_PROVIDER_PATH: &str = "FI_PROVIDER_PATH";
 
 /// File name of the library with the SONAME `libibverbs.so.1`.
 pub(super) const VERBS: &str = "libefa_emu_verbs.so";
@@ -112,6 +117,47 @@ impl Libraries {
     }
 }
 
+/// A provider of libfabric that is a plug-in, and that programs are to use.
+pub(super) struct Provider {
+    name: String,
+    directory: PathBuf,
+}
+
+impl Provider {
+    /// Finds the provider `name` where [`ENV_LIBRARIES`] says, else where the installation has it.
+    pub(super) fn find(name: String) -> Result<Provider, Failure> {
+        let directories = match env::var_os(ENV_LIBRARIES) {
+            Some(directory) => vec![PathBuf::from(directory)],
+            None => installed_directories()?,
+        };
+        let remedies = format!(
+            "build it with `cargo build --workspace`, or install the whole package (docs/install.md); \
+             `--provider` names a plug-in that belongs to efa-emu, FI_PROVIDER={name} another provider"
+        );
+        let file = plug_in(&name);
+        let directory = directory_of(&[&file], &directories, &remedies, ENV_LIBRARIES)?;
+        Ok(Provider { name, directory })
+    }
+
+    /// The provider's name.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The variables by which libfabric finds the provider, and uses no other.
+    pub(super) fn variables(&self) -> [(&'static str, OsString); 2] {
+        let mut path = self.directory.clone().into_os_string();
+        if let Some(inherited) = env::var_os(FI_PROVIDER_PATH).filter(|path| !path.is_empty()) {
+            path.push(":");
+            path.push(inherited);
+        }
+        [
+            (FI_PROVIDER, OsString::from(&self.name)),
+            (FI_PROVIDER_PATH, path),
+        ]
+    }
+}
+
 /// The directory of the libraries that this executable carries.
 #[cfg(feature = "bundled")]
 fn usual_directories() -> Result<Vec<PathBuf>, Failure> {
@@ -129,7 +175,11 @@ fn usual_directories() -> Result<Vec<PathBuf>, Failure> {
 /// Where the installation has the libraries.
 #[cfg(not(feature = "bundled"))]
 fn usual_directories() -> Result<Vec<PathBuf>, Failure> {
-    let installation = efa_emu::installation::Installation::of_this_program().map_err(|error| {
+    installed_directories()
+}
+
+fn installed_directories() -> Result<Vec<PathBuf>, Failure> {
+    let installation = Installation::of_this_program().map_err(|error| {
         Failure(format!(
             "cannot find my own path ({error}): set {ENV_LIBRARIES} to the directory of {VERBS}"
         ))

@@ -168,10 +168,11 @@ fn other_provider(process: &Process) -> Option<String> {
     excludes_efa(&choice).then_some(choice)
 }
 
-/// Whether libfabric does without the efa provider by a value of `FI_PROVIDER`, which names those that it may
-/// use or, behind a `^`, those that it may not.
+/// Whether libfabric does without a provider for EFA, its own or the plug-in, by a value of `FI_PROVIDER`, which names
+/// those that it may use or, behind a `^`, those that it may not.
 fn excludes_efa(choice: &str) -> bool {
-    let names = |list: &str| list.split([',', ';']).any(|name| name.trim() == "efa");
+    let is_for_efa = |name: &str| ["efa", "efa_rs"].contains(&name.trim());
+    let names = |list: &str| list.split([',', ';']).any(is_for_efa);
     match choice.strip_prefix('^') {
         Some(others) => names(others),
         None => !choice.is_empty() && !names(choice),
@@ -198,7 +199,7 @@ mod tests {
         for choice in ["tcp", "tcp;ofi_rxm", "^efa", "^shm,efa", "efa-direct"] {
             assert!(excludes_efa(choice), "{choice}");
         }
-        for choice in ["", "efa", "tcp,efa", "^tcp", "shm, efa"] {
+        for choice in ["", "efa", "tcp,efa", "^tcp", "shm, efa", "efa_rs"] {
             assert!(!excludes_efa(choice), "{choice}");
         }
     }

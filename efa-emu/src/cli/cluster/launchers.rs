@@ -16,7 +16,7 @@ use super::names::HostLists;
 /// The library through which MPI libraries reach the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(super) enum Middleware {
-    /// libfabric's efa provider.
+    /// libfabric, with its efa provider or the one of `--provider`.
     Ofi,
     /// UCX with SRD queue pairs.
     Ucx,
@@ -25,6 +25,8 @@ pub(super) enum Middleware {
 /// What the variables depend on.
 pub(super) struct Cluster<'a> {
     pub(super) middleware: Middleware,
+    /// The provider of libfabric that all programs are to use, if one is named.
+    pub(super) provider: Option<&'a str>,
     pub(super) lists: &'a HostLists,
     /// A program that is called as `ssh`.
     pub(super) agent: &'a Path,
@@ -135,13 +137,21 @@ impl Cluster<'_> {
     fn device(&self, variables: &mut Variables) {
         match self.middleware {
             Middleware::Ofi => {
-                variables.prefer("FI_PROVIDER", "efa");
+                match self.provider {
+                    Some(provider) => {
+                        variables.set("FI_PROVIDER", provider);
+                        variables.set("I_MPI_OFI_PROVIDER", provider);
+                    }
+                    None => {
+                        variables.prefer("FI_PROVIDER", "efa");
+                        variables.prefer("I_MPI_OFI_PROVIDER", "efa");
+                    }
+                }
                 variables.prefer("OMPI_MCA_pml", "cm");
                 variables.prefer("OMPI_MCA_mtl", "ofi");
                 // 4.1 would take it for windows, whatever is chosen for messages.
                 variables.prefer("OMPI_MCA_osc", "^ucx");
                 variables.prefer("MPIR_CVAR_CH4_NETMOD", "ofi");
-                variables.prefer("I_MPI_OFI_PROVIDER", "efa");
                 variables.prefer(
                     "I_MPI_FABRICS",
                     if self.isolated { "shm:ofi" } else { "ofi" },

@@ -105,6 +105,7 @@ impl ClusterArguments {
         };
         let mut variables = launchers::Cluster {
             middleware: self.mpi,
+            provider: settings.provider(),
             lists: &lists,
             agent: &agent,
             slots: self.slots,

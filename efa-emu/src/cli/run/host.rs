@@ -22,7 +22,7 @@ use efa_emu::transport::{
 use efa_emu::usage;
 
 use crate::cli::capture::RunRecording;
-use crate::cli::injection::Libraries;
+use crate::cli::injection::{Libraries, Provider};
 use crate::cli::live_sysfs::LiveSysfs;
 use crate::cli::unused::{self, Facts};
 use crate::cli::watches::Watches;
@@ -56,6 +56,10 @@ pub(in crate::cli) struct HostOptions {
     /// Arm the rules in this file (TOML) while the program runs; see docs/faults.md.
     #[arg(long, value_name = "FILE")]
     faults: Option<PathBuf>,
+    /// Have libfabric find this provider, a plug-in that belongs to efa-emu, and use no other: sets
+    /// FI_PROVIDER and FI_PROVIDER_PATH.
+    #[arg(long, value_name = "NAME")]
+    provider: Option<String>,
     /// Serve RDMA of hosts that this one has no address handle for. The device refuses it: status 14,
     /// unknown peer.
     #[arg(long)]
@@ -153,6 +157,7 @@ impl HostOptions {
             None => Vec::new(),
         };
         let libraries = Libraries::find()?;
+        let provider = self.provider.map(Provider::find).transpose()?;
         check_limits()?;
         Ok(HostSettings {
             fabric: Fabric::open(&self.fabric)?,
@@ -163,6 +168,7 @@ impl HostOptions {
             serve_unknown_peers: self.serve_unknown_peers,
             rules,
             libraries,
+            provider,
             pcap: self.pcap,
             capture: self.capture,
             quiet: self.quiet,
@@ -181,6 +187,7 @@ pub(in crate::cli) struct HostSettings {
     serve_unknown_peers: bool,
     rules: Vec<Fault>,
     libraries: Libraries,
+    provider: Option<Provider>,
     pcap: Option<PathBuf>,
     capture: CaptureOptions,
     quiet: bool,
@@ -190,6 +197,11 @@ impl HostSettings {
     /// The network that the host is on.
     pub(in crate::cli) fn fabric(&self) -> &Fabric {
         &self.fabric
+    }
+
+    /// The provider of libfabric that programs are to use, if one is named.
+    pub(in crate::cli) fn provider(&self) -> Option<&str> {
+        self.provider.as_ref().map(Provider::name)
     }
 
     /// Takes part in the host of this name, which is made if it is not there, or in a new one.
@@ -267,21 +279,20 @@ impl HostSettings {
         let links = directory.subdirectory("lib")?;
         let marks = directory.subdirectory("usage")?;
         usage::mark_run_inside();
-        Ok(Injection {
-            variables: [
-                self.libraries.preload(),
-                self.libraries.search_path(&links)?,
-                Libraries::sanitizer_options(),
-                (usage::ENVIRONMENT, marks.clone().into()),
-            ],
-            marks,
-        })
+        let mut variables = vec![
+            self.libraries.preload(),
+            self.libraries.search_path(&links)?,
+            Libraries::sanitizer_options(),
+            (usage::ENVIRONMENT, marks.clone().into()),
+        ];
+        variables.extend(self.provider.iter().flat_map(Provider::variables));
+        Ok(Injection { variables, marks })
     }
 }
 
-/// The variables by which programs load the emulated libraries.
+/// The variables by which programs load the emulated libraries, and the provider that is named.
 pub(in crate::cli) struct Injection {
-    variables: [(&'static str, OsString); 4],
+    variables: Vec<(&'static str, OsString)>,
     /// Where programs leave marks of what they did with the devices.
     marks: PathBuf,
 }
