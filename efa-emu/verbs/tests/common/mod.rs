@@ -372,6 +372,8 @@ pub(crate) struct Dialogue<'a> {
     pub(crate) environment: &'a [(&'a str, &'a str)],
     /// A program with options that starts each `efa-emu run`, for example in namespaces of its own.
     pub(crate) launcher: &'a [&'a str],
+    /// What the client runs instead of the server's arguments.
+    pub(crate) client_arguments: Option<Vec<&'a str>>,
 }
 
 impl<'a> Dialogue<'a> {
@@ -405,20 +407,22 @@ impl<'a> Dialogue<'a> {
             client_port,
             environment: &[],
             launcher: &[],
+            client_arguments: None,
         }
     }
 
-    fn command(&self, options: &[&str], tail: &[&str]) -> Command {
+    fn command(&self, options: &[&str], arguments: &[&str], tail: &[&str]) -> Command {
         let mut command = self
             .fabric
-            .run(&[options, &["--"], &self.arguments, tail].concat());
+            .run(&[options, &["--"], arguments, tail].concat());
         command.envs(self.environment.iter().copied());
         started_by(self.launcher, command)
     }
 
     /// Starts the server with these options of `efa-emu run`, and waits until it listens.
     pub(crate) fn server(&self, options: &[&str]) -> Program {
-        let mut server = Program::start(self.command(options, &[self.server_port, &self.port]));
+        let tail = [self.server_port, &self.port];
+        let mut server = Program::start(self.command(options, &self.arguments, &tail));
         wait_for_listener(self.port.parse().expect("a port"), &mut server);
         server
     }
@@ -426,7 +430,8 @@ impl<'a> Dialogue<'a> {
     /// Starts the client.
     pub(crate) fn client(&self, options: &[&str]) -> Program {
         let tail = [self.client_port, &self.port, "127.0.0.1"];
-        Program::start(self.command(options, &tail))
+        let arguments = self.client_arguments.as_ref().unwrap_or(&self.arguments);
+        Program::start(self.command(options, arguments, &tail))
     }
 
     /// Runs both to their end.

@@ -1,0 +1,499 @@
+//! Endpoints: what they are bound to, when they are enabled, their options, and where their completions go.
+
+use std::ffi::{c_int, c_void};
+use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
+
+use efa_core::endpoint::{
+    CompletionEntry, CompletionFlags, EndpointConfig, EndpointId, Errno, ErrorEntry, OperationFlags,
+};
+use efa_core::nic::{Domain as _, QueuePairConfig};
+
+use crate::address_vector::{AddressVector, Addresses};
+use crate::border::{self, ENOAV, ENOCQ, EOPBADSTATE, Object, Result};
+use crate::completion_queue::CompletionQueue;
+use crate::domain::{Domain, Queue, Vector};
+use crate::event_queue::EventQueue;
+use crate::ffi::*;
+use crate::host::{Part, warn};
+use crate::info::{RX_SIZE, TX_SIZE};
+use crate::{messages, one_sided, unsupported};
+
+/// How long an endpoint that closes goes on with what peers still wait for.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// An endpoint (`fid_ep`).
+#[repr(C)]
+pub(crate) struct Endpoint {
+    c: fid_ep,
+    domain: *const Domain,
+    settings: Mutex<Settings>,
+    enabled: OnceLock<Enabled>,
+}
+
+/// What an endpoint is told before it is enabled, and options that may change later.
+#[derive(Debug)]
+struct Settings {
+    vector: Option<Vector>,
+    transmit: Option<(Queue, u64)>,
+    receive: Option<(Queue, u64)>,
+    tx_op_flags: u64,
+    rx_op_flags: u64,
+    min_multi_recv: usize,
+    directed: bool,
+    closed: bool,
+}
+
+/// What an enabled endpoint is made of.
+#[derive(Debug)]
+pub(crate) struct Enabled {
+    pub(crate) id: EndpointId,
+    /// The place of the address vector in the domain.
+    place: usize,
+    transmit: Option<Queue>,
+    receive: Option<Queue>,
+    /// How operations are carried out whose calls have no flags.
+    pub(crate) sends: Flags,
+    pub(crate) receives: Flags,
+    /// Receives name the sender whose messages they take (`FI_DIRECTED_RECV`).
+    pub(crate) directed: bool,
+    pub(crate) min_multi_recv: usize,
+}
+
+/// Flags of operations in one direction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flags {
+    /// The flags of calls without any.
+    pub(crate) default: u64,
+    /// Successes are reported on request only.
+    selective: bool,
+}
+
+impl Flags {
+    /// What the engine is told, for a call with these flags.
+    pub(crate) fn of(self, flags: u64) -> OperationFlags {
+        let known = FI_MORE | FI_INJECT | FI_DELIVERY_COMPLETE;
+        let mut result = OperationFlags::from_bits_truncate(flags & known);
+        result.set(
+            OperationFlags::COMPLETION,
+            !self.selective || flags & FI_COMPLETION != 0,
+        );
+        result
+    }
+}
+
+// SAFETY: `#[repr(C)]`, and the first member begins with a `fid`; no other type has these operations.
+unsafe impl Object for Endpoint {
+    const CLASS: u32 = FI_CLASS_EP;
+
+    fn operations() -> &'static fi_ops {
+        &FID
+    }
+}
+
+static FID: fi_ops = fi_ops {
+    close: Some(close),
+    bind: Some(bind),
+    control: Some(control),
+    ..unsupported::FID
+};
+
+static OPS: fi_ops_ep = fi_ops_ep {
+    size: size_of::<fi_ops_ep>(),
+    cancel: Some(cancel),
+    getopt: Some(getopt),
+    setopt: Some(setopt),
+    tx_ctx: Some(unsupported::tx_ctx),
+    rx_ctx: Some(unsupported::rx_ctx),
+    rx_size_left: Some(unsupported::size_left),
+    tx_size_left: Some(unsupported::size_left),
+};
+
+static CM: fi_ops_cm = fi_ops_cm {
+    size: size_of::<fi_ops_cm>(),
+    setname: Some(unsupported::setname),
+    getname: Some(getname),
+    getpeer: Some(unsupported::getpeer),
+    connect: Some(unsupported::connect),
+    listen: Some(unsupported::listen),
+    accept: Some(unsupported::accept),
+    reject: Some(unsupported::reject),
+    shutdown: Some(unsupported::shutdown),
+    join: Some(unsupported::join),
+};
+
+/// # Safety
+/// As libfabric documents `fi_endpoint`.
+pub(crate) unsafe extern "C" fn open(
+    domain: *mut fid_domain,
+    info: *mut fi_info,
+    result: *mut *mut fid_ep,
+    context: *mut c_void,
+) -> c_int {
+    border::status(|| {
+        // SAFETY: by the caller's contract.
+        let domain: &Domain = unsafe { border::object(domain.cast()) }?;
+        // SAFETY: likewise.
+        let info = unsafe { info.as_ref() }.ok_or(Errno::EINVAL)?;
+        // SAFETY: attributes of an info are valid or null.
+        let (ep, tx, rx) = unsafe {
+            (
+                info.ep_attr.as_ref(),
+                info.tx_attr.as_ref(),
+                info.rx_attr.as_ref(),
+            )
+        };
+        if ep.is_some_and(|attributes| !matches!(attributes.type_, FI_EP_UNSPEC | FI_EP_RDM)) {
+            return Err(Errno::EINVAL);
+        }
+        domain.users.add();
+        let endpoint = Endpoint {
+            c: fid_ep {
+                fid: fid {
+                    context,
+                    ..fid::default()
+                },
+                ops: std::ptr::from_ref(&OPS).cast_mut(),
+                cm: std::ptr::from_ref(&CM).cast_mut(),
+                msg: std::ptr::from_ref(&messages::UNTAGGED).cast_mut(),
+                rma: std::ptr::from_ref(&one_sided::OPS).cast_mut(),
+                tagged: std::ptr::from_ref(&messages::TAGGED).cast_mut(),
+                atomic: std::ptr::from_ref(&unsupported::ATOMIC).cast_mut(),
+                collective: std::ptr::null_mut(),
+            },
+            domain,
+            settings: Mutex::new(Settings {
+                vector: None,
+                transmit: None,
+                receive: None,
+                tx_op_flags: tx.map_or(0, |attributes| attributes.op_flags),
+                rx_op_flags: rx.map_or(0, |attributes| attributes.op_flags),
+                min_multi_recv: 64,
+                directed: info.caps & FI_DIRECTED_RECV != 0,
+                closed: false,
+            }),
+            enabled: OnceLock::new(),
+        };
+        // SAFETY: by the caller's contract.
+        unsafe { endpoint.give_to(result) }
+    })
+}
+
+/// # Safety
+/// As libfabric documents `fi_endpoint2`.
+pub(crate) unsafe extern "C" fn open2(
+    domain: *mut fid_domain,
+    info: *mut fi_info,
+    result: *mut *mut fid_ep,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    match flags {
+        // SAFETY: the caller's contract is the same.
+        0 => unsafe { open(domain, info, result, context) },
+        _ => -libc::EINVAL,
+    }
+}
+
+impl Endpoint {
+    #[inline]
+    pub(crate) fn domain(&self) -> &Domain {
+        // SAFETY: a domain is not closed before its endpoints.
+        unsafe { &*self.domain }
+    }
+
+    /// # Errors
+    /// `FI_EOPBADSTATE` before it is enabled.
+    #[inline]
+    pub(crate) fn enabled(&self) -> Result<&Enabled> {
+        self.enabled.get().ok_or(EOPBADSTATE)
+    }
+
+    /// Opens the queue pair.
+    fn enable(&self) -> Result<()> {
+        let settings = self.settings.lock().map_err(|_| Errno::EOTHER)?;
+        if self.enabled.get().is_some() {
+            return Ok(());
+        }
+        let vector = settings.vector.ok_or(ENOAV)?;
+        if settings.transmit.is_none() && settings.receive.is_none() {
+            return Err(ENOCQ);
+        }
+        let mut state = self.domain().state()?;
+        let config = QueuePairConfig {
+            send_queue_depth: TX_SIZE,
+            recv_queue_depth: RX_SIZE,
+            qkey: None,
+            rnr_retry: 3,
+            unsolicited_write_recv: true,
+        };
+        let refused = |what: &str, error: &dyn std::fmt::Display, errno: Errno| {
+            warn(Part::Endpoint, &format!("{what}: {error}"));
+            errno
+        };
+        let nic = state.core.nic_mut();
+        let queue = nic.create_completion_queue(config.completions());
+        let queue = queue.map_err(|error| refused("completion queue", &error, Errno::ENOMEM))?;
+        let queue_pair = nic.create_queue_pair(queue, &config);
+        let queue_pair =
+            queue_pair.map_err(|error| refused("queue pair", &error, Errno::ENOMEM))?;
+        let settled = EndpointConfig {
+            recv_buffers: RX_SIZE,
+            seed: rand::random(),
+            ..EndpointConfig::default()
+        };
+        let id = state.core.open_endpoint(queue_pair, settled);
+        let id = id.map_err(|error| refused("endpoint", &error, error.errno()))?;
+        // SAFETY: an address vector is not closed while an endpoint uses it.
+        let place = unsafe { &*vector }.place;
+        let flags = |bound: Option<(Queue, u64)>, default| Flags {
+            default,
+            selective: bound.is_none_or(|(_, flags)| flags & FI_SELECTIVE_COMPLETION != 0),
+        };
+        let enabled = Enabled {
+            id,
+            place,
+            transmit: settings.transmit.map(|(queue, _)| queue),
+            receive: settings.receive.map(|(queue, _)| queue),
+            sends: flags(settings.transmit, settings.tx_op_flags),
+            receives: flags(settings.receive, settings.rx_op_flags),
+            directed: settings.directed,
+            min_multi_recv: settings.min_multi_recv,
+        };
+        state.endpoints.push((id, std::ptr::from_ref(self)));
+        let _ = self.enabled.set(enabled);
+        Ok(())
+    }
+
+    /// Hands the end of an operation to the completion queue of its direction.
+    pub(crate) fn report(
+        &self,
+        vectors: &[Option<Addresses>],
+        result: std::result::Result<CompletionEntry, ErrorEntry>,
+    ) {
+        const RECEIVED: CompletionFlags = CompletionFlags::RECV
+            .union(CompletionFlags::REMOTE_READ)
+            .union(CompletionFlags::REMOTE_WRITE);
+        let Some(enabled) = self.enabled.get() else {
+            return;
+        };
+        let (flags, source) = match &result {
+            Ok(entry) => (entry.flags, entry.source),
+            Err(entry) => (entry.flags, entry.source),
+        };
+        let queue = match flags.intersects(RECEIVED) {
+            true => enabled.receive,
+            false => enabled.transmit,
+        };
+        let addresses = vectors.get(enabled.place).and_then(Option::as_ref);
+        let source = source.and_then(|peer| addresses.map(|addresses| addresses.address(peer)));
+        if let Some(queue) = queue {
+            // SAFETY: a completion queue is not closed while an endpoint uses it.
+            unsafe { &*queue }.add(result, source.unwrap_or(FI_ADDR_UNSPEC));
+        }
+    }
+
+    /// Gives back what `bind` has taken.
+    fn release(&self) {
+        let Ok(mut settings) = self.settings.lock() else {
+            return;
+        };
+        if std::mem::replace(&mut settings.closed, true) {
+            return;
+        }
+        for (queue, _) in [settings.transmit.take(), settings.receive.take()]
+            .into_iter()
+            .flatten()
+        {
+            // SAFETY: they are not closed while an endpoint uses them.
+            unsafe { &*queue }.users.remove();
+        }
+        if let Some(vector) = settings.vector.take() {
+            // SAFETY: likewise.
+            unsafe { &*vector }.users.remove();
+        }
+        self.domain().users.remove();
+    }
+}
+
+impl Enabled {
+    /// The entries of the address vector.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` if the vector is gone.
+    #[inline]
+    pub(crate) fn addresses<'a>(&self, vectors: &'a [Option<Addresses>]) -> Result<&'a Addresses> {
+        let addresses = vectors.get(self.place).and_then(Option::as_ref);
+        addresses.ok_or(Errno::EINVAL)
+    }
+}
+
+/// # Safety
+/// As libfabric documents `fi_close`.
+unsafe extern "C" fn close(fid: *mut fid) -> c_int {
+    border::status(|| {
+        // SAFETY: by the caller's contract.
+        let endpoint: &Endpoint = unsafe { border::object(fid.cast()) }?;
+        if let Some(enabled) = endpoint.enabled.get() {
+            let mut state = endpoint.domain().state()?;
+            let start = std::time::Instant::now();
+            loop {
+                state.progress();
+                let engine = state.core.endpoint(enabled.id);
+                let is_done = engine.is_none_or(|engine| !engine.has_packets_in_flight());
+                if is_done || start.elapsed() > FAREWELL {
+                    break;
+                }
+            }
+            state.endpoints.retain(|(id, _)| *id != enabled.id);
+            state.claims.retain(|(id, _), _| *id != enabled.id);
+            state.core.close_endpoint(enabled.id);
+        }
+        endpoint.release();
+        // SAFETY: the domain does not know it any more, and C gives up its pointer.
+        drop(unsafe { border::take(endpoint) });
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As libfabric documents `fi_ep_bind`.
+unsafe extern "C" fn bind(fid: *mut fid, other: *mut fid, flags: u64) -> c_int {
+    border::status(|| {
+        // SAFETY: by the caller's contract.
+        let endpoint: &Endpoint = unsafe { border::object(fid.cast()) }?;
+        let mut settings = endpoint.settings.lock().map_err(|_| Errno::EOTHER)?;
+        if endpoint.enabled.get().is_some() {
+            return Err(EOPBADSTATE);
+        }
+        // SAFETY: by the caller's contract, here and below.
+        if let Ok(vector) = unsafe { border::object::<AddressVector>(other.cast()) } {
+            if settings.vector.is_some() || !std::ptr::eq(vector.domain, endpoint.domain) {
+                return Err(Errno::EINVAL);
+            }
+            vector.users.add();
+            settings.vector = Some(vector);
+            return Ok(());
+        }
+        // SAFETY: as above.
+        if let Ok(queue) = unsafe { border::object::<CompletionQueue>(other.cast()) } {
+            let directions = flags & (FI_TRANSMIT | FI_RECV);
+            let taken = (directions & FI_TRANSMIT != 0 && settings.transmit.is_some())
+                || (directions & FI_RECV != 0 && settings.receive.is_some());
+            if directions == 0 || taken || flags & !(directions | FI_SELECTIVE_COMPLETION) != 0 {
+                return Err(Errno::EINVAL);
+            }
+            if directions & FI_TRANSMIT != 0 {
+                queue.users.add();
+                settings.transmit = Some((queue, flags));
+            }
+            if directions & FI_RECV != 0 {
+                queue.users.add();
+                settings.receive = Some((queue, flags));
+            }
+            return Ok(());
+        }
+        // SAFETY: as above. No event of an endpoint comes here.
+        unsafe { border::object::<EventQueue>(other.cast()) }.map(|_| ())
+    })
+}
+
+/// # Safety
+/// As libfabric documents `fi_control` of endpoints.
+unsafe extern "C" fn control(fid: *mut fid, command: c_int, _argument: *mut c_void) -> c_int {
+    border::status(|| {
+        // SAFETY: by the caller's contract.
+        let endpoint: &Endpoint = unsafe { border::object(fid.cast()) }?;
+        match u32::try_from(command) {
+            Ok(FI_ENABLE) => endpoint.enable(),
+            _ => Err(border::ENOSYS),
+        }
+    })
+}
+
+/// # Safety
+/// As libfabric documents `fi_getname`.
+unsafe extern "C" fn getname(fid: fid_t, address: *mut c_void, length: *mut usize) -> c_int {
+    border::status(|| {
+        // SAFETY: by the caller's contract.
+        let endpoint: &Endpoint = unsafe { border::object(fid.cast()) }?;
+        if length.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        let id = endpoint.enabled()?.id;
+        let mut state = endpoint.domain().state()?;
+        let own = state.core.endpoint(id).ok_or(EOPBADSTATE)?.address();
+        // SAFETY: by the caller's contract.
+        unsafe { border::copy_out(&own.to_bytes(), address, length) }
+    })
+}
+
+/// # Safety
+/// As libfabric documents `fi_cancel`.
+unsafe extern "C" fn cancel(fid: fid_t, context: *mut c_void) -> isize {
+    border::count(|| {
+        // SAFETY: by the caller's contract.
+        let endpoint: &Endpoint = unsafe { border::object(fid.cast()) }?;
+        let id = endpoint.enabled()?.id;
+        let mut state = endpoint.domain().state()?;
+        let engine = state.core.endpoint(id).ok_or(EOPBADSTATE)?;
+        let found = engine.cancel_context(context.addr() as u64);
+        state.deliver();
+        match found {
+            true => Ok(0),
+            false => Err(Errno::ENOENT),
+        }
+    })
+}
+
+/// # Safety
+/// As libfabric documents `fi_getopt`.
+unsafe extern "C" fn getopt(
+    fid: fid_t,
+    level: c_int,
+    option: c_int,
+    value: *mut c_void,
+    length: *mut usize,
+) -> c_int {
+    border::status(|| {
+        // SAFETY: by the caller's contract.
+        let endpoint: &Endpoint = unsafe { border::object(fid.cast()) }?;
+        if level != FI_OPT_ENDPOINT as c_int || option != FI_OPT_MIN_MULTI_RECV as c_int {
+            return Err(Errno(libc::ENOPROTOOPT));
+        }
+        if length.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        let settings = endpoint.settings.lock().map_err(|_| Errno::EOTHER)?;
+        // SAFETY: by the caller's contract.
+        unsafe { border::copy_out(&settings.min_multi_recv.to_ne_bytes(), value, length) }
+    })
+}
+
+/// # Safety
+/// As libfabric documents `fi_setopt`.
+unsafe extern "C" fn setopt(
+    fid: fid_t,
+    level: c_int,
+    option: c_int,
+    value: *const c_void,
+    length: usize,
+) -> c_int {
+    border::status(|| {
+        // SAFETY: by the caller's contract.
+        let endpoint: &Endpoint = unsafe { border::object(fid.cast()) }?;
+        if level != FI_OPT_ENDPOINT as c_int || option != FI_OPT_MIN_MULTI_RECV as c_int {
+            return Err(Errno(libc::ENOPROTOOPT));
+        }
+        if value.is_null() || length != size_of::<usize>() {
+            return Err(Errno::EINVAL);
+        }
+        if endpoint.enabled.get().is_some() {
+            return Err(EOPBADSTATE);
+        }
+        let mut settings = endpoint.settings.lock().map_err(|_| Errno::EOTHER)?;
+        // SAFETY: by the caller's contract.
+        settings.min_multi_recv = unsafe { value.cast::<usize>().read_unaligned() };
+        Ok(())
+    })
+}

@@ -1,0 +1,204 @@
+//! Event queues. Nothing of this provider happens asynchronously, so what a queue has is what the application wrote.
+
+use std::collections::VecDeque;
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use efa_core::endpoint::Errno;
+
+use crate::border::{self, ENOSYS, ETOOSMALL, Object, Result};
+use crate::fabric::Fabric;
+use crate::ffi::*;
+use crate::unsupported;
+
+/// An event queue (`fid_eq`).
+#[repr(C)]
+pub(crate) struct EventQueue {
+    c: fid_eq,
+    fabric: *const Fabric,
+    events: Mutex<VecDeque<(u32, Vec<u8>)>>,
+}
+
+// SAFETY: `#[repr(C)]`, and the first member begins with a `fid`; no other type has these operations.
+unsafe impl Object for EventQueue {
+    const CLASS: u32 = FI_CLASS_EQ;
+
+    fn operations() -> &'static fi_ops {
+        &FID
+    }
+}
+
+static FID: fi_ops = fi_ops {
+    close: Some(close),
+    ..unsupported::FID
+};
+
+static OPS: fi_ops_eq = fi_ops_eq {
+    size: size_of::<fi_ops_eq>(),
+    read: Some(read),
+    readerr: Some(readerr),
+    write: Some(write),
+    sread: Some(sread),
+    strerror: Some(strerror),
+};
+
+impl EventQueue {
+    /// # Errors
+    /// `FI_ENOSYS` for wait objects that have a descriptor.
+    pub(crate) fn open(
+        fabric: &Fabric,
+        attributes: Option<&fi_eq_attr>,
+        context: *mut c_void,
+    ) -> Result<EventQueue> {
+        if attributes
+            .is_some_and(|attributes| !matches!(attributes.wait_obj, FI_WAIT_NONE | FI_WAIT_UNSPEC))
+        {
+            return Err(ENOSYS);
+        }
+        fabric.users.add();
+        Ok(EventQueue {
+            c: fid_eq {
+                fid: fid {
+                    context,
+                    ..fid::default()
+                },
+                ops: std::ptr::from_ref(&OPS).cast_mut(),
+            },
+            fabric,
+            events: Mutex::default(),
+        })
+    }
+
+    /// Takes the first event, or only looks at it.
+    ///
+    /// # Safety
+    /// `event` is valid for a write, and `buffer` for `length` bytes.
+    unsafe fn take(
+        &self,
+        event: *mut u32,
+        buffer: *mut c_void,
+        length: usize,
+        flags: u64,
+    ) -> Result<usize> {
+        let mut events = self.events.lock().map_err(|_| Errno::EOTHER)?;
+        let (kind, bytes) = events.front().ok_or(Errno::EAGAIN)?;
+        if bytes.len() > length {
+            return Err(ETOOSMALL);
+        }
+        let count = bytes.len();
+        // SAFETY: by the caller's contract, and the event has room.
+        unsafe {
+            event.write(*kind);
+            if count > 0 {
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.cast(), count);
+            }
+        }
+        if flags & FI_PEEK == 0 {
+            events.pop_front();
+        }
+        Ok(count)
+    }
+}
+
+impl Drop for EventQueue {
+    fn drop(&mut self) {
+        // SAFETY: a fabric is not closed before its queues.
+        unsafe { (*self.fabric).users.remove() };
+    }
+}
+
+/// # Safety
+/// As libfabric documents `fi_close`.
+unsafe extern "C" fn close(fid: *mut fid) -> c_int {
+    border::status(|| {
+        // SAFETY: by the caller's contract.
+        let queue: &EventQueue = unsafe { border::object(fid.cast()) }?;
+        // SAFETY: C gives up its pointer, and nothing else refers to event queues.
+        drop(unsafe { border::take(queue) });
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As libfabric documents `fi_eq_read`.
+unsafe extern "C" fn read(
+    queue: *mut fid_eq,
+    event: *mut u32,
+    buffer: *mut c_void,
+    length: usize,
+    flags: u64,
+) -> isize {
+    border::count(|| {
+        // SAFETY: by the caller's contract.
+        unsafe { border::object::<EventQueue>(queue.cast())?.take(event, buffer, length, flags) }
+    })
+}
+
+/// # Safety
+/// As libfabric documents `fi_eq_sread`.
+unsafe extern "C" fn sread(
+    queue: *mut fid_eq,
+    event: *mut u32,
+    buffer: *mut c_void,
+    length: usize,
+    timeout: c_int,
+    flags: u64,
+) -> isize {
+    border::count(|| {
+        // SAFETY: by the caller's contract.
+        let queue: &EventQueue = unsafe { border::object(queue.cast()) }?;
+        let end = u64::try_from(timeout)
+            .ok()
+            .map(|ms| Instant::now() + Duration::from_millis(ms));
+        loop {
+            // SAFETY: by the caller's contract.
+            match unsafe { queue.take(event, buffer, length, flags) } {
+                Err(Errno::EAGAIN) if end.is_none_or(|end| Instant::now() < end) => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                result => return result,
+            }
+        }
+    })
+}
+
+/// # Safety
+/// As libfabric documents `fi_eq_readerr`.
+unsafe extern "C" fn readerr(_: *mut fid_eq, _: *mut fi_eq_err_entry, _: u64) -> isize {
+    -(libc::EAGAIN as isize)
+}
+
+/// # Safety
+/// As libfabric documents `fi_eq_write`.
+unsafe extern "C" fn write(
+    queue: *mut fid_eq,
+    event: u32,
+    buffer: *const c_void,
+    length: usize,
+    _flags: u64,
+) -> isize {
+    border::count(|| {
+        // SAFETY: by the caller's contract.
+        let queue: &EventQueue = unsafe { border::object(queue.cast()) }?;
+        let bytes = match length {
+            0 => Vec::new(),
+            _ if buffer.is_null() => return Err(Errno::EINVAL),
+            // SAFETY: by the caller's contract.
+            _ => unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), length) }.to_vec(),
+        };
+        let mut events = queue.events.lock().map_err(|_| Errno::EOTHER)?;
+        events.push_back((event, bytes));
+        Ok(length)
+    })
+}
+
+extern "C" fn strerror(
+    _: *mut fid_eq,
+    _: c_int,
+    _: *const c_void,
+    _: *mut c_char,
+    _: usize,
+) -> *const c_char {
+    c"no error".as_ptr()
+}

@@ -1,0 +1,121 @@
+//! Fabrics: what domains and event queues are opened from.
+
+use std::ffi::{c_int, c_void};
+
+use crate::border::{self, Object, Users};
+use crate::domain::Domain;
+use crate::event_queue::EventQueue;
+use crate::ffi::*;
+use crate::unsupported;
+
+/// A fabric (`fid_fabric`).
+#[repr(C)]
+pub(crate) struct Fabric {
+    c: fid_fabric,
+    pub(crate) users: Users,
+}
+
+// SAFETY: `#[repr(C)]`, and the first member begins with a `fid`; no other type has these operations.
+unsafe impl Object for Fabric {
+    const CLASS: u32 = FI_CLASS_FABRIC;
+
+    fn operations() -> &'static fi_ops {
+        &FID
+    }
+}
+
+static FID: fi_ops = fi_ops {
+    close: Some(close),
+    ..unsupported::FID
+};
+
+static OPS: fi_ops_fabric = fi_ops_fabric {
+    size: size_of::<fi_ops_fabric>(),
+    domain: Some(domain),
+    passive_ep: Some(unsupported::passive_ep),
+    eq_open: Some(eq_open),
+    wait_open: Some(unsupported::wait_open),
+    trywait: Some(unsupported::trywait),
+    domain2: Some(domain2),
+};
+
+impl Fabric {
+    pub(crate) fn new(api_version: u32, context: *mut c_void) -> Fabric {
+        Fabric {
+            c: fid_fabric {
+                fid: fid {
+                    context,
+                    ..fid::default()
+                },
+                ops: std::ptr::from_ref(&OPS).cast_mut(),
+                api_version,
+            },
+            users: Users::default(),
+        }
+    }
+}
+
+/// # Safety
+/// As libfabric documents `fi_close`.
+unsafe extern "C" fn close(fid: *mut fid) -> c_int {
+    border::status(|| {
+        // SAFETY: by the caller's contract.
+        let fabric: &Fabric = unsafe { border::object(fid.cast()) }?;
+        fabric.users.none()?;
+        // SAFETY: nothing was opened from it any more, and C gives up its pointer.
+        drop(unsafe { border::take(fabric) });
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As libfabric documents `fi_domain`.
+unsafe extern "C" fn domain(
+    fabric: *mut fid_fabric,
+    info: *mut fi_info,
+    result: *mut *mut fid_domain,
+    context: *mut c_void,
+) -> c_int {
+    border::status(|| {
+        // SAFETY: by the caller's contract.
+        let fabric: &Fabric = unsafe { border::object(fabric.cast()) }?;
+        // SAFETY: likewise.
+        let domain = unsafe { Domain::open(fabric, info, context) }?;
+        // SAFETY: by the caller's contract.
+        unsafe { domain.give_to(result) }
+    })
+}
+
+/// # Safety
+/// As libfabric documents `fi_domain2`.
+unsafe extern "C" fn domain2(
+    fabric: *mut fid_fabric,
+    info: *mut fi_info,
+    result: *mut *mut fid_domain,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    match flags {
+        // SAFETY: the caller's contract is the same.
+        0 => unsafe { domain(fabric, info, result, context) },
+        _ => -libc::EINVAL,
+    }
+}
+
+/// # Safety
+/// As libfabric documents `fi_eq_open`.
+unsafe extern "C" fn eq_open(
+    fabric: *mut fid_fabric,
+    attributes: *mut fi_eq_attr,
+    result: *mut *mut fid_eq,
+    context: *mut c_void,
+) -> c_int {
+    border::status(|| {
+        // SAFETY: by the caller's contract.
+        let fabric: &Fabric = unsafe { border::object(fabric.cast()) }?;
+        // SAFETY: likewise.
+        let queue = EventQueue::open(fabric, unsafe { attributes.as_ref() }, context)?;
+        // SAFETY: by the caller's contract.
+        unsafe { queue.give_to(result) }
+    })
+}

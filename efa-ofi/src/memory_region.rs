@@ -1,0 +1,226 @@
+//! Registered memory.
+
+use std::ffi::{c_int, c_void};
+
+use efa_core::endpoint::Errno;
+use efa_core::nic::{Access, Region, UserSlice};
+
+use crate::border::{self, ENOSYS, Object, Result};
+use crate::domain::Domain;
+use crate::ffi::*;
+use crate::unsupported;
+
+/// A registration (`fid_mr`). Its descriptor is its own address.
+#[repr(C)]
+pub(crate) struct MemoryRegion {
+    c: fid_mr,
+    domain: *const Domain,
+    pub(crate) region: Region,
+}
+
+// SAFETY: `#[repr(C)]`, and the first member begins with a `fid`; no other type has these operations.
+unsafe impl Object for MemoryRegion {
+    const CLASS: u32 = FI_CLASS_MR;
+
+    fn operations() -> &'static fi_ops {
+        &FID
+    }
+}
+
+static FID: fi_ops = fi_ops {
+    close: Some(close),
+    ..unsupported::FID
+};
+
+pub(crate) static OPS: fi_ops_mr = fi_ops_mr {
+    size: size_of::<fi_ops_mr>(),
+    reg: Some(reg),
+    regv: Some(regv),
+    regattr: Some(regattr),
+};
+
+/// Memory to register.
+struct Wanted {
+    memory: UserSlice,
+    access: u64,
+    flags: u64,
+    context: *mut c_void,
+}
+
+impl Wanted {
+    /// # Errors
+    /// `FI_EINVAL` for flags that are not known, and the device's errors.
+    fn register(self, domain: &Domain) -> Result<*mut fid_mr> {
+        if self.flags & !FI_RMA_EVENT != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let mut access = Access::empty();
+        access.set(
+            Access::LOCAL_WRITE,
+            self.access & (FI_RECV | FI_READ | FI_REMOTE_WRITE) != 0,
+        );
+        access.set(Access::REMOTE_READ, self.access & FI_REMOTE_READ != 0);
+        access.set(Access::REMOTE_WRITE, self.access & FI_REMOTE_WRITE != 0);
+        let region = domain.state()?.core.register(self.memory, access);
+        let region = region.map_err(|error| error.errno())?;
+        domain.users.add();
+        let object = MemoryRegion {
+            c: fid_mr {
+                fid: fid {
+                    context: self.context,
+                    ..fid::default()
+                },
+                mem_desc: std::ptr::null_mut(),
+                key: region.remote_key.0,
+            },
+            domain,
+            region,
+        };
+        let object = object.give();
+        // SAFETY: it was made just now.
+        unsafe { (*object).c.mem_desc = object.cast() };
+        Ok(object.cast())
+    }
+}
+
+/// The registration that a descriptor names, if there is one.
+///
+/// # Errors
+/// `FI_EINVAL` if it is none of this provider.
+///
+/// # Safety
+/// The descriptor is null, or of a registration that has not ended.
+#[inline]
+pub(crate) unsafe fn of_descriptor(descriptor: *mut c_void) -> Result<Option<Region>> {
+    if descriptor.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: by the caller's contract.
+    let object: &MemoryRegion = unsafe { border::object(descriptor) }?;
+    Ok(Some(object.region))
+}
+
+impl Drop for MemoryRegion {
+    fn drop(&mut self) {
+        // SAFETY: a domain is not closed before its registrations.
+        unsafe { (*self.domain).users.remove() };
+    }
+}
+
+/// # Safety
+/// As libfabric documents `fi_close`.
+unsafe extern "C" fn close(fid: *mut fid) -> c_int {
+    border::status(|| {
+        // SAFETY: by the caller's contract.
+        let object: &MemoryRegion = unsafe { border::object(fid.cast()) }?;
+        // SAFETY: a domain is not closed before its registrations.
+        let domain = unsafe { &*object.domain };
+        let ended = domain.state()?.core.deregister(object.region);
+        ended.map_err(|error| error.errno())?;
+        // SAFETY: C gives up its pointer.
+        drop(unsafe { border::take(object) });
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As libfabric documents `fi_mr_reg`.
+unsafe extern "C" fn reg(
+    domain: *mut fid,
+    buffer: *const c_void,
+    length: usize,
+    access: u64,
+    _offset: u64,
+    _requested_key: u64,
+    flags: u64,
+    result: *mut *mut fid_mr,
+    context: *mut c_void,
+) -> c_int {
+    border::status(|| {
+        // SAFETY: by the caller's contract.
+        let domain: &Domain = unsafe { border::object(domain.cast()) }?;
+        let wanted = Wanted {
+            memory: UserSlice {
+                address: buffer.addr() as u64,
+                length,
+            },
+            access,
+            flags,
+            context,
+        };
+        // SAFETY: valid for a write.
+        unsafe { result.write(wanted.register(domain)?) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As libfabric documents `fi_mr_regv`.
+unsafe extern "C" fn regv(
+    domain: *mut fid,
+    pieces: *const iovec,
+    count: usize,
+    access: u64,
+    offset: u64,
+    requested_key: u64,
+    flags: u64,
+    result: *mut *mut fid_mr,
+    context: *mut c_void,
+) -> c_int {
+    if pieces.is_null() || count != 1 {
+        return -libc::EINVAL;
+    }
+    // SAFETY: there is one piece.
+    let piece = unsafe { pieces.read() };
+    let (buffer, length) = (piece.iov_base, piece.iov_len);
+    // SAFETY: the caller's contract is the same.
+    unsafe {
+        reg(
+            domain,
+            buffer,
+            length,
+            access,
+            offset,
+            requested_key,
+            flags,
+            result,
+            context,
+        )
+    }
+}
+
+/// # Safety
+/// As libfabric documents `fi_mr_regattr`.
+unsafe extern "C" fn regattr(
+    domain: *mut fid,
+    attributes: *const fi_mr_attr,
+    flags: u64,
+    result: *mut *mut fid_mr,
+) -> c_int {
+    border::status(|| {
+        // SAFETY: by the caller's contract.
+        let attributes = unsafe { attributes.as_ref() }.ok_or(Errno::EINVAL)?;
+        // Memory of GPUs.
+        if attributes.iface != FI_HMEM_SYSTEM {
+            return Err(ENOSYS);
+        }
+        // SAFETY: the caller's contract is the same.
+        let status = unsafe {
+            regv(
+                domain,
+                attributes.mr_iov,
+                attributes.iov_count,
+                attributes.access,
+                attributes.offset,
+                attributes.requested_key,
+                flags,
+                result,
+                attributes.context,
+            )
+        };
+        match status {
+            0 => Ok(()),
+            error => Err(Errno(-error)),
+        }
+    })
+}

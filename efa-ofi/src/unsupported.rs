@@ -1,0 +1,91 @@
+//! Calls of libfabric's interface that this provider does not have: each table of operations is complete.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use crate::ffi::*;
+
+/// What every object has.
+pub(crate) const FID: fi_ops = fi_ops {
+    size: size_of::<fi_ops>(),
+    close: None,
+    bind: Some(bind),
+    control: Some(control),
+    ops_open: Some(ops_open),
+    tostr: Some(tostr),
+    ops_set: Some(ops_set),
+};
+
+/// Defines functions that do nothing and return `-FI_ENOSYS`.
+macro_rules! without {
+    ($($name:ident($($type:ty),*) -> $result:ty;)*) => {
+        $(pub(crate) extern "C" fn $name($(_: $type),*) -> $result {
+            -(libc::ENOSYS as $result)
+        })*
+    };
+}
+
+without! {
+    bind(*mut fid, *mut fid, u64) -> c_int;
+    control(*mut fid, c_int, *mut c_void) -> c_int;
+    ops_open(*mut fid, *const c_char, u64, *mut *mut c_void, *mut c_void) -> c_int;
+    tostr(*const fid, *mut c_char, usize) -> c_int;
+    ops_set(*mut fid, *const c_char, u64, *mut c_void, *mut c_void) -> c_int;
+
+    passive_ep(*mut fid_fabric, *mut fi_info, *mut *mut fid_pep, *mut c_void) -> c_int;
+    wait_open(*mut fid_fabric, *mut fi_wait_attr, *mut *mut fid_wait) -> c_int;
+    trywait(*mut fid_fabric, *mut *mut fid, c_int) -> c_int;
+
+    scalable_ep(*mut fid_domain, *mut fi_info, *mut *mut fid_ep, *mut c_void) -> c_int;
+    cntr_open(*mut fid_domain, *mut fi_cntr_attr, *mut *mut fid_cntr, *mut c_void) -> c_int;
+    poll_open(*mut fid_domain, *mut fi_poll_attr, *mut *mut fid_poll) -> c_int;
+    stx_ctx(*mut fid_domain, *mut fi_tx_attr, *mut *mut fid_stx, *mut c_void) -> c_int;
+    srx_ctx(*mut fid_domain, *mut fi_rx_attr, *mut *mut fid_ep, *mut c_void) -> c_int;
+    query_atomic(*mut fid_domain, fi_datatype, fi_op, *mut fi_atomic_attr, u64) -> c_int;
+    query_collective(*mut fid_domain, fi_collective_op, *mut fi_collective_attr, u64) -> c_int;
+
+    insertsym(*mut fid_av, *const c_char, usize, *const c_char, usize, *mut fi_addr_t, u64, *mut c_void) -> c_int;
+    av_set(*mut fid_av, *mut fi_av_set_attr, *mut *mut fid_av_set, *mut c_void) -> c_int;
+
+    setname(fid_t, *mut c_void, usize) -> c_int;
+    getpeer(*mut fid_ep, *mut c_void, *mut usize) -> c_int;
+    connect(*mut fid_ep, *const c_void, *const c_void, usize) -> c_int;
+    listen(*mut fid_pep) -> c_int;
+    accept(*mut fid_ep, *const c_void, usize) -> c_int;
+    reject(*mut fid_pep, fid_t, *const c_void, usize) -> c_int;
+    shutdown(*mut fid_ep, u64) -> c_int;
+    join(*mut fid_ep, *const c_void, u64, *mut *mut fid_mc, *mut c_void) -> c_int;
+
+    tx_ctx(*mut fid_ep, c_int, *mut fi_tx_attr, *mut *mut fid_ep, *mut c_void) -> c_int;
+    rx_ctx(*mut fid_ep, c_int, *mut fi_rx_attr, *mut *mut fid_ep, *mut c_void) -> c_int;
+    size_left(*mut fid_ep) -> isize;
+
+    atomic_write(*mut fid_ep, *const c_void, usize, *mut c_void, fi_addr_t, u64, u64, fi_datatype, fi_op, *mut c_void) -> isize;
+    atomic_writev(*mut fid_ep, *const fi_ioc, *mut *mut c_void, usize, fi_addr_t, u64, u64, fi_datatype, fi_op, *mut c_void) -> isize;
+    atomic_msg(*mut fid_ep, *const fi_msg_atomic, u64) -> isize;
+    atomic_inject(*mut fid_ep, *const c_void, usize, fi_addr_t, u64, u64, fi_datatype, fi_op) -> isize;
+    atomic_readwrite(*mut fid_ep, *const c_void, usize, *mut c_void, *mut c_void, *mut c_void, fi_addr_t, u64, u64, fi_datatype, fi_op, *mut c_void) -> isize;
+    atomic_readwritev(*mut fid_ep, *const fi_ioc, *mut *mut c_void, usize, *mut fi_ioc, *mut *mut c_void, usize, fi_addr_t, u64, u64, fi_datatype, fi_op, *mut c_void) -> isize;
+    atomic_readwritemsg(*mut fid_ep, *const fi_msg_atomic, *mut fi_ioc, *mut *mut c_void, usize, u64) -> isize;
+    atomic_compwrite(*mut fid_ep, *const c_void, usize, *mut c_void, *const c_void, *mut c_void, *mut c_void, *mut c_void, fi_addr_t, u64, u64, fi_datatype, fi_op, *mut c_void) -> isize;
+    atomic_compwritev(*mut fid_ep, *const fi_ioc, *mut *mut c_void, usize, *const fi_ioc, *mut *mut c_void, usize, *mut fi_ioc, *mut *mut c_void, usize, fi_addr_t, u64, u64, fi_datatype, fi_op, *mut c_void) -> isize;
+    atomic_compwritemsg(*mut fid_ep, *const fi_msg_atomic, *const fi_ioc, *mut *mut c_void, usize, *mut fi_ioc, *mut *mut c_void, usize, u64) -> isize;
+    atomic_valid(*mut fid_ep, fi_datatype, fi_op, *mut usize) -> c_int;
+}
+
+/// Atomics.
+pub(crate) static ATOMIC: fi_ops_atomic = fi_ops_atomic {
+    size: size_of::<fi_ops_atomic>(),
+    write: Some(atomic_write),
+    writev: Some(atomic_writev),
+    writemsg: Some(atomic_msg),
+    inject: Some(atomic_inject),
+    readwrite: Some(atomic_readwrite),
+    readwritev: Some(atomic_readwritev),
+    readwritemsg: Some(atomic_readwritemsg),
+    compwrite: Some(atomic_compwrite),
+    compwritev: Some(atomic_compwritev),
+    compwritemsg: Some(atomic_compwritemsg),
+    writevalid: Some(atomic_valid),
+    readwritevalid: Some(atomic_valid),
+    compwritevalid: Some(atomic_valid),
+};
