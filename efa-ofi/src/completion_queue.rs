@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 use efa_core::endpoint::{CompletionEntry, Errno, ErrorEntry};
 
@@ -12,11 +11,7 @@ use crate::border::{self, EAVAIL, ENOSYS, Object, Result, Users};
 use crate::domain::Domain;
 use crate::ffi::*;
 use crate::unsupported;
-
-/// How long a call that waits looks for completions before it sleeps between looks.
-const SPIN: Duration = Duration::from_micros(50);
-/// How long it sleeps between looks.
-const NAP: Duration = Duration::from_micros(50);
+use crate::wait::Patience;
 
 /// A completion queue (`fid_cq`).
 #[repr(C)]
@@ -157,24 +152,15 @@ impl CompletionQueue {
         sources: *mut fi_addr_t,
         timeout: c_int,
     ) -> Result<usize> {
-        let start = Instant::now();
-        let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
+        let patience = Patience::new(timeout);
         loop {
             // SAFETY: the caller's contract is the same.
             match unsafe { self.read(buffer, count, sources) } {
                 Err(Errno::EAGAIN) => {}
                 result => return result,
             }
-            let passed = start.elapsed();
-            if limit.is_some_and(|limit| passed >= limit) {
+            if self.signaled.swap(false, Ordering::Relaxed) || !patience.pause() {
                 return Err(Errno::EAGAIN);
-            }
-            if self.signaled.swap(false, Ordering::Relaxed) {
-                return Err(Errno::EAGAIN);
-            }
-            match passed < SPIN {
-                true => std::hint::spin_loop(),
-                false => std::thread::sleep(NAP),
             }
         }
     }

@@ -10,8 +10,10 @@ use efa_core::nic::{Device as _, DomainConfig, UserSlice};
 use efa_hw::{DeviceName, HwDevice, HwDomain};
 
 use crate::address_vector::{self, AddressVector, Addresses};
+use crate::atomics;
 use crate::border::{self, ENODATA, Object, Result, Users};
 use crate::completion_queue::{self, CompletionQueue};
+use crate::counter;
 use crate::endpoint::{self, Endpoint};
 use crate::fabric::Fabric;
 use crate::ffi::*;
@@ -64,11 +66,11 @@ static OPS: fi_ops_domain = fi_ops_domain {
     cq_open: Some(completion_queue::open),
     endpoint: Some(endpoint::open),
     scalable_ep: Some(unsupported::scalable_ep),
-    cntr_open: Some(unsupported::cntr_open),
+    cntr_open: Some(counter::open),
     poll_open: Some(unsupported::poll_open),
     stx_ctx: Some(unsupported::stx_ctx),
     srx_ctx: Some(unsupported::srx_ctx),
-    query_atomic: Some(unsupported::query_atomic),
+    query_atomic: Some(atomics::query),
     query_collective: Some(unsupported::query_collective),
     endpoint2: Some(endpoint::open2),
 };

@@ -5,19 +5,21 @@ use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use efa_core::endpoint::{
-    CompletionEntry, CompletionFlags, EndpointConfig, EndpointId, Errno, ErrorEntry, OperationFlags,
+    CompletionEntry, CompletionFlags, EndpointConfig, EndpointId, Errno, ErrorEntry,
+    OperationFlags, Statistics,
 };
 use efa_core::nic::{Domain as _, QueuePairConfig};
 
 use crate::address_vector::{AddressVector, Addresses};
 use crate::border::{self, ENOAV, ENOCQ, EOPBADSTATE, Object, Result};
 use crate::completion_queue::CompletionQueue;
+use crate::counter::Counter;
 use crate::domain::{Domain, Queue, Vector};
 use crate::event_queue::EventQueue;
 use crate::ffi::*;
 use crate::host::{Part, warn};
 use crate::info::{RX_SIZE, TX_SIZE};
-use crate::{messages, one_sided, unsupported};
+use crate::{atomics, messages, one_sided, unsupported};
 
 /// How long an endpoint that closes goes on with what peers still wait for.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -37,6 +39,8 @@ struct Settings {
     vector: Option<Vector>,
     transmit: Option<(Queue, u64)>,
     receive: Option<(Queue, u64)>,
+    /// With the operations that each counts.
+    counters: Vec<(*const Counter, u64)>,
     tx_op_flags: u64,
     rx_op_flags: u64,
     min_multi_recv: usize,
@@ -158,7 +162,7 @@ pub(crate) unsafe extern "C" fn open(
                 msg: std::ptr::from_ref(&messages::UNTAGGED).cast_mut(),
                 rma: std::ptr::from_ref(&one_sided::OPS).cast_mut(),
                 tagged: std::ptr::from_ref(&messages::TAGGED).cast_mut(),
-                atomic: std::ptr::from_ref(&unsupported::ATOMIC).cast_mut(),
+                atomic: std::ptr::from_ref(&atomics::OPS).cast_mut(),
                 collective: std::ptr::null_mut(),
             },
             domain,
@@ -166,6 +170,7 @@ pub(crate) unsafe extern "C" fn open(
                 vector: None,
                 transmit: None,
                 receive: None,
+                counters: Vec::new(),
                 tx_op_flags: tx.map_or(0, |attributes| attributes.op_flags),
                 rx_op_flags: rx.map_or(0, |attributes| attributes.op_flags),
                 min_multi_recv: 64,
@@ -260,6 +265,10 @@ impl Endpoint {
             directed: settings.directed,
             min_multi_recv: settings.min_multi_recv,
         };
+        for (counter, kinds) in &settings.counters {
+            // SAFETY: a counter is not closed while an endpoint uses it.
+            unsafe { &**counter }.attach(id, *kinds);
+        }
         state.endpoints.push((id, std::ptr::from_ref(self)));
         let _ = self.enabled.set(enabled);
         Ok(())
@@ -293,6 +302,17 @@ impl Endpoint {
         }
     }
 
+    /// Leaves with the counters what the endpoint has counted.
+    fn keep_counts(&self, id: EndpointId, statistics: &Statistics) {
+        let Ok(settings) = self.settings.lock() else {
+            return;
+        };
+        for (counter, _) in &settings.counters {
+            // SAFETY: a counter is not closed while an endpoint uses it.
+            unsafe { &**counter }.detach(id, statistics);
+        }
+    }
+
     /// Gives back what `bind` has taken.
     fn release(&self) {
         let Ok(mut settings) = self.settings.lock() else {
@@ -307,6 +327,10 @@ impl Endpoint {
         {
             // SAFETY: they are not closed while an endpoint uses them.
             unsafe { &*queue }.users.remove();
+        }
+        for (counter, _) in settings.counters.drain(..) {
+            // SAFETY: likewise.
+            unsafe { &*counter }.users.remove();
         }
         if let Some(vector) = settings.vector.take() {
             // SAFETY: likewise.
@@ -347,6 +371,9 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
             }
             state.endpoints.retain(|(id, _)| *id != enabled.id);
             state.claims.retain(|(id, _), _| *id != enabled.id);
+            if let Some(engine) = state.core.endpoint(enabled.id) {
+                endpoint.keep_counts(enabled.id, engine.statistics());
+            }
             state.core.close_endpoint(enabled.id);
         }
         endpoint.release();
@@ -391,6 +418,16 @@ unsafe extern "C" fn bind(fid: *mut fid, other: *mut fid, flags: u64) -> c_int {
                 queue.users.add();
                 settings.receive = Some((queue, flags));
             }
+            return Ok(());
+        }
+        // SAFETY: as above.
+        if let Ok(counter) = unsafe { border::object::<Counter>(other.cast()) } {
+            Counter::check(flags)?;
+            if !std::ptr::eq(counter.domain, endpoint.domain) {
+                return Err(Errno::EINVAL);
+            }
+            counter.users.add();
+            settings.counters.push((counter, flags));
             return Ok(());
         }
         // SAFETY: as above. No event of an endpoint comes here.

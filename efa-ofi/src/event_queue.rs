@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
 
 use efa_core::endpoint::Errno;
 
@@ -11,6 +10,7 @@ use crate::border::{self, ENOSYS, ETOOSMALL, Object, Result};
 use crate::fabric::Fabric;
 use crate::ffi::*;
 use crate::unsupported;
+use crate::wait::Patience;
 
 /// An event queue (`fid_eq`).
 #[repr(C)]
@@ -148,15 +148,11 @@ unsafe extern "C" fn sread(
     border::count(|| {
         // SAFETY: by the caller's contract.
         let queue: &EventQueue = unsafe { border::object(queue.cast()) }?;
-        let end = u64::try_from(timeout)
-            .ok()
-            .map(|ms| Instant::now() + Duration::from_millis(ms));
+        let patience = Patience::new(timeout);
         loop {
             // SAFETY: by the caller's contract.
             match unsafe { queue.take(event, buffer, length, flags) } {
-                Err(Errno::EAGAIN) if end.is_none_or(|end| Instant::now() < end) => {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
+                Err(Errno::EAGAIN) if patience.pause() => {}
                 result => return result,
             }
         }

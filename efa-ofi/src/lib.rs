@@ -5,8 +5,10 @@
 //! pointers ([`border`]), takes the domain's lock, and calls the engine.
 
 mod address_vector;
+mod atomics;
 mod border;
 mod completion_queue;
+mod counter;
 mod domain;
 mod endpoint;
 mod entry;
@@ -19,3 +21,4 @@ mod memory_region;
 mod messages;
 mod one_sided;
 mod unsupported;
+mod wait;

@@ -42,6 +42,7 @@ pub(crate) static TAGGED: fi_ops_tagged = fi_ops_tagged {
 };
 
 /// The application's memory of one operation.
+#[derive(Clone)]
 pub(crate) struct Pieces {
     pieces: [IoVec; IOV_LIMIT],
     count: usize,

@@ -24,8 +24,8 @@ pub(crate) static OPS: fi_ops_rma = fi_ops_rma {
 };
 
 /// A peer's memory of one operation.
-struct Remote {
-    peer: fi_addr_t,
+pub(crate) struct Remote {
+    pub(crate) peer: fi_addr_t,
     pieces: [RemoteIoVec; IOV_LIMIT],
     count: usize,
 }
@@ -37,7 +37,7 @@ const NOTHING: RemoteIoVec = RemoteIoVec {
 };
 
 impl Remote {
-    fn one(peer: fi_addr_t, address: u64, length: u64, key: u64) -> Remote {
+    pub(crate) fn one(peer: fi_addr_t, address: u64, length: u64, key: u64) -> Remote {
         let mut pieces = [NOTHING; IOV_LIMIT];
         pieces[0] = RemoteIoVec {
             address,
@@ -56,7 +56,11 @@ impl Remote {
     ///
     /// # Safety
     /// There are `count` pieces.
-    unsafe fn several(peer: fi_addr_t, list: *const fi_rma_iov, count: usize) -> Result<Remote> {
+    pub(crate) unsafe fn several(
+        peer: fi_addr_t,
+        list: *const fi_rma_iov,
+        count: usize,
+    ) -> Result<Remote> {
         if count > IOV_LIMIT || (list.is_null() && count > 0) {
             return Err(Errno::EINVAL);
         }
@@ -77,7 +81,7 @@ impl Remote {
         })
     }
 
-    fn as_slice(&self) -> &[RemoteIoVec] {
+    pub(crate) fn as_slice(&self) -> &[RemoteIoVec] {
         &self.pieces[..self.count]
     }
 }

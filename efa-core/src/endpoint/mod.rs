@@ -83,6 +83,7 @@ pub use base::ids::{ClaimId, EndpointId, PeerId, ReceiveId};
 #[doc(hidden)]
 pub use base::steps::steps_in_walks;
 pub use domain::Domain;
+pub use subprotocols::atomics::{AtomicLimits, atomic_limits};
 
 use crate::address::RawAddress;
 

@@ -32,7 +32,7 @@ use crate::nic::Nic;
 use crate::wire::{Handshake, PacketType};
 
 pub(crate) use conversation::Conversation;
-pub(crate) use sizes::{MAX_REQUEST_HEADER, Sizes};
+pub(crate) use sizes::{MAX_REQUEST_HEADER, Sizes, atomic_operand};
 pub(crate) use unknown_senders::{Introduced, Introduction};
 
 /// What operations in both directions need.

@@ -77,13 +77,9 @@ impl Sizes {
         Ok(())
     }
 
-    /// The largest length in bytes of an operand of an atomic: the request has to fit one packet.
+    /// The largest length in bytes of an operand of an atomic.
     pub(crate) fn atomic(&self, kind: AtomicKind<'_>) -> usize {
-        let payload = self.mtu.saturating_sub(ATOMIC_HEADER);
-        match kind {
-            AtomicKind::Write | AtomicKind::Fetch { .. } => payload,
-            AtomicKind::Compare { .. } => payload / 2,
-        }
+        atomic_operand(self.mtu, kind)
     }
 
     /// Whether the device can carry out a write of `length` bytes by itself.
@@ -96,6 +92,15 @@ impl Sizes {
             Ok(_) if one_request => FitsRdma::WithImmediate,
             _ => FitsRdma::No,
         }
+    }
+}
+
+/// The largest length in bytes of an operand of an atomic: the request has to fit one packet of `mtu` bytes.
+pub(crate) fn atomic_operand(mtu: usize, kind: AtomicKind<'_>) -> usize {
+    let payload = mtu.saturating_sub(ATOMIC_HEADER);
+    match kind {
+        AtomicKind::Write | AtomicKind::Fetch { .. } => payload,
+        AtomicKind::Compare { .. } => payload / 2,
     }
 }
 

@@ -10,7 +10,7 @@ use crate::endpoint::api::operation::{AtomicArgs, AtomicKind, IoVec, OperationFl
 use crate::endpoint::api::reports::Report;
 use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::ids::PeerId;
-use crate::endpoint::channel::Channel;
+use crate::endpoint::channel::{Channel, atomic_operand};
 use crate::endpoint::memory::iov::{Iov, total_length};
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::one_sided::{AtomicResponse, OneSided, arithmetic};
@@ -21,13 +21,41 @@ use crate::endpoint::sending::{Awaited, Outbound};
 use crate::endpoint::subprotocols::outgoing_message::check_pieces;
 use crate::endpoint::subprotocols::write::remote_pieces;
 use crate::endpoint::subprotocols::{ReceiveSide, SendSide};
-use crate::nic::Nic;
+use crate::nic::{Nic, NicAttributes};
 use crate::wire::{
-    AtomRsp, MsgId, Packet, PacketType, RecvId, Repr, ReqOptions, RmaIovs, Rta, RtaKind, SendId,
+    AtomRsp, AtomicDatatype, AtomicOp, MsgId, Packet, PacketType, RecvId, Repr, ReqOptions,
+    RmaIovs, Rta, RtaKind, SendId,
 };
 
 /// Header of ATOMRSP in bytes.
 const ATOMRSP_HEADER: usize = PacketType::AtomRsp.header_len(0, 0);
+
+/// How large an atomic operation may be (`fi_atomic_attr`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AtomicLimits {
+    /// Elements of one operation.
+    pub count: usize,
+    /// Bytes of an element.
+    pub size: usize,
+}
+
+/// Returns how large an operation may be on a device with these attributes; `None` if it is not
+/// defined for the data type and the kind of call (`fi_query_atomic`). Memory in `kind` does not
+/// matter.
+pub fn atomic_limits(
+    attributes: &NicAttributes,
+    datatype: AtomicDatatype,
+    operation: AtomicOp,
+    kind: AtomicKind<'_>,
+) -> Option<AtomicLimits> {
+    // A read changes nothing, so that there is no such call without a result.
+    if operation == AtomicOp::ATOMIC_READ && !matches!(kind, AtomicKind::Fetch { .. }) {
+        return None;
+    }
+    let size = arithmetic::check(datatype, operation, kind.is_compare()).ok()?;
+    let count = atomic_operand(attributes.mtu, kind) / size;
+    Some(AtomicLimits { count, size })
+}
 
 /// An atomic of the application whose arguments agree, and whose peer can take it now.
 struct Request {
@@ -283,4 +311,37 @@ fn send_old_values<N: Nic>(
             channel.post_packet(peer, Owner::Nobody, packet)
         });
     channel.control_posted(peer, PacketType::AtomRsp, posted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nic::Domain as _;
+    use crate::nic::fake::fake_nic;
+
+    #[test]
+    fn limits_are_those_of_one_packet() {
+        let nic = fake_nic(1);
+        let attributes = nic.attributes();
+        let limits =
+            |datatype, operation, kind| atomic_limits(attributes, datatype, operation, kind);
+        let (result, comparand) = (&[][..], &[][..]);
+        let fetch = AtomicKind::Fetch { result };
+        let compare = AtomicKind::Compare { result, comparand };
+        let sum = limits(AtomicDatatype::INT32, AtomicOp::SUM, AtomicKind::Write).unwrap();
+        assert_eq!(sum.size, 4);
+        assert_eq!(
+            sum.count,
+            atomic_operand(attributes.mtu, AtomicKind::Write) / 4
+        );
+        let swap = limits(AtomicDatatype::INT32, AtomicOp::CSWAP, compare).unwrap();
+        assert_eq!(swap.count, sum.count / 2);
+        let read = (AtomicDatatype::INT8, AtomicOp::ATOMIC_READ);
+        assert!(limits(read.0, read.1, fetch).is_some());
+        for kind in [AtomicKind::Write, compare] {
+            assert_eq!(limits(read.0, read.1, kind), None);
+        }
+        assert_eq!(limits(AtomicDatatype::FLOAT, AtomicOp::BOR, fetch), None);
+        assert_eq!(limits(AtomicDatatype(99), AtomicOp::SUM, fetch), None);
+    }
 }

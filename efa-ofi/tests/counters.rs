@@ -1,0 +1,158 @@
+//! Counters through the C interface.
+
+#[macro_use]
+mod common;
+
+use std::ptr::null_mut;
+
+use common::c::*;
+use common::{Libfabric, Options, Pair, Side, bind, close, with_provider};
+
+fn open(side: &Side, wait_obj: fi_wait_obj) -> *mut fid_cntr {
+    let mut attributes = fi_cntr_attr {
+        wait_obj,
+        ..fi_cntr_attr::default()
+    };
+    let mut counter = null_mut();
+    let status = call!(side.domain => ops.cntr_open(&mut attributes, &mut counter, null_mut()));
+    assert_eq!(status, 0);
+    counter
+}
+
+fn values(counter: *mut fid_cntr) -> (u64, u64) {
+    (
+        call!(counter => ops.read()),
+        call!(counter => ops.readerr()),
+    )
+}
+
+/// Two sides, with a counter of what the left one sends and reads, and one of what the right one receives.
+fn with_counters(libfabric: &Libfabric, body: impl FnOnce(&Pair, *mut fid_cntr, *mut fid_cntr)) {
+    let options = Options {
+        queue_flags: FI_SELECTIVE_COMPLETION,
+        ..Options::default()
+    };
+    let (left, right) = (
+        Side::open(libfabric, &options),
+        Side::open(libfabric, &options),
+    );
+    let (sent, received) = (open(&left, FI_WAIT_UNSPEC), open(&right, FI_WAIT_UNSPEC));
+    assert_eq!(bind(left.endpoint, sent, FI_SEND | FI_READ), 0);
+    assert_eq!(bind(right.endpoint, received, FI_RECV), 0);
+    let pair = Pair::of(left, right);
+    body(&pair, sent, received);
+    let (counted, busy) = (values(sent), close(sent));
+    assert_eq!(busy, -libc::EBUSY, "an endpoint uses it");
+    assert_eq!(close(pair.left.endpoint), 0);
+    assert_eq!(close(pair.right.endpoint), 0);
+    assert_eq!(values(sent), counted, "the endpoint's counts stay");
+    assert_eq!((close(sent), close(received)), (0, 0));
+    for side in [pair.left, pair.right] {
+        assert_eq!((close(side.vector), close(side.queue)), (0, 0));
+        assert_eq!((close(side.domain), close(side.fabric)), (0, 0));
+    }
+}
+
+/// Sends a tagged message without a report, and waits until both counters have counted it.
+fn exchange(pair: &Pair, sent: *mut fid_cntr, received: *mut fid_cntr) {
+    let before = (values(sent).0, values(received).0);
+    let (data, mut buffer) = ([7_u8; 16], [0_u8; 16]);
+    let (from, no) = (pair.to_left, null_mut());
+    let receive = || {
+        let buffer = buffer.as_mut_ptr().cast();
+        call!(pair.right.endpoint => tagged.recv(buffer, 16, no, from, 1, 0, no))
+    };
+    pair.start(receive);
+    pair.start(|| {
+        let data = data.as_ptr().cast();
+        call!(pair.left.endpoint => tagged.send(data, 16, no, pair.to_right, 1, no))
+    });
+    pair.until("both are counted", |_| {
+        let now = (values(sent).0, values(received).0);
+        (now.0 == before.0 + 1 && now.1 == before.1 + 1).then_some(())
+    });
+    assert_eq!(buffer, data);
+}
+
+#[test]
+fn operations_without_reports_are_counted() {
+    with_provider("operations_without_reports_are_counted", |libfabric| {
+        with_counters(libfabric, |pair, sent, received| {
+            assert_eq!((values(sent), values(received)), ((0, 0), (0, 0)));
+            exchange(pair, sent, received);
+            exchange(pair, sent, received);
+            assert_eq!((values(sent), values(received)), ((2, 0), (2, 0)));
+            assert_eq!(pair.left.read().err(), Some(-(libc::EAGAIN as isize)));
+            // What has reached its value needs no wait, and what does not reach it has an end.
+            assert_eq!(call!(received => ops.wait(2, 0)), 0);
+            assert_eq!(call!(received => ops.wait(3, 1)), -libc::ETIMEDOUT);
+        });
+    });
+}
+
+#[test]
+fn values_can_be_set_and_added_to() {
+    with_provider("values_can_be_set_and_added_to", |libfabric| {
+        with_counters(libfabric, |pair, sent, received| {
+            exchange(pair, sent, received);
+            assert_eq!(call!(sent => ops.add(10)), 0);
+            assert_eq!(call!(sent => ops.adderr(3)), 0);
+            assert_eq!(values(sent), (11, 3));
+            assert_eq!(call!(sent => ops.set(0)), 0);
+            assert_eq!(call!(sent => ops.seterr(0)), 0);
+            assert_eq!(values(sent), (0, 0));
+            exchange(pair, sent, received);
+            assert_eq!((values(sent), values(received)), ((1, 0), (2, 0)));
+        });
+    });
+}
+
+#[test]
+fn failures_count_as_errors() {
+    with_provider("failures_count_as_errors", |libfabric| {
+        with_counters(libfabric, |pair, sent, received| {
+            exchange(pair, sent, received);
+            let mut buffer = [0_u8; 4];
+            let context = buffer.as_mut_ptr().cast();
+            let no = null_mut();
+            pair.start(|| {
+                call!(pair.right.endpoint => tagged.recv(context, 4, no, u64::MAX, 9, 0, context))
+            });
+            // SAFETY: the endpoint is open.
+            let cancel = unsafe { (*(*pair.right.endpoint).ops).cancel.expect("complete") };
+            // SAFETY: likewise.
+            assert_eq!(unsafe { cancel(pair.right.endpoint.cast(), context) }, 0);
+            assert_eq!(values(received), (1, 1));
+            let entry = pair.right.read_error();
+            assert_eq!((entry.err, entry.op_context), (libc::ECANCELED, context));
+        });
+    });
+}
+
+#[test]
+fn counters_refuse_what_they_cannot_count() {
+    with_provider("counters_refuse_what_they_cannot_count", |libfabric| {
+        let pair = Pair::open(libfabric, &Options::default());
+        let side = Side::open(libfabric, &Options::default());
+        let (own, others) = (open(&side, FI_WAIT_NONE), open(&pair.left, FI_WAIT_NONE));
+        assert_eq!(bind(side.endpoint, own, 0), -libc::EINVAL);
+        assert_eq!(bind(side.endpoint, own, FI_MSG), -libc::EINVAL);
+        assert_eq!(bind(side.endpoint, own, FI_REMOTE_WRITE), -libc::EOPNOTSUPP);
+        assert_eq!(bind(side.endpoint, others, FI_SEND), -libc::EINVAL);
+        assert_eq!(
+            call!(own => ops.wait(0, 0)),
+            -libc::EINVAL,
+            "opened without waiting"
+        );
+        let mut attributes = fi_cntr_attr {
+            flags: 1,
+            ..fi_cntr_attr::default()
+        };
+        let mut counter = null_mut();
+        let status = call!(side.domain => ops.cntr_open(&mut attributes, &mut counter, null_mut()));
+        assert_eq!((status, counter), (-libc::EINVAL, null_mut()));
+        assert_eq!((close(own), close(others)), (0, 0));
+        side.close(libfabric);
+        pair.close(libfabric);
+    });
+}
