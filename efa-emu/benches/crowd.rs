@@ -37,6 +37,9 @@ const TRIPS: &str = "300";
 /// libfabric's `tcp` providers use the loopback interface.
 const LOOPBACK: &[(&str, &str)] = &[("FI_TCP_IFACE", "lo")];
 
+/// The name of the engine as a provider.
+const ENGINE: &str = "efa_rs";
+
 const OPERATIONS: [&str; 3] = ["alltoall", "allreduce", "pair"];
 
 fn main() -> ExitCode {
@@ -73,6 +76,8 @@ enum Way {
     SharedMemory,
     /// libfabric's efa provider on two emulated hosts.
     Device,
+    /// The engine as libfabric's provider `efa_rs`, on two emulated hosts.
+    Engine,
     /// libfabric's `tcp` providers.
     LibfabricTcp,
     /// TCP of the MPI library itself.
@@ -84,6 +89,7 @@ impl Way {
         match self {
             Way::SharedMemory => "its own shared memory",
             Way::Device => "efa on efa-emu, two hosts",
+            Way::Engine => "efa_rs on efa-emu, two hosts",
             Way::LibfabricTcp => "libfabric's tcp",
             Way::OwnTcp => "its own TCP",
         }
@@ -142,6 +148,7 @@ impl Library {
             ways: vec![
                 Start::new(Way::SharedMemory, &[common, own, &["self,vader"]], &[]),
                 Start::new(Way::Device, &[common, libfabric, &["efa"]], &[]),
+                Start::new(Way::Engine, &[common, libfabric, &[ENGINE]], &[]),
                 Start::new(
                     Way::LibfabricTcp,
                     &[common, libfabric, &["tcp;ofi_rxm"]],
@@ -166,6 +173,7 @@ impl Library {
             ways: vec![
                 Start::new(Way::SharedMemory, &[], &[]),
                 Start::new(Way::Device, &[], &[remote, efa]),
+                Start::new(Way::Engine, &[], &[remote]),
                 Start::new(Way::LibfabricTcp, &[], &[remote, tcp, LOOPBACK]),
             ],
         })
@@ -286,14 +294,17 @@ impl Bench {
         job.args(&start.options)
             .envs(start.variables.iter().copied());
         let job_program = [program.as_os_str(), SECONDS.as_ref(), "64".as_ref()];
-        if way == Way::Device {
+        if matches!(way, Way::Device | Way::Engine) {
             for (host, half) in [("h0", ranks / 2), ("h1", ranks - ranks / 2)] {
                 if host != "h0" {
                     job.arg(":");
                 }
                 job.args(["-n", &half.to_string()]).arg(&self.emulator);
-                job.args(["run", "--fabric", &self.fabric, "--host", host, "--"]);
-                job.args(job_program);
+                job.args(["run", "--fabric", &self.fabric, "--host", host]);
+                if way == Way::Engine {
+                    job.args(["--provider", ENGINE]);
+                }
+                job.arg("--").args(job_program);
             }
         } else {
             job.args(["-n", &ranks.to_string()]).args(job_program);

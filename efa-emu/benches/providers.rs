@@ -1,5 +1,6 @@
-//! Stock `fi_pingpong` over the emulated device beside libfabric's other providers, in one run, for
-//! the installed libfabric and for that of Debian 13; and the message rate of `ib_send_bw`.
+//! Stock `fi_pingpong` over the emulated device, with libfabric's efa provider and with the engine as its provider
+//! `efa_rs`, beside libfabric's other providers, in one run, for the installed libfabric and for that of Debian 13; and
+//! the message rate of `ib_send_bw`.
 //!
 //! The figures of a shared machine are noise; their ratios in one run are not. So every round
 //! measures every provider once, one after the other, and each provider's best round counts. A ratio
@@ -37,6 +38,8 @@ const MESSAGES_TIME: Duration = Duration::from_secs(1);
 /// Failures in a row after which a provider is not tried again.
 const FAILURES: usize = 2;
 
+/// The name of the engine as a provider.
+const ENGINE: &str = "efa_rs";
 /// Longest message of the efa-direct fabric, which sends nothing longer than a packet.
 const LONGEST_DIRECT: usize = 8928;
 
@@ -56,6 +59,8 @@ enum Carrier {
     Device,
     /// The efa provider over an emulated device without RDMA: everything is send and receive.
     DeviceSendOnly,
+    /// The engine, as libfabric's provider `efa_rs`, over the emulated device, with RDMA.
+    Engine,
     /// The fabric efa-direct of the efa provider: no protocol above the device's.
     DeviceDirect,
     /// Another libfabric provider.
@@ -77,6 +82,7 @@ fn rows(size: usize, releases: &[Release]) -> Vec<Row> {
         let carriers = [
             (Carrier::Provider("shm"), true),
             (Carrier::Device, true),
+            (Carrier::Engine, true),
             (Carrier::DeviceSendOnly, size > LONGEST_DIRECT),
             (
                 Carrier::DeviceDirect,
@@ -159,14 +165,18 @@ impl Row {
     fn words<'a>(&'a self, bench: &'a Bench, program: &'static str) -> Vec<&'a OsStr> {
         let profile = match self.carrier {
             Carrier::Provider(_) => None,
-            Carrier::Device | Carrier::DeviceDirect => Some("efa2"),
+            Carrier::Device | Carrier::Engine | Carrier::DeviceDirect => Some("efa2"),
             Carrier::DeviceSendOnly => Some("efa0"),
         };
         let mut words: Vec<&OsStr> = Vec::new();
         if let Some(profile) = profile {
             words.push(bench.emulator.as_os_str());
-            let options = ["run", "--fabric", &bench.fabric, "--profile", profile, "--"];
+            let options = ["run", "--fabric", &bench.fabric, "--profile", profile];
             words.extend(options.map(OsStr::new));
+            if self.carrier == Carrier::Engine {
+                words.extend(["--provider", ENGINE].map(OsStr::new));
+            }
+            words.push(OsStr::new("--"));
         }
         if let Release::Unpacked(run) = &self.release {
             words.push(run.as_os_str());
@@ -174,6 +184,7 @@ impl Row {
         words.push(OsStr::new(program));
         let (provider, fabric) = match (self.carrier, &self.release) {
             (Carrier::Provider(name), _) => (name, None),
+            (Carrier::Engine, _) => (ENGINE, None),
             (Carrier::DeviceDirect, _) => ("efa", Some("efa-direct")),
             (_, Release::Installed) => ("efa", None),
             // This release prefers efa-direct.
@@ -213,6 +224,7 @@ impl fmt::Display for Row {
         };
         let carrier = match self.carrier {
             Carrier::Device => "efa on efa-emu, RDMA read",
+            Carrier::Engine => "efa_rs on efa-emu, RDMA read",
             Carrier::DeviceSendOnly => "efa on efa-emu, send only",
             Carrier::DeviceDirect => "efa-direct on efa-emu",
             Carrier::Provider(name) => name,

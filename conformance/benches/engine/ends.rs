@@ -1,10 +1,8 @@
-//! Two endpoints in one process, of the engine or of stock libfabric.
+//! Two endpoints in one process, of the engine or of a libfabric's provider.
 
 use std::path::Path;
 
-use efa_conformance::libfabric::{
-    self, Address, BareBuffer, Library, Provider, Settings, Version, ffi,
-};
+use efa_conformance::libfabric::{self, Address, BareBuffer, Library, Settings, Version, ffi};
 use efa_core::endpoint::{
     Endpoint, EndpointConfig, EndpointError, Instant, IoVec, OperationFlags, PeerId, RecvArgs,
     SendArgs, SourceFilter, TagFilter,
@@ -136,7 +134,7 @@ impl Ends for CoreEnds {
     }
 }
 
-/// Stock libfabric.
+/// Stock libfabric, with one of its providers.
 pub(crate) struct StockEnds {
     // Buffers go before the endpoints whose domains they are registered with.
     source: BareBuffer,
@@ -151,10 +149,10 @@ pub(crate) struct StockEnds {
 }
 
 impl StockEnds {
-    pub(crate) fn open(library: &Path, workload: Workload) -> Result<Self, String> {
+    pub(crate) fn open(library: &Path, provider: &str, workload: Workload) -> Result<Self, String> {
         let library = Library::load(library).map_err(|error| error.to_string())?;
         let settings = Settings {
-            provider: Provider::EFA.into(),
+            provider: provider.into(),
             api: Version::BASELINE_API,
             capabilities: ffi::FI_TAGGED,
             register_local: true,

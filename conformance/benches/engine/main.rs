@@ -1,4 +1,5 @@
-//! The protocol engine beside stock libfabric's efa provider, over the same emulated device.
+//! The protocol engine beside stock libfabric's efa provider, over the same emulated device: the engine by itself, and as
+//! the provider `efa_rs` behind the same calls as stock's.
 //!
 //! Two tables: instructions of a 64-byte tagged eager message, sender and receiver together, counted by
 //! callgrind without those of the device; and message rate and bandwidth, which include the device. Sender
@@ -14,6 +15,7 @@ mod measure;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use efa_conformance::libfabric::{Library, Provider};
 use efa_testing::workspace;
 use measure::{Sample, Workload};
 
@@ -23,7 +25,9 @@ struct Contender {
     name: String,
     /// What the child process is told: `core`, or the path of a libfabric.
     argument: String,
-    /// Where a libfabric has its providers, if they are files of their own.
+    /// The provider of a libfabric.
+    provider: &'static str,
+    /// Where a libfabric has its own providers, if they are files of their own.
     providers: Option<PathBuf>,
 }
 
@@ -83,6 +87,7 @@ fn stock() -> Contender {
         return Contender {
             name: "libfabric 2.5.1".into(),
             argument: directory.join("libfabric.so.1").display().to_string(),
+            provider: Provider::EFA,
             providers: Some(directory.join("libfabric")),
         };
     }
@@ -93,15 +98,35 @@ fn stock() -> Contender {
 fn system() -> Contender {
     Contender {
         name: "the machine's libfabric".into(),
-        argument: "libfabric.so.1".into(),
+        argument: Library::DEFAULT.into(),
+        provider: Provider::EFA,
         providers: None,
     }
+}
+
+/// The engine in the machine's libfabric.
+fn plug_in() -> Contender {
+    Contender {
+        name: "efa_rs in that libfabric".into(),
+        provider: Provider::ENGINE,
+        ..system()
+    }
+}
+
+/// Ours first.
+fn contenders() -> Vec<Contender> {
+    let mut contenders = vec![engine(), plug_in(), stock()];
+    if !contenders.contains(&system()) {
+        contenders.push(system());
+    }
+    contenders
 }
 
 fn engine() -> Contender {
     Contender {
         name: "efa-core and efa-hw".into(),
         argument: Contender::ENGINE.into(),
+        provider: Provider::EFA,
         providers: None,
     }
 }
@@ -109,10 +134,6 @@ fn engine() -> Contender {
 fn instructions(emulator: &Path) -> Result<(), String> {
     const SHORT: Workload = Workload::new(64, 64, 2_000);
     const LONG: Workload = Workload::new(64, 64, 6_000);
-    let mut contenders = vec![engine(), stock()];
-    if !contenders.contains(&system()) {
-        contenders.push(system());
-    }
     println!("instructions per 64-byte tagged eager message, sender and receiver");
     println!(
         "(a run of 6,000 messages less one of 2,000; device: libefa_emu_verbs.so and what it calls)"
@@ -122,7 +143,7 @@ fn instructions(emulator: &Path) -> Result<(), String> {
         "", "all", "device", "harness", "protocol", "ours/its"
     );
     let mut first = None;
-    for contender in &contenders {
+    for contender in &contenders() {
         let short = callgrind::count(emulator, contender, SHORT)?;
         let long = callgrind::count(emulator, contender, LONG)?;
         let per = |pick: fn(&callgrind::Counts) -> u64| {
@@ -145,11 +166,14 @@ fn instructions(emulator: &Path) -> Result<(), String> {
 
 fn rate(emulator: &Path) -> Result<(), String> {
     const ROUNDS: usize = 8;
-    let contenders = [engine(), stock()];
+    let contenders = contenders();
     println!("tagged messages, best of {ROUNDS} interleaved rounds; processor time in brackets");
     println!(
-        "{:<12} {:>34} {:>34} {:>8}",
-        "bytes", contenders[0].name, contenders[1].name, "ratio"
+        "(the last columns: how many times the rate of this line the engine has, by itself and as efa_rs)"
+    );
+    println!(
+        "{:<10} {:<26} {:>26} {:>8} {:>8}",
+        "bytes", "", "rate", "engine", "efa_rs"
     );
     for workload in [
         Workload::new(64, 64, 200_000),
@@ -158,24 +182,26 @@ fn rate(emulator: &Path) -> Result<(), String> {
         Workload::new(1 << 20, 4, 1_000),
         Workload::new(64 << 20, 2, 16),
     ] {
-        let mut best: [Option<Sample>; 2] = [None, None];
+        let mut best: Vec<Option<Sample>> = vec![None; contenders.len()];
         for round in 0..ROUNDS {
-            // They take turns at going first, because the second one finds the caches as the first left them.
-            for index in [round % 2, 1 - round % 2] {
+            // They take turns at going first, because each one finds the caches as the one before it left them.
+            for turn in 0..contenders.len() {
+                let index = (round + turn) % contenders.len();
                 let sample = measure::run(emulator, &contenders[index], workload)?;
                 best[index] = Some(best[index].map_or(sample, |best| best.min(sample)));
             }
         }
-        let [Some(ours), Some(theirs)] = best else {
-            continue;
-        };
-        println!(
-            "{:<12} {:>34} {:>34} {:>7.2}x",
-            workload.length,
-            ours.describe(workload),
-            theirs.describe(workload),
-            theirs.wall / ours.wall
-        );
+        let best: Vec<Sample> = best.into_iter().flatten().collect();
+        for (contender, sample) in contenders.iter().zip(&best) {
+            println!(
+                "{:<10} {:<26} {:>26} {:>7.2}x {:>7.2}x",
+                workload.length,
+                contender.name,
+                sample.describe(workload),
+                sample.wall / best[0].wall,
+                sample.wall / best[1].wall
+            );
+        }
     }
     Ok(())
 }

@@ -5,6 +5,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
+use efa_conformance::libfabric::Provider;
+
 use crate::Contender;
 use crate::ends::{CoreEnds, Ends, StockEnds};
 
@@ -83,11 +85,15 @@ pub(crate) fn command(
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let fabric = format!("bench-engine-{}", std::process::id());
     let mut command = Command::new(emulator);
+    command.args(["run", "--fabric", &fabric]);
+    if contender.provider == Provider::ENGINE {
+        command.args(["--provider", contender.provider]);
+    }
     command
-        .args(["run", "--fabric", &fabric, "--"])
+        .arg("--")
         .args(prefix)
         .arg(own)
-        .args([CHILD, &contender.argument])
+        .args([CHILD, &contender.argument, contender.provider])
         .args(workload.arguments())
         .env("FI_EFA_ENABLE_SHM_TRANSFER", "0");
     if let Some(providers) = &contender.providers {
@@ -125,8 +131,8 @@ pub(crate) fn run(
 
 /// What the child process does.
 pub(crate) fn child(arguments: &[String]) -> Result<Sample, String> {
-    let [contender, numbers @ ..] = arguments else {
-        return Err("no contender was named".into());
+    let [contender, provider, numbers @ ..] = arguments else {
+        return Err("no contender and provider were named".into());
     };
     let numbers: Vec<usize> = numbers
         .iter()
@@ -139,7 +145,7 @@ pub(crate) fn child(arguments: &[String]) -> Result<Sample, String> {
     match contender.as_str() {
         Contender::ENGINE => sample(&mut CoreEnds::open(workload)?, workload),
         library => sample(
-            &mut StockEnds::open(Path::new(library), workload)?,
+            &mut StockEnds::open(Path::new(library), provider, workload)?,
             workload,
         ),
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::harness::{Bench, Cell, CellResult, Lab, Unmet};
 use super::libfabric::release::{Release, V1_11, V1_17, V2_1, V2_5};
+use efa_conformance::libfabric::Provider;
 use efa_conformance::suite::json::Report;
 
 const GROUP: &str = "corpus";
@@ -15,20 +16,22 @@ const JOBS: &str = "4";
 pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
     let cell = |release: Release| {
         let name = format!("{} in every place of every trace", release.name);
-        Cell::new(GROUP, name, LIMIT, move |bench| judge(bench, release))
+        Cell::new(GROUP, name, LIMIT, move |bench| {
+            judge(bench, release, Provider::EFA)
+        })
     };
     Ok([V1_11, V1_17, V2_1, V2_5].map(cell).into())
 }
 
-/// Puts a release under test by the command line of the suite.
-fn judge(bench: &Bench, release: Release) -> CellResult {
+/// Puts a provider of a release under test by the command line of the suite.
+pub(crate) fn judge(bench: &Bench, release: Release, provider: &str) -> CellResult {
     let userland = release.userland(bench)?;
     let library = release.library(userland.as_ref());
     let conformance = &bench.launcher().efa_conformance;
     // Software of another Debian release needs its own dynamic linker, which its `run` starts.
     let runner = userland.map(|userland| format!("{} ", userland.runner().display()));
     let dut = format!(
-        "exec:{}{} drive libfabric --libfabric {}",
+        "exec:{}{} drive libfabric --libfabric {} --provider {provider}",
         runner.unwrap_or_default(),
         conformance.display(),
         library.display()

@@ -6,6 +6,7 @@
 //! a cell.
 
 mod corpus;
+mod efa_rs;
 mod engine;
 pub mod exchange;
 mod harness;
@@ -48,6 +49,11 @@ pub const GROUPS: &[Group] = &[
         name: "corpus",
         about: "the whole corpus against each release of stock libfabric",
         cells: corpus::cells,
+    },
+    Group {
+        name: "efa_rs",
+        about: "the engine as a provider that stock libfabric loads: in four releases, and with their own provider",
+        cells: efa_rs::cells,
     },
     Group {
         name: "mpi",

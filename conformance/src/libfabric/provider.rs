@@ -19,6 +19,9 @@ impl Provider {
     /// The name of libfabric's own provider for EFA.
     pub const EFA: &'static str = "efa";
 
+    /// The name of the protocol engine as a provider, a plug-in of this project.
+    pub const ENGINE: &'static str = "efa_rs";
+
     /// The variable by which libfabric knows directories of plug-ins. It reads the variable once, before it first
     /// looks for a provider.
     pub const SEARCH_PATH: &'static str = "FI_PROVIDER_PATH";

@@ -13,6 +13,10 @@ const LISTENING: &str = "grep -q ':B9E8 [0-9A-F:]* 0A ' /proc/net/tcp /proc/net/
 const CLIENT: &str = "until grep -q ':B9E8 [0-9A-F:]* 0A ' /proc/net/tcp /proc/net/tcp6; do sleep 0.05; \
                       done; efa-emu run --pcap client.pcapng -- fi_pingpong -p efa -e rdm 127.0.0.1";
 
+/// The other terminal with stock as the client of `fi_pingpong` over the engine.
+const CLIENT_OF_ENGINE: &str = "until grep -q ':B9E8 [0-9A-F:]* 0A ' /proc/net/tcp /proc/net/tcp6; do sleep 0.05; \
+                                done; efa-emu run -- fi_pingpong -p efa -e rdm 127.0.0.1";
+
 /// Makes the recording of a message another one, with the same checksum: the suite then expects what no endpoint does.
 const ANOTHER_TAG: &str = r"LC_ALL=C sed -i \
     's/\x37\x12\x00\x00\x00\x00\x00\x00/\x36\x12\x01\x00\x00\x00\x00\x00/g' traces/eager-tagged.pcapng";
@@ -330,6 +334,19 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
                     "a part of a program, such as the cells in conformance/interop/src",
                 )
             }),
+        ],
+    ),
+    (
+        "docs/ofi.md",
+        &[
+            ("$ efa-emu run --provider efa_rs -- fi_info", Row::runs),
+            ("$ efa-emu run --provider efa_rs -- fi_pingpong", || {
+                Row::runs().beside(CLIENT_OF_ENGINE)
+            }),
+            (
+                "efa-emu run -- efa-conformance run traces --backend hw --dut libfabric --provider",
+                || Row::runs().traces(&["eager-tagged"]),
+            ),
         ],
     ),
     (

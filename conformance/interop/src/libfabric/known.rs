@@ -1,10 +1,11 @@
 //! Known faults between stock releases.
 
 use crate::exchange::Topic;
+use crate::harness::{Bench, CellResult, Unmet};
 use efa_conformance::libfabric::Version;
 
 /// A fault of stock libfabric.
-pub(super) struct Fault {
+pub(crate) struct Fault {
     /// The first and the last initiating release.
     initiators: [Version; 2],
     /// The first and the last target release.
@@ -15,7 +16,7 @@ pub(super) struct Fault {
     /// Part of the failure that shows it.
     shows: &'static str,
     /// What the software does wrong.
-    pub(super) reason: &'static str,
+    reason: &'static str,
 }
 
 const fn version(major: u16, minor: u16) -> Version {
@@ -63,7 +64,7 @@ const FAULTS: &[Fault] = &[
 ];
 
 /// Returns the known fault of these releases, profiles and topic.
-pub(super) fn fault(
+pub(crate) fn fault(
     releases: [Version; 2],
     profiles: [&str; 2],
     topic: Topic,
@@ -77,9 +78,24 @@ pub(super) fn fault(
     })
 }
 
+/// What a cell comes to whose sides have this fault, if there is one.
+pub(crate) fn judge(bench: &Bench, result: CellResult, fault: Option<&Fault>) -> CellResult {
+    match (result, fault) {
+        (Err(Unmet::Failed(text)), Some(fault)) if fault.explains(&text) => Err(Unmet::Known {
+            reason: fault.reason.into(),
+            capture: bench.capture("a"),
+        }),
+        (Ok(_), Some(fault)) => Err(Unmet::Failed(format!(
+            "this works, but is listed as a fault of stock libfabric: {}",
+            fault.reason
+        ))),
+        (result, _) => result,
+    }
+}
+
 impl Fault {
     /// Returns whether a failure shows this fault.
-    pub(super) fn explains(&self, failure: &str) -> bool {
+    fn explains(&self, failure: &str) -> bool {
         failure.contains(self.shows)
     }
 }

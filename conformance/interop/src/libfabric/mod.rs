@@ -1,10 +1,10 @@
 //! Group `libfabric`: releases of stock libfabric with themselves and with each other.
 
-mod known;
-mod pairs;
+pub(crate) mod known;
+pub(crate) mod pairs;
 pub(crate) mod release;
 mod sleep;
-mod tools;
+pub(crate) mod tools;
 
 use super::harness::{Cell, Lab};
 

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use efa_conformance::libfabric::Provider;
 use efa_emu::profile::Profile;
 
 use super::GROUP;
 use super::known;
 use super::release::{Release, V1_11, V1_11_RDMA, V1_17, V2_1, V2_1_SOLICITED, V2_5, V2_5_OPENMPI};
-use crate::exchange::{Topic, Verified, exchange};
+use crate::exchange::{Party, Topic, Verified, exchange};
 use crate::harness::traffic::Traffic;
 use crate::harness::{Bench, Cell, CellResult, Unmet};
 
@@ -79,24 +80,23 @@ fn cell(releases: [Release; 2], profiles: [&'static str; 2], topic: Topic) -> Ce
             true => None,
             false => known::fault(versions, profiles, topic),
         };
-        match (result, fault) {
-            (Err(Unmet::Failed(text)), Some(fault)) if fault.explains(&text) => Err(Unmet::Known {
-                reason: fault.reason.into(),
-                capture: bench.capture("a"),
-            }),
-            (Ok(_), Some(fault)) => Err(Unmet::Failed(format!(
-                "this works, but is listed as a fault of stock libfabric: {}",
-                fault.reason
-            ))),
-            (result, _) => result,
-        }
+        known::judge(bench, result, fault)
     })
 }
 
-/// Small sizes are captured, large ones only counted.
 fn measure(bench: &Bench, releases: [Release; 2], profiles: [&str; 2], topic: Topic) -> CellResult {
-    let mut initiator = releases[0].party(bench, profiles[0])?;
-    let target = releases[1].party(bench, profiles[1])?;
+    let party = |at: usize| releases[at].party(bench, profiles[at], Provider::efa());
+    let (counts, traffic) = verify(bench, [party(0)?, party(1)?], topic)?;
+    let [from, to] = profiles;
+    Ok(format!("{counts}; {from} to {to}; {traffic}"))
+}
+
+/// Lets the first party exchange the topic with the second. Small sizes are captured, large ones only counted.
+pub(crate) fn verify(
+    bench: &Bench,
+    [mut initiator, target]: [Party; 2],
+    topic: Topic,
+) -> Result<(Verified, Traffic), Unmet> {
     let capture = bench.capture("a");
     initiator.host.capture = Some(capture.clone());
     let small = exchange(bench, [&initiator, &target], topic, &Topic::SMALL)?;
@@ -111,6 +111,5 @@ fn measure(bench: &Bench, releases: [Release; 2], profiles: [&str; 2], topic: To
     };
     // The line shows that the cell works; only captures of failed cells are kept.
     std::fs::remove_file(&capture).map_err(Unmet::failed)?;
-    let [from, to] = profiles;
-    Ok(format!("{}; {from} to {to}; {traffic}", small + large))
+    Ok((small + large, traffic))
 }

@@ -122,8 +122,13 @@ impl Release {
             .fold(host, |host, (variable, value)| host.env(variable, value)))
     }
 
-    /// An endpoint of the release on a device of `profile`.
-    pub(crate) fn party(&self, bench: &Bench, profile: &str) -> Result<Party, Unmet> {
+    /// An endpoint of the release's provider on a device of `profile`.
+    pub(crate) fn party(
+        &self,
+        bench: &Bench,
+        profile: &str,
+        provider: Provider,
+    ) -> Result<Party, Unmet> {
         let userland = self.userland(bench)?;
         let library = self.library(userland.as_ref());
         let environment: BTreeMap<String, String> = self
@@ -132,10 +137,7 @@ impl Release {
             .map(|(variable, value)| ((*variable).into(), (*value).into()))
             .collect();
         Ok(Party {
-            program: Program::Libfabric {
-                library,
-                provider: Provider::efa(),
-            },
+            program: Program::Libfabric { library, provider },
             opening: Opening {
                 // A program that was built with the release asks for its version.
                 api: self.version,

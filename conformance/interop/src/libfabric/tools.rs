@@ -1,4 +1,4 @@
-//! `fi_info` and `fi_pingpong` of each release, and between releases.
+//! `fi_info` and `fi_pingpong` of each release, and between releases; with the release's own provider or with another.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use super::GROUP;
 use super::release::{Release, V1_11, V1_17, V2_1, V2_5};
 use crate::harness::traffic::Traffic;
 use crate::harness::{Bench, Cell, CellResult, Host, Unmet, free_port};
+use efa_conformance::libfabric::Provider;
 use efa_conformance::trace::Capture;
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -28,14 +29,18 @@ pub(super) fn cells() -> Vec<Cell> {
     for release in RELEASES {
         let name = format!("{} fi_info", release.name);
         cells.push(Cell::new(GROUP, name, LIMIT, move |bench| {
-            info(bench, release)
+            info(bench, release, Provider::EFA)
         }));
         for (endpoint, fabric) in offers(release) {
             let suffix = fabric
                 .map(|fabric| format!(" -f {fabric}"))
                 .unwrap_or_default();
             let name = format!("{} fi_pingpong {endpoint}{suffix}", release.name);
-            cells.push(pingpong_cell(name, [Side { release, fabric }; 2], endpoint));
+            let side = Side {
+                fabric,
+                ..Side::of(release)
+            };
+            cells.push(pingpong_cell(GROUP, name, [side; 2], endpoint));
         }
     }
     for client in RELEASES {
@@ -45,12 +50,9 @@ pub(super) fn cells() -> Vec<Cell> {
             }
             for endpoint in ["rdm", "dgram"] {
                 let pair = format!("{} -> {}", client.name, server.name);
-                let sides = [client, server].map(|release| Side {
-                    release,
-                    fabric: has_two_fabrics(release).then_some("efa"),
-                });
+                let sides = [client, server].map(Side::of);
                 let name = format!("{pair}: fi_pingpong {endpoint}");
-                cells.push(pingpong_cell(name, sides, endpoint));
+                cells.push(pingpong_cell(GROUP, name, sides, endpoint));
             }
         }
     }
@@ -77,12 +79,31 @@ fn offers(release: Release) -> Vec<(&'static str, Option<&'static str>)> {
 
 /// One of the two programs of a ping-pong.
 #[derive(Clone, Copy)]
-struct Side {
+pub(crate) struct Side {
     release: Release,
+    provider: &'static str,
     fabric: Option<&'static str>,
 }
 
 impl Side {
+    /// The release with its own provider, and the RDM protocol.
+    pub(crate) fn of(release: Release) -> Self {
+        Side {
+            release,
+            provider: Provider::EFA,
+            fabric: has_two_fabrics(release).then_some("efa"),
+        }
+    }
+
+    /// The release with a plug-in that belongs to efa-emu.
+    pub(crate) fn with(release: Release, provider: &'static str) -> Self {
+        Side {
+            release,
+            provider,
+            fabric: None,
+        }
+    }
+
     fn is_direct(self) -> bool {
         self.fabric == Some("efa-direct")
     }
@@ -139,12 +160,14 @@ const QKEY_OF_DATAGRAMS: Fault = Fault {
 const WRONG_BYTES: &str = "Error at iteration";
 
 fn fault(sides: [Side; 2], endpoint: &str) -> Option<&'static Fault> {
+    // They are faults of the release's own provider.
     let has = |release: Release| {
         sides
             .iter()
-            .any(|side| side.release.version == release.version)
+            .any(|side| side.release.version == release.version && side.provider == Provider::EFA)
     };
-    let is_mixed = sides[0].release.version != sides[1].release.version;
+    let what = |side: Side| (side.release.version, side.provider);
+    let is_mixed = what(sides[0]) != what(sides[1]);
     match endpoint {
         "rdm" if has(V2_5) && !sides[0].is_direct() => Some(&PREFIX_IN_2_5),
         "rdm" if has(V1_11) && is_mixed => Some(&PREFIX_IN_1_11),
@@ -154,11 +177,16 @@ fn fault(sides: [Side; 2], endpoint: &str) -> Option<&'static Fault> {
 }
 
 /// A client and a server.
-fn pingpong_cell(name: String, sides: [Side; 2], endpoint: &'static str) -> Cell {
+pub(crate) fn pingpong_cell(
+    group: &'static str,
+    name: String,
+    sides: [Side; 2],
+    endpoint: &'static str,
+) -> Cell {
     let fault = fault(sides, endpoint);
     // Some programs hang.
     let limit = if fault.is_some() { HOPELESS } else { LIMIT };
-    Cell::new(GROUP, name, limit, move |bench| {
+    Cell::new(group, name, limit, move |bench| {
         match (pingpong(bench, sides, endpoint), fault) {
             (Err(Unmet::Failed(text)), Some(fault))
                 if fault.explains(&text, &["server", "client"].map(|host| bench.capture(host))) =>
@@ -178,7 +206,20 @@ fn pingpong_cell(name: String, sides: [Side; 2], endpoint: &'static str) -> Cell
 }
 
 /// A host with the release's programs. The wheels have none, so Debian 13's programs run with their library.
-fn host<'a>(bench: &'a Bench<'a>, name: &str, release: Release) -> Result<Host<'a>, Unmet> {
+fn host<'a>(
+    bench: &'a Bench<'a>,
+    name: &str,
+    release: Release,
+    provider: &str,
+) -> Result<Host<'a>, Unmet> {
+    let host = own_host(bench, name, release)?;
+    Ok(match provider {
+        Provider::EFA => host,
+        plug_in => host.option("--provider", plug_in),
+    })
+}
+
+fn own_host<'a>(bench: &'a Bench<'a>, name: &str, release: Release) -> Result<Host<'a>, Unmet> {
     if release.version != V2_5.version {
         return release.host(bench, name);
     }
@@ -196,18 +237,23 @@ fn values<'a>(text: &'a str, field: &str) -> Vec<&'a str> {
     text.lines().filter_map(value).collect()
 }
 
-fn info(bench: &Bench, release: Release) -> CellResult {
-    let host = host(bench, "a", release)?;
-    let listed = host.run(&["fi_info", "-p", "efa"])?.stdout;
+/// What `fi_info` shows of a provider, on a device of the default profile.
+pub(crate) fn info(bench: &Bench, release: Release, provider: &str) -> CellResult {
+    let host = host(bench, "a", release, provider)?;
+    let listed = host.run(&["fi_info", "-p", provider])?.stdout;
     let types = values(&listed, "type");
-    for wanted in ["FI_EP_RDM", "FI_EP_DGRAM"] {
-        if !types.contains(&wanted) {
+    let wanted: &[&str] = match provider {
+        Provider::EFA => &["FI_EP_RDM", "FI_EP_DGRAM"],
+        _ => &["FI_EP_RDM"],
+    };
+    for wanted in wanted {
+        if !types.contains(wanted) {
             return Err(Unmet::Failed(format!(
                 "no endpoint of type {wanted}\n{listed}"
             )));
         }
     }
-    let detailed = host.run(&["fi_info", "-p", "efa", "-v"])?.stdout;
+    let detailed = host.run(&["fi_info", "-p", provider, "-v"])?.stdout;
     let first = |field: &str| {
         values(&detailed, field)
             .first()
@@ -216,7 +262,9 @@ fn info(bench: &Bench, release: Release) -> CellResult {
             .to_owned()
     };
     let (device, driver) = (first("device_id"), first("driver"));
-    if device != "0xefa2" || driver != "efa" {
+    // The plug-in describes no device.
+    let is_described = provider == Provider::EFA;
+    if is_described && (device != "0xefa2" || driver != "efa") {
         return Err(Unmet::Failed(format!(
             "device {device}, driver {driver}\n{detailed}"
         )));
@@ -224,12 +272,11 @@ fn info(bench: &Bench, release: Release) -> CellResult {
     let mut fabrics = values(&listed, "fabric");
     fabrics.sort_unstable();
     fabrics.dedup();
-    Ok(format!(
-        "{} endpoints of {}, device {device}, MTU {}",
-        types.len(),
-        fabrics.join(" and "),
-        first("mtu")
-    ))
+    let offered = format!("{} endpoints of {}", types.len(), fabrics.join(" and "));
+    Ok(match is_described {
+        true => format!("{offered}, device {device}, MTU {}", first("mtu")),
+        false => offered,
+    })
 }
 
 fn pingpong(bench: &Bench, sides: [Side; 2], endpoint: &str) -> CellResult {
@@ -237,16 +284,16 @@ fn pingpong(bench: &Bench, sides: [Side; 2], endpoint: &str) -> CellResult {
     let port = number.to_string();
     // With integrity checks.
     let words = |side: Side| {
-        let mut words = vec!["fi_pingpong", "-c", "-p", "efa", "-e", endpoint];
+        let mut words = vec!["fi_pingpong", "-c", "-p", side.provider, "-e", endpoint];
         words.extend(side.fabric.iter().flat_map(|fabric| ["-f", fabric]));
         words
     };
     let [from, to] = sides;
-    let mut server = host(bench, "server", to.release)?
+    let mut server = host(bench, "server", to.release, to.provider)?
         .captured()
         .start(&[&words(to)[..], &["-B", &port]].concat())?;
     server.await_listener(number)?;
-    let mut client = host(bench, "client", from.release)?
+    let mut client = host(bench, "client", from.release, from.provider)?
         .captured()
         .start(&[&words(from)[..], &["-P", &port, "127.0.0.1"]].concat())?;
     // If one program fails, the other may hang.

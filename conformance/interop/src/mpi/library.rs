@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use efa_conformance::libfabric::Provider;
+
 use crate::harness::{Bench, Running, Unmet};
 
 /// Where the programs are, by its name in the repository.
@@ -28,6 +30,10 @@ pub(super) enum Library {
 pub(super) enum Transport {
     /// libfabric's efa provider.
     Libfabric,
+    /// The engine as libfabric's provider.
+    Engine,
+    /// The engine as libfabric's provider; the first rank has libfabric's efa provider.
+    EngineAndEfa,
     /// UCX with SRD queue pairs.
     UcxSrd,
     /// UCX with UD queue pairs.
@@ -56,7 +62,9 @@ impl Library {
 impl Transport {
     pub(super) fn name(self) -> &'static str {
         match self {
-            Transport::Libfabric => "efa",
+            Transport::Libfabric => Provider::EFA,
+            Transport::Engine => Provider::ENGINE,
+            Transport::EngineAndEfa => "efa_rs+efa",
             Transport::UcxSrd => "ucx-srd",
             Transport::UcxUd => "ucx-ud",
         }
@@ -65,7 +73,7 @@ impl Transport {
     /// The value of `efa-emu cluster --mpi`.
     fn middleware(self) -> &'static str {
         match self {
-            Transport::Libfabric => "ofi",
+            Transport::Libfabric | Transport::Engine | Transport::EngineAndEfa => "ofi",
             Transport::UcxSrd | Transport::UcxUd => "ucx",
         }
     }
@@ -177,13 +185,27 @@ impl Installation {
         if let Some(capture) = capture {
             command.arg("--pcap").arg(capture);
         }
+        if matches!(transport, Transport::Engine | Transport::EngineAndEfa) {
+            command.args(["--provider", Provider::ENGINE]);
+        }
         command.arg("--").arg(&self.mpiexec);
         if matches!(self.library, Library::OpenMpi | Library::DebianOpenMpi) {
             command.arg("--allow-run-as-root");
         }
-        command
-            .args(["-n", &layout.ranks.to_string()])
-            .args(program.iter().map(|word| word.as_ref()));
+        let mut ranks = layout.ranks;
+        let program = || program.iter().map(|word| word.as_ref());
+        if transport == Transport::EngineAndEfa {
+            ranks -= 1;
+            command.args(["-n", "1", "env"]);
+            if self.library != Library::IntelMpi {
+                // Other builds find their own provider only where this variable does not say otherwise.
+                command.args(["-u", "FI_PROVIDER_PATH"]);
+            }
+            command.arg("FI_PROVIDER=efa");
+            command.arg("I_MPI_OFI_PROVIDER=efa");
+            command.args(program()).arg(":");
+        }
+        command.args(["-n", &ranks.to_string()]).args(program());
         if transport == Transport::UcxUd {
             command.env("UCX_TLS", "ud,self");
         }

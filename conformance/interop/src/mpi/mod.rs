@@ -1,4 +1,4 @@
-//! Group `mpi`: MPI libraries over libfabric's efa provider and over UCX, two to eight ranks on one to four
+//! Group `mpi`: MPI libraries over libfabric, with its efa provider and with the engine, and over UCX, two to eight ranks on one to four
 //! emulated hosts.
 //!
 //! The programs, in `conformance/interop/mpi`, verify everything that they receive. Captures show that the
@@ -54,11 +54,19 @@ const WILDCARDS: Part = Part {
 };
 
 /// The libraries, each with the transports by which it reaches the device.
-const COMBINATIONS: [(Library, Transport); 8] = [
+const COMBINATIONS: [(Library, Transport); 16] = [
     (Library::Mpich, Transport::Libfabric),
     (Library::OpenMpi, Transport::Libfabric),
     (Library::DebianOpenMpi, Transport::Libfabric),
     (Library::IntelMpi, Transport::Libfabric),
+    (Library::Mpich, Transport::Engine),
+    (Library::OpenMpi, Transport::Engine),
+    (Library::DebianOpenMpi, Transport::Engine),
+    (Library::IntelMpi, Transport::Engine),
+    (Library::Mpich, Transport::EngineAndEfa),
+    (Library::OpenMpi, Transport::EngineAndEfa),
+    (Library::DebianOpenMpi, Transport::EngineAndEfa),
+    (Library::IntelMpi, Transport::EngineAndEfa),
     (Library::Mpich, Transport::UcxSrd),
     (Library::OpenMpi, Transport::UcxSrd),
     (Library::Mpich, Transport::UcxUd),
@@ -157,7 +165,7 @@ fn c_program(bench: &Bench, library: Library, transport: Transport, layout: Layo
 /// Returns whether the library loses small messages that arrive before a receive from `MPI_ANY_SOURCE`. MPICH
 /// does over UCX, with every transport of UCX.
 fn loses_wildcards(library: Library, transport: Transport) -> bool {
-    library == Library::Mpich && transport != Transport::Libfabric
+    library == Library::Mpich && matches!(transport, Transport::UcxSrd | Transport::UcxUd)
 }
 
 /// Shows that the job hangs over the device, and also over TCP.

@@ -1,0 +1,83 @@
+//! Group `efa_rs`: the protocol engine as a provider that stock libfabric loads ([ofi.md](../../../docs/ofi.md)), in four
+//! releases, and on the wire with the provider of the same four.
+
+use std::time::Duration;
+
+use efa_conformance::libfabric::Provider;
+use efa_conformance::scenario::Capability;
+use efa_emu::profile::Profile;
+
+use super::corpus;
+use super::exchange::Topic;
+use super::harness::{Bench, Cell, CellResult, Lab};
+use super::libfabric::release::{Release, V1_11, V1_17, V2_1, V2_5};
+use super::libfabric::tools::{self, Side};
+use super::libfabric::{known, pairs};
+
+/// The group, and the provider's name.
+const NAME: &str = Provider::ENGINE;
+
+const LIMIT: Duration = Duration::from_secs(240);
+const CORPUS_LIMIT: Duration = Duration::from_secs(1200);
+
+const RELEASES: [Release; 4] = [V1_11, V1_17, V2_1, V2_5];
+
+/// The release that loads the provider where the peer is another release with its own.
+const HOST: Release = V1_17;
+
+pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
+    let mut cells = Vec::new();
+    for release in RELEASES {
+        let of = |what: &str| format!("in {}: {what}", release.name);
+        let info = move |bench: &Bench| tools::info(bench, release, NAME);
+        cells.push(Cell::new(NAME, of("fi_info"), LIMIT, info));
+        let sides = [Side::with(release, NAME); 2];
+        cells.push(tools::pingpong_cell(NAME, of("fi_pingpong"), sides, "rdm"));
+        let corpus = move |bench: &Bench| corpus::judge(bench, release, NAME);
+        cells.push(Cell::new(NAME, of("corpus"), CORPUS_LIMIT, corpus));
+    }
+    for release in RELEASES {
+        let own = Side::of(release);
+        let engine = Side::with(HOST, NAME);
+        for (way, sides) in [("to", [engine, own]), ("from", [own, engine])] {
+            let name = format!("{way} {}: fi_pingpong", release.name);
+            cells.push(tools::pingpong_cell(NAME, name, sides, "rdm"));
+        }
+        for topic in Topic::ALL {
+            for way in ["to", "from"] {
+                let name = format!("{way} {}: {topic}", release.name);
+                let meet = move |bench: &Bench| meet(bench, release, way == "to", topic);
+                cells.push(Cell::new(NAME, name, LIMIT, meet));
+            }
+        }
+    }
+    Ok(cells)
+}
+
+/// Lets the engine exchange the topic with the release's own provider: as the initiator, or as the target.
+fn meet(bench: &Bench, release: Release, initiates: bool, topic: Topic) -> CellResult {
+    let plug_in = Provider {
+        name: NAME.into(),
+        directory: None,
+    };
+    let mut engine = HOST.party(bench, Profile::DEFAULT, plug_in)?;
+    let wanted = &mut engine.opening.capabilities;
+    wanted.retain(|one| *one != Capability::Atomic || topic == Topic::Atomics);
+    let own = release.party(bench, Profile::DEFAULT, Provider::efa())?;
+    let parties = match initiates {
+        true => [engine, own],
+        false => [own, engine],
+    };
+    let verified = pairs::verify(bench, parties, topic);
+    let result = verified.map(|(counts, traffic)| format!("{counts}; {traffic}"));
+    // What a release gets wrong as the target of another one, it gets wrong as the engine's.
+    let fault = match initiates {
+        true => known::fault(
+            [HOST.version, release.version],
+            [Profile::DEFAULT; 2],
+            topic,
+        ),
+        false => None,
+    };
+    known::judge(bench, result, fault)
+}
