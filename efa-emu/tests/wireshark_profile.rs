@@ -9,7 +9,7 @@ use std::process::Command;
 
 use efa_core::wire::{Cts, CtsData, EagerRtm, ExtraFeatures, LongctsRtm, MsgId, RecvId, SendId};
 
-use efa_testing::workspace::root;
+use efa_testing::workspace::{emulator, root};
 use tshark::Tshark;
 use tshark::talk::{End, Talk};
 
@@ -199,8 +199,7 @@ fn the_installation_is_where_wireshark_looks_for_it() {
         (String::from_utf8_lossy(&output.stdout).into_owned(), error)
     };
     let run = |program: &Path, arguments: &[&str]| output(program, arguments).0;
-    let emulator = Path::new(env!("CARGO_BIN_EXE_efa-emu"));
-    let told = run(emulator, &["wireshark", "install"]);
+    let told = run(&emulator(), &["wireshark", "install"]);
     for what in ["dissector: ", "profile: ", "interfaces: "] {
         let line = told.lines().find(|line| line.starts_with(what)).unwrap();
         assert!(line.contains(home.path().to_str().unwrap()), "{told}");
