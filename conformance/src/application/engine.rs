@@ -26,6 +26,11 @@ pub trait HostNic: PolledNic {
 
     /// Copies bytes from this memory.
     fn dump_user(&mut self, source: UserSlice) -> Result<Vec<u8>, NicError>;
+
+    /// Takes what the device has said of requests that failed, beyond their statuses, a line each.
+    fn take_device_errors(&mut self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 impl HostNic for HwNic {
@@ -39,6 +44,11 @@ impl HostNic for HwNic {
 
     fn dump_user(&mut self, source: UserSlice) -> Result<Vec<u8>, NicError> {
         HwDomain::read(self, source)
+    }
+
+    fn take_device_errors(&mut self) -> Vec<String> {
+        let errors = self.take_errors().into_iter();
+        errors.map(|error| error.to_string()).collect()
     }
 }
 
@@ -390,6 +400,10 @@ impl<N: HostNic> Application for CoreApplication<N> {
 
     fn next_timeout(&self) -> Option<Instant> {
         self.endpoint.next_timeout()
+    }
+
+    fn take_device_errors(&mut self) -> Vec<String> {
+        self.endpoint.nic_mut().take_device_errors()
     }
 }
 

@@ -99,6 +99,11 @@ pub trait Application {
     fn next_timeout(&self) -> Option<Instant> {
         None
     }
+
+    /// Takes what the endpoint's device has said of requests that failed, if the application is told, a line each.
+    fn take_device_errors(&mut self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// An [`Outcome`] with the result of comparing its bytes, instead of the bytes.

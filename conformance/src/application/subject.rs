@@ -41,6 +41,11 @@ pub trait Subject {
 
     /// The time at which progress is due even if nothing arrives.
     fn next_timeout(&self) -> Option<Instant>;
+
+    /// As [`Application::take_device_errors`].
+    fn take_device_errors(&mut self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// An application in this process.
@@ -123,5 +128,9 @@ impl Subject for Local {
 
     fn next_timeout(&self) -> Option<Instant> {
         self.application.next_timeout()
+    }
+
+    fn take_device_errors(&mut self) -> Vec<String> {
+        self.application.take_device_errors()
     }
 }

@@ -285,6 +285,23 @@ fn play<'t, B: Backend>(
     };
     // Whether it stopped early shows in the verdict.
     let _ = play::play(&mut replay);
+    let mut said = vec![(dut, replay.subject.take_device_errors())];
+    let peers = replay.peers.iter_mut();
+    said.extend(peers.map(|peer| (peer.endpoint(), peer.take_device_errors())));
+    for (at, errors) in said {
+        let name = &trace.scenario.endpoints[at].name;
+        let lines = errors.chunk_by(|one, next| one == next).map(|same| {
+            let times = match same.len() {
+                1 => String::new(),
+                count => format!(", {count} times"),
+            };
+            format!(
+                "the device of endpoint `{name}` reported{times}: {}",
+                same[0]
+            )
+        });
+        replay.verdict.device_errors.extend(lines);
+    }
     Ok(replay.verdict)
 }
 

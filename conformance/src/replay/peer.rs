@@ -109,6 +109,12 @@ impl<N: HostNic> Peer<N> {
         &self.nic
     }
 
+    /// Takes what its devices have said of requests that failed.
+    pub fn take_device_errors(&mut self) -> Vec<String> {
+        let devices = self.headerless.iter_mut().chain([&mut self.nic]);
+        devices.flat_map(HostNic::take_device_errors).collect()
+    }
+
     /// Takes messages without a header on another device, which has the same GID.
     pub fn takes_headerless_on(&mut self, mut nic: N) -> Result<(), BackendError> {
         post_receives(&mut nic)?;

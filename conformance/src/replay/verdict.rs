@@ -26,6 +26,8 @@ pub struct Verdict {
     pub departed: Option<String>,
     /// Whether the endpoint under test was not even opened, so that nothing was sent.
     pub never_opened: bool,
+    /// What the endpoints' devices said of requests that failed, which a recording may have foreseen.
+    pub device_errors: Vec<String>,
 }
 
 impl Verdict {

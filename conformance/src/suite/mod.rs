@@ -478,7 +478,7 @@ where
             .is_some_and(|rule| rule.id == rules::OUTCOME.id)
     };
     verdict.findings.sort_by_key(is_outcome);
-    let (findings, remarks) = verdict
+    let (mut findings, remarks) = verdict
         .findings
         .into_iter()
         .partition::<Vec<_>, _>(|finding| finding.severity >= options.fail_on);
@@ -491,6 +491,9 @@ where
             remarks,
         }
     } else {
+        // They explain a failure and are none: what is tested may have to cope with them.
+        let said = verdict.device_errors.into_iter();
+        findings.extend(said.map(|text| Finding::plain(Severity::Note, text)));
         let capture = match &options.captures {
             Some(directory) => {
                 if captured.is_none() && !verdict.never_opened {

@@ -1,0 +1,38 @@
+//! `run --backend hw`: what the device says of a case that fails.
+
+use efa_testing::workspace::{conformance, efa_emu, outcome, traces};
+
+/// Runs a trace over verbs, on an emulated host whose network does this to the first four requests.
+fn run(action: &str) -> (Option<i32>, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let faults = directory.path().join("faults.toml");
+    let rule = format!("[[fault]]\nwhen = {{ on = \"request\", count = 4 }}\nthen = {action}\n");
+    std::fs::write(&faults, rule).unwrap();
+    let fabric = format!("hw-{}", std::process::id());
+    let mut command = efa_emu(&["run", "-q", "--fabric", &fabric, "--faults"]);
+    command.arg(faults).arg("--").arg(conformance()).arg("run");
+    command.arg(traces().join("eager-tagged.pcapng"));
+    command.args(["--backend", "hw", "--captures"]);
+    command.arg(directory.path());
+    outcome(&command.output().unwrap())
+}
+
+/// The verb, the queue pair, and the device's own status are told beside what follows from them.
+#[test]
+fn a_failure_names_what_the_device_reported() {
+    let (status, text) = run("{ status = \"remote-abort\" }");
+    assert_eq!(status, Some(1), "{text}");
+    let mut lines = text.lines();
+    let start = "the device of endpoint `a` reported";
+    let line = lines.find(|line| line.contains(start) && line.contains(" times: send on"));
+    let line = line.unwrap_or_else(|| panic!("{text}"));
+    assert!(line.contains("vendor status 8"), "{line}");
+}
+
+/// A delay harms nobody.
+#[test]
+fn what_passes_says_nothing_of_the_device() {
+    let (status, text) = run("{ delay = \"1ms\" }");
+    assert_eq!(status, Some(0), "{text}");
+    assert!(!text.contains("reported:"), "{text}");
+}
