@@ -201,6 +201,16 @@ fn each_device_of_a_host_is_a_place() {
         .collect();
     assert_eq!(names.len(), 2, "{printed}");
     assert_ne!(names[0], names[1], "{printed}");
+
+    // They are not only called so: what the second device of one host sends is refused.
+    let faults = tempfile::NamedTempFile::new().unwrap();
+    let rule = "[[fault]]\nwhen = { on = \"request\", sender = \"node1:1\" }\n\
+                then = { status = \"remote-abort\" }\n";
+    fs::write(faults.path(), rule).unwrap();
+    let mut refused = efa_emu(&["cluster", "2", "--devices", "2", "--faults"]);
+    refused.arg(faults.path()).env("PATH", search_path());
+    let output = refused.args(&words[2..]).output().unwrap();
+    expect(outcome(&output), 1, &["2 passed", "2 failed"]);
 }
 
 #[test]

@@ -127,6 +127,10 @@ fn another_profile_gives_other_answers_and_the_survey_learns_them() {
         answer(&text, "not-ready-wait").starts_with("DIFFERENT"),
         "{text}"
     );
+    // It is longer on a loaded machine, and never shorter.
+    let learned: toml::Table = std::fs::read_to_string(&measured).unwrap().parse().unwrap();
+    let wait = learned["rnr_first_us"].as_integer().unwrap();
+    assert!((20_000..2_000_000).contains(&wait), "{wait}");
     // What was measured is the profile that was changed, in all that can be measured.
     all_as_assumed(survey_on(
         "changed",

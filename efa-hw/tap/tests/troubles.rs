@@ -9,7 +9,8 @@ use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use common::{Dialogue, Program, TestFabric, files_with, installed};
-use efa_emu::capture::Reader;
+use efa_emu::capture::{Direction, Reader};
+use efa_emu::frame::Kind;
 use efa_testing::patience::Wait;
 use efa_testing::workspace::{built, outcome};
 
@@ -296,6 +297,34 @@ fn a_killed_tap_leaves_its_program_alone() {
     assert_eq!(files_with(Path::new(&runs), &of_killed).len(), 0);
 }
 
+/// While the tap does not run, its buffer fills up. The program goes on, and what has no room is counted.
+#[test]
+fn a_full_buffer_costs_frames_only() {
+    if installed("fi_pingpong", "libfabric-bin").is_none() {
+        return;
+    }
+    let fabric = TestFabric::new();
+    let directory = tempfile::tempdir().unwrap();
+    let tap = tap(directory.path(), "--buffer 1");
+    let dialogue = pingpong(&fabric, &tap, "1000");
+    let server = dialogue.server(&HOSTS[0]);
+    let client = dialogue.client(&HOSTS[1]);
+    let capture = directory.path().join("beta.tap");
+    wait_for_frames(&capture);
+    let stopped = client.inner_id();
+    // SAFETY: takes no pointers.
+    unsafe { libc::kill(stopped, libc::SIGSTOP) };
+    server.wait().expect_success("server");
+    // SAFETY: takes no pointers.
+    unsafe { libc::kill(stopped, libc::SIGCONT) };
+    let outcome = client.wait().expect_success("client");
+    let (frames, dropped) = counts(&capture);
+    // Of the 2000 messages of each size, fewer than 300 with 4096 bytes have room.
+    assert!(frames > 100 && dropped > 500, "{frames} {dropped}");
+    let said = format!("{dropped} dropped");
+    assert!(outcome.stderr.contains(&said), "{}", outcome.stderr);
+}
+
 /// A program that is killed leaves a capture that has what it had handed over.
 #[test]
 fn a_killed_program_leaves_a_readable_capture() {
@@ -345,7 +374,7 @@ fn recording_is_switched_on_and_off() {
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
     let tap = tap(directory.path(), "--idle");
-    let dialogue = pingpong(&fabric, &tap, "100000");
+    let dialogue = pingpong(&fabric, &tap, "1000000");
     let server = dialogue.server(&HOSTS[0]);
     let client = dialogue.client(&HOSTS[1]);
     let tap_id = client.inner_id();
@@ -376,11 +405,26 @@ fn recording_is_switched_on_and_off() {
         std::thread::sleep(Duration::from_millis(500));
     }
     assert!(child_of(tap_id).is_some(), "the program has ended");
+    let on = efa_tap(&["on", &program]).output().unwrap();
+    assert!(on.status.success(), "{on:?}");
+    let wait = Wait::start();
+    while length(&capture) < before + 1_000_000 {
+        wait.pause(|| "it is not recorded again".into());
+    }
     client.signal(libc::SIGTERM);
     client.wait();
     drop(server);
-    let (frames, _) = counts(&capture);
-    assert!(frames > 10, "{frames}");
+    let mut reader = Reader::open(&capture).unwrap();
+    let mut arrived = 0;
+    while let Some(captured) = reader.next_frame().unwrap() {
+        let frame = captured.frame.unwrap();
+        if captured.direction == Some(Direction::Inbound) && frame.header.kind == Kind::Send {
+            // Of the second recording, nearly all receives were posted while nothing was recorded.
+            assert!(!frame.payload.is_empty(), "packet {}", captured.number);
+            arrived += 1;
+        }
+    }
+    assert!(arrived > 10, "{arrived}");
 
     let nobody = efa_tap(&["on", "1"]).output().unwrap();
     let (status, said) = outcome(&nobody);
