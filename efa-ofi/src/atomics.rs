@@ -3,14 +3,14 @@
 use std::ffi::{c_int, c_void};
 
 use efa_core::endpoint::{
-    AtomicArgs, AtomicKind, Errno, IOV_LIMIT, IoVec, OperationFlags, atomic_limits,
+    AtomicArgs, AtomicKind, CompletionFlags, Errno, IOV_LIMIT, IoVec, atomic_limits,
 };
 use efa_core::nic::Domain as _;
 use efa_core::wire::{AtomicDatatype, AtomicOp};
 
 use crate::border::{self, EOPBADSTATE, Result};
 use crate::domain::Domain;
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, Start};
 use crate::ffi::*;
 use crate::messages::Pieces;
 use crate::one_sided::Remote;
@@ -202,11 +202,14 @@ unsafe fn start(
     let mut state = endpoint.domain().state()?;
     let state = &mut *state;
     let peer = enabled.addresses(&state.vectors)?.peer(remote.peer)?;
-    let flags = match manner.inject {
-        true => OperationFlags::INJECT,
-        false => enabled
-            .sends
-            .of(manner.flags.unwrap_or(enabled.sends.default)),
+    let start = match (manner.inject, &memory) {
+        (true, _) => Start::INJECT,
+        (false, Memory::None) => enabled.start(manner.flags, manner.context),
+        // The result is there later in any case.
+        (false, _) => {
+            let flags = manner.flags.unwrap_or(enabled.sends.default) & !FI_INJECT;
+            enabled.start(Some(flags), manner.context)
+        }
     };
     let engine = state.core.endpoint(enabled.id).ok_or(EOPBADSTATE)?;
     let started = engine.atomic(AtomicArgs {
@@ -216,10 +219,13 @@ unsafe fn start(
         operand: operand.as_slice(),
         kind,
         remote: remote.as_slice(),
-        flags,
-        context: manner.context.addr() as u64,
+        flags: start.flags,
+        context: start.context,
     });
-    started.map(|()| 0).map_err(|error| error.errno())
+    started.map_err(|error| error.errno())?;
+    let flags = CompletionFlags::ATOMIC | CompletionFlags::WRITE;
+    endpoint.started(&state.vectors, &start, flags, operand.length());
+    Ok(0)
 }
 
 /// # Safety

@@ -354,6 +354,19 @@ unsafe extern "C" fn strerror(
     buffer: *mut c_char,
     length: usize,
 ) -> *const c_char {
+    // SAFETY: the caller's contract is the same.
+    unsafe { strerror_of(provider_errno, buffer, length) }
+}
+
+/// A text for a provider's error number, also copied to the buffer unless that is null.
+///
+/// # Safety
+/// The buffer is null or has room for `length` bytes.
+pub(crate) unsafe fn strerror_of(
+    provider_errno: c_int,
+    buffer: *mut c_char,
+    length: usize,
+) -> *const c_char {
     let text: &'static CStr = match provider_errno {
         0 => c"no further detail",
         1..4096 => c"status of the device",

@@ -33,12 +33,17 @@ pub(crate) struct Endpoint {
     enabled: OnceLock<Enabled>,
 }
 
+/// The context of operations that have no completion any more: those whose data was copied within the call. It is no
+/// address of memory.
+pub(crate) const INJECTED: u64 = u64::MAX;
+
 /// What an endpoint is told before it is enabled, and options that may change later.
 #[derive(Debug)]
 struct Settings {
     vector: Option<Vector>,
     transmit: Option<(Queue, u64)>,
     receive: Option<(Queue, u64)>,
+    events: Option<*const EventQueue>,
     /// With the operations that each counts.
     counters: Vec<(*const Counter, u64)>,
     tx_op_flags: u64,
@@ -56,6 +61,7 @@ pub(crate) struct Enabled {
     place: usize,
     transmit: Option<Queue>,
     receive: Option<Queue>,
+    events: Option<*const EventQueue>,
     /// How operations are carried out whose calls have no flags.
     pub(crate) sends: Flags,
     pub(crate) receives: Flags,
@@ -170,6 +176,7 @@ pub(crate) unsafe extern "C" fn open(
                 vector: None,
                 transmit: None,
                 receive: None,
+                events: None,
                 counters: Vec::new(),
                 tx_op_flags: tx.map_or(0, |attributes| attributes.op_flags),
                 rx_op_flags: rx.map_or(0, |attributes| attributes.op_flags),
@@ -260,6 +267,7 @@ impl Endpoint {
             place,
             transmit: settings.transmit.map(|(queue, _)| queue),
             receive: settings.receive.map(|(queue, _)| queue),
+            events: settings.events,
             sends: flags(settings.transmit, settings.tx_op_flags),
             receives: flags(settings.receive, settings.rx_op_flags),
             directed: settings.directed,
@@ -288,6 +296,7 @@ impl Endpoint {
         };
         let (flags, source) = match &result {
             Ok(entry) => (entry.flags, entry.source),
+            Err(entry) if entry.context == INJECTED => return self.fail(enabled, entry),
             Err(entry) => (entry.flags, entry.source),
         };
         let queue = match flags.intersects(RECEIVED) {
@@ -299,6 +308,45 @@ impl Endpoint {
         if let Some(queue) = queue {
             // SAFETY: a completion queue is not closed while an endpoint uses it.
             unsafe { &*queue }.add(result, source.unwrap_or(FI_ADDR_UNSPEC));
+        }
+    }
+
+    /// Reports the failure of an operation that has no completion: to the event queue, or to the log.
+    #[cold]
+    fn fail(&self, enabled: &Enabled, entry: &ErrorEntry) {
+        match enabled.events {
+            // SAFETY: an event queue is not closed while an endpoint uses it.
+            Some(events) => unsafe { &*events }.fail(&self.c.fid, entry.failure),
+            None => warn(
+                Part::Endpoint,
+                &format!(
+                    "an operation without a completion failed: {}",
+                    entry.failure
+                ),
+            ),
+        }
+    }
+
+    /// Reports the success of an operation whose data was copied, if the application wants it.
+    #[inline]
+    pub(crate) fn started(
+        &self,
+        vectors: &[Option<Addresses>],
+        start: &Start,
+        flags: CompletionFlags,
+        length: u64,
+    ) {
+        if let Some(context) = start.reports_now {
+            let done = CompletionEntry {
+                context,
+                flags,
+                length,
+                data: 0,
+                tag: 0,
+                source: None,
+                buffer: 0,
+            };
+            self.report(vectors, Ok(done));
         }
     }
 
@@ -328,6 +376,10 @@ impl Endpoint {
             // SAFETY: they are not closed while an endpoint uses them.
             unsafe { &*queue }.users.remove();
         }
+        if let Some(events) = settings.events.take() {
+            // SAFETY: likewise.
+            unsafe { &*events }.users.remove();
+        }
         for (counter, _) in settings.counters.drain(..) {
             // SAFETY: likewise.
             unsafe { &*counter }.users.remove();
@@ -340,7 +392,48 @@ impl Endpoint {
     }
 }
 
+/// How an operation that sends data is started.
+pub(crate) struct Start {
+    /// What the engine is told.
+    pub(crate) flags: OperationFlags,
+    /// The context that the engine returns.
+    pub(crate) context: u64,
+    /// The application's context, if a success is to be reported by [`Endpoint::started`]: the engine reports nothing
+    /// of data that was copied within the call.
+    reports_now: Option<u64>,
+}
+
+impl Start {
+    /// A call that has no completion.
+    pub(crate) const INJECT: Start = Start {
+        flags: OperationFlags::INJECT,
+        context: INJECTED,
+        reports_now: None,
+    };
+}
+
 impl Enabled {
+    /// How a call is started that has these flags, if it has any.
+    #[inline]
+    pub(crate) fn start(&self, flags: Option<u64>, context: *mut c_void) -> Start {
+        let flags = self.sends.of(flags.unwrap_or(self.sends.default));
+        let context = context.addr() as u64;
+        match flags.contains(OperationFlags::INJECT) {
+            false => Start {
+                flags,
+                context,
+                reports_now: None,
+            },
+            true => Start {
+                flags: flags.difference(OperationFlags::COMPLETION),
+                context: INJECTED,
+                reports_now: flags
+                    .contains(OperationFlags::COMPLETION)
+                    .then_some(context),
+            },
+        }
+    }
+
     /// The entries of the address vector.
     ///
     /// # Errors
@@ -430,8 +523,14 @@ unsafe extern "C" fn bind(fid: *mut fid, other: *mut fid, flags: u64) -> c_int {
             settings.counters.push((counter, flags));
             return Ok(());
         }
-        // SAFETY: as above. No event of an endpoint comes here.
-        unsafe { border::object::<EventQueue>(other.cast()) }.map(|_| ())
+        // SAFETY: as above.
+        let events: &EventQueue = unsafe { border::object(other.cast()) }?;
+        if settings.events.is_some() {
+            return Err(Errno::EINVAL);
+        }
+        events.users.add();
+        settings.events = Some(events);
+        Ok(())
     })
 }
 

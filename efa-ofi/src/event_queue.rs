@@ -1,12 +1,14 @@
-//! Event queues. Nothing of this provider happens asynchronously, so what a queue has is what the application wrote.
+//! Event queues: what the application has written, and failures of operations that have no completion. Nothing else
+//! of this provider happens asynchronously.
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Mutex;
 
-use efa_core::endpoint::Errno;
+use efa_core::endpoint::{Errno, Failure};
 
-use crate::border::{self, ENOSYS, ETOOSMALL, Object, Result};
+use crate::border::{self, EAVAIL, ENOSYS, ETOOSMALL, Object, Result, Users};
+use crate::completion_queue::strerror_of;
 use crate::fabric::Fabric;
 use crate::ffi::*;
 use crate::unsupported;
@@ -17,7 +19,23 @@ use crate::wait::Patience;
 pub(crate) struct EventQueue {
     c: fid_eq,
     fabric: *const Fabric,
-    events: Mutex<VecDeque<(u32, Vec<u8>)>>,
+    pub(crate) users: Users,
+    events: Mutex<Events>,
+}
+
+#[derive(Debug, Default)]
+struct Events {
+    written: VecDeque<(u32, Vec<u8>)>,
+    failed: VecDeque<Failed>,
+}
+
+/// The failure of an operation that has no completion.
+#[derive(Debug)]
+struct Failed {
+    endpoint: fid_t,
+    /// That of the endpoint.
+    context: *mut c_void,
+    failure: Failure,
 }
 
 // SAFETY: `#[repr(C)]`, and the first member begins with a `fid`; no other type has these operations.
@@ -66,11 +84,26 @@ impl EventQueue {
                 ops: std::ptr::from_ref(&OPS).cast_mut(),
             },
             fabric,
+            users: Users::default(),
             events: Mutex::default(),
         })
     }
 
+    /// Adds the failure of an operation of an endpoint.
+    pub(crate) fn fail(&self, endpoint: &fid, failure: Failure) {
+        if let Ok(mut events) = self.events.lock() {
+            events.failed.push_back(Failed {
+                endpoint: std::ptr::from_ref(endpoint).cast_mut(),
+                context: endpoint.context,
+                failure,
+            });
+        }
+    }
+
     /// Takes the first event, or only looks at it.
+    ///
+    /// # Errors
+    /// `FI_EAVAIL` if a failure comes first, `FI_EAGAIN` if there is nothing, `FI_ETOOSMALL` if the event has no room.
     ///
     /// # Safety
     /// `event` is valid for a write, and `buffer` for `length` bytes.
@@ -82,7 +115,10 @@ impl EventQueue {
         flags: u64,
     ) -> Result<usize> {
         let mut events = self.events.lock().map_err(|_| Errno::EOTHER)?;
-        let (kind, bytes) = events.front().ok_or(Errno::EAGAIN)?;
+        if !events.failed.is_empty() {
+            return Err(EAVAIL);
+        }
+        let (kind, bytes) = events.written.front().ok_or(Errno::EAGAIN)?;
         if bytes.len() > length {
             return Err(ETOOSMALL);
         }
@@ -95,7 +131,7 @@ impl EventQueue {
             }
         }
         if flags & FI_PEEK == 0 {
-            events.pop_front();
+            events.written.pop_front();
         }
         Ok(count)
     }
@@ -114,7 +150,8 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
     border::status(|| {
         // SAFETY: by the caller's contract.
         let queue: &EventQueue = unsafe { border::object(fid.cast()) }?;
-        // SAFETY: C gives up its pointer, and nothing else refers to event queues.
+        queue.users.none()?;
+        // SAFETY: no endpoint uses it, and C gives up its pointer.
         drop(unsafe { border::take(queue) });
         Ok(())
     })
@@ -161,8 +198,30 @@ unsafe extern "C" fn sread(
 
 /// # Safety
 /// As libfabric documents `fi_eq_readerr`.
-unsafe extern "C" fn readerr(_: *mut fid_eq, _: *mut fi_eq_err_entry, _: u64) -> isize {
-    -(libc::EAGAIN as isize)
+unsafe extern "C" fn readerr(
+    queue: *mut fid_eq,
+    buffer: *mut fi_eq_err_entry,
+    flags: u64,
+) -> isize {
+    border::count(|| {
+        // SAFETY: by the caller's contract.
+        let queue: &EventQueue = unsafe { border::object(queue.cast()) }?;
+        // SAFETY: likewise.
+        let to = unsafe { buffer.as_mut() }.ok_or(Errno::EINVAL)?;
+        let mut events = queue.events.lock().map_err(|_| Errno::EOTHER)?;
+        let failed = events.failed.front().ok_or(Errno::EAGAIN)?;
+        to.fid = failed.endpoint;
+        to.context = failed.context;
+        to.data = 0;
+        to.err = failed.failure.errno.0;
+        to.prov_errno = failed.failure.provider.code() as c_int;
+        // The application says how much room it has for more; there is no more.
+        to.err_data_size = 0;
+        if flags & FI_PEEK == 0 {
+            events.failed.pop_front();
+        }
+        Ok(size_of::<fi_eq_err_entry>())
+    })
 }
 
 /// # Safety
@@ -184,17 +243,20 @@ unsafe extern "C" fn write(
             _ => unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), length) }.to_vec(),
         };
         let mut events = queue.events.lock().map_err(|_| Errno::EOTHER)?;
-        events.push_back((event, bytes));
+        events.written.push_back((event, bytes));
         Ok(length)
     })
 }
 
-extern "C" fn strerror(
-    _: *mut fid_eq,
-    _: c_int,
-    _: *const c_void,
-    _: *mut c_char,
-    _: usize,
+/// # Safety
+/// As libfabric documents `fi_eq_strerror`.
+unsafe extern "C" fn strerror(
+    _queue: *mut fid_eq,
+    provider_errno: c_int,
+    _data: *const c_void,
+    buffer: *mut c_char,
+    length: usize,
 ) -> *const c_char {
-    c"no error".as_ptr()
+    // SAFETY: the caller's contract is the same.
+    unsafe { strerror_of(provider_errno, buffer, length) }
 }

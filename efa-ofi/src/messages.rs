@@ -4,14 +4,13 @@ use std::ffi::c_void;
 
 use efa_core::endpoint::{
     ClaimId, ClaimedRecvArgs, CompletionEntry, CompletionFlags, Errno, ErrorEntry, Failure,
-    IOV_LIMIT, IoVec, MultiRecvArgs, OperationFlags, ProviderError, RecvArgs, SendArgs,
-    SourceFilter, TagFilter,
+    IOV_LIMIT, IoVec, MultiRecvArgs, ProviderError, RecvArgs, SendArgs, SourceFilter, TagFilter,
 };
 use efa_core::nic::{LentNic, UserSlice};
 use efa_hw::HwDomain;
 
 use crate::border::{self, EOPBADSTATE, Result};
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, Start};
 use crate::ffi::*;
 use crate::memory_region::of_descriptor;
 
@@ -157,41 +156,23 @@ unsafe fn start_send(endpoint: *mut fid_ep, pieces: Result<Pieces>, send: Send) 
     let mut state = endpoint.domain().state()?;
     let state = &mut *state;
     let peer = enabled.addresses(&state.vectors)?.peer(send.to)?;
-    let mut flags = enabled
-        .sends
-        .of(send.flags.unwrap_or(enabled.sends.default));
-    // The engine reports nothing of injected data; its buffer is free now.
-    let reports_now = flags.contains(OperationFlags::INJECT | OperationFlags::COMPLETION);
-    if flags.contains(OperationFlags::INJECT) {
-        flags.remove(OperationFlags::COMPLETION);
-    }
-    let context = send.context.addr() as u64;
+    let start = enabled.start(send.flags, send.context);
     let engine = state.core.endpoint(enabled.id).ok_or(EOPBADSTATE)?;
     let started = engine.send(SendArgs {
         peer,
         data: pieces.as_slice(),
         tag: send.tag,
         cq_data: send.data,
-        flags,
-        context,
+        flags: start.flags,
+        context: start.context,
     });
     started.map_err(|error| error.errno())?;
-    if reports_now {
-        let kind = match send.tag {
-            Some(_) => CompletionFlags::TAGGED,
-            None => CompletionFlags::MSG,
-        };
-        let done = CompletionEntry {
-            context,
-            flags: CompletionFlags::SEND | kind,
-            length: pieces.length(),
-            data: 0,
-            tag: 0,
-            source: None,
-            buffer: 0,
-        };
-        endpoint.report(&state.vectors, Ok(done));
-    }
+    let kind = match send.tag {
+        Some(_) => CompletionFlags::TAGGED,
+        None => CompletionFlags::MSG,
+    };
+    let flags = CompletionFlags::SEND | kind;
+    endpoint.started(&state.vectors, &start, flags, pieces.length());
     Ok(0)
 }
 
@@ -219,8 +200,8 @@ unsafe fn start_inject(
         data: pieces.as_slice(),
         tag,
         cq_data: data,
-        flags: OperationFlags::INJECT,
-        context: 0,
+        flags: Start::INJECT.flags,
+        context: Start::INJECT.context,
     });
     started.map(|()| 0).map_err(|error| error.errno())
 }

@@ -2,11 +2,11 @@
 
 use std::ffi::c_void;
 
-use efa_core::endpoint::{Errno, IOV_LIMIT, OperationFlags, ReadArgs, RemoteIoVec, WriteArgs};
+use efa_core::endpoint::{CompletionFlags, Errno, IOV_LIMIT, ReadArgs, RemoteIoVec, WriteArgs};
 use efa_core::nic::RemoteKey;
 
 use crate::border::{self, EOPBADSTATE, Result};
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, Start};
 use crate::ffi::*;
 use crate::messages::Pieces;
 
@@ -138,11 +138,9 @@ unsafe fn start_write(
     let mut state = endpoint.domain().state()?;
     let state = &mut *state;
     let peer = enabled.addresses(&state.vectors)?.peer(remote.peer)?;
-    let flags = match write.inject {
-        true => OperationFlags::INJECT,
-        false => enabled
-            .sends
-            .of(write.flags.unwrap_or(enabled.sends.default)),
+    let start = match write.inject {
+        true => Start::INJECT,
+        false => enabled.start(write.flags, write.context),
     };
     let engine = state.core.endpoint(enabled.id).ok_or(EOPBADSTATE)?;
     let started = engine.write(WriteArgs {
@@ -150,10 +148,13 @@ unsafe fn start_write(
         data: pieces.as_slice(),
         remote: remote.as_slice(),
         cq_data: write.data,
-        flags,
-        context: write.context.addr() as u64,
+        flags: start.flags,
+        context: start.context,
     });
-    started.map(|()| 0).map_err(|error| error.errno())
+    started.map_err(|error| error.errno())?;
+    let flags = CompletionFlags::RMA | CompletionFlags::WRITE;
+    endpoint.started(&state.vectors, &start, flags, pieces.length());
+    Ok(0)
 }
 
 /// # Safety
