@@ -14,6 +14,7 @@ mod list;
 mod places;
 mod progress;
 mod provider;
+mod ranks;
 mod record;
 mod report;
 mod run;
@@ -71,6 +72,9 @@ enum Command {
     /// Run a driven program under a recorder, for `run --at`.
     #[command(hide = true)]
     Recorded(drive::Recorded),
+    /// Run a command on the host of another rank, for `run --under`.
+    #[command(hide = true)]
+    RankShell(ranks::shell::Shell),
     /// Run traces for `run --jobs`.
     #[command(hide = true)]
     Job,
@@ -120,7 +124,7 @@ fn say(text: impl Display) {
 /// Runs the command that the process's arguments name.
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
-        Command::Run(arguments) => run::run(&arguments),
+        Command::Run(arguments) => run::run(*arguments),
         Command::Report(arguments) => report::report(&arguments),
         Command::Record(arguments) => record::record(&arguments),
         Command::Interop(arguments) => interop::interop(&arguments),
@@ -133,6 +137,7 @@ fn main() -> ExitCode {
         Command::Bundle(arguments) => bundle::bundle(&arguments),
         Command::Survey(arguments) => survey::survey(&arguments),
         Command::Recorded(arguments) => return drive::recorded(&arguments),
+        Command::RankShell(arguments) => return ranks::shell::shell(&arguments),
         Command::Job => job::job(),
         Command::Pages { directory } => match pages::write(Arguments::command(), &directory) {
             Ok(()) => Outcome::Passed,

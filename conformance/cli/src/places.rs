@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
+use crate::ranks::{Leader, Part, Ranks};
 use crate::run::Dut;
 use crate::{Outcome, say};
 use efa_conformance::drive::Identity;
@@ -66,15 +67,17 @@ pub(crate) struct Places {
     /// The same, with the hosts in a file: the first word of each line, `#` begins a comment.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["backend", "seeds", "each_event"])]
     hostfile: Option<PathBuf>,
-    /// Which pairs of the hosts play; `all` unless another is named.
-    #[arg(long, value_enum)]
+    /// Which pairs of the hosts play; `all` unless another is named. If no hosts are named, they are those on which
+    /// `mpirun` or `srun` has started this command.
+    #[arg(long, value_enum, conflicts_with_all = ["backend", "seeds", "each_event"])]
     pairs: Option<Pairs>,
     /// What starts commands on hosts: a command with the arguments of ssh.
     #[arg(long, value_name = "COMMAND", default_value = RemoteShell::DEFAULT)]
     rsh: RemoteShell,
-    /// `efa-conformance` on the hosts: a path, or a name for the shell there.
-    #[arg(long, value_name = "PROGRAM", default_value = "efa-conformance")]
-    remote_program: String,
+    /// `efa-conformance` on the hosts: a path, or a name for the shell there. It is `efa-conformance`, or under a launcher
+    /// the path that this program has, unless another is named.
+    #[arg(long, value_name = "PROGRAM")]
+    remote_program: Option<String>,
     /// The device of hosts that are named without one; `all` makes each device of each host of `--hosts` a
     /// place. Otherwise it is the first EFA device.
     #[arg(long, value_name = "NAME")]
@@ -94,11 +97,19 @@ pub(crate) struct Places {
     /// Do not record: only what applications see is judged.
     #[arg(long)]
     no_captures: bool,
+    #[command(flatten)]
+    ranks: Ranks,
+    /// The other ranks, once they have come.
+    #[arg(skip)]
+    leader: Option<Box<Leader>>,
 }
 
 fn recorder(command: &str) -> Result<String, String> {
     Recorder::parse(command).map(|_| command.to_owned())
 }
+
+/// `efa-conformance` on hosts that a remote shell reaches.
+const REMOTE_PROGRAM: &str = "efa-conformance";
 
 /// The word for every device.
 const ALL_DEVICES: &str = "all";
@@ -106,14 +117,43 @@ const ALL_DEVICES: &str = "all";
 impl Places {
     /// Returns whether hosts are named.
     pub(crate) fn are_named(&self) -> bool {
-        !self.at.is_empty() || !self.hosts.is_empty() || self.hostfile.is_some()
+        !self.at.is_empty() || self.have_hosts() || self.leader.is_some()
+    }
+
+    fn have_hosts(&self) -> bool {
+        !self.hosts.is_empty() || self.hostfile.is_some()
+    }
+
+    /// Brings the ranks of a launcher together, if their hosts are the places. Returns whether this process is to run
+    /// the scenarios; if not, it has served the one that did.
+    pub(crate) fn gather(&mut self, limit: Duration) -> Result<bool, String> {
+        if !self.ranks.are_named() && (self.pairs.is_none() || self.have_hosts()) {
+            return Ok(true);
+        }
+        match self.ranks.meet(limit)? {
+            Part::Lead(leader) => self.leader = Some(leader),
+            Part::Served => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// The words in front of a command that repeats a case.
+    pub(crate) fn launcher_words(&self) -> Vec<String> {
+        self.leader
+            .as_ref()
+            .map_or_else(Vec::new, |leader| leader.words())
     }
 
     /// How they are reached; `limit` is the time in which they have to answer.
     pub(crate) fn reach(&self, limit: Duration) -> Reach {
+        let leader = self.leader.as_ref();
+        let program = leader.map_or(REMOTE_PROGRAM, |leader| &leader.program);
         Reach {
-            shell: self.rsh.clone(),
-            program: self.remote_program.clone(),
+            shell: leader.map_or(&self.rsh, |leader| &leader.shell).clone(),
+            program: self
+                .remote_program
+                .clone()
+                .unwrap_or_else(|| program.into()),
             limit,
         }
     }
@@ -208,6 +248,9 @@ impl Places {
 
     fn all_hosts(&self) -> Result<Vec<Place>, String> {
         let mut hosts = self.hosts.clone();
+        for name in self.leader.iter().flat_map(|leader| &leader.hosts) {
+            hosts.push(name.parse()?);
+        }
         if let Some(path) = &self.hostfile {
             let text = std::fs::read_to_string(path)
                 .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
@@ -234,12 +277,13 @@ impl Places {
         if words.is_empty() {
             return words;
         }
+        words.extend(self.leader.as_ref().map(|leader| leader.option()));
         let rsh = self.rsh.to_string();
         if rsh != RemoteShell::DEFAULT {
             words.push(("--rsh", rsh));
         }
-        if self.remote_program != "efa-conformance" {
-            words.push(("--remote-program", self.remote_program.clone()));
+        if let Some(program) = &self.remote_program {
+            words.push(("--remote-program", program.clone()));
         }
         if let Some(peer) = &self.peer {
             words.push(("--peer", peer.to_string()));

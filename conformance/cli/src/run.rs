@@ -202,7 +202,13 @@ impl Run {
     }
 }
 
-pub(crate) fn run(arguments: &Run) -> Outcome {
+pub(crate) fn run(mut arguments: Run) -> Outcome {
+    match arguments.places.gather(arguments.patience().start) {
+        Ok(true) => {}
+        Ok(false) => return Outcome::Passed,
+        Err(problem) => return complain(problem, Outcome::Unfit),
+    }
+    let arguments = &arguments;
     if arguments.places.are_named() {
         return run_on_hosts(arguments).unwrap_or_else(|text| complain(text, Outcome::Unfit));
     }
@@ -401,7 +407,7 @@ fn say_causes(cases: &[Case], arguments: &Run) {
 
 /// The command that repeats a case, for a shell.
 fn command_for(case: &Case, arguments: &Run) -> String {
-    let mut words: Vec<String> = Vec::new();
+    let mut words: Vec<String> = arguments.places.launcher_words();
     let is_over_verbs = case.backend != "emu";
     let is_here = case.places.is_empty();
     if is_over_verbs && is_here && HostConfig::from_env().is_ok() {

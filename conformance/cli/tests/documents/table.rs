@@ -231,6 +231,9 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
             ("efa-conformance run --hosts", || {
                 Row::not_checked("tests of two-machines.md run it with hosts of a cluster")
             }),
+            ("srun -N 4", || {
+                Row::checked_by("conformance/cli/tests/ranks.rs", "slurm_starts_the_suite")
+            }),
             ("efa-conformance bundle", || {
                 Row::checked_by(
                     "conformance/cli/tests/bundle.rs",
@@ -451,6 +454,12 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
                 "$ efa-emu cluster 2 -- efa-conformance run traces --at a=node0",
                 Row::runs,
             ),
+            ("$ mpirun -n 4 --map-by node", || {
+                Row::checked_by(
+                    "conformance/cli/tests/ranks.rs",
+                    "open_mpi_starts_the_suite_on_every_pair_of_hosts",
+                )
+            }),
             ("the clock of endpoint `b` compared", || {
                 Row::checked_by(
                     "conformance/cli/tests/hosts.rs",
