@@ -5,6 +5,7 @@
 //! sending to arrival, in the other no less. The handshakes, which go both ways at the beginning, already bound
 //! the difference on both sides; the uncertainty is half of the shortest round trip.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::collections::hash_map::{DefaultHasher, Entry};
 use std::fmt;
@@ -279,7 +280,7 @@ pub fn flights(first: &Capture, second: &Capture) -> Vec<Flight> {
 ///
 /// # Errors
 /// The index of a capture whose clock cannot be compared, and why.
-pub fn align(captures: &[Capture]) -> Result<Vec<Difference>, (usize, ClockError)> {
+pub fn align(captures: &[impl Borrow<Capture>]) -> Result<Vec<Difference>, (usize, ClockError)> {
     let mut known: Vec<Option<Difference>> = vec![None; captures.len()];
     if let Some(first) = known.first_mut() {
         *first = Some(Difference::NONE);
@@ -295,7 +296,7 @@ pub fn align(captures: &[Capture]) -> Result<Vec<Difference>, (usize, ClockError
                 let Some(compared) = compared else {
                     continue;
                 };
-                match Difference::of(&flights(other, capture)) {
+                match Difference::of(&flights(other.borrow(), capture.borrow())) {
                     Ok(difference) => {
                         found = Some((at, compared.then(&difference)));
                         break 'search;

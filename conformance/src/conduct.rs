@@ -116,6 +116,28 @@ pub struct Transcript {
     pub captures: Vec<Vec<u8>>,
 }
 
+/// A scenario that was played, perhaps not to its end.
+#[derive(Debug)]
+pub struct Played {
+    /// The result, as far as it goes.
+    pub transcript: Transcript,
+    /// Why it was not played to its end, if it was not.
+    pub error: Option<ConductError>,
+}
+
+impl Played {
+    /// The result of a scenario that was played to its end.
+    ///
+    /// # Errors
+    /// Why it was not.
+    pub fn whole(self) -> Result<Transcript, ConductError> {
+        match self.error {
+            None => Ok(self.transcript),
+            Some(error) => Err(error),
+        }
+    }
+}
+
 /// Plays a scenario.
 pub struct Conductor<'a> {
     scenario: &'a Scenario,
@@ -144,14 +166,24 @@ impl<'a> Conductor<'a> {
         }
     }
 
-    /// Opens the endpoints, plays all steps and ends the processes.
-    pub fn play(mut self) -> Result<Transcript, ConductError> {
-        self.open()?;
-        play::play(&mut self)?;
+    /// Opens the endpoints, plays all steps and ends the processes. If one of them fails, the others end, too, and still
+    /// give their captures.
+    pub fn play(mut self) -> Played {
+        let mut error = self.open().and_then(|()| play::play(&mut self)).err();
         for player in self.players.drain(..) {
-            self.transcript.captures.push(player.end()?);
+            let capture = match error {
+                Some(_) => player.salvage(),
+                None => player.end().unwrap_or_else(|problem| {
+                    error = Some(problem.into());
+                    Vec::new()
+                }),
+            };
+            self.transcript.captures.push(capture);
         }
-        Ok(self.transcript)
+        Played {
+            transcript: self.transcript,
+            error,
+        }
     }
 
     fn ask(&mut self, at: EndpointIndex, command: &Command) -> Result<Event, ConductError> {

@@ -148,7 +148,7 @@ pub fn play(
         )?);
     }
     let conductor = Conductor::new(scenario, players, stock.library.clone());
-    Ok((conductor.play()?, files))
+    Ok((conductor.play().whole()?, files))
 }
 
 /// A recorded trace.

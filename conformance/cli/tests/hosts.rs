@@ -357,7 +357,10 @@ fn a_peer_that_dies_in_the_middle_fails_its_case_only() {
          sed -u 3q | efa-conformance \"$@\"; kill -KILL $$",
     );
     let names = ["eager-tagged", "long-cts", "truncation", "inject"];
-    let options = [&PLACES[..], &["--remote-program", &dies]].concat();
+    let kept = tempfile::tempdir().unwrap();
+    let captures = kept.path().display().to_string();
+    let own = ["--remote-program", &dies, "--captures", &captures];
+    let options = [&PLACES[..], &own].concat();
     let output = beside("2", &names, &options).output().unwrap();
     let texts = [
         "the connection to node1",
@@ -367,6 +370,14 @@ fn a_peer_that_dies_in_the_middle_fails_its_case_only() {
         "--at a=node0 --at b=node1 --rsh 'efa-emu rsh' --remote-program",
     ];
     expect(outcome(&output), 1, &texts);
+    // The other host's captures have come. The last case was not begun.
+    for name in &names[..3] {
+        let capture = kept.path().join(format!("{name}-node0-node1.pcapng"));
+        let checked =
+            efa_conformance(&["check", "--allow-empty", &capture.display().to_string()]).output();
+        let (status, printed) = outcome(&checked.unwrap());
+        assert_eq!(status, Some(0), "{printed}");
+    }
 }
 
 #[test]

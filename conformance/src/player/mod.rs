@@ -584,6 +584,16 @@ impl Player {
 }
 
 impl Player {
+    /// Ends the program although its scenario did not come to its end. Returns the capture that it printed, if it is
+    /// still able to.
+    pub fn salvage(mut self) -> Vec<u8> {
+        self.input = None;
+        if self.wait_end(END_TIME).is_none() {
+            self.kill();
+        }
+        self.captured()
+    }
+
     /// The capture among what an ended program printed.
     fn captured(&self) -> Vec<u8> {
         let mut capture = Vec::new();

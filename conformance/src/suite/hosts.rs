@@ -22,7 +22,7 @@ use super::{Case, Options, Outcome, STOCK};
 use crate::check;
 use crate::clocks;
 use crate::compare::Finding;
-use crate::conduct::{ConductError, Conductor, Transcript};
+use crate::conduct::{ConductError, Conductor, Played, Transcript};
 use crate::merge::merge_clocks;
 use crate::player::{Patience, Place, Player, PlayerError, Program, Reach, Recording};
 use crate::record::Scratch;
@@ -261,24 +261,28 @@ impl Hosts {
 
     fn outcome(&self, scenario: &Scenario, role: Option<usize>, seats: &Seats) -> Outcome {
         let error = |text: String| vec![Finding::plain(Severity::Error, text)];
-        let mut judged = Judged::default();
-        let findings = match self.play(scenario, role, seats) {
-            Ok(transcript) => {
-                judged = judge(scenario, role, &transcript.captures);
-                let problems = transcript.problems.into_iter();
-                let seen = problems.map(|text| Finding::of(&rules::OUTCOME, text));
-                // What an application sees follows from what went wrong on the wire.
-                let found = std::mem::take(&mut judged.findings);
-                found.into_iter().chain(seen).collect()
-            }
-            Err(Stop::Conduct(ConductError::Player(PlayerError::Unsupported { text, .. }))) => {
+        let (transcript, stop) = match self.play(scenario, role, seats) {
+            Ok(Played { transcript, error }) => (transcript, error.map(Stop::Conduct)),
+            Err(stop) => (Transcript::default(), Some(stop)),
+        };
+        let stopped = match stop {
+            None => Vec::new(),
+            Some(Stop::Conduct(ConductError::Player(PlayerError::Unsupported {
+                text, ..
+            }))) => {
                 return Outcome::Unsupported { reason: text };
             }
-            Err(Stop::Conduct(conducted)) => error(conducted.to_string()),
-            Err(Stop::GivenUp(host)) => error(format!(
+            Some(Stop::Conduct(conducted)) => error(conducted.to_string()),
+            Some(Stop::GivenUp(host)) => error(format!(
                 "{host} was not tried again: the last {MOST_LOST} cases ended because it was lost or silent"
             )),
         };
+        let mut judged = judge(scenario, role, &transcript.captures);
+        let problems = transcript.problems.into_iter();
+        let seen = problems.map(|text| Finding::of(&rules::OUTCOME, text));
+        // What an application sees follows from what went wrong on the wire.
+        let found = std::mem::take(&mut judged.findings);
+        let findings: Vec<Finding> = stopped.into_iter().chain(found).chain(seen).collect();
         let (mut findings, mut remarks): (Vec<Finding>, Vec<Finding>) = findings
             .into_iter()
             .partition(|finding| finding.severity >= self.options.fail_on);
@@ -325,7 +329,7 @@ impl Hosts {
         scenario: &Scenario,
         role: Option<usize>,
         seats: &Seats,
-    ) -> Result<Transcript, Stop> {
+    ) -> Result<Played, Stop> {
         let mut cast = scenario.clone();
         let mut players = Vec::new();
         let mut hosts = Vec::new();
@@ -344,8 +348,8 @@ impl Hosts {
             }
         }
         let played = Conductor::new(&cast, players, PathBuf::new()).play();
-        self.note(&hosts, played.as_ref().err());
-        Ok(played?)
+        self.note(&hosts, played.error.as_ref());
+        Ok(played)
     }
 
     fn launch(
@@ -417,51 +421,114 @@ impl Judged {
     }
 }
 
-/// Judges the captures of the endpoints, as one. Of endpoints that are not under test what is wrong is a note.
+/// Judges the captures of the endpoints: as one, or if that cannot be, because their clocks contradict each other or one
+/// of them lost frames, each by itself. Of endpoints that are not under test what is wrong is a note.
 fn judge(scenario: &Scenario, role: Option<usize>, captures: &[Vec<u8>]) -> Judged {
     let mut judged = Judged::default();
-    let not_judged = |text: String| Finding::plain(Severity::Note, format!("not judged: {text}"));
     if captures.iter().all(Vec::is_empty) {
         return judged;
     }
-    match merged(scenario, captures) {
+    let Recorded {
+        directory,
+        captures,
+        problems,
+    } = match Recorded::load(scenario, captures) {
+        Ok(recorded) => recorded,
+        Err(problem) => {
+            judged.state(format!("the captures are not judged: {problem}"));
+            return judged;
+        }
+    };
+    for problem in problems {
+        judged.state(problem);
+    }
+    match merged(scenario, &captures, &directory.0) {
         Ok(Merged {
-            directory,
             path,
             capture,
             endpoints,
             clocks,
         }) => {
-            let checked = check::check(&capture);
-            judged.packets = usize::try_from(checked.packets).unwrap_or(usize::MAX);
-            let found = checked.worse_than(Severity::Note).map(|found| {
-                let endpoint = endpoints.get(found.interface).copied();
-                let is_under_test = role.is_none() || role == endpoint;
-                let finding = Finding::of_capture(found);
-                Finding {
-                    severity: if is_under_test {
-                        finding.severity
-                    } else {
-                        Severity::Note
-                    },
-                    ..finding
-                }
-            });
-            judged.findings.extend(found);
-            let damage = capture.damage.iter().cloned().chain(clocks);
-            judged
-                .statements
-                .extend(damage.map(|text| Finding::plain(Severity::Note, text)));
+            judged.take(role, &capture, &endpoints);
+            for text in clocks {
+                judged.state(text);
+            }
             judged.merged = Some((directory, path));
         }
-        Err(problem) => judged.statements.push(not_judged(problem)),
+        Err(problem) => {
+            judged.state(format!("each capture is judged by itself: {problem}"));
+            for (at, _, capture) in &captures {
+                judged.take(role, capture, &vec![*at; capture.interfaces.len()]);
+            }
+        }
     }
     judged
 }
 
+impl Judged {
+    /// Adds what the rules say about a capture; `endpoints` are those behind its interfaces.
+    fn take(&mut self, role: Option<usize>, capture: &Capture, endpoints: &[usize]) {
+        let checked = check::check(capture);
+        self.packets += usize::try_from(checked.packets).unwrap_or(usize::MAX);
+        let found = checked.worse_than(Severity::Note).map(|found| {
+            let endpoint = endpoints.get(found.interface).copied();
+            let is_under_test = role.is_none() || role == endpoint;
+            let finding = Finding::of_capture(found);
+            Finding {
+                severity: if is_under_test {
+                    finding.severity
+                } else {
+                    Severity::Note
+                },
+                ..finding
+            }
+        });
+        self.findings.extend(found);
+        for text in &capture.damage {
+            self.state(text.clone());
+        }
+    }
+
+    fn state(&mut self, text: String) {
+        self.statements.push(Finding::plain(Severity::Note, text));
+    }
+}
+
+/// The captures of endpoints, in files.
+struct Recorded {
+    directory: Scratch,
+    /// The endpoint, the file, and what is in it.
+    captures: Vec<(usize, PathBuf, Capture)>,
+    /// Why others cannot be read.
+    problems: Vec<String>,
+}
+
+impl Recorded {
+    fn load(scenario: &Scenario, captures: &[Vec<u8>]) -> Result<Self, std::io::Error> {
+        let mut recorded = Recorded {
+            directory: Scratch::new()?,
+            captures: Vec::new(),
+            problems: Vec::new(),
+        };
+        for (at, bytes) in captures.iter().enumerate().filter(|(_, it)| !it.is_empty()) {
+            let path = recorded.directory.0.join(format!("{at}.pcapng"));
+            std::fs::write(&path, bytes)?;
+            match Capture::load(&path) {
+                Ok(capture) => recorded.captures.push((at, path, capture)),
+                Err(error) => {
+                    let name = &scenario.endpoints[at].name;
+                    let problem =
+                        format!("the capture of endpoint `{name}` is not judged: {error}");
+                    recorded.problems.push(problem);
+                }
+            }
+        }
+        Ok(recorded)
+    }
+}
+
 /// The captures of several endpoints as one.
 struct Merged {
-    directory: Scratch,
     path: PathBuf,
     capture: Capture,
     /// The endpoint behind each interface.
@@ -470,30 +537,24 @@ struct Merged {
     clocks: Vec<String>,
 }
 
-fn merged(scenario: &Scenario, captures: &[Vec<u8>]) -> Result<Merged, String> {
+fn merged(
+    scenario: &Scenario,
+    recorded: &[(usize, PathBuf, Capture)],
+    directory: &Path,
+) -> Result<Merged, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
-    let directory = Scratch::new().map_err(|error| text(&error))?;
     let name = |at: usize| &scenario.endpoints[at].name;
-    let mut recorded = Vec::new();
-    let mut loaded = Vec::new();
-    for (at, bytes) in captures.iter().enumerate().filter(|(_, it)| !it.is_empty()) {
-        let path = directory.0.join(format!("{at}.pcapng"));
-        std::fs::write(&path, bytes).map_err(|error| text(&error))?;
-        let capture = Capture::load(&path)
-            .map_err(|error| format!("the capture of endpoint `{}`: {error}", name(at)))?;
-        loaded.push(capture);
-        recorded.push((at, path));
-    }
+    let loaded: Vec<&Capture> = recorded.iter().map(|(.., capture)| capture).collect();
     let differences = clocks::align(&loaded).map_err(|(at, error)| {
         format!(
             "the capture of endpoint `{}`: {error}",
             name(recorded[at].0)
         )
     })?;
-    let first = recorded[0].0;
+    let first = recorded.first().map_or(0, |(at, ..)| *at);
     let described = recorded.iter().zip(&differences).skip(1);
     let described = described
-        .map(|((at, _), difference)| {
+        .map(|((at, ..), difference)| {
             format!(
                 "the clock of endpoint `{}` compared with that of endpoint `{}`: {difference}",
                 name(*at),
@@ -504,20 +565,20 @@ fn merged(scenario: &Scenario, captures: &[Vec<u8>]) -> Result<Merged, String> {
     let sources: Vec<_> = recorded
         .iter()
         .zip(&differences)
-        .map(|((_, path), difference)| (path.clone(), *difference))
+        .map(|((_, path, _), difference)| (path.clone(), *difference))
         .collect();
-    let path = directory.0.join("merged.pcapng");
+    let path = directory.join("merged.pcapng");
     let comments = [vec![scenario.description.clone()], described.clone()].concat();
     merge_clocks(&sources, &comments, &[], &path).map_err(|error| text(&error))?;
     let capture = Capture::load(&path).map_err(|error| text(&error))?;
-    let endpoints = recorded.iter().zip(&loaded);
-    let endpoints = endpoints.flat_map(|((at, _), it)| vec![*at; it.interfaces.len()]);
+    let endpoints = recorded
+        .iter()
+        .flat_map(|(at, _, it)| vec![*at; it.interfaces.len()]);
     Ok(Merged {
         path,
         capture,
         endpoints: endpoints.collect(),
         clocks: described,
-        directory,
     })
 }
 
@@ -527,6 +588,49 @@ mod tests {
 
     fn place(text: &str) -> Place {
         text.parse().unwrap()
+    }
+
+    /// A trace of the corpus: its scenario, and the bytes of its capture.
+    fn trace(name: &str) -> (Scenario, Vec<u8>) {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../traces")
+            .join(name);
+        let scenario = Scenario::load(&path.with_extension("toml")).unwrap();
+        (scenario, std::fs::read(path).unwrap())
+    }
+
+    fn statements(judged: &Judged) -> String {
+        let texts = judged.statements.iter().map(|it| it.text.as_str());
+        texts.collect::<Vec<_>>().join("; ")
+    }
+
+    #[test]
+    fn captures_that_are_no_conversation_are_judged_each_by_itself() {
+        let (scenario, eager) = trace("eager-tagged.pcapng");
+        let (_, long) = trace("long-cts.pcapng");
+        let alone = |capture: &Vec<u8>| judge(&scenario, None, &[capture.clone(), Vec::new()]);
+        let packets = alone(&eager).packets + alone(&long).packets;
+        assert!(alone(&eager).packets > 0 && alone(&long).packets > 0);
+        let judged = judge(&scenario, None, &[eager, long]);
+        let said = statements(&judged);
+        let why = "each capture is judged by itself: the capture of endpoint `b`: no packet is in both captures";
+        assert!(said.contains(why), "{said}");
+        assert_eq!(judged.packets, packets);
+        assert!(judged.findings.is_empty(), "{:?}", judged.findings);
+    }
+
+    #[test]
+    fn a_capture_that_cannot_be_read_keeps_no_other_one_from_being_judged() {
+        let (scenario, eager) = trace("eager-tagged.pcapng");
+        let judged = judge(&scenario, None, &[b"rubbish".to_vec(), eager]);
+        let said = statements(&judged);
+        assert!(
+            said.contains("the capture of endpoint `a` is not judged: "),
+            "{said}"
+        );
+        assert!(judged.packets > 0);
+        let judged = judge(&scenario, None, &[b"rubbish".to_vec(), Vec::new()]);
+        assert_eq!((judged.packets, judged.statements.len()), (0, 1));
     }
 
     #[test]
