@@ -182,7 +182,10 @@ unsafe fn start(
     let endpoint: &Endpoint = unsafe { border::object(endpoint.cast()) }?;
     let operand = match (&memory, action.operation) {
         // An operand need not be there. As many bytes are sent, which the target does not use.
-        (Memory::Result(result), AtomicOp::ATOMIC_READ) => result.clone(),
+        (Memory::Result(result), AtomicOp::ATOMIC_READ) => match operand {
+            Ok(operand) if operand.is_memory() && operand.length() == result.length() => operand,
+            _ => result.clone(),
+        },
         _ => operand?,
     };
     if operand.length() == 0 {

@@ -10,6 +10,7 @@ use efa_hw::{DeviceName, HwDevice};
 use crate::border::{ENODATA, Result};
 use crate::ffi::*;
 use crate::host::{Host, Part, explain};
+use crate::nic;
 
 /// The name of the fabric: all EFA devices that can reach each other.
 const FABRIC: &CStr = c"efa";
@@ -381,6 +382,9 @@ impl Asked {
         (info.src_addr, info.src_addrlen) = allocate_bytes(&own.to_bytes());
         if let Some(destination) = destination {
             (info.dest_addr, info.dest_addrlen) = allocate_bytes(&destination.to_bytes());
+        }
+        if let Ok(report) = device.report() {
+            info.nic = nic::describe(device, &report);
         }
         // SAFETY: libfabric has allocated all attributes, or none of them for lack of memory.
         let (Some(ep), Some(tx), Some(rx), Some(domain), Some(fabric)) = (unsafe {

@@ -19,6 +19,7 @@ mod host;
 mod info;
 mod memory_region;
 mod messages;
+mod nic;
 mod one_sided;
 mod unsupported;
 mod wait;

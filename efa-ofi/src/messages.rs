@@ -119,6 +119,12 @@ impl Pieces {
         &self.pieces[..self.count]
     }
 
+    /// Returns whether there is a piece, and all are memory.
+    pub(crate) fn is_memory(&self) -> bool {
+        let pieces = self.as_slice();
+        !pieces.is_empty() && pieces.iter().all(|piece| piece.memory.address != 0)
+    }
+
     pub(crate) fn length(&self) -> u64 {
         self.as_slice()
             .iter()
