@@ -169,7 +169,7 @@ pub(crate) unsafe extern "C" fn open(
                 rma: std::ptr::from_ref(&one_sided::OPS).cast_mut(),
                 tagged: std::ptr::from_ref(&messages::TAGGED).cast_mut(),
                 atomic: std::ptr::from_ref(&atomics::OPS).cast_mut(),
-                collective: std::ptr::null_mut(),
+                collective: std::ptr::from_ref(&unsupported::COLLECTIVE).cast_mut(),
             },
             domain,
             settings: Mutex::new(Settings {

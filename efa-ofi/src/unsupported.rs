@@ -56,4 +56,29 @@ without! {
     tx_ctx(*mut fid_ep, c_int, *mut fi_tx_attr, *mut *mut fid_ep, *mut c_void) -> c_int;
     rx_ctx(*mut fid_ep, c_int, *mut fi_rx_attr, *mut *mut fid_ep, *mut c_void) -> c_int;
     size_left(*mut fid_ep) -> isize;
+
+    barrier(*mut fid_ep, fi_addr_t, *mut c_void) -> isize;
+    broadcast(*mut fid_ep, *mut c_void, usize, *mut c_void, fi_addr_t, fi_addr_t, fi_datatype, u64, *mut c_void) -> isize;
+    exchange(*mut fid_ep, *const c_void, usize, *mut c_void, *mut c_void, *mut c_void, fi_addr_t, fi_datatype, u64, *mut c_void) -> isize;
+    combine(*mut fid_ep, *const c_void, usize, *mut c_void, *mut c_void, *mut c_void, fi_addr_t, fi_datatype, fi_op, u64, *mut c_void) -> isize;
+    reduce(*mut fid_ep, *const c_void, usize, *mut c_void, *mut c_void, *mut c_void, fi_addr_t, fi_addr_t, fi_datatype, fi_op, u64, *mut c_void) -> isize;
+    distribute(*mut fid_ep, *const c_void, usize, *mut c_void, *mut c_void, *mut c_void, fi_addr_t, fi_addr_t, fi_datatype, u64, *mut c_void) -> isize;
+    collective_message(*mut fid_ep, *const fi_msg_collective, *mut fi_ioc, *mut *mut c_void, usize, u64) -> isize;
+    barrier2(*mut fid_ep, fi_addr_t, u64, *mut c_void) -> isize;
 }
+
+/// Collective operations.
+pub(crate) static COLLECTIVE: fi_ops_collective = fi_ops_collective {
+    size: size_of::<fi_ops_collective>(),
+    barrier: Some(barrier),
+    broadcast: Some(broadcast),
+    alltoall: Some(exchange),
+    allreduce: Some(combine),
+    allgather: Some(exchange),
+    reduce_scatter: Some(combine),
+    reduce: Some(reduce),
+    scatter: Some(distribute),
+    gather: Some(distribute),
+    msg: Some(collective_message),
+    barrier2: Some(barrier2),
+};
