@@ -179,7 +179,7 @@ unsafe fn start(
     manner: Manner,
 ) -> Result<usize> {
     // SAFETY: by the caller's contract.
-    let endpoint: &Endpoint = unsafe { border::object(endpoint.cast()) }?;
+    let endpoint: &Endpoint = unsafe { border::transfer_object(endpoint.cast()) }?;
     let operand = match (&memory, action.operation) {
         // An operand need not be there. As many bytes are sent, which the target does not use.
         (Memory::Result(result), AtomicOp::ATOMIC_READ) => match operand {

@@ -1,9 +1,11 @@
 //! What every function that libfabric calls has in common: results as error numbers, panics that stay inside, and
 //! objects that C holds by pointers.
 
+use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use efa_core::endpoint::Errno;
 
@@ -22,6 +24,8 @@ pub(crate) const EOPBADSTATE: Errno = Errno(crate::ffi::FI_EOPBADSTATE as i32);
 pub(crate) const ENODATA: Errno = Errno(libc::ENODATA);
 /// Completions with errors have to be read first (`FI_EAVAIL`).
 pub(crate) const EAVAIL: Errno = Errno(crate::ffi::FI_EAVAIL as i32);
+/// A flag is not known or not offered (`FI_EBADFLAGS`).
+pub(crate) const EBADFLAGS: Errno = Errno(crate::ffi::FI_EBADFLAGS as i32);
 /// There is no completion queue for the operation (`FI_ENOCQ`).
 pub(crate) const ENOCQ: Errno = Errno(crate::ffi::FI_ENOCQ as i32);
 /// There is no address vector for the operation (`FI_ENOAV`).
@@ -44,6 +48,14 @@ pub(crate) fn count(call: impl FnOnce() -> Result<usize>) -> isize {
     }
 }
 
+/// The class of each object that C holds, by its address.
+static OPEN: Mutex<Option<HashMap<usize, u32>>> = Mutex::new(None);
+
+fn open() -> MutexGuard<'static, Option<HashMap<usize, u32>>> {
+    // Nothing panics between two states of the table.
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// An object that begins with libfabric's structure for it.
 ///
 /// # Safety
@@ -64,6 +76,9 @@ pub(crate) unsafe trait Object: Sized {
             fid.fclass = Self::CLASS as usize;
             fid.ops = std::ptr::from_ref(Self::operations()).cast_mut();
         }
+        open()
+            .get_or_insert_default()
+            .insert(object.addr(), Self::CLASS);
         object
     }
 
@@ -84,11 +99,34 @@ pub(crate) unsafe trait Object: Sized {
     }
 }
 
-/// Returns the object that a pointer from C names, if it is one of this provider's and of this type.
+/// Returns the object that a pointer from C names, if it is open, and of this type. Any pointer may be asked about: null,
+/// a foreign one, and one to an object that was closed, as long as no new object of its type has its address.
+///
+/// # Errors
+/// `FI_EINVAL` if there is no such object.
 ///
 /// # Safety
-/// The pointer is null, or leads to a live object of libfabric's.
+/// C does not close the object meanwhile.
 pub(crate) unsafe fn object<'a, T: Object>(pointer: *const c_void) -> Result<&'a T> {
+    let class = open()
+        .as_ref()
+        .and_then(|open| open.get(&pointer.addr()).copied());
+    match class == Some(T::CLASS) {
+        // SAFETY: what `give` has entered there is a `T`, until `take`.
+        true => Ok(unsafe { &*pointer.cast::<T>() }),
+        false => Err(Errno::EINVAL),
+    }
+}
+
+/// As [`object`], for data transfers, which cannot afford the table: a pointer to what is no `fid` is not noticed.
+///
+/// # Errors
+/// `FI_EINVAL` if the pointer is null, or the object of another type.
+///
+/// # Safety
+/// The pointer is null, or leads to a live object of libfabric's, which C does not close meanwhile.
+#[inline]
+pub(crate) unsafe fn transfer_object<'a, T: Object>(pointer: *const c_void) -> Result<&'a T> {
     // SAFETY: by the caller's contract there is a `fid` behind a pointer that is not null.
     let Some(fid) = (unsafe { pointer.cast::<fid>().as_ref() }) else {
         return Err(Errno::EINVAL);
@@ -100,15 +138,18 @@ pub(crate) unsafe fn object<'a, T: Object>(pointer: *const c_void) -> Result<&'a
     Ok(unsafe { &*pointer.cast::<T>() })
 }
 
-/// Takes an object back from C. A later use of the pointer is refused as long as its memory is not used for something
-/// else.
+/// Takes an object back from C. [`object`] does not find it any more.
 ///
 /// # Safety
-/// The pointer came from [`Object::give`], and nobody uses the object any more.
+/// The object came from [`Object::give`], and nobody else uses it.
 pub(crate) unsafe fn take<T: Object>(object: &T) -> Box<T> {
     let pointer = std::ptr::from_ref(object).cast_mut();
-    // SAFETY: by the caller's contract nobody else refers to the object.
+    if let Some(open) = open().as_mut() {
+        open.remove(&pointer.addr());
+    }
+    // SAFETY: by the caller's contract nobody else refers to the object, which `give` made from a box.
     unsafe {
+        // A transfer that comes too late is refused, as long as the memory is not used for something else.
         (*pointer.cast::<fid>()).fclass = 0;
         Box::from_raw(pointer)
     }

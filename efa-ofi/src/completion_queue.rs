@@ -242,7 +242,7 @@ unsafe extern "C" fn read(queue: *mut fid_cq, buffer: *mut c_void, count: usize)
     border::count(|| {
         // SAFETY: by the caller's contract.
         unsafe {
-            border::object::<CompletionQueue>(queue.cast())?.read(
+            border::transfer_object::<CompletionQueue>(queue.cast())?.read(
                 buffer,
                 count,
                 std::ptr::null_mut(),
@@ -261,7 +261,9 @@ unsafe extern "C" fn readfrom(
 ) -> isize {
     border::count(|| {
         // SAFETY: by the caller's contract.
-        unsafe { border::object::<CompletionQueue>(queue.cast())?.read(buffer, count, sources) }
+        unsafe {
+            border::transfer_object::<CompletionQueue>(queue.cast())?.read(buffer, count, sources)
+        }
     })
 }
 
@@ -277,7 +279,7 @@ unsafe extern "C" fn sread(
     border::count(|| {
         // SAFETY: by the caller's contract.
         unsafe {
-            border::object::<CompletionQueue>(queue.cast())?.wait(
+            border::transfer_object::<CompletionQueue>(queue.cast())?.wait(
                 buffer,
                 count,
                 std::ptr::null_mut(),
@@ -300,7 +302,8 @@ unsafe extern "C" fn sreadfrom(
     border::count(|| {
         // SAFETY: by the caller's contract.
         unsafe {
-            border::object::<CompletionQueue>(queue.cast())?.wait(buffer, count, sources, timeout)
+            border::transfer_object::<CompletionQueue>(queue.cast())?
+                .wait(buffer, count, sources, timeout)
         }
     })
 }

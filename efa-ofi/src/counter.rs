@@ -286,7 +286,7 @@ unsafe fn value(counter: *mut fid_cntr, which: Which) -> u64 {
     let mut value = 0;
     border::status(|| {
         // SAFETY: by the caller's contract.
-        value = unsafe { border::object::<Counter>(counter.cast()) }?.value(which)?;
+        value = unsafe { border::transfer_object::<Counter>(counter.cast()) }?.value(which)?;
         Ok(())
     });
     value

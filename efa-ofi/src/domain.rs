@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use efa_core::endpoint::{ClaimId, EndpointId, Errno};
 use efa_core::nic::{Device as _, DomainConfig, UserSlice};
-use efa_hw::{DeviceName, HwDevice, HwDomain};
+use efa_hw::{CacheLimits, DeviceName, HwDevice, HwDomain};
 
 use crate::address_vector::{self, AddressVector, Addresses};
 use crate::atomics;
@@ -17,7 +17,7 @@ use crate::counter;
 use crate::endpoint::{self, Endpoint};
 use crate::fabric::Fabric;
 use crate::ffi::*;
-use crate::host::{Part, warn};
+use crate::host::{Part, explain, warn};
 use crate::info::{RX_SIZE, TX_SIZE, device_of};
 use crate::memory_region;
 use crate::unsupported;
@@ -147,6 +147,13 @@ impl State {
             .map_err(|error| error.to_string())?;
         // SAFETY: libfabric's interface says of all memory in calls what `allow_user` asks for.
         unsafe { domain.allow_user(EVERYTHING) }.map_err(|error| error.to_string())?;
+        if let Err(error) = domain.cache_registrations(CacheLimits::default()) {
+            // Operations go on registering memory that the application did not register.
+            explain(
+                Part::Domain,
+                &format!("registrations are not kept: {error}"),
+            );
+        }
         Ok(State {
             core: efa_core::endpoint::Domain::new(domain, rand::random()),
             opened: Instant::now(),

@@ -5,21 +5,20 @@ use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use efa_core::endpoint::{
-    CompletionEntry, CompletionFlags, EndpointConfig, EndpointId, Errno, ErrorEntry,
-    OperationFlags, Statistics,
+    CompletionEntry, CompletionFlags, EndpointId, Errno, ErrorEntry, OperationFlags, Statistics,
 };
-use efa_core::nic::{Domain as _, QueuePairConfig};
+use efa_core::nic::{CompletionQueueId, Domain as _, Nic as _, QueuePair as _, QueuePairConfig};
 
 use crate::address_vector::{AddressVector, Addresses};
 use crate::border::{self, ENOAV, ENOCQ, EOPBADSTATE, Object, Result};
 use crate::completion_queue::CompletionQueue;
 use crate::counter::Counter;
-use crate::domain::{Domain, Queue, Vector};
+use crate::domain::{Domain, Queue, State, Vector};
 use crate::event_queue::EventQueue;
 use crate::ffi::*;
 use crate::host::{Part, warn};
 use crate::info::{RX_SIZE, TX_SIZE};
-use crate::{atomics, messages, one_sided, unsupported};
+use crate::{atomics, messages, one_sided, settings, unsupported};
 
 /// How long an endpoint that closes goes on with what peers still wait for.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -246,16 +245,20 @@ impl Endpoint {
         let nic = state.core.nic_mut();
         let queue = nic.create_completion_queue(config.completions());
         let queue = queue.map_err(|error| refused("completion queue", &error, Errno::ENOMEM))?;
-        let queue_pair = nic.create_queue_pair(queue, &config);
-        let queue_pair =
-            queue_pair.map_err(|error| refused("queue pair", &error, Errno::ENOMEM))?;
-        let settled = EndpointConfig {
-            recv_buffers: RX_SIZE,
-            seed: rand::random(),
-            ..EndpointConfig::default()
+        let opened = match nic.create_queue_pair(queue, &config) {
+            Ok(queue_pair) => state
+                .core
+                .open_endpoint(queue_pair, settings::of_environment())
+                .map_err(|error| refused("endpoint", &error, error.errno())),
+            Err(error) => Err(refused("queue pair", &error, Errno::ENOMEM)),
         };
-        let id = state.core.open_endpoint(queue_pair, settled);
-        let id = id.map_err(|error| refused("endpoint", &error, error.errno()))?;
+        let id = match opened {
+            Ok(id) => id,
+            Err(errno) => {
+                end_queue(&mut state, queue);
+                return Err(errno);
+            }
+        };
         // SAFETY: an address vector is not closed while an endpoint uses it.
         let place = unsafe { &*vector }.place;
         let flags = |bound: Option<(Queue, u64)>, default| Flags {
@@ -412,6 +415,13 @@ impl Start {
     };
 }
 
+/// Ends a completion queue of the device whose queue pair is gone.
+fn end_queue(state: &mut State, queue: CompletionQueueId) {
+    if let Err(error) = state.core.nic_mut().destroy_completion_queue(queue) {
+        warn(Part::Endpoint, &format!("completion queue: {error}"));
+    }
+}
+
 impl Enabled {
     /// How a call is started that has these flags, if it has any.
     #[inline]
@@ -464,10 +474,15 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
             }
             state.endpoints.retain(|(id, _)| *id != enabled.id);
             state.claims.retain(|(id, _), _| *id != enabled.id);
+            let mut queue = None;
             if let Some(engine) = state.core.endpoint(enabled.id) {
                 endpoint.keep_counts(enabled.id, engine.statistics());
+                queue = Some(engine.nic().queue_pair().completion_queue());
             }
             state.core.close_endpoint(enabled.id);
+            if let Some(queue) = queue {
+                end_queue(&mut state, queue);
+            }
         }
         endpoint.release();
         // SAFETY: the domain does not know it any more, and C gives up its pointer.

@@ -21,5 +21,6 @@ mod memory_region;
 mod messages;
 mod nic;
 mod one_sided;
+mod settings;
 mod unsupported;
 mod wait;

@@ -39,6 +39,10 @@ pub(crate) static OPS: fi_ops_mr = fi_ops_mr {
     regattr: Some(regattr),
 };
 
+/// The accesses that a registration may permit. Those of collective operations mean nothing here.
+const ACCESS: u64 =
+    FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_COLLECTIVE;
+
 /// Memory to register.
 struct Wanted {
     memory: UserSlice,
@@ -49,9 +53,9 @@ struct Wanted {
 
 impl Wanted {
     /// # Errors
-    /// `FI_EINVAL` for flags that are not known, and the device's errors.
+    /// `FI_EINVAL` for flags and accesses that are not known, and the device's errors.
     fn register(self, domain: &Domain) -> Result<*mut fid_mr> {
-        if self.flags & !FI_RMA_EVENT != 0 {
+        if self.flags & !FI_RMA_EVENT != 0 || self.access & !ACCESS != 0 {
             return Err(Errno::EINVAL);
         }
         let mut access = Access::empty();
@@ -96,7 +100,7 @@ pub(crate) unsafe fn of_descriptor(descriptor: *mut c_void) -> Result<Option<Reg
         return Ok(None);
     }
     // SAFETY: by the caller's contract.
-    let object: &MemoryRegion = unsafe { border::object(descriptor) }?;
+    let object: &MemoryRegion = unsafe { border::transfer_object(descriptor) }?;
     Ok(Some(object.region))
 }
 
@@ -148,7 +152,10 @@ unsafe extern "C" fn reg(
             flags,
             context,
         };
-        // SAFETY: valid for a write.
+        if result.is_null() || length == 0 {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: by the caller's contract, a place for a pointer.
         unsafe { result.write(wanted.register(domain)?) };
         Ok(())
     })

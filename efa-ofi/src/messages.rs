@@ -9,7 +9,7 @@ use efa_core::endpoint::{
 use efa_core::nic::{LentNic, UserSlice};
 use efa_hw::HwDomain;
 
-use crate::border::{self, EOPBADSTATE, Result};
+use crate::border::{self, EBADFLAGS, EOPBADSTATE, Result};
 use crate::endpoint::{Endpoint, Start};
 use crate::ffi::*;
 use crate::memory_region::of_descriptor;
@@ -126,12 +126,27 @@ impl Pieces {
     }
 
     pub(crate) fn length(&self) -> u64 {
-        self.as_slice()
+        let lengths = self
+            .as_slice()
             .iter()
-            .map(|piece| piece.memory.length as u64)
-            .sum()
+            .map(|piece| piece.memory.length as u64);
+        lengths.fold(0, u64::saturating_add)
     }
 }
+
+/// What a call may say of a send or write. A fence and the completion of a match (`FI_FENCE`, `FI_MATCH_COMPLETE`) are
+/// not offered.
+pub(crate) const SEND_FLAGS: u64 = FI_MORE
+    | FI_COMPLETION
+    | FI_INJECT
+    | FI_INJECT_COMPLETE
+    | FI_TRANSMIT_COMPLETE
+    | FI_DELIVERY_COMPLETE
+    | FI_REMOTE_CQ_DATA;
+
+/// What a call may say of a receive.
+const RECEIVE_FLAGS: u64 =
+    FI_MORE | FI_COMPLETION | FI_MULTI_RECV | FI_PEEK | FI_CLAIM | FI_DISCARD;
 
 /// A message to send.
 struct Send {
@@ -156,8 +171,11 @@ struct Receive {
 #[inline]
 unsafe fn start_send(endpoint: *mut fid_ep, pieces: Result<Pieces>, send: Send) -> Result<usize> {
     // SAFETY: by the caller's contract.
-    let endpoint: &Endpoint = unsafe { border::object(endpoint.cast()) }?;
+    let endpoint: &Endpoint = unsafe { border::transfer_object(endpoint.cast()) }?;
     let pieces = pieces?;
+    if send.flags.is_some_and(|flags| flags & !SEND_FLAGS != 0) {
+        return Err(EBADFLAGS);
+    }
     let enabled = endpoint.enabled()?;
     let mut state = endpoint.domain().state()?;
     let state = &mut *state;
@@ -193,7 +211,7 @@ unsafe fn start_inject(
     (to, tag, data): (fi_addr_t, Option<u64>, Option<u64>),
 ) -> Result<usize> {
     // SAFETY: by the caller's contract.
-    let endpoint: &Endpoint = unsafe { border::object(endpoint.cast()) }?;
+    let endpoint: &Endpoint = unsafe { border::transfer_object(endpoint.cast()) }?;
     // SAFETY: there is no descriptor.
     let pieces = unsafe { Pieces::one(buffer, length, std::ptr::null_mut()) }?;
     let enabled = endpoint.enabled()?;
@@ -221,7 +239,7 @@ unsafe fn start_receive(
     receive: Receive,
 ) -> Result<usize> {
     // SAFETY: by the caller's contract.
-    let endpoint: &Endpoint = unsafe { border::object(endpoint.cast()) }?;
+    let endpoint: &Endpoint = unsafe { border::transfer_object(endpoint.cast()) }?;
     let pieces = pieces?;
     let enabled = endpoint.enabled()?;
     let mut state = endpoint.domain().state()?;
@@ -233,6 +251,9 @@ unsafe fn start_receive(
         address => SourceFilter::Peer(enabled.addresses(&state.vectors)?.peer(address)?),
     };
     let flags = receive.flags.unwrap_or(enabled.receives.default);
+    if flags & !RECEIVE_FLAGS != 0 {
+        return Err(EBADFLAGS);
+    }
     let context = receive.context.addr() as u64;
     let engine = state.core.endpoint(enabled.id).ok_or(EOPBADSTATE)?;
     if flags & FI_PEEK != 0 {

@@ -5,10 +5,10 @@ use std::ffi::c_void;
 use efa_core::endpoint::{CompletionFlags, Errno, IOV_LIMIT, ReadArgs, RemoteIoVec, WriteArgs};
 use efa_core::nic::RemoteKey;
 
-use crate::border::{self, EOPBADSTATE, Result};
+use crate::border::{self, EBADFLAGS, EOPBADSTATE, Result};
 use crate::endpoint::{Endpoint, Start};
 use crate::ffi::*;
-use crate::messages::Pieces;
+use crate::messages::{Pieces, SEND_FLAGS};
 
 pub(crate) static OPS: fi_ops_rma = fi_ops_rma {
     size: size_of::<fi_ops_rma>(),
@@ -96,8 +96,11 @@ unsafe fn start_read(
     context: *mut c_void,
 ) -> Result<usize> {
     // SAFETY: by the caller's contract.
-    let endpoint: &Endpoint = unsafe { border::object(endpoint.cast()) }?;
+    let endpoint: &Endpoint = unsafe { border::transfer_object(endpoint.cast()) }?;
     let (pieces, remote) = (pieces?, remote?);
+    if flags.is_some_and(|flags| flags & !SEND_FLAGS != 0) {
+        return Err(EBADFLAGS);
+    }
     let enabled = endpoint.enabled()?;
     let mut state = endpoint.domain().state()?;
     let state = &mut *state;
@@ -132,8 +135,11 @@ unsafe fn start_write(
     write: Write,
 ) -> Result<usize> {
     // SAFETY: by the caller's contract.
-    let endpoint: &Endpoint = unsafe { border::object(endpoint.cast()) }?;
+    let endpoint: &Endpoint = unsafe { border::transfer_object(endpoint.cast()) }?;
     let (pieces, remote) = (pieces?, remote?);
+    if write.flags.is_some_and(|flags| flags & !SEND_FLAGS != 0) {
+        return Err(EBADFLAGS);
+    }
     let enabled = endpoint.enabled()?;
     let mut state = endpoint.domain().state()?;
     let state = &mut *state;
