@@ -1,6 +1,7 @@
 //! Endpoints: what they are bound to, when they are enabled, their options, and where their completions go.
 
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
@@ -23,12 +24,18 @@ use crate::{atomics, messages, one_sided, settings, unsupported};
 /// How long an endpoint that closes goes on with what peers still wait for.
 const FAREWELL: Duration = Duration::from_secs(1);
 
+/// What an endpoint starts with as [`Endpoint::min_multi_recv`].
+const MIN_MULTI_RECV: usize = 64;
+
 /// An endpoint (`fid_ep`).
 #[repr(C)]
 pub(crate) struct Endpoint {
     c: fid_ep,
     domain: *const Domain,
     settings: Mutex<Settings>,
+    /// What must be left of a multi-receive buffer for another message, in bytes (`FI_OPT_MIN_MULTI_RECV`): of those that are
+    /// posted after the option is set, which applications do before and after they enable the endpoint.
+    pub(crate) min_multi_recv: AtomicUsize,
     enabled: OnceLock<Enabled>,
 }
 
@@ -47,7 +54,6 @@ struct Settings {
     counters: Vec<(*const Counter, u64)>,
     tx_op_flags: u64,
     rx_op_flags: u64,
-    min_multi_recv: usize,
     directed: bool,
     closed: bool,
 }
@@ -66,7 +72,6 @@ pub(crate) struct Enabled {
     pub(crate) receives: Flags,
     /// Receives name the sender whose messages they take (`FI_DIRECTED_RECV`).
     pub(crate) directed: bool,
-    pub(crate) min_multi_recv: usize,
 }
 
 /// Flags of operations in one direction.
@@ -179,10 +184,10 @@ pub(crate) unsafe extern "C" fn open(
                 counters: Vec::new(),
                 tx_op_flags: tx.map_or(0, |attributes| attributes.op_flags),
                 rx_op_flags: rx.map_or(0, |attributes| attributes.op_flags),
-                min_multi_recv: 64,
                 directed: info.caps & FI_DIRECTED_RECV != 0,
                 closed: false,
             }),
+            min_multi_recv: AtomicUsize::new(MIN_MULTI_RECV),
             enabled: OnceLock::new(),
         };
         // SAFETY: by the caller's contract.
@@ -274,7 +279,6 @@ impl Endpoint {
             sends: flags(settings.transmit, settings.tx_op_flags),
             receives: flags(settings.receive, settings.rx_op_flags),
             directed: settings.directed,
-            min_multi_recv: settings.min_multi_recv,
         };
         for (counter, kinds) in &settings.counters {
             // SAFETY: a counter is not closed while an endpoint uses it.
@@ -615,9 +619,9 @@ unsafe extern "C" fn getopt(
         if length.is_null() {
             return Err(Errno::EINVAL);
         }
-        let settings = endpoint.settings.lock().map_err(|_| Errno::EOTHER)?;
+        let bytes = endpoint.min_multi_recv.load(Ordering::Relaxed);
         // SAFETY: by the caller's contract.
-        unsafe { border::copy_out(&settings.min_multi_recv.to_ne_bytes(), value, length) }
+        unsafe { border::copy_out(&bytes.to_ne_bytes(), value, length) }
     })
 }
 
@@ -639,12 +643,9 @@ unsafe extern "C" fn setopt(
         if value.is_null() || length != size_of::<usize>() {
             return Err(Errno::EINVAL);
         }
-        if endpoint.enabled.get().is_some() {
-            return Err(EOPBADSTATE);
-        }
-        let mut settings = endpoint.settings.lock().map_err(|_| Errno::EOTHER)?;
         // SAFETY: by the caller's contract.
-        settings.min_multi_recv = unsafe { value.cast::<usize>().read_unaligned() };
+        let bytes = unsafe { value.cast::<usize>().read_unaligned() };
+        endpoint.min_multi_recv.store(bytes, Ordering::Relaxed);
         Ok(())
     })
 }

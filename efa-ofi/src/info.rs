@@ -30,12 +30,13 @@ const INJECT_SIZE: usize = 8192;
 
 const MESSAGES: u64 = FI_MSG | FI_TAGGED;
 const ONE_SIDED: u64 = FI_RMA | FI_ATOMIC;
-const DIRECTIONS: u64 = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+const SENDING: u64 = FI_SEND | FI_RECV;
+const ACCESSING: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 const SECONDARY: u64 =
     FI_MULTI_RECV | FI_SOURCE | FI_DIRECTED_RECV | FI_LOCAL_COMM | FI_REMOTE_COMM;
 
 /// Everything that an application may ask for.
-pub(crate) const CAPS: u64 = MESSAGES | ONE_SIDED | DIRECTIONS | SECONDARY;
+pub(crate) const CAPS: u64 = MESSAGES | ONE_SIDED | SENDING | ACCESSING | SECONDARY;
 const TX_CAPS: u64 = MESSAGES | ONE_SIDED | FI_SEND | FI_READ | FI_WRITE;
 const RX_CAPS: u64 = MESSAGES
     | ONE_SIDED
@@ -356,21 +357,7 @@ impl Asked {
         device: &HwDevice,
         destination: Option<RawAddress>,
     ) {
-        let caps = match self.caps {
-            0 => CAPS,
-            // Without a direction, all that go with what is asked for; secondary ones only on request.
-            asked if asked & DIRECTIONS == 0 => {
-                let mut caps = asked | FI_LOCAL_COMM | FI_REMOTE_COMM;
-                if asked & MESSAGES != 0 {
-                    caps |= FI_SEND | FI_RECV;
-                }
-                if asked & ONE_SIDED != 0 {
-                    caps |= FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
-                }
-                caps
-            }
-            asked => asked | FI_LOCAL_COMM | FI_REMOTE_COMM,
-        };
+        let caps = granted(self.caps);
         info.caps = caps;
         info.mode = 0;
         info.addr_format = FI_ADDR_EFA;
@@ -456,6 +443,26 @@ impl Asked {
         fabric.prov_version = crate::entry::VERSION;
         fabric.api_version = version;
     }
+}
+
+/// The capabilities of an endpoint whose application asks for these. What is asked for without a direction has all of its
+/// directions. Secondary capabilities are there on request only.
+fn granted(asked: u64) -> u64 {
+    if asked == 0 {
+        return CAPS;
+    }
+    let directions = |kind: u64, directions: u64| {
+        if asked & kind != 0 && asked & directions == 0 {
+            directions
+        } else {
+            0
+        }
+    };
+    asked
+        | FI_LOCAL_COMM
+        | FI_REMOTE_COMM
+        | directions(MESSAGES, SENDING)
+        | directions(ONE_SIDED, ACCESSING)
 }
 
 /// A copy that `free` ends.

@@ -1,6 +1,7 @@
 //! Untagged and tagged messages (`fi_msg`, `fi_tagged`).
 
 use std::ffi::c_void;
+use std::sync::atomic::Ordering;
 
 use efa_core::endpoint::{
     ClaimId, ClaimedRecvArgs, CompletionEntry, CompletionFlags, Errno, ErrorEntry, Failure,
@@ -305,10 +306,11 @@ unsafe fn start_receive(
         let [buffer] = pieces.as_slice() else {
             return Err(Errno::EINVAL);
         };
+        let min_free = endpoint.min_multi_recv.load(Ordering::Relaxed);
         let posted = engine.multi_recv(MultiRecvArgs {
             source,
             buffer: *buffer,
-            min_free: enabled.min_multi_recv.clamp(1, buffer.memory.length.max(1)),
+            min_free: min_free.clamp(1, buffer.memory.length.max(1)),
             context,
         });
         posted.map_err(|error| error.errno())?;

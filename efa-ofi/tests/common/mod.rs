@@ -22,6 +22,8 @@ mod device;
 )]
 pub(crate) mod c {
     include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
+    /// Any address.
+    pub const FI_ADDR_UNSPEC: fi_addr_t = u64::MAX;
 }
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -152,6 +154,8 @@ pub(crate) struct Options {
     /// Flags of the completion queue's bindings besides the direction.
     pub(crate) queue_flags: u64,
     pub(crate) wait_obj: fi_wait_obj,
+    /// Flags of receives whose calls have none.
+    pub(crate) rx_op_flags: u64,
 }
 
 impl Default for Options {
@@ -160,6 +164,7 @@ impl Default for Options {
             caps: FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SOURCE | FI_DIRECTED_RECV,
             queue_flags: 0,
             wait_obj: FI_WAIT_NONE,
+            rx_op_flags: 0,
         }
     }
 }
@@ -177,7 +182,11 @@ pub(crate) struct Side {
 impl Side {
     /// Opens everything, binds it together, and leaves the endpoint to [`Side::enable`].
     pub(crate) fn open(libfabric: &Libfabric, options: &Options) -> Side {
-        let info = libfabric.info(|hints| hints.caps = options.caps);
+        let info = libfabric.info(|hints| {
+            hints.caps = options.caps;
+            // SAFETY: hints have all attributes.
+            unsafe { (*hints.rx_attr).op_flags = options.rx_op_flags };
+        });
         let info = info.expect("the hints can be met");
         let mut fabric = null_mut();
         // SAFETY: the info is valid, and so are all that the calls below are given.
@@ -237,6 +246,52 @@ impl Side {
             control(fid, FI_ENABLE as c_int, null_mut())
         };
         assert_eq!(status, 0);
+    }
+
+    /// Sets an option of the endpoint.
+    pub(crate) fn set_option(&self, option: u32, value: usize) -> c_int {
+        // SAFETY: the endpoint is open, and the value is as long as the length says.
+        unsafe {
+            let setopt = (*(*self.endpoint).ops).setopt;
+            let setopt = setopt.expect("the tables are complete");
+            let (value, length) = ((&raw const value).cast(), size_of::<usize>());
+            setopt(
+                self.endpoint.cast(),
+                FI_OPT_ENDPOINT as c_int,
+                option as c_int,
+                value,
+                length,
+            )
+        }
+    }
+
+    /// An option of the endpoint.
+    pub(crate) fn option(&self, option: u32) -> usize {
+        let (mut value, mut length) = (0_usize, size_of::<usize>());
+        // SAFETY: the endpoint is open, and there is room for as many bytes as the length says.
+        let status = unsafe {
+            let getopt = (*(*self.endpoint).ops).getopt;
+            let getopt = getopt.expect("the tables are complete");
+            let (to, length) = ((&raw mut value).cast(), &raw mut length);
+            getopt(
+                self.endpoint.cast(),
+                FI_OPT_ENDPOINT as c_int,
+                option as c_int,
+                to,
+                length,
+            )
+        };
+        assert_eq!((status, length), (0, size_of::<usize>()));
+        value
+    }
+
+    /// Cancels the operation with this context.
+    pub(crate) fn cancel(&self, context: *mut c_void) -> isize {
+        // SAFETY: the endpoint is open.
+        unsafe {
+            let cancel = (*(*self.endpoint).ops).cancel;
+            cancel.expect("the tables are complete")(self.endpoint.cast(), context)
+        }
     }
 
     /// The endpoint's address.
@@ -374,6 +429,28 @@ impl Pair {
     /// Waits for a completion on the right side, whose errors are not expected.
     pub(crate) fn right_completion(&self) -> (fi_cq_tagged_entry, fi_addr_t) {
         self.until("a completion on the right", |pair| pair.right.completion())
+    }
+
+    /// Sends bytes from left to right, with a tag or untagged, and waits until they are sent.
+    #[track_caller]
+    pub(crate) fn send(&self, data: &[u8], tag: Option<u64>) {
+        let (endpoint, to, no) = (self.left.endpoint, self.to_right, null_mut());
+        let (from, length) = (data.as_ptr().cast(), data.len());
+        self.start(|| match tag {
+            None => call!(endpoint => msg.send(from, length, no, to, no)),
+            Some(tag) => call!(endpoint => tagged.send(from, length, no, to, tag, no)),
+        });
+        let (entry, _) = self.left_completion();
+        assert_ne!(entry.flags & FI_SEND, 0);
+    }
+
+    /// Waits for the failure of an operation on the right side.
+    pub(crate) fn right_failure(&self) -> fi_cq_err_entry {
+        self.until("a failure on the right", |pair| match pair.right.read() {
+            Ok((entry, _)) => panic!("{entry:?}"),
+            Err(error) if error == -(libc::EAGAIN as isize) => None,
+            Err(_) => Some(pair.right.read_error()),
+        })
     }
 
     /// Starts an operation, as soon as there is room for it.

@@ -1,0 +1,38 @@
+//! How hints are answered (`fi_getinfo`), through the C interface.
+
+mod common;
+
+use common::c::*;
+use common::with_provider;
+
+const ACCESS: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+
+#[test]
+fn what_is_asked_for_without_a_direction_has_all_of_its_own() {
+    let name = "what_is_asked_for_without_a_direction_has_all_of_its_own";
+    with_provider(name, |libfabric| {
+        let cases = [
+            (FI_MSG, FI_SEND | FI_RECV),
+            (FI_TAGGED | FI_SEND, FI_SEND),
+            (FI_RMA, ACCESS),
+            (FI_ATOMIC | FI_REMOTE_READ, FI_REMOTE_READ),
+            // The direction of one kind says nothing of the other, as MPICH asks.
+            (FI_TAGGED | FI_RMA | FI_READ, FI_SEND | FI_RECV | FI_READ),
+            (FI_MSG | FI_ATOMIC | FI_RECV, FI_RECV | ACCESS),
+        ];
+        for (asked, directions) in cases {
+            let info = libfabric.info(|hints| hints.caps = asked);
+            let info = info.expect("there is a device");
+            // SAFETY: the info is valid, with all attributes, until it is freed.
+            unsafe {
+                let granted = (*info).caps & (FI_SEND | FI_RECV | ACCESS);
+                assert_eq!(granted, directions, "{asked:#x}");
+                let (tx, rx) = ((*(*info).tx_attr).caps, (*(*info).rx_attr).caps);
+                let sends = FI_SEND | FI_READ | FI_WRITE;
+                assert_eq!(tx & (FI_SEND | FI_RECV | ACCESS), directions & sends);
+                assert_eq!(rx & (FI_SEND | FI_RECV | ACCESS), directions & !sends);
+                (libfabric.freeinfo)(info);
+            }
+        }
+    });
+}
