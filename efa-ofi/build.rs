@@ -35,6 +35,8 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     let directory = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     name_as_libfabric_does(&directory);
+    // libfabric unloads providers when the process ends, while threads of theirs may run.
+    println!("cargo::rustc-link-arg-cdylib=-Wl,-z,nodelete");
     let bindings = bindgen::Builder::default()
         .header_contents("libfabric.h", HEADERS)
         .allowlist_type("fi_.*|fid.*|iovec")
@@ -59,7 +61,7 @@ fn main() {
 }
 
 /// Makes a link with the name that libfabric looks for, which no target of cargo can have, to the library that is going
-/// to be in the directory of the profile.
+/// to be built.
 fn name_as_libfabric_does(out: &Path) {
     // The directory of a build script is PROFILE/build/PACKAGE-HASH/out.
     let profile = out
@@ -69,6 +71,7 @@ fn name_as_libfabric_does(out: &Path) {
     let link = profile.join("libefa_rs-fi.so");
     println!("cargo::rerun-if-changed={}", link.display());
     let _ = std::fs::remove_file(&link);
-    std::os::unix::fs::symlink("libefa_rs_fi.so", &link)
+    // Tests build the library as what they depend on, which stays in this directory.
+    std::os::unix::fs::symlink("deps/libefa_rs_fi.so", &link)
         .unwrap_or_else(|error| panic!("{}: {error}", link.display()));
 }

@@ -370,6 +370,12 @@ impl HwDomain {
         channel.ok_or(NO_CHANNEL)?.wait(timeout)
     }
 
+    /// Returns whether there are completions of requests that the device did not take. They raise no event: who has
+    /// [armed](Self::arm) a queue polls instead of sleeping.
+    pub fn has_failed(&self) -> bool {
+        !self.failed.is_empty()
+    }
+
     /// A descriptor that is readable once a completion has come since the last [`arm`](Self::arm), for `poll(2)` and the like.
     /// Programs wait for it and leave reading it to `arm`.
     ///

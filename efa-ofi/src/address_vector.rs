@@ -115,9 +115,9 @@ impl AddressVector {
     fn with<T>(&self, call: impl FnOnce(&mut State, &mut Addresses) -> Result<T>) -> Result<T> {
         // SAFETY: a domain is not closed before its address vectors.
         let mut state = unsafe { &*self.domain }.state()?;
-        let mut addresses = state.vectors[self.place].take().unwrap_or_default();
+        let mut addresses = state.tables.vectors[self.place].take().unwrap_or_default();
         let result = call(&mut state, &mut addresses);
-        state.vectors[self.place] = Some(addresses);
+        state.tables.vectors[self.place] = Some(addresses);
         result
     }
 }
@@ -127,7 +127,7 @@ impl Drop for AddressVector {
         // SAFETY: a domain is not closed before its address vectors.
         let domain = unsafe { &*self.domain };
         if let Ok(mut state) = domain.state()
-            && let Some(addresses) = state.vectors[self.place].take()
+            && let Some(addresses) = state.tables.vectors[self.place].take()
         {
             for peer in addresses.by_peer.keys() {
                 // Another vector of the domain may have removed it.
@@ -163,8 +163,8 @@ pub(crate) unsafe extern "C" fn open(
         }
         let mut state = domain.state()?;
         // Places are not used again: endpoints of a vector that was closed keep theirs.
-        let place = state.vectors.len();
-        state.vectors.push(Some(Addresses::default()));
+        let place = state.tables.vectors.len();
+        state.tables.vectors.push(Some(Addresses::default()));
         drop(state);
         domain.users.add();
         let vector = AddressVector {

@@ -202,9 +202,9 @@ unsafe fn start(
         },
     };
     let enabled = endpoint.enabled()?;
-    let mut state = endpoint.domain().state()?;
+    let mut state = endpoint.domain().operation()?;
     let state = &mut *state;
-    let peer = enabled.addresses(&state.vectors)?.peer(remote.peer)?;
+    let peer = enabled.addresses(&state.tables)?.peer(remote.peer)?;
     let start = match (manner.inject, &memory) {
         (true, _) => Start::INJECT,
         (false, Memory::None) => enabled.start(manner.flags, manner.context),
@@ -227,7 +227,7 @@ unsafe fn start(
     });
     started.map_err(|error| error.errno())?;
     let flags = CompletionFlags::ATOMIC | CompletionFlags::WRITE;
-    endpoint.started(&state.vectors, &start, flags, operand.length());
+    endpoint.started(&mut state.tables, &start, flags, operand.length());
     Ok(0)
 }
 

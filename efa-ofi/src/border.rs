@@ -30,6 +30,8 @@ pub(crate) const EBADFLAGS: Errno = Errno(crate::ffi::FI_EBADFLAGS as i32);
 pub(crate) const ENOCQ: Errno = Errno(crate::ffi::FI_ENOCQ as i32);
 /// There is no address vector for the operation (`FI_ENOAV`).
 pub(crate) const ENOAV: Errno = Errno(crate::ffi::FI_ENOAV as i32);
+/// A queue is full (`FI_EOVERFLOW`).
+pub(crate) const EOVERFLOW: Errno = Errno(libc::EOVERFLOW);
 /// The buffer is too small (`FI_ETOOSMALL`).
 pub(crate) const ETOOSMALL: Errno = Errno(crate::ffi::FI_ETOOSMALL as i32);
 

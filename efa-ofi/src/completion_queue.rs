@@ -2,26 +2,41 @@
 
 use std::collections::VecDeque;
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::Mutex;
+use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use efa_core::endpoint::{CompletionEntry, Errno, ErrorEntry};
 
 use crate::border::{self, EAVAIL, ENOSYS, Object, Result, Users};
-use crate::domain::Domain;
+use crate::domain::{Domain, State};
 use crate::ffi::*;
 use crate::unsupported;
-use crate::wait::Patience;
+use crate::wait::{self, Alarm, Deadline, Sleeper, Woken};
 
 /// A completion queue (`fid_cq`).
 #[repr(C)]
 pub(crate) struct CompletionQueue {
     c: fid_cq,
-    domain: *const Domain,
+    pub(crate) domain: *const Domain,
     format: Format,
+    /// The place of its entries in the domain.
+    pub(crate) place: usize,
     pub(crate) users: Users,
-    entries: Mutex<Entries>,
+    waiting: Waiting,
     signaled: AtomicBool,
+}
+
+/// How an application can wait for completions.
+#[derive(Debug)]
+enum Waiting {
+    /// Not at all (`FI_WAIT_NONE`).
+    Never,
+    /// By looking again and again (`FI_WAIT_YIELD`).
+    Looking { threshold: bool },
+    /// By sleeping (`FI_WAIT_FD` and `FI_WAIT_UNSPEC`). Calls wait for a number of completions if `threshold` says so.
+    Sleeping { alarm: Arc<Alarm>, threshold: bool },
 }
 
 /// What an entry tells (`enum fi_cq_format`).
@@ -44,10 +59,45 @@ impl Format {
     }
 }
 
+/// What has completed and was not read.
 #[derive(Debug, Default)]
-struct Entries {
+pub(crate) struct Entries {
     done: VecDeque<(fi_cq_tagged_entry, fi_addr_t)>,
     failed: VecDeque<ErrorEntry>,
+    alarm: Option<Arc<Alarm>>,
+    /// Somebody sleeps until there is another entry.
+    armed: bool,
+}
+
+impl Entries {
+    /// Adds the end of an operation.
+    #[inline]
+    pub(crate) fn add(
+        &mut self,
+        result: std::result::Result<CompletionEntry, ErrorEntry>,
+        source: fi_addr_t,
+    ) {
+        match result {
+            Ok(entry) => self.done.push_back((
+                fi_cq_tagged_entry {
+                    op_context: entry.context as *mut c_void,
+                    flags: entry.flags.bits(),
+                    len: entry.length as usize,
+                    buf: entry.buffer as *mut c_void,
+                    data: entry.data,
+                    tag: entry.tag,
+                },
+                source,
+            )),
+            Err(entry) => self.failed.push_back(entry),
+        }
+        if self.armed
+            && let Some(alarm) = &self.alarm
+        {
+            self.armed = false;
+            alarm.bell.ring();
+        }
+    }
 }
 
 // SAFETY: `#[repr(C)]`, and the first member begins with a `fid`; no other type has these operations.
@@ -61,6 +111,7 @@ unsafe impl Object for CompletionQueue {
 
 static FID: fi_ops = fi_ops {
     close: Some(close),
+    control: Some(control),
     ..unsupported::FID
 };
 
@@ -76,35 +127,21 @@ static OPS: fi_ops_cq = fi_ops_cq {
 };
 
 impl CompletionQueue {
-    /// Adds the end of an operation.
-    pub(crate) fn add(
-        &self,
-        result: std::result::Result<CompletionEntry, ErrorEntry>,
-        source: fi_addr_t,
-    ) {
-        let Ok(mut entries) = self.entries.lock() else {
-            return;
-        };
-        match result {
-            Ok(entry) => entries.done.push_back((
-                fi_cq_tagged_entry {
-                    op_context: entry.context as *mut c_void,
-                    flags: entry.flags.bits(),
-                    len: entry.length as usize,
-                    buf: entry.buffer as *mut c_void,
-                    data: entry.data,
-                    tag: entry.tag,
-                },
-                source,
-            )),
-            Err(entry) => entries.failed.push_back(entry),
-        }
+    #[inline]
+    fn domain(&self) -> &Domain {
+        // SAFETY: a domain is not closed before its completion queues.
+        unsafe { &*self.domain }
+    }
+
+    /// Returns whether calls or programs may sleep until there is something to read.
+    pub(crate) fn can_sleep(&self) -> bool {
+        matches!(self.waiting, Waiting::Sleeping { .. })
     }
 
     /// Makes progress, and moves what has completed to the application.
     ///
     /// # Errors
-    /// `FI_EAGAIN` if there is nothing, `FI_EAVAIL` if an error comes first.
+    /// `FI_EAGAIN` if there are not `least` completions, `FI_EAVAIL` if an error comes first.
     ///
     /// # Safety
     /// `buffer` has room for `count` entries, and `sources`, unless null, for as many addresses.
@@ -113,14 +150,29 @@ impl CompletionQueue {
         buffer: *mut c_void,
         count: usize,
         sources: *mut fi_addr_t,
+        least: usize,
     ) -> Result<usize> {
-        // SAFETY: a domain is not closed before its completion queues.
-        unsafe { &*self.domain }.state()?.progress();
-        let mut entries = self.entries.lock().map_err(|_| Errno::EOTHER)?;
+        let mut state = self.domain().state()?;
+        state.progress();
+        // SAFETY: the caller's contract is the same.
+        unsafe { self.take(&mut state, buffer, count, sources, least) }
+    }
+
+    /// # Safety
+    /// As for [`CompletionQueue::read`].
+    unsafe fn take(
+        &self,
+        state: &mut State,
+        buffer: *mut c_void,
+        count: usize,
+        sources: *mut fi_addr_t,
+        least: usize,
+    ) -> Result<usize> {
+        let entries = state.tables.entries(self.place)?;
         if !entries.failed.is_empty() {
             return Err(EAVAIL);
         }
-        if entries.done.is_empty() {
+        if entries.done.len() < least {
             return Err(Errno::EAGAIN);
         }
         if buffer.is_null() && count > 0 {
@@ -143,33 +195,96 @@ impl CompletionQueue {
 
     /// As [`CompletionQueue::read`], for at most `timeout` milliseconds, or without end if that is negative.
     ///
+    /// # Errors
+    /// `FI_ENOSYS` if the queue was opened without waiting; `FI_EAGAIN` after the time, after
+    /// `fi_cq_signal`, and after a signal that the process handled.
+    ///
     /// # Safety
-    /// As there.
+    /// As there, and `condition` is null or what the queue's attributes say.
     unsafe fn wait(
         &self,
         buffer: *mut c_void,
         count: usize,
         sources: *mut fi_addr_t,
+        condition: *const c_void,
         timeout: c_int,
     ) -> Result<usize> {
-        let patience = Patience::new(timeout);
+        let (alarm, threshold) = match &self.waiting {
+            Waiting::Never => return Err(ENOSYS),
+            Waiting::Looking { threshold } => (None, *threshold),
+            Waiting::Sleeping { alarm, threshold } => (Some(alarm), *threshold),
+        };
+        let least = match threshold && !condition.is_null() {
+            // SAFETY: by the caller's contract a number.
+            true => unsafe { condition.cast::<usize>().read() }.clamp(1, count.max(1)),
+            false => 1,
+        };
+        let (start, until) = (Instant::now(), Deadline::after(timeout));
         loop {
             // SAFETY: the caller's contract is the same.
-            match unsafe { self.read(buffer, count, sources) } {
+            match unsafe { self.read(buffer, count, sources, least) } {
                 Err(Errno::EAGAIN) => {}
                 result => return result,
             }
-            if self.signaled.swap(false, Ordering::Relaxed) || !patience.pause() {
+            if self.signaled.swap(false, Ordering::AcqRel) {
                 return Err(Errno::EAGAIN);
             }
+            if until.has_passed() {
+                // What there is, if it is fewer than were asked for.
+                // SAFETY: the caller's contract is the same.
+                return unsafe { self.read(buffer, count, sources, 1) };
+            }
+            match alarm {
+                None => std::thread::yield_now(),
+                Some(_) if start.elapsed() < wait::SPIN => std::hint::spin_loop(),
+                Some(alarm) => {
+                    if let Some(sleeper) = self.arm(alarm, least)?
+                        && !self.signaled.load(Ordering::Acquire)
+                        && sleeper.sleep(until)? == Woken::Interrupted
+                    {
+                        // SAFETY: the caller's contract is the same.
+                        return unsafe { self.read(buffer, count, sources, 1) };
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks for the bell at the next entry. Nobody sleeps if there are `enough` entries already, or may be some soon.
+    fn arm<'a>(&self, alarm: &'a Alarm, enough: usize) -> Result<Option<Sleeper<'a>>> {
+        let mut state = self.domain().state()?;
+        let quiet = state.arm()?;
+        let entries = state.tables.entries(self.place)?;
+        if !quiet || entries.done.len() >= enough || !entries.failed.is_empty() {
+            return Ok(None);
+        }
+        entries.armed = true;
+        Ok(Some(alarm.prepare()))
+    }
+
+    /// Prepares for sleeping on the descriptor (`fi_trywait`).
+    ///
+    /// # Errors
+    /// `FI_EAGAIN` if there is something to read, or was a signal; `FI_EINVAL` if there is no descriptor.
+    pub(crate) fn try_wait(&self) -> Result<()> {
+        let Waiting::Sleeping { alarm, .. } = &self.waiting else {
+            return Err(Errno::EINVAL);
+        };
+        let is_empty = self.arm(alarm, 1)?.is_some();
+        match is_empty && !self.signaled.swap(false, Ordering::AcqRel) {
+            true => Ok(()),
+            false => Err(Errno::EAGAIN),
         }
     }
 }
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
-        // SAFETY: a domain is not closed before its completion queues.
-        unsafe { (*self.domain).users.remove() };
+        let domain = self.domain();
+        if let Ok(mut state) = domain.state() {
+            state.tables.queues.try_remove(self.place);
+        }
+        domain.users.remove();
     }
 }
 
@@ -186,13 +301,13 @@ pub(crate) unsafe extern "C" fn open(
         let domain: &Domain = unsafe { border::object(domain.cast()) }?;
         // SAFETY: likewise.
         let attributes = unsafe { attributes.as_mut() }.ok_or(Errno::EINVAL)?;
-        // There is no descriptor to wait on.
-        if !matches!(
-            attributes.wait_obj,
-            FI_WAIT_NONE | FI_WAIT_UNSPEC | FI_WAIT_YIELD
-        ) {
-            return Err(ENOSYS);
-        }
+        let threshold = match attributes.wait_cond {
+            FI_CQ_COND_NONE => false,
+            FI_CQ_COND_THRESHOLD => true,
+            // It only counts for those who wait.
+            _ if attributes.wait_obj == FI_WAIT_NONE => false,
+            _ => return Err(Errno::EINVAL),
+        };
         let format = match attributes.format {
             FI_CQ_FORMAT_UNSPEC | FI_CQ_FORMAT_TAGGED => Format::Tagged,
             FI_CQ_FORMAT_CONTEXT => Format::Context,
@@ -203,6 +318,30 @@ pub(crate) unsafe extern "C" fn open(
         if attributes.format == FI_CQ_FORMAT_UNSPEC {
             attributes.format = FI_CQ_FORMAT_TAGGED;
         }
+        if result.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        let mut state = domain.state()?;
+        let waiting = match attributes.wait_obj {
+            FI_WAIT_NONE => Waiting::Never,
+            FI_WAIT_YIELD => Waiting::Looking { threshold },
+            FI_WAIT_UNSPEC | FI_WAIT_FD => {
+                attributes.wait_obj = FI_WAIT_FD;
+                let alarm = Arc::new(Alarm::new(state.watch()?)?);
+                Waiting::Sleeping { alarm, threshold }
+            }
+            // Wait sets, and mutexes with condition variables.
+            _ => return Err(ENOSYS),
+        };
+        let entries = Entries {
+            alarm: match &waiting {
+                Waiting::Sleeping { alarm, .. } => Some(Arc::clone(alarm)),
+                _ => None,
+            },
+            ..Entries::default()
+        };
+        let place = state.tables.queues.insert(entries);
+        drop(state);
         domain.users.add();
         let queue = CompletionQueue {
             c: fid_cq {
@@ -214,8 +353,9 @@ pub(crate) unsafe extern "C" fn open(
             },
             domain,
             format,
+            place,
             users: Users::default(),
-            entries: Mutex::default(),
+            waiting,
             signaled: AtomicBool::new(false),
         };
         // SAFETY: by the caller's contract.
@@ -246,6 +386,7 @@ unsafe extern "C" fn read(queue: *mut fid_cq, buffer: *mut c_void, count: usize)
                 buffer,
                 count,
                 std::ptr::null_mut(),
+                1,
             )
         }
     })
@@ -262,7 +403,8 @@ unsafe extern "C" fn readfrom(
     border::count(|| {
         // SAFETY: by the caller's contract.
         unsafe {
-            border::transfer_object::<CompletionQueue>(queue.cast())?.read(buffer, count, sources)
+            border::transfer_object::<CompletionQueue>(queue.cast())?
+                .read(buffer, count, sources, 1)
         }
     })
 }
@@ -273,7 +415,7 @@ unsafe extern "C" fn sread(
     queue: *mut fid_cq,
     buffer: *mut c_void,
     count: usize,
-    _condition: *const c_void,
+    condition: *const c_void,
     timeout: c_int,
 ) -> isize {
     border::count(|| {
@@ -283,6 +425,7 @@ unsafe extern "C" fn sread(
                 buffer,
                 count,
                 std::ptr::null_mut(),
+                condition,
                 timeout,
             )
         }
@@ -296,14 +439,14 @@ unsafe extern "C" fn sreadfrom(
     buffer: *mut c_void,
     count: usize,
     sources: *mut fi_addr_t,
-    _condition: *const c_void,
+    condition: *const c_void,
     timeout: c_int,
 ) -> isize {
     border::count(|| {
         // SAFETY: by the caller's contract.
         unsafe {
             border::transfer_object::<CompletionQueue>(queue.cast())?
-                .wait(buffer, count, sources, timeout)
+                .wait(buffer, count, sources, condition, timeout)
         }
     })
 }
@@ -320,7 +463,8 @@ unsafe extern "C" fn readerr(
         let queue: &CompletionQueue = unsafe { border::object(queue.cast()) }?;
         // SAFETY: likewise.
         let to = unsafe { buffer.as_mut() }.ok_or(Errno::EINVAL)?;
-        let mut entries = queue.entries.lock().map_err(|_| Errno::EOTHER)?;
+        let mut state = queue.domain().state()?;
+        let entries = state.tables.entries(queue.place)?;
         let failed = entries.failed.pop_front().ok_or(Errno::EAGAIN)?;
         to.op_context = failed.context as *mut c_void;
         to.flags = failed.flags.bits();
@@ -343,8 +487,30 @@ unsafe extern "C" fn signal(queue: *mut fid_cq) -> c_int {
     border::status(|| {
         // SAFETY: by the caller's contract.
         let queue: &CompletionQueue = unsafe { border::object(queue.cast()) }?;
-        queue.signaled.store(true, Ordering::Relaxed);
+        if matches!(queue.waiting, Waiting::Never) {
+            return Err(Errno::EINVAL);
+        }
+        queue.signaled.store(true, Ordering::Release);
+        if let Waiting::Sleeping { alarm, .. } = &queue.waiting {
+            alarm.bell.ring();
+        }
         Ok(())
+    })
+}
+
+/// # Safety
+/// As libfabric documents `fi_control` of completion queues.
+unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
+    border::status(|| {
+        // SAFETY: by the caller's contract.
+        let queue: &CompletionQueue = unsafe { border::object(fid.cast()) }?;
+        let (kind, alarm) = match &queue.waiting {
+            Waiting::Never => (FI_WAIT_NONE, None),
+            Waiting::Looking { .. } => (FI_WAIT_YIELD, None),
+            Waiting::Sleeping { alarm, .. } => (FI_WAIT_FD, Some(alarm.as_fd())),
+        };
+        // SAFETY: the caller's contract is the same.
+        unsafe { wait::control(command, argument, kind, alarm) }
     })
 }
 

@@ -4,7 +4,9 @@
 //! to, and of what the application has added.
 
 use std::ffi::{c_int, c_void};
-use std::sync::Mutex;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use efa_core::endpoint::{self, EndpointId, Errno, Statistics};
 
@@ -12,7 +14,7 @@ use crate::border::{self, ENOSYS, Object, Result, Users};
 use crate::domain::{Domain, State};
 use crate::ffi::*;
 use crate::unsupported;
-use crate::wait::Patience;
+use crate::wait::{self, Alarm, Deadline, Woken};
 
 /// What a counter can be told to count.
 const KINDS: u64 = FI_SEND | FI_RECV | FI_READ | FI_WRITE;
@@ -22,9 +24,42 @@ const KINDS: u64 = FI_SEND | FI_RECV | FI_READ | FI_WRITE;
 pub(crate) struct Counter {
     c: fid_cntr,
     pub(crate) domain: *const Domain,
-    can_wait: bool,
+    waiting: Waiting,
     pub(crate) users: Users,
-    state: Mutex<Counted>,
+    state: Arc<Mutex<Counted>>,
+}
+
+/// How an application can wait for a value.
+#[derive(Debug)]
+enum Waiting {
+    /// Not at all (`FI_WAIT_NONE`).
+    Never,
+    /// By looking again and again (`FI_WAIT_YIELD`).
+    Looking,
+    /// By sleeping (`FI_WAIT_FD` and `FI_WAIT_UNSPEC`).
+    Sleeping(Arc<Alarm>),
+}
+
+/// Somebody who sleeps until a counter has other values than these.
+#[derive(Debug)]
+pub(crate) struct Sleeper {
+    counted: Arc<Mutex<Counted>>,
+    alarm: Arc<Alarm>,
+    values: endpoint::Counter,
+}
+
+impl Sleeper {
+    /// Rings the bell if the values have changed. Returns whether it did.
+    pub(crate) fn wake(&self, state: &mut State) -> bool {
+        let changed = self
+            .counted
+            .lock()
+            .is_ok_and(|counted| counted.values(state) != self.values);
+        if changed {
+            self.alarm.bell.ring();
+        }
+        changed
+    }
 }
 
 #[derive(Debug, Default)]
@@ -78,6 +113,7 @@ unsafe impl Object for Counter {
 
 static FID: fi_ops = fi_ops {
     close: Some(close),
+    control: Some(control),
     ..unsupported::FID
 };
 
@@ -141,7 +177,11 @@ impl Counter {
         state.progress();
         let mut counted = self.state.lock().map_err(|_| Errno::EOTHER)?;
         let values = counted.values(&mut state);
-        Ok(call(&mut counted.base, values))
+        let result = call(&mut counted.base, values);
+        drop(counted);
+        // Who sleeps until the counter changes may be waiting for this.
+        state.deliver();
+        Ok(result)
     }
 
     fn values(&self) -> Result<endpoint::Counter> {
@@ -167,17 +207,24 @@ impl Counter {
         })
     }
 
+    /// Returns whether calls or programs may sleep until it changes.
+    pub(crate) fn can_sleep(&self) -> bool {
+        matches!(self.waiting, Waiting::Sleeping(_))
+    }
+
     /// Waits until the counter is at least `threshold`.
     ///
     /// # Errors
     /// `FI_EINVAL` if the counter was opened without waiting, `FI_EAVAIL` if an operation fails meanwhile,
     /// `FI_ETIMEDOUT`.
     fn wait(&self, threshold: u64, timeout: c_int) -> Result<()> {
-        if !self.can_wait {
-            return Err(Errno::EINVAL);
-        }
+        let alarm = match &self.waiting {
+            Waiting::Never => return Err(Errno::EINVAL),
+            Waiting::Looking => None,
+            Waiting::Sleeping(alarm) => Some(alarm),
+        };
         let errors = self.value(Which::Errors)?;
-        let patience = Patience::new(timeout);
+        let (start, until) = (Instant::now(), Deadline::after(timeout));
         loop {
             let values = self.values()?;
             if values.successes >= threshold {
@@ -186,10 +233,67 @@ impl Counter {
             if values.errors != errors {
                 return Err(border::EAVAIL);
             }
-            if !patience.pause() {
+            if until.has_passed() {
                 return Err(Errno(libc::ETIMEDOUT));
             }
+            match alarm {
+                None => std::thread::yield_now(),
+                Some(_) if start.elapsed() < wait::SPIN => std::hint::spin_loop(),
+                Some(alarm) => {
+                    if let Some(sleeper) = self.arm(alarm, Some(values))?
+                        && sleeper.sleep(until)? == Woken::Interrupted
+                    {
+                        return Err(Errno(libc::EINTR));
+                    }
+                }
+            }
         }
+    }
+
+    /// Asks for the bell when the counter has other values than now. Nobody sleeps if these are not `values` any more.
+    fn arm<'a>(
+        &self,
+        alarm: &'a Arc<Alarm>,
+        values: Option<endpoint::Counter>,
+    ) -> Result<Option<wait::Sleeper<'a>>> {
+        // SAFETY: a domain is not closed before its counters.
+        let mut state = unsafe { &*self.domain }.state()?;
+        if !state.arm()? {
+            return Ok(None);
+        }
+        let now = {
+            let counted = self.state.lock().map_err(|_| Errno::EOTHER)?;
+            counted.values(&mut state)
+        };
+        if values.is_some_and(|values| values != now) {
+            return Ok(None);
+        }
+        self.forget_sleepers(&mut state);
+        state.sleepers.push(Sleeper {
+            counted: Arc::clone(&self.state),
+            alarm: Arc::clone(alarm),
+            values: now,
+        });
+        Ok(Some(alarm.prepare()))
+    }
+
+    /// Prepares for sleeping on the descriptor (`fi_trywait`).
+    ///
+    /// # Errors
+    /// `FI_EAGAIN` if there may be more soon, `FI_EINVAL` if there is no descriptor.
+    pub(crate) fn try_wait(&self) -> Result<()> {
+        let Waiting::Sleeping(alarm) = &self.waiting else {
+            return Err(Errno::EINVAL);
+        };
+        match self.arm(alarm, None)? {
+            Some(_) => Ok(()),
+            None => Err(Errno::EAGAIN),
+        }
+    }
+
+    fn forget_sleepers(&self, state: &mut State) {
+        let is_own = |sleeper: &Sleeper| Arc::ptr_eq(&sleeper.counted, &self.state);
+        state.sleepers.retain(|sleeper| !is_own(sleeper));
     }
 }
 
@@ -208,7 +312,11 @@ impl Counted {
 impl Drop for Counter {
     fn drop(&mut self) {
         // SAFETY: a domain is not closed before its counters.
-        unsafe { (*self.domain).users.remove() };
+        let domain = unsafe { &*self.domain };
+        if let Ok(mut state) = domain.state() {
+            self.forget_sleepers(&mut state);
+        }
+        domain.users.remove();
     }
 }
 
@@ -234,16 +342,19 @@ pub(crate) unsafe extern "C" fn open(
         if flags != 0 {
             return Err(Errno::EINVAL);
         }
-        let can_wait = match wait_obj {
-            FI_WAIT_NONE => false,
-            FI_WAIT_UNSPEC | FI_WAIT_YIELD => true,
-            // There is no descriptor to wait on.
-            _ => return Err(ENOSYS),
-        };
         // Counters of bytes came with a later interface.
         if events != FI_CNTR_EVENTS_COMP {
             return Err(ENOSYS);
         }
+        let waiting = match wait_obj {
+            FI_WAIT_NONE => Waiting::Never,
+            FI_WAIT_YIELD => Waiting::Looking,
+            FI_WAIT_UNSPEC | FI_WAIT_FD => {
+                Waiting::Sleeping(Arc::new(Alarm::new(domain.state()?.watch()?)?))
+            }
+            // Wait sets, and mutexes with condition variables.
+            _ => return Err(ENOSYS),
+        };
         domain.users.add();
         let counter = Counter {
             c: fid_cntr {
@@ -254,13 +365,29 @@ pub(crate) unsafe extern "C" fn open(
                 ops: std::ptr::from_ref(&OPS).cast_mut(),
             },
             domain,
-            can_wait,
+            waiting,
             users: Users::default(),
-            state: Mutex::default(),
+            state: Arc::default(),
         };
         // SAFETY: valid for a write.
         unsafe { result.write(counter.give().cast()) };
         Ok(())
+    })
+}
+
+/// # Safety
+/// As libfabric documents `fi_control` of counters.
+unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
+    border::status(|| {
+        // SAFETY: by the caller's contract.
+        let counter: &Counter = unsafe { border::object(fid.cast()) }?;
+        let (kind, alarm) = match &counter.waiting {
+            Waiting::Never => (FI_WAIT_NONE, None),
+            Waiting::Looking => (FI_WAIT_YIELD, None),
+            Waiting::Sleeping(alarm) => (FI_WAIT_FD, Some(alarm.as_fd())),
+        };
+        // SAFETY: the caller's contract is the same.
+        unsafe { wait::control(command, argument, kind, alarm) }
     })
 }
 

@@ -2,25 +2,32 @@
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_int, c_void};
-use std::sync::{Mutex, MutexGuard};
-use std::time::Instant;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use efa_core::endpoint::{ClaimId, EndpointId, Errno};
-use efa_core::nic::{Device as _, DomainConfig, UserSlice};
-use efa_hw::{CacheLimits, DeviceName, HwDevice, HwDomain};
+use efa_core::nic::{
+    CompletionQueueId, Device as _, Domain as _, DomainConfig, NicError, UserSlice,
+};
+use efa_hw::{CacheLimits, DeviceName, HwDevice, HwDomain, OpenError};
+use slab::Slab;
 
 use crate::address_vector::{self, AddressVector, Addresses};
 use crate::atomics;
 use crate::border::{self, ENODATA, Object, Result, Users};
-use crate::completion_queue::{self, CompletionQueue};
-use crate::counter;
+use crate::completion_queue::{self, CompletionQueue, Entries};
+use crate::counter::{self, Sleeper};
 use crate::endpoint::{self, Endpoint};
 use crate::fabric::Fabric;
 use crate::ffi::*;
 use crate::host::{Part, explain, warn};
 use crate::info::{RX_SIZE, TX_SIZE, device_of};
+use crate::lock::{Lock, Taken};
 use crate::memory_region;
+use crate::progress::Progress;
 use crate::unsupported;
+use crate::wait::Watch;
 
 /// Endpoints that a domain has packet buffers for.
 pub(crate) const ENDPOINTS: usize = 8;
@@ -31,18 +38,75 @@ pub(crate) struct Domain {
     c: fid_domain,
     fabric: *const Fabric,
     pub(crate) users: Users,
-    state: Mutex<State>,
+    state: Arc<Lock<State>>,
+    /// The thread of automatic progress, if the application asked for that.
+    progress: Option<Progress>,
 }
 
-/// What the objects of a domain share. One lock is held during each of their calls, whatever threading model the
-/// application asked for: without contention it costs some nanoseconds.
+/// What the objects of a domain share. One lock is held during each of their calls.
 pub(crate) struct State {
     pub(crate) core: efa_core::endpoint::Domain<HwDomain>,
     opened: Instant,
     pub(crate) endpoints: Vec<(EndpointId, *const Endpoint)>,
-    pub(crate) vectors: Vec<Option<Addresses>>,
+    pub(crate) tables: Tables,
     /// Messages that were claimed, by the context that claimed them.
     pub(crate) claims: HashMap<(EndpointId, u64), ClaimId>,
+    /// What sleepers wait for, from the first object on that can sleep.
+    watch: Option<Watch>,
+    /// Those who sleep until a counter changes.
+    pub(crate) sleepers: Vec<Sleeper>,
+    /// Somebody may sleep: what ends within a call has to be delivered at its end.
+    may_sleep: bool,
+}
+
+/// The state during a call that starts an operation. Those who sleep see what ends within the call only if it is
+/// delivered at its end.
+pub(crate) struct Operation<'a>(Taken<'a, State>);
+
+impl Deref for Operation<'_> {
+    type Target = State;
+
+    #[inline]
+    fn deref(&self) -> &State {
+        &self.0
+    }
+}
+
+impl DerefMut for Operation<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.0
+    }
+}
+
+impl Drop for Operation<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.0.may_sleep {
+            self.0.deliver();
+        }
+    }
+}
+
+// SAFETY: the objects to which it points are used by one thread at a time, which has the lock.
+unsafe impl Send for State {}
+
+/// What completions become: addresses of their peers, and entries of completion queues.
+#[derive(Default)]
+pub(crate) struct Tables {
+    pub(crate) vectors: Vec<Option<Addresses>>,
+    pub(crate) queues: Slab<Entries>,
+}
+
+impl Tables {
+    /// The entries of a completion queue.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` if there is no such queue.
+    #[inline]
+    pub(crate) fn entries(&mut self, queue: usize) -> Result<&mut Entries> {
+        self.queues.get_mut(queue).ok_or(Errno::EINVAL)
+    }
 }
 
 // SAFETY: `#[repr(C)]`, and the first member begins with a `fid`; no other type has these operations.
@@ -102,6 +166,21 @@ impl Domain {
             warn(Part::Domain, &error);
             ENODATA
         })?;
+        let wanted = |models: fn(&fi_domain_attr) -> [u32; 2], value| {
+            attributes.is_some_and(|attributes| models(attributes).contains(&value))
+        };
+        let is_automatic = wanted(|a| [a.control_progress, a.data_progress], FI_PROGRESS_AUTO);
+        let promised = wanted(|a| [a.threading; 2], FI_THREAD_DOMAIN);
+        let state = match promised && !is_automatic {
+            // SAFETY: this is what the threading model means, and no thread makes progress by itself.
+            true => unsafe { Lock::promised(state) },
+            false => Lock::new(state),
+        };
+        let state = Arc::new(state);
+        let progress = match is_automatic {
+            true => Some(Progress::start(&state)?),
+            false => None,
+        };
         fabric.users.add();
         Ok(Domain {
             c: fid_domain {
@@ -114,7 +193,8 @@ impl Domain {
             },
             fabric,
             users: Users::default(),
-            state: Mutex::new(state),
+            state,
+            progress,
         })
     }
 
@@ -123,8 +203,22 @@ impl Domain {
     /// # Errors
     /// `FI_EOTHER` after a panic of another thread in the engine.
     #[inline]
-    pub(crate) fn state(&self) -> Result<MutexGuard<'_, State>> {
-        self.state.lock().map_err(|_| Errno::EOTHER)
+    pub(crate) fn state(&self) -> Result<Taken<'_, State>> {
+        self.state.take()
+    }
+
+    /// The state, locked, for a call that starts an operation.
+    ///
+    /// # Errors
+    /// As for [`Domain::state`].
+    #[inline]
+    pub(crate) fn operation(&self) -> Result<Operation<'_>> {
+        self.state().map(Operation)
+    }
+
+    /// Returns whether the domain makes progress by itself.
+    pub(crate) fn is_automatic(&self) -> bool {
+        self.progress.is_some()
     }
 }
 
@@ -158,8 +252,11 @@ impl State {
             core: efa_core::endpoint::Domain::new(domain, rand::random()),
             opened: Instant::now(),
             endpoints: Vec::new(),
-            vectors: Vec::new(),
+            tables: Tables::default(),
             claims: HashMap::new(),
+            watch: None,
+            sleepers: Vec::new(),
+            may_sleep: false,
         })
     }
 
@@ -169,14 +266,16 @@ impl State {
         efa_core::endpoint::Instant::START + self.opened.elapsed()
     }
 
-    /// Makes progress on all endpoints, and hands what completed to their completion queues.
-    pub(crate) fn progress(&mut self) {
+    /// Makes progress on all endpoints, and hands what completed to their completion queues. Returns how many
+    /// completions the device had.
+    pub(crate) fn progress(&mut self) -> usize {
         let now = self.now();
-        self.core.progress(now);
+        let taken = self.core.progress(now);
         self.deliver();
+        taken
     }
 
-    /// Hands what completed to the completion queues.
+    /// Hands what completed to the completion queues, and wakes those who sleep until a counter changes.
     pub(crate) fn deliver(&mut self) {
         for (id, object) in &self.endpoints {
             let Some(engine) = self.core.endpoint(*id) else {
@@ -185,10 +284,115 @@ impl State {
             // SAFETY: an endpoint leaves this list before it ends.
             let object = unsafe { &**object };
             while let Some(result) = engine.poll_completion() {
-                object.report(&self.vectors, result);
+                object.report(&mut self.tables, result);
             }
         }
+        if !self.sleepers.is_empty() {
+            self.wake_sleepers();
+        }
     }
+
+    /// What sleepers wait for.
+    ///
+    /// # Errors
+    /// The process has too many descriptors.
+    pub(crate) fn watch(&mut self) -> Result<&mut Watch> {
+        match &mut self.watch {
+            Some(watch) => Ok(watch),
+            empty => Ok(empty.insert(Watch::new()?)),
+        }
+    }
+
+    /// Makes a completion queue of the device. Its events wake sleepers if `notifies`, as far as the device has them.
+    ///
+    /// # Errors
+    /// `FI_ENOMEM` if the device has no room for it, which is in the log.
+    pub(crate) fn create_queue(
+        &mut self,
+        entries: usize,
+        notifies: bool,
+    ) -> Result<CompletionQueueId> {
+        let refused = |error: OpenError| {
+            warn(Part::Endpoint, &format!("completion queue: {error}"));
+            Errno::ENOMEM
+        };
+        self.watch()?;
+        let (nic, Some(watch)) = (self.core.nic_mut(), &mut self.watch) else {
+            return Err(Errno::EOTHER);
+        };
+        if notifies {
+            match nic.create_completion_queue_with_channel(entries) {
+                Ok(queue) => {
+                    let channel = nic.channel(queue).map_err(unable)?;
+                    watch.add(queue, channel)?;
+                    // Who sleeps already is woken by this queue, too.
+                    nic.arm(queue).map_err(unable)?;
+                    return Ok(queue);
+                }
+                Err(error) => explain(
+                    Part::Endpoint,
+                    &format!(
+                        "sleeping on a completion queue means looking each millisecond: {error}"
+                    ),
+                ),
+            }
+        }
+        let queue = nic.create_completion_queue(entries).map_err(refused)?;
+        if notifies {
+            watch.silent.push(queue);
+        }
+        Ok(queue)
+    }
+
+    /// Ends a completion queue of the device whose queue pair is gone.
+    pub(crate) fn end_queue(&mut self, queue: CompletionQueueId) {
+        let nic = self.core.nic_mut();
+        if let Some(watch) = &mut self.watch {
+            watch.remove(queue, nic.channel(queue).ok());
+        }
+        if let Err(error) = nic.destroy_completion_queue(queue) {
+            warn(Part::Endpoint, &format!("completion queue: {error}"));
+        }
+    }
+
+    /// Wakes those whose counter has changed.
+    #[cold]
+    fn wake_sleepers(&mut self) {
+        let mut sleepers = std::mem::take(&mut self.sleepers);
+        sleepers.retain(|sleeper| !sleeper.wake(self));
+        self.sleepers = sleepers;
+    }
+
+    /// Asks the devices for an event at the next completion, and does all that there is to do. Returns whether that
+    /// is all, so that the caller may sleep after it has looked for what it waits for, with the lock: a completion that comes from now on
+    /// makes the descriptor of [`State::watch`] readable.
+    ///
+    /// # Errors
+    /// The device does not notify of completions any more.
+    pub(crate) fn arm(&mut self) -> Result<bool> {
+        /// Polls of the devices: more would keep others from the lock.
+        const ROUNDS: usize = 16;
+        self.may_sleep = true;
+        let nic = self.core.nic_mut();
+        for queue in self.watch.iter().flat_map(|watch| &watch.queues) {
+            nic.arm(*queue).map_err(unable)?;
+        }
+        let is_quiet =
+            (0..ROUNDS).any(|_| self.progress() == 0) && !self.core.nic_mut().has_failed();
+        let now = self.now();
+        let next = self.core.next_timeout();
+        let next = next.map(|next| next.0.saturating_sub(now.0));
+        let watch = self.watch()?;
+        let look = (!watch.silent.is_empty()).then_some(Duration::from_millis(1));
+        watch.wake_after(next.into_iter().chain(look).min())?;
+        Ok(is_quiet)
+    }
+}
+
+/// What the device says when it cannot notify.
+fn unable(error: NicError) -> Errno {
+    warn(Part::Domain, &format!("sleeping: {error}"));
+    Errno::EOTHER
 }
 
 /// All memory that a program can have: what libfabric's calls name is the application's responsibility.
@@ -205,8 +409,7 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
         let domain: &Domain = unsafe { border::object(fid.cast()) }?;
         domain.users.none()?;
         // SAFETY: nothing was opened from it any more, and C gives up its pointer.
-        let domain = unsafe { border::take(domain) };
-        drop(domain);
+        drop(unsafe { border::take(domain) });
         Ok(())
     })
 }
@@ -220,7 +423,7 @@ unsafe extern "C" fn bind(_domain: *mut fid, _queue: *mut fid, flags: u64) -> c_
     }
 }
 
-/// Takes a completion queue, checked, from an endpoint's binding.
+/// A completion queue, checked, of an endpoint's binding.
 pub(crate) type Queue = *const CompletionQueue;
-/// Takes an address vector, checked, from an endpoint's binding.
+/// An address vector, checked, of an endpoint's binding.
 pub(crate) type Vector = *const AddressVector;

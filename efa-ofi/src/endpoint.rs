@@ -3,29 +3,32 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use efa_core::endpoint::{
     CompletionEntry, CompletionFlags, EndpointId, Errno, ErrorEntry, OperationFlags, Statistics,
 };
-use efa_core::nic::{CompletionQueueId, Domain as _, Nic as _, QueuePair as _, QueuePairConfig};
+use efa_core::nic::{Domain as _, Nic as _, QueuePair as _, QueuePairConfig};
 
 use crate::address_vector::{AddressVector, Addresses};
 use crate::border::{self, ENOAV, ENOCQ, EOPBADSTATE, Object, Result};
 use crate::completion_queue::CompletionQueue;
 use crate::counter::Counter;
-use crate::domain::{Domain, Queue, State, Vector};
+use crate::domain::{Domain, Queue, Tables, Vector};
 use crate::event_queue::EventQueue;
 use crate::ffi::*;
 use crate::host::{Part, warn};
 use crate::info::{RX_SIZE, TX_SIZE};
-use crate::{atomics, messages, one_sided, settings, unsupported};
+use crate::{atomics, messages, one_sided, settings, unsupported, wait};
 
 /// How long an endpoint that closes goes on with what peers still wait for.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// What an endpoint starts with as [`Endpoint::min_multi_recv`].
 const MIN_MULTI_RECV: usize = 64;
+
+/// How long it sleeps between looks.
+const NAP: Duration = Duration::from_micros(100);
 
 /// An endpoint (`fid_ep`).
 #[repr(C)]
@@ -64,8 +67,9 @@ pub(crate) struct Enabled {
     pub(crate) id: EndpointId,
     /// The place of the address vector in the domain.
     place: usize,
-    transmit: Option<Queue>,
-    receive: Option<Queue>,
+    /// The places of the completion queues in the domain.
+    transmit: Option<usize>,
+    receive: Option<usize>,
     events: Option<*const EventQueue>,
     /// How operations are carried out whose calls have no flags.
     pub(crate) sends: Flags,
@@ -247,10 +251,8 @@ impl Endpoint {
             warn(Part::Endpoint, &format!("{what}: {error}"));
             errno
         };
-        let nic = state.core.nic_mut();
-        let queue = nic.create_completion_queue(config.completions());
-        let queue = queue.map_err(|error| refused("completion queue", &error, Errno::ENOMEM))?;
-        let opened = match nic.create_queue_pair(queue, &config) {
+        let queue = state.create_queue(config.completions(), self.is_waited_for(&settings))?;
+        let opened = match state.core.nic_mut().create_queue_pair(queue, &config) {
             Ok(queue_pair) => state
                 .core
                 .open_endpoint(queue_pair, settings::of_environment())
@@ -260,12 +262,14 @@ impl Endpoint {
         let id = match opened {
             Ok(id) => id,
             Err(errno) => {
-                end_queue(&mut state, queue);
+                state.end_queue(queue);
                 return Err(errno);
             }
         };
         // SAFETY: an address vector is not closed while an endpoint uses it.
         let place = unsafe { &*vector }.place;
+        // SAFETY: nor is a completion queue.
+        let place_of = |queue: Queue| unsafe { &*queue }.place;
         let flags = |bound: Option<(Queue, u64)>, default| Flags {
             default,
             selective: bound.is_none_or(|(_, flags)| flags & FI_SELECTIVE_COMPLETION != 0),
@@ -273,8 +277,8 @@ impl Endpoint {
         let enabled = Enabled {
             id,
             place,
-            transmit: settings.transmit.map(|(queue, _)| queue),
-            receive: settings.receive.map(|(queue, _)| queue),
+            transmit: settings.transmit.map(|(queue, _)| place_of(queue)),
+            receive: settings.receive.map(|(queue, _)| place_of(queue)),
             events: settings.events,
             sends: flags(settings.transmit, settings.tx_op_flags),
             receives: flags(settings.receive, settings.rx_op_flags),
@@ -289,10 +293,22 @@ impl Endpoint {
         Ok(())
     }
 
+    /// Returns whether somebody may sleep until something happens on this endpoint.
+    fn is_waited_for(&self, settings: &Settings) -> bool {
+        let queues = [settings.transmit, settings.receive].into_iter().flatten();
+        let mut queues = queues.map(|(queue, _)| queue);
+        let mut counters = settings.counters.iter();
+        self.domain().is_automatic()
+            // SAFETY: neither is closed while an endpoint uses it.
+            || queues.any(|queue| unsafe { &*queue }.can_sleep())
+            // SAFETY: as above.
+            || counters.any(|(counter, _)| unsafe { &**counter }.can_sleep())
+    }
+
     /// Hands the end of an operation to the completion queue of its direction.
     pub(crate) fn report(
         &self,
-        vectors: &[Option<Addresses>],
+        tables: &mut Tables,
         result: std::result::Result<CompletionEntry, ErrorEntry>,
     ) {
         const RECEIVED: CompletionFlags = CompletionFlags::RECV
@@ -310,11 +326,13 @@ impl Endpoint {
             true => enabled.receive,
             false => enabled.transmit,
         };
-        let addresses = vectors.get(enabled.place).and_then(Option::as_ref);
+        let Some(queue) = queue else {
+            return;
+        };
+        let addresses = tables.vectors.get(enabled.place).and_then(Option::as_ref);
         let source = source.and_then(|peer| addresses.map(|addresses| addresses.address(peer)));
-        if let Some(queue) = queue {
-            // SAFETY: a completion queue is not closed while an endpoint uses it.
-            unsafe { &*queue }.add(result, source.unwrap_or(FI_ADDR_UNSPEC));
+        if let Ok(entries) = tables.entries(queue) {
+            entries.add(result, source.unwrap_or(FI_ADDR_UNSPEC));
         }
     }
 
@@ -338,7 +356,7 @@ impl Endpoint {
     #[inline]
     pub(crate) fn started(
         &self,
-        vectors: &[Option<Addresses>],
+        tables: &mut Tables,
         start: &Start,
         flags: CompletionFlags,
         length: u64,
@@ -353,7 +371,27 @@ impl Endpoint {
                 source: None,
                 buffer: 0,
             };
-            self.report(vectors, Ok(done));
+            self.report(tables, Ok(done));
+        }
+    }
+
+    /// Goes on with what peers still wait for, a while at most. Other threads use the domain meanwhile.
+    fn say_farewell(&self, id: EndpointId) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            let mut state = self.domain().state()?;
+            let taken = state.progress();
+            let engine = state.core.endpoint(id);
+            if engine.is_none_or(|engine| !engine.has_packets_in_flight()) {
+                return Ok(());
+            }
+            drop(state);
+            match start.elapsed() {
+                passed if passed > FAREWELL => return Ok(()),
+                // Packets that a peer does not take keep nobody from the processor.
+                passed if taken == 0 && passed > wait::SPIN => std::thread::sleep(NAP),
+                _ => {}
+            }
         }
     }
 
@@ -419,13 +457,6 @@ impl Start {
     };
 }
 
-/// Ends a completion queue of the device whose queue pair is gone.
-fn end_queue(state: &mut State, queue: CompletionQueueId) {
-    if let Err(error) = state.core.nic_mut().destroy_completion_queue(queue) {
-        warn(Part::Endpoint, &format!("completion queue: {error}"));
-    }
-}
-
 impl Enabled {
     /// How a call is started that has these flags, if it has any.
     #[inline]
@@ -453,8 +484,8 @@ impl Enabled {
     /// # Errors
     /// `FI_EINVAL` if the vector is gone.
     #[inline]
-    pub(crate) fn addresses<'a>(&self, vectors: &'a [Option<Addresses>]) -> Result<&'a Addresses> {
-        let addresses = vectors.get(self.place).and_then(Option::as_ref);
+    pub(crate) fn addresses<'a>(&self, tables: &'a Tables) -> Result<&'a Addresses> {
+        let addresses = tables.vectors.get(self.place).and_then(Option::as_ref);
         addresses.ok_or(Errno::EINVAL)
     }
 }
@@ -466,16 +497,8 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
         // SAFETY: by the caller's contract.
         let endpoint: &Endpoint = unsafe { border::object(fid.cast()) }?;
         if let Some(enabled) = endpoint.enabled.get() {
+            endpoint.say_farewell(enabled.id)?;
             let mut state = endpoint.domain().state()?;
-            let start = std::time::Instant::now();
-            loop {
-                state.progress();
-                let engine = state.core.endpoint(enabled.id);
-                let is_done = engine.is_none_or(|engine| !engine.has_packets_in_flight());
-                if is_done || start.elapsed() > FAREWELL {
-                    break;
-                }
-            }
             state.endpoints.retain(|(id, _)| *id != enabled.id);
             state.claims.retain(|(id, _), _| *id != enabled.id);
             let mut queue = None;
@@ -485,7 +508,7 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
             }
             state.core.close_endpoint(enabled.id);
             if let Some(queue) = queue {
-                end_queue(&mut state, queue);
+                state.end_queue(queue);
             }
         }
         endpoint.release();
@@ -519,7 +542,11 @@ unsafe extern "C" fn bind(fid: *mut fid, other: *mut fid, flags: u64) -> c_int {
             let directions = flags & (FI_TRANSMIT | FI_RECV);
             let taken = (directions & FI_TRANSMIT != 0 && settings.transmit.is_some())
                 || (directions & FI_RECV != 0 && settings.receive.is_some());
-            if directions == 0 || taken || flags & !(directions | FI_SELECTIVE_COMPLETION) != 0 {
+            if directions == 0
+                || taken
+                || flags & !(directions | FI_SELECTIVE_COMPLETION) != 0
+                || !std::ptr::eq(queue.domain, endpoint.domain)
+            {
                 return Err(Errno::EINVAL);
             }
             if directions & FI_TRANSMIT != 0 {

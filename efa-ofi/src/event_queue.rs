@@ -3,16 +3,18 @@
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::Mutex;
+use std::os::fd::AsFd;
+use std::sync::{Mutex, MutexGuard};
 
 use efa_core::endpoint::{Errno, Failure};
 
-use crate::border::{self, EAVAIL, ENOSYS, ETOOSMALL, Object, Result, Users};
+use crate::border::{self, EAVAIL, ENOSYS, EOVERFLOW, ETOOSMALL, Object, Result, Users};
 use crate::completion_queue::strerror_of;
 use crate::fabric::Fabric;
 use crate::ffi::*;
+use crate::host::{Part, warn};
 use crate::unsupported;
-use crate::wait::Patience;
+use crate::wait::{self, Bell, Deadline, Woken};
 
 /// An event queue (`fid_eq`).
 #[repr(C)]
@@ -21,13 +23,26 @@ pub(crate) struct EventQueue {
     fabric: *const Fabric,
     pub(crate) users: Users,
     events: Mutex<Events>,
+    /// Rung while there are events, if the queue was opened for waiting.
+    bell: Option<Bell>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Events {
     written: VecDeque<(u32, Vec<u8>)>,
     failed: VecDeque<Failed>,
+    /// As many events as the queue holds of each kind.
+    limit: usize,
 }
+
+impl Events {
+    fn is_empty(&self) -> bool {
+        self.written.is_empty() && self.failed.is_empty()
+    }
+}
+
+/// Events that a queue holds if its attributes do not say.
+const SIZE: usize = 1024;
 
 /// The failure of an operation that has no completion.
 #[derive(Debug)]
@@ -49,6 +64,7 @@ unsafe impl Object for EventQueue {
 
 static FID: fi_ops = fi_ops {
     close: Some(close),
+    control: Some(control),
     ..unsupported::FID
 };
 
@@ -69,11 +85,19 @@ impl EventQueue {
         attributes: Option<&fi_eq_attr>,
         context: *mut c_void,
     ) -> Result<EventQueue> {
-        if attributes
-            .is_some_and(|attributes| !matches!(attributes.wait_obj, FI_WAIT_NONE | FI_WAIT_UNSPEC))
-        {
-            return Err(ENOSYS);
+        let (wait_obj, size, flags) = match attributes {
+            Some(attributes) => (attributes.wait_obj, attributes.size, attributes.flags),
+            None => (FI_WAIT_NONE, 0, 0),
+        };
+        if flags & !(FI_WRITE | FI_AFFINITY) != 0 {
+            return Err(Errno::EINVAL);
         }
+        let bell = match wait_obj {
+            FI_WAIT_NONE => None,
+            FI_WAIT_UNSPEC | FI_WAIT_FD => Some(Bell::new()?),
+            // Wait sets, mutexes with condition variables, and looking again and again.
+            _ => return Err(ENOSYS),
+        };
         fabric.users.add();
         Ok(EventQueue {
             c: fid_eq {
@@ -85,18 +109,62 @@ impl EventQueue {
             },
             fabric,
             users: Users::default(),
-            events: Mutex::default(),
+            events: Mutex::new(Events {
+                written: VecDeque::new(),
+                failed: VecDeque::new(),
+                limit: if size == 0 { SIZE } else { size },
+            }),
+            bell,
         })
     }
 
-    /// Adds the failure of an operation of an endpoint.
+    fn events(&self) -> Result<MutexGuard<'_, Events>> {
+        self.events.lock().map_err(|_| Errno::EOTHER)
+    }
+
+    /// Runs a call on the events, after which the bell says whether there are any.
+    fn with<T>(&self, call: impl FnOnce(&mut Events) -> Result<T>) -> Result<T> {
+        let mut events = self.events()?;
+        let result = call(&mut events);
+        if let Some(bell) = &self.bell {
+            match events.is_empty() {
+                true => bell.silence(),
+                false => bell.ring(),
+            }
+        }
+        result
+    }
+
+    /// Adds the failure of an operation of an endpoint. Without room for it, it is in the log instead.
     pub(crate) fn fail(&self, endpoint: &fid, failure: Failure) {
-        if let Ok(mut events) = self.events.lock() {
-            events.failed.push_back(Failed {
-                endpoint: std::ptr::from_ref(endpoint).cast_mut(),
-                context: endpoint.context,
-                failure,
-            });
+        let failed = Failed {
+            endpoint: std::ptr::from_ref(endpoint).cast_mut(),
+            context: endpoint.context,
+            failure,
+        };
+        let added = self.with(|events| match events.failed.len() < events.limit {
+            true => Ok(events.failed.push_back(failed)),
+            false => Err(EOVERFLOW),
+        });
+        if added.is_err() {
+            let text = format!(
+                "an event queue is full; an operation without a completion failed: {failure}"
+            );
+            warn(Part::Endpoint, &text);
+        }
+    }
+
+    /// Prepares for sleeping on the descriptor (`fi_trywait`).
+    ///
+    /// # Errors
+    /// `FI_EAGAIN` if there are events, `FI_EINVAL` if there is no descriptor.
+    pub(crate) fn try_wait(&self) -> Result<()> {
+        if self.bell.is_none() {
+            return Err(Errno::EINVAL);
+        }
+        match self.events()?.is_empty() {
+            true => Ok(()),
+            false => Err(Errno::EAGAIN),
         }
     }
 
@@ -114,26 +182,30 @@ impl EventQueue {
         length: usize,
         flags: u64,
     ) -> Result<usize> {
-        let mut events = self.events.lock().map_err(|_| Errno::EOTHER)?;
-        if !events.failed.is_empty() {
-            return Err(EAVAIL);
+        if event.is_null() || (buffer.is_null() && length > 0) {
+            return Err(Errno::EINVAL);
         }
-        let (kind, bytes) = events.written.front().ok_or(Errno::EAGAIN)?;
-        if bytes.len() > length {
-            return Err(ETOOSMALL);
-        }
-        let count = bytes.len();
-        // SAFETY: by the caller's contract, and the event has room.
-        unsafe {
-            event.write(*kind);
-            if count > 0 {
-                std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.cast(), count);
+        self.with(|events| {
+            if !events.failed.is_empty() {
+                return Err(EAVAIL);
             }
-        }
-        if flags & FI_PEEK == 0 {
-            events.written.pop_front();
-        }
-        Ok(count)
+            let (kind, bytes) = events.written.front().ok_or(Errno::EAGAIN)?;
+            if bytes.len() > length {
+                return Err(ETOOSMALL);
+            }
+            let count = bytes.len();
+            // SAFETY: by the caller's contract, and the event has room.
+            unsafe {
+                event.write(*kind);
+                if count > 0 {
+                    std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.cast(), count);
+                }
+            }
+            if flags & FI_PEEK == 0 {
+                events.written.pop_front();
+            }
+            Ok(count)
+        })
     }
 }
 
@@ -185,12 +257,17 @@ unsafe extern "C" fn sread(
     border::count(|| {
         // SAFETY: by the caller's contract.
         let queue: &EventQueue = unsafe { border::object(queue.cast()) }?;
-        let patience = Patience::new(timeout);
+        let bell = queue.bell.as_ref().ok_or(ENOSYS)?;
+        let until = Deadline::after(timeout);
         loop {
             // SAFETY: by the caller's contract.
             match unsafe { queue.take(event, buffer, length, flags) } {
-                Err(Errno::EAGAIN) if patience.pause() => {}
+                Err(Errno::EAGAIN) if !until.has_passed() => {}
                 result => return result,
+            }
+            if wait::sleep(bell.as_fd(), until)? == Woken::Interrupted {
+                // SAFETY: by the caller's contract.
+                return unsafe { queue.take(event, buffer, length, flags) };
             }
         }
     })
@@ -208,19 +285,20 @@ unsafe extern "C" fn readerr(
         let queue: &EventQueue = unsafe { border::object(queue.cast()) }?;
         // SAFETY: likewise.
         let to = unsafe { buffer.as_mut() }.ok_or(Errno::EINVAL)?;
-        let mut events = queue.events.lock().map_err(|_| Errno::EOTHER)?;
-        let failed = events.failed.front().ok_or(Errno::EAGAIN)?;
-        to.fid = failed.endpoint;
-        to.context = failed.context;
-        to.data = 0;
-        to.err = failed.failure.errno.0;
-        to.prov_errno = failed.failure.provider.code() as c_int;
-        // The application says how much room it has for more; there is no more.
-        to.err_data_size = 0;
-        if flags & FI_PEEK == 0 {
-            events.failed.pop_front();
-        }
-        Ok(size_of::<fi_eq_err_entry>())
+        queue.with(|events| {
+            let failed = events.failed.front().ok_or(Errno::EAGAIN)?;
+            to.fid = failed.endpoint;
+            to.context = failed.context;
+            to.data = 0;
+            to.err = failed.failure.errno.0;
+            to.prov_errno = failed.failure.provider.code() as c_int;
+            // The application says how much room it has for more; there is no more.
+            to.err_data_size = 0;
+            if flags & FI_PEEK == 0 {
+                events.failed.pop_front();
+            }
+            Ok(size_of::<fi_eq_err_entry>())
+        })
     })
 }
 
@@ -242,9 +320,30 @@ unsafe extern "C" fn write(
             // SAFETY: by the caller's contract.
             _ => unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), length) }.to_vec(),
         };
-        let mut events = queue.events.lock().map_err(|_| Errno::EOTHER)?;
-        events.written.push_back((event, bytes));
-        Ok(length)
+        queue.with(|events| match events.written.len() < events.limit {
+            true => {
+                events.written.push_back((event, bytes));
+                Ok(length)
+            }
+            // Somebody has to read first.
+            false => Err(Errno::EAGAIN),
+        })
+    })
+}
+
+/// # Safety
+/// As libfabric documents `fi_control` of event queues.
+unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
+    border::status(|| {
+        // SAFETY: by the caller's contract.
+        let queue: &EventQueue = unsafe { border::object(fid.cast()) }?;
+        let kind = match queue.bell {
+            Some(_) => FI_WAIT_FD,
+            None => FI_WAIT_NONE,
+        };
+        let descriptor = queue.bell.as_ref().map(AsFd::as_fd);
+        // SAFETY: the caller's contract is the same.
+        unsafe { wait::control(command, argument, kind, descriptor) }
     })
 }
 

@@ -2,7 +2,11 @@
 
 use std::ffi::{c_int, c_void};
 
+use efa_core::endpoint::Errno;
+
 use crate::border::{self, Object, Users};
+use crate::completion_queue::CompletionQueue;
+use crate::counter::Counter;
 use crate::domain::Domain;
 use crate::event_queue::EventQueue;
 use crate::ffi::*;
@@ -35,7 +39,7 @@ static OPS: fi_ops_fabric = fi_ops_fabric {
     passive_ep: Some(unsupported::passive_ep),
     eq_open: Some(eq_open),
     wait_open: Some(unsupported::wait_open),
-    trywait: Some(unsupported::trywait),
+    trywait: Some(trywait),
     domain2: Some(domain2),
 };
 
@@ -117,5 +121,35 @@ unsafe extern "C" fn eq_open(
         let queue = EventQueue::open(fabric, unsafe { attributes.as_ref() }, context)?;
         // SAFETY: by the caller's contract.
         unsafe { queue.give_to(result) }
+    })
+}
+
+/// # Safety
+/// As libfabric documents `fi_trywait`.
+unsafe extern "C" fn trywait(fabric: *mut fid_fabric, fids: *mut *mut fid, count: c_int) -> c_int {
+    border::status(|| {
+        // SAFETY: by the caller's contract, here and below.
+        let _: &Fabric = unsafe { border::object(fabric.cast()) }?;
+        let count = usize::try_from(count).map_err(|_| Errno::EINVAL)?;
+        if fids.is_null() && count > 0 {
+            return Err(Errno::EINVAL);
+        }
+        for index in 0..count {
+            // SAFETY: there are as many as `count` says.
+            let object = unsafe { fids.add(index).read() }.cast();
+            // SAFETY: as above.
+            if let Ok(queue) = unsafe { border::object::<CompletionQueue>(object) } {
+                queue.try_wait()?;
+                continue;
+            }
+            // SAFETY: as above.
+            if let Ok(counter) = unsafe { border::object::<Counter>(object) } {
+                counter.try_wait()?;
+                continue;
+            }
+            // SAFETY: as above.
+            unsafe { border::object::<EventQueue>(object) }?.try_wait()?;
+        }
+        Ok(())
     })
 }

@@ -323,12 +323,12 @@ impl Asked {
         one_of(
             "progress of control",
             self.control_progress,
-            &[FI_PROGRESS_MANUAL],
+            &[FI_PROGRESS_AUTO, FI_PROGRESS_MANUAL],
         )?;
         one_of(
             "progress of data",
             self.data_progress,
-            &[FI_PROGRESS_MANUAL],
+            &[FI_PROGRESS_AUTO, FI_PROGRESS_MANUAL],
         )?;
         if let Some(mode) = self.mr_mode
             && self.caps & ONE_SIDED != 0
@@ -410,8 +410,13 @@ impl Asked {
             FI_THREAD_UNSPEC => FI_THREAD_SAFE,
             asked => asked,
         };
-        domain.control_progress = FI_PROGRESS_MANUAL;
-        domain.data_progress = FI_PROGRESS_MANUAL;
+        // Automatic progress takes a thread: on request only. There is one for both.
+        let progress = match [self.control_progress, self.data_progress] {
+            models if models.contains(&FI_PROGRESS_AUTO) => FI_PROGRESS_AUTO,
+            _ => FI_PROGRESS_MANUAL,
+        };
+        domain.control_progress = progress;
+        domain.data_progress = progress;
         domain.resource_mgmt = match self.resource_mgmt {
             FI_RM_UNSPEC => FI_RM_ENABLED,
             asked => asked,

@@ -178,9 +178,9 @@ unsafe fn start_send(endpoint: *mut fid_ep, pieces: Result<Pieces>, send: Send) 
         return Err(EBADFLAGS);
     }
     let enabled = endpoint.enabled()?;
-    let mut state = endpoint.domain().state()?;
+    let mut state = endpoint.domain().operation()?;
     let state = &mut *state;
-    let peer = enabled.addresses(&state.vectors)?.peer(send.to)?;
+    let peer = enabled.addresses(&state.tables)?.peer(send.to)?;
     let start = enabled.start(send.flags, send.context);
     let engine = state.core.endpoint(enabled.id).ok_or(EOPBADSTATE)?;
     let started = engine.send(SendArgs {
@@ -197,7 +197,7 @@ unsafe fn start_send(endpoint: *mut fid_ep, pieces: Result<Pieces>, send: Send) 
         None => CompletionFlags::MSG,
     };
     let flags = CompletionFlags::SEND | kind;
-    endpoint.started(&state.vectors, &start, flags, pieces.length());
+    endpoint.started(&mut state.tables, &start, flags, pieces.length());
     Ok(0)
 }
 
@@ -216,9 +216,9 @@ unsafe fn start_inject(
     // SAFETY: there is no descriptor.
     let pieces = unsafe { Pieces::one(buffer, length, std::ptr::null_mut()) }?;
     let enabled = endpoint.enabled()?;
-    let mut state = endpoint.domain().state()?;
+    let mut state = endpoint.domain().operation()?;
     let state = &mut *state;
-    let peer = enabled.addresses(&state.vectors)?.peer(to)?;
+    let peer = enabled.addresses(&state.tables)?.peer(to)?;
     let engine = state.core.endpoint(enabled.id).ok_or(EOPBADSTATE)?;
     let started = engine.send(SendArgs {
         peer,
@@ -243,13 +243,13 @@ unsafe fn start_receive(
     let endpoint: &Endpoint = unsafe { border::transfer_object(endpoint.cast()) }?;
     let pieces = pieces?;
     let enabled = endpoint.enabled()?;
-    let mut state = endpoint.domain().state()?;
+    let mut state = endpoint.domain().operation()?;
     let state = &mut *state;
     let source = match receive.from {
         // Without the capability the argument means nothing.
         _ if !enabled.directed => SourceFilter::Any,
         FI_ADDR_UNSPEC => SourceFilter::Any,
-        address => SourceFilter::Peer(enabled.addresses(&state.vectors)?.peer(address)?),
+        address => SourceFilter::Peer(enabled.addresses(&state.tables)?.peer(address)?),
     };
     let flags = receive.flags.unwrap_or(enabled.receives.default);
     if flags & !RECEIVE_FLAGS != 0 {
@@ -263,7 +263,7 @@ unsafe fn start_receive(
             state.claims.insert((enabled.id, context), *claim);
         }
         endpoint.report(
-            &state.vectors,
+            &mut state.tables,
             result.map(|(entry, _)| entry).map_err(|entry| *entry),
         );
         return Ok(0);
@@ -284,7 +284,7 @@ unsafe fn start_receive(
                 source: None,
                 buffer: 0,
             };
-            endpoint.report(&state.vectors, Ok(discarded));
+            endpoint.report(&mut state.tables, Ok(discarded));
             return Ok(0);
         }
         let posted = engine.recv_claimed(ClaimedRecvArgs {

@@ -102,9 +102,9 @@ unsafe fn start_read(
         return Err(EBADFLAGS);
     }
     let enabled = endpoint.enabled()?;
-    let mut state = endpoint.domain().state()?;
+    let mut state = endpoint.domain().operation()?;
     let state = &mut *state;
-    let peer = enabled.addresses(&state.vectors)?.peer(remote.peer)?;
+    let peer = enabled.addresses(&state.tables)?.peer(remote.peer)?;
     let engine = state.core.endpoint(enabled.id).ok_or(EOPBADSTATE)?;
     let started = engine.read(ReadArgs {
         peer,
@@ -141,9 +141,9 @@ unsafe fn start_write(
         return Err(EBADFLAGS);
     }
     let enabled = endpoint.enabled()?;
-    let mut state = endpoint.domain().state()?;
+    let mut state = endpoint.domain().operation()?;
     let state = &mut *state;
-    let peer = enabled.addresses(&state.vectors)?.peer(remote.peer)?;
+    let peer = enabled.addresses(&state.tables)?.peer(remote.peer)?;
     let start = match write.inject {
         true => Start::INJECT,
         false => enabled.start(write.flags, write.context),
@@ -159,7 +159,7 @@ unsafe fn start_write(
     });
     started.map_err(|error| error.errno())?;
     let flags = CompletionFlags::RMA | CompletionFlags::WRITE;
-    endpoint.started(&state.vectors, &start, flags, pieces.length());
+    endpoint.started(&mut state.tables, &start, flags, pieces.length());
     Ok(0)
 }
 

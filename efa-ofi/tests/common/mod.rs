@@ -147,6 +147,32 @@ pub(crate) fn bind<T>(endpoint: *mut fid_ep, object: *mut T, flags: u64) -> c_in
     }
 }
 
+/// Calls `fi_control` of an object.
+pub(crate) fn control<T, A>(object: *mut T, command: u32, argument: &mut A) -> c_int {
+    // SAFETY: every object begins with a `fid`, and is open; the test's argument is what the command takes.
+    unsafe {
+        let fid = object.cast::<fid>();
+        let control = (*(*fid).ops).control.expect("the tables are complete");
+        control(fid, command as c_int, std::ptr::from_mut(argument).cast())
+    }
+}
+
+/// What a test shares with its threads.
+#[derive(Clone, Copy)]
+pub(crate) struct Threads<'a, T>(pub(crate) &'a T);
+
+// SAFETY: the provider is thread-safe unless a test asks for less.
+unsafe impl<T> Send for Threads<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Threads<'_, T> {}
+
+impl<'a, T> Threads<'a, T> {
+    /// A method, so that closures take the whole.
+    pub(crate) fn get(self) -> &'a T {
+        self.0
+    }
+}
+
 /// What differs from the usual when objects are opened.
 #[derive(Clone, Copy)]
 pub(crate) struct Options {
@@ -156,6 +182,9 @@ pub(crate) struct Options {
     pub(crate) wait_obj: fi_wait_obj,
     /// Flags of receives whose calls have none.
     pub(crate) rx_op_flags: u64,
+    pub(crate) wait_cond: fi_cq_wait_cond,
+    pub(crate) threading: fi_threading,
+    pub(crate) progress: fi_progress,
 }
 
 impl Default for Options {
@@ -165,6 +194,9 @@ impl Default for Options {
             queue_flags: 0,
             wait_obj: FI_WAIT_NONE,
             rx_op_flags: 0,
+            wait_cond: FI_CQ_COND_NONE,
+            threading: FI_THREAD_UNSPEC,
+            progress: FI_PROGRESS_UNSPEC,
         }
     }
 }
@@ -186,6 +218,11 @@ impl Side {
             hints.caps = options.caps;
             // SAFETY: hints have all attributes.
             unsafe { (*hints.rx_attr).op_flags = options.rx_op_flags };
+            // SAFETY: hints come with all attributes.
+            let domain = unsafe { &mut *hints.domain_attr };
+            domain.threading = options.threading;
+            domain.control_progress = options.progress;
+            domain.data_progress = options.progress;
         });
         let info = info.expect("the hints can be met");
         let mut fabric = null_mut();
@@ -203,6 +240,7 @@ impl Side {
             let mut attributes = fi_cq_attr {
                 format: FI_CQ_FORMAT_TAGGED,
                 wait_obj: options.wait_obj,
+                wait_cond: options.wait_cond,
                 ..fi_cq_attr::default()
             };
             let mut queue = null_mut();

@@ -1,0 +1,129 @@
+//! The lock of a domain.
+//!
+//! An application that promises to make one call of a domain at a time (`FI_THREAD_DOMAIN`) needs none, unless the domain
+//! has a thread of its own for automatic progress. All others share a mutex, whatever threading model they asked for.
+
+use std::cell::{Cell, UnsafeCell};
+use std::ops::{Deref, DerefMut};
+use std::sync::{Mutex, MutexGuard};
+
+use efa_core::endpoint::Errno;
+
+use crate::border::Result;
+
+/// A value that one call at a time uses.
+#[derive(Debug)]
+pub(crate) struct Lock<T> {
+    mutex: Option<Mutex<()>>,
+    /// Without a mutex: whether a call uses the value. It stays so after a panic.
+    busy: Cell<bool>,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: with a mutex one thread at a time reaches the value, and `busy` is not used. Without one, who made the lock
+// promised the same (`Lock::promised`).
+unsafe impl<T: Send> Sync for Lock<T> {}
+
+impl<T> Lock<T> {
+    /// A value with a mutex.
+    pub(crate) fn new(value: T) -> Lock<T> {
+        Lock {
+            mutex: Some(Mutex::new(())),
+            busy: Cell::new(false),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// A value without a mutex.
+    ///
+    /// # Safety
+    /// No two threads use the lock at the same time.
+    pub(crate) unsafe fn promised(value: T) -> Lock<T> {
+        Lock {
+            mutex: None,
+            ..Lock::new(value)
+        }
+    }
+
+    /// Takes the lock.
+    ///
+    /// # Errors
+    /// `FI_EOTHER` after a panic of a call that had it.
+    #[inline]
+    pub(crate) fn take(&self) -> Result<Taken<'_, T>> {
+        let guard = match &self.mutex {
+            Some(mutex) => Some(mutex.lock().map_err(|_| Errno::EOTHER)?),
+            None if self.busy.replace(true) => return Err(Errno::EOTHER),
+            None => None,
+        };
+        Ok(Taken {
+            lock: self,
+            _guard: guard,
+        })
+    }
+}
+
+/// A lock that was taken.
+pub(crate) struct Taken<'a, T> {
+    lock: &'a Lock<T>,
+    _guard: Option<MutexGuard<'a, ()>>,
+}
+
+impl<T> Deref for Taken<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: while this exists, nobody else has the lock.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T> DerefMut for Taken<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T> Drop for Taken<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        // With a mutex nobody looks at it, and a write to it would be one of several threads.
+        if self.lock.mutex.is_none() {
+            self.lock.busy.set(std::thread::panicking());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_kinds_are_unusable_after_a_panic() {
+        // SAFETY: this thread alone uses it.
+        for lock in [Lock::new(0), unsafe { Lock::promised(0) }] {
+            *lock.take().expect("free") += 1;
+            assert_eq!(*lock.take().expect("free again"), 1);
+            let panics = std::panic::AssertUnwindSafe(|| {
+                let _taken = lock.take();
+                panic!("on purpose");
+            });
+            assert!(std::panic::catch_unwind(panics).is_err());
+            assert_eq!(lock.take().err(), Some(Errno::EOTHER));
+        }
+    }
+
+    #[test]
+    fn what_is_taken_is_not_taken_again() {
+        // SAFETY: this thread alone uses it.
+        let lock = unsafe { Lock::promised(0) };
+        let taken = lock.take();
+        assert!(taken.is_ok());
+        assert_eq!(lock.take().err(), Some(Errno::EOTHER));
+        drop(taken);
+        assert!(lock.take().is_ok());
+    }
+}
