@@ -143,7 +143,10 @@ impl EventQueue {
             failure,
         };
         let added = self.with(|events| match events.failed.len() < events.limit {
-            true => Ok(events.failed.push_back(failed)),
+            true => {
+                events.failed.push_back(failed);
+                Ok(())
+            }
             false => Err(EOVERFLOW),
         });
         if added.is_err() {

@@ -1,5 +1,6 @@
 //! Automatic progress: a thread of the domain, which sleeps until there is something to do.
 
+use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,6 +30,8 @@ impl Progress {
         let ends = Arc::new(AtomicBool::new(false));
         let (of_thread, alarm_of_thread, ends_soon) =
             (Arc::clone(state), Arc::clone(&alarm), Arc::clone(&ends));
+        // The application's signals are for its own threads; a thread begins with the mask of the one that starts it.
+        let _blocked = BlockedSignals::new();
         let thread = std::thread::Builder::new()
             .name("efa_rs progress".into())
             .spawn(move || {
@@ -45,6 +48,28 @@ impl Progress {
             ends,
             thread: Some(thread),
         })
+    }
+}
+
+/// Keeps all signals from the current thread until it is dropped.
+struct BlockedSignals(libc::sigset_t);
+
+impl BlockedSignals {
+    fn new() -> BlockedSignals {
+        let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+        // SAFETY: both are valid for writes; the first call fills in one, the second the other.
+        unsafe {
+            libc::sigfillset(all.as_mut_ptr());
+            libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+            BlockedSignals(before.assume_init())
+        }
+    }
+}
+
+impl Drop for BlockedSignals {
+    fn drop(&mut self) {
+        // SAFETY: the set is one that `pthread_sigmask` has given.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut()) };
     }
 }
 

@@ -166,10 +166,10 @@ fn back_and_forth(pair: &Pair, messages: u64, sleep: fn(&Side) -> fi_cq_tagged_e
 #[test]
 fn no_wake_up_is_lost() {
     with_sleepers("no_wake_up_is_lost", |_, pair| {
-        back_and_forth(pair, 1000, |side| {
+        back_and_forth(pair, 300, |side| {
             read_or_sleep(side, -1).expect("sleeps until there is a completion")
         });
-        back_and_forth(pair, 1000, sleep_and_read);
+        back_and_forth(pair, 300, sleep_and_read);
     });
 }
 

@@ -158,8 +158,15 @@ pub(crate) fn control<T, A>(object: *mut T, command: u32, argument: &mut A) -> c
 }
 
 /// What a test shares with its threads.
-#[derive(Clone, Copy)]
 pub(crate) struct Threads<'a, T>(pub(crate) &'a T);
+
+impl<T> Clone for Threads<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Threads<'_, T> {}
 
 // SAFETY: the provider is thread-safe unless a test asks for less.
 unsafe impl<T> Send for Threads<'_, T> {}
@@ -334,17 +341,7 @@ impl Side {
 
     /// The endpoint's address.
     pub(crate) fn name(&self) -> [u8; 32] {
-        let mut name = [0_u8; 32];
-        let mut length = name.len();
-        // SAFETY: there is room for as many bytes as the length says.
-        let status = unsafe {
-            let getname = (*(*self.endpoint).cm)
-                .getname
-                .expect("the tables are complete");
-            getname(self.endpoint.cast(), name.as_mut_ptr().cast(), &mut length)
-        };
-        assert_eq!((status, length), (0, name.len()));
-        name
+        name_of(self.endpoint)
     }
 
     /// Inserts an address.
@@ -410,6 +407,19 @@ impl Side {
         // SAFETY: it came from `fi_getinfo`.
         unsafe { (libfabric.freeinfo)(self.info) };
     }
+}
+
+/// The address of an endpoint.
+pub(crate) fn name_of(endpoint: *mut fid_ep) -> [u8; 32] {
+    let mut name = [0_u8; 32];
+    let mut length = name.len();
+    // SAFETY: the endpoint is open, and there is room for as many bytes as the length says.
+    let status = unsafe {
+        let getname = (*(*endpoint).cm).getname.expect("the tables are complete");
+        getname(endpoint.cast(), name.as_mut_ptr().cast(), &mut length)
+    };
+    assert_eq!((status, length), (0, name.len()));
+    name
 }
 
 /// Two endpoints that know each other.
