@@ -11,9 +11,7 @@ use common::{Options, Pair, with_provider};
 
 const OPTIONS: Options = Options {
     caps: FI_MSG | FI_TAGGED | FI_MULTI_RECV | FI_SOURCE,
-    queue_flags: 0,
-    wait_obj: FI_WAIT_NONE,
-    rx_op_flags: 0,
+    ..Options::USUAL
 };
 
 /// Posts a buffer on the right side. Its address is the context.

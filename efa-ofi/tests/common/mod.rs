@@ -194,17 +194,21 @@ pub(crate) struct Options {
     pub(crate) progress: fi_progress,
 }
 
+impl Options {
+    pub(crate) const USUAL: Options = Options {
+        caps: FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SOURCE | FI_DIRECTED_RECV,
+        queue_flags: 0,
+        wait_obj: FI_WAIT_NONE,
+        rx_op_flags: 0,
+        wait_cond: FI_CQ_COND_NONE,
+        threading: FI_THREAD_UNSPEC,
+        progress: FI_PROGRESS_UNSPEC,
+    };
+}
+
 impl Default for Options {
     fn default() -> Options {
-        Options {
-            caps: FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SOURCE | FI_DIRECTED_RECV,
-            queue_flags: 0,
-            wait_obj: FI_WAIT_NONE,
-            rx_op_flags: 0,
-            wait_cond: FI_CQ_COND_NONE,
-            threading: FI_THREAD_UNSPEC,
-            progress: FI_PROGRESS_UNSPEC,
-        }
+        Options::USUAL
     }
 }
 
