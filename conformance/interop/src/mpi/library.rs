@@ -45,6 +45,19 @@ pub(super) enum Transport {
 pub(super) struct Layout {
     pub(super) ranks: usize,
     pub(super) hosts: usize,
+    /// How many devices each host has.
+    pub(super) devices: usize,
+}
+
+impl Layout {
+    /// Hosts with one device each.
+    pub(super) const fn new(ranks: usize, hosts: usize) -> Layout {
+        Layout {
+            ranks,
+            hosts,
+            devices: 1,
+        }
+    }
 }
 
 impl Library {
@@ -181,7 +194,8 @@ impl Installation {
             .args(words)
             .args(["cluster", &layout.hosts.to_string()])
             .args(["--fabric", bench.fabric(), "--mpi", transport.middleware()])
-            .args(["--slots", &(layout.ranks / layout.hosts).to_string()]);
+            .args(["--slots", &(layout.ranks / layout.hosts).to_string()])
+            .args(["--devices", &layout.devices.to_string()]);
         if let Some(capture) = capture {
             command.arg("--pcap").arg(capture);
         }

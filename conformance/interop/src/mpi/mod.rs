@@ -6,7 +6,7 @@
 
 mod library;
 mod segments;
-mod volume;
+mod striping;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use self::library::{Installation, Layout, Library, Transport};
 pub(super) use self::segments::Segments;
-use self::volume::Volume;
+use super::harness::volume::Volume;
 use super::harness::{Bench, Cell, CellResult, Lab, Running, Unmet};
 
 const GROUP: &str = "mpi";
@@ -33,10 +33,7 @@ struct Part {
 }
 
 const PARTS: [Part; 4] = [
-    Part {
-        name: "p2p",
-        bytes: 3 * 8 * MIB,
-    },
+    POINT_TO_POINT,
     WILDCARDS,
     Part {
         name: "collectives",
@@ -47,6 +44,11 @@ const PARTS: [Part; 4] = [
         bytes: MIB,
     },
 ];
+
+const POINT_TO_POINT: Part = Part {
+    name: "p2p",
+    bytes: 3 * 8 * MIB,
+};
 
 const WILDCARDS: Part = Part {
     name: "wildcards",
@@ -73,19 +75,15 @@ const COMBINATIONS: [(Library, Transport); 16] = [
     (Library::OpenMpi, Transport::UcxUd),
 ];
 
-const PAIR: Layout = Layout { ranks: 2, hosts: 2 };
-const LAYOUTS: [Layout; 3] = [
-    PAIR,
-    Layout { ranks: 4, hosts: 2 },
-    Layout { ranks: 8, hosts: 4 },
-];
+const PAIR: Layout = Layout::new(2, 2);
+const LAYOUTS: [Layout; 3] = [PAIR, Layout::new(4, 2), Layout::new(8, 4)];
 
 pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
     let mut cells = Vec::new();
     for (library, transport) in COMBINATIONS {
         let name = format!("{} {}", library.name(), transport.name());
         for layout in LAYOUTS {
-            let Layout { ranks, hosts } = layout;
+            let Layout { ranks, hosts, .. } = layout;
             cells.push(Cell::new(
                 GROUP,
                 format!("{name} C {ranks} ranks {hosts} hosts"),
@@ -115,6 +113,7 @@ pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
         unaware,
     ));
     cells.push(Cell::new(GROUP, "mpich-4.0.2 ucx-ud", LIMIT, debian_mpich));
+    cells.extend(striping::cells());
     Ok(cells)
 }
 
@@ -131,9 +130,9 @@ fn volume_of(
     let job = installation.job(bench, transport, layout, program, Some(&capture));
     let finished = Running::start(bench, part.name.into(), job)?.success()?;
     let hosts = Volume::of_hosts(&capture)?;
-    if let Some(sent) = hosts.iter().find(|sent| sent.bytes < part.bytes) {
+    if let Some((host, sent)) = hosts.iter().find(|(_, sent)| sent.bytes < part.bytes) {
         return Err(Unmet::Failed(format!(
-            "{}: a host has sent {sent}, but {} bytes must have gone to others: see {}",
+            "{}: {host} has sent {sent}, but {} bytes must have gone to others: see {}",
             part.name,
             part.bytes,
             capture.display()
@@ -141,7 +140,7 @@ fn volume_of(
     }
     // It has hundreds of megabytes, and is evaluated.
     let _ = std::fs::remove_file(&capture);
-    Ok((finished.stdout, hosts.into_iter().sum()))
+    Ok((finished.stdout, hosts.into_values().sum()))
 }
 
 fn c_program(bench: &Bench, library: Library, transport: Transport, layout: Layout) -> CellResult {
@@ -203,7 +202,7 @@ fn lost_wildcards(bench: &Bench, library: Library, transport: Transport) -> Cell
     }
     drop(jobs);
     segments.remove_new();
-    let sent: Volume = Volume::of_hosts(&capture)?.into_iter().sum();
+    let sent: Volume = Volume::of_hosts(&capture)?.into_values().sum();
     if sent == Volume::default() {
         return Err(Unmet::Failed("nothing was sent over the device".into()));
     }
@@ -336,7 +335,7 @@ fn debian_mpich(bench: &Bench) -> CellResult {
         .filter(|entry| entry.path().extension().is_some_and(|name| name == "log"))
         .filter_map(|entry| std::fs::read_to_string(entry.path()).ok())
         .collect();
-    let sent: Volume = Volume::of_hosts(&capture)?.into_iter().sum();
+    let sent: Volume = Volume::of_hosts(&capture)?.into_values().sum();
     if finished.status.success() || !logs.contains(REFUSED) || sent != Volume::default() {
         return Err(Unmet::Failed(format!(
             "expected `{REFUSED}` and no frame, but it ended ({}), {sent}:\n{logs}",

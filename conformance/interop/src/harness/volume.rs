@@ -1,33 +1,52 @@
 //! The volume of data between hosts, from captures.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
 use efa_emu::capture::{Direction, Reader};
 use efa_emu::frame::Kind;
 
-use crate::harness::Unmet;
+use super::Unmet;
 
 /// Frames that left a host for another one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Volume {
+pub(crate) struct Volume {
     /// SRD sends.
-    pub(super) sends: u64,
+    pub(crate) sends: u64,
     /// UD sends.
-    pub(super) datagrams: u64,
+    pub(crate) datagrams: u64,
     /// Frames with data of RDMA reads, sent by the responder.
-    pub(super) reads: u64,
+    pub(crate) reads: u64,
     /// Frames with data of RDMA writes.
-    pub(super) writes: u64,
+    pub(crate) writes: u64,
     /// Bytes of data in all these frames.
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 impl Volume {
-    /// The volumes that the hosts of a capture sent to others, in the order of its interfaces.
-    pub(super) fn of_hosts(capture: &Path) -> Result<Vec<Self>, Unmet> {
+    /// Its frames, of all kinds.
+    pub(crate) fn frames(&self) -> u64 {
+        self.sends + self.datagrams + self.reads + self.writes
+    }
+
+    /// The volumes that the hosts of a capture sent to others, by their names.
+    pub(crate) fn of_hosts(capture: &Path) -> Result<BTreeMap<String, Self>, Unmet> {
+        let mut hosts: BTreeMap<String, Self> = BTreeMap::new();
+        for (device, volume) in Self::of_devices(capture)? {
+            let host = device
+                .split_once(':')
+                .map_or(device.as_str(), |(host, _)| host);
+            *hosts.entry(host.to_owned()).or_default() += volume;
+        }
+        Ok(hosts)
+    }
+
+    /// The volumes that the devices of a capture sent to others, by the names of their hosts, which the index of the
+    /// device follows (`node0:1`) if the host has several.
+    pub(crate) fn of_devices(capture: &Path) -> Result<BTreeMap<String, Self>, Unmet> {
         let mut reader = Reader::open(capture).map_err(Unmet::failed)?;
-        let mut volumes = Vec::new();
+        let mut volumes: Vec<Self> = Vec::new();
         while let Some(captured) = reader.next_frame().map_err(Unmet::failed)? {
             let frame = captured.frame.map_err(|error| {
                 Unmet::Failed(format!(
@@ -40,11 +59,11 @@ impl Volume {
             {
                 continue;
             }
-            let host = captured.interface.0 as usize;
-            if volumes.len() <= host {
-                volumes.resize(host + 1, Volume::default());
+            let device = captured.interface.0 as usize;
+            if volumes.len() <= device {
+                volumes.resize(device + 1, Volume::default());
             }
-            let volume = &mut volumes[host];
+            let volume = &mut volumes[device];
             match frame.header.kind {
                 Kind::Send => volume.sends += 1,
                 Kind::Datagram => volume.datagrams += 1,
@@ -54,8 +73,17 @@ impl Volume {
             }
             volume.bytes += frame.payload.len() as u64;
         }
-        volumes.resize(reader.interfaces().len(), Volume::default());
-        Ok(volumes)
+        let interfaces = reader.interfaces();
+        volumes.resize(interfaces.len(), Volume::default());
+        Ok(interfaces
+            .iter()
+            .enumerate()
+            .map(|(index, interface)| match &interface.name {
+                Some(name) => name.clone(),
+                None => format!("interface {index}"),
+            })
+            .zip(volumes)
+            .collect())
     }
 }
 
