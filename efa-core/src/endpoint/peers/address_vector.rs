@@ -27,8 +27,9 @@ pub(super) struct Peer {
     explicit: bool,
     /// The number of endpoints that keep state about it.
     users: u16,
-    /// The slot of the next older peer with the same AHN and QPN.
+    /// The slots of the next older and the next newer peer with the same AHN and QPN.
     older: Option<Slot>,
+    newer: Option<Slot>,
 }
 
 /// A peer's slot in the arena, for links that are removed with the peer.
@@ -244,9 +245,13 @@ impl AddressVector {
             explicit,
             users: 0,
             older: current,
+            newer: None,
         };
         let id = self.peers.insert(peer).ok()?;
         let slot = Slot::from(id);
+        if let Some(current) = current.and_then(|current| self.peers.at_mut(current.index())) {
+            current.newer = Some(slot);
+        }
         self.gids[index] = Some((gid, uses));
         let (peers, gids, mixer) = (&self.peers, &self.gids, self.mixer);
         let hash = sender_hash(ahn, qpn);
@@ -327,7 +332,8 @@ impl AddressVector {
     /// Removes a peer. Returns its AHN, of which the device can take one reference back.
     pub(crate) fn remove(&mut self, id: PeerId) -> Option<Ahn> {
         let peer = self.peers.get(id)?;
-        let (Destination { ahn, qpn, .. }, older) = (peer.destination, peer.older);
+        let Destination { ahn, qpn, .. } = peer.destination;
+        let (older, newer) = (peer.older, peer.newer);
         let slot = Slot::from(id);
         if let Some(address) = self.address(id)
             && let Ok(entry) = self
@@ -336,18 +342,18 @@ impl AddressVector {
         {
             entry.remove();
         }
-        let peers = &self.peers;
-        if let Ok(mut entry) = self.by_sender.find_entry(sender_hash(ahn, qpn), |slot| {
-            has_sender(peers, *slot, ahn, qpn)
-        }) {
-            match (*entry.get() == slot, older) {
-                (true, Some(older)) => *entry.get_mut() = older,
-                (true, None) => {
-                    entry.remove();
-                }
-                (false, _) => {
-                    let newest = *entry.get();
-                    self.unchain(newest, slot, older);
+        if let Some(older) = older.and_then(|older| self.peers.at_mut(older.index())) {
+            older.newer = newer;
+        }
+        match newer.and_then(|newer| self.peers.at_mut(newer.index())) {
+            Some(newer) => newer.older = older,
+            None => {
+                let hash = sender_hash(ahn, qpn);
+                if let Ok(mut entry) = self.by_sender.find_entry(hash, |other| *other == slot) {
+                    match older {
+                        Some(older) => *entry.get_mut() = older,
+                        None => _ = entry.remove(),
+                    }
                 }
             }
         }
@@ -356,19 +362,6 @@ impl AddressVector {
         let peer = self.peers.remove(id)?;
         self.implicit -= usize::from(!peer.explicit);
         Some(ahn)
-    }
-
-    fn unchain(&mut self, newest: Slot, victim: Slot, older: Option<Slot>) {
-        let mut next = Some(newest);
-        while let Some(peer) = next.and_then(|slot| self.peers.at_mut(slot.index())) {
-            #[cfg(any(test, debug_assertions))]
-            crate::endpoint::base::steps::step();
-            if peer.older == Some(victim) {
-                peer.older = older;
-                return;
-            }
-            next = peer.older;
-        }
     }
 
     /// The number of peers that the application did not insert.
@@ -476,6 +469,38 @@ mod tests {
             assert_eq!(peers.identify(&from(4, 7), None), Some(newest));
             assert_eq!(peers.implicit_len(), 2);
             assert!(peers.remove(ids[victim]).is_none());
+        }
+    }
+
+    #[test]
+    fn owners_of_a_queue_pair_can_be_removed_in_any_order() {
+        const OWNERS: u32 = 97;
+        let orders: [fn(u32) -> u32; 3] = [
+            |index| index,
+            |index| OWNERS - 1 - index,
+            |index| index * 41 % OWNERS,
+        ];
+        for order in orders {
+            let mut peers = peers();
+            let mut left: Vec<(u32, PeerId)> = (0..OWNERS)
+                .map(|qkey| {
+                    (
+                        qkey,
+                        peers.insert(address(1, 7, qkey), Ahn(4), true).unwrap(),
+                    )
+                })
+                .collect();
+            for victim in (0..OWNERS).map(order) {
+                let place = left.iter().position(|(qkey, _)| *qkey == victim).unwrap();
+                assert_eq!(peers.remove(left.remove(place).1), Some(Ahn(4)));
+                let newest = left.last().map(|(_, id)| *id);
+                assert_eq!(peers.identify(&from(4, 7), None), newest);
+                for (qkey, id) in &left {
+                    let found = peers.identify(&from(4, 7), Some(Connid(*qkey)));
+                    assert_eq!(found, Some(*id));
+                }
+            }
+            assert_eq!(peers.len(), 0);
         }
     }
 
