@@ -281,13 +281,21 @@ impl<D: nic::Domain> Domain<D> {
                 Some(limit) => taken += self.nic_mut().poll(queue, &mut batch, limit),
                 None => all_polled = false,
             }
-            for completion in batch.drain(..) {
-                if let Some(id) = self.by_queue_pair.get(&completion.queue_pair)
-                    && let Some(endpoint) = self.endpoint(*id)
+            let mut last = None;
+            for completion in &batch {
+                // Most are of the queue pair of the one before.
+                let id = match last {
+                    Some((queue_pair, id)) if queue_pair == completion.queue_pair => Some(id),
+                    _ => self.by_queue_pair.get(&completion.queue_pair).copied(),
+                };
+                if let Some(id) = id
+                    && let Some(endpoint) = self.endpoint(id)
                 {
-                    endpoint.on_completion(&completion);
+                    endpoint.on_completion(completion);
+                    last = Some((completion.queue_pair, id));
                 }
             }
+            batch.clear();
         }
         self.batch = batch;
         for index in 0..self.order.len() {

@@ -59,6 +59,7 @@ impl Reports {
         self.completions.len() < self.max_completions
     }
 
+    #[inline]
     pub(crate) fn next_completion(&mut self) -> Option<Result<CompletionEntry, ErrorEntry>> {
         self.completions.pop_front()
     }

@@ -21,6 +21,12 @@ impl PeerId {
     pub const fn from_bits(bits: u64) -> Self {
         PeerId(bits)
     }
+
+    /// The peer's place among those that there are now. A place is used again after its peer was removed, so that
+    /// tables by place stay small.
+    pub const fn place(self) -> usize {
+        self.0 as u32 as usize
+    }
 }
 
 impl fmt::Display for PeerId {
