@@ -1,6 +1,5 @@
 //! Address vectors.
 
-use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 use efa_core::address::RawAddress;
@@ -29,8 +28,8 @@ pub(crate) struct Addresses {
     peers: Vec<Option<PeerId>>,
     /// Places of `peers` that are free.
     free: Vec<fi_addr_t>,
-    /// The place of each peer, and how often it was inserted.
-    by_peer: HashMap<PeerId, (fi_addr_t, usize)>,
+    /// By [`PeerId::place`]: each peer, its entry, and how often it was inserted.
+    by_peer: Vec<Option<(PeerId, fi_addr_t, usize)>>,
 }
 
 impl Addresses {
@@ -49,35 +48,52 @@ impl Addresses {
     /// The entry of a peer; `FI_ADDR_NOTAVAIL` if it has none.
     #[inline]
     pub(crate) fn address(&self, peer: PeerId) -> fi_addr_t {
-        self.by_peer
-            .get(&peer)
-            .map_or(FI_ADDR_UNSPEC, |(address, _)| *address)
+        match self.by_peer.get(peer.place()) {
+            Some(Some((found, address, _))) if *found == peer => *address,
+            _ => FI_ADDR_UNSPEC,
+        }
+    }
+
+    fn contains(&self, peer: PeerId) -> bool {
+        self.address(peer) != FI_ADDR_UNSPEC
+    }
+
+    /// All peers, each once.
+    fn peers(&self) -> impl Iterator<Item = PeerId> {
+        self.peers.iter().copied().flatten()
     }
 
     /// An address that is there keeps its place.
     fn insert(&mut self, peer: PeerId) -> fi_addr_t {
-        let (address, uses) = self.by_peer.entry(peer).or_insert_with(|| {
-            let address = self.free.pop().unwrap_or_else(|| {
-                self.peers.push(None);
-                self.peers.len() as fi_addr_t - 1
-            });
-            self.peers[address as usize] = Some(peer);
-            (address, 0)
+        let place = peer.place();
+        if self.by_peer.len() <= place {
+            self.by_peer.resize(place + 1, None);
+        }
+        if let Some((found, address, uses)) = &mut self.by_peer[place]
+            && *found == peer
+        {
+            *uses += 1;
+            return *address;
+        }
+        let address = self.free.pop().unwrap_or_else(|| {
+            self.peers.push(None);
+            self.peers.len() as fi_addr_t - 1
         });
-        *uses += 1;
-        *address
+        self.peers[address as usize] = Some(peer);
+        self.by_peer[place] = Some((peer, address, 1));
+        address
     }
 
     /// Takes an entry out, and returns its peer if it was not inserted more often.
     fn remove(&mut self, address: fi_addr_t) -> Result<Option<PeerId>> {
         let peer = self.peer(address)?;
-        if let Some((_, uses)) = self.by_peer.get_mut(&peer) {
+        if let Some(Some((_, _, uses))) = self.by_peer.get_mut(peer.place())
+            && *uses > 1
+        {
             *uses -= 1;
-            if *uses > 0 {
-                return Ok(None);
-            }
+            return Ok(None);
         }
-        self.by_peer.remove(&peer);
+        self.by_peer[peer.place()] = None;
         self.peers[address as usize] = None;
         self.free.push(address);
         Ok(Some(peer))
@@ -129,9 +145,9 @@ impl Drop for AddressVector {
         if let Ok(mut state) = domain.state()
             && let Some(addresses) = state.tables.vectors[self.place].take()
         {
-            for peer in addresses.by_peer.keys() {
-                // Another vector of the domain may have removed it.
-                let _ = state.core.remove_address(*peer);
+            for peer in addresses.peers() {
+                // The device may keep what it does not give back; the vector is gone in any case.
+                let _ = state.forget(peer);
             }
         }
         domain.users.remove();
@@ -237,6 +253,9 @@ unsafe extern "C" fn insert(
                 let address = match result {
                     Ok(peer) => {
                         inserted += 1;
+                        if !entries.contains(peer) {
+                            *state.peers.entry(peer).or_default() += 1;
+                        }
                         entries.insert(peer)
                     }
                     Err(_) => FI_ADDR_UNSPEC,
@@ -305,8 +324,7 @@ unsafe extern "C" fn remove(
             for index in 0..count {
                 // SAFETY: there are `count` of them.
                 if let Some(peer) = entries.remove(unsafe { addresses.add(index).read() })? {
-                    let removed = state.core.remove_address(peer);
-                    removed.map_err(|error| error.errno())?;
+                    state.forget(peer)?;
                 }
             }
             Ok(())

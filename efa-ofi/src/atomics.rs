@@ -210,7 +210,7 @@ unsafe fn start(
         (false, Memory::None) => enabled.start(manner.flags, manner.context),
         // The result is there later in any case.
         (false, _) => {
-            let flags = manner.flags.unwrap_or(enabled.sends.default) & !FI_INJECT;
+            let flags = enabled.sends.or_default(manner.flags) & !FI_INJECT;
             enabled.start(Some(flags), manner.context)
         }
     };

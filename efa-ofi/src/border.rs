@@ -16,6 +16,8 @@ pub(crate) type Result<T> = std::result::Result<T, Errno>;
 
 /// The call exists, and this provider does not have it (`FI_ENOSYS`).
 pub(crate) const ENOSYS: Errno = Errno(libc::ENOSYS);
+/// The device or this provider cannot do it (`FI_EOPNOTSUPP`).
+pub(crate) const EOPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
 /// The object is in use (`FI_EBUSY`).
 pub(crate) const EBUSY: Errno = Errno(libc::EBUSY);
 /// The state does not permit the call (`FI_EOPBADSTATE`).

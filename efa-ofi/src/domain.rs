@@ -1,12 +1,13 @@
 //! Domains: one device, opened, with the endpoints on it and what they share.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ffi::{CStr, c_int, c_void};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use efa_core::endpoint::{ClaimId, EndpointId, Errno};
+use efa_core::endpoint::{ClaimId, EndpointId, Errno, PeerId};
 use efa_core::nic::{
     CompletionQueueId, Device as _, Domain as _, DomainConfig, NicError, UserSlice,
 };
@@ -49,6 +50,8 @@ pub(crate) struct State {
     opened: Instant,
     pub(crate) endpoints: Vec<(EndpointId, *const Endpoint)>,
     pub(crate) tables: Tables,
+    /// In how many address vectors each peer is.
+    pub(crate) peers: HashMap<PeerId, usize>,
     /// Messages that were claimed, by the context that claimed them.
     pub(crate) claims: HashMap<(EndpointId, u64), ClaimId>,
     /// What sleepers wait for, from the first object on that can sleep.
@@ -80,7 +83,7 @@ impl DerefMut for Operation<'_> {
 }
 
 impl Drop for Operation<'_> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         if self.0.may_sleep {
             self.0.deliver();
@@ -253,6 +256,7 @@ impl State {
             opened: Instant::now(),
             endpoints: Vec::new(),
             tables: Tables::default(),
+            peers: HashMap::new(),
             claims: HashMap::new(),
             watch: None,
             sleepers: Vec::new(),
@@ -290,6 +294,22 @@ impl State {
         if !self.sleepers.is_empty() {
             self.wake_sleepers();
         }
+    }
+
+    /// Notes that a peer has left an address vector. With the last one it leaves the domain.
+    ///
+    /// # Errors
+    /// The device does not give back its address handle.
+    pub(crate) fn forget(&mut self, peer: PeerId) -> Result<()> {
+        if let Entry::Occupied(mut vectors) = self.peers.entry(peer) {
+            *vectors.get_mut() -= 1;
+            if *vectors.get() > 0 {
+                return Ok(());
+            }
+            vectors.remove();
+        }
+        let removed = self.core.remove_address(peer);
+        removed.map_err(|error| error.errno())
     }
 
     /// What sleepers wait for.

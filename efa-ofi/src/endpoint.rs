@@ -1,14 +1,14 @@
 //! Endpoints: what they are bound to, when they are enabled, their options, and where their completions go.
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use efa_core::endpoint::{
     CompletionEntry, CompletionFlags, EndpointId, Errno, ErrorEntry, OperationFlags, Statistics,
 };
-use efa_core::nic::{Domain as _, Nic as _, QueuePair as _, QueuePairConfig};
+use efa_core::nic::{DeviceCaps, Domain as _, Nic as _, QueuePair as _, QueuePairConfig};
 
 use crate::address_vector::{AddressVector, Addresses};
 use crate::border::{self, ENOAV, ENOCQ, EOPBADSTATE, Object, Result};
@@ -18,7 +18,8 @@ use crate::domain::{Domain, Queue, Tables, Vector};
 use crate::event_queue::EventQueue;
 use crate::ffi::*;
 use crate::host::{Part, warn};
-use crate::info::{RX_SIZE, TX_SIZE};
+use crate::info::{RX_OP_FLAGS, RX_SIZE, TX_OP_FLAGS, TX_SIZE};
+use crate::options::{self, Options};
 use crate::{atomics, messages, one_sided, settings, unsupported, wait};
 
 /// How long an endpoint that closes goes on with what peers still wait for.
@@ -58,6 +59,7 @@ struct Settings {
     tx_op_flags: u64,
     rx_op_flags: u64,
     directed: bool,
+    options: Options,
     closed: bool,
 }
 
@@ -79,17 +81,24 @@ pub(crate) struct Enabled {
 }
 
 /// Flags of operations in one direction.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Flags {
     /// The flags of calls without any.
-    pub(crate) default: u64,
+    default: AtomicU64,
     /// Successes are reported on request only.
     selective: bool,
 }
 
 impl Flags {
+    /// The flags of a call, if it has any.
+    #[inline]
+    pub(crate) fn or_default(&self, flags: Option<u64>) -> u64 {
+        flags.unwrap_or_else(|| self.default.load(Ordering::Relaxed))
+    }
+
     /// What the engine is told, for a call with these flags.
-    pub(crate) fn of(self, flags: u64) -> OperationFlags {
+    #[inline]
+    pub(crate) fn of(&self, flags: u64) -> OperationFlags {
         let known = FI_MORE | FI_INJECT | FI_DELIVERY_COMPLETE;
         let mut result = OperationFlags::from_bits_truncate(flags & known);
         result.set(
@@ -189,6 +198,7 @@ pub(crate) unsafe extern "C" fn open(
                 tx_op_flags: tx.map_or(0, |attributes| attributes.op_flags),
                 rx_op_flags: rx.map_or(0, |attributes| attributes.op_flags),
                 directed: info.caps & FI_DIRECTED_RECV != 0,
+                options: Options::new(&settings::of_environment()),
                 closed: false,
             }),
             min_multi_recv: AtomicUsize::new(MIN_MULTI_RECV),
@@ -240,13 +250,15 @@ impl Endpoint {
             return Err(ENOCQ);
         }
         let mut state = self.domain().state()?;
-        let config = QueuePairConfig {
+        let mut engine = settings::of_environment();
+        let mut config = QueuePairConfig {
             send_queue_depth: TX_SIZE,
             recv_queue_depth: RX_SIZE,
             qkey: None,
             rnr_retry: 3,
             unsolicited_write_recv: true,
         };
+        settings.options.apply(&mut engine, &mut config);
         let refused = |what: &str, error: &dyn std::fmt::Display, errno: Errno| {
             warn(Part::Endpoint, &format!("{what}: {error}"));
             errno
@@ -255,7 +267,7 @@ impl Endpoint {
         let opened = match state.core.nic_mut().create_queue_pair(queue, &config) {
             Ok(queue_pair) => state
                 .core
-                .open_endpoint(queue_pair, settings::of_environment())
+                .open_endpoint(queue_pair, engine)
                 .map_err(|error| refused("endpoint", &error, error.errno())),
             Err(error) => Err(refused("queue pair", &error, Errno::ENOMEM)),
         };
@@ -271,7 +283,7 @@ impl Endpoint {
         // SAFETY: nor is a completion queue.
         let place_of = |queue: Queue| unsafe { &*queue }.place;
         let flags = |bound: Option<(Queue, u64)>, default| Flags {
-            default,
+            default: AtomicU64::new(default),
             selective: bound.is_none_or(|(_, flags)| flags & FI_SELECTIVE_COMPLETION != 0),
         };
         let enabled = Enabled {
@@ -293,6 +305,45 @@ impl Endpoint {
         Ok(())
     }
 
+    /// Gets or sets the flags of calls without any. `flags` say for which direction.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` without exactly one direction, `FI_EBADFLAGS` for flags that there are not.
+    fn operation_flags(&self, flags: &mut u64, sets: bool) -> Result<()> {
+        let mut settings = self.settings.lock().map_err(|_| Errno::EOTHER)?;
+        let settings = &mut *settings;
+        let enabled = self.enabled.get();
+        let (kept, used, known) = match *flags & (FI_TRANSMIT | FI_RECV) {
+            FI_TRANSMIT => {
+                let used = enabled.map(|enabled| &enabled.sends);
+                (&mut settings.tx_op_flags, used, TX_OP_FLAGS)
+            }
+            FI_RECV => {
+                let used = enabled.map(|enabled| &enabled.receives);
+                (&mut settings.rx_op_flags, used, RX_OP_FLAGS)
+            }
+            _ => return Err(Errno::EINVAL),
+        };
+        if !sets {
+            *flags = *kept;
+            return Ok(());
+        }
+        let wanted = *flags & !(FI_TRANSMIT | FI_RECV);
+        if wanted & !known != 0 {
+            return Err(border::EBADFLAGS);
+        }
+        *kept = wanted;
+        if let Some(used) = used {
+            used.default.store(wanted, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// What the device can do.
+    fn device_caps(&self) -> Result<DeviceCaps> {
+        Ok(self.domain().state()?.core.nic_mut().attributes().caps)
+    }
+
     /// Returns whether somebody may sleep until something happens on this endpoint.
     fn is_waited_for(&self, settings: &Settings) -> bool {
         let queues = [settings.transmit, settings.receive].into_iter().flatten();
@@ -306,6 +357,7 @@ impl Endpoint {
     }
 
     /// Hands the end of an operation to the completion queue of its direction.
+    #[inline]
     pub(crate) fn report(
         &self,
         tables: &mut Tables,
@@ -461,7 +513,7 @@ impl Enabled {
     /// How a call is started that has these flags, if it has any.
     #[inline]
     pub(crate) fn start(&self, flags: Option<u64>, context: *mut c_void) -> Start {
-        let flags = self.sends.of(flags.unwrap_or(self.sends.default));
+        let flags = self.sends.of(self.sends.or_default(flags));
         let context = context.addr() as u64;
         match flags.contains(OperationFlags::INJECT) {
             false => Start {
@@ -582,12 +634,19 @@ unsafe extern "C" fn bind(fid: *mut fid, other: *mut fid, flags: u64) -> c_int {
 
 /// # Safety
 /// As libfabric documents `fi_control` of endpoints.
-unsafe extern "C" fn control(fid: *mut fid, command: c_int, _argument: *mut c_void) -> c_int {
+unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
     border::status(|| {
         // SAFETY: by the caller's contract.
         let endpoint: &Endpoint = unsafe { border::object(fid.cast()) }?;
-        match u32::try_from(command) {
-            Ok(FI_ENABLE) => endpoint.enable(),
+        let command = u32::try_from(command).map_err(|_| border::ENOSYS)?;
+        match command {
+            FI_ENABLE => endpoint.enable(),
+            FI_GETOPSFLAG | FI_SETOPSFLAG => {
+                // SAFETY: by the caller's contract.
+                let flags = unsafe { argument.cast::<u64>().as_mut() }.ok_or(Errno::EINVAL)?;
+                endpoint.operation_flags(flags, command == FI_SETOPSFLAG)
+            }
+            // An alias would be the same queues with other flags, which `FI_SETOPSFLAG` gives as well.
             _ => Err(border::ENOSYS),
         }
     })
@@ -640,15 +699,18 @@ unsafe extern "C" fn getopt(
     border::status(|| {
         // SAFETY: by the caller's contract.
         let endpoint: &Endpoint = unsafe { border::object(fid.cast()) }?;
-        if level != FI_OPT_ENDPOINT as c_int || option != FI_OPT_MIN_MULTI_RECV as c_int {
+        if level != FI_OPT_ENDPOINT as c_int {
             return Err(Errno(libc::ENOPROTOOPT));
         }
-        if length.is_null() {
-            return Err(Errno::EINVAL);
+        if option == FI_OPT_MIN_MULTI_RECV as c_int {
+            let bytes = endpoint.min_multi_recv.load(Ordering::Relaxed);
+            // SAFETY: by the caller's contract.
+            return unsafe { options::give(&bytes.to_ne_bytes(), value, length) };
         }
-        let bytes = endpoint.min_multi_recv.load(Ordering::Relaxed);
+        let caps = endpoint.device_caps()?;
+        let settings = endpoint.settings.lock().map_err(|_| Errno::EOTHER)?;
         // SAFETY: by the caller's contract.
-        unsafe { border::copy_out(&bytes.to_ne_bytes(), value, length) }
+        unsafe { settings.options.get(option, caps, value, length) }
     })
 }
 
@@ -664,15 +726,20 @@ unsafe extern "C" fn setopt(
     border::status(|| {
         // SAFETY: by the caller's contract.
         let endpoint: &Endpoint = unsafe { border::object(fid.cast()) }?;
-        if level != FI_OPT_ENDPOINT as c_int || option != FI_OPT_MIN_MULTI_RECV as c_int {
+        if level != FI_OPT_ENDPOINT as c_int {
             return Err(Errno(libc::ENOPROTOOPT));
         }
-        if value.is_null() || length != size_of::<usize>() {
-            return Err(Errno::EINVAL);
+        if option == FI_OPT_MIN_MULTI_RECV as c_int {
+            // SAFETY: by the caller's contract.
+            let bytes = usize::from_ne_bytes(unsafe { options::take(value, length) }?);
+            endpoint.min_multi_recv.store(bytes, Ordering::Relaxed);
+            return Ok(());
         }
+        let caps = endpoint.device_caps()?;
+        let is_enabled = endpoint.enabled.get().is_some();
+        let mut settings = endpoint.settings.lock().map_err(|_| Errno::EOTHER)?;
+        let options = &mut settings.options;
         // SAFETY: by the caller's contract.
-        let bytes = unsafe { value.cast::<usize>().read_unaligned() };
-        endpoint.min_multi_recv.store(bytes, Ordering::Relaxed);
-        Ok(())
+        unsafe { options.set(option, caps, is_enabled, value, length) }
     })
 }

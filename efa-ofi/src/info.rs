@@ -23,10 +23,10 @@ pub(crate) const TX_SIZE: usize = 1024;
 pub(crate) const RX_SIZE: usize = 2048;
 
 /// The largest message in bytes.
-const MAX_MESSAGE: usize = u64::MAX as usize;
+pub(crate) const MAX_MESSAGE: usize = u64::MAX as usize;
 
 /// The longest message that is copied within the call (`fi_inject`), in bytes, with each of the stock releases as a peer.
-const INJECT_SIZE: usize = 8192;
+pub(crate) const INJECT_SIZE: usize = 8192;
 
 const MESSAGES: u64 = FI_MSG | FI_TAGGED;
 const ONE_SIDED: u64 = FI_RMA | FI_ATOMIC;
@@ -48,9 +48,9 @@ const RX_CAPS: u64 = MESSAGES
     | FI_DIRECTED_RECV;
 
 /// Flags that operations may have by default.
-const TX_OP_FLAGS: u64 =
+pub(crate) const TX_OP_FLAGS: u64 =
     FI_INJECT | FI_COMPLETION | FI_TRANSMIT_COMPLETE | FI_INJECT_COMPLETE | FI_DELIVERY_COMPLETE;
-const RX_OP_FLAGS: u64 = FI_COMPLETION | FI_MULTI_RECV;
+pub(crate) const RX_OP_FLAGS: u64 = FI_COMPLETION | FI_MULTI_RECV;
 
 /// Messages are matched in the order in which they were sent, and atomics take their turn among themselves.
 const MSG_ORDER: u64 = FI_ORDER_SAS;

@@ -22,6 +22,7 @@ mod memory_region;
 mod messages;
 mod nic;
 mod one_sided;
+mod options;
 mod progress;
 mod settings;
 mod unsupported;

@@ -49,7 +49,7 @@ impl<T> Lock<T> {
     ///
     /// # Errors
     /// `FI_EOTHER` after a panic of a call that had it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&self) -> Result<Taken<'_, T>> {
         let guard = match &self.mutex {
             Some(mutex) => Some(mutex.lock().map_err(|_| Errno::EOTHER)?),
@@ -88,7 +88,7 @@ impl<T> DerefMut for Taken<'_, T> {
 }
 
 impl<T> Drop for Taken<'_, T> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         // With a mutex nobody looks at it, and a write to it would be one of several threads.
         if self.lock.mutex.is_none() {

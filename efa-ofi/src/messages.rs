@@ -53,6 +53,31 @@ const NOTHING: IoVec = IoVec::new(UserSlice {
     length: 0,
 });
 
+/// The application's memory of an operation with one piece.
+///
+/// # Errors
+/// `FI_EINVAL` for a descriptor that is none.
+///
+/// # Safety
+/// The descriptor is null, or of a registration that has not ended.
+#[inline]
+unsafe fn piece(buffer: *const c_void, length: usize, descriptor: *mut c_void) -> Result<IoVec> {
+    Ok(IoVec {
+        memory: UserSlice {
+            address: buffer.addr() as u64,
+            length,
+        },
+        // SAFETY: by the caller's contract.
+        region: unsafe { of_descriptor(descriptor) }?,
+    })
+}
+
+/// The bytes of all pieces.
+fn length_of(pieces: &[IoVec]) -> u64 {
+    let lengths = pieces.iter().map(|piece| piece.memory.length as u64);
+    lengths.fold(0, u64::saturating_add)
+}
+
 impl Pieces {
     /// One piece.
     ///
@@ -68,14 +93,8 @@ impl Pieces {
         descriptor: *mut c_void,
     ) -> Result<Pieces> {
         let mut pieces = [NOTHING; IOV_LIMIT];
-        pieces[0] = IoVec {
-            memory: UserSlice {
-                address: buffer.addr() as u64,
-                length,
-            },
-            // SAFETY: by the caller's contract.
-            region: unsafe { of_descriptor(descriptor) }?,
-        };
+        // SAFETY: the caller's contract is the same.
+        pieces[0] = unsafe { piece(buffer, length, descriptor) }?;
         Ok(Pieces { pieces, count: 1 })
     }
 
@@ -127,11 +146,7 @@ impl Pieces {
     }
 
     pub(crate) fn length(&self) -> u64 {
-        let lengths = self
-            .as_slice()
-            .iter()
-            .map(|piece| piece.memory.length as u64);
-        lengths.fold(0, u64::saturating_add)
+        length_of(self.as_slice())
     }
 }
 
@@ -170,10 +185,9 @@ struct Receive {
 /// # Safety
 /// The endpoint is one of libfabric's.
 #[inline]
-unsafe fn start_send(endpoint: *mut fid_ep, pieces: Result<Pieces>, send: Send) -> Result<usize> {
+unsafe fn start_send(endpoint: *mut fid_ep, pieces: &[IoVec], send: Send) -> Result<usize> {
     // SAFETY: by the caller's contract.
     let endpoint: &Endpoint = unsafe { border::transfer_object(endpoint.cast()) }?;
-    let pieces = pieces?;
     if send.flags.is_some_and(|flags| flags & !SEND_FLAGS != 0) {
         return Err(EBADFLAGS);
     }
@@ -185,7 +199,7 @@ unsafe fn start_send(endpoint: *mut fid_ep, pieces: Result<Pieces>, send: Send) 
     let engine = state.core.endpoint(enabled.id).ok_or(EOPBADSTATE)?;
     let started = engine.send(SendArgs {
         peer,
-        data: pieces.as_slice(),
+        data: pieces,
         tag: send.tag,
         cq_data: send.data,
         flags: start.flags,
@@ -197,7 +211,7 @@ unsafe fn start_send(endpoint: *mut fid_ep, pieces: Result<Pieces>, send: Send) 
         None => CompletionFlags::MSG,
     };
     let flags = CompletionFlags::SEND | kind;
-    endpoint.started(&mut state.tables, &start, flags, pieces.length());
+    endpoint.started(&mut state.tables, &start, flags, length_of(pieces));
     Ok(0)
 }
 
@@ -214,7 +228,7 @@ unsafe fn start_inject(
     // SAFETY: by the caller's contract.
     let endpoint: &Endpoint = unsafe { border::transfer_object(endpoint.cast()) }?;
     // SAFETY: there is no descriptor.
-    let pieces = unsafe { Pieces::one(buffer, length, std::ptr::null_mut()) }?;
+    let pieces = &[unsafe { piece(buffer, length, std::ptr::null_mut()) }?];
     let enabled = endpoint.enabled()?;
     let mut state = endpoint.domain().operation()?;
     let state = &mut *state;
@@ -222,7 +236,7 @@ unsafe fn start_inject(
     let engine = state.core.endpoint(enabled.id).ok_or(EOPBADSTATE)?;
     let started = engine.send(SendArgs {
         peer,
-        data: pieces.as_slice(),
+        data: pieces,
         tag,
         cq_data: data,
         flags: Start::INJECT.flags,
@@ -236,12 +250,11 @@ unsafe fn start_inject(
 #[inline]
 unsafe fn start_receive(
     endpoint: *mut fid_ep,
-    pieces: Result<Pieces>,
+    pieces: &[IoVec],
     receive: Receive,
 ) -> Result<usize> {
     // SAFETY: by the caller's contract.
     let endpoint: &Endpoint = unsafe { border::transfer_object(endpoint.cast()) }?;
-    let pieces = pieces?;
     let enabled = endpoint.enabled()?;
     let mut state = endpoint.domain().operation()?;
     let state = &mut *state;
@@ -251,7 +264,7 @@ unsafe fn start_receive(
         FI_ADDR_UNSPEC => SourceFilter::Any,
         address => SourceFilter::Peer(enabled.addresses(&state.tables)?.peer(address)?),
     };
-    let flags = receive.flags.unwrap_or(enabled.receives.default);
+    let flags = enabled.receives.or_default(receive.flags);
     if flags & !RECEIVE_FLAGS != 0 {
         return Err(EBADFLAGS);
     }
@@ -289,7 +302,7 @@ unsafe fn start_receive(
         }
         let posted = engine.recv_claimed(ClaimedRecvArgs {
             claim,
-            buffer: pieces.as_slice(),
+            buffer: pieces,
             flags: enabled.receives.of(flags),
             context,
         });
@@ -303,7 +316,7 @@ unsafe fn start_receive(
         };
     }
     if flags & FI_MULTI_RECV != 0 && receive.tag.is_none() {
-        let [buffer] = pieces.as_slice() else {
+        let [buffer] = pieces else {
             return Err(Errno::EINVAL);
         };
         let min_free = endpoint.min_multi_recv.load(Ordering::Relaxed);
@@ -318,7 +331,7 @@ unsafe fn start_receive(
     }
     let posted = engine.recv(RecvArgs {
         source,
-        buffer: pieces.as_slice(),
+        buffer: pieces,
         tag: receive.tag,
         flags: enabled.receives.of(flags),
         context,
@@ -405,7 +418,7 @@ unsafe extern "C" fn recv(
     };
     // SAFETY: by the caller's contract.
     border::count(|| unsafe {
-        start_receive(endpoint, Pieces::one(buffer, length, descriptor), receive)
+        start_receive(endpoint, &[piece(buffer, length, descriptor)?], receive)
     })
 }
 
@@ -427,7 +440,11 @@ unsafe extern "C" fn recvv(
     };
     // SAFETY: by the caller's contract.
     border::count(|| unsafe {
-        start_receive(endpoint, Pieces::several(list, descriptors, count), receive)
+        start_receive(
+            endpoint,
+            Pieces::several(list, descriptors, count)?.as_slice(),
+            receive,
+        )
     })
 }
 
@@ -445,8 +462,8 @@ unsafe extern "C" fn recvmsg(endpoint: *mut fid_ep, message: *const fi_msg, flag
         };
         // SAFETY: likewise.
         unsafe {
-            let pieces = Pieces::several(message.msg_iov, message.desc, message.iov_count);
-            start_receive(endpoint, pieces, receive)
+            let pieces = Pieces::several(message.msg_iov, message.desc, message.iov_count)?;
+            start_receive(endpoint, pieces.as_slice(), receive)
         }
     })
 }
@@ -469,7 +486,7 @@ unsafe extern "C" fn send(
         context,
     };
     // SAFETY: by the caller's contract.
-    border::count(|| unsafe { start_send(endpoint, Pieces::one(buffer, length, descriptor), send) })
+    border::count(|| unsafe { start_send(endpoint, &[piece(buffer, length, descriptor)?], send) })
 }
 
 /// # Safety
@@ -491,7 +508,11 @@ unsafe extern "C" fn sendv(
     };
     // SAFETY: by the caller's contract.
     border::count(|| unsafe {
-        start_send(endpoint, Pieces::several(list, descriptors, count), send)
+        start_send(
+            endpoint,
+            Pieces::several(list, descriptors, count)?.as_slice(),
+            send,
+        )
     })
 }
 
@@ -511,8 +532,8 @@ unsafe extern "C" fn sendmsg(endpoint: *mut fid_ep, message: *const fi_msg, flag
         };
         // SAFETY: likewise.
         unsafe {
-            let pieces = Pieces::several(message.msg_iov, message.desc, message.iov_count);
-            start_send(endpoint, pieces, send)
+            let pieces = Pieces::several(message.msg_iov, message.desc, message.iov_count)?;
+            start_send(endpoint, pieces.as_slice(), send)
         }
     })
 }
@@ -548,7 +569,7 @@ unsafe extern "C" fn senddata(
         context,
     };
     // SAFETY: by the caller's contract.
-    border::count(|| unsafe { start_send(endpoint, Pieces::one(buffer, length, descriptor), send) })
+    border::count(|| unsafe { start_send(endpoint, &[piece(buffer, length, descriptor)?], send) })
 }
 
 /// # Safety
@@ -584,7 +605,7 @@ unsafe extern "C" fn trecv(
     };
     // SAFETY: by the caller's contract.
     border::count(|| unsafe {
-        start_receive(endpoint, Pieces::one(buffer, length, descriptor), receive)
+        start_receive(endpoint, &[piece(buffer, length, descriptor)?], receive)
     })
 }
 
@@ -608,7 +629,11 @@ unsafe extern "C" fn trecvv(
     };
     // SAFETY: by the caller's contract.
     border::count(|| unsafe {
-        start_receive(endpoint, Pieces::several(list, descriptors, count), receive)
+        start_receive(
+            endpoint,
+            Pieces::several(list, descriptors, count)?.as_slice(),
+            receive,
+        )
     })
 }
 
@@ -634,8 +659,8 @@ unsafe extern "C" fn trecvmsg(
         };
         // SAFETY: likewise.
         unsafe {
-            let pieces = Pieces::several(message.msg_iov, message.desc, message.iov_count);
-            start_receive(endpoint, pieces, receive)
+            let pieces = Pieces::several(message.msg_iov, message.desc, message.iov_count)?;
+            start_receive(endpoint, pieces.as_slice(), receive)
         }
     })
 }
@@ -659,7 +684,7 @@ unsafe extern "C" fn tsend(
         context,
     };
     // SAFETY: by the caller's contract.
-    border::count(|| unsafe { start_send(endpoint, Pieces::one(buffer, length, descriptor), send) })
+    border::count(|| unsafe { start_send(endpoint, &[piece(buffer, length, descriptor)?], send) })
 }
 
 /// # Safety
@@ -682,7 +707,11 @@ unsafe extern "C" fn tsendv(
     };
     // SAFETY: by the caller's contract.
     border::count(|| unsafe {
-        start_send(endpoint, Pieces::several(list, descriptors, count), send)
+        start_send(
+            endpoint,
+            Pieces::several(list, descriptors, count)?.as_slice(),
+            send,
+        )
     })
 }
 
@@ -706,8 +735,8 @@ unsafe extern "C" fn tsendmsg(
         };
         // SAFETY: likewise.
         unsafe {
-            let pieces = Pieces::several(message.msg_iov, message.desc, message.iov_count);
-            start_send(endpoint, pieces, send)
+            let pieces = Pieces::several(message.msg_iov, message.desc, message.iov_count)?;
+            start_send(endpoint, pieces.as_slice(), send)
         }
     })
 }
@@ -745,7 +774,7 @@ unsafe extern "C" fn tsenddata(
         context,
     };
     // SAFETY: by the caller's contract.
-    border::count(|| unsafe { start_send(endpoint, Pieces::one(buffer, length, descriptor), send) })
+    border::count(|| unsafe { start_send(endpoint, &[piece(buffer, length, descriptor)?], send) })
 }
 
 /// # Safety

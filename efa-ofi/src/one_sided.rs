@@ -112,7 +112,7 @@ unsafe fn start_read(
         remote: remote.as_slice(),
         flags: enabled
             .sends
-            .of(flags.unwrap_or(enabled.sends.default) & !FI_INJECT),
+            .of(enabled.sends.or_default(flags) & !FI_INJECT),
         context: context.addr() as u64,
     });
     started.map(|()| 0).map_err(|error| error.errno())

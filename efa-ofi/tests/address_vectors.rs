@@ -1,0 +1,128 @@
+//! Address vectors through the C interface: two in a domain, and one of many entries.
+
+#[macro_use]
+mod common;
+
+use std::ffi::c_int;
+use std::ptr::null_mut;
+
+use common::c::*;
+use common::{Options, Pair, Side, bind, close, control, name_of, with_provider};
+
+fn open(side: &Side, count: usize) -> *mut fid_av {
+    let mut attributes = fi_av_attr {
+        type_: FI_AV_TABLE,
+        count,
+        ..fi_av_attr::default()
+    };
+    let mut vector = null_mut();
+    let status = call!(side.domain => ops.av_open(&mut attributes, &mut vector, null_mut()));
+    assert_eq!(status, 0);
+    vector
+}
+
+fn insert(vector: *mut fid_av, names: &[[u8; 32]]) -> Vec<fi_addr_t> {
+    let mut addresses = vec![u64::MAX; names.len()];
+    let (from, to) = (names.as_ptr().cast(), addresses.as_mut_ptr());
+    let count = call!(vector => ops.insert(from, names.len(), to, 0, null_mut()));
+    assert_eq!(count as usize, names.len());
+    addresses
+}
+
+fn remove(vector: *mut fid_av, addresses: &mut [fi_addr_t]) -> c_int {
+    call!(vector => ops.remove(addresses.as_mut_ptr(), addresses.len(), 0))
+}
+
+#[test]
+fn a_vector_keeps_peers_that_another_one_removes() {
+    let name = "a_vector_keeps_peers_that_another_one_removes";
+    with_provider(name, |libfabric| {
+        let pair = Pair::open(libfabric, &Options::default());
+        let name = pair.right.name();
+        let others = [open(&pair.left, 0), open(&pair.left, 0)];
+        for (vector, is_closed) in others.into_iter().zip([false, true]) {
+            // In another order than in the first vector, and twice.
+            let mut addresses = insert(vector, &[pair.left.name(), name, name]);
+            assert_eq!(addresses, [0, 1, 1]);
+            if !is_closed {
+                assert_eq!(remove(vector, &mut addresses), 0);
+                assert_eq!(remove(vector, &mut addresses[1..2]), -libc::EINVAL);
+            }
+            assert_eq!(close(vector), 0);
+            let mut buffer = [0_u8; 4];
+            let (to, no) = (buffer.as_mut_ptr().cast(), null_mut());
+            pair.start(|| call!(pair.right.endpoint => msg.recv(to, 4, no, pair.to_left, no)));
+            let data = b"1234".as_ptr().cast();
+            pair.start(|| call!(pair.left.endpoint => msg.inject(data, 4, pair.to_right)));
+            assert_eq!(pair.right_completion().1, pair.to_left);
+            assert_eq!(&buffer, b"1234");
+        }
+        pair.close(libfabric);
+    });
+}
+
+#[test]
+fn endpoints_of_a_domain_have_vectors_of_their_own() {
+    let name = "endpoints_of_a_domain_have_vectors_of_their_own";
+    with_provider(name, |libfabric| {
+        let pair = Pair::open(libfabric, &Options::default());
+        let side = &pair.left;
+        let vector = open(side, 0);
+        let mut second = null_mut();
+        let opened = call!(side.domain => ops.endpoint(side.info, &mut second, null_mut()));
+        assert_eq!((opened, bind(second, vector, 0)), (0, 0));
+        assert_eq!(bind(second, side.queue, FI_TRANSMIT | FI_RECV), 0);
+        assert_eq!(control(second, FI_ENABLE, &mut 0), 0);
+        // The same peer has another address here.
+        let addresses = insert(vector, &[side.name(), name_of(second), pair.right.name()]);
+        let of_second = pair.right.insert(&name_of(second));
+        let mut buffers = [[0_u8; 4]; 2];
+        let no = null_mut();
+        for (endpoint, buffer) in [side.endpoint, second].into_iter().zip(&mut buffers) {
+            let to = buffer.as_mut_ptr().cast();
+            pair.start(|| call!(endpoint => msg.recv(to, 4, no, u64::MAX, no)));
+        }
+        for (to, expected) in [(pair.to_left, pair.to_right), (of_second, addresses[2])] {
+            let data = b"1234".as_ptr().cast();
+            pair.start(|| call!(pair.right.endpoint => msg.inject(data, 4, to)));
+            assert_eq!(pair.left_completion().1, expected);
+        }
+        assert_ne!(pair.to_right, addresses[2]);
+        assert_eq!(buffers, [*b"1234"; 2]);
+        assert_eq!((close(second), close(vector)), (0, 0));
+        pair.close(libfabric);
+    });
+}
+
+#[test]
+fn a_vector_of_many_entries_ends() {
+    with_provider("a_vector_of_many_entries_ends", |libfabric| {
+        // All of one queue pair, as if it had been opened that often. A removal that walks along the others would take
+        // some hundred million steps.
+        const COUNT: usize = 20_000;
+        let side = Side::open(libfabric, &Options::default());
+        side.enable();
+        let own = side.name();
+        let names: Vec<[u8; 32]> = (0..COUNT as u32)
+            .map(|qkey| {
+                let mut name = own;
+                name[20..24].copy_from_slice(&qkey.to_ne_bytes());
+                name
+            })
+            .collect();
+        let vector = open(&side, COUNT);
+        let mut addresses = insert(vector, &names);
+        assert!(addresses.iter().copied().eq(0..COUNT as u64));
+        let removed = remove(vector, &mut addresses[..COUNT / 2]);
+        assert_eq!(removed, 0);
+        let (mut found, mut length) = ([0_u8; 32], 32);
+        let mut lookup =
+            |address| call!(vector => ops.lookup(address, found.as_mut_ptr().cast(), &mut length));
+        assert_eq!(lookup(0), -libc::EINVAL);
+        assert_eq!(lookup(COUNT as u64 - 1), 0);
+        assert_eq!(found, names[COUNT - 1]);
+        // The rest ends with the vector, in no order.
+        assert_eq!(close(vector), 0);
+        side.close(libfabric);
+    });
+}
