@@ -312,7 +312,14 @@ fn pairs_of(places: &[Place], pairs: Pairs) -> Vec<Seats> {
     };
     chosen
         .into_iter()
-        .map(|(first, second)| Seats::InTurn([places[first].clone(), places[second].clone()]))
+        .map(|(first, second)| {
+            let pair = [places[first].clone(), places[second].clone()];
+            // Those behind the second one come first, so that all hosts have their turn.
+            let others = (1..places.len()).map(|step| &places[(second + step) % places.len()]);
+            let is_other = |place: &&Place| pair.iter().all(|one| one.host != place.host);
+            let others = others.filter(is_other).cloned().collect();
+            Seats::Pair { pair, others }
+        })
         .collect()
 }
 
