@@ -63,10 +63,12 @@ impl Seats {
     fn of(&self, index: usize, name: &str) -> Option<&Place> {
         match self {
             Seats::Named(places) => places.get(name),
-            Seats::Pair { pair, others } => Some(match (index.checked_sub(pair.len()), &others[..]) {
-                (Some(further), [_, ..]) => &others[further % others.len()],
-                _ => &pair[index % pair.len()],
-            }),
+            Seats::Pair { pair, others } => {
+                Some(match (index.checked_sub(pair.len()), &others[..]) {
+                    (Some(further), [_, ..]) => &others[further % others.len()],
+                    _ => &pair[index % pair.len()],
+                })
+            }
         }
     }
 }
