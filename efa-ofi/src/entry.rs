@@ -8,8 +8,10 @@ use crate::ffi::{fi_context, fi_fabric_attr, fi_info, fi_provider, fid_fabric};
 use crate::host::Host;
 use crate::info;
 
-/// The release of this package in libfabric's encoding of versions.
-pub(crate) const VERSION: u32 = 1;
+/// The version of the provider: the newest release of libfabric with whose efa provider it was tested, 2.5.1, as
+/// libfabric numbers its own providers (`FI_VERSION(major * 100 + minor, revision * 10)`). Open MPI's `btl/ofi` takes all
+/// providers whose names begin with `efa` for that one, and refuses those of releases before 1.12.
+pub(crate) const VERSION: u32 = 205 << 16 | 10;
 
 struct Provider(std::cell::UnsafeCell<fi_provider>);
 

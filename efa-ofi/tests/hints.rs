@@ -36,3 +36,19 @@ fn what_is_asked_for_without_a_direction_has_all_of_its_own() {
         }
     });
 }
+
+#[test]
+fn the_version_is_numbered_as_those_of_libfabrics_own_providers() {
+    let name = "the_version_is_numbered_as_those_of_libfabrics_own_providers";
+    with_provider(name, |libfabric| {
+        let info = libfabric.info(|_| {}).expect("there is a device");
+        // Open MPI refuses efa providers before this one, and compares the first three letters of the name.
+        let oldest = 112 << 16;
+        // SAFETY: the info is valid, with all attributes, until it is freed.
+        unsafe {
+            let fabric = &*(*info).fabric_attr;
+            assert!(fabric.prov_version >= oldest, "{:#x}", fabric.prov_version);
+            (libfabric.freeinfo)(info);
+        }
+    });
+}
