@@ -58,7 +58,13 @@ pub(crate) fn judge(bench: &Bench, release: Release, provider: &str) -> CellResu
         "--captures",
         &captures,
     ];
-    let finished = bench.host("suite").start(&words)?.wait()?;
+    let host = bench.host("suite");
+    // A program that another release's dynamic linker starts does not know where it is, nor what is beside it.
+    let host = match provider {
+        Provider::EFA => host,
+        plug_in => host.option("--provider", plug_in),
+    };
+    let finished = host.start(&words)?.wait()?;
     // The report has the results up to the end of the run, whatever ended it.
     let found = Report::read(json.as_ref());
     match found {
