@@ -1,7 +1,9 @@
 //! Packet buffers: registered once, lent to the engine and to the device.
 
+use std::ptr::NonNull;
+
 use crate::memory::UserMemory;
-use efa_core::nic::{BufferId, NicError};
+use efa_core::nic::{BufferId, LocalKey, NicError};
 
 /// Who owns a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,14 +20,19 @@ enum Owner {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Slot {
     owner: Owner,
+    /// The key of the registration that covers the buffer.
+    key: LocalKey,
     /// The context that the engine gave with the buffer, for when the device returns it.
     context: u64,
+    /// The buffer: [`PacketBuffers::size`] bytes of one of the pieces of memory, initialised.
+    start: NonNull<u8>,
 }
 
-/// The packet buffers of a domain, in one registered piece of memory.
+/// The packet buffers of a domain, in registered pieces of memory.
 #[derive(Debug)]
 pub(crate) struct PacketBuffers {
-    memory: UserMemory,
+    /// What the slots point to. It grows only.
+    memory: Vec<UserMemory>,
     stride: usize,
     slots: Vec<Slot>,
     free: Vec<BufferId>,
@@ -35,25 +42,49 @@ impl PacketBuffers {
     /// Buffers start on cache lines.
     const ALIGNMENT: usize = 64;
 
-    pub(crate) fn new(count: u32, packet_size: usize) -> Result<PacketBuffers, NicError> {
-        let stride = packet_size.next_multiple_of(Self::ALIGNMENT);
-        Ok(PacketBuffers {
-            memory: UserMemory::new(stride * count as usize)?,
-            stride,
-            slots: vec![
-                Slot {
-                    owner: Owner::Pool,
-                    context: 0,
-                };
-                count as usize
-            ],
-            free: (0..count).rev().map(BufferId).collect(),
-        })
+    /// None yet, for packets of this size.
+    pub(crate) fn new(packet_size: usize) -> PacketBuffers {
+        PacketBuffers {
+            memory: Vec::new(),
+            stride: packet_size.next_multiple_of(Self::ALIGNMENT),
+            slots: Vec::new(),
+            free: Vec::new(),
+        }
     }
 
-    /// All the memory, to be registered.
-    pub(crate) fn memory(&self) -> &UserMemory {
-        &self.memory
+    /// Memory for `count` more buffers, to be registered and [added](Self::add).
+    ///
+    /// # Errors
+    /// [`NicError::Exhausted`] if there is no memory, or there would be more buffers than ids.
+    pub(crate) fn allocate(&self, count: usize) -> Result<UserMemory, NicError> {
+        const TOO_MANY: NicError = NicError::Exhausted("packet buffer");
+        let total = self.slots.len().checked_add(count).ok_or(TOO_MANY)?;
+        u32::try_from(total).map_err(|_| TOO_MANY)?;
+        UserMemory::new(self.stride.checked_mul(count).ok_or(TOO_MANY)?)
+    }
+
+    /// Adds memory to the pool, as many buffers as it holds, that is registered with this key. The buffers that are there
+    /// already are taken first.
+    pub(crate) fn add(&mut self, memory: UserMemory, key: LocalKey) {
+        let start = memory.start();
+        let first = self.slots.len();
+        for number in 0..memory.slice().length / self.stride {
+            self.slots.push(Slot {
+                owner: Owner::Pool,
+                key,
+                context: 0,
+                // SAFETY: the memory is longer than that.
+                start: unsafe { start.add(number * self.stride) },
+            });
+        }
+        let added = (first as u32..self.slots.len() as u32).rev();
+        self.free.splice(0..0, added.map(BufferId));
+        self.memory.push(memory);
+    }
+
+    /// The number of buffers, wherever they are.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
     }
 
     /// Bytes of one buffer.
@@ -65,11 +96,6 @@ impl PacketBuffers {
     /// The number of buffers in the pool.
     pub(crate) fn free(&self) -> usize {
         self.free.len()
-    }
-
-    #[inline]
-    pub(crate) fn address(&self, buffer: BufferId) -> u64 {
-        self.memory.slice().address + buffer.0 as u64 * self.stride as u64
     }
 
     #[inline]
@@ -95,31 +121,24 @@ impl PacketBuffers {
         }
     }
 
-    #[inline]
-    pub(crate) fn owned_by_engine(&self, buffer: BufferId) -> bool {
-        let slot = self.slots.get(buffer.0 as usize);
-        slot.is_some_and(|slot| slot.owner == Owner::Engine)
-    }
-
-    /// Hands a buffer of the engine to a queue pair of the device. [`Self::take_back`] returns `context`.
+    /// Hands a buffer of the engine to a queue pair of the device: its address and key. [`Self::take_back`] returns
+    /// `context`.
     #[inline]
     pub(crate) fn lend(
         &mut self,
         buffer: BufferId,
         queue_pair: u16,
         context: u64,
-    ) -> Result<(), NicError> {
+    ) -> Result<(u64, LocalKey), NicError> {
         let Some(slot) = self.of_engine(buffer) else {
             return Err(NicError::Invalid {
                 what: "packet buffer",
                 value: u64::from(buffer.0),
             });
         };
-        *slot = Slot {
-            owner: Owner::Device(queue_pair),
-            context,
-        };
-        Ok(())
+        slot.owner = Owner::Device(queue_pair);
+        slot.context = context;
+        Ok((slot.start.as_ptr() as u64, slot.key))
     }
 
     /// Takes a buffer back from the device, with its context. `None` if the device does not have it.
@@ -146,44 +165,58 @@ impl PacketBuffers {
     /// The bytes of a buffer of the engine; an empty slice for another owner's buffer.
     #[inline]
     pub(crate) fn bytes(&self, buffer: BufferId) -> &[u8] {
-        if !self.owned_by_engine(buffer) {
-            return &[];
+        match self.slots.get(buffer.0 as usize) {
+            // SAFETY: `add` has pointed the slot to as many bytes of the memory, which lives as long as `self` and which no
+            // other slot shares. The engine owns the buffer, so the device does not write it, and `&self` keeps
+            // `bytes_mut` away.
+            Some(slot) if slot.owner == Owner::Engine => unsafe {
+                std::slice::from_raw_parts(slot.start.as_ptr(), self.stride)
+            },
+            _ => &[],
         }
-        let offset = buffer.0 as usize * self.stride;
-        // SAFETY: buffer `n` is the `stride` bytes at `n * stride` of the memory, initialised when
-        // it was allocated. The engine owns it, so the device does not write it, and `&self` keeps
-        // `bytes_mut` away.
-        unsafe { std::slice::from_raw_parts(self.memory.start().add(offset), self.stride) }
     }
 
     /// As [`Self::bytes`], for writing.
     #[inline]
     pub(crate) fn bytes_mut(&mut self, buffer: BufferId) -> &mut [u8] {
-        if !self.owned_by_engine(buffer) {
-            return &mut [];
+        let stride = self.stride;
+        match self.of_engine(buffer) {
+            // SAFETY: as in `bytes`; `&mut self` makes the slice the only one.
+            Some(slot) => unsafe { std::slice::from_raw_parts_mut(slot.start.as_ptr(), stride) },
+            None => &mut [],
         }
-        let offset = buffer.0 as usize * self.stride;
-        // SAFETY: as in `bytes`; `&mut self` makes the slice the only one.
-        unsafe { std::slice::from_raw_parts_mut(self.memory.start().add(offset), self.stride) }
     }
 }
+
+// SAFETY: the slots point to memory that the buffers own.
+unsafe impl Send for PacketBuffers {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const KEY: LocalKey = LocalKey(9);
+
+    /// Buffers for packets of 100 bytes.
+    fn with(count: usize) -> PacketBuffers {
+        let mut buffers = PacketBuffers::new(100);
+        let memory = buffers.allocate(count).unwrap();
+        buffers.add(memory, KEY);
+        buffers
+    }
+
     #[test]
     fn a_buffer_has_one_owner_at_a_time() {
-        let mut buffers = PacketBuffers::new(2, 100).unwrap();
+        let mut buffers = with(2);
         assert_eq!(buffers.size(), 128);
         let first = buffers.acquire().unwrap();
         let second = buffers.acquire().unwrap();
         assert_eq!(buffers.acquire(), None);
-        assert_eq!(buffers.address(second) - buffers.address(first), 128);
         buffers.bytes_mut(first).fill(1);
         assert!(buffers.bytes(second).iter().all(|byte| *byte == 0));
 
-        buffers.lend(first, 0, 7).unwrap();
+        let bytes = buffers.bytes(first).as_ptr() as u64;
+        assert_eq!(buffers.lend(first, 0, 7), Ok((bytes, KEY)));
         assert!(buffers.bytes(first).is_empty());
         buffers.lend(first, 0, 8).unwrap_err();
         buffers.release(first);
@@ -199,7 +232,7 @@ mod tests {
 
     #[test]
     fn the_buffers_of_a_closed_queue_pair_are_free_again() {
-        let mut buffers = PacketBuffers::new(3, 100).unwrap();
+        let mut buffers = with(3);
         let ids: Vec<BufferId> = std::iter::from_fn(|| buffers.acquire()).collect();
         buffers.lend(ids[0], 4, 0).unwrap();
         buffers.lend(ids[1], 5, 0).unwrap();
@@ -207,5 +240,33 @@ mod tests {
         assert_eq!(buffers.acquire(), Some(ids[0]), "the device had it for 4");
         assert_eq!(buffers.acquire(), None, "5 and the engine keep theirs");
         assert_eq!(buffers.take_back(ids[1]), Some(0));
+    }
+
+    #[test]
+    fn added_buffers_have_memory_and_a_key_of_their_own_and_are_taken_last() {
+        let mut buffers = with(2);
+        let memory = buffers.allocate(2).unwrap();
+        let range = memory.slice();
+        buffers.add(memory, LocalKey(10));
+        assert_eq!((buffers.len(), buffers.free()), (4, 4));
+        let ids: Vec<BufferId> = std::iter::from_fn(|| buffers.acquire()).collect();
+        assert_eq!(ids, [0, 1, 2, 3].map(BufferId));
+        for id in &ids {
+            buffers.bytes_mut(*id).fill(id.0 as u8);
+        }
+        let lent: Vec<(u64, LocalKey)> = ids
+            .iter()
+            .map(|id| {
+                assert_eq!(buffers.bytes(*id), [id.0 as u8; 128]);
+                buffers.lend(*id, 0, 0).unwrap()
+            })
+            .collect();
+        assert_eq!(lent[1].0 - lent[0].0, 128);
+        assert_eq!(lent[1].1, KEY);
+        assert_eq!(
+            lent[2..],
+            [0, 128].map(|at| (range.address + at, LocalKey(10)))
+        );
+        assert!(buffers.allocate(usize::MAX).is_err());
     }
 }

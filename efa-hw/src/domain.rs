@@ -86,7 +86,7 @@ pub struct HwDomain {
     pub(crate) address_book: AddressBook,
     regions: HashMap<LocalKey, Registered>,
     cache: Option<RegistrationCache<ProtectionDomain, Userfault>>,
-    buffers_region: MemoryRegion,
+    buffer_regions: Vec<MemoryRegion>,
     pub(crate) buffers: PacketBuffers,
     address_space: AddressSpace,
     completion_queues: Slab<Arc<CompletionQueue>>,
@@ -112,26 +112,12 @@ impl Device for HwDevice {
 
     fn open_domain(&self, config: &DomainConfig) -> Result<HwDomain, OpenError> {
         let pd = ProtectionDomain::alloc(self)?;
-        let memory_error = |error: NicError| OpenError::Verbs {
-            call: "packet buffer allocation",
-            device: self.name().to_owned(),
-            source: io::Error::new(io::ErrorKind::OutOfMemory, error),
-        };
-        let count = u32::try_from(config.packet_buffers).map_err(|_| OpenError::Config {
-            what: "number of packet buffers",
-            value: config.packet_buffers,
-            limit: u32::MAX as usize,
-        })?;
-        let buffers = PacketBuffers::new(count, self.limits().mtu).map_err(memory_error)?;
-        let buffers_region = pd
-            .register(buffers.memory().slice(), Access::LOCAL_WRITE)
-            .map_err(|_| self.not_registered(buffers.memory().slice().length))?;
-        Ok(HwDomain {
+        let mut domain = HwDomain {
             address_book: AddressBook::default(),
             regions: HashMap::new(),
             cache: None,
-            buffers_region,
-            buffers,
+            buffer_regions: Vec::new(),
+            buffers: PacketBuffers::new(self.limits().mtu),
             address_space: AddressSpace::default(),
             completion_queues: Slab::new(),
             pd: Arc::new(pd),
@@ -140,7 +126,9 @@ impl Device for HwDevice {
             rdma: Slab::new(),
             failed: Vec::new(),
             errors: VecDeque::new(),
-        })
+        };
+        domain.add_packet_buffers(config.packet_buffers)?;
+        Ok(domain)
     }
 }
 
@@ -396,6 +384,38 @@ impl HwDomain {
         self.buffers.free()
     }
 
+    /// All packet buffers, those in queues as well.
+    pub fn packet_buffers(&self) -> usize {
+        self.buffers.len()
+    }
+
+    /// Adds packet buffers to those that the domain was opened with, in a registration of their own: for one more queue
+    /// pair, as many as its queues hold requests. They stay until the domain ends.
+    ///
+    /// # Errors
+    /// There is no memory, or the device does not register so much; nothing changes then.
+    pub fn add_packet_buffers(&mut self, count: usize) -> Result<(), OpenError> {
+        if count == 0 {
+            return Ok(());
+        }
+        let memory = self
+            .buffers
+            .allocate(count)
+            .map_err(|error| OpenError::Verbs {
+                call: "packet buffer allocation",
+                device: self.device.name().to_owned(),
+                source: io::Error::new(io::ErrorKind::OutOfMemory, error),
+            })?;
+        let slice = memory.slice();
+        let region = self
+            .pd
+            .register(slice, Access::LOCAL_WRITE)
+            .map_err(|_| self.device.not_registered(slice.length))?;
+        self.buffers.add(memory, region.keys().local_key);
+        self.buffer_regions.push(region);
+        Ok(())
+    }
+
     pub(crate) fn protection_domain(&self) -> &Arc<ProtectionDomain> {
         &self.pd
     }
@@ -406,12 +426,6 @@ impl HwDomain {
     ) -> Result<&Arc<CompletionQueue>, NicError> {
         let found = self.completion_queues.get(queue.0 as usize);
         found.ok_or(unknown_queue(queue))
-    }
-
-    /// The key of all packet buffers.
-    #[inline]
-    pub(crate) fn buffers_key(&self) -> LocalKey {
-        self.buffers_region.keys().local_key
     }
 
     /// Assigns a place to a new queue pair.

@@ -46,8 +46,8 @@ impl UserMemory {
         }
     }
 
-    pub(crate) fn start(&self) -> *mut u8 {
-        self.start.as_ptr()
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
     }
 }
 

@@ -372,18 +372,21 @@ impl HwQueuePair {
         let mut requests = [const { MaybeUninit::<ffi::ibv_recv_wr>::uninit() }; RECEIVES_AT_ONCE];
         let mut entries = [const { MaybeUninit::<ffi::ibv_sge>::uninit() }; RECEIVES_AT_ONCE];
         let first = requests.as_mut_ptr().cast::<ffi::ibv_recv_wr>();
-        let (length, key) = (domain.buffers.size() as u32, domain.buffers_key());
+        let length = domain.buffers.size() as u32;
         let mut count = 0;
         let lent = buffers.iter().rev().take(room.min(RECEIVES_AT_ONCE));
         for (buffer, entry) in lent.clone().zip(&mut entries) {
-            if let Err(error) = domain.buffers.lend(*buffer, self.slot, 0) {
-                result = Err(error);
-                break;
-            }
+            let (address, key) = match domain.buffers.lend(*buffer, self.slot, 0) {
+                Ok(lent) => lent,
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            };
             let request = ffi::ibv_recv_wr {
                 wr_id: WorkRequestId::recv(self.slot, *buffer).0,
                 next: first.wrapping_add(count + 1),
-                sg_list: entry.write(sge(domain.buffers.address(*buffer), length, key)),
+                sg_list: entry.write(sge(address, length, key)),
                 num_sge: 1,
             };
             // SAFETY: there are as many requests as entries, of which this is number `count`.
@@ -588,15 +591,9 @@ impl QueuePair for HwQueuePair {
                 value: length as u64,
             });
         }
-        domain
-            .buffers
-            .lend(request.buffer, self.slot, request.context)?;
-        let key = domain.buffers_key();
-        let header = sge(
-            domain.buffers.address(request.buffer),
-            request.header_length as u32,
-            key,
-        );
+        let buffers = &mut domain.buffers;
+        let (address, key) = buffers.lend(request.buffer, self.slot, request.context)?;
+        let header = sge(address, request.header_length as u32, key);
         let (payload, count) = match request.payload {
             None => (sge(0, 0, key), 1),
             Some((slice, key)) => (sge(slice.address, slice.length as u32, key), 2),

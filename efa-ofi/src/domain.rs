@@ -23,15 +23,12 @@ use crate::endpoint::{self, Endpoint};
 use crate::fabric::Fabric;
 use crate::ffi::*;
 use crate::host::{Part, explain, warn};
-use crate::info::{RX_SIZE, TX_SIZE, device_of};
+use crate::info::device_of;
 use crate::lock::{Lock, Taken};
 use crate::memory_region;
 use crate::progress::Progress;
 use crate::unsupported;
 use crate::wait::Watch;
-
-/// Endpoints that a domain has packet buffers for.
-pub(crate) const ENDPOINTS: usize = 8;
 
 /// A domain (`fid_domain`).
 #[repr(C)]
@@ -236,9 +233,8 @@ impl State {
     fn open(device: &str) -> std::result::Result<State, String> {
         let device = HwDevice::open(&DeviceName::Named(device.to_owned()))
             .map_err(|error| error.to_string())?;
-        let config = DomainConfig {
-            packet_buffers: ENDPOINTS * (RX_SIZE + TX_SIZE),
-        };
+        // Each endpoint adds its own.
+        let config = DomainConfig { packet_buffers: 0 };
         let mut domain = device
             .open_domain(&config)
             .map_err(|error| error.to_string())?;

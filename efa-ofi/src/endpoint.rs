@@ -18,7 +18,7 @@ use crate::domain::{Domain, Queue, Tables, Vector};
 use crate::event_queue::EventQueue;
 use crate::ffi::*;
 use crate::host::{Part, warn};
-use crate::info::{RX_OP_FLAGS, RX_SIZE, TX_OP_FLAGS, TX_SIZE};
+use crate::info::{self, RX_OP_FLAGS, TX_OP_FLAGS};
 use crate::options::{self, Options};
 use crate::{atomics, messages, one_sided, settings, unsupported, wait};
 
@@ -250,10 +250,13 @@ impl Endpoint {
             return Err(ENOCQ);
         }
         let mut state = self.domain().state()?;
+        let (send_queue_depth, recv_queue_depth) =
+            info::queue_sizes(state.core.nic_mut().attributes());
         let mut engine = settings::of_environment();
+        engine.recv_buffers = recv_queue_depth;
         let mut config = QueuePairConfig {
-            send_queue_depth: TX_SIZE,
-            recv_queue_depth: RX_SIZE,
+            send_queue_depth,
+            recv_queue_depth,
             qkey: None,
             rnr_retry: 3,
             unsolicited_write_recv: true,
@@ -263,6 +266,13 @@ impl Endpoint {
             warn(Part::Endpoint, &format!("{what}: {error}"));
             errno
         };
+        // Each endpoint that is open has the packet buffers that its queues hold. A closed one leaves its own to the next.
+        let needed =
+            (state.endpoints.len() + 1) * (config.send_queue_depth + config.recv_queue_depth);
+        let nic = state.core.nic_mut();
+        let missing = needed.saturating_sub(nic.packet_buffers());
+        nic.add_packet_buffers(missing)
+            .map_err(|error| refused("packet buffers", &error, Errno::ENOMEM))?;
         let queue = state.create_queue(config.completions(), self.is_waited_for(&settings))?;
         let opened = match state.core.nic_mut().create_queue_pair(queue, &config) {
             Ok(queue_pair) => state

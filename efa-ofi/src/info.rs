@@ -5,6 +5,7 @@ use std::net::Ipv6Addr;
 
 use efa_core::address::{Gid, Qkey, Qpn, RawAddress};
 use efa_core::endpoint::{Errno, IOV_LIMIT};
+use efa_core::nic::{Device as _, NicAttributes};
 use efa_hw::{DeviceName, HwDevice};
 
 use crate::border::{ENODATA, Result};
@@ -18,9 +19,9 @@ const FABRIC: &CStr = c"efa";
 /// What follows the device's name in the name of a domain, as in those of libfabric's own efa provider.
 const DOMAIN_SUFFIX: &str = "-rdm";
 
-/// Sends that an endpoint takes until some complete, and receive buffers of a packet each.
-pub(crate) const TX_SIZE: usize = 1024;
-pub(crate) const RX_SIZE: usize = 2048;
+/// Sends that an endpoint takes until some complete, and receive buffers of a packet each, on a device that can do so many.
+const TX_SIZE: usize = 1024;
+const RX_SIZE: usize = 2048;
 
 /// The largest message in bytes.
 pub(crate) const MAX_MESSAGE: usize = u64::MAX as usize;
@@ -112,6 +113,16 @@ pub(crate) unsafe fn offer(
             );
             continue;
         }
+        let (tx_size, rx_size) = queue_sizes(&device.attributes());
+        if asked.tx_size > tx_size || asked.rx_size > rx_size {
+            explain(
+                Part::Core,
+                &format!(
+                    "device {name} has transmit queues of {tx_size} and receive queues of {rx_size} at most"
+                ),
+            );
+            continue;
+        }
         let info = host.allocate_info();
         // SAFETY: what libfabric has allocated is valid, with its attributes.
         let Some(filled) = (unsafe { info.as_mut() }) else {
@@ -129,6 +140,14 @@ pub(crate) unsafe fn offer(
         true => Err(refuse("no EFA device that the hints permit")),
         false => Ok(first),
     }
+}
+
+/// The sizes of the transmit and the receive queue of an endpoint on a device with these limits.
+pub(crate) fn queue_sizes(limits: &NicAttributes) -> (usize, usize) {
+    (
+        TX_SIZE.min(limits.send_queue_depth),
+        RX_SIZE.min(limits.recv_queue_depth),
+    )
 }
 
 /// The device whose domain has this name.
@@ -370,9 +389,11 @@ impl Asked {
         if let Some(destination) = destination {
             (info.dest_addr, info.dest_addrlen) = allocate_bytes(&destination.to_bytes());
         }
-        if let Ok(report) = device.report() {
-            info.nic = nic::describe(device, &report);
+        let report = device.report();
+        if let Ok(report) = &report {
+            info.nic = nic::describe(device, report);
         }
+        let (tx_size, rx_size) = queue_sizes(&device.attributes());
         // SAFETY: libfabric has allocated all attributes, or none of them for lack of memory.
         let (Some(ep), Some(tx), Some(rx), Some(domain), Some(fabric)) = (unsafe {
             (
@@ -397,13 +418,13 @@ impl Asked {
         tx.op_flags = self.tx_op_flags;
         tx.msg_order = MSG_ORDER;
         tx.inject_size = INJECT_SIZE;
-        tx.size = or(self.tx_size, TX_SIZE);
+        tx.size = or(self.tx_size, tx_size);
         tx.iov_limit = IOV_LIMIT;
         tx.rma_iov_limit = IOV_LIMIT;
         rx.caps = caps & RX_CAPS;
         rx.op_flags = self.rx_op_flags;
         rx.msg_order = MSG_ORDER;
-        rx.size = or(self.rx_size, RX_SIZE);
+        rx.size = or(self.rx_size, rx_size);
         rx.iov_limit = IOV_LIMIT;
         domain.name = allocate_text(&domain_name(device.name()));
         domain.threading = match self.threading {
@@ -436,7 +457,8 @@ impl Asked {
         domain.mr_key_size = size_of::<u64>();
         domain.cq_data_size = size_of::<u64>();
         domain.cq_cnt = 1024;
-        domain.ep_cnt = crate::domain::ENDPOINTS;
+        // Each has a queue pair.
+        domain.ep_cnt = report.map_or(1, |report| report.max_qp as usize);
         domain.tx_ctx_cnt = 1024;
         domain.rx_ctx_cnt = 1024;
         domain.max_ep_tx_ctx = 1;

@@ -6,12 +6,10 @@ use std::str::FromStr;
 use efa_core::endpoint::EndpointConfig;
 
 use crate::host::{Part, warn};
-use crate::info::RX_SIZE;
 
 /// The settings of an endpoint.
 pub(crate) fn of_environment() -> EndpointConfig {
     let mut config = EndpointConfig {
-        recv_buffers: RX_SIZE,
         seed: rand::random(),
         ..EndpointConfig::default()
     };

@@ -343,6 +343,44 @@ fn revoked_memory_is_out_of_reach_of_peers() {
     });
 }
 
+#[test]
+fn buffers_that_are_added_carry_packets_too() {
+    with_device("buffers_that_are_added_carry_packets_too", |device| {
+        // One buffer of the first registration; another two of one of their own.
+        let config = NicConfig {
+            packet_buffers: 1,
+            ..NicConfig::default()
+        };
+        let [mut a, mut b] = [0; 2].map(|_| device.open_nic(config).unwrap());
+        let ahn = a.create_address_handle(b.address().gid).unwrap();
+        for nic in [&mut a, &mut b] {
+            nic.add_packet_buffers(2).unwrap();
+            assert_eq!(nic.packet_buffers(), 3);
+        }
+        for _ in 0..3 {
+            post_receive(&mut b);
+        }
+        assert_eq!(b.acquire_buffer(), None);
+        let to = destination(ahn, b.address());
+        let large = vec![7; a.attributes().mtu];
+        for (context, bytes) in [&b"first"[..], b"second", &large].into_iter().enumerate() {
+            send(&mut a, to, bytes, None, context as u64);
+        }
+        let mut received = wait(&mut [&mut b], 3);
+        let length = |completion: &Completion| match completion.kind {
+            CompletionKind::Recv { length, .. } => length,
+            _ => panic!("{completion:?}"),
+        };
+        received.sort_by_key(length);
+        for (completion, bytes) in received.iter().zip([&b"first"[..], b"second", &large]) {
+            expect_received(&b, completion, bytes, None);
+        }
+        for completion in wait(&mut [&mut a], 3) {
+            assert_eq!(completion.status, Status::Ok);
+        }
+    });
+}
+
 /// With `unsolicited`, the target takes writes with immediate data without a receive, if the device can.
 fn rdma(device: &HwDevice, unsolicited: bool) {
     let config = NicConfig {

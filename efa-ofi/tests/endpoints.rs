@@ -1,0 +1,105 @@
+//! Many endpoints of one domain, through the C interface.
+
+#[macro_use]
+mod common;
+
+use std::ffi::c_int;
+use std::ptr::null_mut;
+
+use common::c::*;
+use common::{Options, Side, bind, close, with_provider};
+use efa_testing::patience::Wait;
+
+/// Opens another endpoint on the domain of a side, with the queue and the vector of that.
+fn another(side: &Side) -> *mut fid_ep {
+    let mut endpoint = null_mut();
+    let (info, domain) = (side.info, side.domain);
+    assert_eq!(
+        call!(domain => ops.endpoint(info, &mut endpoint, null_mut())),
+        0
+    );
+    assert_eq!(bind(endpoint, side.vector, 0), 0);
+    assert_eq!(bind(endpoint, side.queue, FI_TRANSMIT | FI_RECV), 0);
+    // SAFETY: the endpoint is open.
+    let status = unsafe {
+        let fid = endpoint.cast::<fid>();
+        let control = (*(*fid).ops).control.expect("the tables are complete");
+        control(fid, FI_ENABLE as c_int, null_mut())
+    };
+    assert_eq!(status, 0);
+    endpoint
+}
+
+#[test]
+fn a_domain_has_room_for_many_endpoints() {
+    with_provider("a_domain_has_room_for_many_endpoints", |libfabric| {
+        const COUNT: usize = 20;
+        let side = Side::open(libfabric, &Options::default());
+        side.enable();
+        let own = side.insert(&side.name());
+        let others: Vec<*mut fid_ep> = (0..COUNT).map(|_| another(&side)).collect();
+        let mut received = [0_u8; COUNT];
+        let mut counts = [0; 2];
+        let mut count = |expected: usize| {
+            let wait = Wait::start();
+            while counts.iter().sum::<usize>() < 2 * expected {
+                match side.read() {
+                    Ok((entry, _)) => counts[usize::from(entry.flags & FI_RECV != 0)] += 1,
+                    Err(error) => assert_eq!(error, -(libc::EAGAIN as isize)),
+                }
+                wait.check(|| format!("{counts:?} of {expected}"));
+            }
+            assert_eq!(counts, [expected; 2]);
+        };
+        for (number, from) in others.iter().enumerate() {
+            let (endpoint, no) = (side.endpoint, null_mut());
+            let to = (&raw mut received[number]).cast();
+            let tag = number as u64;
+            assert_eq!(
+                call!(endpoint => tagged.recv(to, 1, no, FI_ADDR_UNSPEC, tag, 0, no)),
+                0
+            );
+            let byte = [number as u8];
+            let data = byte.as_ptr().cast();
+            assert_eq!(call!(*from => tagged.send(data, 1, no, own, tag, no)), 0);
+            count(number + 1);
+        }
+        assert!(
+            received
+                .iter()
+                .zip(0..)
+                .all(|(byte, number)| *byte == number)
+        );
+        for endpoint in others {
+            assert_eq!(close(endpoint), 0);
+        }
+        side.close(libfabric);
+    });
+}
+
+/// The memory that the process has asked for, in bytes.
+fn virtual_memory() -> usize {
+    let status = std::fs::read_to_string("/proc/self/statm").expect("this is Linux");
+    let pages = status.split_whitespace().next().expect("its first word");
+    pages.parse::<usize>().expect("a number") * 4096
+}
+
+#[test]
+fn an_endpoint_takes_the_packet_buffers_of_one_that_was_closed() {
+    let name = "an_endpoint_takes_the_packet_buffers_of_one_that_was_closed";
+    with_provider(name, |libfabric| {
+        let side = Side::open(libfabric, &Options::default());
+        side.enable();
+        let again = || assert_eq!(close(another(&side)), 0);
+        again();
+        again();
+        let before = virtual_memory();
+        for _ in 0..8 {
+            again();
+        }
+        let grown = virtual_memory().saturating_sub(before);
+        // Those of one endpoint are 26 MB.
+        assert!(grown < 26 << 20, "{grown} bytes");
+        side.close(libfabric);
+    });
+}
