@@ -204,6 +204,7 @@ mod tests {
                 queue_pairs: vec![Qpn(qpn)],
             }],
             statistics: Default::default(),
+            machine: None,
         }
     }
 

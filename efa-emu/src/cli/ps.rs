@@ -49,12 +49,16 @@ fn table(hosts: &[HostStatus]) -> String {
                 .map(ToString::to_string)
                 .collect();
             let device = if participant.has_device { "open" } else { "-" };
+            let (device, qpns) = match &host.machine {
+                None => (device, qpns.join(" ")),
+                Some(machine) => ("bridge", format!("on {machine}")),
+            };
             let line = format!(
                 "{:names$}  {:>7}  {device:6}  {:24}  {}",
                 host.name,
                 participant.pid,
                 host.gid.to_string(),
-                qpns.join(" ")
+                qpns
             );
             output += line.trim_end();
             output.push('\n');
@@ -103,6 +107,7 @@ fn as_json(hosts: &[HostStatus]) -> Value {
                 "device": host.name.index(),
                 "gid": host.gid.to_string(),
                 "profile": host.profile,
+                "machine": host.machine,
                 "processes": processes.collect::<Vec<_>>(),
                 "trouble": trouble,
             })

@@ -76,6 +76,8 @@ impl StatsArguments {
     /// The devices that are meant, as they are now.
     fn look(&self) -> Result<Vec<HostStatus>, Failure> {
         let mut devices = transport::list_hosts(&self.fabric)?;
+        // Those of other machines count there.
+        devices.retain(|device| device.machine.is_none());
         if let Some(name) = &self.host {
             devices.retain(|device| device.name.is_meant_by(name));
         }

@@ -17,7 +17,7 @@ const POLLED: u32 = 1;
 /// Values of the wake word. It changes by swaps only, so that its values have one order also for loom, which does not order
 /// a plain store with the swaps of others.
 const AWAKE: u32 = 0;
-const ASLEEP: u32 = 1;
+pub(super) const ASLEEP: u32 = 1;
 
 // --- the sender's side ---
 

@@ -121,6 +121,17 @@ pub enum FabricError {
         /// The host that has it.
         owner: String,
     },
+    /// A device of this name is on one machine already.
+    #[error(
+        "{device} is a device of {}: choose another --host name", .machine.as_deref().map_or_else(
+            || "this machine".to_owned(), |machine| format!("the machine {machine}"))
+    )]
+    OnTwoMachines {
+        /// The device.
+        device: String,
+        /// The machine that it is on; `None`: this one.
+        machine: Option<String>,
+    },
     /// No host can have so many devices.
     #[error("a host cannot have {wanted} devices: choose a number from 1 to {most}")]
     DeviceCount {
@@ -251,7 +262,7 @@ impl FabricError {
             FabricError::NotADirectory { .. } => libc::ENOTDIR,
             FabricError::UnknownLayout { .. } | FabricError::Damaged { .. } => libc::EPROTO,
             FabricError::Locked { .. } => libc::ETIMEDOUT,
-            FabricError::GidTaken { .. } => libc::EADDRINUSE,
+            FabricError::GidTaken { .. } | FabricError::OnTwoMachines { .. } => libc::EADDRINUSE,
             FabricError::QpnsExhausted { .. } => libc::ENOMEM,
             FabricError::FaultTooLong { .. } => libc::E2BIG,
             FabricError::TooManyFaults { .. } => libc::ENOSPC,

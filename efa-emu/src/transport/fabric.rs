@@ -24,22 +24,23 @@ use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use efa_core::address::Gid;
 
 use super::board::{Board, board_path, draft_path};
+use super::config::NetworkOptions;
 use super::device_name::DeviceName;
 use super::error::{FabricError, Holds};
 use super::host::{self, Host, HostStatus};
 use super::lock::{REGISTRY_PATIENCE, RegistryLock};
-use super::qpn::ParticipantId;
+use super::qpn::{ParticipantId, Purview};
 use super::recorder;
 use super::segment;
 use crate::{file_size, version};
 
 /// Another layout of anything below the fabric's directory gets another number.
-pub const LAYOUT: u32 = 5;
+pub const LAYOUT: u32 = 6;
 
 /// The longest registry file that is read, in bytes.
 const LONGEST_REGISTRY: u64 = 4096;
@@ -181,7 +182,21 @@ impl Fabric {
         queue_pairs: u32,
     ) -> Result<Host, FabricError> {
         check_name("host", name.host())?;
-        self.with_registry(|hosts| Host::enter(self, hosts, name, gid, queue_pairs))
+        self.with_registry(|hosts| Host::enter(self, hosts, name, gid, Purview::Own(queue_pairs)))
+    }
+
+    /// Makes the caller stand for a device of another machine, which must not be known yet.
+    pub(super) fn enter_remote(
+        &self,
+        name: &DeviceName,
+        gid: Gid,
+        machine: &str,
+    ) -> Result<Host, FabricError> {
+        check_name("host", name.host())?;
+        check_name("machine", machine)?;
+        self.with_registry(|hosts| {
+            Host::enter(self, hosts, name, Some(gid), Purview::Remote(machine))
+        })
     }
 
     /// Makes the caller a participant of all devices of the host `name`, in their order: of an existing live
@@ -212,6 +227,19 @@ impl Fabric {
             list.sort_by(|a, b| a.name.cmp(&b.name));
             Ok(list)
         })
+    }
+
+    /// When a host last came or went, as far as the directories tell; `None` if there is none.
+    pub fn changed(&self) -> Option<SystemTime> {
+        std::fs::metadata(self.directory.join("hosts"))
+            .ok()?
+            .modified()
+            .ok()
+    }
+
+    /// What the network does to what a live device sends; `None` before a process has opened it.
+    pub fn network_of(&self, gid: Gid) -> Option<NetworkOptions> {
+        host::network_of(&self.host_directory(gid), gid)
     }
 
     /// All live participants.

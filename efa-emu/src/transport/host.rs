@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 
 use efa_core::address::{Gid, Qpn};
 
+use super::config::NetworkOptions;
 use super::device_name::DeviceName;
 use super::error::{FabricError, Holds};
 use super::fabric::{Fabric, check_name, gid_from_name, private_directory};
 use super::fork::HomeProcess;
 use super::lock::{Liveness, OwnLock};
-use super::qpn::{HostTable, ParticipantId, QpnChoice};
+use super::qpn::{HostTable, ParticipantId, Purview, QpnChoice};
 use super::segment::{Address, Segment};
 use crate::capture;
 use crate::device::Statistics;
@@ -51,6 +52,9 @@ pub struct HostStatus {
     pub participants: Vec<ParticipantStatus>,
     /// What its devices have counted; see [`Host::statistics`].
     pub statistics: Statistics,
+    /// The machine that the device is on, if it is another one. Its participant here is the process that stands
+    /// for it.
+    pub machine: Option<String>,
 }
 
 /// One participation of a process in a host.
@@ -176,6 +180,15 @@ fn wake(host: &Path, address: Address) {
     }
 }
 
+/// What the network does to what a host's device sends, as the first process has declared it that has opened the
+/// device.
+pub(super) fn network_of(host: &Path, gid: Gid) -> Option<NetworkOptions> {
+    participants(host).ok()?.into_keys().find_map(|id| {
+        let segment = Segment::open(&device_path(host, id), Address { gid, id }).ok()??;
+        segment.network().ok()
+    })
+}
+
 /// Has all processes that have opened a device look at what others want of it.
 pub(super) fn wake_all(host: &Path, gid: Gid) -> Result<(), FabricError> {
     for id in participants(host)?.into_keys() {
@@ -197,11 +210,17 @@ impl Host {
         hosts: &Path,
         name: &DeviceName,
         gid: Option<Gid>,
-        queue_pairs: u32,
+        purview: Purview<'_>,
     ) -> Result<Host, FabricError> {
         let mut known = known(hosts)?;
         let existing = known.iter().position(|known| known.is(name));
         let found = match existing.map(|index| known.swap_remove(index)) {
+            Some(found) if found.table.is_remote() || matches!(purview, Purview::Remote(_)) => {
+                return Err(FabricError::OnTwoMachines {
+                    device: name.to_string(),
+                    machine: found.table.machine(),
+                });
+            }
             Some(found) if gid.is_some_and(|gid| gid != found.gid) => {
                 return Err(FabricError::GidTaken {
                     gid: found.gid,
@@ -227,7 +246,7 @@ impl Host {
                 let directory = fabric.host_directory(gid);
                 private_directory(&directory, Holds::OneFabric)?;
                 let draft = directory.join("table.draft");
-                let table = HostTable::create(&draft, name, gid, queue_pairs)?;
+                let table = HostTable::create(&draft, name, gid, purview)?;
                 std::fs::rename(&draft, table_path(&directory))
                     .map_err(FabricError::io("rename", &draft))?;
                 Known {
@@ -294,7 +313,7 @@ impl Host {
                 let existing = known.iter().find(|known| known.is(&name));
                 let gid = existing
                     .map_or_else(|| device_gid(number, name.index()), |existing| existing.gid);
-                Host::enter(fabric, hosts, &name, Some(gid), queue_pairs)
+                Host::enter(fabric, hosts, &name, Some(gid), Purview::Own(queue_pairs))
             })
             .collect()
     }
@@ -678,6 +697,7 @@ pub(super) fn list(hosts: &Path) -> Result<Vec<HostStatus>, FabricError> {
                 has_device: device_path(&directory, id).exists(),
                 queue_pairs: owned
                     .iter()
+                    .filter(|_| !table.is_remote())
                     .filter(|(_, owner)| *owner == id)
                     .map(|(qpn, _)| *qpn)
                     .collect(),
@@ -689,6 +709,7 @@ pub(super) fn list(hosts: &Path) -> Result<Vec<HostStatus>, FabricError> {
             profile: profile_of(&directory),
             participants,
             statistics: statistics_of(&table),
+            machine: table.machine(),
         });
     }
     Ok(list)

@@ -23,6 +23,7 @@
 //!   spaces where the system permits it and through the rings elsewhere.
 //! * `departure`, `clock`: what [`crate::network`] makes of a request, on the monotonic clock.
 //! * `board`: faults ([`crate::fault`]) that are armed in the fabric; `staged`: how a device applies them.
+//! * [`remote`]: devices of other machines as members of the fabric, for a program that carries requests there.
 //! * `engine`: one opened device, and which thread works on it when, behind `mutex`.
 //!
 //! A process may be killed at any instruction. Its locks go, so its peers see it dead within
@@ -51,6 +52,7 @@ mod peer;
 mod qpn;
 mod record;
 mod recorder;
+pub mod remote;
 mod ring;
 mod segment;
 mod shared;

@@ -22,10 +22,12 @@
 //! | 64 | 64 | name of the host, zero-padded |
 //! | 128 | 8 | counts errors of queues that were staged |
 //! | 136 | 8 each | the last 32 of them, see `statistics` |
+//! | 448 | 64 | name of the machine that the device is on if it is another one, zero-padded |
 //! | 65536 | 8 each | slot i: owner (low 32 bits, 0 = free), time of the last change (high 32) |
 //! | behind the slots, at the next multiple of 65536 | 8 each | statistics of all devices that the host had, see `device::Statistics` |
 //!
-//! Which number a slot stands for is said by `device::QpnRange`.
+//! Which number a slot stands for is said by `device::QpnRange`. In the table of a device of another machine, the
+//! first slot stands for all numbers: whoever stands for the device here has them all.
 
 use std::ops::Range;
 use std::path::Path;
@@ -42,7 +44,7 @@ use crate::qpn_policy::QpnPolicy;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"EFAEMUHT");
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 const AT_MAGIC: usize = 0;
 const AT_VERSION: usize = 8;
@@ -60,6 +62,7 @@ const NAME_BYTES: usize = 64;
 const AT_ORDERS: usize = 128;
 const AT_ORDER: usize = 136;
 const KEPT_ORDERS: u64 = 32;
+const AT_MACHINE: usize = 448;
 const AT_SLOTS: usize = PAGE;
 
 /// A number that is unique among the participants of one host, never 0.
@@ -71,6 +74,16 @@ pub(super) struct ParticipantId(pub(super) u32);
 pub(super) struct HostTable {
     memory: SharedMemory,
     range: QpnRange,
+    is_remote: bool,
+}
+
+/// What a table is made for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Purview<'a> {
+    /// A device that may have so many queue pairs at a time.
+    Own(u32),
+    /// A device of the machine with this name.
+    Remote(&'a str),
 }
 
 impl HostTable {
@@ -83,8 +96,12 @@ impl HostTable {
         path: &Path,
         name: &DeviceName,
         gid: Gid,
-        queue_pairs: u32,
+        purview: Purview<'_>,
     ) -> Result<HostTable, FabricError> {
+        let (queue_pairs, machine) = match purview {
+            Purview::Own(queue_pairs) => (queue_pairs, ""),
+            Purview::Remote(machine) => (0, machine),
+        };
         let range = QpnRange::for_queue_pairs(queue_pairs);
         let length = table_length(range);
         let file = opening::options()
@@ -116,8 +133,9 @@ impl HostTable {
             place.store(value, Ordering::Relaxed);
         }
         memory.write(AT_NAME, name.host().as_bytes());
+        memory.write(AT_MACHINE, machine.as_bytes());
         memory.u64_at::<AT_MAGIC>().store(MAGIC, Ordering::Release);
-        Ok(HostTable { memory, range })
+        Ok(HostTable::of(memory, range))
     }
 
     /// Maps the existing table of the host with this GID; `None` if there is none at `path`.
@@ -159,19 +177,32 @@ impl HostTable {
             return Err(damaged("it is the table of another host"));
         }
         let memory = map(table_length(range))?;
-        Ok(Some(HostTable { memory, range }))
+        Ok(Some(HostTable::of(memory, range)))
+    }
+
+    fn of(memory: SharedMemory, range: QpnRange) -> HostTable {
+        let is_remote = !text(&memory, AT_MACHINE).is_empty();
+        HostTable {
+            memory,
+            range,
+            is_remote,
+        }
+    }
+
+    /// The machine that the device is on, if it is another one.
+    pub(super) fn machine(&self) -> Option<String> {
+        self.is_remote.then(|| text(&self.memory, AT_MACHINE))
+    }
+
+    /// Whether the device is on another machine.
+    pub(super) fn is_remote(&self) -> bool {
+        self.is_remote
     }
 
     /// The device's name.
     pub(super) fn name(&self) -> DeviceName {
-        let mut name = [0; NAME_BYTES];
-        self.memory.read(AT_NAME, &mut name);
-        let length = name
-            .iter()
-            .position(|byte| *byte == 0)
-            .unwrap_or(NAME_BYTES);
         DeviceName::new(
-            &String::from_utf8_lossy(&name[..length]),
+            &text(&self.memory, AT_NAME),
             self.memory.u32_at::<AT_INDEX>().load(Ordering::Relaxed),
             self.memory.u32_at::<AT_DEVICES>().load(Ordering::Relaxed),
         )
@@ -281,7 +312,16 @@ impl HostTable {
 
     /// The place of a number. `None` if the table has no such number.
     pub(super) fn place(&self, qpn: Qpn) -> Option<Place> {
-        self.range.slot(qpn).map(Place)
+        match self.is_remote {
+            true => Some(Place::ALL),
+            false => self.range.slot(qpn).map(Place),
+        }
+    }
+
+    /// Makes `owner` the owner of all numbers of a device of another machine.
+    pub(super) fn take_all(&self, owner: ParticipantId) {
+        let taken = slot_value(owner.0, self.tick());
+        self.slot(Place::ALL.0).store(taken, Ordering::Relaxed);
     }
 
     /// Who owns the number at `place` now. The value changes whenever the number changes hands, even from a
@@ -401,6 +441,14 @@ impl HostTable {
     }
 }
 
+/// A text that is padded with zeros to the length of a name.
+fn text(memory: &SharedMemory, at: usize) -> String {
+    let mut bytes = [0; NAME_BYTES];
+    memory.read(at, &mut bytes);
+    let end = bytes.iter().position(|byte| *byte == 0);
+    String::from_utf8_lossy(&bytes[..end.unwrap_or(NAME_BYTES)]).into_owned()
+}
+
 /// Where the page of statistics begins.
 fn slots_end(range: QpnRange) -> usize {
     AT_SLOTS + (8 * range.count() as usize).next_multiple_of(PAGE)
@@ -417,6 +465,11 @@ const fn slot_value(owner: u32, stamp: u32) -> u64 {
 /// Where a host's table has a queue pair number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Place(u32);
+
+impl Place {
+    /// That of all numbers of a device of another machine.
+    const ALL: Place = Place(0);
+}
 
 /// One ownership of a queue pair number, from being taken to being given back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -465,7 +518,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("table");
         let name = DeviceName::new("alpha", 3, 4);
-        let table = HostTable::create(&path, &name, Gid([7; 16]), queue_pairs).unwrap();
+        let table =
+            HostTable::create(&path, &name, Gid([7; 16]), Purview::Own(queue_pairs)).unwrap();
         let opened = HostTable::open(&path, Gid([7; 16])).unwrap().unwrap();
         assert_eq!(opened.name(), name);
         (directory, table)
@@ -625,7 +679,13 @@ mod tests {
             (AT_COUNT, 5, "count"),
             (AT_COUNT, 1 << 15, "short"),
         ] {
-            HostTable::create(&path, &DeviceName::new("x", 0, 1), Gid::default(), 4).unwrap();
+            HostTable::create(
+                &path,
+                &DeviceName::new("x", 0, 1),
+                Gid::default(),
+                Purview::Own(4),
+            )
+            .unwrap();
             let mut bytes = std::fs::read(&path).unwrap();
             bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
             std::fs::write(&path, bytes).unwrap();

@@ -196,7 +196,11 @@ impl Segment {
     pub(super) fn declare_network(&self, options: &NetworkOptions) {
         let text = options.to_string();
         debug_assert!(text.len() <= NETWORK_BYTES, "{text}");
-        self.header.write(AT_NETWORK, text.as_bytes());
+        // Whole, since a longer text may have been there.
+        let mut bytes = [0; NETWORK_BYTES];
+        let length = text.len().min(NETWORK_BYTES);
+        bytes[..length].copy_from_slice(&text.as_bytes()[..length]);
+        self.header.write(AT_NETWORK, &bytes);
     }
 
     /// How the network treats what the owner sends.
@@ -391,6 +395,11 @@ impl Segment {
     /// Sleeps until woken or until the time is over.
     pub(super) fn sleep(&self, timeout: Option<std::time::Duration>) {
         doorbell::sleep(self.wake_word(), timeout);
+    }
+
+    /// The word that [`Segment::sleep`] waits for, and what it is while the owner sleeps.
+    pub(super) fn sleep_word(&self) -> (&AtomicU32, u32) {
+        (self.wake_word(), doorbell::ASLEEP)
     }
 
     /// Wakes the sleeping thread from its own process.

@@ -265,6 +265,58 @@ pub(super) mod futex {
         }
     }
 
+    /// Most words that [`wait_any`] waits for.
+    const MOST_WORDS: usize = 128;
+
+    /// A word to wait for, as the kernel takes it.
+    #[repr(C)]
+    #[derive(Clone, Copy)]
+    struct Awaited {
+        expected: u64,
+        address: u64,
+        flags: u32,
+        reserved: u32,
+    }
+
+    /// As [`wait`], for several words: sleeps while each is what is expected. Returns false at once if the system
+    /// cannot do that: Linux before 5.16, or more words than it takes.
+    pub(in crate::transport) fn wait_any(words: &[(&AtomicU32, u32)], timeout: Duration) -> bool {
+        const FUTEX2_SIZE_U32: u32 = 2;
+        if words.len() > MOST_WORDS {
+            return false;
+        }
+        let words: Vec<Awaited> = words
+            .iter()
+            .map(|(word, expected)| Awaited {
+                expected: u64::from(*expected),
+                address: word.as_ptr() as u64,
+                flags: FUTEX2_SIZE_U32,
+                reserved: 0,
+            })
+            .collect();
+        let until = super::super::clock::monotonic_now().saturating_add(timeout);
+        let until = libc::timespec {
+            tv_sec: until.as_secs().min(i32::MAX as u64) as libc::time_t,
+            tv_nsec: libc::c_long::from(until.subsec_nanos()),
+        };
+        // SAFETY: the list, the words that it names and the time are valid during the call.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_futex_waitv,
+                words.as_ptr(),
+                words.len() as libc::c_uint,
+                0,
+                &raw const until,
+                libc::CLOCK_MONOTONIC,
+            )
+        };
+        let is_unknown = || {
+            let error = std::io::Error::last_os_error().raw_os_error();
+            matches!(error, Some(libc::ENOSYS | libc::EINVAL | libc::EPERM))
+        };
+        result >= 0 || !is_unknown()
+    }
+
     /// Wakes the waiters of `word`.
     pub(in crate::transport) fn wake(word: &AtomicU32) {
         // SAFETY: `word` is a valid address during the call.

@@ -120,7 +120,9 @@ impl Recording {
     }
 
     fn join_new(&mut self, hosts: &[HostStatus]) -> Result<(), Trouble> {
-        for status in hosts.iter().filter(|status| !is_deserted(status)) {
+        // Devices of other machines are recorded there.
+        let here = hosts.iter().filter(|status| status.machine.is_none());
+        for status in here.filter(|status| !is_deserted(status)) {
             if self.hosts.contains_key(&status.gid) {
                 continue;
             }

@@ -1,7 +1,7 @@
 //! Requests on their way from this device to its peers, and the answers to them.
 
 mod bulk;
-mod routes;
+pub(super) mod routes;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::link::{
 };
 use crate::network::{Agenda, Network, Transmission};
 use bulk::{Bulk, BulkTable, Stage};
-use routes::{NoRoute, Routes};
+use routes::{NoRoute, OutgoingRing, Routes};
 
 pub(super) use bulk::BulkName;
 
@@ -76,6 +76,21 @@ struct OutRing {
     progressed: bool,
     /// Requests whose outcomes come in records of their own.
     deferred: usize,
+}
+
+impl OutgoingRing for OutRing {
+    type Token = Pending;
+
+    fn new(producer: Producer<Pending>, peer: Arc<Peer>) -> OutRing {
+        OutRing {
+            producer,
+            peer,
+            rings_only: false,
+            listed: false,
+            progressed: false,
+            deferred: 0,
+        }
+    }
 }
 
 /// Why data for a peer's read could not be sent.

@@ -7,9 +7,8 @@ use efa_core::nic::Status;
 use hashbrown::HashMap;
 use slab::Slab;
 
-use super::OutRing;
 use crate::transport::host::table_path;
-use crate::transport::peer::Peers;
+use crate::transport::peer::{Peer, Peers};
 use crate::transport::qpn::{HostTable, Place, Tenancy};
 use crate::transport::ring::Producer;
 use crate::transport::segment::Address;
@@ -18,9 +17,18 @@ use crate::usage::{self, Step};
 /// Destinations that are remembered; the memory is cleared when it would grow beyond.
 const REMEMBERED: usize = 1 << 16;
 
+/// A ring to a peer, as whoever sends knows it.
+pub(in crate::transport) trait OutgoingRing {
+    /// What comes back with the answer to a record.
+    type Token;
+
+    /// A ring that was just set up.
+    fn new(producer: Producer<Self::Token>, peer: Arc<Peer>) -> Self;
+}
+
 /// Why there is no ring for a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum NoRoute {
+pub(in crate::transport) enum NoRoute {
     /// The receiver has no slot free at the moment.
     Busy,
     /// No process has the queue pair, or the host cannot be reached.
@@ -46,9 +54,11 @@ impl Route {
 }
 
 /// Finds and remembers routes.
-pub(super) struct Routes {
+pub(in crate::transport) struct Routes {
     peers: Peers,
     ring_bytes: usize,
+    /// Devices of other machines are out of reach.
+    local_only: bool,
     /// What a host says of a queue pair number that nobody has.
     nobody: Status,
     /// Hosts that were reached, with their tables; `None` of those that are gone.
@@ -57,14 +67,15 @@ pub(super) struct Routes {
     routes: HashMap<(Gid, Qpn), Route>,
     last: Option<((Gid, Qpn), Route)>,
     /// A ring was set up, or a table mapped, since the peers were last checked.
-    pub(super) has_grown: bool,
+    pub(in crate::transport) has_grown: bool,
 }
 
 impl Routes {
-    pub(super) fn new(peers: Peers, ring_bytes: usize, nobody: Status) -> Routes {
+    pub(in crate::transport) fn new(peers: Peers, ring_bytes: usize, nobody: Status) -> Routes {
         Routes {
             peers,
             ring_bytes,
+            local_only: false,
             nobody,
             hosts: HashMap::new(),
             rings: HashMap::new(),
@@ -74,22 +85,28 @@ impl Routes {
         }
     }
 
+    /// The same, to devices of this machine only: who brings requests from another machine is no way to a third.
+    pub(in crate::transport) fn to_this_machine(mut self) -> Routes {
+        self.local_only = true;
+        self
+    }
+
     /// What a host says of a queue pair number that nobody has.
-    pub(super) fn nobody(&self) -> Status {
+    pub(in crate::transport) fn nobody(&self) -> Status {
         self.nobody
     }
 
-    pub(super) fn peers(&mut self) -> &mut Peers {
+    pub(in crate::transport) fn peers(&mut self) -> &mut Peers {
         &mut self.peers
     }
 
     /// The ring for a destination, set up if need be.
     #[inline(always)]
-    pub(super) fn find(
+    pub(in crate::transport) fn find<R: OutgoingRing>(
         &mut self,
         gid: Gid,
         qpn: Qpn,
-        rings: &mut Slab<OutRing>,
+        rings: &mut Slab<R>,
     ) -> Result<usize, NoRoute> {
         let key = (gid, qpn);
         if let Some((last, route)) = &self.last
@@ -102,7 +119,11 @@ impl Routes {
     }
 
     #[cold]
-    fn find_other(&mut self, key: (Gid, Qpn), rings: &mut Slab<OutRing>) -> Result<usize, NoRoute> {
+    fn find_other<R: OutgoingRing>(
+        &mut self,
+        key: (Gid, Qpn),
+        rings: &mut Slab<R>,
+    ) -> Result<usize, NoRoute> {
         let (gid, qpn) = key;
         if let Some(route) = self.routes.get(&key)
             && route.is_valid()
@@ -112,6 +133,9 @@ impl Routes {
             return Ok(ring);
         }
         let table = self.host(gid)?;
+        if self.local_only && table.is_remote() {
+            return Err(NoRoute::Failed(Status::LocalUnreachableRemote));
+        }
         let nobody = NoRoute::Failed(self.nobody);
         let place = table.place(qpn).ok_or(nobody)?;
         let tenancy = table.tenancy_at(place).ok_or(nobody)?;
@@ -158,10 +182,10 @@ impl Routes {
     }
 
     /// The ring to a process, set up if need be.
-    pub(super) fn ring_to(
+    pub(in crate::transport) fn ring_to<R: OutgoingRing>(
         &mut self,
         to: Address,
-        rings: &mut Slab<OutRing>,
+        rings: &mut Slab<R>,
     ) -> Result<usize, NoRoute> {
         if let Some(index) = self.rings.get(&to) {
             return Ok(*index);
@@ -180,14 +204,7 @@ impl Routes {
             Ok(Some((slot, memory))) => {
                 usage::mark(Step::Sent);
                 let segment = Arc::clone(&peer.segment);
-                let index = rings.insert(OutRing {
-                    producer: Producer::new(segment, slot, memory),
-                    peer,
-                    rings_only: false,
-                    listed: false,
-                    progressed: false,
-                    deferred: 0,
-                });
+                let index = rings.insert(R::new(Producer::new(segment, slot, memory), peer));
                 self.rings.insert(to, index);
                 self.has_grown = true;
                 Ok(index)
@@ -199,7 +216,7 @@ impl Routes {
 
     /// Unmaps the tables of hosts that are gone. That they were there stays known of the first
     /// [`REMEMBERED`].
-    pub(super) fn forget_gone_hosts(&mut self) {
+    pub(in crate::transport) fn forget_gone_hosts(&mut self) {
         let is_gone =
             |table: &Option<Arc<HostTable>>| table.as_ref().is_some_and(|table| table.is_retired());
         for table in self.hosts.values_mut().filter(|table| is_gone(table)) {
@@ -213,12 +230,12 @@ impl Routes {
     }
 
     /// The ring to a process, if there is one.
-    pub(super) fn known_ring(&self, to: Address) -> Option<usize> {
+    pub(in crate::transport) fn known_ring(&self, to: Address) -> Option<usize> {
         self.rings.get(&to).copied()
     }
 
     /// Forgets everything that leads to the ring to `to`.
-    pub(super) fn forget_ring(&mut self, to: Address) {
+    pub(in crate::transport) fn forget_ring(&mut self, to: Address) {
         self.rings.remove(&to);
         self.last = None;
         self.routes

@@ -1,0 +1,193 @@
+//! The first frames of a connection: who is there, and whether the two belong together.
+
+use std::io;
+
+use efa_emu::version;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::frames;
+use crate::secure::Secured;
+
+/// Version of what bridges say to each other. Another layout of parcels, records or notices gets another number.
+pub(crate) const PROTOCOL: u32 = 1;
+
+/// The kind of a frame with a greeting. It stays what it is, so that versions can tell each other apart.
+const KIND: u8 = 1;
+
+/// The most bytes of a greeting.
+const LONGEST: usize = 16 << 10;
+
+/// Who is there.
+#[derive(Clone, Serialize, Deserialize, Debug)]
+pub(crate) struct Greeting {
+    pub(crate) protocol: u32,
+    /// Which build.
+    pub(crate) build: String,
+    /// The name of the machine.
+    pub(crate) machine: String,
+    /// Tells this process from all others.
+    pub(crate) incarnation: u64,
+    pub(crate) fabric: String,
+    /// Does not want to encrypt.
+    pub(crate) plain: bool,
+    /// How often the dialer was told to wait.
+    pub(crate) patience: u32,
+}
+
+/// What the acceptor makes of it.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+pub(crate) enum Verdict {
+    Welcome,
+    /// Dialer and acceptor are one process.
+    Itself,
+    /// There is a connection already.
+    Known,
+    /// There will be one: the acceptor dials.
+    Wait,
+    Refused(String),
+}
+
+/// The acceptor's greeting.
+#[derive(Serialize, Deserialize, Debug)]
+struct Reply {
+    greeting: Greeting,
+    verdict: Verdict,
+}
+
+impl Greeting {
+    pub(crate) fn new(machine: &str, fabric: &str, plain: bool) -> Greeting {
+        Greeting {
+            protocol: PROTOCOL,
+            build: format!("efa-emu {}", version::build()),
+            machine: machine.to_owned(),
+            incarnation: rand::random(),
+            fabric: fabric.to_owned(),
+            plain,
+            patience: 0,
+        }
+    }
+
+    /// The dialer's half.
+    pub(crate) fn dial(&self, connection: &mut Secured) -> io::Result<(Greeting, Verdict)> {
+        connection.send(&frame(self)?)?;
+        let text = connection.receive(LONGEST)?;
+        let value = content(&text)?;
+        self.check_protocol(&value["greeting"])
+            .map_err(io::Error::other)?;
+        let reply: Reply = read(value)?;
+        Ok((reply.greeting, reply.verdict))
+    }
+
+    /// The acceptor's half: `judge` says what becomes of a dialer that belongs here.
+    pub(crate) fn accept(
+        &self,
+        connection: &mut Secured,
+        judge: impl FnOnce(&Greeting) -> Verdict,
+    ) -> io::Result<(Greeting, Verdict)> {
+        let text = connection.receive(LONGEST)?;
+        let value = content(&text)?;
+        let refuse = |connection: &mut Secured, reason: String, own: String| {
+            let reply = Reply {
+                greeting: self.clone(),
+                verdict: Verdict::Refused(reason),
+            };
+            // It goes away in any case.
+            let _ = frame(&reply).and_then(|frame| connection.send(&frame));
+            Err(io::Error::other(own))
+        };
+        if let Err(reason) = self.check_protocol(&value) {
+            return refuse(connection, reason.clone(), reason);
+        }
+        let theirs: Greeting = read(value)?;
+        if let Some((reason, own)) = self.difference(&theirs) {
+            return refuse(connection, reason, own);
+        }
+        let verdict = match theirs.incarnation == self.incarnation {
+            true => Verdict::Itself,
+            false => judge(&theirs),
+        };
+        let reply = Reply {
+            greeting: self.clone(),
+            verdict: verdict.clone(),
+        };
+        connection.send(&frame(&reply)?)?;
+        Ok((theirs, verdict))
+    }
+
+    fn check_protocol(&self, theirs: &Value) -> Result<(), String> {
+        let protocol = theirs["protocol"].as_u64();
+        if protocol == Some(self.protocol.into()) {
+            return Ok(());
+        }
+        let protocol = protocol.map_or("another".to_owned(), |number| number.to_string());
+        let build = theirs["build"].as_str().unwrap_or("an unknown build");
+        Err(format!(
+            "the bridges speak different versions: {} is {} ({}), {protocol} is {build}: use one build on all machines",
+            self.protocol, self.build, self.machine
+        ))
+    }
+
+    /// Why the two do not belong together, as the other end and as this one should put it.
+    fn difference(&self, theirs: &Greeting) -> Option<(String, String)> {
+        let encrypts = |plain| match plain {
+            true => "does not encrypt (--plain)",
+            false => "encrypts",
+        };
+        if self.fabric != theirs.fabric {
+            Some((
+                format!(
+                    "it joins the fabric {}, this machine {}: choose one --fabric",
+                    self.fabric, theirs.fabric
+                ),
+                format!(
+                    "it joins the fabric {}, this machine {}: choose one --fabric",
+                    theirs.fabric, self.fabric
+                ),
+            ))
+        } else if self.plain != theirs.plain {
+            Some((
+                format!(
+                    "it {}, this machine {}: choose one",
+                    encrypts(self.plain),
+                    encrypts(theirs.plain)
+                ),
+                format!(
+                    "it {}, this machine {}: choose one",
+                    encrypts(theirs.plain),
+                    encrypts(self.plain)
+                ),
+            ))
+        } else if self.machine == theirs.machine && self.incarnation != theirs.incarnation {
+            let text = format!(
+                "both machines are called {}: choose names with --machine",
+                self.machine
+            );
+            Some((text.clone(), text))
+        } else {
+            None
+        }
+    }
+}
+
+fn frame(content: &impl Serialize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    frames::append(&mut bytes, KIND, &serde_json::to_vec(content)?);
+    Ok(bytes)
+}
+
+fn content(frame: &[u8]) -> io::Result<Value> {
+    if frame[4] != KIND {
+        return Err(nonsense("another frame comes first"));
+    }
+    serde_json::from_slice(&frame[frames::HEADER..]).map_err(nonsense)
+}
+
+fn read<T: for<'a> Deserialize<'a>>(value: Value) -> io::Result<T> {
+    serde_json::from_value(value).map_err(nonsense)
+}
+
+fn nonsense(reason: impl ToString) -> io::Error {
+    let reason = reason.to_string();
+    io::Error::other(format!("it does not greet as a bridge does ({reason})"))
+}

@@ -1,0 +1,36 @@
+//! `efa-emu-bridge`: joins the fabric of this machine with those of others.
+//!
+//! One process on each machine. It stands in the local fabric for the devices of the other machines
+//! ([`efa_emu::transport::remote`]), and has a connection with each of their bridges: TLS over TCP, by rustls and the
+//! kernel. `efa-emu bridge` starts it.
+//!
+//! * `arguments`: the command line.
+//! * `key`, `secure`: who may connect, and the bytes of a connection.
+//! * `frames`, `greeting`: what bridges say to each other besides parcels.
+//! * `local`: the devices of this machine.
+//! * `machine`: another machine: the threads that carry parcels there and back.
+//! * `meeting`: connections are made and accepted.
+
+mod arguments;
+mod frames;
+mod greeting;
+mod key;
+mod local;
+mod machine;
+mod meeting;
+mod secure;
+
+use std::process::ExitCode;
+
+use efa_emu::command::{self, end};
+
+const PROGRAM: &str = "efa-emu bridge";
+
+fn main() -> ExitCode {
+    end(PROGRAM, arguments::execute())
+}
+
+/// Writes a line to standard error.
+fn complain(reason: &str) {
+    command::complain(PROGRAM, reason);
+}

@@ -1,0 +1,308 @@
+//! How bridges meet: each dials the others that it was told of, and accepts those that dial.
+//!
+//! Two bridges that dial each other need one connection only. The one with the smaller number
+//! ([`Greeting::incarnation`]) is to dial: the other one is told to wait, a few times, in case it cannot be reached.
+
+use std::collections::{BTreeMap, HashSet};
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use efa_emu::command::Failure;
+use efa_emu::command::signals::Signals;
+use efa_emu::transport::Fabric;
+
+use crate::arguments::Join;
+use crate::complain;
+use crate::greeting::{Greeting, Verdict};
+use crate::key::Key;
+use crate::local::Local;
+use crate::machine::Machine;
+use crate::secure::{End, Secured};
+
+/// Where bridges listen unless told otherwise.
+const PORT: u16 = 61345;
+
+/// How long to wait for a connection.
+const CONNECT: Duration = Duration::from_secs(3);
+
+/// How long to wait before dialing again.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// How often a bridge that should not dial is told to wait.
+const PATIENCE: u32 = 5;
+
+/// Most connections that are being made by others at a time.
+const MOST_STRANGERS: usize = 64;
+
+/// How long the end may take, for the last words to be sent.
+const END: Duration = Duration::from_millis(500);
+
+/// What all threads know.
+struct Meeting {
+    greeting: Greeting,
+    key: Key,
+    fabric: Fabric,
+    local: Arc<Local>,
+    timeout: Duration,
+    machines: Mutex<BTreeMap<String, Arc<Machine>>>,
+    strangers: AtomicUsize,
+}
+
+/// Runs a bridge until a signal comes.
+pub(crate) fn run(join: Join) -> Result<ExitCode, Failure> {
+    // Before there are threads: they inherit it.
+    let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP]);
+    let key = Key::load(&join.key)?;
+    if join.listen.is_empty() && join.peer.is_empty() {
+        return Err(Failure(
+            "say where to meet other bridges: --listen ADDRESS, --peer ADDRESS, or both".to_owned(),
+        ));
+    }
+    let name = join.machine.clone().unwrap_or_else(host_name);
+    let fabric = Fabric::open(&join.fabric)?;
+    let local = Arc::new(Local::new());
+    let meeting = Arc::new(Meeting {
+        greeting: Greeting::new(&name, &join.fabric, join.plain),
+        key,
+        fabric: fabric.clone(),
+        local: Arc::clone(&local),
+        timeout: join.timeout,
+        machines: Mutex::default(),
+        strangers: AtomicUsize::new(0),
+    });
+    for address in &join.listen {
+        let listener = listen(address)?;
+        println!("machine {name} listens on {}", listener.local_addr()?);
+        let meeting = Arc::clone(&meeting);
+        spawn("accept", move || meeting.accept(&listener))?;
+    }
+    spawn("hosts", move || local.follow(&fabric, complain))?;
+    for address in join.peer {
+        let meeting = Arc::clone(&meeting);
+        spawn("dial", move || meeting.dial_all(&address))?;
+    }
+    while signals.wait_for(Duration::from_secs(3600)).is_none() {}
+    meeting.end();
+    Ok(ExitCode::SUCCESS)
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(work)
+        .map(drop)
+}
+
+fn host_name() -> String {
+    let name = rustix::system::uname();
+    name.nodename().to_string_lossy().into_owned()
+}
+
+fn with_port(address: &str) -> Result<Vec<SocketAddr>, io::Error> {
+    // An IPv6 address without brackets has no port behind it.
+    if let Ok(address) = address.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(address, PORT)]);
+    }
+    let has_port = address
+        .rsplit_once(':')
+        .is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    Ok(match has_port {
+        true => address.to_socket_addrs()?.collect(),
+        false => (address, PORT).to_socket_addrs()?.collect(),
+    })
+}
+
+fn listen(address: &str) -> Result<TcpListener, Failure> {
+    let listener = with_port(address).and_then(|addresses| TcpListener::bind(&addresses[..]));
+    listener.map_err(|error| Failure(format!("cannot listen on {address}: {error}")))
+}
+
+impl Meeting {
+    /// The machine that greets, and whether it was not known before.
+    fn machine(self: &Arc<Self>, theirs: &Greeting) -> io::Result<Arc<Machine>> {
+        let mut machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(machine) = machines.get(&theirs.machine) {
+            return Ok(Arc::clone(machine));
+        }
+        let machine = Arc::new(Machine::new(
+            &theirs.machine,
+            &self.fabric,
+            &self.local,
+            self.timeout,
+            self.greeting.plain,
+        ));
+        let sender = Arc::clone(&machine);
+        spawn("send", move || sender.send())?;
+        machines.insert(theirs.machine.clone(), Arc::clone(&machine));
+        Ok(machine)
+    }
+
+    fn is_connected(&self, name: &str) -> bool {
+        let machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner);
+        machines
+            .get(name)
+            .is_some_and(|machine| machine.is_connected())
+    }
+
+    // --- those that dial here ---
+
+    fn accept(self: &Arc<Self>, listener: &TcpListener) {
+        loop {
+            let Ok((stream, from)) = listener.accept() else {
+                // Out of descriptors, say.
+                std::thread::sleep(PAUSE);
+                continue;
+            };
+            if self.strangers.load(Ordering::Relaxed) >= MOST_STRANGERS {
+                continue;
+            }
+            self.strangers.fetch_add(1, Ordering::Relaxed);
+            let meeting = Arc::clone(self);
+            let served = spawn("receive", move || meeting.serve(stream, from));
+            if served.is_err() {
+                self.strangers.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn serve(self: &Arc<Self>, stream: TcpStream, from: SocketAddr) {
+        let greeted = self.greet(stream);
+        self.strangers.fetch_sub(1, Ordering::Relaxed);
+        let outcome = greeted.and_then(|(connection, theirs, verdict)| match verdict {
+            Verdict::Welcome => {
+                let machine = self.machine(&theirs)?;
+                machine.serve(connection, &theirs).unwrap_or(Ok(()))
+            }
+            _ => Ok(()),
+        });
+        match outcome {
+            Ok(()) => {}
+            // Somebody looked whether anybody listens.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
+            Err(error) => complain(&format!("refusing a connection from {from}: {error}")),
+        }
+    }
+
+    fn greet(&self, stream: TcpStream) -> io::Result<(Secured, Greeting, Verdict)> {
+        let mut connection = Secured::begin(stream, End::Acceptor, &self.key)?;
+        let judge = |theirs: &Greeting| {
+            if self.is_connected(&theirs.machine) {
+                Verdict::Known
+            } else if theirs.incarnation > self.greeting.incarnation && theirs.patience < PATIENCE {
+                Verdict::Wait
+            } else {
+                Verdict::Welcome
+            }
+        };
+        let (theirs, verdict) = self.greeting.accept(&mut connection, judge)?;
+        Ok((connection, theirs, verdict))
+    }
+
+    // --- those that are dialed ---
+
+    /// Dials all that a name stands for, also those that it comes to stand for, for ever.
+    fn dial_all(self: &Arc<Self>, address: &str) {
+        let mut dialed = HashSet::new();
+        let mut trouble = Trouble::default();
+        loop {
+            match with_port(address) {
+                Ok(addresses) => {
+                    trouble.is_over();
+                    for peer in addresses {
+                        if dialed.insert(peer) {
+                            let meeting = Arc::clone(self);
+                            if spawn("dial", move || meeting.dial(peer)).is_err() {
+                                dialed.remove(&peer);
+                            }
+                        }
+                    }
+                }
+                Err(error) => {
+                    trouble.tell(&format!("cannot find {address}: {error}; trying again"))
+                }
+            }
+            std::thread::sleep(Duration::from_secs(1));
+        }
+    }
+
+    /// Dials an address again and again.
+    fn dial(self: &Arc<Self>, address: SocketAddr) {
+        let mut trouble = Trouble::default();
+        let mut greeting = self.greeting.clone();
+        loop {
+            match self.dial_once(address, &greeting) {
+                Ok(Dialed::Itself) => return,
+                Ok(Dialed::Told(wait)) => {
+                    trouble.is_over();
+                    greeting.patience = if wait { greeting.patience + 1 } else { 0 };
+                }
+                Err(error) => trouble.tell(&format!(
+                    "no connection with {address}: {error}; trying again"
+                )),
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    fn dial_once(self: &Arc<Self>, address: SocketAddr, own: &Greeting) -> io::Result<Dialed> {
+        let stream = TcpStream::connect_timeout(&address, CONNECT)?;
+        let mut connection = Secured::begin(stream, End::Dialer, &self.key)?;
+        let (theirs, verdict) = own.dial(&mut connection)?;
+        match verdict {
+            Verdict::Itself => return Ok(Dialed::Itself),
+            Verdict::Refused(reason) => return Err(io::Error::other(reason)),
+            Verdict::Wait => return Ok(Dialed::Told(true)),
+            Verdict::Known => {}
+            Verdict::Welcome => {
+                if let Some(served) = self.machine(&theirs)?.serve(connection, &theirs) {
+                    served?;
+                    return Ok(Dialed::Told(false));
+                }
+            }
+        }
+        // Nothing to do as long as there is the other connection.
+        while self.is_connected(&theirs.machine) {
+            std::thread::sleep(PAUSE);
+        }
+        Ok(Dialed::Told(false))
+    }
+
+    /// Says good-bye, and leaves the fabric.
+    fn end(&self) {
+        let machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner);
+        machines.values().for_each(|machine| machine.end());
+        if machines.values().any(|machine| machine.is_connected()) {
+            std::thread::sleep(END / 10);
+        }
+        machines.values().for_each(|machine| machine.leave());
+    }
+}
+
+/// What dialing came to.
+enum Dialed {
+    /// The address is the own one.
+    Itself,
+    /// There was a connection, or one will be made by others; whether the other end said so.
+    Told(bool),
+}
+
+/// Says what is wrong when it changes.
+#[derive(Default)]
+struct Trouble(String);
+
+impl Trouble {
+    fn tell(&mut self, text: &str) {
+        if self.0 != text {
+            text.clone_into(&mut self.0);
+            complain(text);
+        }
+    }
+
+    fn is_over(&mut self) {
+        self.0.clear();
+    }
+}

@@ -1,0 +1,279 @@
+//! The bytes of a connection: authenticated always, encrypted unless both ends say that they need not be.
+//!
+//! A connection begins with TLS, in which both ends prove that they have the key, and the greeting. Then it is cut
+//! into a reading and a writing half for two threads. Without encryption both go on in the clear on the same
+//! connection: until the greeting is over, a reader takes one TLS record at a time, so that it never takes
+//! what comes after.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustls::pki_types::ServerName;
+use rustls::{
+    AlertDescription, CertificateError, ClientConnection, Connection, Error, ServerConnection,
+};
+
+use crate::frames::{self, Frames};
+use crate::key::{Key, NAME};
+
+/// How long the other end may take for a step of the beginning.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Bytes of a TLS record's header, and the most behind it.
+const RECORD_HEADER: usize = 5;
+const LONGEST_RECORD: usize = (16 << 10) + 256;
+
+/// Which end of the connection this is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum End {
+    Dialer,
+    Acceptor,
+}
+
+/// A connection whose other end has the key.
+pub(crate) struct Secured {
+    stream: TcpStream,
+    tls: Connection,
+}
+
+impl Secured {
+    /// Authenticates both ends.
+    pub(crate) fn begin(stream: TcpStream, end: End, key: &Key) -> io::Result<Secured> {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let tls = match end {
+            End::Dialer => {
+                let name = ServerName::try_from(NAME).expect("the name is a DNS name");
+                ClientConnection::new(Arc::clone(&key.client), name).map(Connection::from)
+            }
+            End::Acceptor => ServerConnection::new(Arc::clone(&key.server)).map(Connection::from),
+        };
+        let mut tls = tls.map_err(explain)?;
+        tls.set_buffer_limit(None);
+        let mut secured = Secured { stream, tls };
+        while secured.tls.is_handshaking() {
+            secured.flush()?;
+            if secured.tls.is_handshaking() {
+                secured.read_record()?;
+            }
+        }
+        secured.flush()?;
+        Ok(secured)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        while self.tls.wants_write() {
+            self.tls.write_tls(&mut self.stream)?;
+        }
+        Ok(())
+    }
+
+    fn read_record(&mut self) -> io::Result<()> {
+        let mut record = vec![0; RECORD_HEADER];
+        self.stream.read_exact(&mut record)?;
+        let length = usize::from(u16::from_be_bytes([record[3], record[4]]));
+        if length > LONGEST_RECORD {
+            return Err(explain(Error::General("no TLS record".to_owned())));
+        }
+        record.resize(RECORD_HEADER + length, 0);
+        self.stream.read_exact(&mut record[RECORD_HEADER..])?;
+        let mut rest = &record[..];
+        while !rest.is_empty() {
+            self.tls.read_tls(&mut rest)?;
+        }
+        if let Err(error) = self.tls.process_new_packets() {
+            // The other end learns why.
+            let _ = self.flush();
+            return Err(explain(error));
+        }
+        Ok(())
+    }
+
+    /// Sends a whole frame.
+    pub(crate) fn send(&mut self, frame: &[u8]) -> io::Result<()> {
+        self.tls.writer().write_all(frame)?;
+        self.flush()
+    }
+
+    /// Waits for the next frame, which has `longest` bytes at most.
+    pub(crate) fn receive(&mut self, longest: usize) -> io::Result<Vec<u8>> {
+        let mut frame = vec![0; frames::HEADER];
+        self.read_exact(&mut frame)?;
+        let length = frames::length(&frame, longest)?;
+        frame.resize(length, 0);
+        self.read_exact(&mut frame[frames::HEADER..])?;
+        Ok(frame)
+    }
+
+    fn read_exact(&mut self, mut into: &mut [u8]) -> io::Result<()> {
+        while !into.is_empty() {
+            match self.tls.reader().read(into) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => into = &mut into[count..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.read_record()?,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// The two halves, for what comes after the greeting. The reader gives up when nothing comes for `timeout`.
+    pub(crate) fn split(self, plain: bool, timeout: Duration) -> io::Result<(Writer, Reader)> {
+        let Secured { stream, tls } = self;
+        stream.set_read_timeout(Some(timeout))?;
+        // A writer that gets nowhere is interrupted by the reader.
+        stream.set_write_timeout(None)?;
+        let tls = (!plain).then(|| Arc::new(Mutex::new(tls)));
+        let writer = Writer {
+            stream: stream.try_clone()?,
+            tls: tls.clone(),
+            cipher: Vec::new(),
+        };
+        let reader = Reader {
+            stream,
+            tls,
+            cipher: vec![0; Frames::CHUNK],
+        };
+        Ok((writer, reader))
+    }
+}
+
+fn lock(tls: &Mutex<Connection>) -> MutexGuard<'_, Connection> {
+    tls.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Sends.
+pub(crate) struct Writer {
+    stream: TcpStream,
+    tls: Option<Arc<Mutex<Connection>>>,
+    cipher: Vec<u8>,
+}
+
+impl Writer {
+    /// Sends all bytes.
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let Some(tls) = &self.tls else {
+            return self.stream.write_all(bytes);
+        };
+        {
+            let mut tls = lock(tls);
+            tls.writer().write_all(bytes)?;
+            self.cipher.clear();
+            while tls.wants_write() {
+                tls.write_tls(&mut self.cipher)?;
+            }
+        }
+        self.stream.write_all(&self.cipher)
+    }
+
+    /// Ends the connection, for both halves and both ends.
+    pub(crate) fn breaker(&self) -> io::Result<Breaker> {
+        Ok(Breaker(self.stream.try_clone()?))
+    }
+}
+
+/// Ends a connection.
+pub(crate) struct Breaker(TcpStream);
+
+impl Breaker {
+    pub(crate) fn cut(&self) {
+        // It may be over already.
+        let _ = self.0.shutdown(Shutdown::Both);
+    }
+}
+
+/// Receives.
+pub(crate) struct Reader {
+    stream: TcpStream,
+    tls: Option<Arc<Mutex<Connection>>>,
+    cipher: Vec<u8>,
+}
+
+impl Reader {
+    /// Waits for bytes and adds them to `frames`.
+    pub(crate) fn receive(&mut self, frames: &mut Frames) -> io::Result<()> {
+        let Some(tls) = &self.tls else {
+            let count = self.stream.read(frames.room())?;
+            frames.filled(count);
+            return some(count);
+        };
+        // What came with the greeting.
+        let before = drain(&mut lock(tls), frames)?;
+        if before > 0 {
+            return Ok(());
+        }
+        let count = self.stream.read(&mut self.cipher)?;
+        some(count)?;
+        let mut rest = &self.cipher[..count];
+        let mut tls = lock(tls);
+        while !rest.is_empty() {
+            tls.read_tls(&mut rest)?;
+            tls.process_new_packets().map_err(explain)?;
+            drain(&mut tls, frames)?;
+        }
+        Ok(())
+    }
+}
+
+fn some(count: usize) -> io::Result<()> {
+    match count {
+        0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Moves what was decrypted.
+fn drain(tls: &mut Connection, frames: &mut Frames) -> io::Result<usize> {
+    let mut all = 0;
+    loop {
+        match tls.reader().read(frames.room()) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => {
+                frames.filled(count);
+                all += count;
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(all),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// What is wrong, in words that name the remedy.
+fn explain(error: Error) -> io::Error {
+    use AlertDescription as Alert;
+    let expired = "has expired: make a new key with `efa-emu bridge key`, for all machines";
+    let other = "use the same --key file on all machines";
+    let text = match &error {
+        Error::InvalidCertificate(reason) => match reason {
+            CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+                format!("its certificate {expired} ({error})")
+            }
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+                format!(
+                    "its certificate is not valid yet: look at the clocks of both machines ({error})"
+                )
+            }
+            _ => format!("it has another key: {other} ({error})"),
+        },
+        Error::AlertReceived(Alert::CertificateExpired) => {
+            format!("it says that the certificate of this machine {expired}")
+        }
+        Error::AlertReceived(
+            Alert::UnknownCA
+            | Alert::DecryptError
+            | Alert::BadCertificate
+            | Alert::CertificateUnknown,
+        ) => format!("it says that this machine has another key: {other}"),
+        Error::AlertReceived(Alert::CertificateRequired) | Error::NoCertificatesPresented => {
+            format!("it shows no certificate: {other}")
+        }
+        Error::InvalidMessage(_) | Error::General(_) => {
+            format!("it does not speak TLS, so that it is no bridge ({error})")
+        }
+        _ => format!("TLS fails: {error}"),
+    };
+    io::Error::other(text)
+}

@@ -1,0 +1,685 @@
+//! Another machine in this fabric: its devices are members like those of this machine, and what local processes
+//! ask of them is handed to whoever carries it there.
+//!
+//! A *bridge* has one [`RemoteMachine`] for each machine that it is connected with. The two halves of a request:
+//!
+//! ```text
+//!   local process ── ring ──► stand-in of the responder ── parcels ──► (the other machine)
+//!   local process ◄── ring ── stand-in of the initiator ◄── parcels ── (the other machine)
+//! ```
+//!
+//! A record stays in its ring until the other machine has answered it. So a ring is also what bounds the requests
+//! of a process that are under way, and nothing is copied but for the carriage. What the device of the responder
+//! answers is what the device of the initiator gets; of its own, this module answers
+//!
+//! * RDMA for which the responder would copy between two processes: make it through the rings;
+//! * requests to a machine that has vanished ([`RemoteMachine::give_up_lost`], [`Uptake::Unresponsive`]): unresponsive.
+//!
+//! Nothing here waits, and nothing knows how parcels travel. They may arrive in any order, but an answer that
+//! says that a request is kept comes before its outcome.
+
+mod names;
+mod parcel;
+mod sleep;
+mod stand_in;
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+use efa_core::address::{Gid, Qkey, Qpn};
+use efa_core::nic::Status;
+use slab::Slab;
+
+use super::clock::monotonic_now;
+use super::error::FabricError;
+use super::fabric::Fabric;
+use super::record::{Answer, Kind, Record};
+use super::segment::Address;
+use crate::link::{Operation, RemoteRange, RequestHeader};
+use names::Names;
+use parcel::Parcel;
+pub use parcel::{BadParcel, FIRST_PARCEL, FRAME_HEADER, LONGEST_PARCEL};
+pub use sleep::{Alarm, Sleep};
+pub use stand_in::RemoteDevice;
+use stand_in::{Origin, StandIn, Token, Unsent};
+
+/// Records of one ring that are taken before the next ring's turn.
+const RECORDS_PER_TURN: usize = 32;
+
+/// Bytes of requests that wait for room in the rings of local processes, beyond which nothing more should be
+/// brought: see [`RemoteMachine::is_overloaded`].
+const MOST_PARKED: usize = 256 << 20;
+
+/// A record of a local process that the machine has not answered, or has kept.
+#[derive(Debug)]
+struct Held {
+    device: usize,
+    origin: Origin,
+    is_kept: bool,
+    /// The connection that it went with.
+    epoch: u32,
+}
+
+/// A read of a process of the machine that a local process serves.
+#[derive(Debug)]
+struct Pull {
+    /// The machine's name for it.
+    name: u64,
+    device: usize,
+    by: Option<Address>,
+}
+
+/// A record for a local process that waits for room in its ring.
+struct Parked {
+    device: usize,
+    to: Destination,
+    record: Record,
+    token: Token,
+    data: Vec<u8>,
+}
+
+#[derive(Clone, Copy)]
+enum Destination {
+    /// The process that has the queue pair that the record names.
+    Device(Gid),
+    Process(Address),
+}
+
+/// What becomes of the records of local processes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Uptake {
+    /// They are taken as long as there are fewer than so many bytes to be carried.
+    Until(usize),
+    /// They wait in their rings.
+    Nothing,
+    /// They are answered as if nobody were there.
+    Unresponsive,
+}
+
+/// The devices of another machine as members of this fabric.
+pub struct RemoteMachine {
+    fabric: Fabric,
+    name: String,
+    devices: Slab<StandIn>,
+    by_gid: HashMap<Gid, usize>,
+    held: Names<Held>,
+    pulls: Names<Pull>,
+    /// Requests of the machine that a local process keeps, by stand-in, process and number of the record.
+    kept: HashMap<(usize, Address, u64), u64>,
+    parked: VecDeque<Parked>,
+    parked_bytes: usize,
+    /// Parcels that were made without being asked for any.
+    replies: Vec<u8>,
+    epoch: u32,
+    /// Whose records are carried.
+    admitted: HashSet<Gid>,
+    alarm: Arc<AtomicU32>,
+}
+
+impl RemoteMachine {
+    /// A machine without devices.
+    pub fn new(fabric: Fabric, name: &str) -> RemoteMachine {
+        RemoteMachine {
+            fabric,
+            name: name.to_owned(),
+            devices: Slab::new(),
+            by_gid: HashMap::new(),
+            held: Names::default(),
+            pulls: Names::default(),
+            kept: HashMap::new(),
+            parked: VecDeque::new(),
+            parked_bytes: 0,
+            replies: Vec::new(),
+            epoch: 0,
+            admitted: HashSet::new(),
+            alarm: Arc::default(),
+        }
+    }
+
+    /// The GIDs of the machine's devices.
+    pub fn gids(&self) -> impl Iterator<Item = Gid> + '_ {
+        self.by_gid.keys().copied()
+    }
+
+    /// A device of the machine becomes a member of the fabric. One that is there already learns what the network
+    /// does to what it sends.
+    ///
+    /// # Errors
+    /// Another device with this name or GID is there already.
+    pub fn enter(&mut self, device: &RemoteDevice) -> Result<(), FabricError> {
+        if let Some(index) = self.by_gid.get(&device.gid).copied() {
+            if self.devices[index].is(&device.name) {
+                self.devices[index].declare_network(&device.network);
+                return Ok(());
+            }
+            self.leave(device.gid);
+        }
+        let mut stand_in = StandIn::enter(&self.fabric, device, &self.name)?;
+        stand_in.epoch = self.epoch;
+        let index = self.devices.insert(stand_in);
+        self.by_gid.insert(device.gid, index);
+        Ok(())
+    }
+
+    /// A device is gone: requests that wait for its answer fail as on a device without the queue pair.
+    pub fn leave(&mut self, gid: Gid) {
+        let Some(device) = self.by_gid.remove(&gid) else {
+            return;
+        };
+        let status = self.devices[device].nobody();
+        self.fail(status, |held| held.device == device);
+        self.pulls.extract(|pull| pull.device == device);
+        self.parked.retain(|parked| parked.device != device);
+        self.kept.retain(|(of, ..), _| *of != device);
+        self.parked_bytes = self.parked.iter().map(|parked| parked.data.len()).sum();
+        self.devices.remove(device);
+    }
+
+    /// The connection is lost, with all that was on it: what the machine has asked is not answered any more.
+    /// What was asked of the machine waits until [`RemoteMachine::give_up_lost`].
+    pub fn disconnect(&mut self) {
+        self.epoch = self.epoch.wrapping_add(1);
+        for (_, device) in &mut self.devices {
+            device.epoch = self.epoch;
+        }
+        self.pulls.extract(|_| true);
+        self.kept.clear();
+        self.parked.clear();
+        self.parked_bytes = 0;
+        self.replies.clear();
+    }
+
+    /// What was asked of the machine over connections that are lost fails: the machine does not answer. Whether
+    /// it was done there, nobody knows.
+    pub fn give_up_lost(&mut self) {
+        let epoch = self.epoch;
+        self.fail(Status::LocalUnresponsiveRemote, |held| held.epoch != epoch);
+    }
+
+    fn fail(&mut self, status: Status, chosen: impl Fn(&Held) -> bool) {
+        for held in self.held.extract(chosen) {
+            self.end(&held, status);
+        }
+    }
+
+    /// Tells a local process what became of its request.
+    fn end(&mut self, held: &Held, status: Status) {
+        if !held.is_kept {
+            return self.devices[held.device].answer(&held.origin, Answer::Status(status));
+        }
+        let Origin { from, incoming, .. } = held.origin;
+        self.deliver_or_park(
+            held.device,
+            Destination::Process(from),
+            Record::outcome(incoming.number, status),
+            Token::Nobody,
+            &[],
+        );
+    }
+
+    // --- from local processes to the machine ---
+
+    /// The devices of this machine that the other one knows. Records of others wait.
+    pub fn admit(&mut self, devices: impl Iterator<Item = Gid>) {
+        self.admitted.clear();
+        self.admitted.extend(devices);
+    }
+
+    /// Appends parcels for the machine: records of local processes, as far as `uptake` says, and answers.
+    /// Returns whether there was anything to do.
+    pub fn collect(&mut self, uptake: Uptake, parcels: &mut Vec<u8>) -> bool {
+        let mut busy = !self.replies.is_empty();
+        parcels.append(&mut self.replies);
+        busy |= self.send_parked();
+        for index in 0..self.devices.capacity() {
+            if self.devices.contains(index) {
+                busy |= self.take_answers(index, parcels);
+                busy |= self.take_records(index, uptake, parcels);
+            }
+        }
+        busy
+    }
+
+    fn take_records(&mut self, index: usize, uptake: Uptake, parcels: &mut Vec<u8>) -> bool {
+        let mut busy = self.devices[index].answer_doorbells();
+        // From the end: the ring may go, and its slot leaves the list.
+        for place in (0..self.devices[index].polled()).rev() {
+            let is_known = |sender: Gid| self.admitted.contains(&sender);
+            if uptake != Uptake::Unresponsive
+                && !self.devices[index].sender(place).is_some_and(is_known)
+            {
+                continue;
+            }
+            for _ in 0..RECORDS_PER_TURN {
+                let is_enough = match uptake {
+                    Uptake::Until(limit) => parcels.len() >= limit,
+                    Uptake::Nothing => true,
+                    Uptake::Unresponsive => false,
+                };
+                if is_enough {
+                    return busy;
+                }
+                let Some(origin) = self.devices[index].take(place) else {
+                    break;
+                };
+                busy = true;
+                match uptake {
+                    Uptake::Unresponsive => self.refuse(index, &origin),
+                    _ => self.carry(index, origin, parcels),
+                }
+            }
+        }
+        busy
+    }
+
+    /// Answers a record that the machine will not see.
+    fn refuse(&mut self, index: usize, origin: &Origin) {
+        let answer = match origin.incoming.record.kind() {
+            Kind::Outcome => Answer::Status(Status::Ok),
+            Kind::Direct => Answer::UseRings,
+            _ => Answer::Status(Status::LocalUnresponsiveRemote),
+        };
+        self.devices[index].answer(origin, answer);
+    }
+
+    fn carry(&mut self, index: usize, origin: Origin, parcels: &mut Vec<u8>) {
+        let record = origin.incoming.record;
+        match record.kind() {
+            // Rings skip the padding.
+            Kind::Pad => {}
+            Kind::Direct => self.devices[index].answer(&origin, Answer::UseRings),
+            Kind::Data | Kind::Pull => self.carry_request(index, origin, parcels),
+            Kind::ReadData => {
+                let pull = self.pulls.at(record.sequence());
+                let is_its = |pull: &&mut Pull| pull.by == Some(origin.from);
+                let Some(read) = pull.filter(is_its).map(|pull| pull.name) else {
+                    let status = Answer::Status(Status::LocalInvalidLkey);
+                    return self.devices[index].answer(&origin, status);
+                };
+                let name = self.hold(index, origin);
+                let length = record.payload() as usize;
+                let fill = |into: &mut [u8]| self.devices[index].read_data(&origin, into);
+                parcel::append_read_data(parcels, [name, read], record.offset(), length, fill);
+            }
+            Kind::Outcome => {
+                let number = u64::from(record.sequence()) | u64::from(record.offset()) << 32;
+                let key = (index, origin.from, number);
+                let mut name = self.kept.remove(&key);
+                if name.is_none() {
+                    // The process said that it keeps the request before it sent the outcome, but that may not
+                    // have been looked at.
+                    self.take_answers(index, parcels);
+                    name = self.kept.remove(&key);
+                }
+                if let Some(name) = name {
+                    let code = record.header().immediate.unwrap_or(u32::MAX);
+                    let code = u8::try_from(code).unwrap_or(u8::MAX);
+                    parcel::append_outcome(parcels, name, code);
+                }
+                self.devices[index].answer(&origin, Answer::Status(Status::Ok));
+            }
+        }
+    }
+
+    fn carry_request(&mut self, index: usize, origin: Origin, parcels: &mut Vec<u8>) {
+        let record = origin.incoming.record;
+        let is_datagram = record.operation() == Operation::Datagram;
+        let name = match is_datagram {
+            true => 0,
+            false => self.hold(index, origin),
+        };
+        let due = match record.due() {
+            0 => 0,
+            due => Duration::from_nanos(due)
+                .saturating_sub(monotonic_now())
+                .as_nanos()
+                .max(1) as u64,
+        };
+        let fields = record.due_at(due).fields();
+        let device = &mut self.devices[index];
+        let gids = [origin.from.gid, device.gid()];
+        let fill = |into: &mut [u8]| device.read_data(&origin, into);
+        parcel::append_request(
+            parcels,
+            name,
+            gids,
+            &fields,
+            record.payload() as usize,
+            fill,
+        );
+        if is_datagram {
+            // Nobody is told what becomes of it.
+            self.devices[index].answer(&origin, Answer::Status(Status::Ok));
+        }
+    }
+
+    fn hold(&mut self, device: usize, origin: Origin) -> u64 {
+        self.held.insert(Held {
+            device,
+            origin,
+            is_kept: false,
+            epoch: self.epoch,
+        })
+    }
+
+    /// Takes the answers of local processes to requests of the machine.
+    fn take_answers(&mut self, index: usize, parcels: &mut Vec<u8>) -> bool {
+        let RemoteMachine {
+            devices,
+            pulls,
+            kept,
+            ..
+        } = self;
+        devices[index].reap(|process, number, token, answer| match token {
+            Token::Nobody => {}
+            Token::ReadData { name } => parcel::append_answer(parcels, name, answer.to_code()),
+            Token::Request { name, pull } => {
+                match (answer, pull) {
+                    (Answer::Deferred, _) => {
+                        kept.insert((index, process, number), name);
+                    }
+                    (_, Some(pull)) => drop(pulls.remove(pull)),
+                    _ => {}
+                }
+                parcel::append_answer(parcels, name, answer.to_code());
+            }
+        })
+    }
+
+    // --- from the machine to local processes ---
+
+    /// Takes a parcel of the machine: a whole frame.
+    ///
+    /// # Errors
+    /// The frame is none that a bridge sends. The machine is not to be believed any more.
+    pub fn deliver(&mut self, frame: &[u8]) -> Result<(), BadParcel> {
+        let bad = |field| BadParcel {
+            kind: frame.get(4).copied().unwrap_or(0),
+            length: frame.len(),
+            field,
+        };
+        match Parcel::parse(frame)? {
+            Parcel::Request {
+                name,
+                from,
+                to,
+                fields,
+                data,
+            } => {
+                let record = Record::from_fields(&fields).map_err(|error| bad(error.field))?;
+                if !matches!(record.kind(), Kind::Data | Kind::Pull)
+                    || record.payload() as usize != data.len()
+                {
+                    return Err(bad("record"));
+                }
+                self.take_request(name, from, to, record, data);
+            }
+            Parcel::ReadData {
+                name,
+                read,
+                offset,
+                data,
+            } => self.take_read_data(name, read, offset, data),
+            Parcel::Answer { name, code } => self.take_answer(name, Answer::from_code(code)),
+            Parcel::Outcome { name, code } => {
+                if self.held.get_mut(name).is_some_and(|held| held.is_kept)
+                    && let Some(held) = self.held.remove(name)
+                {
+                    let status = Status::from_code(code).unwrap_or(Status::RemoteBadStatus);
+                    self.end(&held, status);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn take_request(&mut self, name: u64, from: Gid, to: Gid, record: Record, data: &[u8]) {
+        let Some(device) = self.by_gid.get(&from).copied() else {
+            return self.reply(name, Status::LocalUnreachableRemote);
+        };
+        let mut record = match record.due() {
+            0 => record,
+            after => {
+                let due = monotonic_now().saturating_add(Duration::from_nanos(after));
+                record.due_at(u64::try_from(due.as_nanos()).unwrap_or(u64::MAX))
+            }
+        };
+        let pull = (record.kind() == Kind::Pull).then(|| {
+            self.pulls.insert(Pull {
+                name,
+                device,
+                by: None,
+            })
+        });
+        if let Some(pull) = pull {
+            // The place is name enough: data for the read is taken from the process that serves it only.
+            record = record.at(pull as u32);
+        }
+        let token = match name {
+            0 => Token::Nobody,
+            name => Token::Request { name, pull },
+        };
+        self.deliver_or_park(device, Destination::Device(to), record, token, data);
+    }
+
+    fn take_read_data(&mut self, name: u64, read: u64, offset: u32, data: &[u8]) {
+        let held = self.held.get_mut(read);
+        let fits = |held: &&mut Held| {
+            let record = &held.origin.incoming.record;
+            let end = u64::from(offset) + data.len() as u64;
+            record.kind() == Kind::Pull && end <= u64::from(record.request_length())
+        };
+        let Some(held) = held.filter(fits) else {
+            return self.reply(name, Status::RemoteAbort);
+        };
+        let (device, Origin { from, incoming, .. }) = (held.device, held.origin);
+        let header = RequestHeader {
+            operation: Operation::RdmaRead,
+            source_qpn: Qpn(0),
+            destination_qpn: Qpn(0),
+            qkey: Qkey(0),
+            // The initiator's name for the read.
+            sequence: incoming.record.offset(),
+            retries: 0,
+            immediate: None,
+            remote: Some(RemoteRange { address: 0, key: 0 }),
+            length: incoming.record.request_length(),
+        };
+        let record = Record::whole(Kind::ReadData, &header, data.len() as u32).at(offset);
+        let to = Destination::Process(from);
+        self.deliver_or_park(device, to, record, Token::ReadData { name }, data);
+    }
+
+    fn take_answer(&mut self, name: u64, answer: Answer) {
+        if answer == Answer::Deferred {
+            if let Some(held) = self.held.get_mut(name).filter(|held| !held.is_kept) {
+                held.is_kept = true;
+                let (device, origin) = (held.device, held.origin);
+                self.devices[device].answer(&origin, answer);
+            }
+        } else if self.held.get_mut(name).is_some_and(|held| !held.is_kept)
+            && let Some(held) = self.held.remove(name)
+        {
+            self.devices[held.device].answer(&held.origin, answer);
+        }
+    }
+
+    /// Answers a request of the machine that no local process gets to see.
+    fn reply(&mut self, name: u64, status: Status) {
+        if name != 0 {
+            parcel::append_answer(&mut self.replies, name, status.code());
+        }
+    }
+
+    fn deliver_or_park(
+        &mut self,
+        device: usize,
+        to: Destination,
+        record: Record,
+        token: Token,
+        data: &[u8],
+    ) {
+        match self.try_send(device, to, &record, token, data) {
+            Ok(()) => {}
+            Err(Unsent::Failed(status)) => self.undelivered(token, status),
+            Err(Unsent::Busy) => {
+                self.parked_bytes += data.len();
+                self.parked.push_back(Parked {
+                    device,
+                    to,
+                    record,
+                    token,
+                    data: data.to_vec(),
+                });
+            }
+        }
+    }
+
+    fn try_send(
+        &mut self,
+        device: usize,
+        to: Destination,
+        record: &Record,
+        token: Token,
+        data: &[u8],
+    ) -> Result<(), Unsent> {
+        let stand_in = &mut self.devices[device];
+        let process = match to {
+            Destination::Device(gid) => stand_in.send(gid, record, token, data)?,
+            Destination::Process(process) => stand_in.send_to(process, record, token, data)?,
+        };
+        // Only that process may answer a read.
+        if let Token::Request {
+            pull: Some(pull), ..
+        } = token
+            && let Some(pull) = self.pulls.get_mut(pull)
+        {
+            pull.by = Some(process);
+        }
+        Ok(())
+    }
+
+    fn undelivered(&mut self, token: Token, status: Status) {
+        match token {
+            Token::Request { name, pull } => {
+                if let Some(pull) = pull {
+                    self.pulls.remove(pull);
+                }
+                self.reply(name, status);
+            }
+            Token::ReadData { name } => self.reply(name, Status::RemoteAbort),
+            Token::Nobody => {}
+        }
+    }
+
+    fn send_parked(&mut self) -> bool {
+        let before = self.parked.len();
+        for _ in 0..before {
+            let Some(parked) = self.parked.pop_front() else {
+                break;
+            };
+            let Parked {
+                device,
+                to,
+                record,
+                token,
+                ref data,
+            } = parked;
+            match self.try_send(device, to, &record, token, data) {
+                Ok(()) => self.parked_bytes -= data.len(),
+                Err(Unsent::Failed(status)) => {
+                    self.parked_bytes -= data.len();
+                    self.undelivered(token, status);
+                }
+                Err(Unsent::Busy) => self.parked.push_back(parked),
+            }
+        }
+        self.parked.len() != before
+    }
+
+    /// Whether so much waits for room in the rings of local processes that no more parcels should be brought for now.
+    pub fn is_overloaded(&self) -> bool {
+        self.parked_bytes > MOST_PARKED
+    }
+
+    /// Whether parcels wait that [`RemoteMachine::collect`] has not been asked for.
+    pub fn has_replies(&self) -> bool {
+        !self.replies.is_empty()
+    }
+
+    /// Records of local processes that the machine has not answered.
+    pub fn unanswered(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Gives up rings of processes that are gone. To be called now and then: it asks the system about each process.
+    pub fn check_peers(&mut self) {
+        for index in 0..self.devices.capacity() {
+            if !self.devices.contains(index) {
+                continue;
+            }
+            let status = self.devices[index].nobody();
+            let (mut failed, mut gone) = (Vec::new(), Vec::new());
+            self.devices[index].check_peers(|token| failed.push(token), |peer| gone.push(peer));
+            for peer in gone {
+                let kept = self
+                    .kept
+                    .extract_if(|(of, process, _), _| *of == index && *process == peer);
+                let names: Vec<u64> = kept.map(|(_, name)| name).collect();
+                for name in names {
+                    parcel::append_outcome(&mut self.replies, name, status.code());
+                }
+            }
+            for token in failed {
+                self.undelivered(token, status);
+            }
+        }
+    }
+
+    /// Whether records of devices wait that are not [admitted](RemoteMachine::admit).
+    pub fn has_strangers(&self) -> bool {
+        self.devices.iter().any(|(_, device)| {
+            let mut senders = (0..device.polled()).filter_map(|place| device.sender(place));
+            senders.any(|sender| !self.admitted.contains(&sender))
+        })
+    }
+
+    // --- sleep ---
+
+    /// Interrupts [`Sleep`].
+    pub fn alarm(&self) -> Alarm {
+        Alarm::new(&self.alarm)
+    }
+
+    /// Has local processes wake whoever sleeps next. `None` if something has come meanwhile: then nobody may
+    /// sleep.
+    pub fn prepare_to_sleep(&mut self, uptake: Uptake, parcels: &mut Vec<u8>) -> Option<Sleep> {
+        let segments = self.devices.iter();
+        let segments = segments.map(|(_, device)| Arc::clone(device.segment()));
+        let sleep = Sleep::announce(segments.collect(), &self.alarm);
+        let mut is_quiet = true;
+        for (_, device) in &mut self.devices {
+            is_quiet &= device.prepare_to_sleep();
+        }
+        // What waits in rings and may not be taken is no reason to stay awake.
+        let may_wait = uptake == Uptake::Nothing || self.has_strangers();
+        (!self.collect(uptake, parcels) && (is_quiet || may_wait)).then_some(sleep)
+    }
+
+    /// The longest time that nobody should sleep beyond; `None`: there is nothing to be done but what somebody
+    /// wakes for.
+    pub fn longest_sleep(&self) -> Option<Duration> {
+        const PARKED: Duration = Duration::from_millis(1);
+        const WAITING: Duration = Duration::from_millis(20);
+        let is_waiting = || self.devices.iter().any(|(_, device)| device.is_waiting());
+        if !self.parked.is_empty() {
+            Some(PARKED)
+        } else if !self.kept.is_empty() || is_waiting() {
+            Some(WAITING)
+        } else {
+            None
+        }
+    }
+}

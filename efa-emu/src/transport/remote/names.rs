@@ -1,0 +1,111 @@
+//! Names for what is under way, which are no longer good once it is over.
+
+/// A table whose entries have names of 64 bits: the index, and how often the place was used before. The other
+/// side of a bridge may name anything; an entry that is gone is not found by its old name.
+#[derive(Debug)]
+pub(super) struct Names<T> {
+    places: Vec<Place<T>>,
+    free: Vec<u32>,
+    taken: usize,
+}
+
+#[derive(Debug)]
+struct Place<T> {
+    generation: u32,
+    entry: Option<T>,
+}
+
+impl<T> Default for Names<T> {
+    fn default() -> Names<T> {
+        Names {
+            places: Vec::new(),
+            free: Vec::new(),
+            taken: 0,
+        }
+    }
+}
+
+impl<T> Names<T> {
+    /// Gives `entry` a name, never 0.
+    pub(super) fn insert(&mut self, entry: T) -> u64 {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.places.push(Place {
+                generation: 1,
+                entry: None,
+            });
+            (self.places.len() - 1) as u32
+        });
+        let place = &mut self.places[index as usize];
+        place.entry = Some(entry);
+        self.taken += 1;
+        u64::from(place.generation) << 32 | u64::from(index)
+    }
+
+    /// How many entries there are.
+    pub(super) fn len(&self) -> usize {
+        self.taken
+    }
+
+    fn place(&mut self, name: u64) -> Option<&mut Place<T>> {
+        self.places
+            .get_mut(name as u32 as usize)
+            .filter(|place| place.generation == (name >> 32) as u32)
+    }
+
+    pub(super) fn get_mut(&mut self, name: u64) -> Option<&mut T> {
+        self.place(name)?.entry.as_mut()
+    }
+
+    /// The entry at a place, the lower half of its name.
+    pub(super) fn at(&mut self, place: u32) -> Option<&mut T> {
+        self.places.get_mut(place as usize)?.entry.as_mut()
+    }
+
+    pub(super) fn remove(&mut self, name: u64) -> Option<T> {
+        let place = self.place(name)?;
+        let entry = place.entry.take()?;
+        // Never 0, so that no name is.
+        place.generation = place.generation.wrapping_add(1).max(1);
+        self.free.push(name as u32);
+        self.taken -= 1;
+        Some(entry)
+    }
+
+    /// Takes all entries that `chosen` selects.
+    pub(super) fn extract(&mut self, mut chosen: impl FnMut(&T) -> bool) -> Vec<T> {
+        let is_chosen = |place: &Place<T>| place.entry.as_ref().is_some_and(&mut chosen);
+        let names: Vec<u64> = self
+            .places
+            .iter()
+            .map(is_chosen)
+            .enumerate()
+            .filter(|(_, is_chosen)| *is_chosen)
+            .map(|(index, _)| u64::from(self.places[index].generation) << 32 | index as u64)
+            .collect();
+        names
+            .into_iter()
+            .filter_map(|name| self.remove(name))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_good_for_one_entry() {
+        let mut names = Names::default();
+        let first = names.insert('a');
+        assert_ne!(first, 0);
+        assert_eq!(names.remove(first), Some('a'));
+        let second = names.insert('b');
+        assert_ne!(first, second);
+        assert_eq!(names.get_mut(first), None);
+        assert_eq!(names.remove(first), None);
+        assert_eq!(names.get_mut(u64::MAX), None);
+        names.insert('c');
+        assert_eq!(names.extract(|entry| *entry == 'b'), ['b']);
+        assert_eq!((names.len(), names.remove(second)), (1, None));
+    }
+}
