@@ -13,9 +13,10 @@ use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 use syn::{Attribute, Expr, Ident, Item, ItemMod, Lit, Meta, UseTree, Visibility};
 
-const PACKAGES: [&str; 8] = [
+const PACKAGES: [&str; 9] = [
     "efa-core",
     "efa-emu",
+    "efa-emu/bridge",
     "efa-emu/verbs",
     "efa-hw",
     "efa-hw/tap",

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use efa_emu::command::Failure;
+use efa_emu::pages;
 use efa_emu::transport::{DEFAULT_FABRIC, parse_duration};
 
 use crate::{key, meeting};
@@ -14,7 +15,7 @@ use crate::{key, meeting};
 ///
 /// Runs until interrupted, one on each machine. Hosts of all machines see each other as those of one fabric.
 #[derive(Parser)]
-#[command(name = "efa-emu bridge", version, args_conflicts_with_subcommands = true,
+#[command(name = "efa-emu bridge", bin_name = "efa-emu bridge", version, args_conflicts_with_subcommands = true,
           long_version = efa_emu::installation::version_text())]
 struct Arguments {
     #[command(subcommand)]
@@ -32,6 +33,12 @@ enum Command {
         /// How many days it is good for.
         #[arg(long, default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=36500))]
         days: u32,
+    },
+    /// Write the manual pages and the shell completions below a directory, as in PREFIX/share.
+    #[command(hide = true)]
+    Pages {
+        /// The directory.
+        directory: PathBuf,
     },
 }
 
@@ -76,6 +83,10 @@ pub(crate) fn execute() -> Result<ExitCode, Failure> {
         (Some(Command::Key { file, days }), _) => {
             key::make(&file, days)?;
             Ok(ExitCode::SUCCESS)
+        }
+        (Some(Command::Pages { directory }), _) => {
+            let command = Arguments::command().name("efa-emu-bridge");
+            Ok(pages::write(command, &directory).map(|()| ExitCode::SUCCESS)?)
         }
         (None, Some(join)) => meeting::run(join),
         (None, None) => Err(Failure(

@@ -25,6 +25,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const RECORD_HEADER: usize = 5;
 const LONGEST_RECORD: usize = (16 << 10) + 256;
 
+/// What records begin with: from a change of the cipher to data.
+const RECORD_TYPES: std::ops::RangeInclusive<u8> = 20..=23;
+
 /// Which end of the connection this is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum End {
@@ -75,7 +78,8 @@ impl Secured {
         let mut record = vec![0; RECORD_HEADER];
         self.stream.read_exact(&mut record)?;
         let length = usize::from(u16::from_be_bytes([record[3], record[4]]));
-        if length > LONGEST_RECORD {
+        // Else it would wait for bytes of something else that never come.
+        if !RECORD_TYPES.contains(&record[0]) || record[1] != 3 || length > LONGEST_RECORD {
             return Err(explain(Error::General("no TLS record".to_owned())));
         }
         record.resize(RECORD_HEADER + length, 0);
@@ -276,4 +280,104 @@ fn explain(error: Error) -> io::Error {
         _ => format!("TLS fails: {error}"),
     };
     io::Error::other(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::time::SystemTime;
+
+    use super::*;
+
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+
+    fn valid() -> Key {
+        let now = SystemTime::now();
+        Key::between(now - DAY, now + DAY)
+    }
+
+    /// Both ends of a connection.
+    fn meet(dialer: &Key, acceptor: &Key) -> [io::Result<Secured>; 2] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::scope(|scope| {
+            let accepting = scope.spawn(|| {
+                let (stream, _) = listener.accept().unwrap();
+                Secured::begin(stream, End::Acceptor, acceptor)
+            });
+            let stream = TcpStream::connect(address).unwrap();
+            let dialed = Secured::begin(stream, End::Dialer, dialer).and_then(|mut secured| {
+                // Whether the other end accepts us it says in its first record.
+                secured.send(&[8, 0, 0, 0, 1, 0, 0, 0])?;
+                Ok(secured)
+            });
+            [dialed, accepting.join().unwrap()]
+        })
+    }
+
+    #[test]
+    fn what_follows_the_greeting_arrives_encrypted_and_plain() {
+        let key = valid();
+        for plain in [false, true] {
+            let [dialer, acceptor] = meet(&key, &key).map(Result::unwrap);
+            let mut acceptor = acceptor;
+            assert_eq!(acceptor.receive(100).unwrap(), [8, 0, 0, 0, 1, 0, 0, 0]);
+            let timeout = Duration::from_secs(60);
+            let (mut writer, _keep) = dialer.split(plain, timeout).unwrap();
+            let (_keep, mut reader) = acceptor.split(plain, timeout).unwrap();
+            let mut bytes = Vec::new();
+            for length in [0, 1, 70_000, 900_000] {
+                frames::append(&mut bytes, 16, &vec![length as u8; length]);
+            }
+            let sending = std::thread::spawn(move || {
+                writer.send(&bytes).unwrap();
+                writer
+            });
+            let mut frames = Frames::new();
+            let mut seen = Vec::new();
+            while seen.len() < 4 {
+                reader.receive(&mut frames).unwrap();
+                while let Some(frames::Frame::Parcel(parcel)) = frames.next().unwrap() {
+                    let content = &parcel[frames::HEADER..];
+                    assert!(content.iter().all(|byte| *byte == content.len() as u8));
+                    seen.push(content.len());
+                }
+            }
+            assert_eq!(seen, [0, 1, 70_000, 900_000]);
+            sending.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn keys_that_are_no_good_are_refused_by_both_ends() {
+        let now = SystemTime::now();
+        let expired = Key::between(now - 2 * DAY, now - DAY);
+        let early = Key::between(now + DAY, now + 2 * DAY);
+        let complaint = |ends: [io::Result<Secured>; 2]| {
+            let texts = ends.map(|end| end.err().map_or(String::new(), |error| error.to_string()));
+            texts.concat()
+        };
+        for (key, text) in [
+            (&expired, "certificate has expired"),
+            (&early, "look at the clocks"),
+            (&valid(), "it has another key"),
+        ] {
+            let good = valid();
+            let as_dialer = complaint(meet(key, &good));
+            assert!(
+                as_dialer.contains("key") || as_dialer.contains(text),
+                "{as_dialer}"
+            );
+            let as_acceptor = complaint(meet(&good, key));
+            assert!(
+                as_acceptor.contains("key") || as_acceptor.contains(text),
+                "{as_acceptor}"
+            );
+        }
+        // Of one authority.
+        let both = complaint(meet(&expired, &expired));
+        assert!(both.contains("certificate has expired"), "{both}");
+        let both = complaint(meet(&early, &early));
+        assert!(both.contains("look at the clocks"), "{both}");
+    }
 }

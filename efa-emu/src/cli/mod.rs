@@ -4,6 +4,7 @@
 //! usage or an environment that does not allow the command, with one line that says why. Standard error has
 //! lines that begin with `efa-emu: `, for what is wrong or would go unnoticed; nothing when all is well.
 
+mod bridge;
 #[cfg(feature = "bundled")]
 mod bundle;
 mod capture;
@@ -58,6 +59,11 @@ enum Command {
     ///
     /// The exit status is the command's, or 255 if there is none.
     Rsh(cluster::RshArguments),
+    /// Join the fabric of this machine with those of other machines.
+    ///
+    /// Runs the program efa-emu-bridge: `efa-emu bridge --help` shows its options.
+    #[command(disable_help_flag = true)]
+    Bridge(bridge::BridgeArguments),
     /// List the device generations that can be emulated, with the source of every number.
     Profiles(profiles::ProfilesArguments),
     /// List the emulated hosts of a fabric and their processes.
@@ -93,6 +99,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Run(arguments) => arguments.execute(),
         Command::Cluster(arguments) => arguments.execute(),
         Command::Rsh(arguments) => Ok(arguments.execute()),
+        Command::Bridge(arguments) => arguments.execute(),
         Command::Profiles(arguments) => arguments.execute(),
         Command::Ps(arguments) => arguments.execute(),
         Command::Stats(arguments) => arguments.execute(),

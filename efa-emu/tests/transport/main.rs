@@ -10,6 +10,7 @@ mod held;
 mod idle;
 mod inside;
 mod killing;
+mod machines;
 mod network;
 mod opening;
 mod processes;

@@ -1,0 +1,408 @@
+//! Two fabrics, which stand for two machines, and a thread that carries parcels between them.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use efa_core::address::Qkey;
+use efa_core::nic::Status;
+use efa_emu::fault::Fault;
+use efa_emu::provider::{SendData, WcOpcode};
+use efa_emu::transport::remote::{RemoteDevice, RemoteMachine, Uptake};
+use efa_emu::transport::{Fabric, FabricError};
+use efa_testing::pattern;
+
+use crate::client::{Client, config, fabric};
+
+const INLINE: SendData<'_> = SendData::Inline(&[b"hello"]);
+
+/// The other machine in the fabric of each of two.
+struct Machines {
+    roots: [tempfile::TempDir; 2],
+    remotes: Arc<[Mutex<RemoteMachine>; 2]>,
+    is_over: Arc<AtomicBool>,
+    /// Nothing is carried.
+    is_cut: Arc<AtomicBool>,
+    carrier: Option<JoinHandle<()>>,
+}
+
+impl Machines {
+    fn new() -> Machines {
+        let roots = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let remote = |at: usize| {
+            let names = ["first", "second"];
+            Mutex::new(RemoteMachine::new(fabric(roots[at].path()), names[1 - at]))
+        };
+        let remotes = Arc::new([remote(0), remote(1)]);
+        let [is_over, is_cut] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let carrier = {
+            let (remotes, is_over, is_cut) = (
+                Arc::clone(&remotes),
+                Arc::clone(&is_over),
+                Arc::clone(&is_cut),
+            );
+            std::thread::spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    if !is_cut.load(Ordering::Relaxed) {
+                        carry(&remotes);
+                    }
+                    std::thread::yield_now();
+                }
+            })
+        };
+        Machines {
+            roots,
+            remotes,
+            is_over,
+            is_cut,
+            carrier: Some(carrier),
+        }
+    }
+
+    fn root(&self, machine: usize) -> &Path {
+        self.roots[machine].path()
+    }
+
+    /// The device of a client becomes known on the other machine.
+    fn announce(&self, machine: usize, client: &Client) {
+        let device = describe(client);
+        self.remotes[1 - machine]
+            .lock()
+            .unwrap()
+            .enter(&device)
+            .unwrap();
+        self.remotes[machine]
+            .lock()
+            .unwrap()
+            .admit([device.gid].into_iter());
+    }
+
+    /// A client on each machine, which know each other.
+    fn pair(&self) -> (Client, Client) {
+        let alpha = Client::open(self.root(0), &config("alpha"));
+        let beta = Client::open(self.root(1), &config("beta"));
+        self.announce(0, &alpha);
+        self.announce(1, &beta);
+        (alpha, beta)
+    }
+}
+
+impl Drop for Machines {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        let failed = self
+            .carrier
+            .take()
+            .is_some_and(|carrier| carrier.join().is_err());
+        assert!(!failed || std::thread::panicking());
+    }
+}
+
+/// Carries what there is, once in each direction.
+fn carry(remotes: &[Mutex<RemoteMachine>; 2]) {
+    for from in [0, 1] {
+        let mut parcels = Vec::new();
+        {
+            let mut remote = remotes[from].lock().unwrap();
+            remote.collect(Uptake::Until(100_000), &mut parcels);
+            remote.check_peers();
+        }
+        let mut rest = &parcels[..];
+        while let Some(length) = rest.first_chunk() {
+            let (parcel, behind) = rest.split_at(u32::from_le_bytes(*length) as usize);
+            remotes[1 - from].lock().unwrap().deliver(parcel).unwrap();
+            rest = behind;
+        }
+    }
+}
+
+fn describe(client: &Client) -> RemoteDevice {
+    RemoteDevice {
+        name: client.engine.device_name().clone(),
+        gid: client.engine.gid(),
+        profile: Some("efa2".to_owned()),
+        nobody: Status::RemoteBadDestQpn,
+        network: Default::default(),
+    }
+}
+
+#[test]
+fn messages_go_both_ways_and_are_answered() {
+    let machines = Machines::new();
+    let (mut alpha, mut beta) = machines.pair();
+    let memory = beta.register(vec![0; 8928]);
+    let source = alpha.register(pattern(8928, 1));
+    let (to, back) = (alpha.connect(beta.address()), beta.connect(alpha.address()));
+    beta.post_recv(1, memory.buffer(0, 8928));
+    assert!(alpha.post_send(7, to, SendData::Buffers(&[source.buffer(0, 8928)])));
+    let received = beta.wait_ok();
+    assert_eq!((received.wr_id, received.byte_len()), (1, 8928));
+    assert_eq!(received.opcode(), WcOpcode::Recv);
+    assert_eq!(received.src_qp(), alpha.address().qpn);
+    assert_eq!(received.ahn().map(|ahn| ahn.0), Some(back.ahn));
+    assert_eq!(memory.bytes, source.bytes);
+    assert_eq!(alpha.wait_ok().wr_id, 7);
+    let small = alpha.register(vec![0; 64]);
+    alpha.post_recv(2, small.buffer(0, 64));
+    assert!(beta.post_send(8, back, INLINE));
+    assert_eq!(alpha.wait_ok().byte_len(), 5);
+    assert_eq!(beta.wait_ok().wr_id, 8);
+
+    // Many more than there is room for in a ring.
+    let (mut sent, mut received) = (0, 0);
+    let mut done = 0;
+    while done < 2000 {
+        while sent < 2000 && sent - done < 500 {
+            beta.post_recv(sent, memory.buffer(0, 8928));
+            assert!(alpha.post_send(sent, to, SendData::Buffers(&[source.buffer(0, 8000)])));
+            sent += 1;
+        }
+        if let Some(completion) = beta.poll() {
+            assert_eq!(completion.byte_len(), 8000);
+            received += 1;
+        }
+        if let Some(completion) = alpha.poll() {
+            assert_eq!(completion.status(), Some(Status::Ok));
+            done += 1;
+        }
+    }
+    while received < 2000 {
+        beta.wait_ok();
+        received += 1;
+    }
+}
+
+#[test]
+fn what_the_far_device_answers_comes_back() {
+    let machines = Machines::new();
+    let (mut alpha, mut beta) = machines.pair();
+    let to = alpha.connect(beta.address());
+    let mut wrong_key = to;
+    wrong_key.qkey = Qkey(!to.qkey.0);
+    assert!(alpha.post_send(1, wrong_key, INLINE));
+    assert_eq!(alpha.wait().status(), Some(Status::RemoteBadDestQpn));
+    let mut no_such_qp = to;
+    no_such_qp.qpn.0 += 1;
+    assert!(alpha.post_send(2, no_such_qp, INLINE));
+    assert_eq!(alpha.wait().status(), Some(Status::RemoteBadDestQpn));
+    let mut nowhere = beta.address();
+    nowhere.gid.0[15] ^= 0x55;
+    let nowhere = alpha.connect(nowhere);
+    assert!(alpha.post_send(3, nowhere, INLINE));
+    assert_eq!(alpha.wait().status(), Some(Status::LocalUnreachableRemote));
+
+    // Not ready at first: the device tries again until a receive is posted.
+    assert!(alpha.post_send(4, to, INLINE));
+    for _ in 0..100 {
+        assert_eq!(alpha.poll(), None);
+        beta.engine.progress();
+    }
+    let memory = beta.register(vec![0; 64]);
+    beta.post_recv(0, memory.buffer(0, 64));
+    assert_eq!(beta.wait_ok().byte_len(), 5);
+    assert_eq!(alpha.wait_ok().wr_id, 4);
+
+    beta.destroy_qp();
+    assert!(alpha.post_send(5, to, INLINE));
+    assert_eq!(alpha.wait().status(), Some(Status::RemoteBadDestQpn));
+    drop(beta);
+    assert!(alpha.post_send(6, to, INLINE));
+    assert_eq!(alpha.wait().status(), Some(Status::RemoteBadDestQpn));
+}
+
+#[test]
+fn rdma_goes_through_the_rings_with_keys_and_bounds_checked_there() {
+    let machines = Machines::new();
+    let (mut alpha, mut beta) = machines.pair();
+    let to = alpha.connect(beta.address());
+    beta.connect(alpha.address());
+    let local = alpha.register(vec![0; 3 << 20]);
+    let remote = beta.register(pattern(3 << 20, 3));
+    let there = (remote.address(), remote.keys.rkey.0);
+    let source = alpha.register(pattern(3 << 20, 4));
+    for (wr_id, length) in [0, 1, 8193, 70_000, 3 << 20].into_iter().enumerate() {
+        let wr_id = wr_id as u64;
+        alpha.post_read(wr_id, to, local.buffer(0, length), there);
+        assert_eq!(alpha.wait_ok().wr_id, wr_id);
+        assert_eq!(
+            local.bytes[..length],
+            remote.bytes[..length],
+            "read {length}"
+        );
+        alpha.post_write(wr_id, to, source.buffer(0, length), there, None);
+        assert_eq!(alpha.wait_ok().wr_id, wr_id);
+        assert_eq!(
+            source.bytes[..length],
+            remote.bytes[..length],
+            "write {length}"
+        );
+    }
+    let small = beta.register(vec![0; 64]);
+    beta.post_recv(77, small.buffer(0, 64));
+    alpha.post_write(1, to, local.buffer(0, 3 << 20), there, Some(0xabcd));
+    let arrived = beta.wait_ok();
+    assert_eq!((arrived.wr_id, arrived.immediate()), (77, Some(0xabcd)));
+    alpha.wait_ok();
+    let before = remote.bytes.clone();
+    for there in [
+        (remote.address(), !remote.keys.rkey.0),
+        (remote.address() + 1, remote.keys.rkey.0),
+    ] {
+        alpha.post_write(1, to, source.buffer(0, 3 << 20), there, None);
+        assert_eq!(alpha.wait().status(), Some(Status::RemoteBadAddress));
+        alpha.post_read(2, to, local.buffer(0, 3 << 20), there);
+        assert_eq!(alpha.wait().status(), Some(Status::RemoteBadAddress));
+    }
+    assert_eq!(before, remote.bytes);
+}
+
+#[test]
+fn a_request_that_a_fault_keeps_ends_when_it_is_released() {
+    let machines = Machines::new();
+    let (mut alpha, mut beta) = machines.pair();
+    let to = alpha.connect(beta.address());
+    let memory = beta.register(vec![0; 64]);
+    for wr_id in 0..3 {
+        beta.post_recv(wr_id, memory.buffer(0, 64));
+    }
+    let there = fabric(machines.root(1));
+    let rule = r#"label = "first", when = { operation = "send", nth = 1 }, then = "hold""#;
+    there.arm(&rule.parse::<Fault>().unwrap()).unwrap();
+    beta.poll();
+    assert!(alpha.post_send(1, to, INLINE));
+    assert!(alpha.post_send(2, to, INLINE));
+    // The second one passes.
+    assert_eq!(wait_both(&mut alpha, &mut beta), 2);
+    there
+        .act(efa_emu::fault::Action::Release("first".to_owned()))
+        .unwrap();
+    assert_eq!(wait_both(&mut alpha, &mut beta), 1);
+}
+
+/// Waits for a completion of each; returns that of the first.
+fn wait_both(alpha: &mut Client, beta: &mut Client) -> u64 {
+    beta.wait_ok();
+    loop {
+        beta.engine.progress();
+        if let Some(completion) = alpha.poll() {
+            assert_eq!(completion.status(), Some(Status::Ok));
+            return completion.wr_id;
+        }
+    }
+}
+
+#[test]
+fn a_machine_that_vanishes_does_not_answer_and_delivers_nothing_twice() {
+    let machines = Machines::new();
+    let (mut alpha, mut beta) = machines.pair();
+    let to = alpha.connect(beta.address());
+    let memory = beta.register(vec![0; 64]);
+    for wr_id in 0..10 {
+        beta.post_recv(wr_id, memory.buffer(0, 64));
+    }
+    // The request arrives, its answer does not.
+    machines.is_cut.store(true, Ordering::Relaxed);
+    assert!(alpha.post_send(1, to, INLINE));
+    let [first, second] = &*machines.remotes;
+    let mut parcels = Vec::new();
+    while !first
+        .lock()
+        .unwrap()
+        .collect(Uptake::Until(1), &mut parcels)
+        || parcels.is_empty()
+    {
+        alpha.engine.progress();
+    }
+    second.lock().unwrap().deliver(&parcels).unwrap();
+    beta.wait_ok();
+    for remote in [first, second] {
+        remote.lock().unwrap().disconnect();
+    }
+    assert_eq!(first.lock().unwrap().unanswered(), 1);
+    first.lock().unwrap().give_up_lost();
+    assert_eq!(alpha.wait().status(), Some(Status::LocalUnresponsiveRemote));
+    // As long as it is away.
+    assert!(alpha.post_send(2, to, INLINE));
+    let mut nothing = Vec::new();
+    let refused = loop {
+        first
+            .lock()
+            .unwrap()
+            .collect(Uptake::Unresponsive, &mut nothing);
+        if let Some(refused) = alpha.poll() {
+            break refused;
+        }
+    };
+    assert_eq!(refused.status(), Some(Status::LocalUnresponsiveRemote));
+    assert!(nothing.is_empty());
+    // It is back: what is sent now arrives, and nothing else does.
+    machines.is_cut.store(false, Ordering::Relaxed);
+    assert!(alpha.post_send(3, to, INLINE));
+    assert_eq!(wait_both(&mut alpha, &mut beta), 3);
+    for _ in 0..100 {
+        assert!(beta.poll().is_none() && alpha.poll().is_none());
+    }
+}
+
+#[test]
+fn a_host_that_leaves_is_a_queue_pair_that_is_gone_and_one_name_is_one_host() {
+    let machines = Machines::new();
+    let (mut alpha, beta) = machines.pair();
+    let to = alpha.connect(beta.address());
+    let here = fabric(machines.root(0));
+    let listed = here.hosts().unwrap();
+    let other = listed.iter().find(|host| host.name == *"beta").unwrap();
+    assert_eq!(other.machine.as_deref(), Some("second"));
+    // Neither a program of this machine nor another machine becomes this host.
+    let taken = |error: FabricError| error.to_string();
+    let error = taken(here.enter_host(Some("beta"), None, 4).unwrap_err());
+    assert!(
+        error.contains("beta is a device of the machine second"),
+        "{error}"
+    );
+    let mut third = RemoteMachine::new(here.clone(), "third");
+    let error = taken(third.enter(&describe(&beta)).unwrap_err());
+    assert!(error.contains("machine second"), "{error}");
+    let error = taken(third.enter(&describe(&alpha)).unwrap_err());
+    assert!(
+        error.contains("alpha is a device of this machine"),
+        "{error}"
+    );
+    let mut renamed = describe(&beta);
+    renamed.name = efa_emu::transport::DeviceName::new("gamma", 0, 1);
+    let error = taken(third.enter(&renamed).unwrap_err());
+    assert!(error.contains("GID"), "{error}");
+
+    machines.remotes[0].lock().unwrap().leave(beta.engine.gid());
+    assert!(alpha.post_send(1, to, INLINE));
+    let status = alpha.wait().status();
+    assert!(
+        matches!(
+            status,
+            Some(Status::RemoteBadDestQpn | Status::LocalUnreachableRemote)
+        ),
+        "{status:?}"
+    );
+    assert_eq!(here.hosts().unwrap().len(), 1);
+    third.enter(&describe(&beta)).unwrap();
+}
+
+#[test]
+fn requests_do_not_go_on_to_a_third_machine() {
+    let machines = Machines::new();
+    let (mut alpha, beta) = machines.pair();
+    // The second machine knows a device of a third one, and the first takes it for one of the second.
+    let there: Fabric = fabric(machines.root(1));
+    let mut third = RemoteMachine::new(there, "third");
+    let mut gamma = describe(&beta);
+    gamma.name = efa_emu::transport::DeviceName::new("gamma", 0, 1);
+    gamma.gid.0[15] ^= 1;
+    third.enter(&gamma).unwrap();
+    machines.remotes[0].lock().unwrap().enter(&gamma).unwrap();
+    let mut address = beta.address();
+    address.gid = gamma.gid;
+    let to = alpha.connect(address);
+    assert!(alpha.post_send(1, to, INLINE));
+    assert_eq!(alpha.wait().status(), Some(Status::LocalUnreachableRemote));
+}
