@@ -406,3 +406,83 @@ fn requests_do_not_go_on_to_a_third_machine() {
     assert!(alpha.post_send(1, to, INLINE));
     assert_eq!(alpha.wait().status(), Some(Status::LocalUnreachableRemote));
 }
+
+#[test]
+fn hostile_parcels_are_errors_or_requests_that_fail() {
+    let machines = Machines::new();
+    let (mut alpha, mut beta) = machines.pair();
+    machines.is_cut.store(true, Ordering::Relaxed);
+    let to = alpha.connect(beta.address());
+    let memory = beta.register(vec![0; 64]);
+    // Many of the parcels are messages that nobody has sent.
+    for wr_id in 0..1000 {
+        beta.post_recv(wr_id, memory.buffer(0, 64));
+    }
+    let source = alpha.register(pattern(64, 1));
+    let there = (memory.address(), memory.keys.rkey.0);
+    assert!(alpha.post_send(1, to, INLINE));
+    alpha.post_read(2, to, source.buffer(0, 64), there);
+    let [first, second] = &*machines.remotes;
+    let mut honest = Vec::new();
+    // Both requests: 8 words of a header each and more.
+    while honest.len() < 2 * 104 {
+        first
+            .lock()
+            .unwrap()
+            .collect(Uptake::Until(1 << 20), &mut honest);
+        alpha.engine.progress();
+    }
+    // Each byte of honest parcels is changed, and each length cut. Whatever comes of it, nobody panics, and
+    // who is honest is served afterwards.
+    let mut parcels = Vec::new();
+    let mut rest = &honest[..];
+    while let Some(length) = rest.first_chunk() {
+        let (parcel, behind) = rest.split_at(u32::from_le_bytes(*length) as usize);
+        parcels.push(parcel.to_vec());
+        rest = behind;
+    }
+    let mut refused = 0;
+    let mut answers = Vec::new();
+    for parcel in &parcels {
+        for at in 4..parcel.len() {
+            for change in [1, 0x80, 0xff] {
+                let mut hostile = parcel.clone();
+                hostile[at] ^= change;
+                refused += u32::from(second.lock().unwrap().deliver(&hostile).is_err());
+            }
+            refused += u32::from(second.lock().unwrap().deliver(&parcel[..at]).is_err());
+            beta.engine.progress();
+            second
+                .lock()
+                .unwrap()
+                .collect(Uptake::Until(1 << 20), &mut answers);
+            second.lock().unwrap().check_peers();
+        }
+    }
+    assert!(refused > 100, "{refused}");
+    // Answers that nobody has asked for.
+    let mut rest = &answers[..];
+    while let Some(length) = rest.first_chunk() {
+        let (parcel, behind) = rest.split_at(u32::from_le_bytes(*length) as usize);
+        let mut other = parcel.to_vec();
+        other[8] ^= 0x40;
+        for parcel in [&other, parcel] {
+            let _ = first.lock().unwrap().deliver(parcel);
+        }
+        rest = behind;
+    }
+    for remote in [first, second] {
+        remote.lock().unwrap().disconnect();
+        remote.lock().unwrap().give_up_lost();
+    }
+    machines.is_cut.store(false, Ordering::Relaxed);
+    assert!(alpha.post_send(100, to, INLINE));
+    let ended = loop {
+        beta.engine.progress();
+        let completion = alpha.poll();
+        if let Some(completion) = completion.filter(|completion| completion.wr_id == 100) {
+            break completion;
+        }
+    };
+    assert_eq!(ended.status(), Some(Status::Ok));
+}
