@@ -86,7 +86,7 @@ impl Routes {
     }
 
     /// The same, to devices of this machine only: who brings requests from another machine is no way to a third.
-    pub(in crate::transport) fn to_this_machine(mut self) -> Routes {
+    pub(in crate::transport) fn within_this_machine(mut self) -> Routes {
         self.local_only = true;
         self
     }

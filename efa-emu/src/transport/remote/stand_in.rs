@@ -128,7 +128,7 @@ impl StandIn {
             in_rings: (0..SLOTS).map(|_| None).collect(),
             polled: Vec::new(),
             serials: 0,
-            routes: Routes::new(peers, RING_BYTES, device.nobody).to_this_machine(),
+            routes: Routes::new(peers, RING_BYTES, device.nobody).within_this_machine(),
             out_rings: Slab::new(),
             waiting: Vec::new(),
             epoch: 0,
