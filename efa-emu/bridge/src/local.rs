@@ -1,12 +1,14 @@
 //! The devices of this machine, which the others are told of.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use efa_core::address::Gid;
 use efa_core::nic::Status;
 use efa_emu::profile::Profile;
 use efa_emu::transport::remote::{Alarm, RemoteDevice};
-use efa_emu::transport::{DEFAULT_PROFILE, Fabric, FabricError, HostStatus};
+use efa_emu::transport::{BridgePost, DEFAULT_PROFILE, Fabric, FabricError, HostStatus};
 
 use crate::frames::Device;
 
@@ -51,8 +53,16 @@ impl Local {
         known.alarms.push(alarm);
     }
 
-    /// Follows the fabric for ever. `complain` is told what is wrong, once.
-    pub(crate) fn follow(&self, fabric: &Fabric, complain: impl Fn(&str)) -> ! {
+    /// Follows the fabric for ever. `complain` is told what is wrong, once; `is_known` says whether all other machines
+    /// know of a device.
+    pub(crate) fn follow(
+        &self,
+        post: &BridgePost,
+        fabric: &Fabric,
+        complain: impl Fn(&str),
+        is_known: impl Fn(Gid) -> bool,
+    ) -> ! {
+        let mut marked = HashSet::new();
         let mut seen = None;
         let mut looked: Option<Instant> = None;
         let mut trouble = String::new();
@@ -77,6 +87,14 @@ impl Local {
                         trouble = error.to_string();
                         complain(&trouble);
                     }
+                }
+            }
+            let (_, devices) = self.devices();
+            marked.retain(|gid| devices.iter().any(|device| device.gid() == *gid));
+            for gid in devices.iter().map(Device::gid) {
+                if !marked.contains(&gid) && is_known(gid) {
+                    post.mark_known(gid);
+                    marked.insert(gid);
                 }
             }
             std::thread::sleep(LOOK);

@@ -61,6 +61,8 @@ struct Link {
     notices: Vec<Notice>,
     /// Lists of devices that were sent: the number and the GIDs of the last one.
     announced: (u64, Vec<Gid>),
+    /// The GIDs of a list that the other machine has read.
+    known: HashSet<Gid>,
 }
 
 /// Another machine.
@@ -106,6 +108,7 @@ impl Machine {
                 incarnation: 0,
                 notices: Vec::new(),
                 announced: (u64::MAX, Vec::new()),
+                known: HashSet::new(),
             }),
             session: AtomicU64::new(0),
         }
@@ -114,6 +117,12 @@ impl Machine {
     /// Whether there is a connection.
     pub(crate) fn is_connected(&self) -> bool {
         matches!(lock(&self.link).state, State::Up { .. })
+    }
+
+    /// Whether the machine knows of a device of this one, or cannot be told.
+    pub(crate) fn knows(&self, gid: Gid) -> bool {
+        let link = lock(&self.link);
+        matches!(link.state, State::Down { .. }) || link.known.contains(&gid)
     }
 
     /// Serves a connection until it is over; `None` if there is one already.
@@ -141,6 +150,7 @@ impl Machine {
         link.incarnation = theirs.incarnation;
         link.notices.clear();
         link.announced = (u64::MAX, Vec::new());
+        link.known.clear();
         let session = self.session.load(Ordering::Relaxed);
         drop(link);
         self.alarm.ring();
@@ -256,8 +266,12 @@ impl Machine {
                 self.name
             ));
         }
-        let link = lock(&self.link);
-        (link.announced.0 == number).then(|| link.announced.1.clone())
+        let mut link = lock(&self.link);
+        (link.announced.0 == number).then(|| {
+            let gids = link.announced.1.clone();
+            link.known = gids.iter().copied().collect();
+            gids
+        })
     }
 
     /// The connection is over.

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use efa_core::address::Gid;
 use efa_emu::command::Failure;
 use efa_emu::command::signals::Signals;
 use efa_emu::transport::Fabric;
@@ -80,7 +81,12 @@ pub(crate) fn run(join: Join) -> Result<ExitCode, Failure> {
         let meeting = Arc::clone(&meeting);
         spawn("accept", move || meeting.accept(&listener))?;
     }
-    spawn("hosts", move || local.follow(&fabric, complain))?;
+    let post = Arc::new(fabric.announce_bridge()?);
+    let watching = Arc::clone(&meeting);
+    let marking = Arc::clone(&post);
+    spawn("hosts", move || {
+        local.follow(&marking, &fabric, complain, |gid| watching.is_known(gid))
+    })?;
     for address in join.peer {
         let meeting = Arc::clone(&meeting);
         spawn("dial", move || meeting.dial_all(&address))?;
@@ -139,6 +145,12 @@ impl Meeting {
         spawn("send", move || sender.send())?;
         machines.insert(theirs.machine.clone(), Arc::clone(&machine));
         Ok(machine)
+    }
+
+    /// Whether all machines that can be told of a device of this one know it.
+    fn is_known(&self, gid: Gid) -> bool {
+        let machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner);
+        machines.values().all(|machine| machine.knows(gid))
     }
 
     fn is_connected(&self, name: &str) -> bool {

@@ -209,8 +209,12 @@ fn stock_programs_of_two_machines_talk_and_a_killed_bridge_is_a_dead_machine() {
     assert_eq!(status, Some(0), "{said}");
 
     // Only the bridge of the other machine is gone, and with it the machine.
-    let gamma = first.emulator(&["run", "--host", "gamma", "--", "sleep", "600"]);
-    second.wait_for_host("gamma");
+    let program = "echo started && exec sleep 600";
+    let gamma = first.emulator(&["run", "--host", "gamma", "--", "sh", "-c", program]);
+    gamma.wait_for("started");
+    // A program starts when all machines know of its host.
+    let (_, listed) = second.emulator(&["ps"]).wait_end();
+    assert!(listed.contains("gamma"), "{listed}");
     let delta = second.emulator(&["run", "--host", "delta", "--", "sleep", "600"]);
     first.wait_for_host("delta");
     there.child.kill().unwrap();

@@ -14,7 +14,9 @@
 //!       <n>.capture                  where the host's devices record if participant n asked for it
 //!       <n>.run-capture              likewise, the devices of the processes that participant n started
 //!       <n>.recording                into which captures the device of participant n records
+//!       known.<n>                    other machines know of the host, says the bridge n
 //!     recorders/<n>.lock             locked by a process that records all hosts (module `recorder`)
+//!     bridges/<n>.lock               locked by a process that tells other machines of all hosts
 //! ```
 //!
 //! Nothing in here needs a daemon. A process announces itself by a lock that the kernel releases

@@ -16,6 +16,7 @@ use super::fabric::{Fabric, check_name, gid_from_name, private_directory};
 use super::fork::HomeProcess;
 use super::lock::{Liveness, OwnLock};
 use super::qpn::{HostTable, ParticipantId, Purview, QpnChoice};
+use super::recorder;
 use super::segment::{Address, Segment};
 use crate::capture;
 use crate::device::Statistics;
@@ -418,6 +419,25 @@ impl Host {
             }
             if started.elapsed() > patience {
                 return Ok(false);
+            }
+            std::thread::sleep(RECORDER_PAUSE);
+        }
+    }
+
+    /// Waits until the bridges of this machine (see [`BridgePost`](super::BridgePost)) have told other machines of this
+    /// device, so that it can be answered by their hosts. False if one of them has not within `patience`.
+    pub fn wait_for_bridges(&self, patience: Duration) -> Result<bool, FabricError> {
+        let started = Instant::now();
+        let mut missing = self.fabric.bridges()?;
+        loop {
+            missing.retain(|bridge| !recorder::known_path(&self.directory, bridge).exists());
+            if missing.is_empty() {
+                return Ok(true);
+            }
+            if started.elapsed() > patience {
+                // One that has ended meanwhile is not waited for.
+                let living = self.fabric.bridges()?;
+                return Ok(!missing.iter().any(|bridge| living.contains(bridge)));
             }
             std::thread::sleep(RECORDER_PAUSE);
         }

@@ -72,5 +72,5 @@ pub use engine::{Engine, EventHandler, is_device_thread};
 pub use error::{EngineError, FabricError, Holds};
 pub use fabric::{Fabric, LAYOUT, check_limits};
 pub use host::{Host, HostStatus, ParticipantStatus, Recorded, is_emulated, list_hosts};
-pub use recorder::Recorder;
+pub use recorder::{BridgePost, Recorder};
 pub use staged::PortState;

@@ -1,10 +1,14 @@
-//! Processes that record all hosts of a fabric, also those that are yet to come.
+//! Processes that attend to all hosts of a fabric, also those that are yet to come: they record them, or tell other
+//! machines of them.
 //!
 //! A recorder asks each host's devices to record ([`Host::request_capture`](super::Host)), but it
 //! learns of a new host by looking. Its lock in the fabric's directory lets whoever makes a host wait
-//! until that has happened ([`Host::wait_for_recorders`](super::Host)).
+//! until that has happened ([`Host::wait_for_recorders`](super::Host)). The same holds for a bridge, which marks a
+//! device when all machines know of it ([`BridgePost::mark_known`], [`Host::wait_for_bridges`](super::Host)).
 
 use std::path::{Path, PathBuf};
+
+use efa_core::address::Gid;
 
 use super::error::{FabricError, Holds};
 use super::fabric::{Fabric, private_directory};
@@ -24,49 +28,117 @@ impl Fabric {
     /// Announces the caller as a recorder of all hosts.
     pub fn announce_recorder(&self) -> Result<Recorder, FabricError> {
         self.with_registry(|_| {
-            let directory = recorders_directory(self.directory());
-            private_directory(&directory, Holds::OneFabric)?;
-            let path = (1_u32..)
-                .map(|number| directory.join(format!("{number}.lock")))
-                .find(|path| !path.exists())
-                .expect("there are more numbers than recorders");
             Ok(Recorder {
                 fabric: self.clone(),
-                lock: Some(OwnLock::create(&path)?),
+                lock: Some(lock_in(&recorders_directory(self.directory()))?.1),
                 home: HomeProcess::current(),
             })
+        })
+    }
+
+    /// Announces the caller as a bridge, which tells other machines of all hosts.
+    pub fn announce_bridge(&self) -> Result<BridgePost, FabricError> {
+        self.with_registry(|_| {
+            let (number, lock) = lock_in(&bridges_directory(self.directory()))?;
+            Ok(BridgePost {
+                fabric: self.clone(),
+                number,
+                lock: Some(lock),
+                home: HomeProcess::current(),
+            })
+        })
+    }
+
+    /// The numbers of the live bridges.
+    pub(super) fn bridges(&self) -> Result<Vec<String>, FabricError> {
+        self.with_registry(|_| {
+            let living = locks(&bridges_directory(self.directory()))
+                .filter(|lock| process(lock).is_some())
+                .filter_map(|lock| Some(lock.file_stem()?.to_str()?.to_owned()));
+            Ok(living.collect())
         })
     }
 
     /// The live recorders, as processes in the pid namespace of the caller (0 if one has no number
     /// there).
     pub(super) fn recorders(&self) -> Result<Vec<i32>, FabricError> {
-        let processes = |_: &Path| Ok(locks(self.directory()).filter_map(|lock| process(&lock)));
+        let processes = |_: &Path| {
+            Ok(locks(&recorders_directory(self.directory())).filter_map(|lock| process(&lock)))
+        };
         Ok(self.with_registry(processes)?.collect())
     }
 }
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        if !self.home.is_current() {
-            return;
-        }
-        if let Some(lock) = self.lock.take() {
-            let _ = std::fs::remove_file(lock.path());
-        }
-        // Removes the fabric if nobody else is in it. What fails here is done by the next change
-        // of the registry.
-        let _ = self.fabric.with_registry(|_| Ok(()));
+        leave(&self.fabric, self.home, &mut self.lock);
     }
+}
+
+/// Tells new hosts of the fabric that this process is going to tell other machines of them, as long as it lives.
+#[derive(Debug)]
+pub struct BridgePost {
+    fabric: Fabric,
+    number: u32,
+    /// `None` only while dropping.
+    lock: Option<OwnLock>,
+    home: HomeProcess,
+}
+
+impl BridgePost {
+    /// All machines that this bridge is connected with know of the device.
+    pub fn mark_known(&self, gid: Gid) {
+        // A device that is gone needs no mark.
+        let path = known_path(&self.fabric.host_directory(gid), &self.number.to_string());
+        let _ = std::fs::write(path, "");
+    }
+}
+
+impl Drop for BridgePost {
+    fn drop(&mut self) {
+        leave(&self.fabric, self.home, &mut self.lock);
+    }
+}
+
+/// Where the bridge with this number says that other machines know of a device.
+pub(super) fn known_path(host: &Path, bridge: &str) -> PathBuf {
+    host.join(format!("known.{bridge}"))
+}
+
+/// Gives up the lock of this process.
+fn leave(fabric: &Fabric, home: HomeProcess, lock: &mut Option<OwnLock>) {
+    if !home.is_current() {
+        return;
+    }
+    if let Some(lock) = lock.take() {
+        let _ = std::fs::remove_file(lock.path());
+    }
+    // Removes the fabric if nobody else is in it. What fails here is done by the next change
+    // of the registry.
+    let _ = fabric.with_registry(|_| Ok(()));
+}
+
+/// Locks a file of a new number in `directory`. The registry is locked.
+fn lock_in(directory: &Path) -> Result<(u32, OwnLock), FabricError> {
+    private_directory(directory, Holds::OneFabric)?;
+    let (number, path) = (1_u32..)
+        .map(|number| (number, directory.join(format!("{number}.lock"))))
+        .find(|(_, path)| !path.exists())
+        .expect("there are more numbers than processes");
+    Ok((number, OwnLock::create(&path)?))
 }
 
 fn recorders_directory(fabric: &Path) -> PathBuf {
     fabric.join("recorders")
 }
 
-/// The files that recorders lock.
-fn locks(fabric: &Path) -> impl Iterator<Item = PathBuf> {
-    let entries = std::fs::read_dir(recorders_directory(fabric));
+fn bridges_directory(fabric: &Path) -> PathBuf {
+    fabric.join("bridges")
+}
+
+/// The files that processes lock in a directory.
+fn locks(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let entries = std::fs::read_dir(directory);
     entries
         .into_iter()
         .flatten()
@@ -83,16 +155,18 @@ fn process(lock: &Path) -> Option<i32> {
     }
 }
 
-/// Removes what dead recorders left. The registry is locked.
+/// Removes what dead recorders and bridges left. The registry is locked.
 pub(super) fn remove_dead(fabric: &Path) {
-    for lock in locks(fabric).filter(|lock| process(lock).is_none()) {
-        let _ = std::fs::remove_file(lock);
+    for directory in [recorders_directory(fabric), bridges_directory(fabric)] {
+        for lock in locks(&directory).filter(|lock| process(lock).is_none()) {
+            let _ = std::fs::remove_file(lock);
+        }
+        // Fails as long as there are any.
+        let _ = std::fs::remove_dir(directory);
     }
-    // Fails as long as there are recorders.
-    let _ = std::fs::remove_dir(recorders_directory(fabric));
 }
 
-/// Whether there are recorders, after the dead were removed.
+/// Whether there are recorders or bridges, after the dead were removed.
 pub(super) fn are_any(fabric: &Path) -> bool {
-    recorders_directory(fabric).exists()
+    recorders_directory(fabric).exists() || bridges_directory(fabric).exists()
 }

@@ -116,6 +116,7 @@ impl ClusterArguments {
         variables.push(("PATH", search_path(&programs)?));
 
         for host in &hosts {
+            host.wait_for_bridges()?;
             if !host.wait_for_recorders()? {
                 break;
             }

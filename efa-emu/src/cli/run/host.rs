@@ -334,6 +334,21 @@ impl EmulatedHost {
             .map_err(|error| Failure(format!("cannot write below {}: {error}", root.display())))
     }
 
+    /// Waits until other machines know of this host; says so on standard error if they do not.
+    pub(in crate::cli) fn wait_for_bridges(&self) -> Result<(), Failure> {
+        for device in &self.devices {
+            if !device.wait_for_bridges(RECORDER_PATIENCE)? {
+                eprintln!(
+                    "efa-emu: the bridge of the fabric {} does not answer: other machines may not know of {} yet",
+                    self.config.fabric,
+                    device.name()
+                );
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Waits until those who record the fabric record this host too. Returns whether they do; says so on
     /// standard error if one does not begin.
     pub(in crate::cli) fn wait_for_recorders(&self) -> Result<bool, Failure> {

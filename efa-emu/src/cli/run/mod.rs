@@ -38,6 +38,7 @@ impl RunArguments {
         host.generate_sysfs(&sysfs_root)?;
         let injection = settings.inject(&directory)?;
         host.wait_for_recorders()?;
+        host.wait_for_bridges()?;
 
         let hosts = [host];
         let mut recording = settings.record(&hosts)?;
