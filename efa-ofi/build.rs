@@ -60,18 +60,25 @@ fn main() {
         .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
 }
 
-/// Makes a link with the name that libfabric looks for, which no target of cargo can have, to the library that is going
-/// to be built.
+/// Makes links with the name that libfabric looks for, which no target of cargo can have, to the library that is going
+/// to be built: one in the directory of the profile, and one for the tests. libfabric also takes the library itself for a
+/// plug-in where it finds it, and cargo leaves an old one in the directory of the profile when it builds tests only.
 fn name_as_libfabric_does(out: &Path) {
     // The directory of a build script is PROFILE/build/PACKAGE-HASH/out.
     let profile = out
         .ancestors()
         .nth(3)
         .expect("cargo's layout of directories");
-    let link = profile.join("libefa_rs-fi.so");
-    println!("cargo::rerun-if-changed={}", link.display());
-    let _ = std::fs::remove_file(&link);
     // Tests build the library as what they depend on, which stays in this directory.
-    std::os::unix::fs::symlink("deps/libefa_rs_fi.so", &link)
-        .unwrap_or_else(|error| panic!("{}: {error}", link.display()));
+    let library = profile.join("deps/libefa_rs_fi.so");
+    let of_tests = out.join("plug-in");
+    std::fs::create_dir_all(&of_tests)
+        .unwrap_or_else(|error| panic!("{}: {error}", of_tests.display()));
+    for directory in [profile, &of_tests] {
+        let link = directory.join("libefa_rs-fi.so");
+        println!("cargo::rerun-if-changed={}", link.display());
+        let _ = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink(&library, &link)
+            .unwrap_or_else(|error| panic!("{}: {error}", link.display()));
+    }
 }

@@ -7,7 +7,7 @@ mod common;
 use std::path::PathBuf;
 
 use common::{Dialogue, Program, TestFabric, installed};
-use efa_testing::workspace::{built, userland};
+use efa_testing::workspace::userland;
 
 const PACKAGE: &str = "libfabric-bin";
 
@@ -15,11 +15,7 @@ const PACKAGE: &str = "libfabric-bin";
 const SIZES: usize = 46;
 
 /// The directory of the plug-in.
-fn plug_ins() -> String {
-    let file = built("libefa_rs-fi.so");
-    let directory = file.parent().expect("a file is in a directory");
-    directory.display().to_string()
-}
+const PLUG_INS: &str = concat!(env!("OUT_DIR"), "/plug-in");
 
 /// The libfabric that runs a program: the machine's, or the one of a release of Debian.
 struct Release {
@@ -63,11 +59,10 @@ fn converse(server: (&Release, &str), client: (&Release, &str), mode: &str) {
     let messages = ["-m", mode, "-S", "all", "-c", "-I", "5"];
     let fabric = TestFabric::new();
     let arguments = [&server.0.program(server.1)[..], &messages].concat();
-    let plug_ins = plug_ins();
     let mut dialogue = Dialogue::new(&fabric, &arguments, "-B", "-P");
     dialogue.client_arguments = Some([&client.0.program(client.1)[..], &messages].concat());
     let environment = [
-        ("FI_PROVIDER_PATH", &*plug_ins),
+        ("FI_PROVIDER_PATH", PLUG_INS),
         ("FI_EFA_ENABLE_SHM_TRANSFER", "0"),
     ];
     dialogue.environment = &environment;
@@ -88,7 +83,7 @@ fn fi_info_shows_the_provider() {
     }
     let fabric = TestFabric::new();
     let mut command = fabric.host(&["fi_info", "-p", "efa_rs"]);
-    command.env("FI_PROVIDER_PATH", plug_ins());
+    command.env("FI_PROVIDER_PATH", PLUG_INS);
     let shown = Program::start(command).wait().expect_success("fi_info");
     for expected in [
         "provider: efa_rs",
@@ -112,7 +107,7 @@ fn hints_that_cannot_be_met_are_explained() {
     }
     let fabric = TestFabric::new();
     let mut command = fabric.host(&["fi_info", "-p", "efa_rs", "-t", "FI_EP_MSG"]);
-    command.env("FI_PROVIDER_PATH", plug_ins());
+    command.env("FI_PROVIDER_PATH", PLUG_INS);
     command.env("FI_LOG_LEVEL", "info");
     let outcome = Program::start(command).wait();
     assert!(!outcome.status.success());

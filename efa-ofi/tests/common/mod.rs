@@ -30,23 +30,20 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
 
 use efa_testing::patience::Wait;
-use efa_testing::workspace::built;
 
 use c::*;
 
 /// The interface version that the tests ask for.
 const VERSION: u32 = 1 << 16 | 17;
 
+/// The directory of the plug-in.
+const PLUG_INS: &str = concat!(env!("OUT_DIR"), "/plug-in");
+
 /// Runs a test with the provider. `name` is the path of the test, which runs in a process of its own.
 pub(crate) fn with_provider(name: &str, body: impl FnOnce(&Libfabric)) {
-    let plug_in = built("libefa_rs-fi.so");
-    let directory = plug_in
-        .parent()
-        .expect("a file is in a directory")
-        .to_owned();
     let prepare = |command: &mut std::process::Command| {
         command
-            .env("FI_PROVIDER_PATH", directory)
+            .env("FI_PROVIDER_PATH", PLUG_INS)
             .env("FI_PROVIDER", "efa_rs");
     };
     device::with_device_and(name, prepare, |_| body(&Libfabric::load()));
