@@ -63,7 +63,11 @@ impl Wanted {
             Access::LOCAL_WRITE,
             self.access & (FI_RECV | FI_READ | FI_REMOTE_WRITE) != 0,
         );
-        access.set(Access::REMOTE_READ, self.access & FI_REMOTE_READ != 0);
+        // The receiver of a long message, and the target of a long write, read it from where it is.
+        access.set(
+            Access::REMOTE_READ,
+            self.access & (FI_SEND | FI_WRITE | FI_REMOTE_READ) != 0,
+        );
         access.set(Access::REMOTE_WRITE, self.access & FI_REMOTE_WRITE != 0);
         let region = domain.state()?.core.register(self.memory, access);
         let region = region.map_err(|error| error.errno())?;

@@ -376,6 +376,11 @@ impl Side {
     /// Registers memory for everything.
     pub(crate) fn register<T>(&self, memory: &mut [T]) -> *mut fid_mr {
         let access = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+        self.register_for(memory, access)
+    }
+
+    /// Registers memory for some uses.
+    pub(crate) fn register_for<T>(&self, memory: &mut [T], access: u64) -> *mut fid_mr {
         let mut region = null_mut();
         // SAFETY: the domain is open, and the memory lives longer than the registration.
         let status = unsafe {
