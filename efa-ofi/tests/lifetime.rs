@@ -1,0 +1,181 @@
+//! What is left of objects that were closed, and of processes that were forked.
+
+#[macro_use]
+mod common;
+
+use std::ptr::null_mut;
+use std::thread;
+
+use common::c::*;
+use common::{Libfabric, Options, Pair, Side, Threads, bind, close, with_provider};
+
+/// What a process has of what it can leak.
+#[derive(Debug)]
+struct Possessions {
+    /// Bytes. Those that the allocator keeps for threads are among them.
+    heap: usize,
+    descriptors: usize,
+    threads: usize,
+}
+
+/// By how much the heap may differ: what the allocator keeps, and no message or packet buffers.
+const KEPT: usize = 256 << 10;
+
+impl Possessions {
+    fn now() -> Possessions {
+        let entries = |path| std::fs::read_dir(path).expect("readable").count();
+        Possessions {
+            // SAFETY: takes nothing.
+            heap: unsafe { libc::mallinfo2() }.uordblks,
+            descriptors: entries("/proc/self/fd"),
+            threads: entries("/proc/self/task"),
+        }
+    }
+}
+
+/// Opens a pair, leaves it with messages in all states, and closes everything.
+fn live(libfabric: &Libfabric, progress: fi_progress) {
+    let options = Options {
+        wait_obj: FI_WAIT_FD,
+        progress,
+        ..Options::default()
+    };
+    let (left, right) = (
+        Side::open(libfabric, &options),
+        Side::open(libfabric, &options),
+    );
+    let (mut counter, mut events) = (null_mut(), null_mut());
+    let mut counts = fi_cntr_attr {
+        wait_obj: FI_WAIT_FD,
+        ..fi_cntr_attr::default()
+    };
+    assert_eq!(
+        call!(left.domain => ops.cntr_open(&mut counts, &mut counter, null_mut())),
+        0
+    );
+    assert_eq!(
+        call!(left.fabric => ops.eq_open(null_mut(), &mut events, null_mut())),
+        0
+    );
+    assert_eq!(bind(left.endpoint, counter, FI_SEND), 0);
+    assert_eq!(bind(left.endpoint, events, 0), 0);
+    let event = b"unread".as_ptr().cast();
+    assert_eq!(call!(events => ops.write(1, event, 6, 0)), 6);
+    let pair = Pair::of(left, right);
+    let (left, right, no) = (&pair.left, &pair.right, null_mut());
+    let mut long = vec![0_u8; 3 << 20];
+    let mut target = vec![0_u8; 3 << 20];
+    let regions = [left.register(&mut long), right.register(&mut target)];
+    let (from, to) = (long.as_ptr().cast(), target.as_mut_ptr().cast());
+    for length in [64, long.len()] {
+        pair.start(|| call!(right.endpoint => tagged.recv(to, length, no, u64::MAX, 1, 0, no)));
+        pair.start(|| call!(left.endpoint => tagged.send(from, length, no, pair.to_right, 1, no)));
+        pair.left_completion();
+        pair.right_completion();
+    }
+    // A receive without a message, messages without a receive, completions that nobody reads.
+    pair.start(|| call!(right.endpoint => tagged.recv(to, 64, no, u64::MAX, 2, 0, no)));
+    for length in [64, 20_000, long.len()] {
+        pair.start(|| call!(left.endpoint => tagged.send(from, length, no, pair.to_right, 3, no)));
+    }
+    assert_eq!(close(left.endpoint), 0);
+    assert_eq!((close(counter), close(events)), (0, 0));
+    assert_eq!(regions.map(close), [0, 0]);
+    assert_eq!((close(left.queue), close(left.vector)), (0, 0));
+    assert_eq!((close(left.domain), close(left.fabric)), (0, 0));
+    // SAFETY: it came from `fi_getinfo`.
+    unsafe { (libfabric.freeinfo)(left.info) };
+    pair.right.close(libfabric);
+}
+
+#[test]
+fn what_is_closed_leaves_nothing() {
+    with_provider("what_is_closed_leaves_nothing", |libfabric| {
+        for progress in [FI_PROGRESS_MANUAL, FI_PROGRESS_AUTO] {
+            // The first time makes what the process keeps.
+            live(libfabric, progress);
+            live(libfabric, progress);
+            let before = Possessions::now();
+            for _ in 0..3 {
+                live(libfabric, progress);
+            }
+            let after = Possessions::now();
+            assert_eq!(after.descriptors, before.descriptors);
+            assert_eq!(after.threads, before.threads);
+            assert!(after.heap < before.heap + KEPT, "{after:?} {before:?}");
+        }
+    });
+}
+
+#[test]
+fn a_child_process_leaves_its_parent_alone() {
+    let name = "a_child_process_leaves_its_parent_alone";
+    with_provider(name, |libfabric| {
+        let pair = Pair::open(libfabric, &Options::default());
+        let mut buffer = vec![0_u8; 100_000];
+        let no = null_mut();
+        let to = buffer.as_mut_ptr();
+        for round in 0..3_u8 {
+            let data = vec![round + 1; 100_000];
+            let post =
+                || call!(pair.right.endpoint => msg.recv(to.cast(), 100_000, no, pair.to_left, no));
+            pair.start(post);
+            // SAFETY: the child only writes memory, of which it has a copy, and ends.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: as above.
+                unsafe {
+                    to.write_bytes(99, 100_000);
+                    libc::_exit(7);
+                }
+            }
+            assert!(child > 0);
+            pair.start(|| {
+                let from = data.as_ptr().cast();
+                call!(pair.left.endpoint => msg.send(from, 100_000, no, pair.to_right, no))
+            });
+            pair.left_completion();
+            pair.right_completion();
+            assert!(buffer == data);
+            let mut status = 0;
+            // SAFETY: the status is valid for a write.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            assert_eq!(libc::WEXITSTATUS(status), 7);
+        }
+        pair.close(libfabric);
+    });
+}
+
+#[test]
+fn others_use_the_domain_while_an_endpoint_closes() {
+    let name = "others_use_the_domain_while_an_endpoint_closes";
+    with_provider(name, |libfabric| {
+        let pair = Pair::open(libfabric, &Options::default());
+        let (left, no) = (&pair.left, null_mut());
+        // More than the peer has buffers for, who makes no progress: they stay in flight.
+        let data = [7_u8; 64];
+        let mut again = 0;
+        while again < 1000 {
+            let from = data.as_ptr().cast();
+            match call!(left.endpoint => msg.inject(from, 64, pair.to_right)) {
+                0 => {}
+                _ => again += 1,
+            }
+            call!(left.queue => ops.read(no, 0));
+        }
+        let shared = Threads(left);
+        thread::scope(|scope| {
+            let closing = scope.spawn(move || close(shared.get().endpoint));
+            let mut calls = 0;
+            while !closing.is_finished() {
+                call!(left.queue => ops.read(no, 0));
+                calls += 1;
+            }
+            assert_eq!(closing.join().expect("no panic"), 0);
+            assert!(calls > 100, "{calls} calls during the close");
+        });
+        assert_eq!((close(left.vector), close(left.queue)), (0, 0));
+        assert_eq!((close(left.domain), close(left.fabric)), (0, 0));
+        pair.right.close(libfabric);
+    });
+}
