@@ -4,8 +4,9 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::net::Ipv6Addr;
 
 use efa_core::address::{Gid, Qkey, Qpn, RawAddress};
-use efa_core::endpoint::{Errno, IOV_LIMIT};
+use efa_core::endpoint::{AtomicKind, Errno, IOV_LIMIT, atomic_limits};
 use efa_core::nic::{Device as _, NicAttributes};
+use efa_core::wire::{AtomicDatatype, AtomicOp};
 use efa_hw::{DeviceName, HwDevice};
 
 use crate::border::{ENODATA, Result};
@@ -53,8 +54,13 @@ pub(crate) const TX_OP_FLAGS: u64 =
     FI_INJECT | FI_COMPLETION | FI_TRANSMIT_COMPLETE | FI_INJECT_COMPLETE | FI_DELIVERY_COMPLETE;
 pub(crate) const RX_OP_FLAGS: u64 = FI_COMPLETION | FI_MULTI_RECV;
 
-/// Messages are matched in the order in which they were sent, and atomics take their turn among themselves.
-const MSG_ORDER: u64 = FI_ORDER_SAS;
+/// Messages are matched in the order in which they were sent, and atomics are carried out in theirs. MPICH uses atomics for
+/// its windows only if they are ordered.
+const MSG_ORDER: u64 = FI_ORDER_SAS
+    | FI_ORDER_ATOMIC_RAR
+    | FI_ORDER_ATOMIC_RAW
+    | FI_ORDER_ATOMIC_WAR
+    | FI_ORDER_ATOMIC_WAW;
 
 /// What an application has to do about memory that peers access. Other memory need not be registered.
 const MR_MODE: u64 = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
@@ -148,6 +154,17 @@ pub(crate) fn queue_sizes(limits: &NicAttributes) -> (usize, usize) {
         TX_SIZE.min(limits.send_queue_depth),
         RX_SIZE.min(limits.recv_queue_depth),
     )
+}
+
+/// The longest operand of an atomic, in bytes.
+fn largest_atomic(limits: &NicAttributes) -> usize {
+    let bytes = atomic_limits(
+        limits,
+        AtomicDatatype::UINT8,
+        AtomicOp::SUM,
+        AtomicKind::Write,
+    );
+    bytes.map_or(0, |limits| limits.count)
 }
 
 /// The device whose domain has this name.
@@ -412,6 +429,11 @@ impl Asked {
         ep.protocol_version = 4;
         ep.max_msg_size = MAX_MESSAGE;
         ep.mem_tag_format = u64::MAX;
+        // An atomic has one packet.
+        let ordered = largest_atomic(&device.attributes());
+        ep.max_order_raw_size = ordered;
+        ep.max_order_war_size = ordered;
+        ep.max_order_waw_size = ordered;
         ep.tx_ctx_cnt = 1;
         ep.rx_ctx_cnt = 1;
         tx.caps = caps & TX_CAPS;

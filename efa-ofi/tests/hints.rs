@@ -52,3 +52,37 @@ fn the_version_is_numbered_as_those_of_libfabrics_own_providers() {
         }
     });
 }
+
+#[test]
+fn atomics_are_carried_out_in_order() {
+    with_provider("atomics_are_carried_out_in_order", |libfabric| {
+        let ordered = FI_ORDER_SAS
+            | FI_ORDER_ATOMIC_RAR
+            | FI_ORDER_ATOMIC_RAW
+            | FI_ORDER_ATOMIC_WAR
+            | FI_ORDER_ATOMIC_WAW;
+        // Intel MPI insists on it, and MPICH uses no atomics otherwise.
+        let info = libfabric.info(|hints| {
+            // SAFETY: hints have all attributes.
+            unsafe { (*hints.tx_attr).msg_order = ordered };
+        });
+        let info = info.expect("there is a device");
+        // SAFETY: the info is valid, with all attributes, until it is freed.
+        unsafe {
+            let (tx, rx) = (&*(*info).tx_attr, &*(*info).rx_attr);
+            assert_eq!((tx.msg_order, rx.msg_order), (ordered, ordered));
+            let ep = &*(*info).ep_attr;
+            let sizes = [
+                ep.max_order_raw_size,
+                ep.max_order_war_size,
+                ep.max_order_waw_size,
+            ];
+            // An atomic of that many bytes fits a packet.
+            assert!(
+                sizes.iter().all(|size| (8000..9000).contains(size)),
+                "{sizes:?}"
+            );
+            (libfabric.freeinfo)(info);
+        }
+    });
+}
