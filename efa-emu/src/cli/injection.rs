@@ -140,12 +140,12 @@ impl Provider {
     }
 
     /// The provider's name.
-    pub(super) fn name(&self) -> &str {
+    pub(in crate::cli) fn name(&self) -> &str {
         &self.name
     }
 
     /// The variables by which libfabric finds the provider, and uses no other.
-    pub(super) fn variables(&self) -> [(&'static str, OsString); 2] {
+    pub(in crate::cli) fn variables(&self) -> [(&'static str, OsString); 2] {
         let mut path = self.directory.clone().into_os_string();
         if let Some(inherited) = env::var_os(FI_PROVIDER_PATH).filter(|path| !path.is_empty()) {
             path.push(":");

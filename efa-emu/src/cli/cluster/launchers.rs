@@ -12,6 +12,7 @@ use std::path::Path;
 use clap::ValueEnum;
 
 use super::names::HostLists;
+use crate::cli::injection::Provider;
 
 /// The library through which MPI libraries reach the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -26,7 +27,7 @@ pub(super) enum Middleware {
 pub(super) struct Cluster<'a> {
     pub(super) middleware: Middleware,
     /// The provider of libfabric that all programs are to use, if one is named.
-    pub(super) provider: Option<&'a str>,
+    pub(super) provider: Option<&'a Provider>,
     pub(super) lists: &'a HostLists,
     /// A program that is called as `ssh`.
     pub(super) agent: &'a Path,
@@ -139,8 +140,12 @@ impl Cluster<'_> {
             Middleware::Ofi => {
                 match self.provider {
                     Some(provider) => {
-                        variables.set("FI_PROVIDER", provider);
-                        variables.set("I_MPI_OFI_PROVIDER", provider);
+                        // Intel's launcher hands its own variables to the ranks, whatever those of their hosts are.
+                        provider
+                            .variables()
+                            .into_iter()
+                            .for_each(|(name, value)| variables.set(name, value));
+                        variables.set("I_MPI_OFI_PROVIDER", provider.name());
                     }
                     None => {
                         variables.prefer("FI_PROVIDER", "efa");

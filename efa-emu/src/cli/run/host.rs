@@ -200,8 +200,8 @@ impl HostSettings {
     }
 
     /// The provider of libfabric that programs are to use, if one is named.
-    pub(in crate::cli) fn provider(&self) -> Option<&str> {
-        self.provider.as_ref().map(Provider::name)
+    pub(in crate::cli) fn provider(&self) -> Option<&Provider> {
+        self.provider.as_ref()
     }
 
     /// Takes part in the host of this name, which is made if it is not there, or in a new one.
