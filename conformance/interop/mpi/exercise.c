@@ -1,7 +1,7 @@
 /*
  * An MPI program that verifies every byte it receives. Any MPI library, any number of ranks from 2.
  *
- *   usage: exercise [p2p] [wildcards] [collectives] [rma] [pingpong SECONDS]
+ *   usage: exercise [p2p] [wildcards] [collectives] [rma] [hinted] [pingpong SECONDS]
  *
  * Without arguments it runs the first four. Rank 0 prints one line for each part. A wrong byte, source,
  * tag or count names the rank and what it had expected, and ends the job with status 1.
@@ -597,6 +597,41 @@ static void windows(void)
     }
 }
 
+/*
+ * Fetch and add on a window that promises one operation only (accumulate_ops), for which a library may use the
+ * network's own atomics: all ranks take numbers from rank 0.
+ */
+static void hinted(void)
+{
+    enum { ROUNDS = 50 };
+    double *numbers, one = 1, before, last = -1;
+    MPI_Info info;
+    MPI_Win window;
+
+    MPI_Info_create(&info);
+    MPI_Info_set(info, "accumulate_ops", "same_op");
+    MPI_Info_set(info, "which_accumulate_ops", "sum");
+    MPI_Win_allocate(2 * sizeof(double), sizeof(double), info, MPI_COMM_WORLD, &numbers, &window);
+    numbers[0] = numbers[1] = 0;
+    MPI_Barrier(MPI_COMM_WORLD);
+    MPI_Win_lock_all(0, window);
+    for (int i = 0; i < ROUNDS; i++) {
+        MPI_Fetch_and_op(&one, &before, MPI_DOUBLE, 0, 0, MPI_SUM, window);
+        MPI_Win_flush(0, window);
+        EXPECT(before > last && before < (double) ROUNDS * size, "fetch_and_op: %g after %g", before, last);
+        last = before;
+        MPI_Accumulate(&one, 1, MPI_DOUBLE, 0, 1, 1, MPI_DOUBLE, MPI_SUM, window);
+    }
+    MPI_Win_unlock_all(window);
+    MPI_Barrier(MPI_COMM_WORLD);
+    MPI_Win_lock(MPI_LOCK_SHARED, rank, 0, window);
+    for (int i = 0; rank == 0 && i < 2; i++)
+        EXPECT(numbers[i] == (double) ROUNDS * size, "number %d is %g", i, numbers[i]);
+    MPI_Win_unlock(rank, window);
+    MPI_Win_free(&window);
+    MPI_Info_free(&info);
+}
+
 /* Messages between neighbours for a while: a job for the tests that kill a rank. */
 static void pingpong(double seconds)
 {
@@ -641,7 +676,7 @@ static void run(int asked, const char *name, void (*part)(void))
 
 int main(int argc, char **argv)
 {
-    int p2p = argc == 1, wild = argc == 1, coll = argc == 1, rma = argc == 1;
+    int p2p = argc == 1, wild = argc == 1, coll = argc == 1, rma = argc == 1, hints = 0;
     double seconds = 0;
 
     MPI_Init(&argc, &argv);
@@ -656,10 +691,12 @@ int main(int argc, char **argv)
             coll = 1;
         else if (!strcmp(argv[i], "rma"))
             rma = 1;
+        else if (!strcmp(argv[i], "hinted"))
+            hints = 1;
         else if (!strcmp(argv[i], "pingpong") && i + 1 < argc)
             seconds = atof(argv[++i]);
         else
-            fail("unknown part %s: p2p, wildcards, collectives, rma or pingpong SECONDS", argv[i]);
+            fail("unknown part %s: p2p, wildcards, collectives, rma, hinted or pingpong SECONDS", argv[i]);
     }
     if (size < 2)
         fail("one rank cannot talk: start at least two");
@@ -667,6 +704,7 @@ int main(int argc, char **argv)
     run(wild, "wildcards", wildcards);
     run(coll, "collectives", collectives);
     run(rma, "rma", windows);
+    run(hints, "hinted", hinted);
     if (seconds > 0)
         pingpong(seconds);
     MPI_Finalize();

@@ -298,8 +298,7 @@ class Client:
 
 def main(arguments):
     assert arguments[0] == "-p", __doc__
-    # Of any address: the client may be on another host.
-    place = ("", int(arguments[1]))
+    place = ("127.0.0.1", int(arguments[1]))
     endpoint = Endpoint()
     if len(arguments) == 2:
         with socket.create_server(place) as listener:

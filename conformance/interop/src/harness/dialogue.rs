@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{Finished, Host, Unmet};
+use super::{Finished, Host, Unmet, free_port};
 
 /// Runs `program` as a server with `-p PORT`, then as its client with `-p PORT ADDRESS`. Both must
 /// succeed.
@@ -11,12 +11,13 @@ pub(crate) fn converse<'a>(
     client: &Host<'a>,
     program: &[&str],
 ) -> Result<[Finished; 2], Unmet> {
-    let port = server.free_port()?;
-    let (text, address) = (port.to_string(), server.address()?);
+    let port = free_port()?;
+    let text = port.to_string();
     let mut words = program.to_vec();
     words.extend(["-p", &text]);
-    let listener = server.serve(&words, port)?;
-    words.push(&address);
+    let mut listener = server.start(&words)?;
+    listener.await_listener(port)?;
+    words.push("127.0.0.1");
     let client = client.run(&words)?;
     Ok([listener.success()?, client])
 }

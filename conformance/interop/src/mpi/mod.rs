@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use self::library::{Installation, Layout, Library, Transport};
 pub(super) use self::segments::Segments;
+use super::harness::traffic::Traffic;
 use super::harness::volume::Volume;
 use super::harness::{Bench, Cell, CellResult, Lab, Running, Unmet};
 
@@ -54,6 +55,9 @@ const WILDCARDS: Part = Part {
     name: "wildcards",
     bytes: 0,
 };
+
+/// The part of the C program whose window promises one operation only, so that MPICH uses the provider's atomics.
+const HINTED: &str = "hinted";
 
 /// The libraries, each with the transports by which it reaches the device.
 const COMBINATIONS: [(Library, Transport); 16] = [
@@ -106,6 +110,18 @@ pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
             ));
         }
     }
+    for transport in [Transport::Libfabric, Transport::Engine] {
+        cells.push(Cell::new(
+            GROUP,
+            format!(
+                "{} {} hinted window",
+                Library::Mpich.name(),
+                transport.name()
+            ),
+            LIMIT,
+            move |bench| hinted_window(bench, transport),
+        ));
+    }
     cells.push(Cell::new(
         GROUP,
         "mpich-5.0.2 one host, no settings",
@@ -127,7 +143,7 @@ fn volume_of(
     part: Part,
 ) -> Result<(String, Volume), Unmet> {
     let capture = bench.capture(part.name);
-    let job = installation.job(bench, transport, layout, program, Some(&capture))?;
+    let job = installation.job(bench, transport, layout, program, Some(&capture));
     let finished = Running::start(bench, part.name.into(), job)?.success()?;
     let hosts = Volume::of_hosts(&capture)?;
     if let Some((host, sent)) = hosts.iter().find(|(_, sent)| sent.bytes < part.bytes) {
@@ -177,7 +193,7 @@ fn lost_wildcards(bench: &Bench, library: Library, transport: Transport) -> Cell
         WILDCARDS.name.into(),
     ];
     let capture = bench.capture("wildcards");
-    let device = installation.job(bench, transport, PAIR, &words, Some(&capture))?;
+    let device = installation.job(bench, transport, PAIR, &words, Some(&capture));
     // Without the device.
     let mut tcp = Command::new(installation.mpiexec());
     tcp.args(["-n", "2"])
@@ -215,6 +231,45 @@ fn lost_wildcards(bench: &Bench, library: Library, transport: Transport) -> Cell
     })
 }
 
+/// Fetch and add by atomics of the provider, for which MPICH has no descriptor of its result's memory. The efa provider of
+/// the wheel reads one nevertheless, and the job crashes.
+fn hinted_window(bench: &Bench, transport: Transport) -> CellResult {
+    /// What the launcher prints of a rank that SIGSEGV has ended.
+    const CRASHED: &str = "EXIT CODE: 11";
+    let installation = Installation::find(bench, Library::Mpich)?;
+    let words = [installation.compile(bench, "exercise.c")?, HINTED.into()];
+    let capture = bench.capture(HINTED);
+    let job = installation.job(bench, transport, PAIR, &words, Some(&capture));
+    let finished = Running::start(bench, HINTED.into(), job)?.wait()?;
+    let traffic = Traffic::of(&capture)?;
+    if transport == Transport::Libfabric {
+        let crashed = [&finished.stdout, &finished.stderr]
+            .iter()
+            .any(|printed| printed.contains(CRASHED));
+        if finished.status.success() || !crashed {
+            return Err(Unmet::Failed(format!(
+                "expected `{CRASHED}`, but it ended ({})",
+                finished.status
+            )));
+        }
+        return Err(Unmet::Known {
+            reason: "fi_fetch_atomicmsg without descriptors, as MPICH calls it, crashes in the efa provider, \
+                     which copies result_desc unchecked"
+                .into(),
+            capture,
+        });
+    }
+    let checks = checks_of(&finished.stdout, HINTED);
+    let fetches = traffic.count("FETCH_RTA") + traffic.count("DC_FETCH_RTA");
+    match (finished.status.success(), checks, fetches) {
+        (true, Some(checks), 1..) => Ok(format!("{checks} checks, {traffic}")),
+        _ => Err(Unmet::Failed(format!(
+            "{}, {traffic}, it printed {:?}",
+            finished.status, finished.stdout
+        ))),
+    }
+}
+
 /// A job of two ranks on two hosts that runs until it is killed.
 pub(super) struct Job {
     installation: Installation,
@@ -244,7 +299,7 @@ impl Job {
             command
                 .args(separator)
                 .args(["-n", "1"])
-                .arg(&bench.launcher()?.efa_emu)
+                .arg(&bench.launcher().efa_emu)
                 .args(["run", "--fabric", bench.fabric(), "--host", host, "--"])
                 .args(&words);
         }
@@ -325,7 +380,7 @@ fn debian_mpich(bench: &Bench) -> CellResult {
     let program = installation.compile(bench, "exercise.c")?;
     let capture = bench.capture("p2p");
     let words = [program, "p2p".into()];
-    let mut job = installation.job(bench, Transport::UcxUd, PAIR, &words, Some(&capture))?;
+    let mut job = installation.job(bench, Transport::UcxUd, PAIR, &words, Some(&capture));
     // The launcher may lose the output of failing ranks.
     job.env("UCX_LOG_FILE", bench.directory().join("ucx-%p.log"));
     let finished = Running::start(bench, "p2p".into(), job)?.wait()?;
