@@ -206,6 +206,10 @@ impl Installation {
         if matches!(self.library, Library::OpenMpi | Library::DebianOpenMpi) {
             command.arg("--allow-run-as-root");
         }
+        if self.library == Library::OpenMpi && transport == Transport::EngineAndEfa {
+            // It would begin with the first host again for the second program.
+            command.args(["--map-by", "slot:NOOVERSUBSCRIBE"]);
+        }
         let mut ranks = layout.ranks;
         let program = || program.iter().map(|word| word.as_ref());
         if transport == Transport::EngineAndEfa {
