@@ -96,7 +96,7 @@ pub(crate) fn drive(arguments: &Drive) -> Outcome {
 }
 
 /// Reserves standard output for answers: output of the library and its device goes to standard error.
-fn private_output() -> io::Result<File> {
+pub(crate) fn private_output() -> io::Result<File> {
     let output = io::stdout().as_fd().try_clone_to_owned()?;
     // SAFETY: touches no memory; both numbers stay valid, and nothing was written to the first yet.
     if unsafe { libc::dup2(libc::STDERR_FILENO, libc::STDOUT_FILENO) } < 0 {

@@ -1,13 +1,16 @@
 //! `interop`: the table of software that must work on emulated devices.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use crate::places::HostOptions;
 use crate::progress::Progress;
 use crate::record::SoftwareOptions;
 use crate::{Outcome, complain, corpus, say};
-use efa_conformance::player::Launcher;
+use efa_conformance::player::{Launcher, Patience};
+use efa_conformance::suite::hosts::Seats;
 use efa_emu::installation::Installation;
-use efa_interop::{self as interop, GROUPS, Lab, Row, Selection, Summary};
+use efa_interop::{self as interop, GROUPS, Hosts, Lab, Row, Selection, Summary};
 
 #[derive(clap::Args)]
 pub(crate) struct Interop {
@@ -31,6 +34,8 @@ pub(crate) struct Interop {
     json: Option<PathBuf>,
     #[command(flatten)]
     software: SoftwareOptions,
+    #[command(flatten)]
+    hosts: HostOptions,
 }
 
 type Writer = fn(&[Row], &Path) -> std::io::Result<()>;
@@ -42,6 +47,29 @@ pub(crate) fn interop(arguments: &Interop) -> Outcome {
     }
 }
 
+/// The pairs of hosts on which the cells run; `None` stands for emulated ones.
+fn places(options: &HostOptions) -> Result<Vec<Option<Hosts>>, String> {
+    if !options.are_named() {
+        return Ok(vec![None]);
+    }
+    let reach = options.reach(Patience::DEFAULT.start);
+    let recording = options.recording();
+    let pair = |seats: Seats| match seats {
+        Seats::Pair { pair, .. } => Ok(pair),
+        Seats::Named(mut places) => match (places.remove("a"), places.remove("b"), places.len()) {
+            (Some(a), Some(b), 0) => Ok([a, b]),
+            _ => Err(
+                "the sides are `a`, which starts, and `b`: name both with --at a=HOST --at b=HOST",
+            ),
+        },
+    };
+    let seats = options
+        .seats(&reach, &[], &mut BTreeSet::new())?
+        .into_iter();
+    let hosts = seats.map(|seats| Hosts::ask(reach.clone(), pair(seats)?, recording.as_ref()));
+    hosts.map(|hosts| hosts.map(Some)).collect()
+}
+
 fn table(arguments: &Interop) -> Result<Outcome, String> {
     let launcher = Launcher::new(arguments.software.efa_emu.clone())?;
     let only = (!arguments.scenarios.is_empty()).then_some("scenarios");
@@ -51,7 +79,7 @@ fn table(arguments: &Interop) -> Result<Outcome, String> {
     };
     let installation = Installation::of_this_program()
         .map_err(|error| format!("cannot find this program's own file: {error}"))?;
-    let lab = Lab::new(&installation, launcher, scenarios)?;
+    let mut lab = Lab::new(&installation, launcher, scenarios)?;
     let group = arguments.group.as_deref().or(only);
     let cells = interop::select(&lab, group, arguments.filter.as_deref())?;
     if arguments.list {
@@ -69,13 +97,17 @@ fn table(arguments: &Interop) -> Result<Outcome, String> {
         }
         return Ok(Outcome::Passed);
     }
-    let progress = Progress::new(cells.len());
+    let places = places(&arguments.hosts)?;
+    let progress = Progress::new(cells.len() * places.len());
     let mut rows = Vec::new();
-    for cell in &cells {
-        progress.begin(&format!("{} {}", cell.group(), cell.name()));
-        let row = cell.run(&lab);
-        progress.end(std::slice::from_ref(&row));
-        rows.push(row);
+    for hosts in places {
+        lab = lab.with_hosts(hosts);
+        for cell in &cells {
+            progress.begin(&format!("{} {}", cell.group(), cell.name()));
+            let row = cell.run(&lab);
+            progress.end(std::slice::from_ref(&row));
+            rows.push(row);
+        }
     }
     progress.finish();
     say(Summary::of(&rows));

@@ -8,6 +8,7 @@ mod check;
 mod corpus;
 mod doctor;
 mod drive;
+mod hosted;
 mod interop;
 mod job;
 mod list;
@@ -55,7 +56,7 @@ enum Command {
     /// List traces with their descriptions.
     List(list::List),
     /// Run the software that must work on emulated devices, and report what was measured.
-    Interop(interop::Interop),
+    Interop(Box<interop::Interop>),
     /// Play an endpoint as `run --dut exec:COMMAND` drives it, with stock libfabric or the engine
     /// (docs/driver.md).
     Drive(drive::Drive),
@@ -64,7 +65,7 @@ enum Command {
     /// The exit status is 1 if something is wrong that keeps EFA from working.
     Doctor(doctor::Doctor),
     /// Say which versions and devices this host has, for `run --at` of another one (docs/two-machines.md).
-    Place,
+    Place(places::PlaceArguments),
     /// Find out what an EFA device does where the emulator has to assume it, and write that as a profile.
     Survey(survey::Survey),
     /// Pack what helps others to see what went wrong into one file, without private data.
@@ -72,6 +73,9 @@ enum Command {
     /// Run a driven program under a recorder, for `run --at`.
     #[command(hide = true)]
     Recorded(drive::Recorded),
+    /// Run any program for another host that tests it here, for `interop --at`.
+    #[command(hide = true)]
+    Hosted(hosted::Arguments),
     /// Run a command on the host of another rank, for `run --under`.
     #[command(hide = true)]
     RankShell(ranks::shell::Shell),
@@ -133,10 +137,11 @@ fn main() -> ExitCode {
         Command::List(arguments) => list::run(&arguments),
         Command::Drive(arguments) => drive::drive(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
-        Command::Place => places::describe(),
+        Command::Place(arguments) => places::describe(&arguments),
         Command::Bundle(arguments) => bundle::bundle(&arguments),
         Command::Survey(arguments) => survey::survey(&arguments),
         Command::Recorded(arguments) => return drive::recorded(&arguments),
+        Command::Hosted(arguments) => return hosted::hosted(&arguments),
         Command::RankShell(arguments) => return ranks::shell::shell(&arguments),
         Command::Job => job::job(),
         Command::Pages { directory } => match pages::write(Arguments::command(), &directory) {

@@ -9,20 +9,20 @@ use clap::ValueEnum;
 
 use crate::ranks::{Leader, Part, Ranks};
 use crate::run::Dut;
-use crate::{Outcome, say};
+use crate::{Outcome, complain, say};
 use efa_conformance::drive::Identity;
 use efa_conformance::player::{
     Description, Patience, Place, Player, PlayerError, Program, Reach, Recorder, Recording,
-    RemoteShell,
+    RemoteShell, hosted,
 };
 use efa_conformance::suite::Case;
 use efa_conformance::suite::hosts::Seats;
 
-/// An endpoint of a scenario and its place.
+/// An endpoint of a scenario, or a side of two programs, and its place.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct At {
-    endpoint: String,
-    place: Place,
+pub(crate) struct At {
+    pub(crate) endpoint: String,
+    pub(crate) place: Place,
 }
 
 impl FromStr for At {
@@ -52,25 +52,9 @@ enum Pairs {
     Ring,
 }
 
-#[derive(clap::Args)]
-#[command(next_help_heading = "On several hosts (docs/two-machines.md)")]
-pub(crate) struct Places {
-    /// Play this endpoint of the scenarios on this host, or on this device of it: `--at a=node0 --at
-    /// b=node1%rdmap0s6`. All endpoints are live, and what the applications see is judged.
-    #[arg(long, value_name = "ENDPOINT=HOST[%DEVICE]",
-          conflicts_with_all = ["hosts", "hostfile", "pairs", "backend", "seeds", "each_event"])]
-    at: Vec<At>,
-    /// Play all scenarios on pairs of these hosts.
-    #[arg(long, value_name = "HOST[%DEVICE],...", value_delimiter = ',',
-          conflicts_with_all = ["backend", "seeds", "each_event"])]
-    hosts: Vec<Place>,
-    /// The same, with the hosts in a file: the first word of each line, `#` begins a comment.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["backend", "seeds", "each_event"])]
-    hostfile: Option<PathBuf>,
-    /// Which pairs of the hosts play; `all` unless another is named. If no hosts are named, they are those on which
-    /// `mpirun` or `srun` has started this command.
-    #[arg(long, value_enum, conflicts_with_all = ["backend", "seeds", "each_event"])]
-    pairs: Option<Pairs>,
+/// How hosts are reached.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Way {
     /// What starts commands on hosts: a command with the arguments of ssh.
     #[arg(long, value_name = "COMMAND", default_value = RemoteShell::DEFAULT)]
     rsh: RemoteShell,
@@ -78,17 +62,45 @@ pub(crate) struct Places {
     /// the path that this program has, unless another is named.
     #[arg(long, value_name = "PROGRAM")]
     remote_program: Option<String>,
+}
+
+impl Way {
+    /// How hosts are reached; `limit` is the time in which they have to answer.
+    pub(crate) fn reach(&self, limit: Duration) -> Reach {
+        let program = self.remote_program.clone();
+        Reach {
+            shell: self.rsh.clone(),
+            program: program.unwrap_or_else(|| REMOTE_PROGRAM.into()),
+            limit,
+        }
+    }
+}
+
+/// Which hosts take part, and what is done there.
+#[derive(clap::Args)]
+#[command(next_help_heading = "On several hosts (docs/two-machines.md)")]
+pub(crate) struct HostOptions {
+    /// Play this endpoint of the scenarios, or this side of the programs, on this host, or on this device of it: `--at
+    /// a=node0 --at b=node1%rdmap0s6`. All endpoints are live, and what the applications see is judged.
+    #[arg(long, value_name = "ENDPOINT=HOST[%DEVICE]",
+          conflicts_with_all = ["hosts", "hostfile", "pairs"])]
+    at: Vec<At>,
+    /// Play everything on pairs of these hosts.
+    #[arg(long, value_name = "HOST[%DEVICE],...", value_delimiter = ',')]
+    hosts: Vec<Place>,
+    /// The same, with the hosts in a file: the first word of each line, `#` begins a comment.
+    #[arg(long, value_name = "FILE")]
+    hostfile: Option<PathBuf>,
+    /// Which pairs of the hosts play; `all` unless another is named. For `run`, if no hosts are named, they are those on
+    /// which `mpirun` or `srun` has started it.
+    #[arg(long, value_enum)]
+    pairs: Option<Pairs>,
+    #[command(flatten)]
+    way: Way,
     /// The device of hosts that are named without one; `all` makes each device of each host of `--hosts` a
     /// place. Otherwise it is the first EFA device.
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
-    /// The device's port. EFA devices have one.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=1))]
-    port: Option<u8>,
-    /// What plays the endpoints that are not under test, as `--dut` says it; each endpoint in turn is then under
-    /// test. Otherwise all are.
-    #[arg(long, value_name = "WHAT")]
-    peer: Option<Dut>,
     /// The command that records what a program on a host sends and receives, in front of the program; `{file}` stands
     /// for the capture. Without it, `efa-emu run --pcap` where the device is emulated, and `efa-tap run --pcap`
     /// where it is not.
@@ -97,6 +109,20 @@ pub(crate) struct Places {
     /// Do not record: only what applications see is judged.
     #[arg(long)]
     no_captures: bool,
+}
+
+#[derive(clap::Args)]
+#[command(next_help_heading = "On several hosts (docs/two-machines.md)")]
+pub(crate) struct Places {
+    #[command(flatten)]
+    hosts: HostOptions,
+    /// The device's port. EFA devices have one.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=1))]
+    port: Option<u8>,
+    /// What plays the endpoints that are not under test, as `--dut` says it; each endpoint in turn is then under
+    /// test. Otherwise all are.
+    #[arg(long, value_name = "WHAT")]
+    peer: Option<Dut>,
     #[command(flatten)]
     ranks: Ranks,
     /// The other ranks, once they have come.
@@ -114,53 +140,19 @@ const REMOTE_PROGRAM: &str = "efa-conformance";
 /// The word for every device.
 const ALL_DEVICES: &str = "all";
 
-impl Places {
+impl HostOptions {
     /// Returns whether hosts are named.
     pub(crate) fn are_named(&self) -> bool {
-        !self.at.is_empty() || self.have_hosts() || self.leader.is_some()
+        !self.at.is_empty() || self.have_hosts()
     }
 
     fn have_hosts(&self) -> bool {
         !self.hosts.is_empty() || self.hostfile.is_some()
     }
 
-    /// Brings the ranks of a launcher together, if their hosts are the places. Returns whether this process is to run
-    /// the scenarios; if not, it has served the one that did.
-    pub(crate) fn gather(&mut self, limit: Duration) -> Result<bool, String> {
-        if !self.ranks.are_named() && (self.pairs.is_none() || self.have_hosts()) {
-            return Ok(true);
-        }
-        match self.ranks.meet(limit)? {
-            Part::Lead(leader) => self.leader = Some(leader),
-            Part::Served => return Ok(false),
-        }
-        Ok(true)
-    }
-
-    /// The words in front of a command that repeats a case.
-    pub(crate) fn launcher_words(&self) -> Vec<String> {
-        self.leader
-            .as_ref()
-            .map_or_else(Vec::new, |leader| leader.words())
-    }
-
     /// How they are reached; `limit` is the time in which they have to answer.
     pub(crate) fn reach(&self, limit: Duration) -> Reach {
-        let leader = self.leader.as_ref();
-        let program = leader.map_or(REMOTE_PROGRAM, |leader| &leader.program);
-        Reach {
-            shell: leader.map_or(&self.rsh, |leader| &leader.shell).clone(),
-            program: self
-                .remote_program
-                .clone()
-                .unwrap_or_else(|| program.into()),
-            limit,
-        }
-    }
-
-    /// What plays the endpoints that are not under test.
-    pub(crate) fn peer(&self) -> Option<&Dut> {
-        self.peer.as_ref()
+        self.way.reach(limit)
     }
 
     /// How packets are recorded; `None` if they are not.
@@ -193,11 +185,12 @@ impl Places {
         Ok(description)
     }
 
-    /// Asks all hosts for their versions and devices. Returns who is to sit where; `unrecorded` gets the hosts
-    /// whose packets cannot be recorded.
+    /// Asks all hosts for their versions and devices; `others` are hosts beside those that are named. Returns who is to
+    /// sit where; `unrecorded` gets the hosts whose packets cannot be recorded.
     pub(crate) fn seats(
         &self,
         reach: &Reach,
+        others: &[String],
         unrecorded: &mut BTreeSet<String>,
     ) -> Result<Vec<Seats>, String> {
         if !self.at.is_empty() {
@@ -212,7 +205,7 @@ impl Places {
             return Ok(vec![Seats::Named(places)]);
         }
         let mut places = Vec::new();
-        for named in self.all_hosts()? {
+        for named in self.all_hosts(others)? {
             let place = self.with_device(&named);
             let is_all = place.device.as_deref() == Some(ALL_DEVICES);
             let asked = Place {
@@ -246,9 +239,9 @@ impl Places {
         }
     }
 
-    fn all_hosts(&self) -> Result<Vec<Place>, String> {
+    fn all_hosts(&self, others: &[String]) -> Result<Vec<Place>, String> {
         let mut hosts = self.hosts.clone();
-        for name in self.leader.iter().flat_map(|leader| &leader.hosts) {
+        for name in others {
             hosts.push(name.parse()?);
         }
         if let Some(path) = &self.hostfile {
@@ -266,6 +259,68 @@ impl Places {
         }
         Ok(hosts)
     }
+}
+
+impl Places {
+    /// Returns whether hosts are named.
+    pub(crate) fn are_named(&self) -> bool {
+        self.hosts.are_named() || self.leader.is_some()
+    }
+
+    /// Brings the ranks of a launcher together, if their hosts are the places. Returns whether this process is to run
+    /// the scenarios; if not, it has served the one that did.
+    pub(crate) fn gather(&mut self, limit: Duration) -> Result<bool, String> {
+        let hosts = &self.hosts;
+        if !self.ranks.are_named() && (hosts.pairs.is_none() || hosts.have_hosts()) {
+            return Ok(true);
+        }
+        match self.ranks.meet(limit)? {
+            Part::Lead(leader) => self.leader = Some(leader),
+            Part::Served => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// The words in front of a command that repeats a case.
+    pub(crate) fn launcher_words(&self) -> Vec<String> {
+        self.leader
+            .as_ref()
+            .map_or_else(Vec::new, |leader| leader.words())
+    }
+
+    /// How they are reached; `limit` is the time in which they have to answer.
+    pub(crate) fn reach(&self, limit: Duration) -> Reach {
+        let own = self.hosts.reach(limit);
+        let Some(leader) = &self.leader else {
+            return own;
+        };
+        let program = self.hosts.way.remote_program.as_ref();
+        Reach {
+            shell: leader.shell.clone(),
+            program: program.unwrap_or(&leader.program).clone(),
+            limit,
+        }
+    }
+
+    /// What plays the endpoints that are not under test.
+    pub(crate) fn peer(&self) -> Option<&Dut> {
+        self.peer.as_ref()
+    }
+
+    /// How packets are recorded; `None` if they are not.
+    pub(crate) fn recording(&self) -> Option<Recording> {
+        self.hosts.recording()
+    }
+
+    /// As [`HostOptions::seats`], with the hosts of the other ranks.
+    pub(crate) fn seats(
+        &self,
+        reach: &Reach,
+        unrecorded: &mut BTreeSet<String>,
+    ) -> Result<Vec<Seats>, String> {
+        let others = self.leader.as_ref().map(|leader| &leader.hosts[..]);
+        self.hosts.seats(reach, others.unwrap_or(&[]), unrecorded)
+    }
 
     /// The options that repeat a case.
     pub(crate) fn words(&self, case: &Case) -> Vec<(&'static str, String)> {
@@ -278,17 +333,18 @@ impl Places {
             return words;
         }
         words.extend(self.leader.as_ref().map(|leader| leader.option()));
-        let rsh = self.rsh.to_string();
+        let HostOptions { way, recorder, .. } = &self.hosts;
+        let rsh = way.rsh.to_string();
         if rsh != RemoteShell::DEFAULT {
             words.push(("--rsh", rsh));
         }
-        if let Some(program) = &self.remote_program {
+        if let Some(program) = &way.remote_program {
             words.push(("--remote-program", program.clone()));
         }
         if let Some(peer) = &self.peer {
             words.push(("--peer", peer.to_string()));
         }
-        if let Some(recorder) = &self.recorder {
+        if let Some(recorder) = recorder {
             words.push(("--recorder", recorder.clone()));
         }
         words
@@ -312,7 +368,14 @@ fn pairs_of(places: &[Place], pairs: Pairs) -> Vec<Seats> {
     };
     chosen
         .into_iter()
-        .map(|(first, second)| Seats::InTurn([places[first].clone(), places[second].clone()]))
+        .map(|(first, second)| {
+            let pair = [places[first].clone(), places[second].clone()];
+            // Those behind the second one come first, so that all hosts have their turn.
+            let others = (1..places.len()).map(|step| &places[(second + step) % places.len()]);
+            let is_other = |place: &&Place| pair.iter().all(|one| one.host != place.host);
+            let others = others.filter(is_other).cloned().collect();
+            Seats::Pair { pair, others }
+        })
         .collect()
 }
 
@@ -385,8 +448,24 @@ fn identity(
     })
 }
 
+#[derive(clap::Args)]
+pub(crate) struct PlaceArguments {
+    /// Print a TCP port that no process listens on instead.
+    #[arg(long, hide = true)]
+    free_port: bool,
+}
+
 /// `place`: prints the line that describes this host.
-pub(crate) fn describe() -> Outcome {
+pub(crate) fn describe(arguments: &PlaceArguments) -> Outcome {
+    if arguments.free_port {
+        return match hosted::free_port() {
+            Ok(port) => {
+                say(port);
+                Outcome::Passed
+            }
+            Err(error) => complain(format_args!("no free port: {error}"), Outcome::Unfit),
+        };
+    }
     say(Description::of_this_host().line());
     Outcome::Passed
 }

@@ -105,7 +105,8 @@ pub(crate) struct Run {
     /// Traces, or directories of traces; the corpus that belongs to this program if there are none.
     traces: Vec<PathBuf>,
     /// Where the two sides meet.
-    #[arg(long, value_enum, default_value = "emu")]
+    #[arg(long, value_enum, default_value = "emu",
+          conflicts_with_all = ["at", "hosts", "hostfile", "pairs"])]
     backend: BackendChoice,
     /// What is under test: `core`, the protocol engine; `libfabric`, stock libfabric; or `exec:COMMAND`, a
     /// program of yours that speaks the driver protocol (docs/driver.md). `libfabric` and `exec:COMMAND`
@@ -130,11 +131,12 @@ pub(crate) struct Run {
     provider: ProviderOptions,
     /// With `--backend emu`, also replay each trace in this many networks that reorder, lose and refuse
     /// packets; the applications must see the same.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0,
+          conflicts_with_all = ["at", "hosts", "hostfile", "pairs"])]
     seeds: u64,
     /// With `--backend emu`, also replay each trace once for each single request and completion of its run,
     /// which is late (`delay`), refused (`refuse`) or failed (`fail`); `all` for the three.
-    #[arg(long, value_name = "CHANGE")]
+    #[arg(long, value_name = "CHANGE", conflicts_with_all = ["at", "hosts", "hostfile", "pairs"])]
     each_event: Option<Changes>,
     /// Run this many traces at once, each in its own emulated fabric; with more than one, fault rules on the
     /// fabric of this process have no effect.

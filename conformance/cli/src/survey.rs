@@ -2,10 +2,13 @@
 
 use std::path::PathBuf;
 
-use efa_conformance::survey::{self, EXPERIMENTS, Measured};
+use efa_conformance::player::{Patience, Place};
+use efa_conformance::survey::{self, EXPERIMENTS, Lab, Measured};
 use efa_emu::profile::Profile;
 use efa_hw::{DeviceName, HwDevice};
 
+use crate::drive::private_output;
+use crate::places::{At, Way};
 use crate::{Outcome, complain, say};
 
 #[derive(clap::Args)]
@@ -19,6 +22,15 @@ pub(crate) struct Survey {
     /// The device; the first EFA device if it is not named.
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
+    /// The host of the side that sends, `a`, or of the side that is sent to, `b`, and its device: `--at a=node0 --at
+    /// b=node1`. Both are named, or none: then both sides are on one device of this host.
+    #[arg(long, value_name = "SIDE=HOST[%DEVICE]", conflicts_with = "device")]
+    at: Vec<At>,
+    #[command(flatten)]
+    way: Way,
+    /// Be a side of a survey between hosts, which standard input tells what to do.
+    #[arg(long, hide = true)]
+    side: bool,
     /// Only this experiment; may be given again for others.
     #[arg(long, value_name = "EXPERIMENT")]
     only: Vec<String>,
@@ -36,9 +48,46 @@ pub(crate) fn survey(arguments: &Survey) -> Outcome {
         say(survey::checklist().trim_end());
         return Outcome::Passed;
     }
-    match measure(arguments) {
+    let ended = match arguments.side {
+        true => serve(arguments),
+        false => measure(arguments),
+    };
+    match ended {
         Ok(outcome) => outcome,
         Err(problem) => complain(problem, Outcome::Unfit),
+    }
+}
+
+fn open(arguments: &Survey) -> Result<HwDevice, String> {
+    let name = match &arguments.device {
+        Some(name) => DeviceName::Named(name.clone()),
+        None => DeviceName::First,
+    };
+    HwDevice::open(&name).map_err(|error| error.to_string())
+}
+
+/// Does what standard input asks, for a survey between hosts.
+fn serve(arguments: &Survey) -> Result<Outcome, String> {
+    let output = private_output().map_err(|error| error.to_string())?;
+    let device = open(arguments)?;
+    let served = survey::serve(device, std::io::stdin().lock(), output);
+    served.map_err(|error| error.to_string())?;
+    Ok(Outcome::Passed)
+}
+
+/// The places of the two sides, if they are named.
+fn places(at: &[At]) -> Result<Option<[&Place; 2]>, String> {
+    let side = |name: &str| {
+        let mut named = at.iter().filter(|at| at.endpoint == name);
+        let place = named.next().map(|at| &at.place);
+        place.filter(|_| named.next().is_none())
+    };
+    match (at.len(), side("a"), side("b")) {
+        (0, ..) => Ok(None),
+        (2, Some(a), Some(b)) => Ok(Some([a, b])),
+        _ => Err(
+            "the sides are `a`, which sends, and `b`: name both, --at a=HOST --at b=HOST".into(),
+        ),
     }
 }
 
@@ -49,27 +98,24 @@ fn measure(arguments: &Survey) -> Result<Outcome, String> {
             "there is no experiment {unknown:?}: `efa-conformance survey --list` lists them"
         ));
     }
-    let name = match &arguments.device {
-        Some(name) => DeviceName::Named(name.clone()),
-        None => DeviceName::First,
+    let lab = match places(&arguments.at)? {
+        None => Lab::here(open(arguments)?)?,
+        Some(places) => Lab::between(places, &arguments.way.reach(Patience::DEFAULT.start))?,
     };
-    let device = HwDevice::open(&name).map_err(|error| error.to_string())?;
-    let report = device.report().map_err(|error| error.to_string())?;
-    let base = survey::assumed_profile(report.vendor_part_id);
+    let base = survey::assumed_profile(lab.part_id());
     let against = match &arguments.against {
         Some(name) => Profile::named(name).map_err(|error| error.to_string())?,
         None => base.clone(),
     };
     say(format_args!(
         "{}, part id {:#06x}, beside profile {}",
-        device.name(),
-        report.vendor_part_id,
+        lab.name(),
+        lab.part_id(),
         against.name
     ));
     let wanted =
         |id: &str| arguments.only.is_empty() || arguments.only.iter().any(|name| name == id);
-    let measured = survey::run(&device, wanted, |measured| say_answer(measured, &against));
-    let measured = measured.map_err(|error| error.to_string())?;
+    let measured = survey::run(&lab, wanted, |measured| say_answer(measured, &against));
     let failed = measured.iter().filter(|one| one.answer.is_err()).count();
     let different = measured.iter().filter(|one| differs(one, &against)).count();
     say(format_args!(

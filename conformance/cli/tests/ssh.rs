@@ -188,6 +188,33 @@ fn two_hosts_are_reached_by_ssh() {
     for text in ["a at node0, b at node1: ", " packets judged", "2 passed"] {
         assert!(printed.contains(text), "`{text}` in:\n{printed}");
     }
+    // Programs that do not speak the suite's protocol, with their captures.
+    let mut table = efa_conformance(&["interop", "--group", "libfabric"]);
+    table.args([
+        "--filter",
+        "1.17 fi_pingpong rdm",
+        "--at",
+        "a=node0",
+        "--at",
+        "b=node1",
+    ]);
+    let output = table
+        .args(["--rsh", &rsh, "--remote-program"])
+        .arg(&program);
+    let (status, printed) = outcome(&output.output().unwrap());
+    assert_eq!(status, Some(0), "{printed}");
+    let is_there = ["bytes checked; EAGER_MSGRTM", "1 passed"].iter();
+    let is_there = is_there.clone().all(|text| printed.contains(text));
+    assert!(
+        is_there || printed.contains("fi_pingpong is not installed"),
+        "{printed}"
+    );
+    // What the devices do, and nothing is left of the sides.
+    let mut survey = efa_conformance(&["survey", "--only", "known-sender", "--at", "a=node0"]);
+    survey.args(["--at", "b=node1", "--rsh", &rsh, "--remote-program"]);
+    let (status, printed) = outcome(&survey.arg(&program).output().unwrap());
+    assert_eq!(status, Some(0), "{printed}");
+    assert!(printed.contains("as assumed known-sender"), "{printed}");
     let (status, printed) = run(["a=node0", "b=nobody"]);
     assert_eq!(status, Some(2), "{printed}");
     for text in ["cannot reach nobody", "Connection refused"] {

@@ -1,5 +1,6 @@
 //! `survey`: it measures what the emulated device really does, and the emulator does what a survey has measured.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -167,6 +168,119 @@ fn answers_are_of_the_device_as_it_is() {
         "{}",
         order.1
     );
+}
+
+/// `survey` with its sides on two hosts of a cluster that has these options.
+fn survey_between(fabric: &str, cluster: &[&str], arguments: &[&str]) -> (Option<i32>, String) {
+    let fabric = format!("survey-{fabric}-{}", std::process::id());
+    let own = conformance();
+    let path = format!(
+        "{}:{}",
+        own.parent().unwrap().display(),
+        std::env::var("PATH").unwrap_or_default()
+    );
+    let mut command: Command = efa_emu(&["cluster", "2", "--quiet", "--fabric", &fabric]);
+    command.env("PATH", path).args(cluster).arg("--");
+    command.arg(own).args(["survey", "--rsh", "efa-emu rsh"]);
+    outcome(&command.args(arguments).output().unwrap())
+}
+
+const SIDES: [&str; 4] = ["--at", "a=node0", "--at", "b=node1"];
+
+/// Both sides do what they do on one host, and the profile is the same.
+#[test]
+fn a_survey_between_two_hosts_gives_the_profile() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = path(directory.path(), "between.toml");
+    let profile = path(directory.path(), "changed.toml");
+    let text = "name = \"changed\"\nbase = \"efa2\"\nqpn_reuse = \"oldest\"\n[statuses]\nwrong_qkey = 12\n\
+                unknown_key = 11\nforbidden_access = 18\nunknown_peer = 9\n";
+    std::fs::write(&profile, text).unwrap();
+    let output = [&SIDES[..], &["-o", &file, "--against", &profile]].concat();
+    let ended = survey_between("profile", &["--profile", &profile], &output);
+    assert!(
+        ended
+            .1
+            .starts_with("rdmap0s0 of node0 to rdmap0s0 of node1, part id 0xefa2"),
+        "{}",
+        ended.1
+    );
+    all_as_assumed(ended);
+    let learned: toml::Table = std::fs::read_to_string(&file).unwrap().parse().unwrap();
+    assert_eq!(
+        learned["statuses"]["forbidden_access"].as_integer(),
+        Some(18)
+    );
+    assert_eq!(learned["qpn_reuse"].as_str(), Some("oldest"));
+}
+
+/// What is asked of the other side is asked of the other host.
+#[test]
+fn the_sides_of_a_survey_are_on_the_hosts_that_are_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let faults = path(directory.path(), "faults.toml");
+    let rule = "[[fault]]\nwhen = { on = \"request\", sender = \"node1\", receiver = \"node0\" }\n\
+                then = { status = \"remote-abort\" }\n";
+    std::fs::write(&faults, rule).unwrap();
+    let refused = |sides: &[&str]| {
+        let only = ["--only", "stale-key", "--only", "qpn-reuse"];
+        let ended = survey_between("sides", &["--faults", &faults], &[sides, &only].concat());
+        answer(&ended.1, "stale-key").contains("status 8 ")
+    };
+    assert!(refused(&["--at", "a=node1", "--at", "b=node0"]));
+    assert!(!refused(&SIDES));
+}
+
+#[test]
+fn a_side_that_is_lost_or_unfit_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = |name: &str, text: &str| {
+        let file = path(directory.path(), name);
+        std::fs::write(&file, format!("#!/bin/sh\n{text}\n")).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+        file
+    };
+    // It ends after its second answer.
+    let lost = script(
+        "lost",
+        "case \"$1 $EFA_EMU_HOST\" in place*|*node0) exec efa-conformance \"$@\";; esac\n\
+         efa-conformance \"$@\" | { sed -u 2q; kill -KILL $$; }",
+    );
+    let words = [
+        "--only",
+        "not-ready",
+        "--only",
+        "known-sender",
+        "--remote-program",
+        &lost,
+    ];
+    let (status, text) = survey_between("lost", &[], &[&SIDES[..], &words].concat());
+    assert_eq!(status, Some(1), "{text}");
+    assert!(text.contains("the connection to node1 ended"), "{text}");
+    // Each host has the generation that it is called.
+    let fabric = format!("survey-unfit-{}", std::process::id());
+    let emulator = efa_testing::workspace::emulator();
+    let shell = script(
+        "shell",
+        &format!(
+            "host=$1; shift; exec {} run --quiet --fabric {fabric} --host $host --profile $host -- sh -c \"$*\"",
+            emulator.display()
+        ),
+    );
+    let program = conformance().display().to_string();
+    let words = [
+        "survey", "--at", "a=efa1", "--at", "b=efa2", "--rsh", &shell,
+    ];
+    let mut command = efa_conformance(&words);
+    command.args(["--remote-program", &program]);
+    let (status, text) = outcome(&command.output().unwrap());
+    assert_eq!(status, Some(2), "{text}");
+    assert!(text.contains("a profile is of one generation"), "{text}");
+    for wrong in [&["--at", "a=node0"][..], &["--at", "a=x", "--at", "c=y"]] {
+        let words = [&["survey"], wrong].concat();
+        let (status, text) = outcome(&efa_conformance(&words).output().unwrap());
+        assert!(status == Some(2) && text.contains("name both"), "{text}");
+    }
 }
 
 #[test]

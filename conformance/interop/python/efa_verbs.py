@@ -298,7 +298,8 @@ class Client:
 
 def main(arguments):
     assert arguments[0] == "-p", __doc__
-    place = ("127.0.0.1", int(arguments[1]))
+    # Of any address: the client may be on another host.
+    place = ("", int(arguments[1]))
     endpoint = Endpoint()
     if len(arguments) == 2:
         with socket.create_server(place) as listener:

@@ -27,7 +27,7 @@ pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
 pub(crate) fn judge(bench: &Bench, release: Release, provider: &str) -> CellResult {
     let userland = release.userland(bench)?;
     let library = release.library(userland.as_ref());
-    let conformance = &bench.launcher().efa_conformance;
+    let conformance = &bench.launcher()?.efa_conformance;
     // Software of another Debian release needs its own dynamic linker, which its `run` starts.
     let runner = userland.map(|userland| format!("{} ", userland.runner().display()));
     let dut = format!(

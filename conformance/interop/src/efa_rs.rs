@@ -34,7 +34,8 @@ pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
         let sides = [Side::with(release, NAME); 2];
         cells.push(tools::pingpong_cell(NAME, of("fi_pingpong"), sides, "rdm"));
         let corpus = move |bench: &Bench| corpus::judge(bench, release, NAME);
-        cells.push(Cell::new(NAME, of("corpus"), CORPUS_LIMIT, corpus));
+        let corpus = Cell::new(NAME, of("corpus"), CORPUS_LIMIT, corpus);
+        cells.push(corpus.emulated_only("the peers are scripted, which only emulated devices let"));
     }
     for release in RELEASES {
         let own = Side::of(release);

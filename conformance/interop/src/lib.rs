@@ -2,7 +2,7 @@
 //!
 //! A *cell* is one thing that must work, such as one release of libfabric sending to another. Cells
 //! belong to *groups*, one module each, which [`GROUPS`] lists. A cell runs programs on emulated hosts
-//! ([`Bench::host`]) with a time limit, and reports what it measured. `docs/interop.md` says how to add
+//! ([`Bench::host`]), or on two that a remote shell reaches ([`Hosts`]), with a time limit, and reports what it measured. `docs/interop.md` says how to add
 //! a cell.
 
 mod corpus;
@@ -19,8 +19,8 @@ mod rdma_core;
 mod scenarios;
 
 pub use harness::{
-    Bench, Cell, CellResult, Finished, Host, Lab, Outcome, Row, Running, Selection, Summary, Unmet,
-    Userland, report, traffic,
+    Bench, Cell, CellResult, Finished, Host, Hosts, Lab, Outcome, Row, Running, Selection, Summary,
+    Unmet, Userland, report, traffic,
 };
 
 /// Related cells.
@@ -29,6 +29,8 @@ pub struct Group {
     pub name: &'static str,
     /// Its subject, in one line.
     pub about: &'static str,
+    /// Why it runs on emulated hosts only, if all of it does.
+    pub emulated: Option<&'static str>,
     /// Returns its cells, without starting anything.
     pub cells: fn(&Lab) -> Result<Vec<Cell>, String>,
 }
@@ -38,51 +40,69 @@ pub const GROUPS: &[Group] = &[
     Group {
         name: "scenarios",
         about: "the protocol engine in place of each stock endpoint of each scenario",
+        emulated: Some(
+            "`efa-conformance run --at a=HOST --at b=HOST --peer libfabric` plays them on hosts",
+        ),
         cells: scenarios::cells,
     },
     Group {
         name: "libfabric",
         about: "releases of stock libfabric, each with itself and with each other",
+        emulated: None,
         cells: libfabric::cells,
     },
     Group {
         name: "corpus",
         about: "the whole corpus against each release of stock libfabric",
+        emulated: Some(
+            "the peers are scripted, which only emulated devices let; `efa-conformance run --at` plays the corpus live",
+        ),
         cells: corpus::cells,
     },
     Group {
         name: "efa_rs",
         about: "the engine as a provider that stock libfabric loads: in four releases, and with their own provider",
+        emulated: None,
         cells: efa_rs::cells,
     },
     Group {
         name: "mpi",
         about: "MPI over libfabric and over UCX, two to eight ranks on one to four hosts",
+        emulated: Some(
+            "the jobs are those of `efa-emu cluster`; on hosts, start `conformance/interop/mpi/exercise.c` by your launcher",
+        ),
         cells: mpi::cells,
     },
     Group {
         name: "kill",
         about: "one side of a run is killed at random moments; nothing may be left",
+        emulated: Some("what is looked for after each kill is the state of the emulator"),
         cells: kill::cells,
     },
     Group {
         name: "perftest",
         about: "the InfiniBand performance tests of two releases",
+        emulated: None,
         cells: perftest::cells,
     },
     Group {
         name: "python",
         about: "the Python package efa",
+        emulated: None,
         cells: python::cells,
     },
     Group {
         name: "rdma_core",
         about: "rdma-core's tools, and the tests of its Python bindings",
+        emulated: None,
         cells: rdma_core::cells,
     },
     Group {
         name: "engine",
         about: "the protocol engine and four releases of libfabric: every subprotocol, in both directions",
+        emulated: Some(
+            "faults are staged, and all packets looked at, by the emulator; `efa-conformance run --at a=HOST --at b=HOST --peer libfabric` meets stock libfabric on hosts",
+        ),
         cells: engine::cells,
     },
 ];
@@ -103,7 +123,14 @@ pub fn select(lab: &Lab, group: Option<&str>, filter: Option<&str>) -> Result<Ve
     }
     let mut cells = Vec::new();
     for group in groups {
-        cells.extend((group.cells)(lab)?);
+        cells.extend(
+            (group.cells)(lab)?
+                .into_iter()
+                .map(|cell| match group.emulated {
+                    Some(reason) => cell.emulated_only(reason),
+                    None => cell,
+                }),
+        );
     }
     if let Some(filter) = filter {
         cells.retain(|cell| cell.name().contains(filter));

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::harness::dialogue::{converse, installed};
+use super::harness::dialogue::converse;
 use super::harness::{Bench, Cell, CellResult, Lab, Unmet};
 
 const GROUP: &str = "perftest";
@@ -79,7 +79,8 @@ pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
         "25.01 ib_write_bw, the tenth write aborted",
         LIMIT,
         write_is_aborted,
-    );
+    )
+    .emulated_only("a fault is staged");
     Ok(tests(OLD, OLD_TESTS)
         .chain(tests(NEW, NEW_TESTS))
         .chain([faulty])
@@ -123,7 +124,7 @@ fn run(bench: &Bench, release: Release, test: &str) -> CellResult {
             let userland = bench.userland(name)?;
             (server, client) = (server.userland(&userland), client.userland(&userland));
         }
-        None => drop(installed(program[0], "perftest")?),
+        None => bench.needs(program[0], "perftest")?,
     }
     program.extend(["-x", "0"]);
     let hosts = [server, client].map(|host| host.profile(release.profile));

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::harness::dialogue::converse;
-use super::harness::{Bench, Cell, CellResult, Lab, Unmet};
+use super::harness::{Bench, Cell, CellResult, Lab};
 
 const LIMIT: Duration = Duration::from_secs(90);
 
@@ -18,14 +18,11 @@ pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
 
 fn verbs(bench: &Bench) -> CellResult {
     let userland = bench.userland("pypi-efa")?;
-    let program = bench.lab().file(PROGRAM);
-    let program = program
-        .to_str()
-        .ok_or_else(|| Unmet::failed("the project's path is no text"))?;
+    let program = bench.data(PROGRAM);
     let [server, client] = ["server", "client"].map(|name| {
         let host = bench.host(name).profile("efa2");
         host.userland(&userland)
     });
-    let [_, client] = converse(&server, &client, &["python", program])?;
+    let [_, client] = converse(&server, &client, &["python", &program])?;
     Ok(client.stdout.trim().to_owned())
 }

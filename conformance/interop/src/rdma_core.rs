@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use efa_emu::sysfs::DEVICE_NAME as DEVICE;
 
-use super::harness::dialogue::{converse, installed};
+use super::harness::dialogue::converse;
 use super::harness::{Bench, Cell, CellResult, Host, Lab, Unmet};
 
 const GROUP: &str = "rdma_core";
@@ -55,17 +55,23 @@ const PYVERBS_MODULES: &[&str] = &[
 pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
     let mut cells = Vec::new();
     for (version, userland) in VERSIONS {
-        let mut cell = |name: &str, run: fn(&Host, &Host) -> CellResult| {
+        type Run = fn(&Host, &Host) -> CellResult;
+        let mut cell = |name: &str, emulated: Option<&'static str>, run: Run| {
             let name = format!("{name} {version}");
-            cells.push(Cell::new(GROUP, name, LIMIT, move |bench| {
+            let cell = Cell::new(GROUP, name, LIMIT, move |bench| {
                 let [a, b] = hosts(bench, userland)?;
                 run(&a, &b)
-            }));
+            });
+            cells.push(match emulated {
+                Some(reason) => cell.emulated_only(reason),
+                None => cell,
+            });
         };
-        cell("ibv_devices", |host, _| devices(host));
-        cell("ibv_devinfo -v", |host, _| devinfo(host));
-        cell("ibv_ud_pingpong", |a, b| pingpong(a, b, &[]));
-        cell("ibv_ud_pingpong -e", |a, b| pingpong(a, b, &["-e"]));
+        let of_emulated = Some("what is printed is compared with the emulated device");
+        cell("ibv_devices", of_emulated, |host, _| devices(host));
+        cell("ibv_devinfo -v", of_emulated, |host, _| devinfo(host));
+        cell("ibv_ud_pingpong", None, |a, b| pingpong(a, b, &[]));
+        cell("ibv_ud_pingpong -e", None, |a, b| pingpong(a, b, &["-e"]));
     }
     let modules = PYVERBS_MODULES
         .iter()
@@ -77,9 +83,10 @@ pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
     for (version, userland) in PYVERBS {
         for (name, selection) in selections.clone() {
             let name = format!("pyverbs {version} {name}");
-            cells.push(Cell::new(GROUP, name, PYVERBS_LIMIT, move |bench| {
+            let cell = Cell::new(GROUP, name, PYVERBS_LIMIT, move |bench| {
                 tests(bench, userland, &selection)
-            }));
+            });
+            cells.push(cell.emulated_only("the tests are prepared on this machine"));
         }
     }
     Ok(cells)
@@ -93,7 +100,7 @@ fn hosts<'a>(bench: &'a Bench<'a>, userland: Option<&str>) -> Result<[Host<'a>; 
             Ok(hosts.map(|host| host.userland(&userland)))
         }
         None => {
-            installed("ibv_devices", "ibverbs-utils")?;
+            bench.needs("ibv_devices", "ibverbs-utils")?;
             Ok(hosts)
         }
     }

@@ -39,7 +39,7 @@ fn play(bench: &Bench, scenario: &Scenario, role: EndpointIndex) -> CellResult {
         endpoint.version = None;
     }
     let stock = &bench.lab().scenarios.stock;
-    match record::play(&cast, bench.launcher(), stock, None, None) {
+    match record::play(&cast, bench.launcher()?, stock, None, None) {
         Ok((transcript, _)) if transcript.problems.is_empty() => {
             Ok(transcript.versions.join(" and "))
         }

@@ -314,7 +314,7 @@ pub struct Pairs<'a> {
 
 impl<'a> Pairs<'a> {
     /// Splits the rest of a line after its word.
-    pub(super) fn of(word: &'static str, rest: &'a str) -> Result<Self, LineError> {
+    pub(crate) fn of(word: &'static str, rest: &'a str) -> Result<Self, LineError> {
         let mut pairs = Vec::new();
         let mut rest = rest.trim_ascii();
         while !rest.is_empty() {
@@ -348,7 +348,7 @@ impl<'a> Pairs<'a> {
     }
 
     /// Returns an error if a pair was not read.
-    pub(super) fn end(self, known: &[&str]) -> Result<(), LineError> {
+    pub(crate) fn end(self, known: &[&str]) -> Result<(), LineError> {
         let Some((key, _)) = self.pairs.first() else {
             return Ok(());
         };
@@ -364,7 +364,7 @@ impl<'a> Pairs<'a> {
 }
 
 /// Adds ` key=value` to a line, if there is a value.
-pub(super) fn push(line: &mut String, key: &str, member: &impl Member) {
+pub(crate) fn push(line: &mut String, key: &str, member: &impl Member) {
     if let Some(value) = member.show() {
         let _ = write!(line, " {key}={value}");
     }
@@ -464,7 +464,7 @@ macro_rules! lines {
         }
     };
 }
-pub(super) use lines;
+pub(crate) use lines;
 
 #[cfg(test)]
 mod tests {

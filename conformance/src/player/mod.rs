@@ -1,5 +1,6 @@
 //! The driver's side of a driven process.
 
+pub mod hosted;
 mod place;
 mod program;
 mod recorded;
@@ -19,7 +20,10 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-pub use place::{Description, Place, PlaceError, Reach, Recording, RemoteShell, Versions};
+pub use hosted::Hosted;
+pub use place::{
+    Description, Place, PlaceError, Reach, Recording, RemoteShell, Versions, own_address,
+};
 pub use program::{Program, quote, split_words};
 pub use recorded::{Recorder, status_as};
 pub use subject::Driven;
@@ -295,6 +299,23 @@ impl Player {
         recording: Option<&Recording>,
     ) -> Result<Self, PlayerError> {
         let mut process = reach.command(&place.host, program, environment, recording);
+        process.stderr(Stdio::piped());
+        let endpoint = format!("{endpoint} at {place}");
+        Self::spawn(endpoint, process, patience, Some(place.clone()))
+    }
+
+    /// Starts a program at a place as the place is told to run it.
+    ///
+    /// # Errors
+    /// As [`Player::launch_at`].
+    pub fn launch_hosted(
+        endpoint: &str,
+        place: &Place,
+        reach: &Reach,
+        hosted: &Hosted,
+        patience: Patience,
+    ) -> Result<Self, PlayerError> {
+        let mut process = hosted.command(&place.host, reach);
         process.stderr(Stdio::piped());
         let endpoint = format!("{endpoint} at {place}");
         Self::spawn(endpoint, process, patience, Some(place.clone()))

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Read;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -168,6 +169,10 @@ pub struct Description {
     pub host: String,
     /// Its EFA devices: their GIDs by their names.
     pub devices: BTreeMap<String, String>,
+    /// The part ids of these devices by their names.
+    pub parts: BTreeMap<String, u32>,
+    /// Its address on the way to other hosts.
+    pub address: IpAddr,
     /// Why there is none.
     pub trouble: Option<String>,
     /// The emulated fabric to which the devices belong, if they are emulated.
@@ -180,14 +185,23 @@ impl Description {
     /// Describes this host.
     pub fn of_this_host() -> Self {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let (devices, trouble) = match efa_devices() {
+        let (opened, trouble) = match efa_devices() {
             Ok(devices) => (devices, None),
             Err(error) => (BTreeMap::new(), Some(error.to_string())),
         };
+        let parts = opened.iter().filter_map(|(name, device)| {
+            let report = device.report().ok()?;
+            Some((name.clone(), report.vendor_part_id))
+        });
+        let parts = parts.collect();
+        let gids = opened.iter();
+        let devices = gids.map(|(name, device)| (name.clone(), device.gid().to_string()));
         Description {
             versions: Versions::own(),
             host: host.trim_end().to_owned(),
-            devices,
+            devices: devices.collect(),
+            parts,
+            address: own_address(),
             trouble,
             fabric: HostConfig::from_env().ok().map(|config| config.fabric),
             no_recorder: Recorder::of_this_host().err(),
@@ -201,15 +215,33 @@ impl Description {
     }
 }
 
-/// The GIDs of this machine's EFA devices, by their names.
-fn efa_devices() -> Result<BTreeMap<String, String>, efa_hw::OpenError> {
+/// This host's address on the way to others. No packet is sent for it.
+pub fn own_address() -> IpAddr {
+    let documentation: [SocketAddr; 2] = [
+        ([192, 0, 2, 1], 9).into(),
+        ([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], 9).into(),
+    ];
+    let own = documentation.into_iter().find_map(|address| {
+        let any: SocketAddr = match address {
+            SocketAddr::V4(_) => ([0; 4], 0).into(),
+            SocketAddr::V6(_) => ([0; 16], 0).into(),
+        };
+        let socket = UdpSocket::bind(any).ok()?;
+        socket.connect(address).ok()?;
+        Some(socket.local_addr().ok()?.ip())
+    });
+    own.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+}
+
+/// This machine's EFA devices, by their names.
+fn efa_devices() -> Result<BTreeMap<String, HwDevice>, efa_hw::OpenError> {
     // Says why there is none.
     HwDevice::open(&DeviceName::First)?;
     let names = HwDevice::names()?.into_iter();
     let devices = names.filter_map(|name| {
         // Those that do not open are no EFA devices.
         let device = HwDevice::open(&DeviceName::Named(name.clone())).ok()?;
-        Some((name, device.gid().to_string()))
+        Some((name, device))
     });
     Ok(devices.collect())
 }
@@ -439,6 +471,19 @@ impl Reach {
                 tail,
             }),
         }
+    }
+
+    /// Asks a host for a TCP port that nobody there listens on.
+    ///
+    /// # Errors
+    /// What went wrong, with the host's name.
+    pub fn free_port(&self, host: &str) -> Result<u16, String> {
+        let words = [self.program.as_str(), "place", "--free-port"].map(str::to_owned);
+        let failed = |why: &dyn fmt::Display| format!("{host} names no free port: {why}");
+        let asked = Asked::start(&mut self.shell.command(host, &words));
+        let Answer { output, errors, .. } = asked.map_err(|error| failed(&error))?.wait(self.limit);
+        let port = output.trim().parse();
+        port.map_err(|_| failed(&format!("it printed `{}`{}", shown(&output), tail(&errors))))
     }
 
     /// As [`Reach::describe`]; the place's device must be there as well.

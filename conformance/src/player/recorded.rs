@@ -9,6 +9,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Command, ExitStatus};
 
 use efa_emu::command::{Failure, RunDirectory};
@@ -56,34 +57,37 @@ impl Recorder {
             let found = found.map(|path| path.display().to_string());
             found.ok_or_else(|| format!("{name} is neither beside {} nor in PATH", own.display()))
         };
-        let Ok(host) = HostConfig::from_env() else {
-            let words = [
-                find("efa-tap")?,
-                "run".into(),
-                "-q".into(),
-                "--pcap".into(),
-                FILE.into(),
-                "--".into(),
-            ];
-            return Ok(Recorder {
-                words: words.to_vec(),
-            });
+        let mut words = match HostConfig::from_env() {
+            Ok(host) => on_emulated_host(find("efa-emu")?, &host),
+            Err(_) => vec![find("efa-tap")?, "run".into(), "-q".into()],
         };
-        let mut words = vec![find("efa-emu")?, "run".into(), "--quiet".into()];
-        let options = [
-            ("host", &host.host),
-            ("fabric", &host.fabric),
-            ("profile", &host.profile),
-        ];
-        words.extend(options.map(|(name, value)| format!("--{name}={value}")));
-        if host.serve_unknown_peers {
-            words.push("--serve-unknown-peers".into());
-        }
-        // The options have the same names on the command line.
-        let network = host.network.to_string();
-        words.extend(network.split(',').map(|option| format!("--{option}")));
         words.extend(["--pcap".into(), FILE.into(), "--".into()]);
         Ok(Recorder { words })
+    }
+
+    /// What stands in front of a program on this host that is not recorded: nothing, but where the device is emulated
+    /// `efa-emu run`, which leads the program to the device whatever the program's environment says.
+    ///
+    /// # Errors
+    /// The program that is missing.
+    pub(super) fn without_capture() -> Result<Vec<String>, String> {
+        let Ok(host) = HostConfig::from_env() else {
+            return Ok(Vec::new());
+        };
+        let own = std::env::current_exe().unwrap_or_default();
+        let found = find_beside(&own, "efa-emu");
+        let found = found
+            .ok_or_else(|| format!("efa-emu is neither beside {} nor in PATH", own.display()))?;
+        let mut words = on_emulated_host(found.display().to_string(), &host);
+        words.push("--".into());
+        Ok(words)
+    }
+
+    /// The words in front of a program whose capture goes to `file`.
+    pub(super) fn words(&self, file: &Path) -> Vec<String> {
+        let text = file.display().to_string();
+        let words = self.words.iter();
+        words.map(|word| word.replace(FILE, &text)).collect()
     }
 
     /// Runs a program to its end, with this process's standard streams, and then writes its capture to `output`. A
@@ -96,12 +100,7 @@ impl Recorder {
         let directory = RunDirectory::create_below(&std::env::temp_dir(), "efa-conformance")
             .map_err(|Failure(reason)| io::Error::other(reason))?;
         let file = directory.path().join("capture.pcapng");
-        let text = file.display().to_string();
-        let words: Vec<String> = self
-            .words
-            .iter()
-            .map(|word| word.replace(FILE, &text))
-            .collect();
+        let words = self.words(&file);
         let status = Command::new(&words[0])
             .args(&words[1..])
             .args(program)
@@ -113,8 +112,26 @@ impl Recorder {
     }
 }
 
+/// The words of `efa-emu run` that start a program on an emulated host that runs already.
+fn on_emulated_host(efa_emu: String, host: &HostConfig) -> Vec<String> {
+    let mut words = vec![efa_emu, "run".into(), "--quiet".into()];
+    let options = [
+        ("host", &host.host),
+        ("fabric", &host.fabric),
+        ("profile", &host.profile),
+    ];
+    words.extend(options.map(|(name, value)| format!("--{name}={value}")));
+    if host.serve_unknown_peers {
+        words.push("--serve-unknown-peers".into());
+    }
+    // The options have the same names on the command line.
+    let network = host.network.to_string();
+    words.extend(network.split(',').map(|option| format!("--{option}")));
+    words
+}
+
 /// Writes a capture as lines of the driver protocol.
-fn write_lines(mut capture: impl Read, output: &mut impl Write) -> io::Result<()> {
+pub(super) fn write_lines(mut capture: impl Read, output: &mut impl Write) -> io::Result<()> {
     let mut part = Vec::new();
     loop {
         part.clear();

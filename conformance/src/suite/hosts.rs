@@ -40,16 +40,21 @@ const MOST_LOST: u32 = 3;
 pub enum Seats {
     /// Endpoints by their names.
     Named(BTreeMap<String, Place>),
-    /// The first endpoint of each scenario at the first place, the second at the second, and so on in turn.
-    InTurn([Place; 2]),
+    /// The first endpoint of each scenario at the first place of the pair, the second at the second.
+    Pair {
+        /// Who talks.
+        pair: [Place; 2],
+        /// Where further endpoints are, in turn. If there is no such place, they are at those of the pair in turn.
+        others: Vec<Place>,
+    },
 }
 
 impl Seats {
-    /// All places.
+    /// The places that were named, or the pair.
     pub fn places(&self) -> impl Iterator<Item = &Place> {
         match self {
             Seats::Named(places) => places.values().collect::<Vec<_>>(),
-            Seats::InTurn(places) => places.iter().collect(),
+            Seats::Pair { pair, .. } => pair.iter().collect(),
         }
         .into_iter()
     }
@@ -58,7 +63,12 @@ impl Seats {
     fn of(&self, index: usize, name: &str) -> Option<&Place> {
         match self {
             Seats::Named(places) => places.get(name),
-            Seats::InTurn(places) => Some(&places[index % places.len()]),
+            Seats::Pair { pair, others } => {
+                Some(match (index.checked_sub(pair.len()), &others[..]) {
+                    (Some(further), [_, ..]) => &others[further % others.len()],
+                    _ => &pair[index % pair.len()],
+                })
+            }
         }
     }
 }
@@ -584,6 +594,11 @@ fn merged(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use pcap_file::pcapng::blocks::PcapNgBlock;
+    use pcap_file::pcapng::{Block, PcapNgReader, PcapNgWriter};
+
     use super::*;
 
     fn place(text: &str) -> Place {
@@ -619,6 +634,85 @@ mod tests {
         assert!(judged.findings.is_empty(), "{:?}", judged.findings);
     }
 
+    /// A trace of the corpus as its hosts recorded it, each with a clock of its own: `shown` says what the clock of a host
+    /// shows, by the host's number, the number of the frame on it, and the true time.
+    fn recorded_apart(
+        name: &str,
+        shown: impl Fn(usize, usize, Duration) -> Duration,
+    ) -> (Scenario, Vec<Vec<u8>>) {
+        let (scenario, bytes) = trace(name);
+        let mut hosts: Vec<(PcapNgWriter<Vec<u8>>, usize)> = Vec::new();
+        let mut reader = PcapNgReader::new(&bytes[..]).unwrap();
+        while let Some(block) = reader.next_block() {
+            match block.unwrap().into_owned() {
+                Block::InterfaceDescription(interface) => {
+                    let mut writer = PcapNgWriter::new(Vec::new()).unwrap();
+                    writer.write_block(&interface.into_block()).unwrap();
+                    hosts.push((writer, 0));
+                }
+                Block::EnhancedPacket(mut packet) => {
+                    let number = packet.interface_id as usize;
+                    let (writer, frames) = &mut hosts[number];
+                    packet.interface_id = 0;
+                    packet.timestamp = shown(number, *frames, packet.timestamp);
+                    *frames += 1;
+                    writer.write_block(&packet.into_block()).unwrap();
+                }
+                _ => {}
+            }
+        }
+        let captures = hosts.into_iter().map(|(writer, _)| writer.into_inner());
+        (scenario, captures.collect())
+    }
+
+    /// The number of frames in a capture.
+    fn frames_of(bytes: &[u8]) -> usize {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), bytes).unwrap();
+        Capture::load(file.path()).unwrap().frames.len()
+    }
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn a_clock_that_was_set_during_a_capture_leaves_each_to_be_judged_by_itself() {
+        // The middle of the second host's capture.
+        let (_, captures) = recorded_apart("ping-pong.pcapng", |_, _, time| time);
+        let half = frames_of(&captures[1]) / 2;
+        assert!(half > 2);
+        for forward in [true, false] {
+            let (scenario, captures) =
+                recorded_apart("ping-pong.pcapng", |host, frame, time| match host {
+                    1 if frame < half => time,
+                    1 if forward => time + HOUR,
+                    1 => time - HOUR,
+                    _ => time,
+                });
+            let judged = judge(&scenario, None, &captures);
+            let said = statements(&judged);
+            let why = "each capture is judged by itself: the capture of endpoint `b`: whatever the difference of the \
+                       clocks, packets arrived before they were sent: a clock was set during the capture";
+            assert!(said.contains(why), "{said}");
+            // Nothing is lost, nothing is invented, and nothing is merged.
+            let whole: usize = captures
+                .iter()
+                .map(|capture| judge(&scenario, None, &[capture.clone(), Vec::new()]).packets)
+                .sum();
+            assert_eq!(judged.packets, whole);
+            assert!(judged.findings.is_empty(), "{:?}", judged.findings);
+            assert!(judged.merged.is_none());
+        }
+        // The same hour from the beginning on is a clock that is ahead.
+        let (scenario, captures) = recorded_apart("ping-pong.pcapng", |host, _, time| match host {
+            1 => time + HOUR,
+            _ => time,
+        });
+        let judged = judge(&scenario, None, &captures);
+        let said = statements(&judged);
+        assert!(said.contains("of endpoint `a`: 3"), "{said}");
+        assert!(judged.merged.is_some());
+    }
+
     #[test]
     fn a_capture_that_cannot_be_read_keeps_no_other_one_from_being_judged() {
         let (scenario, eager) = trace("eager-tagged.pcapng");
@@ -634,14 +728,18 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_takes_the_endpoints_in_turn() {
-        let seats = Seats::InTurn([place("x"), place("y%efa_1")]);
-        let seats: Vec<String> = ["a", "b", "c"]
-            .iter()
-            .enumerate()
-            .map(|(index, name)| seats.of(index, name).unwrap().to_string())
-            .collect();
-        assert_eq!(seats, ["x", "y%efa_1", "x"]);
+    fn further_endpoints_are_at_other_places_than_the_pair_if_there_are_any() {
+        let seats = |others: &[&str]| {
+            let others = others.iter().map(|name| place(name)).collect();
+            let pair = [place("x"), place("y%efa_1")];
+            let seats = Seats::Pair { pair, others };
+            let names = ["a", "b", "c", "d", "e"].iter().enumerate();
+            let names = names.map(|(index, name)| seats.of(index, name).unwrap().to_string());
+            names.collect::<Vec<_>>()
+        };
+        assert_eq!(seats(&[]), ["x", "y%efa_1", "x", "y%efa_1", "x"]);
+        assert_eq!(seats(&["z"]), ["x", "y%efa_1", "z", "z", "z"]);
+        assert_eq!(seats(&["z", "w"]), ["x", "y%efa_1", "z", "w", "z"]);
         let named = Seats::Named(BTreeMap::from([("b".to_owned(), place("x"))]));
         assert_eq!(named.of(1, "b"), Some(&place("x")));
         assert_eq!(named.of(0, "a"), None);

@@ -1,21 +1,17 @@
 //! The table of experiments.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use efa_core::address::{Gid, Qkey, Qpn};
-use efa_core::nic::{
-    Access, Completion, CompletionKind, DeviceCaps, Domain as _, LocalKey, Nic as _,
-    QueuePair as _, QueuePairConfig, RemoteKey, Source, Status,
-};
+use efa_core::nic::{Access, DeviceCaps, Status};
 use efa_emu::profile::Profile;
 use efa_emu::qpn_policy::QpnPolicy;
-use efa_hw::NicConfig;
 
-use super::lab::{Lab, Pair, memory, rdma, read, receive, send, send_memory, write};
+use super::lab::{Lab, Pair};
+use super::side::{Done, Kind, Rdma, Reuse};
 use super::{Answer, Experiment};
 
 /// What stock libfabric lets the device retry.
-const RETRIES: u8 = 3;
+pub(super) const RETRIES: u8 = 3;
 
 /// Bytes of the memory that peers read and write.
 const REGION: usize = 4096;
@@ -110,7 +106,7 @@ pub static EXPERIMENTS: [Experiment; 43] = [
     Experiment {
         id: "device-caps",
         question: "`device_caps`: the capability bits",
-        measure: |lab| Ok(Answer::Number(lab.report.device_caps.bits().into())),
+        measure: |lab| Ok(Answer::Number(lab.report.device_caps.into())),
         assumed: |profile| Answer::Number(profile.caps.bits().into()),
         learn: |profile, answer| {
             if let Answer::Number(bits) = answer {
@@ -194,7 +190,7 @@ pub static EXPERIMENTS: [Experiment; 43] = [
         "how does a send end whose destination queue pair was destroyed?",
         |lab| {
             let mut pair = lab.pair(RETRIES, false)?;
-            let gone = lab.open(NicConfig::default())?;
+            let gone = lab.open_target()?;
             let address = gone.address();
             drop(gone);
             (pair.to.qpn, pair.to.qkey) = (address.qpn, address.qkey);
@@ -207,7 +203,7 @@ pub static EXPERIMENTS: [Experiment; 43] = [
         "how does a send end that names another Q-key than the receiver's?",
         |lab| {
             let mut pair = lab.pair(RETRIES, false)?;
-            pair.to.qkey = Qkey(pair.to.qkey.0 ^ 1);
+            pair.to.qkey ^= 1;
             Ok(Answer::Status(pair.send_status()?))
         },
         wrong_qkey
@@ -222,11 +218,11 @@ pub static EXPERIMENTS: [Experiment; 43] = [
         "not-ready-later",
         "does a send arrive that finds no receive at first, with retries without end (7)?",
         |lab| {
-            let mut pair = lab.pair(7, false)?;
-            send(&mut pair.a, pair.to, &[0; 8], None, 0)?;
+            let pair = lab.pair(7, false)?;
+            pair.a.send(pair.to, 8, None, 0)?;
             std::thread::sleep(Duration::from_millis(2));
-            receive(&mut pair.b)?;
-            Ok(Answer::Status(pair.wait(1, 1)?.0[0].status))
+            pair.b.receive()?;
+            Ok(Answer::Status(pair.wait(1, 1)?.0[0].status()?))
         },
         Answer::Status(Status::Ok)
     ),
@@ -234,15 +230,13 @@ pub static EXPERIMENTS: [Experiment; 43] = [
         id: "not-ready-wait",
         question: "how long does the device wait before the first retry?",
         measure: |lab| {
-            if !lab.report.device_caps.contains(DeviceCaps::RNR_RETRY) {
+            if !lab.has(DeviceCaps::RNR_RETRY) {
                 return Ok(Answer::Absent("settable retries (RNR_RETRY)"));
             }
             let mut shortest = Duration::MAX;
             for _ in 0..5 {
-                let mut pair = lab.pair(1, false)?;
-                let started = Instant::now();
-                pair.send_status()?;
-                shortest = shortest.min(started.elapsed());
+                let (_, took) = lab.pair(1, false)?.timed_send()?;
+                shortest = shortest.min(took);
             }
             Ok(Answer::Time(shortest))
         },
@@ -265,13 +259,12 @@ pub static EXPERIMENTS: [Experiment; 43] = [
             if lab.report.max_sq_sge < 2 {
                 return Ok(Answer::Absent(NO_SECOND_ENTRY));
             }
-            let mut pair = lab.pair(RETRIES, false)?;
-            let own = memory(&mut pair.a, REGION, Access::LOCAL_WRITE)?;
-            let mut slice = own.slice;
-            slice.length = 64;
-            let wrong = LocalKey(own.region.local_key.0 ^ 0x55);
-            send_memory(&mut pair.a, pair.to, (slice, wrong))?;
-            Ok(Answer::Status(pair.wait(1, 0)?.0[0].status))
+            let pair = lab.pair(RETRIES, false)?;
+            let mut own = pair.a.memory(REGION, Access::LOCAL_WRITE)?;
+            own.length = 64;
+            own.local_key ^= 0x55;
+            pair.a.send_memory(pair.to, own)?;
+            Ok(Answer::Status(pair.wait(1, 0)?.0[0].status()?))
         },
         assumed: |profile| match profile.max_sq_sge {
             0 | 1 => Answer::Absent(NO_SECOND_ENTRY),
@@ -284,14 +277,11 @@ pub static EXPERIMENTS: [Experiment; 43] = [
         question: "what does a receive say of a sender without an address handle?",
         measure: |lab| {
             let (pair, source) = received(lab, false)?;
-            let gid = pair.a.address().gid;
             Ok(match source {
-                Source { ahn: Some(_), .. } => Answer::text("a number"),
-                Source {
-                    gid: Some(told), ..
-                } if told == gid => Answer::text("no number, and its GID"),
-                Source { gid: Some(_), .. } => Answer::text("no number, and another GID"),
-                Source { gid: None, .. } => Answer::text("no number, and no GID"),
+                (Some(_), _) => Answer::text("a number"),
+                (None, Some(told)) if told == pair.a.gid => Answer::text("no number, and its GID"),
+                (None, Some(_)) => Answer::text("no number, and another GID"),
+                (None, None) => Answer::text("no number, and no GID"),
             })
         },
         assumed: |profile| match profile.caps.contains(DeviceCaps::CQ_WITH_SGID) {
@@ -304,13 +294,9 @@ pub static EXPERIMENTS: [Experiment; 43] = [
         "known-sender",
         "what does a receive say of a sender with an address handle?",
         |lab| {
-            let (mut pair, source) = received(lab, true)?;
-            let gid = pair.a.address().gid;
-            let own = pair
-                .b
-                .create_address_handle(gid)
-                .map_err(|error| error.to_string())?;
-            Ok(match source.ahn {
+            let (pair, source) = received(lab, true)?;
+            let own = pair.b.handle(pair.a.gid)?;
+            Ok(match source.0 {
                 Some(ahn) if ahn == own => Answer::text("the number of the handle"),
                 Some(_) => Answer::text("another number"),
                 None => Answer::text("no number"),
@@ -322,13 +308,9 @@ pub static EXPERIMENTS: [Experiment; 43] = [
         "ahn-of-two-domains",
         "do address handles of one GID in two protection domains have the same number?",
         |lab| {
-            let mut pair = lab.pair(RETRIES, false)?;
-            let gid = pair.b.address().gid;
-            let own = pair
-                .b
-                .create_address_handle(gid)
-                .map_err(|error| error.to_string())?;
-            Ok(match own == pair.to.ahn {
+            let pair = lab.pair(RETRIES, false)?;
+            let other = lab.open()?.handle(pair.b.gid)?;
+            Ok(match other == pair.to.ahn {
                 true => Answer::text("the same"),
                 false => Answer::text("another"),
             })
@@ -339,25 +321,18 @@ pub static EXPERIMENTS: [Experiment; 43] = [
         "ahn-reuse",
         "does the number of a destroyed address handle come again at once?",
         |lab| {
-            let mut nic = lab.open(NicConfig::default())?;
-            let own = nic.address().gid;
-            let mut create = |last: u8| {
-                let mut gid = own;
-                gid.0[8..].copy_from_slice(&[0x02, 0, 0, 0xff, 0xfe, 0, 0, last]);
-                let created = nic.create_address_handle(Gid(gid.0));
+            let nic = lab.open()?;
+            let create = |last: u8| {
+                let mut gid = nic.gid;
+                gid[8..].copy_from_slice(&[0x02, 0, 0, 0xff, 0xfe, 0, 0, last]);
+                let created = nic.handle(gid);
                 created.map_err(|error| format!("a handle of a GID that nobody has: {error}"))
             };
             let numbers = [create(1)?, create(2)?, create(3)?];
-            nic.destroy_address_handle(numbers[1])
-                .map_err(|error| error.to_string())?;
-            let mut gid = own;
-            gid.0[8..].copy_from_slice(&[0x02, 0, 0, 0xff, 0xfe, 0, 0, 4]);
-            let next = nic
-                .create_address_handle(gid)
-                .map_err(|error| error.to_string())?;
-            Ok(match next {
+            nic.forget(numbers[1])?;
+            Ok(match create(4)? {
                 next if next == numbers[1] => Answer::text("at once"),
-                next if next.0 == numbers[2].0.wrapping_add(1) => {
+                next if next == numbers[2].wrapping_add(1) => {
                     Answer::text("not at once: the next one")
                 }
                 _ => Answer::text("not at once"),
@@ -380,11 +355,11 @@ pub static EXPERIMENTS: [Experiment; 43] = [
         "zero-length",
         "does a send of no bytes arrive as a receive of no bytes?",
         |lab| {
-            let mut pair = lab.pair(RETRIES, false)?;
-            receive(&mut pair.b)?;
-            send(&mut pair.a, pair.to, &[], None, 0)?;
-            match pair.wait(1, 1)?.1[0].kind {
-                CompletionKind::Recv { length: 0, .. } => Ok(Answer::text("yes")),
+            let pair = lab.pair(RETRIES, false)?;
+            pair.b.receive()?;
+            pair.a.send(pair.to, 0, None, 0)?;
+            match &pair.wait(1, 1)?.1[0].kind {
+                Kind::Receive { length: 0, .. } => Ok(Answer::text("yes")),
                 other => Ok(Answer::text(format!("no: {other:?}"))),
             }
         },
@@ -394,11 +369,11 @@ pub static EXPERIMENTS: [Experiment; 43] = [
         "immediate",
         "does the immediate of a send arrive as it was sent?",
         |lab| {
-            let mut pair = lab.pair(RETRIES, false)?;
-            receive(&mut pair.b)?;
-            send(&mut pair.a, pair.to, &[1; 8], Some(0x1234_5678), 0)?;
-            match pair.wait(1, 1)?.1[0].kind {
-                CompletionKind::Recv {
+            let pair = lab.pair(RETRIES, false)?;
+            pair.b.receive()?;
+            pair.a.send(pair.to, 8, Some(0x1234_5678), 0)?;
+            match &pair.wait(1, 1)?.1[0].kind {
+                Kind::Receive {
                     immediate: Some(0x1234_5678),
                     ..
                 } => Ok(Answer::text("yes")),
@@ -409,7 +384,7 @@ pub static EXPERIMENTS: [Experiment; 43] = [
     ),
     constant!(
         "arrival-order",
-        "do 64 packets, which were posted at once, arrive in order on one device?",
+        "do 64 packets, which were posted at once, arrive in order?",
         |lab| Ok(order(&burst(lab)?.1)),
         Answer::text("in order")
     ),
@@ -423,7 +398,7 @@ pub static EXPERIMENTS: [Experiment; 43] = [
         "unknown-key",
         "how does an RDMA read end whose remote key is of no region?",
         |lab| refused_read(lab, Access::REMOTE_READ, |request| {
-            request.remote_key = RemoteKey(request.remote_key.0 ^ 0x5500);
+            request.remote_key ^= 0x5500;
         }),
         unknown_key
     ),
@@ -445,18 +420,15 @@ pub static EXPERIMENTS: [Experiment; 43] = [
         "stale-key",
         "how does an RDMA read end whose region was deregistered?",
         |lab| {
-            if !lab.report.device_caps.contains(DeviceCaps::RDMA_READ) {
+            if !lab.has(DeviceCaps::RDMA_READ) {
                 return Ok(Answer::Absent(NO_READ));
             }
-            let mut pair = lab.pair(RETRIES, false)?;
+            let pair = lab.pair(RETRIES, false)?;
             pair.introduce()?;
-            let local = memory(&mut pair.a, REGION, Access::LOCAL_WRITE)?;
-            let remote = memory(&mut pair.b, REGION, Access::REMOTE_READ)?;
-            pair.b
-                .deregister(remote.region)
-                .map_err(|error| error.to_string())?;
-            let request = rdma(pair.to, &local, &remote, None);
-            Ok(Answer::Status(read(&mut pair, &request)?))
+            let local = pair.a.memory(REGION, Access::LOCAL_WRITE)?;
+            let remote = pair.b.memory(REGION, Access::REMOTE_READ)?;
+            pair.b.deregister(remote)?;
+            Ok(Answer::Status(pair.read(pair.rdma(&local, &remote, None))?))
         },
         unknown_key
     ),
@@ -464,14 +436,13 @@ pub static EXPERIMENTS: [Experiment; 43] = [
         id: "unknown-peer",
         question: "how does an RDMA read end if the responder has no address handle of the initiator?",
         measure: |lab| {
-            if !lab.report.device_caps.contains(DeviceCaps::RDMA_READ) {
+            if !lab.has(DeviceCaps::RDMA_READ) {
                 return Ok(Answer::Absent(NO_READ));
             }
-            let mut pair = lab.pair(RETRIES, false)?;
-            let local = memory(&mut pair.a, REGION, Access::LOCAL_WRITE)?;
-            let remote = memory(&mut pair.b, REGION, Access::REMOTE_READ)?;
-            let request = rdma(pair.to, &local, &remote, None);
-            Ok(Answer::Status(read(&mut pair, &request)?))
+            let pair = lab.pair(RETRIES, false)?;
+            let local = pair.a.memory(REGION, Access::LOCAL_WRITE)?;
+            let remote = pair.b.memory(REGION, Access::REMOTE_READ)?;
+            Ok(Answer::Status(pair.read(pair.rdma(&local, &remote, None))?))
         },
         assumed: |profile| {
             let status = match profile.unknown_peer_check {
@@ -493,14 +464,11 @@ pub static EXPERIMENTS: [Experiment; 43] = [
         id: "key-reuse",
         question: "does memory that is registered again get the same remote key?",
         measure: |lab| {
-            let mut pair = lab.pair(RETRIES, false)?;
-            let first = memory(&mut pair.b, REGION, Access::LOCAL_WRITE)?;
-            pair.b
-                .deregister(first.region)
-                .map_err(|error| error.to_string())?;
-            let again = pair.b.register(first.slice, Access::LOCAL_WRITE);
-            let again = again.map_err(|error| error.to_string())?;
-            Ok(match again.remote_key == first.region.remote_key {
+            let nic = lab.open_target()?;
+            let first = nic.memory(REGION, Access::LOCAL_WRITE)?;
+            nic.deregister(first)?;
+            let again = nic.again(first, Access::LOCAL_WRITE)?;
+            Ok(match again.remote_key == first.remote_key {
                 true => Answer::text("the same"),
                 false => Answer::text("another"),
             })
@@ -521,12 +489,9 @@ pub static EXPERIMENTS: [Experiment; 43] = [
     Experiment {
         id: "unsolicited-write",
         question: "and on a queue pair for unsolicited writes?",
-        measure: |lab| {
-            let caps = lab.report.device_caps;
-            match caps.contains(DeviceCaps::UNSOLICITED_WRITE_RECV) {
-                true => write_with_immediate(lab, true),
-                false => Ok(Answer::Absent(NO_UNSOLICITED)),
-            }
+        measure: |lab| match lab.has(DeviceCaps::UNSOLICITED_WRITE_RECV) {
+            true => write_with_immediate(lab, true),
+            false => Ok(Answer::Absent(NO_UNSOLICITED)),
         },
         assumed: |profile| match profile.caps.contains(DeviceCaps::UNSOLICITED_WRITE_RECV) {
             true => Answer::text("no receive"),
@@ -549,65 +514,60 @@ fn with_read(profile: &Profile, answer: Answer) -> Answer {
     }
 }
 
+/// The number and the GID of a sender, as its receiver was told them.
+type Source = (Option<u16>, Option<[u8; 16]>);
+
 /// Sends to a queue pair that knows the sender, or not. Returns what its receive says of the sender.
 fn received(lab: &Lab, is_known: bool) -> Result<(Pair, Source), String> {
-    let mut pair = lab.pair(RETRIES, false)?;
+    let pair = lab.pair(RETRIES, false)?;
     if is_known {
         pair.introduce()?;
     }
-    receive(&mut pair.b)?;
-    send(&mut pair.a, pair.to, &[0; 8], None, 0)?;
+    pair.b.receive()?;
+    pair.a.send(pair.to, 8, None, 0)?;
     match pair.wait(1, 1)?.1[0].kind {
-        CompletionKind::Recv { source, .. } => Ok((pair, source)),
-        other => Err(format!("no receive: {other:?}")),
+        Kind::Receive { ahn, gid, .. } => Ok((pair, (ahn, gid))),
+        ref other => Err(format!("no receive: {other:?}")),
     }
 }
 
 /// Reads all of a region with this access, after `change` has made the request wrong.
-fn refused_read(
-    lab: &Lab,
-    access: Access,
-    change: fn(&mut efa_core::nic::RdmaRequest),
-) -> Result<Answer, String> {
-    if !lab.report.device_caps.contains(DeviceCaps::RDMA_READ) {
+fn refused_read(lab: &Lab, access: Access, change: fn(&mut Rdma)) -> Result<Answer, String> {
+    if !lab.has(DeviceCaps::RDMA_READ) {
         return Ok(Answer::Absent(NO_READ));
     }
-    let mut pair = lab.pair(RETRIES, false)?;
+    let pair = lab.pair(RETRIES, false)?;
     pair.introduce()?;
-    let local = memory(&mut pair.a, REGION, Access::LOCAL_WRITE)?;
-    let remote = memory(&mut pair.b, REGION, access)?;
-    let mut request = rdma(pair.to, &local, &remote, None);
+    let local = pair.a.memory(REGION, Access::LOCAL_WRITE)?;
+    let remote = pair.b.memory(REGION, access)?;
+    let mut request = pair.rdma(&local, &remote, None);
     change(&mut request);
-    Ok(Answer::Status(read(&mut pair, &request)?))
+    Ok(Answer::Status(pair.read(request)?))
 }
 
 /// Writes with an immediate, and says what that takes at the other side, which has one receive.
 fn write_with_immediate(lab: &Lab, unsolicited: bool) -> Result<Answer, String> {
-    if !lab.report.device_caps.contains(DeviceCaps::RDMA_WRITE) {
+    if !lab.has(DeviceCaps::RDMA_WRITE) {
         return Ok(Answer::Absent(NO_WRITE));
     }
-    let mut pair = lab.pair(RETRIES, unsolicited)?;
+    let pair = lab.pair(RETRIES, unsolicited)?;
     pair.introduce()?;
-    let local = memory(&mut pair.a, REGION, Access::LOCAL_WRITE)?;
-    let remote = memory(
-        &mut pair.b,
-        REGION,
-        Access::LOCAL_WRITE | Access::REMOTE_WRITE,
-    )?;
-    receive(&mut pair.b)?;
-    let request = rdma(pair.to, &local, &remote, Some(7));
-    let (status, arrived) = write(&mut pair, &request, 1)?;
-    match (status, arrived[0].kind) {
+    let local = pair.a.memory(REGION, Access::LOCAL_WRITE)?;
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let remote = pair.b.memory(REGION, access)?;
+    pair.b.receive()?;
+    let request = pair.rdma(&local, &remote, Some(7));
+    let (status, arrived) = pair.write(request, 1)?;
+    match (status, &arrived[0].kind) {
         (
             Status::Ok,
-            CompletionKind::RecvRdmaWithImmediate {
-                buffer,
+            Kind::Written {
+                took_receive,
                 immediate: 7,
-                ..
             },
-        ) => Ok(Answer::text(match buffer {
-            Some(_) => "one receive",
-            None => "no receive",
+        ) => Ok(Answer::text(match took_receive {
+            true => "one receive",
+            false => "no receive",
         })),
         (status, other) => Ok(Answer::text(format!("{status:?}, {other:?}"))),
     }
@@ -618,18 +578,15 @@ const BURST: u64 = 64;
 
 /// Sends numbered packets. Returns their numbers in the order of the completions, and in that of the receives.
 fn burst(lab: &Lab) -> Result<(Vec<u64>, Vec<u64>), String> {
-    let mut pair = lab.pair(RETRIES, false)?;
+    let pair = lab.pair(RETRIES, false)?;
     for _ in 0..BURST {
-        receive(&mut pair.b)?;
+        pair.b.receive()?;
     }
-    for number in 0..BURST {
-        let immediate = Some(number as u32);
-        send(&mut pair.a, pair.to, &[0; 8], immediate, number)?;
-    }
+    pair.a.send_numbered(pair.to, BURST)?;
     let (sent, arrived) = pair.wait(BURST as usize, BURST as usize)?;
-    let number = |completion: &Completion| match completion.kind {
-        CompletionKind::Recv { immediate, .. } => immediate.map_or(u64::MAX, u64::from),
-        _ => completion.context,
+    let number = |done: &Done| match done.kind {
+        Kind::Receive { immediate, .. } => immediate.map_or(u64::MAX, u64::from),
+        _ => done.context,
     };
     Ok((
         sent.iter().map(number).collect(),
@@ -644,49 +601,15 @@ fn order(numbers: &[u64]) -> Answer {
     }
 }
 
-/// Makes four queue pairs, destroys three of them, and looks which number comes next; again and again.
 fn qpn_reuse(lab: &Lab) -> Result<Answer, String> {
-    const ROUNDS: usize = 4;
-    // Reasons that the number that came was expected for.
-    let (mut lowest, mut last, mut first, mut following) = (0, 0, 0, 0);
-    let mut nic = lab.open(NicConfig::default())?;
-    let queue = nic.queue_pair().completion_queue();
-    let config = QueuePairConfig {
-        send_queue_depth: 16,
-        recv_queue_depth: 16,
-        qkey: None,
-        rnr_retry: RETRIES,
-        unsolicited_write_recv: false,
-    };
-    for _ in 0..ROUNDS {
-        let mut made = Vec::new();
-        for _ in 0..4 {
-            let pair = nic.create_queue_pair(queue, &config);
-            made.push(pair.map_err(|error| error.to_string())?);
-        }
-        let numbers: Vec<Qpn> = made.iter().map(|pair| pair.address().qpn).collect();
-        let kept = made.pop();
-        // The middle number goes last, so that each reason has a number of its own.
-        let order = [
-            made.pop(),
-            (!made.is_empty()).then(|| made.remove(0)),
-            made.pop(),
-        ];
-        for pair in order.into_iter().flatten() {
-            pair.close(&mut nic);
-        }
-        let next = nic
-            .create_queue_pair(queue, &config)
-            .map_err(|error| error.to_string())?;
-        let number = next.address().qpn;
-        lowest += usize::from(Some(&number) == numbers[..3].iter().min_by_key(|qpn| qpn.0));
-        first += usize::from(number == numbers[2]);
-        last += usize::from(number == numbers[1]);
-        following += usize::from(number.0 == numbers[3].0.wrapping_add(1));
-        next.close(&mut nic);
-        kept.into_iter().for_each(|pair| pair.close(&mut nic));
-    }
-    Ok(match ROUNDS {
+    let Reuse {
+        rounds,
+        lowest,
+        last,
+        first,
+        following,
+    } = lab.reuse()?;
+    Ok(match rounds {
         rounds if lowest == rounds => Answer::Reuse(QpnPolicy::Lowest),
         rounds if following == rounds => Answer::Reuse(QpnPolicy::Oldest),
         rounds if last == rounds => Answer::text("the one that was freed last"),

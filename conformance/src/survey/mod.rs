@@ -5,6 +5,7 @@
 
 mod experiments;
 mod lab;
+mod side;
 
 use std::fmt;
 use std::time::Duration;
@@ -12,10 +13,10 @@ use std::time::Duration;
 use efa_core::nic::Status;
 use efa_emu::profile::Profile;
 use efa_emu::qpn_policy::QpnPolicy;
-use efa_hw::{HwDevice, OpenError};
 
 pub use experiments::EXPERIMENTS;
-use lab::Lab;
+pub use lab::Lab;
+pub use side::serve;
 
 /// What an experiment has shown, or what the model assumes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -90,25 +91,21 @@ pub struct Measured {
 }
 
 /// Carries out the experiments whose names `wanted` accepts, and hands each to `done` as it ends.
-///
-/// # Errors
-/// The device does not say what its limits are.
 pub fn run(
-    device: &HwDevice,
+    lab: &Lab,
     wanted: impl Fn(&str) -> bool,
     mut done: impl FnMut(&Measured),
-) -> Result<Vec<Measured>, OpenError> {
-    let lab = Lab::new(device.clone())?;
+) -> Vec<Measured> {
     let wanted = EXPERIMENTS
         .iter()
         .filter(|experiment| wanted(experiment.id));
     let measured = wanted.map(|experiment| {
-        let answer = (experiment.measure)(&lab);
+        let answer = (experiment.measure)(lab);
         let measured = Measured { experiment, answer };
         done(&measured);
         measured
     });
-    Ok(measured.collect())
+    measured.collect()
 }
 
 /// The built-in profile of a device's generation, or the default one if there is none.

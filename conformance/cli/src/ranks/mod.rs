@@ -16,7 +16,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use efa_conformance::player::{RemoteShell, quote};
+use efa_conformance::player::{RemoteShell, own_address, quote};
 use efa_emu::command::{Failure, RunDirectory};
 use efa_emu::transport::HostConfig;
 
@@ -110,7 +110,7 @@ impl Ranks {
             serve_until_the_end_of(control, server);
             return Ok(Part::Served);
         }
-        let address = self.leader_address.unwrap_or_else(default_address);
+        let address = self.leader_address.unwrap_or_else(own_address);
         let (members, secret) = meeting.lead(&rank, address, deadline).map_err(|why| {
             format!(
                 "rank 0, at {address}: {why}; {} has to be one directory for all hosts (--rendezvous), and the address \
@@ -183,24 +183,6 @@ fn own_name() -> String {
     }
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     name.trim_end().to_owned()
-}
-
-/// This host's address on the way to others. No packet is sent for it.
-fn default_address() -> IpAddr {
-    let documentation: [SocketAddr; 2] = [
-        ([192, 0, 2, 1], 9).into(),
-        ([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], 9).into(),
-    ];
-    let own = documentation.into_iter().find_map(|address| {
-        let any: SocketAddr = match address {
-            SocketAddr::V4(_) => ([0; 4], 0).into(),
-            SocketAddr::V6(_) => ([0; 16], 0).into(),
-        };
-        let socket = std::net::UdpSocket::bind(any).ok()?;
-        socket.connect(address).ok()?;
-        Some(socket.local_addr().ok()?.ip())
-    });
-    own.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
 }
 
 /// Listens at a port of this address that nobody else uses.

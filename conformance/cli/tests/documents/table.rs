@@ -299,6 +299,7 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
                     .with("make interop", "make --dry-run interop >make.log")
                     .with("--group libfabric", "--group libfabric --list")
                     .with("--filter 1.17", "--filter 1.17 --list")
+                    .with("--at a=node0 --at b=node1", "--list")
                     .traces(&["ping-pong"])
             }),
             ("PASS   scenarios  ping-pong", || {
@@ -459,6 +460,21 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
             (
                 "$ efa-emu cluster 2 -- efa-conformance run traces --at a=node0",
                 Row::runs,
+            ),
+            ("$ efa-conformance interop --at a=node0", || {
+                Row::checked_by(
+                    "conformance/cli/tests/hosts.rs",
+                    "stock_programs_of_the_table_run_on_two_hosts",
+                )
+            }),
+            (
+                "$ efa-emu cluster 2 -- efa-conformance interop --at",
+                || {
+                    Row::checked_by(
+                        "conformance/cli/tests/hosts.rs",
+                        "stock_programs_of_the_table_run_on_two_hosts",
+                    )
+                },
             ),
             ("$ mpirun -n 4 --map-by node", || {
                 Row::checked_by(

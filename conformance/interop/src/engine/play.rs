@@ -55,7 +55,7 @@ pub(super) fn play_staged(
     }
     let (stopped, mut problems) = match record::play(
         &scenario,
-        bench.launcher(),
+        bench.launcher()?,
         &fetched.stock,
         Some(directory),
         rules,

@@ -8,6 +8,7 @@ mod memory;
 mod pair;
 
 use std::fmt;
+use std::path::PathBuf;
 
 use self::pair::Pair;
 use super::harness::{Bench, Unmet};
@@ -126,15 +127,33 @@ pub fn exchange(
     match result {
         Ok(()) => {
             let Pair {
-                players, verified, ..
+                players,
+                verified,
+                captures,
+                ..
             } = pair;
-            for player in players {
-                player.end()?;
+            for (player, capture) in players.into_iter().zip(captures) {
+                keep(&player.end()?, capture)?;
             }
             Ok(verified)
         }
-        Err(Unmet::Failed(text)) => Err(pair.explained(text)),
+        Err(Unmet::Failed(text)) => {
+            let failed = pair.explained(text);
+            for (player, capture) in pair.players.into_iter().zip(pair.captures) {
+                keep(&player.salvage(), capture)?;
+            }
+            Err(failed)
+        }
         Err(unmet) => Err(unmet),
+    }
+}
+
+/// Keeps a capture that came from another host. Those of emulated hosts are written there.
+fn keep(bytes: &[u8], capture: Option<PathBuf>) -> Result<(), Unmet> {
+    match capture {
+        Some(path) if !bytes.is_empty() => std::fs::write(&path, bytes)
+            .map_err(|error| Unmet::Failed(format!("cannot write {}: {error}", path.display()))),
+        _ => Ok(()),
     }
 }
 

@@ -8,7 +8,7 @@ use super::{INITIATOR, Party, TARGET, Verified};
 use crate::harness::{Bench, Unmet};
 use efa_conformance::application::{Report, Request, Started, Token};
 use efa_conformance::drive::{Bytes, Command, Event};
-use efa_conformance::player::{self, Player, PlayerError};
+use efa_conformance::player::{self, Player, PlayerError, Program};
 
 /// How long operations may take without any of them completing.
 pub(super) const STALLED: Duration = Duration::from_secs(30);
@@ -23,6 +23,26 @@ impl From<PlayerError> for Unmet {
     }
 }
 
+/// Another host's program has to be of the release that the cell names, and the host has to have what it takes.
+fn introduce(player: &mut Player, party: &Party) -> Result<(), Unmet> {
+    let identity = match player.identity() {
+        // It said why in its last words.
+        Err(error @ PlayerError::Unsupported { .. }) => {
+            return Err(Unmet::Skipped(error.to_string()));
+        }
+        identity => identity?,
+    };
+    let is_stock = matches!(party.program, Program::Libfabric { .. });
+    match is_stock && identity.version() != Some(party.opening.api) {
+        true => Err(Unmet::Skipped(format!(
+            "endpoint `{}` has {identity}, and the cell is about {}",
+            player.endpoint(),
+            party.opening.api
+        ))),
+        false => Ok(()),
+    }
+}
+
 /// An operation in flight: its endpoint, and its token there.
 pub(super) type Operation = (usize, Token);
 
@@ -30,6 +50,8 @@ pub(super) struct Pair<'a> {
     pub(super) bench: &'a Bench<'a>,
     pub(super) players: [Player; 2],
     logs: [PathBuf; 2],
+    /// Where the captures go that come from other hosts.
+    pub(super) captures: [Option<PathBuf>; 2],
     pub(super) tokens: Token,
     reports: HashMap<Operation, Report>,
     /// Completion data of writes to the target's memory.
@@ -49,13 +71,14 @@ impl<'a> Pair<'a> {
                 log: Some(logs[at].clone()),
                 ..parties[at].host.clone()
             };
-            Player::launch(bench.launcher(), &parties[at].program, &host)
+            bench.play(&parties[at].program, &host)
         };
         let players = [launch(INITIATOR)?, launch(TARGET)?];
         let mut pair = Pair {
             bench,
             players,
             logs,
+            captures: parties.map(|party| party.host.capture.clone()),
             tokens: 0,
             reports: HashMap::new(),
             written: Vec::new(),
@@ -72,6 +95,9 @@ impl<'a> Pair<'a> {
     fn connect(&mut self, parties: [&Party; 2]) -> Result<(), Unmet> {
         let mut addresses = Vec::new();
         for (at, party) in parties.into_iter().enumerate() {
+            if self.bench.lab().hosts().is_some() {
+                introduce(&mut self.players[at], party)?;
+            }
             match self.ask(at, &Command::open(&party.opening))? {
                 Event::Opened { address } => addresses.push(address.0),
                 event => return Err(self.unexpected(at, &event)),

@@ -4,8 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use super::{Host, Lab, Unmet, Userland};
-use efa_conformance::player::Launcher;
+use super::dialogue::installed;
+use super::hosts::Seat;
+use super::traffic::Traffic;
+use super::{Host, Hosts, Lab, Unmet, Userland};
+use efa_conformance::libfabric::Provider;
+use efa_conformance::player::{self, Hosted, Launcher, Patience, Player, Program, hosted};
 
 /// The number of cells that this process has run, so that each gets its own network.
 static RUN: AtomicU32 = AtomicU32::new(0);
@@ -25,7 +29,14 @@ impl<'a> Bench<'a> {
         cell: &str,
         deadline: Instant,
     ) -> Result<Self, Unmet> {
-        let file_name: String = cell
+        // Runs at other places may go on beside this one.
+        let places = lab.hosts().map(Hosts::names).unwrap_or_default();
+        let places: Vec<&str> = places.values().map(String::as_str).collect();
+        let name = match places.is_empty() {
+            true => cell.to_owned(),
+            false => format!("{cell} at {}", places.join(" ")),
+        };
+        let file_name: String = name
             .chars()
             .map(|c| {
                 if c.is_ascii_alphanumeric() || "._-".contains(c) {
@@ -78,13 +89,82 @@ impl<'a> Bench<'a> {
     }
 
     /// Starts driver processes in the cell's network.
-    pub fn launcher(&self) -> &Launcher {
-        &self.launcher
+    ///
+    /// # Errors
+    /// The hosts are no emulated ones.
+    pub fn launcher(&self) -> Result<&Launcher, Unmet> {
+        match self.lab.hosts() {
+            None => Ok(&self.launcher),
+            Some(_) => Err(Unmet::Skipped("this takes emulated hosts".into())),
+        }
     }
 
-    /// The network's name.
+    /// The name of the cell's own emulated network.
     pub fn fabric(&self) -> &str {
         &self.launcher.fabric
+    }
+
+    /// The host that stands for the emulated one of this name, if the lab has hosts.
+    pub(crate) fn seat(&self, name: &str) -> Result<Option<&Seat>, Unmet> {
+        let hosts = self.lab.hosts();
+        hosts.map(|hosts| hosts.seat(name)).transpose()
+    }
+
+    /// Starts a program that plays an endpoint. Its capture is written when it ends by [`Bench::end`].
+    pub(crate) fn play(&self, program: &Program, host: &player::Host) -> Result<Player, Unmet> {
+        let (Some(seat), Some(hosts)) = (self.seat(&host.name)?, self.lab.hosts()) else {
+            return Ok(Player::launch(self.launcher()?, program, host)?);
+        };
+        if let Some(profile) = &host.profile {
+            seat.must_be(profile)?;
+        }
+        if let Some(option) = host.options.first() {
+            let reason = format!("only an emulated host has `{option}`");
+            return Err(Unmet::Skipped(reason));
+        }
+        let runner = host.runner.as_ref();
+        let hosted = Hosted {
+            environment: host.environment.clone(),
+            runner: runner.map(|runner| runner.display().to_string()),
+            // What the site has set for all programs would keep libfabric from it.
+            provider: match program {
+                Program::Libfabric { provider, .. } if provider.name != Provider::EFA => {
+                    Some(provider.name.clone())
+                }
+                _ => None,
+            },
+            recording: seat.recording().filter(|_| host.capture.is_some()),
+            ..Hosted::driven(program)
+        };
+        let (place, reach) = (seat.place(), hosts.reach());
+        let player = Player::launch_hosted(&host.name, place, reach, &hosted, Patience::DEFAULT)?;
+        Ok(player)
+    }
+
+    /// The frames of the host's capture; none if its packets could not be recorded.
+    pub(crate) fn traffic(&self, host: &str) -> Result<Traffic, Unmet> {
+        let seat = self.seat(host)?;
+        match seat.is_some_and(|seat| seat.recording().is_none()) {
+            true => Ok(Traffic::default()),
+            false => Traffic::of(&self.capture(host)),
+        }
+    }
+
+    /// The path of a file of the project, where the cell's programs run, by its name in the repository.
+    pub(crate) fn data(&self, name: &str) -> String {
+        let path = match self.lab.hosts() {
+            Some(_) => hosted::data_there(name),
+            None => self.lab.file(name),
+        };
+        path.display().to_string()
+    }
+
+    /// A program that is not of a userland has to be installed. Hosts say themselves that they lack it.
+    pub(crate) fn needs(&self, program: &str, package: &str) -> Result<(), Unmet> {
+        match self.lab.hosts() {
+            Some(_) => Ok(()),
+            None => installed(program, package).map(drop),
+        }
     }
 
     /// Time until everything ends.

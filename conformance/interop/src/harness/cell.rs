@@ -1,10 +1,11 @@
 //! One cell of the table, and how it ended.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::{Bench, Lab};
+use super::{Bench, Hosts, Lab};
 
 /// What a cell's function returns: what was measured, in a few words, or why nothing was.
 pub type CellResult = Result<String, Unmet>;
@@ -39,6 +40,8 @@ pub struct Cell {
     group: &'static str,
     name: String,
     limit: Duration,
+    /// Why it runs on emulated hosts only, if it does.
+    emulated: Option<&'static str>,
     run: Run,
 }
 
@@ -54,7 +57,17 @@ impl Cell {
             group,
             name: name.into(),
             limit,
+            emulated: None,
             run: Box::new(run),
+        }
+    }
+
+    /// The cell, which says nothing of real hosts, or cannot run there, for this reason.
+    #[must_use]
+    pub fn emulated_only(self, reason: &'static str) -> Self {
+        Cell {
+            emulated: Some(reason),
+            ..self
         }
     }
 
@@ -71,11 +84,15 @@ impl Cell {
     /// Runs the cell.
     pub fn run(&self, lab: &Lab) -> Row {
         let begin = Instant::now();
-        let result = Bench::new(lab, self.group, &self.name, begin + self.limit)
-            .and_then(|bench| (self.run)(&bench));
+        let result = match (lab.hosts(), self.emulated) {
+            (Some(_), Some(reason)) => Err(Unmet::Skipped(reason.into())),
+            _ => Bench::new(lab, self.group, &self.name, begin + self.limit)
+                .and_then(|bench| (self.run)(&bench)),
+        };
         Row {
             group: self.group,
             name: self.name.clone(),
+            places: lab.hosts().map(Hosts::names).unwrap_or_default(),
             outcome: match result {
                 Ok(measured) => Outcome::Passed { measured },
                 Err(Unmet::Known { reason, capture }) => Outcome::Unmet(Unmet::Known {
@@ -142,6 +159,8 @@ pub struct Row {
     pub group: &'static str,
     /// The cell's name.
     pub name: String,
+    /// The hosts by the sides that ran there; none if they were emulated ones.
+    pub places: BTreeMap<String, String>,
     /// How it ended.
     pub outcome: Outcome,
     /// How long it took.
@@ -149,6 +168,18 @@ pub struct Row {
 }
 
 impl Row {
+    /// As in `a at node0, b at node1: `; nothing if the hosts were emulated ones.
+    pub(super) fn where_it_ran(&self) -> String {
+        let places = self.places.iter();
+        let places: Vec<String> = places
+            .map(|(side, host)| format!("{side} at {host}"))
+            .collect();
+        match places.is_empty() {
+            true => String::new(),
+            false => places.join(", ") + ": ",
+        }
+    }
+
     /// Returns whether the cell failed for another reason than a known fault of stock software.
     pub fn failed(&self) -> bool {
         matches!(self.outcome, Outcome::Unmet(Unmet::Failed(_)))
@@ -160,10 +191,11 @@ impl fmt::Display for Row {
         let mut lines = self.outcome.text().lines();
         write!(
             f,
-            "{:<5}  {:<9}  {:<40}  {}",
+            "{:<5}  {:<9}  {:<40}  {}{}",
             self.outcome.word(),
             self.group,
             self.name,
+            self.where_it_ran(),
             lines.next().unwrap_or_default()
         )?;
         if let Some(capture) = self.outcome.capture() {
@@ -224,6 +256,7 @@ mod tests {
         Row {
             group: "g",
             name: "n".into(),
+            places: BTreeMap::new(),
             outcome,
             duration: Duration::ZERO,
         }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{Finished, Host, Unmet, free_port};
+use super::{Finished, Host, Unmet};
 
 /// Runs `program` as a server with `-p PORT`, then as its client with `-p PORT ADDRESS`. Both must
 /// succeed.
@@ -11,13 +11,12 @@ pub(crate) fn converse<'a>(
     client: &Host<'a>,
     program: &[&str],
 ) -> Result<[Finished; 2], Unmet> {
-    let port = free_port()?;
-    let text = port.to_string();
+    let port = server.free_port()?;
+    let (text, address) = (port.to_string(), server.address()?);
     let mut words = program.to_vec();
     words.extend(["-p", &text]);
-    let mut listener = server.start(&words)?;
-    listener.await_listener(port)?;
-    words.push("127.0.0.1");
+    let listener = server.serve(&words, port)?;
+    words.push(&address);
     let client = client.run(&words)?;
     Ok([listener.success()?, client])
 }

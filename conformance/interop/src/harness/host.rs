@@ -1,18 +1,29 @@
-//! Programs on emulated hosts.
+//! Programs on hosts: emulated ones, or those that stand for them.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::process::Command;
 
+use super::hosts::Seat;
+use super::process::free_port;
 use super::{Bench, Finished, Running, Unmet, Userland};
+use efa_conformance::player::Hosted;
 
-/// An emulated host, which starts programs by `efa-emu run --host NAME ... -- PROGRAM`.
+/// The address of emulated hosts, which share this machine's.
+const LOOPBACK: &str = "127.0.0.1";
+
+/// An emulated host, which starts programs by `efa-emu run --host NAME ... -- PROGRAM`; or, if the lab has hosts, the one
+/// that stands for it, where the programs have the host's own device.
 #[derive(Clone)]
 pub struct Host<'a> {
     bench: &'a Bench<'a>,
     name: String,
+    profile: Option<String>,
+    provider: Option<String>,
+    is_captured: bool,
     options: Vec<OsString>,
     userland: Option<Userland>,
-    environment: Vec<(OsString, OsString)>,
+    environment: BTreeMap<OsString, OsString>,
 }
 
 impl<'a> Host<'a> {
@@ -20,22 +31,32 @@ impl<'a> Host<'a> {
         Host {
             bench,
             name: name.to_owned(),
+            profile: None,
+            provider: None,
+            is_captured: false,
             options: Vec::new(),
             userland: None,
-            environment: Vec::new(),
+            environment: BTreeMap::new(),
         }
     }
 
     /// The generation of its device.
-    pub fn profile(self, profile: &str) -> Self {
-        self.option("--profile", profile)
+    pub fn profile(mut self, profile: &str) -> Self {
+        self.profile = Some(profile.to_owned());
+        self
+    }
+
+    /// The provider of libfabric that its programs use, a plug-in that belongs to efa-emu.
+    pub fn provider(mut self, name: &str) -> Self {
+        self.provider = Some(name.to_owned());
+        self
     }
 
     /// Records the packets of its device to [`Bench::capture`] of its name. Of several programs on one host, at
-    /// most one may record.
-    pub fn captured(self) -> Self {
-        let file = self.bench.capture(&self.name);
-        self.option("--pcap", file)
+    /// most one may record. Where the lab's host has no recorder there will be no capture.
+    pub fn captured(mut self) -> Self {
+        self.is_captured = true;
+        self
     }
 
     /// An option of `efa-emu run`.
@@ -48,7 +69,7 @@ impl<'a> Host<'a> {
     /// A variable of the program's environment.
     pub fn env(mut self, variable: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         let (variable, value) = (variable.as_ref().to_owned(), value.as_ref().to_owned());
-        self.environment.push((variable, value));
+        self.environment.insert(variable, value);
         self
     }
 
@@ -58,32 +79,104 @@ impl<'a> Host<'a> {
         self
     }
 
+    /// The address at which other hosts find it.
+    pub fn address(&self) -> Result<String, Unmet> {
+        let seat = self.bench.seat(&self.name)?;
+        Ok(seat.map_or_else(|| LOOPBACK.to_owned(), Seat::address))
+    }
+
+    /// A TCP port that no process of it listens on.
+    pub fn free_port(&self) -> Result<u16, Unmet> {
+        match (self.bench.seat(&self.name)?, self.bench.lab().hosts()) {
+            (Some(seat), Some(hosts)) => {
+                let port = hosts.reach().free_port(&seat.place().host);
+                port.map_err(Unmet::Failed)
+            }
+            _ => free_port(),
+        }
+    }
+
     /// Starts a program with its arguments. A host may run several programs.
     pub fn start(&self, program: &[impl AsRef<OsStr>]) -> Result<Running<'a>, Unmet> {
-        let mut command = Command::new(&self.bench.launcher().efa_emu);
+        self.launch(program, None)
+    }
+
+    /// Starts a program, and waits until it listens on this TCP port.
+    pub fn serve(&self, program: &[impl AsRef<OsStr>], port: u16) -> Result<Running<'a>, Unmet> {
+        let mut server = self.launch(program, Some(port))?;
+        server.await_listener(port)?;
+        Ok(server)
+    }
+
+    fn launch(
+        &self,
+        program: &[impl AsRef<OsStr>],
+        port: Option<u16>,
+    ) -> Result<Running<'a>, Unmet> {
+        let words: Vec<String> = program
+            .iter()
+            .map(|word| word.as_ref().to_string_lossy().into_owned())
+            .collect();
+        if let (Some(seat), Some(hosts)) = (self.bench.seat(&self.name)?, self.bench.lab().hosts())
+        {
+            let what = format!("{} at {}: {}", self.name, seat.place(), words.join(" "));
+            let hosted = self.hosted(seat, words, port)?;
+            let command = hosted.command(&seat.place().host, hosts.reach());
+            let capture = self.bench.capture(&self.name);
+            return Running::start_hosted(self.bench, what, command, seat.place(), capture);
+        }
+        let mut command = self.emulated()?;
+        command.args(program);
+        let what = format!("{}: {}", self.name, words.join(" "));
+        Running::start(self.bench, what, command)
+    }
+
+    /// The command that starts a program on the emulated host, without the program.
+    fn emulated(&self) -> Result<Command, Unmet> {
+        let launcher = self.bench.launcher()?;
+        let mut command = Command::new(&launcher.efa_emu);
         command
             .args(["run", "--quiet", "--host", &self.name])
-            .args(["--fabric", self.bench.fabric()])
-            .args(&self.options)
-            .arg("--");
+            .args(["--fabric", &launcher.fabric]);
+        for (option, value) in [("--profile", &self.profile), ("--provider", &self.provider)] {
+            command.args(value.iter().flat_map(|value| [option, value]));
+        }
+        if self.is_captured {
+            command.arg("--pcap").arg(self.bench.capture(&self.name));
+        }
+        command.args(&self.options).arg("--");
         if let Some(userland) = &self.userland {
             command.arg(userland.runner());
         }
-        command.args(program);
-        command.envs(
-            self.environment
-                .iter()
-                .map(|(variable, value)| (variable, value)),
-        );
-        let program: Vec<_> = program
-            .iter()
-            .map(|word| word.as_ref().to_string_lossy())
-            .collect();
-        Running::start(
-            self.bench,
-            format!("{}: {}", self.name, program.join(" ")),
-            command,
-        )
+        command.envs(&self.environment);
+        Ok(command)
+    }
+
+    /// What the host that stands for it is told.
+    fn hosted(&self, seat: &Seat, words: Vec<String>, port: Option<u16>) -> Result<Hosted, Unmet> {
+        if let Some(option) = self.options.first() {
+            return Err(Unmet::Skipped(format!(
+                "only an emulated host has `{}`",
+                option.to_string_lossy()
+            )));
+        }
+        if let Some(profile) = &self.profile {
+            seat.must_be(profile)?;
+        }
+        let text = |value: &OsString| value.to_string_lossy().into_owned();
+        let variables = self.environment.iter();
+        let runner = self.userland.as_ref().map(Userland::runner);
+        Ok(Hosted {
+            words,
+            environment: variables
+                .map(|(name, value)| (text(name), text(value)))
+                .collect(),
+            runner: runner.map(|runner| runner.display().to_string()),
+            provider: self.provider.clone(),
+            recording: seat.recording().filter(|_| self.is_captured),
+            port,
+            driven: false,
+        })
     }
 
     /// Runs a program to its successful end.

@@ -1,10 +1,9 @@
 //! The environment that all cells share: the programs of this workspace and the software of other releases.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use super::Unmet;
-use efa_conformance::player::Launcher;
+use super::{Hosts, Unmet};
+use efa_conformance::player::{Launcher, hosted};
 use efa_conformance::record::Stock;
 use efa_emu::installation::Installation;
 
@@ -24,8 +23,10 @@ pub struct Lab {
     pub launcher: Launcher,
     /// The selected scenarios.
     pub scenarios: Selection,
-    /// Where scripts, programs and traces are, under their names in the repository.
-    data: PathBuf,
+    /// The hosts that stand for the emulated ones, if there are any.
+    hosts: Option<Hosts>,
+    /// Where scripts, programs and traces are.
+    installation: Installation,
     /// Where captures and other leftovers of cells go.
     directory: PathBuf,
 }
@@ -39,19 +40,31 @@ impl Lab {
         scenarios: Selection,
     ) -> Result<Self, String> {
         installation
-            .file(USERLAND)
+            .file(hosted::USERLAND)
             .map_err(|error| error.to_string())?;
         Ok(Lab {
             launcher,
             scenarios,
-            data: installation.data().unwrap_or_default(),
+            hosts: None,
+            installation: installation.clone(),
             directory: installation.work().join("interop"),
         })
     }
 
+    /// The same lab, in which cells run their programs on these hosts.
+    #[must_use]
+    pub fn with_hosts(self, hosts: Option<Hosts>) -> Self {
+        Lab { hosts, ..self }
+    }
+
+    /// The hosts on which cells run their programs, if they are not emulated ones.
+    pub(crate) fn hosts(&self) -> Option<&Hosts> {
+        self.hosts.as_ref()
+    }
+
     /// The file of the project that has this name in the repository.
     pub fn file(&self, name: &str) -> PathBuf {
-        self.data.join(name)
+        self.installation.data().unwrap_or_default().join(name)
     }
 
     /// Where captures and other leftovers of cells go.
@@ -61,25 +74,14 @@ impl Lab {
 
     /// Software of another release, fetched at the first use. What cannot be fetched is skipped.
     pub fn userland(&self, name: &str) -> Result<Userland, Unmet> {
-        let skipped = |reason: &str| Unmet::Skipped(format!("{USERLAND} {name}: {reason}"));
-        // It bounds its own downloads.
-        let output = Command::new(self.file(USERLAND))
-            .arg(name)
-            .output()
-            .map_err(|error| skipped(&error.to_string()))?;
-        if !output.status.success() {
-            let errors = String::from_utf8_lossy(&output.stderr);
-            return Err(skipped(errors.lines().last().unwrap_or("failed")));
-        }
-        let printed = String::from_utf8_lossy(&output.stdout);
-        Ok(Userland {
-            directory: printed.trim().into(),
-        })
+        let directory = match self.hosts {
+            // Each host fetches its own.
+            Some(_) => hosted::software_there(name),
+            None => hosted::software(&self.installation, name).map_err(Unmet::Skipped)?,
+        };
+        Ok(Userland { directory })
     }
 }
-
-/// The script's name in the repository.
-const USERLAND: &str = "scripts/userland";
 
 /// Unpacked software of another release.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,14 +1,18 @@
 //! Processes that end before a deadline, with all their children.
 
-use std::io::Read;
-use std::net::TcpListener;
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{Bench, Unmet};
+use efa_conformance::drive::LONGEST_ANSWER;
+use efa_conformance::player::Place;
+use efa_conformance::player::hosted::{self, Said, is_listened_on};
 
 /// The number of lines of each output that a failure shows.
 const SHOWN: usize = 20;
@@ -52,26 +56,81 @@ pub struct Running<'a> {
     stdout: Output,
     stderr: Output,
     readers: Vec<thread::JoinHandle<()>>,
+    /// What else its host has said, if it is not this one.
+    hosted: Option<Hearing>,
+    /// Open as long as the program is to run on another host.
+    wanted: Option<ChildStdin>,
+}
+
+/// What another host says of a program there.
+#[derive(Clone)]
+struct Hearing {
+    host: String,
+    heard: Arc<Mutex<Heard>>,
+}
+
+#[derive(Default)]
+struct Heard {
+    listens: bool,
+    /// What the host lacks.
+    lacks: Option<String>,
+}
+
+impl Hearing {
+    fn lock(&self) -> MutexGuard<'_, Heard> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes what the host says; the program's capture goes to a file.
+    fn follow(
+        &self,
+        pipe: impl Read + Send + 'static,
+        [stdout, stderr]: [&Output; 2],
+        capture: PathBuf,
+    ) -> thread::JoinHandle<()> {
+        let (hearing, stdout, stderr) = (self.clone(), stdout.clone(), stderr.clone());
+        thread::spawn(move || {
+            let mut lines = BufReader::new(pipe);
+            let mut line = Vec::new();
+            loop {
+                line.clear();
+                let limit = LONGEST_ANSWER as u64;
+                match lines.by_ref().take(limit).read_until(b'\n', &mut line) {
+                    Ok(1..) => {}
+                    _ => return,
+                }
+                let text = String::from_utf8_lossy(&line);
+                match Said::parse(text.trim_end()) {
+                    Ok(Said::Printed { bytes }) => stdout.lock().extend(bytes.0),
+                    Ok(Said::Complained { bytes }) => stderr.lock().extend(bytes.0),
+                    Ok(Said::Listens {}) => hearing.lock().listens = true,
+                    Ok(Said::Lacks { text }) => hearing.lock().lacks = Some(text.0),
+                    Ok(Said::Captured { bytes }) => {
+                        if let Err(error) = append(&capture, &bytes.0) {
+                            let problem = format!("{}: {error}\n", capture.display());
+                            stderr.lock().extend(problem.bytes());
+                        }
+                    }
+                    // The remote shell's own words, perhaps.
+                    Err(_) => stderr.lock().extend_from_slice(&line),
+                }
+            }
+        })
+    }
+}
+
+fn append(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let mut options = OpenOptions::new();
+    options
+        .create(true)
+        .append(true)
+        .open(file)?
+        .write_all(bytes)
 }
 
 /// Returns a TCP port that no process listens on.
 pub(crate) fn free_port() -> Result<u16, Unmet> {
-    let bound = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
-    Ok(bound.map_err(Unmet::failed)?.port())
-}
-
-/// Returns whether the kernel's tables of sockets have a listener on `port`.
-fn is_listened_on(port: u16) -> bool {
-    const LISTEN: &str = "0A";
-    let suffix = format!(":{port:04X}");
-    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
-        let table = std::fs::read_to_string(table).unwrap_or_default();
-        table.lines().any(|line| {
-            let mut fields = line.split_whitespace().skip(1);
-            let (local, state) = (fields.next(), fields.nth(1));
-            local.is_some_and(|local| local.ends_with(&suffix)) && state == Some(LISTEN)
-        })
-    })
+    hosted::free_port().map_err(Unmet::failed)
 }
 
 /// A process that has ended.
@@ -90,10 +149,47 @@ impl<'a> Running<'a> {
     pub(crate) fn start(
         bench: &'a Bench<'a>,
         what: String,
+        command: Command,
+    ) -> Result<Self, Unmet> {
+        let mut running = Self::spawn(bench, what, command, Stdio::null())?;
+        let output = running.child.stdout.take();
+        running
+            .readers
+            .extend(output.map(|pipe| running.stdout.follow(pipe)));
+        Ok(running)
+    }
+
+    /// Starts `command`, which runs a program on another host ([`efa_conformance::player::Hosted::command`]). Its capture, if there is one, goes to the
+    /// file `capture`.
+    pub(crate) fn start_hosted(
+        bench: &'a Bench<'a>,
+        what: String,
+        command: Command,
+        place: &Place,
+        capture: PathBuf,
+    ) -> Result<Self, Unmet> {
+        let mut running = Self::spawn(bench, what, command, Stdio::piped())?;
+        running.wanted = running.child.stdin.take();
+        let hearing = Hearing {
+            host: place.host.clone(),
+            heard: Arc::default(),
+        };
+        if let Some(pipe) = running.child.stdout.take() {
+            let outputs = [&running.stdout, &running.stderr];
+            running.readers.push(hearing.follow(pipe, outputs, capture));
+        }
+        running.hosted = Some(hearing);
+        Ok(running)
+    }
+
+    fn spawn(
+        bench: &'a Bench<'a>,
+        what: String,
         mut command: Command,
+        input: Stdio,
     ) -> Result<Self, Unmet> {
         command
-            .stdin(Stdio::null())
+            .stdin(input)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0);
@@ -114,7 +210,6 @@ impl<'a> Running<'a> {
             .map_err(|error| Unmet::Failed(format!("cannot start {what}: {error}")))?;
         let (stdout, stderr) = (Output::default(), Output::default());
         let mut readers = Vec::new();
-        readers.extend(child.stdout.take().map(|pipe| stdout.follow(pipe)));
         readers.extend(child.stderr.take().map(|pipe| stderr.follow(pipe)));
         Ok(Running {
             bench,
@@ -123,6 +218,8 @@ impl<'a> Running<'a> {
             stdout,
             stderr,
             readers,
+            hosted: None,
+            wanted: None,
         })
     }
 
@@ -152,10 +249,15 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Waits until a process on this machine, such as the started server, listens on a TCP port.
+    /// Waits until a process on its host, such as the started server, listens on a TCP port. A program of another host has to
+    /// be started by [`super::Host::serve`] for that.
     pub fn await_listener(&mut self, port: u16) -> Result<(), Unmet> {
         loop {
-            if is_listened_on(port) {
+            let listens = match &self.hosted {
+                Some(hearing) => hearing.lock().listens,
+                None => is_listened_on(port),
+            };
+            if listens {
                 return Ok(());
             }
             if let Ok(Some(status)) = self.child.try_wait() {
@@ -185,7 +287,16 @@ impl<'a> Running<'a> {
             Some(status) if status.success() => Ok(self.finished(status)),
             Some(status) => {
                 self.drain();
-                Err(self.failed(&format!("failed ({status})")))
+                let lost = match (&self.hosted, status.code()) {
+                    (Some(hearing), Some(255)) => {
+                        format!(
+                            ": the connection to {} ended, or a signal ended the program",
+                            hearing.host
+                        )
+                    }
+                    _ => String::new(),
+                };
+                Err(self.failed(&format!("failed ({status}){lost}")))
             }
             None => Err(self.failed("took too long and was ended")),
         }
@@ -222,7 +333,12 @@ impl<'a> Running<'a> {
 
     /// Waits for the end of the output.
     fn drain(&mut self) {
-        let deadline = Instant::now() + DRAIN;
+        // The end of the connection ends what another host says, captures included.
+        let drain = match self.hosted {
+            Some(_) => self.bench.left().max(DRAIN),
+            None => DRAIN,
+        };
+        let deadline = Instant::now() + drain;
         while self.readers.iter().any(|reader| !reader.is_finished()) && Instant::now() < deadline {
             thread::sleep(TICK);
         }
@@ -230,6 +346,11 @@ impl<'a> Running<'a> {
 
     /// A failure that shows the last lines of the output.
     fn failed(&self, how: &str) -> Unmet {
+        if let Some(hearing) = &self.hosted
+            && let Some(lacks) = &hearing.lock().lacks
+        {
+            return Unmet::Skipped(format!("{}: {lacks}", hearing.host));
+        }
         let mut text = format!("{} {how}", self.what);
         for (name, output) in [("stdout", &self.stdout), ("stderr", &self.stderr)] {
             let printed = output.text();
@@ -252,6 +373,10 @@ impl<'a> Running<'a> {
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
+        // Another host ends the program.
+        if self.wanted.take().is_some() {
+            self.wait_until(Instant::now() + GRACE + GRACE);
+        }
         // `efa-emu run` passes the signal on and cleans up. What does not end by SIGTERM is killed.
         if self.wait_until(Instant::now()).is_none() {
             self.signal(libc::SIGTERM);

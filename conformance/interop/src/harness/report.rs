@@ -10,8 +10,9 @@ use super::{Outcome, Row, Summary, Unmet};
 /// Writes JUnit XML: one test suite for each group. A known fault of stock software is `skipped`, not a pass.
 pub fn junit(rows: &[Row], path: &Path) -> std::io::Result<()> {
     let mut report = Report::new("efa-conformance interop");
-    for group in rows.chunk_by(|a, b| a.group == b.group) {
-        let mut suite = TestSuite::new(group[0].group);
+    for group in rows.chunk_by(|a, b| a.group == b.group && a.places == b.places) {
+        let name = format!("{}{}", group[0].where_it_ran(), group[0].group);
+        let mut suite = TestSuite::new(name);
         for row in group {
             let text = row.outcome.text();
             let first = text.lines().next().unwrap_or_default().to_owned();
@@ -51,6 +52,7 @@ pub fn json(rows: &[Row], path: &Path) -> std::io::Result<()> {
             json!({
                 "group": row.group,
                 "cell": row.name,
+                "places": row.places,
                 "result": row.outcome.word().to_lowercase(),
                 "text": row.outcome.text(),
                 "capture": row.outcome.capture(),

@@ -8,7 +8,7 @@ use super::Unmet;
 use efa_conformance::trace::Capture;
 
 /// Frames of a capture, counted by the RDM packet's type or the device's operation.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Traffic {
     kinds: BTreeMap<String, usize>,
 }
@@ -37,6 +37,9 @@ impl Traffic {
 
 impl fmt::Display for Traffic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.kinds.is_empty() {
+            return f.write_str("no frames recorded");
+        }
         for (place, (kind, count)) in self.kinds.iter().enumerate() {
             let separator = if place == 0 { "" } else { ", " };
             write!(f, "{separator}{kind} {count}")?;

@@ -23,6 +23,9 @@ const HEADER: &str = "/usr/include/rdma/fabric.h";
 
 const MESSAGES: usize = 3;
 
+/// What is looked at.
+const THREADS: &str = "the kernel's accounting of the sleeping thread is read, on this machine";
+
 /// The program's exit status and output if the queue cannot have a wait object.
 const REFUSED: i32 = 3;
 const NOT_IMPLEMENTED: &str = "refused: Function not implemented (-38)";
@@ -90,7 +93,7 @@ pub(super) fn cells() -> Vec<Cell> {
         } = case;
         let variation = case.variation.map_or("", |(name, _)| name);
         let name = format!("{} fi_cq_sread -f {fabric}{variation}", release.name);
-        Cell::new(GROUP, name, LIMIT, move |bench| measure(bench, case))
+        Cell::new(GROUP, name, LIMIT, move |bench| measure(bench, case)).emulated_only(THREADS)
     };
     CASES.iter().map(cell).collect()
 }

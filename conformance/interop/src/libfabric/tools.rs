@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use efa_core::nic::Status;
 use efa_emu::frame::Kind;
+use efa_emu::profile::Profile;
 
 use super::GROUP;
 use super::release::{Release, V1_11, V1_17, V2_1, V2_5};
-use crate::harness::traffic::Traffic;
-use crate::harness::{Bench, Cell, CellResult, Host, Unmet, free_port};
+use crate::harness::{Bench, Cell, CellResult, Host, Unmet};
 use efa_conformance::libfabric::Provider;
 use efa_conformance::trace::Capture;
 
@@ -215,11 +215,32 @@ fn host<'a>(
     let host = own_host(bench, name, release)?;
     Ok(match provider {
         Provider::EFA => host,
-        plug_in => host.option("--provider", plug_in),
+        plug_in => host.provider(plug_in),
     })
 }
 
+/// Where hosts are not emulated, their own programs may be of any release.
+fn is_there(bench: &Bench, name: &str, release: Release) -> Result<(), Unmet> {
+    let Some(seat) = bench.seat(name)? else {
+        return Ok(());
+    };
+    if release.userland(bench)?.is_some() {
+        return Ok(());
+    }
+    let printed = bench.host(name).run(&["fi_info", "--version"])?.stdout;
+    let version = values(&printed, "libfabric").concat();
+    match version.starts_with(&format!("{}.", release.name)) {
+        true => Ok(()),
+        false => Err(Unmet::Skipped(format!(
+            "{} has libfabric {version}, and the cell is about {}",
+            seat.place(),
+            release.name
+        ))),
+    }
+}
+
 fn own_host<'a>(bench: &'a Bench<'a>, name: &str, release: Release) -> Result<Host<'a>, Unmet> {
+    is_there(bench, name, release)?;
     if release.version != V2_5.version {
         return release.host(bench, name);
     }
@@ -264,7 +285,11 @@ pub(crate) fn info(bench: &Bench, release: Release, provider: &str) -> CellResul
     let (device, driver) = (first("device_id"), first("driver"));
     // The plug-in describes no device.
     let is_described = provider == Provider::EFA;
-    if is_described && (device != "0xefa2" || driver != "efa") {
+    let part = match bench.seat("a")? {
+        Some(seat) => seat.part_id().unwrap_or_default(),
+        None => Profile::default().part_id,
+    };
+    if is_described && (device != format!("{part:#06x}") || driver != "efa") {
         return Err(Unmet::Failed(format!(
             "device {device}, driver {driver}\n{detailed}"
         )));
@@ -280,8 +305,6 @@ pub(crate) fn info(bench: &Bench, release: Release, provider: &str) -> CellResul
 }
 
 fn pingpong(bench: &Bench, sides: [Side; 2], endpoint: &str) -> CellResult {
-    let number = free_port()?;
-    let port = number.to_string();
     // With integrity checks.
     let words = |side: Side| {
         let mut words = vec!["fi_pingpong", "-c", "-p", side.provider, "-e", endpoint];
@@ -289,13 +312,13 @@ fn pingpong(bench: &Bench, sides: [Side; 2], endpoint: &str) -> CellResult {
         words
     };
     let [from, to] = sides;
-    let mut server = host(bench, "server", to.release, to.provider)?
-        .captured()
-        .start(&[&words(to)[..], &["-B", &port]].concat())?;
-    server.await_listener(number)?;
+    let place = host(bench, "server", to.release, to.provider)?.captured();
+    let number = place.free_port()?;
+    let (port, address) = (number.to_string(), place.address()?);
+    let mut server = place.serve(&[&words(to)[..], &["-B", &port]].concat(), number)?;
     let mut client = host(bench, "client", from.release, from.provider)?
         .captured()
-        .start(&[&words(from)[..], &["-P", &port, "127.0.0.1"]].concat())?;
+        .start(&[&words(from)[..], &["-P", &port, &address]].concat())?;
     // If one program fails, the other may hang.
     loop {
         let ended = server.ends_within(LOOK);
@@ -316,7 +339,7 @@ fn pingpong(bench: &Bench, sides: [Side; 2], endpoint: &str) -> CellResult {
         let reason = format!("the largest message had {largest} bytes\n{}", client.stdout);
         return Err(Unmet::Failed(reason));
     }
-    let traffic = Traffic::of(&bench.capture("server"))?;
+    let traffic = bench.traffic("server")?;
     let traffic = match direct {
         true => format!("{} frames without the RDM protocol", traffic.total()),
         false => traffic.to_string(),

@@ -187,8 +187,8 @@ impl Installation {
         layout: Layout,
         program: &[impl AsRef<Path>],
         capture: Option<&Path>,
-    ) -> Command {
-        let mut words = self.runner.iter().chain([&bench.launcher().efa_emu]);
+    ) -> Result<Command, Unmet> {
+        let mut words = self.runner.iter().chain([&bench.launcher()?.efa_emu]);
         let mut command = Command::new(words.next().expect("efa-emu is one"));
         command
             .args(words)
@@ -231,6 +231,6 @@ impl Installation {
             // Its windows over messages exist only without threads, which mpi4py asks for.
             command.env("MPI4PY_RC_THREADS", "0");
         }
-        command
+        Ok(command)
     }
 }

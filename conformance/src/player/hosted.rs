@@ -1,0 +1,642 @@
+//! Any program on another host, which need not speak the driver protocol: stock software.
+//!
+//! `efa-conformance hosted -- PROGRAM` on that host starts it, and says over its standard output what the program
+//! prints, when it listens at a port, and in the end what its device has sent and received. When its standard input ends,
+//! because whoever started it is gone or wants no more, it ends the program. So nothing is left there but what is
+//! fetched: programs of other releases are found by each host itself ([`resolve`]).
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use efa_emu::command::{Failure, RunDirectory};
+use efa_emu::installation::Installation;
+
+use super::recorded::{Recorder, write_lines};
+use super::{Reach, Recording};
+use crate::drive::line::lines;
+use crate::drive::{Bytes, Text};
+use crate::libfabric::Provider;
+
+/// The beginning of a part of a word that stands for the directory of software of another release: the name for
+/// [`USERLAND`] follows, then `}`.
+const SOFTWARE: &str = "{userland:";
+/// What stands for the directory of the files that belong to the suite, under their names in the repository.
+const DATA: &str = "{data}";
+/// What stands for this program's own file.
+const OWN: &str = "{efa-conformance}";
+/// The script that fetches software, by its name in the repository.
+pub const USERLAND: &str = "scripts/userland";
+
+/// How long a program may take to end after SIGTERM.
+const GRACE: Duration = Duration::from_secs(2);
+/// How long output may take to end after its process. A grandchild may hold it open.
+const DRAIN: Duration = Duration::from_secs(2);
+/// How often is looked whether the program has ended, or listens.
+const TICK: Duration = Duration::from_millis(5);
+
+lines! {
+    /// What is said of a program on another host.
+    pub enum Said {
+        /// The program wrote to its standard output.
+        "printed" Printed = "printed bytes=6869" {
+            /// What.
+            bytes: Bytes = "bytes",
+        }
+        /// The program wrote to its standard error.
+        "complained" Complained = "complained bytes=6869" {
+            /// What.
+            bytes: Bytes = "bytes",
+        }
+        /// A process of the host listens at the port that was asked for.
+        "listens" Listens = "listens" {}
+        /// A part of the capture of the program's device, the parts in their order.
+        "captured" Captured = "captured bytes=0a0d0d0a1c000000" {
+            /// Of a pcapng file.
+            bytes: Bytes = "bytes",
+        }
+        /// The host lacks something, without which the program was not started.
+        "lacks" Lacks = "lacks text=ib_send_lat is not installed" {
+            /// What.
+            text: Text = "text",
+        }
+    }
+}
+
+/// A word that stands for the directory of software of another release on the host where it is used.
+pub fn software_there(name: &str) -> PathBuf {
+    PathBuf::from(format!("{SOFTWARE}{name}}}"))
+}
+
+/// The words that stand for a file that belongs to the suite, on the host where they are used.
+pub fn data_there(name: &str) -> PathBuf {
+    Path::new(DATA).join(name)
+}
+
+/// A program as another host is to run it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Hosted {
+    /// The program and its arguments; parts of words may stand for what [`resolve`] finds.
+    pub words: Vec<String>,
+    /// Variables of its environment, likewise.
+    pub environment: BTreeMap<String, String>,
+    /// The program that starts it with the libraries of another release, likewise.
+    pub runner: Option<String>,
+    /// The plug-in that libfabric is to use, and no other provider.
+    pub provider: Option<String>,
+    /// How its packets are recorded, if they are.
+    pub recording: Option<Recording>,
+    /// The port at which it will listen.
+    pub port: Option<u16>,
+    /// Whether it speaks the driver protocol: its standard streams are then the caller's.
+    pub driven: bool,
+}
+
+impl Hosted {
+    /// The program that plays an endpoint for the driver protocol.
+    pub fn driven(program: &super::Program) -> Self {
+        let words = program.words(Path::new(OWN));
+        let words = words.iter().map(|word| word.to_string_lossy().into_owned());
+        Hosted {
+            words: words.collect(),
+            driven: true,
+            ..Hosted::default()
+        }
+    }
+
+    /// The words behind `efa-conformance` that start it.
+    fn arguments(&self) -> Vec<String> {
+        let mut words = vec!["hosted".to_owned()];
+        let variables = self.environment.iter();
+        words.extend(variables.map(|(name, value)| format!("--env={name}={value}")));
+        words.extend(
+            self.runner
+                .iter()
+                .map(|runner| format!("--runner={runner}")),
+        );
+        words.extend(
+            self.provider
+                .iter()
+                .map(|name| format!("--provider={name}")),
+        );
+        words.extend(self.port.map(|port| format!("--port={port}")));
+        match &self.recording {
+            None => {}
+            Some(Recording::AsTheHostDoes) => words.push("--record".into()),
+            Some(Recording::By(command)) => words.push(format!("--recorder={command}")),
+        }
+        if self.driven {
+            words.push("--driven".into());
+        }
+        words.push("--".into());
+        words.extend(self.words.iter().cloned());
+        words
+    }
+
+    /// The command that starts it on a host. Its standard input has to stay open as long as the program is to run.
+    pub fn command(&self, host: &str, reach: &Reach) -> Command {
+        let words = [vec![reach.program.clone()], self.arguments()].concat();
+        reach.shell.command(host, &words)
+    }
+
+    /// Runs the program on this host. `input` ends when it is not wanted any more; `output` gets [`Said`] lines. Programs
+    /// that are driven have this process's streams instead, and their capture follows what they print.
+    ///
+    /// # Errors
+    /// What this host lacks, which was not told to `output` if the program is driven.
+    pub fn run(
+        &self,
+        input: impl Read + Send + 'static,
+        output: impl Write + Send + 'static,
+    ) -> Result<ExitStatus, String> {
+        let output = Output(Arc::new(Mutex::new(output)));
+        let ended = self.command_here().and_then(|(command, capture)| {
+            let status = match self.driven {
+                true => drive(command),
+                false => self.watch(command, input, &output),
+            }?;
+            Ok((status, capture))
+        });
+        match ended {
+            Ok((status, capture)) => {
+                if let Some((_directory, file)) = capture
+                    && let Ok(file) = File::open(file)
+                {
+                    // Whoever reads it is gone.
+                    let _ = write_lines(file, &mut *output.lock());
+                }
+                Ok(status)
+            }
+            Err(problem) => {
+                if !self.driven {
+                    let text = problem.replace('\n', " ");
+                    output.say(&Said::Lacks { text: Text(text) });
+                }
+                Err(problem)
+            }
+        }
+    }
+
+    /// The command on this host, and where its capture will be.
+    fn command_here(&self) -> Result<(Command, Option<(RunDirectory, PathBuf)>), String> {
+        let mut words = Vec::new();
+        let mut capture = None;
+        let recorder = match &self.recording {
+            None => None,
+            Some(Recording::AsTheHostDoes) => Some(Recorder::of_this_host()?),
+            Some(Recording::By(command)) => Some(Recorder::parse(command)?),
+        };
+        match recorder {
+            None => words.extend(Recorder::without_capture()?),
+            Some(recorder) => {
+                // Whoever kills this process leaves the directory to the next one, which removes it.
+                let directory =
+                    RunDirectory::create_below(&std::env::temp_dir(), "efa-conformance")
+                        .map_err(|Failure(reason)| reason)?;
+                let file = directory.path().join("capture.pcapng");
+                words.extend(recorder.words(&file));
+                capture = Some((directory, file));
+            }
+        }
+        if let Some(runner) = &self.runner {
+            words.push(resolve(runner)?);
+        }
+        for word in &self.words {
+            words.push(resolve(word)?);
+        }
+        if self.runner.is_none()
+            && let Some(program) = self.words.first()
+        {
+            installed(&resolve(program)?)?;
+        }
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
+        for (name, value) in &self.environment {
+            command.env(name, resolve(value)?);
+        }
+        if let Some(name) = &self.provider {
+            command.envs(plug_in(name, self.environment.get(Provider::SEARCH_PATH))?);
+        }
+        Ok((command, capture))
+    }
+
+    /// Runs a command whose output is told.
+    fn watch<W: Write + Send + 'static>(
+        &self,
+        mut command: Command,
+        mut input: impl Read + Send + 'static,
+        output: &Output<W>,
+    ) -> Result<ExitStatus, String> {
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0);
+        let ends_with_us = || {
+            // SAFETY: a system call that takes no pointers; it asks for a signal when the thread that starts the
+            // process, which waits for it, has ended.
+            match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) } {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            }
+        };
+        // SAFETY: what runs between fork and exec is one system call, which allocates nothing and takes no lock.
+        unsafe { command.pre_exec(ends_with_us) };
+        let mut child = spawn(&mut command)?;
+        let mut readers = Vec::new();
+        let printed = child.stdout.take();
+        readers.extend(printed.map(|it| output.follow(it, |bytes| Said::Printed { bytes })));
+        let complained = child.stderr.take();
+        readers.extend(complained.map(|it| output.follow(it, |bytes| Said::Complained { bytes })));
+        let is_wanted = Arc::new(AtomicBool::new(true));
+        let wanted = Arc::clone(&is_wanted);
+        thread::spawn(move || {
+            // What comes is of no meaning; only the end is.
+            let _ = io::copy(&mut input, &mut io::sink());
+            wanted.store(false, Ordering::Relaxed);
+        });
+        let status = self.wait(&mut child, &is_wanted, output);
+        // What it has left behind.
+        signal(&child, libc::SIGKILL);
+        let deadline = Instant::now() + DRAIN;
+        while readers.iter().any(|reader| !reader.is_finished()) && Instant::now() < deadline {
+            thread::sleep(TICK);
+        }
+        status
+    }
+
+    /// Waits for the program's end, and brings it about if it is not wanted any more.
+    fn wait<W: Write>(
+        &self,
+        child: &mut Child,
+        is_wanted: &AtomicBool,
+        output: &Output<W>,
+    ) -> Result<ExitStatus, String> {
+        let mut port = self.port;
+        let mut told: Option<Instant> = None;
+        loop {
+            match child.try_wait() {
+                Ok(Some(status)) => return Ok(status),
+                Ok(None) => {}
+                Err(error) => return Err(format!("cannot wait for {}: {error}", self.words[0])),
+            }
+            if port.is_some_and(is_listened_on) {
+                port = None;
+                output.say(&Said::Listens {});
+            }
+            match told {
+                None if !is_wanted.load(Ordering::Relaxed) => {
+                    signal(child, libc::SIGTERM);
+                    told = Some(Instant::now());
+                }
+                Some(since) if since.elapsed() > GRACE => signal(child, libc::SIGKILL),
+                _ => {}
+            }
+            thread::sleep(TICK);
+        }
+    }
+}
+
+/// Runs a command with the streams of this process.
+fn drive(mut command: Command) -> Result<ExitStatus, String> {
+    let mut child = spawn(&mut command)?;
+    let ended = child.wait();
+    ended.map_err(|error| format!("cannot wait for a program: {error}"))
+}
+
+fn spawn(command: &mut Command) -> Result<Child, String> {
+    let started = command.spawn();
+    started.map_err(|error| {
+        let program = command.get_program().to_string_lossy().into_owned();
+        format!("cannot start {program}: {error}")
+    })
+}
+
+/// Sends a signal to the group of a child that was not waited for yet, or has just been.
+fn signal(child: &Child, number: libc::c_int) {
+    if let Ok(group) = libc::pid_t::try_from(child.id()) {
+        // SAFETY: sends a signal, touches no memory. The number belongs to the group as long as the group has members, and
+        // this is called at once when its first process has ended.
+        unsafe { libc::kill(-group, number) };
+    }
+}
+
+/// Where [`Said`] lines go.
+struct Output<W>(Arc<Mutex<W>>);
+
+impl<W: Write> Output<W> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, W> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whoever should hear it may be gone: then standard input ends as well.
+    fn say(&self, said: &Said) {
+        let mut output = self.lock();
+        let _ = writeln!(output, "{}", said.line()).and_then(|()| output.flush());
+    }
+}
+
+impl<W: Write + Send + 'static> Output<W> {
+    fn follow(
+        &self,
+        mut pipe: impl Read + Send + 'static,
+        said: impl Fn(Bytes) -> Said + Send + 'static,
+    ) -> JoinHandle<()> {
+        let output = Output(Arc::clone(&self.0));
+        thread::spawn(move || {
+            let mut chunk = [0; 4096];
+            while let Ok(count @ 1..) = pipe.read(&mut chunk) {
+                output.say(&said(Bytes(chunk[..count].to_vec())));
+            }
+        })
+    }
+}
+
+/// Puts what this host has in the place of the parts of a word that stand for it: the directory of software of
+/// another release, which is fetched at the first use, the suite's files, and this program.
+///
+/// # Errors
+/// What this host lacks.
+pub fn resolve(word: &str) -> Result<String, String> {
+    let mut word = word.to_owned();
+    if word.contains(OWN) {
+        let own =
+            std::env::current_exe().map_err(|error| format!("no path of its own: {error}"))?;
+        word = word.replace(OWN, &own.display().to_string());
+    }
+    if !word.contains(DATA) && !word.contains(SOFTWARE) {
+        return Ok(word);
+    }
+    let installation = Installation::of_this_program().map_err(|error| error.to_string())?;
+    if word.contains(DATA) {
+        let data = installation.data().unwrap_or_default();
+        word = word.replace(DATA, &data.display().to_string());
+    }
+    while let Some(begin) = word.find(SOFTWARE) {
+        let name = &word[begin + SOFTWARE.len()..];
+        let Some((name, _)) = name.split_once('}') else {
+            return Err(format!("`{word}` names no software"));
+        };
+        let directory = software(&installation, name)?;
+        word = word.replace(
+            &format!("{SOFTWARE}{name}}}"),
+            &directory.display().to_string(),
+        );
+    }
+    Ok(word)
+}
+
+/// The directory of software of another release, fetched at the first use.
+///
+/// # Errors
+/// Why it cannot be fetched.
+pub fn software(installation: &Installation, name: &str) -> Result<PathBuf, String> {
+    let script = installation
+        .file(USERLAND)
+        .map_err(|error| error.to_string())?;
+    let lacks = |reason: &str| format!("{USERLAND} {name}: {reason}");
+    // It bounds its own downloads.
+    let output = Command::new(script)
+        .arg(name)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| lacks(&error.to_string()))?;
+    if !output.status.success() {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        return Err(lacks(errors.lines().last().unwrap_or("failed")));
+    }
+    Ok(PathBuf::from(
+        String::from_utf8_lossy(&output.stdout).trim(),
+    ))
+}
+
+/// Returns an error if this host has no such program.
+fn installed(program: &str) -> Result<(), String> {
+    let has = match program.contains('/') {
+        true => Path::new(program).is_file(),
+        false => {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+        }
+    };
+    match has {
+        true => Ok(()),
+        false => Err(format!("{program} is not installed")),
+    }
+}
+
+/// The variables by which libfabric finds a plug-in that belongs to this program, and uses no other provider. `path` is
+/// where the program's environment says that others are.
+fn plug_in(name: &str, path: Option<&String>) -> Result<[(&'static str, String); 2], String> {
+    let installation = Installation::of_this_program().map_err(|error| error.to_string())?;
+    let directory = installation
+        .provider_directory(name)
+        .ok_or_else(|| format!("the provider {name} is not installed beside efa-conformance"))?;
+    let mut directories = directory.display().to_string();
+    if let Some(path) = path {
+        directories += &format!(":{}", resolve(path)?);
+    }
+    Ok([
+        ("FI_PROVIDER", name.to_owned()),
+        (Provider::SEARCH_PATH, directories),
+    ])
+}
+
+/// Returns a TCP port that no process of this host listens on.
+///
+/// # Errors
+/// The system gives none.
+pub fn free_port() -> io::Result<u16> {
+    let listener = TcpListener::bind(("127.0.0.1", 0))?;
+    Ok(listener.local_addr()?.port())
+}
+
+/// Returns whether the kernel's tables of sockets have a listener on `port`.
+pub fn is_listened_on(port: u16) -> bool {
+    const LISTEN: &str = "0A";
+    let suffix = format!(":{port:04X}");
+    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
+        let table = std::fs::read_to_string(table).unwrap_or_default();
+        table.lines().any(|line| {
+            let mut fields = line.split_whitespace().skip(1);
+            let (local, state) = (fields.next(), fields.nth(1));
+            local.is_some_and(|local| local.ends_with(&suffix)) && state == Some(LISTEN)
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Standard input that never ends, and one that has ended.
+    struct Endless;
+
+    impl Read for Endless {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            thread::sleep(Duration::from_secs(3600));
+            Ok(0)
+        }
+    }
+
+    /// What is said, for a reader of its own.
+    #[derive(Clone, Default)]
+    struct Heard(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Heard {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Heard {
+        fn said(&self) -> Vec<Said> {
+            let bytes = self.0.lock().unwrap().clone();
+            let text = String::from_utf8(bytes).unwrap();
+            text.lines()
+                .map(|line| Said::parse(line).unwrap())
+                .collect()
+        }
+    }
+
+    fn shell(script: &str) -> Hosted {
+        Hosted {
+            words: ["sh", "-c", script].map(str::to_owned).to_vec(),
+            ..Hosted::default()
+        }
+    }
+
+    fn run(hosted: &Hosted, input: impl Read + Send + 'static) -> (Option<i32>, Vec<Said>) {
+        let heard = Heard::default();
+        let status = hosted.run(input, heard.clone());
+        (status.ok().map(crate::player::status_as), heard.said())
+    }
+
+    #[test]
+    fn lines_are_read_as_they_are_written() {
+        for form in Said::FORMS {
+            assert_eq!(Said::parse(form.example).unwrap().line(), form.example);
+        }
+    }
+
+    #[test]
+    fn both_outputs_and_the_end_are_told() {
+        let hosted = Hosted {
+            environment: BTreeMap::from([("WORD".to_owned(), "a b".to_owned())]),
+            ..shell("printf \"$WORD\"; printf bad >&2; exit 7")
+        };
+        let (status, said) = run(&hosted, Endless);
+        assert_eq!(status, Some(7));
+        let bytes = |text: &str| Bytes(text.into());
+        assert!(
+            said.contains(&Said::Printed {
+                bytes: bytes("a b")
+            }),
+            "{said:?}"
+        );
+        assert!(
+            said.contains(&Said::Complained {
+                bytes: bytes("bad")
+            }),
+            "{said:?}"
+        );
+    }
+
+    #[test]
+    fn a_program_that_is_not_wanted_any_more_is_ended_with_its_children() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("child");
+        // The child ignores the polite signal.
+        let script = format!(
+            "sh -c 'trap \"\" TERM; echo $$ >{0}.new; mv {0}.new {0}; while :; do sleep 1; done' & wait",
+            file.display()
+        );
+        // Standard input ends when the child is there.
+        struct Until(PathBuf);
+        impl Read for Until {
+            fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+                while !self.0.is_file() {
+                    thread::sleep(TICK);
+                }
+                Ok(0)
+            }
+        }
+        let (status, _) = run(&shell(&script), Until(file.clone()));
+        assert_eq!(status, Some(128 + libc::SIGTERM));
+        let child = std::fs::read_to_string(file).unwrap();
+        let stat = format!("/proc/{}/stat", child.trim());
+        // The signal is carried out when the child next runs.
+        while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
+            thread::sleep(TICK);
+        }
+    }
+
+    #[test]
+    fn a_listener_is_told_once() {
+        let port = free_port().unwrap();
+        let script = format!(
+            "import socket, time; s = socket.create_server((\"127.0.0.1\", {port})); time.sleep(1)"
+        );
+        let hosted = Hosted {
+            words: ["python3", "-c", &script].map(str::to_owned).to_vec(),
+            port: Some(port),
+            ..Hosted::default()
+        };
+        let (_, said) = run(&hosted, Endless);
+        let lacks = |said: &Said| matches!(said, Said::Lacks { .. });
+        let told = said.iter().filter(|it| **it == Said::Listens {}).count();
+        assert!(told == 1 || said.iter().any(lacks), "{said:?}");
+    }
+
+    #[test]
+    fn what_a_host_lacks_is_told() {
+        let lacks = |hosted: &Hosted| match &run(hosted, Endless) {
+            (None, said) => match &said[..] {
+                [Said::Lacks { text }] => text.0.clone(),
+                other => panic!("{other:?}"),
+            },
+            other => panic!("{other:?}"),
+        };
+        let missing = Hosted {
+            words: vec!["no-such-program".into()],
+            ..Hosted::default()
+        };
+        assert_eq!(lacks(&missing), "no-such-program is not installed");
+        let plug_in = Hosted {
+            provider: Some("no-such-provider".into()),
+            ..shell("true")
+        };
+        assert!(lacks(&plug_in).contains("no-such-provider"));
+        let software = Hosted {
+            runner: Some(format!(
+                "{}/run",
+                software_there("no-such-software").display()
+            )),
+            ..shell("true")
+        };
+        let text = lacks(&software);
+        assert!(text.contains("unknown name 'no-such-software'"), "{text}");
+    }
+
+    #[test]
+    fn a_host_puts_in_what_it_has() {
+        let script = resolve(&data_there(USERLAND).display().to_string()).unwrap();
+        assert!(Path::new(&script).is_file(), "{script}");
+        let own = std::env::current_exe().unwrap();
+        assert_eq!(resolve(OWN).unwrap(), own.display().to_string());
+        assert_eq!(resolve("{other} $HOME").unwrap(), "{other} $HOME");
+    }
+}
