@@ -47,7 +47,8 @@ pub(super) fn cells() -> Vec<Cell> {
             };
             let name = format!("{}{with}, two of {COUNT} devices: {topic}", release.name);
             let run = move |bench: &Bench| choose(bench, release, provider(), topic);
-            cells.push(Cell::new(GROUP, name, LIMIT, run));
+            let cell = Cell::new(GROUP, name, LIMIT, run);
+            cells.push(cell.emulated_only("the names of the devices are those of emulated hosts"));
         }
     }
     cells
