@@ -367,6 +367,11 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
             }),
             ("## Bandwidth, 1 MiB", || Row::not_checked(PRINTED_BY_BENCH)),
             ("## Growth", || Row::not_checked(PRINTED_BY_BENCH)),
+            ("## Memory of a provider's endpoint", || {
+                Row::not_checked(
+                    "takes a compiler, and memory for three endpoints of stock libfabric",
+                )
+            }),
             ("## Engine", || Row::not_checked(PRINTED_BY_BENCH)),
         ],
     ),
