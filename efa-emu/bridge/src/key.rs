@@ -188,6 +188,43 @@ impl Key {
         })
     }
 
+    /// One that believes the same others, and shows them nothing.
+    #[cfg(test)]
+    pub(crate) fn without_certificate(&self) -> Key {
+        use rustls::client::ResolvesClientCert;
+        #[derive(Debug)]
+        struct Nothing;
+        impl ResolvesClientCert for Nothing {
+            fn resolve(
+                &self,
+                _: &[&[u8]],
+                _: &[rustls::SignatureScheme],
+            ) -> Option<Arc<rustls::sign::CertifiedKey>> {
+                None
+            }
+            fn has_certs(&self) -> bool {
+                false
+            }
+        }
+        let mut client = ClientConfig::clone(&self.client);
+        client.client_auth_cert_resolver = Arc::new(Nothing);
+        Key {
+            client: Arc::new(client),
+            server: Arc::clone(&self.server),
+        }
+    }
+
+    /// One that believes the same others, and shows them the certificate of another one.
+    #[cfg(test)]
+    pub(crate) fn with_certificate_of(&self, other: &Key) -> Key {
+        let mut client = ClientConfig::clone(&self.client);
+        client.client_auth_cert_resolver = Arc::clone(&other.client.client_auth_cert_resolver);
+        Key {
+            client: Arc::new(client),
+            server: Arc::clone(&self.server),
+        }
+    }
+
     /// A key that is good between these times, for tests.
     #[cfg(test)]
     pub(crate) fn between(from: SystemTime, until: SystemTime) -> Key {

@@ -348,6 +348,20 @@ mod tests {
         }
     }
 
+    /// Whoever dials knows what to expect, but has to prove to be expected, too.
+    #[test]
+    fn a_dialer_that_trusts_the_other_end_is_not_trusted_for_that() {
+        let good = valid();
+        for stranger in [
+            good.without_certificate(),
+            good.with_certificate_of(&valid()),
+        ] {
+            let [_, acceptor] = meet(&stranger, &good);
+            let complaint = acceptor.err().expect("it is refused").to_string();
+            assert!(complaint.contains("same --key file"), "{complaint}");
+        }
+    }
+
     #[test]
     fn keys_that_are_no_good_are_refused_by_both_ends() {
         let now = SystemTime::now();

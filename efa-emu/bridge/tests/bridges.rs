@@ -35,6 +35,10 @@ impl Process {
         Process { child, said }
     }
 
+    fn child_id(&self) -> rustix::process::Pid {
+        rustix::process::Pid::from_child(&self.child)
+    }
+
     fn said(&self) -> String {
         self.said.lock().unwrap().clone()
     }
@@ -215,6 +219,15 @@ fn stock_programs_of_two_machines_talk_and_a_killed_bridge_is_a_dead_machine() {
     // A program starts when all machines know of its host.
     let (_, listed) = second.emulator(&["ps"]).wait_end();
     assert!(listed.contains("gamma"), "{listed}");
+    // A bridge that does not get to it is waited for, for a while.
+    let stop = |signal| rustix::process::kill_process(here.child_id(), signal).unwrap();
+    stop(rustix::process::Signal::STOP);
+    let waiting = first.emulator(&["run", "--host", "late", "--", "sleep", "600"]);
+    waiting.wait_for("the bridge of the fabric default does not answer");
+    stop(rustix::process::Signal::CONT);
+    second.wait_for_host("late");
+    drop(waiting);
+
     let delta = second.emulator(&["run", "--host", "delta", "--", "sleep", "600"]);
     first.wait_for_host("delta");
     there.child.kill().unwrap();
