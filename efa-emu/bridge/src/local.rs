@@ -8,7 +8,7 @@ use efa_core::address::Gid;
 use efa_core::nic::Status;
 use efa_emu::profile::Profile;
 use efa_emu::transport::remote::{Alarm, RemoteDevice};
-use efa_emu::transport::{BridgePost, DEFAULT_PROFILE, Fabric, FabricError, HostStatus};
+use efa_emu::transport::{DEFAULT_PROFILE, Fabric, FabricError, HostStatus};
 
 use crate::frames::Device;
 
@@ -53,14 +53,13 @@ impl Local {
         known.alarms.push(alarm);
     }
 
-    /// Follows the fabric for ever. `complain` is told what is wrong, once; `is_known` says whether all other machines
-    /// know of a device.
+    /// Follows the fabric for ever. `complain` is told what is wrong, once; `mark_if_known`
+    /// marks a device that all other machines know of.
     pub(crate) fn follow(
         &self,
-        post: &BridgePost,
         fabric: &Fabric,
         complain: impl Fn(&str),
-        is_known: impl Fn(Gid) -> bool,
+        mark_if_known: impl Fn(Gid) -> bool,
     ) -> ! {
         let mut marked = HashSet::new();
         let mut seen = None;
@@ -92,8 +91,7 @@ impl Local {
             let (_, devices) = self.devices();
             marked.retain(|gid| devices.iter().any(|device| device.gid() == *gid));
             for gid in devices.iter().map(Device::gid) {
-                if !marked.contains(&gid) && is_known(gid) {
-                    post.mark_known(gid);
+                if !marked.contains(&gid) && mark_if_known(gid) {
                     marked.insert(gid);
                 }
             }

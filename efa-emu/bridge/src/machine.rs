@@ -7,7 +7,7 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -76,6 +76,8 @@ pub(crate) struct Machine {
     link: Mutex<Link>,
     /// Counts the connections. Changes while `remote` is locked.
     session: AtomicU64,
+    /// This bridge ends: what happens to its connections is no news.
+    is_ending: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -111,6 +113,7 @@ impl Machine {
                 known: HashSet::new(),
             }),
             session: AtomicU64::new(0),
+            is_ending: AtomicBool::new(false),
         }
     }
 
@@ -296,6 +299,7 @@ impl Machine {
         };
         let name = &self.name;
         match end {
+            _ if self.is_ending.load(Ordering::Relaxed) => {}
             End::Lost(error) => complain(&format!("the connection with {name} is lost: {error}")),
             End::Silent => complain(&format!(
                 "nothing was heard of {name} for {:?}: its hosts do not answer until it is back",
@@ -312,8 +316,9 @@ impl Machine {
         self.alarm.ring();
     }
 
-    /// The last words. The devices of the machine leave the fabric.
+    /// The last words.
     pub(crate) fn end(&self) {
+        self.is_ending.store(true, Ordering::Relaxed);
         {
             let mut link = lock(&self.link);
             link.notices.push(Notice::Bye);

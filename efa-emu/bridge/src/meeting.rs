@@ -14,7 +14,8 @@ use std::time::Duration;
 use efa_core::address::Gid;
 use efa_emu::command::Failure;
 use efa_emu::command::signals::Signals;
-use efa_emu::transport::Fabric;
+use efa_emu::transport::{BridgePost, Fabric};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::arguments::Join;
 use crate::complain;
@@ -51,6 +52,8 @@ struct Meeting {
     timeout: Duration,
     machines: Mutex<BTreeMap<String, Arc<Machine>>>,
     strangers: AtomicUsize,
+    /// Has programs wait until other machines know of their hosts.
+    post: Mutex<Option<BridgePost>>,
 }
 
 /// Runs a bridge until a signal comes.
@@ -58,6 +61,7 @@ pub(crate) fn run(join: Join) -> Result<ExitCode, Failure> {
     // Before there are threads: they inherit it.
     let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP]);
     let key = Key::load(&join.key)?;
+    allow_many_files();
     if join.listen.is_empty() && join.peer.is_empty() {
         return Err(Failure(
             "say where to meet other bridges: --listen ADDRESS, --peer ADDRESS, or both".to_owned(),
@@ -74,6 +78,7 @@ pub(crate) fn run(join: Join) -> Result<ExitCode, Failure> {
         timeout: join.timeout,
         machines: Mutex::default(),
         strangers: AtomicUsize::new(0),
+        post: Mutex::new(Some(fabric.announce_bridge()?)),
     });
     for address in &join.listen {
         let listener = listen(address)?;
@@ -81,11 +86,9 @@ pub(crate) fn run(join: Join) -> Result<ExitCode, Failure> {
         let meeting = Arc::clone(&meeting);
         spawn("accept", move || meeting.accept(&listener))?;
     }
-    let post = Arc::new(fabric.announce_bridge()?);
     let watching = Arc::clone(&meeting);
-    let marking = Arc::clone(&post);
     spawn("hosts", move || {
-        local.follow(&marking, &fabric, complain, |gid| watching.is_known(gid))
+        local.follow(&fabric, complain, |gid| watching.mark_if_known(gid))
     })?;
     for address in join.peer {
         let meeting = Arc::clone(&meeting);
@@ -101,6 +104,17 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
         .name(name.to_owned())
         .spawn(work)
         .map(drop)
+}
+
+/// Each host of another machine takes two descriptors, and the usual limit is 1024.
+fn allow_many_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let most = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    // Without it, there is room for fewer hosts, and messages name them.
+    let _ = setrlimit(Resource::Nofile, most);
 }
 
 fn host_name() -> String {
@@ -147,10 +161,16 @@ impl Meeting {
         Ok(machine)
     }
 
-    /// Whether all machines that can be told of a device of this one know it.
-    fn is_known(&self, gid: Gid) -> bool {
+    /// Marks a device of this machine if all machines that can be told of it know it. Returns whether they do.
+    fn mark_if_known(&self, gid: Gid) -> bool {
         let machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner);
-        machines.values().all(|machine| machine.knows(gid))
+        let is_known = machines.values().all(|machine| machine.knows(gid));
+        drop(machines);
+        let post = self.post.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(post) = post.as_ref().filter(|_| is_known) {
+            post.mark_known(gid);
+        }
+        is_known
     }
 
     fn is_connected(&self, name: &str) -> bool {
@@ -291,6 +311,12 @@ impl Meeting {
             std::thread::sleep(END / 10);
         }
         machines.values().for_each(|machine| machine.leave());
+        drop(
+            self.post
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take(),
+        );
     }
 }
 

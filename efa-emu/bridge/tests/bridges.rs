@@ -244,6 +244,24 @@ fn stock_programs_of_two_machines_talk_and_a_killed_bridge_is_a_dead_machine() {
     again.wait_for("connected with first");
     second.wait_for_host("gamma");
     drop((gamma, delta));
+    // Bridges that are told to end say good-bye, and leave nothing.
+    let mut here = here;
+    stop_now(&here);
+    again.wait_for("first has left");
+    let (status, said) = here.wait_end();
+    assert_eq!(status, Some(0), "{said}");
+    let mut again = again;
+    stop_now(&again);
+    assert_eq!(again.wait_end().0, Some(0));
+    for machine in [&first, &second] {
+        let mut listing = machine.command(Path::new("ls"));
+        let left = listing.args(["-A", "/dev/shm"]).output().unwrap();
+        assert!(left.status.success() && left.stdout.is_empty(), "{left:?}");
+    }
+}
+
+fn stop_now(bridge: &Process) {
+    rustix::process::kill_process(bridge.child_id(), rustix::process::Signal::TERM).unwrap();
 }
 
 #[test]
