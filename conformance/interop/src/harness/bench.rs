@@ -110,7 +110,7 @@ impl<'a> Bench<'a> {
         hosts.map(|hosts| hosts.seat(name)).transpose()
     }
 
-    /// Starts a program that plays an endpoint. Its capture is written when it ends by [`Bench::end`].
+    /// Starts a program that plays an endpoint. On another host, [`Player::end`] returns its capture.
     pub(crate) fn play(&self, program: &Program, host: &player::Host) -> Result<Player, Unmet> {
         let (Some(seat), Some(hosts)) = (self.seat(&host.name)?, self.lab.hosts()) else {
             return Ok(Player::launch(self.launcher()?, program, host)?);
