@@ -306,12 +306,13 @@ fn a_full_buffer_costs_frames_only() {
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
     let tap = tap(directory.path(), "--buffer 1");
-    let dialogue = pingpong(&fabric, &tap, "1000");
+    // So many that the programs are still at it when the first frames have been seen.
+    let dialogue = pingpong(&fabric, &tap, "10000");
     let server = dialogue.server(&HOSTS[0]);
     let client = dialogue.client(&HOSTS[1]);
+    let stopped = client.inner_id();
     let capture = directory.path().join("beta.tap");
     wait_for_frames(&capture);
-    let stopped = client.inner_id();
     // SAFETY: takes no pointers.
     unsafe { libc::kill(stopped, libc::SIGSTOP) };
     server.wait().expect_success("server");
@@ -319,7 +320,7 @@ fn a_full_buffer_costs_frames_only() {
     unsafe { libc::kill(stopped, libc::SIGCONT) };
     let outcome = client.wait().expect_success("client");
     let (frames, dropped) = counts(&capture);
-    // Of the 2000 messages of each size, fewer than 300 with 4096 bytes have room.
+    // Of the 20000 messages, fewer than 300 have room.
     assert!(frames > 100 && dropped > 500, "{frames} {dropped}");
     let said = format!("{dropped} dropped");
     assert!(outcome.stderr.contains(&said), "{}", outcome.stderr);
@@ -374,7 +375,8 @@ fn recording_is_switched_on_and_off() {
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
     let tap = tap(directory.path(), "--idle");
-    let dialogue = pingpong(&fabric, &tap, "1000000");
+    // More than there is time for: the test ends the programs.
+    let dialogue = pingpong(&fabric, &tap, "100000000");
     let server = dialogue.server(&HOSTS[0]);
     let client = dialogue.client(&HOSTS[1]);
     let tap_id = client.inner_id();
