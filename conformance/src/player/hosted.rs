@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::TcpListener;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +20,7 @@ use efa_emu::command::{Failure, RunDirectory};
 use efa_emu::installation::Installation;
 
 use super::recorded::{Recorder, write_lines};
-use super::{Reach, Recording};
+use super::{Reach, Recording, contain};
 use crate::drive::line::lines;
 use crate::drive::{Bytes, Text};
 use crate::libfabric::Provider;
@@ -235,21 +234,8 @@ impl Hosted {
         mut input: impl Read + Send + 'static,
         output: &Output<W>,
     ) -> Result<ExitStatus, String> {
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0);
-        let ends_with_us = || {
-            // SAFETY: a system call that takes no pointers; it asks for a signal when the thread that starts the
-            // process, which waits for it, has ended.
-            match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) } {
-                0 => Ok(()),
-                _ => Err(io::Error::last_os_error()),
-            }
-        };
-        // SAFETY: what runs between fork and exec is one system call, which allocates nothing and takes no lock.
-        unsafe { command.pre_exec(ends_with_us) };
+        command.stdin(Stdio::null());
+        contain(&mut command);
         let mut child = spawn(&mut command)?;
         let mut readers = Vec::new();
         let printed = child.stdout.take();

@@ -1,5 +1,6 @@
 //! The driver's side of a driven process.
 
+mod contained;
 pub mod hosted;
 mod place;
 mod program;
@@ -20,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+pub use contained::contain;
 pub use hosted::Hosted;
 pub use place::{
     Description, Place, PlaceError, Reach, Recording, RemoteShell, Versions, own_address,

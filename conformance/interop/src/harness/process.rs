@@ -2,7 +2,6 @@
 
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use super::{Bench, Unmet};
 use efa_conformance::drive::LONGEST_ANSWER;
-use efa_conformance::player::Place;
 use efa_conformance::player::hosted::{self, Said, is_listened_on};
+use efa_conformance::player::{Place, contain};
 
 /// The number of lines of each output that a failure shows.
 const SHOWN: usize = 20;
@@ -188,23 +187,8 @@ impl<'a> Running<'a> {
         mut command: Command,
         input: Stdio,
     ) -> Result<Self, Unmet> {
-        command
-            .stdin(input)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0);
-        let ends_with_us = || {
-            // SAFETY: a system call that takes no pointers; it asks for a signal when the thread that
-            // starts the process has ended.
-            match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) } {
-                0 => Ok(()),
-                _ => Err(std::io::Error::last_os_error()),
-            }
-        };
-        // When this process is interrupted or killed, no destructor ends the child.
-        // SAFETY: what runs between fork and exec is one system call, which allocates nothing and
-        // takes no lock.
-        unsafe { command.pre_exec(ends_with_us) };
+        command.stdin(input);
+        contain(&mut command);
         let mut child = command
             .spawn()
             .map_err(|error| Unmet::Failed(format!("cannot start {what}: {error}")))?;
