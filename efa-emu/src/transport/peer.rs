@@ -7,6 +7,7 @@ use super::error::FabricError;
 use super::fabric::Fabric;
 use super::host::{device_path, lock_path};
 use super::lock::Liveness;
+use super::ring::Consumer;
 use super::segment::{Address, Segment};
 use crate::network::Network;
 
@@ -65,6 +66,25 @@ impl Peers {
 
     pub(super) fn fabric(&self) -> &Fabric {
         &self.fabric
+    }
+
+    /// The peer whose ring is in a slot of this process's segment, and what takes records out of the ring. `sender` and
+    /// `capacity` are the slot's content. `None` if the peer has died already.
+    pub(super) fn adopt_ring(
+        &mut self,
+        slot: usize,
+        sender: Address,
+        capacity: usize,
+    ) -> Result<Option<(Arc<Peer>, Consumer)>, FabricError> {
+        let Some(peer) = self.find(sender)? else {
+            return Ok(None);
+        };
+        let memory = self.own.adopt_ring(slot, capacity).map_err(|error| {
+            let own = self.own.address();
+            let path = device_path(&self.fabric.host_directory(own.gid), own.id);
+            FabricError::io("map a ring of", &path)(error)
+        })?;
+        Ok(Some((peer, Consumer::new(memory))))
     }
 
     /// The peer with this address; `None` if there is no such process (any more), or if it has not

@@ -51,11 +51,8 @@ fn messages_go_between_hosts_and_within_one() {
     assert_eq!(&memory.bytes[2 * 8928..2 * 8928 + 4], b"echo");
 }
 
-#[test]
-fn refusals_come_back() {
-    let root = tempfile::tempdir().unwrap();
-    let mut alpha = Client::open(root.path(), &config("alpha"));
-    let mut beta = Client::open(root.path(), &config("beta"));
+/// Requests of `alpha` that the device of `beta` refuses, or accepts late. At the end, `beta` is gone.
+pub(crate) fn see_refusals(alpha: &mut Client, mut beta: Client) {
     let to = alpha.connect(beta.address());
     let inline: SendData<'_> = SendData::Inline(&[b"hello"]);
 
@@ -92,6 +89,14 @@ fn refusals_come_back() {
     drop(beta);
     assert!(alpha.post_send(6, to, inline));
     assert_eq!(alpha.wait().status(), Some(Status::RemoteBadDestQpn));
+}
+
+#[test]
+fn refusals_come_back() {
+    let root = tempfile::tempdir().unwrap();
+    let mut alpha = Client::open(root.path(), &config("alpha"));
+    let beta = Client::open(root.path(), &config("beta"));
+    see_refusals(&mut alpha, beta);
     let gid = alpha.engine.gid();
     drop(alpha);
     let hosts = fabric(root.path()).hosts().unwrap();

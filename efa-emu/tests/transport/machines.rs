@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use efa_core::address::Qkey;
 use efa_core::nic::Status;
 use efa_emu::fault::Fault;
 use efa_emu::provider::{SendData, WcOpcode};
@@ -14,6 +13,7 @@ use efa_emu::transport::{Fabric, FabricError};
 use efa_testing::pattern;
 
 use crate::client::{Client, config, fabric};
+use crate::inside::see_refusals;
 
 const INLINE: SendData<'_> = SendData::Inline(&[b"hello"]);
 
@@ -22,8 +22,9 @@ struct Machines {
     roots: [tempfile::TempDir; 2],
     remotes: Arc<[Mutex<RemoteMachine>; 2]>,
     is_over: Arc<AtomicBool>,
-    /// Nothing is carried.
-    is_cut: Arc<AtomicBool>,
+    /// Whether nothing is carried. The carrier holds the lock while it carries, so that nothing is on its way once it is
+    /// set.
+    is_cut: Arc<Mutex<bool>>,
     carrier: Option<JoinHandle<()>>,
 }
 
@@ -35,7 +36,8 @@ impl Machines {
             Mutex::new(RemoteMachine::new(fabric(roots[at].path()), names[1 - at]))
         };
         let remotes = Arc::new([remote(0), remote(1)]);
-        let [is_over, is_cut] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let is_over = Arc::new(AtomicBool::new(false));
+        let is_cut = Arc::new(Mutex::new(false));
         let carrier = {
             let (remotes, is_over, is_cut) = (
                 Arc::clone(&remotes),
@@ -44,8 +46,11 @@ impl Machines {
             );
             std::thread::spawn(move || {
                 while !is_over.load(Ordering::Relaxed) {
-                    if !is_cut.load(Ordering::Relaxed) {
-                        carry(&remotes);
+                    {
+                        let is_cut = is_cut.lock().unwrap();
+                        if !*is_cut {
+                            carry(&remotes);
+                        }
                     }
                     std::thread::yield_now();
                 }
@@ -58,6 +63,10 @@ impl Machines {
             is_cut,
             carrier: Some(carrier),
         }
+    }
+
+    fn cut(&self, is_cut: bool) {
+        *self.is_cut.lock().unwrap() = is_cut;
     }
 
     fn root(&self, machine: usize) -> &Path {
@@ -176,39 +185,8 @@ fn messages_go_both_ways_and_are_answered() {
 #[test]
 fn what_the_far_device_answers_comes_back() {
     let machines = Machines::new();
-    let (mut alpha, mut beta) = machines.pair();
-    let to = alpha.connect(beta.address());
-    let mut wrong_key = to;
-    wrong_key.qkey = Qkey(!to.qkey.0);
-    assert!(alpha.post_send(1, wrong_key, INLINE));
-    assert_eq!(alpha.wait().status(), Some(Status::RemoteBadDestQpn));
-    let mut no_such_qp = to;
-    no_such_qp.qpn.0 += 1;
-    assert!(alpha.post_send(2, no_such_qp, INLINE));
-    assert_eq!(alpha.wait().status(), Some(Status::RemoteBadDestQpn));
-    let mut nowhere = beta.address();
-    nowhere.gid.0[15] ^= 0x55;
-    let nowhere = alpha.connect(nowhere);
-    assert!(alpha.post_send(3, nowhere, INLINE));
-    assert_eq!(alpha.wait().status(), Some(Status::LocalUnreachableRemote));
-
-    // Not ready at first: the device tries again until a receive is posted.
-    assert!(alpha.post_send(4, to, INLINE));
-    for _ in 0..100 {
-        assert_eq!(alpha.poll(), None);
-        beta.engine.progress();
-    }
-    let memory = beta.register(vec![0; 64]);
-    beta.post_recv(0, memory.buffer(0, 64));
-    assert_eq!(beta.wait_ok().byte_len(), 5);
-    assert_eq!(alpha.wait_ok().wr_id, 4);
-
-    beta.destroy_qp();
-    assert!(alpha.post_send(5, to, INLINE));
-    assert_eq!(alpha.wait().status(), Some(Status::RemoteBadDestQpn));
-    drop(beta);
-    assert!(alpha.post_send(6, to, INLINE));
-    assert_eq!(alpha.wait().status(), Some(Status::RemoteBadDestQpn));
+    let (mut alpha, beta) = machines.pair();
+    see_refusals(&mut alpha, beta);
 }
 
 #[test]
@@ -302,7 +280,7 @@ fn a_machine_that_vanishes_does_not_answer_and_delivers_nothing_twice() {
         beta.post_recv(wr_id, memory.buffer(0, 64));
     }
     // The request arrives, its answer does not.
-    machines.is_cut.store(true, Ordering::Relaxed);
+    machines.cut(true);
     assert!(alpha.post_send(1, to, INLINE));
     let [first, second] = &*machines.remotes;
     let mut parcels = Vec::new();
@@ -337,7 +315,7 @@ fn a_machine_that_vanishes_does_not_answer_and_delivers_nothing_twice() {
     assert_eq!(refused.status(), Some(Status::LocalUnresponsiveRemote));
     assert!(nothing.is_empty());
     // It is back: what is sent now arrives, and nothing else does.
-    machines.is_cut.store(false, Ordering::Relaxed);
+    machines.cut(false);
     assert!(alpha.post_send(3, to, INLINE));
     assert_eq!(wait_both(&mut alpha, &mut beta), 3);
     for _ in 0..100 {
@@ -411,7 +389,7 @@ fn requests_do_not_go_on_to_a_third_machine() {
 fn hostile_parcels_are_errors_or_requests_that_fail() {
     let machines = Machines::new();
     let (mut alpha, mut beta) = machines.pair();
-    machines.is_cut.store(true, Ordering::Relaxed);
+    machines.cut(true);
     let to = alpha.connect(beta.address());
     let memory = beta.register(vec![0; 64]);
     // Many of the parcels are messages that nobody has sent.
@@ -475,7 +453,7 @@ fn hostile_parcels_are_errors_or_requests_that_fail() {
         remote.lock().unwrap().disconnect();
         remote.lock().unwrap().give_up_lost();
     }
-    machines.is_cut.store(false, Ordering::Relaxed);
+    machines.cut(false);
     assert!(alpha.post_send(100, to, INLINE));
     let ended = loop {
         beta.engine.progress();

@@ -398,8 +398,8 @@ impl Inbound {
         capacity: usize,
         outbound: &mut Outbound,
     ) -> bool {
-        let peer = match outbound.peers().find(sender) {
-            Ok(Some(peer)) => peer,
+        let (peer, consumer) = match outbound.peers().adopt_ring(slot, sender, capacity) {
+            Ok(Some(adopted)) => adopted,
             // The sender has died already.
             Ok(None) => {
                 self.segment.free(slot);
@@ -410,16 +410,9 @@ impl Inbound {
                 return false;
             }
         };
-        let memory = match self.segment.adopt_ring(slot, capacity) {
-            Ok(memory) => memory,
-            Err(error) => {
-                self.refuse(slot, &error);
-                return false;
-            }
-        };
         self.serials += 1;
         self.rings[slot] = Some(Box::new(InRing {
-            consumer: Consumer::new(memory),
+            consumer,
             from: sender.gid,
             peer,
             serial: self.serials,

@@ -197,9 +197,9 @@ impl StandIn {
     }
 
     fn adopt(&mut self, slot: usize, sender: Address, capacity: usize) -> bool {
-        let peer = match self.routes.peers().find(sender) {
-            Ok(Some(peer)) => peer,
-            // It has died already.
+        let (peer, consumer) = match self.routes.peers().adopt_ring(slot, sender, capacity) {
+            Ok(Some(adopted)) => adopted,
+            // The sender has died already.
             Ok(None) => {
                 self.segment.free(slot);
                 return false;
@@ -209,16 +209,9 @@ impl StandIn {
                 return false;
             }
         };
-        let memory = match self.segment.adopt_ring(slot, capacity) {
-            Ok(memory) => memory,
-            Err(error) => {
-                self.refuse(slot, &error);
-                return false;
-            }
-        };
         self.serials += 1;
         self.in_rings[slot] = Some(Box::new(InRing {
-            consumer: Consumer::new(memory),
+            consumer,
             peer,
             serial: self.serials,
             polled: false,
