@@ -404,6 +404,7 @@ mod tests {
             extra: ExtraFeatures::empty(),
             device_version: None,
             user_recv_qp: None,
+            peer_to_peer: true,
         };
         let state = peers.state_mut(peer).unwrap();
         assert_eq!(state.handshake.receive(features).granted_data, [id]);

@@ -17,6 +17,9 @@ pub(crate) struct PeerFeatures {
     pub(crate) device_version: Option<u32>,
     /// A queue pair that accepts only messages without headers (extra request 7).
     pub(crate) user_recv_qp: Option<(Qpn, Qkey)>,
+    /// Whether its device reaches all memory of it that operations name. It does unless the peer
+    /// says that it uses memory of accelerators which its device does not reach.
+    pub(crate) peer_to_peer: bool,
 }
 
 impl From<&Handshake> for PeerFeatures {
@@ -28,6 +31,8 @@ impl From<&Handshake> for PeerFeatures {
         PeerFeatures {
             extra,
             device_version: handshake.device_version,
+            // Peers that do not say anything are as stock libfabric before the field was there.
+            peer_to_peer: handshake.hmem_p2p != Some(0),
             user_recv_qp: user_recv_qp
                 .and_then(|qp| Some((Qpn(u16::try_from(qp.qpn).ok()?), qp.qkey))),
         }
@@ -214,6 +219,7 @@ mod tests {
             extra,
             device_version: None,
             user_recv_qp: None,
+            peer_to_peer: true,
         }
     }
 
@@ -276,6 +282,18 @@ mod tests {
         let mut handshake = Handshaking::default();
         assert!(handshake.greet());
         assert!(!handshake.greet());
+    }
+
+    #[test]
+    fn a_peer_reaches_its_memory_unless_it_says_otherwise() {
+        for (hmem_p2p, expected) in [(None, true), (Some(1), true), (Some(0), false)] {
+            let handshake = Handshake {
+                hmem_p2p,
+                ..Handshake::default()
+            };
+            let features = PeerFeatures::from(&handshake);
+            assert_eq!(features.peer_to_peer, expected, "{hmem_p2p:?}");
+        }
     }
 
     #[test]

@@ -218,6 +218,7 @@ pub(crate) fn write(
         && query.length > 0
         && local.rdma_write
         && peer.extra.contains(ExtraFeatures::RDMA_WRITE)
+        && peer.peer_to_peer
     {
         return Ok(WriteProtocol::Direct);
     }
@@ -259,7 +260,10 @@ pub(crate) fn read(
 ) -> Result<ReadProtocol, NoProtocol> {
     match peer {
         None => Err(NoProtocol::AwaitHandshake),
-        Some(peer) if length > 0 && local.can_read(peer) => Ok(ReadProtocol::Direct),
+        // A peer can refuse to read our memory into its own (READ_NACK), but not that we read.
+        Some(peer) if length > 0 && local.can_read(peer) && peer.peer_to_peer => {
+            Ok(ReadProtocol::Direct)
+        }
         // Strictly less, as in every stock libfabric.
         Some(_) if length < capacity => Ok(ReadProtocol::Short),
         Some(_) => Ok(ReadProtocol::LongCts),
@@ -338,6 +342,7 @@ mod tests {
             extra,
             device_version,
             user_recv_qp: None,
+            peer_to_peer: true,
         })
     }
 
@@ -413,6 +418,7 @@ mod tests {
             extra: ExtraFeatures::RDMA_READ,
             device_version: None,
             user_recv_qp: Some(queue_pair),
+            peer_to_peer: true,
         };
         let query = |length, tagged| MessageQuery {
             length,
@@ -429,6 +435,39 @@ mod tests {
             );
             let refused = message(&LOCAL, Some(&receiver), &query(length, true));
             assert!(matches!(refused, Err(NoProtocol::Unsupported(_))));
+        }
+    }
+
+    #[test]
+    fn memory_that_the_peers_device_does_not_reach_is_accessed_by_its_software() {
+        let all = ExtraFeatures::RDMA_READ | ExtraFeatures::RDMA_WRITE;
+        let query = |length| WriteQuery {
+            length,
+            eager_capacity: 8000,
+            delivery_complete: false,
+            inject: false,
+            fits_rdma: FitsRdma::Plain,
+        };
+        for (peer_to_peer, writes, reads) in [
+            (
+                true,
+                [WriteProtocol::Direct, WriteProtocol::Direct],
+                ReadProtocol::Direct,
+            ),
+            // The peer reads a long write into its memory, or answers that it cannot.
+            (
+                false,
+                [WriteProtocol::Eager, WriteProtocol::LongRead],
+                ReadProtocol::LongCts,
+            ),
+        ] {
+            let peer = PeerFeatures {
+                peer_to_peer,
+                ..peer(all, Some(0xEFA2)).unwrap()
+            };
+            let chosen = [100, 65_536].map(|length| write(&LOCAL, Some(&peer), &query(length)));
+            assert_eq!(chosen, writes.map(Ok));
+            assert_eq!(read(&LOCAL, Some(&peer), 65_536, 1000), Ok(reads));
         }
     }
 
@@ -544,6 +583,7 @@ mod tests {
             extra: ExtraFeatures::RDMA_READ,
             device_version: Some(version),
             user_recv_qp: None,
+            peer_to_peer: true,
         };
         for (own, others, expected) in [
             (0xEFA0, 0xEFA0, true),
