@@ -192,6 +192,13 @@ impl Drop for CompletionQueue {
     }
 }
 
+/// The source of what did not arrive.
+const NOBODY: Source = Source {
+    ahn: None,
+    qpn: Qpn(0),
+    gid: None,
+};
+
 /// The current completion of a poll session.
 pub(crate) struct Entry<'a>(&'a CompletionQueue);
 
@@ -250,20 +257,40 @@ impl Entry<'_> {
         self.read(self.0.calls.opcode) == efadv::WC_RECV_RDMA_WITH_IMM
     }
 
+    /// The completion of a receive into memory of the user, and its status: a peer's write that took the receive has
+    /// written nothing there.
+    pub(crate) fn user_receive(&self, status: Status) -> (Status, CompletionKind) {
+        if status != Status::Ok || self.is_write_with_immediate() {
+            let status = match status {
+                Status::Ok => Status::LocalUnsupportedOp,
+                failed => failed,
+            };
+            let kind = CompletionKind::RecvUser {
+                length: 0,
+                source: NOBODY,
+                immediate: None,
+            };
+            return (status, kind);
+        }
+        let has_immediate =
+            self.read(self.0.calls.flags) & ffi::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
+        let kind = CompletionKind::RecvUser {
+            length: self.read(self.0.calls.byte_length) as usize,
+            source: self.source(),
+            immediate: has_immediate.then(|| u32::from_be(self.read(self.0.calls.immediate))),
+        };
+        (status, kind)
+    }
+
     /// The completion of a receive whose buffer is `buffer`.
     #[inline]
     pub(crate) fn receive(&self, buffer: BufferId, status: Status) -> CompletionKind {
         let calls = &self.0.calls;
         if status != Status::Ok {
-            let source = Source {
-                ahn: None,
-                qpn: Qpn(0),
-                gid: None,
-            };
             return CompletionKind::Recv {
                 buffer,
                 length: 0,
-                source,
+                source: NOBODY,
                 immediate: None,
             };
         }

@@ -36,6 +36,14 @@ pub(crate) struct Rdma {
     pub(crate) context: u64,
 }
 
+/// A receive into memory of the user.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UserReceive {
+    /// The place of its queue pair in the domain.
+    pub(crate) slot: u16,
+    pub(crate) context: u64,
+}
+
 /// A queue pair of the domain, and the number of its outstanding requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outstanding {
@@ -44,14 +52,17 @@ pub(crate) struct Outstanding {
     pub(crate) receives: usize,
 }
 
-/// The `wr_id` of a work request: what it is (bits 62 and 63), the place of its queue pair in the
-/// domain (bits 32 to 47), and its buffer, or the place of its RDMA request (bits 0 to 31).
+/// The `wr_id` of a work request: what it is (bits 61 to 63), the place of its queue pair in the
+/// domain (bits 32 to 47), and its buffer, or the place of its RDMA request or of its receive into memory of the user
+/// (bits 0 to 31).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct WorkRequestId(pub(crate) u64);
 
 impl WorkRequestId {
     const RECV: u64 = 1 << 63;
     const SEND: u64 = 1 << 62;
+    /// With [`WorkRequestId::RECV`]: into memory of the user.
+    const USER: u64 = 1 << 61;
 
     #[inline]
     pub(crate) fn recv(slot: u16, buffer: BufferId) -> Self {
@@ -63,6 +74,10 @@ impl WorkRequestId {
         WorkRequestId(Self::SEND | u64::from(slot) << 32 | u64::from(buffer.0))
     }
 
+    pub(crate) fn user_recv(slot: u16, key: usize) -> Self {
+        WorkRequestId(Self::RECV | Self::USER | u64::from(slot) << 32 | key as u64)
+    }
+
     pub(crate) fn rdma(slot: u16, key: usize) -> Self {
         WorkRequestId(u64::from(slot) << 32 | key as u64)
     }
@@ -72,7 +87,7 @@ impl WorkRequestId {
         usize::from((self.0 >> 32) as u16)
     }
 
-    /// The buffer, or the place of the RDMA request.
+    /// The buffer, or the place of the RDMA request or of the receive.
     #[inline]
     fn index(self) -> u32 {
         self.0 as u32
@@ -94,6 +109,7 @@ pub struct HwDomain {
     device: HwDevice,
     queue_pairs: Slab<Outstanding>,
     pub(crate) rdma: Slab<Rdma>,
+    pub(crate) user_receives: Slab<UserReceive>,
     /// Requests of the engine that the device did not take.
     failed: Vec<(CompletionQueueId, WorkRequestId, Status)>,
     /// The newest errors of completions, at most [`KEPT_ERRORS`].
@@ -124,6 +140,7 @@ impl Device for HwDevice {
             device: self.clone(),
             queue_pairs: Slab::new(),
             rdma: Slab::new(),
+            user_receives: Slab::new(),
             failed: Vec::new(),
             errors: VecDeque::new(),
         };
@@ -458,6 +475,7 @@ impl HwDomain {
         self.failed
             .retain(|(_, id, _)| id.slot() != usize::from(slot));
         self.rdma.retain(|_, rdma| rdma.slot != slot);
+        self.user_receives.retain(|_, receive| receive.slot != slot);
     }
 
     /// The outstanding requests of a queue pair.
@@ -596,6 +614,30 @@ fn finish_receive(
     }
 }
 
+/// Ends a receive into memory of the user.
+#[cold]
+fn finish_user_receive(
+    queue_pairs: &mut Slab<Outstanding>,
+    user_receives: &mut Slab<UserReceive>,
+    entry: &Entry<'_>,
+    id: WorkRequestId,
+    status: Status,
+    completions: &mut Vec<Completion>,
+) {
+    if let Some(outstanding) = queue_pairs.get_mut(id.slot())
+        && let Some(receive) = user_receives.try_remove(id.index() as usize)
+    {
+        outstanding.receives -= 1;
+        let (status, kind) = entry.user_receive(status);
+        completions.push(Completion {
+            queue_pair: outstanding.queue_pair,
+            context: receive.context,
+            status,
+            kind,
+        });
+    }
+}
+
 impl Domain for HwDomain {
     type QueuePair = HwQueuePair;
     type OpenError = OpenError;
@@ -642,6 +684,7 @@ impl Domain for HwDomain {
             completion_queues,
             buffers,
             rdma,
+            user_receives,
             queue_pairs,
             errors,
             ..
@@ -654,7 +697,9 @@ impl Domain for HwDomain {
             cq.poll(limit, |entry| {
                 let id = WorkRequestId(entry.wr_id());
                 let status = entry.status(|error| keep_error(errors, rdma, id, error));
-                if id.0 & WorkRequestId::RECV != 0 {
+                if id.0 & WorkRequestId::USER != 0 {
+                    finish_user_receive(queue_pairs, user_receives, entry, id, status, completions);
+                } else if id.0 & WorkRequestId::RECV != 0 {
                     finish_receive(queue_pairs, buffers, entry, id, status, completions);
                 } else if id.0 & WorkRequestId::SEND == 0 && entry.is_write_without_receive() {
                     let queue_pair = entry.queue_pair();

@@ -2,7 +2,7 @@
 
 use crate::completion_queue::CompletionQueue;
 use crate::device::{HwDevice, PORT};
-use crate::domain::{HwDomain, Rdma, WorkRequestId};
+use crate::domain::{HwDomain, Rdma, UserReceive, WorkRequestId};
 use crate::efadv::{self, QpInitAttr};
 use crate::error::OpenError;
 use crate::loaded;
@@ -10,7 +10,7 @@ use crate::protection_domain::ProtectionDomain;
 use efa_core::address::{Qkey, Qpn, RawAddress};
 use efa_core::nic::{
     BufferId, CompletionQueueId, Destination, DeviceCaps, Doorbell, LocalKey, NicAttributes,
-    NicError, OwnNic, QueuePair, QueuePairConfig, RdmaRequest, SendRequest, Status,
+    NicError, OwnNic, QueuePair, QueuePairConfig, RdmaRequest, SendRequest, Status, UserSlice,
 };
 use ibverbs_sys as ffi;
 use std::mem::MaybeUninit;
@@ -700,6 +700,54 @@ impl QueuePair for HwQueuePair {
             buffers.truncate(buffers.len() - count);
             result?;
         }
+        Ok(())
+    }
+
+    fn post_user_recv(
+        &mut self,
+        domain: &mut HwDomain,
+        memory: UserSlice,
+        key: LocalKey,
+        context: u64,
+    ) -> Result<(), NicError> {
+        let length = u32::try_from(memory.length).map_err(|_| NicError::Invalid {
+            what: "length of a receive",
+            value: memory.length as u64,
+        })?;
+        let slot = self.slot;
+        if domain.outstanding(slot)?.receives >= self.attributes.recv_queue_depth {
+            return Err(NicError::QueueFull);
+        }
+        let place = domain.user_receives.insert(UserReceive { slot, context });
+        let mut entry = sge(memory.address, length, key);
+        let mut request = ffi::ibv_recv_wr {
+            wr_id: WorkRequestId::user_recv(slot, place).0,
+            next: null_mut(),
+            sg_list: &mut entry,
+            num_sge: 1,
+        };
+        let mut bad = null_mut();
+        // SAFETY: the queue pair is alive, its context's table has `post_recv`, and the library copies request and entry.
+        // The device writes only to memory that the key covers.
+        let status = unsafe {
+            let context = self.verbs.0.as_ref().context;
+            match (*context).ops.post_recv {
+                Some(post_recv) => post_recv(self.verbs.0.as_ptr(), &mut request, &mut bad),
+                None => libc::EOPNOTSUPP,
+            }
+        };
+        self.receive_doorbells += 1;
+        if status != 0 {
+            domain.user_receives.remove(place);
+            return Err(match status {
+                libc::ENOMEM => NicError::QueueFull,
+                errno => NicError::Device {
+                    call: "ibv_post_recv",
+                    errno: errno.abs(),
+                },
+            });
+        }
+        domain.outstanding(slot)?.receives += 1;
         Ok(())
     }
 

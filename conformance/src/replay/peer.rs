@@ -356,6 +356,8 @@ impl<N: HostNic> Peer<N> {
                         arrivals.push(Arrival::Failed(completion.status));
                     }
                 }
+                // Nobody posts memory of the user.
+                CompletionKind::RecvUser { .. } => {}
                 CompletionKind::RecvRdmaWithImmediate {
                     buffer, immediate, ..
                 } => {

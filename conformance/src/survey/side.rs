@@ -530,6 +530,8 @@ impl Opened {
                 Kind::Request
             }
             CompletionKind::RdmaRead | CompletionKind::RdmaWrite => Kind::Request,
+            // Nobody posts memory of the user.
+            CompletionKind::RecvUser { .. } => Kind::Request,
             CompletionKind::Recv {
                 buffer,
                 length,

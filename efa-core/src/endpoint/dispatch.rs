@@ -41,6 +41,11 @@ impl<N: Nic> Endpoint<N> {
                     self.channel.receive_failed(buffer, status);
                 }
             }
+            CompletionKind::RecvUser {
+                length,
+                source,
+                immediate,
+            } => self.on_user_receive(context, status, length, &source, immediate),
             CompletionKind::RecvRdmaWithImmediate {
                 buffer,
                 length,
@@ -77,6 +82,10 @@ impl<N: Nic> Endpoint<N> {
             raw_address: eager.options.raw_address.map(|header| header.address()),
         };
         match self.sender(source, connid, introduction) {
+            Some(peer) if self.is_zero_copy() => {
+                self.refuse_header(peer, packet_type);
+                self.channel.posting.release(packet);
+            }
             Some(peer) => {
                 let rtm = Rtm::eager(packet_type, &eager, payload);
                 self.turns().in_turn(peer, packet, &Sequenced::Message(rtm));
@@ -149,6 +158,15 @@ impl<N: Nic> Endpoint<N> {
             Header::LongctsRtm(long) if long.options.flags.contains(ReqFlags::READ_NACK) => {
                 self.receive_side()
                     .on_nack_answer(peer, incoming.base.packet_type, long);
+            }
+            Header::EagerRtm(_)
+            | Header::MediumRtm(_)
+            | Header::LongctsRtm(_)
+            | Header::LongreadRtm(_)
+            | Header::RuntreadRtm(_)
+                if self.is_zero_copy() =>
+            {
+                self.refuse_header(peer, incoming.base.packet_type);
             }
             Header::EagerRtm(_)
             | Header::MediumRtm(_)

@@ -98,20 +98,50 @@ impl<D: nic::Domain> Domain<D> {
         queue_pair: D::QueuePair,
         config: EndpointConfig,
     ) -> Result<EndpointId, EndpointError> {
+        self.open(queue_pair, None, config)
+    }
+
+    /// Opens an endpoint that receives into the application's buffers, by a second queue pair of
+    /// this domain and the same completion queue. See [`Endpoint::with_user_receives`].
+    ///
+    /// # Errors
+    /// As for [`Domain::open_endpoint`]; both queue pairs are closed then.
+    pub fn open_endpoint_with_user_receives(
+        &mut self,
+        queue_pair: D::QueuePair,
+        user: D::QueuePair,
+        config: EndpointConfig,
+    ) -> Result<EndpointId, EndpointError> {
+        self.open(queue_pair, Some(user), config)
+    }
+
+    fn open(
+        &mut self,
+        queue_pair: D::QueuePair,
+        user: Option<D::QueuePair>,
+        config: EndpointConfig,
+    ) -> Result<EndpointId, EndpointError> {
         let shared = self.bring_home();
         if let Err(error) = open::check(queue_pair.attributes(), &config) {
             queue_pair.close(&mut shared.nic);
+            if let Some(user) = user {
+                user.close(&mut shared.nic);
+            }
             return Err(error);
         }
+        let user_qpn = user.as_ref().map(|user| user.address().qpn);
         let queue = queue_pair.completion_queue();
         let qpn = queue_pair.address().qpn;
         let nic = LentNic::new(queue_pair, mem::take(&mut shared.nic));
-        let mut endpoint = Endpoint::build(nic, config);
+        let mut endpoint = Endpoint::build(nic, user, config);
         mem::swap(&mut shared.nic, endpoint.nic_mut().loan_mut());
         match self.endpoints.insert(endpoint) {
             Ok(id) => {
                 self.order.push(id);
                 self.by_queue_pair.insert(qpn, id);
+                if let Some(qpn) = user_qpn {
+                    self.by_queue_pair.insert(qpn, id);
+                }
                 if !self.queues.contains(&queue) {
                     self.queues.push(queue);
                 }
@@ -133,6 +163,9 @@ impl<D: nic::Domain> Domain<D> {
         };
         self.order.retain(|other| *other != id);
         self.by_queue_pair.remove(&endpoint.address().qpn);
+        if let Some(user) = &endpoint.user_receives {
+            self.by_queue_pair.remove(&user.queue_pair().address().qpn);
+        }
         let queue = endpoint.nic().queue_pair().completion_queue();
         let mut others = self.order.iter().filter_map(|id| self.endpoints.get(*id));
         if !others.any(|other| other.nic().queue_pair().completion_queue() == queue) {
@@ -147,8 +180,11 @@ impl<D: nic::Domain> Domain<D> {
         self.shared.exchange(&mut endpoint);
         endpoint.leave_domain();
         self.shared.exchange(&mut endpoint);
-        let queue_pair = endpoint.into_nic().into_queue_pair();
-        queue_pair.close(&mut self.shared.nic);
+        let (nic, user) = endpoint.into_nic();
+        nic.into_queue_pair().close(&mut self.shared.nic);
+        if let Some(user) = user {
+            user.close(&mut self.shared.nic);
+        }
     }
 
     /// Closes the domain with all its endpoints and gives the device's domain back.

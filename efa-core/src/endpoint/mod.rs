@@ -28,6 +28,7 @@
 //! | `subprotocols` | each kind of operation, on the side that is the source of data (`SendSide`) and on the side that is its destination (`ReceiveSide`); messages and atomics in order (`Turns`) |
 //! | `dispatch`, `introduction`, `sent` | handling a received packet, also of an unknown sender, and the completion of a sent one |
 //! | `requests` | requests of peers for memory |
+//! | `user_receives` | receiving into the application's buffers, by a second queue pair |
 //! | `pending_work` | work that waited |
 //! | `open`, `addresses` | opening and closing; the address vector, and the end of a peer |
 //! | `domain` | what several endpoints share, and the endpoints in it |
@@ -37,6 +38,8 @@
 //! * Each message is received once, in the order in which its sender sent it, as far as matching
 //!   can tell: messages of one sender that a receive accepts are taken in that order
 //!   (`FI_ORDER_SAS`). Without [`EndpointConfig::ordered`] they are taken as they arrive.
+//! * An endpoint with a second queue pair ([`Endpoint::with_user_receives`]) receives into the
+//!   application's buffers as the packets arrive, in any order.
 //! * A send completes when the device reports that its packets arrived; with
 //!   [`OperationFlags::DELIVERY_COMPLETE`], when the receiver has the data in its buffer.
 //! * Memory of the application is not accessed after its operation has completed.
@@ -68,6 +71,7 @@ mod requests;
 mod sending;
 mod sent;
 mod subprotocols;
+mod user_receives;
 
 pub use api::completion::{CompletionEntry, CompletionFlags, ErrorEntry, Event, PacketError};
 pub use api::config::EndpointConfig;
@@ -87,7 +91,7 @@ pub use subprotocols::atomics::{AtomicLimits, atomic_limits};
 
 use crate::address::RawAddress;
 
-use crate::nic::{Access, Completion, Domain as _, Nic, PolledNic, Region, UserSlice};
+use crate::nic::{self, Access, Completion, Domain as _, Nic, PolledNic, Region, UserSlice};
 
 use channel::Channel;
 use one_sided::{OneSided, Withdrawn};
@@ -96,9 +100,16 @@ use sending::Sending;
 use subprotocols::atomics::AtomicTarget;
 use subprotocols::turns::Turns;
 use subprotocols::{ReceiveSide, SendSide};
+use user_receives::UserReceives;
+
+/// The queue pairs of a device.
+type QueuePairOf<N> = <<N as Nic>::Domain as nic::Domain>::QueuePair;
 
 /// One RDM endpoint.
 pub struct Endpoint<N: Nic> {
+    /// Of an endpoint that receives into the application's buffers. It goes before the channel,
+    /// which has the domain that its queue pair uses.
+    user_receives: Option<Box<UserReceives<QueuePairOf<N>>>>,
     channel: Channel<N>,
     sending: Sending,
     receiving: Receiving,
@@ -202,7 +213,8 @@ impl<N: Nic> Endpoint<N> {
         Usage {
             peers: self.channel.peers.addresses().len(),
             outbound: self.sending.len() + self.channel.posting.one_packet_operations(),
-            inbound: self.receiving.len(),
+            inbound: self.receiving.len()
+                + self.user_receives.as_ref().map_or(0, |user| user.len()),
             unexpected: self.receiving.unexpected.len(),
             held_packets: self.channel.posting.held_len(),
             packets: self.channel.posting.len(),
@@ -267,6 +279,9 @@ impl<N: Nic> Endpoint<N> {
     /// # Errors
     /// Nothing was posted; see [`EndpointError`].
     pub fn recv(&mut self, args: RecvArgs<'_>) -> Result<ReceiveId, EndpointError> {
+        if self.is_zero_copy() {
+            return self.post_user_receive(&args);
+        }
         self.receive_side().start_recv(&args)
     }
 
@@ -275,6 +290,11 @@ impl<N: Nic> Endpoint<N> {
     /// # Errors
     /// Nothing was posted; see [`EndpointError`].
     pub fn multi_recv(&mut self, args: MultiRecvArgs) -> Result<ReceiveId, EndpointError> {
+        if self.is_zero_copy() {
+            return Err(EndpointError::Unsupported(
+                "multi-receive buffers of a zero-copy receiver",
+            ));
+        }
         self.receive_side().start_multi_recv(&args)
     }
 
@@ -314,7 +334,8 @@ impl<N: Nic> Endpoint<N> {
     }
 
     /// Cancels a receive that no message has matched yet. It completes with `FI_ECANCELED`. Returns
-    /// whether there was such a receive.
+    /// whether there was such a receive. The device does not give receives of a zero-copy receiver
+    /// back.
     pub fn cancel(&mut self, receive: ReceiveId) -> bool {
         self.receive_side()
             .withdraw_posted(receive, Failure::CANCELED)

@@ -19,6 +19,7 @@ use crate::endpoint::quota::Quota;
 use crate::endpoint::receiving::Receiving;
 use crate::endpoint::sending::choice::Local;
 use crate::endpoint::sending::{HeaderSettings, Sending};
+use crate::endpoint::user_receives::UserReceives;
 
 /// Checks the settings of an endpoint on a queue pair with these attributes.
 ///
@@ -70,7 +71,28 @@ impl<N: PolledNic> Endpoint<N> {
     /// The settings contradict each other or the device.
     pub fn new(nic: N, config: EndpointConfig) -> Result<Self, EndpointError> {
         check(nic.queue_pair().attributes(), &config)?;
-        Ok(Self::build(nic, config))
+        Ok(Self::build(nic, None, config))
+    }
+
+    /// Opens an endpoint that receives into the application's buffers, by a second queue pair, which
+    /// uses the same completion queue and domain. Its HANDSHAKE asks peers for messages without
+    /// headers to that queue pair (extra request 7). Messages of its own wait for the handshake of
+    /// the peer, as with [`EndpointConfig::handshake_before_messages`].
+    ///
+    /// Receives need one piece of registered memory, and take untagged messages of any sender. They
+    /// cannot be cancelled. A message that is longer than its receive fails on both sides with
+    /// `FI_EMSGSIZE`; messages with headers are refused
+    /// ([`PacketError::MessageWithHeader`](crate::endpoint::PacketError::MessageWithHeader)).
+    ///
+    /// # Errors
+    /// The settings contradict each other or the device.
+    pub fn with_user_receives(
+        nic: N,
+        user: <N::Domain as Domain>::QueuePair,
+        config: EndpointConfig,
+    ) -> Result<Self, EndpointError> {
+        check(nic.queue_pair().attributes(), &config)?;
+        Ok(Self::build(nic, Some(user), config))
     }
 
     /// Closes the endpoint and returns the device, for the caller to close. Operations in flight
@@ -88,13 +110,22 @@ impl<N: PolledNic> Endpoint<N> {
             let _ = self.channel.posting.nic_mut().destroy_address_handle(ahn);
         }
         self.deregister_all_own();
-        self.channel.posting.into_nic()
+        let mut nic = self.channel.posting.into_nic();
+        if let Some(user) = self.user_receives {
+            user.into_queue_pair().close(&mut nic);
+        }
+        nic
     }
 }
 
 impl<N: Nic> Endpoint<N> {
     /// Builds an endpoint from settings that were checked.
-    pub(crate) fn build(nic: N, config: EndpointConfig) -> Self {
+    pub(crate) fn build(
+        nic: N,
+        user: Option<<N::Domain as Domain>::QueuePair>,
+        config: EndpointConfig,
+    ) -> Self {
+        let user = user.map(|queue_pair| Box::new(UserReceives::new(queue_pair)));
         let attributes = nic.queue_pair().attributes();
         let mtu = attributes.mtu;
         let wanted_receives = config.recv_buffers.clamp(1, attributes.recv_queue_depth);
@@ -104,7 +135,7 @@ impl<N: Nic> Endpoint<N> {
             rdma_write: has(DeviceCaps::RDMA_WRITE),
             unsolicited_write_recv: has(DeviceCaps::UNSOLICITED_WRITE_RECV),
             part_id: attributes.vendor_part_id,
-            handshake_before_messages: config.handshake_before_messages,
+            handshake_before_messages: config.handshake_before_messages || user.is_some(),
             max_medium_size: config.max_medium_size as u64,
             min_read_message_size: config.min_read_message_size as u64,
             min_read_write_size: config.min_read_write_size as u64,
@@ -122,7 +153,12 @@ impl<N: Nic> Endpoint<N> {
             batch: Vec::with_capacity(config.poll_batch),
             channel: Channel {
                 address,
-                handshake: own_handshake(attributes, &config, address.qkey.into()),
+                handshake: own_handshake(
+                    attributes,
+                    &config,
+                    address.qkey.into(),
+                    user.as_ref().map(|user| user.announcement()),
+                ),
                 sizes: Sizes::new(attributes, &config),
                 local,
                 peers: Peers::new(mixer, MsgId(config.first_msg_id)),
@@ -134,6 +170,7 @@ impl<N: Nic> Endpoint<N> {
                 posting: Posting::new(nic, &config, wanted_receives),
                 config,
             },
+            user_receives: user,
         };
         endpoint.channel.post_receives();
         endpoint
@@ -150,9 +187,10 @@ impl<N: Nic> Endpoint<N> {
         self.channel.posting.release_buffers();
     }
 
-    /// Returns the device of an endpoint that is closed.
-    pub(crate) fn into_nic(self) -> N {
-        self.channel.posting.into_nic()
+    /// Returns the device of an endpoint that is closed, and its second queue pair.
+    pub(crate) fn into_nic(self) -> (N, Option<<N::Domain as Domain>::QueuePair>) {
+        let user = self.user_receives.map(|user| user.into_queue_pair());
+        (self.channel.posting.into_nic(), user)
     }
 
     /// Ends the registrations that the engine made for operations.

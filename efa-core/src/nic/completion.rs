@@ -110,6 +110,16 @@ pub enum CompletionKind {
         /// Immediate data, if the sender gave any.
         immediate: Option<u32>,
     },
+    /// A packet arrived in memory of the user, which is the user's again
+    /// ([`QueuePair::post_user_recv`](super::QueuePair::post_user_recv)).
+    RecvUser {
+        /// The packet's length in bytes.
+        length: usize,
+        /// Who sent it.
+        source: Source,
+        /// Immediate data, if the sender gave any.
+        immediate: Option<u32>,
+    },
     /// A peer's RDMA write with immediate arrived.
     RecvRdmaWithImmediate {
         /// The receive that it consumed; `None` for unsolicited write receive.
@@ -140,7 +150,7 @@ pub struct Source {
 pub struct Completion {
     /// The local queue pair whose work it was: several may share a completion queue.
     pub queue_pair: Qpn,
-    /// The request's context; 0 for receives.
+    /// The request's context; 0 for receives into packet buffers.
     pub context: u64,
     /// How it ended. With a status other than [`Status::Ok`] only the buffer is meaningful.
     pub status: Status,

@@ -5,7 +5,7 @@ use crate::address::{Ahn, Gid, Qkey, RawAddress};
 use super::attributes::NicAttributes;
 use super::completion::Completion;
 use super::error::NicError;
-use super::memory::{Access, BufferId, Region, UserSlice};
+use super::memory::{Access, BufferId, LocalKey, Region, UserSlice};
 use super::request::{Doorbell, RdmaRequest, SendRequest};
 
 /// An open device.
@@ -260,6 +260,22 @@ pub trait QueuePair: Sized {
             buffers.pop();
         }
         Ok(())
+    }
+
+    /// Lends registered memory of the user to the receive queue, for one packet of at most its length: the device writes
+    /// the packet there. `context` comes back in the completion, a [`CompletionKind::RecvUser`](super::CompletionKind::RecvUser).
+    /// A queue pair takes either packet buffers or memory of the user, so that a packet never lands in the wrong kind.
+    ///
+    /// # Errors
+    /// [`NicError::Unsupported`] from a device that does not do this, [`NicError::QueueFull`] if there is no room.
+    fn post_user_recv(
+        &mut self,
+        _domain: &mut Self::Domain,
+        _memory: UserSlice,
+        _key: LocalKey,
+        _context: u64,
+    ) -> Result<(), NicError> {
+        Err(NicError::Unsupported("receiving into memory of the user"))
     }
 
     /// Destroys the queue pair. The buffers that the device has go back to the pool. Requests that have

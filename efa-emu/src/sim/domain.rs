@@ -15,7 +15,7 @@ use super::host::SimHost;
 use super::memory::MemoryFault;
 use super::objects::{DeviceCq, DomainObjects};
 use super::packet_buffers::PacketBuffers;
-use super::queue_pair::{Queues, SimQueuePair};
+use super::queue_pair::{Queues, SimQueuePair, place_of_user_receive};
 use crate::device::{Error, Lkey, MemoryRegion, Service};
 use crate::profile::Profile;
 use crate::provider::{self, CompletionQueue, QueueOwner, Retired, WcOpcode};
@@ -177,7 +177,40 @@ impl SimDomain {
             .with_memory(|memory| buffers.reclaim(queue_pair, memory));
     }
 
+    /// The completion of a receive into memory of the user; `None` if it is another one.
+    fn translate_user_receive(&mut self, entry: &provider::Completion) -> Option<Completion> {
+        let is_write = match entry.opcode() {
+            WcOpcode::Recv => false,
+            WcOpcode::RecvRdmaWithImmediate if !entry.is_unsolicited() => true,
+            _ => return None,
+        };
+        let place = place_of_user_receive(entry.wr_id)?;
+        let posted = self.posted.try_remove(place)?;
+        let status = entry.status().unwrap_or(Status::RemoteBadStatus);
+        Some(Completion {
+            queue_pair: entry.qp_num(),
+            context: posted.context,
+            // A peer's write that took the receive has written nothing there.
+            status: match (is_write, status) {
+                (true, Status::Ok) => Status::LocalUnsupportedOp,
+                (_, status) => status,
+            },
+            kind: CompletionKind::RecvUser {
+                length: entry.byte_len() as usize,
+                source: Source {
+                    ahn: entry.ahn(),
+                    qpn: entry.src_qp(),
+                    gid: entry.sgid(),
+                },
+                immediate: entry.immediate(),
+            },
+        })
+    }
+
     fn translate(&mut self, entry: &provider::Completion) -> Completion {
+        if let Some(completion) = self.translate_user_receive(entry) {
+            return completion;
+        }
         let source = Source {
             ahn: entry.ahn(),
             qpn: entry.src_qp(),
@@ -218,7 +251,9 @@ impl SimDomain {
         let buffer = match kind {
             CompletionKind::Send { buffer } | CompletionKind::Recv { buffer, .. } => Some(buffer),
             CompletionKind::RecvRdmaWithImmediate { buffer, .. } => buffer,
-            CompletionKind::RdmaRead | CompletionKind::RdmaWrite => None,
+            CompletionKind::RecvUser { .. }
+            | CompletionKind::RdmaRead
+            | CompletionKind::RdmaWrite => None,
         };
         if let Some(buffer) = buffer {
             let buffers = &mut self.buffers;

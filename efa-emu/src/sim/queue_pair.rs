@@ -341,11 +341,47 @@ impl QueuePair for SimQueuePair {
         Ok(())
     }
 
+    fn post_user_recv(
+        &mut self,
+        domain: &mut SimDomain,
+        memory: UserSlice,
+        key: LocalKey,
+        context: u64,
+    ) -> Result<(), NicError> {
+        domain.objects.life.check_alive()?;
+        let buffer = user_buffer(memory, key)?;
+        let qpn = self.address.qpn;
+        let place = domain.posted.insert(Posted {
+            queue_pair: qpn,
+            context,
+            buffer: None,
+        });
+        let posted = domain
+            .queues(qpn)
+            .and_then(|queues| Ok(queues.recv.post(user_receive(place), &[buffer])?));
+        if posted.is_err() {
+            domain.posted.remove(place);
+        }
+        posted
+    }
+
     fn close(self, domain: &mut SimDomain) {
         let qpn = self.address.qpn;
         drop(self.on_device);
         domain.forget_queues(qpn);
     }
+}
+
+/// The bit of a receive into memory of the user, whose other bits are its place among what is posted.
+const USER_RECEIVE: u64 = 1 << 63;
+
+fn user_receive(place: usize) -> u64 {
+    USER_RECEIVE | place as u64
+}
+
+/// The place of a receive into memory of the user; `None` of one into a packet buffer.
+pub(super) fn place_of_user_receive(wr_id: u64) -> Option<usize> {
+    (wr_id & USER_RECEIVE != 0).then_some((wr_id & !USER_RECEIVE) as usize)
 }
 
 fn peer(destination: &Destination) -> UdAddress {

@@ -238,6 +238,8 @@ impl ScriptedPeer {
                     }
                     self.give_back(buffer, status)?;
                 }
+                // Nobody posts memory of the user.
+                CompletionKind::RecvUser { .. } => {}
                 CompletionKind::RecvRdmaWithImmediate {
                     buffer,
                     source,

@@ -4,3 +4,4 @@ mod identity;
 mod overtaking;
 mod rig;
 mod shortage;
+mod zero_copy;

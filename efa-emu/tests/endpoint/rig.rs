@@ -8,7 +8,9 @@ use efa_core::endpoint::{
     Event, Instant, IoVec, OperationFlags, PeerId, ReadArgs, RecvArgs, RemoteIoVec, SendArgs,
     SourceFilter, WriteArgs,
 };
-use efa_core::nic::{Access, Region, UserSlice};
+use efa_core::nic::{
+    Access, Domain as _, Nic as _, QueuePair as _, QueuePairConfig, Region, UserSlice,
+};
 use efa_core::wire::{AtomicDatatype, AtomicOp};
 use efa_emu::profile::Profile;
 use efa_emu::sim::{Fabric, FabricConfig, HostConfig, NetworkConfig, NicConfig, SimHost, SimNic};
@@ -81,7 +83,29 @@ impl Rig {
         config: &EndpointConfig,
         nic: NicConfig,
     ) -> usize {
-        let mut endpoint = Endpoint::new(host.open_nic(nic).unwrap(), config.clone()).unwrap();
+        let endpoint = Endpoint::new(host.open_nic(nic).unwrap(), config.clone()).unwrap();
+        self.adopt(host, endpoint)
+    }
+
+    /// Adds a host with a program that receives into its buffers, and returns its number.
+    pub(crate) fn add_zero_copy(&mut self, profile: &str) -> usize {
+        let host = self.fabric.add_host(HostConfig {
+            profile: Profile::by_name(profile).unwrap().clone(),
+            ..HostConfig::default()
+        });
+        let mut nic = host.open_nic(NicConfig::default()).unwrap();
+        let queue = nic.queue_pair().completion_queue();
+        let user = QueuePairConfig {
+            send_queue_depth: 1,
+            recv_queue_depth: 16,
+            ..NicConfig::default().into()
+        };
+        let user = nic.create_queue_pair(queue, &user).unwrap();
+        let endpoint = Endpoint::with_user_receives(nic, user, config()).unwrap();
+        self.adopt(host, endpoint)
+    }
+
+    fn adopt(&mut self, host: SimHost, mut endpoint: Endpoint<SimNic>) -> usize {
         let memory = host.allocate(MEMORY).unwrap();
         let region = endpoint.register(memory, Access::all()).unwrap();
         self.programs.push(Some(Program {

@@ -195,6 +195,10 @@ pub enum PacketError {
     ForeignAddress,
     /// Its sizes or offsets contradict each other or the operation.
     SizeMismatch,
+    /// It is a message with a header, and this endpoint receives into the application's buffers
+    /// ([`Endpoint::with_user_receives`](crate::endpoint::Endpoint::with_user_receives)): its sender
+    /// did not wait for the handshake, or does not know the request. The message is lost.
+    MessageWithHeader,
 }
 
 impl fmt::Display for Event {
@@ -288,6 +292,9 @@ impl fmt::Display for PacketError {
                 f.write_str("the raw address is not that of the packet's sender")
             }
             PacketError::SizeMismatch => f.write_str("contradictory sizes or offsets"),
+            PacketError::MessageWithHeader => {
+                f.write_str("messages to a zero-copy receiver must not have a header")
+            }
         }
     }
 }

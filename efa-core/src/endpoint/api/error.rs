@@ -128,6 +128,8 @@ pub enum ProviderError {
     InvalidDatatype = 4118,
     /// The peer, known from a handshake, stopped responding.
     EstablishedUnresponsive = 4124,
+    /// A message with a header arrived at an endpoint that receives into the application's buffers.
+    HeaderAtZeroCopyReceiver = 4125,
     /// The peer never answered.
     UnestablishedUnresponsive = 4126,
     /// The peer abandoned its half of the operation.
@@ -169,7 +171,7 @@ pub enum ProviderError {
 
 impl ProviderError {
     /// All of them, by number.
-    pub const ALL: [ProviderError; 40] = [
+    pub const ALL: [ProviderError; 41] = [
         ProviderError::None,
         ProviderError::Flushed,
         ProviderError::LocalQpInternalError,
@@ -208,6 +210,7 @@ impl ProviderError {
         ProviderError::RdmaReadPost,
         ProviderError::InvalidDatatype,
         ProviderError::EstablishedUnresponsive,
+        ProviderError::HeaderAtZeroCopyReceiver,
         ProviderError::UnestablishedUnresponsive,
         ProviderError::PeerAborted,
     ];

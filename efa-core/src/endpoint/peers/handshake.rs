@@ -6,7 +6,7 @@ use crate::endpoint::api::config::EndpointConfig;
 use crate::endpoint::api::error::Failure;
 use crate::endpoint::base::ids::{InboundId, OutboundId};
 use crate::nic::{DeviceCaps, NicAttributes};
-use crate::wire::{Connid, ExtraFeatures, Handshake, RawAddressHeader, ReqOptions};
+use crate::wire::{Connid, ExtraFeatures, Handshake, RawAddressHeader, ReqOptions, UserRecvQp};
 
 /// The content of a peer's HANDSHAKE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,18 +65,22 @@ pub(crate) fn own_handshake(
     attributes: &NicAttributes,
     config: &EndpointConfig,
     connid: Connid,
+    user_recv_qp: Option<UserRecvQp>,
 ) -> Handshake {
     let NicAttributes {
         vendor_part_id,
         host_id,
         ..
     } = *attributes;
+    let mut features = own_features(attributes, config);
+    features.set(ExtraFeatures::USER_RECV_QP, user_recv_qp.is_some());
     Handshake {
-        extra_info: own_features(attributes, config).into(),
+        extra_info: features.into(),
         connid: Some(connid),
         host_id: (host_id != 0).then_some(host_id),
         // Stock libfabric since 1.20 reads it without a check that it is present.
         device_version: Some(vendor_part_id),
+        user_recv_qp,
         ..Handshake::default()
     }
 }
@@ -263,7 +267,7 @@ mod tests {
                 use_device_rdma,
                 ..EndpointConfig::default()
             };
-            own_handshake(&attributes, &config, Connid(5))
+            own_handshake(&attributes, &config, Connid(5), None)
         };
         let all = handshake(DeviceCaps::all(), true, 7);
         let rdma = E::RDMA_READ | E::RDMA_WRITE | E::UNSOLICITED_WRITE_RECV;
@@ -278,13 +282,6 @@ mod tests {
     }
 
     #[test]
-    fn we_greet_once() {
-        let mut handshake = Handshaking::default();
-        assert!(handshake.greet());
-        assert!(!handshake.greet());
-    }
-
-    #[test]
     fn a_peer_reaches_its_memory_unless_it_says_otherwise() {
         for (hmem_p2p, expected) in [(None, true), (Some(1), true), (Some(0), false)] {
             let handshake = Handshake {
@@ -294,6 +291,13 @@ mod tests {
             let features = PeerFeatures::from(&handshake);
             assert_eq!(features.peer_to_peer, expected, "{hmem_p2p:?}");
         }
+    }
+
+    #[test]
+    fn we_greet_once() {
+        let mut handshake = Handshaking::default();
+        assert!(handshake.greet());
+        assert!(!handshake.greet());
     }
 
     #[test]
