@@ -37,6 +37,8 @@ pub(crate) struct Domain {
     fabric: *const Fabric,
     pub(crate) users: Users,
     state: Arc<Lock<State>>,
+    /// The application registers all memory that operations use (`FI_MR_LOCAL`).
+    pub(crate) registers_all: bool,
     /// The thread of automatic progress, if the application asked for that.
     progress: Option<Progress>,
 }
@@ -56,6 +58,8 @@ pub(crate) struct State {
     /// Those who sleep until a counter changes.
     pub(crate) sleepers: Vec<Sleeper>,
     /// Somebody may sleep: what ends within a call has to be delivered at its end.
+    /// An endpoint receives into the application's buffers.
+    pub(crate) has_zero_copy: bool,
     may_sleep: bool,
 }
 
@@ -196,6 +200,8 @@ impl Domain {
             state,
             progress,
         })
+            registers_all: attributes
+                .is_some_and(|attributes| attributes.mr_mode as u64 & FI_MR_LOCAL != 0),
     }
 
     /// The state, locked.
@@ -264,6 +270,7 @@ impl State {
     #[inline]
     pub(crate) fn now(&self) -> efa_core::endpoint::Instant {
         efa_core::endpoint::Instant::START + self.opened.elapsed()
+            has_zero_copy: false,
     }
 
     /// Makes progress on all endpoints, and hands what completed to their completion queues. Returns how many
@@ -279,10 +286,27 @@ impl State {
     pub(crate) fn deliver(&mut self) {
         for (id, object) in &self.endpoints {
             let Some(engine) = self.core.endpoint(*id) else {
+        if taken > 0 && self.has_zero_copy {
+            self.report_refused();
+        }
                 continue;
             };
             // SAFETY: an endpoint leaves this list before it ends.
             let object = unsafe { &**object };
+    /// Tells of messages that endpoints refused because they receive into the application's buffers.
+    fn report_refused(&mut self) {
+        for (id, object) in &self.endpoints {
+            let Some(engine) = self.core.endpoint(*id) else {
+                continue;
+            };
+            // SAFETY: an endpoint leaves this list before it ends.
+            let object = unsafe { &**object };
+            while let Some(event) = engine.poll_event() {
+                object.happened(&event);
+            }
+        }
+    }
+
             while let Some(result) = engine.poll_completion() {
                 object.report(&mut self.tables, result);
             }

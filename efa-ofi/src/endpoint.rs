@@ -6,12 +6,13 @@ use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use efa_core::endpoint::{
-    CompletionEntry, CompletionFlags, EndpointId, Errno, ErrorEntry, OperationFlags, Statistics,
+    CompletionEntry, CompletionFlags, EndpointId, Errno, ErrorEntry, Event, Failure,
+    OperationFlags, PacketError, ProviderError, Statistics,
 };
 use efa_core::nic::{DeviceCaps, Domain as _, Nic as _, QueuePair as _, QueuePairConfig};
 
 use crate::address_vector::{AddressVector, Addresses};
-use crate::border::{self, ENOAV, ENOCQ, EOPBADSTATE, Object, Result};
+use crate::border::{self, ENOAV, ENOCQ, EOPBADSTATE, EOPNOTSUPP, Object, Result};
 use crate::completion_queue::CompletionQueue;
 use crate::counter::Counter;
 use crate::domain::{Domain, Queue, Tables, Vector};
@@ -20,7 +21,7 @@ use crate::ffi::*;
 use crate::host::{Part, warn};
 use crate::info::{self, RX_OP_FLAGS, TX_OP_FLAGS};
 use crate::options::{self, Options};
-use crate::{atomics, messages, one_sided, settings, unsupported, wait};
+use crate::{atomics, messages, one_sided, settings, unsupported, wait, zero_copy};
 
 /// How long an endpoint that closes goes on with what peers still wait for.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -59,6 +60,9 @@ struct Settings {
     tx_op_flags: u64,
     rx_op_flags: u64,
     directed: bool,
+    caps: u64,
+    /// How messages are ordered, in either direction.
+    msg_order: u64,
     options: Options,
     closed: bool,
 }
@@ -78,6 +82,8 @@ pub(crate) struct Enabled {
     pub(crate) receives: Flags,
     /// Receives name the sender whose messages they take (`FI_DIRECTED_RECV`).
     pub(crate) directed: bool,
+    /// Receives are into the application's buffers ([`zero_copy`]).
+    pub(crate) zero_copy: bool,
 }
 
 /// Flags of operations in one direction.
@@ -198,7 +204,16 @@ pub(crate) unsafe extern "C" fn open(
                 tx_op_flags: tx.map_or(0, |attributes| attributes.op_flags),
                 rx_op_flags: rx.map_or(0, |attributes| attributes.op_flags),
                 directed: info.caps & FI_DIRECTED_RECV != 0,
-                options: Options::new(&settings::of_environment()),
+                caps: info.caps,
+                msg_order: tx.map_or(0, |attributes| attributes.msg_order)
+                    | rx.map_or(0, |attributes| attributes.msg_order),
+                options: Options::new(
+                    &settings::of_environment(),
+                    match ep.map_or(0, |attributes| attributes.max_msg_size) {
+                        0 => info::MAX_MESSAGE,
+                        promised => promised,
+                    },
+                ),
                 closed: false,
             }),
             min_multi_recv: AtomicUsize::new(MIN_MULTI_RECV),
@@ -273,14 +288,38 @@ impl Endpoint {
         let missing = needed.saturating_sub(nic.packet_buffers());
         nic.add_packet_buffers(missing)
             .map_err(|error| refused("packet buffers", &error, Errno::ENOMEM))?;
-        let queue = state.create_queue(config.completions(), self.is_waited_for(&settings))?;
-        let opened = match state.core.nic_mut().create_queue_pair(queue, &config) {
-            Ok(queue_pair) => state
-                .core
-                .open_endpoint(queue_pair, engine)
-                .map_err(|error| refused("endpoint", &error, error.errno())),
-            Err(error) => Err(refused("queue pair", &error, Errno::ENOMEM)),
+        let user = zero_copy::queue_pair(
+            &config,
+            &zero_copy::Promises {
+                caps: settings.caps,
+                msg_order: settings.msg_order,
+                max_message: settings.options.max_message(),
+                permits_shared_memory: settings.options.permits_shared_memory(),
+                registers_all: self.domain().registers_all,
+            },
+            state.core.nic_mut().attributes().mtu,
+        );
+        let completions = config.completions() + user.map_or(0, |user| user.completions());
+        let queue = state.create_queue(completions, self.is_waited_for(&settings))?;
+        let nic = state.core.nic_mut();
+        let queue_pairs = nic
+            .create_queue_pair(queue, &config)
+            .and_then(|main| match &user {
+                Some(user) => Ok((main, Some(nic.create_queue_pair(queue, user)?))),
+                None => Ok((main, None)),
+            });
+        let opened = match queue_pairs {
+            Ok((main, None)) => state.core.open_endpoint(main, engine),
+            Ok((main, Some(user))) => {
+                let core = &mut state.core;
+                core.open_endpoint_with_user_receives(main, user, engine)
+            }
+            Err(error) => {
+                state.end_queue(queue);
+                return Err(refused("queue pair", &error, Errno::ENOMEM));
+            }
         };
+        let opened = opened.map_err(|error| refused("endpoint", &error, error.errno()));
         let id = match opened {
             Ok(id) => id,
             Err(errno) => {
@@ -305,7 +344,9 @@ impl Endpoint {
             sends: flags(settings.transmit, settings.tx_op_flags),
             receives: flags(settings.receive, settings.rx_op_flags),
             directed: settings.directed,
+            zero_copy: user.is_some(),
         };
+        state.has_zero_copy |= enabled.zero_copy;
         for (counter, kinds) in &settings.counters {
             // SAFETY: a counter is not closed while an endpoint uses it.
             unsafe { &**counter }.attach(id, *kinds);
@@ -411,6 +452,31 @@ impl Endpoint {
                     entry.failure
                 ),
             ),
+        }
+    }
+
+    /// Tells of something that belongs to no operation of the application.
+    #[cold]
+    pub(crate) fn happened(&self, event: &Event) {
+        let Some(enabled) = self.enabled.get() else {
+            return;
+        };
+        match (event, enabled.events) {
+            (
+                Event::PacketRefused {
+                    reason: PacketError::MessageWithHeader,
+                    ..
+                },
+                Some(events),
+            ) => {
+                let failure = Failure {
+                    errno: Errno::EINVAL,
+                    provider: ProviderError::HeaderAtZeroCopyReceiver,
+                };
+                // SAFETY: an event queue is not closed while an endpoint uses it.
+                unsafe { &*events }.fail(&self.c.fid, failure);
+            }
+            _ => warn(Part::Endpoint, &event.to_string()),
         }
     }
 
@@ -685,7 +751,11 @@ unsafe extern "C" fn cancel(fid: fid_t, context: *mut c_void) -> isize {
     border::count(|| {
         // SAFETY: by the caller's contract.
         let endpoint: &Endpoint = unsafe { border::object(fid.cast()) }?;
-        let id = endpoint.enabled()?.id;
+        let Enabled { id, zero_copy, .. } = *endpoint.enabled()?;
+        if zero_copy {
+            // The device does not give back what it has.
+            return Err(EOPNOTSUPP);
+        }
         let mut state = endpoint.domain().state()?;
         let engine = state.core.endpoint(id).ok_or(EOPBADSTATE)?;
         let found = engine.cancel_context(context.addr() as u64);

@@ -14,6 +14,7 @@ use crate::ffi::*;
 use crate::host::{Host, Part, explain};
 use crate::nic;
 
+use crate::zero_copy;
 /// The name of the fabric: all EFA devices that can reach each other.
 const FABRIC: &CStr = c"efa";
 
@@ -224,13 +225,13 @@ struct Asked {
     protocol: u32,
     max_msg_size: usize,
     tx_op_flags: u64,
-    tx_msg_order: u64,
+    tx_msg_order: Option<u64>,
     inject_size: usize,
     tx_size: usize,
     tx_iov_limit: usize,
     rma_iov_limit: usize,
     rx_op_flags: u64,
-    rx_msg_order: u64,
+    rx_msg_order: Option<u64>,
     rx_size: usize,
     rx_iov_limit: usize,
     mr_mode: Option<u64>,
@@ -280,7 +281,7 @@ impl Asked {
         if let Some(attr) = unsafe { hints.tx_attr.as_ref() } {
             asked.caps |= attr.caps;
             asked.tx_op_flags = attr.op_flags;
-            asked.tx_msg_order = attr.msg_order;
+            asked.tx_msg_order = Some(attr.msg_order);
             asked.inject_size = attr.inject_size;
             asked.tx_size = attr.size;
             asked.tx_iov_limit = attr.iov_limit;
@@ -290,7 +291,7 @@ impl Asked {
         if let Some(attr) = unsafe { hints.rx_attr.as_ref() } {
             asked.caps |= attr.caps;
             asked.rx_op_flags = attr.op_flags;
-            asked.rx_msg_order = attr.msg_order;
+            asked.rx_msg_order = Some(attr.msg_order);
             asked.rx_size = attr.size;
             asked.rx_iov_limit = attr.iov_limit;
         }
@@ -346,7 +347,7 @@ impl Asked {
         subset("operation flags of receives", self.rx_op_flags, RX_OP_FLAGS)?;
         subset(
             "message order",
-            self.tx_msg_order | self.rx_msg_order,
+            self.tx_msg_order.unwrap_or(0) | self.rx_msg_order.unwrap_or(0),
             MSG_ORDER,
         )?;
         at_most("inject size", self.inject_size, INJECT_SIZE)?;
@@ -438,14 +439,15 @@ impl Asked {
         ep.rx_ctx_cnt = 1;
         tx.caps = caps & TX_CAPS;
         tx.op_flags = self.tx_op_flags;
-        tx.msg_order = MSG_ORDER;
+        // Who has hints gets no more than is asked for, as from libfabric's efa provider.
+        tx.msg_order = self.tx_msg_order.unwrap_or(MSG_ORDER);
         tx.inject_size = INJECT_SIZE;
         tx.size = or(self.tx_size, tx_size);
         tx.iov_limit = IOV_LIMIT;
         tx.rma_iov_limit = IOV_LIMIT;
         rx.caps = caps & RX_CAPS;
         rx.op_flags = self.rx_op_flags;
-        rx.msg_order = MSG_ORDER;
+        rx.msg_order = self.rx_msg_order.unwrap_or(MSG_ORDER);
         rx.size = or(self.rx_size, rx_size);
         rx.iov_limit = IOV_LIMIT;
         domain.name = allocate_text(&domain_name(device.name()));
@@ -473,6 +475,9 @@ impl Asked {
             // Never more than the application says that it does.
             Some(mode) => (mode & MR_MODE) as i32,
             // Before interface 1.5 there was no other mode with addresses.
+            Some(mode) if zero_copy::is_possible(caps, tx.msg_order | rx.msg_order) => {
+                (mode & (MR_MODE | FI_MR_LOCAL)) as i32
+            }
             None if version < (1 << 16 | 5) => FI_MR_BASIC as i32,
             None => MR_MODE as i32,
         };

@@ -27,3 +27,4 @@ mod progress;
 mod settings;
 mod unsupported;
 mod wait;
+mod zero_copy;

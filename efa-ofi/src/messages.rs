@@ -270,6 +270,10 @@ unsafe fn start_receive(
     }
     let context = receive.context.addr() as u64;
     let engine = state.core.endpoint(enabled.id).ok_or(EOPBADSTATE)?;
+    if enabled.zero_copy && flags & (FI_PEEK | FI_CLAIM) != 0 {
+        // Messages do not wait here.
+        return Err(border::EOPNOTSUPP);
+    }
     if flags & FI_PEEK != 0 {
         let result = look_for(engine, source, receive.tag, flags, context);
         if let Ok((_, Some(claim))) = &result {

@@ -1,7 +1,7 @@
 //! Options of endpoints (`fi_getopt`, `fi_setopt`): those of libfabric's own efa provider.
 //!
-//! An option that only promises something (the largest message, or that no shared memory is wanted) is kept and changes
-//! nothing.
+//! Options that promise something (the largest message, or that no shared memory is wanted) are kept. They matter where the
+//! endpoint decides whether it receives into the application's buffers ([`crate::zero_copy`]).
 
 use std::ffi::{c_int, c_void};
 
@@ -11,6 +11,7 @@ use efa_core::nic::{DeviceCaps, QueuePairConfig};
 use crate::border::{self, EOPBADSTATE, EOPNOTSUPP, Result};
 use crate::ffi::FI_OPT_FI_HMEM_P2P;
 use crate::info::{INJECT_SIZE, MAX_MESSAGE};
+use crate::settings;
 
 /// The option is not one of this provider.
 const ENOPROTOOPT: Errno = Errno(libc::ENOPROTOOPT);
@@ -48,18 +49,31 @@ pub(crate) struct Options {
     p2p: c_int,
     sizes: [usize; SIZES as usize],
     use_device_rdma: bool,
+    shared_memory: bool,
 }
 
 impl Options {
-    /// The options of an endpoint that was told nothing but by the environment.
-    pub(crate) fn new(config: &EndpointConfig) -> Options {
-        let limits = [MAX_MESSAGE, INJECT_SIZE];
+    /// The options of an endpoint that was told nothing but by the environment, and by its info the length of the longest
+    /// message in bytes.
+    pub(crate) fn new(config: &EndpointConfig, max_message: usize) -> Options {
+        let limits = [max_message, INJECT_SIZE];
         Options {
             rnr_retry: 3,
             p2p: P2P_ENABLED,
             sizes: std::array::from_fn(|index| limits[index / 4]),
             use_device_rdma: config.use_device_rdma,
+            shared_memory: settings::shared_memory(),
         }
+    }
+
+    /// The longest message that the application sends or receives, in bytes.
+    pub(crate) fn max_message(&self) -> usize {
+        self.sizes[0]
+    }
+
+    /// Whether the application permits shared memory for peers on the same host.
+    pub(crate) fn permits_shared_memory(&self) -> bool {
+        self.shared_memory
     }
 
     /// Puts the options into the settings of the engine and the device.
@@ -181,7 +195,12 @@ impl Options {
                 Ok(())
             }
             (SENDRECV_IN_ORDER | WRITE_IN_ORDER, true) => Err(EOPNOTSUPP),
-            // Neither GPUs nor shared memory are used, and what peers can do is learned from each.
+            (SHARED_MEMORY_PERMITTED, _) if is_enabled => Err(EOPBADSTATE),
+            (SHARED_MEMORY_PERMITTED, wanted) => {
+                self.shared_memory = wanted && settings::shared_memory();
+                Ok(())
+            }
+            // GPUs are not used, and what peers can do is learned from each.
             _ => Ok(()),
         }
     }

@@ -31,10 +31,35 @@ pub(crate) fn of_environment() -> EndpointConfig {
         &mut config.read_segment_size,
     );
     read("FI_EFA_TX_MIN_CREDITS", &mut config.cts_window_packets);
-    let mut rdma = u8::from(config.use_device_rdma);
-    read("FI_EFA_USE_DEVICE_RDMA", &mut rdma);
-    config.use_device_rdma = rdma != 0;
+    config.use_device_rdma = is_on("FI_EFA_USE_DEVICE_RDMA", config.use_device_rdma);
     config
+}
+
+/// Whether libfabric's own efa provider would reach peers of the same host through shared memory. This one does not, but
+/// applications turn it off that want to receive into their buffers ([`crate::zero_copy`]).
+pub(crate) fn shared_memory() -> bool {
+    is_on("FI_EFA_ENABLE_SHM_TRANSFER", true)
+}
+
+/// Whether endpoints receive into the application's buffers where they can.
+pub(crate) fn zero_copy() -> bool {
+    is_on("FI_EFA_USE_ZCPY_RX", true)
+}
+
+/// A switch, in one of the ways in which libfabric's variables have it. What is none of them is told, and changes nothing.
+pub(crate) fn is_on(name: &str, default: bool) -> bool {
+    let Some(text) = env::var_os(name) else {
+        return default;
+    };
+    match text.to_str().map(str::to_ascii_lowercase).as_deref() {
+        Some("0" | "no" | "false" | "off") => false,
+        Some("1" | "yes" | "true" | "on") => true,
+        _ => {
+            let told = format!("{name} is neither on nor off: {}", text.display());
+            warn(Part::Core, &told);
+            default
+        }
+    }
 }
 
 /// Reads a variable. What cannot be its value is told, and changes nothing.

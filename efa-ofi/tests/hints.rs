@@ -54,6 +54,28 @@ fn the_version_is_numbered_as_those_of_libfabrics_own_providers() {
 }
 
 #[test]
+fn messages_are_ordered_for_who_asks_for_it() {
+    with_provider("messages_are_ordered_for_who_asks_for_it", |libfabric| {
+        for wanted in [0, FI_ORDER_SAS] {
+            let info = libfabric.info(|hints| {
+                // SAFETY: hints have all attributes.
+                unsafe {
+                    (*hints.tx_attr).msg_order = wanted;
+                    (*hints.rx_attr).msg_order = wanted;
+                }
+            });
+            let info = info.expect("there is a device");
+            // SAFETY: the info is valid, with all attributes, until it is freed.
+            unsafe {
+                let (tx, rx) = (&*(*info).tx_attr, &*(*info).rx_attr);
+                assert_eq!((tx.msg_order, rx.msg_order), (wanted, wanted));
+                (libfabric.freeinfo)(info);
+            }
+        }
+    });
+}
+
+#[test]
 fn atomics_are_carried_out_in_order() {
     with_provider("atomics_are_carried_out_in_order", |libfabric| {
         let ordered = FI_ORDER_SAS
@@ -64,7 +86,10 @@ fn atomics_are_carried_out_in_order() {
         // Intel MPI insists on it, and MPICH uses no atomics otherwise.
         let info = libfabric.info(|hints| {
             // SAFETY: hints have all attributes.
-            unsafe { (*hints.tx_attr).msg_order = ordered };
+            unsafe {
+                (*hints.tx_attr).msg_order = ordered;
+                (*hints.rx_attr).msg_order = ordered;
+            }
         });
         let info = info.expect("there is a device");
         // SAFETY: the info is valid, with all attributes, until it is freed.

@@ -26,18 +26,13 @@ const EFA_SENDRECV_IN_ORDER: c_int = EFA_RNR_RETRY + 5;
 const EFA_WRITE_IN_ORDER: c_int = EFA_RNR_RETRY + 6;
 
 fn set<T>(side: &Side, option: c_int, value: T) -> c_int {
-    // SAFETY: the endpoint is open, and the value is as long as is said.
-    unsafe {
-        let setopt = (*(*side.endpoint).ops).setopt.expect("complete");
-        let value = (&raw const value).cast();
-        setopt(side.endpoint.cast(), 0, option, value, size_of::<T>())
-    }
+    side.set(option, value)
 }
 
 /// Returns an option, which is to have the size of `T`.
 fn get<T: Default>(side: &Side, option: c_int) -> Result<T, c_int> {
     let (mut value, mut length) = (T::default(), size_of::<T>());
-    // SAFETY: likewise.
+    // SAFETY: the endpoint is open, and there is room for as many bytes as is said.
     let status = unsafe {
         let getopt = (*(*side.endpoint).ops).getopt.expect("complete");
         let value = (&raw mut value).cast();
@@ -106,6 +101,7 @@ fn options_of_the_efa_provider_are_there() {
         let late = -(FI_EOPBADSTATE as c_int);
         assert_eq!(set(&side, EFA_RNR_RETRY, 1_usize), late);
         assert_eq!(set(&side, EFA_USE_DEVICE_RDMA, false), late);
+        assert_eq!(set(&side, SHARED_MEMORY_PERMITTED, false), late);
         assert_eq!(get::<usize>(&side, EFA_RNR_RETRY), Ok(7));
         side.close(libfabric);
     });

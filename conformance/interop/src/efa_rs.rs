@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use efa_conformance::libfabric::Provider;
 use efa_conformance::scenario::Capability;
+use efa_emu::installation::Installation;
 use efa_emu::profile::Profile;
 
 use super::corpus;
-use super::exchange::Topic;
-use super::harness::{Bench, Cell, CellResult, Lab};
+use super::engine::HEADERLESS;
+use super::exchange::{Topic, exchange};
+use super::harness::{Bench, Cell, CellResult, Lab, Unmet};
 use super::libfabric::release::{Release, V1_11, V1_17, V2_1, V2_5};
 use super::libfabric::tools::{self, Side};
 use super::libfabric::{known, pairs};
@@ -52,7 +54,59 @@ pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
             }
         }
     }
+    for release in [V2_1, V2_5] {
+        for (what, engines) in [
+            ("in", [true, true]),
+            ("to", [true, false]),
+            ("from", [false, true]),
+        ] {
+            let name = format!("{what} {}: zero-copy", release.name);
+            let meet = move |bench: &Bench| zero_copy(bench, release, engines);
+            cells.push(Cell::new(NAME, name, LIMIT, meet));
+        }
+    }
     Ok(cells)
+}
+
+/// Lets applications exchange messages that both receive into their buffers, over the engine where `engines` says so and
+/// over the release's own provider elsewhere. Both ways the messages must have no headers.
+fn zero_copy(bench: &Bench, release: Release, engines: [bool; 2]) -> CellResult {
+    let mtu = Profile::by_name(Profile::DEFAULT).map_or(0, |profile| profile.mtu as usize);
+    // Stock libfabric leaves room for a header of 16 bytes in a packet without one.
+    let sizes = [1, 64, 4096, mtu - 16];
+    // The dynamic linker of a runner is not in this installation, so the program that it runs does not find the plug-in.
+    let installation = Installation::of_this_program().map_err(Unmet::failed)?;
+    let directory = installation.provider_directory(NAME);
+    let party = |is_engine: bool| {
+        let provider = match is_engine {
+            true => Provider {
+                name: NAME.into(),
+                directory: directory.clone(),
+            },
+            false => Provider::efa(),
+        };
+        let mut party = release.party(bench, Profile::DEFAULT, provider)?;
+        party.promise_packets(mtu);
+        Ok::<_, Unmet>(party)
+    };
+    let [mut initiator, target] = [party(engines[0])?, party(engines[1])?];
+    initiator.host.capture = Some(bench.capture("a"));
+    let counts = exchange(bench, [&initiator, &target], Topic::ZeroCopy, &sizes)?;
+    let traffic = bench.traffic("a")?;
+    // Each size as a message and delivered, all but the longest with data, and the two short ones injected.
+    let messages = 3 * sizes.len() + 1;
+    let without_header = traffic.count(HEADERLESS);
+    let with_header = traffic.count("EAGER_MSGRTM");
+    match (without_header >= messages, with_header) {
+        (true, 0) => {
+            // Only captures of failed cells are kept. A host may have no recorder.
+            let _ = std::fs::remove_file(bench.capture("a"));
+            Ok(format!("{counts}; {traffic}"))
+        }
+        _ => Err(Unmet::Failed(format!(
+            "{without_header} messages without header, of {messages}, and {with_header} with one: {traffic}"
+        ))),
+    }
 }
 
 /// Lets the engine exchange the topic with the release's own provider: as the initiator, or as the target.

@@ -199,6 +199,9 @@ impl Options {
         rx_op_flags: 0,
         wait_cond: FI_CQ_COND_NONE,
         threading: FI_THREAD_UNSPEC,
+    /// The order of messages that is asked for.
+    pub(crate) msg_order: u64,
+    pub(crate) mr_mode: u64,
         progress: FI_PROGRESS_UNSPEC,
     };
 }
@@ -210,6 +213,8 @@ impl Default for Options {
 }
 
 /// An endpoint with all that it needs.
+        msg_order: FI_ORDER_SAS,
+        mr_mode: FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_LOCAL,
 pub(crate) struct Side {
     pub(crate) info: *mut fi_info,
     pub(crate) fabric: *mut fid_fabric,
@@ -241,6 +246,12 @@ impl Side {
                 0
             );
             let mut domain = null_mut();
+            domain.mr_mode = options.mr_mode as c_int;
+            // SAFETY: as above.
+            unsafe {
+                (*hints.tx_attr).msg_order = options.msg_order;
+                (*hints.rx_attr).msg_order = options.msg_order;
+            }
             assert_eq!(
                 call!(fabric => ops.domain(info, &mut domain, null_mut())),
                 0
@@ -294,20 +305,15 @@ impl Side {
         assert_eq!(status, 0);
     }
 
-    /// Sets an option of the endpoint.
-    pub(crate) fn set_option(&self, option: u32, value: usize) -> c_int {
-        // SAFETY: the endpoint is open, and the value is as long as the length says.
+    /// Sets an option of the endpoint that has the type of `value`.
+    pub(crate) fn set<T>(&self, option: c_int, value: T) -> c_int {
+        // SAFETY: the endpoint is open, and the value is as long as is said.
         unsafe {
             let setopt = (*(*self.endpoint).ops).setopt;
             let setopt = setopt.expect("the tables are complete");
-            let (value, length) = ((&raw const value).cast(), size_of::<usize>());
-            setopt(
-                self.endpoint.cast(),
-                FI_OPT_ENDPOINT as c_int,
-                option as c_int,
-                value,
-                length,
-            )
+            let level = FI_OPT_ENDPOINT as c_int;
+            let value = (&raw const value).cast();
+            setopt(self.endpoint.cast(), level, option, value, size_of::<T>())
         }
     }
 
@@ -321,6 +327,11 @@ impl Side {
             let (to, length) = ((&raw mut value).cast(), &raw mut length);
             getopt(
                 self.endpoint.cast(),
+    /// Sets an option of the endpoint.
+    pub(crate) fn set_option(&self, option: u32, value: usize) -> c_int {
+        self.set(option as c_int, value)
+    }
+
                 FI_OPT_ENDPOINT as c_int,
                 option as c_int,
                 to,

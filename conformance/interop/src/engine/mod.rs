@@ -18,6 +18,8 @@ use super::harness::{Bench, Cell, CellResult, Lab, Unmet};
 
 use play::{CELL, Played, Tally, play_staged};
 use release::{RELEASES, Release};
+pub(super) use zero_copy::HEADERLESS;
+
 use subprotocol::{Fault, Instead, Operations, SUBPROTOCOLS, Subprotocol};
 
 const GROUP: &str = "engine";

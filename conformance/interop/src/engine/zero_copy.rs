@@ -26,7 +26,7 @@ const MESSAGES: &[&str] = &[
     "DC_EAGER_MSGRTM",
 ];
 /// The kind of packets that carry messages without headers.
-const HEADERLESS: &str = "message without header";
+pub(in super::super) const HEADERLESS: &str = "message without header";
 
 /// How zero-copy receivers announce themselves to their peers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -288,7 +288,7 @@ fn to_receiver(bench: &Bench, release: &Release, sender: &'static str) -> CellRe
     played.judge(tally.seen, tally.missing)
 }
 
-/// A zero-copy receiver sends to the engine, which has no such mode and announces none.
+/// A zero-copy receiver sends to the engine, which does not receive in this way.
 fn from_receiver(bench: &Bench, release: &Release) -> CellResult {
     let fetched = release.fetch(bench)?;
     let generation = Generation::of(release.version);

@@ -16,6 +16,7 @@ use efa_conformance::application::Request;
 use efa_conformance::drive::Opening;
 use efa_conformance::operation::{Payload, SendMode, TagMatch};
 use efa_conformance::player::{self, Program};
+use efa_conformance::scenario::Capability;
 
 /// The endpoint that starts operations.
 const INITIATOR: usize = 0;
@@ -39,10 +40,13 @@ pub enum Topic {
     WriteData,
     /// Atomics on 64-bit elements: updating, fetching, comparing.
     Atomics,
+    /// Messages to a receiver that has them in its application's buffers: of a packet, in no order. Parties have to be
+    /// opened for that ([`Party::promise_packets`]).
+    ZeroCopy,
 }
 
 impl Topic {
-    /// All topics.
+    /// All topics that any two endpoints can exchange.
     pub const ALL: [Topic; 7] = [
         Topic::Messages,
         Topic::Data,
@@ -69,6 +73,7 @@ impl fmt::Display for Topic {
             Topic::Rma => "rma",
             Topic::WriteData => "write-data",
             Topic::Atomics => "atomics",
+            Topic::ZeroCopy => "zero-copy",
         })
     }
 }
@@ -82,6 +87,18 @@ pub struct Party {
     pub opening: Opening,
     /// The host on which it runs. The bench fills in the name and the log.
     pub host: player::Host,
+}
+
+impl Party {
+    /// Lets the application promise what libfabric's efa provider needs to receive into its buffers: messages of at most
+    /// `largest` bytes, which fit a packet, in no order; registered memory; nothing that has to be matched.
+    pub fn promise_packets(&mut self, largest: usize) {
+        self.opening.capabilities = vec![Capability::Msg, Capability::Rma];
+        self.opening.register_local = true;
+        self.opening.max_message = Some(largest);
+        let no_shared_memory = ("FI_EFA_ENABLE_SHM_TRANSFER".into(), "0".into());
+        self.host.environment.extend([no_shared_memory]);
+    }
 }
 
 /// Counts of what was verified.
@@ -228,6 +245,28 @@ impl Pair<'_> {
                     self.message("unexpected message with data", message, true)?;
                 }
             }
+            Topic::ZeroCopy => {
+                for &size in sizes {
+                    let plain = Message::new(size);
+                    self.message("message", plain, false)?;
+                    // Stock libfabric counts a header for the data, and sends messages that have no room for it as two
+                    // packets, which the receiver cannot know.
+                    if size <= WITH_DATA {
+                        let data = Some(0x1234_5678);
+                        self.message("message with data", Message { data, ..plain }, false)?;
+                    }
+                    let delivered = Message {
+                        mode: SendMode::DeliveryComplete,
+                        ..plain
+                    };
+                    self.message("delivered message", delivered, false)?;
+                    if size <= INJECTED {
+                        let mode = SendMode::Inject;
+                        self.message("injected message", Message { mode, ..plain }, false)?;
+                    }
+                }
+                self.read_and_write(4096)?;
+            }
             Topic::Rma | Topic::WriteData => {
                 // Not all releases support reads and writes of 0 bytes.
                 for &size in sizes.iter().filter(|size| **size > 0) {
@@ -310,6 +349,8 @@ impl Pair<'_> {
 const ELEMENTS: [usize; 4] = [1, 8, 500, 1000];
 /// The largest injected message in bytes.
 const INJECTED: usize = 64;
+/// The largest message with completion data for a zero-copy receiver, in bytes.
+const WITH_DATA: usize = 8192;
 
 /// A message, and the way in which it is sent.
 #[derive(Clone, Copy)]
