@@ -119,6 +119,29 @@ functions! {
     }
 }
 
+/// A function of libibverbs that not all of its releases have.
+///
+/// # Errors
+/// [`OpenError::Library`] if it is not installed.
+///
+/// # Safety
+/// `T` is the function's type.
+pub(crate) unsafe fn optional<T: Copy>(name: &str) -> Result<Option<T>, OpenError> {
+    const LIBRARY: &str = "libibverbs.so.1";
+    // SAFETY: what the library does when it is loaded is to look for drivers.
+    let loaded = unsafe { Library::open(Some(LIBRARY), RTLD_NOW) };
+    let library = loaded.map_err(|source| OpenError::Library {
+        library: LIBRARY,
+        source,
+    })?;
+    // SAFETY: by the caller's contract.
+    let found = unsafe { library.get::<T>(name.as_bytes()) };
+    let found = found.ok().map(|found| *found);
+    // The function stays as long as the program.
+    std::mem::forget(library);
+    Ok(found)
+}
+
 static FUNCTIONS: OnceLock<Functions> = OnceLock::new();
 
 /// Loads the libraries, unless they are loaded.

@@ -22,6 +22,7 @@ use crate::counter::{self, Sleeper};
 use crate::endpoint::{self, Endpoint};
 use crate::fabric::Fabric;
 use crate::ffi::*;
+use crate::fork;
 use crate::host::{Part, explain, warn};
 use crate::info::device_of;
 use crate::lock::{Lock, Taken};
@@ -36,9 +37,9 @@ pub(crate) struct Domain {
     c: fid_domain,
     fabric: *const Fabric,
     pub(crate) users: Users,
-    state: Arc<Lock<State>>,
     /// The application registers all memory that operations use (`FI_MR_LOCAL`).
     pub(crate) registers_all: bool,
+    state: Arc<Lock<State>>,
     /// The thread of automatic progress, if the application asked for that.
     progress: Option<Progress>,
 }
@@ -57,9 +58,9 @@ pub(crate) struct State {
     watch: Option<Watch>,
     /// Those who sleep until a counter changes.
     pub(crate) sleepers: Vec<Sleeper>,
-    /// Somebody may sleep: what ends within a call has to be delivered at its end.
     /// An endpoint receives into the application's buffers.
     pub(crate) has_zero_copy: bool,
+    /// Somebody may sleep: what ends within a call has to be delivered at its end.
     may_sleep: bool,
 }
 
@@ -166,6 +167,8 @@ impl Domain {
         };
         // SAFETY: a name that is not null is a string.
         let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
+        fork::prepare()?;
+        fork::guard()?;
         let state = State::open(device_of(&name)).map_err(|error| {
             warn(Part::Domain, &error);
             ENODATA
@@ -197,11 +200,11 @@ impl Domain {
             },
             fabric,
             users: Users::default(),
+            registers_all: attributes
+                .is_some_and(|attributes| attributes.mr_mode as u64 & FI_MR_LOCAL != 0),
             state,
             progress,
         })
-            registers_all: attributes
-                .is_some_and(|attributes| attributes.mr_mode as u64 & FI_MR_LOCAL != 0),
     }
 
     /// The state, locked.
@@ -246,7 +249,12 @@ impl State {
             .map_err(|error| error.to_string())?;
         // SAFETY: libfabric's interface says of all memory in calls what `allow_user` asks for.
         unsafe { domain.allow_user(EVERYTHING) }.map_err(|error| error.to_string())?;
-        if let Err(error) = domain.cache_registrations(CacheLimits::default()) {
+        if fork::is_kept_from_children() {
+            explain(
+                Part::Domain,
+                "registrations are not kept, so that children have the memory between operations",
+            );
+        } else if let Err(error) = domain.cache_registrations(CacheLimits::default()) {
             // Operations go on registering memory that the application did not register.
             explain(
                 Part::Domain,
@@ -262,6 +270,7 @@ impl State {
             claims: HashMap::new(),
             watch: None,
             sleepers: Vec::new(),
+            has_zero_copy: false,
             may_sleep: false,
         })
     }
@@ -270,7 +279,6 @@ impl State {
     #[inline]
     pub(crate) fn now(&self) -> efa_core::endpoint::Instant {
         efa_core::endpoint::Instant::START + self.opened.elapsed()
-            has_zero_copy: false,
     }
 
     /// Makes progress on all endpoints, and hands what completed to their completion queues. Returns how many
@@ -278,21 +286,13 @@ impl State {
     pub(crate) fn progress(&mut self) -> usize {
         let now = self.now();
         let taken = self.core.progress(now);
+        if taken > 0 && self.has_zero_copy {
+            self.report_refused();
+        }
         self.deliver();
         taken
     }
 
-    /// Hands what completed to the completion queues, and wakes those who sleep until a counter changes.
-    pub(crate) fn deliver(&mut self) {
-        for (id, object) in &self.endpoints {
-            let Some(engine) = self.core.endpoint(*id) else {
-        if taken > 0 && self.has_zero_copy {
-            self.report_refused();
-        }
-                continue;
-            };
-            // SAFETY: an endpoint leaves this list before it ends.
-            let object = unsafe { &**object };
     /// Tells of messages that endpoints refused because they receive into the application's buffers.
     fn report_refused(&mut self) {
         for (id, object) in &self.endpoints {
@@ -307,6 +307,14 @@ impl State {
         }
     }
 
+    /// Hands what completed to the completion queues, and wakes those who sleep until a counter changes.
+    pub(crate) fn deliver(&mut self) {
+        for (id, object) in &self.endpoints {
+            let Some(engine) = self.core.endpoint(*id) else {
+                continue;
+            };
+            // SAFETY: an endpoint leaves this list before it ends.
+            let object = unsafe { &**object };
             while let Some(result) = engine.poll_completion() {
                 object.report(&mut self.tables, result);
             }

@@ -11,10 +11,11 @@ use efa_hw::{DeviceName, HwDevice};
 
 use crate::border::{ENODATA, Result};
 use crate::ffi::*;
+use crate::fork;
 use crate::host::{Host, Part, explain};
 use crate::nic;
-
 use crate::zero_copy;
+
 /// The name of the fabric: all EFA devices that can reach each other.
 const FABRIC: &CStr = c"efa";
 
@@ -95,6 +96,7 @@ pub(crate) unsafe fn offer(
     let asked = unsafe { Asked::new(hints) };
     asked.check()?;
     let names = HwDevice::names().map_err(|error| refuse(&error.to_string()))?;
+    fork::prepare()?;
     let mut first: *mut fi_info = std::ptr::null_mut();
     let mut last: *mut fi_info = std::ptr::null_mut();
     for name in names {
@@ -473,11 +475,11 @@ impl Asked {
         domain.mr_mode = match self.mr_mode {
             Some(mode) if mode == FI_MR_BASIC as u64 => FI_MR_BASIC as i32,
             // Never more than the application says that it does.
-            Some(mode) => (mode & MR_MODE) as i32,
-            // Before interface 1.5 there was no other mode with addresses.
             Some(mode) if zero_copy::is_possible(caps, tx.msg_order | rx.msg_order) => {
                 (mode & (MR_MODE | FI_MR_LOCAL)) as i32
             }
+            Some(mode) => (mode & MR_MODE) as i32,
+            // Before interface 1.5 there was no other mode with addresses.
             None if version < (1 << 16 | 5) => FI_MR_BASIC as i32,
             None => MR_MODE as i32,
         };

@@ -15,6 +15,7 @@ mod entry;
 mod event_queue;
 mod fabric;
 mod ffi;
+mod fork;
 mod host;
 mod info;
 mod lock;

@@ -3,7 +3,9 @@
  * - a registration keeps the pages that it was made of. Here those of memory that the device only reads: the
  *   device gets a copy, which is registered under the address of the memory;
  * - registered memory counts against RLIMIT_MEMLOCK;
- * - the device's file may be out of reach for this user.
+ * - the device's file may be out of reach for this user;
+ * - before Linux 5.13, a process that has registered memory must not fork unless libibverbs was asked to care for that,
+ *   which has to be before the first registration.
  *
  * It is preloaded as another libibverbs.so.1, in front of the emulated one, which it calls. */
 #define _GNU_SOURCE
@@ -29,6 +31,24 @@ struct region {
 
 static struct region regions[REGIONS];
 static size_t locked;
+static int registered;
+static int cares_for_forks;
+
+/* As enum ibv_fork_status: disabled, enabled. */
+int ibv_is_fork_initialized(void)
+{
+	int (*status)(void) = dlsym(RTLD_NEXT, "ibv_is_fork_initialized");
+
+	return getenv("KERNEL_SHARES_PAGES") ? cares_for_forks : status();
+}
+
+int ibv_fork_init(void)
+{
+	if (registered)
+		return EINVAL;
+	cares_for_forks = 1;
+	return 0;
+}
 
 void *ibv_open_device(void *device)
 {
@@ -47,6 +67,7 @@ void *ibv_reg_mr(void *domain, void *memory, size_t length, int access)
 	struct region *found = regions;
 	size_t before = (uintptr_t)memory % PAGE;
 
+	registered = 1;
 	getrlimit(RLIMIT_MEMLOCK, &limit);
 	if (getenv("KERNEL_LIMITS") && locked + length > limit.rlim_cur) {
 		errno = ENOMEM;

@@ -32,7 +32,7 @@ pub(crate) fn library() -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().expect("there is a directory for temporary files");
     let emulated = directory.path().join("emulated.so");
     let library = directory.path().join("libkernel.so");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/common/kernel.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../efa-hw/tests/common/kernel.c");
     // The linker writes down the SONAME of what it links. A library without one is named by its path.
     let nothing = directory.path().join("nothing.c");
     std::fs::write(&nothing, "").expect("the directory is ours");

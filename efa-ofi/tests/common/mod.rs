@@ -41,10 +41,20 @@ const PLUG_INS: &str = concat!(env!("OUT_DIR"), "/plug-in");
 
 /// Runs a test with the provider. `name` is the path of the test, which runs in a process of its own.
 pub(crate) fn with_provider(name: &str, body: impl FnOnce(&Libfabric)) {
+    with_provider_and(name, |_| (), body);
+}
+
+/// As [`with_provider`]. `prepare` changes how that process is started; what it returns is dropped when it has ended.
+pub(crate) fn with_provider_and<T>(
+    name: &str,
+    prepare: impl FnOnce(&mut std::process::Command) -> T,
+    body: impl FnOnce(&Libfabric),
+) {
     let prepare = |command: &mut std::process::Command| {
         command
             .env("FI_PROVIDER_PATH", PLUG_INS)
             .env("FI_PROVIDER", "efa_rs");
+        prepare(command)
     };
     device::with_device_and(name, prepare, |_| body(&Libfabric::load()));
 }
@@ -189,6 +199,9 @@ pub(crate) struct Options {
     pub(crate) wait_cond: fi_cq_wait_cond,
     pub(crate) threading: fi_threading,
     pub(crate) progress: fi_progress,
+    /// The order of messages that is asked for.
+    pub(crate) msg_order: u64,
+    pub(crate) mr_mode: u64,
 }
 
 impl Options {
@@ -199,10 +212,9 @@ impl Options {
         rx_op_flags: 0,
         wait_cond: FI_CQ_COND_NONE,
         threading: FI_THREAD_UNSPEC,
-    /// The order of messages that is asked for.
-    pub(crate) msg_order: u64,
-    pub(crate) mr_mode: u64,
         progress: FI_PROGRESS_UNSPEC,
+        msg_order: FI_ORDER_SAS,
+        mr_mode: FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_LOCAL,
     };
 }
 
@@ -213,8 +225,6 @@ impl Default for Options {
 }
 
 /// An endpoint with all that it needs.
-        msg_order: FI_ORDER_SAS,
-        mr_mode: FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_LOCAL,
 pub(crate) struct Side {
     pub(crate) info: *mut fi_info,
     pub(crate) fabric: *mut fid_fabric,
@@ -236,6 +246,12 @@ impl Side {
             domain.threading = options.threading;
             domain.control_progress = options.progress;
             domain.data_progress = options.progress;
+            domain.mr_mode = options.mr_mode as c_int;
+            // SAFETY: as above.
+            unsafe {
+                (*hints.tx_attr).msg_order = options.msg_order;
+                (*hints.rx_attr).msg_order = options.msg_order;
+            }
         });
         let info = info.expect("the hints can be met");
         let mut fabric = null_mut();
@@ -246,12 +262,6 @@ impl Side {
                 0
             );
             let mut domain = null_mut();
-            domain.mr_mode = options.mr_mode as c_int;
-            // SAFETY: as above.
-            unsafe {
-                (*hints.tx_attr).msg_order = options.msg_order;
-                (*hints.rx_attr).msg_order = options.msg_order;
-            }
             assert_eq!(
                 call!(fabric => ops.domain(info, &mut domain, null_mut())),
                 0
@@ -317,6 +327,11 @@ impl Side {
         }
     }
 
+    /// Sets an option of the endpoint.
+    pub(crate) fn set_option(&self, option: u32, value: usize) -> c_int {
+        self.set(option as c_int, value)
+    }
+
     /// An option of the endpoint.
     pub(crate) fn option(&self, option: u32) -> usize {
         let (mut value, mut length) = (0_usize, size_of::<usize>());
@@ -327,11 +342,6 @@ impl Side {
             let (to, length) = ((&raw mut value).cast(), &raw mut length);
             getopt(
                 self.endpoint.cast(),
-    /// Sets an option of the endpoint.
-    pub(crate) fn set_option(&self, option: u32, value: usize) -> c_int {
-        self.set(option as c_int, value)
-    }
-
                 FI_OPT_ENDPOINT as c_int,
                 option as c_int,
                 to,

@@ -1,0 +1,66 @@
+//! Whether a process may fork that has registered memory.
+//!
+//! A registration names pages. After a fork, whoever first writes to such a page gets a copy: without support for forks,
+//! that may be the parent, and the device goes on with the page that is the child's then. Kernels since Linux 5.13 copy such pages when the
+//! process forks. Before, libibverbs can keep them from children instead, at the price of a system call for each registration.
+
+use std::ffi::c_int;
+use std::io;
+
+use crate::error::OpenError;
+use crate::loaded;
+
+/// What becomes of registered memory in a process that forks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ForkSupport {
+    /// Nothing: the kernel copies it for the child.
+    Unneeded,
+    /// Children do not have it: libibverbs was asked for that ([`enable_fork_support`], or the variables `RDMAV_FORK_SAFE` and
+    /// `IBV_FORK_SAFE`).
+    Enabled,
+    /// The device and the process may come to see different pages.
+    Disabled,
+    /// libibverbs is older than 35 and cannot tell.
+    Unknown,
+}
+
+/// What becomes of registered memory if this process forks.
+///
+/// # Errors
+/// [`OpenError`] if libibverbs cannot be loaded.
+pub fn fork_support() -> Result<ForkSupport, OpenError> {
+    // SAFETY: this is the function's type.
+    let status =
+        unsafe { loaded::optional::<unsafe extern "C" fn() -> c_int>("ibv_is_fork_initialized") }?;
+    // SAFETY: the function takes nothing.
+    let status = status.map(|status| unsafe { status() });
+    // The values of `enum ibv_fork_status`.
+    Ok(match status {
+        Some(0) => ForkSupport::Disabled,
+        Some(1) => ForkSupport::Enabled,
+        Some(_) => ForkSupport::Unneeded,
+        None => ForkSupport::Unknown,
+    })
+}
+
+/// Asks libibverbs to keep registered memory from children. It has to be asked before memory is registered for the first
+/// time.
+///
+/// # Errors
+/// [`OpenError`] if libibverbs cannot be loaded, or refuses: `EINVAL` after a registration, `ENOSYS` without support by the
+/// kernel.
+pub fn enable_fork_support() -> Result<(), OpenError> {
+    let refused = |errno| OpenError::Verbs {
+        call: "ibv_fork_init",
+        device: "libibverbs.so.1".into(),
+        source: io::Error::from_raw_os_error(errno),
+    };
+    // SAFETY: this is the function's type.
+    let enable = unsafe { loaded::optional::<unsafe extern "C" fn() -> c_int>("ibv_fork_init") }?;
+    let enable = enable.ok_or_else(|| refused(libc::ENOSYS))?;
+    // SAFETY: the function takes nothing.
+    match unsafe { enable() } {
+        0 => Ok(()),
+        errno => Err(refused(errno)),
+    }
+}

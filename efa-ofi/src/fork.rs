@@ -1,0 +1,123 @@
+//! Processes that fork, as libfabric's own efa provider has it.
+//!
+//! Where the kernel copies registered memory for children, nothing has to be done. Elsewhere libibverbs keeps it from them if
+//! it is asked to (`FI_EFA_FORK_SAFE`, `RDMAV_FORK_SAFE`, `IBV_FORK_SAFE`), and a process that does not ask for it ends when it
+//! forks, because the device could go on with memory that is not the process's any more.
+
+use std::env;
+use std::sync::OnceLock;
+
+use efa_core::endpoint::Errno;
+use efa_hw::{ForkSupport, enable_fork_support, fork_support};
+
+use crate::border::{ENODATA, Result};
+use crate::host::{Part, explain, warn};
+use crate::settings;
+
+/// What this process has, from the first look on.
+static SUPPORT: OnceLock<Option<ForkSupport>> = OnceLock::new();
+
+/// What has to be done for a process in which nobody has registered memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Need {
+    Nothing,
+    ToEnable,
+}
+
+/// Decides what has to be done, from the state of libibverbs and from whether the environment asks for support.
+fn need(support: ForkSupport, is_asked_for: bool) -> Need {
+    match (support, is_asked_for) {
+        (ForkSupport::Disabled | ForkSupport::Unknown, true) => Need::ToEnable,
+        _ => Need::Nothing,
+    }
+}
+
+/// Prepares for forks, once, before the first registration.
+///
+/// # Errors
+/// `FI_ENODATA` if support is asked for and cannot be had, which is in libfabric's log.
+pub(crate) fn prepare() -> Result<()> {
+    let found = SUPPORT.get_or_init(|| {
+        let found = look();
+        if let Err(error) = &found {
+            warn(Part::Core, &format!("support for forks: {error}"));
+        }
+        found.ok()
+    });
+    found.map(|_| ()).ok_or(ENODATA)
+}
+
+fn look() -> std::result::Result<ForkSupport, efa_hw::OpenError> {
+    let support = fork_support()?;
+    let by_libibverbs = ["RDMAV_FORK_SAFE", "IBV_FORK_SAFE"];
+    let is_asked_for = settings::is_on("FI_EFA_FORK_SAFE", false)
+        || by_libibverbs.iter().any(|name| env::var_os(name).is_some());
+    match need(support, is_asked_for) {
+        Need::Nothing => Ok(support),
+        Need::ToEnable => {
+            enable_fork_support()?;
+            explain(
+                Part::Core,
+                "libibverbs keeps registered memory from children",
+            );
+            Ok(ForkSupport::Enabled)
+        }
+    }
+}
+
+/// Returns whether children lack memory that is registered. Registrations must not outlast their operations then.
+pub(crate) fn is_kept_from_children() -> bool {
+    SUPPORT.get() == Some(&Some(ForkSupport::Enabled))
+}
+
+/// Ends the process when it forks, from the first domain on, if that would not be safe.
+///
+/// # Errors
+/// `FI_ENOMEM` if there is no memory for the handler.
+pub(crate) fn guard() -> Result<()> {
+    static GUARD: OnceLock<bool> = OnceLock::new();
+    let is_safe = !matches!(
+        SUPPORT.get(),
+        Some(Some(ForkSupport::Disabled | ForkSupport::Unknown))
+    );
+    let is_guarded = GUARD.get_or_init(|| {
+        // SAFETY: the handler is a function of this object, which is never unloaded.
+        is_safe || unsafe { libc::pthread_atfork(Some(end), None, None) } == 0
+    });
+    match is_guarded {
+        true => Ok(()),
+        false => Err(Errno::ENOMEM),
+    }
+}
+
+/// What is said when a process ends because it forks.
+const MESSAGE: &str = "efa_rs: this process forks, and has memory that is registered with an EFA device. With this kernel and \
+this libibverbs the device could then write to pages that are not the process's any more. Set FI_EFA_FORK_SAFE=1, or use \
+Linux 5.13 with rdma-core 35 or newer. The process ends now.\n";
+
+/// Called in the process that forks, before it does.
+unsafe extern "C" fn end() {
+    // SAFETY: the message is as long as said; neither function needs anything else.
+    unsafe {
+        libc::write(libc::STDERR_FILENO, MESSAGE.as_ptr().cast(), MESSAGE.len());
+        libc::abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn support_is_enabled_where_it_is_needed_and_asked_for() {
+        for (support, expected) in [
+            (ForkSupport::Unneeded, Need::Nothing),
+            (ForkSupport::Enabled, Need::Nothing),
+            (ForkSupport::Disabled, Need::ToEnable),
+            (ForkSupport::Unknown, Need::ToEnable),
+        ] {
+            assert_eq!(need(support, true), expected, "{support:?}");
+            assert_eq!(need(support, false), Need::Nothing, "{support:?}");
+        }
+    }
+}
