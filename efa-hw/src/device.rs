@@ -173,7 +173,7 @@ impl HwDevice {
             true => domain.create_completion_queue_with_channel(entries)?,
             false => domain.create_completion_queue(entries)?,
         };
-        let queue_pair = domain.create_queue_pair_with(queue, &queue_pair, config.inline_size)?;
+        let queue_pair = domain.create_queue_pair_with(queue, &queue_pair, config.into())?;
         Ok(HwNic::new(domain, queue_pair))
     }
 

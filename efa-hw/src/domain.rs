@@ -10,7 +10,7 @@ use crate::error::{CompletionError, OpenError};
 use crate::memory::AddressSpace;
 use crate::memory_monitor::Userfault;
 use crate::protection_domain::{Dmabuf, MemoryRegion, ProtectionDomain};
-use crate::queue_pair::HwQueuePair;
+use crate::queue_pair::{HwQueuePair, Inline};
 use crate::registration_cache::{CacheLimits, CacheStatistics, RegistrationCache, overlap};
 use efa_core::address::{Ahn, Gid, Qpn};
 use efa_core::nic::{
@@ -327,8 +327,7 @@ impl HwDomain {
         Ok(CompletionQueueId(key as u32))
     }
 
-    /// As [`Domain::create_queue_pair`], of a queue pair whose send work requests hold packets of up to `inline_size`
-    /// bytes themselves ([`NicConfig::inline_size`](crate::NicConfig::inline_size)).
+    /// As [`Domain::create_queue_pair`], of a queue pair whose work requests hold so much data themselves.
     ///
     /// # Errors
     /// The configuration is beyond the device's limits, or the device has no room.
@@ -336,9 +335,14 @@ impl HwDomain {
         &mut self,
         queue: CompletionQueueId,
         config: &QueuePairConfig,
-        inline_size: Option<usize>,
+        inline: Inline,
     ) -> Result<HwQueuePair, OpenError> {
-        HwQueuePair::create(self, queue, config, inline_size)
+        HwQueuePair::create(self, queue, config, inline)
+    }
+
+    /// Returns whether this process may read and write all of this memory for the domain.
+    pub(crate) fn can_access(&self, memory: UserSlice) -> bool {
+        self.address_space.resolve(memory).is_ok()
     }
 
     /// Asks for an event at the next completion, before a program sleeps. The order in which no completion is
@@ -664,7 +668,7 @@ impl Domain for HwDomain {
         queue: CompletionQueueId,
         config: &QueuePairConfig,
     ) -> Result<HwQueuePair, OpenError> {
-        HwQueuePair::create(self, queue, config, None)
+        HwQueuePair::create(self, queue, config, Inline::default())
     }
 
     #[inline]

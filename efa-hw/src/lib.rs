@@ -65,6 +65,6 @@ pub use error::{CompletionError, OpenError};
 pub use fork::{ForkSupport, enable_fork_support, fork_support};
 pub use memory::UserMemory;
 pub use protection_domain::Dmabuf;
-pub use queue_pair::{HwNic, HwQueuePair, NicConfig};
+pub use queue_pair::{HwNic, HwQueuePair, Inline, NicConfig};
 pub use registration_cache::{CacheLimits, CacheStatistics};
 pub use report::DeviceReport;

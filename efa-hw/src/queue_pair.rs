@@ -41,6 +41,8 @@ pub struct NicConfig {
     /// Bytes of a packet that a send work request holds itself, at most [`HwDevice::max_inline_size`]. `None` is what
     /// entries of 64 bytes hold. With more the entries have 128 bytes, and the device has room for half as many.
     pub inline_size: Option<usize>,
+    /// As [`Inline::writes`].
+    pub inline_writes: bool,
     /// The completion queue has a channel, so that a program can sleep ([`HwDomain::arm`]).
     pub completion_channel: bool,
 }
@@ -55,7 +57,28 @@ impl Default for NicConfig {
             rnr_retry: 3,
             unsolicited_write_recv: true,
             inline_size: None,
+            inline_writes: false,
             completion_channel: false,
+        }
+    }
+}
+
+/// What the work requests of a queue pair hold themselves, instead of naming memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Inline {
+    /// As [`NicConfig::inline_size`].
+    pub size: Option<usize>,
+    /// Work requests of RDMA writes hold up to `size` bytes of data, if the memory is the domain's or was made known with
+    /// [`HwDomain::allow_user`]. Such a write needs no local key, and its memory may change as soon as the call has
+    /// returned. Writes that wait for a doorbell ([`Doorbell::Defer`]) are not among them. Entries have 128 bytes.
+    pub writes: bool,
+}
+
+impl From<NicConfig> for Inline {
+    fn from(config: NicConfig) -> Self {
+        Inline {
+            size: config.inline_size,
+            writes: config.inline_writes,
         }
     }
 }
@@ -84,6 +107,8 @@ pub struct HwQueuePair {
     /// Its place in the domain.
     slot: u16,
     attributes: NicAttributes,
+    /// As [`Inline::writes`].
+    inline_writes: bool,
     address: RawAddress,
     /// Requests that wait for the next doorbell.
     deferred: Vec<Prepared>,
@@ -220,7 +245,7 @@ impl Session<'_> {
             piece.addr = entry.addr as usize as *mut _;
             piece.length = entry.length as usize;
         }
-        // SAFETY: as in `send`; the pieces name memory of the nic, which is copied at once.
+        // SAFETY: as in `send`; the pieces name memory that the domain may read, which is copied at once.
         unsafe { (self.0.set_inline_data_list)(self.qp(), count, pieces.as_ptr()) };
     }
 }
@@ -231,11 +256,11 @@ impl HwQueuePair {
         domain: &mut HwDomain,
         completion_queue: CompletionQueueId,
         config: &QueuePairConfig,
-        inline_size: Option<usize>,
+        inline: Inline,
     ) -> Result<HwQueuePair, OpenError> {
         let device = domain.device().clone();
         let limits = device.limits();
-        let inline_size = inline_size.unwrap_or(limits.inline_size);
+        let inline_size = inline.size.unwrap_or(limits.inline_size);
         if inline_size > device.max_inline_size() {
             return Err(OpenError::Config {
                 what: "inline size",
@@ -296,10 +321,16 @@ impl HwQueuePair {
         };
         let mut efa_attr = QpInitAttr {
             driver_qp_type: efadv::QP_DRIVER_TYPE_SRD,
-            flags: match caps.contains(DeviceCaps::UNSOLICITED_WRITE_RECV) {
-                true => efadv::QP_FLAGS_UNSOLICITED_WRITE_RECV,
-                false => 0,
-            },
+            flags: [
+                (
+                    caps.contains(DeviceCaps::UNSOLICITED_WRITE_RECV),
+                    efadv::QP_FLAGS_UNSOLICITED_WRITE_RECV,
+                ),
+                (inline.writes, efadv::QP_FLAGS_INLINE_WRITE),
+            ]
+            .into_iter()
+            .filter_map(|(is_wanted, flag)| is_wanted.then_some(flag))
+            .sum(),
             ..Default::default()
         };
         // SAFETY: device, domain and queue are alive, both structures are complete.
@@ -331,6 +362,7 @@ impl HwQueuePair {
             completion_queue,
             slot: domain.add_queue_pair(qpn)?,
             attributes,
+            inline_writes: inline.writes,
             address: RawAddress {
                 gid: device.gid(),
                 qpn,
@@ -517,6 +549,13 @@ impl HwQueuePair {
         }
     }
 
+    /// Returns whether a write of this memory is to hold its data.
+    fn is_inlined(&self, domain: &HwDomain, local: UserSlice) -> bool {
+        self.inline_writes
+            && local.length <= self.attributes.inline_size
+            && domain.can_access(local)
+    }
+
     /// Queues an RDMA operation; `operation` makes it from the checked remote key.
     fn post_rdma(
         &mut self,
@@ -551,7 +590,7 @@ impl HwQueuePair {
                 sge(0, 0, request.local_key),
             ],
             count: 1,
-            inline: false,
+            inline: !is_read && self.is_inlined(domain, request.local),
         };
         let result = self.post(domain, prepared, doorbell);
         result.inspect_err(|_| {
