@@ -3,7 +3,9 @@
 //!
 //! The figures of a shared machine are noise. Each round runs all variants one after the other; the best run of each
 //! counts, and beside it the median of what a variant took more than the run without a tap of the same round.
-//! Instructions are counted by callgrind: those of the tap and of what it calls besides the library.
+//! Instructions are counted by callgrind: those of the tap and of what it calls besides the library. For long messages
+//! there are also the frames in the capture, the records that were lost for want of room, and beside them what it takes
+//! to copy the same bytes once: whoever records all data in the program's own time takes at least so long.
 //!
 //! `cargo bench -p efa-tap --bench overhead -- instructions` counts instructions only. The tap, the emulator and its
 //! library lie beside the benchmark: build them first (`cargo build --workspace --release`).
@@ -49,6 +51,8 @@ const NO_TAP: Variant = Variant {
 const IDLE: Variant = tap("idle", &["--idle"]);
 const HEADERS_ONLY: Variant = tap("headers only", &["--headers-only"]);
 const EVERYTHING: Variant = tap("everything", &[]);
+/// With room for all that the measured program transfers, so that nothing is lost.
+const NOTHING_LOST: Variant = tap("nothing lost", &["--buffer", "1024"]);
 
 /// Exchanges of the short run under callgrind, and how many more the long one has.
 const FEW: u32 = 1_000;
@@ -157,13 +161,32 @@ fn polls(count: u32) -> Result<f64> {
     Ok(time.as_nanos() as f64 / f64::from(count))
 }
 
+/// The measured program: nanoseconds of copying so many bytes that were written just before into memory that was not, as
+/// the tap does.
+fn copies(length: usize, count: u32) -> f64 {
+    /// As the tap's buffer.
+    const RING: usize = 16 << 20;
+    let mut ring = vec![1_u8; RING.max(length)];
+    let mut data = vec![2_u8; length];
+    let mut copied = std::time::Duration::ZERO;
+    for index in 0..count as usize {
+        data.fill(index as u8);
+        let at = index * length % (ring.len() - length + 1);
+        let begun = Instant::now();
+        ring[at..at + length].copy_from_slice(std::hint::black_box(&data));
+        copied += begun.elapsed();
+        std::hint::black_box(&ring);
+    }
+    copied.as_nanos() as f64 / f64::from(count)
+}
+
 /// This program, measuring `work` on an emulated host, under a tap and behind a wrapper if there are any.
 fn program(variant: Variant, wrapper: &[String], work: &[&str]) -> Result<Command> {
     let fabric = format!("overhead-{}", std::process::id());
     let mut command = efa_emu(&["run", "-q", "--fabric", &fabric, "--"]);
     if let Some(options) = variant.tap {
         command.arg(built("efa-tap"));
-        command.args(["run", "-q", "--pcap", "/dev/null"]);
+        command.args(["run", "--pcap", "/dev/null"]);
         command.args(options).arg("--");
     }
     command.args(wrapper).arg(std::env::current_exe()?);
@@ -171,12 +194,33 @@ fn program(variant: Variant, wrapper: &[String], work: &[&str]) -> Result<Comman
     Ok(command)
 }
 
-/// What a variant of the program measures, in nanoseconds.
-fn measure(variant: Variant, work: &[&str]) -> Result<f64> {
+/// What a run has measured.
+#[derive(Clone, Copy)]
+struct Measured {
+    nanoseconds: f64,
+    /// Frames in the capture, and records that were lost.
+    frames: u64,
+    dropped: u64,
+}
+
+/// What a variant of the program measures.
+fn measure(variant: Variant, work: &[&str]) -> Result<Measured> {
     let output = program(variant, &[], work)?.output()?;
     let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    let reason = || format!("{said}{}", String::from_utf8_lossy(&output.stderr));
-    said.parse().map_err(|_| reason().into())
+    let told = String::from_utf8_lossy(&output.stderr);
+    let reason = || format!("{said}{told}");
+    // `/dev/null: 14 frames of 1 host, 1000 bytes, 0 dropped`
+    let before = |word: &str| {
+        let line = told.lines().find(|line| line.contains(" dropped"))?;
+        let words: Vec<&str> = line.split([' ', ',']).collect();
+        let at = words.iter().position(|found| *found == word)?;
+        words.get(at.checked_sub(1)?)?.parse().ok()
+    };
+    Ok(Measured {
+        nanoseconds: said.parse().map_err(|_| reason())?,
+        frames: before("frames").unwrap_or(0),
+        dropped: before("dropped").unwrap_or(0),
+    })
 }
 
 /// Measures variants, of which the first one has no tap.
@@ -184,27 +228,33 @@ fn table(what: &str, work: &[&str], variants: &[Variant]) -> Result<()> {
     let mut rounds = Vec::new();
     for _ in 0..ROUNDS {
         let times = variants.iter().map(|variant| measure(*variant, work));
-        rounds.push(times.collect::<Result<Vec<f64>>>()?);
+        rounds.push(times.collect::<Result<Vec<Measured>>>()?);
     }
     println!("\n{what}, {ROUNDS} rounds");
     println!(
-        "{:<14} {:>10} {:>10} {:>16} {:>12}",
-        "", "best, ns", "more", "more, median", "of the rate"
+        "{:<14} {:>10} {:>10} {:>16} {:>12} {:>10} {:>10}",
+        "", "best, ns", "more", "more, median", "of the rate", "frames", "dropped"
     );
     let best = |index: usize| {
-        let times = rounds.iter().map(|round| round[index]);
+        let times = rounds.iter().map(|round| round[index].nanoseconds);
         times.fold(f64::INFINITY, f64::min)
     };
     for (index, variant) in variants.iter().enumerate() {
-        let mut more: Vec<f64> = rounds.iter().map(|round| round[index] - round[0]).collect();
+        let more = |round: &Vec<Measured>| round[index].nanoseconds - round[0].nanoseconds;
+        let mut more: Vec<f64> = rounds.iter().map(more).collect();
         more.sort_by(f64::total_cmp);
+        // Those of the best run.
+        let of_best = rounds.iter().map(|round| round[index]);
+        let of_best = of_best.min_by(|a, b| a.nanoseconds.total_cmp(&b.nanoseconds));
         println!(
-            "{:<14} {:>10.1} {:>10.1} {:>16.1} {:>12.3}",
+            "{:<14} {:>10.1} {:>10.1} {:>16.1} {:>12.3} {:>10} {:>10}",
             variant.name,
             best(index),
             best(index) - best(0),
             more[more.len() / 2],
-            best(0) / best(index)
+            best(0) / best(index),
+            of_best.map_or(0, |run| run.frames),
+            of_best.map_or(0, |run| run.dropped),
         );
     }
     Ok(())
@@ -247,6 +297,10 @@ fn main() -> Result<()> {
             println!("{}", messages(length.parse()?, count.parse()?)?);
             Ok(())
         }
+        ["child", "copies", length, count] => {
+            println!("{}", copies(length.parse()?, count.parse()?));
+            Ok(())
+        }
         ["child", "polls", count] => {
             println!("{}", polls(count.parse()?)?);
             Ok(())
@@ -258,7 +312,9 @@ fn main() -> Result<()> {
             let all = [NO_TAP, IDLE, HEADERS_ONLY, EVERYTHING];
             table("an empty poll", &["polls", "1000000"], &all[..2])?;
             table("64 bytes", &["messages", "64", "20000"], &all)?;
+            let all = [NO_TAP, IDLE, HEADERS_ONLY, EVERYTHING, NOTHING_LOST];
             table("1 MiB", &["messages", "1048576", "200"], &all)?;
+            table("a copy of 1 MiB", &["copies", "1048576", "500"], &all[..1])?;
             instructions()
         }
     }
