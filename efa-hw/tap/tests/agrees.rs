@@ -6,6 +6,7 @@ mod compared;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use common::{Dialogue, Outcome, Program, TestFabric, installed};
 use compared::{agree, agree_but_for_last_arrivals, check, frames};
@@ -365,4 +366,48 @@ print(efa.efadv_query_cq(None, None, 0))
         "{}",
         outcome.stderr
     );
+}
+
+/// A client that writes its queues itself, as libfabric does with its data path direct, is told to make calls, and what
+/// it does is seen.
+#[test]
+fn captures_of_a_client_that_writes_its_queues_agree() {
+    if installed("cc", "gcc").is_none() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("direct");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/direct.c");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O1", "-Wall", "-Werror", "-o"]);
+    compiler.arg(&program).arg(&source);
+    let compiled = compiler.args(["-lefa", "-libverbs"]).output().unwrap();
+    let (status, said) = efa_testing::workspace::outcome(&compiled);
+    assert_eq!(status, Some(0), "{said}");
+    let fabric = TestFabric::new();
+    let run = |tap: &[String]| {
+        let mut words = options(directory.path(), "alpha");
+        words.push("--".to_owned());
+        words.extend_from_slice(tap);
+        // More than the queues have entries.
+        words.extend([program.display().to_string(), "100".to_owned()]);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let program = Program::start(fabric.run(&words));
+        program.wait().expect_success("direct")
+    };
+    // Without a tap it has its way.
+    assert_eq!(run(&[]).stdout, "100 messages, directly\n");
+    let outcome = run(&tap(directory.path(), ""));
+    assert_eq!(outcome.stdout, "100 messages, by calls\n");
+    assert!(
+        outcome.stderr.contains("data path direct"),
+        "{}",
+        outcome.stderr
+    );
+    let path = |ending: &str| directory.path().join(format!("alpha.{ending}"));
+    agree(&path("tap"), &path("emu"));
+    let seen = frames(&path("tap"));
+    let is_own = |seen: &&compared::Seen| seen.direction == Direction::Outbound;
+    assert_eq!(seen.iter().filter(is_own).count(), 100);
+    assert_eq!(seen.len(), 200);
 }
