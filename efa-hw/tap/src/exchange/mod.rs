@@ -95,16 +95,31 @@ pub(crate) mod flag {
 }
 
 /// A record. The recorded data is behind it.
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Default, Debug)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Record {
-    /// Bytes of the record with its data. With the fields up to `time`, the first word.
+    /// Bytes of the record with its data. With the fields up to `body`, the first word.
     pub(crate) length: u32,
     /// One of [`kind`].
     pub(crate) kind: u8,
     /// Bits of [`flag`].
     pub(crate) flags: u8,
     pub(crate) reserved: u16,
+    pub(crate) body: Body,
+}
+
+impl core::ops::Deref for Record {
+    type Target = Body;
+
+    fn deref(&self) -> &Body {
+        &self.body
+    }
+}
+
+/// What a record has behind its first word, which is written last.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Body {
     /// Nanoseconds since the Unix epoch.
     pub(crate) time: u64,
     pub(crate) wr_id: u64,
@@ -182,6 +197,7 @@ pub(crate) fn from_monotonic() -> u64 {
 
 const _: () = {
     assert!(size_of::<Record>() == 96 && size_of::<Record>().is_multiple_of(ALIGNMENT));
+    assert!(core::mem::offset_of!(Record, body) == size_of::<u64>());
     assert!(size_of::<RingHeader>() <= DATA);
     assert!(size_of::<Entry>() == 112);
 };

@@ -7,12 +7,12 @@ use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::collections::VecDeque;
 use std::sync::Once;
 
 use efa_hw::efadv::{AhAttr, WC_EX_WITH_SGID};
 use ibverbs_sys as ffi;
 
+use super::posted::Posts;
 use super::real::{self, Real, bytes_of, say};
 use super::spin::Spin;
 use super::state::{
@@ -322,8 +322,8 @@ unsafe fn adopted(pair: *mut ffi::ibv_qp) -> *mut ffi::ibv_qp {
                 sequence: AtomicU32::new(0),
                 real: posting::NO_BUILDERS,
                 session: UnsafeCell::default(),
-                receives: Spin::new(VecDeque::new()),
-                reads: Spin::new(VecDeque::new()),
+                receives: Spin::new(Posts::default()),
+                reads: Spin::new(Posts::default()),
                 reads_under_way: AtomicUsize::new(0),
             };
             let extended = real::ibv_qp_to_qp_ex::get()

@@ -1,6 +1,7 @@
 //! Memory that work requests name: where it is, and whether the processor can read it. The memory of a GPU may be
 //! registered as well.
 
+use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::sync::OnceLock;
@@ -13,66 +14,109 @@ const MOST: usize = 4;
 /// The memory of a work request.
 #[derive(Clone, Copy)]
 pub(crate) struct Buffers {
-    count: u8,
-    list: [ibv_sge; MOST],
+    /// How many entries there are.
+    count: u32,
+    /// How many bytes they have.
+    length: u64,
+    /// The first `count` are there.
+    list: [MaybeUninit<ibv_sge>; MOST],
 }
 
 impl Buffers {
     pub(crate) const NONE: Buffers = Buffers {
         count: 0,
-        list: [ibv_sge {
-            addr: 0,
-            length: 0,
-            lkey: 0,
-        }; MOST],
+        length: 0,
+        list: [const { MaybeUninit::uninit() }; MOST],
     };
 
     /// # Safety
     /// `list` is valid for reads of `count` entries, or `count` is 0.
-    #[inline]
     pub(crate) unsafe fn of(list: *const ibv_sge, count: usize) -> Buffers {
         let mut buffers = Buffers::NONE;
-        buffers.count = count.min(MOST) as u8;
-        for (index, entry) in buffers.list.iter_mut().enumerate() {
-            if index < count {
-                // SAFETY: by contract.
-                *entry = unsafe { list.add(index).read() };
-            }
-        }
+        // SAFETY: by contract.
+        unsafe { buffers.set(list, count) };
         buffers
+    }
+
+    /// Becomes what a list has, in place: most lists are short, and the rest of the structure is not worth a copy.
+    ///
+    /// # Safety
+    /// As [`Buffers::of`].
+    #[inline]
+    pub(crate) unsafe fn set(&mut self, list: *const ibv_sge, count: usize) {
+        let mut put = |index: usize| {
+            // SAFETY: by contract, there are more entries, and there is a place.
+            unsafe {
+                let entry = list.add(index);
+                let at = self.list.as_mut_ptr().add(index);
+                at.cast::<ibv_sge>().copy_from_nonoverlapping(entry, 1);
+                u64::from((*entry).length)
+            }
+        };
+        // Nearly all have one or two entries. For a loop compilers would call the C library.
+        let mut length = if count > 0 { put(0) } else { 0 };
+        if count > 1 {
+            length += put(1);
+        }
+        if count > 2 {
+            length += (2..count.min(MOST)).map(put).sum::<u64>();
+        }
+        self.count = count.min(MOST) as u32;
+        self.length = length;
+    }
+
+    /// Becomes none, as [`Buffers::set`].
+    #[inline]
+    pub(crate) fn clear(&mut self) {
+        (self.count, self.length) = (0, 0);
+    }
+
+    /// Becomes what another one is, as [`Buffers::set`].
+    #[inline]
+    pub(crate) fn set_to(&mut self, other: &Buffers) {
+        // SAFETY: the other's entries are there.
+        unsafe { self.set(other.list.as_ptr().cast(), other.count as usize) };
     }
 
     /// One piece of memory.
     #[inline]
     pub(crate) fn one(addr: u64, length: u32, lkey: u32) -> Buffers {
-        let mut buffers = Buffers::NONE;
-        buffers.count = 1;
-        buffers.list[0] = ibv_sge { addr, length, lkey };
+        let mut buffers = Buffers {
+            count: 1,
+            length: length.into(),
+            ..Buffers::NONE
+        };
+        buffers.list[0].write(ibv_sge { addr, length, lkey });
         buffers
     }
 
     /// Where it begins.
     #[cfg(test)]
     pub(crate) fn first(&self) -> u64 {
-        self.list[0].addr
+        self.list()[0].addr
     }
 
+    #[inline]
     fn list(&self) -> &[ibv_sge] {
-        &self.list[..usize::from(self.count)]
+        // SAFETY: so many are there.
+        unsafe { core::slice::from_raw_parts(self.list.as_ptr().cast(), self.count as usize) }
     }
 
     /// How many bytes it has.
     #[inline]
     pub(crate) fn length(&self) -> usize {
-        self.list().iter().map(|entry| entry.length as usize).sum()
+        self.length as usize
     }
 
     /// Returns whether the processor can read it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_readable(&self) -> bool {
-        self.list()
-            .iter()
-            .all(|entry| entry.length == 0 || is_readable(entry))
+        for entry in self.list() {
+            if entry.length != 0 && !is_readable(entry) {
+                return false;
+            }
+        }
+        true
     }
 }
 
@@ -87,7 +131,7 @@ pub(crate) enum Source<'a> {
 impl Source<'_> {
     /// # Safety
     /// The source can be read for `length` bytes, `to` be written.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn copy_to(&self, mut to: *mut u8, mut length: usize) {
         match self {
             Source::Inline(bytes) => {
@@ -123,7 +167,7 @@ fn slot(lkey: u32) -> &'static AtomicU64 {
     &KNOWN[(lkey.wrapping_mul(0x9E37_79B9) >> 22) as usize]
 }
 
-#[inline]
+#[inline(always)]
 fn is_readable(entry: &ibv_sge) -> bool {
     let slot = slot(entry.lkey);
     let known = slot.load(Ordering::Relaxed);

@@ -4,6 +4,7 @@ mod exports;
 mod lookup;
 mod memory;
 mod polling;
+mod posted;
 mod posting;
 mod real;
 mod ring;

@@ -8,10 +8,8 @@ use ibverbs_sys::ibv_wc_opcode::{IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM};
 
 use super::memory::{Buffers, Source};
 use super::ring::{self, Ring};
-use super::state::{
-    CONTEXTS, CompQueue, Context, OPS, POLLS, QUEUES, QueuePair, READS_FOLLOWED, take,
-};
-use crate::exchange::{Record, flag, kind};
+use super::state::{CONTEXTS, Context, OPS, POLLS, QUEUES, QueuePair, READS_FOLLOWED};
+use crate::exchange::{Body, flag, kind};
 
 /// Bytes in front of a datagram's data in the receive's buffers.
 const GRH: usize = 40;
@@ -32,10 +30,12 @@ struct Completion {
     gid: Option<[u8; 16]>,
 }
 
-/// Whether a completion of this kind means anything to the tap now.
+/// Whether a completion of this kind means anything to the tap now. That a send has gone well is no news.
 #[inline]
-fn is_followed(opcode: u32) -> bool {
-    opcode & IBV_WC_RECV != 0 || READS_FOLLOWED.load(Ordering::Relaxed) || ring::current().is_some()
+fn is_followed(opcode: u32, is_success: bool) -> bool {
+    opcode & IBV_WC_RECV != 0
+        || READS_FOLLOWED.load(Ordering::Relaxed)
+        || !is_success && ring::current().is_some()
 }
 
 impl QueuePair {
@@ -45,23 +45,28 @@ impl QueuePair {
         if opcode & IBV_WC_RECV == 0 {
             self.take_read(wr_id);
         } else {
-            self.receives.with(|receives| take(receives, wr_id));
+            let mut buffers = Buffers::NONE;
+            self.receives
+                .with(|receives| receives.take(wr_id, &mut buffers));
         }
     }
 
     /// Writes a completion down.
-    #[inline(never)]
+    #[inline(always)]
     fn completed(&self, ring: &'static Ring, seen: &Completion) {
         if seen.opcode & IBV_WC_RECV == 0 {
             return self.request_completed(ring, seen);
         }
         // A write to a queue pair that takes them unsolicited has no receive.
-        let buffers = self.receives.with(|receives| take(receives, seen.wr_id));
+        let mut buffers = Buffers::NONE;
+        self.receives
+            .with(|receives| receives.take(seen.wr_id, &mut buffers));
         if seen.status == 0 {
-            self.arrived(ring, seen, buffers);
+            self.arrived(ring, seen, &buffers);
         }
     }
 
+    #[inline(never)]
     fn request_completed(&self, ring: &'static Ring, seen: &Completion) {
         let read = self.take_read(seen.wr_id);
         // What has gone well is no news, except for data that comes with it.
@@ -69,33 +74,36 @@ impl QueuePair {
             return;
         }
         let buffers = read.filter(|_| seen.status == 0);
-        let mut record = Record {
-            kind: kind::COMPLETED,
-            time: ring.now(),
-            status: seen.status,
-            ..self.record(seen)
-        };
         let is_recorded =
             |buffers: &Buffers| buffers.length() <= ring.rdma_data && buffers.is_readable();
         let buffers = buffers.filter(is_recorded).unwrap_or(Buffers::NONE);
-        record.recorded = buffers.length() as u32;
-        write(ring, &record, &buffers, 0);
+        let body = Body {
+            time: ring.now(),
+            status: seen.status,
+            recorded: buffers.length() as u32,
+            ..self.body(seen)
+        };
+        write(ring, kind::COMPLETED, 0, body, &buffers, 0);
     }
 
-    fn arrived(&self, ring: &'static Ring, seen: &Completion, buffers: Option<Buffers>) {
+    #[inline(always)]
+    fn arrived(&self, ring: &'static Ring, seen: &Completion, buffers: &Buffers) {
         let is_write = seen.opcode == IBV_WC_RECV_RDMA_WITH_IMM;
         let skipped = if self.is_datagram { GRH } else { 0 };
         let length = (seen.length as usize).saturating_sub(skipped);
-        let buffers = buffers
-            .filter(|buffers| !is_write && buffers.is_readable())
-            .unwrap_or(Buffers::NONE);
-        let there = buffers.length().saturating_sub(skipped);
-        let mut record = Record {
-            kind: match (is_write, self.is_datagram) {
-                (true, _) => kind::RECEIVED_WRITE,
-                (false, true) => kind::RECEIVED_DATAGRAM,
-                (false, false) => kind::RECEIVED,
-            },
+        let there = match !is_write && buffers.is_readable() {
+            true => buffers.length().saturating_sub(skipped),
+            false => 0,
+        };
+        let kind = match (is_write, self.is_datagram) {
+            (true, _) => kind::RECEIVED_WRITE,
+            (false, true) => kind::RECEIVED_DATAGRAM,
+            (false, false) => kind::RECEIVED,
+        };
+        let has = |is_there: bool, flag: u8| if is_there { flag } else { 0 };
+        let flags =
+            has(seen.immediate.is_some(), flag::IMMEDIATE) | has(seen.gid.is_some(), flag::GID);
+        let body = Body {
             time: ring.now(),
             handle: seen.handle.into(),
             peer_qpn: seen.peer_qpn,
@@ -103,35 +111,30 @@ impl QueuePair {
             data_length: length as u32,
             recorded: length.min(ring.send_data).min(there) as u32,
             immediate: seen.immediate.unwrap_or(0),
-            ..self.record(seen)
+            gid: seen.gid.unwrap_or_default(),
+            ..self.body(seen)
         };
-        if seen.immediate.is_some() {
-            record.flags |= flag::IMMEDIATE;
-        }
-        if let Some(gid) = seen.gid {
-            record.flags |= flag::GID;
-            record.gid = gid;
-        }
-        write(ring, &record, &buffers, skipped);
+        write(ring, kind, flags, body, buffers, skipped);
     }
 
-    fn record(&self, seen: &Completion) -> Record {
-        Record {
+    #[inline(always)]
+    fn body(&self, seen: &Completion) -> Body {
+        Body {
             wr_id: seen.wr_id,
             qpn: self.qpn,
             device: self.context.device,
-            ..Record::default()
+            ..Body::EMPTY
         }
     }
 }
 
 /// Writes a record and the first bytes of its memory.
-#[inline]
-fn write(ring: &'static Ring, record: &Record, buffers: &Buffers, skipped: usize) {
-    if let Some(reservation) = ring.reserve(record.recorded as usize) {
+#[inline(always)]
+fn write(ring: &'static Ring, kind: u8, flags: u8, body: Body, buffers: &Buffers, skipped: usize) {
+    if let Some(reservation) = ring.reserve(body.recorded as usize) {
         // SAFETY: there is room; the memory was received into, and the program does not have it back yet.
-        unsafe { reservation.fill(record, &Source::Memory(buffers, skipped)) };
-        reservation.publish(record.kind, record.flags);
+        unsafe { reservation.fill(body, &Source::Memory(buffers, skipped)) };
+        reservation.publish(kind, flags);
     }
 }
 
@@ -165,7 +168,7 @@ pub(crate) unsafe extern "C" fn poll_cq(
 }
 
 fn see(context: &Context, wc: &ffi::ibv_wc) {
-    if is_followed(wc.opcode())
+    if is_followed(wc.opcode(), wc.error().is_none())
         && let Some(pair) = context.pair(wc.qp_num)
     {
         let Some(ring) = ring::recording() else {
@@ -230,18 +233,31 @@ pub(crate) unsafe extern "C" fn next_poll(queue: *mut ffi::ibv_cq_ex) -> c_int {
 
 /// # Safety
 /// The queue has a current completion.
+#[inline(always)]
 unsafe fn see_current(queue: *mut ffi::ibv_cq_ex) {
-    if ring::own().is_none() {
-        return;
-    }
     // SAFETY: by contract. Functions that the program did not ask for are missing.
+    unsafe {
+        let current = &*queue;
+        if let Some(read_opcode) = current.read_opcode {
+            let opcode = read_opcode(queue);
+            if is_followed(opcode, current.status == 0) {
+                look_at_current(queue, opcode);
+            }
+        }
+    }
+}
+
+/// Takes note of the current completion. It stands apart, so that an idle tap has nothing of it to save or restore.
+///
+/// # Safety
+/// As [`see_current`].
+#[inline(never)]
+unsafe fn look_at_current(queue: *mut ffi::ibv_cq_ex, opcode: u32) {
+    // SAFETY: by contract.
     unsafe {
         let current = &*queue;
         let read = |function: Option<unsafe extern "C" fn(*mut ffi::ibv_cq_ex) -> u32>| {
             function.map(|function| function(queue))
-        };
-        let Some(opcode) = read(current.read_opcode).filter(|opcode| is_followed(*opcode)) else {
-            return;
         };
         let Some(known) = QUEUES.get(queue.addr()) else {
             return;
@@ -249,30 +265,8 @@ unsafe fn see_current(queue: *mut ffi::ibv_cq_ex) {
         let Some(pair) = read(current.read_qp_num).and_then(|qpn| known.context.pair(qpn)) else {
             return;
         };
-        match ring::recording() {
-            Some(ring) => write_current(ring, queue, known, pair, opcode),
-            None => pair.ended(opcode, current.wr_id),
-        }
-    }
-}
-
-/// Writes the current completion down.
-///
-/// # Safety
-/// As [`see_current`].
-#[inline(never)]
-unsafe fn write_current(
-    ring: &'static Ring,
-    queue: *mut ffi::ibv_cq_ex,
-    known: &CompQueue,
-    pair: &QueuePair,
-    opcode: u32,
-) {
-    // SAFETY: by contract.
-    unsafe {
-        let current = &*queue;
-        let read = |function: Option<unsafe extern "C" fn(*mut ffi::ibv_cq_ex) -> u32>| {
-            function.map(|function| function(queue))
+        let Some(ring) = ring::recording() else {
+            return pair.ended(opcode, current.wr_id);
         };
         let status = match current.status {
             0 => 0,

@@ -13,34 +13,95 @@ use ibverbs_sys::ibv_wr_opcode::{IBV_WR_SEND, IBV_WR_SEND_WITH_IMM};
 use super::memory::{Buffers, Source};
 use super::ring::{self, Reservation, Ring};
 use super::state::{
-    BUILDERS, CONTEXTS, OPS, PAIRS, Posted, QueuePair, READS_FOLLOWED, RealBuilders, RealOps, take,
+    BUILDERS, CONTEXTS, OPS, PAIRS, QueuePair, READS_FOLLOWED, RealBuilders, RealOps,
 };
-use crate::exchange::{Record, flag, kind};
+use crate::exchange::{Body, flag, kind};
 
 /// A request that is being built, or was posted.
-#[derive(Clone)]
 struct Request {
     kind: u8,
-    wr_id: u64,
-    immediate: Option<u32>,
-    handle: u64,
-    peer_qpn: u32,
-    qkey: u32,
-    remote_address: u64,
-    remote_key: u32,
+    /// Bits of [`flag`].
+    flags: u8,
+    /// What is known of it so far.
+    body: Body,
     buffers: Buffers,
     /// Which of the session's bytes are its data.
     inline: Option<Range<usize>>,
 }
 
+impl Request {
+    /// A place for a request.
+    const NONE: Request = Request {
+        kind: kind::VOID,
+        flags: 0,
+        body: Body::EMPTY,
+        buffers: Buffers::NONE,
+        inline: None,
+    };
+
+    /// Becomes a request that begins, in place: most of the structure is memory that is not used.
+    #[inline(always)]
+    fn set(&mut self, kind: u8, body: Body, immediate: Option<u32>) {
+        self.kind = kind;
+        self.flags = immediate.map_or(0, |_| flag::IMMEDIATE);
+        self.body = Body {
+            immediate: immediate.unwrap_or(0),
+            ..body
+        };
+        self.buffers.clear();
+        self.inline = None;
+    }
+}
+
 /// The requests between `wr_start` and `wr_complete`.
-#[derive(Default)]
 pub(crate) struct Session {
-    /// The recording ([`ring::current`]) in which it began, if it is recorded. One that is switched off in between is
-    /// another one, which leaves the session out.
-    recording: Option<u32>,
-    requests: Vec<Request>,
+    /// The recording ([`ring::current`]) in which it began, if it is recorded; else 0, which is none. A recording that is
+    /// switched off in between is another one, which leaves the session out.
+    recording: u32,
+    /// Whether `last` was begun.
+    is_begun: bool,
+    /// The request that is being built.
+    last: Request,
+    /// Those that were begun before it.
+    earlier: Vec<Request>,
     inline: Vec<u8>,
+}
+
+impl Default for Session {
+    fn default() -> Session {
+        Session {
+            recording: 0,
+            is_begun: false,
+            last: Request::NONE,
+            earlier: Vec::new(),
+            inline: Vec::new(),
+        }
+    }
+}
+
+impl Session {
+    fn start(&mut self, recording: u32) {
+        self.recording = recording;
+        self.is_begun = false;
+        self.earlier.clear();
+        self.inline.clear();
+    }
+
+    /// Begins a request.
+    #[inline(always)]
+    fn begin(&mut self, kind: u8, body: Body, immediate: Option<u32>) {
+        if self.is_begun {
+            self.keep_last();
+        }
+        self.is_begun = true;
+        self.last.set(kind, body, immediate);
+    }
+
+    #[cold]
+    fn keep_last(&mut self) {
+        let last = core::mem::replace(&mut self.last, Request::NONE);
+        self.earlier.push(last);
+    }
 }
 
 /// A request that is written down and not posted yet.
@@ -71,14 +132,15 @@ impl Batch {
 
 impl QueuePair {
     /// Writes a request down, all but the word that hands it to the reader.
+    #[inline]
     fn reserve(
         &self,
         ring: &'static Ring,
         request: &Request,
         inline: &[u8],
         time: u64,
-        sequence: u32,
     ) -> Option<Written> {
+        let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
         let source = match &request.inline {
             Some(range) => Source::Inline(inline.get(range.clone()).unwrap_or_default()),
             None => Source::Memory(&request.buffers, 0),
@@ -95,58 +157,55 @@ impl QueuePair {
         };
         let is_readable = request.inline.is_some() || most == 0 || request.buffers.is_readable();
         let recorded = if is_readable { length.min(most) } else { 0 };
-        let record = Record {
-            kind: request.kind,
-            flags: request.immediate.map_or(0, |_| flag::IMMEDIATE),
+        let reservation = ring.reserve(recorded)?;
+        let body = Body {
             time,
-            wr_id: request.wr_id,
             qpn: self.qpn,
             device: self.context.device,
-            peer_qpn: request.peer_qpn,
-            qkey: request.qkey,
-            handle: request.handle,
             data_length: length as u32,
             recorded: recorded as u32,
-            immediate: request.immediate.unwrap_or(0),
-            remote_address: request.remote_address,
-            remote_key: request.remote_key,
             sequence,
-            ..Record::default()
+            ..request.body
         };
-        let reservation = ring.reserve(recorded)?;
         // SAFETY: there is room for so many bytes, which the program has given to its device.
-        unsafe { reservation.fill(&record, &source) };
+        unsafe { reservation.fill(body, &source) };
         if request.kind == kind::READ {
-            self.reads.with(|reads| {
-                reads.push_back(Posted {
-                    wr_id: request.wr_id,
-                    buffers: Some(request.buffers),
-                });
-            });
-            self.reads_under_way.fetch_add(1, Ordering::Relaxed);
-            READS_FOLLOWED.store(true, Ordering::Relaxed);
+            self.follow_read(request);
         }
         Some(Written {
             reservation,
-            kind: record.kind,
-            flags: record.flags,
-            wr_id: record.wr_id,
+            kind: request.kind,
+            flags: request.flags,
+            wr_id: request.body.wr_id,
         })
+    }
+
+    /// Remembers an RDMA read until it completes.
+    #[inline(never)]
+    fn follow_read(&self, request: &Request) {
+        self.reads
+            .with(|reads| reads.add(request.body.wr_id).set_to(&request.buffers));
+        self.reads_under_way.fetch_add(1, Ordering::Relaxed);
+        READS_FOLLOWED.store(true, Ordering::Relaxed);
     }
 
     /// Hands requests to the reader of which the first `posted` were posted.
     fn publish(&self, batch: Batch, posted: usize) {
-        let entries = core::iter::once(batch.first).chain(batch.others);
-        for (index, entry) in entries.enumerate() {
-            let Some(written) = entry else { continue };
-            if index < posted {
-                written.reservation.publish(written.kind, written.flags);
-                continue;
-            }
-            written.reservation.void();
-            if written.kind == kind::READ {
-                self.take_read(written.wr_id);
-            }
+        self.publish_one(batch.first, posted > 0);
+        for (index, entry) in batch.others.into_iter().enumerate() {
+            self.publish_one(entry, index + 1 < posted);
+        }
+    }
+
+    #[inline]
+    fn publish_one(&self, entry: Option<Written>, is_posted: bool) {
+        let Some(written) = entry else { return };
+        if is_posted {
+            return written.reservation.publish(written.kind, written.flags);
+        }
+        written.reservation.void();
+        if written.kind == kind::READ {
+            self.take_read(written.wr_id);
         }
     }
 
@@ -155,7 +214,10 @@ impl QueuePair {
         if self.reads_under_way.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        let buffers = self.reads.with(|reads| take(reads, wr_id))?;
+        let mut buffers = Buffers::NONE;
+        if !self.reads.with(|reads| reads.take(wr_id, &mut buffers)) {
+            return None;
+        }
         self.reads_under_way.fetch_sub(1, Ordering::Relaxed);
         Some(buffers)
     }
@@ -234,23 +296,27 @@ unsafe fn post_recorded(
                 Source::Memory(&buffers, 0).copy_to(inline.as_mut_ptr(), inline.len());
             }
             let ud = wr.wr.ud;
-            let request = Request {
-                kind: known.kind_of_send(),
+            let immediate = (wr.opcode == IBV_WR_SEND_WITH_IMM)
+                .then(|| u32::from_be(wr.__bindgen_anon_1.imm_data));
+            let body = Body {
                 wr_id: wr.wr_id,
-                immediate: (wr.opcode == IBV_WR_SEND_WITH_IMM)
-                    .then(|| u32::from_be(wr.__bindgen_anon_1.imm_data)),
                 handle: ud.ah.addr() as u64,
                 peer_qpn: ud.remote_qpn,
                 qkey: ud.remote_qkey,
-                remote_address: 0,
-                remote_key: 0,
-                buffers,
-                inline: is_inline.then_some(0..inline.len()),
+                ..Body::EMPTY
             };
-            let sequence = known.sequence.fetch_add(1, Ordering::Relaxed);
-            let is_known = matches!(wr.opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM);
-            let entry = is_known.then(|| known.reserve(ring, &request, &inline, time, sequence));
-            batch.push(entry.flatten());
+            let mut request = Request::NONE;
+            request.set(known.kind_of_send(), body, immediate);
+            request.buffers = buffers;
+            request.inline = is_inline.then_some(0..inline.len());
+            let entry = match wr.opcode {
+                IBV_WR_SEND | IBV_WR_SEND_WITH_IMM => known.reserve(ring, &request, &inline, time),
+                _ => {
+                    known.sequence.fetch_add(1, Ordering::Relaxed);
+                    None
+                }
+            };
+            batch.push(entry);
         }
         next = wr.next;
     }
@@ -307,12 +373,9 @@ pub(crate) unsafe extern "C" fn post_recv(
         // SAFETY: a list of valid receives, by contract.
         while let Some(wr) = unsafe { next.as_ref() } {
             let count = usize::try_from(wr.num_sge).unwrap_or(0);
+            let buffers = receives.add(wr.wr_id);
             // SAFETY: as above.
-            let buffers = unsafe { Buffers::of(wr.sg_list, count) };
-            receives.push_back(Posted {
-                wr_id: wr.wr_id,
-                buffers: Some(buffers),
-            });
+            unsafe { buffers.set(wr.sg_list, count) };
             next = wr.next;
         }
     });
@@ -334,12 +397,9 @@ unsafe fn forget(known: &QueuePair, list: *mut ffi::ibv_recv_wr) {
     let mut next = list;
     // SAFETY: by contract.
     while let Some(wr) = unsafe { next.as_ref() } {
-        known.receives.with(|receives| {
-            let mut of_id = receives.iter_mut().rev();
-            if let Some(entry) = of_id.find(|entry| entry.wr_id == wr.wr_id) {
-                entry.buffers = None;
-            }
-        });
+        known
+            .receives
+            .with(|receives| receives.forget_last(wr.wr_id));
         next = wr.next;
     }
 }
@@ -349,68 +409,6 @@ impl QueuePair {
         match self.is_datagram {
             true => kind::DATAGRAM,
             false => kind::SEND,
-        }
-    }
-
-    /// Runs `step` on the session, if it belongs to this recording.
-    ///
-    /// # Safety
-    /// The caller is between `wr_start` and `wr_complete` or `wr_abort`.
-    #[inline]
-    unsafe fn step(&self, recording: u32, step: impl FnOnce(&mut Session)) {
-        // SAFETY: by contract.
-        let session = unsafe { &mut *self.session.get() };
-        if session.recording == Some(recording) {
-            step(session);
-        }
-    }
-
-    /// Begins a request in the session.
-    ///
-    /// # Safety
-    /// As [`QueuePair::step`]; `pair` is the library's.
-    #[inline(never)]
-    unsafe fn begin(
-        &self,
-        recording: u32,
-        pair: *mut ffi::ibv_qp_ex,
-        kind: u8,
-        immediate: Option<u32>,
-        (remote_key, remote_address): (u32, u64),
-    ) {
-        // SAFETY: by contract.
-        unsafe {
-            let wr_id = (*pair).wr_id;
-            self.step(recording, |session| {
-                session.requests.push(Request {
-                    kind,
-                    wr_id,
-                    immediate,
-                    handle: 0,
-                    peer_qpn: 0,
-                    qkey: 0,
-                    remote_address,
-                    remote_key,
-                    buffers: Buffers::NONE,
-                    inline: None,
-                });
-            });
-        }
-    }
-
-    /// Changes the last request of the session.
-    ///
-    /// # Safety
-    /// As [`QueuePair::step`].
-    #[inline(never)]
-    unsafe fn change(&self, recording: u32, change: impl FnOnce(&mut Request, &mut Vec<u8>)) {
-        // SAFETY: by contract.
-        unsafe {
-            self.step(recording, |session| {
-                if let Some(request) = session.requests.last_mut() {
-                    change(request, &mut session.inline);
-                }
-            });
         }
     }
 }
@@ -427,36 +425,71 @@ fn real_of<F>(
         .and_then(function)
 }
 
-/// Makes the library's call. The function goes on behind it with the queue pair and the number of the recording if the
-/// call is recorded, and else returns what the library does.
-macro_rules! call {
-    ($function:ident($pair:ident $(, $argument:expr)*)) => {{
-        let Some(real) = real_of($pair, |real| real.$function) else {
-            return;
-        };
-        let recording = ring::current();
-        let recorded = recording.and_then(|recording| Some((PAIRS.get($pair.addr())?, recording)));
-        let Some(recorded) = recorded else {
-            // SAFETY: by contract.
-            return unsafe { real($pair $(, $argument)*) };
-        };
-        // SAFETY: by contract.
-        unsafe { real($pair $(, $argument)*) };
-        recorded
-    }};
+/// Declares functions of `ibv_qp_ex`. Each makes the library's call. If the session is recorded, a function that stands
+/// apart does so, and changes the session: an idle tap has nothing of it to save or restore.
+macro_rules! recorded {
+    ($($function:ident($($argument:ident: $type:ty),*) |$pair:ident, $known:ident, $session:ident| $change:expr;)*) => {$(
+        /// # Safety
+        /// As the library's.
+        unsafe extern "C" fn $function($pair: *mut ffi::ibv_qp_ex $(, $argument: $type)*) {
+            /// # Safety
+            /// As the library's.
+            #[inline(never)]
+            unsafe fn record(number: u32, $pair: *mut ffi::ibv_qp_ex $(, $argument: $type)*) {
+                let Some($known) = PAIRS.get($pair.addr()) else {
+                    return;
+                };
+                if let Some(real) = $known.real.$function {
+                    // SAFETY: by contract.
+                    unsafe { real($pair $(, $argument)*) };
+                }
+                // SAFETY: the caller is between `wr_start` and `wr_complete` or `wr_abort`: the session is its own.
+                let $session = unsafe { &mut *$known.session.get() };
+                if $session.recording == number {
+                    $change
+                }
+            }
+            if let Some(number) = ring::current() {
+                // SAFETY: by contract.
+                return unsafe { record(number, $pair $(, $argument)*) };
+            }
+            if let Some(real) = real_of($pair, |real| real.$function) {
+                // SAFETY: by contract.
+                unsafe { real($pair $(, $argument)*) };
+            }
+        }
+    )*};
 }
 
 /// # Safety
-/// As the library's; the same holds for all that follow.
+/// As the library's.
 unsafe extern "C" fn wr_start(pair: *mut ffi::ibv_qp_ex) {
-    let (known, recording) = call!(wr_start(pair));
-    // SAFETY: the session is this thread's from here on.
-    let session = unsafe { &mut *known.session.get() };
-    session.recording = Some(recording);
-    session.requests.clear();
-    session.inline.clear();
+    /// # Safety
+    /// As the library's.
+    #[inline(never)]
+    unsafe fn record(number: u32, pair: *mut ffi::ibv_qp_ex) {
+        let Some(known) = PAIRS.get(pair.addr()) else {
+            return;
+        };
+        if let Some(real) = known.real.wr_start {
+            // SAFETY: by contract.
+            unsafe { real(pair) };
+        }
+        // SAFETY: the session is this thread's from here on.
+        unsafe { &mut *known.session.get() }.start(number);
+    }
+    if let Some(number) = ring::current() {
+        // SAFETY: by contract.
+        return unsafe { record(number, pair) };
+    }
+    if let Some(real) = real_of(pair, |real| real.wr_start) {
+        // SAFETY: by contract.
+        unsafe { real(pair) };
+    }
 }
 
+/// # Safety
+/// As the library's.
 unsafe extern "C" fn wr_complete(pair: *mut ffi::ibv_qp_ex) -> c_int {
     let Some(real) = real_of(pair, |real| real.wr_complete) else {
         return libc::EINVAL;
@@ -486,14 +519,24 @@ unsafe fn complete_recorded(
             return real(pair);
         };
         let session = &mut *known.session.get();
-        if session.recording.take() != Some(number) {
+        if core::mem::take(&mut session.recording) != number {
             return real(pair);
         }
         let time = ring.now();
+        if session.is_begun && session.earlier.is_empty() {
+            let written = known.reserve(ring, &session.last, &session.inline, time);
+            // From here on the session may be another thread's.
+            let result = real(pair);
+            if result != 0 {
+                known.sequence.fetch_sub(1, Ordering::Relaxed);
+            }
+            known.publish_one(written, result == 0);
+            return result;
+        }
         let mut batch = Batch::default();
-        for request in &session.requests {
-            let sequence = known.sequence.fetch_add(1, Ordering::Relaxed);
-            batch.push(known.reserve(ring, request, &session.inline, time, sequence));
+        let last = session.is_begun.then_some(&session.last);
+        for request in session.earlier.iter().chain(last) {
+            batch.push(known.reserve(ring, request, &session.inline, time));
         }
         let count = batch.count;
         // From here on the session may be another thread's.
@@ -507,101 +550,75 @@ unsafe fn complete_recorded(
     }
 }
 
-unsafe extern "C" fn wr_send(pair: *mut ffi::ibv_qp_ex) {
-    let (known, recording) = call!(wr_send(pair));
-    // SAFETY: by contract.
-    unsafe {
-        known.begin(recording, pair, known.kind_of_send(), None, (0, 0));
+/// What is known of a request that begins: its id, and the peer's memory.
+///
+/// # Safety
+/// The queue pair is valid, and its session the caller's.
+#[inline(always)]
+unsafe fn begun(pair: *mut ffi::ibv_qp_ex, (remote_key, remote_address): (u32, u64)) -> Body {
+    Body {
+        // SAFETY: by contract.
+        wr_id: unsafe { (*pair).wr_id },
+        remote_key,
+        remote_address,
+        ..Body::EMPTY
     }
 }
 
-unsafe extern "C" fn wr_send_imm(pair: *mut ffi::ibv_qp_ex, immediate: u32) {
-    let (known, recording) = call!(wr_send_imm(pair, immediate));
-    // SAFETY: by contract.
-    unsafe {
+// SAFETY of all: what is between `wr_start` and `wr_complete` is one thread's, and what arguments point to is valid, by the
+// contract of the library's functions.
+recorded! {
+    wr_send() |pair, known, session| {
+        // SAFETY: as above.
+        session.begin(known.kind_of_send(), unsafe { begun(pair, (0, 0)) }, None);
+    };
+    wr_send_imm(immediate: u32) |pair, known, session| {
         let immediate = Some(u32::from_be(immediate));
-        known.begin(recording, pair, known.kind_of_send(), immediate, (0, 0));
-    }
-}
-
-unsafe extern "C" fn wr_rdma_read(pair: *mut ffi::ibv_qp_ex, key: u32, address: u64) {
-    let (known, recording) = call!(wr_rdma_read(pair, key, address));
-    // SAFETY: by contract.
-    unsafe {
-        known.begin(recording, pair, kind::READ, None, (key, address));
-    }
-}
-
-unsafe extern "C" fn wr_rdma_write(pair: *mut ffi::ibv_qp_ex, key: u32, address: u64) {
-    let (known, recording) = call!(wr_rdma_write(pair, key, address));
-    // SAFETY: by contract.
-    unsafe {
-        known.begin(recording, pair, kind::WRITE, None, (key, address));
-    }
-}
-
-unsafe extern "C" fn wr_rdma_write_imm(
-    pair: *mut ffi::ibv_qp_ex,
-    key: u32,
-    address: u64,
-    immediate: u32,
-) {
-    let (known, recording) = call!(wr_rdma_write_imm(pair, key, address, immediate));
-    // SAFETY: by contract.
-    unsafe {
+        // SAFETY: as above.
+        session.begin(known.kind_of_send(), unsafe { begun(pair, (0, 0)) }, immediate);
+    };
+    wr_rdma_read(key: u32, address: u64) |pair, known, session| {
+        // SAFETY: as above.
+        session.begin(kind::READ, unsafe { begun(pair, (key, address)) }, None);
+    };
+    wr_rdma_write(key: u32, address: u64) |pair, known, session| {
+        // SAFETY: as above.
+        session.begin(kind::WRITE, unsafe { begun(pair, (key, address)) }, None);
+    };
+    wr_rdma_write_imm(key: u32, address: u64, immediate: u32) |pair, known, session| {
         let immediate = Some(u32::from_be(immediate));
-        known.begin(recording, pair, kind::WRITE, immediate, (key, address));
-    }
-}
-
-unsafe extern "C" fn wr_set_ud_addr(
-    pair: *mut ffi::ibv_qp_ex,
-    handle: *mut ffi::ibv_ah,
-    qpn: u32,
-    qkey: u32,
-) {
-    let (known, recording) = call!(wr_set_ud_addr(pair, handle, qpn, qkey));
-    // SAFETY: by contract.
-    unsafe {
-        known.change(recording, |request, _| {
-            request.handle = handle.addr() as u64;
-            request.peer_qpn = qpn;
-            request.qkey = qkey;
-        });
-    }
-}
-
-unsafe extern "C" fn wr_set_inline_data(
-    pair: *mut ffi::ibv_qp_ex,
-    address: *mut c_void,
-    length: usize,
-) {
-    let (known, recording) = call!(wr_set_inline_data(pair, address, length));
-    // SAFETY: by contract.
-    unsafe {
+        // SAFETY: as above.
+        session.begin(kind::WRITE, unsafe { begun(pair, (key, address)) }, immediate);
+    };
+    wr_set_ud_addr(handle: *mut ffi::ibv_ah, qpn: u32, qkey: u32) |pair, known, session| {
+        let body = &mut session.last.body;
+        body.handle = handle.addr() as u64;
+        body.peer_qpn = qpn;
+        body.qkey = qkey;
+    };
+    wr_set_inline_data(address: *mut c_void, length: usize) |pair, known, session| {
         let buffers = Buffers::one(address.addr() as u64, length as u32, 0);
-        known.change(recording, |request, inline| {
-            copy_inline(request, inline, &[buffers])
-        });
-    }
-}
-
-unsafe extern "C" fn wr_set_inline_data_list(
-    pair: *mut ffi::ibv_qp_ex,
-    count: usize,
-    list: *const ffi::ibv_data_buf,
-) {
-    let (known, recording) = call!(wr_set_inline_data_list(pair, count, list));
-    // SAFETY: by contract.
-    unsafe {
-        known.change(recording, |request, inline| {
-            let parts: Vec<_> = (0..count)
-                .map(|index| list.add(index).read())
-                .map(|part| Buffers::one(part.addr.addr() as u64, part.length as u32, 0))
-                .collect();
-            copy_inline(request, inline, &parts);
-        });
-    }
+        // SAFETY: as above.
+        unsafe { copy_inline(session, &[buffers]) };
+    };
+    wr_set_inline_data_list(count: usize, list: *const ffi::ibv_data_buf) |pair, known, session| {
+        let parts: Vec<_> = (0..count)
+            // SAFETY: as above.
+            .map(|index| unsafe { list.add(index).read() })
+            .map(|part| Buffers::one(part.addr.addr() as u64, part.length as u32, 0))
+            .collect();
+        // SAFETY: as above.
+        unsafe { copy_inline(session, &parts) };
+    };
+    wr_set_sge(lkey: u32, address: u64, length: u32) |pair, known, session| {
+        session.last.buffers = Buffers::one(address, length, lkey);
+        session.last.inline = None;
+    };
+    wr_set_sge_list(count: usize, list: *const ffi::ibv_sge) |pair, known, session| {
+        // SAFETY: as above.
+        unsafe { session.last.buffers.set(list, count) };
+        session.last.inline = None;
+    };
 }
 
 /// The most that is copied of inline data; a work request of EFA's has room for less.
@@ -609,7 +626,8 @@ const MOST_INLINE: usize = 4096;
 
 /// # Safety
 /// The parts can be read.
-unsafe fn copy_inline(request: &mut Request, inline: &mut Vec<u8>, parts: &[Buffers]) {
+unsafe fn copy_inline(session: &mut Session, parts: &[Buffers]) {
+    let inline = &mut session.inline;
     let start = inline.len();
     for part in parts {
         let (at, length) = (inline.len(), part.length());
@@ -620,33 +638,7 @@ unsafe fn copy_inline(request: &mut Request, inline: &mut Vec<u8>, parts: &[Buff
         // SAFETY: by contract; there is room for the part.
         unsafe { Source::Memory(part, 0).copy_to(inline.as_mut_ptr().add(at), length) };
     }
-    request.inline = Some(start..inline.len());
-}
-
-unsafe extern "C" fn wr_set_sge(pair: *mut ffi::ibv_qp_ex, lkey: u32, address: u64, length: u32) {
-    let (known, recording) = call!(wr_set_sge(pair, lkey, address, length));
-    // SAFETY: by contract.
-    unsafe {
-        known.change(recording, |request, _| {
-            request.buffers = Buffers::one(address, length, lkey);
-            request.inline = None;
-        });
-    }
-}
-
-unsafe extern "C" fn wr_set_sge_list(
-    pair: *mut ffi::ibv_qp_ex,
-    count: usize,
-    list: *const ffi::ibv_sge,
-) {
-    let (known, recording) = call!(wr_set_sge_list(pair, count, list));
-    // SAFETY: by contract.
-    unsafe {
-        known.change(recording, |request, _| {
-            request.buffers = Buffers::of(list, count);
-            request.inline = None;
-        });
-    }
+    session.last.inline = Some(start..inline.len());
 }
 
 /// What is done with each function of `ibv_qp_ex` that EFA has.

@@ -20,7 +20,7 @@ impl<T> Spin<T> {
     }
 
     /// Runs `work`, which must not panic, with the value.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
         let mut turns = 0_u32;
         while self

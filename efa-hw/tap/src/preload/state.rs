@@ -4,12 +4,11 @@ use core::cell::UnsafeCell;
 use core::ffi::c_int;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
-use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
 use ibverbs_sys as ffi;
 
-use super::memory::Buffers;
+use super::posted::Posts;
 use super::posting::Session;
 use super::spin::Spin;
 use super::verbs_context::{CreateCq, CreateQp};
@@ -223,9 +222,9 @@ pub(crate) struct QueuePair {
     /// aborted stays in it until the next one begins.
     pub(crate) session: UnsafeCell<Session>,
     /// Receives that have not completed, in the order in which the device takes them.
-    pub(crate) receives: Spin<VecDeque<Posted>>,
+    pub(crate) receives: Spin<Posts>,
     /// RDMA reads that have not completed, whose data is to be recorded.
-    pub(crate) reads: Spin<VecDeque<Posted>>,
+    pub(crate) reads: Spin<Posts>,
     pub(crate) reads_under_way: AtomicUsize,
 }
 
@@ -237,50 +236,12 @@ unsafe impl Sync for QueuePair {}
 // SAFETY: as above.
 unsafe impl Send for QueuePair {}
 
-/// A work request and its memory.
-pub(crate) struct Posted {
-    pub(crate) wr_id: u64,
-    /// `None` once it was taken.
-    pub(crate) buffers: Option<Buffers>,
-}
-
 impl QueuePair {
     /// Forgets what was posted.
     pub(crate) fn clear(&self) {
-        self.receives.with(core::mem::take);
-        self.reads.with(core::mem::take);
+        self.receives.with(Posts::clear);
+        self.reads.with(Posts::clear);
         self.reads_under_way.store(0, Ordering::Relaxed);
-    }
-}
-
-/// Takes the first work request of this id.
-#[inline]
-pub(crate) fn take(posted: &mut VecDeque<Posted>, wr_id: u64) -> Option<Buffers> {
-    let first = posted.front()?;
-    if first.wr_id == wr_id && first.buffers.is_some() {
-        let buffers = posted.pop_front()?.buffers;
-        drop_taken(posted);
-        return buffers;
-    }
-    take_further(posted, wr_id)
-}
-
-/// As [`take`], if it is not the first of all.
-#[cold]
-fn take_further(posted: &mut VecDeque<Posted>, wr_id: u64) -> Option<Buffers> {
-    let mut of_id = posted
-        .iter_mut()
-        .filter(|entry| entry.wr_id == wr_id && entry.buffers.is_some());
-    let buffers = of_id.next()?.buffers.take();
-    drop_taken(posted);
-    buffers
-}
-
-/// Removes what was taken from the front.
-#[inline]
-fn drop_taken(posted: &mut VecDeque<Posted>) {
-    while posted.front().is_some_and(|entry| entry.buffers.is_none()) {
-        posted.pop_front();
     }
 }
 
@@ -366,22 +327,5 @@ mod tests {
             [7, 7, 8, 7, 8].map(known),
             [Some(7), Some(7), None, None, None]
         );
-    }
-
-    #[test]
-    fn requests_of_one_id_are_taken_in_their_order() {
-        let memory = |addr| Buffers::one(addr, 1, 0);
-        let mut posted: VecDeque<_> = [(7, 10), (8, 20), (7, 30)]
-            .map(|(wr_id, addr)| Posted {
-                wr_id,
-                buffers: Some(memory(addr)),
-            })
-            .into();
-        let mut next = |wr_id| take(&mut posted, wr_id).map(|buffers| buffers.first());
-        assert_eq!(next(8), Some(20));
-        assert_eq!(next(7), Some(10));
-        assert_eq!(next(7), Some(30));
-        assert_eq!(next(7), None);
-        assert!(posted.is_empty());
     }
 }
