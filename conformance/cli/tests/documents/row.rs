@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 use std::fs;
 
-use efa_testing::workspace::{root, userland};
+use efa_testing::patience::PATIENCE;
+use efa_testing::workspace::{built, root, userland};
 
 use crate::page::Block;
 use crate::session::{Outcome, Session};
@@ -11,6 +12,22 @@ use crate::shape;
 
 /// The traces that a session has, unless the row names others.
 const TRACES: &[&str] = &["eager-tagged", "long-cts"];
+
+/// The programs of the workspace that pages start.
+const PROGRAMS: [&str; 3] = ["efa-conformance", "efa-emu", "efa-tap"];
+
+/// The shell's wait for a condition, which ends without it after a while: the test fails then, and does not hang.
+fn until(condition: &str) -> String {
+    let most = PATIENCE.as_secs();
+    format!(
+        "begun=$SECONDS; until {condition} || ((SECONDS - begun > {most})); do sleep 0.05; done"
+    )
+}
+
+/// A function of the shell that waits until a command succeeds, as [`until`] does.
+fn patiently() -> String {
+    format!("patiently() {{ local begun; {}; }}", until("\"$@\""))
+}
 
 /// How a block is checked.
 pub(crate) struct Row {
@@ -200,6 +217,13 @@ impl Row {
 
     fn run(&self, block: &Block) -> Result<(), String> {
         let commands = block.commands();
+        // What is not built would be waited for by what runs beside it.
+        for program in PROGRAMS {
+            let has = |line: &str| line.split_whitespace().any(|word| word == program);
+            if commands.iter().any(|command| has(&command.line)) {
+                built(program);
+            }
+        }
         let lines: Vec<String> = commands
             .iter()
             .map(|command| command.line.clone())
@@ -222,7 +246,7 @@ impl Row {
 
     /// The commands as a script that tells their statuses.
     fn script(&self, commands: &[String]) -> String {
-        let mut script = format!("pids=()\n{}\n", self.given);
+        let mut script = format!("pids=()\n{}\n{}\n", patiently(), self.given);
         // Writing to a String cannot fail.
         if let Some(beside) = self.beside {
             let _ = writeln!(script, "({beside}) >beside.log &\npids+=($!)");
@@ -236,7 +260,7 @@ impl Row {
                 });
             for (beginning, condition) in &self.until {
                 if command.starts_with(beginning) {
-                    let _ = writeln!(script, "until {condition}; do sleep 0.05; done");
+                    let _ = writeln!(script, "{}", until(condition));
                 }
             }
             let end = self
@@ -247,9 +271,9 @@ impl Row {
                 // In a process group of its own, as in a terminal.
                 Some((_, condition)) => writeln!(
                     script,
-                    "set -m\n{} &\nset +m\nuntil {condition}; do sleep 0.05; done\n\
-                     kill -INT %%\nwait $!\necho $? >&9",
-                    line.split("  #").next().unwrap_or_default()
+                    "set -m\n{} &\nset +m\n{}\nkill -INT %%\nwait $!\necho $? >&9",
+                    line.split("  #").next().unwrap_or_default(),
+                    until(condition)
                 ),
                 None if command.ends_with('&') => writeln!(script, "{line}\npids+=($!)"),
                 None => writeln!(script, "{line}\necho $? >&9"),

@@ -10,12 +10,12 @@ pub(crate) type Rows = &'static [(&'static str, fn() -> Row)];
 const LISTENING: &str = "grep -q ':B9E8 [0-9A-F:]* 0A ' /proc/net/tcp /proc/net/tcp6";
 
 /// The other terminal with the client of `fi_pingpong`.
-const CLIENT: &str = "until grep -q ':B9E8 [0-9A-F:]* 0A ' /proc/net/tcp /proc/net/tcp6; do sleep 0.05; \
-                      done; efa-emu run --pcap client.pcapng -- fi_pingpong -p efa -e rdm 127.0.0.1";
+const CLIENT: &str = "patiently grep -q ':B9E8 [0-9A-F:]* 0A ' /proc/net/tcp /proc/net/tcp6; \
+                      efa-emu run --pcap client.pcapng -- fi_pingpong -p efa -e rdm 127.0.0.1";
 
 /// The other terminal with stock as the client of `fi_pingpong` over the engine.
-const CLIENT_OF_ENGINE: &str = "until grep -q ':B9E8 [0-9A-F:]* 0A ' /proc/net/tcp /proc/net/tcp6; do sleep 0.05; \
-                                done; efa-emu run -- fi_pingpong -p efa -e rdm 127.0.0.1";
+const CLIENT_OF_ENGINE: &str = "patiently grep -q ':B9E8 [0-9A-F:]* 0A ' /proc/net/tcp /proc/net/tcp6; \
+                                efa-emu run -- fi_pingpong -p efa -e rdm 127.0.0.1";
 
 /// Makes the recording of a message another one, with the same checksum: the suite then expects what no endpoint does.
 const ANOTHER_TAG: &str = r"LC_ALL=C sed -i \
@@ -542,7 +542,7 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
                     .given("efa-emu wireshark install >install.log 2>&1")
                     .when("tshark -D", "efa-emu ps | grep -q alice")
                     .beside(
-                        "until grep -q 'Capture started' $SEEN; do sleep 0.05; done; \
+                        "patiently grep -q 'Capture started' $SEEN; \
                          efa-emu run --host bob -- fi_pingpong -p efa -e rdm 127.0.0.1",
                     )
                     .interrupted("tshark -i", "grep -q EAGER_MSGRTM $SEEN")
@@ -553,8 +553,8 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
                     .given("efa-emu wireshark install >install.log 2>&1")
                     .beside(
                         "efa-emu run --host alice -- fi_pingpong -p efa -e rdm & \
-                         until grep -q recording $SEEN; do sleep 0.05; done; \
-                         until grep -q ':B9E8 [0-9A-F:]* 0A ' /proc/net/tcp; do sleep 0.05; done; \
+                         patiently grep -q recording $SEEN; \
+                         patiently grep -q ':B9E8 [0-9A-F:]* 0A ' /proc/net/tcp; \
                          efa-emu run --host bob -- fi_pingpong -p efa -e rdm 127.0.0.1; wait; \
                          touch traffic-is-over",
                     )
