@@ -77,6 +77,12 @@ pub(crate) fn drive(arguments: &Drive) -> Outcome {
                 // SAFETY: this process has no other thread yet that could read the environment.
                 unsafe { env::set_var(Provider::SEARCH_PATH, directory) };
             }
+            if let Ok(choice) = env::var(Provider::CHOICE)
+                && let Some(name) = provider.instead_of_choice(&choice)
+            {
+                // SAFETY: as above.
+                unsafe { env::set_var(Provider::CHOICE, name) };
+            }
             match Stock::load(&arguments.libfabric, provider) {
                 Ok(stock) => Box::new(stock),
                 Err(error) => return complain(error, Outcome::Unfit),

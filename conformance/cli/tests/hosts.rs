@@ -110,6 +110,19 @@ fn stock_libfabric_and_the_engine_meet_on_two_hosts() {
     expect(outcome(&output), 0, &texts);
 }
 
+/// A cluster chooses libfabric's own provider for the jobs of launchers. A provider that is named is not affected.
+#[test]
+fn a_provider_that_is_named_is_found_beside_a_cluster() {
+    let found = efa_emu(&["run", "--", "fi_info", "-p", "efa"]).output();
+    if !found.is_ok_and(|found| found.status.success()) {
+        println!("SKIPPED: fi_info finds no EFA device under efa-emu");
+        return;
+    }
+    let plug_in = ["--dut", "libfabric", "--provider", "efa_rs"];
+    let texts = ["under test: libfabric:efa_rs ", "1 passed"];
+    expect(run(&plug_in), 0, &texts);
+}
+
 #[test]
 fn a_program_of_somebody_else_is_driven_there() {
     let (_directory, program) = script(r#"exec efa-conformance drive core "$@""#);

@@ -26,6 +26,9 @@ impl Provider {
     /// looks for a provider.
     pub const SEARCH_PATH: &'static str = "FI_PROVIDER_PATH";
 
+    /// The variable by which libfabric knows which providers it may use: a list or, behind a `^`, those that it may not.
+    pub const CHOICE: &'static str = "FI_PROVIDER";
+
     /// libfabric's own provider for EFA.
     pub fn efa() -> Self {
         Provider {
@@ -67,5 +70,47 @@ impl Provider {
         Installation::of_this_program()
             .ok()?
             .provider_directory(&self.name)
+    }
+
+    /// The value that [`Provider::CHOICE`] has to get before libfabric is loaded, if `choice`, which it has, leaves
+    /// this provider out: a parallel job's choice for its MPI library, such as that of `efa-emu cluster`, is none
+    /// against a provider that is named.
+    pub fn instead_of_choice(&self, choice: &str) -> Option<&str> {
+        let names = |list: &str| list.split([',', ';']).any(|name| name.trim() == self.name);
+        let is_left_out = match choice.strip_prefix('^') {
+            Some(others) => names(others),
+            None => !choice.is_empty() && !names(choice),
+        };
+        is_left_out.then_some(&self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_choice_of_others_is_replaced() {
+        let engine = Provider {
+            name: Provider::ENGINE.into(),
+            directory: None,
+        };
+        for (choice, for_engine, for_efa) in [
+            ("", false, false),
+            ("efa", true, false),
+            ("efa_rs", false, true),
+            ("shm, efa_rs", false, true),
+            ("tcp;ofi_rxm", true, true),
+            ("^efa", false, true),
+            ("^shm,efa_rs", true, false),
+        ] {
+            let replaced = |provider: &Provider| {
+                let instead = provider.instead_of_choice(choice);
+                assert!(instead.is_none_or(|name| name == provider.name));
+                instead.is_some()
+            };
+            assert_eq!(replaced(&engine), for_engine, "{choice}");
+            assert_eq!(replaced(&Provider::efa()), for_efa, "{choice}");
+        }
     }
 }

@@ -431,7 +431,7 @@ fn plug_in(name: &str, path: Option<&String>) -> Result<[(&'static str, String);
         directories += &format!(":{}", resolve(path)?);
     }
     Ok([
-        ("FI_PROVIDER", name.to_owned()),
+        (Provider::CHOICE, name.to_owned()),
         (Provider::SEARCH_PATH, directories),
     ])
 }
