@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use crate::places::HostOptions;
+use crate::places::Team;
 use crate::progress::Progress;
 use crate::record::SoftwareOptions;
 use crate::{Outcome, complain, corpus, say};
@@ -35,20 +35,25 @@ pub(crate) struct Interop {
     #[command(flatten)]
     software: SoftwareOptions,
     #[command(flatten)]
-    hosts: HostOptions,
+    hosts: Team,
 }
 
 type Writer = fn(&[Row], &Path) -> std::io::Result<()>;
 
-pub(crate) fn interop(arguments: &Interop) -> Outcome {
-    match table(arguments) {
+pub(crate) fn interop(arguments: &mut Interop) -> Outcome {
+    let ended = match arguments.hosts.gather(Patience::DEFAULT.start) {
+        Ok(true) => table(arguments),
+        Ok(false) => return Outcome::Passed,
+        Err(problem) => Err(problem),
+    };
+    match ended {
         Ok(outcome) => outcome,
         Err(problem) => complain(problem, Outcome::Unfit),
     }
 }
 
 /// The pairs of hosts on which the cells run; `None` stands for emulated ones.
-fn places(options: &HostOptions) -> Result<Vec<Option<Hosts>>, String> {
+fn places(options: &Team) -> Result<Vec<Option<Hosts>>, String> {
     if !options.are_named() {
         return Ok(vec![None]);
     }
@@ -63,9 +68,7 @@ fn places(options: &HostOptions) -> Result<Vec<Option<Hosts>>, String> {
             ),
         },
     };
-    let seats = options
-        .seats(&reach, &[], &mut BTreeSet::new())?
-        .into_iter();
+    let seats = options.seats(&reach, &mut BTreeSet::new())?.into_iter();
     let hosts = seats.map(|seats| Hosts::ask(reach.clone(), pair(seats)?, recording.as_ref()));
     hosts.map(|hosts| hosts.map(Some)).collect()
 }

@@ -131,7 +131,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run::run(*arguments),
         Command::Report(arguments) => report::report(&arguments),
         Command::Record(arguments) => record::record(&arguments),
-        Command::Interop(arguments) => interop::interop(&arguments),
+        Command::Interop(mut arguments) => interop::interop(&mut arguments),
         Command::Check(arguments) => check::check(&arguments),
         Command::Show(arguments) => show::run(&arguments),
         Command::List(arguments) => list::run(&arguments),

@@ -91,8 +91,8 @@ pub(crate) struct HostOptions {
     /// The same, with the hosts in a file: the first word of each line, `#` begins a comment.
     #[arg(long, value_name = "FILE")]
     hostfile: Option<PathBuf>,
-    /// Which pairs of the hosts play; `all` unless another is named. For `run`, if no hosts are named, they are those on
-    /// which `mpirun` or `srun` has started it.
+    /// Which pairs of the hosts play; `all` unless another is named. For `run` and `interop`, if no hosts are named, they
+    /// are those on which `mpirun` or `srun` has started it.
     #[arg(long, value_enum)]
     pairs: Option<Pairs>,
     #[command(flatten)]
@@ -111,11 +111,24 @@ pub(crate) struct HostOptions {
     no_captures: bool,
 }
 
+/// The hosts that are named, or those on which a launcher has started this command.
+#[derive(clap::Args)]
+#[command(next_help_heading = "On several hosts (docs/two-machines.md)")]
+pub(crate) struct Team {
+    #[command(flatten)]
+    hosts: HostOptions,
+    #[command(flatten)]
+    ranks: Ranks,
+    /// The other ranks, once they have come.
+    #[arg(skip)]
+    leader: Option<Box<Leader>>,
+}
+
 #[derive(clap::Args)]
 #[command(next_help_heading = "On several hosts (docs/two-machines.md)")]
 pub(crate) struct Places {
     #[command(flatten)]
-    hosts: HostOptions,
+    pub(crate) team: Team,
     /// The device's port. EFA devices have one.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=1))]
     port: Option<u8>,
@@ -123,11 +136,6 @@ pub(crate) struct Places {
     /// test. Otherwise all are.
     #[arg(long, value_name = "WHAT")]
     peer: Option<Dut>,
-    #[command(flatten)]
-    ranks: Ranks,
-    /// The other ranks, once they have come.
-    #[arg(skip)]
-    leader: Option<Box<Leader>>,
 }
 
 fn recorder(command: &str) -> Result<String, String> {
@@ -261,14 +269,14 @@ impl HostOptions {
     }
 }
 
-impl Places {
+impl Team {
     /// Returns whether hosts are named.
     pub(crate) fn are_named(&self) -> bool {
         self.hosts.are_named() || self.leader.is_some()
     }
 
     /// Brings the ranks of a launcher together, if their hosts are the places. Returns whether this process is to run
-    /// the scenarios; if not, it has served the one that did.
+    /// what is to be run; if not, it has served the one that did.
     pub(crate) fn gather(&mut self, limit: Duration) -> Result<bool, String> {
         let hosts = &self.hosts;
         if !self.ranks.are_named() && (hosts.pairs.is_none() || hosts.have_hosts()) {
@@ -302,11 +310,6 @@ impl Places {
         }
     }
 
-    /// What plays the endpoints that are not under test.
-    pub(crate) fn peer(&self) -> Option<&Dut> {
-        self.peer.as_ref()
-    }
-
     /// How packets are recorded; `None` if they are not.
     pub(crate) fn recording(&self) -> Option<Recording> {
         self.hosts.recording()
@@ -321,6 +324,13 @@ impl Places {
         let others = self.leader.as_ref().map(|leader| &leader.hosts[..]);
         self.hosts.seats(reach, others.unwrap_or(&[]), unrecorded)
     }
+}
+
+impl Places {
+    /// What plays the endpoints that are not under test.
+    pub(crate) fn peer(&self) -> Option<&Dut> {
+        self.peer.as_ref()
+    }
 
     /// The options that repeat a case.
     pub(crate) fn words(&self, case: &Case) -> Vec<(&'static str, String)> {
@@ -332,8 +342,8 @@ impl Places {
         if words.is_empty() {
             return words;
         }
-        words.extend(self.leader.as_ref().map(|leader| leader.option()));
-        let HostOptions { way, recorder, .. } = &self.hosts;
+        words.extend(self.team.leader.as_ref().map(|leader| leader.option()));
+        let HostOptions { way, recorder, .. } = &self.team.hosts;
         let rsh = way.rsh.to_string();
         if rsh != RemoteShell::DEFAULT {
             words.push(("--rsh", rsh));

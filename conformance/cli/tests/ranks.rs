@@ -1,4 +1,4 @@
-//! `run` as the processes that a launcher starts on the hosts of an emulated cluster.
+//! `run` and `interop` as the processes that a launcher starts on the hosts of an emulated cluster.
 //!
 //! Needs `efa-emu` beside the program (`cargo build --workspace`).
 
@@ -31,6 +31,17 @@ fn is_installed(program: &str, package: &str) -> bool {
 
 /// Runs a trace on `hosts` hosts; `launcher` stands in front of the command.
 fn launch(directory: &Path, hosts: &str, launcher: &[&str], options: &[&str]) -> Output {
+    let trace = traces().join("eager-tagged.pcapng").display().to_string();
+    launch_command(
+        directory,
+        hosts,
+        launcher,
+        &[&["run", &trace], options].concat(),
+    )
+}
+
+/// Runs a command of the suite on `hosts` hosts; `launcher` stands in front of it.
+fn launch_command(directory: &Path, hosts: &str, launcher: &[&str], words: &[&str]) -> Output {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     let fabric = format!("ranks-{}-{number}", std::process::id());
@@ -41,9 +52,7 @@ fn launch(directory: &Path, hosts: &str, launcher: &[&str], options: &[&str]) ->
         .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
         .args(launcher)
         .arg(conformance())
-        .arg("run")
-        .arg(traces().join("eager-tagged.pcapng"))
-        .args(options);
+        .args(words);
     command.output().unwrap()
 }
 
@@ -101,6 +110,41 @@ node2       -           -           -
             repeat,
             "--at a=node0 --at b=node1 --under mpirun",
         ],
+    );
+}
+
+/// Stock programs of the interoperability table, on the hosts of a job.
+#[test]
+fn open_mpi_starts_the_table_on_its_hosts() {
+    if !is_installed("mpirun.openmpi", "openmpi-bin")
+        || !is_installed("ibv_ud_pingpong", "ibverbs-utils")
+    {
+        return;
+    }
+    let directory = directory();
+    let mpirun = ["mpirun.openmpi", "-n", "2", "--map-by", "node"];
+    let cell = [
+        "interop",
+        "--group",
+        "rdma_core",
+        "--filter",
+        "ibv_ud_pingpong 44",
+    ];
+    let on_all = [&cell[..], &["--pairs", "both"]].concat();
+    let output = launch_command(directory.path(), "2", &mpirun, &on_all);
+    let texts = [
+        "a at node0, b at node1: ",
+        "a at node1, b at node0: ",
+        "2 passed, 0 known, 0 skipped, 0 failed",
+    ];
+    expect(&output, 0, &texts);
+    assert_empty(directory.path());
+    // Without a job there are no hosts.
+    let alone = launch_command(directory.path(), "2", &["env"], &on_all);
+    expect(
+        &alone,
+        2,
+        &["no launcher has started this process", "--hosts"],
     );
 }
 

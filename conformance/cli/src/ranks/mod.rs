@@ -1,4 +1,4 @@
-//! `run` as the processes of a parallel job, which `mpirun` or `srun` starts: rank 0 leads, the others run its commands.
+//! `run` and `interop` as the processes of a parallel job, which `mpirun` or `srun` starts: rank 0 leads, the others run its commands.
 //!
 //! The player reaches hosts by a remote shell. Here that is [`shell`], a command of this program: it speaks to the
 //! server of the rank on that host.
@@ -28,10 +28,10 @@ use shell::Table;
 
 #[derive(clap::Args)]
 pub(crate) struct Ranks {
-    /// The hosts are those on which this launcher has started this command: rank 0 runs the scenarios, the others serve it.
+    /// The hosts are those on which this launcher has started this command: rank 0 runs everything, the others serve it.
     /// Launchers are found by their environment variables if `--pairs` is given without hosts.
     #[arg(long, value_enum,
-          conflicts_with_all = ["hosts", "hostfile", "rsh", "backend", "seeds", "each_event"])]
+          conflicts_with_all = ["hosts", "hostfile", "rsh"])]
     under: Option<Launcher>,
     /// Under a launcher: the directory in which the ranks find each other, the same one for all hosts.
     #[arg(
@@ -47,7 +47,7 @@ pub(crate) struct Ranks {
 
 /// What this process is to do.
 pub(crate) enum Part {
-    /// Runs the scenarios.
+    /// Runs everything.
     Lead(Box<Leader>),
     /// Nothing more: it has run the leader's commands, and the leader has ended.
     Served,
