@@ -235,6 +235,38 @@ fn rdma_goes_through_the_rings_with_keys_and_bounds_checked_there() {
     assert_eq!(before, remote.bytes);
 }
 
+/// More than the rings between them have room for. Data for a read goes the same way as requests to read, and must not wait for them.
+#[test]
+fn two_that_read_from_each_other_do_not_wait_for_each_other() {
+    const LENGTH: usize = 3 << 20;
+    let machines = Machines::new();
+    let (mut alpha, mut beta) = machines.pair();
+    let (to, back) = (alpha.connect(beta.address()), beta.connect(alpha.address()));
+    let sources = [
+        alpha.register(pattern(LENGTH, 1)),
+        beta.register(pattern(LENGTH, 2)),
+    ];
+    let there = |at: usize| (sources[at].address(), sources[at].keys.rkey.0);
+    let (from_beta, from_alpha) = (
+        alpha.register(vec![0; LENGTH]),
+        beta.register(vec![0; LENGTH]),
+    );
+    for round in 0..3 {
+        alpha.post_read(round, to, from_beta.buffer(0, LENGTH), there(1));
+        beta.post_read(round, back, from_alpha.buffer(0, LENGTH), there(0));
+    }
+    let mut done = [0; 2];
+    while done != [3; 2] {
+        for (client, done) in [&mut alpha, &mut beta].into_iter().zip(&mut done) {
+            if let Some(completion) = client.poll() {
+                assert_eq!(completion.status(), Some(Status::Ok));
+                *done += 1;
+            }
+        }
+    }
+    assert!(from_beta.bytes == sources[1].bytes && from_alpha.bytes == sources[0].bytes);
+}
+
 #[test]
 fn a_request_that_a_fault_keeps_ends_when_it_is_released() {
     let machines = Machines::new();

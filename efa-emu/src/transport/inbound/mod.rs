@@ -593,6 +593,21 @@ impl Inbound {
         }
     }
 
+    /// Tells the initiator of a request that was answered as being kept what became of it, over the network.
+    fn end_later(&mut self, of: &Later, status: Status) {
+        let Some(to) = self.ring(of).map(|ring| ring.peer.address()) else {
+            return;
+        };
+        let reply = self.reply(to, &of.incoming.record);
+        let (after, failure) = reply.unwrap_or_default();
+        let outcome = Outcome {
+            to,
+            number: of.incoming.number,
+            status: failure.unwrap_or(status),
+        };
+        self.outcomes.push_back((monotonic_now() + after, outcome));
+    }
+
     /// Answers a request, over the network. That a part of one came which is not the last is between
     /// the two links.
     #[inline]
@@ -636,6 +651,9 @@ impl Inbound {
             }
             Kind::Direct => self.copies.push_back(Copying { of: later, done: 0 }),
             Kind::Pull => {
+                // Places in a ring come free in order, and data for this device's own reads comes behind. Two hosts that read from
+                // each other would both wait for room.
+                self.answer_now(&later, Answer::Deferred);
                 self.pulls.insert(Pull::new(later));
             }
             Kind::ReadData => self.take_read_data(later, work.device, work.outbound),
@@ -793,8 +811,8 @@ impl Inbound {
             if pull.is_over() && pull.in_flight == 0 {
                 busy = true;
                 let status = pull.failed.unwrap_or(Status::Ok);
-                self.answer(&of, Answer::Status(status));
                 self.pulls.remove(name);
+                self.end_later(&of, status);
             }
         }
         busy

@@ -71,6 +71,13 @@ struct Pull {
     by: Option<Address>,
 }
 
+/// A request of the machine that a local process keeps: the machine's name for it, and if it is a read, ours.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    name: u64,
+    pull: Option<u64>,
+}
+
 /// A record for a local process that waits for room in its ring.
 struct Parked {
     device: usize,
@@ -107,7 +114,7 @@ pub struct RemoteMachine {
     held: Names<Held>,
     pulls: Names<Pull>,
     /// Requests of the machine that a local process keeps, by stand-in, process and number of the record.
-    kept: HashMap<(usize, Address, u64), u64>,
+    kept: HashMap<(usize, Address, u64), Kept>,
     parked: VecDeque<Parked>,
     parked_bytes: usize,
     /// Parcels that were made without being asked for any.
@@ -306,14 +313,17 @@ impl RemoteMachine {
             Kind::Outcome => {
                 let number = u64::from(record.sequence()) | u64::from(record.offset()) << 32;
                 let key = (index, origin.from, number);
-                let mut name = self.kept.remove(&key);
-                if name.is_none() {
+                let mut kept = self.kept.remove(&key);
+                if kept.is_none() {
                     // The process said that it keeps the request before it sent the outcome, but that may not
                     // have been looked at.
                     self.take_answers(index, parcels);
-                    name = self.kept.remove(&key);
+                    kept = self.kept.remove(&key);
                 }
-                if let Some(name) = name {
+                if let Some(Kept { name, pull }) = kept {
+                    if let Some(pull) = pull {
+                        self.pulls.remove(pull);
+                    }
                     let code = record.header().immediate.unwrap_or(u32::MAX);
                     let code = u8::try_from(code).unwrap_or(u8::MAX);
                     parcel::append_outcome(parcels, name, code);
@@ -378,7 +388,7 @@ impl RemoteMachine {
             Token::Request { name, pull } => {
                 match (answer, pull) {
                     (Answer::Deferred, _) => {
-                        kept.insert((index, process, number), name);
+                        kept.insert((index, process, number), Kept { name, pull });
                     }
                     (_, Some(pull)) => drop(pulls.remove(pull)),
                     _ => {}
@@ -627,8 +637,11 @@ impl RemoteMachine {
                 let kept = self
                     .kept
                     .extract_if(|(of, process, _), _| *of == index && *process == peer);
-                let names: Vec<u64> = kept.map(|(_, name)| name).collect();
-                for name in names {
+                let kept: Vec<Kept> = kept.map(|(_, kept)| kept).collect();
+                for Kept { name, pull } in kept {
+                    if let Some(pull) = pull {
+                        self.pulls.remove(pull);
+                    }
                     parcel::append_outcome(&mut self.replies, name, status.code());
                 }
             }
