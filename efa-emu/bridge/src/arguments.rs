@@ -9,6 +9,7 @@ use efa_emu::command::Failure;
 use efa_emu::pages;
 use efa_emu::transport::{DEFAULT_FABRIC, parse_duration};
 
+use crate::peers::Peers;
 use crate::{key, meeting};
 
 /// Join the fabric of this machine with those of other machines.
@@ -51,9 +52,10 @@ pub(crate) struct Join {
     /// Where other bridges connect to, as ADDRESS:PORT; repeatable.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) listen: Vec<String>,
-    /// A bridge to connect to, as HOST:PORT; repeatable. A name with several addresses stands for all of them.
+    /// A bridge to connect to, as HOST:PORT; repeatable. A name with several addresses stands for all of them. `@FILE` is a list
+    /// of hosts as launchers read them, `slurm` all nodes of the job.
     #[arg(long, value_name = "ADDRESS")]
-    pub(crate) peer: Vec<String>,
+    pub(crate) peer: Vec<Peers>,
     /// The fabric that is joined, which has the same name on all machines.
     #[arg(long, default_value = DEFAULT_FABRIC)]
     pub(crate) fabric: String,
@@ -66,6 +68,9 @@ pub(crate) struct Join {
     /// Do not encrypt. Bridges still have to know the key to connect.
     #[arg(long)]
     pub(crate) plain: bool,
+    /// End when the last host of this machine has left the fabric, and do nothing if another bridge of the fabric runs here.
+    #[arg(long)]
+    pub(crate) while_used: bool,
 }
 
 fn timeout(text: &str) -> Result<Duration, String> {

@@ -6,8 +6,9 @@ use std::ops::Range;
 
 use efa_core::address::Gid;
 use efa_core::nic::Status;
-use efa_emu::transport::DeviceName;
+use efa_emu::fault::{Fault, FaultId};
 use efa_emu::transport::remote::{FRAME_HEADER, LONGEST_PARCEL, RemoteDevice};
+use efa_emu::transport::{CarriedFault, DeviceName};
 use serde::{Deserialize, Serialize};
 
 /// Bytes in front of a frame's content: its length, and its kind.
@@ -19,11 +20,13 @@ const LONGEST: usize = 64 << 20;
 /// What bridges say to each other.
 #[derive(Serialize, Deserialize, Debug)]
 pub(crate) enum Notice {
-    /// All devices of the sender's machine.
+    /// All devices and rules of the sender's machine.
     Devices {
         /// Counts the lists.
         number: u64,
         devices: Vec<Device>,
+        /// The rules of faults that are armed there.
+        faults: Vec<Rule>,
     },
     /// A list was read.
     Entered {
@@ -49,6 +52,40 @@ pub(crate) struct Device {
     /// Code of the status for a queue pair number that nobody has.
     nobody: u8,
     network: String,
+}
+
+/// A rule of faults, as bridges describe it.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+pub(crate) struct Rule {
+    id: u64,
+    text: String,
+    /// Orders to release what it holds.
+    releases: u64,
+}
+
+impl From<CarriedFault> for Rule {
+    fn from(carried: CarriedFault) -> Rule {
+        Rule {
+            id: carried.id.0,
+            text: carried.fault.to_string(),
+            releases: carried.releases,
+        }
+    }
+}
+
+impl Rule {
+    /// What the fabric is told.
+    ///
+    /// # Errors
+    /// What is wrong with its text.
+    pub(crate) fn carried(&self) -> Result<CarriedFault, String> {
+        let fault = self.text.parse::<Fault>();
+        Ok(CarriedFault {
+            id: FaultId(self.id),
+            fault: fault.map_err(|error| error.to_string())?,
+            releases: self.releases,
+        })
+    }
 }
 
 impl From<&RemoteDevice> for Device {

@@ -10,7 +10,7 @@ use crate::frames;
 use crate::secure::Secured;
 
 /// Version of what bridges say to each other. Another layout of parcels, records or notices gets another number.
-pub(crate) const PROTOCOL: u32 = 1;
+pub(crate) const PROTOCOL: u32 = 2;
 
 /// The kind of a frame with a greeting. It stays what it is, so that versions can tell each other apart.
 const KIND: u8 = 1;

@@ -1,6 +1,6 @@
-//! The devices of this machine, which the others are told of.
+//! The devices of this machine, and its rules of faults, which the others are told of.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use efa_emu::profile::Profile;
 use efa_emu::transport::remote::{Alarm, RemoteDevice};
 use efa_emu::transport::{DEFAULT_PROFILE, Fabric, FabricError, HostStatus};
 
-use crate::frames::Device;
+use crate::frames::{Device, Rule};
 
 /// How often to look whether a host has come or gone.
 const LOOK: Duration = Duration::from_millis(5);
@@ -29,9 +29,19 @@ pub(crate) struct Local {
 
 #[derive(Default)]
 struct Known {
-    number: u64,
-    devices: Arc<Vec<Device>>,
+    news: News,
     alarms: Vec<Alarm>,
+}
+
+/// What other machines are told.
+#[derive(Clone, Default)]
+pub(crate) struct News {
+    /// A larger number, a newer list.
+    pub(crate) number: u64,
+    pub(crate) devices: Arc<Vec<Device>>,
+    pub(crate) faults: Arc<Vec<Rule>>,
+    /// The generation of the rules.
+    pub(crate) generation: u64,
 }
 
 impl Local {
@@ -41,10 +51,10 @@ impl Local {
         }
     }
 
-    /// The list, and its number: a longer number, a newer list.
-    pub(crate) fn devices(&self) -> (u64, Arc<Vec<Device>>) {
+    /// What other machines are to know now.
+    pub(crate) fn news(&self) -> News {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        (known.number, Arc::clone(&known.devices))
+        known.news.clone()
     }
 
     /// Rings when the list changes.
@@ -54,32 +64,32 @@ impl Local {
     }
 
     /// Follows the fabric for ever. `complain` is told what is wrong, once; `mark_if_known`
-    /// marks a device that all other machines know of.
+    /// marks a device that all other machines know of, and returns the generation of the rules of which they know.
     pub(crate) fn follow(
         &self,
         fabric: &Fabric,
         complain: impl Fn(&str),
-        mark_if_known: impl Fn(Gid) -> bool,
+        mark_if_known: impl Fn(Gid) -> Option<u64>,
     ) -> ! {
-        let mut marked = HashSet::new();
+        let mut marked: HashMap<Gid, u64> = HashMap::new();
         let mut seen = None;
         let mut looked: Option<Instant> = None;
         let mut trouble = String::new();
         loop {
-            let changed = fabric.changed();
+            let changed = (fabric.changed(), fabric.fault_generation());
             let is_recent = |changed: std::time::SystemTime| {
                 changed.elapsed().is_ok_and(|age| age < CLOCK_TICK)
             };
-            if changed != seen
-                || changed.is_some_and(is_recent)
+            if Some(changed) != seen
+                || changed.0.is_some_and(is_recent)
                 || looked.is_none_or(|looked| looked.elapsed() > LOOK_AT_ALL)
             {
-                seen = changed;
+                seen = Some(changed);
                 looked = Some(Instant::now());
                 match list(fabric) {
-                    Ok(devices) => {
+                    Ok(news) => {
                         trouble.clear();
-                        self.update(devices);
+                        self.update(news);
                     }
                     Err(error) if error.to_string() == trouble => {}
                     Err(error) => {
@@ -88,37 +98,51 @@ impl Local {
                     }
                 }
             }
-            let (_, devices) = self.devices();
-            marked.retain(|gid| devices.iter().any(|device| device.gid() == *gid));
+            let News {
+                devices,
+                generation,
+                ..
+            } = self.news();
+            marked.retain(|gid, _| devices.iter().any(|device| device.gid() == *gid));
             for gid in devices.iter().map(Device::gid) {
-                if !marked.contains(&gid) && mark_if_known(gid) {
-                    marked.insert(gid);
+                if marked.get(&gid).is_none_or(|known| *known < generation)
+                    && let Some(known) = mark_if_known(gid)
+                {
+                    marked.insert(gid, known);
                 }
             }
             std::thread::sleep(LOOK);
         }
     }
 
-    fn update(&self, devices: Vec<Device>) {
+    fn update(&self, news: News) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if *known.devices != devices {
-            known.devices = Arc::new(devices);
-            known.number += 1;
+        let is_new = known.news.devices != news.devices || known.news.faults != news.faults;
+        let number = known.news.number + u64::from(is_new);
+        // Rules of other machines change it, too, which is no news.
+        known.news = News { number, ..news };
+        if is_new {
             known.alarms.iter().for_each(Alarm::ring);
         }
     }
 }
 
-fn list(fabric: &Fabric) -> Result<Vec<Device>, FabricError> {
+fn list(fabric: &Fabric) -> Result<News, FabricError> {
     // Without a host there is no directory, and none need be made to see that.
     if fabric.changed().is_none() {
-        return Ok(Vec::new());
+        return Ok(News::default());
     }
     let hosts = fabric.hosts()?;
     let here = hosts.into_iter().filter(|host| host.machine.is_none());
-    Ok(here
-        .map(|host| Device::from(&describe(fabric, host)))
-        .collect())
+    let devices = here.map(|host| Device::from(&describe(fabric, host)));
+    let devices = Arc::new(devices.collect());
+    let (generation, faults) = fabric.faults_of_this_machine()?;
+    Ok(News {
+        number: 0,
+        devices,
+        faults: Arc::new(faults.into_iter().map(Rule::from).collect()),
+        generation,
+    })
 }
 
 fn describe(fabric: &Fabric, host: HostStatus) -> RemoteDevice {

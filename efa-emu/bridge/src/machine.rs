@@ -16,7 +16,7 @@ use efa_emu::transport::Fabric;
 use efa_emu::transport::remote::{Alarm, RemoteMachine, Uptake};
 
 use crate::complain;
-use crate::frames::{self, Device, Frame, Frames, Notice};
+use crate::frames::{self, Device, Frame, Frames, Notice, Rule};
 use crate::greeting::Greeting;
 use crate::local::Local;
 use crate::secure::{Breaker, Reader, Secured, Writer};
@@ -59,10 +59,29 @@ struct Link {
     /// The process at the other end.
     incarnation: u64,
     notices: Vec<Notice>,
-    /// Lists of devices that were sent: the number and the GIDs of the last one.
-    announced: (u64, Vec<Gid>),
+    /// The last list of devices that was sent.
+    announced: Announced,
     /// The GIDs of a list that the other machine has read.
     known: HashSet<Gid>,
+    /// The number of that list, and the generation of the rules in it.
+    known_number: u64,
+    known_faults: u64,
+}
+
+/// A list of devices that was sent.
+struct Announced {
+    number: u64,
+    gids: Vec<Gid>,
+    /// The generation of the rules that went with it.
+    faults: u64,
+}
+
+impl Announced {
+    const NOTHING: Announced = Announced {
+        number: u64::MAX,
+        gids: Vec::new(),
+        faults: 0,
+    };
 }
 
 /// Another machine.
@@ -109,8 +128,10 @@ impl Machine {
                 },
                 incarnation: 0,
                 notices: Vec::new(),
-                announced: (u64::MAX, Vec::new()),
+                announced: Announced::NOTHING,
                 known: HashSet::new(),
+                known_number: u64::MAX,
+                known_faults: 0,
             }),
             session: AtomicU64::new(0),
             is_ending: AtomicBool::new(false),
@@ -122,10 +143,15 @@ impl Machine {
         matches!(lock(&self.link).state, State::Up { .. })
     }
 
-    /// Whether the machine knows of a device of this one, or cannot be told.
-    pub(crate) fn knows(&self, gid: Gid) -> bool {
+    /// If the machine knows of a device of this one, or cannot be told: the generation of the rules of which it knows.
+    pub(crate) fn knows(&self, gid: Gid) -> Option<u64> {
+        let news = self.local.news();
         let link = lock(&self.link);
-        matches!(link.state, State::Down { .. }) || link.known.contains(&gid)
+        if matches!(link.state, State::Down { .. }) || link.known_number == news.number {
+            let is_listed = || news.devices.iter().any(|device| device.gid() == gid);
+            return is_listed().then_some(news.generation);
+        }
+        link.known.contains(&gid).then_some(link.known_faults)
     }
 
     /// Serves a connection until it is over; `None` if there is one already.
@@ -152,8 +178,9 @@ impl Machine {
         };
         link.incarnation = theirs.incarnation;
         link.notices.clear();
-        link.announced = (u64::MAX, Vec::new());
+        link.announced = Announced::NOTHING;
         link.known.clear();
+        link.known_number = u64::MAX;
         let session = self.session.load(Ordering::Relaxed);
         drop(link);
         self.alarm.ring();
@@ -210,8 +237,13 @@ impl Machine {
             match notice {
                 Notice::Alive => {}
                 Notice::Bye => return Some(End::Bye),
-                Notice::Devices { number, devices } => {
+                Notice::Devices {
+                    number,
+                    devices,
+                    faults,
+                } => {
                     let refused = self.enter(&mut remote, &devices);
+                    self.arm(&mut remote, &faults);
                     drop(remote);
                     lock(&self.link)
                         .notices
@@ -261,6 +293,26 @@ impl Machine {
         refused
     }
 
+    /// Arms the machine's rules.
+    fn arm(&self, remote: &mut RemoteMachine, rules: &[Rule]) {
+        let mut faults = Vec::new();
+        let tell = |reason: &str| {
+            complain(&format!(
+                "a rule of faults of {} does not hold on this machine: {reason}",
+                self.name
+            ));
+        };
+        for rule in rules {
+            match rule.carried() {
+                Ok(fault) => faults.push(fault),
+                Err(reason) => tell(&reason),
+            }
+        }
+        for error in remote.declare_faults(&faults) {
+            tell(&error.to_string());
+        }
+    }
+
     /// The devices whose records may be sent now that the machine has read list `number`.
     fn admitted(&self, number: u64, refused: &[(String, String)]) -> Option<Vec<Gid>> {
         for (device, reason) in refused {
@@ -270,9 +322,11 @@ impl Machine {
             ));
         }
         let mut link = lock(&self.link);
-        (link.announced.0 == number).then(|| {
-            let gids = link.announced.1.clone();
+        (link.announced.number == number).then(|| {
+            let gids = link.announced.gids.clone();
             link.known = gids.iter().copied().collect();
+            link.known_number = number;
+            link.known_faults = link.announced.faults;
             gids
         })
     }
@@ -428,7 +482,7 @@ impl Sender<'_> {
     /// What the other bridge has to be told. Returns whether nothing comes after.
     fn append_notices(&mut self) -> bool {
         let machine = self.machine;
-        let (number, devices) = machine.local.devices();
+        let news = machine.local.news();
         let mut link = lock(&machine.link);
         let mut is_last = false;
         for notice in link.notices.drain(..) {
@@ -438,10 +492,18 @@ impl Sender<'_> {
         if self.writer.is_none() {
             return is_last;
         }
-        if link.announced.0 != number {
-            link.announced = (number, devices.iter().map(Device::gid).collect());
-            let devices = devices.to_vec();
-            frames::append_notice(&mut self.parcels, &Notice::Devices { number, devices });
+        if link.announced.number != news.number {
+            link.announced = Announced {
+                number: news.number,
+                gids: news.devices.iter().map(Device::gid).collect(),
+                faults: news.generation,
+            };
+            let notice = Notice::Devices {
+                number: news.number,
+                devices: news.devices.to_vec(),
+                faults: news.faults.to_vec(),
+            };
+            frames::append_notice(&mut self.parcels, &notice);
         }
         if self.parcels.is_empty() && self.last_sent.elapsed() > machine.timeout / 4 {
             frames::append_notice(&mut self.parcels, &Notice::Alive);

@@ -9,6 +9,7 @@
 //! * `frames`, `greeting`: what bridges say to each other besides parcels.
 //! * `local`: the devices of this machine.
 //! * `machine`: another machine: the threads that carry parcels there and back.
+//! * `peers`: with whom.
 //! * `meeting`: connections are made and accepted.
 
 mod arguments;
@@ -18,6 +19,7 @@ mod key;
 mod local;
 mod machine;
 mod meeting;
+mod peers;
 mod secure;
 
 use std::process::ExitCode;

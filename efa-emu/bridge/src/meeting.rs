@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use efa_core::address::Gid;
 use efa_emu::command::Failure;
@@ -21,7 +21,7 @@ use crate::arguments::Join;
 use crate::complain;
 use crate::greeting::{Greeting, Verdict};
 use crate::key::Key;
-use crate::local::Local;
+use crate::local::{Local, News};
 use crate::machine::Machine;
 use crate::secure::{End, Secured};
 
@@ -42,6 +42,13 @@ const MOST_STRANGERS: usize = 64;
 
 /// How long the end may take, for the last words to be sent.
 const END: Duration = Duration::from_millis(500);
+
+/// How often to look whether anybody needs the bridge.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// How long a bridge that is to end when nobody needs it waits for the next host, and for the first one.
+const UNUSED: Duration = Duration::from_secs(2);
+const UNUSED_AT_FIRST: Duration = Duration::from_secs(60);
 
 /// What all threads know.
 struct Meeting {
@@ -69,6 +76,16 @@ pub(crate) fn run(join: Join) -> Result<ExitCode, Failure> {
     }
     let name = join.machine.clone().unwrap_or_else(host_name);
     let fabric = Fabric::open(&join.fabric)?;
+    let post = match join.while_used {
+        false => fabric.announce_bridge()?,
+        true => match fabric.announce_only_bridge()? {
+            Some(post) => post,
+            None => {
+                println!("another bridge of the fabric {} runs", join.fabric);
+                return Ok(ExitCode::SUCCESS);
+            }
+        },
+    };
     let local = Arc::new(Local::new());
     let meeting = Arc::new(Meeting {
         greeting: Greeting::new(&name, &join.fabric, join.plain),
@@ -78,7 +95,7 @@ pub(crate) fn run(join: Join) -> Result<ExitCode, Failure> {
         timeout: join.timeout,
         machines: Mutex::default(),
         strangers: AtomicUsize::new(0),
-        post: Mutex::new(Some(fabric.announce_bridge()?)),
+        post: Mutex::new(Some(post)),
     });
     for address in &join.listen {
         let listener = listen(address)?;
@@ -87,16 +104,53 @@ pub(crate) fn run(join: Join) -> Result<ExitCode, Failure> {
         spawn("accept", move || meeting.accept(&listener))?;
     }
     let watching = Arc::clone(&meeting);
+    let hosts = Arc::clone(&local);
     spawn("hosts", move || {
-        local.follow(&fabric, complain, |gid| watching.mark_if_known(gid))
+        hosts.follow(&fabric, complain, |gid| watching.mark_if_known(gid))
     })?;
-    for address in join.peer {
+    for address in join.peer.into_iter().flat_map(|peers| peers.0) {
         let meeting = Arc::clone(&meeting);
         spawn("dial", move || meeting.dial_all(&address))?;
     }
-    while signals.wait_for(Duration::from_secs(3600)).is_none() {}
+    let mut unused = Unused::new(UNUSED_AT_FIRST);
+    while signals.wait_for(LOOK).is_none() {
+        if join.while_used && unused.is_over(&local.news()) {
+            println!("no host of this machine is left: the bridge of --uplink ends");
+            break;
+        }
+    }
     meeting.end();
     Ok(ExitCode::SUCCESS)
+}
+
+/// For how long nobody has needed the bridge.
+struct Unused {
+    since: Instant,
+    patience: Duration,
+    /// The list of hosts that was seen last.
+    number: u64,
+}
+
+impl Unused {
+    fn new(patience: Duration) -> Unused {
+        Unused {
+            since: Instant::now(),
+            patience,
+            number: 0,
+        }
+    }
+
+    /// Whether that has been long enough.
+    fn is_over(&mut self, news: &News) -> bool {
+        // Hosts may come and go between two looks.
+        if !news.devices.is_empty() || news.number != self.number {
+            *self = Unused {
+                number: news.number,
+                ..Unused::new(UNUSED)
+            };
+        }
+        self.since.elapsed() > self.patience
+    }
 }
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
@@ -161,16 +215,22 @@ impl Meeting {
         Ok(machine)
     }
 
-    /// Marks a device of this machine if all machines that can be told of it know it. Returns whether they do.
-    fn mark_if_known(&self, gid: Gid) -> bool {
+    /// Marks a device of this machine if all machines that can be told of it know it. Returns the generation of the rules of which
+    /// they know.
+    fn mark_if_known(&self, gid: Gid) -> Option<u64> {
         let machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_known = machines.values().all(|machine| machine.knows(gid));
+        let known: Option<Vec<u64>> = machines
+            .values()
+            .map(|machine| machine.knows(gid))
+            .collect();
         drop(machines);
+        let generation = known?.into_iter().min();
+        let generation = generation.unwrap_or_else(|| self.local.news().generation);
         let post = self.post.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(post) = post.as_ref().filter(|_| is_known) {
-            post.mark_known(gid);
+        if let Some(post) = post.as_ref() {
+            post.mark_known(gid, generation);
         }
-        is_known
+        Some(generation)
     }
 
     fn is_connected(&self, name: &str) -> bool {

@@ -179,6 +179,25 @@ fn free_port() -> String {
     listener.local_addr().unwrap().port().to_string()
 }
 
+/// Waits until a process listens at the port: the machines have one network.
+#[track_caller]
+fn wait_for_listener(port: &str) {
+    let suffix = format!(":{:04X}", port.parse::<u16>().unwrap());
+    let wait = Wait::start();
+    let is_listened_on = || {
+        ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
+            let table = std::fs::read_to_string(table).unwrap_or_default();
+            table.lines().any(|line| {
+                let fields: Vec<&str> = line.split_whitespace().collect();
+                fields.len() > 3 && fields[1].ends_with(&suffix) && fields[3] == "0A"
+            })
+        })
+    };
+    while !is_listened_on() {
+        wait.pause(|| format!("nobody listens at {port}"));
+    }
+}
+
 #[test]
 fn stock_programs_of_two_machines_talk_and_a_killed_bridge_is_a_dead_machine() {
     let directory = tempfile::tempdir().unwrap();
@@ -199,6 +218,7 @@ fn stock_programs_of_two_machines_talk_and_a_killed_bridge_is_a_dead_machine() {
     };
     let mut server = first.emulator(&words(&server));
     second.wait_for_host("alpha");
+    wait_for_listener(&port);
     let mut client = second.emulator(&words(&client));
     let (status, said) = client.wait_end();
     assert_eq!(
@@ -262,6 +282,69 @@ fn stock_programs_of_two_machines_talk_and_a_killed_bridge_is_a_dead_machine() {
 
 fn stop_now(bridge: &Process) {
     rustix::process::kill_process(bridge.child_id(), rustix::process::Signal::TERM).unwrap();
+}
+
+/// `run --uplink` starts a bridge where there is none, and the bridge ends with the last program.
+#[test]
+fn an_uplink_is_there_as_long_as_programs_are() {
+    let directory = tempfile::tempdir().unwrap();
+    let key = key(directory.path(), "key");
+    let (Some(first), Some(second)) = (Machine::new("first"), Machine::new("second")) else {
+        return;
+    };
+    let port = free_port();
+    let own = format!("127.0.0.1:{port}");
+    let here = first.bridge(&key, &["--listen", &own]);
+    here.wait_for("listens on");
+    let key = key.to_str().unwrap();
+    let uplink = [
+        "--uplink",
+        &own,
+        "--uplink-key",
+        key,
+        "--uplink-listen",
+        "127.0.0.1:0",
+    ];
+    let run = |machine: &Machine, host: &str, program: &[&str]| {
+        machine.emulator(&[&["run", "--host", host], &uplink[..], &["--"], program].concat())
+    };
+    let wait = "echo started && exec sleep 600";
+    let beta = run(&second, "beta", &["sh", "-c", wait]);
+    beta.wait_for("bridge: connected with first");
+    beta.wait_for("started");
+    first.wait_for_host("beta");
+    // The bridge is there already, on both machines.
+    let (status, said) = run(&second, "gamma", &["true"]).wait_end();
+    assert!(status == Some(0) && !said.contains("bridge"), "{said}");
+    let (status, said) = run(&first, "alpha", &["true"]).wait_end();
+    assert!(status == Some(0) && !said.contains("bridge"), "{said}");
+    // What is wrong is said by whoever starts a bridge.
+    let third = Machine::new("third").expect("there were others");
+    let wrong = [
+        "run",
+        "--uplink",
+        &own,
+        "--uplink-key",
+        "/none",
+        "--",
+        "true",
+    ];
+    let (status, said) = third.emulator(&wrong).wait_end();
+    assert_eq!(status, Some(2), "{said}");
+    assert!(said.contains("cannot open /none"), "{said}");
+
+    stop_now(&beta);
+    here.wait_for("second has left");
+    // It says good-bye before it leaves its own fabric.
+    let wait = Wait::start();
+    loop {
+        let mut listing = second.command(Path::new("ls"));
+        let left = listing.args(["-A", "/dev/shm"]).output().unwrap().stdout;
+        if left.is_empty() {
+            break;
+        }
+        wait.pause(|| String::from_utf8_lossy(&left).into_owned());
+    }
 }
 
 #[test]

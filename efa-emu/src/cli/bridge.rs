@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::Args;
@@ -20,13 +21,22 @@ pub(super) struct BridgeArguments {
 impl BridgeArguments {
     /// Becomes the program.
     pub(super) fn execute(self) -> Result<ExitCode, Failure> {
-        let own = std::env::current_exe()?;
-        let beside = own.with_file_name(PROGRAM);
-        let error = Command::new(&beside).args(self.arguments).exec();
-        Err(Failure(format!(
-            "cannot run {}: {error}: install the whole package (docs/install.md), or build it with \
-             `cargo build --release -p {PROGRAM}`",
-            beside.display()
-        )))
+        let program = program()?;
+        let error = Command::new(&program).args(self.arguments).exec();
+        Err(missing(&program, &error))
     }
+}
+
+/// Where the program is: beside this one.
+pub(super) fn program() -> Result<PathBuf, Failure> {
+    Ok(std::env::current_exe()?.with_file_name(PROGRAM))
+}
+
+/// Why it cannot be started.
+pub(super) fn missing(program: &Path, error: &std::io::Error) -> Failure {
+    Failure(format!(
+        "cannot run {}: {error}: install the whole package (docs/install.md), or build it with \
+         `cargo build --release -p {PROGRAM}`",
+        program.display()
+    ))
 }

@@ -20,6 +20,7 @@ mod ps;
 mod run;
 mod stats;
 mod unused;
+mod uplink;
 mod watches;
 mod wireshark;
 

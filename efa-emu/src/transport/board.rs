@@ -77,6 +77,8 @@ pub struct ArmedFault {
     pub applied: u64,
     /// Frames that it holds now.
     pub held: u64,
+    /// The device of the participant with which it ends; `None`: it ends with the fabric.
+    pub owner: Option<Gid>,
 }
 
 /// The mapped board.
@@ -233,21 +235,21 @@ impl Board {
     pub(super) fn disarm_orphans(&self, is_alive: impl Fn(Address) -> bool) {
         for slot in 0..SLOTS {
             let id = self.word(slot, AT_ID).load(Ordering::Acquire);
-            let participant = self.memory.u32(AT_SLOTS + SLOT * slot + AT_PARTICIPANT);
-            let participant = ParticipantId(participant.load(Ordering::Relaxed));
-            if id == 0 || participant.0 == 0 {
-                continue;
-            }
-            let mut gid = [0; 16];
-            self.memory.read(AT_SLOTS + SLOT * slot + AT_GID, &mut gid);
-            let owner = Address {
-                gid: Gid(gid),
-                id: participant,
-            };
-            if !is_alive(owner) {
+            let owner = self.owner(slot).filter(|_| id != 0);
+            if owner.is_some_and(|owner| !is_alive(owner)) {
                 self.disarm(FaultId(id));
             }
         }
+    }
+
+    /// The owner of the rule in a slot; `None` is the fabric.
+    fn owner(&self, slot: usize) -> Option<Address> {
+        let start = AT_SLOTS + SLOT * slot;
+        let participant = self.memory.u32(start + AT_PARTICIPANT);
+        let id = ParticipantId(participant.load(Ordering::Relaxed));
+        let mut gid = [0; 16];
+        self.memory.read(start + AT_GID, &mut gid);
+        (id.0 != 0).then_some(Address { gid: Gid(gid), id })
     }
 
     /// Orders the release of what a rule holds.
@@ -288,6 +290,7 @@ impl Board {
         let length = self.memory.u32(start + AT_LENGTH).load(Ordering::Relaxed) as usize;
         let mut text = vec![0; length.min(LONGEST_TEXT)];
         self.memory.read(start + AT_TEXT, &mut text);
+        let owner = self.owner(slot).map(|owner| owner.gid);
         // The other half of the fence of `arm`: what was read is that rule's, or the id has changed.
         fence(Ordering::Acquire);
         if self.word(slot, AT_ID).load(Ordering::Relaxed) != id {
@@ -308,6 +311,7 @@ impl Board {
             seen: count(AT_SEEN),
             applied: count(AT_APPLIED),
             held: count(AT_HELD),
+            owner,
         })
     }
 
@@ -376,6 +380,7 @@ mod tests {
             seen: 2,
             applied: 1,
             held: 1,
+            owner: None,
         };
         assert_eq!(other.list(), [expected]);
         one.release(id);

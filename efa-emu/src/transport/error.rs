@@ -132,6 +132,14 @@ pub enum FabricError {
         /// The machine that it is on; `None`: this one.
         machine: Option<String>,
     },
+    /// What is to be done to a host has to be done on its own machine.
+    #[error("{host} is on the machine {machine}: run this command there")]
+    Elsewhere {
+        /// The host or device.
+        host: String,
+        /// Its machine.
+        machine: String,
+    },
     /// No host can have so many devices.
     #[error("a host cannot have {wanted} devices: choose a number from 1 to {most}")]
     DeviceCount {
@@ -267,7 +275,9 @@ impl FabricError {
             FabricError::FaultTooLong { .. } => libc::E2BIG,
             FabricError::TooManyFaults { .. } => libc::ENOSPC,
             FabricError::Removed { .. } => libc::ENODEV,
-            FabricError::NoHosts { .. } | FabricError::NoSuchHost { .. } => libc::ENOENT,
+            FabricError::NoHosts { .. }
+            | FabricError::NoSuchHost { .. }
+            | FabricError::Elsewhere { .. } => libc::ENOENT,
             FabricError::Forked => libc::EIO,
             FabricError::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
         }

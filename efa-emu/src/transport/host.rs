@@ -425,12 +425,15 @@ impl Host {
     }
 
     /// Waits until the bridges of this machine (see [`BridgePost`](super::BridgePost)) have told other machines of this
-    /// device, so that it can be answered by their hosts. False if one of them has not within `patience`.
+    /// device, so that it can be answered by their hosts, and of the rules that are armed. False if one of them has not within `patience`.
     pub fn wait_for_bridges(&self, patience: Duration) -> Result<bool, FabricError> {
         let started = Instant::now();
+        let faults = self.fabric.fault_generation();
         let mut missing = self.fabric.bridges()?;
         loop {
-            missing.retain(|bridge| !recorder::known_path(&self.directory, bridge).exists());
+            missing.retain(|bridge| {
+                recorder::known(&self.directory, bridge).is_none_or(|known| known < faults)
+            });
             if missing.is_empty() {
                 return Ok(true);
             }

@@ -73,4 +73,4 @@ pub use error::{EngineError, FabricError, Holds};
 pub use fabric::{Fabric, LAYOUT, check_limits};
 pub use host::{Host, HostStatus, ParticipantStatus, Recorded, is_emulated, list_hosts};
 pub use recorder::{BridgePost, Recorder};
-pub use staged::PortState;
+pub use staged::{CarriedFault, PortState};

@@ -38,14 +38,28 @@ impl Fabric {
 
     /// Announces the caller as a bridge, which tells other machines of all hosts.
     pub fn announce_bridge(&self) -> Result<BridgePost, FabricError> {
+        self.with_registry(|_| self.announce())
+    }
+
+    /// The same if there is no other one.
+    pub fn announce_only_bridge(&self) -> Result<Option<BridgePost>, FabricError> {
         self.with_registry(|_| {
-            let (number, lock) = lock_in(&bridges_directory(self.directory()))?;
-            Ok(BridgePost {
-                fabric: self.clone(),
-                number,
-                lock: Some(lock),
-                home: HomeProcess::current(),
-            })
+            let mut others = locks(&bridges_directory(self.directory()));
+            match others.any(|lock| process(&lock).is_some()) {
+                true => Ok(None),
+                false => self.announce().map(Some),
+            }
+        })
+    }
+
+    /// The registry is locked.
+    fn announce(&self) -> Result<BridgePost, FabricError> {
+        let (number, lock) = lock_in(&bridges_directory(self.directory()))?;
+        Ok(BridgePost {
+            fabric: self.clone(),
+            number,
+            lock: Some(lock),
+            home: HomeProcess::current(),
         })
     }
 
@@ -86,11 +100,12 @@ pub struct BridgePost {
 }
 
 impl BridgePost {
-    /// All machines that this bridge is connected with know of the device.
-    pub fn mark_known(&self, gid: Gid) {
+    /// All machines that this bridge is connected with know of the device, and of the rules of this
+    /// [generation](Fabric::fault_generation).
+    pub fn mark_known(&self, gid: Gid, faults: u64) {
         // A device that is gone needs no mark.
         let path = known_path(&self.fabric.host_directory(gid), &self.number.to_string());
-        let _ = std::fs::write(path, "");
+        let _ = std::fs::write(path, faults.to_string());
     }
 }
 
@@ -100,8 +115,15 @@ impl Drop for BridgePost {
     }
 }
 
+/// The generation of rules of which other machines know, says the bridge with this number, if they know of the device. `None` if they do
+/// not, or if that is just being written.
+pub(super) fn known(host: &Path, bridge: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(known_path(host, bridge)).ok()?;
+    text.parse().ok()
+}
+
 /// Where the bridge with this number says that other machines know of a device.
-pub(super) fn known_path(host: &Path, bridge: &str) -> PathBuf {
+fn known_path(host: &Path, bridge: &str) -> PathBuf {
     host.join(format!("known.{bridge}"))
 }
 

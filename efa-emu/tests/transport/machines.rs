@@ -290,6 +290,73 @@ fn a_request_that_a_fault_keeps_ends_when_it_is_released() {
     assert_eq!(wait_both(&mut alpha, &mut beta), 1);
 }
 
+/// What is armed on one machine is armed on the other one as long as it is there, and does not come back.
+#[test]
+fn rules_of_the_machine_hold_here_as_well() {
+    let machines = Machines::new();
+    let (mut alpha, mut beta) = machines.pair();
+    let to = alpha.connect(beta.address());
+    let memory = beta.register(vec![0; 64]);
+    for wr_id in 0..3 {
+        beta.post_recv(wr_id, memory.buffer(0, 64));
+    }
+    let [here, there] = [0, 1].map(|machine| fabric(machines.root(machine)));
+    let before = here.fault_generation();
+    let rule = r#"label = "kept", when = { operation = "send", sender = "alpha", nth = 1 }, then = "hold""#;
+    here.arm(&rule.parse::<Fault>().unwrap()).unwrap();
+    assert_ne!(here.fault_generation(), before);
+    // What is done at once is not done again elsewhere.
+    let done = r#"then = { heal = ["alpha", "beta"] }"#;
+    here.arm(&done.parse::<Fault>().unwrap()).unwrap();
+    let declare = || {
+        let (_, faults) = here.faults_of_this_machine().unwrap();
+        let mut remote = machines.remotes[1].lock().unwrap();
+        let errors = remote.declare_faults(&faults);
+        assert!(errors.is_empty(), "{errors:?}");
+        faults.len()
+    };
+    assert_eq!((declare(), declare()), (1, 1));
+    assert_eq!(there.armed().unwrap().len(), 1);
+    // The copy is none of the other machine's own rules.
+    assert_eq!(there.faults_of_this_machine().unwrap().1, []);
+
+    beta.poll();
+    assert!(alpha.post_send(1, to, INLINE));
+    assert!(alpha.post_send(2, to, INLINE));
+    assert_eq!(wait_both(&mut alpha, &mut beta), 2);
+    here.act(efa_emu::fault::Action::Release("kept".to_owned()))
+        .unwrap();
+    declare();
+    assert_eq!(wait_both(&mut alpha, &mut beta), 1);
+
+    here.disarm(|_| true).unwrap();
+    assert_eq!(declare(), 0);
+    assert_eq!(there.armed().unwrap(), []);
+    here.arm(&rule.parse::<Fault>().unwrap()).unwrap();
+    declare();
+    assert_eq!(there.armed().unwrap().len(), 1);
+    machines.remotes[1]
+        .lock()
+        .unwrap()
+        .leave(alpha.engine.gid());
+    assert_eq!(there.armed().unwrap(), []);
+}
+
+#[test]
+fn what_is_done_to_a_host_is_done_on_its_machine() {
+    use efa_emu::fault::Action;
+    let machines = Machines::new();
+    let (_alpha, _beta) = machines.pair();
+    let here = fabric(machines.root(0));
+    let beta: efa_emu::fault::HostName = "beta".parse().unwrap();
+    // The process that stands for it is this one, which would end.
+    for action in [Action::Kill(beta.clone()), Action::Remove(beta.clone())] {
+        let error = here.act(action).unwrap_err().to_string();
+        assert!(error.contains("beta is on the machine second"), "{error}");
+    }
+    assert_eq!(here.armed().unwrap(), []);
+}
+
 /// Waits for a completion of each; returns that of the first.
 fn wait_both(alpha: &mut Client, beta: &mut Client) -> u64 {
     beta.wait_ok();

@@ -32,7 +32,7 @@ use self::process::Forked;
 pub(super) use self::rsh::{RshArguments, main as ssh_main};
 use self::session::Reply;
 use super::run::host::{EmulatedHost, HostOptions, HostSettings};
-use super::{capture, complain, leftovers};
+use super::{capture, complain, leftovers, uplink};
 use efa_emu::command::{Failure, RunDirectory, child};
 
 /// The variable that names the directory of the cluster.
@@ -77,6 +77,7 @@ impl ClusterArguments {
     pub(super) fn execute(self) -> Result<ExitCode, Failure> {
         memory::check(self.hosts)?;
         let settings = self.options.checked()?;
+        let mut uplink = settings.join_machines()?;
         let hosts = enter_hosts(&settings, self.hosts)?;
         settings.arm(&hosts[0])?;
 
@@ -140,7 +141,10 @@ impl ClusterArguments {
             // SAFETY: this process has one thread, so that its copy may do anything.
             unsafe { command.pre_exec(enter) };
         }
-        let meanwhile = || nodes.look().min(capture::turn(&mut recording));
+        let meanwhile = || {
+            let told = uplink::turn(&mut uplink);
+            told.min(nodes.look().min(capture::turn(&mut recording)))
+        };
         let ended = child::run(&mut command, meanwhile)
             .map_err(|error| child::cannot_start(program, &error))?;
         // What the cluster has made goes before it does.

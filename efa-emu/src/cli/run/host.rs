@@ -25,6 +25,7 @@ use crate::cli::capture::RunRecording;
 use crate::cli::injection::{Libraries, Provider};
 use crate::cli::live_sysfs::LiveSysfs;
 use crate::cli::unused::{self, Facts};
+use crate::cli::uplink::{Uplink, UplinkOptions};
 use crate::cli::watches::Watches;
 use crate::cli::{complain, fault};
 
@@ -69,6 +70,8 @@ pub(in crate::cli) struct HostOptions {
     quiet: bool,
     #[command(flatten)]
     network: NetworkArguments,
+    #[command(flatten)]
+    uplink: UplinkOptions,
 }
 
 #[derive(Args)]
@@ -172,6 +175,7 @@ impl HostOptions {
             pcap: self.pcap,
             capture: self.capture,
             quiet: self.quiet,
+            uplink: self.uplink,
         })
     }
 }
@@ -191,9 +195,15 @@ pub(in crate::cli) struct HostSettings {
     pcap: Option<PathBuf>,
     capture: CaptureOptions,
     quiet: bool,
+    uplink: UplinkOptions,
 }
 
 impl HostSettings {
+    /// Starts the bridge of `--uplink` if there is none. Before a host is made, so that its name can be one that no other machine has.
+    pub(in crate::cli) fn join_machines(&self) -> Result<Option<Uplink>, Failure> {
+        self.uplink.start(&self.fabric, self.quiet)
+    }
+
     /// The network that the host is on.
     pub(in crate::cli) fn fabric(&self) -> &Fabric {
         &self.fabric

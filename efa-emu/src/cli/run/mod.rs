@@ -11,6 +11,7 @@ use efa_emu::transport::Fabric;
 
 use self::host::HostOptions;
 use super::leftovers;
+use super::uplink::turn;
 
 #[derive(Args)]
 #[command(override_usage = "efa-emu run [OPTIONS] -- COMMAND [ARG]...")]
@@ -28,6 +29,7 @@ pub(super) struct RunArguments {
 impl RunArguments {
     pub(super) fn execute(self) -> Result<ExitCode, Failure> {
         let settings = self.options.checked()?;
+        let mut uplink = settings.join_machines()?;
         let host = settings.enter(self.host.as_deref())?;
         settings.arm(&host)?;
 
@@ -50,8 +52,9 @@ impl RunArguments {
         let mut live = host.live_sysfs(&sysfs_root);
         let mut watches = host.watches(&sysfs_root);
         let meanwhile = || {
+            let told = turn(&mut uplink);
             let pause = live.update(watches.turn());
-            pause.min(super::capture::turn(&mut recording))
+            told.min(pause.min(super::capture::turn(&mut recording)))
         };
         let ended = child::run(&mut command, meanwhile)
             .map_err(|error| child::cannot_start(program, &error))?;

@@ -20,6 +20,7 @@
 
 mod names;
 mod parcel;
+mod rules;
 mod sleep;
 mod stand_in;
 
@@ -122,6 +123,8 @@ pub struct RemoteMachine {
     epoch: u32,
     /// Whose records are carried.
     admitted: HashSet<Gid>,
+    /// The machine's rules of faults.
+    copies: Vec<rules::Copy>,
     alarm: Arc<AtomicU32>,
 }
 
@@ -141,6 +144,7 @@ impl RemoteMachine {
             replies: Vec::new(),
             epoch: 0,
             admitted: HashSet::new(),
+            copies: Vec::new(),
             alarm: Arc::default(),
         }
     }
@@ -182,6 +186,7 @@ impl RemoteMachine {
         self.kept.retain(|(of, ..), _| *of != device);
         self.parked_bytes = self.parked.iter().map(|parked| parked.data.len()).sum();
         self.devices.remove(device);
+        self.forget_copies_of(gid);
     }
 
     /// The connection is lost, with all that was on it: what the machine has asked is not answered any more.

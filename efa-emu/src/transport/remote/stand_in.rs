@@ -6,6 +6,7 @@ use efa_core::address::Gid;
 use efa_core::nic::Status;
 use slab::Slab;
 
+use crate::fault::{Fault, FaultId};
 use crate::transport::config::NetworkOptions;
 use crate::transport::device_name::DeviceName;
 use crate::transport::error::FabricError;
@@ -147,6 +148,11 @@ impl StandIn {
 
     pub(super) fn gid(&self) -> Gid {
         self.host.gid()
+    }
+
+    /// Arms a rule for as long as the device is here.
+    pub(super) fn arm(&self, fault: &Fault) -> Result<FaultId, FabricError> {
+        self.host.arm(fault)
     }
 
     pub(super) fn nobody(&self) -> Status {

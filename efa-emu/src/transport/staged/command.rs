@@ -125,9 +125,21 @@ impl Fabric {
         Ok(found)
     }
 
+    /// As [`Fabric::find_devices`]; they have to be this machine's.
+    fn find_own_devices(&self, name: &HostName) -> Result<Vec<HostStatus>, FabricError> {
+        let mut found = self.find_devices(name)?;
+        match found.iter_mut().find_map(|device| device.machine.take()) {
+            None => Ok(found),
+            Some(machine) => Err(FabricError::Elsewhere {
+                host: name.to_string(),
+                machine,
+            }),
+        }
+    }
+
     /// Removes a device, or all of a host.
     fn remove(&self, name: &HostName) -> Result<(), FabricError> {
-        for device in self.find_devices(name)? {
+        for device in self.find_own_devices(name)? {
             let directory = self.host_directory(device.gid);
             if let Some(table) = HostTable::open(&host::table_path(&directory), device.gid)? {
                 table.remove();
@@ -139,7 +151,7 @@ impl Fabric {
 
     /// Stages an error of queues of a device, or of all of a host's.
     fn stage(&self, name: &HostName, error: QueueError) -> Result<(), FabricError> {
-        for device in self.find_devices(name)? {
+        for device in self.find_own_devices(name)? {
             let directory = self.host_directory(device.gid);
             self.with_registry(|_| {
                 let table = HostTable::open(&host::table_path(&directory), device.gid)?;
@@ -155,7 +167,7 @@ impl Fabric {
 
     /// Kills the processes that have opened a device, or any of a host's.
     fn kill(&self, name: &HostName) -> Result<(), FabricError> {
-        let devices = self.find_devices(name)?;
+        let devices = self.find_own_devices(name)?;
         let own = std::process::id() as i32;
         let participants = devices.iter().flat_map(|device| &device.participants);
         let mut victims: Vec<_> = participants

@@ -1,6 +1,7 @@
 //! Staged faults between processes: the fabric's board of rules as one device evaluates it.
 
 mod answers;
+mod carried;
 mod command;
 
 use std::cell::RefCell;
@@ -18,6 +19,7 @@ use super::qpn::HostTable;
 use crate::fault::{Event, Fate, FaultId, Faults, Trigger, Verdict};
 
 pub(super) use answers::{LateAnswers, Outcome};
+pub use carried::CarriedFault;
 
 /// How soon a device looks at the board again while something is armed.
 pub(super) const LOOK: Duration = Duration::from_millis(2);

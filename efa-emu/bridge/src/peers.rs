@@ -1,0 +1,145 @@
+//! Whom to connect with: addresses, lists of hosts in files, and what the launcher of a job says.
+
+use std::path::Path;
+use std::str::FromStr;
+
+/// What stands for the nodes of the Slurm job in whose environment this is.
+const SLURM: &str = "slurm";
+
+/// The variable in which Slurm lists the nodes of a job.
+const NODES: &str = "SLURM_JOB_NODELIST";
+
+/// Most names that a list may stand for.
+const MOST: usize = 4096;
+
+/// Bridges to connect with.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Peers(pub(crate) Vec<String>);
+
+impl FromStr for Peers {
+    type Err = String;
+
+    /// `HOST[:PORT]`; `@FILE`, a list of hosts as launchers read them; or `slurm`, all nodes of the job.
+    fn from_str(text: &str) -> Result<Peers, String> {
+        if text == SLURM {
+            let nodes = std::env::var(NODES).map_err(|_| {
+                format!("{NODES} is not set: `{SLURM}` is for programs that srun or sbatch starts")
+            })?;
+            return expand(&nodes).map(Peers);
+        }
+        match text.strip_prefix('@') {
+            Some(path) => of_file(Path::new(path)).map(Peers),
+            None if text.is_empty() => Err("an address is missing".to_owned()),
+            None => Ok(Peers(vec![text.to_owned()])),
+        }
+    }
+}
+
+/// The first word of each line; `#` begins a comment, and a second `:` the number of processes of MPICH's launcher.
+fn of_file(path: &Path) -> Result<Vec<String>, String> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    let words = text.lines().filter_map(|line| {
+        let line = line.split('#').next().unwrap_or_default();
+        line.split_whitespace().next()
+    });
+    let hosts: Vec<String> = words.map(str::to_owned).collect();
+    match hosts.is_empty() {
+        true => Err(format!("{} lists no host", path.display())),
+        false => Ok(hosts),
+    }
+}
+
+/// The names that a list of Slurm stands for: `login,node[1-3,07-09]`.
+fn expand(list: &str) -> Result<Vec<String>, String> {
+    let mut names = Vec::new();
+    let mut rest = list;
+    while !rest.is_empty() {
+        // A comma in brackets divides numbers, not names.
+        let end = match (rest.find(','), rest.find('[')) {
+            (Some(comma), Some(bracket)) if bracket < comma => None,
+            (comma, Some(_)) if comma.is_none() => None,
+            (comma, _) => Some(comma.unwrap_or(rest.len())),
+        };
+        let item = match end {
+            Some(end) => &rest[..end],
+            None => {
+                let close = rest.find(']').ok_or_else(|| bad(list))?;
+                let behind = &rest[close..];
+                &rest[..close + behind.find(',').unwrap_or(behind.len())]
+            }
+        };
+        rest = rest[item.len()..].trim_start_matches(',');
+        expand_item(item, &mut names).ok_or_else(|| bad(list))?;
+    }
+    match names.is_empty() {
+        true => Err(bad(list)),
+        false => Ok(names),
+    }
+}
+
+fn bad(list: &str) -> String {
+    format!("{NODES} is {list:?}, which is no list of nodes: name them with HOST or @FILE")
+}
+
+/// `None` if it makes no sense, or stands for too many names.
+fn expand_item(item: &str, names: &mut Vec<String>) -> Option<()> {
+    let Some((front, rest)) = item.split_once('[') else {
+        names.push(item.to_owned());
+        return (!item.is_empty() && names.len() <= MOST).then_some(());
+    };
+    let (numbers, behind) = rest.split_once(']')?;
+    // Slurm lists names of several dimensions only where it is configured so.
+    if behind.contains(['[', ']']) {
+        return None;
+    }
+    for range in numbers.split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (from, to) = (first.parse::<u64>().ok()?, last.parse::<u64>().ok()?);
+        if to < from || to - from >= MOST as u64 {
+            return None;
+        }
+        for number in from..=to {
+            // As many digits as the first one has, with zeros.
+            let width = first.len();
+            names.push(format!("{front}{number:0width$}{behind}"));
+        }
+        if names.len() > MOST {
+            return None;
+        }
+    }
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slurms_lists_stand_for_names() {
+        for (list, names) in [
+            ("node1", "node1"),
+            ("login,node[1-3]", "login node1 node2 node3"),
+            ("n[08-10,12]-ib,x", "n08-ib n09-ib n10-ib n12-ib x"),
+            ("a[1],b[2-3],c", "a1 b2 b3 c"),
+        ] {
+            assert_eq!(expand(list).unwrap().join(" "), names, "{list}");
+        }
+        for list in ["", "a[", "a[1", "a[2-1]", "a[x]", "a[1-99999]", "a[1]b[2]"] {
+            let error = expand(list).unwrap_err();
+            assert!(error.contains(NODES), "{list}: {error}");
+        }
+    }
+
+    #[test]
+    fn files_list_hosts_as_launchers_read_them() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("hosts");
+        std::fs::write(&file, "# all\nnode0 slots=4\n\nnode1\n").unwrap();
+        let peers: Peers = format!("@{}", file.display()).parse().unwrap();
+        assert_eq!(peers.0, ["node0", "node1"]);
+        std::fs::write(&file, "# none\n").unwrap();
+        let error = format!("@{}", file.display()).parse::<Peers>().unwrap_err();
+        assert!(error.contains("lists no host"), "{error}");
+    }
+}

@@ -1,0 +1,173 @@
+//! `--uplink`: a bridge to other machines, which is there as long as programs are.
+//!
+//! Whoever comes first starts it, as a process of its own; it ends by itself when the last host of this machine has left the fabric
+//! (`efa-emu bridge --while-used`). What it says goes to whoever has started it, as long as that runs.
+
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use efa_emu::command::Failure;
+use efa_emu::transport::Fabric;
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use super::{bridge, complain};
+
+/// How long to wait for the first other machine.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How often what it says is passed on.
+const TURN: Duration = Duration::from_millis(250);
+
+/// What the bridge says when it is connected with a machine.
+const CONNECTED: &str = "connected with ";
+
+/// The most bytes of what the bridge says that are passed on at a time.
+const CHUNK: u64 = 64 << 10;
+
+#[derive(Args)]
+#[command(next_help_heading = "Other machines (docs/machines.md)")]
+pub(super) struct UplinkOptions {
+    /// Join the fabrics of other machines: unless a bridge runs already, start one that connects with the bridge at this address, as
+    /// `efa-emu bridge --peer` takes it, and ends with the last program; repeatable.
+    #[arg(long, value_name = "ADDRESS", requires = "uplink_key")]
+    uplink: Vec<String>,
+    /// The key of all bridges of the fabric, made by `efa-emu bridge key`.
+    #[arg(long, value_name = "FILE", requires = "uplink")]
+    uplink_key: Option<PathBuf>,
+    /// Where the bridge is connected to; all addresses of this machine if not given.
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        default_value = "0.0.0.0",
+        requires = "uplink"
+    )]
+    uplink_listen: String,
+}
+
+/// A bridge that this process has started.
+pub(super) struct Uplink {
+    bridge: Child,
+    /// What it says.
+    said: File,
+    told: u64,
+    quiet: bool,
+}
+
+impl UplinkOptions {
+    /// Starts a bridge if one is wanted and none is there, and waits until it has met another machine.
+    pub(super) fn start(&self, fabric: &Fabric, quiet: bool) -> Result<Option<Uplink>, Failure> {
+        let Some(key) = self.uplink_key.as_ref().filter(|_| !self.uplink.is_empty()) else {
+            return Ok(None);
+        };
+        let said = File::from(memfd_create("efa-emu-uplink", MemfdFlags::CLOEXEC)?);
+        let program = bridge::program()?;
+        let mut command = Command::new(&program);
+        command.arg("--while-used").arg("--key").arg(key).args([
+            "--fabric",
+            fabric.name(),
+            "--listen",
+            &self.uplink_listen,
+        ]);
+        for address in &self.uplink {
+            command.args(["--peer", address]);
+        }
+        command
+            .stdin(Stdio::null())
+            .stdout(said.try_clone()?)
+            .stderr(said.try_clone()?)
+            // It outlives this process, and what the terminal sends is not for it.
+            .process_group(0);
+        let bridge = command
+            .spawn()
+            .map_err(|error| bridge::missing(&program, &error))?;
+        let mut uplink = Uplink {
+            bridge,
+            said,
+            told: 0,
+            quiet,
+        };
+        let begin = Instant::now();
+        let mut all = String::new();
+        loop {
+            let ended = uplink.bridge.try_wait()?;
+            let news = uplink.news();
+            all.push_str(&news);
+            match ended {
+                // Another one is there, and has said what it does to whoever has started it.
+                Some(status) if status.success() => return Ok(None),
+                Some(_) => {
+                    let reason = all.trim_end();
+                    return Err(Failure(format!(
+                        "the bridge of --uplink has ended: {reason}"
+                    )));
+                }
+                None => uplink.tell(&news),
+            }
+            if all.contains(CONNECTED) {
+                break;
+            }
+            if begin.elapsed() > PATIENCE {
+                complain(&format!(
+                    "no other machine was reached within {PATIENCE:?}: going on without, until one is"
+                ));
+                break;
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(Some(uplink))
+    }
+}
+
+/// Passes on what the bridge has said, if there is one of this process. Returns when to call this again.
+pub(super) fn turn(uplink: &mut Option<Uplink>) -> Duration {
+    match uplink {
+        Some(uplink) => {
+            let news = uplink.news();
+            uplink.tell(&news);
+            TURN
+        }
+        None => Duration::MAX,
+    }
+}
+
+impl Uplink {
+    /// What it has said since the last call.
+    fn news(&mut self) -> String {
+        let mut bytes = Vec::new();
+        // The position belongs to the bridge, too.
+        let mut read = || -> std::io::Result<()> {
+            let path = format!(
+                "/proc/self/fd/{}",
+                std::os::fd::AsRawFd::as_raw_fd(&self.said)
+            );
+            let mut file = File::open(path)?;
+            file.seek(SeekFrom::Start(self.told))?;
+            file.take(CHUNK).read_to_end(&mut bytes).map(drop)
+        };
+        // Without /proc there is no news.
+        let _ = read();
+        // Whole lines only.
+        bytes.truncate(
+            bytes
+                .iter()
+                .rposition(|byte| *byte == b'\n')
+                .map_or(0, |at| at + 1),
+        );
+        self.told += bytes.len() as u64;
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    fn tell(&self, news: &str) {
+        if !self.quiet {
+            news.lines()
+                .for_each(|line| eprintln!("efa-emu: bridge: {line}"));
+        }
+    }
+}
