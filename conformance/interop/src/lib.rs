@@ -12,6 +12,7 @@ pub mod exchange;
 mod harness;
 mod kill;
 mod libfabric;
+mod machines;
 mod mpi;
 mod perftest;
 mod python;
@@ -104,6 +105,12 @@ pub const GROUPS: &[Group] = &[
             "faults are staged, and all packets looked at, by the emulator; `efa-conformance run --at a=HOST --at b=HOST --peer libfabric` meets stock libfabric on hosts",
         ),
         cells: engine::cells,
+    },
+    Group {
+        name: "machines",
+        about: "two to four machines whose fabrics bridges join: rows of libfabric, engine and mpi, partitions, kills",
+        emulated: Some("the machines are namespaces of this one, with emulated hosts"),
+        cells: machines::cells,
     },
 ];
 

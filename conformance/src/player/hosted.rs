@@ -447,9 +447,15 @@ pub fn free_port() -> io::Result<u16> {
 
 /// Returns whether the kernel's tables of sockets have a listener on `port`.
 pub fn is_listened_on(port: u16) -> bool {
+    is_listened_on_beside("self", port)
+}
+
+/// The same in the network namespace of another process, by its number.
+pub fn is_listened_on_beside(process: &str, port: u16) -> bool {
     const LISTEN: &str = "0A";
     let suffix = format!(":{port:04X}");
-    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
+    ["tcp", "tcp6"].iter().any(|table| {
+        let table = format!("/proc/{process}/net/{table}");
         let table = std::fs::read_to_string(table).unwrap_or_default();
         table.lines().any(|line| {
             let mut fields = line.split_whitespace().skip(1);

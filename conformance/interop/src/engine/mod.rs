@@ -24,6 +24,9 @@ use subprotocol::{Fault, Instead, Operations, SUBPROTOCOLS, Subprotocol};
 
 const GROUP: &str = "engine";
 
+/// The emulated hosts of all cells, so that those of a cell are not both at even, or both at odd places.
+pub(super) const HOSTS: [&str; 3] = [script::ENGINE, script::STOCK, zero_copy::PEER];
+
 /// The time limit of a whole scenario; each of its waits has a limit of its own.
 const LIMIT: Duration = Duration::from_secs(90);
 

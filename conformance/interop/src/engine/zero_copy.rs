@@ -15,7 +15,7 @@ use crate::harness::{Bench, Cell, CellResult, Unmet};
 use efa_conformance::libfabric::Version;
 
 /// The other stock endpoint of the cells without the engine.
-const PEER: &str = "peer";
+pub(super) const PEER: &str = "peer";
 const PROFILE: &str = "efa2";
 const CAPABILITIES: &str = r#"["msg", "rma", "source"]"#;
 /// The kinds of packets that carry messages with headers.

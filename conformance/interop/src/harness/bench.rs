@@ -63,6 +63,18 @@ impl<'a> Bench<'a> {
         })
     }
 
+    /// The same network and directory in another lab, until `deadline` at the latest.
+    pub(super) fn within<'b>(&self, lab: &'b Lab, deadline: Instant) -> Bench<'b> {
+        let mut launcher = lab.launcher.clone();
+        launcher.fabric.clone_from(&self.launcher.fabric);
+        Bench {
+            lab,
+            launcher,
+            directory: self.directory.clone(),
+            deadline: deadline.min(self.deadline),
+        }
+    }
+
     /// What all cells share.
     pub fn lab(&self) -> &'a Lab {
         self.lab

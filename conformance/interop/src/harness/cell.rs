@@ -81,6 +81,20 @@ impl Cell {
         &self.name
     }
 
+    /// Runs the cell in another environment than that of `bench`, which is its network and directory otherwise. Its time
+    /// begins now.
+    pub(crate) fn run_within(&self, bench: &Bench, lab: &Lab) -> CellResult {
+        match (lab.hosts(), self.emulated) {
+            (Some(_), Some(reason)) => Err(Unmet::Skipped(reason.into())),
+            _ => (self.run)(&bench.within(lab, Instant::now() + self.limit)),
+        }
+    }
+
+    /// How long it may take.
+    pub(crate) fn limit(&self) -> Duration {
+        self.limit
+    }
+
     /// Runs the cell.
     pub fn run(&self, lab: &Lab) -> Row {
         let begin = Instant::now();

@@ -10,14 +10,14 @@ use efa_emu::profile::Profile;
 const NAMES: [[&str; 2]; 2] = [["a", "client"], ["b", "server"]];
 
 /// Two hosts. Each has its own software, and its own device.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Hosts {
     reach: Reach,
     seats: [Seat; 2],
 }
 
 /// A host, and what it says of itself.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Seat {
     place: Place,
     description: Description,

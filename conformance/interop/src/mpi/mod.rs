@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use self::library::{Installation, Layout, Library, Transport};
+pub(super) use self::library::{Installation, Layout, Library, Transport};
 pub(super) use self::segments::Segments;
 use super::harness::traffic::Traffic;
 use super::harness::volume::Volume;
@@ -24,6 +24,11 @@ const GROUP: &str = "mpi";
 const LIMIT: Duration = Duration::from_secs(300);
 
 const MIB: u64 = 1024 * 1024;
+
+/// The parts of the C program.
+pub(super) fn parts() -> impl Iterator<Item = &'static str> {
+    PARTS.iter().map(|part| part.name)
+}
 
 /// A part of the C program, and the number of bytes that at least one rank of each host must send to another
 /// host meanwhile, because the program passes them around a ring of all ranks.
@@ -314,7 +319,7 @@ impl Job {
 }
 
 /// The number in `NAME: NUMBER checks on ...`.
-fn checks_of(printed: &str, part: &str) -> Option<u64> {
+pub(super) fn checks_of(printed: &str, part: &str) -> Option<u64> {
     printed
         .lines()
         .find_map(|line| line.strip_prefix(part)?.strip_prefix(": "))?

@@ -1,0 +1,406 @@
+//! What is between machines is slow, loses packets, breaks, or its bridges are killed: what arrives is right, initiators hear of
+//! what does not, those who are not concerned go on, and nothing is left.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use efa_core::nic::Status;
+use efa_core::rules::Severity;
+use efa_emu::transport::Fabric;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::network::{Joining, Machines};
+use super::{GROUP, START};
+use crate::harness::dialogue::installed;
+use crate::harness::{Bench, Cell, CellResult, Running, Unmet};
+use efa_conformance::check;
+use efa_conformance::merge::merge;
+use efa_conformance::trace::Capture;
+
+/// The seed of the moments of kills, which a failing cell reports.
+const SEED: u64 = 0xefa;
+
+/// Where the servers listen: each machine has ports of its own.
+const PORT: u16 = 47592;
+
+/// How long a machine may be silent before it counts as gone, where cells wait for that.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long programs may take to end once nobody answers them.
+const END: Duration = Duration::from_secs(60);
+
+const TICK: Duration = Duration::from_millis(5);
+
+type Do = fn(&Bench) -> CellResult;
+
+pub(super) fn cells() -> Vec<Cell> {
+    let cell = |name: &str, limit: u64, run: Do| {
+        Cell::new(GROUP, name, START + Duration::from_secs(limit), run)
+    };
+    vec![
+        cell("captures of two machines are one", 60, captures),
+        cell("fi_pingpong between all of four machines", 240, everybody),
+        cell("fi_pingpong --plain", 60, |bench| {
+            let joining = Joining {
+                plain: true,
+                ..Joining::DEFAULT
+            };
+            let machines = Machines::joined(bench, 2, joining)?;
+            pingpong(&machines, [0, 1], &["-S", "all"])
+        }),
+        cell("fi_pingpong at 100 Mbit/s, packets lost", 120, slow),
+        cell("fi_pingpong, losses and reordering", 120, lossy),
+        cell("a partition that heals in time", 120, short_partition),
+        cell(
+            "a partition that does not, and survivors",
+            240,
+            long_partition,
+        ),
+        cell("20 bridges killed", 600, |bench| bridges_killed(bench, 20)),
+        cell("20 sides of fi_pingpong killed", 600, |bench| {
+            sides_killed(bench, 20)
+        }),
+    ]
+}
+
+/// The words of `fi_pingpong`, whose data is checked unless it never ends.
+const PINGPONG: [&str; 5] = ["fi_pingpong", "-p", "efa", "-e", "rdm"];
+const ENDLESS: [&str; 4] = ["-I", "100000000", "-S", "65536"];
+
+/// Starts the server on the second machine, and the client on the first.
+fn start_pair<'a>(
+    machines: &Machines<'a>,
+    [client, server]: [usize; 2],
+    options: &[&str],
+    run_options: [&[&str]; 2],
+) -> Result<[Running<'a>; 2], Unmet> {
+    installed("fi_pingpong", "libfabric-bin")?;
+    let words = [&PINGPONG[..], options].concat();
+    let port = PORT.to_string();
+    let there = [&words[..], &["-B", &port]].concat();
+    let mut listener = machines.start(server, run_options[1], &there)?;
+    machines.await_listener(server, &mut listener, PORT)?;
+    let address = machines.address(server);
+    let here = [&words[..], &["-P", &port, &address]].concat();
+    let client = machines.start(client, run_options[0], &here)?;
+    Ok([client, listener])
+}
+
+/// A ping-pong whose data is checked, to its end.
+fn pingpong(machines: &Machines, pair: [usize; 2], options: &[&str]) -> CellResult {
+    let options = [&["-c"], options].concat();
+    let begin = Instant::now();
+    let [client, server] = start_pair(machines, pair, &options, [&[], &[]])?;
+    let printed = client.success()?.stdout;
+    server.success()?;
+    let sizes = printed.lines().filter(|line| line.contains('=')).count();
+    let time = begin.elapsed().as_secs_f64();
+    match sizes {
+        0 => Err(Unmet::Failed(format!("nothing was sent: {printed}"))),
+        _ => Ok(format!("{sizes} sizes checked in {time:.1} s")),
+    }
+}
+
+fn captures(bench: &Bench) -> CellResult {
+    let machines = Machines::joined(bench, 2, Joining::DEFAULT)?;
+    let files = ["m0", "m1"].map(|name| bench.capture(name));
+    let texts = files.each_ref().map(|file| file.display().to_string());
+    let [client, server] = start_pair(
+        &machines,
+        [0, 1],
+        &["-c", "-I", "20", "-S", "all"],
+        [&["--pcap", &texts[0]], &["--pcap", &texts[1]]],
+    )?;
+    client.success()?;
+    server.success()?;
+    let merged = bench.capture("merged");
+    let frames = merge(&files, &[], &[], &merged).map_err(Unmet::failed)?;
+    let capture = Capture::load(&merged).map_err(Unmet::failed)?;
+    let checked = check::check(&capture);
+    let errors: Vec<String> = checked
+        .worse_than(Severity::Warning)
+        .map(ToString::to_string)
+        .collect();
+    let problems = [capture.damage.clone(), errors].concat();
+    match (problems.is_empty(), frames) {
+        (true, 100..) => Ok(format!("{frames} frames, 0 errors")),
+        _ => Err(Unmet::Failed(format!(
+            "{frames} frames\n{}",
+            problems.join("\n")
+        ))),
+    }
+}
+
+fn everybody(bench: &Bench) -> CellResult {
+    let machines = Machines::joined(bench, 4, Joining::DEFAULT)?;
+    let mut pairs = 0;
+    for client in 0..4 {
+        for server in (0..4).filter(|server| *server != client) {
+            pingpong(&machines, [client, server], &["-I", "10", "-S", "all"])?;
+            pairs += 1;
+        }
+    }
+    Ok(format!("{pairs} pairs"))
+}
+
+fn slow(bench: &Bench) -> CellResult {
+    let machines = Machines::joined(bench, 2, Joining::DEFAULT)?;
+    for machine in 0..2 {
+        machines.limit(machine, 100)?;
+    }
+    let measured = pingpong(&machines, [0, 1], &["-I", "5", "-S", "all"])?;
+    let dropped = machines.dropped(0)? + machines.dropped(1)?;
+    match dropped {
+        0 => Err(Unmet::Failed(format!("{measured}, but nothing was lost"))),
+        _ => Ok(format!("{measured}; {dropped} packets dropped")),
+    }
+}
+
+fn lossy(bench: &Bench) -> CellResult {
+    let mut machines = Machines::joined(bench, 2, Joining::DEFAULT)?;
+    machines.forward(0.005, Duration::from_micros(500))?;
+    let measured = pingpong(&machines, [0, 1], &["-I", "3", "-S", "all"])?;
+    Ok(format!("{measured}; {}", machines.end_forwarder()?))
+}
+
+/// The link is away for a shorter time than the bridges wait: nobody notices more than a pause.
+fn short_partition(bench: &Bench) -> CellResult {
+    let machines = Machines::joined(bench, 2, Joining::DEFAULT)?;
+    let options = ["-c", "-I", "3000", "-S", "4096"];
+    let [mut client, server] = start_pair(&machines, [0, 1], &options, [&[], &[]])?;
+    await_queue_pairs(&machines, bench, 0)?;
+    let mut cuts = 0;
+    let mut random = SmallRng::seed_from_u64(SEED);
+    // Until it has ended, three times at most.
+    while cuts < 3 && client.ends_within(pause(&mut random)).is_none() {
+        machines.set_link(1, false)?;
+        std::thread::sleep(Duration::from_millis(700));
+        machines.set_link(1, true)?;
+        cuts += 1;
+    }
+    client.success()?;
+    server.success()?;
+    match cuts {
+        0 => Err(Unmet::Failed("it ended before the link was cut".into())),
+        _ => Ok(format!("3000 messages each way checked, {cuts} cuts")),
+    }
+}
+
+fn pause(random: &mut SmallRng) -> Duration {
+    Duration::from_millis(random.random_range(50..300))
+}
+
+/// One of three machines is away for longer than the bridges wait.
+fn long_partition(bench: &Bench) -> CellResult {
+    installed("ib_send_bw", "perftest")?;
+    let joining = Joining {
+        timeout: TIMEOUT,
+        ..Joining::DEFAULT
+    };
+    let machines = Machines::joined(bench, 3, joining)?;
+    let port = (PORT + 1).to_string();
+    let words = [
+        "ib_send_bw",
+        "-c",
+        "SRD",
+        "-x",
+        "0",
+        "-D",
+        "600",
+        "-p",
+        &port,
+    ];
+    let profile = ["--profile", "efa1"];
+    let mut server = machines.start(1, &profile, &words)?;
+    machines.await_listener(1, &mut server, PORT + 1)?;
+    let address = machines.address(1);
+    let words = [&words[..], &[&address]].concat();
+    let mut client = machines.start(0, &profile, &words)?;
+    await_queue_pairs(&machines, bench, 0)?;
+    std::thread::sleep(Duration::from_millis(300));
+    machines.set_link(1, false)?;
+    let cut = Instant::now();
+    let status = client
+        .ends_within(END)
+        .ok_or_else(|| Unmet::Failed("the client has not noticed".into()))?;
+    let noticed = cut.elapsed();
+    let finished = client.wait()?;
+    let said = format!("{}{}", finished.stdout, finished.stderr);
+    // perftest prints the device's own status as the vendor's: that the remote side does not respond.
+    let unresponsive = format!("syndrom {:#x}", Status::LocalUnresponsiveRemote.code());
+    if status.success() || !said.contains(&unresponsive) {
+        return Err(Unmet::Failed(format!(
+            "the client ended ({status}): {said}"
+        )));
+    }
+    let others = pingpong(&machines, [0, 2], &["-I", "10", "-S", "all"])?;
+    drop(server);
+    machines.set_link(1, true)?;
+    let mut machines = machines;
+    for other in [0, 2] {
+        machines.await_connections(1, other, 2)?;
+    }
+    pingpong(&machines, [0, 1], &["-I", "10", "-S", "all"])?;
+    let line = said
+        .lines()
+        .find(|line| line.contains("syndrom"))
+        .unwrap_or_default();
+    end_without_trace(bench, &mut machines)?;
+    Ok(format!(
+        "noticed after {:.2} s ({}); survivors: {others}; healed",
+        noticed.as_secs_f64(),
+        line.trim()
+    ))
+}
+
+/// Bridges are killed while data flows. A new one joins again, and the next pair works.
+fn bridges_killed(bench: &Bench, rounds: u64) -> CellResult {
+    let joining = Joining {
+        timeout: Duration::from_millis(1000),
+        ..Joining::DEFAULT
+    };
+    let mut machines = Machines::joined(bench, 2, joining)?;
+    let (mut noticed, mut told) = (0, 0);
+    for round in 0..rounds {
+        let failed = |unmet| in_round(round, unmet);
+        let mut random = SmallRng::seed_from_u64(SEED + round);
+        let pair = start_pair(&machines, [0, 1], &ENDLESS, [&[], &[]]).map_err(failed)?;
+        if round.is_multiple_of(2) {
+            std::thread::sleep(Duration::from_millis(random.random_range(0..300)));
+        } else {
+            await_queue_pairs(&machines, bench, 0).map_err(failed)?;
+            std::thread::sleep(Duration::from_millis(random.random_range(0..200)));
+        }
+        let victim = random.random_range(0..2);
+        machines.kill_bridge(victim).map_err(failed)?;
+        for side in pair {
+            match end_of(side).map_err(failed)? {
+                true => noticed += 1,
+                false => told += 1,
+            }
+        }
+        machines.start_bridge(victim).map_err(failed)?;
+        machines
+            .await_connected(victim, 1 - victim)
+            .map_err(failed)?;
+        if round % 5 == 4 {
+            pingpong(&machines, [0, 1], &["-I", "10", "-S", "all"]).map_err(failed)?;
+        }
+    }
+    end_without_trace(bench, &mut machines)?;
+    Ok(format!(
+        "{rounds} kills; sides: {noticed} ended by themselves, {told} when told to; nothing left"
+    ))
+}
+
+/// A side is killed, on either machine.
+fn sides_killed(bench: &Bench, rounds: u64) -> CellResult {
+    let mut machines = Machines::joined(bench, 2, Joining::DEFAULT)?;
+    let (mut noticed, mut told) = (0, 0);
+    for round in 0..rounds {
+        let failed = |unmet| in_round(round, unmet);
+        let mut random = SmallRng::seed_from_u64(SEED + round);
+        let [client, server] =
+            start_pair(&machines, [0, 1], &ENDLESS, [&[], &[]]).map_err(failed)?;
+        if round.is_multiple_of(2) {
+            std::thread::sleep(Duration::from_millis(random.random_range(0..500)));
+        } else {
+            await_queue_pairs(&machines, bench, 0).map_err(failed)?;
+            std::thread::sleep(Duration::from_millis(random.random_range(0..200)));
+        }
+        let (victim, survivor) = match random.random() {
+            true => (client, server),
+            false => (server, client),
+        };
+        victim.kill();
+        victim.wait().map_err(failed)?;
+        match end_of(survivor).map_err(failed)? {
+            true => noticed += 1,
+            false => told += 1,
+        }
+    }
+    pingpong(&machines, [0, 1], &["-I", "10", "-S", "all"])?;
+    end_without_trace(bench, &mut machines)?;
+    Ok(format!(
+        "{rounds} kills; survivors: {noticed} ended by themselves, {told} when told to; nothing left"
+    ))
+}
+
+fn in_round(round: u64, unmet: Unmet) -> Unmet {
+    match unmet {
+        Unmet::Failed(text) => Unmet::Failed(format!("round {round} of seed {SEED:#x}: {text}")),
+        other => other,
+    }
+}
+
+/// Whether a program ends by itself; if not, it has to end when it is told to.
+fn end_of(mut side: Running) -> Result<bool, Unmet> {
+    if side.ends_within(Duration::from_secs(2)).is_some() {
+        return Ok(true);
+    }
+    side.terminate();
+    match side.ends_within(END) {
+        Some(_) => Ok(false),
+        None => Err(Unmet::Failed(format!(
+            "process {} did not end within {END:?} of SIGTERM",
+            side.id()
+        ))),
+    }
+}
+
+/// The fabric of a machine, as seen from here.
+fn fabric(machines: &Machines, bench: &Bench, machine: usize) -> Result<Fabric, Unmet> {
+    if !machines.are_of_root() {
+        // Programs there take themselves for root, and their fabrics are named for that.
+        return Err(Unmet::Skipped(
+            "only root can look at the fabrics of machines".into(),
+        ));
+    }
+    let root = machines.shared_memory(machine);
+    Fabric::open_below(&root, bench.fabric()).map_err(Unmet::failed)
+}
+
+/// Waits until a process of the machine has a queue pair.
+fn await_queue_pairs(machines: &Machines, bench: &Bench, machine: usize) -> Result<(), Unmet> {
+    let fabric = fabric(machines, bench, machine)?;
+    let begin = Instant::now();
+    loop {
+        let hosts = fabric.hosts().map_err(Unmet::failed)?;
+        let own = hosts.iter().filter(|host| host.machine.is_none());
+        let mut participants = own.flat_map(|host| &host.participants);
+        if participants.any(|participant| !participant.queue_pairs.is_empty()) {
+            return Ok(());
+        }
+        if begin.elapsed() > START {
+            return Err(Unmet::Failed(format!(
+                "no side with a queue pair within {START:?}"
+            )));
+        }
+        std::thread::sleep(TICK);
+    }
+}
+
+/// Ends the bridges; nothing may be left in the shared memory of any machine.
+fn end_without_trace(bench: &Bench, machines: &mut Machines) -> Result<(), Unmet> {
+    machines.end_bridges()?;
+    for machine in 0..machines.count() {
+        let root = machines.shared_memory(machine);
+        let left: Vec<String> = std::fs::read_dir(&root)
+            .map_err(Unmet::failed)?
+            .flatten()
+            .map(|entry| entry.path())
+            .flat_map(|path| within(&path, bench.fabric()))
+            .collect();
+        if !left.is_empty() {
+            return Err(Unmet::Failed(format!("m{machine} has {left:?} left")));
+        }
+    }
+    Ok(())
+}
+
+/// What is left of a fabric in a directory of shared memory; libfabric's own objects, which killed programs leave, are not.
+fn within(path: &Path, fabric: &str) -> Option<String> {
+    let below = path.join(fabric);
+    below.exists().then(|| below.display().to_string())
+}

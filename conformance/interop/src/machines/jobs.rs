@@ -1,0 +1,149 @@
+//! MPI jobs whose ranks are on two and four machines. The launcher runs on the first machine, and starts its daemons on the others
+//! by a remote shell, as on a cluster; the daemons start `efa-emu run`, which starts the ranks. So launchers may hand on
+//! their whole environment, as MPICH's does.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use super::network::{Joining, Machines};
+use super::{GROUP, START};
+use efa_conformance::libfabric::Provider;
+use efa_conformance::player::quote;
+
+use crate::harness::volume::Volume;
+use crate::harness::{Bench, Cell, CellResult, Running, Unmet};
+use crate::mpi::{self, Installation, Library, Transport};
+
+/// Generous, because eight busy-waiting ranks and four bridges share few processors.
+const LIMIT: Duration = Duration::from_secs(400);
+
+const LIBRARIES: [(Library, Transport); 6] = [
+    (Library::DebianOpenMpi, Transport::Libfabric),
+    (Library::OpenMpi, Transport::Libfabric),
+    (Library::Mpich, Transport::Libfabric),
+    (Library::DebianOpenMpi, Transport::Engine),
+    (Library::OpenMpi, Transport::Engine),
+    (Library::Mpich, Transport::Engine),
+];
+
+/// Machines, and ranks on each.
+const LAYOUTS: [(u8, usize); 4] = [(2, 1), (2, 2), (4, 1), (4, 2)];
+
+/// Bytes that each machine must send to another one, in the part of the program that passes messages around a ring.
+const LEAST: u64 = 24 << 20;
+
+pub(super) fn cells() -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for (library, transport) in LIBRARIES {
+        for (machines, each) in LAYOUTS {
+            let name = format!(
+                "mpi {} {} C {} ranks {machines} machines",
+                library.name(),
+                transport.name(),
+                usize::from(machines) * each
+            );
+            cells.push(Cell::new(GROUP, name, START + LIMIT, move |bench| {
+                let machines = Machines::joined(bench, machines, Joining::DEFAULT)?;
+                run(bench, &machines, library, transport, each)
+            }));
+        }
+    }
+    cells.push(Cell::new(
+        GROUP,
+        "mpi openmpi-4.1.4 efa C 4 ranks 4 machines, losses and reordering",
+        START + LIMIT,
+        |bench| {
+            let mut machines = Machines::joined(bench, 4, Joining::DEFAULT)?;
+            machines.forward(0.005, Duration::from_micros(500))?;
+            let (library, transport) = (Library::DebianOpenMpi, Transport::Libfabric);
+            let measured = run(bench, &machines, library, transport, 1)?;
+            let forwarded = machines.end_forwarder()?;
+            Ok(format!("{measured}; {forwarded}"))
+        },
+    ));
+    cells
+}
+
+/// Runs all parts of the C program, and looks what left each machine.
+fn run(
+    bench: &Bench,
+    machines: &Machines,
+    library: Library,
+    transport: Transport,
+    each: usize,
+) -> CellResult {
+    let installation = Installation::find(bench, library)?;
+    let program = installation.compile(bench, "exercise.c")?;
+    let program = program.display().to_string();
+    let hosts: Vec<&str> = (0..machines.count()).map(|at| machines.name(at)).collect();
+    let mut sum = Volume::default();
+    let mut checks = 0;
+    let begin = Instant::now();
+    for part in mpi::parts() {
+        let shell = bench.directory().join("rsh");
+        let options = match transport {
+            Transport::Engine => format!("--provider {}", Provider::ENGINE),
+            _ => String::new(),
+        };
+        let on_host = machines.on_own_host(&options)?.display().to_string();
+        let words = [on_host.as_str(), &program, part];
+        let (words, variables) = installation.job_on(&shell, &hosts, each, transport, &words);
+        machines.shell_of_machines(&variables)?;
+        let recorders = Recorders::start(bench, machines, part)?;
+        let quoted: Vec<String> = words.iter().map(|word| quote(word)).collect();
+        let mut command = std::process::Command::new(&shell);
+        command.arg(hosts[0]).arg(quoted.join(" "));
+        let finished = Running::start(bench, part.to_owned(), command)?.success()?;
+        checks += mpi::checks_of(&finished.stdout, part)
+            .ok_or_else(|| Unmet::Failed(format!("{part} printed {:?}", finished.stdout)))?;
+        for (host, sent) in hosts.iter().zip(recorders.end()?) {
+            if part == "p2p" && sent.bytes < LEAST {
+                return Err(Unmet::Failed(format!(
+                    "{part}: {host} has sent {sent}, but {LEAST} bytes must have gone to others"
+                )));
+            }
+            sum += sent;
+        }
+    }
+    Ok(format!(
+        "{checks} checks, {sum}; {:.1} s",
+        begin.elapsed().as_secs_f64()
+    ))
+}
+
+/// What records the hosts of each machine.
+struct Recorders<'a> {
+    running: Vec<(Running<'a>, PathBuf)>,
+}
+
+impl<'a> Recorders<'a> {
+    fn start(bench: &'a Bench<'a>, machines: &Machines<'a>, part: &str) -> Result<Self, Unmet> {
+        let mut running = Vec::new();
+        for machine in 0..machines.count() {
+            let name = machines.name(machine);
+            let file = bench.capture(&format!("{part}-{name}"));
+            let mut command = machines.command(machine);
+            command
+                .arg(&bench.lab().launcher.efa_emu)
+                .args(["capture", "--fabric", bench.fabric(), "-w"])
+                .arg(&file);
+            let mut recorder = Running::start(bench, format!("capture on {name}"), command)?;
+            recorder.complained("recording fabric")?;
+            running.push((recorder, file));
+        }
+        Ok(Recorders { running })
+    }
+
+    /// What left each machine.
+    fn end(self) -> Result<Vec<Volume>, Unmet> {
+        let mut volumes = Vec::new();
+        for (recorder, file) in self.running {
+            recorder.terminate();
+            recorder.success()?;
+            volumes.push(Volume::of_hosts(&file)?.into_values().sum());
+            // It has hundreds of megabytes, and is evaluated.
+            let _ = std::fs::remove_file(&file);
+        }
+        Ok(volumes)
+    }
+}

@@ -1,0 +1,74 @@
+//! Group `machines`: the fabrics of two to four machines, joined by bridges (`efa-emu bridge`, docs/machines.md).
+//!
+//! Machines are namespaces of this one ([`network`]). Rows of other groups run between two of them: those of `libfabric`
+//! as between two hosts that a remote shell reaches, those of `engine` with each endpoint on a machine of its own. The
+//! other cells are about what is between the machines: limits, losses, partitions, and bridges that are killed.
+
+mod breaking;
+mod jobs;
+mod network;
+
+use std::time::Duration;
+
+use efa_conformance::player::{Launcher, Place, Reach, Recording};
+
+use self::network::{Joining, Machines};
+use super::harness::{Bench, Cell, CellResult, Hosts, Lab, Unmet};
+use super::{engine, libfabric};
+
+const GROUP: &str = "machines";
+
+/// How long machines may take to be made and joined. The machine may be busy.
+const START: Duration = Duration::from_secs(60);
+
+pub(super) fn cells(lab: &Lab) -> Result<Vec<Cell>, String> {
+    let mut cells = breaking::cells();
+    cells.extend(jobs::cells());
+    for cell in libfabric::cells(lab)? {
+        let name = format!("libfabric {}", cell.name());
+        let limit = START + cell.limit();
+        cells.push(Cell::new(GROUP, name, limit, move |bench| {
+            on_two_hosts(bench, &cell)
+        }));
+    }
+    for cell in engine::cells(lab)? {
+        let name = format!("engine {}", cell.name());
+        let limit = START + cell.limit();
+        cells.push(Cell::new(GROUP, name, limit, move |bench| {
+            with_a_machine_for_each_endpoint(bench, &cell)
+        }));
+    }
+    Ok(cells)
+}
+
+/// Runs a cell between the hosts of two machines, as `interop --at a=m0 --at b=m1 --rsh ...` does.
+fn on_two_hosts(bench: &Bench, cell: &Cell) -> CellResult {
+    let machines = Machines::joined(bench, 2, Joining::DEFAULT)?;
+    let place = |machine: usize| Place {
+        host: machines.name(machine).to_owned(),
+        device: None,
+    };
+    let shell = machines.shell_of_hosts()?.display().to_string();
+    let reach = Reach {
+        shell: shell.parse().map_err(Unmet::Failed)?,
+        program: bench.lab().launcher.efa_conformance.display().to_string(),
+        limit: START,
+    };
+    let hosts = Hosts::ask(reach, [place(0), place(1)], Some(&Recording::AsTheHostDoes));
+    let lab = bench
+        .lab()
+        .clone()
+        .with_hosts(Some(hosts.map_err(Unmet::Failed)?));
+    cell.run_within(bench, &lab)
+}
+
+/// Runs a cell whose endpoints are on a machine each.
+fn with_a_machine_for_each_endpoint(bench: &Bench, cell: &Cell) -> CellResult {
+    let machines = Machines::joined(bench, 2, Joining::DEFAULT)?;
+    let mut lab = bench.lab().clone();
+    lab.launcher = Launcher {
+        efa_emu: machines.emulator(&engine::HOSTS)?,
+        ..lab.launcher
+    };
+    cell.run_within(bench, &lab)
+}

@@ -1,0 +1,560 @@
+//! Machines: namespaces of this one, with links of their own between them, and the bridges that join their fabrics.
+//!
+//! ```text
+//!   m0  eth0 ── v0 ┐
+//!   m1  eth0 ── v1 ┤ br0 in the namespace `hub`, or `forward.py` there, which loses, delays and reorders
+//!   m2  eth0 ── v2 ┘
+//! ```
+//!
+//! Each machine has a host name, a network, System V shared memory and a `/dev/shm` of its own; files and processes are those
+//! of this machine. All of it ends with the processes that keep the namespaces, which end when their standard input
+//! does: with the harness, however that ends.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::Ipv4Addr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use efa_conformance::player::quote;
+
+use crate::harness::dialogue::installed;
+use crate::harness::{Bench, Finished, Running, Unmet};
+
+/// What keeps a namespace until its input ends.
+const KEEP: &str = "echo ready && exec cat >/dev/null";
+
+/// The program that forwards frames in the place of a kernel's bridge, by its name in the repository.
+const FORWARDER: &str = "conformance/interop/machines/forward.py";
+
+/// Variables of this process that commands on machines get, as those of a login. Others would lead them to devices or
+/// libraries of this one.
+const KEPT: [&str; 6] = ["PATH", "HOME", "USER", "LANG", "TMPDIR", "RUST_BACKTRACE"];
+
+/// How bridges are started.
+#[derive(Clone, Copy)]
+pub(super) struct Joining {
+    pub(super) timeout: Duration,
+    pub(super) plain: bool,
+}
+
+impl Joining {
+    /// Machines that are stopped for a while on a busy machine are not gone.
+    pub(super) const DEFAULT: Joining = Joining {
+        timeout: Duration::from_secs(60),
+        plain: false,
+    };
+}
+
+/// A process that keeps namespaces. It ends with this value.
+struct Keeper(Child);
+
+impl Keeper {
+    /// Starts `command`, which has to run [`KEEP`].
+    fn start(mut command: Command) -> Result<Keeper, Unmet> {
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let child = command
+            .spawn()
+            .map_err(|error| Unmet::Skipped(format!("cannot start unshare: {error}")))?;
+        let mut keeper = Keeper(child);
+        let mut line = String::new();
+        if let Some(output) = keeper.0.stdout.take() {
+            // Ends at the end of the process at the latest.
+            let _ = BufReader::new(output).read_line(&mut line);
+        }
+        if line.trim_end() != "ready" {
+            let mut reason = String::new();
+            if let Some(mut errors) = keeper.0.stderr.take() {
+                let _ = errors.read_to_string(&mut reason);
+            }
+            return Err(Unmet::Skipped(format!(
+                "the system permits no namespaces here, which takes root or user namespaces: {}",
+                reason.trim_end()
+            )));
+        }
+        Ok(keeper)
+    }
+
+    fn id(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A machine.
+struct Machine<'a> {
+    name: String,
+    address: Ipv4Addr,
+    /// Before the keeper, so that it ends first.
+    bridge: Option<Running<'a>>,
+    keeper: Keeper,
+}
+
+/// Machines that are joined by bridges. They end with this value.
+pub(super) struct Machines<'a> {
+    bench: &'a Bench<'a>,
+    machines: Vec<Machine<'a>>,
+    forwarder: Option<Running<'a>>,
+    hub: Keeper,
+    joining: Joining,
+    key: PathBuf,
+    is_root: bool,
+}
+
+impl<'a> Machines<'a> {
+    /// So many machines, `m0` and so on, without bridges.
+    pub(super) fn bare(bench: &'a Bench<'a>, count: u8, joining: Joining) -> Result<Self, Unmet> {
+        for (program, package) in [("unshare", "util-linux"), ("ip", "iproute2")] {
+            installed(program, package)?;
+        }
+        // SAFETY: takes no pointers.
+        let is_root = unsafe { libc::geteuid() } == 0;
+        let mut hub = Command::new("unshare");
+        if !is_root {
+            hub.args(["--user", "--map-root-user"]);
+        }
+        let script = format!(
+            "ip link set lo up && ip link add name br0 type bridge && ip addr add 10.61.0.254/24 dev br0 && \
+             ip link set br0 up && {KEEP}"
+        );
+        hub.args(["--net", "sh", "-c", &script]);
+        let hosts = bench.directory().join("hosts");
+        let lines: String = (0..count)
+            .map(|number| format!("{} m{number}\n", address(number)))
+            .collect();
+        let lines = format!("127.0.0.1 localhost\n{lines}");
+        std::fs::write(&hosts, lines).map_err(Unmet::failed)?;
+        let mut all = Machines {
+            bench,
+            machines: Vec::new(),
+            forwarder: None,
+            hub: Keeper::start(hub)?,
+            joining,
+            key: bench.directory().join("key"),
+            is_root,
+        };
+        for number in 0..count {
+            all.add(number, &hosts)?;
+        }
+        Ok(all)
+    }
+
+    /// So many machines, joined by bridges.
+    pub(super) fn joined(bench: &'a Bench<'a>, count: u8, joining: Joining) -> Result<Self, Unmet> {
+        let mut all = Machines::bare(bench, count, joining)?;
+        all.join()?;
+        Ok(all)
+    }
+
+    fn add(&mut self, number: u8, hosts: &Path) -> Result<(), Unmet> {
+        let name = format!("m{number}");
+        let address = address(number);
+        let mut command = self.beside(&self.hub);
+        command.args(["unshare", "--net", "--mount", "--uts", "--ipc"]);
+        command.args(["--propagation", "private", "sh", "-c"]);
+        command.arg(format!(
+            "hostname {name} && mount -t tmpfs tmpfs /dev/shm && mount --bind '{}' /etc/hosts && \
+             ip link set lo up && {KEEP}",
+            hosts.display()
+        ));
+        let keeper = Keeper::start(command)?;
+        self.machines.push(Machine {
+            name,
+            address,
+            bridge: None,
+            keeper,
+        });
+        let machine = self.machines[usize::from(number)].keeper.id();
+        self.in_hub(&format!(
+            "ip link add name v{number} type veth peer name eth0 netns {machine} && \
+             ip link set v{number} master br0 up"
+        ))?;
+        // Programs ask for the address on the way to others.
+        let script = format!(
+            "ip addr add {address}/24 dev eth0 && ip link set eth0 up && ip route add default via 10.61.0.254"
+        );
+        let mut command = self.command(usize::from(number));
+        command.args(["sh", "-c", &script]);
+        self.succeed(&script, command).map(drop)
+    }
+
+    /// A command in the user namespace of the hub, without the rest.
+    fn beside(&self, keeper: &Keeper) -> Command {
+        if self.is_root {
+            let mut command = Command::new("env");
+            command.arg("--");
+            return command;
+        }
+        let mut command = Command::new("nsenter");
+        command.args(["--user", "--preserve-credentials", "--target"]);
+        command.args([&keeper.id().to_string(), "--"]);
+        command
+    }
+
+    /// Runs a script of the shell in the hub.
+    fn in_hub(&self, script: &str) -> Result<Finished, Unmet> {
+        let mut command = self.enter(self.hub.id(), &["--net"]);
+        command.args(["sh", "-c", script]);
+        self.succeed(script, command)
+    }
+
+    fn succeed(&self, what: &str, command: Command) -> Result<Finished, Unmet> {
+        Running::start(self.bench, what.to_owned(), command)?.success()
+    }
+
+    /// The words that enter namespaces of a process; a program follows.
+    fn words(&self, process: u32, namespaces: &[&str]) -> Vec<String> {
+        let mut words = vec!["nsenter".to_owned(), format!("--target={process}")];
+        if !self.is_root {
+            words.extend(["--user".to_owned(), "--preserve-credentials".to_owned()]);
+        }
+        words.extend(namespaces.iter().map(|&word| word.to_owned()));
+        words
+    }
+
+    fn enter(&self, process: u32, namespaces: &[&str]) -> Command {
+        let words = self.words(process, namespaces);
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).arg("--");
+        command
+    }
+
+    /// A command on a machine; the program follows.
+    pub(super) fn command(&self, machine: usize) -> Command {
+        let directory = format!("--wdns={}", self.bench.directory().display());
+        let namespaces = ["--net", "--mount", "--uts", "--ipc", &directory];
+        self.enter(self.machines[machine].keeper.id(), &namespaces)
+    }
+
+    /// The command that starts a program on the host of a machine that has its name; the program follows. `options` are those of
+    /// `efa-emu run`.
+    fn on_host(&self, machine: usize, options: &[&str]) -> Command {
+        let mut command = self.command(machine);
+        command
+            .arg(&self.bench.lab().launcher.efa_emu)
+            .args(["run", "--quiet", "--fabric", self.bench.fabric(), "--host"])
+            .arg(&self.machines[machine].name)
+            .args(options)
+            .arg("--");
+        command
+    }
+
+    /// Starts a program on a machine's host.
+    pub(super) fn start(
+        &self,
+        machine: usize,
+        options: &[&str],
+        program: &[&str],
+    ) -> Result<Running<'a>, Unmet> {
+        let mut command = self.on_host(machine, options);
+        // See group `kill`.
+        command.env("IPATH_NO_BACKTRACE", "1").args(program);
+        let what = format!("{}: {}", self.machines[machine].name, program.join(" "));
+        Running::start(self.bench, what, command)
+    }
+
+    /// Whether nothing stands between this process and them but namespaces.
+    pub(super) fn are_of_root(&self) -> bool {
+        self.is_root
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.machines.len()
+    }
+
+    pub(super) fn name(&self, machine: usize) -> &str {
+        &self.machines[machine].name
+    }
+
+    pub(super) fn address(&self, machine: usize) -> String {
+        self.machines[machine].address.to_string()
+    }
+
+    /// Whether a process of the machine listens at the port.
+    pub(super) fn await_listener(
+        &self,
+        machine: usize,
+        server: &mut Running,
+        port: u16,
+    ) -> Result<(), Unmet> {
+        server.await_listener_beside(self.machines[machine].keeper.id(), port)
+    }
+
+    /// Where the machine's shared memory is, for this process.
+    pub(super) fn shared_memory(&self, machine: usize) -> PathBuf {
+        PathBuf::from(format!(
+            "/proc/{}/root/dev/shm",
+            self.machines[machine].keeper.id()
+        ))
+    }
+
+    // --- bridges ---
+
+    fn join(&mut self) -> Result<(), Unmet> {
+        let mut command = Command::new(&self.bench.lab().launcher.efa_emu);
+        command.args(["bridge", "key"]).arg(&self.key);
+        self.succeed("efa-emu bridge key", command)?;
+        for machine in 0..self.count() {
+            self.start_bridge(machine)?;
+        }
+        for machine in 0..self.count() {
+            for other in (0..self.count()).filter(|other| *other != machine) {
+                self.await_connected(machine, other)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts the bridge of a machine, which dials the machines before it, and is dialed by those behind it.
+    pub(super) fn start_bridge(&mut self, machine: usize) -> Result<(), Unmet> {
+        let mut command = self.command(machine);
+        command
+            .arg(&self.bench.lab().launcher.efa_emu)
+            .args(["bridge", "--listen", "0.0.0.0", "--fabric"])
+            .args([self.bench.fabric(), "--key"])
+            .arg(&self.key)
+            .args([
+                "--timeout",
+                &format!("{}ms", self.joining.timeout.as_millis()),
+            ]);
+        if self.joining.plain {
+            command.arg("--plain");
+        }
+        for other in &self.machines[..machine] {
+            command.args(["--peer", &other.name]);
+        }
+        let what = format!("the bridge of m{machine}");
+        let mut bridge = Running::start(self.bench, what, command)?;
+        bridge.printed("listens on")?;
+        self.machines[machine].bridge = Some(bridge);
+        Ok(())
+    }
+
+    /// Waits until the bridge of a machine has said that it is connected with another one.
+    pub(super) fn await_connected(&mut self, machine: usize, other: usize) -> Result<(), Unmet> {
+        self.await_connections(machine, other, 1)
+    }
+
+    /// Waits until the bridge of a machine has said so many times that it is connected with another one.
+    pub(super) fn await_connections(
+        &mut self,
+        machine: usize,
+        other: usize,
+        times: usize,
+    ) -> Result<(), Unmet> {
+        let text = format!("connected with m{other}\n");
+        match &mut self.machines[machine].bridge {
+            Some(bridge) => bridge.printed_times(&text, times),
+            None => Err(Unmet::Failed(format!("m{machine} has no bridge"))),
+        }
+    }
+
+    /// Kills the bridge of a machine, at once.
+    pub(super) fn kill_bridge(&mut self, machine: usize) -> Result<(), Unmet> {
+        if let Some(bridge) = self.machines[machine].bridge.take() {
+            bridge.kill();
+            bridge.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Tells all bridges to end, and waits until they have.
+    pub(super) fn end_bridges(&mut self) -> Result<(), Unmet> {
+        for machine in &mut self.machines {
+            if let Some(bridge) = machine.bridge.take() {
+                bridge.terminate();
+                bridge.success()?;
+            }
+        }
+        Ok(())
+    }
+
+    // --- links ---
+
+    /// Takes the link of a machine away, or gives it back.
+    pub(super) fn set_link(&self, machine: usize, is_up: bool) -> Result<(), Unmet> {
+        let state = if is_up { "up" } else { "down" };
+        self.in_hub(&format!("ip link set v{machine} {state}"))
+            .map(drop)
+    }
+
+    /// Limits what goes to a machine to so many Mbit/s, with a queue so short that TCP fills it and loses packets.
+    pub(super) fn limit(&self, machine: usize, rate: u32) -> Result<(), Unmet> {
+        installed("tc", "iproute2")?;
+        let script =
+            format!("tc qdisc add dev v{machine} root tbf rate {rate}mbit burst 32kb limit 150kb");
+        self.in_hub(&script).map(drop)
+    }
+
+    /// What the queue of [`Machines::limit`] has dropped.
+    pub(super) fn dropped(&self, machine: usize) -> Result<u64, Unmet> {
+        let shown = self
+            .in_hub(&format!("tc -s qdisc show dev v{machine}"))?
+            .stdout;
+        let number = shown.split_once("dropped ").and_then(|(_, rest)| {
+            let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+            digits.parse().ok()
+        });
+        number.ok_or_else(|| Unmet::Failed(format!("tc shows no drops: {shown}")))
+    }
+
+    /// From now on a program forwards the frames between the machines, which loses some, and lets each wait for a random time, so
+    /// that they overtake each other.
+    pub(super) fn forward(&mut self, loss: f64, delay: Duration) -> Result<(), Unmet> {
+        installed("python3", "python3")?;
+        let script = self.bench.lab().file(FORWARDER);
+        let links: Vec<String> = (0..self.count())
+            .map(|number| format!("v{number}"))
+            .collect();
+        for link in &links {
+            self.in_hub(&format!("ip link set {link} nomaster promisc on"))?;
+        }
+        let mut command = self.enter(self.hub.id(), &["--net"]);
+        command
+            .arg("python3")
+            .arg(script)
+            .args([loss.to_string(), delay.as_secs_f64().to_string()])
+            .args(links);
+        let mut forwarder = Running::start(self.bench, "forward.py".into(), command)?;
+        forwarder.printed("forwards")?;
+        self.forwarder = Some(forwarder);
+        Ok(())
+    }
+
+    /// Ends the forwarder; returns what it says of what it did.
+    pub(super) fn end_forwarder(&mut self) -> Result<String, Unmet> {
+        match self.forwarder.take() {
+            None => Ok(String::new()),
+            Some(forwarder) => {
+                forwarder.terminate();
+                let said = forwarder.success()?.stdout;
+                Ok(said.lines().last().unwrap_or_default().to_owned())
+            }
+        }
+    }
+
+    // --- scripts ---
+
+    /// Writes a script that takes the arguments of ssh: a machine's name, and a command for the shell there, which has the
+    /// environment of a login and these variables. `front` is in front of the shell.
+    fn write_remote_shell(
+        &self,
+        variables: &[(&str, String)],
+        front: &str,
+    ) -> Result<PathBuf, Unmet> {
+        let kept = KEPT.iter().filter_map(|name| {
+            let value = std::env::var(name).ok()?;
+            Some(format!("{name}={}", quote(&value)))
+        });
+        let set = variables
+            .iter()
+            .map(|(name, value)| format!("{name}={}", quote(value)));
+        let environment: Vec<String> = kept.chain(set).collect();
+        // A machine's programs are in the user namespace already.
+        let user = match self.is_root {
+            true => "",
+            false => {
+                "[ \"$(readlink /proc/self/ns/user)\" = \"$(readlink /proc/$target/ns/user)\" ] || \
+                 user='--user --preserve-credentials'"
+            }
+        };
+        let script = format!(
+            "#!/bin/sh\nwhile [ \"${{1#-}}\" != \"$1\" ]; do shift; done\nhost=$1; shift\n\
+             case $host in\n{}*) echo \"there is no machine $host\" >&2; exit 255;;\nesac\n\
+             user=\n{user}\n\
+             exec env -i {} nsenter --target=$target $user --net --mount --uts --ipc --wdns={} -- {front} \
+             sh -c \"$*\"\n",
+            self.cases(),
+            environment.join(" "),
+            quote(&self.bench.directory().display().to_string()),
+        );
+        self.write_script("rsh", &script)
+    }
+
+    /// The words of a shell that run a program on a host.
+    fn run_words(&self, host: &str) -> String {
+        format!(
+            "{} run --quiet --fabric {} --host {host}",
+            quote(&self.bench.lab().launcher.efa_emu.display().to_string()),
+            quote(self.bench.fabric()),
+        )
+    }
+
+    /// Writes a script that takes the arguments of ssh, and runs commands on the hosts of machines.
+    pub(super) fn shell_of_hosts(&self) -> Result<PathBuf, Unmet> {
+        self.write_remote_shell(&[], &format!("{} --", self.run_words("$host")))
+    }
+
+    /// Writes a script that takes the arguments of ssh, and runs commands on machines, beside their hosts.
+    pub(super) fn shell_of_machines(&self, variables: &[(&str, String)]) -> Result<PathBuf, Unmet> {
+        self.write_remote_shell(variables, "")
+    }
+
+    /// Writes a script that runs a program on the host of the machine where it is called; `options` are those of `efa-emu
+    /// run`.
+    pub(super) fn on_own_host(&self, options: &str) -> Result<PathBuf, Unmet> {
+        let run = self.run_words("\"$(uname -n)\"");
+        self.write_script(
+            "on-host",
+            &format!("#!/bin/sh\nexec {run} {options} -- \"$@\"\n"),
+        )
+    }
+
+    fn cases(&self) -> String {
+        let machines = self.machines.iter();
+        let case =
+            |machine: &Machine| format!("{}) target={};;\n", machine.name, machine.keeper.id());
+        machines.map(case).collect()
+    }
+
+    /// Writes a script that stands for `efa-emu`, and runs it on the machine of the host that is named there by `--host`: hosts
+    /// are spread over the machines in the order in which they are listed.
+    pub(super) fn emulator(&self, hosts: &[&str]) -> Result<PathBuf, Unmet> {
+        let cases: String = hosts
+            .iter()
+            .enumerate()
+            .map(|(at, host)| {
+                let machine = &self.machines[at % self.machines.len()];
+                format!("{host}) target={};;\n", machine.keeper.id())
+            })
+            .collect();
+        let user = if self.is_root {
+            ""
+        } else {
+            "--user --preserve-credentials"
+        };
+        let script = format!(
+            "#!/bin/sh\nlast=; host=\nfor word; do [ \"$last\" != --host ] || host=$word; \
+             [ \"$word\" != -- ] || break; last=$word; done\n\
+             case $host in\n{cases}*) echo \"no machine has the host $host\" >&2; exit 2;;\nesac\n\
+             exec nsenter --target=$target {user} --net --mount --uts --ipc \"--wdns=$PWD\" -- {} \"$@\"\n",
+            quote(&self.bench.lab().launcher.efa_emu.display().to_string()),
+        );
+        self.write_script("efa-emu", &script)
+    }
+
+    fn write_script(&self, name: &str, text: &str) -> Result<PathBuf, Unmet> {
+        let path = self.bench.directory().join(name);
+        let permissions = std::fs::Permissions::from_mode(0o755);
+        std::fs::write(&path, text)
+            .and_then(|()| std::fs::set_permissions(&path, permissions))
+            .map_err(Unmet::failed)?;
+        Ok(path)
+    }
+}
+
+/// The address of a machine.
+fn address(number: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 61, 0, number + 1)
+}
