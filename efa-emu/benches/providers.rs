@@ -1,6 +1,7 @@
 //! Stock `fi_pingpong` over the emulated device, with libfabric's efa provider and with the engine as its provider
 //! `efa_rs`, beside libfabric's other providers, in one run, for the installed libfabric and for that of Debian 13; and
-//! the message rate of `ib_send_bw`.
+//! the message rate of `ib_send_bw`. Two more tables have both processes on one emulated host, where libfabric's efa
+//! provider reaches its peer through libfabric's shared memory unless it is told not to, and `efa_rs` never does.
 //!
 //! The figures of a shared machine are noise; their ratios in one run are not. So every round
 //! measures every provider once, one after the other, and each provider's best round counts. A ratio
@@ -33,6 +34,8 @@ mod programs;
 const ROUNDS: usize = 5;
 /// No measurement begins later than this after its table.
 const TABLE_TIME: Duration = Duration::from_secs(100);
+/// The same for the tables of one host.
+const SAME_HOST_TIME: Duration = Duration::from_secs(50);
 /// About how long the messages of one measurement take.
 const MESSAGES_TIME: Duration = Duration::from_secs(1);
 /// Failures in a row after which a provider is not tried again.
@@ -63,6 +66,11 @@ enum Carrier {
     Engine,
     /// The fabric efa-direct of the efa provider: no protocol above the device's.
     DeviceDirect,
+    /// The efa provider between two processes of one emulated host, with libfabric's shared memory between them or
+    /// without.
+    SameHost { shared_memory: bool },
+    /// The engine as `efa_rs` between two processes of one emulated host.
+    SameHostEngine,
     /// Another libfabric provider.
     Provider(&'static str),
 }
@@ -98,6 +106,27 @@ fn rows(size: usize, releases: &[Release]) -> Vec<Row> {
         }
     }
     rows
+}
+
+/// The lines for two processes of one emulated host.
+fn same_host_rows(releases: &[Release]) -> Vec<Row> {
+    let carriers = [
+        Carrier::Provider("shm"),
+        Carrier::SameHost {
+            shared_memory: true,
+        },
+        Carrier::SameHost {
+            shared_memory: false,
+        },
+        Carrier::SameHostEngine,
+    ];
+    let of = |release: &Release| {
+        carriers.map(|carrier| Row {
+            release: release.clone(),
+            carrier,
+        })
+    };
+    releases.iter().flat_map(of).collect()
 }
 
 /// One of two processes that talk.
@@ -165,15 +194,33 @@ impl Row {
     fn words<'a>(&'a self, bench: &'a Bench, program: &'static str) -> Vec<&'a OsStr> {
         let profile = match self.carrier {
             Carrier::Provider(_) => None,
-            Carrier::Device | Carrier::Engine | Carrier::DeviceDirect => Some("efa2"),
+            Carrier::Device
+            | Carrier::Engine
+            | Carrier::DeviceDirect
+            | Carrier::SameHost { .. }
+            | Carrier::SameHostEngine => Some("efa2"),
             Carrier::DeviceSendOnly => Some("efa0"),
         };
+        let is_engine = matches!(self.carrier, Carrier::Engine | Carrier::SameHostEngine);
         let mut words: Vec<&OsStr> = Vec::new();
+        if let Carrier::SameHost { shared_memory } = self.carrier {
+            let setting = match shared_memory {
+                true => "FI_EFA_ENABLE_SHM_TRANSFER=1",
+                false => "FI_EFA_ENABLE_SHM_TRANSFER=0",
+            };
+            words.extend(["env", setting].map(OsStr::new));
+        }
         if let Some(profile) = profile {
             words.push(bench.emulator.as_os_str());
             let options = ["run", "--fabric", &bench.fabric, "--profile", profile];
             words.extend(options.map(OsStr::new));
-            if self.carrier == Carrier::Engine {
+            if matches!(
+                self.carrier,
+                Carrier::SameHost { .. } | Carrier::SameHostEngine
+            ) {
+                words.extend(["--host", "both"].map(OsStr::new));
+            }
+            if is_engine {
                 words.extend(["--provider", ENGINE].map(OsStr::new));
             }
             words.push(OsStr::new("--"));
@@ -184,7 +231,7 @@ impl Row {
         words.push(OsStr::new(program));
         let (provider, fabric) = match (self.carrier, &self.release) {
             (Carrier::Provider(name), _) => (name, None),
-            (Carrier::Engine, _) => (ENGINE, None),
+            _ if is_engine => (ENGINE, None),
             (Carrier::DeviceDirect, _) => ("efa", Some("efa-direct")),
             (_, Release::Installed) => ("efa", None),
             // This release prefers efa-direct.
@@ -227,6 +274,13 @@ impl fmt::Display for Row {
             Carrier::Engine => "efa_rs on efa-emu, RDMA read",
             Carrier::DeviceSendOnly => "efa on efa-emu, send only",
             Carrier::DeviceDirect => "efa-direct on efa-emu",
+            Carrier::SameHost {
+                shared_memory: true,
+            } => "efa, one host, shm",
+            Carrier::SameHost {
+                shared_memory: false,
+            } => "efa, one host, device",
+            Carrier::SameHostEngine => "efa_rs, one host, device",
             Carrier::Provider(name) => name,
         };
         f.pad(&format!("{release}: {carrier}"))
@@ -283,13 +337,28 @@ fn run(filter: Option<&str>) -> Result<(), String> {
                 "\n{name} B, {} round trips after {}",
                 trips.most, trips.warm_up
             );
-            table(&bench, size, trips, &releases);
+            let heading = format!("{size} B");
+            table(
+                &bench,
+                &heading,
+                size,
+                trips,
+                rows(size, &releases),
+                TABLE_TIME,
+            );
+        }
+        let name = format!("one-host/{size}");
+        if filter.is_none_or(|filter| name.contains(filter)) {
+            println!("\n{name} B, both processes on one emulated host");
+            let heading = format!("one host, {size} B");
+            let rows = same_host_rows(&releases);
+            table(&bench, &heading, size, trips, rows, SAME_HOST_TIME);
         }
     }
     if filter.is_none_or(|filter| "ib_send_bw".contains(filter)) {
         println!("\nib_send_bw -c SRD, 64 B, one queue pair, one core for each side");
         let mut best = Figures::default();
-        rounds("ib_send_bw", |_| {
+        rounds("ib_send_bw", TABLE_TIME, |_| {
             best.add(message_rate(&bench), f64::max);
             best.is_hopeful()
         });
@@ -303,19 +372,19 @@ fn run(filter: Option<&str>) -> Result<(), String> {
 
 /// Calls `round` until it wants no more, there were enough, or the time is over, and tells it whether
 /// it is. Says on standard error how far it is.
-fn rounds(name: &str, mut round: impl FnMut(&dyn Fn() -> bool) -> bool) {
+fn rounds(name: &str, time: Duration, mut round: impl FnMut(&dyn Fn() -> bool) -> bool) {
     let start = Instant::now();
     for number in 1..=ROUNDS {
-        if start.elapsed() > TABLE_TIME {
+        if start.elapsed() > time {
             eprintln!("{name}: no time for more than {} rounds", number - 1);
             return;
         }
         let seconds = start.elapsed().as_secs();
         eprintln!(
             "{name}: round {number} of {ROUNDS}, {seconds} s of {}",
-            TABLE_TIME.as_secs()
+            time.as_secs()
         );
-        let is_over = || start.elapsed() > TABLE_TIME;
+        let is_over = || start.elapsed() > time;
         if !round(&is_over) {
             return;
         }
@@ -356,8 +425,7 @@ impl Figures {
 }
 
 /// Measures all providers at one size and prints a line for each.
-fn table(bench: &Bench, size: usize, trips: Trips, releases: &[Release]) {
-    let rows = rows(size, releases);
+fn table(bench: &Bench, heading: &str, size: usize, trips: Trips, rows: Vec<Row>, time: Duration) {
     let mut figures: Vec<Figures> = rows
         .iter()
         .map(|row| match row.missing(bench) {
@@ -372,7 +440,7 @@ fn table(bench: &Bench, size: usize, trips: Trips, releases: &[Release]) {
             },
         })
         .collect();
-    rounds(&format!("{size} B"), |is_over| {
+    rounds(heading, time, |is_over| {
         for (figures, row) in figures.iter_mut().zip(&rows) {
             if figures.is_hopeful() && !is_over() {
                 figures.add(one_way(row, bench, size, trips), f64::min);
