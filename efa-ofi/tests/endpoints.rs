@@ -103,3 +103,58 @@ fn an_endpoint_takes_the_packet_buffers_of_one_that_was_closed() {
         side.close(libfabric);
     });
 }
+
+/// The memory of packets: what the allocator has from the system in pieces of their own, in bytes.
+fn packet_memory() -> usize {
+    // SAFETY: takes nothing.
+    unsafe { libc::mallinfo2() }.hblkhd
+}
+
+#[test]
+fn an_endpoint_has_the_packet_buffers_of_its_queues_and_no_more() {
+    let name = "an_endpoint_has_the_packet_buffers_of_its_queues_and_no_more";
+    with_provider(name, |libfabric| {
+        let side = Side::open(libfabric, &Options::default());
+        let mut before = packet_memory();
+        side.enable();
+        let others: Vec<*mut fid_ep> = (0..3)
+            .map(|_| {
+                let after = packet_memory();
+                let taken = after.saturating_sub(before);
+                // 3072 of 8960 bytes are 26 MiB.
+                assert!((26 << 20..40 << 20).contains(&taken), "{taken} bytes");
+                before = after;
+                another(&side)
+            })
+            .collect();
+        for endpoint in others {
+            assert_eq!(close(endpoint), 0);
+        }
+        side.close(libfabric);
+    });
+}
+
+#[test]
+fn a_closed_endpoint_leaves_no_descriptor_to_its_domain() {
+    let name = "a_closed_endpoint_leaves_no_descriptor_to_its_domain";
+    with_provider(name, |libfabric| {
+        let options = Options {
+            wait_obj: FI_WAIT_FD,
+            ..Options::default()
+        };
+        let side = Side::open(libfabric, &options);
+        side.enable();
+        let descriptors = || {
+            std::fs::read_dir("/proc/self/fd")
+                .expect("readable")
+                .count()
+        };
+        assert_eq!(close(another(&side)), 0);
+        let before = descriptors();
+        for _ in 0..4 {
+            assert_eq!(close(another(&side)), 0);
+        }
+        assert_eq!(descriptors(), before);
+        side.close(libfabric);
+    });
+}
