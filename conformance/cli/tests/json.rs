@@ -1,10 +1,14 @@
-//! What `efa-conformance` prints with `--json`: the documented fields.
+//! What `efa-conformance` prints with `--json`: the documented fields. All commands with this option are documented.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
 use efa_emu::capture::{CaptureTap, Interface, Reader, Writer};
+use efa_interop::{Outcome, Row, Unmet};
 use efa_testing::json::assert_documented;
-use efa_testing::workspace::{efa_conformance, traces};
+use efa_testing::workspace::{built, efa_conformance, outcome, root, traces};
 use serde_json::Value;
 
 /// What a command prints, value by value.
@@ -113,4 +117,144 @@ fn show() {
         );
         assert!(value.get("invalid").is_none(), "{value}");
     }
+}
+
+/// A directory with a trace of the corpus; its capture has another tag, and its scenario this at its end.
+fn changed(name: &str, scenario: &str) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let mut capture = std::fs::read(traces().join(format!("{name}.pcapng"))).unwrap();
+    // The same checksum.
+    let (old, new) = ([0x37, 0x12, 0, 0], [0x36, 0x12, 1, 0]);
+    for at in 0..capture.len() - old.len() {
+        if capture[at..].starts_with(&old) {
+            capture[at..][..old.len()].copy_from_slice(&new);
+        }
+    }
+    std::fs::write(directory.path().join(format!("{name}.pcapng")), capture).unwrap();
+    let text = std::fs::read_to_string(traces().join(format!("{name}.toml"))).unwrap();
+    let path = directory.path().join(format!("{name}.toml"));
+    std::fs::write(path, text + scenario).unwrap();
+    directory
+}
+
+#[test]
+fn run() {
+    let directory = changed("eager-tagged", "");
+    let file = |name: &str| directory.path().join(name).display().to_string();
+    let trace = file("eager-tagged.pcapng");
+    let expected =
+        "[[deviation]]\nrow = 1\ntraces = \"eager-tagged\"\nfindings = \"tag\"\nwhy = \"a test\"\n";
+    std::fs::write(file("expected.toml"), expected).unwrap();
+    // Nothing else can take the place of one of its endpoints.
+    let skipped = traces()
+        .join("handshake-provoked.pcapng")
+        .display()
+        .to_string();
+    let mut values: Vec<Value> = Vec::new();
+    for options in [
+        &[trace.as_str(), "--captures", &file("kept")][..],
+        &[&trace, "--expected", &file("expected.toml")],
+        &[&skipped],
+    ] {
+        let json = file("results.json");
+        let arguments = [&["run", "--json", &json], options].concat();
+        let (status, text) = outcome(&efa_conformance(&arguments).output().unwrap());
+        assert!(status < Some(2), "{text}");
+        values.push(serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap());
+    }
+    // `hosts.rs` has cases on other hosts. Each message of these has its counterpart.
+    let unseen = [
+        "cases[].ladder.rungs[].actual",
+        "cases[].ladder.rungs[].expected",
+        "cases[].places.*",
+        "pairs[].places[]",
+        "pairs[].summary.*",
+    ];
+    assert_documented("efa-conformance run", &values, &unseen);
+}
+
+#[test]
+fn interop() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("table.json");
+    let row = |name: &str, outcome: Outcome| Row {
+        group: "libfabric",
+        name: name.to_owned(),
+        places: BTreeMap::from([("a".to_owned(), "node0".to_owned())]),
+        outcome,
+        duration: Duration::from_millis(1500),
+    };
+    let rows = [
+        row(
+            "works",
+            Outcome::Passed {
+                measured: "1 us".to_owned(),
+            },
+        ),
+        row("fails", Outcome::Unmet(Unmet::Failed("why".to_owned()))),
+        row(
+            "is not run",
+            Outcome::Unmet(Unmet::Skipped("why".to_owned())),
+        ),
+        row(
+            "is stock's",
+            Outcome::Unmet(Unmet::Known {
+                reason: "why".to_owned(),
+                capture: "x.pcapng".into(),
+            }),
+        ),
+    ];
+    efa_interop::report::json(&rows, &path).unwrap();
+    let value: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    assert_documented("efa-conformance interop", std::slice::from_ref(&value), &[]);
+    let results: Vec<_> = value["cells"].as_array().unwrap().iter().collect();
+    let words = results.iter().map(|cell| cell["result"].as_str().unwrap());
+    assert_eq!(words.collect::<Vec<_>>(), ["pass", "fail", "skip", "known"]);
+    assert_eq!(results[3]["capture"], "x.pcapng");
+}
+
+/// The commands below a command whose help has the option `--json`, and itself.
+fn with_json(program: &str, command: &[String], found: &mut Vec<String>) {
+    let output = Command::new(built(program))
+        .args(command)
+        .arg("--help")
+        .output()
+        .unwrap();
+    let help = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && !help.is_empty(), "{command:?}");
+    // Texts may name an option of another command.
+    if help
+        .lines()
+        .any(|line| line.trim_start().starts_with("--json"))
+    {
+        found.push([&[program.to_owned()], command].concat().join(" "));
+    }
+    let (_, list) = help.split_once("\nCommands:\n").unwrap_or_default();
+    let names = list
+        .lines()
+        .take_while(|line| line.starts_with("  "))
+        // Further lines of a description are indented more.
+        .filter(|line| !line.starts_with("   "))
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|name| *name != "help");
+    for name in names {
+        with_json(program, &[command, &[name.to_owned()]].concat(), found);
+    }
+}
+
+#[test]
+fn every_command_with_the_option_is_documented() {
+    let mut found = Vec::new();
+    for program in ["efa-emu", "efa-conformance", "efa-tap", "efa-emu-bridge"] {
+        with_json(program, &[], &mut found);
+    }
+    let page = std::fs::read_to_string(root().join("docs/json.md")).unwrap();
+    let documented = page.lines().filter_map(|line| {
+        let heading = line.strip_prefix("## `")?;
+        heading.strip_suffix(" --json`").map(str::to_owned)
+    });
+    let mut documented: Vec<String> = documented.collect();
+    found.sort();
+    documented.sort();
+    assert_eq!(found, documented);
 }

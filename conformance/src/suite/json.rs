@@ -13,7 +13,7 @@ use super::{Case, Outcome, Results, Summary};
 use crate::compare::Finding;
 use crate::drive::Identity;
 
-/// The results of a run as they are written; docs/conformance.md describes them.
+/// The results of a run as they are written; docs/json.md describes them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
     /// What was under test.
