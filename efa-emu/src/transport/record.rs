@@ -481,8 +481,8 @@ pub(super) enum Answer {
     UseRings,
     /// The initiator withdrew the request.
     Withdrawn,
-    /// The receiver keeps the request outside of the ring. Its outcome comes later, in a record of
-    /// the kind [`Kind::Outcome`].
+    /// The receiver keeps the request outside of the ring: a fault holds it, or it is a read whose data comes through
+    /// the rings. Its outcome comes later, in a record of the kind [`Kind::Outcome`].
     Deferred,
 }
 

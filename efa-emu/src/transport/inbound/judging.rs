@@ -207,19 +207,23 @@ impl Inbound {
             Kept::InRing(later) => self.handle(later, work),
             Kept::Copied(request) => {
                 let status = serve_copy(&request, work);
-                let reply = self.reply(request.from, &request.record);
-                let (after, failure) = reply.unwrap_or_default();
-                let outcome = Outcome {
-                    to: request.from,
-                    number: request.number,
-                    status: failure.unwrap_or(status),
-                };
-                self.outcomes.push_back((monotonic_now() + after, outcome));
+                self.conclude(request.from, request.number, &request.record, status);
             }
         }
     }
 
-    /// Tells initiators what became of their copied requests.
+    /// Has the initiator told, over the network, what became of a request that has left its ring.
+    pub(super) fn conclude(&mut self, to: Address, number: u64, record: &Record, status: Status) {
+        let (after, failure) = self.reply(to, record).unwrap_or_default();
+        let outcome = Outcome {
+            to,
+            number,
+            status: failure.unwrap_or(status),
+        };
+        self.outcomes.push_back((monotonic_now() + after, outcome));
+    }
+
+    /// Tells initiators what became of requests that have left their rings.
     pub(super) fn send_outcomes(&mut self, work: &mut Work<'_>) -> bool {
         let mut busy = false;
         let now = monotonic_now();

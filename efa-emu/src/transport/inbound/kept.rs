@@ -31,7 +31,7 @@ pub(super) struct CopiedRequest {
     pub(super) data: Vec<u8>,
 }
 
-/// The outcome of a copied request, for its initiator.
+/// The outcome of a request that has left its ring, for its initiator.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outcome {
     pub(super) to: Address,

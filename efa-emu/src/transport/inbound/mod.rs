@@ -53,6 +53,8 @@ struct InRing {
     idle_polls: u32,
     /// The sender has answers that it was not certainly woken for.
     answered: bool,
+    /// Reads of the sender under way that are no longer in the ring.
+    reads: usize,
 }
 
 impl InRing {
@@ -215,7 +217,7 @@ pub(super) struct Inbound {
     scheduled: Agenda<Task>,
     /// Requests that faults hold.
     kept: Withheld<Kept>,
-    /// The outcomes of those that were copied, with the times at which they leave.
+    /// The outcomes of those that were copied, and of reads, with the times at which they leave.
     outcomes: VecDeque<(Duration, Outcome)>,
     /// What the network does to answers; `None` if they arrive at once.
     replies: Option<Network>,
@@ -419,6 +421,7 @@ impl Inbound {
             polled: false,
             idle_polls: 0,
             answered: false,
+            reads: 0,
         }));
         true
     }
@@ -593,21 +596,6 @@ impl Inbound {
         }
     }
 
-    /// Tells the initiator of a request that was answered as being kept what became of it, over the network.
-    fn end_later(&mut self, of: &Later, status: Status) {
-        let Some(to) = self.ring(of).map(|ring| ring.peer.address()) else {
-            return;
-        };
-        let reply = self.reply(to, &of.incoming.record);
-        let (after, failure) = reply.unwrap_or_default();
-        let outcome = Outcome {
-            to,
-            number: of.incoming.number,
-            status: failure.unwrap_or(status),
-        };
-        self.outcomes.push_back((monotonic_now() + after, outcome));
-    }
-
     /// Answers a request, over the network. That a part of one came which is not the last is between
     /// the two links.
     #[inline]
@@ -650,12 +638,7 @@ impl Inbound {
                 self.answer(&later, Answer::Status(status));
             }
             Kind::Direct => self.copies.push_back(Copying { of: later, done: 0 }),
-            Kind::Pull => {
-                // Places in a ring come free in order, and data for this device's own reads comes behind. Two hosts that read from
-                // each other would both wait for room.
-                self.answer_now(&later, Answer::Deferred);
-                self.pulls.insert(Pull::new(later));
-            }
+            Kind::Pull => self.begin_read(later),
             Kind::ReadData => self.take_read_data(later, work.device, work.outbound),
             Kind::Outcome => {
                 if let Some(ring) = self.ring(&later) {
@@ -667,6 +650,36 @@ impl Inbound {
             // Rings skip the padding.
             Kind::Pad => {}
         }
+    }
+
+    /// Begins to serve a read whose data goes back through the rings. The request leaves its ring at once: two processes
+    /// that read from each other would else wait for ever, when the data for the one's read finds the ring full behind
+    /// the request of the other's, and the other way round.
+    fn begin_read(&mut self, later: Later) {
+        let leaves = match self.ring(&later) {
+            Some(ring) if ring.reads < pulls::MOST_READS => {
+                ring.reads += 1;
+                true
+            }
+            _ => false,
+        };
+        if leaves {
+            self.answer_now(&later, Answer::Deferred);
+        }
+        self.pulls.insert(Pull::new(later, leaves));
+    }
+
+    /// Tells the initiator of a read how it ended.
+    fn end_read(&mut self, of: &Later, has_left: bool, status: Status) {
+        if !has_left {
+            return self.answer(of, Answer::Status(status));
+        }
+        let Some(ring) = self.ring(of) else {
+            return;
+        };
+        ring.reads = ring.reads.saturating_sub(1);
+        let to = ring.peer.address();
+        self.conclude(to, of.incoming.number, &of.incoming.record, status);
     }
 
     /// Data for a read of this device's own.
@@ -810,9 +823,9 @@ impl Inbound {
             busy |= pull.sent != before;
             if pull.is_over() && pull.in_flight == 0 {
                 busy = true;
-                let status = pull.failed.unwrap_or(Status::Ok);
+                let (has_left, status) = (pull.has_left, pull.failed.unwrap_or(Status::Ok));
                 self.pulls.remove(name);
-                self.end_later(&of, status);
+                self.end_read(&of, has_left, status);
             }
         }
         busy

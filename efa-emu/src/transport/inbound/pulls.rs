@@ -4,7 +4,7 @@ use efa_core::nic::Status;
 use slab::Slab;
 
 use super::Later;
-use crate::transport::outbound::PullName;
+use crate::transport::outbound::{BulkTable, PullName};
 
 /// Bytes of data in one part.
 pub(super) const PART: u32 = 16 << 10;
@@ -12,11 +12,17 @@ pub(super) const PART: u32 = 16 << 10;
 /// Parts of one read that are sent before the next read's turn.
 pub(super) const PARTS_PER_TURN: u32 = 8;
 
+/// Reads of one initiator that are served outside of its ring: as many as its device has under way. Those beyond keep
+/// their place in the ring.
+pub(super) const MOST_READS: usize = BulkTable::LIMIT;
+
 /// A read under way.
 #[derive(Debug)]
 pub(super) struct Pull {
-    /// The request, answered when all data has arrived.
+    /// The request. The initiator is told its outcome when all data has arrived.
     pub(super) of: Later,
+    /// The request has left its ring.
+    pub(super) has_left: bool,
     serial: u32,
     /// Bytes sent.
     pub(super) sent: u32,
@@ -28,9 +34,10 @@ pub(super) struct Pull {
 }
 
 impl Pull {
-    pub(super) fn new(of: Later) -> Pull {
+    pub(super) fn new(of: Later, has_left: bool) -> Pull {
         Pull {
             of,
+            has_left,
             serial: 0,
             sent: 0,
             is_delivered: false,

@@ -84,14 +84,14 @@ struct Slot {
 
 /// The bulk requests of a device.
 #[derive(Debug, Default)]
-pub(super) struct BulkTable {
+pub(in crate::transport) struct BulkTable {
     slots: Vec<Slot>,
     free: Vec<usize>,
 }
 
 impl BulkTable {
     /// Most bulk requests at a time; the link is busy beyond.
-    const LIMIT: usize = 4096;
+    pub(in crate::transport) const LIMIT: usize = 4096;
 
     pub(super) fn is_full(&self) -> bool {
         self.free.is_empty() && self.slots.len() >= Self::LIMIT

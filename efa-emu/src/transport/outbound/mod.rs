@@ -17,10 +17,10 @@ use crate::link::{
     HostSegment, Link, LinkBusy, LocalData, Operation, RemoteRange, RequestHeader, Token,
 };
 use crate::network::{Agenda, Network, Transmission};
-use bulk::{Bulk, BulkTable, Stage};
+use bulk::{Bulk, Stage};
 use routes::{NoRoute, OutgoingRing, Routes};
 
-pub(super) use bulk::BulkName;
+pub(super) use bulk::{BulkName, BulkTable};
 
 use super::clock::monotonic_now;
 use super::config::{HostConfig, RdmaPath};
@@ -114,7 +114,7 @@ pub(super) struct Outbound {
     shapes: bool,
     rdma: RdmaPath,
     bulks: BulkTable,
-    /// Requests that their receivers keep, by ring and number of the record.
+    /// Requests that their receivers keep, and reads that they serve, by ring and number of the record.
     deferred: HashMap<(usize, u64), Pending>,
     /// Bulk requests that have something to send.
     working: VecDeque<BulkName>,
