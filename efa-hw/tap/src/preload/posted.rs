@@ -177,6 +177,11 @@ mod tests {
     #[test]
     fn a_queue_grows_where_it_is_full() {
         let mut posts = Posts::default();
+        // The first one is in the middle of the memory when that is full.
+        for wr_id in 0..FEWEST as u64 / 2 {
+            add(&mut posts, wr_id, wr_id);
+            assert_eq!(take(&mut posts, wr_id), Some(wr_id));
+        }
         for round in 0..3_u64 {
             for wr_id in 0..1000 {
                 add(&mut posts, wr_id, round * 1000 + wr_id);
