@@ -74,14 +74,15 @@ impl Provider {
 
     /// The value that [`Provider::CHOICE`] has to get before libfabric is loaded, if `choice`, which it has, leaves
     /// this provider out: a parallel job's choice for its MPI library, such as that of `efa-emu cluster`, is none
-    /// against a provider that is named.
+    /// against a provider that is named. libfabric's own provider for EFA is what is meant where none is named, so
+    /// that a choice against it stands, and whoever made it is told that there is no such provider.
     pub fn instead_of_choice(&self, choice: &str) -> Option<&str> {
         let names = |list: &str| list.split([',', ';']).any(|name| name.trim() == self.name);
         let is_left_out = match choice.strip_prefix('^') {
             Some(others) => names(others),
             None => !choice.is_empty() && !names(choice),
         };
-        is_left_out.then_some(&self.name)
+        (is_left_out && self.name != Self::EFA).then_some(&self.name)
     }
 }
 
@@ -95,22 +96,19 @@ mod tests {
             name: Provider::ENGINE.into(),
             directory: None,
         };
-        for (choice, for_engine, for_efa) in [
-            ("", false, false),
-            ("efa", true, false),
-            ("efa_rs", false, true),
-            ("shm, efa_rs", false, true),
-            ("tcp;ofi_rxm", true, true),
-            ("^efa", false, true),
-            ("^shm,efa_rs", true, false),
+        for (choice, is_replaced) in [
+            ("", false),
+            ("efa", true),
+            ("efa_rs", false),
+            ("shm, efa_rs", false),
+            ("tcp;ofi_rxm", true),
+            ("^efa", false),
+            ("^shm,efa_rs", true),
         ] {
-            let replaced = |provider: &Provider| {
-                let instead = provider.instead_of_choice(choice);
-                assert!(instead.is_none_or(|name| name == provider.name));
-                instead.is_some()
-            };
-            assert_eq!(replaced(&engine), for_engine, "{choice}");
-            assert_eq!(replaced(&Provider::efa()), for_efa, "{choice}");
+            let instead = engine.instead_of_choice(choice);
+            let expected = is_replaced.then_some(Provider::ENGINE);
+            assert_eq!(instead, expected, "{choice}");
+            assert_eq!(Provider::efa().instead_of_choice(choice), None, "{choice}");
         }
     }
 }
