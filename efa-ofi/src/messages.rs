@@ -368,19 +368,12 @@ fn look_for(
             .map(|(claim, found)| (Some(claim), found)),
     };
     let fail = |errno| {
-        Box::new(ErrorEntry {
-            context,
-            flags: received(tag.is_some()),
-            length: 0,
-            overflow_length: 0,
-            data: 0,
-            tag: 0,
-            source: None,
-            failure: Failure {
-                errno,
-                provider: ProviderError::None,
-            },
-        })
+        let failure = Failure {
+            errno,
+            provider: ProviderError::None,
+        };
+        let flags = received(tag.is_some());
+        Box::new(ErrorEntry::without_data(context, flags, None, failure))
     };
     let (mut claim, found) = found.ok_or_else(|| fail(Errno::ENOMSG))?;
     if flags & FI_DISCARD != 0

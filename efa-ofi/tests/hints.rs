@@ -3,7 +3,7 @@
 mod common;
 
 use common::c::*;
-use common::with_provider;
+use common::{Libfabric, with_provider};
 
 const ACCESS: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 
@@ -53,24 +53,29 @@ fn the_version_is_numbered_as_those_of_libfabrics_own_providers() {
     });
 }
 
+/// The answer to hints that ask for this order in both directions. It is granted in both.
+fn ordered(libfabric: &Libfabric, wanted: u64) -> *mut fi_info {
+    let info = libfabric.info(|hints| {
+        // SAFETY: hints have all attributes.
+        unsafe {
+            (*hints.tx_attr).msg_order = wanted;
+            (*hints.rx_attr).msg_order = wanted;
+        }
+    });
+    let info = info.expect("there is a device");
+    // SAFETY: the info is valid, with all attributes, until it is freed.
+    let granted = unsafe { ((*(*info).tx_attr).msg_order, (*(*info).rx_attr).msg_order) };
+    assert_eq!(granted, (wanted, wanted));
+    info
+}
+
 #[test]
 fn messages_are_ordered_for_who_asks_for_it() {
     with_provider("messages_are_ordered_for_who_asks_for_it", |libfabric| {
         for wanted in [0, FI_ORDER_SAS] {
-            let info = libfabric.info(|hints| {
-                // SAFETY: hints have all attributes.
-                unsafe {
-                    (*hints.tx_attr).msg_order = wanted;
-                    (*hints.rx_attr).msg_order = wanted;
-                }
-            });
-            let info = info.expect("there is a device");
-            // SAFETY: the info is valid, with all attributes, until it is freed.
-            unsafe {
-                let (tx, rx) = (&*(*info).tx_attr, &*(*info).rx_attr);
-                assert_eq!((tx.msg_order, rx.msg_order), (wanted, wanted));
-                (libfabric.freeinfo)(info);
-            }
+            let info = ordered(libfabric, wanted);
+            // SAFETY: nobody uses the info any more.
+            unsafe { (libfabric.freeinfo)(info) };
         }
     });
 }
@@ -78,24 +83,15 @@ fn messages_are_ordered_for_who_asks_for_it() {
 #[test]
 fn atomics_are_carried_out_in_order() {
     with_provider("atomics_are_carried_out_in_order", |libfabric| {
-        let ordered = FI_ORDER_SAS
+        let wanted = FI_ORDER_SAS
             | FI_ORDER_ATOMIC_RAR
             | FI_ORDER_ATOMIC_RAW
             | FI_ORDER_ATOMIC_WAR
             | FI_ORDER_ATOMIC_WAW;
         // Intel MPI insists on it, and MPICH uses no atomics otherwise.
-        let info = libfabric.info(|hints| {
-            // SAFETY: hints have all attributes.
-            unsafe {
-                (*hints.tx_attr).msg_order = ordered;
-                (*hints.rx_attr).msg_order = ordered;
-            }
-        });
-        let info = info.expect("there is a device");
+        let info = ordered(libfabric, wanted);
         // SAFETY: the info is valid, with all attributes, until it is freed.
         unsafe {
-            let (tx, rx) = (&*(*info).tx_attr, &*(*info).rx_attr);
-            assert_eq!((tx.msg_order, rx.msg_order), (ordered, ordered));
             let ep = &*(*info).ep_attr;
             let sizes = [
                 ep.max_order_raw_size,

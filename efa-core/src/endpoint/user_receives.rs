@@ -143,16 +143,9 @@ impl<N: Nic> Endpoint<N> {
         let cq_data = data.map(immediate::to_cq_data);
         let flags = receive_flags(false, cq_data);
         if status != Status::Ok {
-            return self.channel.reports.failed(ErrorEntry {
-                context: receive.context,
-                flags,
-                length: 0,
-                overflow_length: 0,
-                data: 0,
-                tag: 0,
-                source: None,
-                failure: Failure::from(status),
-            });
+            let (context, failure) = (receive.context, Failure::from(status));
+            let entry = ErrorEntry::without_data(context, flags, None, failure);
+            return self.channel.reports.failed(entry);
         }
         self.channel.reports.statistics.packets_received += 1;
         let peer = self.heard_from(source);

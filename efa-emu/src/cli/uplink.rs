@@ -4,7 +4,7 @@
 //! (`efa-emu bridge --while-used`). What it says goes to whoever has started it, as long as that runs.
 
 use std::fs::File;
-use std::io::{Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -29,7 +29,7 @@ const TURN: Duration = Duration::from_millis(250);
 const CONNECTED: &str = "connected with ";
 
 /// The most bytes of what the bridge says that are passed on at a time.
-const CHUNK: u64 = 64 << 10;
+const CHUNK: usize = 64 << 10;
 
 #[derive(Args)]
 #[command(next_help_heading = "Other machines (docs/machines.md)")]
@@ -140,19 +140,11 @@ pub(super) fn turn(uplink: &mut Option<Uplink>) -> Duration {
 impl Uplink {
     /// What it has said since the last call.
     fn news(&mut self) -> String {
-        let mut bytes = Vec::new();
-        // The position belongs to the bridge, too.
-        let mut read = || -> std::io::Result<()> {
-            let path = format!(
-                "/proc/self/fd/{}",
-                std::os::fd::AsRawFd::as_raw_fd(&self.said)
-            );
-            let mut file = File::open(path)?;
-            file.seek(SeekFrom::Start(self.told))?;
-            file.take(CHUNK).read_to_end(&mut bytes).map(drop)
-        };
-        // Without /proc there is no news.
-        let _ = read();
+        let mut bytes = vec![0; CHUNK];
+        // The file's position is the one at which the bridge writes: it stays where it is. What is in
+        // memory can be read.
+        let length = self.said.read_at(&mut bytes, self.told).unwrap_or(0);
+        bytes.truncate(length);
         // Whole lines only.
         bytes.truncate(
             bytes

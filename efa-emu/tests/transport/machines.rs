@@ -7,12 +7,12 @@ use std::thread::JoinHandle;
 
 use efa_core::nic::Status;
 use efa_emu::fault::Fault;
-use efa_emu::provider::{SendData, WcOpcode};
+use efa_emu::provider::{SendData, UdAddress, WcOpcode};
 use efa_emu::transport::remote::{RemoteDevice, RemoteMachine, Uptake};
 use efa_emu::transport::{Fabric, FabricError};
 use efa_testing::pattern;
 
-use crate::client::{Client, config, fabric};
+use crate::client::{Client, Memory, config, fabric};
 use crate::inside::see_refusals;
 
 const INLINE: SendData<'_> = SendData::Inline(&[b"hello"]);
@@ -94,6 +94,18 @@ impl Machines {
         self.announce(0, &alpha);
         self.announce(1, &beta);
         (alpha, beta)
+    }
+
+    /// A client on each machine. The first one knows the other's address, which has posted that many receives for 64 bytes each
+    /// into one memory.
+    fn receiving_pair(&self, posted: u64) -> (Client, Client, UdAddress, Memory) {
+        let (alpha, mut beta) = self.pair();
+        let to = alpha.connect(beta.address());
+        let memory = beta.register(vec![0; 64]);
+        for wr_id in 0..posted {
+            beta.post_recv(wr_id, memory.buffer(0, 64));
+        }
+        (alpha, beta, to, memory)
     }
 }
 
@@ -270,12 +282,7 @@ fn two_that_read_from_each_other_do_not_wait_for_each_other() {
 #[test]
 fn a_request_that_a_fault_keeps_ends_when_it_is_released() {
     let machines = Machines::new();
-    let (mut alpha, mut beta) = machines.pair();
-    let to = alpha.connect(beta.address());
-    let memory = beta.register(vec![0; 64]);
-    for wr_id in 0..3 {
-        beta.post_recv(wr_id, memory.buffer(0, 64));
-    }
+    let (mut alpha, mut beta, to, _memory) = machines.receiving_pair(3);
     let there = fabric(machines.root(1));
     let rule = r#"label = "first", when = { operation = "send", nth = 1 }, then = "hold""#;
     there.arm(&rule.parse::<Fault>().unwrap()).unwrap();
@@ -294,12 +301,7 @@ fn a_request_that_a_fault_keeps_ends_when_it_is_released() {
 #[test]
 fn rules_of_the_machine_hold_here_as_well() {
     let machines = Machines::new();
-    let (mut alpha, mut beta) = machines.pair();
-    let to = alpha.connect(beta.address());
-    let memory = beta.register(vec![0; 64]);
-    for wr_id in 0..3 {
-        beta.post_recv(wr_id, memory.buffer(0, 64));
-    }
+    let (mut alpha, mut beta, to, _memory) = machines.receiving_pair(3);
     let [here, there] = [0, 1].map(|machine| fabric(machines.root(machine)));
     let before = here.fault_generation();
     let rule = r#"label = "kept", when = { operation = "send", sender = "alpha", nth = 1 }, then = "hold""#;
@@ -372,12 +374,7 @@ fn wait_both(alpha: &mut Client, beta: &mut Client) -> u64 {
 #[test]
 fn a_machine_that_vanishes_does_not_answer_and_delivers_nothing_twice() {
     let machines = Machines::new();
-    let (mut alpha, mut beta) = machines.pair();
-    let to = alpha.connect(beta.address());
-    let memory = beta.register(vec![0; 64]);
-    for wr_id in 0..10 {
-        beta.post_recv(wr_id, memory.buffer(0, 64));
-    }
+    let (mut alpha, mut beta, to, _memory) = machines.receiving_pair(10);
     // The request arrives, its answer does not.
     machines.cut(true);
     assert!(alpha.post_send(1, to, INLINE));
@@ -487,14 +484,9 @@ fn requests_do_not_go_on_to_a_third_machine() {
 #[test]
 fn hostile_parcels_are_errors_or_requests_that_fail() {
     let machines = Machines::new();
-    let (mut alpha, mut beta) = machines.pair();
-    machines.cut(true);
-    let to = alpha.connect(beta.address());
-    let memory = beta.register(vec![0; 64]);
     // Many of the parcels are messages that nobody has sent.
-    for wr_id in 0..1000 {
-        beta.post_recv(wr_id, memory.buffer(0, 64));
-    }
+    let (mut alpha, beta, to, memory) = machines.receiving_pair(1000);
+    machines.cut(true);
     let source = alpha.register(pattern(64, 1));
     let there = (memory.address(), memory.keys.rkey.0);
     assert!(alpha.post_send(1, to, INLINE));

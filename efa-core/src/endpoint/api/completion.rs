@@ -82,6 +82,27 @@ pub struct ErrorEntry {
     pub failure: Failure,
 }
 
+impl ErrorEntry {
+    /// The failure of an operation that has left no data: `length`, `overflow_length`, `data` and `tag` are 0.
+    pub const fn without_data(
+        context: u64,
+        flags: CompletionFlags,
+        source: Option<PeerId>,
+        failure: Failure,
+    ) -> Self {
+        Self {
+            context,
+            flags,
+            length: 0,
+            overflow_length: 0,
+            data: 0,
+            tag: 0,
+            source,
+            failure,
+        }
+    }
+}
+
 impl fmt::Display for ErrorEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "operation {}: {}", self.context, self.failure)

@@ -125,16 +125,15 @@ impl Reports {
         failure: Option<Failure>,
     ) {
         match failure {
-            Some(failure) => self.failed(ErrorEntry {
-                context: report.context,
-                flags: report.flags,
-                length: 0,
-                overflow_length: 0,
-                data: 0,
-                tag: 0,
-                source: Some(peer),
-                failure,
-            }),
+            Some(failure) => {
+                let (context, flags) = (report.context, report.flags);
+                self.failed(ErrorEntry::without_data(
+                    context,
+                    flags,
+                    Some(peer),
+                    failure,
+                ));
+            }
             None if report.success => self.succeeded(CompletionEntry {
                 context: report.context,
                 flags: report.flags,

@@ -63,16 +63,8 @@ impl<N: Nic> ReceiveSide<'_, N> {
         let Some((context, flags)) = self.receiving.posted.withdraw(id) else {
             return false;
         };
-        self.channel.reports.failed(ErrorEntry {
-            context,
-            flags,
-            length: 0,
-            overflow_length: 0,
-            data: 0,
-            tag: 0,
-            source: None,
-            failure,
-        });
+        let entry = ErrorEntry::without_data(context, flags, None, failure);
+        self.channel.reports.failed(entry);
         true
     }
 
