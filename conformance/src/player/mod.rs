@@ -22,11 +22,10 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 pub use contained::contain;
+pub use efa_emu::command::shell::{RemoteShell, quote, split_words};
 pub use hosted::Hosted;
-pub use place::{
-    Description, Place, PlaceError, Reach, Recording, RemoteShell, Versions, own_address,
-};
-pub use program::{Program, quote, split_words};
+pub use place::{Description, Place, PlaceError, Reach, Recording, Versions, own_address};
+pub use program::Program;
 pub use recorded::{Recorder, status_as};
 pub use subject::Driven;
 

@@ -16,13 +16,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use efa_core::wire::PROTOCOL_VERSION;
+use efa_emu::command::shell::RemoteShell;
 use efa_emu::frame::header;
 use efa_emu::transport::HostConfig;
 use efa_emu::version;
 use efa_hw::{DeviceName, HwDevice};
 use serde::{Deserialize, Serialize};
 
-use super::program::{Program, quote, split_words};
+use super::program::Program;
 use super::recorded::Recorder;
 use crate::drive;
 use crate::drive::line::shown;
@@ -75,49 +76,6 @@ impl FromStr for Place {
             host: host.to_owned(),
             device: device.map(str::to_owned),
         })
-    }
-}
-
-/// A command with the arguments of ssh: a host, and a command for the shell there.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct RemoteShell {
-    words: Vec<String>,
-}
-
-impl RemoteShell {
-    /// What is used if nothing else is said. It never asks for a password: nobody would answer.
-    pub const DEFAULT: &'static str = "ssh -o BatchMode=yes";
-
-    /// A command that runs `words` on `host`.
-    pub fn command(&self, host: &str, words: &[String]) -> Command {
-        let mut command = Command::new(&self.words[0]);
-        let quoted: Vec<String> = words.iter().map(|word| quote(word)).collect();
-        command
-            .args(&self.words[1..])
-            .arg(host)
-            .arg(quoted.join(" "));
-        command
-    }
-}
-
-impl FromStr for RemoteShell {
-    type Err = String;
-
-    /// Divides the text into words as a shell does.
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match split_words(text) {
-            Ok(words) => Ok(RemoteShell { words }),
-            Err(problem) => Err(format!(
-                "the command is not usable: {problem}; write for example `ssh -p 2222`"
-            )),
-        }
-    }
-}
-
-impl fmt::Display for RemoteShell {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let words: Vec<String> = self.words.iter().map(|word| quote(word)).collect();
-        f.write_str(&words.join(" "))
     }
 }
 
@@ -625,14 +583,14 @@ impl Asked {
 
 #[cfg(test)]
 mod tests {
+    use efa_emu::command::shell::quote;
+
     use super::*;
 
     /// A remote shell that runs `script` instead, with host and command as its arguments.
     fn reach(script: &str) -> Reach {
         Reach {
-            shell: RemoteShell {
-                words: vec!["sh".into(), "-c".into(), script.into()],
-            },
+            shell: format!("sh -c {}", quote(script)).parse().unwrap(),
             program: "efa-conformance".into(),
             limit: Duration::from_secs(60),
         }
@@ -659,14 +617,6 @@ mod tests {
             let problem = wrong.parse::<Place>().unwrap_err();
             assert!(problem.contains("HOST%DEVICE"), "{problem}");
         }
-    }
-
-    #[test]
-    fn a_command_reaches_the_shell_of_the_host_word_by_word() {
-        let shell: RemoteShell = "sh -c 'eval \"$1\"'".parse().unwrap();
-        let words = ["printf", "%s.", "a b", "it's", "$HOME", ""].map(String::from);
-        let output = shell.command("node7", &words).output().unwrap();
-        assert_eq!(output.stdout, b"a b.it's.$HOME..");
     }
 
     #[test]
@@ -703,7 +653,7 @@ mod tests {
         let text = refused("echo Connection refused >&2; exit 255");
         expect(&text, &["Connection refused", "--rsh"]);
         let mut nothing = reach("");
-        nothing.shell.words = vec!["./no-such-shell".into()];
+        nothing.shell = "./no-such-shell".parse().unwrap();
         let text = nothing.describe("node7").unwrap_err().to_string();
         expect(&text, &["./no-such-shell", "--rsh"]);
     }

@@ -40,47 +40,6 @@ impl Program {
     }
 }
 
-/// Splits a command into words as a shell does: at spaces outside of `'...'` and `"..."`; `\\` quotes the
-/// next character. Nothing is expanded.
-pub fn split_words(command: &str) -> Result<Vec<String>, String> {
-    let mut words = Vec::new();
-    let mut word: Option<String> = None;
-    let mut quote = None;
-    let mut characters = command.chars();
-    while let Some(character) = characters.next() {
-        match (character, quote) {
-            (_, Some(end)) if character == end => quote = None,
-            ('\'' | '"', None) => {
-                quote = Some(character);
-                word.get_or_insert_default();
-            }
-            ('\\', None | Some('"')) => match characters.next() {
-                Some(escaped) => word.get_or_insert_default().push(escaped),
-                None => return Err("it ends in the middle of `\\`".into()),
-            },
-            (_, None) if character.is_whitespace() => words.extend(word.take()),
-            _ => word.get_or_insert_default().push(character),
-        }
-    }
-    if let Some(quote) = quote {
-        return Err(format!("the quotation mark {quote} is not closed"));
-    }
-    words.extend(word);
-    if words.is_empty() {
-        return Err("it is empty".into());
-    }
-    Ok(words)
-}
-
-/// A word as a shell takes it.
-pub fn quote(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
-    match !word.is_empty() && word.chars().all(is_plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,14 +62,5 @@ mod tests {
             words(other),
             format!("{stock} --provider efa_rs --provider-path plug-ins")
         );
-    }
-
-    #[test]
-    fn commands_are_divided_as_a_shell_does() {
-        let words = split_words("  ./a 'b c' d\"e f\"g h\\ i '' ").unwrap();
-        assert_eq!(words, ["./a", "b c", "de fg", "h i", ""]);
-        assert!(split_words("a 'b").unwrap_err().contains('\''));
-        assert!(split_words("  ").unwrap_err().contains("empty"));
-        assert!(split_words("a\\").is_err());
     }
 }

@@ -12,11 +12,11 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 
+use efa_emu::command::shell::split_words;
 use efa_emu::command::{Failure, RunDirectory};
 use efa_emu::transport::HostConfig;
 
 use super::find_beside;
-use super::program::split_words;
 use crate::drive::{Bytes, Event};
 
 /// What stands for the capture's file in a recorder's command.

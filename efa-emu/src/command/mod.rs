@@ -4,6 +4,7 @@
 pub mod child;
 mod libraries;
 mod run_directory;
+pub mod shell;
 pub mod signals;
 
 use std::io::{self, Write as _};
