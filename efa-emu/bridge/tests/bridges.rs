@@ -251,6 +251,8 @@ fn stock_programs_of_two_machines_talk_and_a_killed_bridge_is_a_dead_machine() {
     let delta = second.emulator(&["run", "--host", "delta", "--", "sleep", "600"]);
     first.wait_for_host("delta");
     there.child.kill().unwrap();
+    // Its locks are released when it has gone, which may be after its connection.
+    there.child.wait().unwrap();
     here.wait_for("the connection with second is lost");
     // What it left is removed by whoever looks next.
     let (_, listed) = second.emulator(&["ps"]).wait_end();
