@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -45,10 +45,27 @@ pub(super) struct UplinkOptions {
     #[arg(
         long,
         value_name = "ADDRESS",
-        default_value = "0.0.0.0",
+        default_value = Wanted::EVERYWHERE,
         requires = "uplink"
     )]
     uplink_listen: String,
+}
+
+/// The bridge that is to be there.
+pub(super) struct Wanted<'a> {
+    /// The key of all bridges of the fabric.
+    pub(super) key: &'a Path,
+    /// Where it is connected to.
+    pub(super) listen: &'a str,
+    /// The addresses of those that it connects with.
+    pub(super) peers: &'a [String],
+    /// The name of this machine; its host name if none is given.
+    pub(super) machine: Option<&'a str>,
+}
+
+impl Wanted<'_> {
+    /// All addresses of this machine.
+    pub(super) const EVERYWHERE: &'static str = "0.0.0.0";
 }
 
 /// A bridge that this process has started.
@@ -58,6 +75,8 @@ pub(super) struct Uplink {
     said: File,
     told: u64,
     quiet: bool,
+    /// What it has said until it was there.
+    first_words: String,
 }
 
 impl UplinkOptions {
@@ -66,51 +85,19 @@ impl UplinkOptions {
         let Some(key) = self.uplink_key.as_ref().filter(|_| !self.uplink.is_empty()) else {
             return Ok(None);
         };
-        let said = File::from(memfd_create("efa-emu-uplink", MemfdFlags::CLOEXEC)?);
-        let program = bridge::program()?;
-        let mut command = Command::new(&program);
-        command.arg("--while-used").arg("--key").arg(key).args([
-            "--fabric",
-            fabric.name(),
-            "--listen",
-            &self.uplink_listen,
-        ]);
-        for address in &self.uplink {
-            command.args(["--peer", address]);
-        }
-        command
-            .stdin(Stdio::null())
-            .stdout(said.try_clone()?)
-            .stderr(said.try_clone()?)
-            // It outlives this process, and what the terminal sends is not for it.
-            .process_group(0);
-        let bridge = command
-            .spawn()
-            .map_err(|error| bridge::missing(&program, &error))?;
-        let mut uplink = Uplink {
-            bridge,
-            said,
-            told: 0,
-            quiet,
+        let wanted = Wanted {
+            key,
+            listen: &self.uplink_listen,
+            peers: &self.uplink,
+            machine: None,
         };
+        let mut uplink = Uplink::start(fabric, &wanted, quiet)?;
         let begin = Instant::now();
-        let mut all = String::new();
         loop {
-            let ended = uplink.bridge.try_wait()?;
-            let news = uplink.news();
-            all.push_str(&news);
-            match ended {
-                // Another one is there, and has said what it does to whoever has started it.
-                Some(status) if status.success() => return Ok(None),
-                Some(_) => {
-                    let reason = all.trim_end();
-                    return Err(Failure(format!(
-                        "the bridge of --uplink has ended: {reason}"
-                    )));
-                }
-                None => uplink.tell(&news),
+            if !uplink.look()? {
+                return Ok(None);
             }
-            if all.contains(CONNECTED) {
+            if uplink.first_words.contains(CONNECTED) {
                 break;
             }
             if begin.elapsed() > PATIENCE {
@@ -138,6 +125,66 @@ pub(super) fn turn(uplink: &mut Option<Uplink>) -> Duration {
 }
 
 impl Uplink {
+    /// Starts a bridge, which ends at once if the fabric has one.
+    pub(super) fn start(
+        fabric: &Fabric,
+        wanted: &Wanted<'_>,
+        quiet: bool,
+    ) -> Result<Uplink, Failure> {
+        let said = File::from(memfd_create("efa-emu-uplink", MemfdFlags::CLOEXEC)?);
+        let program = bridge::program()?;
+        let mut command = Command::new(&program);
+        command
+            .arg("--while-used")
+            .arg("--key")
+            .arg(wanted.key)
+            .args(["--fabric", fabric.name(), "--listen", wanted.listen]);
+        for address in wanted.peers {
+            command.args(["--peer", address]);
+        }
+        if let Some(name) = wanted.machine {
+            command.args(["--machine", name]);
+        }
+        command
+            .stdin(Stdio::null())
+            .stdout(said.try_clone()?)
+            .stderr(said.try_clone()?)
+            // It outlives this process, and what the terminal sends is not for it.
+            .process_group(0);
+        let bridge = command
+            .spawn()
+            .map_err(|error| bridge::missing(&program, &error))?;
+        Ok(Uplink {
+            bridge,
+            said,
+            told: 0,
+            quiet,
+            first_words: String::new(),
+        })
+    }
+
+    /// Passes on what it says while it begins. Returns false if it has ended because another one is there, which says what it does
+    /// to whoever has started that.
+    ///
+    /// # Errors
+    /// It has ended, with what it has said.
+    pub(super) fn look(&mut self) -> Result<bool, Failure> {
+        let ended = self.bridge.try_wait()?;
+        let news = self.news();
+        self.first_words.push_str(&news);
+        match ended {
+            Some(status) if status.success() => Ok(false),
+            Some(_) => Err(Failure(format!(
+                "the bridge to other machines has ended: {}",
+                self.first_words.trim_end()
+            ))),
+            None => {
+                self.tell(&news);
+                Ok(true)
+            }
+        }
+    }
+
     /// What it has said since the last call.
     fn news(&mut self) -> String {
         let mut bytes = vec![0; CHUNK];

@@ -121,9 +121,18 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
     ),
     (
         "docs/machines.md",
-        &[("key once, on any machine", || {
-            Row::not_checked("it needs two machines, which efa-emu/bridge/tests/bridges.rs makes")
-        })],
+        &[
+            ("key once, on any machine", || {
+                Row::not_checked(
+                    "it needs two machines, which efa-emu/bridge/tests/bridges.rs makes",
+                )
+            }),
+            ("$ efa-emu cluster 8 --machines", || {
+                Row::not_checked(
+                    "it needs two machines, which the group `machines` of make interop makes",
+                )
+            }),
+        ],
     ),
     (
         "docs/conformance.md",

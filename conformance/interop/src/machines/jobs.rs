@@ -3,6 +3,7 @@
 //! their whole environment, as MPICH's does.
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::network::{Joining, Machines};
@@ -15,7 +16,7 @@ use crate::harness::{Bench, Cell, CellResult, Running, Unmet};
 use crate::mpi::{self, Installation, Library, Transport};
 
 /// Generous, because eight busy-waiting ranks and four bridges share few processors.
-const LIMIT: Duration = Duration::from_secs(400);
+pub(super) const LIMIT: Duration = Duration::from_secs(400);
 
 const LIBRARIES: [(Library, Transport); 6] = [
     (Library::DebianOpenMpi, Transport::Libfabric),
@@ -64,7 +65,7 @@ pub(super) fn cells() -> Vec<Cell> {
     cells
 }
 
-/// Runs all parts of the C program, and looks what left each machine.
+/// Runs all parts of the C program with the launcher of the machines.
 fn run(
     bench: &Bench,
     machines: &Machines,
@@ -76,10 +77,7 @@ fn run(
     let program = installation.compile(bench, "exercise.c")?;
     let program = program.display().to_string();
     let hosts: Vec<&str> = (0..machines.count()).map(|at| machines.name(at)).collect();
-    let mut sum = Volume::default();
-    let mut checks = 0;
-    let begin = Instant::now();
-    for part in mpi::parts() {
+    run_parts(bench, machines, |part| {
         let shell = bench.directory().join("rsh");
         let options = match transport {
             Transport::Engine => format!("--provider {}", Provider::ENGINE),
@@ -89,17 +87,32 @@ fn run(
         let words = [on_host.as_str(), &program, part];
         let (words, variables) = installation.job_on(&shell, &hosts, each, transport, &words);
         machines.shell_of_machines(&variables)?;
-        let recorders = Recorders::start(bench, machines, part)?;
         let quoted: Vec<String> = words.iter().map(|word| quote(word)).collect();
-        let mut command = std::process::Command::new(&shell);
+        let mut command = Command::new(&shell);
         command.arg(hosts[0]).arg(quoted.join(" "));
+        Ok(command)
+    })
+}
+
+/// Runs the jobs of all parts of the C program, and looks what left each machine. `job` makes that of a part.
+pub(super) fn run_parts(
+    bench: &Bench,
+    machines: &Machines,
+    job: impl Fn(&str) -> Result<Command, Unmet>,
+) -> CellResult {
+    let mut sum = Volume::default();
+    let mut checks = 0;
+    let begin = Instant::now();
+    for part in mpi::parts() {
+        let command = job(part)?;
+        let recorders = Recorders::start(bench, machines, part)?;
         let finished = Running::start(bench, part.to_owned(), command)?.success()?;
         checks += mpi::checks_of(&finished.stdout, part)
             .ok_or_else(|| Unmet::Failed(format!("{part} printed {:?}", finished.stdout)))?;
-        for (host, sent) in hosts.iter().zip(recorders.end()?) {
+        for (machine, sent) in recorders.end()?.into_iter().enumerate() {
             if part == "p2p" && sent.bytes < LEAST {
                 return Err(Unmet::Failed(format!(
-                    "{part}: {host} has sent {sent}, but {LEAST} bytes must have gone to others"
+                    "{part}: m{machine} has sent {sent}, but {LEAST} bytes must have gone to others"
                 )));
             }
             sum += sent;

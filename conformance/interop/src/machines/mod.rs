@@ -5,6 +5,7 @@
 //! other cells are about what is between the machines: limits, losses, partitions, and bridges that are killed.
 
 mod breaking;
+mod clusters;
 mod jobs;
 mod network;
 
@@ -23,6 +24,7 @@ const START: Duration = Duration::from_secs(60);
 
 pub(super) fn cells(lab: &Lab) -> Result<Vec<Cell>, String> {
     let mut cells = breaking::cells();
+    cells.extend(clusters::cells());
     cells.extend(jobs::cells());
     for cell in libfabric::cells(lab)? {
         let name = format!("libfabric {}", cell.name());

@@ -277,6 +277,13 @@ impl<'a> Machines<'a> {
         &self.machines[machine].name
     }
 
+    /// The network of a machine, as `readlink /proc/self/ns/net` shows it there.
+    pub(super) fn network(&self, machine: usize) -> Result<String, Unmet> {
+        let link = format!("/proc/{}/ns/net", self.machines[machine].keeper.id());
+        let network = std::fs::read_link(link).map_err(Unmet::failed)?;
+        Ok(network.display().to_string())
+    }
+
     pub(super) fn address(&self, machine: usize) -> String {
         self.machines[machine].address.to_string()
     }
@@ -301,10 +308,16 @@ impl<'a> Machines<'a> {
 
     // --- bridges ---
 
-    fn join(&mut self) -> Result<(), Unmet> {
+    /// Makes the key of all bridges; returns where it is.
+    pub(super) fn make_key(&self) -> Result<&Path, Unmet> {
         let mut command = Command::new(&self.bench.lab().launcher.efa_emu);
         command.args(["bridge", "key"]).arg(&self.key);
         self.succeed("efa-emu bridge key", command)?;
+        Ok(&self.key)
+    }
+
+    fn join(&mut self) -> Result<(), Unmet> {
+        self.make_key()?;
         for machine in 0..self.count() {
             self.start_bridge(machine)?;
         }

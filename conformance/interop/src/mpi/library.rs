@@ -1,5 +1,6 @@
 //! MPI libraries as they are shipped, and their jobs under `efa-emu cluster`.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -244,7 +245,20 @@ impl Installation {
         transport: Transport,
         layout: Layout,
         program: &[impl AsRef<Path>],
-        capture: Option<&Path>,
+        capture: &Path,
+    ) -> Result<Command, Unmet> {
+        let options = [OsStr::new("--pcap"), capture.as_os_str()];
+        self.job_with(bench, transport, layout, program, &options)
+    }
+
+    /// A job whose ranks are on hosts of a cluster that is made with these options of `efa-emu cluster`.
+    pub(crate) fn job_with(
+        &self,
+        bench: &Bench,
+        transport: Transport,
+        layout: Layout,
+        program: &[impl AsRef<Path>],
+        options: &[impl AsRef<OsStr>],
     ) -> Result<Command, Unmet> {
         let mut words = self.runner.iter().chain([&bench.launcher()?.efa_emu]);
         let mut command = Command::new(words.next().expect("efa-emu is one"));
@@ -253,10 +267,8 @@ impl Installation {
             .args(["cluster", &layout.hosts.to_string()])
             .args(["--fabric", bench.fabric(), "--mpi", transport.middleware()])
             .args(["--slots", &(layout.ranks / layout.hosts).to_string()])
-            .args(["--devices", &layout.devices.to_string()]);
-        if let Some(capture) = capture {
-            command.arg("--pcap").arg(capture);
-        }
+            .args(["--devices", &layout.devices.to_string()])
+            .args(options);
         if matches!(transport, Transport::Engine | Transport::EngineAndEfa) {
             command.args(["--provider", Provider::ENGINE]);
         }

@@ -148,7 +148,7 @@ fn volume_of(
     part: Part,
 ) -> Result<(String, Volume), Unmet> {
     let capture = bench.capture(part.name);
-    let job = installation.job(bench, transport, layout, program, Some(&capture))?;
+    let job = installation.job(bench, transport, layout, program, &capture)?;
     let finished = Running::start(bench, part.name.into(), job)?.success()?;
     let hosts = Volume::of_hosts(&capture)?;
     if let Some((host, sent)) = hosts.iter().find(|(_, sent)| sent.bytes < part.bytes) {
@@ -198,7 +198,7 @@ fn lost_wildcards(bench: &Bench, library: Library, transport: Transport) -> Cell
         WILDCARDS.name.into(),
     ];
     let capture = bench.capture("wildcards");
-    let device = installation.job(bench, transport, PAIR, &words, Some(&capture))?;
+    let device = installation.job(bench, transport, PAIR, &words, &capture)?;
     // Without the device.
     let mut tcp = Command::new(installation.mpiexec());
     tcp.args(["-n", "2"])
@@ -244,7 +244,7 @@ fn hinted_window(bench: &Bench, transport: Transport) -> CellResult {
     let installation = Installation::find(bench, Library::Mpich)?;
     let words = [installation.compile(bench, "exercise.c")?, HINTED.into()];
     let capture = bench.capture(HINTED);
-    let job = installation.job(bench, transport, PAIR, &words, Some(&capture))?;
+    let job = installation.job(bench, transport, PAIR, &words, &capture)?;
     let finished = Running::start(bench, HINTED.into(), job)?.wait()?;
     let traffic = Traffic::of(&capture)?;
     if transport == Transport::Libfabric {
@@ -385,7 +385,7 @@ fn debian_mpich(bench: &Bench) -> CellResult {
     let program = installation.compile(bench, "exercise.c")?;
     let capture = bench.capture("p2p");
     let words = [program, "p2p".into()];
-    let mut job = installation.job(bench, Transport::UcxUd, PAIR, &words, Some(&capture))?;
+    let mut job = installation.job(bench, Transport::UcxUd, PAIR, &words, &capture)?;
     // The launcher may lose the output of failing ranks.
     job.env("UCX_LOG_FILE", bench.directory().join("ucx-%p.log"));
     let finished = Running::start(bench, "p2p".into(), job)?.wait()?;

@@ -62,7 +62,7 @@ fn stripe(bench: &Bench, striping: &Striping) -> CellResult {
         POINT_TO_POINT.name.into(),
     ];
     let capture = bench.capture(POINT_TO_POINT.name);
-    let mut job = installation.job(bench, striping.transport, LAYOUT, &words, Some(&capture))?;
+    let mut job = installation.job(bench, striping.transport, LAYOUT, &words, &capture)?;
     job.envs(striping.environment.iter().copied());
     let finished = Running::start(bench, POINT_TO_POINT.name.into(), job)?.success()?;
     let checks = checks_of(&finished.stdout, POINT_TO_POINT.name)

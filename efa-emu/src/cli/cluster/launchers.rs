@@ -35,6 +35,8 @@ pub(super) struct Cluster<'a> {
     pub(super) slots: Option<u32>,
     /// Whether each host has a name and shared memory of its own.
     pub(super) isolated: bool,
+    /// Whether all hosts are on this machine.
+    pub(super) is_alone: bool,
 }
 
 /// Variables for a command that a launcher starts on a host, on top of the others.
@@ -114,6 +116,11 @@ impl Cluster<'_> {
         variables.prefer("OMPI_MCA_hwloc_base_binding_policy", "none");
         variables.prefer("PRTE_MCA_hwloc_default_binding_policy", "none");
         variables.prefer("OMPI_MCA_mpi_yield_when_idle", "1");
+        if !self.is_alone {
+            // Hosts of other machines do not reach those of this one.
+            variables.set("OMPI_MCA_plm_rsh_no_tree_spawn", "1");
+            variables.set("PRTE_MCA_plm_ssh_no_tree_spawn", "1");
+        }
     }
 
     fn hydra(&self, variables: &mut Variables) {

@@ -12,13 +12,18 @@ const HOST_KIB: u64 = 2048;
 /// What a rank of an MPI job takes at least, in KiB: the packet buffers of libfabric's efa provider.
 const RANK_KIB: u64 = 80 * 1024;
 
-/// Refuses numbers of hosts that are not possible, or for which the machine lacks the memory.
-pub(super) fn check(hosts: u32) -> Result<(), Failure> {
+/// Refuses numbers of hosts that are not possible.
+pub(super) fn check_number(hosts: u32) -> Result<(), Failure> {
     if !(1..=MOST_HOSTS).contains(&hosts) {
         return Err(Failure(format!(
             "a cluster of {hosts} hosts is not possible: it can have 1 to {MOST_HOSTS}"
         )));
     }
+    Ok(())
+}
+
+/// Refuses more hosts on this machine than it has memory for.
+pub(super) fn check(hosts: u32) -> Result<(), Failure> {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     match available(&meminfo) {
         Some(available) => compare(hosts, available),
@@ -76,7 +81,7 @@ mod tests {
     #[test]
     fn numbers_of_hosts_have_a_range() {
         for hosts in [0, MOST_HOSTS + 1] {
-            let Failure(reason) = check(hosts).unwrap_err();
+            let Failure(reason) = check_number(hosts).unwrap_err();
             assert!(reason.contains("1 to 1024"), "{reason}");
         }
     }

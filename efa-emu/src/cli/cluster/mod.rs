@@ -1,13 +1,17 @@
 //! `efa-emu cluster`: several emulated hosts on this machine, and programs that launchers start on them through
 //! `efa-emu rsh`.
 
+mod gateway;
 mod launchers;
+mod layout;
+mod members;
 mod memory;
 mod names;
 mod namespaces;
 mod node;
 mod process;
 mod rsh;
+mod service;
 mod session;
 
 use std::env;
@@ -25,6 +29,8 @@ use efa_emu::transport::{ENV_HOST, Fabric};
 use rustix::net::RecvFlags;
 
 use self::launchers::Middleware;
+use self::layout::Layout;
+use self::members::{MachinesOptions, Members};
 use self::names::HostLists;
 use self::namespaces::{UserNamespace, Views};
 use self::node::Common;
@@ -68,6 +74,8 @@ pub(super) struct ClusterArguments {
     no_namespaces: bool,
     #[command(flatten)]
     options: HostOptions,
+    #[command(flatten)]
+    machines: MachinesOptions,
     /// The program that starts others on the hosts, and its arguments. It runs beside the hosts.
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -75,23 +83,37 @@ pub(super) struct ClusterArguments {
 
 impl ClusterArguments {
     pub(super) fn execute(self) -> Result<ExitCode, Failure> {
-        memory::check(self.hosts)?;
+        memory::check_number(self.hosts)?;
+        let layout = self.machines.layout(self.hosts)?;
+        memory::check(layout.own().len() as u32)?;
         let settings = self.options.checked()?;
-        let mut uplink = settings.join_machines()?;
-        let hosts = enter_hosts(&settings, self.hosts)?;
-        settings.arm(&hosts[0])?;
+        if settings.is_recorded() && !layout.others().is_empty() {
+            return Err(Failure(
+                "--pcap records the hosts of one machine: with --machines, run `efa-emu capture` on each of them"
+                    .to_owned(),
+            ));
+        }
+        let mut members = self.machines.start_others(&layout, &self.command)?;
+        let fabric = settings.fabric();
+        let mut uplink = self.machines.join(&layout, fabric, settings.is_quiet())?;
+        let hosts = enter_hosts(&settings, &layout)?;
+        if !layout.is_member() {
+            // One machine's rules hold on all.
+            settings.arm(&hosts[0])?;
+        }
+        members.wait(&layout, fabric, &mut uplink)?;
 
         Fabric::remove_dead();
         leftovers::remove();
         let directory = RunDirectory::create()?;
-        let lists = HostLists::write(directory.path(), self.hosts, self.slots)?;
-        std::fs::write(directory.path().join(FABRIC_FILE), settings.fabric().name())?;
+        let lists = HostLists::write(directory.path(), &layout, self.slots)?;
+        std::fs::write(directory.path().join(FABRIC_FILE), fabric.name())?;
         let injection = settings.inject(&directory)?;
         let programs = directory.subdirectory("bin")?;
         let agent = programs.join(AGENT);
         symlink(env::current_exe()?, &agent)?;
 
-        let fabrics = settings.fabric().directory().parent();
+        let fabrics = fabric.directory().parent();
         let views = Views::new(&lists.addresses, fabrics.unwrap_or(Path::new("/")));
         let namespace = match self.no_namespaces {
             true => None,
@@ -111,6 +133,7 @@ impl ClusterArguments {
             agent: &agent,
             slots: self.slots,
             isolated: namespace.is_some(),
+            is_alone: layout.others().is_empty(),
         }
         .variables();
         variables.push((ENV_CLUSTER, directory.path().into()));
@@ -129,7 +152,7 @@ impl ClusterArguments {
             namespace: namespace.as_ref(),
             views: &views,
         };
-        let mut nodes = Nodes::start(&hosts, &directory, &common)?;
+        let mut nodes = Nodes::start(&hosts, &members, &directory, &common)?;
         let (program, arguments) = self.command.split_first().expect("clap requires a command");
         let mut command = Command::new(program);
         command
@@ -143,13 +166,19 @@ impl ClusterArguments {
         }
         let meanwhile = || {
             let told = uplink::turn(&mut uplink);
+            members.look();
             told.min(nodes.look().min(capture::turn(&mut recording)))
         };
         let ended = child::run(&mut command, meanwhile)
             .map_err(|error| child::cannot_start(program, &error))?;
         // What the cluster has made goes before it does.
         drop(nodes);
-        let unused = settings.unused(&self.command, &injection, None, 0);
+        drop(members);
+        let unused = match layout.is_member() {
+            // The programs that may use the devices are not known here.
+            true => None,
+            false => settings.unused(&self.command, &injection, None, 0),
+        };
         let recorded = recording.map_or_else(Vec::new, capture::RunRecording::end);
         drop(directory);
         drop(hosts);
@@ -159,11 +188,11 @@ impl ClusterArguments {
     }
 }
 
-/// Takes part in all hosts of the cluster, which are new.
-fn enter_hosts(settings: &HostSettings, count: u32) -> Result<Vec<EmulatedHost>, Failure> {
+/// Takes part in the hosts of the cluster on this machine, which are new.
+fn enter_hosts(settings: &HostSettings, layout: &Layout) -> Result<Vec<EmulatedHost>, Failure> {
     let fabric = settings.fabric();
     let known = fabric.hosts()?;
-    let names: Vec<_> = (0..count).map(names::name).collect();
+    let names: Vec<_> = layout.own().map(names::name).collect();
     if let Some(taken) = known
         .iter()
         .find(|known| names.iter().any(|name| name == known.name.host()))
@@ -210,6 +239,7 @@ struct NodeProcess {
 impl Nodes {
     fn start(
         hosts: &[EmulatedHost],
+        members: &Members<'_>,
         directory: &RunDirectory,
         common: &Common<'_>,
     ) -> Result<Nodes, Failure> {
@@ -218,25 +248,14 @@ impl Nodes {
             directory: directory.path().to_owned(),
         };
         for host in hosts {
-            let own: PathBuf = directory.subdirectory(host.name())?;
-            let (ours, theirs) = UnixStream::pair()?;
-            match process::fork()? {
-                Forked::Child => {
-                    // Else the hosts that were started before would not notice that the cluster ends.
-                    nodes.processes.clear();
-                    drop(ours);
-                    let served = catch_unwind(AssertUnwindSafe(|| {
-                        node::serve(host, &own, common, theirs);
-                    }));
-                    process::leave(i32::from(served.is_err()));
-                }
-                Forked::Parent(process) => nodes.processes.push(NodeProcess {
-                    name: host.name().to_owned(),
-                    process,
-                    connection: ours,
-                    has_ended: false,
-                }),
-            }
+            nodes.fork(host.name(), directory, |own, cluster| {
+                node::serve(host, own, common, cluster);
+            })?;
+        }
+        for gateway in members.gateways() {
+            nodes.fork(&gateway.host, directory, |own, cluster| {
+                gateway::serve(&gateway, own, cluster);
+            })?;
         }
         for node in &mut nodes.processes {
             match Reply::receive(&mut node.connection)? {
@@ -246,6 +265,33 @@ impl Nodes {
             }
         }
         Ok(nodes)
+    }
+
+    /// Starts the process of a host, which calls `serve` with a directory of its own and its connection to this one.
+    fn fork(
+        &mut self,
+        name: &str,
+        directory: &RunDirectory,
+        serve: impl FnOnce(&Path, UnixStream),
+    ) -> Result<(), Failure> {
+        let own: PathBuf = directory.subdirectory(name)?;
+        let (ours, theirs) = UnixStream::pair()?;
+        match process::fork()? {
+            Forked::Child => {
+                // Else the hosts that were started before would not notice that the cluster ends.
+                self.processes.clear();
+                drop(ours);
+                let served = catch_unwind(AssertUnwindSafe(|| serve(&own, theirs)));
+                process::leave(i32::from(served.is_err()));
+            }
+            Forked::Parent(process) => self.processes.push(NodeProcess {
+                name: name.to_owned(),
+                process,
+                connection: ours,
+                has_ended: false,
+            }),
+        }
+        Ok(())
     }
 
     /// Says which hosts have ended since the last look, and returns when to look again.

@@ -6,6 +6,7 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 use super::NAMES_FILE;
+use super::layout::Layout;
 use efa_emu::command::Failure;
 
 /// Most hosts of a cluster: as many processes can send to one process at a time.
@@ -19,7 +20,7 @@ pub(super) fn name(number: u32) -> String {
     format!("node{number}")
 }
 
-/// The loopback address of the host with this number. No other program uses these by chance, as the machine's
+/// The loopback address of a host of this machine with this number. No other program uses these by chance, as the machine's
 /// own names are in 127.0.0.0/16.
 pub(super) fn address(number: u32) -> Ipv4Addr {
     const FIRST: u32 = u32::from_be_bytes([127, 1, 0, 1]);
@@ -42,7 +43,7 @@ impl HostLists {
     /// Writes the files into a directory.
     pub(super) fn write(
         directory: &Path,
-        hosts: u32,
+        layout: &Layout,
         slots: Option<u32>,
     ) -> Result<HostLists, Failure> {
         let lists = HostLists {
@@ -54,13 +55,13 @@ impl HostLists {
         let system = fs::read_to_string(SYSTEM_HOSTS).unwrap_or_default();
         let machine = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let lines = |line: &dyn Fn(&str) -> String| {
-            (0..hosts).fold(String::new(), |mut text, number| {
+            layout.reached().fold(String::new(), |mut text, number| {
                 let _ = writeln!(text, "{}", line(&name(number)));
                 text
             })
         };
         for (path, text) in [
-            (&lists.addresses, addresses(&system, machine.trim(), hosts)),
+            (&lists.addresses, addresses(&system, machine.trim(), layout)),
             (&lists.names, lines(&str::to_owned)),
             (
                 &lists.open_mpi,
@@ -86,7 +87,7 @@ impl HostLists {
 
 /// The text of `/etc/hosts` on each host. Launchers call back to the machine by its name, which some machines
 /// cannot look up.
-fn addresses(system: &str, machine: &str, hosts: u32) -> String {
+fn addresses(system: &str, machine: &str, layout: &Layout) -> String {
     let mut text = system.to_owned();
     if !text.is_empty() && !text.ends_with('\n') {
         text.push('\n');
@@ -98,8 +99,8 @@ fn addresses(system: &str, machine: &str, hosts: u32) -> String {
     if !known && !machine.is_empty() {
         let _ = writeln!(text, "127.0.0.1 {machine}");
     }
-    for number in 0..hosts {
-        let _ = writeln!(text, "{} {}", address(number), name(number));
+    for number in 0..layout.total() {
+        let _ = writeln!(text, "{} {}", layout.address(number), name(number));
     }
     text
 }
@@ -118,11 +119,15 @@ mod tests {
     #[test]
     fn the_machines_own_addresses_stay_and_its_name_is_known() {
         assert_eq!(
-            addresses("127.0.0.1 localhost\n10.0.0.1 lab # mine", "lab", 2),
+            addresses(
+                "127.0.0.1 localhost\n10.0.0.1 lab # mine",
+                "lab",
+                &Layout::alone(2)
+            ),
             "127.0.0.1 localhost\n10.0.0.1 lab # mine\n127.1.0.1 node0\n127.1.0.2 node1\n"
         );
         assert_eq!(
-            addresses("10.0.0.1 other # lab", "lab", 1),
+            addresses("10.0.0.1 other # lab", "lab", &Layout::alone(1)),
             "10.0.0.1 other # lab\n127.0.0.1 lab\n127.1.0.1 node0\n"
         );
     }
@@ -131,11 +136,11 @@ mod tests {
     fn the_lists_are_written_as_each_launcher_reads_them() {
         let directory = tempfile::tempdir().unwrap();
         let read = |path: &Path| fs::read_to_string(path).unwrap();
-        let lists = HostLists::write(directory.path(), 2, Some(4)).unwrap();
+        let lists = HostLists::write(directory.path(), &Layout::alone(2), Some(4)).unwrap();
         assert_eq!(read(&lists.names), "node0\nnode1\n");
         assert_eq!(read(&lists.open_mpi), "node0 slots=4\nnode1 slots=4\n");
         assert_eq!(read(&lists.hydra), "node0:4\nnode1:4\n");
-        let lists = HostLists::write(directory.path(), 1, None).unwrap();
+        let lists = HostLists::write(directory.path(), &Layout::alone(1), None).unwrap();
         assert_eq!(read(&lists.open_mpi), "node0\n");
         assert_eq!(read(&lists.hydra), "node0\n");
     }

@@ -25,7 +25,6 @@ use crate::cli::capture::RunRecording;
 use crate::cli::injection::{Libraries, Provider};
 use crate::cli::live_sysfs::LiveSysfs;
 use crate::cli::unused::{self, Facts};
-use crate::cli::uplink::{Uplink, UplinkOptions};
 use crate::cli::watches::Watches;
 use crate::cli::{complain, fault};
 
@@ -70,8 +69,6 @@ pub(in crate::cli) struct HostOptions {
     quiet: bool,
     #[command(flatten)]
     network: NetworkArguments,
-    #[command(flatten)]
-    uplink: UplinkOptions,
 }
 
 #[derive(Args)]
@@ -175,7 +172,6 @@ impl HostOptions {
             pcap: self.pcap,
             capture: self.capture,
             quiet: self.quiet,
-            uplink: self.uplink,
         })
     }
 }
@@ -195,18 +191,22 @@ pub(in crate::cli) struct HostSettings {
     pcap: Option<PathBuf>,
     capture: CaptureOptions,
     quiet: bool,
-    uplink: UplinkOptions,
 }
 
 impl HostSettings {
-    /// Starts the bridge of `--uplink` if there is none. Before a host is made, so that its name can be one that no other machine has.
-    pub(in crate::cli) fn join_machines(&self) -> Result<Option<Uplink>, Failure> {
-        self.uplink.start(&self.fabric, self.quiet)
-    }
-
     /// The network that the host is on.
     pub(in crate::cli) fn fabric(&self) -> &Fabric {
         &self.fabric
+    }
+
+    /// Whether what would go unnoticed is not to be said.
+    pub(in crate::cli) fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+
+    /// Whether what the hosts send and receive is written to a file.
+    pub(in crate::cli) fn is_recorded(&self) -> bool {
+        self.pcap.is_some()
     }
 
     /// The provider of libfabric that programs are to use, if one is named.

@@ -11,7 +11,7 @@ use efa_emu::transport::Fabric;
 
 use self::host::HostOptions;
 use super::leftovers;
-use super::uplink::turn;
+use super::uplink::{UplinkOptions, turn};
 
 #[derive(Args)]
 #[command(override_usage = "efa-emu run [OPTIONS] -- COMMAND [ARG]...")]
@@ -21,6 +21,8 @@ pub(super) struct RunArguments {
     host: Option<String>,
     #[command(flatten)]
     options: HostOptions,
+    #[command(flatten)]
+    uplink: UplinkOptions,
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -29,7 +31,8 @@ pub(super) struct RunArguments {
 impl RunArguments {
     pub(super) fn execute(self) -> Result<ExitCode, Failure> {
         let settings = self.options.checked()?;
-        let mut uplink = settings.join_machines()?;
+        // Before a host is made, so that its name can be one that no other machine has.
+        let mut uplink = self.uplink.start(settings.fabric(), settings.is_quiet())?;
         let host = settings.enter(self.host.as_deref())?;
         settings.arm(&host)?;
 

@@ -1,0 +1,249 @@
+//! Clusters whose hosts are on several machines: `efa-emu cluster --machines`, which reaches the other machines by a remote shell
+//! and starts the bridges itself.
+
+use std::ffi::OsString;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use efa_conformance::player::quote;
+use efa_emu::sysfs::Rail;
+
+use super::jobs::{self, run_parts};
+use super::network::{Joining, Machines};
+use super::{GROUP, START};
+use crate::harness::{Bench, Cell, CellResult, Finished, Running, Unmet};
+use crate::mpi::{Installation, Layout, Library, Transport};
+
+/// How long bridges may take to end by themselves.
+const END: Duration = Duration::from_secs(60);
+
+const TICK: Duration = Duration::from_millis(50);
+
+const LIBRARIES: [Library; 3] = [Library::DebianOpenMpi, Library::OpenMpi, Library::Mpich];
+
+pub(super) fn cells() -> Vec<Cell> {
+    let mut cells = vec![
+        Cell::new(GROUP, "cluster of two machines, commands", START, commands),
+        Cell::new(
+            GROUP,
+            "cluster of two machines, a part that ends",
+            START + END,
+            a_part_ends,
+        ),
+        Cell::new(
+            GROUP,
+            "cluster of two machines, killed",
+            START + END,
+            killed,
+        ),
+        Cell::new(
+            GROUP,
+            "cluster of two machines, what cannot be",
+            START,
+            mistakes,
+        ),
+    ];
+    for library in LIBRARIES {
+        for (machines, each) in [(2, 2), (3, 1)] {
+            let name = format!(
+                "cluster of {machines} machines, mpi {} C {} ranks",
+                library.name(),
+                usize::from(machines) * each
+            );
+            cells.push(Cell::new(GROUP, name, START + jobs::LIMIT, move |bench| {
+                job(bench, library, machines, each)
+            }));
+        }
+    }
+    cells
+}
+
+/// The options of a cluster on these machines.
+fn options(bench: &Bench, machines: &Machines) -> Result<Vec<OsString>, Unmet> {
+    let names: Vec<&str> = (0..machines.count()).map(|at| machines.name(at)).collect();
+    let shell = machines.shell_of_machines(&[])?.display().to_string();
+    Ok(vec![
+        "--machines".into(),
+        names.join(",").into(),
+        "--rsh".into(),
+        quote(&shell).into(),
+        "--uplink-key".into(),
+        bench.directory().join("key").into(),
+    ])
+}
+
+/// A command on the first machine.
+fn on_first(bench: &Bench, machines: &Machines, command: &Command) -> Command {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let quoted: Vec<String> = words.map(|word| quote(&word.to_string_lossy())).collect();
+    let mut shell = Command::new(bench.directory().join("rsh"));
+    shell.arg(machines.name(0)).arg(quoted.join(" "));
+    shell
+}
+
+fn job(bench: &Bench, library: Library, machines: u8, each: usize) -> CellResult {
+    let machines = Machines::bare(bench, machines, Joining::DEFAULT)?;
+    machines.make_key()?;
+    let installation = Installation::find(bench, library)?;
+    let program = installation.compile(bench, "exercise.c")?;
+    let hosts = machines.count() * each;
+    let layout = Layout::new(hosts, hosts);
+    let options = options(bench, &machines)?;
+    let measured = run_parts(bench, &machines, |part| {
+        let words = [program.clone(), part.into()];
+        let transport = Transport::Libfabric;
+        let job = installation.job_with(bench, transport, layout, &words, &options)?;
+        Ok(on_first(bench, &machines, &job))
+    })?;
+    nothing_is_left(bench, &machines)?;
+    Ok(measured)
+}
+
+/// `efa-emu cluster` on the first machine, with a script in the place of a launcher.
+fn cluster<'a>(
+    bench: &'a Bench<'a>,
+    machines: &Machines,
+    hosts: u32,
+    options: &[OsString],
+    script: &str,
+) -> Result<Running<'a>, Unmet> {
+    let mut command = Command::new(&bench.lab().launcher.efa_emu);
+    command
+        .args(["cluster", &hosts.to_string()])
+        .args(["--fabric", bench.fabric(), "--quiet"])
+        .args(options)
+        .args(["--", "sh", "-c", script]);
+    Running::start(
+        bench,
+        "efa-emu cluster".into(),
+        on_first(bench, machines, &command),
+    )
+}
+
+fn expect(what: &str, found: &str, expected: &str) -> Result<(), Unmet> {
+    match found == expected {
+        true => Ok(()),
+        false => Err(Unmet::Failed(format!(
+            "{what}: {found:?} in the place of {expected:?}"
+        ))),
+    }
+}
+
+/// Commands run on the machines of their hosts, with their streams, variables and exit statuses.
+fn commands(bench: &Bench) -> CellResult {
+    let machines = Machines::bare(bench, 2, Joining::DEFAULT)?;
+    machines.make_key()?;
+    let script = "for host in node0 node1 node2 node3; do \
+                  ssh -n $host 'echo $(uname -n) $(readlink /proc/self/ns/net) $(ls $SYSFS_PATH/class/infiniband)'; done; \
+                  echo 'it is' | ssh node3 cat; \
+                  A='1  2' ssh -n -o SendEnv=A node2 'echo \"$A\"'; \
+                  ssh -n node3 'exit 7'; echo $?; \
+                  getent hosts node3 | cut -d' ' -f1";
+    let options = options(bench, &machines)?;
+    let finished = cluster(bench, &machines, 4, &options, script)?.success()?;
+    let device: String = Rail::all(1).map(Rail::device_name).collect();
+    let mut expected = String::new();
+    for host in 0..4 {
+        let network = machines.network(host / 2)?;
+        expected += &format!("node{host} {network} {device}\n");
+    }
+    expected += &format!("it is\n1  2\n7\n{}\n", machines.address(1));
+    expect("printed", &finished.stdout, &expected)?;
+    nothing_is_left(bench, &machines)?;
+    Ok("4 hosts on 2 machines: names, networks, streams, variables, exit statuses".into())
+}
+
+/// The bridges end with the last host. Nothing may be left in the shared memory of any machine.
+fn nothing_is_left(bench: &Bench, machines: &Machines) -> Result<(), Unmet> {
+    let begin = Instant::now();
+    for machine in 0..machines.count() {
+        let is_left = || -> Result<bool, Unmet> {
+            let mut command = machines.command(machine);
+            command.args(["find", "/dev/shm", "-name", bench.fabric()]);
+            let found = Running::start(bench, "find".into(), command)?.success()?;
+            Ok(!found.stdout.is_empty())
+        };
+        while is_left()? {
+            if begin.elapsed() > END {
+                return Err(Unmet::Failed(format!(
+                    "m{machine} has its fabric for {END:?} after the end"
+                )));
+            }
+            std::thread::sleep(TICK);
+        }
+    }
+    Ok(())
+}
+
+/// A part of the cluster is killed: the first machine says so, and goes on with its own hosts.
+fn a_part_ends(bench: &Bench) -> CellResult {
+    let machines = Machines::bare(bench, 2, Joining::DEFAULT)?;
+    machines.make_key()?;
+    // The parent of a node's parent is the part's `efa-emu cluster`, in the process numbers that all machines share.
+    let script = "part=$(ssh -n node1 'ps -o ppid= -p $PPID'); kill -9 $part; \
+                  while ssh -n node1 true; do sleep 0.1; done 2>&1; ssh -n node0 uname -n";
+    let options = options(bench, &machines)?;
+    let finished: Finished = cluster(bench, &machines, 2, &options, script)?.success()?;
+    expect(
+        "after the end of a part",
+        finished.stdout.lines().last().unwrap_or_default(),
+        "node0",
+    )?;
+    let notice = "the part of the cluster on the machine m1 has ended";
+    match finished.stderr.contains(notice) {
+        true => Ok(notice.into()),
+        false => Err(Unmet::Failed(format!(
+            "nothing is said of it: {}",
+            finished.stderr
+        ))),
+    }
+}
+
+/// The first machine's command is killed: the other part ends, too, with what runs there.
+fn killed(bench: &Bench) -> CellResult {
+    let machines = Machines::bare(bench, 2, Joining::DEFAULT)?;
+    machines.make_key()?;
+    let script = "ssh -f node1 sleep 3600; kill -9 $PPID";
+    let options = options(bench, &machines)?;
+    let finished = cluster(bench, &machines, 2, &options, script)?.wait()?;
+    if finished.status.success() {
+        return Err(Unmet::Failed("it was not killed".into()));
+    }
+    nothing_is_left(bench, &machines)?;
+    Ok("the other part ended with it".into())
+}
+
+/// What is wrong is said on the first machine, by name.
+fn mistakes(bench: &Bench) -> CellResult {
+    let machines = Machines::bare(bench, 2, Joining::DEFAULT)?;
+    machines.make_key()?;
+    let good = options(bench, &machines)?;
+    let with = |at: usize, word: &str| -> Vec<OsString> {
+        let mut options = good.clone();
+        options[at] = word.into();
+        options
+    };
+    let recorded = [&good[..], &["--pcap".into(), "all.pcapng".into()]].concat();
+    let cases = [
+        (with(1, "m0,m9"), "cannot find the machine m9"),
+        (with(1, "m0,m1,m0"), "--machines has m0 twice"),
+        (
+            with(3, "./no-such-shell"),
+            "name another command with --rsh",
+        ),
+        (with(5, "/none"), "cannot open /none"),
+        (recorded, "run `efa-emu capture` on each"),
+        (with(3, "false"), "on the machine m1 could not be started"),
+    ];
+    let count = cases.len();
+    for (options, text) in cases {
+        let finished = cluster(bench, &machines, 4, &options, "true")?.wait()?;
+        if finished.status.success() || !finished.stderr.contains(text) {
+            return Err(Unmet::Failed(format!(
+                "{text:?} was not said: {}: {}",
+                finished.status, finished.stderr
+            )));
+        }
+    }
+    Ok(format!("{count} mistakes"))
+}
