@@ -191,3 +191,75 @@ fn nonsense(reason: impl ToString) -> io::Error {
     let reason = reason.to_string();
     io::Error::other(format!("it does not greet as a bridge does ({reason})"))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+    use crate::key::Key;
+    use crate::secure::End;
+
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+
+    /// What a dialer and an acceptor that greet so make of each other. `dial` is what the dialer does.
+    fn meet(
+        acceptor: &Greeting,
+        dial: impl FnOnce(&mut Secured) -> io::Result<Verdict>,
+    ) -> [io::Result<Verdict>; 2] {
+        let now = SystemTime::now();
+        let key = Key::between(now - DAY, now + DAY);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::scope(|scope| {
+            let accepting = scope.spawn(|| {
+                let (stream, _) = listener.accept().unwrap();
+                let mut connection = Secured::begin(stream, End::Acceptor, &key)?;
+                let accepted = acceptor.accept(&mut connection, |_| Verdict::Welcome);
+                accepted.map(|(_, verdict)| verdict)
+            });
+            let stream = TcpStream::connect(address).unwrap();
+            let dialed = Secured::begin(stream, End::Dialer, &key)
+                .and_then(|mut connection| dial(&mut connection));
+            [dialed, accepting.join().unwrap()]
+        })
+    }
+
+    #[test]
+    fn versions_that_differ_are_named_by_both_ends() {
+        let one = Greeting::new("one", "default", false);
+        let other = Greeting {
+            protocol: PROTOCOL + 1,
+            build: "efa-emu 9.9.9".to_owned(),
+            ..Greeting::new("other", "default", false)
+        };
+        let met = meet(&one, |connection| Ok(other.dial(connection)?.1));
+        let [dialer, acceptor] = met.map(|end| end.unwrap_err().to_string());
+        for said in [&dialer, &acceptor] {
+            let what = "the bridges speak different versions: ";
+            assert!(said.contains(what), "{said}");
+            assert!(said.contains("use one build on all machines"), "{said}");
+            assert!(said.contains("efa-emu 9.9.9"), "{said}");
+            assert!(said.contains(&one.build), "{said}");
+        }
+    }
+
+    /// A later version may say other things about itself.
+    #[test]
+    fn a_version_whose_greeting_is_another_is_named() {
+        let one = Greeting::new("one", "default", false);
+        let met = meet(&one, |connection| {
+            let greeting =
+                serde_json::json!({ "protocol": 77, "build": "efa-emu 77", "shape": [] });
+            connection.send(&frame(&greeting)?)?;
+            let reply = content(&connection.receive(LONGEST)?)?;
+            let verdict = read(reply["verdict"].clone())?;
+            Ok(verdict)
+        });
+        let [dialer, acceptor] = met;
+        let said = acceptor.unwrap_err().to_string();
+        assert!(said.contains("77 is efa-emu 77"), "{said}");
+        assert_eq!(dialer.unwrap(), Verdict::Refused(said));
+    }
+}

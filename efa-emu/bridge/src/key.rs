@@ -131,7 +131,9 @@ impl Key {
         let file = File::open(path).map_err(KeyError::io("open", path))?;
         let metadata = file.metadata().map_err(KeyError::io("stat", path))?;
         let mode = metadata.mode() & 0o777;
-        if mode & 0o077 != 0 {
+        // Secrets of Kubernetes are root's, and readable by the group that their pod names.
+        let open = if metadata.uid() == 0 { 0o037 } else { 0o077 };
+        if mode & open != 0 {
             let path = path.to_owned();
             return Err(KeyError::Open { path, mode });
         }

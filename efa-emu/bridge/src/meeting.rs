@@ -8,7 +8,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use efa_core::address::Gid;
@@ -42,6 +42,9 @@ const MOST_STRANGERS: usize = 64;
 
 /// How long the end may take, for the last words to be sent.
 const END: Duration = Duration::from_millis(500);
+
+/// How often to look which addresses a name stands for.
+const LOOK_UP: Duration = Duration::from_secs(1);
 
 /// How often to look whether anybody needs the bridge.
 const LOOK: Duration = Duration::from_millis(200);
@@ -296,39 +299,44 @@ impl Meeting {
 
     // --- those that are dialed ---
 
-    /// Dials all that a name stands for, also those that it comes to stand for, for ever.
-    fn dial_all(self: &Arc<Self>, address: &str) {
-        let mut dialed = HashSet::new();
+    /// Dials all that a name stands for, as long as it does, for ever.
+    fn dial_all(self: &Arc<Self>, name: &str) {
+        let dialed = Arc::<Dialed>::default();
         let mut trouble = Trouble::default();
         loop {
-            match with_port(address) {
+            match with_port(name) {
                 Ok(addresses) => {
                     trouble.is_over();
-                    for peer in addresses {
-                        if dialed.insert(peer) {
-                            let meeting = Arc::clone(self);
-                            if spawn("dial", move || meeting.dial(peer)).is_err() {
-                                dialed.remove(&peer);
-                            }
+                    for peer in dialed.change(addresses.into_iter().collect()) {
+                        let meeting = Arc::clone(self);
+                        let among = Arc::clone(&dialed);
+                        let dial = move || {
+                            meeting.dial(peer, &among);
+                            among.has_ended(peer);
+                        };
+                        if spawn("dial", dial).is_err() {
+                            dialed.has_ended(peer);
                         }
                     }
                 }
-                Err(error) => {
-                    trouble.tell(&format!("cannot find {address}: {error}; trying again"))
-                }
+                Err(error) => trouble.tell(&format!("cannot find {name}: {error}; trying again")),
             }
-            std::thread::sleep(Duration::from_secs(1));
+            std::thread::sleep(LOOK_UP);
         }
     }
 
-    /// Dials an address again and again.
-    fn dial(self: &Arc<Self>, address: SocketAddr) {
+    /// Dials an address again and again, as long as it is among those of its name.
+    fn dial(self: &Arc<Self>, address: SocketAddr, among: &Dialed) {
         let mut trouble = Trouble::default();
         let mut greeting = self.greeting.clone();
-        loop {
+        while among.is_wanted(address) {
             match self.dial_once(address, &greeting) {
-                Ok(Dialed::Itself) => return,
-                Ok(Dialed::Told(wait)) => {
+                Ok(Outcome::Itself) => {
+                    while among.is_wanted(address) {
+                        std::thread::sleep(LOOK_UP);
+                    }
+                }
+                Ok(Outcome::Told(wait)) => {
                     trouble.is_over();
                     greeting.patience = if wait { greeting.patience + 1 } else { 0 };
                 }
@@ -338,21 +346,22 @@ impl Meeting {
             }
             std::thread::sleep(PAUSE);
         }
+        println!("{address} is dialed no longer: its name stands for others");
     }
 
-    fn dial_once(self: &Arc<Self>, address: SocketAddr, own: &Greeting) -> io::Result<Dialed> {
+    fn dial_once(self: &Arc<Self>, address: SocketAddr, own: &Greeting) -> io::Result<Outcome> {
         let stream = TcpStream::connect_timeout(&address, CONNECT)?;
         let mut connection = Secured::begin(stream, End::Dialer, &self.key)?;
         let (theirs, verdict) = own.dial(&mut connection)?;
         match verdict {
-            Verdict::Itself => return Ok(Dialed::Itself),
+            Verdict::Itself => return Ok(Outcome::Itself),
             Verdict::Refused(reason) => return Err(io::Error::other(reason)),
-            Verdict::Wait => return Ok(Dialed::Told(true)),
+            Verdict::Wait => return Ok(Outcome::Told(true)),
             Verdict::Known => {}
             Verdict::Welcome => {
                 if let Some(served) = self.machine(&theirs)?.serve(connection, &theirs) {
                     served?;
-                    return Ok(Dialed::Told(false));
+                    return Ok(Outcome::Told(false));
                 }
             }
         }
@@ -360,7 +369,7 @@ impl Meeting {
         while self.is_connected(&theirs.machine) {
             std::thread::sleep(PAUSE);
         }
-        Ok(Dialed::Told(false))
+        Ok(Outcome::Told(false))
     }
 
     /// Says good-bye, and leaves the fabric.
@@ -380,8 +389,48 @@ impl Meeting {
     }
 }
 
+/// The addresses of a name.
+#[derive(Default)]
+struct Dialed {
+    addresses: Mutex<Addresses>,
+}
+
+#[derive(Default)]
+struct Addresses {
+    /// Those that the name stands for now.
+    wanted: HashSet<SocketAddr>,
+    /// Those that have a thread.
+    running: HashSet<SocketAddr>,
+}
+
+impl Dialed {
+    fn lock(&self) -> MutexGuard<'_, Addresses> {
+        self.addresses
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The name stands for these now. Returns those that need a thread.
+    fn change(&self, wanted: HashSet<SocketAddr>) -> Vec<SocketAddr> {
+        let mut addresses = self.lock();
+        let new: Vec<_> = wanted.difference(&addresses.running).copied().collect();
+        addresses.running.extend(&new);
+        addresses.wanted = wanted;
+        new
+    }
+
+    fn is_wanted(&self, address: SocketAddr) -> bool {
+        self.lock().wanted.contains(&address)
+    }
+
+    /// The address has no thread any more.
+    fn has_ended(&self, address: SocketAddr) {
+        self.lock().running.remove(&address);
+    }
+}
+
 /// What dialing came to.
-enum Dialed {
+enum Outcome {
     /// The address is the own one.
     Itself,
     /// There was a connection, or one will be made by others; whether the other end said so.

@@ -262,9 +262,11 @@ fn explain(error: Error) -> io::Error {
             }
             _ => format!("it has another key: {other} ({error})"),
         },
-        Error::AlertReceived(Alert::CertificateExpired) => {
-            format!("it says that the certificate of this machine {expired}")
-        }
+        // TLS has one alert for both ends of the time.
+        Error::AlertReceived(Alert::CertificateExpired) => format!(
+            "it says that the certificate of this machine is not valid by its clock: look at the clocks of both \
+             machines; if they agree, it {expired}"
+        ),
         Error::AlertReceived(
             Alert::UnknownCA
             | Alert::DecryptError

@@ -123,8 +123,18 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
         "docs/machines.md",
         &[
             ("key once, on any machine", || {
-                Row::not_checked(
-                    "it needs two machines, which efa-emu/bridge/tests/bridges.rs makes",
+                Row::not_checked("it needs two machines, which efa-emu/bridge/tests/bridges makes")
+            }),
+            ("efa-emu bridge key fabric.key\n", || {
+                Row::checked_by(
+                    "efa-emu/bridge/tests/kubernetes.rs",
+                    "the_names_in_the_manifest_agree",
+                )
+            }),
+            ("apiVersion: v1", || {
+                Row::checked_by(
+                    "efa-emu/bridge/tests/kubernetes.rs",
+                    "the_command_is_one_of_efa_emu",
                 )
             }),
             ("$ efa-emu cluster 8 --machines", || {

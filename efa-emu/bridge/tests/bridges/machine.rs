@@ -1,0 +1,178 @@
+//! Machines as namespaces, and the processes on them.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use efa_testing::patience::Wait;
+use efa_testing::workspace::{built, efa_emu};
+
+/// Ends with its value.
+pub(crate) struct Process {
+    pub(crate) child: Child,
+    said: Arc<Mutex<String>>,
+}
+
+impl Process {
+    pub(crate) fn start(mut command: Command) -> Process {
+        command.stdin(Stdio::null());
+        let (reader, writer) = std::io::pipe().unwrap();
+        command.stdout(writer.try_clone().unwrap()).stderr(writer);
+        let child = command.spawn().unwrap();
+        // Its copies of the writing end would keep the reader waiting.
+        drop(command);
+        let said = Arc::<Mutex<String>>::default();
+        let heard = Arc::clone(&said);
+        std::thread::spawn(move || {
+            let mut reader = BufReader::new(reader);
+            let mut line = String::new();
+            while reader.read_line(&mut line).is_ok_and(|count| count > 0) {
+                heard.lock().unwrap().push_str(&std::mem::take(&mut line));
+            }
+        });
+        Process { child, said }
+    }
+
+    pub(crate) fn child_id(&self) -> rustix::process::Pid {
+        rustix::process::Pid::from_child(&self.child)
+    }
+
+    /// Tells it to end.
+    pub(crate) fn stop(&self) {
+        rustix::process::kill_process(self.child_id(), rustix::process::Signal::TERM).unwrap();
+    }
+
+    pub(crate) fn said(&self) -> String {
+        self.said.lock().unwrap().clone()
+    }
+
+    /// Waits until it has said this; returns the line.
+    #[track_caller]
+    pub(crate) fn wait_for(&self, text: &str) -> String {
+        let wait = Wait::start();
+        loop {
+            let said = self.said();
+            // A line may not be whole yet.
+            let mut lines = said
+                .split_inclusive('\n')
+                .filter(|line| line.ends_with('\n'));
+            if let Some(line) = lines.find(|line| line.contains(text)) {
+                return line.trim_end().to_owned();
+            }
+            wait.pause(|| format!("{text:?} was not said: {said}"));
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn wait_end(&mut self) -> (Option<i32>, String) {
+        let wait = Wait::start();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return (status.code(), self.said());
+            }
+            wait.pause(|| format!("it does not end: {}", self.said()));
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A machine: a process that keeps its namespaces.
+pub(crate) struct Machine {
+    name: &'static str,
+    keeper: Process,
+}
+
+impl Machine {
+    /// `None` where the system permits no namespaces; says why.
+    pub(crate) fn new(name: &'static str) -> Option<Machine> {
+        let mut command = Command::new("unshare");
+        if !rustix::process::geteuid().is_root() {
+            command.args(["--user", "--map-root-user"]);
+        }
+        let script = format!(
+            "hostname {name} && mount -t tmpfs tmpfs /dev/shm && echo ready && exec sleep 600"
+        );
+        command.args(["--mount", "--uts", "--propagation", "private", "sh", "-c"]);
+        command.arg(&script);
+        let mut keeper = Process::start(command);
+        let wait = Wait::start();
+        while !keeper.said().contains("ready") {
+            if keeper.child.try_wait().unwrap().is_some() {
+                println!("skipped: no namespaces here: {}", keeper.said().trim_end());
+                return None;
+            }
+            wait.pause(|| keeper.said());
+        }
+        Some(Machine { name, keeper })
+    }
+
+    /// A command on this machine.
+    pub(crate) fn command(&self, program: &Path) -> Command {
+        let pid = self.keeper.child.id().to_string();
+        let mut command = Command::new("nsenter");
+        command.args(["--target", &pid, "--mount", "--uts", "--wdns=/"]);
+        if !rustix::process::geteuid().is_root() {
+            command.args(["--user", "--preserve-credentials"]);
+        }
+        command.arg(program);
+        command
+    }
+
+    pub(crate) fn bridge(&self, key: &Path, options: &[&str]) -> Process {
+        let mut command = self.command(&built("efa-emu"));
+        command.arg("bridge").arg("--key").arg(key).args(options);
+        Process::start(command)
+    }
+
+    pub(crate) fn emulator(&self, arguments: &[&str]) -> Process {
+        let mut command = self.command(&built("efa-emu"));
+        command.args(arguments);
+        Process::start(command)
+    }
+
+    /// Waits until `efa-emu ps` says this.
+    #[track_caller]
+    pub(crate) fn wait_for_host(&self, text: &str) {
+        let wait = Wait::start();
+        loop {
+            let (_, listed) = self.emulator(&["ps"]).wait_end();
+            if listed.contains(text) {
+                return;
+            }
+            wait.pause(|| format!("{}: {listed}", self.name));
+        }
+    }
+}
+
+pub(crate) fn key(directory: &Path, name: &str) -> PathBuf {
+    let path = directory.join(name);
+    let made = efa_emu(&["bridge", "key"]).arg(&path).output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    path
+}
+
+/// Where a bridge says that it listens.
+pub(crate) fn address(bridge: &Process) -> String {
+    let line = bridge.wait_for("listens on");
+    line.rsplit(' ').next().unwrap().to_owned()
+}
+
+/// Two machines and their bridges, connected; `None` where there can be none.
+pub(crate) fn joined(directory: &Path, options: &[&str]) -> Option<[(Machine, Process); 2]> {
+    let key = key(directory, "key");
+    let first = Machine::new("first")?;
+    let second = Machine::new("second")?;
+    let here = first.bridge(&key, &[&["--listen", "127.0.0.1:0"], options].concat());
+    let peer = address(&here);
+    let there = second.bridge(&key, &[&["--peer", &peer], options].concat());
+    here.wait_for("connected with second");
+    there.wait_for("connected with first");
+    Some([(first, here), (second, there)])
+}

@@ -1,0 +1,188 @@
+//! Bridges between machines that are mount and UTS namespaces: each has its own `/dev/shm`, and so its own fabrics.
+//! They share the network; machines with networks of their own are tested by `make interop`.
+//!
+//! * `machine`: what the tests have in common.
+//! * `mistakes`: what is wrong is said, by name.
+//! * `names`: names that stand for several machines.
+
+mod machine;
+mod mistakes;
+mod names;
+
+use std::path::Path;
+
+use efa_testing::patience::Wait;
+
+use machine::{Machine, address, joined, key};
+
+/// A free port, for the program's own connection.
+fn free_port() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port().to_string()
+}
+
+/// Waits until a process listens at the port: the machines have one network.
+#[track_caller]
+fn wait_for_listener(port: &str) {
+    let suffix = format!(":{:04X}", port.parse::<u16>().unwrap());
+    let wait = Wait::start();
+    let is_listened_on = || {
+        ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
+            let table = std::fs::read_to_string(table).unwrap_or_default();
+            table.lines().any(|line| {
+                let fields: Vec<&str> = line.split_whitespace().collect();
+                fields.len() > 3 && fields[1].ends_with(&suffix) && fields[3] == "0A"
+            })
+        })
+    };
+    while !is_listened_on() {
+        wait.pause(|| format!("nobody listens at {port}"));
+    }
+}
+
+#[test]
+fn stock_programs_of_two_machines_talk_and_a_killed_bridge_is_a_dead_machine() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some([(first, here), (second, mut there)]) = joined(directory.path(), &["--timeout", "1s"])
+    else {
+        return;
+    };
+    let port = free_port();
+    let pingpong = "fi_pingpong -p efa -e rdm -c -I 2 -S all";
+    let on = |host: &'static str, rest: String| -> Vec<String> {
+        let words = format!("run --host {host} -- {pingpong} {rest}");
+        words.split(' ').map(str::to_owned).collect()
+    };
+    let server = on("alpha", format!("-B {port}"));
+    let client = on("beta", format!("-P {port} 127.0.0.1"));
+    let words = |words: &[String]| -> Vec<&'static str> {
+        words.iter().map(|word| &*word.clone().leak()).collect()
+    };
+    let mut server = first.emulator(&words(&server));
+    second.wait_for_host("alpha");
+    wait_for_listener(&port);
+    let mut client = second.emulator(&words(&client));
+    let (status, said) = client.wait_end();
+    assert_eq!(
+        status,
+        Some(0),
+        "{said}\n{}\n{}",
+        server.said(),
+        here.said()
+    );
+    assert!(said.contains("\n6m "), "{said}");
+    let (status, said) = server.wait_end();
+    assert_eq!(status, Some(0), "{said}");
+
+    // Only the bridge of the other machine is gone, and with it the machine.
+    let program = "echo started && exec sleep 600";
+    let gamma = first.emulator(&["run", "--host", "gamma", "--", "sh", "-c", program]);
+    gamma.wait_for("started");
+    // A program starts when all machines know of its host.
+    let (_, listed) = second.emulator(&["ps"]).wait_end();
+    assert!(listed.contains("gamma"), "{listed}");
+    // A bridge that does not get to it is waited for, for a while.
+    let stop = |signal| rustix::process::kill_process(here.child_id(), signal).unwrap();
+    stop(rustix::process::Signal::STOP);
+    let waiting = first.emulator(&["run", "--host", "late", "--", "sleep", "600"]);
+    waiting.wait_for("the bridge of the fabric default does not answer");
+    stop(rustix::process::Signal::CONT);
+    second.wait_for_host("late");
+    drop(waiting);
+
+    let delta = second.emulator(&["run", "--host", "delta", "--", "sleep", "600"]);
+    first.wait_for_host("delta");
+    there.child.kill().unwrap();
+    // Its locks are released when it has gone, which may be after its connection.
+    there.child.wait().unwrap();
+    here.wait_for("the connection with second is lost");
+    // What it left is removed by whoever looks next.
+    let (_, listed) = second.emulator(&["ps"]).wait_end();
+    assert!(
+        listed.contains("delta") && !listed.contains("gamma"),
+        "{listed}"
+    );
+    // It comes back.
+    let key = directory.path().join("key");
+    let again = second.bridge(&key, &["--peer", &address(&here), "--timeout", "1s"]);
+    again.wait_for("connected with first");
+    second.wait_for_host("gamma");
+    drop((gamma, delta));
+    // Bridges that are told to end say good-bye, and leave nothing.
+    let mut here = here;
+    here.stop();
+    again.wait_for("first has left");
+    let (status, said) = here.wait_end();
+    assert_eq!(status, Some(0), "{said}");
+    let mut again = again;
+    again.stop();
+    assert_eq!(again.wait_end().0, Some(0));
+    for machine in [&first, &second] {
+        let mut listing = machine.command(Path::new("ls"));
+        let left = listing.args(["-A", "/dev/shm"]).output().unwrap();
+        assert!(left.status.success() && left.stdout.is_empty(), "{left:?}");
+    }
+}
+
+/// `run --uplink` starts a bridge where there is none, and the bridge ends with the last program.
+#[test]
+fn an_uplink_is_there_as_long_as_programs_are() {
+    let directory = tempfile::tempdir().unwrap();
+    let key = key(directory.path(), "key");
+    let (Some(first), Some(second)) = (Machine::new("first"), Machine::new("second")) else {
+        return;
+    };
+    let port = free_port();
+    let own = format!("127.0.0.1:{port}");
+    let here = first.bridge(&key, &["--listen", &own]);
+    here.wait_for("listens on");
+    let key = key.to_str().unwrap();
+    let uplink = [
+        "--uplink",
+        &own,
+        "--uplink-key",
+        key,
+        "--uplink-listen",
+        "127.0.0.1:0",
+    ];
+    let run = |machine: &Machine, host: &str, program: &[&str]| {
+        machine.emulator(&[&["run", "--host", host], &uplink[..], &["--"], program].concat())
+    };
+    let wait = "echo started && exec sleep 600";
+    let beta = run(&second, "beta", &["sh", "-c", wait]);
+    beta.wait_for("bridge: connected with first");
+    beta.wait_for("started");
+    first.wait_for_host("beta");
+    // The bridge is there already, on both machines.
+    let (status, said) = run(&second, "gamma", &["true"]).wait_end();
+    assert!(status == Some(0) && !said.contains("bridge"), "{said}");
+    let (status, said) = run(&first, "alpha", &["true"]).wait_end();
+    assert!(status == Some(0) && !said.contains("bridge"), "{said}");
+    // What is wrong is said by whoever starts a bridge.
+    let third = Machine::new("third").expect("there were others");
+    let wrong = [
+        "run",
+        "--uplink",
+        &own,
+        "--uplink-key",
+        "/none",
+        "--",
+        "true",
+    ];
+    let (status, said) = third.emulator(&wrong).wait_end();
+    assert_eq!(status, Some(2), "{said}");
+    assert!(said.contains("cannot open /none"), "{said}");
+
+    beta.stop();
+    here.wait_for("second has left");
+    // It says good-bye before it leaves its own fabric.
+    let wait = Wait::start();
+    loop {
+        let mut listing = second.command(Path::new("ls"));
+        let left = listing.args(["-A", "/dev/shm"]).output().unwrap().stdout;
+        if left.is_empty() {
+            break;
+        }
+        wait.pause(|| String::from_utf8_lossy(&left).into_owned());
+    }
+}
