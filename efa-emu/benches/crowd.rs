@@ -12,9 +12,9 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use efa_testing::mpi::{OPEN_MPI, OPEN_MPI_OVER_LIBFABRIC};
-use efa_testing::workspace::emulator;
+use efa_testing::workspace::{emulator, userland};
 
-use programs::{Guard, command, converse, ended, free_port, parse, userland};
+use programs::{Guard, command, converse, ended, free_port, parse};
 
 mod programs;
 
@@ -161,7 +161,9 @@ impl Library {
 
     /// The wheel, with the libfabric in it.
     fn mpich() -> Result<Library, String> {
-        let bin = userland("pypi-mpich")?.join("venv/bin");
+        let bin = userland("pypi-mpich")
+            .ok_or("MPICH's wheel could not be fetched")?
+            .join("venv/bin");
         let remote: &[_] = &[("MPIR_CVAR_CH4_NETMOD", "ofi"), ("MPIR_CVAR_NOLOCAL", "1")];
         // Ranks of one emulated host talk through the device, too.
         let efa: &[_] = &[("FI_PROVIDER", "efa"), ("FI_EFA_ENABLE_SHM_TRANSFER", "0")];

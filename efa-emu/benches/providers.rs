@@ -22,24 +22,20 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use efa_testing::workspace::emulator;
+use efa_testing::workspace::{emulator, userland};
 
-use programs::{TIMEOUT, command, converse, ended, free_port, parse, userland};
+use programs::{TIMEOUT, command, converse, ended, free_port, parse};
+use rounds::{Figures, Trips, rounds};
 
 mod programs;
+mod rounds;
 
-/// Rounds of a table, if there is time for them.
-const ROUNDS: usize = 5;
 /// No measurement begins later than this after its table.
 const TABLE_TIME: Duration = Duration::from_secs(100);
 /// The same for the tables of one host.
 const SAME_HOST_TIME: Duration = Duration::from_secs(50);
-/// About how long the messages of one measurement take.
-const MESSAGES_TIME: Duration = Duration::from_secs(1);
-/// Failures in a row after which a provider is not tried again.
-const FAILURES: usize = 2;
 
 /// The name of the engine as a provider.
 const ENGINE: &str = "efa_rs";
@@ -307,10 +303,8 @@ fn run(filter: Option<&str>) -> Result<(), String> {
         placement: Placement::find(),
     };
     let mut releases = vec![Release::Installed];
-    match userland("debian13") {
-        Ok(directory) => releases.push(Release::Unpacked(directory.join("run"))),
-        Err(error) => println!("libfabric of Debian 13 is not measured: {error}"),
-    }
+    let debian13 = userland("debian13").map(|directory| directory.join("run"));
+    releases.extend(debian13.map(Release::Unpacked));
     println!(
         "stock fi_pingpong -e rdm, best of interleaved rounds; ratio to shm; {}",
         bench.placement.description
@@ -357,71 +351,17 @@ fn run(filter: Option<&str>) -> Result<(), String> {
     }
     if filter.is_none_or(|filter| "ib_send_bw".contains(filter)) {
         println!("\nib_send_bw -c SRD, 64 B, one queue pair, one core for each side");
-        let mut best = Figures::default();
+        let mut rates = Figures::new();
         rounds("ib_send_bw", TABLE_TIME, |_| {
-            best.add(message_rate(&bench), f64::max);
-            best.is_hopeful()
+            rates.add(message_rate(&bench));
+            rates.is_hopeful()
         });
-        match best.best {
-            Some(rate) => println!("{rate:.3} Mmsg/s, best of {}", best.count),
-            None => println!("not measured: {}", best.reason),
+        match rates.most() {
+            Some(rate) => println!("{rate:.3} Mmsg/s, best of {}", rates.count()),
+            None => println!("not measured: {}", rates.reason),
         }
     }
     Ok(())
-}
-
-/// Calls `round` until it wants no more, there were enough, or the time is over, and tells it whether
-/// it is. Says on standard error how far it is.
-fn rounds(name: &str, time: Duration, mut round: impl FnMut(&dyn Fn() -> bool) -> bool) {
-    let start = Instant::now();
-    for number in 1..=ROUNDS {
-        if start.elapsed() > time {
-            eprintln!("{name}: no time for more than {} rounds", number - 1);
-            return;
-        }
-        let seconds = start.elapsed().as_secs();
-        eprintln!(
-            "{name}: round {number} of {ROUNDS}, {seconds} s of {}",
-            time.as_secs()
-        );
-        let is_over = || start.elapsed() > time;
-        if !round(&is_over) {
-            return;
-        }
-    }
-}
-
-/// What the rounds of one row gave.
-#[derive(Default)]
-struct Figures {
-    best: Option<f64>,
-    /// Rounds that gave a figure.
-    count: usize,
-    /// Failures since the last one that did.
-    failures: usize,
-    /// What the last failure was.
-    reason: String,
-}
-
-impl Figures {
-    fn add(&mut self, measured: Result<f64, String>, better: fn(f64, f64) -> f64) {
-        match measured {
-            Ok(figure) => {
-                self.best = Some(self.best.map_or(figure, |best| better(best, figure)));
-                self.count += 1;
-                self.failures = 0;
-            }
-            Err(reason) => {
-                self.failures += 1;
-                self.reason = reason;
-            }
-        }
-    }
-
-    /// Whether it is worth trying again.
-    fn is_hopeful(&self) -> bool {
-        self.failures < FAILURES
-    }
 }
 
 /// Measures all providers at one size and prints a line for each.
@@ -429,21 +369,15 @@ fn table(bench: &Bench, heading: &str, size: usize, trips: Trips, rows: Vec<Row>
     let mut figures: Vec<Figures> = rows
         .iter()
         .map(|row| match row.missing(bench) {
-            None => Figures {
-                reason: "no time was left".to_owned(),
-                ..Figures::default()
-            },
-            Some(reason) => Figures {
-                failures: FAILURES,
-                reason,
-                ..Figures::default()
-            },
+            None => Figures::new(),
+            Some(reason) => Figures::missing(reason),
         })
         .collect();
     rounds(heading, time, |is_over| {
         for (figures, row) in figures.iter_mut().zip(&rows) {
             if figures.is_hopeful() && !is_over() {
-                figures.add(one_way(row, bench, size, trips), f64::min);
+                let mean = |round_trips| mean_one_way(row, bench, size, round_trips);
+                figures.add(trips.one_way(mean));
             }
         }
         figures.iter().any(Figures::is_hopeful)
@@ -455,9 +389,9 @@ fn table(bench: &Bench, heading: &str, size: usize, trips: Trips, rows: Vec<Row>
     let mut shm = None;
     for (row, figures) in rows.iter().zip(figures) {
         if row.carrier == Carrier::Provider("shm") {
-            shm = figures.best;
+            shm = figures.least();
         }
-        let Some(microseconds) = figures.best else {
+        let Some(microseconds) = figures.least() else {
             println!("{row:<38} not measured: {}", figures.reason);
             continue;
         };
@@ -469,7 +403,7 @@ fn table(bench: &Bench, heading: &str, size: usize, trips: Trips, rows: Vec<Row>
             size as f64 / microseconds,
             ratio(&|shm| shm / microseconds),
             1.0 / microseconds,
-            figures.count,
+            figures.count(),
         );
     }
 }
@@ -501,35 +435,6 @@ fn message_rate(bench: &Bench) -> Result<f64, String> {
     };
     let printed = output.iter().filter_map(rate).next_back();
     printed.ok_or_else(|| "the client printed no result".to_owned())
-}
-
-/// Round trips of a measurement.
-#[derive(Clone, Copy, Debug)]
-struct Trips {
-    /// Of the short run, which is taken off.
-    warm_up: usize,
-    /// At most so many more, if they do not take longer than [`MESSAGES_TIME`].
-    most: usize,
-}
-
-/// Microseconds of half a round trip once both sides have warmed up.
-fn one_way(row: &Row, bench: &Bench, size: usize, trips: Trips) -> Result<f64, String> {
-    let total = |round_trips: usize| {
-        let mean = mean_one_way(row, bench, size, round_trips)?;
-        Ok::<f64, String>(mean * round_trips as f64)
-    };
-    let short = total(trips.warm_up)?;
-    let per_trip = Duration::from_secs_f64(2.0 * short / trips.warm_up as f64 * 1e-6);
-    let in_time = MESSAGES_TIME.as_nanos() / per_trip.as_nanos().max(1);
-    let more = usize::try_from(in_time)
-        .unwrap_or(usize::MAX)
-        .clamp(trips.warm_up, trips.most);
-    let difference = total(trips.warm_up + more)? - short;
-    if difference > 0.0 {
-        Ok(difference / more as f64)
-    } else {
-        Err("the short run took longer than the long one".to_owned())
-    }
 }
 
 /// One server and one client, from start to the client's table: its microseconds per transfer.

@@ -6,6 +6,7 @@ pub mod device;
 pub mod heap;
 pub mod json;
 pub mod mpi;
+pub mod namespaces;
 pub mod nic;
 pub mod patience;
 mod pattern;

@@ -4,7 +4,6 @@ use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -56,20 +55,6 @@ impl Drop for Guard {
             let _ = kill_process_group(group, Signal::KILL);
         }
         let _ = self.0.wait();
-    }
-}
-
-/// The directory of a recipe of `scripts/userland`, fetched if it is not here yet.
-pub(crate) fn userland(recipe: &str) -> Result<PathBuf, String> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/userland");
-    let output = Command::new(&script)
-        .arg(recipe)
-        .output()
-        .map_err(|error| format!("{}: {error}", script.display()))?;
-    let directory = String::from_utf8_lossy(&output.stdout);
-    match directory.lines().last() {
-        Some(directory) if output.status.success() => Ok(PathBuf::from(directory)),
-        _ => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
     }
 }
 

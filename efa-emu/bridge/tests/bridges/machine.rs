@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
+use efa_testing::namespaces::Namespaces;
 use efa_testing::patience::Wait;
 use efa_testing::workspace::{built, efa_emu};
 
@@ -86,43 +87,25 @@ impl Drop for Process {
 /// A machine: a process that keeps its namespaces.
 pub(crate) struct Machine {
     name: &'static str,
-    keeper: Process,
+    namespaces: Namespaces,
 }
 
 impl Machine {
     /// `None` where the system permits no namespaces; says why.
     pub(crate) fn new(name: &'static str) -> Option<Machine> {
-        let mut command = Command::new("unshare");
-        if !rustix::process::geteuid().is_root() {
-            command.args(["--user", "--map-root-user"]);
-        }
-        let script = format!(
-            "hostname {name} && mount -t tmpfs tmpfs /dev/shm && echo ready && exec sleep 600"
-        );
-        command.args(["--mount", "--uts", "--propagation", "private", "sh", "-c"]);
-        command.arg(&script);
-        let mut keeper = Process::start(command);
-        let wait = Wait::start();
-        while !keeper.said().contains("ready") {
-            if keeper.child.try_wait().unwrap().is_some() {
-                println!("skipped: no namespaces here: {}", keeper.said().trim_end());
-                return None;
+        let script = format!("hostname {name} && mount -t tmpfs tmpfs /dev/shm");
+        match Namespaces::make(&["--mount", "--uts"], None, &script) {
+            Ok(namespaces) => Some(Machine { name, namespaces }),
+            Err(reason) => {
+                println!("skipped: {reason}");
+                None
             }
-            wait.pause(|| keeper.said());
         }
-        Some(Machine { name, keeper })
     }
 
     /// A command on this machine.
     pub(crate) fn command(&self, program: &Path) -> Command {
-        let pid = self.keeper.child.id().to_string();
-        let mut command = Command::new("nsenter");
-        command.args(["--target", &pid, "--mount", "--uts", "--wdns=/"]);
-        if !rustix::process::geteuid().is_root() {
-            command.args(["--user", "--preserve-credentials"]);
-        }
-        command.arg(program);
-        command
+        self.namespaces.command(program)
     }
 
     pub(crate) fn bridge(&self, key: &Path, options: &[&str]) -> Process {

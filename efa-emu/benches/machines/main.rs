@@ -1,0 +1,337 @@
+//! Stock libfabric between two machines over emulated devices whose fabrics bridges join, encrypted and not, beside its
+//! provider `tcp;ofi_rxm` over the same link: the time of a message of 64 bytes, the rate of messages from 16 peers to
+//! one, and the bandwidth with messages of 1 MiB.
+//!
+//! The machines are namespaces of this one. Everything is on the processors of one machine, two processes and four threads of the
+//! bridges included, so that this says what the bridges cost and nothing of a network.
+//!
+//! Rounds are interleaved; their median counts, and the best of them is printed beside it. Ratios are to `tcp;ofi_rxm`.
+//! Arguments: none, or a filter that `cargo bench` passes on (part of a table's name).
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use network::{ADDRESSES, Bridges, INTERFACE, Machines};
+use programs::{TIMEOUT, command, converse, ended, free_port, parse};
+use rounds::{Figures, Trips, rounds};
+
+mod hosts;
+mod network;
+#[path = "../programs/mod.rs"]
+mod programs;
+#[path = "../rounds/mod.rs"]
+mod rounds;
+
+/// No measurement begins later than this after its table.
+const TABLE_TIME: Duration = Duration::from_secs(60);
+
+/// Peers of the receiver whose rate is measured, and messages from all of them.
+const PEERS: usize = 16;
+const MESSAGES: usize = 200_000;
+
+/// What carries the messages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Carrier {
+    Tcp,
+    Bridges { is_plain: bool },
+}
+
+const CARRIERS: [Carrier; 3] = [
+    Carrier::Tcp,
+    Carrier::Bridges { is_plain: true },
+    Carrier::Bridges { is_plain: false },
+];
+
+impl Carrier {
+    fn name(self) -> &'static str {
+        match self {
+            Carrier::Tcp => "tcp;ofi_rxm",
+            Carrier::Bridges { is_plain: true } => "efa on efa-emu, bridges, plain",
+            Carrier::Bridges { is_plain: false } => "efa on efa-emu, bridges, encrypted",
+        }
+    }
+
+    fn provider(self) -> &'static str {
+        match self {
+            Carrier::Tcp => "tcp;ofi_rxm",
+            Carrier::Bridges { .. } => "efa",
+        }
+    }
+}
+
+/// What a table compares.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Measure {
+    /// Microseconds of 64 bytes one way.
+    Latency,
+    /// Messages per second from [`PEERS`] to one.
+    Rate,
+    /// MB/s of messages of 1 MiB to and fro.
+    Bandwidth,
+}
+
+impl Measure {
+    fn name(self) -> &'static str {
+        match self {
+            Measure::Latency => "latency",
+            Measure::Rate => "rate",
+            Measure::Bandwidth => "bandwidth",
+        }
+    }
+
+    fn heading(self) -> String {
+        match self {
+            Measure::Latency => "fi_pingpong -e rdm, 64 bytes: us one way".to_owned(),
+            Measure::Rate => format!("64 bytes from {PEERS} peers to one: messages/s"),
+            Measure::Bandwidth => "fi_pingpong -e rdm, 1 MiB: MB/s".to_owned(),
+        }
+    }
+
+    fn is_better_if_less(self) -> bool {
+        self == Measure::Latency
+    }
+
+    /// The ratio to `tcp;ofi_rxm` that is wanted of the bridges.
+    fn goal(self, is_plain: bool) -> f64 {
+        match self {
+            Measure::Latency => 2.0,
+            Measure::Rate => 1.0,
+            Measure::Bandwidth if is_plain => 0.6,
+            Measure::Bandwidth => 0.3,
+        }
+    }
+
+    fn best(self, figures: &Figures) -> Option<f64> {
+        match self.is_better_if_less() {
+            true => figures.least(),
+            false => figures.most(),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let filter = std::env::args()
+        .skip(1)
+        .find(|argument| !argument.starts_with('-'));
+    if let Some(arguments) = hosts::Arguments::of_this_process() {
+        return hosts::enter(&arguments);
+    }
+    match run(filter.as_deref()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("machines: {message}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(filter: Option<&str>) -> Result<(), String> {
+    let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let machines = match Machines::make(directory.path()) {
+        Ok(machines) => machines,
+        Err(reason) => {
+            println!("not measured: {reason}");
+            return Ok(());
+        }
+    };
+    let is_wanted = |name: &str| filter.is_none_or(|filter| name.contains(filter));
+    let mut measures = vec![Measure::Latency, Measure::Rate, Measure::Bandwidth];
+    measures.retain(|measure| is_wanted(measure.name()));
+    if !measures.is_empty() {
+        println!("median and best of interleaved rounds; ratio of the medians to tcp;ofi_rxm");
+        let bench = Bench {
+            peers: compile(directory.path())?,
+            plain: machines.join("plain", 61346, &["--plain"])?,
+            encrypted: machines.join("encrypted", 61345, &[])?,
+            machines: &machines,
+        };
+        measures
+            .into_iter()
+            .for_each(|measure| bench.table(measure));
+    }
+    if is_wanted(hosts::NAME) {
+        hosts::table(&machines)?;
+    }
+    Ok(())
+}
+
+/// The program that measures rates.
+fn compile(directory: &Path) -> Result<PathBuf, String> {
+    let program = directory.join("peers");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/machines/peers.c");
+    let words = [
+        "gcc".as_ref(),
+        "-O2".as_ref(),
+        "-o".as_ref(),
+        program.as_ref(),
+        source.as_ref(),
+        "-lfabric".as_ref(),
+    ];
+    match ended(&mut command(&words), TIMEOUT)? {
+        status if status.success() => Ok(program),
+        status => Err(format!(
+            "gcc {}: {status}; it takes the Debian package libfabric-dev",
+            source.display()
+        )),
+    }
+}
+
+struct Bench<'a> {
+    machines: &'a Machines,
+    plain: Bridges,
+    encrypted: Bridges,
+    /// The program that measures rates.
+    peers: PathBuf,
+}
+
+impl Bench<'_> {
+    fn table(&self, measure: Measure) {
+        println!("\n{}: {}", measure.name(), measure.heading());
+        let mut rows = CARRIERS.map(|carrier| {
+            let figures = self.missing(carrier).map(Figures::missing);
+            (carrier, figures.unwrap_or_else(Figures::new))
+        });
+        rounds(measure.name(), TABLE_TIME, |is_over| {
+            for (carrier, figures) in &mut rows {
+                if figures.is_hopeful() && !is_over() {
+                    figures.add(self.measure(measure, *carrier));
+                }
+            }
+            rows.iter().any(|(_, figures)| figures.is_hopeful())
+        });
+        println!(
+            "{:<36} {:>10} {:>10} {:>8} {:>18} {:>6}",
+            "", "median", "best", "ratio", "goal", "rounds"
+        );
+        let mut tcp = None;
+        for (carrier, figures) in &rows {
+            let name = carrier.name();
+            let sorted = figures.sorted();
+            let (Some(best), Some(median)) = (measure.best(figures), sorted.get(sorted.len() / 2))
+            else {
+                println!("{name:<36} not measured: {}", figures.reason);
+                continue;
+            };
+            let (ratio, goal) = match *carrier {
+                Carrier::Tcp => {
+                    tcp = Some(*median);
+                    Default::default()
+                }
+                Carrier::Bridges { is_plain } => {
+                    let goal = measure.goal(is_plain);
+                    tcp.map(|tcp| assess(measure, median / tcp, goal))
+                        .unwrap_or_default()
+                }
+            };
+            println!(
+                "{name:<36} {median:>10.1} {best:>10.1} {ratio:>8} {goal:>18} {:>6}",
+                figures.count()
+            );
+        }
+    }
+
+    fn measure(&self, measure: Measure, carrier: Carrier) -> Result<f64, String> {
+        match measure {
+            Measure::Latency => {
+                let trips = Trips {
+                    warm_up: 10_000,
+                    most: 100_000,
+                };
+                self.one_way(carrier, 64, trips)
+            }
+            Measure::Rate => self.rate(carrier),
+            Measure::Bandwidth => {
+                let trips = Trips {
+                    warm_up: 100,
+                    most: 2_000,
+                };
+                const SIZE: usize = 1 << 20;
+                let microseconds = self.one_way(carrier, SIZE, trips)?;
+                Ok(SIZE as f64 / microseconds)
+            }
+        }
+    }
+
+    /// The beginning of a command; the program's arguments follow.
+    fn program(&self, machine: usize, carrier: Carrier, program: &Path) -> Command {
+        let mut command = match carrier {
+            Carrier::Tcp => {
+                let mut command = self.machines.command(machine, "env".as_ref());
+                command.arg(format!("FI_TCP_IFACE={INTERFACE}"));
+                command
+            }
+            Carrier::Bridges { is_plain } => {
+                let bridges = if is_plain {
+                    &self.plain
+                } else {
+                    &self.encrypted
+                };
+                self.machines.on_host(machine, &bridges.fabric)
+            }
+        };
+        command.arg(program);
+        command.stdin(Stdio::null()).stderr(Stdio::null());
+        // A handler that libinfinipath, which Debian's libfabric loads, would put in the signals' way.
+        command.env("IPATH_NO_BACKTRACE", "1");
+        command
+    }
+
+    /// Why the carrier cannot be measured here, if it cannot.
+    fn missing(&self, carrier: Carrier) -> Option<String> {
+        let mut command = self.program(0, carrier, "fi_info".as_ref());
+        command.args(["-p", carrier.provider(), "-t", "FI_EP_RDM"]);
+        match command.stderr(Stdio::piped()).output() {
+            Ok(output) if output.status.success() => None,
+            Ok(output) => Some(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+            Err(error) => Some(error.to_string()),
+        }
+    }
+
+    /// Microseconds of a message one way.
+    fn one_way(&self, carrier: Carrier, size: usize, trips: Trips) -> Result<f64, String> {
+        trips.one_way(|round_trips| {
+            let port = free_port()?.to_string();
+            let side = |machine, peer: &[&str]| {
+                let mut command = self.program(machine, carrier, "fi_pingpong".as_ref());
+                command.args(["-p", carrier.provider(), "-e", "rdm"]);
+                command.args(["-I", &round_trips.to_string(), "-S", &size.to_string()]);
+                command.args(peer);
+                command
+            };
+            let output = converse(side(0, &["-B", &port]), || {
+                side(1, &["-P", &port, ADDRESSES[0]])
+            })?;
+            let printed = output.iter().filter_map(|line| parse(line)).next_back();
+            printed.ok_or_else(|| "the client printed no result".to_owned())
+        })
+    }
+
+    /// Messages per second.
+    fn rate(&self, carrier: Carrier) -> Result<f64, String> {
+        let port = free_port()?.to_string();
+        let side = |machine, peer: &[&str]| {
+            let mut command = self.program(machine, carrier, &self.peers);
+            command.args([carrier.provider(), &PEERS.to_string(), "64"]);
+            command.args([&MESSAGES.to_string(), &port]).args(peer);
+            command
+        };
+        let output = converse(side(0, &[]), || side(1, &[ADDRESSES[0]]))?;
+        let rate = |line: &String| line.strip_prefix("rate ")?.parse().ok();
+        let printed = output.iter().find_map(rate);
+        printed.ok_or_else(|| "the sender printed no result".to_owned())
+    }
+}
+
+/// A ratio, and what is wanted of it.
+fn assess(measure: Measure, ratio: f64, goal: f64) -> (String, String) {
+    let (is_met, sign) = match measure.is_better_if_less() {
+        true => (ratio <= goal, "<="),
+        false => (ratio >= goal, ">="),
+    };
+    let verdict = if is_met { "met" } else { "missed" };
+    (
+        format!("{ratio:.2}x"),
+        format!("{sign} {goal:.1}x {verdict}"),
+    )
+}

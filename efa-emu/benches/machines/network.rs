@@ -1,0 +1,129 @@
+//! Two machines, namespaces of this one that a veth pair joins, and the bridges between their fabrics.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use efa_testing::namespaces::Namespaces;
+use efa_testing::workspace::emulator;
+
+use crate::programs::Guard;
+
+/// The link of a machine.
+pub(crate) const INTERFACE: &str = "eth0";
+
+/// The addresses of the machines.
+pub(crate) const ADDRESSES: [&str; 2] = ["10.62.0.1", "10.62.0.2"];
+
+/// Two machines.
+pub(crate) struct Machines {
+    machines: [Namespaces; 2],
+    emulator: PathBuf,
+    key: PathBuf,
+}
+
+/// The bridges of a fabric, one on each machine.
+pub(crate) struct Bridges {
+    /// The name of the fabric.
+    pub(crate) fabric: String,
+    pub(crate) bridges: [Guard; 2],
+}
+
+impl Machines {
+    /// Makes them; `directory` gets the key of their bridges.
+    ///
+    /// # Errors
+    /// What the system does not permit.
+    pub(crate) fn make(directory: &Path) -> Result<Machines, String> {
+        let kinds = ["--net", "--mount", "--uts", "--ipc"];
+        let make = |name: &str, neighbour: Option<&Namespaces>| {
+            let script =
+                format!("hostname {name} && mount -t tmpfs tmpfs /dev/shm && ip link set lo up");
+            Namespaces::make(&kinds, neighbour, &script)
+        };
+        let first = make("m0", None)?;
+        let second = make("m1", Some(&first))?;
+        first.run(&format!(
+            "ip link add name {INTERFACE} type veth peer name {INTERFACE} netns {}",
+            second.id()
+        ))?;
+        let machines = [first, second];
+        for (machine, address) in machines.iter().zip(ADDRESSES) {
+            machine.run(&format!(
+                "ip addr add {address}/24 dev {INTERFACE} && ip link set {INTERFACE} up && \
+                 ip route add default dev {INTERFACE}"
+            ))?;
+        }
+        let (emulator, key) = (emulator(), directory.join("key"));
+        let mut command = Command::new(&emulator);
+        let made = command.args(["bridge", "key"]).arg(&key).output();
+        let made = made.map_err(|error| error.to_string())?;
+        if !made.status.success() {
+            let reason = String::from_utf8_lossy(&made.stderr);
+            return Err(format!("efa-emu bridge key: {}", reason.trim_end()));
+        }
+        Ok(Machines {
+            machines,
+            emulator,
+            key,
+        })
+    }
+
+    /// Joins a fabric of this name by bridges that meet at this port. `options` are those of the bridges.
+    pub(crate) fn join(
+        &self,
+        fabric: &str,
+        port: u16,
+        options: &[&str],
+    ) -> Result<Bridges, String> {
+        let fabric = format!("{fabric}-{}", std::process::id());
+        let meeting = format!("{}:{port}", ADDRESSES[0]);
+        let bridge = |machine: usize, place: &str, text: &str| {
+            let mut command = self.command(machine, &self.emulator);
+            command.args(["bridge", "--fabric", &fabric, "--key"]);
+            command.arg(&self.key).args([place, &meeting]).args(options);
+            start(&mut command, text)
+        };
+        let first = bridge(0, "--listen", "listens on")?;
+        let second = bridge(1, "--peer", "connected with")?;
+        Ok(Bridges {
+            bridges: [first, second],
+            fabric,
+        })
+    }
+
+    /// A command on a machine.
+    pub(crate) fn command(&self, machine: usize, program: &Path) -> Command {
+        self.machines[machine].command(program)
+    }
+
+    /// The beginning of a command on a machine's host in a fabric; the program follows.
+    pub(crate) fn on_host(&self, machine: usize, fabric: &str) -> Command {
+        let mut command = self.command(machine, &self.emulator);
+        command.args(["run", "--quiet", "--fabric", fabric]);
+        command.args(["--host", &format!("host{machine}"), "--"]);
+        command
+    }
+
+    /// Where the machine's shared memory is, for this process.
+    pub(crate) fn shared_memory(&self, machine: usize) -> PathBuf {
+        let keeper = self.machines[machine].id();
+        PathBuf::from(format!("/proc/{keeper}/root/dev/shm"))
+    }
+}
+
+/// Starts a bridge, and waits until it says this.
+fn start(command: &mut Command, text: &str) -> Result<Guard, String> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    // That the other one is gone is what both say when they are ended.
+    command.stderr(Stdio::null());
+    let mut bridge = Guard::start(command, "efa-emu bridge")?;
+    let output = bridge.0.stdout.take().ok_or("no standard output")?;
+    let mut lines = BufReader::new(output).lines().map_while(Result::ok);
+    if !lines.any(|line| line.contains(text)) {
+        return Err(format!("a bridge ended before it said {text:?}"));
+    }
+    // It goes on saying what happens, and must not wait for a reader.
+    std::thread::spawn(move || lines.for_each(drop));
+    Ok(bridge)
+}

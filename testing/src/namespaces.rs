@@ -1,0 +1,122 @@
+//! Machines that are namespaces of this one.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// Namespaces, and the process that keeps them: they end with this value, or with the program that has it.
+#[derive(Debug)]
+pub struct Namespaces {
+    keeper: Child,
+    /// As `unshare` and `nsenter` call them.
+    kinds: Vec<&'static str>,
+}
+
+impl Namespaces {
+    /// Makes namespaces of these kinds, which are options of unshare(1) (`--mount`), and runs a script of the shell
+    /// there. Unless the caller is root, they are in a user namespace: in that of `neighbour`, or in a new one.
+    ///
+    /// # Errors
+    /// Why the system does not permit them, or why the script fails.
+    pub fn make(
+        kinds: &[&'static str],
+        neighbour: Option<&Namespaces>,
+        script: &str,
+    ) -> Result<Namespaces, String> {
+        let mut command = match neighbour {
+            Some(neighbour) => neighbour.entering(&[]),
+            None => Command::new("env"),
+        };
+        command.arg("unshare").args(kinds);
+        if neighbour.is_none() && !is_root() {
+            command.args(["--user", "--map-root-user"]);
+        }
+        if kinds.contains(&"--mount") {
+            command.args(["--propagation", "private"]);
+        }
+        // Its input ends with the caller, however that ends.
+        let script = format!("{script} && echo ready && exec cat >/dev/null");
+        command.args(["sh", "-c", &script]);
+        command.stdin(Stdio::piped());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = command.spawn();
+        let mut made = Namespaces {
+            keeper: child.map_err(|error| format!("cannot start unshare: {error}"))?,
+            kinds: kinds.to_vec(),
+        };
+        let mut line = String::new();
+        if let Some(output) = made.keeper.stdout.take() {
+            // What it is matters only if it is the word.
+            let _ = BufReader::new(output).read_line(&mut line);
+        }
+        if line.trim_end() == "ready" {
+            return Ok(made);
+        }
+        let mut reason = String::new();
+        if let Some(mut errors) = made.keeper.stderr.take() {
+            let _ = errors.read_to_string(&mut reason);
+        }
+        Err(format!(
+            "no namespaces here, which takes root or user namespaces: {}",
+            reason.trim_end()
+        ))
+    }
+
+    /// The process that keeps them.
+    pub fn id(&self) -> u32 {
+        self.keeper.id()
+    }
+
+    /// A command in them.
+    pub fn command(&self, program: &Path) -> Command {
+        let mut command = self.entering(&self.kinds);
+        command.arg(program);
+        command
+    }
+
+    /// Runs a script of the shell in them to its end.
+    ///
+    /// # Errors
+    /// What it writes to standard error if it fails.
+    pub fn run(&self, script: &str) -> Result<(), String> {
+        let mut command = self.command(Path::new("sh"));
+        let output = command.args(["-c", script]).stdin(Stdio::null()).output();
+        let output = output.map_err(|error| format!("cannot start nsenter: {error}"))?;
+        match output.status.success() {
+            true => Ok(()),
+            false => {
+                let reason = String::from_utf8_lossy(&output.stderr);
+                Err(format!("`{script}` fails: {}", reason.trim_end()))
+            }
+        }
+    }
+
+    /// What enters those of these kinds, with the user namespace; a program follows.
+    fn entering(&self, kinds: &[&str]) -> Command {
+        let process = self.id().to_string();
+        if kinds.is_empty() && is_root() {
+            return Command::new("env");
+        }
+        let mut command = Command::new("nsenter");
+        command.args(["--target", &process]).args(kinds);
+        if kinds.contains(&"--mount") {
+            command.arg("--wdns=/");
+        }
+        if !is_root() {
+            command.args(["--user", "--preserve-credentials"]);
+        }
+        command
+    }
+}
+
+impl Drop for Namespaces {
+    fn drop(&mut self) {
+        let _ = self.keeper.kill();
+        let _ = self.keeper.wait();
+    }
+}
+
+fn is_root() -> bool {
+    // SAFETY: takes no pointers.
+    unsafe { libc::geteuid() == 0 }
+}
