@@ -1,6 +1,6 @@
 //! The devices of this machine, and its rules of faults, which the others are told of.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,9 +15,12 @@ use crate::frames::{Device, Rule};
 /// How often to look whether a host has come or gone.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// How often to look at all hosts: some end without a trace in the directory's time, and some tell more of
+/// How often to look at all hosts at most: some end without a trace in the directory's time, and some tell more of
 /// themselves later.
 const LOOK_AT_ALL: Duration = Duration::from_millis(500);
+
+/// The part of the time that goes into such looks at most is one in so many.
+const LOOKING: u32 = 200;
 
 /// Changes within this time may have the same time in the file system.
 const CLOCK_TICK: Duration = Duration::from_millis(20);
@@ -39,6 +42,8 @@ pub(crate) struct News {
     /// A larger number, a newer list.
     pub(crate) number: u64,
     pub(crate) devices: Arc<Vec<Device>>,
+    /// Their GIDs.
+    pub(crate) gids: Arc<HashSet<Gid>>,
     pub(crate) faults: Arc<Vec<Rule>>,
     /// The generation of the rules.
     pub(crate) generation: u64,
@@ -73,20 +78,20 @@ impl Local {
     ) -> ! {
         let mut marked: HashMap<Gid, u64> = HashMap::new();
         let mut seen = None;
-        let mut looked: Option<Instant> = None;
+        // When the next look at all hosts is due.
+        let mut due = Instant::now();
         let mut trouble = String::new();
         loop {
             let changed = (fabric.changed(), fabric.fault_generation());
             let is_recent = |changed: std::time::SystemTime| {
                 changed.elapsed().is_ok_and(|age| age < CLOCK_TICK)
             };
-            if Some(changed) != seen
-                || changed.0.is_some_and(is_recent)
-                || looked.is_none_or(|looked| looked.elapsed() > LOOK_AT_ALL)
-            {
+            if Some(changed) != seen || changed.0.is_some_and(is_recent) || due <= Instant::now() {
                 seen = Some(changed);
-                looked = Some(Instant::now());
-                match list(fabric) {
+                let began = Instant::now();
+                let looked = list(fabric);
+                due = Instant::now() + LOOK_AT_ALL.max(LOOKING * began.elapsed());
+                match looked {
                     Ok(news) => {
                         trouble.clear();
                         self.update(news);
@@ -99,12 +104,10 @@ impl Local {
                 }
             }
             let News {
-                devices,
-                generation,
-                ..
+                gids, generation, ..
             } = self.news();
-            marked.retain(|gid, _| devices.iter().any(|device| device.gid() == *gid));
-            for gid in devices.iter().map(Device::gid) {
+            marked.retain(|gid, _| gids.contains(gid));
+            for gid in gids.iter().copied() {
                 if marked.get(&gid).is_none_or(|known| *known < generation)
                     && let Some(known) = mark_if_known(gid)
                 {
@@ -132,14 +135,14 @@ fn list(fabric: &Fabric) -> Result<News, FabricError> {
     if fabric.changed().is_none() {
         return Ok(News::default());
     }
-    let hosts = fabric.hosts()?;
-    let here = hosts.into_iter().filter(|host| host.machine.is_none());
-    let devices = here.map(|host| Device::from(&describe(fabric, host)));
-    let devices = Arc::new(devices.collect());
+    let hosts = fabric.hosts_of_this_machine()?.into_iter();
+    let devices = hosts.map(|host| Device::from(&describe(fabric, host)));
+    let devices: Vec<Device> = devices.collect();
     let (generation, faults) = fabric.faults_of_this_machine()?;
     Ok(News {
         number: 0,
-        devices,
+        gids: Arc::new(devices.iter().map(Device::gid).collect()),
+        devices: Arc::new(devices),
         faults: Arc::new(faults.into_iter().map(Rule::from).collect()),
         generation,
     })

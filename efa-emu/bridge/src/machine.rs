@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use efa_core::address::Gid;
 use efa_emu::transport::Fabric;
-use efa_emu::transport::remote::{Alarm, RemoteMachine, Uptake};
+use efa_emu::transport::remote::{Alarm, RemoteDevice, RemoteMachine, Uptake};
 
 use crate::complain;
 use crate::frames::{self, Device, Frame, Frames, Notice, Rule};
@@ -32,6 +32,9 @@ const CHECK_PEERS: Duration = Duration::from_millis(20);
 
 /// How long to sleep at most.
 const LONGEST_SLEEP: Duration = Duration::from_millis(250);
+
+/// Devices that enter the fabric at a time. Meanwhile nothing is sent to their machine, not even that this one lives.
+const ENTERED_AT_ONCE: usize = 64;
 
 /// Why a connection is over.
 enum End {
@@ -148,8 +151,7 @@ impl Machine {
         let news = self.local.news();
         let link = lock(&self.link);
         if matches!(link.state, State::Down { .. }) || link.known_number == news.number {
-            let is_listed = || news.devices.iter().any(|device| device.gid() == gid);
-            return is_listed().then_some(news.generation);
+            return news.gids.contains(&gid).then_some(news.generation);
         }
         link.known.contains(&gid).then_some(link.known_faults)
     }
@@ -242,7 +244,9 @@ impl Machine {
                     devices,
                     faults,
                 } => {
-                    let refused = self.enter(&mut remote, &devices);
+                    drop(remote);
+                    let refused = self.enter(&devices);
+                    remote = lock(&self.remote);
                     self.arm(&mut remote, &faults);
                     drop(remote);
                     lock(&self.link)
@@ -271,24 +275,44 @@ impl Machine {
     }
 
     /// Makes the machine's devices members of the fabric. Returns those that cannot be, with the reasons.
-    fn enter(&self, remote: &mut RemoteMachine, devices: &[Device]) -> Vec<(String, String)> {
+    fn enter(&self, devices: &[Device]) -> Vec<(String, String)> {
         let listed: HashSet<Gid> = devices.iter().map(Device::gid).collect();
-        let gone: Vec<Gid> = remote.gids().filter(|gid| !listed.contains(gid)).collect();
-        gone.into_iter().for_each(|gid| remote.leave(gid));
+        let is_gone = |gid: &Gid| !listed.contains(gid);
+        lock(&self.remote).leave_if(is_gone);
         let mut refused = Vec::new();
-        for device in devices {
-            let entered = match device.remote() {
-                Some(device) => remote.enter(&device).map_err(|error| error.to_string()),
-                None => Err("its description makes no sense".to_owned()),
-            };
-            if let Err(reason) = entered {
-                complain(&format!(
-                    "{} of {} is no member of this machine's fabric: {reason}",
-                    device.name(),
-                    self.name
-                ));
-                refused.push((device.name(), reason));
+        let mut refuse = |device: &Device, reason: String| {
+            complain(&format!(
+                "{} of {} is no member of this machine's fabric: {reason}",
+                device.name(),
+                self.name
+            ));
+            refused.push((device.name(), reason));
+        };
+        for devices in devices.chunks(ENTERED_AT_ONCE) {
+            let (described, remotes): (Vec<&Device>, Vec<RemoteDevice>) = devices
+                .iter()
+                .filter_map(|device| Some((device, device.remote()?)))
+                .unzip();
+            let entered = lock(&self.remote).enter_all(&remotes);
+            match entered {
+                Ok(entered) => {
+                    for (device, entered) in described.into_iter().zip(entered) {
+                        if let Err(error) = entered {
+                            refuse(device, error.to_string());
+                        }
+                    }
+                }
+                Err(error) => {
+                    for device in described {
+                        refuse(device, error.to_string());
+                    }
+                }
             }
+            for device in devices.iter().filter(|device| device.remote().is_none()) {
+                refuse(device, "its description makes no sense".to_owned());
+            }
+            // Whoever sends has its turn.
+            std::thread::yield_now();
         }
         refused
     }
@@ -362,8 +386,7 @@ impl Machine {
             End::Bye => {
                 println!("{name} has left");
                 remote.give_up_lost();
-                let gids: Vec<Gid> = remote.gids().collect();
-                gids.into_iter().for_each(|gid| remote.leave(gid));
+                remote.leave_if(|_| true);
             }
         }
         drop((remote, link));
@@ -382,9 +405,7 @@ impl Machine {
 
     /// The devices of the machine leave the fabric.
     pub(crate) fn leave(&self) {
-        let mut remote = lock(&self.remote);
-        let gids: Vec<Gid> = remote.gids().collect();
-        gids.into_iter().for_each(|gid| remote.leave(gid));
+        lock(&self.remote).leave_if(|_| true);
     }
 
     /// Sends for ever: until [`Machine::end`].

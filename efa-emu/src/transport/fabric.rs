@@ -10,6 +10,7 @@
 //!       table                        name, queue pair numbers (module `qpn`)
 //!       <n>.lock                     locked by the process that is participant n as long as it lives
 //!       <n>.device                   the shared segment of participant n, if it opened a device
+//!       <n>.switchboard              where participant n, a bridge with many such devices, is woken (module `switchboard`)
 //!       profile                      name of the devices' profile
 //!       <n>.capture                  where the host's devices record if participant n asked for it
 //!       <n>.run-capture              likewise, the devices of the processes that participant n started
@@ -34,7 +35,7 @@ use super::board::{Board, board_path, draft_path};
 use super::config::NetworkOptions;
 use super::device_name::DeviceName;
 use super::error::{FabricError, Holds};
-use super::host::{self, Host, HostStatus};
+use super::host::{self, Host, HostStatus, Listed};
 use super::lock::{REGISTRY_PATIENCE, RegistryLock};
 use super::qpn::{ParticipantId, Purview};
 use super::recorder;
@@ -42,7 +43,7 @@ use super::segment;
 use crate::{file_size, version};
 
 /// Another layout of anything below the fabric's directory gets another number.
-pub const LAYOUT: u32 = 6;
+pub const LAYOUT: u32 = 7;
 
 /// The longest registry file that is read, in bytes.
 const LONGEST_REGISTRY: u64 = 4096;
@@ -187,17 +188,25 @@ impl Fabric {
         self.with_registry(|hosts| Host::enter(self, hosts, name, gid, Purview::Own(queue_pairs)))
     }
 
-    /// Makes the caller stand for a device of another machine, which must not be known yet.
-    pub(super) fn enter_remote(
+    /// Makes the caller stand for devices of another machine, which must not be known yet: for each, its participation or
+    /// why there is none.
+    ///
+    /// # Errors
+    /// The registry cannot be changed.
+    pub(super) fn enter_remotes(
         &self,
-        name: &DeviceName,
-        gid: Gid,
+        devices: &[(&DeviceName, Gid)],
         machine: &str,
-    ) -> Result<Host, FabricError> {
-        check_name("host", name.host())?;
+    ) -> Result<Vec<Result<Host, FabricError>>, FabricError> {
         check_name("machine", machine)?;
         self.with_registry(|hosts| {
-            Host::enter(self, hosts, name, Some(gid), Purview::Remote(machine))
+            let mut known = host::known(hosts)?;
+            let enter = |(name, gid): &(&DeviceName, Gid)| {
+                check_name("host", name.host())?;
+                let purview = Purview::Remote(machine);
+                Host::enter_among(&mut known, self, name, Some(*gid), purview)
+            };
+            Ok(devices.iter().map(enter).collect())
         })
     }
 
@@ -224,8 +233,17 @@ impl Fabric {
 
     /// The devices of all live hosts, ordered by name.
     pub fn hosts(&self) -> Result<Vec<HostStatus>, FabricError> {
+        self.list(Listed::All)
+    }
+
+    /// As [`Fabric::hosts`], without those of other machines.
+    pub fn hosts_of_this_machine(&self) -> Result<Vec<HostStatus>, FabricError> {
+        self.list(Listed::OfThisMachine)
+    }
+
+    fn list(&self, listed: Listed) -> Result<Vec<HostStatus>, FabricError> {
         self.with_registry(|hosts| {
-            let mut list = host::list(hosts)?;
+            let mut list = host::list(hosts, listed)?;
             list.sort_by(|a, b| a.name.cmp(&b.name));
             Ok(list)
         })
@@ -291,6 +309,12 @@ impl Fabric {
             let _ = std::fs::remove_dir(self.user_directory());
         }
         result
+    }
+
+    /// Removes hosts without participants, and the fabric with the last of them. What fails here, the next change of
+    /// the registry does.
+    pub(super) fn sweep(&self) {
+        let _ = self.with_registry(|_| Ok(()));
     }
 
     fn user_directory(&self) -> &Path {

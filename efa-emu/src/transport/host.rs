@@ -18,6 +18,7 @@ use super::lock::{Liveness, OwnLock};
 use super::qpn::{HostTable, ParticipantId, Purview, QpnChoice};
 use super::recorder;
 use super::segment::{Address, Segment};
+use super::switchboard;
 use crate::capture;
 use crate::device::Statistics;
 
@@ -34,7 +35,7 @@ pub struct Host {
     gid: Gid,
     table: Arc<HostTable>,
     id: ParticipantId,
-    /// `None` only while dropping.
+    /// `None` once the participation has ended.
     lock: Option<OwnLock>,
     home: HomeProcess,
 }
@@ -213,9 +214,19 @@ impl Host {
         gid: Option<Gid>,
         purview: Purview<'_>,
     ) -> Result<Host, FabricError> {
-        let mut known = known(hosts)?;
-        let existing = known.iter().position(|known| known.is(name));
-        let found = match existing.map(|index| known.swap_remove(index)) {
+        Host::enter_among(&mut known(hosts)?, fabric, name, gid, purview)
+    }
+
+    /// As [`Host::enter`], for a caller that enters several. `known` is all that is there, and a new device joins it.
+    pub(super) fn enter_among(
+        known: &mut Vec<Known>,
+        fabric: &Fabric,
+        name: &DeviceName,
+        gid: Option<Gid>,
+        purview: Purview<'_>,
+    ) -> Result<Host, FabricError> {
+        let existing = known.iter().find(|known| known.is(name));
+        let found = match existing {
             Some(found) if found.table.is_remote() || matches!(purview, Purview::Remote(_)) => {
                 return Err(FabricError::OnTwoMachines {
                     device: name.to_string(),
@@ -228,7 +239,7 @@ impl Host {
                     owner: found.name.to_string(),
                 });
             }
-            Some(existing) => existing,
+            Some(existing) => existing.clone(),
             None => {
                 let owner = |gid: Gid| known.iter().find(|known| known.gid == gid);
                 let gid = match gid {
@@ -250,12 +261,14 @@ impl Host {
                 let table = HostTable::create(&draft, name, gid, purview)?;
                 std::fs::rename(&draft, table_path(&directory))
                     .map_err(FabricError::io("rename", &draft))?;
-                Known {
+                let entered = Known {
                     name: name.clone(),
                     gid,
                     directory,
-                    table,
-                }
+                    table: Arc::new(table),
+                };
+                known.push(entered.clone());
+                entered
             }
         };
         let id = found.table.next_participant();
@@ -265,7 +278,7 @@ impl Host {
             directory: found.directory,
             name: found.name,
             gid: found.gid,
-            table: Arc::new(found.table),
+            table: found.table,
             id,
             lock: Some(lock),
             home: HomeProcess::current(),
@@ -488,23 +501,32 @@ impl Host {
     }
 }
 
-impl Drop for Host {
-    fn drop(&mut self) {
-        if !self.home.is_current() {
+impl Host {
+    /// Ends the participation, and leaves it to [`Fabric::sweep`] to remove the host if this was the last one: once for
+    /// many that leave together.
+    pub(super) fn vacate(&mut self) {
+        let Some(lock) = self.lock.take() else {
             return;
-        }
+        };
         self.table.release_all(|owner| owner == self.id);
-        let _ = std::fs::remove_file(self.device_path());
+        let device = self.device_path();
+        let _ = std::fs::remove_file(device.with_extension(switchboard::KIND));
+        let _ = std::fs::remove_file(device);
         for recorded in [Recorded::Host, Recorded::Run] {
             let _ = std::fs::remove_file(capture_path(&self.directory, self.id, recorded));
         }
         let _ = std::fs::remove_file(recording_path(&self.directory, self.id));
-        if let Some(lock) = self.lock.take() {
-            let _ = std::fs::remove_file(lock.path());
+        let _ = std::fs::remove_file(lock.path());
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if !self.home.is_current() || self.lock.is_none() {
+            return;
         }
-        // Removes the host, and the fabric, if this was the last participant. What fails here, the
-        // next change of the registry does.
-        let _ = self.fabric.with_registry(|_| Ok(()));
+        self.vacate();
+        self.fabric.sweep();
     }
 }
 
@@ -518,11 +540,12 @@ pub(super) fn is_alive(host: &Path, id: ParticipantId) -> bool {
 }
 
 /// A device that is there.
-struct Known {
+#[derive(Clone)]
+pub(super) struct Known {
     name: DeviceName,
     gid: Gid,
     directory: PathBuf,
-    table: HostTable,
+    table: Arc<HostTable>,
 }
 
 impl Known {
@@ -532,7 +555,7 @@ impl Known {
 }
 
 /// The devices that are there. The registry is locked.
-fn known(hosts: &Path) -> Result<Vec<Known>, FabricError> {
+pub(super) fn known(hosts: &Path) -> Result<Vec<Known>, FabricError> {
     let mut known = Vec::new();
     for (gid, directory) in directories(hosts)? {
         if let Some(table) = HostTable::open(&table_path(&directory), gid)? {
@@ -540,7 +563,7 @@ fn known(hosts: &Path) -> Result<Vec<Known>, FabricError> {
                 name: table.name(),
                 gid,
                 directory,
-                table,
+                table: Arc::new(table),
             });
         }
     }
@@ -612,7 +635,7 @@ fn file_owner(name: &str) -> Option<ParticipantId> {
     let id = id.parse().ok().filter(|id| *id != 0)?;
     let is_owned = matches!(
         kind_of_file(name)?,
-        "lock" | "device" | CAPTURE | RUN_CAPTURE | "recording" | "draft"
+        "lock" | "device" | switchboard::KIND | CAPTURE | RUN_CAPTURE | "recording" | "draft"
     );
     is_owned.then_some(ParticipantId(id))
 }
@@ -624,12 +647,20 @@ fn kind_of_file(name: &str) -> Option<&str> {
 
 /// The live participants of a host and the processes that they are.
 fn participants(host: &Path) -> Result<BTreeMap<ParticipantId, i32>, FabricError> {
+    participants_of(host, &file_names(host)?)
+}
+
+/// As [`participants`], when the names of the files are known.
+fn participants_of(
+    host: &Path,
+    names: &[String],
+) -> Result<BTreeMap<ParticipantId, i32>, FabricError> {
     let mut alive = BTreeMap::new();
-    for name in file_names(host)? {
-        let Some(id) = file_owner(&name).filter(|_| name.ends_with(".lock")) else {
+    for name in names {
+        let Some(id) = file_owner(name).filter(|_| name.ends_with(".lock")) else {
             continue;
         };
-        let path = host.join(&name);
+        let path = host.join(name);
         let liveness = Liveness::open(&path).map_err(FabricError::io("open", &path))?;
         if let Some(pid) = liveness.and_then(|liveness| liveness.process()) {
             alive.insert(id, pid);
@@ -662,7 +693,16 @@ fn file_names(directory: &Path) -> Result<Vec<String>, FabricError> {
 /// it; a host that comes back uses that again.
 pub(super) fn remove_dead(hosts: &Path) -> Result<(), FabricError> {
     for (gid, directory) in directories(hosts)? {
-        let alive = participants(&directory)?;
+        let names = file_names(&directory)?;
+        let alive = participants_of(&directory, &names)?;
+        let is_of_the_dead = |name: &String| match file_owner(name) {
+            Some(owner) => !alive.contains_key(&owner),
+            None => alive.is_empty(),
+        };
+        // So it is with nearly all of them, nearly always. A table is cleared before the files go that tell of the dead.
+        if !alive.is_empty() && !names.iter().any(is_of_the_dead) {
+            continue;
+        }
         // A table that cannot be read is no obstacle to the removal of a dead host. That of a live host is
         // reported to the next process that enters the host.
         let table = HostTable::open(&table_path(&directory), gid).ok().flatten();
@@ -672,14 +712,9 @@ pub(super) fn remove_dead(hosts: &Path) -> Result<(), FabricError> {
             }
             table.release_all(|owner| !alive.contains_key(&owner));
         }
-        for name in file_names(&directory)? {
-            let keep = !alive.is_empty()
-                && match file_owner(&name) {
-                    Some(owner) => alive.contains_key(&owner),
-                    None => true,
-                };
+        for name in names.iter().filter(|name| is_of_the_dead(name)) {
             let path = directory.join(name);
-            if keep || is_directory(&path) {
+            if is_directory(&path) {
                 continue;
             }
             match std::fs::remove_file(&path) {
@@ -705,13 +740,24 @@ fn is_directory(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir())
 }
 
-/// Describes the live hosts. The registry is locked, and the dead are removed.
-pub(super) fn list(hosts: &Path) -> Result<Vec<HostStatus>, FabricError> {
+/// Whose hosts are listed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Listed {
+    All,
+    /// Those that are not on another machine.
+    OfThisMachine,
+}
+
+/// Describes live hosts. The registry is locked, and the dead are removed.
+pub(super) fn list(hosts: &Path, listed: Listed) -> Result<Vec<HostStatus>, FabricError> {
     let mut list = Vec::new();
     for (gid, directory) in directories(hosts)? {
         let Some(table) = HostTable::open(&table_path(&directory), gid)? else {
             continue;
         };
+        if table.is_remote() && listed == Listed::OfThisMachine {
+            continue;
+        }
         let owned: Vec<_> = table.owned().collect();
         let participants = participants(&directory)?
             .into_iter()

@@ -58,6 +58,7 @@ mod segment;
 mod shared;
 mod staged;
 mod statistics;
+mod switchboard;
 mod tap;
 
 pub use board::ArmedFault;

@@ -13,6 +13,7 @@
 //! | 32 | 4 | participant number |
 //! | 36 | 4 | process id as the owner sees it (for people) |
 //! | 64 | 4 | wake word: 1 while the owner sleeps on it |
+//! | 68 | 4 | 0, or 1 and the segment's line at the switchboard of the owner (module `switchboard`), whose wake word stands for this one |
 //! | 128 | 8 | doorbell summary: bit w is set when doorbell word w may have bits; bit 63: no slot is free |
 //! | 192 | 128 | doorbell words: bit s of word w asks for a look at slot 64 w + s |
 //! | 320 | 256 | the owner's network options as text, padded with zeros |
@@ -31,6 +32,7 @@
 
 use std::fs::File;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use efa_core::address::Gid;
@@ -41,9 +43,10 @@ use super::error::FabricError;
 use super::opening;
 use super::qpn::ParticipantId;
 use super::shared::{self, ANSWERS, PAGE, SharedMemory};
+use super::switchboard::{self, Line, Switchboard};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"EFAEMUDV");
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 const AT_MAGIC: usize = 0;
 const AT_VERSION: usize = 8;
@@ -52,6 +55,7 @@ const AT_GID: usize = 16;
 const AT_PARTICIPANT: usize = 32;
 const AT_PID: usize = 36;
 const AT_WAKE: usize = 64;
+const AT_LINE: usize = 68;
 const AT_SUMMARY: usize = 128;
 const AT_DOORBELLS: usize = 192;
 const AT_NETWORK: usize = 320;
@@ -110,11 +114,29 @@ pub(super) struct Segment {
     file: File,
     header: SharedMemory,
     address: Address,
+    line: Option<Line>,
 }
 
 impl Segment {
     /// Creates the calling process's own segment.
     pub(super) fn create(path: &Path, address: Address) -> Result<Segment, FabricError> {
+        Segment::create_with(path, address, None)
+    }
+
+    /// As [`Segment::create`], for an owner that has many segments. The switchboard has its name beside that of the segment.
+    pub(super) fn create_at(
+        path: &Path,
+        address: Address,
+        line: Line,
+    ) -> Result<Segment, FabricError> {
+        Segment::create_with(path, address, Some(line))
+    }
+
+    fn create_with(
+        path: &Path,
+        address: Address,
+        line: Option<Line>,
+    ) -> Result<Segment, FabricError> {
         let file = opening::options()
             .create_new(true)
             .open(path)
@@ -138,11 +160,14 @@ impl Segment {
         header
             .u32_at::<AT_PID>()
             .store(std::process::id(), Ordering::Relaxed);
+        let number = line.as_ref().map_or(0, |line| line.number as u32 + 1);
+        header.u32_at::<AT_LINE>().store(number, Ordering::Relaxed);
         header.u64_at::<AT_MAGIC>().store(MAGIC, Ordering::Release);
         Ok(Segment {
             file,
             header,
             address,
+            line,
         })
     }
 
@@ -185,10 +210,25 @@ impl Segment {
         if (Address { gid: Gid(gid), id }) != address {
             return Err(damaged("it names another owner"));
         }
+        let line = match header.u32_at::<AT_LINE>().load(Ordering::Relaxed) {
+            0 => None,
+            line if line as usize > switchboard::LINES => {
+                return Err(damaged("it names a line that no switchboard has"));
+            }
+            line => match Switchboard::open(&path.with_extension(switchboard::KIND))? {
+                Some(board) => Some(Line {
+                    board: Arc::new(board),
+                    number: line as usize - 1,
+                }),
+                // The owner has just left.
+                None => return Ok(None),
+            },
+        };
         Ok(Some(Segment {
             file,
             header,
             address,
+            line,
         }))
     }
 
@@ -249,6 +289,7 @@ impl Segment {
         });
         let Some(index) = claimed else {
             self.summary().fetch_or(SUMMARY_FULL, Ordering::SeqCst);
+            self.ring_line();
             self.wake();
             return Ok(None);
         };
@@ -299,7 +340,15 @@ impl Segment {
     #[cold]
     fn ring_doorbell(&self, slot: usize) {
         doorbell::ring(self.doorbell(slot / 64), self.summary(), slot);
+        self.ring_line();
         self.wake();
+    }
+
+    /// Has an owner of many segments look at the doorbells of this one.
+    fn ring_line(&self) {
+        if let Some(line) = &self.line {
+            line.board.ring(line.number);
+        }
     }
 
     /// Wakes the owner if it sleeps. For use after a change that the owner looks for before it
@@ -342,7 +391,10 @@ impl Segment {
 
     #[inline]
     fn wake_word(&self) -> &AtomicU32 {
-        self.header.u32_at::<AT_WAKE>()
+        match &self.line {
+            None => self.header.u32_at::<AT_WAKE>(),
+            Some(line) => line.board.wake_word(),
+        }
     }
 
     /// Whether any doorbell was rung: one look at one cache line.
@@ -395,11 +447,6 @@ impl Segment {
     /// Sleeps until woken or until the time is over.
     pub(super) fn sleep(&self, timeout: Option<std::time::Duration>) {
         doorbell::sleep(self.wake_word(), timeout);
-    }
-
-    /// The word that [`Segment::sleep`] waits for, and what it is while the owner sleeps.
-    pub(super) fn sleep_word(&self) -> (&AtomicU32, u32) {
-        (self.wake_word(), doorbell::ASLEEP)
     }
 
     /// Wakes the sleeping thread from its own process.
@@ -583,7 +630,7 @@ mod tests {
         for (at, complaint) in [
             (AT_MAGIC, "magic"),
             (AT_VERSION, "layout \"version 254, 1024 slots\""),
-            (AT_SLOT_COUNT, "layout \"version 2, 1278 slots\""),
+            (AT_SLOT_COUNT, "layout \"version 3, 1278 slots\""),
             (AT_GID, "another owner"),
             (AT_PARTICIPANT, "another owner"),
         ] {

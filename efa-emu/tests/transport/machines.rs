@@ -4,12 +4,14 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use efa_core::nic::Status;
 use efa_emu::fault::Fault;
 use efa_emu::provider::{SendData, UdAddress, WcOpcode};
 use efa_emu::transport::remote::{RemoteDevice, RemoteMachine, Uptake};
-use efa_emu::transport::{Fabric, FabricError};
+use efa_emu::transport::{DeviceName, Fabric, FabricError};
+use efa_testing::patience::{PATIENCE, Wait};
 use efa_testing::pattern;
 
 use crate::client::{Client, Memory, config, fabric};
@@ -444,7 +446,7 @@ fn a_host_that_leaves_is_a_queue_pair_that_is_gone_and_one_name_is_one_host() {
         "{error}"
     );
     let mut renamed = describe(&beta);
-    renamed.name = efa_emu::transport::DeviceName::new("gamma", 0, 1);
+    renamed.name = DeviceName::new("gamma", 0, 1);
     let error = taken(third.enter(&renamed).unwrap_err());
     assert!(error.contains("GID"), "{error}");
 
@@ -462,6 +464,78 @@ fn a_host_that_leaves_is_a_queue_pair_that_is_gone_and_one_name_is_one_host() {
     third.enter(&describe(&beta)).unwrap();
 }
 
+/// More devices than words that a system call waits for. A sleeper is woken by whoever sends to any of them.
+#[test]
+fn each_of_many_devices_wakes_the_sleeper() {
+    const DEVICES: u16 = 200;
+    let root = tempfile::tempdir().unwrap();
+    let mut alpha = Client::open(root.path(), &config("alpha"));
+    let mut remote = RemoteMachine::new(fabric(root.path()), "second");
+    let devices: Vec<RemoteDevice> = (0..DEVICES)
+        .map(|number| {
+            let mut device = describe(&alpha);
+            device.name = DeviceName::new(&format!("beta-{number}"), 0, 1);
+            device.gid.0[..2].copy_from_slice(&number.to_be_bytes());
+            device
+        })
+        .collect();
+    // The same again changes nothing, and one that cannot enter keeps none of the others away.
+    let mut twice = devices.clone();
+    twice.push(describe(&alpha));
+    twice.extend(devices.iter().cloned());
+    let entered = remote.enter_all(&twice).unwrap();
+    let refused: Vec<usize> = (0..entered.len())
+        .filter(|at| entered[*at].is_err())
+        .collect();
+    let repeated = DEVICES + 1..2 * DEVICES + 1;
+    let expected: Vec<usize> = std::iter::once(DEVICES)
+        .chain(repeated)
+        .map(usize::from)
+        .collect();
+    assert_eq!(refused, expected);
+    assert!(
+        remote
+            .enter_all(&devices)
+            .unwrap()
+            .iter()
+            .all(Result::is_ok)
+    );
+    let hosts = || fabric(root.path()).hosts().unwrap().len();
+    assert_eq!(hosts(), usize::from(DEVICES) + 1);
+
+    remote.admit([alpha.engine.gid()].into_iter());
+    for device in [0, 130, 199, 1, 130] {
+        let mut address = alpha.address();
+        address.gid = devices[device].gid;
+        let to = alpha.connect(address);
+        let mut parcels = Vec::new();
+        let sleep = loop {
+            match remote.prepare_to_sleep(Uptake::Until(1 << 20), &mut parcels) {
+                Some(sleep) => break sleep,
+                None => alpha.engine.progress(),
+            }
+        };
+        assert!(parcels.is_empty());
+        std::thread::scope(|scope| {
+            let began = Instant::now();
+            let sleeper = scope.spawn(move || sleep.sleep(PATIENCE));
+            assert!(alpha.post_send(7, to, INLINE));
+            while !sleeper.is_finished() {
+                alpha.engine.progress();
+            }
+            assert!(began.elapsed() < PATIENCE, "nobody woke the sleeper");
+        });
+        let wait = Wait::start();
+        while !remote.collect(Uptake::Until(1 << 20), &mut parcels) {
+            wait.pause(|| format!("nobody rang for device {device}"));
+        }
+        let gid = &devices[device].gid.0[..];
+        assert!(parcels.windows(16).any(|bytes| bytes == gid), "{device}");
+    }
+    remote.leave_if(|_| true);
+    assert_eq!(hosts(), 1);
+}
+
 #[test]
 fn requests_do_not_go_on_to_a_third_machine() {
     let machines = Machines::new();
@@ -470,7 +544,7 @@ fn requests_do_not_go_on_to_a_third_machine() {
     let there: Fabric = fabric(machines.root(1));
     let mut third = RemoteMachine::new(there, "third");
     let mut gamma = describe(&beta);
-    gamma.name = efa_emu::transport::DeviceName::new("gamma", 0, 1);
+    gamma.name = DeviceName::new("gamma", 0, 1);
     gamma.gid.0[15] ^= 1;
     third.enter(&gamma).unwrap();
     machines.remotes[0].lock().unwrap().enter(&gamma).unwrap();

@@ -26,7 +26,7 @@ mod stand_in;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use efa_core::address::{Gid, Qkey, Qpn};
@@ -36,8 +36,10 @@ use slab::Slab;
 use super::clock::monotonic_now;
 use super::error::FabricError;
 use super::fabric::Fabric;
+use super::host::Host;
 use super::record::{Answer, Kind, Record};
 use super::segment::Address;
+use super::switchboard::{LINES, Switchboard};
 use crate::link::{Operation, RemoteRange, RequestHeader};
 use names::Names;
 use parcel::Parcel;
@@ -111,6 +113,8 @@ pub struct RemoteMachine {
     fabric: Fabric,
     name: String,
     devices: Slab<StandIn>,
+    /// Those with rings to be looked at.
+    busy: Vec<usize>,
     by_gid: HashMap<Gid, usize>,
     held: Names<Held>,
     pulls: Names<Pull>,
@@ -126,6 +130,8 @@ pub struct RemoteMachine {
     /// The machine's rules of faults.
     copies: Vec<rules::Copy>,
     alarm: Arc<AtomicU32>,
+    /// How often the alarm had been rung when whoever sleeps last looked for everything.
+    heard: u32,
 }
 
 impl RemoteMachine {
@@ -135,6 +141,7 @@ impl RemoteMachine {
             fabric,
             name: name.to_owned(),
             devices: Slab::new(),
+            busy: Vec::new(),
             by_gid: HashMap::new(),
             held: Names::default(),
             pulls: Names::default(),
@@ -146,12 +153,8 @@ impl RemoteMachine {
             admitted: HashSet::new(),
             copies: Vec::new(),
             alarm: Arc::default(),
+            heard: 0,
         }
-    }
-
-    /// The GIDs of the machine's devices.
-    pub fn gids(&self) -> impl Iterator<Item = Gid> + '_ {
-        self.by_gid.keys().copied()
     }
 
     /// A device of the machine becomes a member of the fabric. One that is there already learns what the network
@@ -160,33 +163,89 @@ impl RemoteMachine {
     /// # Errors
     /// Another device with this name or GID is there already.
     pub fn enter(&mut self, device: &RemoteDevice) -> Result<(), FabricError> {
-        if let Some(index) = self.by_gid.get(&device.gid).copied() {
-            if self.devices[index].is(&device.name) {
-                self.devices[index].declare_network(&device.network);
-                return Ok(());
+        let entered = self.enter_all(std::slice::from_ref(device))?;
+        entered.into_iter().collect()
+    }
+
+    /// As [`RemoteMachine::enter`], for several devices, which takes about as long as for one. Returns what became of
+    /// each.
+    ///
+    /// # Errors
+    /// None can enter: the fabric cannot be changed.
+    pub fn enter_all(
+        &mut self,
+        devices: &[RemoteDevice],
+    ) -> Result<Vec<Result<(), FabricError>>, FabricError> {
+        let (mut same, mut renamed) = (HashSet::new(), HashSet::new());
+        for device in devices {
+            let Some(index) = self.by_gid.get(&device.gid) else {
+                continue;
+            };
+            let stand_in = &self.devices[*index];
+            if stand_in.is(&device.name) {
+                stand_in.declare_network(&device.network);
+                same.insert(device.gid);
+            } else {
+                renamed.insert(device.gid);
             }
-            self.leave(device.gid);
         }
-        let mut stand_in = StandIn::enter(&self.fabric, device, &self.name)?;
+        self.leave_if(|gid| renamed.contains(gid));
+        let entering = || devices.iter().filter(|device| !same.contains(&device.gid));
+        if entering().next().is_none() {
+            return Ok(devices.iter().map(|_| Ok(())).collect());
+        }
+        let names: Vec<_> = entering()
+            .map(|device| (&device.name, device.gid))
+            .collect();
+        let mut hosts = self.fabric.enter_remotes(&names, &self.name)?.into_iter();
+        let mut enter = |device: &RemoteDevice| match same.contains(&device.gid) {
+            true => Ok(()),
+            false => {
+                let host = hosts.next().expect("there is one for each name");
+                host.and_then(|host| self.take_place(device, host))
+            }
+        };
+        Ok(devices.iter().map(&mut enter).collect())
+    }
+
+    /// Stands for a device, as which `host` has entered the fabric.
+    fn take_place(&mut self, device: &RemoteDevice, host: Host) -> Result<(), FabricError> {
+        let number = self.devices.vacant_key();
+        let neighbour = self.devices.iter().next().map(|(_, neighbour)| neighbour);
+        let mut stand_in = StandIn::new(&self.fabric, device, host, number, neighbour)?;
         stand_in.epoch = self.epoch;
-        let index = self.devices.insert(stand_in);
-        self.by_gid.insert(device.gid, index);
+        self.devices.insert(stand_in);
+        self.by_gid.insert(device.gid, number);
         Ok(())
     }
 
     /// A device is gone: requests that wait for its answer fail as on a device without the queue pair.
     pub fn leave(&mut self, gid: Gid) {
-        let Some(device) = self.by_gid.remove(&gid) else {
+        self.leave_if(|other| *other == gid);
+    }
+
+    /// As [`RemoteMachine::leave`], for all devices that `is_gone` selects.
+    pub fn leave_if(&mut self, is_gone: impl Fn(&Gid) -> bool) {
+        let gone: Vec<(Gid, usize)> = self.by_gid.extract_if(|gid, _| is_gone(gid)).collect();
+        if gone.is_empty() {
             return;
-        };
-        let status = self.devices[device].nobody();
-        self.fail(status, |held| held.device == device);
-        self.pulls.extract(|pull| pull.device == device);
-        self.parked.retain(|parked| parked.device != device);
-        self.kept.retain(|(of, ..), _| *of != device);
+        }
+        for (gid, device) in &gone {
+            let status = self.devices[*device].nobody();
+            self.fail(status, |held| held.device == *device);
+            self.forget_copies_of(*gid);
+        }
+        let devices: HashSet<usize> = gone.iter().map(|(_, device)| *device).collect();
+        self.pulls.extract(|pull| devices.contains(&pull.device));
+        self.parked
+            .retain(|parked| !devices.contains(&parked.device));
+        self.kept.retain(|(of, ..), _| !devices.contains(of));
+        self.busy.retain(|device| !devices.contains(device));
         self.parked_bytes = self.parked.iter().map(|parked| parked.data.len()).sum();
-        self.devices.remove(device);
-        self.forget_copies_of(gid);
+        let stand_ins = devices
+            .into_iter()
+            .map(|device| self.devices.remove(device));
+        StandIn::leave_all(&self.fabric, stand_ins);
     }
 
     /// The connection is lost, with all that was on it: what the machine has asked is not answered any more.
@@ -245,17 +304,52 @@ impl RemoteMachine {
         let mut busy = !self.replies.is_empty();
         parcels.append(&mut self.replies);
         busy |= self.send_parked();
-        for index in 0..self.devices.capacity() {
-            if self.devices.contains(index) {
-                busy |= self.take_answers(index, parcels);
-                busy |= self.take_records(index, uptake, parcels);
-            }
+        busy |= self.answer_doorbells();
+        for position in 0..self.busy.len() {
+            let index = self.busy[position];
+            busy |= self.take_answers(index, parcels);
+            busy |= self.take_records(index, uptake, parcels);
+        }
+        if matches!(uptake, Uptake::Until(limit) if parcels.len() >= limit) {
+            // Another one is the first next time.
+            self.busy.rotate_left(1);
         }
         busy
     }
 
+    /// Looks at the doorbells of devices where local processes have rung. Returns whether there were any.
+    fn answer_doorbells(&mut self) -> bool {
+        let Some(board) = self.board().filter(|board| board.is_rung()) else {
+            return false;
+        };
+        let mut any = false;
+        board.take(|line| {
+            for index in (line..self.devices.capacity()).step_by(LINES) {
+                if self.devices.contains(index) {
+                    any |= self.devices[index].answer_doorbells();
+                    self.list_if_busy(index);
+                }
+            }
+        });
+        any
+    }
+
+    /// What local processes wake; `None` if the machine has no device.
+    fn board(&self) -> Option<Arc<Switchboard>> {
+        let (_, device) = self.devices.iter().next()?;
+        Some(Arc::clone(device.board()))
+    }
+
+    fn list_if_busy(&mut self, index: usize) {
+        let device = &mut self.devices[index];
+        if device.is_busy() && !device.is_listed {
+            device.is_listed = true;
+            self.busy.push(index);
+        }
+    }
+
     fn take_records(&mut self, index: usize, uptake: Uptake, parcels: &mut Vec<u8>) -> bool {
-        let mut busy = self.devices[index].answer_doorbells();
+        let mut busy = false;
         // From the end: the ring may go, and its slot leaves the list.
         for place in (0..self.devices[index].polled()).rev() {
             let is_known = |sender: Gid| self.admitted.contains(&sender);
@@ -565,6 +659,7 @@ impl RemoteMachine {
             Destination::Device(gid) => stand_in.send(gid, record, token, data)?,
             Destination::Process(process) => stand_in.send_to(process, record, token, data)?,
         };
+        self.list_if_busy(device);
         // Only that process may answer a read.
         if let Token::Request {
             pull: Some(pull), ..
@@ -658,10 +753,14 @@ impl RemoteMachine {
 
     /// Whether records of devices wait that are not [admitted](RemoteMachine::admit).
     pub fn has_strangers(&self) -> bool {
-        self.devices.iter().any(|(_, device)| {
+        self.busy_devices().any(|device| {
             let mut senders = (0..device.polled()).filter_map(|place| device.sender(place));
             senders.any(|sender| !self.admitted.contains(&sender))
         })
+    }
+
+    fn busy_devices(&self) -> impl Iterator<Item = &StandIn> {
+        self.busy.iter().map(|index| &self.devices[*index])
     }
 
     // --- sleep ---
@@ -671,16 +770,22 @@ impl RemoteMachine {
         Alarm::new(&self.alarm)
     }
 
-    /// Has local processes wake whoever sleeps next. `None` if something has come meanwhile: then nobody may
-    /// sleep.
+    /// Has local processes wake whoever sleeps next. `None` if something has come meanwhile, or somebody has rung the
+    /// alarm: then nobody may sleep.
     pub fn prepare_to_sleep(&mut self, uptake: Uptake, parcels: &mut Vec<u8>) -> Option<Sleep> {
-        let segments = self.devices.iter();
-        let segments = segments.map(|(_, device)| Arc::clone(device.segment()));
-        let sleep = Sleep::announce(segments.collect(), &self.alarm);
-        let mut is_quiet = true;
-        for (_, device) in &mut self.devices {
-            is_quiet &= device.prepare_to_sleep();
+        let rung = self.alarm.load(Ordering::Acquire);
+        if std::mem::replace(&mut self.heard, rung) != rung {
+            return None;
         }
+        let sleep = Sleep::announce(self.board(), &self.alarm, rung);
+        let mut is_quiet = true;
+        let devices = &mut self.devices;
+        self.busy.retain(|index| {
+            let device = &mut devices[*index];
+            is_quiet &= device.prepare_to_sleep();
+            device.is_listed = device.is_busy();
+            device.is_listed
+        });
         // What waits in rings and may not be taken is no reason to stay awake.
         let may_wait = uptake == Uptake::Nothing || self.has_strangers();
         (!self.collect(uptake, parcels) && (is_quiet || may_wait)).then_some(sleep)
@@ -691,7 +796,7 @@ impl RemoteMachine {
     pub fn longest_sleep(&self) -> Option<Duration> {
         const PARKED: Duration = Duration::from_millis(1);
         const WAITING: Duration = Duration::from_millis(20);
-        let is_waiting = || self.devices.iter().any(|(_, device)| device.is_waiting());
+        let is_waiting = || self.busy_devices().any(StandIn::is_waiting);
         if !self.parked.is_empty() {
             Some(PARKED)
         } else if !self.kept.is_empty() || is_waiting() {

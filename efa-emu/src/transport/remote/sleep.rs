@@ -1,13 +1,14 @@
-//! Sleep until a local process wakes one of several segments, or somebody the alarm.
+//! Sleep until a local process wakes the switchboard, or somebody rings the alarm.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::transport::segment::Segment;
+use crate::transport::doorbell;
 use crate::transport::shared::futex;
+use crate::transport::switchboard::Switchboard;
 
-/// How long to sleep at most if the system cannot wait for so many words at once.
+/// How long to sleep at most if the system cannot wait for two words at once.
 const NAP: Duration = Duration::from_micros(200);
 
 /// Wakes whoever sleeps.
@@ -29,31 +30,36 @@ impl Alarm {
 /// An announced sleep.
 #[must_use]
 pub struct Sleep {
-    segments: Vec<Arc<Segment>>,
+    board: Option<Arc<Switchboard>>,
     alarm: Arc<AtomicU32>,
-    seen: u32,
+    /// What the alarm was when the one who sleeps had looked for everything that it is rung for.
+    heard: u32,
 }
 
 impl Sleep {
-    /// Has the owners of rings to `segments` wake whoever sleeps. What came before has to be looked for after this.
-    pub(super) fn announce(segments: Vec<Arc<Segment>>, alarm: &Arc<AtomicU32>) -> Sleep {
-        let seen = alarm.load(Ordering::Acquire);
-        for segment in &segments {
-            segment.fall_asleep();
+    /// Has local processes wake whoever sleeps. What came before has to be looked for after this.
+    pub(super) fn announce(
+        board: Option<Arc<Switchboard>>,
+        alarm: &Arc<AtomicU32>,
+        heard: u32,
+    ) -> Sleep {
+        if let Some(board) = &board {
+            board.fall_asleep();
         }
         Sleep {
-            segments,
+            board,
             alarm: Arc::clone(alarm),
-            seen,
+            heard,
         }
     }
 
     /// Sleeps until something comes, or until the time is over.
     pub fn sleep(self, timeout: Duration) {
-        let words: Vec<(&AtomicU32, u32)> = std::iter::once((&*self.alarm, self.seen))
-            .chain(self.segments.iter().map(|segment| segment.sleep_word()))
-            .collect();
-        if !futex::wait_any(&words, timeout) {
+        let alarm = (&*self.alarm, self.heard);
+        let Some(board) = &self.board else {
+            return futex::wait(&self.alarm, self.heard, Some(timeout));
+        };
+        if !futex::wait_any(&[alarm, (board.wake_word(), doorbell::ASLEEP)], timeout) {
             std::thread::sleep(timeout.min(NAP));
         }
     }
@@ -61,8 +67,8 @@ impl Sleep {
 
 impl Drop for Sleep {
     fn drop(&mut self) {
-        for segment in &self.segments {
-            segment.stay_awake();
+        if let Some(board) = &self.board {
+            board.stay_awake();
         }
     }
 }

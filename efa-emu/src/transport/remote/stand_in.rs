@@ -16,8 +16,9 @@ use crate::transport::outbound::routes::{NoRoute, OutgoingRing, Routes};
 use crate::transport::peer::{Peer, Peers};
 use crate::transport::record::{Answer, Record};
 use crate::transport::ring::{Consumer, Full, Incoming, Producer};
-use crate::transport::segment::{Address, SLOTS, Segment, SlotContent};
+use crate::transport::segment::{Address, Segment, SlotContent};
 use crate::transport::shared::SharedMemory;
+use crate::transport::switchboard::{self, LINES, Line, Switchboard};
 
 /// Bytes of a ring to a local process, as of one between two local processes.
 const RING_BYTES: usize = 1 << 20;
@@ -97,25 +98,46 @@ pub(super) enum Unsent {
 pub(super) struct StandIn {
     host: Host,
     segment: Arc<Segment>,
+    board: Arc<Switchboard>,
+    /// By slot, up to the last one that was ever in use.
     in_rings: Vec<Option<Box<InRing>>>,
     polled: Vec<usize>,
     serials: u64,
     routes: Routes,
     out_rings: Slab<OutRing>,
     waiting: Vec<usize>,
+    /// Whether it is among the busy ones of its machine.
+    pub(super) is_listed: bool,
     /// Of the machine's connection: what was sent before the present one is not answered any more.
     pub(super) epoch: u32,
 }
 
 impl StandIn {
-    /// Enters the fabric as the device.
-    pub(super) fn enter(
+    /// The place of a device, as which `host` has entered the fabric. `number` tells it from the others of the machine;
+    /// `neighbour` is one of these, if there is one.
+    pub(super) fn new(
         fabric: &Fabric,
         device: &RemoteDevice,
-        machine: &str,
+        host: Host,
+        number: usize,
+        neighbour: Option<&StandIn>,
     ) -> Result<StandIn, FabricError> {
-        let host = fabric.enter_remote(&device.name, device.gid, machine)?;
-        let segment = Arc::new(Segment::create(&host.device_path(), host.address())?);
+        let path = host.device_path();
+        let board_path = path.with_extension(switchboard::KIND);
+        let board = match neighbour {
+            Some(neighbour) => {
+                let known = neighbour.host.device_path();
+                std::fs::hard_link(known.with_extension(switchboard::KIND), &board_path)
+                    .map_err(FabricError::io("link", &board_path))?;
+                Arc::clone(&neighbour.board)
+            }
+            None => Arc::new(Switchboard::create(&board_path)?),
+        };
+        let line = Line {
+            board: Arc::clone(&board),
+            number: number % LINES,
+        };
+        let segment = Arc::new(Segment::create_at(&path, host.address(), line)?);
         segment.declare_network(&device.network);
         if let Some(profile) = &device.profile {
             host.announce_profile(profile)?;
@@ -126,14 +148,24 @@ impl StandIn {
         Ok(StandIn {
             host,
             segment,
-            in_rings: (0..SLOTS).map(|_| None).collect(),
+            board,
+            in_rings: Vec::new(),
             polled: Vec::new(),
             serials: 0,
             routes: Routes::new(peers, RING_BYTES, device.nobody).within_this_machine(),
             out_rings: Slab::new(),
             waiting: Vec::new(),
+            is_listed: false,
             epoch: 0,
         })
+    }
+
+    /// Leaves the fabric, as all of them at once.
+    pub(super) fn leave_all(fabric: &Fabric, stand_ins: impl Iterator<Item = StandIn>) {
+        for mut stand_in in stand_ins {
+            stand_in.host.vacate();
+        }
+        fabric.sweep();
     }
 
     /// Whether this is the device with that name.
@@ -159,9 +191,14 @@ impl StandIn {
         self.routes.nobody()
     }
 
-    /// What local processes wake.
-    pub(super) fn segment(&self) -> &Arc<Segment> {
-        &self.segment
+    /// What local processes wake, the same for all devices of the machine.
+    pub(super) fn board(&self) -> &Arc<Switchboard> {
+        &self.board
+    }
+
+    /// Whether somebody owes it an answer, or may send without ringing.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.polled.is_empty() || !self.waiting.is_empty()
     }
 
     // --- from local processes ---
@@ -188,10 +225,10 @@ impl StandIn {
             }
             SlotContent::Nonsense => self.refuse(slot, &"the slot's descriptor makes no sense"),
             SlotContent::InUse { sender, capacity } => {
-                if self.in_rings[slot].is_none() && !self.adopt(slot, sender, capacity) {
+                if self.in_ring(slot).is_none() && !self.adopt(slot, sender, capacity) {
                     return;
                 }
-                if let Some(ring) = &mut self.in_rings[slot]
+                if let Some(ring) = in_ring(&mut self.in_rings, slot)
                     && !ring.polled
                 {
                     ring.polled = true;
@@ -216,6 +253,9 @@ impl StandIn {
             }
         };
         self.serials += 1;
+        if self.in_rings.len() <= slot {
+            self.in_rings.resize_with(slot + 1, || None);
+        }
         self.in_rings[slot] = Some(Box::new(InRing {
             consumer,
             peer,
@@ -228,14 +268,20 @@ impl StandIn {
     fn refuse(&mut self, slot: usize, reason: &dyn std::fmt::Display) {
         tracing::warn!(slot, %reason, "refusing a process's ring");
         self.segment.refuse(slot);
-        if let Some(ring) = &self.in_rings[slot] {
+        if let Some(ring) = self.in_ring(slot) {
             ring.peer.segment.wake();
         }
         self.drop_ring(slot);
     }
 
+    fn in_ring(&self, slot: usize) -> Option<&InRing> {
+        self.in_rings.get(slot)?.as_deref()
+    }
+
     fn drop_ring(&mut self, slot: usize) {
-        self.in_rings[slot] = None;
+        if let Some(ring) = self.in_rings.get_mut(slot) {
+            *ring = None;
+        }
         self.polled.retain(|polled| *polled != slot);
     }
 
@@ -246,14 +292,14 @@ impl StandIn {
 
     /// Who sends over the ring at this place of those that are looked at.
     pub(super) fn sender(&self, place: usize) -> Option<Gid> {
-        let ring = self.in_rings[*self.polled.get(place)?].as_deref()?;
+        let ring = self.in_ring(*self.polled.get(place)?)?;
         Some(ring.peer.address().gid)
     }
 
     /// The next record of the ring at this place of those that are looked at.
     pub(super) fn take(&mut self, place: usize) -> Option<Origin> {
         let slot = *self.polled.get(place)?;
-        let ring = self.in_rings[slot].as_deref_mut()?;
+        let ring = in_ring(&mut self.in_rings, slot)?;
         match ring.consumer.take() {
             Ok(incoming) => Some(Origin {
                 slot,
@@ -269,9 +315,7 @@ impl StandIn {
     }
 
     fn ring(&mut self, origin: &Origin) -> Option<&mut InRing> {
-        self.in_rings[origin.slot]
-            .as_deref_mut()
-            .filter(|ring| ring.serial == origin.serial)
+        in_ring(&mut self.in_rings, origin.slot).filter(|ring| ring.serial == origin.serial)
     }
 
     /// Copies the data of a record; zeros if its ring is gone.
@@ -404,8 +448,8 @@ impl StandIn {
     }
 
     fn free_dead_senders(&mut self) {
-        for slot in 0..SLOTS {
-            let is_over = self.in_rings[slot].as_ref().is_some_and(|ring| {
+        for slot in 0..self.in_rings.len() {
+            let is_over = self.in_ring(slot).is_some_and(|ring| {
                 !ring.consumer.has_record()
                     && ring.consumer.unanswered() == 0
                     && !ring.peer.is_alive()
@@ -426,7 +470,7 @@ impl StandIn {
         }
         let (segment, rings) = (&self.segment, &mut self.in_rings);
         self.polled.retain(|slot| {
-            let Some(ring) = rings[*slot].as_mut() else {
+            let Some(ring) = in_ring(rings, *slot) else {
                 return false;
             };
             ring.polled = ring.consumer.has_record();
@@ -437,6 +481,10 @@ impl StandIn {
         });
         self.polled.is_empty() && !self.segment.doorbell_rung()
     }
+}
+
+fn in_ring(rings: &mut [Option<Box<InRing>>], slot: usize) -> Option<&mut InRing> {
+    rings.get_mut(slot)?.as_deref_mut()
 }
 
 impl Drop for StandIn {

@@ -110,7 +110,7 @@ impl Fabric {
 
     /// The devices with a name or GID, or all those of the host with that name. There is at least one.
     pub fn find_devices(&self, name: &HostName) -> Result<Vec<HostStatus>, FabricError> {
-        let mut found = self.with_registry(host::list)?;
+        let mut found = self.hosts()?;
         found.retain(|status| {
             name.is(status.gid, &|gid: Gid, name: &str| {
                 status.gid == gid && status.name.is_meant_by(name)
