@@ -88,7 +88,7 @@ impl Rig {
     }
 
     /// Adds a host with a program that receives into its buffers, and returns its number.
-    pub(crate) fn add_zero_copy(&mut self, profile: &str) -> usize {
+    pub(crate) fn add_zero_copy(&mut self, profile: &str, config: EndpointConfig) -> usize {
         let host = self.fabric.add_host(HostConfig {
             profile: Profile::by_name(profile).unwrap().clone(),
             ..HostConfig::default()
@@ -101,7 +101,7 @@ impl Rig {
             ..NicConfig::default().into()
         };
         let user = nic.create_queue_pair(queue, &user).unwrap();
-        let endpoint = Endpoint::with_user_receives(nic, user, config()).unwrap();
+        let endpoint = Endpoint::with_user_receives(nic, user, config).unwrap();
         self.adopt(host, endpoint)
     }
 

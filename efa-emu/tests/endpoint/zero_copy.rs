@@ -1,8 +1,9 @@
 //! Endpoints that receive into the application's buffers, by a second queue pair.
 
 use efa_core::endpoint::{
-    CompletionFlags, EndpointError, Errno, Event, IoVec, MultiRecvArgs, OperationFlags,
-    PacketError, PeerId, Protocol, ProviderError, RecvArgs, SendArgs, SourceFilter, TagFilter,
+    CompletionFlags, EndpointConfig, EndpointError, Errno, Event, IoVec, MultiRecvArgs,
+    OperationFlags, PacketError, PeerId, Protocol, ProviderError, RecvArgs, SendArgs, SourceFilter,
+    TagFilter,
 };
 use efa_core::nic::{Nic as _, QueuePair as _};
 use efa_core::wire::PacketType;
@@ -28,8 +29,8 @@ fn pair() -> (Rig, PeerId) {
         fabric: Fabric::new(orderly()),
         programs: Vec::new(),
     };
-    rig.add_zero_copy(PROFILE);
-    rig.add_zero_copy(PROFILE);
+    rig.add_zero_copy(PROFILE, config());
+    rig.add_zero_copy(PROFILE, config());
     let address = rig.address(1);
     let peer = rig.insert(0, address);
     (rig, peer)
@@ -42,7 +43,7 @@ fn ordinary_and_zero_copy() -> (Rig, PeerId) {
         programs: Vec::new(),
     };
     rig.add(PROFILE, &config(), NicConfig::default());
-    rig.add_zero_copy(PROFILE);
+    rig.add_zero_copy(PROFILE, config());
     let address = rig.address(1);
     let peer = rig.insert(0, address);
     (rig, peer)
@@ -308,4 +309,66 @@ fn a_message_of_a_peer_that_was_removed_has_no_source() {
     rig.settle();
     let entry = rig.program(1).completions.pop().unwrap().unwrap();
     assert_eq!((entry.context, entry.source), (1, None));
+}
+
+#[test]
+fn a_peer_that_was_removed_and_inserted_again_is_greeted_again() {
+    let (mut rig, peer) = pair();
+    rig.program(1).recv(target(0), ROOM, 0);
+    rig.start_operation(0, |program| program.send(peer, 0, 8, 1));
+    rig.settle();
+    let known = peer_of(&mut rig);
+    rig.program(1).endpoint.remove_address(known).unwrap();
+    let again = peer_of(&mut rig);
+    rig.program(1).completions.clear();
+    rig.program(1).recv(target(1), ROOM, 1);
+    rig.program(1).recv(target(2), ROOM, 2);
+    let sent = |rig: &mut Rig| rig.program(1).endpoint.statistics().packets_sent;
+    let before = sent(&mut rig);
+    for context in [2, 3] {
+        rig.program(0).send(peer, 0, 8, context).unwrap();
+        rig.settle();
+        let entry = rig.program(1).completions.pop().unwrap().unwrap();
+        assert_eq!(entry.source, Some(again));
+        // Once.
+        assert_eq!(sent(&mut rig), before + 1);
+    }
+}
+
+/// Messages without headers tell as well that their sender is there.
+#[test]
+fn a_sender_of_messages_without_headers_was_not_silent() {
+    const RECEIVER: usize = 0;
+    let mut rig = Rig {
+        fabric: Fabric::new(orderly()),
+        programs: Vec::new(),
+    };
+    let config = EndpointConfig {
+        max_implicit_peers: 3,
+        ..config()
+    };
+    for _ in 0..6 {
+        rig.add_zero_copy(PROFILE, config.clone());
+    }
+    let address = rig.address(RECEIVER);
+    let mut send = |sender: usize| {
+        let peer = rig.insert(sender, address);
+        rig.program(RECEIVER).recv(target(0), ROOM, 0);
+        rig.start_operation(sender, |program| program.send(peer, 0, 8, 1));
+        rig.settle();
+        let entry = rig.program(RECEIVER).completions.pop().unwrap().unwrap();
+        entry.source.unwrap()
+    };
+    // The first of three makes room for the fourth. None of the others was heard since.
+    let ids = [1, 2, 3, 4].map(&mut send);
+    assert_eq!(send(2), ids[1]);
+    send(5);
+    let forgotten: Vec<&Event> = rig.program(RECEIVER).events.iter().collect();
+    match forgotten[..] {
+        [
+            Event::PeerForgotten { peer: first, .. },
+            Event::PeerForgotten { peer: second, .. },
+        ] => assert_eq!([*first, *second], [ids[0], ids[2]]),
+        _ => panic!("{forgotten:?}"),
+    }
 }
