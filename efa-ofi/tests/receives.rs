@@ -104,6 +104,43 @@ fn a_claimed_message_waits_for_the_call_that_names_its_claim() {
     });
 }
 
+/// As MPICH probes: without memory, and asking for the data that completions have.
+#[test]
+fn a_message_that_is_looked_at_shows_its_completion_data() {
+    let name = "a_message_that_is_looked_at_shows_its_completion_data";
+    with_provider(name, |libfabric| {
+        const DATA: u64 = 0x0123_4567_89ab_cdef;
+        let pair = Pair::open(libfabric, &Options::default());
+        let mut context = fi_context::default();
+        let context = std::ptr::from_mut(&mut context).cast::<c_void>();
+        let (from, to, no) = (pair.left.endpoint, pair.to_right, null_mut());
+        let bytes = b"data".as_ptr().cast();
+        pair.start(|| call!(from => tagged.senddata(bytes, 4, no, DATA, to, 3, no)));
+        let probe = fi_msg_tagged {
+            addr: FI_ADDR_UNSPEC,
+            tag: 3,
+            context,
+            ..fi_msg_tagged::default()
+        };
+        let flags = FI_PEEK | FI_CLAIM | FI_COMPLETION | FI_REMOTE_CQ_DATA;
+        let endpoint = pair.right.endpoint;
+        let expected = (FI_RECV | FI_TAGGED | FI_REMOTE_CQ_DATA, DATA, 4);
+        let (found, _) = pair.until("the message is there", |pair| {
+            assert_eq!(call!(endpoint => tagged.recvmsg(&probe, flags)), 0);
+            let found = pair.right.read();
+            found.map_err(|_| pair.right.read_error()).ok()
+        });
+        assert_eq!((found.flags, found.data, found.len), expected);
+        let mut buffer = [0_u8; 4];
+        assert_eq!(receive(&pair, 3, FI_CLAIM, &mut buffer, context), 0);
+        let (entry, _) = pair.right_completion();
+        assert_eq!((entry.flags, entry.data, entry.len), expected);
+        assert_eq!(buffer, *b"data");
+        pair.left_completion();
+        pair.close(libfabric);
+    });
+}
+
 #[test]
 fn discarded_messages_are_gone() {
     with_provider("discarded_messages_are_gone", |libfabric| {
