@@ -98,6 +98,8 @@ pub(crate) struct Installation {
     library: Library,
     /// The program of the recipe that has programs find its libraries, if they do not by themselves.
     runner: Option<PathBuf>,
+    /// The directory of its libfabric's own providers, if that has to be named.
+    providers: Option<PathBuf>,
     mpiexec: PathBuf,
     mpicc: PathBuf,
     python: PathBuf,
@@ -111,6 +113,7 @@ impl Installation {
             Ok(Installation {
                 library,
                 runner: None,
+                providers: None,
                 mpiexec: bin.join("mpiexec"),
                 mpicc: bin.join("mpicc"),
                 python: bin.join("python"),
@@ -121,6 +124,7 @@ impl Installation {
             let installation = Installation {
                 library,
                 runner: None,
+                providers: None,
                 mpiexec: format!("/usr/bin/mpiexec.{suffix}").into(),
                 mpicc: format!("/usr/bin/mpicc.{suffix}").into(),
                 python: "/usr/bin/python3".into(),
@@ -142,6 +146,7 @@ impl Installation {
             Library::DebianMpich => packages("mpich", "mpich and libmpich-dev"),
             Library::IntelMpi => Ok(Installation {
                 runner: Some(bench.userland("pypi-impi")?.runner()),
+                providers: Some(bench.userland("pypi-impi")?.directory().join("venv/lib")),
                 // The wheel has no compiler. Both libraries are `libmpi.so.12` with the same interface.
                 mpicc: wheels("pypi-mpich")?.mpicc,
                 ..wheels("pypi-impi")?
@@ -285,9 +290,16 @@ impl Installation {
         if transport == Transport::EngineAndEfa {
             ranks -= 1;
             command.args(["-n", "1", "env"]);
-            if self.library != Library::IntelMpi {
-                // Other builds find their own provider only where this variable does not say otherwise.
-                command.args(["-u", "FI_PROVIDER_PATH"]);
+            match &self.providers {
+                Some(providers) => {
+                    // Its libfabric reads the first directory of a path alone.
+                    command.arg(format!("FI_PROVIDER_PATH={}", providers.display()));
+                    // By the provider's name it chooses where a message has its source: in the tag, or beside it in the
+                    // completion data. Ranks that differ wait for each other for ever.
+                    command.env("MPIR_CVAR_CH4_OFI_ENABLE_DATA", "1");
+                }
+                // A libfabric finds its own provider only where this variable does not say otherwise.
+                None => _ = command.args(["-u", "FI_PROVIDER_PATH"]),
             }
             command.arg("FI_PROVIDER=efa");
             command.arg("I_MPI_OFI_PROVIDER=efa");

@@ -86,6 +86,8 @@ const COMBINATIONS: [(Library, Transport); 16] = [
 
 const PAIR: Layout = Layout::new(2, 2);
 const LAYOUTS: [Layout; 3] = [PAIR, Layout::new(4, 2), Layout::new(8, 4)];
+/// As many ranks as the engine is asked for as a provider.
+const CROWD: Layout = Layout::new(16, 4);
 
 pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
     let mut cells = Vec::new();
@@ -104,6 +106,15 @@ pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
                 format!("{name} mpi4py {ranks} ranks {hosts} hosts"),
                 LIMIT,
                 move |bench| python_program(bench, library, transport, layout),
+            ));
+        }
+        if matches!(transport, Transport::Engine | Transport::EngineAndEfa) {
+            let Layout { ranks, hosts, .. } = CROWD;
+            cells.push(Cell::new(
+                GROUP,
+                format!("{name} C {ranks} ranks {hosts} hosts"),
+                LIMIT,
+                move |bench| c_program(bench, library, transport, CROWD),
             ));
         }
         if loses_wildcards(library, transport) {
