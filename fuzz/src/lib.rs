@@ -14,10 +14,13 @@ mod abi;
 #[allow(dead_code, reason = "the sequences use a part of it")]
 mod calls;
 mod capture;
+mod choices;
 mod fault;
 mod link;
+mod parcels;
 mod scenario;
 mod sequences;
+mod victim;
 #[path = "../../efa-core/tests/wire/invariants.rs"]
 mod wire;
 
@@ -27,10 +30,11 @@ use sequences::place_of;
 pub type Target = fn(&[u8]);
 
 /// All targets by name, as the directories of the corpora are called.
-pub const TARGETS: [(&str, Target); 7] = [
+pub const TARGETS: [(&str, Target); 8] = [
     ("wire", wire::check),
     ("endpoint", efa_testing::siege::run),
     ("link", link::check),
+    ("parcels", parcels::check),
     ("capture", capture::check),
     ("fault", fault::check),
     ("scenario", scenario::check),

@@ -24,6 +24,7 @@ use crate::transport::shared::{ANSWERS, PAGE, SharedMemory};
 /// The files of two processes, of which one is hostile. Made once, for many [`Meeting`]s.
 #[derive(Debug)]
 pub struct Stage {
+    fabric: Fabric,
     config: HostConfig,
     victim: Host,
     attacker: Host,
@@ -47,6 +48,7 @@ impl Stage {
         let mut choice = QpnChoice::new(QpnPolicy::Lowest, 0);
         let attacker_qpn = attacker.take_qpn(&mut choice, None)?;
         Ok(Stage {
+            fabric,
             config: HostConfig::new("fuzz", "victim"),
             victim,
             attacker,
@@ -54,6 +56,11 @@ impl Stage {
             to_attacker,
             attacker_qpn,
         })
+    }
+
+    /// The fabric that both are in.
+    pub fn fabric(&self) -> &Fabric {
+        &self.fabric
     }
 
     /// The victim's address.
@@ -118,6 +125,37 @@ pub struct Extra {
     pub due: u64,
 }
 
+impl Extra {
+    fn kind(&self) -> Kind {
+        [
+            Kind::Pad,
+            Kind::Data,
+            Kind::Direct,
+            Kind::Pull,
+            Kind::ReadData,
+            Kind::Outcome,
+        ][usize::from(self.kind) % 6]
+    }
+}
+
+/// The record of a request with so many bytes behind it.
+pub(in crate::transport) fn record(
+    request: &RequestHeader,
+    extra: Extra,
+    payload: usize,
+) -> Record {
+    let mut record = Record::whole(extra.kind(), request, payload as u32)
+        .at(extra.offset)
+        .due_at(extra.due);
+    if extra.is_part {
+        record = record.not_last();
+    }
+    if extra.not_ready {
+        record = record.to_be_refused();
+    }
+    record
+}
+
 /// The victim at work, and what the attacker can do.
 pub struct Meeting<'a> {
     stage: &'a Stage,
@@ -171,29 +209,12 @@ impl Meeting<'_> {
         list: &[HostSegment],
         damage: Option<(usize, u64)>,
     ) {
-        let kind = [
-            Kind::Pad,
-            Kind::Data,
-            Kind::Direct,
-            Kind::Pull,
-            Kind::ReadData,
-            Kind::Outcome,
-        ][usize::from(extra.kind) % 6];
         let (bytes, length) = record::segments_to_bytes(list);
-        let payload = match kind {
+        let payload = match extra.kind() {
             Kind::Direct => &bytes[..length],
             _ => payload,
         };
-        let mut record = Record::whole(kind, request, payload.len() as u32)
-            .at(extra.offset)
-            .due_at(extra.due);
-        if extra.is_part {
-            record = record.not_last();
-        }
-        if extra.not_ready {
-            record = record.to_be_refused();
-        }
-        let mut fields = record.fields();
+        let mut fields = record(request, extra, payload.len()).fields();
         if let Some((word, change)) = damage {
             fields[word % fields.len()] ^= change;
         }

@@ -18,6 +18,8 @@
 //! Nothing here waits, and nothing knows how parcels travel. They may arrive in any order, but an answer that
 //! says that a request is kept comes before its outcome.
 
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod names;
 mod parcel;
 mod rules;

@@ -1,0 +1,58 @@
+//! What the bytes of an input choose.
+
+/// Bytes that are taken from the front; zeros when they are over.
+pub(crate) struct Choices<'a>(pub(crate) &'a [u8]);
+
+impl Choices<'_> {
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn byte(&mut self) -> u8 {
+        let Some((first, rest)) = self.0.split_first() else {
+            return 0;
+        };
+        self.0 = rest;
+        *first
+    }
+
+    pub(crate) fn half(&mut self) -> u16 {
+        u16::from_le_bytes([self.byte(), self.byte()])
+    }
+
+    pub(crate) fn word(&mut self) -> u32 {
+        u32::from(self.half()) | u32::from(self.half()) << 16
+    }
+
+    pub(crate) fn long(&mut self) -> u64 {
+        u64::from(self.word()) | u64::from(self.word()) << 32
+    }
+
+    /// Numbers around what matters, or any.
+    pub(crate) fn number(&mut self) -> u64 {
+        match self.byte() {
+            0 => 0,
+            1 => 1,
+            2 => 2,
+            3 => 3,
+            4 => u64::MAX,
+            5 => 1 << 63,
+            6 => self.long(),
+            7 => u64::from(self.word()),
+            other => u64::from(other),
+        }
+    }
+
+    pub(crate) fn length(&mut self) -> u32 {
+        match self.byte() {
+            0 => 0,
+            1 => 1,
+            2 => 8 << 10,
+            3 => (8 << 10) + 1,
+            4 => 16 << 10,
+            5 => u32::MAX,
+            6 => self.word(),
+            other => u32::from(other) * 16,
+        }
+    }
+}

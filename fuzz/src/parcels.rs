@@ -1,0 +1,199 @@
+//! Any bytes as what the bridge of another machine sends, and as what this machine's bridge does meanwhile: parcels that
+//! are made up, parcels that answer what was sent, lost connections, devices that come and go.
+//!
+//! Checked: nothing panics; memory around what is registered stays as it is; every request of the device's client completes
+//! at most once, and all of them once its queue pair fails; what was asked of the machine is over when the
+//! connection is lost and given up.
+
+use std::cell::RefCell;
+
+use efa_core::address::{Gid, Qpn};
+use efa_core::nic::Status;
+use efa_emu::transport::DeviceName;
+use efa_emu::transport::fuzzing::Stage;
+use efa_emu::transport::remote::{FRAME_HEADER, RemoteDevice, RemoteMachine, Uptake, fuzzing};
+
+use crate::choices::Choices;
+use crate::victim::Victim;
+
+const STEPS: usize = 400;
+
+/// The device of the other machine, and its queue pair that the victim sends to.
+const FAR: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 7, 7, 7, 7, 7, 7, 7, 7]);
+const FAR_QPN: Qpn = Qpn(3);
+
+/// A device that nobody has.
+const NOWHERE: Gid = Gid([9; 16]);
+
+thread_local! {
+    static STAGE: RefCell<Option<(tempfile::TempDir, Stage)>> = const { RefCell::new(None) };
+}
+
+/// See the module documentation.
+pub(crate) fn check(bytes: &[u8]) {
+    STAGE.with_borrow_mut(|stage| {
+        let (_, stage) = stage.get_or_insert_with(|| {
+            let root = tempfile::tempdir_in("/dev/shm").expect("a directory");
+            let stage = Stage::new(root.path()).expect("a fabric");
+            (root, stage)
+        });
+        Siege::new(stage).besiege(Choices(bytes));
+    });
+}
+
+struct Siege<'a> {
+    victim: Victim<'a>,
+    own: Gid,
+    machine: RemoteMachine,
+    /// Names that parcels of this machine have had.
+    names: Vec<u64>,
+}
+
+impl<'a> Siege<'a> {
+    fn new(stage: &'a Stage) -> Self {
+        let mut siege = Siege {
+            victim: Victim::new(stage, (FAR, FAR_QPN)),
+            own: stage.victim(),
+            machine: RemoteMachine::new(stage.fabric().clone(), "far"),
+            names: vec![0],
+        };
+        siege.enter();
+        siege.machine.admit([siege.own].into_iter());
+        siege
+    }
+
+    fn enter(&mut self) {
+        let device = RemoteDevice {
+            name: DeviceName::new("far", 0, 1),
+            gid: FAR,
+            profile: Some("efa2".to_owned()),
+            nobody: Status::RemoteBadDestQpn,
+            network: Default::default(),
+        };
+        self.machine.enter(&device).expect("it is free");
+    }
+
+    fn besiege(mut self, mut choices: Choices<'_>) {
+        for _ in 0..STEPS {
+            if choices.is_over() {
+                break;
+            }
+            self.step(&mut choices);
+            self.victim.meeting.pass();
+            self.victim.collect();
+        }
+        self.machine.disconnect();
+        self.machine.give_up_lost();
+        assert_eq!(self.machine.unanswered(), 0, "requests are held for ever");
+        self.machine.leave(FAR);
+        self.victim.end();
+    }
+
+    fn step(&mut self, choices: &mut Choices<'_>) {
+        match choices.byte() % 16 {
+            0..=3 => {
+                let parcel = self.request(choices);
+                self.deliver(&parcel);
+            }
+            4 => {
+                let names = [self.name(choices), self.name(choices)];
+                let length = (choices.length() as usize).min(20 << 10);
+                let parcel = fuzzing::read_data(names, choices.length(), &vec![5; length]);
+                self.deliver(&parcel);
+            }
+            5 | 6 => {
+                let parcel = fuzzing::answer(self.name(choices), choices.byte());
+                self.deliver(&parcel);
+            }
+            7 => {
+                let parcel = fuzzing::outcome(self.name(choices), choices.byte());
+                self.deliver(&parcel);
+            }
+            8 => {
+                // A parcel that is damaged or cut.
+                let mut parcel = self.request(choices);
+                let at = usize::from(choices.byte()) % parcel.len();
+                match choices.byte() {
+                    0 => parcel.truncate(at),
+                    change => parcel[at] ^= change,
+                }
+                self.deliver(&parcel);
+            }
+            9..=11 => self.collect(match choices.byte() {
+                0 => Uptake::Nothing,
+                1 => Uptake::Unresponsive,
+                limit => Uptake::Until(usize::from(limit) << 10),
+            }),
+            12 | 13 => self.victim.post(choices),
+            14 => match choices.byte() % 8 {
+                0 => self.machine.disconnect(),
+                1 => self.machine.give_up_lost(),
+                2 => self.machine.leave(FAR),
+                3 => self.enter(),
+                4 => self.machine.admit(std::iter::empty()),
+                5 => self.machine.admit([self.own].into_iter()),
+                6 => self.prepare_to_sleep(),
+                _ => self.machine.check_peers(),
+            },
+            _ => match choices.byte() {
+                0 => self.victim.reset(),
+                1..4 => self.victim.meeting.pause(),
+                _ => self.victim.post_receive(),
+            },
+        }
+    }
+
+    fn name(&self, choices: &mut Choices<'_>) -> u64 {
+        match choices.byte() {
+            0 => choices.number(),
+            // The latest are those that may be under way.
+            byte => self.names[self.names.len() - 1 - usize::from(byte) % self.names.len()],
+        }
+    }
+
+    fn request(&self, choices: &mut Choices<'_>) -> Vec<u8> {
+        let attack = self.victim.attack(choices, &[0, 1, 2, 3]);
+        let (extra, damage) = attack.extra(choices);
+        let gids = match choices.byte() {
+            0 => [NOWHERE, self.own],
+            1 => [FAR, NOWHERE],
+            2 => [self.own, FAR],
+            _ => [FAR, self.own],
+        };
+        let name = u64::from(choices.byte());
+        fuzzing::request(name, gids, &attack.request, extra, &attack.payload, damage)
+    }
+
+    fn deliver(&mut self, parcel: &[u8]) {
+        if self.machine.deliver(parcel).is_err() {
+            // As a bridge does.
+            self.machine.disconnect();
+        }
+    }
+
+    fn collect(&mut self, uptake: Uptake) {
+        let mut parcels = Vec::new();
+        self.machine.collect(uptake, &mut parcels);
+        self.learn(&parcels);
+    }
+
+    fn prepare_to_sleep(&mut self) {
+        let mut parcels = Vec::new();
+        drop(
+            self.machine
+                .prepare_to_sleep(Uptake::Until(1 << 20), &mut parcels),
+        );
+        self.learn(&parcels);
+    }
+
+    /// The names behind the headers of the frames.
+    fn learn(&mut self, mut parcels: &[u8]) {
+        while let Some(length) = parcels.first_chunk() {
+            let (parcel, rest) = parcels.split_at(u32::from_le_bytes(*length) as usize);
+            if let Some(name) = parcel[FRAME_HEADER..].first_chunk() {
+                self.names.push(u64::from_le_bytes(*name));
+            }
+            parcels = rest;
+        }
+    }
+}

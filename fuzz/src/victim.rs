@@ -1,0 +1,297 @@
+//! A device whose peer is hostile, and its client: what the targets `link` and `parcels` besiege.
+
+use efa_core::address::{Gid, Qkey, Qpn};
+use efa_core::nic::Access;
+use efa_emu::device::queue::{Buffer, WqeSize};
+use efa_emu::device::{Device, MemoryRegion, QpChange, QpConfig, QpState, Service};
+use efa_emu::link::{Operation, RemoteRange, RequestHeader};
+use efa_emu::profile::Profile;
+use efa_emu::provider::{CompletionQueue, SendData, SendOpcode, SendRequest, UdAddress};
+use efa_emu::transport::fuzzing::{Extra, Meeting, Stage};
+use efa_testing::device::{ClientQueues, Kind};
+
+use crate::choices::Choices;
+
+const QKEY: Qkey = Qkey(0x1122_3344);
+const QPN: Qpn = Qpn(7);
+
+/// Bytes of the arena: in front of the registered region, in it, behind it.
+const GUARD: usize = 4096;
+pub(crate) const REGION: usize = 64 << 10;
+const GUARD_BYTE: u8 = 0xa5;
+/// Receives, one slot each at the start of the region.
+const SLOT: usize = 512;
+const RECEIVES: usize = 8;
+
+/// The device, its memory and its client.
+pub(crate) struct Victim<'a> {
+    pub(crate) meeting: Meeting<'a>,
+    arena: Vec<u8>,
+    lkey: u32,
+    rkey: u32,
+    queues: ClientQueues,
+    completions: CompletionQueue,
+    to: UdAddress,
+    posted: u64,
+    completed: Vec<bool>,
+}
+
+/// A request that the attacker makes up, and what it says of its record.
+pub(crate) struct Attack {
+    pub(crate) request: RequestHeader,
+    pub(crate) payload: Vec<u8>,
+    flags: u8,
+    kind: u8,
+}
+
+impl<'a> Victim<'a> {
+    /// A device that sends to the queue pair of a peer.
+    pub(crate) fn new(stage: &'a Stage, (gid, qpn): (Gid, Qpn)) -> Self {
+        let profile = Profile::by_name("efa2").expect("there is one").clone();
+        let arena = vec![GUARD_BYTE; GUARD + REGION + GUARD];
+        let mut device = Device::new(profile.clone(), stage.victim());
+        let pd = device.alloc_pd().expect("a domain");
+        let start = arena.as_ptr() as u64 + GUARD as u64;
+        let region = MemoryRegion {
+            address: start,
+            length: REGION as u64,
+            iova: start,
+            access: Access::all(),
+        };
+        let keys = device.register_memory(pd, region).expect("a region");
+        let (cq, ring) = device.create_cq(256).expect("a queue");
+        let config = QpConfig {
+            service: Service::Srd,
+            pd,
+            send_cq: cq,
+            recv_cq: cq,
+            send_entries: 64,
+            wqe_size: WqeSize::Bytes64,
+            recv_descriptors: 64,
+            unsolicited_write_recv: false,
+        };
+        let rings = device.create_qp(QPN, config).expect("a queue pair");
+        let mut queues = ClientQueues::new(QPN, rings, &profile, WqeSize::Bytes64, 0);
+        for change in QpChange::bring_up(QKEY, None) {
+            device.modify_qp(QPN, &change).expect("a change");
+            queues.set_state(change.state.expect("a state"));
+        }
+        let ahn = device.create_ah(pd, gid).expect("a handle");
+        let mut victim = Victim {
+            meeting: stage.meet(device).expect("a meeting"),
+            arena,
+            lkey: keys.lkey.0,
+            rkey: keys.rkey.0,
+            queues,
+            completions: CompletionQueue::new(ring),
+            to: UdAddress {
+                ahn: ahn.0,
+                qpn,
+                qkey: QKEY,
+            },
+            posted: 0,
+            completed: Vec::new(),
+        };
+        for _ in 0..RECEIVES {
+            victim.post_receive();
+        }
+        victim
+    }
+
+    pub(crate) fn start(&self) -> u64 {
+        self.arena.as_ptr() as u64 + GUARD as u64
+    }
+
+    fn buffer(&self, offset: usize, length: u32) -> Buffer {
+        Buffer {
+            address: self.start() + offset as u64,
+            length,
+            lkey: self.lkey,
+        }
+    }
+
+    fn new_request(&mut self) -> u64 {
+        self.completed.push(false);
+        self.posted += 1;
+        self.posted - 1
+    }
+
+    pub(crate) fn post_receive(&mut self) {
+        let offset = self.completed.len() % RECEIVES * SLOT;
+        let buffer = self.buffer(offset, SLOT as u32);
+        let wr_id = self.new_request();
+        if self.queues.recv.post(wr_id, &[buffer]).is_err() {
+            self.completed[wr_id as usize] = true;
+        }
+    }
+
+    /// A request about the victim's memory, or what is close to it, with one of the names.
+    pub(crate) fn attack(&self, choices: &mut Choices<'_>, names: &[u32]) -> Attack {
+        let flags = choices.byte();
+        let operation = match flags & 3 {
+            0 => Operation::Send,
+            1 => Operation::Datagram,
+            2 => Operation::RdmaRead,
+            _ => Operation::RdmaWrite,
+        };
+        let kind = choices.byte();
+        let length = choices.length();
+        let payload = match flags & 4 {
+            0 => length,
+            _ => choices.length(),
+        };
+        let payload = vec![choices.byte(); (payload as usize).min(20 << 10)];
+        let name = names[usize::from(choices.byte()) % names.len()];
+        let remote = RemoteRange {
+            address: match choices.byte() {
+                0 => choices.long(),
+                1 => self.start() - 1,
+                2 => self.start() + REGION as u64 - u64::from(length),
+                other => self.start() + u64::from(other) * 64,
+            },
+            key: match flags & 8 {
+                0 => self.rkey,
+                _ => self.rkey ^ choices.word(),
+            },
+        };
+        let request = RequestHeader {
+            operation,
+            source_qpn: Qpn(choices.half()),
+            destination_qpn: match flags & 16 {
+                0 => QPN,
+                _ => Qpn(choices.half()),
+            },
+            qkey: QKEY,
+            sequence: name,
+            retries: 0,
+            immediate: (flags & 32 != 0).then_some(7),
+            remote: matches!(operation, Operation::RdmaRead | Operation::RdmaWrite)
+                .then_some(remote),
+            length,
+        };
+        Attack {
+            request,
+            payload,
+            flags,
+            kind,
+        }
+    }
+
+    /// Posts a request to the peer.
+    pub(crate) fn post(&mut self, choices: &mut Choices<'_>) {
+        let offset = RECEIVES * SLOT + usize::from(choices.byte()) * 16;
+        let length = choices.length().min((REGION - offset) as u32);
+        let buffer = self.buffer(offset, length);
+        let to = self.to;
+        if self.queues.send.outstanding() > 32 {
+            return;
+        }
+        let kind = choices.byte() % 3;
+        let wr_id = self.new_request();
+        match kind {
+            0 => {
+                let length = length.min(4096);
+                let data = [Buffer { length, ..buffer }];
+                let request = SendRequest {
+                    wr_id,
+                    opcode: SendOpcode::Send,
+                    flags: 0,
+                    to,
+                    data: SendData::Buffers(&data),
+                };
+                if self.queues.send.post(&request).is_err() {
+                    self.completed[wr_id as usize] = true;
+                }
+            }
+            1 => self.queues.post_rdma(wr_id, to, Kind::Read, buffer, (0, 1)),
+            _ => self
+                .queues
+                .post_rdma(wr_id, to, Kind::Write(None), buffer, (0, 1)),
+        }
+        let _ = self.meeting.device().look_at_send_queue(QPN);
+    }
+
+    /// Forgets everything, and begins again.
+    pub(crate) fn reset(&mut self) {
+        let reset = QpChange {
+            state: Some(QpState::Reset),
+            ..QpChange::default()
+        };
+        self.meeting
+            .device()
+            .modify_qp(QPN, &reset)
+            .expect("any state may be reset");
+        self.queues.set_state(QpState::Reset);
+        self.completed.iter_mut().for_each(|done| *done = true);
+        for change in QpChange::bring_up(QKEY, None) {
+            self.meeting
+                .device()
+                .modify_qp(QPN, &change)
+                .expect("a change");
+            self.queues.set_state(change.state.expect("a state"));
+        }
+    }
+
+    /// Takes completions, of which each request has one at most.
+    pub(crate) fn collect(&mut self) {
+        while let Some(completion) = self.completions.next(&mut self.queues) {
+            let done = &mut self.completed[completion.wr_id as usize];
+            assert!(!*done, "request {} completed twice", completion.wr_id);
+            *done = true;
+        }
+    }
+
+    /// Fails the queue pair: every request completes, and memory that is not registered is as it was.
+    pub(crate) fn end(mut self) {
+        let fail = QpChange {
+            state: Some(QpState::Error),
+            ..QpChange::default()
+        };
+        let device = self.meeting.device();
+        device.modify_qp(QPN, &fail).expect("any state may fail");
+        self.queues.set_state(QpState::Error);
+        self.meeting.pass();
+        self.collect();
+        let open: Vec<_> = (0..self.completed.len())
+            .filter(|index| !self.completed[*index])
+            .collect();
+        assert!(open.is_empty(), "requests {open:?} never completed");
+        let guards = [&self.arena[..GUARD], &self.arena[GUARD + REGION..]];
+        for guard in guards {
+            assert!(
+                guard.iter().all(|byte| *byte == GUARD_BYTE),
+                "memory beside the registered region was written"
+            );
+        }
+    }
+}
+
+impl Attack {
+    /// The code of the record's kind.
+    pub(crate) fn kind(&self) -> u8 {
+        self.kind
+    }
+
+    /// What else the attacker says of the record, and a word of its header to change.
+    pub(crate) fn extra(&self, choices: &mut Choices<'_>) -> (Extra, Option<(usize, u64)>) {
+        let extra = Extra {
+            kind: self.kind,
+            offset: match choices.byte() {
+                0 => 0,
+                1 => self.request.sequence,
+                _ => choices.length(),
+            },
+            is_part: self.flags & 64 != 0,
+            not_ready: self.flags & 128 != 0,
+            due: match choices.byte() {
+                0 => choices.number(),
+                _ => 0,
+            },
+        };
+        let damage = match choices.byte() {
+            byte @ 0..16 => Some((usize::from(byte), choices.number())),
+            _ => None,
+        };
+        (extra, damage)
+    }
+}
