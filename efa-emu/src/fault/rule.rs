@@ -154,6 +154,13 @@ pub struct Match {
 }
 
 impl Match {
+    /// The hosts that are named. While one of them is not there, nothing matches.
+    pub fn hosts(&self) -> impl Iterator<Item = &HostName> {
+        [&self.sender, &self.receiver, &self.host]
+            .into_iter()
+            .flatten()
+    }
+
     /// Every event at a point.
     pub fn any(on: Point) -> Self {
         Match {

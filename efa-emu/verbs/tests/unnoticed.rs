@@ -221,3 +221,39 @@ int main(void) {
     return result;
 }
 "#;
+
+/// A rule about a host that nobody is. One about hosts that are there, to which nothing has happened, is no mistake.
+#[test]
+fn a_rule_that_names_a_host_that_is_not_there() {
+    if installed("fi_info", "libfabric-bin").is_none() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let rules = directory.path().join("rules.toml");
+    let text = r#"
+[[fault]]
+label = "misspelt"
+when = { on = "registration", host = "alhpa" }
+then = { fail = "ENOMEM" }
+
+[[fault]]
+when = { on = "registration", host = "alpha" }
+then = { fail = "ENOMEM" }
+
+[[fault]]
+when = { packet = "CTS" }
+then = "hold"
+"#;
+    std::fs::write(&rules, text).unwrap();
+    let fabric = TestFabric::new();
+    let options = ["--host", "alpha", "--faults", rules.to_str().unwrap()];
+    let run = |more: &[&str]| {
+        let words = [&options[..], more, &["--", "fi_info", "-p", "efa"]].concat();
+        said(fabric.run(&words))
+    };
+    assert_line(
+        &run(&[]),
+        &["no event matched the rule", "misspelt", "is called alhpa"],
+    );
+    assert_eq!(run(&["--quiet"]), "");
+}

@@ -97,10 +97,11 @@ impl ClusterArguments {
         let fabric = settings.fabric();
         let mut uplink = self.machines.join(&layout, fabric, settings.is_quiet())?;
         let hosts = enter_hosts(&settings, &layout)?;
-        if !layout.is_member() {
+        let rules = match layout.is_member() {
             // One machine's rules hold on all.
-            settings.arm(&hosts[0])?;
-        }
+            true => Vec::new(),
+            false => settings.arm(&hosts[0])?,
+        };
         members.wait(&layout, fabric, &mut uplink)?;
 
         Fabric::remove_dead();
@@ -171,6 +172,7 @@ impl ClusterArguments {
         };
         let ended = child::run(&mut command, meanwhile)
             .map_err(|error| child::cannot_start(program, &error))?;
+        let idle_rules = settings.idle_rules(&rules);
         // What the cluster has made goes before it does.
         drop(nodes);
         drop(members);
@@ -183,7 +185,7 @@ impl ClusterArguments {
         drop(directory);
         drop(hosts);
         leftovers::remove();
-        settings.tell(unused, recorded);
+        settings.tell(unused, idle_rules, recorded);
         Ok(child::end_as(ended.status))
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::Args;
 use efa_emu::capture_output::CaptureOptions;
 use efa_emu::command::{Failure, RunDirectory};
-use efa_emu::fault::Fault;
+use efa_emu::fault::{Fault, FaultId, Match};
 use efa_emu::network::Reliability;
 use efa_emu::numa;
 use efa_emu::profile::{self, Profile};
@@ -236,11 +236,29 @@ impl HostSettings {
     }
 
     /// Arms the rules of `--faults` for as long as `host` is there.
-    pub(in crate::cli) fn arm(&self, host: &EmulatedHost) -> Result<(), Failure> {
-        for rule in &self.rules {
-            host.devices[0].arm(rule)?;
-        }
-        Ok(())
+    pub(in crate::cli) fn arm(&self, host: &EmulatedHost) -> Result<Vec<FaultId>, Failure> {
+        let arm = |rule| host.devices[0].arm(rule).map_err(Failure::from);
+        self.rules.iter().map(arm).collect()
+    }
+
+    /// What would go unnoticed of these rules: that one has seen nothing, because it names a host that is not there.
+    pub(in crate::cli) fn idle_rules(&self, rules: &[FaultId]) -> Vec<String> {
+        // Whoever cannot be asked has nothing to tell.
+        let armed = self.fabric.armed().unwrap_or_default();
+        let idle = armed
+            .iter()
+            .filter(|rule| rules.contains(&rule.id) && rule.seen == 0);
+        idle.filter_map(|rule| {
+            let mut hosts = rule.fault.when.iter().flat_map(Match::hosts);
+            let missing = hosts.find(|host| self.fabric.find_devices(host).is_err())?;
+            Some(format!(
+                "no event matched the rule {}, and no host of the fabric {} is called {missing}: `efa-emu ps` lists the \
+                 hosts while they run",
+                rule.fault,
+                self.fabric.name()
+            ))
+        })
+        .collect()
     }
 
     /// Begins to record into the file of `--pcap`, in which each device of the hosts is an interface.
@@ -273,11 +291,17 @@ impl HostSettings {
         })
     }
 
-    /// Says what would go unnoticed: why the devices were not used, and what was recorded.
-    pub(in crate::cli) fn tell(&self, unused: Option<String>, recording: Vec<String>) {
+    /// Says what would go unnoticed: why the devices were not used, rules that were not, and what was recorded.
+    pub(in crate::cli) fn tell(
+        &self,
+        unused: Option<String>,
+        idle_rules: Vec<String>,
+        recording: Vec<String>,
+    ) {
         if !self.quiet {
             unused
                 .iter()
+                .chain(&idle_rules)
                 .chain(&recording)
                 .for_each(|line| complain(line));
         }

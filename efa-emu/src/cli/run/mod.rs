@@ -34,7 +34,7 @@ impl RunArguments {
         // Before a host is made, so that its name can be one that no other machine has.
         let mut uplink = self.uplink.start(settings.fabric(), settings.is_quiet())?;
         let host = settings.enter(self.host.as_deref())?;
-        settings.arm(&host)?;
+        let rules = settings.arm(&host)?;
 
         Fabric::remove_dead();
         leftovers::remove();
@@ -67,10 +67,11 @@ impl RunArguments {
             leftovers::remove();
         }
         let recorded = recording.map_or_else(Vec::new, super::capture::RunRecording::end);
+        let idle_rules = settings.idle_rules(&rules);
         // What this run has made goes before it does.
         drop((live, directory));
         drop(hosts);
-        settings.tell(unused, recorded);
+        settings.tell(unused, idle_rules, recorded);
         Ok(child::end_as(ended.status))
     }
 }
