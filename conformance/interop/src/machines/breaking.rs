@@ -39,7 +39,7 @@ pub(super) fn cells() -> Vec<Cell> {
         Cell::new(GROUP, name, START + Duration::from_secs(limit), run)
     };
     vec![
-        cell("captures of two machines are one", 60, captures),
+        cell("captures of two machines are one", 240, captures),
         cell("fi_pingpong between all of four machines", 240, everybody),
         cell("fi_pingpong --plain", 60, |bench| {
             let joining = Joining {

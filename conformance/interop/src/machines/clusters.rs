@@ -203,11 +203,14 @@ fn a_part_ends(bench: &Bench) -> CellResult {
 fn killed(bench: &Bench) -> CellResult {
     let machines = Machines::bare(bench, 2, Joining::DEFAULT)?;
     machines.make_key()?;
-    let script = "ssh -f node1 sleep 3600; kill -9 $PPID";
+    let script = "ssh -f node1 sleep 3600; echo runs; kill -9 $PPID";
     let options = options(bench, &machines)?;
     let finished = cluster(bench, &machines, 2, &options, script)?.wait()?;
-    if finished.status.success() {
-        return Err(Unmet::Failed("it was not killed".into()));
+    if finished.status.success() || !finished.stdout.ends_with("runs\n") {
+        return Err(Unmet::Failed(format!(
+            "it was not killed while it ran ({}): {}{}",
+            finished.status, finished.stdout, finished.stderr
+        )));
     }
     nothing_is_left(bench, &machines)?;
     Ok("the other part ended with it".into())

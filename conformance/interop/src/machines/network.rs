@@ -110,6 +110,9 @@ pub(super) struct Machines<'a> {
     joining: Joining,
     key: PathBuf,
     is_root: bool,
+    /// The directory for temporary files, if it is not that of this process: a user who is root on the machines could not write to
+    /// what root has made there.
+    temporary: Option<PathBuf>,
 }
 
 impl<'a> Machines<'a> {
@@ -121,8 +124,10 @@ impl<'a> Machines<'a> {
         // SAFETY: takes no pointers.
         let is_root = unsafe { libc::geteuid() } == 0;
         let mut hub = Command::new("unshare");
+        let mut temporary = None;
         if !is_root {
             hub.args(["--user", "--map-root-user"]);
+            temporary = Some(own_temporary().map_err(Unmet::failed)?);
         }
         let script = format!(
             "ip link set lo up && ip link add name br0 type bridge && ip addr add 10.61.0.254/24 dev br0 && \
@@ -143,6 +148,7 @@ impl<'a> Machines<'a> {
             joining,
             key: bench.directory().join("key"),
             is_root,
+            temporary,
         };
         for number in 0..count {
             all.add(number, &hosts)?;
@@ -227,6 +233,10 @@ impl<'a> Machines<'a> {
         let words = self.words(process, namespaces);
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).arg("--");
+        if let Some(temporary) = &self.temporary {
+            let variable = format!("TMPDIR={}", temporary.display());
+            command.args(["env", &variable]);
+        }
         command
     }
 
@@ -470,9 +480,13 @@ impl<'a> Machines<'a> {
             let value = std::env::var(name).ok()?;
             Some(format!("{name}={}", quote(&value)))
         });
+        let temporary = self.temporary.iter();
+        let temporary = temporary.map(|path| ("TMPDIR", path.display().to_string()));
         let set = variables
             .iter()
-            .map(|(name, value)| format!("{name}={}", quote(value)));
+            .cloned()
+            .chain(temporary)
+            .map(|(name, value)| format!("{name}={}", quote(&value)));
         let environment: Vec<String> = kept.chain(set).collect();
         // A machine's programs are in the user namespace already.
         let user = match self.is_root {
@@ -542,16 +556,21 @@ impl<'a> Machines<'a> {
                 format!("{host}) target={};;\n", machine.keeper.id())
             })
             .collect();
-        let user = if self.is_root {
-            ""
-        } else {
-            "--user --preserve-credentials"
+        let (user, temporary) = match &self.temporary {
+            None => ("", String::new()),
+            Some(path) => {
+                let path = quote(&path.display().to_string());
+                (
+                    "--user --preserve-credentials",
+                    format!("env TMPDIR={path}"),
+                )
+            }
         };
         let script = format!(
             "#!/bin/sh\nlast=; host=\nfor word; do [ \"$last\" != --host ] || host=$word; \
              [ \"$word\" != -- ] || break; last=$word; done\n\
              case $host in\n{cases}*) echo \"no machine has the host $host\" >&2; exit 2;;\nesac\n\
-             exec nsenter --target=$target {user} --net --mount --uts --ipc \"--wdns=$PWD\" -- {} \"$@\"\n",
+             exec nsenter --target=$target {user} --net --mount --uts --ipc \"--wdns=$PWD\" -- {temporary} {} \"$@\"\n",
             quote(&self.bench.lab().launcher.efa_emu.display().to_string()),
         );
         self.write_script("efa-emu", &script)
@@ -565,6 +584,17 @@ impl<'a> Machines<'a> {
             .map_err(Unmet::failed)?;
         Ok(path)
     }
+}
+
+/// A directory of the calling user's own, whose name is short enough for paths of devices below it.
+fn own_temporary() -> std::io::Result<PathBuf> {
+    // SAFETY: takes no pointers.
+    let user = unsafe { libc::geteuid() };
+    let path = std::env::temp_dir().join(format!("efa-machines-{user}"));
+    let mode = std::fs::Permissions::from_mode(0o700);
+    std::fs::create_dir_all(&path)?;
+    std::fs::set_permissions(&path, mode)?;
+    Ok(path)
 }
 
 /// The address of a machine.

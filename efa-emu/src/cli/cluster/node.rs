@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use efa_emu::command::Failure;
+use rustix::fs::{Access, access};
 
 use super::launchers;
 use super::namespaces::{UserNamespace, Views};
@@ -153,7 +154,8 @@ impl User {
         };
         user.name = Some(text(entry.pw_name));
         let home = PathBuf::from(text(entry.pw_dir));
-        if home.is_dir() {
+        // As sshd does where the user may not enter it, such as root of a user namespace that of the system's.
+        if access(&home, Access::EXEC_OK).is_ok() && home.is_dir() {
             user.home = home;
         }
         let shell = PathBuf::from(text(entry.pw_shell));
