@@ -137,6 +137,9 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
                     "the_command_is_one_of_efa_emu",
                 )
             }),
+            ("hosts: idle hosts of another machine", || {
+                Row::not_checked(PRINTED_BY_BENCH)
+            }),
             ("$ efa-emu cluster 8 --machines", || {
                 Row::not_checked(
                     "it needs two machines, which the group `machines` of make interop makes",
