@@ -159,6 +159,11 @@ impl Installation {
         &self.mpiexec
     }
 
+    /// The Python that has mpi4py.
+    pub(crate) fn interpreter(&self) -> &Path {
+        &self.python
+    }
+
     /// Compiles a C program of `conformance/interop/mpi` with the library's own compiler.
     pub(crate) fn compile(&self, bench: &Bench, source: &str) -> Result<PathBuf, Unmet> {
         let program = bench.directory().join("program");

@@ -5,6 +5,7 @@
 //! data between hosts went through the device.
 
 mod library;
+mod own_tests;
 mod segments;
 mod striping;
 
@@ -145,6 +146,7 @@ pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
         unaware,
     ));
     cells.push(Cell::new(GROUP, "mpich-4.0.2 ucx-ud", LIMIT, debian_mpich));
+    cells.push(own_tests::cell());
     cells.extend(striping::cells());
     Ok(cells)
 }

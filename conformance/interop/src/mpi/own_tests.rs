@@ -1,0 +1,162 @@
+//! mpi4py's own tests over the engine as libfabric's provider, beside libfabric's efa provider.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use super::library::{Installation, Library, Transport};
+use super::{GROUP, MIB, PAIR};
+use crate::harness::volume::Volume;
+use crate::harness::{Bench, Cell, CellResult, Running, Unmet};
+
+/// Both runs took nine minutes on a machine with ten times as much to do as it has processors.
+const LIMIT: Duration = Duration::from_secs(1800);
+
+/// A run of fewer tests than this left something out.
+const LEAST_TESTS: u64 = 2000;
+
+/// What is left out: tests that start further processes. With them the launcher ends the job on two hosts, over either provider
+/// (`NO PATH TO TARGET`, `PRTE has lost communication with a remote daemon`).
+const LEFT_OUT: [&str; 4] = ["-e", "dynproc", "-e", "spawn"];
+
+/// Keeps what each rank reports apart. A launcher ends the others when one of them tells by its status of tests that failed.
+const KEPT_APART: &str = r#""$0" "$@" 2> "$REPORTS/$OMPI_COMM_WORLD_RANK"; true"#;
+
+const LIBRARY: Library = Library::OpenMpi;
+
+pub(super) fn cell() -> Cell {
+    let name = format!("{} efa_rs mpi4py's own tests", LIBRARY.name());
+    Cell::new(GROUP, name, LIMIT, not_one_failure_more)
+}
+
+fn not_one_failure_more(bench: &Bench) -> CellResult {
+    let installation = Installation::find(bench, LIBRARY)?;
+    let source = bench.userland("pypi-mpi4py")?;
+    let tests = source.directory().join("source/test/main.py");
+    let stock = run(bench, &installation, Transport::Libfabric, &tests)?;
+    let ours = run(bench, &installation, Transport::Engine, &tests)?;
+    let more: Vec<&String> = ours.failed.difference(&stock.failed).collect();
+    let (ran, failed) = (ours.ran, ours.failed.len());
+    match more.is_empty() && ours.ran == stock.ran {
+        true => Ok(format!(
+            "{ran} tests, {failed} fail, all of them over efa as well"
+        )),
+        false => Err(Unmet::Failed(format!(
+            "{ran} tests, over efa {}; these fail over efa_rs alone: {more:?}",
+            stock.ran
+        ))),
+    }
+}
+
+/// What all ranks report.
+#[derive(PartialEq, Eq, Debug)]
+struct Report {
+    /// The number of tests of each rank.
+    ran: u64,
+    /// The tests that fail on at least one rank.
+    failed: BTreeSet<String>,
+}
+
+fn run(
+    bench: &Bench,
+    installation: &Installation,
+    transport: Transport,
+    tests: &Path,
+) -> Result<Report, Unmet> {
+    let reports = bench.directory().join(transport.name());
+    std::fs::create_dir_all(&reports).map_err(Unmet::failed)?;
+    let mut words = vec![Path::new("sh"), Path::new("-c"), Path::new(KEPT_APART)];
+    words.extend([installation.interpreter(), tests, Path::new("-q")]);
+    words.extend(LEFT_OUT.map(Path::new));
+    let capture = bench.capture(transport.name());
+    let mut job = installation.job(bench, transport, PAIR, &words, &capture)?;
+    job.env("REPORTS", &reports);
+    Running::start(bench, transport.name().into(), job)?.success()?;
+    let sent = Volume::of_hosts(&capture)?;
+    if sent.len() < PAIR.hosts || sent.values().any(|sent| sent.bytes < MIB) {
+        return Err(Unmet::Failed(format!(
+            "over {} the tests did not go through the device: see {}",
+            transport.name(),
+            capture.display()
+        )));
+    }
+    // It is large, and is evaluated.
+    let _ = std::fs::remove_file(&capture);
+    let mut all = Vec::new();
+    for rank in 0..PAIR.ranks {
+        let file = reports.join(rank.to_string());
+        let text = std::fs::read(&file).map_err(|error| {
+            Unmet::Failed(format!(
+                "rank {rank} has left no {}: {error}",
+                file.display()
+            ))
+        })?;
+        let text = String::from_utf8_lossy(&text);
+        all.push(report_of(&text).ok_or_else(|| {
+            let last = text.lines().last().unwrap_or_default();
+            let file = file.display();
+            Unmet::Failed(format!(
+                "rank {rank} did not come to its end ({file}): {last}"
+            ))
+        })?);
+    }
+    let ran = all.iter().map(|report| report.ran).min().unwrap_or(0);
+    if ran < LEAST_TESTS {
+        return Err(Unmet::Failed(format!(
+            "over {} {ran} tests were run, and there are more than {LEAST_TESTS}",
+            transport.name()
+        )));
+    }
+    let failed = all.into_iter().flat_map(|report| report.failed).collect();
+    Ok(Report { ran, failed })
+}
+
+/// What one rank reports; `None` if it did not come to the end.
+fn report_of(text: &str) -> Option<Report> {
+    let ran = text.lines().find_map(|line| {
+        let (ran, _) = line.strip_prefix("Ran ")?.split_once(" tests in ")?;
+        ran.parse().ok()
+    })?;
+    let failed = text.lines().filter_map(|line| {
+        let test = ["FAIL: ", "ERROR: "]
+            .iter()
+            .find_map(|kind| line.strip_prefix(kind))?;
+        Some(test.to_owned())
+    });
+    Some(Report {
+        ran,
+        failed: failed.collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_has_its_number_and_what_failed() {
+        let text = "\
+======================================================================
+FAIL: testRevoke (test_ulfm.TestULFMSelf.testRevoke)
+----------------------------------------------------------------------
+AssertionError: False is not true
+======================================================================
+ERROR: testGet (test_rma.TestRMA.testGet)
+----------------------------------------------------------------------
+Ran 2079 tests in 259.594s
+
+FAILED (failures=1, errors=1, skipped=122)
+";
+        let failed = [
+            "testGet (test_rma.TestRMA.testGet)",
+            "testRevoke (test_ulfm.TestULFMSelf.testRevoke)",
+        ];
+        let expected = Report {
+            ran: 2079,
+            failed: failed.map(str::to_owned).into(),
+        };
+        assert_eq!(report_of(text), Some(expected));
+        let until_then: String = text.lines().take(4).collect();
+        assert_eq!(report_of(&until_then), None);
+    }
+}
