@@ -1,6 +1,6 @@
 //! Manual pages and shell completions of a command line, laid out as below `PREFIX/share`.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::Path;
 
@@ -33,13 +33,27 @@ fn try_write(mut command: Command, share: &Path) -> io::Result<()> {
     for (shell, directory, before, after) in COMPLETIONS {
         let directory = share.join(directory);
         fs::create_dir_all(&directory)?;
-        let mut file = File::create(directory.join(format!("{before}{name}{after}")))?;
-        clap_complete::generate(shell, &mut command, &name, &mut file);
+        let file = directory.join(format!("{before}{name}{after}"));
+        fs::write(file, completions(shell, &mut command, &name))?;
     }
     let pages = share.join("man/man1");
     fs::create_dir_all(&pages)?;
     // The long version names places on this machine.
     clap_mangen::generate_to(of_pages.long_version(Resettable::Reset), &pages)
+}
+
+/// What the shell reads to complete the command line of `name`.
+fn completions(shell: Shell, command: &mut Command, name: &str) -> Vec<u8> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, command, name, &mut script);
+    if shell != Shell::Bash {
+        return script;
+    }
+    // For bash, clap_complete 4.6 writes a hyphen of the program's name in one way where it finds out the subcommand, and in another
+    // where it lists the options of that: none would be completed (clap-rs/clap#6421).
+    let [found, listed] = ["__", "__subcmd__"].map(|hyphen| name.replace('-', hyphen));
+    let script = String::from_utf8(script).expect("the generator writes text");
+    script.replace(&listed, &found).into_bytes()
 }
 
 /// `help COMMAND` shows the page of the command, and needs none of its own.
@@ -51,6 +65,8 @@ fn without_help(command: Command) -> Command {
 
 #[cfg(test)]
 mod tests {
+    use clap::{Arg, ArgAction};
+
     use super::*;
 
     #[test]
@@ -73,5 +89,39 @@ mod tests {
         }
         let pages = fs::read_dir(share.path().join("man/man1")).unwrap();
         assert_eq!(pages.count(), 2);
+    }
+
+    /// What bash, asked for completions of the last word, offers.
+    fn offers(share: &Path, words: &[&str]) -> String {
+        let script = r#"
+            source "$1/bash-completion/completions/$2"
+            function=$(complete -p "$2" | grep -o -- '-F [^ ]*')
+            COMP_WORDS=("${@:2}") COMP_CWORD=$(($# - 2))
+            ${function#-F } "$2" "${*: -1}" "${*: -2:1}"
+            echo "${COMPREPLY[*]}"
+        "#;
+        let mut bash = std::process::Command::new("bash");
+        bash.args(["-c", script, "bash"]).arg(share).args(words);
+        let output = bash.output().expect("bash starts");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    #[test]
+    fn bash_completes_options_of_subcommands_of_programs_with_a_hyphen() {
+        let option = |name| Arg::new(name).long(name).action(ArgAction::SetTrue);
+        let inner = Command::new("in-ner").arg(option("deep"));
+        let sub = Command::new("sub").arg(option("shallow")).subcommand(inner);
+        let command = Command::new("my-own-tool").version("1").subcommand(sub);
+        let share = tempfile::tempdir().unwrap();
+        write(command, share.path()).unwrap();
+        for (words, offered) in [
+            (&["my-own-tool", "s"][..], "sub"),
+            (&["my-own-tool", "sub", "--sh"], "--shallow"),
+            (&["my-own-tool", "sub", "i"], "in-ner"),
+            (&["my-own-tool", "sub", "in-ner", "--d"], "--deep"),
+        ] {
+            assert_eq!(offers(share.path(), words), offered, "{words:?}");
+        }
     }
 }
