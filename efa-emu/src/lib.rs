@@ -14,9 +14,11 @@
 //! * [`profile`]: the generations of the device, built in or of a file; [`qpn_policy`]: which queue pair numbers it gives out; [`sysfs`]: the files that programs expect of it;
 //!   [`numa`]: the processors that it is near to; [`usage`]: how far programs got with it.
 //! * [`installation`]: where the files are that belong to the program; [`version`]: which build it is;
-//!   `pages`: manual pages and shell completions of a command; `command` and `capture_output`: what commands that
+//!   `bridge`: the command line of the program that joins machines; `pages`: manual pages and shell completions of a command; `command` and `capture_output`: what commands that
 //!   start programs, or write captures, have in common.
 
+#[cfg(feature = "cli")]
+pub mod bridge;
 pub mod capture;
 #[cfg(feature = "cli")]
 pub mod capture_output;

@@ -12,17 +12,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use efa_core::address::Gid;
+use efa_emu::bridge::Join;
 use efa_emu::command::Failure;
 use efa_emu::command::signals::Signals;
 use efa_emu::transport::{BridgePost, Fabric};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::arguments::Join;
 use crate::complain;
 use crate::greeting::{Greeting, Verdict};
 use crate::key::Key;
 use crate::local::{Local, News};
 use crate::machine::Machine;
+use crate::peers;
 use crate::secure::{End, Secured};
 
 /// Where bridges listen unless told otherwise.
@@ -71,6 +72,7 @@ pub(crate) fn run(join: Join) -> Result<ExitCode, Failure> {
     // Before there are threads: they inherit it.
     let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP]);
     let key = Key::load(&join.key)?;
+    let peers = peers::named(&join.peer)?;
     allow_many_files();
     if join.listen.is_empty() && join.peer.is_empty() {
         return Err(Failure(
@@ -111,7 +113,7 @@ pub(crate) fn run(join: Join) -> Result<ExitCode, Failure> {
     spawn("hosts", move || {
         hosts.follow(&fabric, complain, |gid| watching.mark_if_known(gid))
     })?;
-    for address in join.peer.into_iter().flat_map(|peers| peers.0) {
+    for address in peers {
         let meeting = Arc::clone(&meeting);
         spawn("dial", move || meeting.dial_all(&address))?;
     }

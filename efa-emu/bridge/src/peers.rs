@@ -1,7 +1,8 @@
 //! Whom to connect with: addresses, lists of hosts in files, and what the launcher of a job says.
 
 use std::path::Path;
-use std::str::FromStr;
+
+use efa_emu::command::Failure;
 
 /// What stands for the nodes of the Slurm job in whose environment this is.
 const SLURM: &str = "slurm";
@@ -12,26 +13,30 @@ const NODES: &str = "SLURM_JOB_NODELIST";
 /// Most names that a list may stand for.
 const MOST: usize = 4096;
 
-/// Bridges to connect with.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Peers(pub(crate) Vec<String>);
+/// The addresses that the values of `--peer` stand for: each is `HOST[:PORT]`; `@FILE`, a list of hosts as launchers read them; or
+/// `slurm`, all nodes of the job.
+pub(crate) fn named(values: &[String]) -> Result<Vec<String>, Failure> {
+    let mut all = Vec::new();
+    for value in values {
+        let addresses =
+            meant(value).map_err(|reason| Failure(format!("--peer {value}: {reason}")))?;
+        all.extend(addresses);
+    }
+    Ok(all)
+}
 
-impl FromStr for Peers {
-    type Err = String;
-
-    /// `HOST[:PORT]`; `@FILE`, a list of hosts as launchers read them; or `slurm`, all nodes of the job.
-    fn from_str(text: &str) -> Result<Peers, String> {
-        if text == SLURM {
-            let nodes = std::env::var(NODES).map_err(|_| {
-                format!("{NODES} is not set: `{SLURM}` is for programs that srun or sbatch starts")
-            })?;
-            return expand(&nodes).map(Peers);
-        }
-        match text.strip_prefix('@') {
-            Some(path) => of_file(Path::new(path)).map(Peers),
-            None if text.is_empty() => Err("an address is missing".to_owned()),
-            None => Ok(Peers(vec![text.to_owned()])),
-        }
+/// The addresses that one value stands for.
+fn meant(value: &str) -> Result<Vec<String>, String> {
+    if value == SLURM {
+        let nodes = std::env::var(NODES).map_err(|_| {
+            format!("{NODES} is not set: `{SLURM}` is for programs that srun or sbatch starts")
+        })?;
+        return expand(&nodes);
+    }
+    match value.strip_prefix('@') {
+        Some(path) => of_file(Path::new(path)),
+        None if value.is_empty() => Err("an address is missing".to_owned()),
+        None => Ok(vec![value.to_owned()]),
     }
 }
 
@@ -136,10 +141,12 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("hosts");
         std::fs::write(&file, "# all\nnode0 slots=4\n\nnode1\n").unwrap();
-        let peers: Peers = format!("@{}", file.display()).parse().unwrap();
-        assert_eq!(peers.0, ["node0", "node1"]);
+        let list = format!("@{}", file.display());
+        let peers = named(&["login".to_owned(), list.clone()]).unwrap();
+        assert_eq!(peers, ["login", "node0", "node1"]);
         std::fs::write(&file, "# none\n").unwrap();
-        let error = format!("@{}", file.display()).parse::<Peers>().unwrap_err();
+        let Failure(error) = named(std::slice::from_ref(&list)).unwrap_err();
+        assert!(error.starts_with(&format!("--peer {list}: ")), "{error}");
         assert!(error.contains("lists no host"), "{error}");
     }
 }

@@ -1,30 +1,23 @@
 //! `efa-emu bridge`: a program of its own, so that nobody else depends on what carries bytes between machines.
 
-use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use clap::Args;
 use efa_emu::command::Failure;
 
 /// The program's name.
 const PROGRAM: &str = "efa-emu-bridge";
 
-#[derive(Args)]
-pub(super) struct BridgeArguments {
-    /// The options and arguments of the program.
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    arguments: Vec<OsString>,
-}
+/// The words of the command line in front of the program's own: `efa-emu bridge`.
+const OWN_WORDS: usize = 2;
 
-impl BridgeArguments {
-    /// Becomes the program.
-    pub(super) fn execute(self) -> Result<ExitCode, Failure> {
-        let program = program()?;
-        let error = Command::new(&program).args(self.arguments).exec();
-        Err(missing(&program, &error))
-    }
+/// Becomes the program.
+pub(super) fn execute() -> Result<ExitCode, Failure> {
+    let program = program()?;
+    let arguments = std::env::args_os().skip(OWN_WORDS);
+    let error = Command::new(&program).args(arguments).exec();
+    Err(missing(&program, &error))
 }
 
 /// Where the program is: beside this one.
@@ -35,8 +28,8 @@ pub(super) fn program() -> Result<PathBuf, Failure> {
 /// Why it cannot be started.
 pub(super) fn missing(program: &Path, error: &std::io::Error) -> Failure {
     Failure(format!(
-        "cannot run {}: {error}: install the whole package (docs/install.md), or build it with \
-         `cargo build --release -p {PROGRAM}`",
+        "cannot run {}: {error}: install the whole package (docs/install.md), or build the program in the clone, with \
+         `cargo install --path efa-emu/bridge` where cargo has installed efa-emu, else with `cargo build --release -p {PROGRAM}`",
         program.display()
     ))
 }

@@ -30,6 +30,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use efa_emu::bridge::BridgeArguments;
 use efa_emu::command::{self, end};
 use efa_emu::{installation, pages};
 
@@ -60,11 +61,7 @@ enum Command {
     ///
     /// The exit status is the command's, or 255 if there is none.
     Rsh(cluster::RshArguments),
-    /// Join the fabric of this machine with those of other machines.
-    ///
-    /// Runs the program efa-emu-bridge: `efa-emu bridge --help` shows its options.
-    #[command(disable_help_flag = true)]
-    Bridge(bridge::BridgeArguments),
+    Bridge(BridgeArguments),
     /// List the device generations that can be emulated, with the source of every number.
     Profiles(profiles::ProfilesArguments),
     /// List the emulated hosts of a fabric and their processes.
@@ -100,7 +97,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Run(arguments) => arguments.execute(),
         Command::Cluster(arguments) => arguments.execute(),
         Command::Rsh(arguments) => Ok(arguments.execute()),
-        Command::Bridge(arguments) => arguments.execute(),
+        Command::Bridge(_) => bridge::execute(),
         Command::Profiles(arguments) => arguments.execute(),
         Command::Ps(arguments) => arguments.execute(),
         Command::Stats(arguments) => arguments.execute(),
