@@ -94,7 +94,27 @@ const WHEELS: &str = "venv/";
 impl Release {
     /// Fetches the release, unless it is the machine's own.
     pub(crate) fn userland(&self, bench: &Bench) -> Result<Option<Userland>, Unmet> {
-        self.userland.map(|name| bench.userland(name)).transpose()
+        match self.userland {
+            Some(name) => bench.userland(name).map(Some),
+            None => self.is_installed(bench).map(|()| None),
+        }
+    }
+
+    /// The machine's own libfabric may be another release. What hosts have, they say themselves.
+    fn is_installed(&self, bench: &Bench) -> Result<(), Unmet> {
+        if bench.lab().hosts().is_some() {
+            return Ok(());
+        }
+        let installed = Library::load(Path::new(self.library))
+            .map_err(|error| Unmet::Skipped(error.to_string()))?
+            .version();
+        match installed == self.version {
+            true => Ok(()),
+            false => Err(Unmet::Skipped(format!(
+                "this machine has libfabric {installed}, and the cell is about {}",
+                self.version
+            ))),
+        }
     }
 
     /// The library's path, or its name if it is the machine's own.
