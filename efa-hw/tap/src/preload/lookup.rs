@@ -20,7 +20,11 @@ const VERSION: &CStr = c"GLIBC_2.17";
 compile_error!("the tap is written for x86-64 and arm64");
 
 unsafe extern "C" {
-    fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
+    pub(crate) fn dlvsym(
+        handle: *mut c_void,
+        name: *const c_char,
+        version: *const c_char,
+    ) -> *mut c_void;
 }
 
 /// The C library's function, called from here.

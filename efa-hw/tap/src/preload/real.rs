@@ -8,7 +8,7 @@ use std::io::Write as _;
 use efa_hw::efadv::AhAttr;
 use ibverbs_sys as ffi;
 
-use super::lookup::real_dlsym;
+use super::lookup::{dlvsym, real_dlsym};
 use crate::exchange::ENV_QUIET;
 
 /// A function of a library, found when it is first needed.
@@ -62,11 +62,20 @@ impl Real {
     }
 }
 
+/// The version of those functions of libibverbs that have two; the other one has other structures. Asked for no version, the C
+/// library finds the newest, but before 2.36 the oldest where it looks behind a library (its bug 14932).
+const PRESENT: &CStr = c"IBVERBS_1.1";
+
 /// Looks for a function behind this library in the order of symbols, then in the library of this name, which a
 /// plug-in may have loaded for itself, then in all that are loaded.
 fn find(name: &CStr, library: &CStr) -> *mut c_void {
-    // SAFETY: a string that ends with zero.
-    let next = unsafe { real_dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    // SAFETY: strings that end with zero.
+    let next = unsafe {
+        match dlvsym(libc::RTLD_NEXT, name.as_ptr(), PRESENT.as_ptr()) {
+            none if none.is_null() => real_dlsym(libc::RTLD_NEXT, name.as_ptr()),
+            found => found,
+        }
+    };
     if !next.is_null() {
         return next;
     }
