@@ -83,7 +83,6 @@ enum Command {
     #[command(hide = true)]
     Job,
     /// Write the manual pages and the shell completions below a directory, as in PREFIX/share.
-    #[command(hide = true)]
     Pages {
         /// The directory.
         directory: PathBuf,

@@ -79,7 +79,6 @@ enum Command {
     /// `efa-emu wireshark install` puts a program that calls this into Wireshark's extcap directory.
     Extcap(extcap::ExtcapArguments),
     /// Write the manual pages and the shell completions below a directory, as in PREFIX/share.
-    #[command(hide = true)]
     Pages {
         /// The directory.
         directory: PathBuf,

@@ -16,12 +16,23 @@ fn completions(a: Side, b: Side) -> Vec<u64> {
     order
 }
 
+/// Of 780 pairs. Undisturbed sends complete in order, but no device promises that: on a busy machine one was seen behind the four
+/// after it. Those that are disturbed below have 170 and more.
+const FEW: usize = 40;
+const MANY: usize = 100;
+
+/// How many pairs of sends complete in another order than they were posted in.
+fn inversions(order: &[u64]) -> usize {
+    let later = |at: usize| order[at..].iter().filter(move |&&token| token < order[at]);
+    (0..order.len()).map(|at| later(at).count()).sum()
+}
+
 #[test]
 fn answers_take_the_network_too() {
     with_each(|software| {
         let side = |name| Side::new(name, software);
         let order = completions(side("a"), side("b"));
-        assert!(order.is_sorted(), "nothing is disturbed: {order:?}");
+        assert!(inversions(&order) < FEW, "nothing is disturbed: {order:?}");
         // The packets of `a` arrive in order, the responses of `b` do not.
         for (option, value) in [("--jitter", "20ms"), ("--paths", "16"), ("--loss", "0.3")] {
             let b = side("b").option(option, value);
@@ -29,7 +40,7 @@ fn answers_take_the_network_too() {
             // What is lost comes later than a busy machine leaves the sender without a processor.
             let b = b.option("--retransmit-timeout", "100ms");
             let order = completions(side("a"), b);
-            assert!(!order.is_sorted(), "{option}: {order:?}");
+            assert!(inversions(&order) > MANY, "{option}: {order:?}");
         }
     });
 }
