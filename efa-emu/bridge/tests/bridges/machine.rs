@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 
 use efa_testing::namespaces::Namespaces;
 use efa_testing::patience::Wait;
@@ -13,6 +14,8 @@ use efa_testing::workspace::{built, efa_emu};
 pub(crate) struct Process {
     pub(crate) child: Child,
     said: Arc<Mutex<String>>,
+    /// Reads what it says until nobody can say more.
+    reader: JoinHandle<()>,
 }
 
 impl Process {
@@ -25,14 +28,18 @@ impl Process {
         drop(command);
         let said = Arc::<Mutex<String>>::default();
         let heard = Arc::clone(&said);
-        std::thread::spawn(move || {
+        let reader = std::thread::spawn(move || {
             let mut reader = BufReader::new(reader);
             let mut line = String::new();
             while reader.read_line(&mut line).is_ok_and(|count| count > 0) {
                 heard.lock().unwrap().push_str(&std::mem::take(&mut line));
             }
         });
-        Process { child, said }
+        Process {
+            child,
+            said,
+            reader,
+        }
     }
 
     pub(crate) fn child_id(&self) -> rustix::process::Pid {
@@ -69,7 +76,9 @@ impl Process {
     pub(crate) fn wait_end(&mut self) -> (Option<i32>, String) {
         let wait = Wait::start();
         loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
+            if let Some(status) = self.child.try_wait().unwrap()
+                && self.reader.is_finished()
+            {
                 return (status.code(), self.said());
             }
             wait.pause(|| format!("it does not end: {}", self.said()));
