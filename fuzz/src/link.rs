@@ -5,30 +5,17 @@
 //! device's client completes at most once, and all of them once the client resets its queue pair or the
 //! attacker's ring is given up.
 
-use std::cell::RefCell;
-
 use efa_emu::link::HostSegment;
 use efa_emu::transport::fuzzing::Stage;
 
 use crate::choices::Choices;
-use crate::victim::{REGION, Victim};
+use crate::victim::{REGION, Victim, on_stage};
 
 const STEPS: usize = 400;
 
-thread_local! {
-    static STAGE: RefCell<Option<(tempfile::TempDir, Stage)>> = const { RefCell::new(None) };
-}
-
 /// See the module documentation.
 pub(crate) fn check(bytes: &[u8]) {
-    STAGE.with_borrow_mut(|stage| {
-        let (_, stage) = stage.get_or_insert_with(|| {
-            let root = tempfile::tempdir_in("/dev/shm").expect("a directory");
-            let stage = Stage::new(root.path()).expect("a fabric");
-            (root, stage)
-        });
-        Siege::new(stage).besiege(Choices(bytes));
-    });
+    on_stage(|stage| Siege::new(stage).besiege(Choices(bytes)));
 }
 
 struct Siege<'a> {

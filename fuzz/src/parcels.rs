@@ -5,8 +5,6 @@
 //! at most once, and all of them once its queue pair fails; what was asked of the machine is over when the
 //! connection is lost and given up.
 
-use std::cell::RefCell;
-
 use efa_core::address::{Gid, Qpn};
 use efa_core::nic::Status;
 use efa_emu::transport::DeviceName;
@@ -14,7 +12,7 @@ use efa_emu::transport::fuzzing::Stage;
 use efa_emu::transport::remote::{FRAME_HEADER, RemoteDevice, RemoteMachine, Uptake, fuzzing};
 
 use crate::choices::Choices;
-use crate::victim::Victim;
+use crate::victim::{Victim, on_stage};
 
 const STEPS: usize = 400;
 
@@ -25,20 +23,9 @@ const FAR_QPN: Qpn = Qpn(3);
 /// A device that nobody has.
 const NOWHERE: Gid = Gid([9; 16]);
 
-thread_local! {
-    static STAGE: RefCell<Option<(tempfile::TempDir, Stage)>> = const { RefCell::new(None) };
-}
-
 /// See the module documentation.
 pub(crate) fn check(bytes: &[u8]) {
-    STAGE.with_borrow_mut(|stage| {
-        let (_, stage) = stage.get_or_insert_with(|| {
-            let root = tempfile::tempdir_in("/dev/shm").expect("a directory");
-            let stage = Stage::new(root.path()).expect("a fabric");
-            (root, stage)
-        });
-        Siege::new(stage).besiege(Choices(bytes));
-    });
+    on_stage(|stage| Siege::new(stage).besiege(Choices(bytes)));
 }
 
 struct Siege<'a> {

@@ -1,5 +1,7 @@
 //! A device whose peer is hostile, and its client: what the targets `link` and `parcels` besiege.
 
+use std::cell::RefCell;
+
 use efa_core::address::{Gid, Qkey, Qpn};
 use efa_core::nic::Access;
 use efa_emu::device::queue::{Buffer, WqeSize};
@@ -22,6 +24,22 @@ const GUARD_BYTE: u8 = 0xa5;
 /// Receives, one slot each at the start of the region.
 const SLOT: usize = 512;
 const RECEIVES: usize = 8;
+
+thread_local! {
+    static STAGE: RefCell<Option<(tempfile::TempDir, Stage)>> = const { RefCell::new(None) };
+}
+
+/// Runs `play` on this thread's stage. Its files are made once: that takes longer than a play.
+pub(crate) fn on_stage(play: impl FnOnce(&Stage)) {
+    STAGE.with_borrow_mut(|stage| {
+        let (_, stage) = stage.get_or_insert_with(|| {
+            let root = tempfile::tempdir_in("/dev/shm").expect("a directory");
+            let stage = Stage::new(root.path()).expect("a fabric");
+            (root, stage)
+        });
+        play(stage);
+    });
+}
 
 /// The device, its memory and its client.
 pub(crate) struct Victim<'a> {
