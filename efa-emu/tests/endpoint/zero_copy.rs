@@ -295,8 +295,8 @@ fn closing_takes_the_receives_back() {
     assert_eq!(failed.failure.errno, Errno::ENOTCONN);
 }
 
-#[test]
-fn a_message_of_a_peer_that_was_removed_has_no_source() {
+/// As [`pair`], after a message from the first to the second, which then removes the first from its address vector.
+fn pair_of_which_the_second_has_removed_the_first() -> (Rig, PeerId) {
     let (mut rig, peer) = pair();
     rig.program(1).recv(target(0), ROOM, 0);
     rig.start_operation(0, |program| program.send(peer, 0, 8, 1));
@@ -304,6 +304,12 @@ fn a_message_of_a_peer_that_was_removed_has_no_source() {
     let known = peer_of(&mut rig);
     rig.program(1).endpoint.remove_address(known).unwrap();
     rig.program(1).completions.clear();
+    (rig, peer)
+}
+
+#[test]
+fn a_message_of_a_peer_that_was_removed_has_no_source() {
+    let (mut rig, peer) = pair_of_which_the_second_has_removed_the_first();
     rig.program(1).recv(target(1), ROOM, 1);
     rig.program(0).send(peer, 0, 8, 2).unwrap();
     rig.settle();
@@ -313,14 +319,8 @@ fn a_message_of_a_peer_that_was_removed_has_no_source() {
 
 #[test]
 fn a_peer_that_was_removed_and_inserted_again_is_greeted_again() {
-    let (mut rig, peer) = pair();
-    rig.program(1).recv(target(0), ROOM, 0);
-    rig.start_operation(0, |program| program.send(peer, 0, 8, 1));
-    rig.settle();
-    let known = peer_of(&mut rig);
-    rig.program(1).endpoint.remove_address(known).unwrap();
+    let (mut rig, peer) = pair_of_which_the_second_has_removed_the_first();
     let again = peer_of(&mut rig);
-    rig.program(1).completions.clear();
     rig.program(1).recv(target(1), ROOM, 1);
     rig.program(1).recv(target(2), ROOM, 2);
     let sent = |rig: &mut Rig| rig.program(1).endpoint.statistics().packets_sent;
