@@ -34,10 +34,19 @@ static size_t locked;
 static int registered;
 static int cares_for_forks;
 
+/* The function behind this library. Some have two versions, with other structures, of which this is the present one. Asked for
+ * no version, C libraries before 2.36 find the older one here. Functions that came later have one version, which is not this. */
+static void *next(const char *name)
+{
+	void *present = dlvsym(RTLD_NEXT, name, "IBVERBS_1.1");
+
+	return present ? present : dlsym(RTLD_NEXT, name);
+}
+
 /* As enum ibv_fork_status: disabled, enabled. */
 int ibv_is_fork_initialized(void)
 {
-	int (*status)(void) = dlsym(RTLD_NEXT, "ibv_is_fork_initialized");
+	int (*status)(void) = next("ibv_is_fork_initialized");
 
 	return getenv("KERNEL_SHARES_PAGES") ? cares_for_forks : status();
 }
@@ -52,7 +61,7 @@ int ibv_fork_init(void)
 
 void *ibv_open_device(void *device)
 {
-	void *(*open)(void *) = dlsym(RTLD_NEXT, "ibv_open_device");
+	void *(*open)(void *) = next("ibv_open_device");
 	if (getenv("KERNEL_DENIES")) {
 		errno = EACCES;
 		return NULL;
@@ -62,7 +71,7 @@ void *ibv_open_device(void *device)
 
 void *ibv_reg_mr(void *domain, void *memory, size_t length, int access)
 {
-	void *(*register_at)(void *, void *, size_t, uint64_t, int) = dlsym(RTLD_NEXT, "ibv_reg_mr_iova");
+	void *(*register_at)(void *, void *, size_t, uint64_t, int) = next("ibv_reg_mr_iova");
 	struct rlimit limit;
 	struct region *found = regions;
 	size_t before = (uintptr_t)memory % PAGE;
@@ -92,7 +101,7 @@ void *ibv_reg_mr(void *domain, void *memory, size_t length, int access)
 
 int ibv_dereg_mr(void *region)
 {
-	int (*deregister)(void *) = dlsym(RTLD_NEXT, "ibv_dereg_mr");
+	int (*deregister)(void *) = next("ibv_dereg_mr");
 	int result = deregister(region);
 
 	for (struct region *found = regions; !result && found != regions + REGIONS; found++)
