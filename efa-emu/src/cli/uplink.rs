@@ -25,6 +25,9 @@ const LOOK: Duration = Duration::from_millis(20);
 /// How often what it says is passed on.
 const TURN: Duration = Duration::from_millis(250);
 
+/// What the bridge says when it begins. One that ends because another one runs does not come to that.
+const LISTENS: &str = "listens on ";
+
 /// What the bridge says when it is connected with a machine.
 const CONNECTED: &str = "connected with ";
 
@@ -71,12 +74,15 @@ impl Wanted<'_> {
 /// A bridge that this process has started.
 pub(super) struct Uplink {
     bridge: Child,
-    /// What it says.
+    /// What it says, of which so many bytes were read.
     said: File,
-    told: u64,
+    read: u64,
+    /// What was read and not passed on.
+    held: String,
+    /// It has said that it listens, and that it has met another machine.
+    listens: bool,
+    is_connected: bool,
     quiet: bool,
-    /// What it has said until it was there.
-    first_words: String,
 }
 
 impl UplinkOptions {
@@ -97,7 +103,7 @@ impl UplinkOptions {
             if !uplink.look()? {
                 return Ok(None);
             }
-            if uplink.first_words.contains(CONNECTED) {
+            if uplink.is_connected {
                 break;
             }
             if begin.elapsed() > PATIENCE {
@@ -116,8 +122,8 @@ impl UplinkOptions {
 pub(super) fn turn(uplink: &mut Option<Uplink>) -> Duration {
     match uplink {
         Some(uplink) => {
-            let news = uplink.news();
-            uplink.tell(&news);
+            uplink.hear();
+            uplink.tell();
             TURN
         }
         None => Duration::MAX,
@@ -157,9 +163,11 @@ impl Uplink {
         Ok(Uplink {
             bridge,
             said,
-            told: 0,
+            read: 0,
+            held: String::new(),
+            listens: false,
+            is_connected: false,
             quiet,
-            first_words: String::new(),
         })
     }
 
@@ -167,30 +175,29 @@ impl Uplink {
     /// to whoever has started that.
     ///
     /// # Errors
-    /// It has ended, with what it has said.
+    /// It has ended, with what it has said last.
     pub(super) fn look(&mut self) -> Result<bool, Failure> {
         let ended = self.bridge.try_wait()?;
-        let news = self.news();
-        self.first_words.push_str(&news);
+        self.hear();
         match ended {
             Some(status) if status.success() => Ok(false),
             Some(_) => Err(Failure(format!(
                 "the bridge to other machines has ended: {}",
-                self.first_words.trim_end()
+                self.held.trim_end()
             ))),
             None => {
-                self.tell(&news);
+                self.tell();
                 Ok(true)
             }
         }
     }
 
-    /// What it has said since the last call.
-    fn news(&mut self) -> String {
+    /// Reads what it has said since the last call.
+    fn hear(&mut self) {
         let mut bytes = vec![0; CHUNK];
         // The file's position is the one at which the bridge writes: it stays where it is. What is in
         // memory can be read.
-        let length = self.said.read_at(&mut bytes, self.told).unwrap_or(0);
+        let length = self.said.read_at(&mut bytes, self.read).unwrap_or(0);
         bytes.truncate(length);
         // Whole lines only.
         bytes.truncate(
@@ -199,13 +206,22 @@ impl Uplink {
                 .rposition(|byte| *byte == b'\n')
                 .map_or(0, |at| at + 1),
         );
-        self.told += bytes.len() as u64;
-        String::from_utf8_lossy(&bytes).into_owned()
+        self.read += bytes.len() as u64;
+        let news = String::from_utf8_lossy(&bytes);
+        self.listens |= news.contains(LISTENS);
+        self.is_connected |= news.contains(CONNECTED);
+        self.held.push_str(&news);
     }
 
-    fn tell(&self, news: &str) {
+    /// Passes on what was read, once it is known that this is the bridge that runs: what one says that ends because of another one
+    /// is for nobody.
+    fn tell(&mut self) {
+        if !self.listens {
+            return;
+        }
+        let held = std::mem::take(&mut self.held);
         if !self.quiet {
-            news.lines()
+            held.lines()
                 .for_each(|line| eprintln!("efa-emu: bridge: {line}"));
         }
     }
