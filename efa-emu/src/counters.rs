@@ -151,7 +151,7 @@ counters! {
     rx_bytes,
     /// Requests that arrived and were accepted.
     rx_pkts,
-    /// Requests that arrived and were refused or dropped.
+    /// Requests that arrived and were refused or dropped; each attempt of one that comes again.
     rx_drops,
     /// Bytes of successful sends.
     send_bytes,

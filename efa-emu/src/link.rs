@@ -130,4 +130,10 @@ pub trait Transfer {
     fn is_last(&self) -> bool {
         true
     }
+
+    /// Whether the link hands the request, whose transfer has failed, to the device again: its data waits for room, or
+    /// will come another way. Such a request was not dropped.
+    fn is_put_off(&self) -> bool {
+        false
+    }
 }

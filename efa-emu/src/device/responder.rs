@@ -159,14 +159,17 @@ impl Device {
                 self.counters.rx_pkts += u64::from(transfer.is_last());
                 Status::Ok
             }
-            Err(refusal) => self.refuse(header.destination_qpn, refusal),
+            Err(refusal) => {
+                let is_dropped = !transfer.is_put_off();
+                self.refuse(header.destination_qpn, refusal, is_dropped)
+            }
         }
     }
 
     /// Counts a refused request. Returns the status for its initiator.
     #[cold]
-    fn refuse(&mut self, qpn: Qpn, refusal: Refusal) -> Status {
-        self.counters.rx_drops += 1;
+    fn refuse(&mut self, qpn: Qpn, refusal: Refusal, is_dropped: bool) -> Status {
+        self.counters.rx_drops += u64::from(is_dropped);
         self.trouble.rnr_refusals += u64::from(refusal == Refusal::Status(Status::RemoteRnr));
         match refusal {
             Refusal::Status(status) => status,
@@ -484,6 +487,10 @@ impl<T: Transfer> Transfer for Headed<'_, T> {
 
     fn is_last(&self) -> bool {
         self.transfer.is_last()
+    }
+
+    fn is_put_off(&self) -> bool {
+        self.transfer.is_put_off()
     }
 }
 

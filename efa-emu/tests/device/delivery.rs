@@ -13,6 +13,7 @@ use crate::harness::{MEMORY, Net, QKEY, Setup, gid};
 struct Recorder {
     outcome: Result<(), Status>,
     last: bool,
+    put_off: bool,
     calls: Vec<(&'static str, u32, HostSegment)>,
 }
 
@@ -21,6 +22,7 @@ impl Recorder {
         Recorder {
             outcome,
             last: true,
+            put_off: false,
             calls: Vec::new(),
         }
     }
@@ -49,6 +51,10 @@ impl Transfer for Recorder {
 
     fn is_last(&self) -> bool {
         self.last
+    }
+
+    fn is_put_off(&self) -> bool {
+        self.put_off
     }
 }
 
@@ -174,6 +180,22 @@ fn a_request_in_parts_completes_and_counts_with_the_last() {
         let opcode = completion.map(|completion| completion.opcode());
         let expected = immediate.map(|_| WcOpcode::RecvRdmaWithImmediate);
         assert_eq!(opcode, expected);
+    }
+}
+
+#[test]
+fn a_request_that_is_put_off_was_not_dropped() {
+    let mut net = Net::pair(Setup::default());
+    for operation in [Operation::RdmaRead, Operation::RdmaWrite] {
+        let header = request(&net, operation, None);
+        for put_off in [true, false] {
+            let before = net.hosts[1].device.counters().rx_drops;
+            let mut transfer = Recorder::new(Err(Status::RemoteAbort));
+            transfer.put_off = put_off;
+            deliver(&mut net, &header, &mut transfer);
+            let after = net.hosts[1].device.counters().rx_drops;
+            assert_eq!(after - before, u64::from(!put_off));
+        }
     }
 }
 

@@ -135,6 +135,10 @@ impl Transfer for BetweenProcesses<'_> {
     fn is_last(&self) -> bool {
         self.is_last
     }
+
+    fn is_put_off(&self) -> bool {
+        self.outcome == Moved::Instead(Answer::UseRings)
+    }
 }
 
 /// The data of a read goes back through the ring to the initiator, one window of it at a time.
@@ -186,5 +190,9 @@ impl Transfer for IntoRing<'_> {
 
     fn is_last(&self) -> bool {
         self.is_last
+    }
+
+    fn is_put_off(&self) -> bool {
+        self.pushed == Err(PushError::Full)
     }
 }
