@@ -113,3 +113,71 @@ impl<'a> Siege<'a> {
             .send(&attack.request, extra, &attack.payload, &list, damage);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use efa_emu::transport::fuzzing::{Extra, MOST_READS, MOST_UNANSWERED};
+
+    use super::*;
+
+    /// Requests between two turns of the victim's work: as many as it takes in one.
+    const TURN: usize = 32;
+
+    /// The attacker asks for data so many times, and takes none. Stops when its ring is refused; returns how many reads it has asked for.
+    fn ask(victim: &mut Victim<'_>, reads: usize) -> usize {
+        let read = Extra {
+            kind: 3,
+            offset: 0,
+            is_part: false,
+            not_ready: false,
+            due: 0,
+        };
+        let request = victim.permitted_read(64);
+        for number in 0..reads {
+            victim.meeting.send(&request, read, &[], &[], None);
+            if (number + 1) % TURN == 0 {
+                victim.meeting.pass();
+            }
+            if victim.meeting.is_refused() {
+                return number + 1;
+            }
+        }
+        victim.meeting.pass();
+        reads
+    }
+
+    #[test]
+    fn reads_whose_data_nobody_takes_are_held_up_to_limits_and_are_not_dropped() {
+        const MORE: usize = 100;
+        on_stage(|stage| {
+            let mut victim = Victim::new(stage, stage.attacker());
+            victim.meeting.connect();
+            ask(&mut victim, MOST_READS);
+            let outside = 0..MOST_READS as u64;
+            assert!(outside.clone().all(|read| victim.meeting.is_answered(read)));
+            // Those beyond keep their places in the ring.
+            ask(&mut victim, MORE);
+            let inside = outside.end..outside.end + MORE as u64;
+            assert!(!inside.clone().any(|read| victim.meeting.is_answered(read)));
+            assert_eq!(victim.meeting.device().counters().rx_drops, 0);
+            // They are served when the data is taken.
+            let is_served =
+                |victim: &Victim<'_>| inside.clone().all(|read| victim.meeting.is_answered(read));
+            let mut turns = 0;
+            while !is_served(&victim) {
+                while victim.meeting.take().is_some() {
+                    victim.meeting.answer(0);
+                }
+                victim.meeting.pass();
+                turns += 1;
+                assert!(turns < MOST_READS, "they are not served");
+            }
+            // Who ignores the limits is refused.
+            victim.meeting.connect();
+            let limit = MOST_READS + MOST_UNANSWERED;
+            let asked = ask(&mut victim, 2 * limit);
+            assert!((limit..=limit + 2 * TURN).contains(&asked), "{asked} reads");
+            victim.end();
+        });
+    }
+}

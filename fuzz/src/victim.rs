@@ -195,6 +195,25 @@ impl<'a> Victim<'a> {
         }
     }
 
+    /// A read of so many bytes that the attacker may make.
+    #[cfg(test)]
+    pub(crate) fn permitted_read(&self, length: u32) -> RequestHeader {
+        RequestHeader {
+            operation: Operation::RdmaRead,
+            source_qpn: QPN,
+            destination_qpn: QPN,
+            qkey: QKEY,
+            sequence: 0,
+            retries: 0,
+            immediate: None,
+            remote: Some(RemoteRange {
+                address: self.start(),
+                key: self.rkey,
+            }),
+            length,
+        }
+    }
+
     /// Posts a request to the peer.
     pub(crate) fn post(&mut self, choices: &mut Choices<'_>) {
         let offset = RECEIVES * SLOT + usize::from(choices.byte()) * 16;

@@ -265,6 +265,14 @@ impl<T> Producer<T> {
     }
 }
 
+/// The code of the answer to a record, once it is there. The byte of the lap before differs in its phase; a byte that was
+/// never written in lap 0 reads as zero, which is the other phase as well.
+#[inline(always)]
+pub(super) fn answer_code(memory: &SharedMemory, number: u64) -> Option<u8> {
+    let byte = memory.answers()[answer_at(number)].load(Ordering::Acquire);
+    (byte & PHASE == phase(number)).then_some(byte & CODE)
+}
+
 /// Takes the answer of one record if it is there. Returns whether none is waited for now.
 #[inline(always)]
 fn look<T>(
@@ -277,15 +285,12 @@ fn look<T>(
     if matches!(entry.pending, Pending::Nothing) {
         return true;
     }
-    let byte = memory.answers()[answer_at(number)].load(Ordering::Acquire);
-    // The byte of the lap before differs in its phase; a byte that was never written in lap 0
-    // reads as zero, which is the other phase as well.
-    if byte & PHASE != phase(number) {
+    let Some(code) = answer_code(memory, number) else {
         return false;
-    }
+    };
     if let Pending::Record(token) = std::mem::replace(&mut entry.pending, Pending::Nothing) {
         *waiting -= 1;
-        answered(token, number, Answer::from_code(byte & CODE));
+        answered(token, number, Answer::from_code(code));
     }
     true
 }

@@ -15,9 +15,10 @@ use crate::transport::config::{HostConfig, NetworkOptions};
 use crate::transport::error::FabricError;
 use crate::transport::fabric::Fabric;
 use crate::transport::host::Host;
+use crate::transport::inbound;
 use crate::transport::qpn::QpnChoice;
 use crate::transport::record::{self, Kind, LINE, Record, record_length};
-use crate::transport::ring::{Consumer, Incoming};
+use crate::transport::ring::{Consumer, Incoming, answer_code};
 use crate::transport::segment::{MIN_RING, SLOTS, Segment, SlotContent};
 use crate::transport::shared::{ANSWERS, PAGE, SharedMemory};
 
@@ -93,6 +94,11 @@ impl Stage {
         })
     }
 }
+
+/// Reads of one initiator that a device serves outside of its ring, at most.
+pub const MOST_READS: usize = inbound::MOST_READS;
+/// Records of a ring that are without an answer, at most.
+pub const MOST_UNANSWERED: usize = ANSWERS;
 
 /// The attacker's end of its ring to the victim.
 struct Out {
@@ -228,6 +234,14 @@ impl Meeting<'_> {
         }
         out.write(&fields, payload, length);
         self.stage.to_victim.announce(out.slot);
+    }
+
+    /// Whether the victim has answered the attacker's record with this number, of which there was none later by
+    /// [`MOST_UNANSWERED`] or more.
+    pub fn is_answered(&self, number: u64) -> bool {
+        self.out
+            .as_ref()
+            .is_some_and(|out| answer_code(&out.memory, number).is_some())
     }
 
     /// Writes a word of the ring to the victim.

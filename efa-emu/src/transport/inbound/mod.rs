@@ -26,6 +26,8 @@ use crate::fault::Withheld;
 use crate::link::{HostSegment, Operation};
 use crate::network::{Agenda, Network};
 use kept::{Kept, Outcome};
+#[cfg(feature = "fuzzing")]
+pub(super) use pulls::MOST_READS;
 use pulls::{Pull, PullTable};
 use transfers::{BetweenProcesses, FromRing, IntoRing, Message, Moved};
 

@@ -14,7 +14,7 @@ pub(super) const PARTS_PER_TURN: u32 = 8;
 
 /// Reads of one initiator that are served outside of its ring: as many as its device has under way. Those beyond keep
 /// their place in the ring.
-pub(super) const MOST_READS: usize = BulkTable::LIMIT;
+pub(in crate::transport) const MOST_READS: usize = BulkTable::LIMIT;
 
 /// A read under way.
 #[derive(Debug)]
