@@ -28,6 +28,9 @@ const TURN: Duration = Duration::from_millis(250);
 /// What the bridge says when it begins. One that ends because another one runs does not come to that.
 const LISTENS: &str = "listens on ";
 
+/// What the bridge says, among other things, when its port is taken.
+const CANNOT_LISTEN: &str = "cannot listen on ";
+
 /// What the bridge says when it is connected with a machine.
 const CONNECTED: &str = "connected with ";
 
@@ -60,6 +63,8 @@ pub(super) struct Wanted<'a> {
     pub(super) key: &'a Path,
     /// Where it is connected to.
     pub(super) listen: &'a str,
+    /// The option that changes that.
+    pub(super) listen_option: &'static str,
     /// The addresses of those that it connects with.
     pub(super) peers: &'a [String],
     /// The name of this machine; its host name if none is given.
@@ -82,6 +87,8 @@ pub(super) struct Uplink {
     /// It has said that it listens, and that it has met another machine.
     listens: bool,
     is_connected: bool,
+    /// See [`Wanted`].
+    listen_option: &'static str,
     quiet: bool,
 }
 
@@ -94,6 +101,7 @@ impl UplinkOptions {
         let wanted = Wanted {
             key,
             listen: &self.uplink_listen,
+            listen_option: "--uplink-listen ADDRESS:PORT",
             peers: &self.uplink,
             machine: None,
         };
@@ -167,6 +175,7 @@ impl Uplink {
             held: String::new(),
             listens: false,
             is_connected: false,
+            listen_option: wanted.listen_option,
             quiet,
         })
     }
@@ -181,10 +190,16 @@ impl Uplink {
         self.hear();
         match ended {
             Some(status) if status.success() => Ok(false),
-            Some(_) => Err(Failure(format!(
-                "the bridge to other machines has ended: {}",
-                self.held.trim_end()
-            ))),
+            Some(_) => {
+                let said = self.held.trim_end();
+                let remedy = match said.contains(CANNOT_LISTEN) {
+                    true => format!(": choose another port with {}", self.listen_option),
+                    false => String::new(),
+                };
+                Err(Failure(format!(
+                    "the bridge to other machines has ended: {said}{remedy}"
+                )))
+            }
             None => {
                 self.tell();
                 Ok(true)

@@ -26,6 +26,12 @@ pub(super) fn cells() -> Vec<Cell> {
         Cell::new(GROUP, "cluster of two machines, commands", START, commands),
         Cell::new(
             GROUP,
+            "two clusters of two machines at a time",
+            START + END,
+            two_at_a_time,
+        ),
+        Cell::new(
+            GROUP,
             "cluster of two machines, a part that ends",
             START + END,
             a_part_ends,
@@ -107,10 +113,22 @@ fn cluster<'a>(
     options: &[OsString],
     script: &str,
 ) -> Result<Running<'a>, Unmet> {
+    cluster_on(bench.fabric(), bench, machines, hosts, options, script)
+}
+
+/// As [`cluster`], on the fabric with this name.
+fn cluster_on<'a>(
+    fabric: &str,
+    bench: &'a Bench<'a>,
+    machines: &Machines,
+    hosts: u32,
+    options: &[OsString],
+    script: &str,
+) -> Result<Running<'a>, Unmet> {
     let mut command = Command::new(&bench.lab().launcher.efa_emu);
     command
         .args(["cluster", &hosts.to_string()])
-        .args(["--fabric", bench.fabric(), "--quiet"])
+        .args(["--fabric", fabric, "--quiet"])
         .args(options)
         .args(["--", "sh", "-c", script]);
     Running::start(
@@ -151,6 +169,44 @@ fn commands(bench: &Bench) -> CellResult {
     expect("printed", &finished.stdout, &expected)?;
     nothing_is_left(bench, &machines)?;
     Ok("4 hosts on 2 machines: names, networks, streams, variables, exit statuses".into())
+}
+
+/// While a cluster runs on two machines, another one is made on the same two, which needs a fabric and a port of its own. Each reaches
+/// its own hosts.
+fn two_at_a_time(bench: &Bench) -> CellResult {
+    let machines = Machines::bare(bench, 2, Joining::DEFAULT)?;
+    machines.make_key()?;
+    let first = options(bench, &machines)?;
+    let end = bench.directory().join("end");
+    let wait = format!(
+        "echo runs; until [ -e {} ]; do sleep 0.1; done",
+        quote(&end.display().to_string())
+    );
+    let names = "ssh -n node0 'uname -n; echo $EFA_EMU_FABRIC'; ssh -n node1 'uname -n; echo $EFA_EMU_FABRIC'";
+    let mut running = cluster(bench, &machines, 2, &first, &format!("{wait}; {names}"))?;
+    running.printed("runs")?;
+    let other = format!("{}-other", bench.fabric());
+    // The port is taken.
+    let refused = cluster_on(&other, bench, &machines, 2, &first, "true")?.wait()?;
+    if refused.status.success() || !refused.stderr.contains("--uplink-port") {
+        return Err(Unmet::Failed(format!(
+            "the second cluster does not say that it needs another port: {}: {}",
+            refused.status, refused.stderr
+        )));
+    }
+    let second = [&first[..], &["--uplink-port".into(), "61346".into()]].concat();
+    let beside = cluster_on(&other, bench, &machines, 2, &second, names)?.success()?;
+    let printed = |fabric: &str| format!("node0\n{fabric}\nnode1\n{fabric}\n");
+    expect("printed by the second", &beside.stdout, &printed(&other))?;
+    std::fs::write(&end, "").map_err(Unmet::failed)?;
+    let finished = running.success()?;
+    expect(
+        "printed by the first",
+        &finished.stdout,
+        &format!("runs\n{}", printed(bench.fabric())),
+    )?;
+    nothing_is_left(bench, &machines)?;
+    Ok("each with its own 2 hosts on the same 2 machines".into())
 }
 
 /// The bridges end with the last host. Nothing may be left in the shared memory of any machine.

@@ -4,6 +4,7 @@
 use std::env;
 use std::ffi::OsString;
 use std::io::{self, Read as _};
+use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
@@ -49,6 +50,9 @@ pub(super) struct MachinesOptions {
     /// The key of the bridges that join the machines, made by `efa-emu bridge key`; the same file on all of them.
     #[arg(long, value_name = "FILE", requires = "machines")]
     uplink_key: Option<PathBuf>,
+    /// The port of the bridges on all machines; that of `efa-emu bridge` if not given. Two clusters that have a machine in common need two.
+    #[arg(long, value_name = "PORT", requires = "machines", value_parser = clap::value_parser!(u16).range(1..))]
+    uplink_port: Option<u16>,
     /// The command that runs commands on other machines. It takes the arguments of ssh.
     #[arg(long, value_name = "COMMAND", default_value = RemoteShell::DEFAULT, requires = "machines")]
     rsh: RemoteShell,
@@ -78,14 +82,26 @@ impl MachinesOptions {
         };
         let own = self.member.as_ref().unwrap_or(&self.machines[0]);
         let others = layout.others().iter();
-        let peers: Vec<String> = others.map(|part| part.machine.clone()).collect();
+        let peers: Vec<String> = others.map(|part| self.at_port(&part.machine)).collect();
         let wanted = Wanted {
             key,
-            listen: Wanted::EVERYWHERE,
+            listen: &self.at_port(Wanted::EVERYWHERE),
+            listen_option: "--uplink-port PORT, which all machines have to have free",
             peers: &peers,
             machine: Some(own),
         };
         Uplink::start(fabric, &wanted, quiet).map(Some)
+    }
+
+    /// Where the bridge of a machine listens, by the machine's name or address.
+    fn at_port(&self, machine: &str) -> String {
+        match self.uplink_port {
+            None => machine.to_owned(),
+            Some(port) => match machine.parse::<Ipv6Addr>() {
+                Ok(address) => format!("[{address}]:{port}"),
+                Err(_) => format!("{machine}:{port}"),
+            },
+        }
     }
 
     /// Starts the other parts of the cluster, if this is where it is started.
