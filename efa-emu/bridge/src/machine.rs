@@ -20,6 +20,7 @@ use crate::frames::{self, Device, Frame, Frames, Notice, Rule};
 use crate::greeting::Greeting;
 use crate::local::Local;
 use crate::secure::{Breaker, Reader, Secured, Writer};
+use crate::slice;
 
 /// Bytes that are collected before they are sent.
 const BATCH: usize = 256 << 10;
@@ -191,6 +192,7 @@ impl Machine {
 
     /// Receives until the connection is over.
     fn receive(&self, session: u64, mut reader: Reader) -> End {
+        slice::shorten();
         let mut frames = Frames::new();
         loop {
             match reader.receive(&mut frames) {
@@ -410,6 +412,7 @@ impl Machine {
 
     /// Sends for ever: until [`Machine::end`].
     pub(crate) fn send(&self) {
+        slice::shorten();
         let mut sender = Sender {
             machine: self,
             writer: None,

@@ -21,6 +21,7 @@ mod machine;
 mod meeting;
 mod peers;
 mod secure;
+mod slice;
 
 use std::process::ExitCode;
 

@@ -48,6 +48,7 @@ pub(super) struct Peers {
     known: HashMap<Address, Weak<Peer>>,
     /// Size of `known` at which entries of vanished peers are dropped.
     sweep_at: usize,
+    has_bridges: bool,
 }
 
 impl Peers {
@@ -57,11 +58,17 @@ impl Peers {
             own,
             known: HashMap::new(),
             sweep_at: 64,
+            has_bridges: false,
         }
     }
 
     pub(super) fn own_address(&self) -> Address {
         self.own.address()
+    }
+
+    /// Whether a peer was found that is on another machine.
+    pub(super) fn has_bridges(&self) -> bool {
+        self.has_bridges
     }
 
     pub(super) fn fabric(&self) -> &Fabric {
@@ -119,6 +126,7 @@ impl Peers {
             self.known.retain(|_, peer| peer.strong_count() > 0);
             self.sweep_at = 2 * self.known.len().max(32);
         }
+        self.has_bridges |= peer.segment.is_of_switchboard();
         self.known.insert(address, Arc::downgrade(&peer));
         Ok(Some(peer))
     }

@@ -344,6 +344,11 @@ impl Segment {
         self.wake();
     }
 
+    /// Whether the owner has many segments: whether it is a bridge.
+    pub(super) fn is_of_switchboard(&self) -> bool {
+        self.line.is_some()
+    }
+
     /// Has an owner of many segments look at the doorbells of this one.
     fn ring_line(&self) {
         if let Some(line) = &self.line {

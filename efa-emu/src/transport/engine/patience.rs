@@ -9,6 +9,10 @@
 //! after some polls in vain, until something comes for the device. It sleeps for a short time only, because the
 //! program may be waiting for something else besides. A thread that has its processor to itself never sleeps; it makes
 //! four system calls in a thousand polls in vain.
+//!
+//! Messages from other machines and to them pass the threads of a bridge, which sleep when nothing comes. A program with
+//! such peers does not sleep, since a processor on which nothing runs takes long to wake; instead it asks the system every
+//! few microseconds to run whoever else is ready.
 
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
@@ -32,6 +36,10 @@ const SAME: Duration = Duration::from_millis(200);
 /// Polls in vain before a nap: about the time in which a peer answers that has a processor.
 const POLLS: u32 = 16;
 
+/// Polls in vain, a few microseconds of them, after which a thread lets others run for which no time is too short: the
+/// bridge, whose threads have to run for each message from another machine and to it.
+const GIVE_WAY: u32 = 64;
+
 /// A thread that takes longer than this from one poll to the next does something else besides polling, and has no time
 /// to sleep.
 const SPINNING: Duration = Duration::from_micros(20);
@@ -54,6 +62,18 @@ pub(super) struct Patience {
     /// How long the last crowd was believed in.
     believed: Duration,
     nap: Duration,
+    /// Peers are on other machines.
+    has_bridges: bool,
+}
+
+/// What a poll in vain does for others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Rest {
+    Nothing,
+    /// Lets others run that are ready to.
+    GiveWay,
+    /// Sleeps for this time at most.
+    Nap(Duration),
 }
 
 /// Others want the processor.
@@ -74,6 +94,7 @@ impl Patience {
             crowd_ended: None,
             believed: BELIEVED,
             nap: NAP,
+            has_bridges: false,
         }
     }
 
@@ -83,7 +104,7 @@ impl Patience {
     pub(super) fn is_over(&mut self, done: u64) -> bool {
         self.polls += 1;
         if self.crowd.is_none() {
-            return self.polls >= WINDOW;
+            return self.polls >= WINDOW || self.has_bridges && self.polls >= GIVE_WAY;
         }
         if done != self.done {
             self.done = done;
@@ -93,8 +114,19 @@ impl Patience {
         self.polls >= POLLS
     }
 
-    /// How long the poll is to sleep, if at all. `look` is taken at this moment.
-    pub(super) fn next_nap(&mut self, look: impl FnOnce() -> Look) -> Option<Duration> {
+    /// What the poll is to do. `look` is taken at this moment. `has_bridges` says whether there are peers on other machines.
+    pub(super) fn next_rest(&mut self, has_bridges: bool, look: impl FnOnce() -> Look) -> Rest {
+        self.has_bridges = has_bridges;
+        if has_bridges {
+            self.polls = 0;
+            self.crowd = None;
+            return Rest::GiveWay;
+        }
+        self.next_nap(look).map_or(Rest::Nothing, Rest::Nap)
+    }
+
+    /// How long the poll is to sleep, if at all.
+    fn next_nap(&mut self, look: impl FnOnce() -> Look) -> Option<Duration> {
         self.polls = 0;
         let look = look();
         let now = look.time;
@@ -334,6 +366,21 @@ mod tests {
         thread.loses(4 * MS);
         thread.polls(WINDOW);
         assert_eq!(thread.patience.believed, BELIEVED, "others than before");
+    }
+
+    #[test]
+    fn who_has_peers_on_other_machines_gives_way_often_and_never_sleeps() {
+        let mut patience = Patience::new();
+        let look = || -> Look { unreachable!("nobody asks whether others want the processor") };
+        // That there are such peers is noticed when the first look is due.
+        let first = (0..WINDOW).filter(|_| patience.is_over(0)).count();
+        assert_eq!(first, 1);
+        assert_eq!(patience.next_rest(true, look), Rest::GiveWay);
+        for _ in 0..100 {
+            let polls = 1 + (0..WINDOW).take_while(|_| !patience.is_over(0)).count();
+            assert_eq!(polls, GIVE_WAY as usize);
+            assert_eq!(patience.next_rest(true, look), Rest::GiveWay);
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use efa_core::address::Qpn;
 use efa_core::nic::Status;
 
 use super::EventHandler;
-use super::patience::{Look, Patience};
+use super::patience::{Look, Patience, Rest};
 use crate::device::{CqId, Device, DeviceEvent, Error, QueueError, QueueKind};
 use crate::link::{RequestHeader, Token};
 use crate::transport::clock::monotonic_now;
@@ -164,8 +164,14 @@ impl Shared {
             return;
         };
         self.rest_is_due.store(false, Ordering::Relaxed);
-        let Some(longest) = state.patience.next_nap(Look::take) else {
-            return;
+        let has_bridges = state.outbound.peers().has_bridges();
+        let longest = match state.patience.next_rest(has_bridges, Look::take) {
+            Rest::Nothing => return,
+            Rest::GiveWay => {
+                drop(state);
+                return std::thread::yield_now();
+            }
+            Rest::Nap(longest) => longest,
         };
         match state.sleeper {
             Sleeper::Nobody => {
