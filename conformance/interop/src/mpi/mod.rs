@@ -90,33 +90,28 @@ const LAYOUTS: [Layout; 3] = [PAIR, Layout::new(4, 2), Layout::new(8, 4)];
 /// As many ranks as the engine is asked for as a provider.
 const CROWD: Layout = Layout::new(16, 4);
 
+/// A cell's work with a library over a transport.
+type Program = fn(&Bench, Library, Transport, Layout) -> CellResult;
+
 pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
     let mut cells = Vec::new();
     for (library, transport) in COMBINATIONS {
         let name = format!("{} {}", library.name(), transport.name());
-        for layout in LAYOUTS {
+        let program = |language: &str, layout: Layout, run: Program| {
             let Layout { ranks, hosts, .. } = layout;
-            cells.push(Cell::new(
+            Cell::new(
                 GROUP,
-                format!("{name} C {ranks} ranks {hosts} hosts"),
+                format!("{name} {language} {ranks} ranks {hosts} hosts"),
                 LIMIT,
-                move |bench| c_program(bench, library, transport, layout),
-            ));
-            cells.push(Cell::new(
-                GROUP,
-                format!("{name} mpi4py {ranks} ranks {hosts} hosts"),
-                LIMIT,
-                move |bench| python_program(bench, library, transport, layout),
-            ));
+                move |bench| run(bench, library, transport, layout),
+            )
+        };
+        for layout in LAYOUTS {
+            cells.push(program("C", layout, c_program));
+            cells.push(program("mpi4py", layout, python_program));
         }
         if matches!(transport, Transport::Engine | Transport::EngineAndEfa) {
-            let Layout { ranks, hosts, .. } = CROWD;
-            cells.push(Cell::new(
-                GROUP,
-                format!("{name} C {ranks} ranks {hosts} hosts"),
-                LIMIT,
-                move |bench| c_program(bench, library, transport, CROWD),
-            ));
+            cells.push(program("C", CROWD, c_program));
         }
         if loses_wildcards(library, transport) {
             cells.push(Cell::new(
