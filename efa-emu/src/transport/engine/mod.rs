@@ -317,9 +317,9 @@ impl Engine {
         self.shared.should_rest()
     }
 
-    /// Lets others have the processor if they have been seen to want it: sleeps until something comes for the
-    /// device, but not longer than half a millisecond. To be called from a poll that found nothing, without
-    /// locks.
+    /// Lets others have the processor. If they have been seen to want it: sleeps until something comes for the
+    /// device, but not longer than half a millisecond. If there are peers on other machines: lets those run that are
+    /// ready to. To be called from a poll that found nothing, without locks.
     #[cold]
     pub fn rest(&self) {
         self.shared.rest();
