@@ -10,20 +10,20 @@
 //! of this machine. All of it ends with the processes that keep the namespaces, which end when their standard input
 //! does: with the harness, however that ends.
 
+use std::io::{BufRead, BufReader, Read};
 use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use efa_conformance::player::quote;
-use efa_testing::namespaces::Namespaces;
 
 use crate::harness::dialogue::installed;
 use crate::harness::{Bench, Finished, Running, Unmet};
 
-/// Those of a machine, as unshare(1) and nsenter(1) call them.
-const NAMESPACES: [&str; 4] = ["--net", "--mount", "--uts", "--ipc"];
+/// What keeps a namespace until its input ends.
+const KEEP: &str = "echo ready && exec cat >/dev/null";
 
 /// The program that forwards frames in the place of a kernel's bridge, by its name in the repository.
 const FORWARDER: &str = "conformance/interop/machines/forward.py";
@@ -47,13 +47,58 @@ impl Joining {
     };
 }
 
+/// A process that keeps namespaces. It ends with this value.
+struct Keeper(Child);
+
+impl Keeper {
+    /// Starts `command`, which has to run [`KEEP`].
+    fn start(mut command: Command) -> Result<Keeper, Unmet> {
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let child = command
+            .spawn()
+            .map_err(|error| Unmet::Skipped(format!("cannot start unshare: {error}")))?;
+        let mut keeper = Keeper(child);
+        let mut line = String::new();
+        if let Some(output) = keeper.0.stdout.take() {
+            // Ends at the end of the process at the latest.
+            let _ = BufReader::new(output).read_line(&mut line);
+        }
+        if line.trim_end() != "ready" {
+            let mut reason = String::new();
+            if let Some(mut errors) = keeper.0.stderr.take() {
+                let _ = errors.read_to_string(&mut reason);
+            }
+            return Err(Unmet::Skipped(format!(
+                "the system permits no namespaces here, which takes root or user namespaces: {}",
+                reason.trim_end()
+            )));
+        }
+        Ok(keeper)
+    }
+
+    fn id(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A machine.
 struct Machine<'a> {
     name: String,
     address: Ipv4Addr,
     /// Before the keeper, so that it ends first.
     bridge: Option<Running<'a>>,
-    keeper: Namespaces,
+    keeper: Keeper,
 }
 
 /// Machines that are joined by bridges. They end with this value.
@@ -61,7 +106,7 @@ pub(super) struct Machines<'a> {
     bench: &'a Bench<'a>,
     machines: Vec<Machine<'a>>,
     forwarder: Option<Running<'a>>,
-    hub: Namespaces,
+    hub: Keeper,
     joining: Joining,
     key: PathBuf,
     is_root: bool,
@@ -78,13 +123,17 @@ impl<'a> Machines<'a> {
         }
         // SAFETY: takes no pointers.
         let is_root = unsafe { libc::geteuid() } == 0;
-        let temporary = match is_root {
-            true => None,
-            false => Some(own_temporary().map_err(Unmet::failed)?),
-        };
-        let script = "ip link set lo up && ip link add name br0 type bridge && ip addr add 10.61.0.254/24 dev br0 && \
-                      ip link set br0 up";
-        let hub = Namespaces::make(&["--net"], None, script).map_err(Unmet::Skipped)?;
+        let mut hub = Command::new("unshare");
+        let mut temporary = None;
+        if !is_root {
+            hub.args(["--user", "--map-root-user"]);
+            temporary = Some(own_temporary().map_err(Unmet::failed)?);
+        }
+        let script = format!(
+            "ip link set lo up && ip link add name br0 type bridge && ip addr add 10.61.0.254/24 dev br0 && \
+             ip link set br0 up && {KEEP}"
+        );
+        hub.args(["--net", "sh", "-c", &script]);
         let hosts = bench.directory().join("hosts");
         let lines: String = (0..count)
             .map(|number| format!("{} m{number}\n", address(number)))
@@ -95,7 +144,7 @@ impl<'a> Machines<'a> {
             bench,
             machines: Vec::new(),
             forwarder: None,
-            hub,
+            hub: Keeper::start(hub)?,
             joining,
             key: bench.directory().join("key"),
             is_root,
@@ -117,12 +166,15 @@ impl<'a> Machines<'a> {
     fn add(&mut self, number: u8, hosts: &Path) -> Result<(), Unmet> {
         let name = format!("m{number}");
         let address = address(number);
-        let script = format!(
-            "hostname {name} && mount -t tmpfs tmpfs /dev/shm && mount --bind '{}' /etc/hosts && ip link set lo up",
+        let mut command = self.beside(&self.hub);
+        command.args(["unshare", "--net", "--mount", "--uts", "--ipc"]);
+        command.args(["--propagation", "private", "sh", "-c"]);
+        command.arg(format!(
+            "hostname {name} && mount -t tmpfs tmpfs /dev/shm && mount --bind '{}' /etc/hosts && \
+             ip link set lo up && {KEEP}",
             hosts.display()
-        );
-        let keeper =
-            Namespaces::make(&NAMESPACES, Some(&self.hub), &script).map_err(Unmet::Skipped)?;
+        ));
+        let keeper = Keeper::start(command)?;
         self.machines.push(Machine {
             name,
             address,
@@ -141,6 +193,19 @@ impl<'a> Machines<'a> {
         let mut command = self.command(usize::from(number));
         command.args(["sh", "-c", &script]);
         self.succeed(&script, command).map(drop)
+    }
+
+    /// A command in the user namespace of the hub, without the rest.
+    fn beside(&self, keeper: &Keeper) -> Command {
+        if self.is_root {
+            let mut command = Command::new("env");
+            command.arg("--");
+            return command;
+        }
+        let mut command = Command::new("nsenter");
+        command.args(["--user", "--preserve-credentials", "--target"]);
+        command.args([&keeper.id().to_string(), "--"]);
+        command
     }
 
     /// Runs a script of the shell in the hub.
@@ -178,7 +243,7 @@ impl<'a> Machines<'a> {
     /// A command on a machine; the program follows.
     pub(super) fn command(&self, machine: usize) -> Command {
         let directory = format!("--wdns={}", self.bench.directory().display());
-        let namespaces = [&NAMESPACES[..], &[&directory]].concat();
+        let namespaces = ["--net", "--mount", "--uts", "--ipc", &directory];
         self.enter(self.machines[machine].keeper.id(), &namespaces)
     }
 
@@ -435,11 +500,10 @@ impl<'a> Machines<'a> {
             "#!/bin/sh\nwhile [ \"${{1#-}}\" != \"$1\" ]; do shift; done\nhost=$1; shift\n\
              case $host in\n{}*) echo \"there is no machine $host\" >&2; exit 255;;\nesac\n\
              user=\n{user}\n\
-             exec env -i {} nsenter --target=$target $user {} --wdns={} -- {front} \
+             exec env -i {} nsenter --target=$target $user --net --mount --uts --ipc --wdns={} -- {front} \
              sh -c \"$*\"\n",
             self.cases(),
             environment.join(" "),
-            NAMESPACES.join(" "),
             quote(&self.bench.directory().display().to_string()),
         );
         self.write_script("rsh", &script)
@@ -506,8 +570,7 @@ impl<'a> Machines<'a> {
             "#!/bin/sh\nlast=; host=\nfor word; do [ \"$last\" != --host ] || host=$word; \
              [ \"$word\" != -- ] || break; last=$word; done\n\
              case $host in\n{cases}*) echo \"no machine has the host $host\" >&2; exit 2;;\nesac\n\
-             exec nsenter --target=$target {user} {} \"--wdns=$PWD\" -- {temporary} {} \"$@\"\n",
-            NAMESPACES.join(" "),
+             exec nsenter --target=$target {user} --net --mount --uts --ipc \"--wdns=$PWD\" -- {temporary} {} \"$@\"\n",
             quote(&self.bench.lab().launcher.efa_emu.display().to_string()),
         );
         self.write_script("efa-emu", &script)
