@@ -150,6 +150,37 @@ fn describe(client: &Client) -> RemoteDevice {
     }
 }
 
+/// The fewest polls in vain, of several times, after which one is to make room for others.
+fn fewest_polls_before_a_rest(client: &Client) -> usize {
+    let polls = || {
+        let mut polls = 0;
+        while !client.engine.should_rest() {
+            client.engine.progress();
+            polls += 1;
+        }
+        client.engine.rest();
+        polls
+    };
+    // Before the first one there were others, which were not counted.
+    polls();
+    (0..20).map(|_| polls()).min().unwrap()
+}
+
+/// A program with peers on its own machine only makes room after a thousand polls, or sleeps if it has lost its
+/// processor to others; one with peers on other machines never sleeps.
+#[test]
+fn a_program_with_a_peer_on_another_machine_makes_room_for_others_soon() {
+    let machines = Machines::new();
+    let (mut alpha, mut beta, to, _memory) = machines.receiving_pair(1);
+    assert!(alpha.post_send(1, to, INLINE));
+    assert_eq!(beta.wait_ok().wr_id, 0);
+    assert_eq!(alpha.wait_ok().wr_id, 1);
+    for client in [&alpha, &beta] {
+        let polls = fewest_polls_before_a_rest(client);
+        assert!((17..500).contains(&polls), "{polls} polls");
+    }
+}
+
 #[test]
 fn messages_go_both_ways_and_are_answered() {
     let machines = Machines::new();
