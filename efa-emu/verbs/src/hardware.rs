@@ -243,8 +243,9 @@ impl Hardware {
         self.engine.should_rest()
     }
 
-    /// Lets others have the processor after a poll that found nothing. To be called without locks.
-    pub(crate) fn rest(&self) {
+    /// Lets others have the processor after a poll that found nothing. The caller holds no lock; the engine takes its
+    /// own meanwhile.
+    pub(crate) fn rest(&self, _: &Locking) {
         self.engine.rest();
     }
 

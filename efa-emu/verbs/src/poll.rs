@@ -124,8 +124,7 @@ pub(crate) unsafe extern "C" fn poll_cq(
     drop(guard);
     queue.catch_up();
     if let Some(hardware) = to_rest {
-        drop(locking);
-        hardware.rest();
+        hardware.rest(&locking);
     }
     count as c_int
 }
@@ -176,8 +175,7 @@ unsafe extern "C" fn start_poll(queue: *mut ibv_cq_ex, attributes: *mut c_void) 
             drop(guard);
             cq.catch_up();
             if let Some(hardware) = to_rest {
-                drop(locking);
-                hardware.rest();
+                hardware.rest(&locking);
             }
             libc::ENOENT
         }

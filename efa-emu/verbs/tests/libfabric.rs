@@ -4,7 +4,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{Dialogue, Outcome, Program, TestFabric, files_with, installed};
+use common::{Dialogue, NO_FOREIGN_HANDLER, Outcome, Program, TestFabric, files_with, installed};
 use efa_testing::patience::Wait;
 
 const PACKAGE: &str = "libfabric-bin";
@@ -163,11 +163,6 @@ fn pingpong_over_a_bad_network() {
 /// Hosts with GIDs of their own, derived from the names, that no other test uses.
 const SERVER: &str = "killing-server";
 const CLIENT: &str = "killing-client";
-
-/// libinfinipath, which Debian's libfabric loads for another vendor's devices, answers SIGTERM by
-/// calling `exit` inside the handler. Libraries' destructors then wait for ever for locks that the
-/// interrupted code holds: malloc's, or libfabric's own. This leaves the signal to others.
-const NO_FOREIGN_HANDLER: [(&str, &str); 1] = [("IPATH_NO_BACKTRACE", "1")];
 
 /// Kills one side in the middle of a transfer. The other one may fail or wait for ever, which is the
 /// application's affair, but it can be ended; then a new pair works and nothing is left.

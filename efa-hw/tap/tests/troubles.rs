@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use common::{Dialogue, Program, TestFabric, files_with, installed};
+use common::{Dialogue, NO_FOREIGN_HANDLER, Program, TestFabric, files_with, installed};
 use efa_emu::capture::{Direction, Reader};
 use efa_emu::frame::Kind;
 use efa_testing::patience::Wait;
@@ -376,7 +376,8 @@ fn recording_is_switched_on_and_off() {
     let directory = tempfile::tempdir().unwrap();
     let tap = tap(directory.path(), "--idle");
     // More than there is time for: the test ends the programs.
-    let dialogue = pingpong(&fabric, &tap, "100000000");
+    let mut dialogue = pingpong(&fabric, &tap, "100000000");
+    dialogue.environment = &NO_FOREIGN_HANDLER;
     let server = dialogue.server(&HOSTS[0]);
     let client = dialogue.client(&HOSTS[1]);
     let tap_id = client.inner_id();

@@ -3,8 +3,10 @@
 use std::ffi::{c_int, c_void};
 use std::path::Path;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::time::Duration;
+
+use efa_testing::patience::Wait;
 
 use crate::abi::*;
 use crate::exchange::extended_cq;
@@ -212,6 +214,71 @@ fn of_a_queue_pair_leaves_the_callers_session_as_it_is() {
             end.unwrap()(extended);
             assert_eq!(start.unwrap()(extended, null_mut()), libc::ENOENT);
         }
+    });
+}
+
+/// What a signal handler ends: as many regions as there are signals, a function that ends one, and how many it has ended.
+static TO_END: [AtomicPtr<ibv_mr>; 3000] = [const { AtomicPtr::new(null_mut()) }; 3000];
+static DEREGISTER: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+static ENDED: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn end_one(_: c_int) {
+    let number = ENDED.load(Ordering::Relaxed);
+    type Function = unsafe extern "C" fn(*mut ibv_mr) -> c_int;
+    // SAFETY: `ibv_dereg_mr` of the library, whose type this is, and a region that nobody else ends.
+    let status = unsafe {
+        let deregister: Function = std::mem::transmute(DEREGISTER.load(Ordering::Relaxed));
+        deregister(TO_END[number].load(Ordering::Relaxed))
+    };
+    if status == 0 {
+        ENDED.store(number + 1, Ordering::Relaxed);
+    }
+}
+
+/// Programs call `exit` in signal handlers, and their exit handlers end what they have: whatever of a poll the signal
+/// interrupted holds the device, and nothing goes on before the handler returns.
+#[test]
+fn in_a_signal_handler_never_waits_for_the_poll_that_was_interrupted() {
+    on_emulated_host("efa2", || {
+        let endpoint = Endpoint::new();
+        let extended = extended_cq(&endpoint);
+        let queue: *mut ibv_cq = extended.cast();
+        let mut memory = [0u8; 64];
+        for region in &TO_END {
+            let new = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+            region.store(new, Ordering::Relaxed);
+        }
+        DEREGISTER.store(symbol("ibv_dereg_mr"), Ordering::Relaxed);
+        // SAFETY: live queues, of which the first has no session.
+        let (poll, start) = unsafe {
+            let poll = (*(*queue).context).ops.poll_cq.unwrap();
+            (poll, (*extended).start_poll.unwrap())
+        };
+        // SAFETY: the handler only calls what may be called in it.
+        unsafe { libc::signal(libc::SIGUSR1, end_one as *const () as usize) };
+        // SAFETY: takes nothing.
+        let poller = unsafe { libc::pthread_self() };
+        std::thread::scope(|scope| {
+            let signals = scope.spawn(|| {
+                for number in 0..TO_END.len() {
+                    // SAFETY: the thread waits for this one.
+                    unsafe { libc::pthread_kill(poller, libc::SIGUSR1) };
+                    let wait = Wait::start();
+                    while ENDED.load(Ordering::Relaxed) == number {
+                        wait.check(|| format!("the handler waits, or fails, at signal {number}"));
+                        std::thread::yield_now();
+                    }
+                }
+            });
+            while !signals.is_finished() {
+                let mut completion: ibv_wc = zeroed();
+                // SAFETY: a live queue, and room for one completion.
+                unsafe {
+                    assert_eq!(poll(queue, 1, &raw mut completion), 0);
+                    assert_eq!(start(extended, null_mut()), libc::ENOENT);
+                }
+            }
+        });
     });
 }
 

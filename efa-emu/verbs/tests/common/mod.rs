@@ -147,6 +147,11 @@ impl Outcome {
     }
 }
 
+/// libinfinipath, which Debian's libfabric loads for another vendor's devices, answers SIGTERM by
+/// calling `exit` inside the handler. Libraries' destructors then wait for ever for locks that the
+/// interrupted code holds: malloc's, or libfabric's own. This leaves the signal to others.
+pub(crate) const NO_FOREIGN_HANDLER: [(&str, &str); 1] = [("IPATH_NO_BACKTRACE", "1")];
+
 /// A running program, in a process group of its own that ends with this value.
 pub(crate) struct Program {
     child: Child,
