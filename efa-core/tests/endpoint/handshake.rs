@@ -2,13 +2,13 @@
 
 use efa_core::address::{Qkey, Qpn, RawAddress};
 use efa_core::endpoint::*;
-use efa_core::nic::{DeviceCaps, Nic, Source, Status};
+use efa_core::nic::{DeviceCaps, Nic, RemoteKey, Source, Status};
 use efa_core::wire::{
-    Connid, EagerRtm, EagerRtw, ExtraFeatures, Header, MsgId, Packet, PacketType, RawAddressHeader,
-    ReadNack, Repr, ReqOptions,
+    Connid, EagerRtm, EagerRtw, ExtraFeatures, Handshake, Header, MsgId, Packet, PacketType,
+    RawAddressHeader, ReadNack, Repr, ReqOptions,
 };
 
-use crate::script::{Script, config, traits};
+use crate::script::{Script, config, memory, traits};
 use efa_testing::nic::{MEMORY, Traits};
 
 const MODERN: ExtraFeatures = ExtraFeatures::DELIVERY_COMPLETE.union(ExtraFeatures::CONNID_HEADER);
@@ -557,6 +557,78 @@ fn a_feature_is_not_used_before_the_handshake_asked_for_by_an_empty_write() {
     });
     // The attempts before used no message id.
     assert_eq!((packet_type, msg_id), (PacketType::DcEagerMsgRtm, MsgId(0)));
+}
+
+#[test]
+fn memory_that_the_peers_device_does_not_reach_is_accessed_by_packets() {
+    // What is started with a peer that announces everything: the type of the packet that is sent, or none if the device
+    // accesses the peer's memory by itself.
+    let first = |hmem_p2p, start: &dyn Fn(&mut Script, PeerId)| {
+        let mut script = Script::new();
+        let peer = script.insert_peer();
+        let connid = script.connid();
+        let features = MODERN | ExtraFeatures::RDMA_READ | ExtraFeatures::RDMA_WRITE;
+        script.send(
+            &Handshake {
+                extra_info: features.into(),
+                connid,
+                device_version: Some(0xEFA1),
+                hmem_p2p,
+                ..Handshake::default()
+            },
+            &[],
+        );
+        script.expect_handshake();
+        start(&mut script, peer);
+        script.progress();
+        let flights = script.network.in_flight();
+        assert_eq!(flights.len(), 1);
+        // A read by the device carries nothing, and a write by it the data alone: zeros, which no type of packet has.
+        PacketType::peek(&flights[0].bytes)
+    };
+    let remote = |length: usize| {
+        [RemoteIoVec {
+            address: 0x7000,
+            length: length as u64,
+            key: RemoteKey(5),
+        }]
+    };
+    let write = |length| {
+        move |script: &mut Script, peer| {
+            let args = WriteArgs {
+                peer,
+                data: &[memory(0, length)],
+                remote: &remote(length),
+                cq_data: None,
+                flags: OperationFlags::COMPLETION,
+                context: 1,
+            };
+            script.dut.write(args).unwrap();
+        }
+    };
+    let read = |length| {
+        move |script: &mut Script, peer| {
+            let args = ReadArgs {
+                peer,
+                buffer: &[memory(0, length)],
+                remote: &remote(length),
+                flags: OperationFlags::COMPLETION,
+                context: 1,
+            };
+            script.dut.read(args).unwrap();
+        }
+    };
+    for hmem_p2p in [None, Some(1)] {
+        for length in [100, 2000, 5000] {
+            assert_eq!(first(hmem_p2p, &write(length)), None);
+            assert_eq!(first(hmem_p2p, &read(length)), None);
+        }
+    }
+    let no = Some(0);
+    assert_eq!(first(no, &write(100)), Some(PacketType::EagerRtw));
+    assert_eq!(first(no, &write(5000)), Some(PacketType::LongreadRtw));
+    assert_eq!(first(no, &read(100)), Some(PacketType::ShortRtr));
+    assert_eq!(first(no, &read(20_000)), Some(PacketType::LongctsRtr));
 }
 
 #[test]
