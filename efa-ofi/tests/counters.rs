@@ -6,7 +6,7 @@ mod common;
 use std::ptr::null_mut;
 
 use common::c::*;
-use common::{Libfabric, Options, Pair, Side, bind, close, with_provider};
+use common::{AGAIN, Libfabric, Options, Pair, Side, bind, close, with_provider};
 
 fn open(side: &Side, wait_obj: fi_wait_obj) -> *mut fid_cntr {
     let mut attributes = fi_cntr_attr {
@@ -82,7 +82,7 @@ fn operations_without_reports_are_counted() {
             exchange(pair, sent, received);
             exchange(pair, sent, received);
             assert_eq!((values(sent), values(received)), ((2, 0), (2, 0)));
-            assert_eq!(pair.left.read().err(), Some(-(libc::EAGAIN as isize)));
+            assert_eq!(pair.left.read().err(), Some(AGAIN));
             // What has reached its value needs no wait, and what does not reach it has an end.
             assert_eq!(call!(received => ops.wait(2, 0)), 0);
             assert_eq!(call!(received => ops.wait(3, 1)), -libc::ETIMEDOUT);

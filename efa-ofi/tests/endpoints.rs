@@ -3,32 +3,11 @@
 #[macro_use]
 mod common;
 
-use std::ffi::c_int;
 use std::ptr::null_mut;
 
 use common::c::*;
-use common::{Options, Side, bind, close, with_provider};
+use common::{AGAIN, Options, Side, close, with_provider};
 use efa_testing::patience::Wait;
-
-/// Opens another endpoint on the domain of a side, with the queue and the vector of that.
-fn another(side: &Side) -> *mut fid_ep {
-    let mut endpoint = null_mut();
-    let (info, domain) = (side.info, side.domain);
-    assert_eq!(
-        call!(domain => ops.endpoint(info, &mut endpoint, null_mut())),
-        0
-    );
-    assert_eq!(bind(endpoint, side.vector, 0), 0);
-    assert_eq!(bind(endpoint, side.queue, FI_TRANSMIT | FI_RECV), 0);
-    // SAFETY: the endpoint is open.
-    let status = unsafe {
-        let fid = endpoint.cast::<fid>();
-        let control = (*(*fid).ops).control.expect("the tables are complete");
-        control(fid, FI_ENABLE as c_int, null_mut())
-    };
-    assert_eq!(status, 0);
-    endpoint
-}
 
 #[test]
 fn a_domain_has_room_for_many_endpoints() {
@@ -37,7 +16,7 @@ fn a_domain_has_room_for_many_endpoints() {
         let side = Side::open(libfabric, &Options::default());
         side.enable();
         let own = side.insert(&side.name());
-        let others: Vec<*mut fid_ep> = (0..COUNT).map(|_| another(&side)).collect();
+        let others: Vec<*mut fid_ep> = (0..COUNT).map(|_| side.another()).collect();
         let mut received = [0_u8; COUNT];
         let mut counts = [0; 2];
         let mut count = |expected: usize| {
@@ -45,7 +24,7 @@ fn a_domain_has_room_for_many_endpoints() {
             while counts.iter().sum::<usize>() < 2 * expected {
                 match side.read() {
                     Ok((entry, _)) => counts[usize::from(entry.flags & FI_RECV != 0)] += 1,
-                    Err(error) => assert_eq!(error, -(libc::EAGAIN as isize)),
+                    Err(error) => assert_eq!(error, AGAIN),
                 }
                 wait.check(|| format!("{counts:?} of {expected}"));
             }
@@ -90,7 +69,7 @@ fn an_endpoint_takes_the_packet_buffers_of_one_that_was_closed() {
     with_provider(name, |libfabric| {
         let side = Side::open(libfabric, &Options::default());
         side.enable();
-        let again = || assert_eq!(close(another(&side)), 0);
+        let again = || assert_eq!(close(side.another()), 0);
         again();
         again();
         let before = virtual_memory();
@@ -124,7 +103,7 @@ fn an_endpoint_has_the_packet_buffers_of_its_queues_and_no_more() {
                 // 3072 of 8960 bytes are 26 MiB.
                 assert!((26 << 20..40 << 20).contains(&taken), "{taken} bytes");
                 before = after;
-                another(&side)
+                side.another()
             })
             .collect();
         for endpoint in others {
@@ -149,10 +128,10 @@ fn a_closed_endpoint_leaves_no_descriptor_to_its_domain() {
                 .expect("readable")
                 .count()
         };
-        assert_eq!(close(another(&side)), 0);
+        assert_eq!(close(side.another()), 0);
         let before = descriptors();
         for _ in 0..4 {
-            assert_eq!(close(another(&side)), 0);
+            assert_eq!(close(side.another()), 0);
         }
         assert_eq!(descriptors(), before);
         side.close(libfabric);

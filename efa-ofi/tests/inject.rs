@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 
 use common::c::*;
-use common::{Options, Pair, Side, bind, close, with_provider};
+use common::{AGAIN, Options, Pair, Side, bind, close, with_provider};
 
 #[test]
 fn a_copied_operation_is_reported_once_on_request() {
@@ -80,7 +80,7 @@ fn a_copied_operation_is_reported_once_on_request() {
             let now = unsafe { (&raw const memory).read_volatile() };
             (now == [5, 12]).then_some(())
         });
-        assert_eq!(pair.left.read().err(), Some(-(libc::EAGAIN as isize)));
+        assert_eq!(pair.left.read().err(), Some(AGAIN));
         assert_eq!(close(region), 0);
         pair.close(libfabric);
     });
@@ -111,9 +111,9 @@ fn failures_of_calls_without_completions_go_to_the_event_queue() {
         pair.start(|| call!(endpoint => msg.inject(data.as_ptr().cast(), 8, to)));
         let mut event = 0;
         pair.until("the failure is reported", |pair| {
-            assert_eq!(pair.left.read().err(), Some(-(libc::EAGAIN as isize)));
+            assert_eq!(pair.left.read().err(), Some(AGAIN));
             let status = call!(events => ops.read(&mut event, null_mut(), 0, 0));
-            (status != -(libc::EAGAIN as isize)).then(|| assert_eq!(status, -(FI_EAVAIL as isize)))
+            (status != AGAIN).then(|| assert_eq!(status, -(FI_EAVAIL as isize)))
         });
         let mut entry = fi_eq_err_entry::default();
         let size = size_of_val(&entry) as isize;
@@ -121,10 +121,7 @@ fn failures_of_calls_without_completions_go_to_the_event_queue() {
         assert_eq!(call!(events => ops.readerr(&mut entry, 0)), size);
         assert_eq!(entry.fid, endpoint.cast::<fid>());
         assert_ne!((entry.err, entry.prov_errno), (0, 0));
-        assert_eq!(
-            call!(events => ops.readerr(&mut entry, 0)),
-            -(libc::EAGAIN as isize)
-        );
+        assert_eq!(call!(events => ops.readerr(&mut entry, 0)), AGAIN);
 
         assert_eq!(close(events), -libc::EBUSY);
         assert_eq!(close(endpoint), 0);

@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
 use common::c::*;
-use common::{Options, Pair, Side, bind, close, with_provider};
+use common::{AGAIN, Options, Pair, Side, bind, close, with_provider};
 
 const EINVAL: c_int = -libc::EINVAL;
 const REFUSED: isize = EINVAL as isize;
@@ -218,13 +218,13 @@ fn wrong_arguments_of_operations_are_refused() {
         assert_eq!(call!(endpoint => msg.sendmsg(null_mut(), 0)), REFUSED);
         // More than a packet cannot be injected; the size of what memory cannot hold is an error too.
         let huge = call!(endpoint => msg.inject(memory, usize::MAX, pair.to_right));
-        assert!(huge < 0 && huge != -(libc::EAGAIN as isize), "{huge}");
+        assert!(huge < 0 && huge != AGAIN, "{huge}");
         // A descriptor that is an object of another kind.
         let status =
             call!(endpoint => msg.send(memory, 8, pair.left.queue.cast(), pair.to_right, no));
         assert_eq!(status, REFUSED);
         // Nothing of this was started, and the endpoint still works.
-        assert!(matches!(pair.left.read(), Err(error) if error == -(libc::EAGAIN as isize)));
+        assert!(matches!(pair.left.read(), Err(error) if error == AGAIN));
         pair.start(|| call!(pair.right.endpoint => msg.recv(memory, 8, no, pair.to_left, no)));
         pair.start(|| call!(endpoint => msg.inject(b"it works".as_ptr().cast(), 8, pair.to_right)));
         pair.right_completion();

@@ -7,14 +7,12 @@ use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
 use common::c::*;
-use common::{Options, Pair, Side, control, with_provider};
+use common::{MAX_MSG_SIZE, Options, Pair, SHARED_MEMORY_PERMITTED, Side, control, with_provider};
 
 const EINVAL: c_int = -libc::EINVAL;
 
 /// Options of libfabric 2 and of its efa provider, which the machine's headers lack.
 const CUDA_API_PERMITTED: c_int = 10;
-const SHARED_MEMORY_PERMITTED: c_int = 11;
-const MAX_MSG_SIZE: c_int = 12;
 const INJECT_MSG_SIZE: c_int = 16;
 const INJECT_ATOMIC_SIZE: c_int = 19;
 const EFA_RNR_RETRY: c_int = -0xefa_0000;

@@ -6,7 +6,7 @@ mod common;
 use std::ptr::null_mut;
 
 use common::c::*;
-use common::{Options, Pair, Side, close, with_provider};
+use common::{AGAIN, Options, Pair, Side, close, with_provider};
 use efa_testing::patience::Wait;
 
 /// Longer than all that is sent without an agreement with the receiver.
@@ -39,12 +39,12 @@ fn complete(left: &Side, what: &str, mut call: impl FnMut() -> isize) {
         if !started {
             match call() {
                 0 => started = true,
-                again => assert_eq!(again, -(libc::EAGAIN as isize), "{what}"),
+                again => assert_eq!(again, AGAIN, "{what}"),
             }
         }
         match left.read() {
             Ok(_) => return,
-            Err(again) => assert_eq!(again, -(libc::EAGAIN as isize), "{what}"),
+            Err(again) => assert_eq!(again, AGAIN, "{what}"),
         }
         wait.check(|| what.to_owned());
         std::thread::yield_now();

@@ -7,9 +7,7 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 
 use common::c::*;
-use common::{Options, Pair, Side, with_provider};
-
-const EINVAL: isize = -(libc::EINVAL as isize);
+use common::{EINVAL, Options, Pair, Side, with_provider};
 
 /// Calls `fi_trecvmsg` on the right side for a tag, into a buffer.
 fn receive(pair: &Pair, tag: u64, flags: u64, buffer: &mut [u8], context: *mut c_void) -> isize {

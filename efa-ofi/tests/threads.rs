@@ -8,10 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use common::c::*;
-use common::{Libfabric, Options, Side, Threads, bind, close, control, with_provider};
+use common::{AGAIN, Libfabric, Options, Side, Threads, bind, close, control, with_provider};
 use efa_testing::patience::Wait;
-
-const AGAIN: isize = -(libc::EAGAIN as isize);
 
 /// Messages of each thread.
 const MESSAGES: u64 = 400;

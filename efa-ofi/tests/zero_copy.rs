@@ -7,16 +7,14 @@ use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
 use common::c::*;
-use common::{Libfabric, Options, Pair, Side, bind, close, with_provider};
+use common::{
+    AGAIN, EINVAL, Libfabric, MAX_MSG_SIZE, Options, Pair, SHARED_MEMORY_PERMITTED, Side, bind,
+    close, with_provider,
+};
 
-const EINVAL: isize = -(libc::EINVAL as isize);
 const EOPNOTSUPP: isize = -(libc::EOPNOTSUPP as isize);
 /// What `fi_cancel` says of a context that it does not know, where it cancels receives.
 const ENOENT: isize = -(libc::ENOENT as isize);
-
-/// Options of libfabric 2, which the machine's headers lack.
-const SHARED_MEMORY_PERMITTED: c_int = 11;
-const MAX_MSG_SIZE: c_int = 12;
 
 /// The largest packet of the emulated device in bytes.
 const MTU: usize = 8928;
@@ -265,7 +263,7 @@ fn a_message_that_is_too_long_fails_on_both_sides() {
             (libc::EMSGSIZE, contexts[0])
         );
         let failure = pair.until("a failure on the left", |pair| match pair.left.read() {
-            Err(error) if error == -(libc::EAGAIN as isize) => None,
+            Err(error) if error == AGAIN => None,
             other => {
                 other.expect_err("the message does not fit");
                 Some(pair.left.read_error())
@@ -314,9 +312,9 @@ fn what_the_device_cannot_do_is_refused() {
         assert_eq!(target.receive(&pair.right, to), 0);
         assert_eq!(pair.right.cancel(to), EOPNOTSUPP);
         // An endpoint can be closed while the device has receives, and nothing is reported of them.
-        assert_eq!(pair.right.read().err(), Some(-(libc::EAGAIN as isize)));
+        assert_eq!(pair.right.read().err(), Some(AGAIN));
         assert_eq!(close(pair.right.endpoint), 0);
-        assert_eq!(pair.right.read().err(), Some(-(libc::EAGAIN as isize)));
+        assert_eq!(pair.right.read().err(), Some(AGAIN));
         target.end();
         for object in [pair.right.vector.cast::<fid>(), pair.right.queue.cast()] {
             assert_eq!(close(object), 0);
@@ -335,8 +333,8 @@ fn a_message_waits_for_a_receive() {
         source.send(&pair, 64);
         // The device refuses it meanwhile.
         for _ in 0..1000 {
-            assert_eq!(pair.left.read().err(), Some(-(libc::EAGAIN as isize)));
-            assert_eq!(pair.right.read().err(), Some(-(libc::EAGAIN as isize)));
+            assert_eq!(pair.left.read().err(), Some(AGAIN));
+            assert_eq!(pair.right.read().err(), Some(AGAIN));
         }
         assert_eq!(target.receive(&pair.right, null_mut()), 0);
         assert_eq!(pair.right_completion().0.len, 64);
@@ -367,9 +365,9 @@ fn a_message_with_a_header_is_refused_and_told() {
         pair.left_completion();
         let mut event = 0;
         pair.until("the message is refused", |pair| {
-            assert_eq!(pair.right.read().err(), Some(-(libc::EAGAIN as isize)));
+            assert_eq!(pair.right.read().err(), Some(AGAIN));
             let status = call!(events => ops.read(&mut event, null_mut(), 0, 0));
-            (status != -(libc::EAGAIN as isize)).then(|| assert_eq!(status, -(FI_EAVAIL as isize)))
+            (status != AGAIN).then(|| assert_eq!(status, -(FI_EAVAIL as isize)))
         });
         let mut entry = fi_eq_err_entry::default();
         let size = size_of_val(&entry) as isize;

@@ -136,6 +136,15 @@ macro_rules! call {
     }};
 }
 
+/// Options of libfabric 2, which the machine's headers lack.
+pub(crate) const SHARED_MEMORY_PERMITTED: c_int = 11;
+pub(crate) const MAX_MSG_SIZE: c_int = 12;
+
+/// What a call returns that has to be repeated later.
+pub(crate) const AGAIN: isize = -(libc::EAGAIN as isize);
+/// What a call returns whose arguments make no sense.
+pub(crate) const EINVAL: isize = -(libc::EINVAL as isize);
+
 /// Closes an object, and returns what `fi_close` returns.
 pub(crate) fn close<T>(object: *mut T) -> c_int {
     // SAFETY: every object begins with a `fid`, and is open.
@@ -152,6 +161,17 @@ pub(crate) fn bind<T>(endpoint: *mut fid_ep, object: *mut T, flags: u64) -> c_in
         let fid = endpoint.cast::<fid>();
         ((*(*fid).ops).bind.expect("the tables are complete"))(fid, object.cast(), flags)
     }
+}
+
+/// Enables an endpoint.
+fn enable(endpoint: *mut fid_ep) {
+    // SAFETY: the endpoint is open.
+    let status = unsafe {
+        let fid = endpoint.cast::<fid>();
+        let control = (*(*fid).ops).control.expect("the tables are complete");
+        control(fid, FI_ENABLE as c_int, null_mut())
+    };
+    assert_eq!(status, 0);
 }
 
 /// Calls `fi_control` of an object.
@@ -306,13 +326,21 @@ impl Side {
     }
 
     pub(crate) fn enable(&self) {
-        // SAFETY: the endpoint is open.
-        let status = unsafe {
-            let fid = self.endpoint.cast::<fid>();
-            let control = (*(*fid).ops).control.expect("the tables are complete");
-            control(fid, FI_ENABLE as c_int, null_mut())
-        };
-        assert_eq!(status, 0);
+        enable(self.endpoint);
+    }
+
+    /// Opens and enables another endpoint of the domain, with the same queue and address vector.
+    pub(crate) fn another(&self) -> *mut fid_ep {
+        let mut endpoint = null_mut();
+        let (info, domain) = (self.info, self.domain);
+        assert_eq!(
+            call!(domain => ops.endpoint(info, &mut endpoint, null_mut())),
+            0
+        );
+        assert_eq!(bind(endpoint, self.vector, 0), 0);
+        assert_eq!(bind(endpoint, self.queue, FI_TRANSMIT | FI_RECV), 0);
+        enable(endpoint);
+        endpoint
     }
 
     /// Sets an option of the endpoint that has the type of `value`.
@@ -523,7 +551,7 @@ impl Pair {
     pub(crate) fn right_failure(&self) -> fi_cq_err_entry {
         self.until("a failure on the right", |pair| match pair.right.read() {
             Ok((entry, _)) => panic!("{entry:?}"),
-            Err(error) if error == -(libc::EAGAIN as isize) => None,
+            Err(error) if error == AGAIN => None,
             Err(_) => Some(pair.right.read_error()),
         })
     }
@@ -533,7 +561,7 @@ impl Pair {
     pub(crate) fn start(&self, mut call: impl FnMut() -> isize) {
         let status = self.until("an operation starts", |_| {
             let status = call();
-            (status != -(libc::EAGAIN as isize)).then_some(status)
+            (status != AGAIN).then_some(status)
         });
         assert_eq!(status, 0);
     }
@@ -548,7 +576,7 @@ impl Side {
     fn completion(&self) -> Option<(fi_cq_tagged_entry, fi_addr_t)> {
         match self.read() {
             Ok(completion) => Some(completion),
-            Err(error) if error == -(libc::EAGAIN as isize) => None,
+            Err(error) if error == AGAIN => None,
             Err(error) => panic!("{error}: {:?}", self.read_error()),
         }
     }
