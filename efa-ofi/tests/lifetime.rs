@@ -3,12 +3,15 @@
 #[macro_use]
 mod common;
 
+use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::thread;
 use std::time::Duration;
 
 use common::c::*;
-use common::{Libfabric, Options, Pair, Side, Threads, bind, close, with_provider};
+use common::{
+    Libfabric, Options, Pair, Side, Threads, bind, close, with_provider, with_provider_under,
+};
 
 /// What a process has of what it can leak.
 #[derive(Debug)]
@@ -106,6 +109,150 @@ fn what_is_closed_leaves_nothing() {
             assert!(after.heap < before.heap + KEPT, "{after:?} {before:?}");
         }
     });
+}
+
+/// Opens a pair with more objects than it needs, lets it talk, and closes everything in the order that `arrange` makes of the
+/// order of opening. What is still used is tried again, after the rest.
+fn close_in_order(libfabric: &Libfabric, arrange: fn(&mut Vec<*mut fid>)) {
+    let pair = Pair::open(libfabric, &Options::default());
+    let (mut data, mut memory) = (vec![7_u8; 1 << 20], vec![0_u8; 1 << 20]);
+    let (mut objects, mut regions) = (Vec::new(), Vec::new());
+    for (side, buffer) in [(&pair.left, &mut data), (&pair.right, &mut memory)] {
+        let (mut queue, mut vector) = (null_mut(), null_mut());
+        let (mut counter, mut events) = (null_mut(), null_mut());
+        let mut kind = fi_cq_attr::default();
+        assert_eq!(
+            call!(side.domain => ops.cq_open(&mut kind, &mut queue, null_mut())),
+            0
+        );
+        let mut kind = fi_av_attr {
+            type_: FI_AV_TABLE,
+            ..fi_av_attr::default()
+        };
+        assert_eq!(
+            call!(side.domain => ops.av_open(&mut kind, &mut vector, null_mut())),
+            0
+        );
+        let mut kind = fi_cntr_attr::default();
+        assert_eq!(
+            call!(side.domain => ops.cntr_open(&mut kind, &mut counter, null_mut())),
+            0
+        );
+        assert_eq!(
+            call!(side.fabric => ops.eq_open(null_mut(), &mut events, null_mut())),
+            0
+        );
+        let region: *mut fid_mr = side.register(buffer);
+        regions.push(region);
+        objects.extend([
+            side.fabric.cast::<fid>(),
+            side.domain.cast(),
+            side.queue.cast(),
+            side.vector.cast(),
+            side.endpoint.cast(),
+            queue.cast(),
+            vector.cast(),
+            counter.cast(),
+            events.cast(),
+            region.cast(),
+            side.another().cast(),
+        ]);
+    }
+    let (left, right, no) = (pair.left.endpoint, pair.right.endpoint, null_mut());
+    let (from, to) = (
+        data.as_mut_ptr().cast::<c_void>(),
+        memory.as_mut_ptr().cast::<c_void>(),
+    );
+    for length in [64, 60_000, 1 << 20] {
+        pair.start(|| call!(right => tagged.recv(to, length, no, u64::MAX, 1, 0, no)));
+        pair.start(|| call!(left => tagged.send(from, length, no, pair.to_right, 1, no)));
+        pair.left_completion();
+        pair.right_completion();
+        let address = memory.as_ptr().addr() as u64;
+        // SAFETY: the registration is open.
+        let key = unsafe { (*regions[1]).key };
+        pair.start(|| call!(left => rma.write(from, length, no, pair.to_right, address, key, no)));
+        pair.left_completion();
+        pair.start(|| call!(left => rma.read(from, length, no, pair.to_right, address, key, no)));
+        pair.left_completion();
+    }
+    // A receive without a message, messages without a receive, completions that nobody reads.
+    pair.start(|| call!(right => tagged.recv(to, 64, no, u64::MAX, 2, 0, no)));
+    for length in [64, 60_000, 1 << 20] {
+        pair.start(|| call!(left => tagged.send(from, length, no, pair.to_right, 3, no)));
+    }
+    arrange(&mut objects);
+    while !objects.is_empty() {
+        let before = objects.len();
+        objects.retain(|object| match close(*object) {
+            0 => false,
+            status => {
+                assert_eq!(status, -libc::EBUSY);
+                true
+            }
+        });
+        assert!(objects.len() < before, "{before} objects use each other");
+    }
+    for side in [pair.left, pair.right] {
+        // SAFETY: it came from `fi_getinfo`.
+        unsafe { (libfabric.freeinfo)(side.info) };
+    }
+}
+
+#[test]
+fn nothing_is_lost_whatever_the_order_of_closing() {
+    let name = "nothing_is_lost_whatever_the_order_of_closing";
+    if std::process::Command::new("valgrind")
+        .arg("--version")
+        .output()
+        .is_err()
+    {
+        println!("skipped: valgrind is not installed");
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let report = directory.path().join("valgrind.xml");
+    let file = format!("--xml-file={}", report.display());
+    let options = ["--leak-check=full", "--show-leak-kinds=definite"];
+    let tool = [
+        &["valgrind", "--xml=yes", "--num-callers=60", &file],
+        &options[..],
+    ]
+    .concat();
+    with_provider_under(
+        &tool,
+        name,
+        |_| (),
+        |libfabric| {
+            live(libfabric, FI_PROGRESS_AUTO);
+            close_in_order(libfabric, |_| ());
+            close_in_order(libfabric, |objects| objects.reverse());
+            // Every second one, then the others.
+            close_in_order(libfabric, |objects| {
+                let (mut index, mut late) = (0, Vec::new());
+                objects.retain(|object| {
+                    index += 1;
+                    if index % 2 == 0 {
+                        late.push(*object);
+                    }
+                    index % 2 == 1
+                });
+                objects.extend(late);
+            });
+        },
+    );
+    // Not there in the process that valgrind ran, nor on a machine with a device of its own.
+    let Ok(report) = std::fs::read_to_string(&report) else {
+        return;
+    };
+    assert!(report.contains("</valgrindoutput>"), "{report}");
+    // Others' libraries, and the test's own harness, are not judged.
+    let found: Vec<&str> = report
+        .split("<error>")
+        .skip(1)
+        .filter(|error| error.contains("libefa_rs"))
+        .collect();
+    assert!(found.is_empty(), "{}", found.concat());
 }
 
 #[test]

@@ -25,6 +25,16 @@ pub(crate) fn with_device_and<T>(
     prepare: impl FnOnce(&mut Command) -> T,
     body: impl FnOnce(HwDevice),
 ) {
+    with_device_under(&[], name, prepare, body);
+}
+
+/// As [`with_device_and`]. `tool` is a program with its arguments that runs the test binary under the emulator.
+pub(crate) fn with_device_under<T>(
+    tool: &[&str],
+    name: &str,
+    prepare: impl FnOnce(&mut Command) -> T,
+    body: impl FnOnce(HwDevice),
+) {
     match HwDevice::open(&DeviceName::First) {
         Ok(device) => body(device),
         Err(error) if std::env::var_os(NESTED).is_some() => {
@@ -37,6 +47,7 @@ pub(crate) fn with_device_and<T>(
             let fabric = &fabric[..fabric.len().min(63)];
             let mut command = workspace::efa_emu(&["run", "--fabric", fabric, "--"]);
             command
+                .args(tool)
                 .arg(test)
                 .args(["--exact", name, "--nocapture", "--test-threads=1"])
                 .env(NESTED, "1");

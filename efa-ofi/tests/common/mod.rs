@@ -50,13 +50,23 @@ pub(crate) fn with_provider_and<T>(
     prepare: impl FnOnce(&mut std::process::Command) -> T,
     body: impl FnOnce(&Libfabric),
 ) {
+    with_provider_under(&[], name, prepare, body);
+}
+
+/// As [`with_provider_and`]. `tool` is a program with its arguments that runs that process.
+pub(crate) fn with_provider_under<T>(
+    tool: &[&str],
+    name: &str,
+    prepare: impl FnOnce(&mut std::process::Command) -> T,
+    body: impl FnOnce(&Libfabric),
+) {
     let prepare = |command: &mut std::process::Command| {
         command
             .env("FI_PROVIDER_PATH", PLUG_INS)
             .env("FI_PROVIDER", "efa_rs");
         prepare(command)
     };
-    device::with_device_and(name, prepare, |_| body(&Libfabric::load()));
+    device::with_device_under(tool, name, prepare, |_| body(&Libfabric::load()));
 }
 
 type GetInfo = unsafe extern "C" fn(
