@@ -1,6 +1,6 @@
 //! Stock `fi_pingpong` over the emulated device, with libfabric's efa provider and with the engine as its provider
 //! `efa_rs`, beside libfabric's other providers, in one run, for the installed libfabric and for that of Debian 13; and
-//! the message rate of `ib_send_bw`. Two more tables have both processes on one emulated host, where libfabric's efa
+//! the message rate of `ib_send_bw`; and the rate of messages from 16 endpoints to one, also with libfabric 2.5.1. Two more tables have both processes on one emulated host, where libfabric's efa
 //! provider reaches its peer through libfabric's shared memory unless it is told not to, and `efa_rs` never does.
 //!
 //! The figures of a shared machine are noise; their ratios in one run are not. So every round
@@ -20,13 +20,13 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use efa_testing::workspace::{emulator, userland};
 
-use programs::{TIMEOUT, command, converse, ended, free_port, parse};
+use programs::{TIMEOUT, command, converse, ended, free_port, parse, parse_rate, peers};
 use rounds::{Figures, Trips, rounds};
 
 mod programs;
@@ -39,6 +39,9 @@ const SAME_HOST_TIME: Duration = Duration::from_secs(50);
 
 /// The name of the engine as a provider.
 const ENGINE: &str = "efa_rs";
+/// Peers of the receiver whose rate is measured, and messages from all of them.
+const PEERS: usize = 16;
+const MESSAGES: usize = 400_000;
 /// Longest message of the efa-direct fabric, which sends nothing longer than a packet.
 const LONGEST_DIRECT: usize = 8928;
 
@@ -49,6 +52,8 @@ enum Release {
     Installed,
     /// Unpacked by `scripts/userland`; programs start by this one.
     Unpacked(PathBuf),
+    /// That of MPICH's wheel, libfabric 2.5.1, which comes without programs: where it and its providers are.
+    Wheel([String; 2]),
 }
 
 /// What carries the messages.
@@ -186,8 +191,12 @@ struct Bench {
 }
 
 impl Row {
-    /// `program` with the row's libfabric and provider, on a host of its own.
-    fn words<'a>(&'a self, bench: &'a Bench, program: &'static str) -> Vec<&'a OsStr> {
+    fn is_engine(&self) -> bool {
+        matches!(self.carrier, Carrier::Engine | Carrier::SameHostEngine)
+    }
+
+    /// The words before a program that runs with the row's libfabric, on a host of its own.
+    fn starter<'a>(&'a self, bench: &'a Bench) -> Vec<&'a OsStr> {
         let profile = match self.carrier {
             Carrier::Provider(_) => None,
             Carrier::Device
@@ -197,7 +206,6 @@ impl Row {
             | Carrier::SameHostEngine => Some("efa2"),
             Carrier::DeviceSendOnly => Some("efa0"),
         };
-        let is_engine = matches!(self.carrier, Carrier::Engine | Carrier::SameHostEngine);
         let mut words: Vec<&OsStr> = Vec::new();
         if let Carrier::SameHost { shared_memory } = self.carrier {
             let setting = match shared_memory {
@@ -216,22 +224,33 @@ impl Row {
             ) {
                 words.extend(["--host", "both"].map(OsStr::new));
             }
-            if is_engine {
+            if self.is_engine() {
                 words.extend(["--provider", ENGINE].map(OsStr::new));
             }
             words.push(OsStr::new("--"));
         }
-        if let Release::Unpacked(run) = &self.release {
-            words.push(run.as_os_str());
+        match &self.release {
+            Release::Installed => {}
+            Release::Unpacked(run) => words.push(run.as_os_str()),
+            Release::Wheel(variables) => {
+                words.push(OsStr::new("env"));
+                words.extend(variables.iter().map(OsStr::new));
+            }
         }
+        words
+    }
+
+    /// `program` with the row's libfabric and provider, on a host of its own.
+    fn words<'a>(&'a self, bench: &'a Bench, program: &'static str) -> Vec<&'a OsStr> {
+        let mut words = self.starter(bench);
         words.push(OsStr::new(program));
         let (provider, fabric) = match (self.carrier, &self.release) {
             (Carrier::Provider(name), _) => (name, None),
-            _ if is_engine => (ENGINE, None),
+            _ if self.is_engine() => (ENGINE, None),
             (Carrier::DeviceDirect, _) => ("efa", Some("efa-direct")),
             (_, Release::Installed) => ("efa", None),
-            // This release prefers efa-direct.
-            (_, Release::Unpacked(_)) => ("efa", Some("efa")),
+            // These releases prefer efa-direct.
+            (_, Release::Unpacked(_) | Release::Wheel(_)) => ("efa", Some("efa")),
         };
         words.extend(["-p", provider].map(OsStr::new));
         words.extend(
@@ -264,6 +283,7 @@ impl fmt::Display for Row {
         let release = match self.release {
             Release::Installed => "installed",
             Release::Unpacked(_) => "Debian 13",
+            Release::Wheel(_) => "2.5.1",
         };
         let carrier = match self.carrier {
             Carrier::Device => "efa on efa-emu, RDMA read",
@@ -349,6 +369,18 @@ fn run(filter: Option<&str>) -> Result<(), String> {
             table(&bench, &heading, size, trips, rows, SAME_HOST_TIME);
         }
     }
+    if filter.is_none_or(|filter| "peers".contains(filter)) {
+        let wheel = userland("pypi-mpich").map(|directory| {
+            let library = directory.join("venv/lib/mpich");
+            let providers = library.join("libfabric");
+            Release::Wheel([
+                format!("LD_LIBRARY_PATH={}", library.display()),
+                format!("FI_PROVIDER_PATH={}", providers.display()),
+            ])
+        });
+        releases.extend(wheel);
+        rates(&bench, &releases)?;
+    }
     if filter.is_none_or(|filter| "ib_send_bw".contains(filter)) {
         println!("\nib_send_bw -c SRD, 64 B, one queue pair, one core for each side");
         let mut rates = Figures::new();
@@ -406,6 +438,60 @@ fn table(bench: &Bench, heading: &str, size: usize, trips: Trips, rows: Vec<Row>
             figures.count(),
         );
     }
+}
+
+/// Measures the rate of messages from several endpoints of one process to one of another, and prints a line for each provider.
+fn rates(bench: &Bench, releases: &[Release]) -> Result<(), String> {
+    let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let program = peers(directory.path())?;
+    let mut rows: Vec<Row> = releases
+        .iter()
+        .map(|release| Row {
+            release: release.clone(),
+            carrier: Carrier::Device,
+        })
+        .collect();
+    rows.push(Row {
+        release: Release::Installed,
+        carrier: Carrier::Engine,
+    });
+    println!(
+        "\npeers: tagged messages of 64 B, {PEERS} endpoints of one process to one of another"
+    );
+    let mut figures: Vec<Figures> = rows.iter().map(|_| Figures::new()).collect();
+    rounds("peers", SAME_HOST_TIME, |is_over| {
+        for (figures, row) in figures.iter_mut().zip(&rows) {
+            if figures.is_hopeful() && !is_over() {
+                figures.add(rate(row, bench, &program));
+            }
+        }
+        figures.iter().any(Figures::is_hopeful)
+    });
+    println!("{:<38} {:>10} {:>6}", "provider", "Mmsg/s", "rounds");
+    for (row, figures) in rows.iter().zip(figures) {
+        match figures.most() {
+            Some(rate) => println!("{row:<38} {:>10.3} {:>6}", rate / 1e6, figures.count()),
+            None => println!("{row:<38} not measured: {}", figures.reason),
+        }
+    }
+    Ok(())
+}
+
+/// Messages per second that the receiver of the program [`peers`] got.
+fn rate(row: &Row, bench: &Bench, program: &Path) -> Result<f64, String> {
+    let port = free_port()?.to_string();
+    let provider = if row.is_engine() { ENGINE } else { "efa" };
+    let (peers, messages) = (PEERS.to_string(), MESSAGES.to_string());
+    let side = |side, peer: &[&str]| {
+        let mut words: Vec<&OsStr> = bench.placement.words(side).iter().map(OsStr::new).collect();
+        words.extend(row.starter(bench));
+        words.push(program.as_os_str());
+        let options = [provider, &peers, "64", &messages, &port];
+        words.extend(options.iter().chain(peer).map(OsStr::new));
+        command(&words)
+    };
+    let client = || side(Side::Client, &["127.0.0.1"]);
+    parse_rate(&converse(side(Side::Server, &[]), client)?)
 }
 
 /// Millions of messages per second that `ib_send_bw` reports for its client.

@@ -13,7 +13,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use network::{ADDRESSES, Bridges, INTERFACE, Machines};
-use programs::{TIMEOUT, command, converse, ended, free_port, parse};
+use programs::{converse, free_port, parse, parse_rate, peers};
 use rounds::{Figures, Trips, rounds};
 
 mod hosts;
@@ -141,7 +141,7 @@ fn run(filter: Option<&str>) -> Result<(), String> {
     if !measures.is_empty() {
         println!("median and best of interleaved rounds; ratio of the medians to tcp;ofi_rxm");
         let bench = Bench {
-            peers: compile(directory.path())?,
+            peers: peers(directory.path())?,
             plain: machines.join("plain", 61346, &["--plain"])?,
             encrypted: machines.join("encrypted", 61345, &[])?,
             machines: &machines,
@@ -154,27 +154,6 @@ fn run(filter: Option<&str>) -> Result<(), String> {
         hosts::table(&machines)?;
     }
     Ok(())
-}
-
-/// The program that measures rates.
-fn compile(directory: &Path) -> Result<PathBuf, String> {
-    let program = directory.join("peers");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/machines/peers.c");
-    let words = [
-        "gcc".as_ref(),
-        "-O2".as_ref(),
-        "-o".as_ref(),
-        program.as_ref(),
-        source.as_ref(),
-        "-lfabric".as_ref(),
-    ];
-    match ended(&mut command(&words), TIMEOUT)? {
-        status if status.success() => Ok(program),
-        status => Err(format!(
-            "gcc {}: {status}; it takes the Debian package libfabric-dev",
-            source.display()
-        )),
-    }
 }
 
 struct Bench<'a> {
@@ -317,9 +296,7 @@ impl Bench<'_> {
             command
         };
         let output = converse(side(0, &[]), || side(1, &[ADDRESSES[0]]))?;
-        let rate = |line: &String| line.strip_prefix("rate ")?.parse().ok();
-        let printed = output.iter().find_map(rate);
-        printed.ok_or_else(|| "the sender printed no result".to_owned())
+        parse_rate(&output)
     }
 }
 

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -114,4 +115,34 @@ pub(crate) fn free_port() -> Result<u16, String> {
         .and_then(|listener| listener.local_addr())
         .map(|address| address.port())
         .map_err(|error| format!("cannot find a free TCP port: {error}"))
+}
+
+/// Compiles the program that measures the rate of messages from several peers to one.
+#[allow(dead_code, reason = "not every benchmark measures that")]
+pub(crate) fn peers(directory: &Path) -> Result<PathBuf, String> {
+    let program = directory.join("peers");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/machines/peers.c");
+    let words = [
+        "gcc".as_ref(),
+        "-O2".as_ref(),
+        "-o".as_ref(),
+        program.as_ref(),
+        source.as_ref(),
+        "-lfabric".as_ref(),
+    ];
+    match ended(&mut command(&words), TIMEOUT)? {
+        status if status.success() => Ok(program),
+        status => Err(format!(
+            "gcc {}: {status}; it takes the Debian package libfabric-dev",
+            source.display()
+        )),
+    }
+}
+
+/// The messages per second that the sender of [`peers`] printed.
+#[allow(dead_code, reason = "not every benchmark measures that")]
+pub(crate) fn parse_rate(printed: &[String]) -> Result<f64, String> {
+    let rate = |line: &String| line.strip_prefix("rate ")?.parse().ok();
+    let printed = printed.iter().find_map(rate);
+    printed.ok_or_else(|| "the sender printed no result".to_owned())
 }
