@@ -32,6 +32,8 @@ pub(crate) fn count(
     let valgrind = [
         "valgrind".to_owned(),
         "--tool=callgrind".to_owned(),
+        // A contender's runner becomes the program, whose profile replaces its own.
+        "--trace-children=yes".to_owned(),
         "--compress-strings=no".to_owned(),
         "--compress-pos=no".to_owned(),
         format!("--callgrind-out-file={}", file.display()),

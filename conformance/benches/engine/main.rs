@@ -30,6 +30,8 @@ struct Contender {
     provider: &'static str,
     /// Where a libfabric has its own providers, if they are files of their own.
     providers: Option<PathBuf>,
+    /// What runs a program with the libfabric, if that needs a C library of its own.
+    runner: Option<PathBuf>,
 }
 
 impl Contender {
@@ -90,6 +92,7 @@ fn stock() -> Contender {
             argument: directory.join("libfabric.so.1").display().to_string(),
             provider: Provider::EFA,
             providers: Some(directory.join("libfabric")),
+            runner: None,
         };
     }
     println!("libfabric 2.5.1 cannot be fetched; the machine's own takes its place");
@@ -102,7 +105,17 @@ fn system() -> Contender {
         argument: Library::DEFAULT.into(),
         provider: Provider::EFA,
         providers: None,
+        runner: None,
     }
+}
+
+/// libfabric 2.1 of Debian 13, if that can be fetched.
+fn debian13() -> Option<Contender> {
+    Some(Contender {
+        name: "libfabric 2.1 of Debian 13".into(),
+        runner: Some(workspace::userland("debian13")?.join("run")),
+        ..system()
+    })
 }
 
 /// The engine in the machine's libfabric.
@@ -117,6 +130,7 @@ fn plug_in() -> Contender {
 /// Ours first.
 fn contenders() -> Vec<Contender> {
     let mut contenders = vec![engine(), plug_in(), stock()];
+    contenders.extend(debian13());
     if !contenders.contains(&system()) {
         contenders.push(system());
     }
@@ -129,6 +143,7 @@ fn engine() -> Contender {
         argument: Contender::ENGINE.into(),
         provider: Provider::EFA,
         providers: None,
+        runner: None,
     }
 }
 

@@ -92,6 +92,7 @@ pub(crate) fn command(
     command
         .arg("--")
         .args(prefix)
+        .args(&contender.runner)
         .arg(own)
         .args([CHILD, &contender.argument, contender.provider])
         .args(workload.arguments())
