@@ -8,11 +8,12 @@
 //! * `key`, `secure`: who may connect, and the bytes of a connection.
 //! * `frames`, `greeting`: what bridges say to each other besides parcels.
 //! * `local`: the devices of this machine.
-//! * `machine`: another machine: the threads that carry parcels there and back.
+//! * `machine`: another machine; `carrier`: the thread that carries parcels there and back; `watch`: what wakes it.
 //! * `peers`: with whom.
 //! * `meeting`: connections are made and accepted.
 
 mod arguments;
+mod carrier;
 mod frames;
 mod greeting;
 mod key;
@@ -21,7 +22,7 @@ mod machine;
 mod meeting;
 mod peers;
 mod secure;
-mod slice;
+mod watch;
 
 use std::process::ExitCode;
 

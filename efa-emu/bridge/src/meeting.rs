@@ -214,8 +214,8 @@ impl Meeting {
             self.timeout,
             self.greeting.plain,
         ));
-        let sender = Arc::clone(&machine);
-        spawn("send", move || sender.send())?;
+        let carried = Arc::clone(&machine);
+        spawn("carry", move || carried.carry())?;
         machines.insert(theirs.machine.clone(), Arc::clone(&machine));
         Ok(machine)
     }
@@ -259,7 +259,7 @@ impl Meeting {
             }
             self.strangers.fetch_add(1, Ordering::Relaxed);
             let meeting = Arc::clone(self);
-            let served = spawn("receive", move || meeting.serve(stream, from));
+            let served = spawn("connection", move || meeting.serve(stream, from));
             if served.is_err() {
                 self.strangers.fetch_sub(1, Ordering::Relaxed);
             }
@@ -272,7 +272,7 @@ impl Meeting {
         let outcome = greeted.and_then(|(connection, theirs, verdict)| match verdict {
             Verdict::Welcome => {
                 let machine = self.machine(&theirs)?;
-                machine.serve(connection, &theirs).unwrap_or(Ok(()))
+                machine.serve(connection).unwrap_or(Ok(()))
             }
             _ => Ok(()),
         });
@@ -361,7 +361,7 @@ impl Meeting {
             Verdict::Wait => return Ok(Outcome::Told(true)),
             Verdict::Known => {}
             Verdict::Welcome => {
-                if let Some(served) = self.machine(&theirs)?.serve(connection, &theirs) {
+                if let Some(served) = self.machine(&theirs)?.serve(connection) {
                     served?;
                     return Ok(Outcome::Told(false));
                 }

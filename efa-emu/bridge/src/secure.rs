@@ -1,13 +1,14 @@
 //! The bytes of a connection: authenticated always, encrypted unless both ends say that they need not be.
 //!
-//! A connection begins with TLS, in which both ends prove that they have the key, and the greeting. Then it is cut
-//! into a reading and a writing half for two threads. Without encryption both go on in the clear on the same
+//! A connection begins with TLS, in which both ends prove that they have the key, and the greeting, for which a thread
+//! waits. Then nobody waits for it any more ([`Wire`]). Without encryption both ends go on in the clear on the same
 //! connection: until the greeting is over, a reader takes one TLS record at a time, so that it never takes
 //! what comes after.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::pki_types::ServerName;
@@ -124,122 +125,152 @@ impl Secured {
         Ok(())
     }
 
-    /// The two halves, for what comes after the greeting. The reader gives up when nothing comes for `timeout`.
-    pub(crate) fn split(self, plain: bool, timeout: Duration) -> io::Result<(Writer, Reader)> {
+    /// The connection for what comes after the greeting.
+    pub(crate) fn into_wire(self, plain: bool) -> io::Result<Wire> {
         let Secured { stream, tls } = self;
-        stream.set_read_timeout(Some(timeout))?;
-        // A writer that gets nowhere is interrupted by the reader.
-        stream.set_write_timeout(None)?;
-        let tls = (!plain).then(|| Arc::new(Mutex::new(tls)));
-        let writer = Writer {
-            stream: stream.try_clone()?,
-            tls: tls.clone(),
-            cipher: Vec::new(),
-        };
-        let reader = Reader {
-            stream,
-            tls,
-            cipher: vec![0; Frames::CHUNK],
-        };
-        Ok((writer, reader))
+        stream.set_nonblocking(true)?;
+        Ok(match plain {
+            true => Wire {
+                stream,
+                cipher: None,
+            },
+            false => Wire {
+                stream,
+                cipher: Some(Box::new(Cipher {
+                    tls,
+                    received: vec![0; Frames::CHUNK],
+                    to_send: Vec::new(),
+                    sent: 0,
+                })),
+            },
+        })
     }
 }
 
-fn lock(tls: &Mutex<Connection>) -> MutexGuard<'_, Connection> {
-    tls.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Sends.
-pub(crate) struct Writer {
+/// A connection after the greeting. Nothing here waits.
+pub(crate) struct Wire {
     stream: TcpStream,
-    tls: Option<Arc<Mutex<Connection>>>,
-    cipher: Vec<u8>,
+    /// `None` if both ends go on in the clear.
+    cipher: Option<Box<Cipher>>,
 }
 
-impl Writer {
-    /// Sends all bytes.
-    pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let Some(tls) = &self.tls else {
-            return self.stream.write_all(bytes);
+struct Cipher {
+    tls: Connection,
+    /// Room for what is received.
+    received: Vec<u8>,
+    /// What was encrypted last, and how much of it is sent.
+    to_send: Vec<u8>,
+    sent: usize,
+}
+
+impl Wire {
+    /// Sends what there is room for. Returns how many of the bytes need not be given again.
+    ///
+    /// # Errors
+    /// The connection is over.
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let Some(cipher) = &mut self.cipher else {
+            return unless_blocked((&self.stream).write(bytes));
         };
-        {
-            let mut tls = lock(tls);
-            tls.writer().write_all(bytes)?;
-            self.cipher.clear();
-            while tls.wants_write() {
-                tls.write_tls(&mut self.cipher)?;
-            }
+        if !cipher.flush(&self.stream)? {
+            return Ok(0);
         }
-        self.stream.write_all(&self.cipher)
+        cipher.tls.writer().write_all(bytes)?;
+        cipher.flush(&self.stream)?;
+        Ok(bytes.len())
     }
 
-    /// Ends the connection, for both halves and both ends.
-    pub(crate) fn breaker(&self) -> io::Result<Breaker> {
-        Ok(Breaker(self.stream.try_clone()?))
+    /// Whether bytes that were given wait for room.
+    pub(crate) fn has_unsent(&self) -> bool {
+        let cipher = self.cipher.as_ref();
+        cipher.is_some_and(|cipher| cipher.sent < cipher.to_send.len() || cipher.tls.wants_write())
     }
-}
 
-/// Ends a connection.
-pub(crate) struct Breaker(TcpStream);
-
-impl Breaker {
-    pub(crate) fn cut(&self) {
-        // It may be over already.
-        let _ = self.0.shutdown(Shutdown::Both);
-    }
-}
-
-/// Receives.
-pub(crate) struct Reader {
-    stream: TcpStream,
-    tls: Option<Arc<Mutex<Connection>>>,
-    cipher: Vec<u8>,
-}
-
-impl Reader {
-    /// Waits for bytes and adds them to `frames`.
-    pub(crate) fn receive(&mut self, frames: &mut Frames) -> io::Result<()> {
-        let Some(tls) = &self.tls else {
-            let count = self.stream.read(frames.room())?;
+    /// Adds what has come to `frames`. Returns whether there was anything.
+    ///
+    /// # Errors
+    /// The connection is over.
+    pub(crate) fn receive(&mut self, frames: &mut Frames) -> io::Result<bool> {
+        let Some(cipher) = &mut self.cipher else {
+            let count = received(self.stream.read(frames.room()))?;
             frames.filled(count);
-            return some(count);
+            return Ok(count > 0);
         };
         // What came with the greeting.
-        let before = drain(&mut lock(tls), frames)?;
-        if before > 0 {
-            return Ok(());
-        }
-        let count = self.stream.read(&mut self.cipher)?;
-        some(count)?;
-        let mut rest = &self.cipher[..count];
-        let mut tls = lock(tls);
+        let mut any = drain(&mut cipher.tls, frames)?;
+        let count = received(self.stream.read(&mut cipher.received))?;
+        let mut rest = &cipher.received[..count];
         while !rest.is_empty() {
-            tls.read_tls(&mut rest)?;
-            tls.process_new_packets().map_err(explain)?;
-            drain(&mut tls, frames)?;
+            cipher.tls.read_tls(&mut rest)?;
+            cipher.tls.process_new_packets().map_err(explain)?;
+            any |= drain(&mut cipher.tls, frames)?;
         }
-        Ok(())
+        Ok(any)
+    }
+
+    /// Ends the connection, for both ends.
+    pub(crate) fn cut(&self) {
+        // It may be over already.
+        let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
 
-fn some(count: usize) -> io::Result<()> {
-    match count {
-        0 => Err(io::ErrorKind::UnexpectedEof.into()),
-        _ => Ok(()),
+impl AsFd for Wire {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
     }
 }
 
-/// Moves what was decrypted.
-fn drain(tls: &mut Connection, frames: &mut Frames) -> io::Result<usize> {
-    let mut all = 0;
+impl Cipher {
+    /// Sends what was encrypted, and encrypts what waits for that. Returns whether nothing is left.
+    fn flush(&mut self, mut stream: &TcpStream) -> io::Result<bool> {
+        loop {
+            if self.sent == self.to_send.len() {
+                self.to_send.clear();
+                self.sent = 0;
+                while self.tls.wants_write() {
+                    self.tls.write_tls(&mut self.to_send)?;
+                }
+                if self.to_send.is_empty() {
+                    return Ok(true);
+                }
+            }
+            match unless_blocked(stream.write(&self.to_send[self.sent..]))? {
+                0 => return Ok(false),
+                count => self.sent += count,
+            }
+        }
+    }
+}
+
+/// The bytes that a call has moved: 0 if it would have had to wait.
+fn unless_blocked(result: io::Result<usize>) -> io::Result<usize> {
+    use io::ErrorKind::{Interrupted, WouldBlock};
+    match result {
+        Err(error) if matches!(error.kind(), WouldBlock | Interrupted) => Ok(0),
+        result => result,
+    }
+}
+
+/// The bytes that a call has received: 0 if it would have had to wait.
+fn received(result: io::Result<usize>) -> io::Result<usize> {
+    match result {
+        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+        result => unless_blocked(result),
+    }
+}
+
+/// Moves what was decrypted. Returns whether there was anything.
+fn drain(tls: &mut Connection, frames: &mut Frames) -> io::Result<bool> {
+    let mut any = false;
     loop {
         match tls.reader().read(frames.room()) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(count) => {
                 frames.filled(count);
-                all += count;
+                any = true;
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(all),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(any),
             Err(error) => return Err(error),
         }
     }
@@ -324,29 +355,39 @@ mod tests {
             let [dialer, acceptor] = meet(&key, &key).map(Result::unwrap);
             let mut acceptor = acceptor;
             assert_eq!(acceptor.receive(100).unwrap(), [8, 0, 0, 0, 1, 0, 0, 0]);
-            let timeout = Duration::from_secs(60);
-            let (mut writer, _keep) = dialer.split(plain, timeout).unwrap();
-            let (_keep, mut reader) = acceptor.split(plain, timeout).unwrap();
+            let mut from = dialer.into_wire(plain).unwrap();
+            let mut to = acceptor.into_wire(plain).unwrap();
             let mut bytes = Vec::new();
-            for length in [0, 1, 70_000, 900_000] {
+            // More than there is room for on the way.
+            let mut lengths = vec![0, 1, 70_000];
+            lengths.extend([900_000; 15]);
+            for length in lengths.iter().copied() {
                 frames::append(&mut bytes, 16, &vec![length as u8; length]);
             }
-            let sending = std::thread::spawn(move || {
-                writer.send(&bytes).unwrap();
-                writer
-            });
-            let mut frames = Frames::new();
-            let mut seen = Vec::new();
-            while seen.len() < 4 {
-                reader.receive(&mut frames).unwrap();
+            let (mut rest, mut frames, mut seen) = (&bytes[..], Frames::new(), Vec::new());
+            let mut was_blocked = false;
+            while seen.len() < lengths.len() {
+                let sent = from.send(rest).unwrap();
+                was_blocked |= sent < rest.len() || from.has_unsent();
+                rest = &rest[sent..];
+                to.receive(&mut frames).unwrap();
                 while let Some(frames::Frame::Parcel(parcel)) = frames.next().unwrap() {
                     let content = &parcel[frames::HEADER..];
                     assert!(content.iter().all(|byte| *byte == content.len() as u8));
                     seen.push(content.len());
                 }
             }
-            assert_eq!(seen, [0, 1, 70_000, 900_000]);
-            sending.join().unwrap();
+            assert_eq!(seen, lengths);
+            assert!(was_blocked && rest.is_empty() && !from.has_unsent());
+            // The end is noticed by the other end, too.
+            from.cut();
+            let error = loop {
+                match to.receive(&mut frames) {
+                    Ok(any) => assert!(!any),
+                    Err(error) => break error,
+                }
+            };
+            assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
         }
     }
 

@@ -1,0 +1,154 @@
+//! Waiting for a connection in a thread of its own, while the one that carries parcels sleeps for local processes.
+//!
+//! No call waits for a socket and for words of shared memory at once. So one thread waits for the socket, and rings the
+//! alarm of the thread that sleeps. As long as that one is awake, what happens to the socket wakes nobody.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use efa_emu::transport::remote::Alarm;
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+
+/// What is waited for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Wanted {
+    /// Something to be received.
+    pub(crate) input: bool,
+    /// Room for what is to be sent.
+    pub(crate) room: bool,
+}
+
+/// A connection that is waited for.
+pub(crate) struct Watch {
+    epoll: OwnedFd,
+    /// Another descriptor of the connection: it is open for as long as somebody waits.
+    connection: OwnedFd,
+    is_over: AtomicBool,
+}
+
+impl Watch {
+    /// Nothing is waited for yet.
+    pub(crate) fn new(connection: impl AsFd) -> io::Result<Watch> {
+        let connection = connection.as_fd().try_clone_to_owned()?;
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let (nothing, flags) = (EventData::new_u64(0), EventFlags::ONESHOT);
+        epoll::add(&epoll, &connection, nothing, flags)?;
+        Ok(Watch {
+            epoll,
+            connection,
+            is_over: AtomicBool::new(false),
+        })
+    }
+
+    /// Rings the alarm once when something of it happens, or has happened already.
+    pub(crate) fn want(&self, wanted: Wanted) -> io::Result<()> {
+        let mut flags = EventFlags::ONESHOT;
+        flags.set(EventFlags::IN, wanted.input);
+        flags.set(EventFlags::OUT, wanted.room);
+        self.wait_for(flags)
+    }
+
+    fn wait_for(&self, flags: EventFlags) -> io::Result<()> {
+        let nothing = EventData::new_u64(0);
+        Ok(epoll::modify(
+            &self.epoll,
+            &self.connection,
+            nothing,
+            flags,
+        )?)
+    }
+
+    /// The connection was cut, and nobody wants anything any more: [`Watch::run`] returns.
+    pub(crate) fn end(&self) {
+        self.is_over.store(true, Ordering::Release);
+        // Its end can be received. This fails for want of memory only.
+        let _ = self.wait_for(EventFlags::IN);
+    }
+
+    /// Rings the alarm whenever what is wanted happens, until the connection is over.
+    pub(crate) fn run(&self, alarm: &Alarm) {
+        while !self.is_over.load(Ordering::Acquire) {
+            let mut events = Vec::with_capacity(1);
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => alarm.ring(),
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Shutdown;
+    use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use efa_emu::transport::Fabric;
+    use efa_emu::transport::remote::{RemoteMachine, Uptake};
+
+    use super::*;
+
+    /// The descriptor of a connection is closed right after its end is told.
+    #[test]
+    fn a_connection_that_is_over_is_waited_for_no_longer() {
+        let alarm = RemoteMachine::new(Fabric::open("unused").unwrap(), "other").alarm();
+        for _ in 0..200 {
+            let (connection, _other) = UnixStream::pair().unwrap();
+            let watch = Arc::new(Watch::new(&connection).unwrap());
+            let waits = Arc::clone(&watch);
+            let alarm = alarm.clone();
+            let waiting = std::thread::spawn(move || waits.run(&alarm));
+            let nothing = Wanted {
+                input: true,
+                room: false,
+            };
+            watch.want(nothing).unwrap();
+            connection.shutdown(Shutdown::Both).unwrap();
+            watch.end();
+            drop(connection);
+            waiting.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_wanted_ends_a_sleep_whether_it_happens_before_or_meanwhile() {
+        use std::io::Write as _;
+        const LONG: Duration = Duration::from_secs(3600);
+        let mut machine = RemoteMachine::new(Fabric::open("unused").unwrap(), "other");
+        let (connection, mut other) = UnixStream::pair().unwrap();
+        let watch = Arc::new(Watch::new(&connection).unwrap());
+        let (waits, alarm) = (Arc::clone(&watch), machine.alarm());
+        let waiting = std::thread::spawn(move || waits.run(&alarm));
+        let mut sleep = |wanted, meanwhile: &mut dyn FnMut()| {
+            let uptake = Uptake::Nothing;
+            let announced = loop {
+                // It is not announced if the alarm was rung before.
+                if let Some(sleep) = machine.prepare_to_sleep(uptake, &mut Vec::new()) {
+                    break sleep;
+                }
+            };
+            watch.want(wanted).unwrap();
+            meanwhile();
+            announced.sleep(LONG);
+        };
+        let (input, room) = (true, false);
+        sleep(Wanted { input, room }, &mut || {
+            other.write_all(b"1").unwrap()
+        });
+        // Nobody has received it.
+        sleep(Wanted { input, room }, &mut || {});
+        sleep(
+            Wanted {
+                input: false,
+                room: true,
+            },
+            &mut || {},
+        );
+        connection.shutdown(Shutdown::Both).unwrap();
+        watch.end();
+        waiting.join().unwrap();
+    }
+}
