@@ -3,7 +3,7 @@
 //! It takes what has come over the connection and puts it into the rings of local processes, and sends what they have
 //! for the machine. As long as there is something to do now and then it stays awake, and lets others run in between: to
 //! be woken takes longer than all that it does for a message. Then it sleeps until a local process wakes it, or until the
-//! connection does ([`Watch`](crate::watch::Watch)).
+//! connection does ([`Watch`]).
 
 use std::collections::{HashSet, VecDeque};
 use std::io;

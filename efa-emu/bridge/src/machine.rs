@@ -1,7 +1,7 @@
 //! Another machine: what threads know of it, and of the connection with it.
 //!
 //! A machine has one thread that carries parcels there and back, as long as the bridge runs
-//! ([`Carrier`](crate::carrier::Carrier)). Each connection has the thread that made it, which only waits for the
+//! ([`Carrier`]). Each connection has the thread that made it, which only waits for the
 //! connection while the carrier sleeps.
 
 use std::io;
