@@ -39,6 +39,9 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 /// Devices that enter the fabric in a turn. Meanwhile nothing is sent to their machine, not even that this one lives.
 const ENTERED_AT_ONCE: usize = 64;
 
+/// Lists of devices that wait to be entered, beyond which nothing more is received for now.
+const MOST_LISTS: usize = 1;
+
 /// Why a connection is over.
 enum End {
     /// It broke, or was cut.
@@ -201,8 +204,8 @@ impl<'a> Carrier<'a> {
     /// Takes what has come.
     fn hear(&mut self, connection: &mut Connection) -> Result<bool, End> {
         let mut remote = self.machine.remote();
-        if remote.is_overloaded() {
-            // Local processes do not take what comes: the machine has to wait, too.
+        if remote.is_overloaded() || connection.entering.len() > MOST_LISTS {
+            // This machine does not get on with what has come: the other one has to wait, too.
             connection.last_heard = Instant::now();
             return Ok(false);
         }
