@@ -17,6 +17,7 @@
 use efa_core::address::Gid;
 
 use crate::transport::record::{Fields, LINE};
+use crate::transport::segment::MAX_RING;
 
 /// Bytes in front of what a kind says: length and kind.
 pub const FRAME_HEADER: usize = 8;
@@ -33,8 +34,8 @@ const REQUEST_HEADER: usize = 104;
 const READ_DATA_HEADER: usize = 32;
 const ANSWER_LENGTH: usize = 24;
 
-/// The most bytes of a parcel: more than any record has.
-pub const LONGEST_PARCEL: usize = 1 << 20;
+/// The most bytes of a parcel: of one that brings a record as long as a ring, with the longest header.
+pub const LONGEST_PARCEL: usize = REQUEST_HEADER + MAX_RING - LINE;
 
 /// What a parcel brings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -220,11 +221,36 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::transport::record::record_length;
 
     fn whole(frame: &[u8]) -> Parcel<'_> {
         let length = u32::from_le_bytes(frame[..4].try_into().unwrap());
         assert_eq!(length as usize, frame.len());
         Parcel::parse(frame).unwrap()
+    }
+
+    /// No honest sender fills a ring with one record, but a receiver takes such a record from others.
+    #[test]
+    fn no_record_of_a_ring_makes_too_long_a_parcel() {
+        let data = vec![7; MAX_RING - LINE];
+        assert_eq!(record_length(data.len()), MAX_RING);
+        assert!(record_length(data.len() + 1) > MAX_RING);
+        let fill = |into: &mut [u8]| into.copy_from_slice(&data);
+        let (mut request, mut part) = (Vec::new(), Vec::new());
+        append_request(
+            &mut request,
+            1,
+            [Gid([1; 16]); 2],
+            &Fields::default(),
+            data.len(),
+            fill,
+        );
+        append_read_data(&mut part, [1, 2], 0, data.len(), fill);
+        assert!(
+            matches!(whole(&request), Parcel::Request { data: there, .. } if there == &data[..])
+        );
+        assert!(matches!(whole(&part), Parcel::ReadData { data: there, .. } if there == &data[..]));
+        assert_eq!(request.len().max(part.len()), LONGEST_PARCEL);
     }
 
     proptest! {
