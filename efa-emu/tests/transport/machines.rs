@@ -19,6 +19,9 @@ use crate::inside::see_refusals;
 
 const INLINE: SendData<'_> = SendData::Inline(&[b"hello"]);
 
+/// Kinds of parcels.
+const REQUEST: u8 = 16;
+
 /// The other machine in the fabric of each of two.
 struct Machines {
     roots: [tempfile::TempDir; 2],
@@ -125,18 +128,43 @@ impl Drop for Machines {
 /// Carries what there is, once in each direction.
 fn carry(remotes: &[Mutex<RemoteMachine>; 2]) {
     for from in [0, 1] {
-        let mut parcels = Vec::new();
-        {
+        let bytes = {
             let mut remote = remotes[from].lock().unwrap();
-            remote.collect(Uptake::Until(100_000), &mut parcels);
             remote.check_peers();
-        }
-        let mut rest = &parcels[..];
-        while let Some(length) = rest.first_chunk() {
-            let (parcel, behind) = rest.split_at(u32::from_le_bytes(*length) as usize);
+            collect(&mut remote)
+        };
+        for parcel in parcels(&bytes) {
             remotes[1 - from].lock().unwrap().deliver(parcel).unwrap();
-            rest = behind;
         }
+    }
+}
+
+/// What there is for the other machine.
+fn collect(remote: &mut RemoteMachine) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    remote.collect(Uptake::Until(100_000), &mut bytes);
+    bytes
+}
+
+/// Bytes, cut into parcels.
+fn parcels(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let length = u32::from_le_bytes(*bytes.first_chunk()?);
+        let (parcel, behind) = bytes.split_at(length as usize);
+        bytes = behind;
+        Some(parcel)
+    })
+}
+
+/// Waits for the next parcel of this kind; others are lost.
+fn wait_for_parcel(remote: &Mutex<RemoteMachine>, kind: u8) -> Vec<u8> {
+    let wait = Wait::start();
+    loop {
+        let bytes = collect(&mut remote.lock().unwrap());
+        if let Some(parcel) = parcels(&bytes).find(|parcel| parcel[4] == kind) {
+            return parcel.to_vec();
+        }
+        wait.pause(|| format!("there is no parcel of the kind {kind}"));
     }
 }
 
@@ -584,6 +612,22 @@ fn requests_do_not_go_on_to_a_third_machine() {
     let to = alpha.connect(address);
     assert!(alpha.post_send(1, to, INLINE));
     assert_eq!(alpha.wait().status(), Some(Status::LocalUnreachableRemote));
+}
+
+/// It would be kept until the connection is lost, for no outcome ends it.
+#[test]
+fn a_read_that_nobody_waits_for_is_no_parcel() {
+    let machines = Machines::new();
+    let (mut alpha, beta) = machines.pair();
+    machines.cut(true);
+    let to = alpha.connect(beta.address());
+    let local = alpha.register(vec![0; 64]);
+    alpha.post_read(1, to, local.buffer(0, 64), (0, 0));
+    let [first, second] = &*machines.remotes;
+    let mut read = wait_for_parcel(first, REQUEST);
+    read[8..16].fill(0);
+    let error = second.lock().unwrap().deliver(&read).unwrap_err();
+    assert!(error.to_string().ends_with("a bad name"), "{error}");
 }
 
 #[test]

@@ -525,6 +525,10 @@ impl RemoteMachine {
                 {
                     return Err(bad("record"));
                 }
+                // Nobody could be told that the read is over.
+                if record.kind() == Kind::Pull && name == 0 {
+                    return Err(bad("name"));
+                }
                 self.take_request(name, from, to, record, data);
             }
             Parcel::ReadData {
