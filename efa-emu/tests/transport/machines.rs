@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use efa_core::nic::Status;
 use efa_emu::fault::Fault;
@@ -19,8 +19,12 @@ use crate::inside::see_refusals;
 
 const INLINE: SendData<'_> = SendData::Inline(&[b"hello"]);
 
+/// How long a bridge sleeps at most while records wait for room in the rings of local processes.
+const WHILE_PARKED: Duration = Duration::from_millis(1);
+
 /// Kinds of parcels.
 const REQUEST: u8 = 16;
+const OUTCOME: u8 = 19;
 
 /// The other machine in the fabric of each of two.
 struct Machines {
@@ -156,12 +160,16 @@ fn parcels(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Waits for the next parcel of this kind; others are lost.
-fn wait_for_parcel(remote: &Mutex<RemoteMachine>, kind: u8) -> Vec<u8> {
+/// Carries what one machine has for the other until there is a parcel of this kind, which is not delivered.
+fn carry_until(remotes: &[Mutex<RemoteMachine>; 2], from: usize, kind: u8) -> Vec<u8> {
     let wait = Wait::start();
     loop {
-        let bytes = collect(&mut remote.lock().unwrap());
-        if let Some(parcel) = parcels(&bytes).find(|parcel| parcel[4] == kind) {
+        let bytes = collect(&mut remotes[from].lock().unwrap());
+        let (found, others): (Vec<_>, _) = parcels(&bytes).partition(|parcel| parcel[4] == kind);
+        for parcel in others {
+            remotes[1 - from].lock().unwrap().deliver(parcel).unwrap();
+        }
+        if let Some(parcel) = found.first() {
             return parcel.to_vec();
         }
         wait.pause(|| format!("there is no parcel of the kind {kind}"));
@@ -614,6 +622,65 @@ fn requests_do_not_go_on_to_a_third_machine() {
     assert_eq!(alpha.wait().status(), Some(Status::LocalUnreachableRemote));
 }
 
+/// Delivers a request again and again while its receiver takes nothing, until one has to wait for room.
+fn fill_ring(remote: &Mutex<RemoteMachine>, request: &[u8]) {
+    let mut remote = remote.lock().unwrap();
+    assert_eq!(request[4], REQUEST);
+    while remote.longest_sleep() != Some(WHILE_PARKED) {
+        remote.deliver(request).unwrap();
+    }
+}
+
+/// The outcome of a request that was kept comes while the initiator's ring is full, and then the connection is lost, and
+/// so is the next one.
+#[test]
+fn an_outcome_that_waits_for_room_outlives_the_connection() {
+    let machines = Machines::new();
+    let (mut alpha, mut beta, to, _memory) = machines.receiving_pair(1);
+    let back = beta.connect(alpha.address());
+    let there = fabric(machines.root(1));
+    let rule = r#"label = "kept", when = { operation = "send", nth = 1 }, then = "hold""#;
+    there.arm(&rule.parse::<Fault>().unwrap()).unwrap();
+    beta.poll();
+    let first = &machines.remotes[0];
+    assert!(alpha.post_send(1, to, INLINE));
+    let wait = Wait::start();
+    while !there.armed().unwrap().iter().any(|armed| armed.held > 0) {
+        beta.engine.progress();
+        wait.pause(|| "nothing is kept".to_owned());
+    }
+    machines.cut(true);
+    there
+        .act(efa_emu::fault::Action::Release("kept".to_owned()))
+        .unwrap();
+    beta.wait_ok();
+    let outcome = carry_until(&machines.remotes, 1, OUTCOME);
+    assert!(beta.post_send(2, back, INLINE));
+    let request = carry_until(&machines.remotes, 1, REQUEST);
+    alpha
+        .engine
+        .with_device(|_| {
+            fill_ring(first, &request);
+            assert_eq!(first.lock().unwrap().unanswered(), 1);
+            first.lock().unwrap().deliver(&outcome).unwrap();
+            for _ in 0..2 {
+                assert_eq!(first.lock().unwrap().unanswered(), 0);
+                first.lock().unwrap().disconnect();
+                first.lock().unwrap().give_up_lost();
+            }
+        })
+        .unwrap();
+    machines.cut(false);
+    let wait = Wait::start();
+    let ended = loop {
+        if let Some(completion) = alpha.poll() {
+            break completion;
+        }
+        wait.check(|| "nobody told the initiator".to_owned());
+    };
+    assert_eq!((ended.wr_id, ended.status()), (1, Some(Status::Ok)));
+}
+
 /// It would be kept until the connection is lost, for no outcome ends it.
 #[test]
 fn a_read_that_nobody_waits_for_is_no_parcel() {
@@ -623,10 +690,13 @@ fn a_read_that_nobody_waits_for_is_no_parcel() {
     let to = alpha.connect(beta.address());
     let local = alpha.register(vec![0; 64]);
     alpha.post_read(1, to, local.buffer(0, 64), (0, 0));
-    let [first, second] = &*machines.remotes;
-    let mut read = wait_for_parcel(first, REQUEST);
+    let mut read = carry_until(&machines.remotes, 0, REQUEST);
     read[8..16].fill(0);
-    let error = second.lock().unwrap().deliver(&read).unwrap_err();
+    let error = machines.remotes[1]
+        .lock()
+        .unwrap()
+        .deliver(&read)
+        .unwrap_err();
     assert!(error.to_string().ends_with("a bad name"), "{error}");
 }
 

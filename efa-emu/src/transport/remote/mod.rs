@@ -239,11 +239,9 @@ impl RemoteMachine {
         }
         let devices: HashSet<usize> = gone.iter().map(|(_, device)| *device).collect();
         self.pulls.extract(|pull| devices.contains(&pull.device));
-        self.parked
-            .retain(|parked| !devices.contains(&parked.device));
+        self.retain_parked(|parked| !devices.contains(&parked.device));
         self.kept.retain(|(of, ..), _| !devices.contains(of));
         self.busy.retain(|device| !devices.contains(device));
-        self.parked_bytes = self.parked.iter().map(|parked| parked.data.len()).sum();
         let stand_ins = devices
             .into_iter()
             .map(|device| self.devices.remove(device));
@@ -259,9 +257,14 @@ impl RemoteMachine {
         }
         self.pulls.extract(|_| true);
         self.kept.clear();
-        self.parked.clear();
-        self.parked_bytes = 0;
+        // What was asked of the machine and has ended is among the parked records: who asked is still to be told.
+        self.retain_parked(|parked| parked.record.kind() == Kind::Outcome);
         self.replies.clear();
+    }
+
+    fn retain_parked(&mut self, keep: impl Fn(&Parked) -> bool) {
+        self.parked.retain(keep);
+        self.parked_bytes = self.parked.iter().map(|parked| parked.data.len()).sum();
     }
 
     /// What was asked of the machine over connections that are lost fails: the machine does not answer. Whether
