@@ -16,6 +16,7 @@ use efa_testing::pattern;
 
 use crate::client::{Client, Memory, config, fabric};
 use crate::inside::see_refusals;
+use crate::processes::Process;
 
 const INLINE: SendData<'_> = SendData::Inline(&[b"hello"]);
 
@@ -679,6 +680,32 @@ fn an_outcome_that_waits_for_room_outlives_the_connection() {
         wait.check(|| "nobody told the initiator".to_owned());
     };
     assert_eq!((ended.wr_id, ended.status()), (1, Some(Status::Ok)));
+}
+
+/// A process was killed whose records waited, and its host is none that the machine knows: nobody takes them any more.
+#[test]
+fn the_ring_of_a_dead_stranger_is_given_up() {
+    let machines = Machines::new();
+    let (_alpha, beta) = machines.pair();
+    machines.cut(true);
+    let mut victim = Process::start("hammer", machines.root(0), 0);
+    victim.hear();
+    victim.say(&beta.address().to_text());
+    victim.say("0 0");
+    let mut remote = machines.remotes[0].lock().unwrap();
+    let wait = Wait::start();
+    while !remote.has_strangers() {
+        assert!(collect(&mut remote).is_empty());
+        wait.pause(|| "the victim sends nothing".to_owned());
+    }
+    // Who sleeps looks after it now and then.
+    assert!(remote.longest_sleep().is_some());
+    remote.check_peers();
+    assert!(remote.has_strangers());
+    victim.kill();
+    remote.check_peers();
+    assert!(!remote.has_strangers());
+    assert_eq!(remote.longest_sleep(), None);
 }
 
 /// It would be kept until the connection is lost, for no outcome ends it.

@@ -331,7 +331,8 @@ impl RemoteMachine {
         board.take(|line| {
             for index in (line..self.devices.capacity()).step_by(LINES) {
                 if self.devices.contains(index) {
-                    any |= self.devices[index].answer_doorbells();
+                    let is_known = |sender: Gid| self.admitted.contains(&sender);
+                    any |= self.devices[index].answer_doorbells(is_known);
                     self.list_if_busy(index);
                 }
             }
@@ -741,7 +742,12 @@ impl RemoteMachine {
             }
             let status = self.devices[index].nobody();
             let (mut failed, mut gone) = (Vec::new(), Vec::new());
-            self.devices[index].check_peers(|token| failed.push(token), |peer| gone.push(peer));
+            let is_known = |sender: Gid| self.admitted.contains(&sender);
+            self.devices[index].check_peers(
+                is_known,
+                |token| failed.push(token),
+                |peer| gone.push(peer),
+            );
             for peer in gone {
                 let kept = self
                     .kept
@@ -808,7 +814,7 @@ impl RemoteMachine {
         let is_waiting = || self.busy_devices().any(StandIn::is_waiting);
         if !self.parked.is_empty() {
             Some(PARKED)
-        } else if !self.kept.is_empty() || is_waiting() {
+        } else if !self.kept.is_empty() || is_waiting() || self.has_strangers() {
             Some(WAITING)
         } else {
             None

@@ -203,15 +203,16 @@ impl StandIn {
 
     // --- from local processes ---
 
-    /// Looks where doorbells were rung. Returns whether any was.
-    pub(super) fn answer_doorbells(&mut self) -> bool {
+    /// Looks where doorbells were rung. Returns whether any was. `is_known` says of a device whether its records are
+    /// carried.
+    pub(super) fn answer_doorbells(&mut self, is_known: impl Fn(Gid) -> bool) -> bool {
         if !self.segment.doorbell_rung() {
             return false;
         }
         let segment = Arc::clone(&self.segment);
         let is_full = segment.take_doorbells(|slot| self.look_at(slot));
         if is_full {
-            self.free_dead_senders();
+            self.free_dead_senders(is_known);
         }
         true
     }
@@ -419,13 +420,14 @@ impl StandIn {
     // --- the dead ---
 
     /// Gives up the rings of processes that are gone: calls `failed` for each record that they have not answered
-    /// and `gone` for each process.
+    /// and `gone` for each process. `is_known` as for [`StandIn::answer_doorbells`].
     pub(super) fn check_peers(
         &mut self,
+        is_known: impl Fn(Gid) -> bool,
         mut failed: impl FnMut(Token),
         mut gone: impl FnMut(Address),
     ) {
-        self.free_dead_senders();
+        self.free_dead_senders(is_known);
         let dead: Vec<usize> = self
             .out_rings
             .iter()
@@ -447,12 +449,12 @@ impl StandIn {
         self.routes.forget_gone_hosts();
     }
 
-    fn free_dead_senders(&mut self) {
+    fn free_dead_senders(&mut self, is_known: impl Fn(Gid) -> bool) {
         for slot in 0..self.in_rings.len() {
             let is_over = self.in_ring(slot).is_some_and(|ring| {
-                !ring.consumer.has_record()
-                    && ring.consumer.unanswered() == 0
-                    && !ring.peer.is_alive()
+                // What a device has sent that is not known any more is never taken.
+                let has_more = || ring.consumer.has_record() && is_known(ring.peer.address().gid);
+                !has_more() && ring.consumer.unanswered() == 0 && !ring.peer.is_alive()
             });
             if is_over {
                 self.drop_ring(slot);
