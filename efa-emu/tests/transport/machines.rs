@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use efa_core::address::Qkey;
 use efa_core::nic::Status;
+use efa_emu::device::Service;
 use efa_emu::fault::Fault;
 use efa_emu::provider::{SendData, UdAddress, WcOpcode};
 use efa_emu::transport::remote::{RemoteDevice, RemoteMachine, Uptake};
@@ -680,6 +682,44 @@ fn an_outcome_that_waits_for_room_outlives_the_connection() {
         wait.check(|| "nobody told the initiator".to_owned());
     };
     assert_eq!((ended.wr_id, ended.status()), (1, Some(Status::Ok)));
+}
+
+/// If too much waited for one process, nothing more would be heard for all others.
+#[test]
+fn datagrams_for_a_process_that_is_stopped_do_not_pile_up() {
+    const LENGTH: usize = 4096;
+    let machines = Machines::new();
+    let [alpha, mut beta] = [(0, "alpha"), (1, "beta")].map(|(machine, host)| {
+        let root = machines.root(machine);
+        let client = Client::open_with(root, &config(host), Qkey(1), Service::Ud, |_| {});
+        machines.announce(machine, &client);
+        client
+    });
+    let first = &machines.remotes[0];
+    machines.cut(true);
+    let to = beta.connect(alpha.address());
+    let source = beta.register(pattern(LENGTH, 1));
+    assert!(beta.post_send(1, to, SendData::Buffers(&[source.buffer(0, LENGTH)])));
+    let datagram = carry_until(&machines.remotes, 1, REQUEST);
+    assert!(datagram.len() > LENGTH);
+    alpha
+        .engine
+        .with_device(|_| {
+            let mut first = first.lock().unwrap();
+            // Of all of them, more than may wait.
+            for _ in 0..(300 << 20) / LENGTH {
+                first.deliver(&datagram).unwrap();
+            }
+            assert_eq!(first.longest_sleep(), Some(WHILE_PARKED));
+            assert!(!first.is_overloaded());
+        })
+        .unwrap();
+    machines.cut(false);
+    let wait = Wait::start();
+    while first.lock().unwrap().longest_sleep() == Some(WHILE_PARKED) {
+        alpha.engine.progress();
+        wait.pause(|| "some still wait".to_owned());
+    }
 }
 
 /// A process was killed whose records waited, and its host is none that the machine knows: nobody takes them any more.

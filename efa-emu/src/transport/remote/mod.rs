@@ -22,11 +22,12 @@
 pub mod fuzzing;
 mod names;
 mod parcel;
+mod parked;
 mod rules;
 mod sleep;
 mod stand_in;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -46,6 +47,7 @@ use crate::link::{Operation, RemoteRange, RequestHeader};
 use names::Names;
 use parcel::Parcel;
 pub use parcel::{BadParcel, FIRST_PARCEL, FRAME_HEADER, LONGEST_PARCEL};
+use parked::{Destination, Parked, ParkedRecords, To};
 pub use sleep::{Alarm, Sleep};
 pub use stand_in::RemoteDevice;
 use stand_in::{Origin, StandIn, Token, Unsent};
@@ -83,22 +85,6 @@ struct Kept {
     pull: Option<u64>,
 }
 
-/// A record for a local process that waits for room in its ring.
-struct Parked {
-    device: usize,
-    to: Destination,
-    record: Record,
-    token: Token,
-    data: Vec<u8>,
-}
-
-#[derive(Clone, Copy)]
-enum Destination {
-    /// The process that has the queue pair that the record names.
-    Device(Gid),
-    Process(Address),
-}
-
 /// What becomes of the records of local processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Uptake {
@@ -122,8 +108,7 @@ pub struct RemoteMachine {
     pulls: Names<Pull>,
     /// Requests of the machine that a local process keeps, by stand-in, process and number of the record.
     kept: HashMap<(usize, Address, u64), Kept>,
-    parked: VecDeque<Parked>,
-    parked_bytes: usize,
+    parked: ParkedRecords,
     /// Parcels that were made without being asked for any.
     replies: Vec<u8>,
     epoch: u32,
@@ -148,8 +133,7 @@ impl RemoteMachine {
             held: Names::default(),
             pulls: Names::default(),
             kept: HashMap::new(),
-            parked: VecDeque::new(),
-            parked_bytes: 0,
+            parked: ParkedRecords::default(),
             replies: Vec::new(),
             epoch: 0,
             admitted: HashSet::new(),
@@ -239,7 +223,7 @@ impl RemoteMachine {
         }
         let devices: HashSet<usize> = gone.iter().map(|(_, device)| *device).collect();
         self.pulls.extract(|pull| devices.contains(&pull.device));
-        self.retain_parked(|parked| !devices.contains(&parked.device));
+        self.parked.retain(|to, _| !devices.contains(&to.device));
         self.kept.retain(|(of, ..), _| !devices.contains(of));
         self.busy.retain(|device| !devices.contains(device));
         let stand_ins = devices
@@ -258,13 +242,9 @@ impl RemoteMachine {
         self.pulls.extract(|_| true);
         self.kept.clear();
         // What was asked of the machine and has ended is among the parked records: who asked is still to be told.
-        self.retain_parked(|parked| parked.record.kind() == Kind::Outcome);
+        self.parked
+            .retain(|_, parked| parked.record.kind() == Kind::Outcome);
         self.replies.clear();
-    }
-
-    fn retain_parked(&mut self, keep: impl Fn(&Parked) -> bool) {
-        self.parked.retain(keep);
-        self.parked_bytes = self.parked.iter().map(|parked| parked.data.len()).sum();
     }
 
     /// What was asked of the machine over connections that are lost fails: the machine does not answer. Whether
@@ -288,7 +268,7 @@ impl RemoteMachine {
         let Origin { from, incoming, .. } = held.origin;
         self.deliver_or_park(
             held.device,
-            Destination::Process(from),
+            To::Process(from),
             Record::outcome(incoming.number, status),
             Token::Nobody,
             &[],
@@ -580,7 +560,8 @@ impl RemoteMachine {
             0 => Token::Nobody,
             name => Token::Request { name, pull },
         };
-        self.deliver_or_park(device, Destination::Device(to), record, token, data);
+        let to = To::QueuePair(to, record.header().destination_qpn);
+        self.deliver_or_park(device, to, record, token, data);
     }
 
     fn take_read_data(&mut self, name: u64, read: u64, offset: u32, data: &[u8]) {
@@ -607,7 +588,7 @@ impl RemoteMachine {
             length: incoming.record.request_length(),
         };
         let record = Record::whole(Kind::ReadData, &header, data.len() as u32).at(offset);
-        let to = Destination::Process(from);
+        let to = To::Process(from);
         self.deliver_or_park(device, to, record, Token::ReadData { name }, data);
     }
 
@@ -635,39 +616,34 @@ impl RemoteMachine {
     fn deliver_or_park(
         &mut self,
         device: usize,
-        to: Destination,
+        to: To,
         record: Record,
         token: Token,
         data: &[u8],
     ) {
-        match self.try_send(device, to, &record, token, data) {
+        let destination = Destination { device, to };
+        let sent = match self.parked.wait_for(&destination) {
+            true => Err(Unsent::Busy),
+            false => self.try_send(&destination, &record, token, data),
+        };
+        match sent {
             Ok(()) => {}
             Err(Unsent::Failed(status)) => self.undelivered(token, status),
-            Err(Unsent::Busy) => {
-                self.parked_bytes += data.len();
-                self.parked.push_back(Parked {
-                    device,
-                    to,
-                    record,
-                    token,
-                    data: data.to_vec(),
-                });
-            }
+            Err(Unsent::Busy) => self.parked.push(destination, record, token, data),
         }
     }
 
     fn try_send(
         &mut self,
-        device: usize,
-        to: Destination,
+        &Destination { device, to }: &Destination,
         record: &Record,
         token: Token,
         data: &[u8],
     ) -> Result<(), Unsent> {
         let stand_in = &mut self.devices[device];
         let process = match to {
-            Destination::Device(gid) => stand_in.send(gid, record, token, data)?,
-            Destination::Process(process) => stand_in.send_to(process, record, token, data)?,
+            To::QueuePair(gid, _) => stand_in.send(gid, record, token, data)?,
+            To::Process(process) => stand_in.send_to(process, record, token, data)?,
         };
         self.list_if_busy(device);
         // Only that process may answer a read.
@@ -695,33 +671,25 @@ impl RemoteMachine {
     }
 
     fn send_parked(&mut self) -> bool {
-        let before = self.parked.len();
-        for _ in 0..before {
-            let Some(parked) = self.parked.pop_front() else {
-                break;
-            };
-            let Parked {
-                device,
-                to,
-                record,
-                token,
-                ref data,
-            } = parked;
-            match self.try_send(device, to, &record, token, data) {
-                Ok(()) => self.parked_bytes -= data.len(),
+        let mut waiting = std::mem::take(&mut self.parked);
+        let any = waiting.send(|to, parked| {
+            let Parked { token, .. } = *parked;
+            match self.try_send(to, &parked.record, token, &parked.data) {
+                Ok(()) => true,
                 Err(Unsent::Failed(status)) => {
-                    self.parked_bytes -= data.len();
                     self.undelivered(token, status);
+                    true
                 }
-                Err(Unsent::Busy) => self.parked.push_back(parked),
+                Err(Unsent::Busy) => false,
             }
-        }
-        self.parked.len() != before
+        });
+        self.parked = waiting;
+        any
     }
 
     /// Whether so much waits for room in the rings of local processes that no more parcels should be brought for now.
     pub fn is_overloaded(&self) -> bool {
-        self.parked_bytes > MOST_PARKED
+        self.parked.bytes() > MOST_PARKED
     }
 
     /// Whether parcels wait that [`RemoteMachine::collect`] has not been asked for.
