@@ -27,6 +27,7 @@ const WHILE_PARKED: Duration = Duration::from_millis(1);
 
 /// Kinds of parcels.
 const REQUEST: u8 = 16;
+const READ_DATA: u8 = 17;
 const OUTCOME: u8 = 19;
 
 /// The other machine in the fabric of each of two.
@@ -682,6 +683,56 @@ fn an_outcome_that_waits_for_room_outlives_the_connection() {
         wait.check(|| "nobody told the initiator".to_owned());
     };
     assert_eq!((ended.wr_id, ended.status()), (1, Some(Status::Ok)));
+}
+
+/// A process has sent data for a read, and the connection is lost before anybody takes it. The next read is served by the same
+/// process, and gets the bytes that it asks for.
+#[test]
+fn data_for_a_read_of_a_lost_connection_is_none_for_the_next_one() {
+    let machines = Machines::new();
+    let (mut alpha, beta) = machines.pair();
+    machines.cut(true);
+    let to = alpha.connect(beta.address());
+    beta.connect(alpha.address());
+    let local = alpha.register(vec![0; 64]);
+    let sources = [1, 2].map(|seed| beta.register(pattern(64, seed)));
+    let there = |at: usize| (sources[at].address(), sources[at].keys.rkey.0);
+    let [first, second] = &*machines.remotes;
+    alpha.post_read(1, to, local.buffer(0, 64), there(0));
+    let request = carry_until(&machines.remotes, 0, REQUEST);
+    second.lock().unwrap().deliver(&request).unwrap();
+    for remote in [first, second] {
+        remote.lock().unwrap().disconnect();
+        remote.lock().unwrap().give_up_lost();
+    }
+    assert_eq!(alpha.wait().status(), Some(Status::LocalUnresponsiveRemote));
+
+    alpha.post_read(2, to, local.buffer(0, 64), there(1));
+    let mut brought = Vec::new();
+    let wait = Wait::start();
+    let ended = loop {
+        if let Some(completion) = alpha.poll() {
+            break completion;
+        }
+        beta.engine.progress();
+        for from in [0, 1] {
+            let bytes = collect(&mut machines.remotes[from].lock().unwrap());
+            for parcel in parcels(&bytes) {
+                if parcel[4] == READ_DATA {
+                    brought.push(parcel[32..].to_vec());
+                }
+                machines.remotes[1 - from]
+                    .lock()
+                    .unwrap()
+                    .deliver(parcel)
+                    .unwrap();
+            }
+        }
+        wait.check(|| "the read does not end".to_owned());
+    };
+    assert_eq!((ended.wr_id, ended.status()), (2, Some(Status::Ok)));
+    assert_eq!(local.bytes, sources[1].bytes);
+    assert_eq!(brought, [sources[1].bytes.to_vec()]);
 }
 
 /// If too much waited for one process, nothing more would be heard for all others.

@@ -44,7 +44,7 @@ use super::record::{Answer, Kind, Record};
 use super::segment::Address;
 use super::switchboard::{LINES, Switchboard};
 use crate::link::{Operation, RemoteRange, RequestHeader};
-use names::Names;
+use names::{Names, Numbers};
 use parcel::Parcel;
 pub use parcel::{BadParcel, FIRST_PARCEL, FRAME_HEADER, LONGEST_PARCEL};
 use parked::{Destination, Parked, ParkedRecords, To};
@@ -82,7 +82,7 @@ struct Pull {
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     name: u64,
-    pull: Option<u64>,
+    pull: Option<u32>,
 }
 
 /// What becomes of the records of local processes.
@@ -105,7 +105,7 @@ pub struct RemoteMachine {
     busy: Vec<usize>,
     by_gid: HashMap<Gid, usize>,
     held: Names<Held>,
-    pulls: Names<Pull>,
+    pulls: Numbers<Pull>,
     /// Requests of the machine that a local process keeps, by stand-in, process and number of the record.
     kept: HashMap<(usize, Address, u64), Kept>,
     parked: ParkedRecords,
@@ -131,7 +131,7 @@ impl RemoteMachine {
             busy: Vec::new(),
             by_gid: HashMap::new(),
             held: Names::default(),
-            pulls: Names::default(),
+            pulls: Numbers::default(),
             kept: HashMap::new(),
             parked: ParkedRecords::default(),
             replies: Vec::new(),
@@ -222,7 +222,7 @@ impl RemoteMachine {
             self.forget_copies_of(*gid);
         }
         let devices: HashSet<usize> = gone.iter().map(|(_, device)| *device).collect();
-        self.pulls.extract(|pull| devices.contains(&pull.device));
+        self.pulls.retain(|pull| !devices.contains(&pull.device));
         self.parked.retain(|to, _| !devices.contains(&to.device));
         self.kept.retain(|(of, ..), _| !devices.contains(of));
         self.busy.retain(|device| !devices.contains(device));
@@ -239,7 +239,8 @@ impl RemoteMachine {
         for (_, device) in &mut self.devices {
             device.epoch = self.epoch;
         }
-        self.pulls.extract(|_| true);
+        // Local processes may have sent data for these. Their names do not come back before that was looked at.
+        self.pulls.retain(|_| false);
         self.kept.clear();
         // What was asked of the machine and has ended is among the parked records: who asked is still to be told.
         self.parked
@@ -384,7 +385,7 @@ impl RemoteMachine {
             Kind::Direct => self.devices[index].answer(&origin, Answer::UseRings),
             Kind::Data | Kind::Pull => self.carry_request(index, origin, parcels),
             Kind::ReadData => {
-                let pull = self.pulls.at(record.sequence());
+                let pull = self.pulls.get_mut(record.sequence());
                 let is_its = |pull: &&mut Pull| pull.by == Some(origin.from);
                 let Some(read) = pull.filter(is_its).map(|pull| pull.name) else {
                     let status = Answer::Status(Status::LocalInvalidLkey);
@@ -553,8 +554,8 @@ impl RemoteMachine {
             })
         });
         if let Some(pull) = pull {
-            // The place is name enough: data for the read is taken from the process that serves it only.
-            record = record.at(pull as u32);
+            // Data for the read is taken from the process that serves it only.
+            record = record.at(pull);
         }
         let token = match name {
             0 => Token::Nobody,

@@ -1,5 +1,7 @@
 //! Names for what is under way, which are no longer good once it is over.
 
+use std::collections::HashMap;
+
 /// A table whose entries have names of 64 bits: the index, and how often the place was used before. The other
 /// side of a bridge may name anything; an entry that is gone is not found by its old name.
 #[derive(Debug)]
@@ -56,11 +58,6 @@ impl<T> Names<T> {
         self.place(name)?.entry.as_mut()
     }
 
-    /// The entry at a place, the lower half of its name.
-    pub(super) fn at(&mut self, place: u32) -> Option<&mut T> {
-        self.places.get_mut(place as usize)?.entry.as_mut()
-    }
-
     pub(super) fn remove(&mut self, name: u64) -> Option<T> {
         let place = self.place(name)?;
         let entry = place.entry.take()?;
@@ -89,9 +86,69 @@ impl<T> Names<T> {
     }
 }
 
+/// A table whose entries have names of 32 bits, as there is room for in a record. Each entry has the next number: a name
+/// is used again after as many others as there are.
+#[derive(Debug)]
+pub(super) struct Numbers<T> {
+    entries: HashMap<u32, T>,
+    last: u32,
+}
+
+impl<T> Default for Numbers<T> {
+    fn default() -> Numbers<T> {
+        Numbers {
+            entries: HashMap::new(),
+            last: 0,
+        }
+    }
+}
+
+impl<T> Numbers<T> {
+    /// Gives `entry` a name.
+    pub(super) fn insert(&mut self, entry: T) -> u32 {
+        loop {
+            self.last = self.last.wrapping_add(1);
+            if !self.entries.contains_key(&self.last) {
+                self.entries.insert(self.last, entry);
+                return self.last;
+            }
+        }
+    }
+
+    pub(super) fn get_mut(&mut self, name: u32) -> Option<&mut T> {
+        self.entries.get_mut(&name)
+    }
+
+    pub(super) fn remove(&mut self, name: u32) -> Option<T> {
+        self.entries.remove(&name)
+    }
+
+    /// Forgets the entries that `keep` does not choose.
+    pub(super) fn retain(&mut self, keep: impl Fn(&T) -> bool) {
+        self.entries.retain(|_, entry| keep(entry));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_is_not_used_again_soon_nor_while_it_is_in_use() {
+        let mut numbers = Numbers::default();
+        let first = numbers.insert('a');
+        let second = numbers.insert('b');
+        assert_eq!(numbers.remove(first), Some('a'));
+        assert!(![first, second].contains(&numbers.insert('c')));
+        assert_eq!(numbers.get_mut(first), None);
+        numbers.last = second - 1;
+        let after = numbers.insert('d');
+        assert_ne!(after, second);
+        assert_eq!(numbers.get_mut(second), Some(&mut 'b'));
+        numbers.retain(|entry| *entry == 'd');
+        assert_eq!(numbers.get_mut(second), None);
+        assert_eq!(numbers.get_mut(after), Some(&mut 'd'));
+    }
 
     #[test]
     fn a_name_is_good_for_one_entry() {

@@ -42,7 +42,7 @@ pub struct RemoteDevice {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Token {
     /// A request of the machine, by the machine's name for it; and if it is a read, by ours.
-    Request { name: u64, pull: Option<u64> },
+    Request { name: u64, pull: Option<u32> },
     /// Data of the machine for a read, by the machine's name for it.
     ReadData { name: u64 },
     /// Nobody waits.
