@@ -82,8 +82,9 @@ install: setup
 setup:
 	@scripts/setup
 
+# All that tests start, and the tests, at once: alone, each would build anew what the other needs with more features.
 build: setup
-	$(CARGO) build --workspace --quiet
+	$(CARGO) build --workspace --lib --bins --examples --tests --quiet
 
 release: setup
 	$(CARGO) build --workspace --release --quiet
