@@ -207,6 +207,13 @@ impl Frames {
         self.present.end += count;
     }
 
+    /// Forgets all that came. Returns how many bytes that were.
+    #[cfg(test)]
+    pub(crate) fn discard(&mut self) -> usize {
+        let present = std::mem::take(&mut self.present);
+        present.len()
+    }
+
     /// The next frame if it is complete.
     ///
     /// # Errors

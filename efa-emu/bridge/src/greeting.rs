@@ -1,6 +1,7 @@
 //! The first frames of a connection: who is there, and whether the two belong together.
 
 use std::io;
+use std::time::Duration;
 
 use efa_emu::version;
 use serde::{Deserialize, Serialize};
@@ -10,7 +11,7 @@ use crate::frames;
 use crate::secure::Secured;
 
 /// Version of what bridges say to each other. Another layout of parcels, records or notices gets another number.
-pub(crate) const PROTOCOL: u32 = 2;
+pub(crate) const PROTOCOL: u32 = 3;
 
 /// The kind of a frame with a greeting. It stays what it is, so that versions can tell each other apart.
 const KIND: u8 = 1;
@@ -31,6 +32,8 @@ pub(crate) struct Greeting {
     pub(crate) fabric: String,
     /// Does not want to encrypt.
     pub(crate) plain: bool,
+    /// After how long it takes a silent machine for gone.
+    pub(crate) timeout: Duration,
     /// How often the dialer was told to wait.
     pub(crate) patience: u32,
 }
@@ -56,7 +59,7 @@ struct Reply {
 }
 
 impl Greeting {
-    pub(crate) fn new(machine: &str, fabric: &str, plain: bool) -> Greeting {
+    pub(crate) fn new(machine: &str, fabric: &str, plain: bool, timeout: Duration) -> Greeting {
         Greeting {
             protocol: PROTOCOL,
             build: format!("efa-emu {}", version::build()),
@@ -64,6 +67,7 @@ impl Greeting {
             incarnation: rand::random(),
             fabric: fabric.to_owned(),
             plain,
+            timeout,
             patience: 0,
         }
     }
@@ -228,11 +232,11 @@ mod tests {
 
     #[test]
     fn versions_that_differ_are_named_by_both_ends() {
-        let one = Greeting::new("one", "default", false);
+        let one = Greeting::new("one", "default", false, Duration::from_secs(5));
         let other = Greeting {
             protocol: PROTOCOL + 1,
             build: "efa-emu 9.9.9".to_owned(),
-            ..Greeting::new("other", "default", false)
+            ..Greeting::new("other", "default", false, Duration::from_secs(5))
         };
         let met = meet(&one, |connection| Ok(other.dial(connection)?.1));
         let [dialer, acceptor] = met.map(|end| end.unwrap_err().to_string());
@@ -248,7 +252,7 @@ mod tests {
     /// A later version may say other things about itself.
     #[test]
     fn a_version_whose_greeting_is_another_is_named() {
-        let one = Greeting::new("one", "default", false);
+        let one = Greeting::new("one", "default", false, Duration::from_secs(5));
         let met = meet(&one, |connection| {
             let greeting =
                 serde_json::json!({ "protocol": 77, "build": "efa-emu 77", "shape": [] });

@@ -118,7 +118,8 @@ impl Local {
         }
     }
 
-    fn update(&self, news: News) {
+    /// What other machines are to know from now on, but for the number.
+    pub(crate) fn update(&self, news: News) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let is_new = known.news.devices != news.devices || known.news.faults != news.faults;
         let number = known.news.number + u64::from(is_new);

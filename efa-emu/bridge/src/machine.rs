@@ -10,11 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use efa_core::address::Gid;
+use efa_emu::bridge::SHORTEST_TIMEOUT;
 use efa_emu::transport::Fabric;
 use efa_emu::transport::remote::{Alarm, RemoteMachine, Uptake};
 
 use crate::carrier::Carrier;
 use crate::local::{Local, News};
+use crate::report;
 use crate::secure::{Secured, Wire};
 use crate::watch::Watch;
 
@@ -22,6 +24,8 @@ use crate::watch::Watch;
 pub(crate) struct Fresh {
     pub(crate) wire: Wire,
     pub(crate) watch: Arc<Watch>,
+    /// After how long without a word either end takes the other one for gone.
+    pub(crate) longest_silence: Duration,
 }
 
 /// A connection's state.
@@ -101,18 +105,27 @@ impl Machine {
         list.gids.contains(&gid).then_some(list.generation)
     }
 
-    /// Serves a connection until it is over; `None` if there is one already.
-    pub(crate) fn serve(&self, connection: Secured) -> Option<io::Result<()>> {
-        let watch = match self.begin(connection) {
+    /// Serves a connection until it is over; `None` if there is one already. The other end takes this machine for gone when it
+    /// has been silent for `their_timeout`.
+    pub(crate) fn serve(
+        &self,
+        connection: Secured,
+        their_timeout: Duration,
+    ) -> Option<io::Result<()>> {
+        let watch = match self.begin(connection, their_timeout) {
             Ok(watch) => watch?,
             Err(error) => return Some(Err(error)),
         };
-        println!("connected with {}", self.name);
+        report(&format!("connected with {}", self.name));
         watch.run(&self.alarm);
         Some(Ok(()))
     }
 
-    fn begin(&self, connection: Secured) -> io::Result<Option<Arc<Watch>>> {
+    fn begin(
+        &self,
+        connection: Secured,
+        their_timeout: Duration,
+    ) -> io::Result<Option<Arc<Watch>>> {
         let mut link = lock(&self.link);
         if matches!(link.state, State::Up { .. }) {
             return Ok(None);
@@ -123,6 +136,7 @@ impl Machine {
             fresh: Some(Fresh {
                 wire,
                 watch: Arc::clone(&watch),
+                longest_silence: their_timeout.max(SHORTEST_TIMEOUT).min(self.timeout),
             }),
         };
         link.known = None;

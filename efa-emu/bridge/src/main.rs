@@ -24,6 +24,7 @@ mod peers;
 mod secure;
 mod watch;
 
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use efa_emu::command::{self, end};
@@ -37,4 +38,9 @@ fn main() -> ExitCode {
 /// Writes a line to standard error.
 fn complain(reason: &str) {
     command::complain(PROGRAM, reason);
+}
+
+/// Writes a line to standard output, if anybody still reads it.
+fn report(text: &str) {
+    let _ = writeln!(io::stdout(), "{text}");
 }

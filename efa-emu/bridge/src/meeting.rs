@@ -9,6 +9,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use efa_core::address::Gid;
@@ -18,13 +19,14 @@ use efa_emu::command::signals::Signals;
 use efa_emu::transport::{BridgePost, Fabric};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::complain;
+use crate::carrier::LAST_WORDS;
 use crate::greeting::{Greeting, Verdict};
 use crate::key::Key;
 use crate::local::{Local, News};
 use crate::machine::Machine;
 use crate::peers;
 use crate::secure::{End, Secured};
+use crate::{complain, report};
 
 /// Where bridges listen unless told otherwise.
 const PORT: u16 = 61345;
@@ -41,8 +43,8 @@ const PATIENCE: u32 = 5;
 /// Most connections that are being made by others at a time.
 const MOST_STRANGERS: usize = 64;
 
-/// How long the end may take, for the last words to be sent.
-const END: Duration = Duration::from_millis(500);
+/// How often to look whether the last words are said.
+const LOOK_FOR_END: Duration = Duration::from_millis(1);
 
 /// How often to look which addresses a name stands for.
 const LOOK_UP: Duration = Duration::from_secs(1);
@@ -54,6 +56,12 @@ const LOOK: Duration = Duration::from_millis(200);
 const UNUSED: Duration = Duration::from_secs(2);
 const UNUSED_AT_FIRST: Duration = Duration::from_secs(60);
 
+/// A machine that has greeted.
+struct Met {
+    machine: Arc<Machine>,
+    carrier: JoinHandle<()>,
+}
+
 /// What all threads know.
 struct Meeting {
     greeting: Greeting,
@@ -61,7 +69,7 @@ struct Meeting {
     fabric: Fabric,
     local: Arc<Local>,
     timeout: Duration,
-    machines: Mutex<BTreeMap<String, Arc<Machine>>>,
+    machines: Mutex<BTreeMap<String, Met>>,
     strangers: AtomicUsize,
     /// Has programs wait until other machines know of their hosts.
     post: Mutex<Option<BridgePost>>,
@@ -86,14 +94,17 @@ pub(crate) fn run(join: Join) -> Result<ExitCode, Failure> {
         true => match fabric.announce_only_bridge()? {
             Some(post) => post,
             None => {
-                println!("another bridge of the fabric {} runs", join.fabric);
+                report(&format!(
+                    "another bridge of the fabric {} runs",
+                    join.fabric
+                ));
                 return Ok(ExitCode::SUCCESS);
             }
         },
     };
     let local = Arc::new(Local::new());
     let meeting = Arc::new(Meeting {
-        greeting: Greeting::new(&name, &join.fabric, join.plain),
+        greeting: Greeting::new(&name, &join.fabric, join.plain, join.timeout),
         key,
         fabric: fabric.clone(),
         local: Arc::clone(&local),
@@ -104,7 +115,10 @@ pub(crate) fn run(join: Join) -> Result<ExitCode, Failure> {
     });
     for address in &join.listen {
         let listener = listen(address)?;
-        println!("machine {name} listens on {}", listener.local_addr()?);
+        report(&format!(
+            "machine {name} listens on {}",
+            listener.local_addr()?
+        ));
         let meeting = Arc::clone(&meeting);
         spawn("accept", move || meeting.accept(&listener))?;
     }
@@ -120,7 +134,7 @@ pub(crate) fn run(join: Join) -> Result<ExitCode, Failure> {
     let mut unused = Unused::new(UNUSED_AT_FIRST);
     while signals.wait_for(LOOK).is_none() {
         if join.while_used && unused.is_over(&local.news()) {
-            println!("no host of this machine is left: the bridge of --uplink ends");
+            report("no host of this machine is left: the bridge of --uplink ends");
             break;
         }
     }
@@ -158,11 +172,10 @@ impl Unused {
     }
 }
 
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new()
         .name(name.to_owned())
         .spawn(work)
-        .map(drop)
 }
 
 /// Each host of another machine takes two descriptors, and the usual limit is 1024.
@@ -204,8 +217,8 @@ impl Meeting {
     /// The machine that greets, and whether it was not known before.
     fn machine(self: &Arc<Self>, theirs: &Greeting) -> io::Result<Arc<Machine>> {
         let mut machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(machine) = machines.get(&theirs.machine) {
-            return Ok(Arc::clone(machine));
+        if let Some(met) = machines.get(&theirs.machine) {
+            return Ok(Arc::clone(&met.machine));
         }
         let machine = Arc::new(Machine::new(
             &theirs.machine,
@@ -215,8 +228,11 @@ impl Meeting {
             self.greeting.plain,
         ));
         let carried = Arc::clone(&machine);
-        spawn("carry", move || carried.carry())?;
-        machines.insert(theirs.machine.clone(), Arc::clone(&machine));
+        let met = Met {
+            machine: Arc::clone(&machine),
+            carrier: spawn("carry", move || carried.carry())?,
+        };
+        machines.insert(theirs.machine.clone(), met);
         Ok(machine)
     }
 
@@ -226,7 +242,7 @@ impl Meeting {
         let machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner);
         let known: Option<Vec<u64>> = machines
             .values()
-            .map(|machine| machine.knows(gid))
+            .map(|met| met.machine.knows(gid))
             .collect();
         drop(machines);
         let generation = known?.into_iter().min();
@@ -242,7 +258,7 @@ impl Meeting {
         let machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner);
         machines
             .get(name)
-            .is_some_and(|machine| machine.is_connected())
+            .is_some_and(|met| met.machine.is_connected())
     }
 
     // --- those that dial here ---
@@ -272,7 +288,7 @@ impl Meeting {
         let outcome = greeted.and_then(|(connection, theirs, verdict)| match verdict {
             Verdict::Welcome => {
                 let machine = self.machine(&theirs)?;
-                machine.serve(connection).unwrap_or(Ok(()))
+                machine.serve(connection, theirs.timeout).unwrap_or(Ok(()))
             }
             _ => Ok(()),
         });
@@ -348,7 +364,9 @@ impl Meeting {
             }
             std::thread::sleep(PAUSE);
         }
-        println!("{address} is dialed no longer: its name stands for others");
+        report(&format!(
+            "{address} is dialed no longer: its name stands for others"
+        ));
     }
 
     fn dial_once(self: &Arc<Self>, address: SocketAddr, own: &Greeting) -> io::Result<Outcome> {
@@ -361,7 +379,7 @@ impl Meeting {
             Verdict::Wait => return Ok(Outcome::Told(true)),
             Verdict::Known => {}
             Verdict::Welcome => {
-                if let Some(served) = self.machine(&theirs)?.serve(connection) {
+                if let Some(served) = self.machine(&theirs)?.serve(connection, theirs.timeout) {
                     served?;
                     return Ok(Outcome::Told(false));
                 }
@@ -377,11 +395,13 @@ impl Meeting {
     /// Says good-bye, and leaves the fabric.
     fn end(&self) {
         let machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner);
-        machines.values().for_each(|machine| machine.end());
-        if machines.values().any(|machine| machine.is_connected()) {
-            std::thread::sleep(END / 10);
+        machines.values().for_each(|met| met.machine.end());
+        let until = Instant::now() + LAST_WORDS;
+        let carry = || machines.values().any(|met| !met.carrier.is_finished());
+        while carry() && Instant::now() < until {
+            std::thread::sleep(LOOK_FOR_END);
         }
-        machines.values().for_each(|machine| machine.leave());
+        machines.values().for_each(|met| met.machine.leave());
         drop(
             self.post
                 .lock()

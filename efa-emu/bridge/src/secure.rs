@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustls::pki_types::ServerName;
 use rustls::{
@@ -19,7 +19,7 @@ use rustls::{
 use crate::frames::{self, Frames};
 use crate::key::{Key, NAME};
 
-/// How long the other end may take for a step of the beginning.
+/// How long the beginning may take, up to the last greeting.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Bytes of a TLS record's header, and the most behind it.
@@ -38,16 +38,72 @@ pub(crate) enum End {
 
 /// A connection whose other end has the key.
 pub(crate) struct Secured {
-    stream: TcpStream,
+    stream: Hurried,
     tls: Connection,
+}
+
+/// A stream that ends at some time, however little comes before it and however often.
+struct Hurried {
+    stream: TcpStream,
+    until: Instant,
+}
+
+impl Hurried {
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        match left.is_zero() {
+            true => Err(Hurried::too_late()),
+            false => Ok(Some(left)),
+        }
+    }
+
+    fn in_time(result: io::Result<usize>) -> io::Result<usize> {
+        result.map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Hurried::too_late(),
+            _ => error,
+        })
+    }
+
+    fn too_late() -> io::Error {
+        io::Error::new(io::ErrorKind::TimedOut, "it takes too long to greet")
+    }
+}
+
+impl Read for Hurried {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        Hurried::in_time(self.stream.read(into))
+    }
+}
+
+impl Write for Hurried {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        Hurried::in_time(self.stream.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
 }
 
 impl Secured {
     /// Authenticates both ends.
     pub(crate) fn begin(stream: TcpStream, end: End, key: &Key) -> io::Result<Secured> {
+        Secured::begin_within(PATIENCE, stream, end, key)
+    }
+
+    fn begin_within(
+        patience: Duration,
+        stream: TcpStream,
+        end: End,
+        key: &Key,
+    ) -> io::Result<Secured> {
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        let stream = Hurried {
+            stream,
+            until: Instant::now() + patience,
+        };
         let tls = match end {
             End::Dialer => {
                 let name = ServerName::try_from(NAME).expect("the name is a DNS name");
@@ -128,6 +184,7 @@ impl Secured {
     /// The connection for what comes after the greeting.
     pub(crate) fn into_wire(self, plain: bool) -> io::Result<Wire> {
         let Secured { stream, tls } = self;
+        let Hurried { stream, .. } = stream;
         stream.set_nonblocking(true)?;
         Ok(match plain {
             true => Wire {
@@ -206,6 +263,20 @@ impl Wire {
             any |= drain(&mut cipher.tls, frames)?;
         }
         Ok(any)
+    }
+
+    /// Sends nothing more, and waits for the other end to have taken all that was sent and to end the connection, but not beyond
+    /// `until`. Whoever goes without that, while something waits to be received, takes back what is on its way.
+    pub(crate) fn finish(mut self, until: Instant) {
+        let end = |stream: &mut TcpStream| {
+            stream.shutdown(Shutdown::Write)?;
+            stream.set_nonblocking(false)
+        };
+        if end(&mut self.stream).is_err() {
+            return;
+        }
+        let stream = self.stream;
+        let _ = io::copy(&mut Hurried { stream, until }, &mut io::sink());
     }
 
     /// Ends the connection, for both ends.
@@ -316,7 +387,7 @@ fn explain(error: Error) -> io::Error {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::net::TcpListener;
     use std::time::SystemTime;
 
@@ -324,13 +395,13 @@ mod tests {
 
     const DAY: Duration = Duration::from_secs(24 * 3600);
 
-    fn valid() -> Key {
+    pub(crate) fn valid() -> Key {
         let now = SystemTime::now();
         Key::between(now - DAY, now + DAY)
     }
 
     /// Both ends of a connection.
-    fn meet(dialer: &Key, acceptor: &Key) -> [io::Result<Secured>; 2] {
+    pub(crate) fn meet(dialer: &Key, acceptor: &Key) -> [io::Result<Secured>; 2] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         std::thread::scope(|scope| {
@@ -389,6 +460,67 @@ mod tests {
             };
             assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
         }
+    }
+
+    #[test]
+    fn the_last_words_arrive_whatever_was_not_received() {
+        let key = valid();
+        for plain in [false, true] {
+            let [dialer, mut acceptor] = meet(&key, &key).map(Result::unwrap);
+            acceptor.receive(100).unwrap();
+            let [mut from, mut to] = [dialer, acceptor].map(|end| end.into_wire(plain).unwrap());
+            to.send(&[1; 8]).unwrap();
+            // As much as there is room for on the way, and more.
+            let mut sent = 0;
+            loop {
+                match from.send(&[0; 100_000]).unwrap() {
+                    0 => break,
+                    count => sent += count,
+                }
+            }
+            let (mut frames, mut seen) = (Frames::new(), 0);
+            let mut receive = || {
+                to.receive(&mut frames)?;
+                Ok::<_, io::Error>(frames.discard())
+            };
+            while from.has_unsent() {
+                from.send(&[]).unwrap();
+                seen += receive().unwrap();
+            }
+            let until = Instant::now() + Duration::from_secs(3600);
+            let finishing = std::thread::spawn(move || from.finish(until));
+            let error = loop {
+                match receive() {
+                    Ok(count) => seen += count,
+                    Err(error) => break error,
+                }
+            };
+            assert_eq!((seen, error.kind()), (sent, io::ErrorKind::UnexpectedEof));
+            drop(to);
+            finishing.join().unwrap();
+        }
+    }
+
+    /// A stranger that always says something, and never enough.
+    #[test]
+    fn whoever_greets_a_byte_at_a_time_does_not_greet_for_ever() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut stranger = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, _) = listener.accept().unwrap();
+        let begun = std::thread::spawn(move || {
+            let patience = Duration::from_millis(200);
+            Secured::begin_within(patience, stream, End::Acceptor, &valid()).err()
+        });
+        // A record of TLS that is as long as records may be: for twelve minutes.
+        let record = [&[22, 3, 1, 0x40, 0][..], &[0; 0x4000]].concat();
+        for byte in record {
+            if begun.is_finished() || stranger.write_all(&[byte]).is_err() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(45));
+        }
+        let error = begun.join().unwrap().expect("it is no bridge");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
     }
 
     /// Whoever dials knows what to expect, but has to prove to be expected, too.

@@ -9,7 +9,8 @@ use clap::{Args, Subcommand};
 use crate::transport::{DEFAULT_FABRIC, parse_duration};
 
 /// The shortest `--timeout`.
-const SHORTEST_TIMEOUT: Duration = Duration::from_millis(100);
+/// The shortest time after which a silent machine may count as gone.
+pub const SHORTEST_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Join the fabric of this machine with those of other machines.
 ///

@@ -10,8 +10,10 @@ mod mistakes;
 mod names;
 
 use std::path::Path;
+use std::process::Stdio;
 
 use efa_testing::patience::Wait;
+use efa_testing::workspace::built;
 
 use machine::{Machine, address, joined, key};
 
@@ -122,6 +124,37 @@ fn stock_programs_of_two_machines_talk_and_a_killed_bridge_is_a_dead_machine() {
         let left = listing.args(["-A", "/dev/shm"]).output().unwrap();
         assert!(left.status.success() && left.stdout.is_empty(), "{left:?}");
     }
+}
+
+/// As one that a session has started which has ended.
+#[test]
+fn a_bridge_whose_output_nobody_reads_any_more_goes_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let key = key(directory.path(), "key");
+    let (Some(first), Some(second)) = (Machine::new("first"), Machine::new("second")) else {
+        return;
+    };
+    let there = second.bridge(&key, &["--listen", "127.0.0.1:0"]);
+    let mut command = first.command(&built("efa-emu"));
+    command.arg("bridge").arg("--key").arg(&key);
+    command.args(["--peer", &address(&there)]);
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    command.stdin(Stdio::null()).stdout(writer);
+    let mut here = command.spawn().unwrap();
+    there.wait_for("connected with first");
+    let mut there = there;
+    let port = address(&there);
+    // It has to say that this one has left, and that there is another one.
+    there.stop();
+    assert_eq!(there.wait_end().0, Some(0));
+    let again = second.bridge(&key, &["--listen", &port]);
+    again.wait_for("connected with first");
+    let host = second.emulator(&["run", "--host", "beta", "--", "sleep", "600"]);
+    first.wait_for_host("beta");
+    drop(host);
+    here.kill().unwrap();
+    here.wait().unwrap();
 }
 
 /// `run --uplink` starts a bridge where there is none, and the bridge ends with the last program.

@@ -5,7 +5,10 @@
 //! be woken takes longer than all that it does for a message. Then it sleeps until a local process wakes it, or until the
 //! connection does ([`Watch`]).
 
-use std::collections::{HashSet, VecDeque};
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,12 +16,12 @@ use std::time::{Duration, Instant};
 use efa_core::address::Gid;
 use efa_emu::transport::remote::{RemoteDevice, RemoteMachine, Uptake};
 
-use crate::complain;
 use crate::frames::{self, Device, Frame, Frames, Notice, Rule};
 use crate::local::News;
-use crate::machine::{Fresh, Machine};
+use crate::machine::Machine;
 use crate::secure::Wire;
 use crate::watch::{Wanted, Watch};
+use crate::{complain, report};
 
 /// Bytes that wait to be sent, beyond which no more records are taken.
 const BATCH: usize = 256 << 10;
@@ -36,11 +39,14 @@ const CHECK_PEERS: Duration = Duration::from_millis(20);
 /// How long to sleep at most.
 const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 
+/// How long the machine may take to read the last words.
+pub(crate) const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// Refused devices of a list that are named.
+const MOST_NAMED: usize = 64;
+
 /// Devices that enter the fabric in a turn. Meanwhile nothing is sent to their machine, not even that this one lives.
 const ENTERED_AT_ONCE: usize = 64;
-
-/// Lists of devices that wait to be entered, beyond which nothing more is received for now.
-const MOST_LISTS: usize = 1;
 
 /// Why a connection is over.
 enum End {
@@ -65,10 +71,31 @@ struct Connection {
     frames: Frames,
     last_heard: Instant,
     last_sent: Instant,
-    /// The last list of devices that was sent.
-    announced: Option<News>,
-    /// Lists of the machine's devices that are not done with.
-    entering: VecDeque<List>,
+    /// How long nothing may be sent.
+    longest_pause: Duration,
+    announced: Announced,
+    /// The list of the machine's devices that is not done with.
+    entering: Option<List>,
+}
+
+/// What the machine was told of the devices of this one.
+enum Announced {
+    Nothing,
+    /// The machine has not answered this list, and is sent no other one before it has.
+    Sent(News),
+    /// The number of the last list that it has read.
+    Read(u64),
+}
+
+impl Announced {
+    /// Whether the machine is to be told this list.
+    fn wants(&self, news: &News) -> bool {
+        match self {
+            Announced::Nothing => true,
+            Announced::Sent(_) => false,
+            Announced::Read(number) => *number != news.number,
+        }
+    }
 }
 
 /// Devices and rules of the machine.
@@ -110,9 +137,13 @@ impl<'a> Carrier<'a> {
         }
     }
 
-    /// Carries until the bridge ends.
+    /// Carries until the bridge ends, and the machine has heard the last words or has had until then.
     pub(crate) fn run(mut self) {
         while self.turn() {}
+        if let Some(Connection { wire, watch, .. }) = self.connection {
+            wire.finish(Instant::now() + LAST_WORDS);
+            watch.end();
+        }
     }
 
     /// One turn. Returns false after the last one.
@@ -139,7 +170,6 @@ impl<'a> Carrier<'a> {
         if self.connection.is_none() {
             // Nobody will be told.
             self.parcels.clear();
-            self.sent = 0;
         }
         if self.has_said_bye && !self.has_unsent() {
             return false;
@@ -177,15 +207,18 @@ impl<'a> Carrier<'a> {
     /// Takes over a new connection, and says what becomes of the records of local processes.
     fn look_at_connection(&mut self) -> Uptake {
         let (uptake, fresh) = self.machine.look(BATCH + self.sent);
-        if let Some(Fresh { wire, watch }) = fresh {
+        if let Some(fresh) = fresh {
+            // The machine may be another process by now, which knows no device of this one.
+            self.machine.remote().admit(std::iter::empty());
             self.connection = Some(Connection {
-                wire,
-                watch,
+                wire: fresh.wire,
+                watch: fresh.watch,
                 frames: Frames::new(),
                 last_heard: Instant::now(),
                 last_sent: Instant::now(),
-                announced: None,
-                entering: VecDeque::new(),
+                longest_pause: fresh.longest_silence / 4,
+                announced: Announced::Nothing,
+                entering: None,
             });
         }
         match self.has_said_bye || self.parcels.len() - self.sent >= BATCH {
@@ -204,12 +237,19 @@ impl<'a> Carrier<'a> {
     /// Takes what has come.
     fn hear(&mut self, connection: &mut Connection) -> Result<bool, End> {
         let mut remote = self.machine.remote();
-        if remote.is_overloaded() || connection.entering.len() > MOST_LISTS {
+        if remote.is_overloaded() {
             // This machine does not get on with what has come: the other one has to wait, too.
             connection.last_heard = Instant::now();
             return Ok(false);
         }
-        let any = self.has_room() && connection.wire.receive(&mut connection.frames)?;
+        let any = match self.has_room() {
+            true => connection.wire.receive(&mut connection.frames)?,
+            false => {
+                // The other one does not get on. It lives as long as it takes something.
+                connection.last_heard = connection.last_sent;
+                false
+            }
+        };
         if !any {
             return match connection.last_heard.elapsed() > self.machine.timeout {
                 true => Err(End::Silent),
@@ -226,19 +266,27 @@ impl<'a> Carrier<'a> {
                     number,
                     devices,
                     faults,
-                }) => connection.entering.push_back(List {
-                    number,
-                    devices,
-                    rules: faults,
-                    done: 0,
-                    refused: Vec::new(),
-                }),
+                }) => {
+                    let list = List {
+                        number,
+                        devices,
+                        rules: faults,
+                        done: 0,
+                        refused: Vec::new(),
+                    };
+                    if connection.entering.replace(list).is_some() {
+                        let reason = "it tells of its devices again before it was answered";
+                        return Err(End::Lost(io::Error::other(reason)));
+                    }
+                }
                 Frame::Notice(Notice::Entered { number, refused }) => {
                     self.complain_of_refused(&refused);
-                    let announced = connection.announced.as_ref();
-                    if let Some(list) = announced.filter(|list| list.number == number) {
+                    if let Announced::Sent(list) = &connection.announced
+                        && list.number == number
+                    {
                         remote.admit(list.gids.iter().copied());
                         self.machine.has_read(list.clone());
+                        connection.announced = Announced::Read(number);
                     }
                 }
             }
@@ -247,17 +295,23 @@ impl<'a> Carrier<'a> {
     }
 
     fn complain_of_refused(&self, refused: &[(String, String)]) {
-        for (device, reason) in refused {
+        let machine = &self.machine.name;
+        for (device, reason) in refused.iter().take(MOST_NAMED) {
             complain(&format!(
-                "{device} is no member of the fabric of {}: {reason}",
-                self.machine.name
+                "{device} is no member of the fabric of {machine}: {reason}"
+            ));
+        }
+        if refused.len() > MOST_NAMED {
+            let more = refused.len() - MOST_NAMED;
+            complain(&format!(
+                "{more} more devices are no members of the fabric of {machine}"
             ));
         }
     }
 
     /// Makes some of the devices that the machine has told of members of the fabric.
     fn enter_some(&mut self, connection: &mut Connection) -> Result<bool, End> {
-        let Some(list) = connection.entering.front_mut() else {
+        let Some(list) = &mut connection.entering else {
             return Ok(false);
         };
         let mut remote = self.machine.remote();
@@ -280,7 +334,7 @@ impl<'a> Carrier<'a> {
                 refused: std::mem::take(&mut list.refused),
             };
             frames::append_notice(&mut self.parcels, &notice);
-            connection.entering.pop_front();
+            connection.entering = None;
         }
         Ok(true)
     }
@@ -297,17 +351,16 @@ impl<'a> Carrier<'a> {
             return;
         };
         let news = self.machine.local.news();
-        let announced = connection.announced.as_ref();
-        if announced.is_none_or(|list| list.number != news.number) {
+        if connection.announced.wants(&news) {
             let notice = Notice::Devices {
                 number: news.number,
                 devices: news.devices.to_vec(),
                 faults: news.faults.to_vec(),
             };
             frames::append_notice(&mut self.parcels, &notice);
-            connection.announced = Some(news);
+            connection.announced = Announced::Sent(news);
         }
-        let is_quiet = connection.last_sent.elapsed() > self.machine.timeout / 4;
+        let is_quiet = connection.last_sent.elapsed() > connection.longest_pause;
         if is_quiet && self.parcels.is_empty() {
             frames::append_notice(&mut self.parcels, &Notice::Alive);
         }
@@ -359,13 +412,18 @@ impl<'a> Carrier<'a> {
             connection.watch.want(wanted)?;
             Ok(false)
         });
-        sleep.sleep(longest.min(LONGEST_SLEEP).min(self.machine.timeout / 8));
+        let connection = self.connection.as_ref();
+        let pause = connection.map_or(LONGEST_SLEEP, |connection| connection.longest_pause / 2);
+        sleep.sleep(longest.min(LONGEST_SLEEP).min(pause));
     }
 
     /// The connection is over.
     fn lose(&mut self, connection: &Connection, end: End) {
         let Connection { wire, watch, .. } = connection;
         wire.cut();
+        // A new connection begins with a whole frame, and without what was asked over this one.
+        self.parcels.clear();
+        self.sent = 0;
         let mut remote = self.machine.remote();
         remote.disconnect();
         let now = Instant::now();
@@ -384,7 +442,7 @@ impl<'a> Carrier<'a> {
                 self.machine.timeout
             )),
             End::Bye => {
-                println!("{name} has left");
+                report(&format!("{name} has left"));
                 remote.give_up_lost();
                 remote.leave_if(|_| true);
             }

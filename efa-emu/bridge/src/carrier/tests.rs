@@ -1,0 +1,347 @@
+//! The bridge of the other machine is played by the test.
+
+use std::path::Path;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use efa_core::address::Qkey;
+use efa_emu::device::queue::WqeSize;
+use efa_emu::device::{QpChange, QpConfig, Service};
+use efa_emu::profile::Profile;
+use efa_emu::provider::{SendData, SendOpcode, SendRequest, UdAddress};
+use efa_emu::transport::{Engine, Fabric, HostConfig};
+use efa_testing::device::ClientQueues;
+
+use super::*;
+use crate::key::Key;
+use crate::local::Local;
+use crate::secure::tests::{meet, valid};
+
+const FABRIC: &str = "test";
+const NEVER: Duration = Duration::from_secs(3600);
+const OFTEN: Duration = Duration::from_millis(100);
+
+/// This machine, whose bridge has this one other to talk to.
+struct Bridge {
+    root: tempfile::TempDir,
+    key: Key,
+    local: Arc<Local>,
+    machine: Arc<Machine>,
+    carrier: Option<JoinHandle<()>>,
+}
+
+/// What the other bridge hears.
+#[derive(Debug)]
+enum Heard {
+    Parcel,
+    Notice(Notice),
+}
+
+/// The other bridge's end of a connection.
+struct Other {
+    wire: Wire,
+    frames: Frames,
+}
+
+fn fabric(root: &Path) -> Fabric {
+    Fabric::open_below(root, FABRIC).unwrap()
+}
+
+fn device(name: &str, last: u8) -> RemoteDevice {
+    let mut gid = [0xfd; 16];
+    gid[15] = last;
+    RemoteDevice {
+        name: efa_emu::transport::DeviceName::new(name, 0, 1),
+        gid: Gid(gid),
+        profile: None,
+        nobody: efa_core::nic::Status::RemoteBadDestQpn,
+        network: efa_emu::transport::NetworkOptions::default(),
+    }
+}
+
+impl Bridge {
+    fn new() -> Bridge {
+        let root = tempfile::tempdir().unwrap();
+        let local = Arc::new(Local::new());
+        let fabric = fabric(root.path());
+        let machine = Arc::new(Machine::new("other", &fabric, &local, NEVER, false));
+        let carried = Arc::clone(&machine);
+        Bridge {
+            root,
+            key: valid(),
+            local,
+            machine,
+            carrier: Some(std::thread::spawn(move || carried.carry())),
+        }
+    }
+
+    /// The devices of this machine are these now.
+    fn has(&self, devices: &[RemoteDevice]) {
+        self.local.update(News {
+            devices: Arc::new(devices.iter().map(Device::from).collect()),
+            gids: Arc::new(devices.iter().map(|device| device.gid).collect()),
+            ..News::default()
+        });
+    }
+
+    /// Connects with the other bridge, which takes this one for gone after that long.
+    fn connect(&self, their_timeout: Duration) -> Other {
+        let [dialer, mut acceptor] = meet(&self.key, &self.key).map(Result::unwrap);
+        // In the place of greetings.
+        acceptor.receive(100).unwrap();
+        let machine = Arc::clone(&self.machine);
+        std::thread::spawn(move || machine.serve(acceptor, their_timeout));
+        Other {
+            wire: dialer.into_wire(false).unwrap(),
+            frames: Frames::new(),
+        }
+    }
+}
+
+impl Drop for Bridge {
+    fn drop(&mut self) {
+        self.machine.end();
+        let ended = self.carrier.take().map(JoinHandle::join);
+        assert!(ended.is_some_and(|ended| ended.is_ok()) || std::thread::panicking());
+        self.machine.leave();
+    }
+}
+
+impl Other {
+    fn send(&mut self, notices: &[Notice]) {
+        let mut bytes = Vec::new();
+        for notice in notices {
+            frames::append_notice(&mut bytes, notice);
+        }
+        // It takes all that is encrypted.
+        assert_eq!(self.wire.send(&bytes).unwrap(), bytes.len());
+        while self.wire.has_unsent() {
+            self.wire.send(&[]).unwrap();
+        }
+    }
+
+    /// Waits for the next frame.
+    fn hear(&mut self) -> io::Result<Heard> {
+        loop {
+            match self.frames.next()? {
+                Some(Frame::Parcel(_)) => return Ok(Heard::Parcel),
+                Some(Frame::Notice(notice)) => return Ok(Heard::Notice(notice)),
+                None => {}
+            }
+            if !self.wire.receive(&mut self.frames)? {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    /// Waits for a list of devices, before which only signs of life come. Returns its number and the names of the devices.
+    fn hear_devices(&mut self) -> (u64, Vec<String>) {
+        loop {
+            match self.hear().unwrap() {
+                Heard::Notice(Notice::Alive) => {}
+                Heard::Notice(Notice::Devices {
+                    number, devices, ..
+                }) => return (number, devices.iter().map(Device::name).collect()),
+                heard => panic!("{heard:?}"),
+            }
+        }
+    }
+
+    /// Hears nothing for a while but signs of life.
+    fn hear_nothing(&mut self) {
+        for _ in 0..4 {
+            let heard = self.hear().unwrap();
+            assert!(matches!(heard, Heard::Notice(Notice::Alive)), "{heard:?}");
+        }
+    }
+
+    fn read(&mut self, number: u64) {
+        let refused = Vec::new();
+        self.send(&[Notice::Entered { number, refused }]);
+    }
+
+    /// Tells of its devices, and waits until they have entered.
+    fn tell(&mut self, devices: &[RemoteDevice]) {
+        self.send(&[list(1, devices)]);
+        loop {
+            match self.hear().unwrap() {
+                Heard::Notice(Notice::Alive) => {}
+                Heard::Notice(Notice::Entered { number, refused }) => {
+                    assert_eq!((number, refused), (1, Vec::new()));
+                    return;
+                }
+                heard => panic!("{heard:?}"),
+            }
+        }
+    }
+}
+
+fn list(number: u64, devices: &[RemoteDevice]) -> Notice {
+    Notice::Devices {
+        number,
+        devices: devices.iter().map(Device::from).collect(),
+        faults: Vec::new(),
+    }
+}
+
+/// A process of this machine that sends to one device.
+struct Sender {
+    engine: Engine,
+    queues: ClientQueues,
+    to: UdAddress,
+}
+
+impl Sender {
+    fn new(root: &Path, to: Gid) -> Sender {
+        let profile = Profile::by_name("efa2").unwrap();
+        let config = HostConfig::new(FABRIC, "alpha");
+        let engine = Engine::open_in(&fabric(root), &config, profile.clone()).unwrap();
+        let (pd, cq, ahn) = engine
+            .with_device(|device| {
+                let pd = device.alloc_pd().unwrap();
+                let (cq, _) = device.create_cq(16).unwrap();
+                (pd, cq, device.create_ah(pd, to).unwrap())
+            })
+            .unwrap();
+        let config = QpConfig {
+            service: Service::Srd,
+            pd,
+            send_cq: cq,
+            recv_cq: cq,
+            send_entries: 16,
+            wqe_size: WqeSize::Bytes64,
+            recv_descriptors: 16,
+            unsolicited_write_recv: false,
+        };
+        let (qpn, rings) = engine.create_qp(config).unwrap();
+        let mut queues = ClientQueues::new(qpn, rings, profile, WqeSize::Bytes64, 0);
+        for change in QpChange::bring_up(Qkey(1), None) {
+            engine.modify_qp(qpn, &change).unwrap();
+            if let Some(state) = change.state {
+                queues.set_state(state);
+            }
+        }
+        let to = UdAddress {
+            ahn: ahn.0,
+            qpn,
+            qkey: Qkey(1),
+        };
+        Sender { engine, queues, to }
+    }
+
+    fn device(&self) -> RemoteDevice {
+        RemoteDevice {
+            gid: self.engine.gid(),
+            ..device("alpha", 0)
+        }
+    }
+
+    fn send(&mut self) {
+        let request = SendRequest {
+            wr_id: 1,
+            opcode: SendOpcode::Send,
+            flags: 1 << 3,
+            to: self.to,
+            data: SendData::Inline(&[b"hello"]),
+        };
+        self.queues.send.post(&request).unwrap();
+        self.engine.look_at_send_queue(self.queues.qpn).unwrap();
+        self.engine.progress();
+    }
+}
+
+#[test]
+fn what_waited_for_a_machine_is_sent_when_it_knows_the_sender_again() {
+    let bridge = Bridge::new();
+    let beta = device("beta", 1);
+    let mut other = bridge.connect(OFTEN);
+    assert_eq!(other.hear_devices(), (0, Vec::new()));
+    other.read(0);
+    other.tell(std::slice::from_ref(&beta));
+    let mut alpha = Sender::new(bridge.root.path(), beta.gid);
+    bridge.has(&[alpha.device()]);
+    let (number, devices) = other.hear_devices();
+    assert_eq!(devices, ["alpha"]);
+    other.read(number);
+    alpha.send();
+    while !matches!(other.hear().unwrap(), Heard::Parcel) {}
+    // Another process takes its place, which has heard of nobody.
+    other.wire.cut();
+    while bridge.machine.is_connected() {
+        std::thread::yield_now();
+    }
+    alpha.send();
+    let mut other = bridge.connect(OFTEN);
+    assert_eq!(other.hear_devices(), (number, devices));
+    other.hear_nothing();
+    other.read(number);
+    while !matches!(other.hear().unwrap(), Heard::Parcel) {}
+}
+
+#[test]
+fn a_machine_is_told_of_changes_when_it_has_read_of_the_last() {
+    let bridge = Bridge::new();
+    let mut other = bridge.connect(OFTEN);
+    assert_eq!(other.hear_devices(), (0, Vec::new()));
+    let [alpha, beta, gamma] = [device("alpha", 1), device("beta", 2), device("gamma", 3)];
+    bridge.has(std::slice::from_ref(&alpha));
+    bridge.has(&[alpha.clone(), beta.clone()]);
+    bridge.has(&[beta.clone(), gamma.clone()]);
+    other.hear_nothing();
+    // That is no list that it was sent.
+    other.read(1);
+    other.hear_nothing();
+    assert_eq!(bridge.machine.knows(beta.gid), None);
+    other.read(0);
+    let expected = vec!["beta".to_owned(), "gamma".to_owned()];
+    assert_eq!(other.hear_devices(), (3, expected));
+    other.hear_nothing();
+    assert_eq!(bridge.machine.knows(beta.gid), None);
+    other.read(3);
+    while bridge.machine.knows(beta.gid).is_none() {
+        std::thread::yield_now();
+    }
+    assert_eq!(bridge.machine.knows(alpha.gid), None);
+}
+
+#[test]
+fn a_machine_that_tells_of_devices_without_waiting_is_cut_off() {
+    let bridge = Bridge::new();
+    let mut other = bridge.connect(OFTEN);
+    // In one record, which is heard at once.
+    other.send(&[list(1, &[device("beta", 1)]), list(2, &[])]);
+    let error = loop {
+        if let Err(error) = other.hear() {
+            break error;
+        }
+    };
+    let is_cut = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset];
+    assert!(is_cut.contains(&error.kind()), "{error}");
+    // It may come back.
+    let mut other = bridge.connect(OFTEN);
+    assert_eq!(other.hear_devices(), (0, Vec::new()));
+    other.tell(&[device("beta", 1)]);
+}
+
+/// This machine itself would be patient for an hour, and breaks the silence four times in it.
+#[test]
+fn a_machine_that_is_less_patient_hears_as_often_as_it_needs_to() {
+    let bridge = Bridge::new();
+    let mut other = bridge.connect(OFTEN);
+    other.hear_devices();
+    other.hear_nothing();
+}
+
+#[test]
+fn the_last_words_reach_a_machine_that_goes_on_talking() {
+    let bridge = Bridge::new();
+    let mut other = bridge.connect(NEVER);
+    other.hear_devices();
+    bridge.machine.end();
+    loop {
+        other.send(&[Notice::Alive]);
+        if let Heard::Notice(Notice::Bye) = other.hear().unwrap() {
+            break;
+        }
+    }
+}
