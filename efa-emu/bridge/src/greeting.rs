@@ -10,7 +10,8 @@ use serde_json::Value;
 use crate::frames;
 use crate::secure::Secured;
 
-/// Version of what bridges say to each other. Another layout of parcels, records or notices gets another number.
+/// Version of what bridges say to each other. Another layout of greetings, notices, parcels or records gets
+/// another number.
 pub(crate) const PROTOCOL: u32 = 3;
 
 /// The kind of a frame with a greeting. It stays what it is, so that versions can tell each other apart.

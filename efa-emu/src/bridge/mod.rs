@@ -8,8 +8,7 @@ use clap::{Args, Subcommand};
 
 use crate::transport::{DEFAULT_FABRIC, parse_duration};
 
-/// The shortest `--timeout`.
-/// The shortest time after which a silent machine may count as gone.
+/// The shortest `--timeout`: no silent machine counts as gone sooner.
 pub const SHORTEST_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Join the fabric of this machine with those of other machines.

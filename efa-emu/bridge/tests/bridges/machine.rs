@@ -156,11 +156,15 @@ pub(crate) fn address(bridge: &Process) -> String {
     line.rsplit(' ').next().unwrap().to_owned()
 }
 
+/// Two machines and a key for them; `None` where there can be none.
+pub(crate) fn two(directory: &Path) -> Option<(PathBuf, Machine, Machine)> {
+    let key = key(directory, "key");
+    Some((key, Machine::new("first")?, Machine::new("second")?))
+}
+
 /// Two machines and their bridges, connected; `None` where there can be none.
 pub(crate) fn joined(directory: &Path, options: &[&str]) -> Option<[(Machine, Process); 2]> {
-    let key = key(directory, "key");
-    let first = Machine::new("first")?;
-    let second = Machine::new("second")?;
+    let (key, first, second) = two(directory)?;
     let here = first.bridge(&key, &[&["--listen", "127.0.0.1:0"], options].concat());
     let peer = address(&here);
     let there = second.bridge(&key, &[&["--peer", &peer], options].concat());

@@ -15,7 +15,7 @@ use std::process::Stdio;
 use efa_testing::patience::Wait;
 use efa_testing::workspace::built;
 
-use machine::{Machine, address, joined, key};
+use machine::{Machine, address, joined, two};
 
 /// A free port, for the program's own connection.
 fn free_port() -> String {
@@ -130,8 +130,7 @@ fn stock_programs_of_two_machines_talk_and_a_killed_bridge_is_a_dead_machine() {
 #[test]
 fn a_bridge_whose_output_nobody_reads_any_more_goes_on() {
     let directory = tempfile::tempdir().unwrap();
-    let key = key(directory.path(), "key");
-    let (Some(first), Some(second)) = (Machine::new("first"), Machine::new("second")) else {
+    let Some((key, first, second)) = two(directory.path()) else {
         return;
     };
     let there = second.bridge(&key, &["--listen", "127.0.0.1:0"]);
@@ -161,8 +160,7 @@ fn a_bridge_whose_output_nobody_reads_any_more_goes_on() {
 #[test]
 fn an_uplink_is_there_as_long_as_programs_are() {
     let directory = tempfile::tempdir().unwrap();
-    let key = key(directory.path(), "key");
-    let (Some(first), Some(second)) = (Machine::new("first"), Machine::new("second")) else {
+    let Some((key, first, second)) = two(directory.path()) else {
         return;
     };
     let port = free_port();

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
 use crate::free_port;
-use crate::machine::{Machine, address, joined, key};
+use crate::machine::{Machine, address, joined, key, two};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -131,8 +131,7 @@ fn certificates_that_are_not_valid_now_are_named_by_both_ends() {
 #[test]
 fn two_fabrics_with_a_host_of_the_same_name_keep_both_and_both_say_so() {
     let directory = tempfile::tempdir().unwrap();
-    let key = key(directory.path(), "key");
-    let (Some(first), Some(second)) = (Machine::new("first"), Machine::new("second")) else {
+    let Some((key, first, second)) = two(directory.path()) else {
         return;
     };
     let run = |machine: &Machine, host: &str| {

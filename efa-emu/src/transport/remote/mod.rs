@@ -693,6 +693,11 @@ impl RemoteMachine {
         self.parked.bytes() > MOST_PARKED
     }
 
+    /// Whether anything waits for room in the rings of local processes.
+    pub fn has_parked(&self) -> bool {
+        !self.parked.is_empty()
+    }
+
     /// Whether parcels wait that [`RemoteMachine::collect`] has not been asked for.
     pub fn has_replies(&self) -> bool {
         !self.replies.is_empty()
@@ -781,7 +786,7 @@ impl RemoteMachine {
         const PARKED: Duration = Duration::from_millis(1);
         const WAITING: Duration = Duration::from_millis(20);
         let is_waiting = || self.busy_devices().any(StandIn::is_waiting);
-        if !self.parked.is_empty() {
+        if self.has_parked() {
             Some(PARKED)
         } else if !self.kept.is_empty() || is_waiting() || self.has_strangers() {
             Some(WAITING)
