@@ -14,6 +14,8 @@
 
 mod arguments;
 mod carrier;
+#[cfg(test)]
+mod carrier_tests;
 mod frames;
 mod greeting;
 mod key;

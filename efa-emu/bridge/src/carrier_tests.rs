@@ -1,20 +1,25 @@
-//! The bridge of the other machine is played by the test.
+//! Tests of the carrier: the bridge of the other machine is played by the test.
 
+use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use efa_core::address::Qkey;
+use efa_core::address::{Gid, Qkey};
 use efa_emu::device::queue::WqeSize;
 use efa_emu::device::{QpChange, QpConfig, Service};
 use efa_emu::profile::Profile;
 use efa_emu::provider::{SendData, SendOpcode, SendRequest, UdAddress};
+use efa_emu::transport::remote::RemoteDevice;
 use efa_emu::transport::{Engine, Fabric, HostConfig};
 use efa_testing::device::ClientQueues;
 
-use super::*;
+use crate::frames::{self, Device, Frame, Frames, Notice};
 use crate::key::Key;
-use crate::local::Local;
+use crate::local::{Local, News};
+use crate::machine::Machine;
+use crate::secure::Wire;
 use crate::secure::tests::{meet, valid};
 
 const FABRIC: &str = "test";

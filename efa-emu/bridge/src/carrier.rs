@@ -5,9 +5,6 @@
 //! be woken takes longer than all that it does for a message. Then it sleeps until a local process wakes it, or until the
 //! connection does ([`Watch`]).
 
-#[cfg(test)]
-mod tests;
-
 use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
