@@ -2,6 +2,8 @@
 CARGO ?= cargo
 PREFIX ?= /usr/local
 REPORTS := target/conformance
+# One more than processors, since many tests wait for the programs that they start.
+TEST_THREADS := $(shell expr $$(nproc) + 1)
 
 .PHONY: conformance test lint sim fuzz verify bench interop arm64 setup build release
 .PHONY: wireshark-install wireshark-test wireshark-bench
@@ -17,11 +19,11 @@ conformance: release
 ## test: formatting, lints, documentation and all tests
 test: lint build sim
 	$(CARGO) test --workspace --doc --quiet
-	$(CARGO) nextest run --workspace
+	$(CARGO) nextest run --workspace --test-threads $(TEST_THREADS)
 
 ## sim: 10,000 random programs on the simulator against what libfabric promises
 sim: setup
-	$(CARGO) test --release -p efa-emu --test promises --quiet
+	EFA_SEEDS=10000 $(CARGO) test --profile sim -p efa-promises --quiet
 
 ## fuzz: all fuzz targets, FUZZ_SECONDS each (fuzz/README.md)
 fuzz: setup

@@ -97,14 +97,9 @@ pub(crate) fn report(plan: &Plan, error: String) -> String {
     let count = plan.steps.len();
     let (keep, error) = needed(plan, error);
     let steps: Vec<String> = keep.iter().map(usize::to_string).collect();
-    let profile = if cfg!(debug_assertions) {
-        ""
-    } else {
-        "--release "
-    };
     format!(
         "{error}\n\n{}of {count} steps these {} are needed; repeat with\n  EFA_SEED={} EFA_STEPS={} \
-         cargo test {profile}-p efa-emu --test promises random_programs -- --nocapture\n",
+         cargo test -p efa-promises random_programs -- --nocapture\n",
         listing(plan, &keep),
         keep.len(),
         plan.seed,
