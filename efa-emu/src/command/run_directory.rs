@@ -10,15 +10,26 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::fs::{Access, FlockOperation, Mode, OFlags, access, flock, open};
 
 use super::Failure;
 
 const LOCK: &str = "lock";
+
+/// How often a run tries to make its directory while others remove the one in which it is to be.
+const MOST_ATTEMPTS: u32 = 1000;
+
 const PREFIX: &str = "run-";
 
-/// The program whose runs these are, unless another one is named.
+/// The program whose runs these are, unless another one is named. The fabrics are in `efa-emu`'s directory of shared
+/// memory, so the runs have another name.
+const RUNS: &str = "efa-emu-runs";
+
+/// The program that keeps other files for its user.
 const EMULATOR: &str = "efa-emu";
+
+/// Where `shm_open` puts its objects.
+const SHARED_MEMORY: &str = "/dev/shm";
 
 /// A directory of this run's own.
 pub struct RunDirectory {
@@ -28,22 +39,15 @@ pub struct RunDirectory {
 }
 
 impl RunDirectory {
-    /// Makes a new directory below the user's own, removing those of dead runs.
+    /// Makes a new directory below the user's own, removing those of dead runs: in the directory that `TMPDIR` names,
+    /// else in shared memory, else in the directory for temporary files.
     pub fn create() -> Result<RunDirectory, Failure> {
-        RunDirectory::create_below(&env::temp_dir(), EMULATOR)
+        RunDirectory::create_below(&place_of_runs(), RUNS)
     }
 
     /// As [`RunDirectory::create`], for another program, below this directory.
     pub fn create_below(temporary: &Path, program: &str) -> Result<RunDirectory, Failure> {
-        let parent = directory_of_user(temporary, program)?;
-        let failed = |action: &'static str, path: &Path| {
-            let path = path.display().to_string();
-            move |error: io::Error| Failure(format!("cannot {action} {path}: {error}"))
-        };
-        // Held while directories come and go: a new one must not be taken for a dead one before it
-        // is locked.
-        let guard = File::create(parent.join(LOCK)).map_err(failed("create a file in", &parent))?;
-        flock(&guard, FlockOperation::LockExclusive)?;
+        let (parent, _guard) = guarded_parent(temporary, program)?;
         remove_dead(&parent);
         let path = (0..u32::MAX)
             .map(|attempt| parent.join(format!("{PREFIX}{}-{attempt}", std::process::id())))
@@ -78,12 +82,81 @@ impl RunDirectory {
 
 impl Drop for RunDirectory {
     fn drop(&mut self) {
-        // What cannot be removed now, the next run removes.
+        // Guarded, so that no other run gets the same name before this one has gone. What cannot be removed now, the
+        // next run removes.
+        let parent = self.path.parent().unwrap_or(&self.path);
+        let path = parent.join(LOCK);
+        let guard = File::open(&path).ok();
+        let guard = guard.filter(|guard| flock(guard, FlockOperation::LockExclusive).is_ok());
         let _ = fs::remove_dir_all(&self.path);
+        if guard.as_ref().is_some_and(|guard| is_at(guard, &path)) {
+            remove_if_empty(parent);
+        }
     }
 }
 
-/// The directory of this user's runs, which nobody else can change, below the directory for temporary files.
+/// The directory of this user's runs of a program, and the lock that is held while directories come and go in it: a new
+/// one must not be taken for a dead one before it is locked.
+fn guarded_parent(temporary: &Path, program: &str) -> Result<(PathBuf, File), Failure> {
+    for _ in 0..MOST_ATTEMPTS {
+        let parent = directory_of_user(temporary, program)?;
+        let path = parent.join(LOCK);
+        let guard = match File::create(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            opened => opened.map_err(failed("create a file in", &parent))?,
+        };
+        flock(&guard, FlockOperation::LockExclusive)?;
+        // The last run that ended has perhaps removed the directory while we waited.
+        if is_at(&guard, &path) {
+            return Ok((parent, guard));
+        }
+    }
+    Err(removed_again_and_again(temporary))
+}
+
+/// Returns whether the open file is the one at `path`, and no removed one.
+fn is_at(file: &File, path: &Path) -> bool {
+    let identity = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+    let found = fs::symlink_metadata(path).map(identity);
+    found.is_ok_and(|found| file.metadata().is_ok_and(|open| identity(open) == found))
+}
+
+fn removed_again_and_again(path: &Path) -> Failure {
+    Failure(format!(
+        "other processes remove {} as often as it is made: end them, or set TMPDIR to another directory",
+        path.display()
+    ))
+}
+
+/// Removes the guarded directory of a user's runs if there is no run.
+fn remove_if_empty(parent: &Path) {
+    let is_empty = fs::read_dir(parent).is_ok_and(|mut entries| {
+        entries.all(|entry| entry.is_ok_and(|entry| entry.file_name() == LOCK))
+    });
+    if is_empty {
+        let _ = fs::remove_file(parent.join(LOCK));
+        let _ = fs::remove_dir(parent);
+    }
+}
+
+fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> Failure {
+    let path = path.display().to_string();
+    move |error| Failure(format!("cannot {action} {path}: {error}"))
+}
+
+/// Where the directories of runs are, unless a program has a place of its own. A sysfs tree is a hundred small files,
+/// which a file system on a disk takes several times as long to make and to remove as one in memory.
+fn place_of_runs() -> PathBuf {
+    let shared_memory = Path::new(SHARED_MEMORY);
+    let is_named = env::var_os("TMPDIR").is_some_and(|path| !path.is_empty());
+    let is_writable = || access(shared_memory, Access::WRITE_OK).is_ok();
+    match !is_named && shared_memory.is_dir() && is_writable() {
+        true => shared_memory.to_owned(),
+        false => env::temp_dir(),
+    }
+}
+
+/// The directory of this user's files, which nobody else can change, below the directory for temporary files.
 pub fn user_directory_below(temporary: &Path) -> Result<PathBuf, Failure> {
     directory_of_user(temporary, EMULATOR)
 }
@@ -97,16 +170,25 @@ fn directory_of_user(temporary: &Path, program: &str) -> Result<PathBuf, Failure
 
 /// Makes sure that `path` is a directory of this user that nobody else can change.
 fn private_directory(path: &Path, user: u32) -> Result<(), Failure> {
-    match DirBuilder::new().mode(0o700).create(path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(Failure(format!(
-                "cannot create {}: {error}: set TMPDIR to a directory that you can write to",
-                path.display()
-            )));
+    let made_or_found = || {
+        match DirBuilder::new().mode(0o700).create(path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(Failure(format!(
+                    "cannot create {}: {error}: set TMPDIR to a directory that you can write to",
+                    path.display()
+                )));
+            }
+            _ => {}
         }
-        _ => {}
-    }
-    let metadata = fs::symlink_metadata(path)?;
+        match fs::symlink_metadata(path) {
+            // Removed by the last run that ended.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            metadata => Ok(Some(metadata?)),
+        }
+    };
+    let attempts = (0..MOST_ATTEMPTS).map(|_| made_or_found());
+    let found = attempts.filter_map(Result::transpose).next();
+    let metadata = found.ok_or_else(|| removed_again_and_again(path))??;
     if !metadata.is_dir() || metadata.uid() != user || metadata.mode() & 0o022 != 0 {
         return Err(Failure(format!(
             "{} is not a directory that only user {user} can write to: remove it, or set TMPDIR to \
@@ -119,7 +201,7 @@ fn private_directory(path: &Path, user: u32) -> Result<(), Failure> {
 
 /// The directories of the user's runs that have not ended.
 pub fn living_directories() -> Vec<PathBuf> {
-    living_directories_below(&env::temp_dir(), EMULATOR)
+    living_directories_below(&place_of_runs(), RUNS)
 }
 
 /// As [`living_directories`], of another program, below this directory.
@@ -168,30 +250,47 @@ mod tests {
     #[test]
     fn directories_go_with_their_run_and_dead_ones_with_the_next() {
         let temporary = tempfile::tempdir().unwrap();
-        let first = RunDirectory::create_below(temporary.path(), EMULATOR).unwrap();
+        let first = RunDirectory::create_below(temporary.path(), RUNS).unwrap();
         let parent = first.path.parent().unwrap().to_owned();
         fs::write(first.subdirectory("sysfs").unwrap().join("file"), "").unwrap();
         let dead = parent.join("run-1-0");
         fs::create_dir(&dead).unwrap();
         fs::write(dead.join(LOCK), "").unwrap();
 
-        let second = RunDirectory::create_below(temporary.path(), EMULATOR).unwrap();
+        let second = RunDirectory::create_below(temporary.path(), RUNS).unwrap();
         assert!(first.path.is_dir() && second.path.is_dir() && first.path != second.path);
         assert!(!dead.exists());
         let path = first.path.clone();
         drop(first);
         assert!(!path.exists() && second.path.is_dir());
+        drop(second);
+        assert!(!parent.exists());
+    }
+
+    #[test]
+    fn runs_begin_while_the_last_one_ends() {
+        let temporary = tempfile::tempdir().unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        let run = RunDirectory::create_below(temporary.path(), RUNS).unwrap();
+                        fs::write(run.subdirectory("sysfs").unwrap().join("file"), "").unwrap();
+                    }
+                });
+            }
+        });
     }
 
     #[test]
     fn a_directory_that_others_can_write_to_is_refused() {
         let temporary = tempfile::tempdir().unwrap();
         let user = rustix::process::geteuid().as_raw();
-        let parent = temporary.path().join(format!("efa-emu-{user}"));
+        let parent = temporary.path().join(format!("{RUNS}-{user}"));
         fs::create_dir(&parent).unwrap();
         let open_to_all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
         fs::set_permissions(&parent, open_to_all).unwrap();
-        let Err(Failure(reason)) = RunDirectory::create_below(temporary.path(), EMULATOR) else {
+        let Err(Failure(reason)) = RunDirectory::create_below(temporary.path(), RUNS) else {
             panic!("a directory that others can write to was used");
         };
         assert!(reason.contains("TMPDIR"), "{reason}");

@@ -275,13 +275,8 @@ fn the_next_run_removes_what_a_killed_one_left() {
         command
     };
     let state = || {
-        let user = std::fs::read_dir(temporary.path())
-            .unwrap()
-            .next()
-            .unwrap()
-            .unwrap()
-            .path();
-        files_with(&user, "run-").len()
+        let of_user = std::fs::read_dir(temporary.path()).unwrap().next();
+        of_user.map_or(0, |user| files_with(&user.unwrap().path(), "run-").len())
     };
     let killed = Program::start(run(&["sleep", "60"]));
     let orphan = killed.inner_id();

@@ -114,8 +114,7 @@ impl ClusterArguments {
         let agent = programs.join(AGENT);
         symlink(env::current_exe()?, &agent)?;
 
-        let fabrics = fabric.directory().parent();
-        let views = Views::new(&lists.addresses, fabrics.unwrap_or(Path::new("/")));
+        let views = Views::new(&lists.addresses, &[fabric.directory(), directory.path()]);
         let namespace = match self.no_namespaces {
             true => None,
             false => UserNamespace::create(&views)

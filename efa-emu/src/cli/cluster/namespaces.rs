@@ -2,8 +2,8 @@
 //!
 //! All hosts of a cluster are in one user namespace, so that the system lets their processes copy from each
 //! other's memory, as the device does for RDMA. In it each host has namespaces of its own for its name (UTS), for
-//! System V's shared memory and queues (IPC), and for mounts: `/dev/shm` is its own but for the directory of the
-//! fabrics, and `/etc/hosts` knows all hosts. They have the machine's network and processes in common.
+//! System V's shared memory and queues (IPC), and for mounts: `/dev/shm` is its own but for the directories of
+//! fabrics and runs, and `/etc/hosts` knows all hosts. They have the machine's network and processes in common.
 
 use std::ffi::{CStr, CString};
 use std::fs::{self, File};
@@ -29,18 +29,20 @@ pub(super) struct UserNamespace(OwnedFd);
 pub(super) struct Views {
     /// What they see as `/etc/hosts`.
     pub(super) hosts: PathBuf,
-    /// The directory below `/dev/shm` that they have in common, if it is there.
-    pub(super) common: Option<PathBuf>,
+    /// The directories in `/dev/shm` that they have in common.
+    pub(super) common: Vec<PathBuf>,
 }
 
 impl Views {
-    /// For a cluster with this list of hosts, whose fabric is in the directory `fabrics`.
-    pub(super) fn new(hosts: &Path, fabrics: &Path) -> Views {
+    /// For a cluster with this list of hosts, which sees `directories` and what is beside them.
+    pub(super) fn new(hosts: &Path, directories: &[&Path]) -> Views {
+        let parents = directories.iter().filter_map(|path| path.parent());
         Views {
             hosts: hosts.to_owned(),
-            common: fabrics
-                .starts_with(SHARED_MEMORY)
-                .then(|| fabrics.to_owned()),
+            common: parents
+                .filter(|path| path.starts_with(SHARED_MEMORY))
+                .map(Path::to_owned)
+                .collect(),
         }
     }
 }
@@ -109,17 +111,15 @@ fn isolate(name: &str, views: &Views) -> io::Result<()> {
         return Ok(());
     }
     // Opened before the mount hides it.
-    let common = match &views.common {
-        Some(path) => Some((path, File::open(path)?)),
-        None => None,
-    };
+    let opened: io::Result<Vec<File>> = views.common.iter().map(File::open).collect();
+    let opened = opened?;
     mount(
         Some(c"tmpfs"),
         shared_memory,
         Some(c"tmpfs"),
         libc::MS_NOSUID | libc::MS_NODEV,
     )?;
-    if let Some((path, directory)) = common {
+    for (path, directory) in views.common.iter().zip(&opened) {
         fs::DirBuilder::new().mode(0o700).create(path)?;
         let visible = format!("/proc/self/fd/{}", directory.as_raw_fd());
         bind(Path::new(&visible), path)?;
