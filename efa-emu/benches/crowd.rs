@@ -25,7 +25,7 @@ const SECONDS: &str = "0.3";
 /// Rounds, if there is time for them.
 const ROUNDS: usize = 3;
 /// No measurement begins later than this after its table.
-const TABLE_TIME: Duration = Duration::from_secs(150);
+const TABLE_TIME: Duration = Duration::from_secs(110);
 /// The longest that a job may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -49,7 +49,12 @@ fn main() -> ExitCode {
     let is_wanted = |name: &str| filter.as_deref().is_none_or(|filter| name.contains(filter));
     let result = Bench::new().and_then(|bench| {
         if is_wanted("mpi") {
-            for library in [Library::debian_open_mpi(), Library::mpich()] {
+            let libraries = [
+                Library::debian_open_mpi(),
+                Library::mpich(),
+                Library::intel_mpi(),
+            ];
+            for library in libraries {
                 match library {
                     Ok(library) => bench.jobs(&library)?,
                     Err(missing) => println!("\nnot measured: {missing}"),
@@ -99,6 +104,8 @@ impl Way {
 /// An MPI library.
 struct Library {
     name: &'static str,
+    /// What has programs find the libraries, if they do not by themselves.
+    runner: Option<PathBuf>,
     mpiexec: PathBuf,
     mpicc: PathBuf,
     ways: Vec<Start>,
@@ -143,6 +150,7 @@ impl Library {
         let loopback: &[&str] = &["--mca", "btl_tcp_if_include", "lo"];
         Ok(Library {
             name: "Open MPI 4.1 of Debian",
+            runner: None,
             mpiexec,
             mpicc: "/usr/bin/mpicc.openmpi".into(),
             ways: vec![
@@ -170,12 +178,41 @@ impl Library {
         let tcp: &[_] = &[("FI_PROVIDER", "tcp")];
         Ok(Library {
             name: "MPICH 5.0 (wheel)",
+            runner: None,
             mpiexec: bin.join("mpiexec"),
             mpicc: bin.join("mpicc"),
             ways: vec![
                 Start::new(Way::SharedMemory, &[], &[]),
                 Start::new(Way::Device, &[], &[remote, efa]),
                 Start::new(Way::Engine, &[], &[remote]),
+                Start::new(Way::LibfabricTcp, &[], &[remote, tcp, LOOPBACK]),
+            ],
+        })
+    }
+
+    /// The wheel, with the libfabric in it. It has no compiler, and takes programs that were compiled for MPICH.
+    fn intel_mpi() -> Result<Library, String> {
+        let place = userland("pypi-impi").ok_or("Intel MPI's wheel could not be fetched")?;
+        let compiler = Library::mpich()?.mpicc;
+        // Ranks of both hosts would be bound to the same processors.
+        let unbound: &[_] = &[("I_MPI_PIN", "0")];
+        let local: &[_] = &[("I_MPI_FABRICS", "shm")];
+        let remote: &[_] = &[("I_MPI_FABRICS", "ofi"), ("I_MPI_PIN", "0")];
+        let efa: &[_] = &[
+            ("I_MPI_OFI_PROVIDER", "efa"),
+            ("FI_EFA_ENABLE_SHM_TRANSFER", "0"),
+        ];
+        let engine: &[_] = &[("I_MPI_OFI_PROVIDER", ENGINE)];
+        let tcp: &[_] = &[("I_MPI_OFI_PROVIDER", "tcp")];
+        Ok(Library {
+            name: "Intel MPI 2021.18 (wheel)",
+            runner: Some(place.join("run")),
+            mpiexec: place.join("venv/bin/mpiexec"),
+            mpicc: compiler,
+            ways: vec![
+                Start::new(Way::SharedMemory, &[], &[local, unbound]),
+                Start::new(Way::Device, &[], &[remote, efa]),
+                Start::new(Way::Engine, &[], &[remote, engine]),
                 Start::new(Way::LibfabricTcp, &[], &[remote, tcp, LOOPBACK]),
             ],
         })
@@ -292,8 +329,10 @@ impl Bench {
     ) -> Result<[f64; OPERATIONS.len()], String> {
         let start = library.ways.iter().find(|start| start.way == way);
         let start = start.expect("the row was made from it");
-        let mut job = Command::new(&library.mpiexec);
-        job.args(&start.options)
+        let mut words = library.runner.iter().chain([&library.mpiexec]);
+        let mut job = Command::new(words.next().expect("mpiexec is one"));
+        job.args(words)
+            .args(&start.options)
             .envs(start.variables.iter().copied());
         let job_program = [program.as_os_str(), SECONDS.as_ref(), "64".as_ref()];
         if matches!(way, Way::Device | Way::Engine) {
