@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 use efa_emu::sysfs::{CounterFiles, PortFiles, Rail};
 use efa_emu::transport::{Host, PortState};
 
+use super::watches::Watches;
+
 /// Time between two updates while nobody reads the files, and for a while after somebody did.
 const PAUSE: Duration = Duration::from_millis(250);
 const PAUSE_WITH_READERS: Duration = Duration::from_millis(20);
@@ -41,21 +43,21 @@ impl<'a> LiveSysfs<'a> {
         }
     }
 
-    /// Writes what has changed, and returns when to call this again. `any_read`: somebody has read counters since
-    /// the last call.
-    pub(super) fn update(&mut self, any_read: bool) -> Duration {
+    /// Writes what has changed, and returns when to call this again: earlier while somebody is seen to read counters.
+    pub(super) fn update(&mut self, watches: &mut Watches) -> Duration {
         for live in &mut self.devices {
             // A full disk is no reason to end the program, which may not even look here.
             let _ = live.counters.write(&live.device.statistics());
             let is_down = live.state.as_mut().is_some_and(PortState::is_down);
             let _ = live.port.write(is_down);
         }
-        if any_read {
+        if watches.turn() {
             self.last_read = Some(Instant::now());
         }
-        match self.last_read {
+        let pause = match self.last_read {
             Some(read) if read.elapsed() < READERS_STAY => PAUSE_WITH_READERS,
             _ => PAUSE,
-        }
+        };
+        watches.due().map_or(pause, |due| pause.min(due))
     }
 }

@@ -50,7 +50,7 @@ pub(super) fn serve(
             let mut watches = host.watches(&node.sysfs_root);
             service.run(
                 |request| node.command(request),
-                || live.update(watches.turn()),
+                || live.update(&mut watches),
             );
         }
         Err(Failure(reason)) => Reply::Refused(reason).send(&mut cluster),

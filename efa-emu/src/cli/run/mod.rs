@@ -56,7 +56,7 @@ impl RunArguments {
         let mut watches = host.watches(&sysfs_root);
         let meanwhile = || {
             let told = turn(&mut uplink);
-            let pause = live.update(watches.turn());
+            let pause = live.update(&mut watches);
             told.min(pause.min(super::capture::turn(&mut recording)))
         };
         let ended = child::run(&mut command, meanwhile)
