@@ -8,7 +8,8 @@
 //! A thread that was seen to lose its processor to others while it polled in vain therefore sleeps from then on:
 //! after some polls in vain, until something comes for the device. It sleeps for a short time only, because the
 //! program may be waiting for something else besides. A thread that has its processor to itself never sleeps; it makes
-//! four system calls in a thousand polls in vain.
+//! four system calls in a thousand polls in vain. Nor does a thread sleep that lets others run by itself between its polls,
+//! as libraries of MPI do: whoever wants its processor has it already.
 //!
 //! Messages from other machines and to them pass the threads of a bridge, which sleep when nothing comes. A program with
 //! such peers does not sleep, since a processor on which nothing runs takes long to wake; instead it asks the system every
@@ -20,9 +21,16 @@ use std::time::{Duration, Instant};
 /// Polls in vain, 50 to 100 us of them, after which a look is taken whether others had the processor meanwhile.
 const WINDOW: u32 = 1024;
 
-/// Others had the processor if it was gone for longer than this. Kernel threads take it for less, and so do programs
-/// that give way by themselves.
+/// Others had the processor if it was gone for longer than this. Kernel threads take it for less.
 const LOST: Duration = Duration::from_micros(500);
+
+/// A thread that lost the processor as often as this in a window gave it away itself: the system takes it away once in
+/// some milliseconds, and counts both alike.
+const GIVEN_AWAY: i64 = 16;
+
+/// How long a thread that gives its processor away is believed to have others beside it. It may have much fewer polls in
+/// that time than a window has.
+const GIVING_BELIEVED: Duration = Duration::from_secs(2);
 
 /// How long others are believed to want the processor, at first and at most. To find out whether they still do, the
 /// thread has to lose the processor once more; so the time grows as long as they do.
@@ -36,8 +44,8 @@ const SAME: Duration = Duration::from_millis(200);
 /// Polls in vain before a nap: about the time in which a peer answers that has a processor.
 const POLLS: u32 = 16;
 
-/// Polls in vain, a few microseconds of them, after which a thread lets others run for which no time is too short: the
-/// bridge, whose threads have to run for each message from another machine and to it.
+/// Polls in vain, a few microseconds of them, after which a thread lets others run for which no time is too short:
+/// the bridge, whose threads have to run for each message from another machine and to it.
 const GIVE_WAY: u32 = 64;
 
 /// A thread that takes longer than this from one poll to the next does something else besides polling, and has no time
@@ -61,6 +69,8 @@ pub(super) struct Patience {
     crowd_ended: Option<Instant>,
     /// How long the last crowd was believed in.
     believed: Duration,
+    /// Until when the thread is believed to give its processor to others by itself.
+    gives_until: Option<Instant>,
     nap: Duration,
     /// Peers are on other machines.
     has_bridges: bool,
@@ -93,13 +103,14 @@ impl Patience {
             crowd: None,
             crowd_ended: None,
             believed: BELIEVED,
+            gives_until: None,
             nap: NAP,
             has_bridges: false,
         }
     }
 
     /// Counts a poll that found nothing, when the device had done `done` pieces of work altogether. Returns
-    /// whether the poll is to ask [`Patience::next_nap`].
+    /// whether the poll is to ask [`Patience::next_rest`].
     #[inline]
     pub(super) fn is_over(&mut self, done: u64) -> bool {
         self.polls += 1;
@@ -156,15 +167,25 @@ impl Patience {
         }
     }
 
+    /// Until when others are believed to want the processor, if they are.
+    pub(super) fn crowded_until(&self) -> Option<Instant> {
+        let crowd = self.crowd.as_ref().map(|crowd| crowd.until);
+        crowd.max(self.gives_until)
+    }
+
     /// Decides from two looks whether others want the processor.
     fn judge(&mut self, look: Look) {
         let now = look.time;
-        let lost = self
+        self.gives_until = None;
+        let losses = self
             .last_look
             .as_ref()
-            .is_some_and(|before| look.has_lost_since(before));
+            .map_or(0, |before| look.losses_since(before));
         self.last_look = Some(look);
-        if !lost {
+        if losses >= GIVEN_AWAY {
+            self.gives_until = Some(now + GIVING_BELIEVED);
+        }
+        if losses == 0 || losses >= GIVEN_AWAY {
             return;
         }
         self.believed = match self.crowd_ended {
@@ -203,17 +224,20 @@ impl Look {
         }
     }
 
-    /// Whether others had the thread's processor for long since `before`, against the thread's will.
-    fn has_lost_since(&self, before: &Look) -> bool {
+    /// How often others got the thread's processor since `before` while the thread could have gone on; 0 if they had it
+    /// for a short time only.
+    fn losses_since(&self, before: &Look) -> i64 {
         let passed = self.time - before.time;
         let had = self.processor.saturating_sub(before.processor);
-        self.thread == before.thread
-            && self.losses_after != before.losses_before
-            && passed > had + LOST
+        if self.thread == before.thread && passed > had + LOST {
+            self.losses_after - before.losses_before
+        } else {
+            0
+        }
     }
 }
 
-/// How often the calling thread has lost its processor against its will.
+/// How often the calling thread has lost its processor while it could have gone on: it was taken away, or given away.
 fn losses() -> i64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: `usage` is valid for a write, and all zeroes are a valid value of it if the call fails.
@@ -369,6 +393,22 @@ mod tests {
     }
 
     #[test]
+    fn who_gives_way_by_itself_does_not_sleep() {
+        let mut thread = Thread::new();
+        for _ in 0..10 * WINDOW {
+            thread.loses(MS);
+            assert_eq!(thread.poll(), None);
+        }
+        assert!(thread.patience.crowded_until() > Some(thread.now()));
+        assert_eq!(thread.polls(WINDOW), []);
+        assert_eq!(thread.patience.crowded_until(), None);
+        thread.loses(4 * MS);
+        assert_eq!(thread.polls(WINDOW), [], "the loss is being noticed");
+        assert_eq!(thread.polls(POLLS), [NAP]);
+        assert!(thread.patience.crowded_until() > Some(thread.now()));
+    }
+
+    #[test]
     fn who_has_peers_on_other_machines_gives_way_often_and_never_sleeps() {
         let mut patience = Patience::new();
         let look = || -> Look { unreachable!("nobody asks whether others want the processor") };
@@ -395,6 +435,6 @@ mod tests {
         assert!(after.losses_before >= before.losses_after);
         let elsewhere = std::thread::spawn(Look::take).join().unwrap();
         assert_ne!(elsewhere.thread, before.thread);
-        assert!(!elsewhere.has_lost_since(&before));
+        assert_eq!(elsewhere.losses_since(&before), 0);
     }
 }

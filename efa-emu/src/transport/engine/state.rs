@@ -53,6 +53,8 @@ pub(super) struct Shared {
     naps: AtomicU32,
     /// The application has polled in vain for so long that its polls are to call [`Shared::rest`].
     rest_is_due: AtomicBool,
+    /// Until when others are believed to want the processors, in nanoseconds since `started`.
+    crowded_until: AtomicU64,
 }
 
 /// The thread that has announced that it sleeps until something comes for the device. There is one at most.
@@ -82,6 +84,7 @@ impl Shared {
             worker_wakes_at: AtomicU64::new(NEVER),
             naps: AtomicU32::new(0),
             rest_is_due: AtomicBool::new(false),
+            crowded_until: AtomicU64::new(0),
         }
     }
 
@@ -158,6 +161,12 @@ impl Shared {
         self.rest_is_due.load(Ordering::Relaxed)
     }
 
+    /// Whether the application's polls have found that others want its processor.
+    pub(super) fn is_crowded(&self) -> bool {
+        let until = Duration::from_nanos(self.crowded_until.load(Ordering::Relaxed));
+        self.uptime() < until
+    }
+
     /// See [`Engine::rest`](super::Engine::rest).
     pub(super) fn rest(&self) {
         let Some(mut state) = self.try_lock() else {
@@ -165,7 +174,12 @@ impl Shared {
         };
         self.rest_is_due.store(false, Ordering::Relaxed);
         let has_bridges = state.outbound.peers().has_bridges();
-        let longest = match state.patience.next_rest(has_bridges, Look::take) {
+        let rest = state.patience.next_rest(has_bridges, Look::take);
+        let crowded_until = state.patience.crowded_until();
+        let crowded_until =
+            crowded_until.map_or(0, |until| (until - self.started).as_nanos() as u64);
+        self.crowded_until.store(crowded_until, Ordering::Relaxed);
+        let longest = match rest {
             Rest::Nothing => return,
             Rest::GiveWay => {
                 drop(state);

@@ -12,6 +12,10 @@ use crate::transport::fork::ForkSafeMutex;
 /// over is between once and twice this.
 const LOOK: Duration = Duration::from_millis(1);
 
+/// The same while others want the application's processor: a thread that polls is without one for milliseconds, which is
+/// no sign that it has stopped.
+const LOOK_CROWDED: Duration = Duration::from_millis(16);
+
 /// How long the worker goes on looking for work before it sleeps: somewhat longer than a peer takes
 /// to answer, so that a dialogue does not cost a wake-up per message.
 const LINGER: Duration = Duration::from_micros(30);
@@ -102,7 +106,11 @@ fn run(shared: &Shared) {
                 last_check = Instant::now();
                 state.check_peers();
             }
-            shared.nap(LOOK);
+            shared.nap(if shared.is_crowded() {
+                LOOK_CROWDED
+            } else {
+                LOOK
+            });
             continue;
         }
         let Some(mut state) = shared.try_lock() else {
