@@ -173,7 +173,9 @@ impl<'a> Carrier<'a> {
         }
         if busy {
             self.last_work = now;
-        } else if now - self.last_work < LINGER {
+        }
+        if now - self.last_work < LINGER {
+            // After work, too: those for whom it was done are ready to run.
             std::thread::yield_now();
         } else {
             self.sleep(uptake);

@@ -203,8 +203,8 @@ fn fewest_polls_before_a_rest(client: &Client) -> usize {
     (0..20).map(|_| polls()).min().unwrap()
 }
 
-/// A program with peers on its own machine only makes room after a thousand polls, or sleeps if it has lost its
-/// processor to others; one with peers on other machines never sleeps.
+/// A program with peers on its own machine only makes room after a thousand polls, or sleeps after sixteen if it has lost
+/// its processor to others; one with peers on other machines makes room after fewer, and never sleeps.
 #[test]
 fn a_program_with_a_peer_on_another_machine_makes_room_for_others_soon() {
     let machines = Machines::new();
@@ -214,7 +214,7 @@ fn a_program_with_a_peer_on_another_machine_makes_room_for_others_soon() {
     assert_eq!(alpha.wait_ok().wr_id, 1);
     for client in [&alpha, &beta] {
         let polls = fewest_polls_before_a_rest(client);
-        assert!((17..500).contains(&polls), "{polls} polls");
+        assert!((1..16).contains(&polls), "{polls} polls");
     }
 }
 

@@ -12,8 +12,8 @@
 //! as libraries of MPI do: whoever wants its processor has it already.
 //!
 //! Messages from other machines and to them pass the threads of a bridge, which sleep when nothing comes. A program with
-//! such peers does not sleep, since a processor on which nothing runs takes long to wake; instead it asks the system every
-//! few microseconds to run whoever else is ready.
+//! such peers does not sleep, since a processor on which nothing runs takes long to wake; instead it asks the system to
+//! run whoever else is ready, as soon as it finds nothing and then every few polls.
 
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
@@ -44,9 +44,9 @@ const SAME: Duration = Duration::from_millis(200);
 /// Polls in vain before a nap: about the time in which a peer answers that has a processor.
 const POLLS: u32 = 16;
 
-/// Polls in vain, a few microseconds of them, after which a thread lets others run for which no time is too short:
+/// Polls in vain, less than a microsecond of them, after which a thread lets others run for which no time is too short:
 /// the bridge, whose threads have to run for each message from another machine and to it.
-const GIVE_WAY: u32 = 64;
+const GIVE_WAY: u32 = 4;
 
 /// A thread that takes longer than this from one poll to the next does something else besides polling, and has no time
 /// to sleep.
@@ -59,7 +59,7 @@ const LONGEST_NAP: Duration = Duration::from_micros(500);
 /// What is known of those who want the processor of the thread that polls.
 #[derive(Debug)]
 pub(super) struct Patience {
-    /// What the device had done altogether when a poll in a crowd last found nothing.
+    /// What the device had done altogether when a poll last found nothing, in a crowd or with peers on other machines.
     done: u64,
     /// Polls in vain since the last look or nap.
     polls: u32,
@@ -114,8 +114,11 @@ impl Patience {
     #[inline]
     pub(super) fn is_over(&mut self, done: u64) -> bool {
         self.polls += 1;
+        if self.has_bridges {
+            return self.polls >= GIVE_WAY || std::mem::replace(&mut self.done, done) != done;
+        }
         if self.crowd.is_none() {
-            return self.polls >= WINDOW || self.has_bridges && self.polls >= GIVE_WAY;
+            return self.polls >= WINDOW;
         }
         if done != self.done {
             self.done = done;
@@ -421,6 +424,10 @@ mod tests {
             assert_eq!(polls, GIVE_WAY as usize);
             assert_eq!(patience.next_rest(true, look), Rest::GiveWay);
         }
+        // The first poll in vain after the device has done something.
+        assert!(patience.is_over(1));
+        assert_eq!(patience.next_rest(true, look), Rest::GiveWay);
+        assert!(!patience.is_over(1));
     }
 
     #[test]
