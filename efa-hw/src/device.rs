@@ -13,7 +13,7 @@ use std::ffi::CStr;
 use std::io;
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// EFA devices have one port, and its number is 1.
 pub(crate) const PORT: u8 = 1;
@@ -64,6 +64,8 @@ impl HwDevice {
     ///
     /// # Errors
     /// [`OpenError`] names the call that failed, or the existing devices.
+    ///
+    /// See also [`HwDevice::shared`].
     pub fn open(wanted: &DeviceName) -> Result<HwDevice, OpenError> {
         loaded::load()?;
         let list = DeviceList::get()?;
@@ -99,6 +101,38 @@ impl HwDevice {
             format!(" ({})", names.join(", "))
         };
         Err(OpenError::NoDevice { found, names })
+    }
+
+    /// Returns the device of this name that this function has opened before, as long as a handle of it is left, or opens it.
+    /// One context for all users of a process saves what each costs: memory for doorbells, and here the emulated device's
+    /// thread and rings. A device that was removed stays the one that is shared until its last handle is gone. After a
+    /// fork the child opens devices anew.
+    ///
+    /// # Errors
+    /// As [`HwDevice::open`].
+    pub fn shared(name: &str) -> Result<HwDevice, OpenError> {
+        /// Contexts that are shared, and the processes that opened them. The lock is held for a look only, so that a
+        /// fork hardly ever meets it.
+        static SHARED: Mutex<Vec<(u32, Weak<Opened>)>> = Mutex::new(Vec::new());
+        let process = std::process::id();
+        let find = |shared: &mut Vec<(u32, Weak<Opened>)>| {
+            // A parent's counts stay as they were when this process was forked, so its contexts go first.
+            shared.retain(|(opener, device)| *opener == process && device.strong_count() > 0);
+            let mut devices = shared.iter().filter_map(|(_, device)| device.upgrade());
+            devices.find(|device| device.name == name).map(HwDevice)
+        };
+        // Each change of the list is whole, also if a thread panics.
+        let lock = || SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(device) = find(&mut lock()) {
+            return Ok(device);
+        }
+        let device = HwDevice::open(&DeviceName::Named(name.to_owned()))?;
+        let mut shared = lock();
+        // Another thread may have been faster.
+        Ok(find(&mut shared).unwrap_or_else(|| {
+            shared.push((process, Arc::downgrade(&device.0)));
+            device
+        }))
     }
 
     /// Reads identity and limits; `None` if the device is not EFA.

@@ -11,7 +11,7 @@ use efa_core::endpoint::{ClaimId, EndpointId, Errno, PeerId};
 use efa_core::nic::{
     CompletionQueueId, Device as _, Domain as _, DomainConfig, NicError, UserSlice,
 };
-use efa_hw::{CacheLimits, DeviceName, HwDevice, HwDomain, OpenError};
+use efa_hw::{CacheLimits, HwDevice, HwDomain, OpenError};
 use slab::Slab;
 
 use crate::address_vector::{self, AddressVector, Addresses};
@@ -240,8 +240,7 @@ impl Drop for Domain {
 
 impl State {
     fn open(device: &str) -> std::result::Result<State, String> {
-        let device = HwDevice::open(&DeviceName::Named(device.to_owned()))
-            .map_err(|error| error.to_string())?;
+        let device = HwDevice::shared(device).map_err(|error| error.to_string())?;
         // Each endpoint adds its own.
         let config = DomainConfig { packet_buffers: 0 };
         let mut domain = device

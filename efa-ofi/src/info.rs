@@ -7,7 +7,7 @@ use efa_core::address::{Gid, Qkey, Qpn, RawAddress};
 use efa_core::endpoint::{AtomicKind, Errno, IOV_LIMIT, atomic_limits};
 use efa_core::nic::{Device as _, NicAttributes};
 use efa_core::wire::{AtomicDatatype, AtomicOp};
-use efa_hw::{DeviceName, HwDevice};
+use efa_hw::HwDevice;
 
 use crate::border::{ENODATA, Result};
 use crate::ffi::*;
@@ -100,7 +100,7 @@ pub(crate) unsafe fn offer(
     let mut first: *mut fi_info = std::ptr::null_mut();
     let mut last: *mut fi_info = std::ptr::null_mut();
     for name in names {
-        let device = match HwDevice::open(&DeviceName::Named(name.clone())) {
+        let device = match HwDevice::shared(&name) {
             Ok(device) => device,
             Err(error) => {
                 explain(

@@ -151,6 +151,40 @@ fn packets_arrive_whole_from_inline_size_to_mtu() {
     });
 }
 
+/// Two handles of one context have one Debug text, which names it.
+#[test]
+fn a_shared_device_is_opened_once_while_it_is_in_use() {
+    let name = "a_shared_device_is_opened_once_while_it_is_in_use";
+    with_device(name, |alone| {
+        let shared = |name: &str| HwDevice::shared(name).map(|device| format!("{device:?}"));
+        let first = HwDevice::shared(alone.name()).unwrap();
+        let context = format!("{first:?}");
+        assert_ne!(context, format!("{alone:?}"), "another one's is not shared");
+        assert_eq!(shared(alone.name()).unwrap(), context);
+        let nic = open(&first);
+        drop(first);
+        assert_eq!(
+            shared(alone.name()).unwrap(),
+            context,
+            "its objects keep it"
+        );
+        drop(nic);
+        let again = HwDevice::shared(alone.name()).unwrap();
+        let mut sender = open(&again);
+        let mut receiver = open(&HwDevice::shared(alone.name()).unwrap());
+        let ahn = sender
+            .create_address_handle(receiver.address().gid)
+            .unwrap();
+        let to = destination(ahn, receiver.address());
+        post_receive(&mut receiver);
+        send(&mut sender, to, b"hello", None, 1);
+        let received = wait(&mut [&mut receiver], 1);
+        expect_received(&receiver, &received[0], b"hello", None);
+        expect_sent(&wait(&mut [&mut sender], 1)[0], 1, Status::Ok);
+        assert!(shared("no such device").is_err());
+    });
+}
+
 #[test]
 fn the_payload_is_gathered_from_registered_user_memory() {
     with_device(
