@@ -93,9 +93,13 @@ pub(super) struct Uplink {
 }
 
 impl UplinkOptions {
+    pub(super) fn is_wanted(&self) -> bool {
+        !self.uplink.is_empty()
+    }
+
     /// Starts a bridge if one is wanted and none is there, and waits until it has met another machine.
     pub(super) fn start(&self, fabric: &Fabric, quiet: bool) -> Result<Option<Uplink>, Failure> {
-        let Some(key) = self.uplink_key.as_ref().filter(|_| !self.uplink.is_empty()) else {
+        let Some(key) = self.uplink_key.as_ref().filter(|_| self.is_wanted()) else {
             return Ok(None);
         };
         let wanted = Wanted {

@@ -210,6 +210,14 @@ impl Fabric {
         })
     }
 
+    /// Refuses names that a host cannot have.
+    ///
+    /// # Errors
+    /// [`FabricError::InvalidName`]
+    pub fn check_host_name(name: &str) -> Result<(), FabricError> {
+        check_name("host", name)
+    }
+
     /// Makes the caller a participant of all devices of the host `name`, in their order: of an existing live
     /// host, or of a new one with so many devices (`None`: one). `None` for a name picks a new one.
     ///
@@ -222,7 +230,7 @@ impl Fabric {
         queue_pairs: u32,
     ) -> Result<Vec<Host>, FabricError> {
         if let Some(name) = name {
-            check_name("host", name)?;
+            Self::check_host_name(name)?;
         }
         let most = DeviceName::MOST;
         if let Some(wanted) = devices.filter(|wanted| !(1..=most).contains(wanted)) {

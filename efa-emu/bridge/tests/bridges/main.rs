@@ -194,11 +194,30 @@ fn an_uplink_is_there_as_long_as_programs_are() {
     beta.wait_for("bridge: connected with first");
     beta.wait_for("started");
     first.wait_for_host("beta");
+    // A host that is not named is called as its machine, and shared by all such programs of it.
+    let unnamed =
+        |program: &[&str]| second.emulator(&[&["run"], &uplink[..], &["--"], program].concat());
+    let sharing = unnamed(&["sh", "-c", wait]);
+    sharing.wait_for("started");
+    first.wait_for_host("\nsecond ");
+    let (status, said) = unnamed(&["sh", "-c", "echo host $EFA_EMU_HOST"]).wait_end();
+    assert!(
+        status == Some(0) && said.contains("host second\n"),
+        "{said}"
+    );
+    drop(sharing);
     // The bridge is there already, on both machines.
     let (status, said) = run(&second, "gamma", &["true"]).wait_end();
     assert!(status == Some(0) && !said.contains("bridge"), "{said}");
     let (status, said) = run(&first, "alpha", &["true"]).wait_end();
     assert!(status == Some(0) && !said.contains("bridge"), "{said}");
+    // What a machine is called, a host may not be.
+    let long: &str = "x".repeat(64).leak();
+    let named = Machine::new(long).expect("there were others");
+    let words = [&["run"], &uplink[..], &["--", "true"]].concat();
+    let (status, said) = named.emulator(&words).wait_end();
+    let reason = format!("--host gives another one: host name {long:?} is not valid");
+    assert!(status == Some(2) && said.contains(&reason), "{said}");
     // What is wrong is said by whoever starts a bridge.
     let third = Machine::new("third").expect("there were others");
     let wrong = [

@@ -16,7 +16,8 @@ use super::uplink::{UplinkOptions, turn};
 #[derive(Args)]
 #[command(override_usage = "efa-emu run [OPTIONS] -- COMMAND [ARG]...")]
 pub(super) struct RunArguments {
-    /// Join this host, or be the first on it. Without it, every run is a host of its own.
+    /// Join this host, or be the first on it. Without it, every run is a host of its own; with --uplink, the host has this
+    /// machine's name, as `uname -n` prints it.
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
     #[command(flatten)]
@@ -31,9 +32,13 @@ pub(super) struct RunArguments {
 impl RunArguments {
     pub(super) fn execute(self) -> Result<ExitCode, Failure> {
         let settings = self.options.checked()?;
+        let name = match self.host {
+            None if self.uplink.is_wanted() => Some(name_of_machine()?),
+            name => name,
+        };
         // Before a host is made, so that its name can be one that no other machine has.
         let mut uplink = self.uplink.start(settings.fabric(), settings.is_quiet())?;
-        let host = settings.enter(self.host.as_deref())?;
+        let host = settings.enter(name.as_deref())?;
         let rules = settings.arm(&host)?;
 
         Fabric::remove_dead();
@@ -73,5 +78,18 @@ impl RunArguments {
         drop(hosts);
         settings.tell(unused, idle_rules, recorded);
         Ok(child::end_as(ended.status))
+    }
+}
+
+/// The name of a host that is called as its machine. Launchers expand a command line where a job is submitted, so that it cannot
+/// name the machine on which it runs.
+fn name_of_machine() -> Result<String, Failure> {
+    let system = rustix::system::uname();
+    let name = system.nodename().to_string_lossy().into_owned();
+    match Fabric::check_host_name(&name) {
+        Ok(()) => Ok(name),
+        Err(error) => Err(Failure(format!(
+            "this machine's name cannot be that of a host, which --host gives another one: {error}"
+        ))),
     }
 }
