@@ -3,21 +3,15 @@
 
 use std::ffi::OsString;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use efa_conformance::player::quote;
 use efa_emu::sysfs::Rail;
 
 use super::jobs::{self, run_parts};
 use super::network::{Joining, Machines};
-use super::{GROUP, START};
+use super::{END, GROUP, START, nothing_is_left};
 use crate::harness::{Bench, Cell, CellResult, Finished, Running, Unmet};
 use crate::mpi::{Installation, Layout, Library, Transport};
-
-/// How long bridges may take to end by themselves.
-const END: Duration = Duration::from_secs(60);
-
-const TICK: Duration = Duration::from_millis(50);
 
 const LIBRARIES: [Library; 3] = [Library::DebianOpenMpi, Library::OpenMpi, Library::Mpich];
 
@@ -207,28 +201,6 @@ fn two_at_a_time(bench: &Bench) -> CellResult {
     )?;
     nothing_is_left(bench, &machines)?;
     Ok("each with its own 2 hosts on the same 2 machines".into())
-}
-
-/// The bridges end with the last host. Nothing may be left in the shared memory of any machine.
-fn nothing_is_left(bench: &Bench, machines: &Machines) -> Result<(), Unmet> {
-    let begin = Instant::now();
-    for machine in 0..machines.count() {
-        let is_left = || -> Result<bool, Unmet> {
-            let mut command = machines.command(machine);
-            command.args(["find", "/dev/shm", "-name", bench.fabric()]);
-            let found = Running::start(bench, "find".into(), command)?.success()?;
-            Ok(!found.stdout.is_empty())
-        };
-        while is_left()? {
-            if begin.elapsed() > END {
-                return Err(Unmet::Failed(format!(
-                    "m{machine} has its fabric for {END:?} after the end"
-                )));
-            }
-            std::thread::sleep(TICK);
-        }
-    }
-    Ok(())
 }
 
 /// A part of the cluster is killed: the first machine says so, and goes on with its own hosts.

@@ -1,16 +1,17 @@
 //! MPI jobs whose ranks are on two and four machines. The launcher runs on the first machine, and starts its daemons on the others
 //! by a remote shell, as on a cluster; the daemons start `efa-emu run`, which starts the ranks. So launchers may hand on
-//! their whole environment, as MPICH's does.
+//! their whole environment, as MPICH's does. One job is that of a Slurm whose nodes are the machines.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::network::{Joining, Machines};
-use super::{GROUP, START};
+use super::{GROUP, START, nothing_is_left};
 use efa_conformance::libfabric::Provider;
 use efa_conformance::player::quote;
 
+use crate::harness::dialogue::installed;
 use crate::harness::volume::Volume;
 use crate::harness::{Bench, Cell, CellResult, Running, Unmet};
 use crate::mpi::{self, Installation, Library, Transport};
@@ -32,6 +33,14 @@ const LAYOUTS: [(u8, usize); 4] = [(2, 1), (2, 2), (4, 1), (4, 2)];
 
 /// Bytes that each machine must send to another one, in the part of the program that passes messages around a ring.
 const LEAST: u64 = 24 << 20;
+
+/// Programs of Slurm, and the packages that have them.
+const SLURM: [(&str, &str); 4] = [
+    ("srun", "slurm-client"),
+    ("slurmctld", "slurmctld"),
+    ("slurmd", "slurmd"),
+    ("munged", "munge"),
+];
 
 pub(super) fn cells() -> Vec<Cell> {
     let mut cells = Vec::new();
@@ -62,6 +71,12 @@ pub(super) fn cells() -> Vec<Cell> {
             Ok(format!("{measured}; {forwarded}"))
         },
     ));
+    cells.push(Cell::new(
+        GROUP,
+        "mpi openmpi-4.1.4 efa C 2 ranks 2 machines, slurm",
+        START + LIMIT,
+        under_slurm,
+    ));
     cells
 }
 
@@ -84,14 +99,63 @@ fn run(
             _ => String::new(),
         };
         let on_host = machines.on_own_host(&options)?.display().to_string();
-        let words = [on_host.as_str(), &program, part];
-        let (words, variables) = installation.job_on(&shell, &hosts, each, transport, &words);
-        machines.shell_of_machines(&variables)?;
-        let quoted: Vec<String> = words.iter().map(|word| quote(word)).collect();
-        let mut command = Command::new(&shell);
-        command.arg(hosts[0]).arg(quoted.join(" "));
-        Ok(command)
+        let words = installation.job_on(&hosts, each, &[on_host.as_str(), &program, part]);
+        machines.shell_of_machines(&installation.variables_on_hosts(&shell, transport))?;
+        Ok(on_first(&shell, machines, &words))
     })
+}
+
+/// A command on the first machine.
+fn on_first(shell: &Path, machines: &Machines, words: &[String]) -> Command {
+    let quoted: Vec<String> = words.iter().map(|word| quote(word)).collect();
+    let mut command = Command::new(shell);
+    command.arg(machines.name(0)).arg(quoted.join(" "));
+    command
+}
+
+/// Runs all parts of the C program as jobs of a Slurm whose nodes are two machines. Bridges find each other by the job's list of
+/// nodes, and each rank is on the host that has its machine's name.
+fn under_slurm(bench: &Bench) -> CellResult {
+    for (program, package) in SLURM {
+        installed(program, package)?;
+    }
+    let machines = Machines::bare(bench, 2, Joining::DEFAULT)?;
+    if !machines.are_of_root() {
+        return Err(Unmet::Skipped("scripts/slurm needs root".into()));
+    }
+    let key = machines.make_key()?.display().to_string();
+    let installation = Installation::find(bench, Library::DebianOpenMpi)?;
+    let program = installation.compile(bench, "exercise.c")?;
+    let variables =
+        installation.variables_on_hosts(&bench.directory().join("rsh"), Transport::Libfabric);
+    let shell = machines.shell_of_machines(&variables)?;
+    let path = |path: &Path| path.display().to_string();
+    let job = [
+        path(&bench.lab().file("scripts/slurm")),
+        "--machines".into(),
+        format!("{},{}", machines.name(0), machines.name(1)),
+        "--rsh".into(),
+        path(&shell),
+    ];
+    let tasks = ["srun", "--mpi=pmix", "-N", "2", "-n", "2"].map(str::to_owned);
+    let run = [
+        path(&bench.lab().launcher.efa_emu),
+        "run".into(),
+        "--fabric".into(),
+        bench.fabric().to_owned(),
+        "--uplink".into(),
+        "slurm".into(),
+        "--uplink-key".into(),
+        key,
+        "--".into(),
+        path(&program),
+    ];
+    let measured = run_parts(bench, &machines, |part| {
+        let words = [&job[..], &tasks, &run, &[part.to_owned()]].concat();
+        Ok(on_first(&shell, &machines, &words))
+    })?;
+    nothing_is_left(bench, &machines)?;
+    Ok(measured)
 }
 
 /// Runs the jobs of all parts of the C program, and looks what left each machine. `job` makes that of a part.

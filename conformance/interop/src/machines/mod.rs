@@ -9,18 +9,23 @@ mod clusters;
 mod jobs;
 mod network;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use efa_conformance::player::{Launcher, Place, Reach, Recording};
 
 use self::network::{Joining, Machines};
-use super::harness::{Bench, Cell, CellResult, Hosts, Lab, Unmet};
+use super::harness::{Bench, Cell, CellResult, Hosts, Lab, Running, Unmet};
 use super::{engine, libfabric};
 
 const GROUP: &str = "machines";
 
 /// How long machines may take to be made and joined. The machine may be busy.
 const START: Duration = Duration::from_secs(60);
+
+/// How long bridges may take to end by themselves.
+const END: Duration = Duration::from_secs(60);
+
+const TICK: Duration = Duration::from_millis(50);
 
 pub(super) fn cells(lab: &Lab) -> Result<Vec<Cell>, String> {
     let mut cells = breaking::cells();
@@ -73,4 +78,26 @@ fn with_a_machine_for_each_endpoint(bench: &Bench, cell: &Cell) -> CellResult {
         ..lab.launcher
     };
     cell.run_within(bench, &lab)
+}
+
+/// The bridges end with the last host. Nothing may be left in the shared memory of any machine.
+fn nothing_is_left(bench: &Bench, machines: &Machines) -> Result<(), Unmet> {
+    let begin = Instant::now();
+    for machine in 0..machines.count() {
+        let is_left = || -> Result<bool, Unmet> {
+            let mut command = machines.command(machine);
+            command.args(["find", "/dev/shm", "-name", bench.fabric()]);
+            let found = Running::start(bench, "find".into(), command)?.success()?;
+            Ok(!found.stdout.is_empty())
+        };
+        while is_left()? {
+            if begin.elapsed() > END {
+                return Err(Unmet::Failed(format!(
+                    "m{machine} has its fabric for {END:?} after the end"
+                )));
+            }
+            std::thread::sleep(TICK);
+        }
+    }
+    Ok(())
 }

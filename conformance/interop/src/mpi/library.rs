@@ -190,62 +190,67 @@ impl Installation {
         Ok([self.python.clone(), source])
     }
 
-    /// The words of a job whose ranks are spread over hosts that are named, so many on each, and the variables that it and all
-    /// hosts need. `shell` takes the arguments of ssh.
-    pub(crate) fn job_on(
-        &self,
-        shell: &Path,
-        hosts: &[&str],
-        each: usize,
-        transport: Transport,
-        program: &[&str],
-    ) -> (Vec<String>, Vec<(&'static str, String)>) {
-        let shell = shell.display().to_string();
+    /// The words of a job whose ranks are spread over hosts that are named, so many on each. It and all hosts need
+    /// [`Installation::variables_on_hosts`].
+    pub(crate) fn job_on(&self, hosts: &[&str], each: usize, program: &[&str]) -> Vec<String> {
         let text = |word: &str| word.to_owned();
         let places: Vec<String> = hosts.iter().map(|host| format!("{host}:{each}")).collect();
-        let provider = match transport {
-            Transport::Engine => Provider::ENGINE,
-            _ => Provider::EFA,
-        };
-        let mut variables = vec![("FI_PROVIDER", text(provider))];
         let mut words = vec![self.mpiexec.display().to_string()];
         match self.library {
             Library::OpenMpi | Library::DebianOpenMpi => {
                 words.push(text("--allow-run-as-root"));
                 words.extend([text("--host"), places.join(",")]);
-                variables.extend([
-                    ("OMPI_MCA_plm", text("rsh")),
-                    ("OMPI_MCA_plm_rsh_agent", shell.clone()),
-                    ("OMPI_MCA_rmaps_base_oversubscribe", text("1")),
-                    ("OMPI_MCA_hwloc_base_binding_policy", text("none")),
-                    ("OMPI_MCA_mpi_yield_when_idle", text("1")),
-                    ("OMPI_MCA_pml", text("cm")),
-                    ("OMPI_MCA_mtl", text("ofi")),
-                    ("OMPI_MCA_osc", text("^ucx")),
-                    ("PRTE_MCA_plm", text("ssh")),
-                    ("PRTE_MCA_plm_ssh_agent", shell),
-                    (
-                        "PRTE_MCA_rmaps_default_mapping_policy",
-                        text("slot:oversubscribe"),
-                    ),
-                    ("PRTE_MCA_hwloc_default_binding_policy", text("none")),
-                ]);
             }
             Library::Mpich | Library::DebianMpich | Library::IntelMpi => {
                 words.extend([text("-hosts"), places.join(",")]);
-                variables.extend([
-                    ("HYDRA_RMK", text("user")),
-                    ("HYDRA_LAUNCHER", text("ssh")),
-                    ("HYDRA_LAUNCHER_EXEC", shell),
-                    ("MPIR_CVAR_CH4_NETMOD", text("ofi")),
-                    // See docs/cluster.md.
-                    ("FI_EFA_ENABLE_SHM_TRANSFER", text("0")),
-                ]);
             }
         }
         words.extend([text("-n"), (each * hosts.len()).to_string()]);
         words.extend(program.iter().map(|word| text(word)));
-        (words, variables)
+        words
+    }
+
+    /// The variables of a job whose ranks are on hosts that `efa-emu cluster` does not make. `shell` takes the arguments of ssh.
+    pub(crate) fn variables_on_hosts(
+        &self,
+        shell: &Path,
+        transport: Transport,
+    ) -> Vec<(&'static str, String)> {
+        let shell = shell.display().to_string();
+        let text = |word: &str| word.to_owned();
+        let provider = match transport {
+            Transport::Engine => Provider::ENGINE,
+            _ => Provider::EFA,
+        };
+        let mut variables = vec![("FI_PROVIDER", text(provider))];
+        match self.library {
+            Library::OpenMpi | Library::DebianOpenMpi => variables.extend([
+                ("OMPI_MCA_plm", text("rsh")),
+                ("OMPI_MCA_plm_rsh_agent", shell.clone()),
+                ("OMPI_MCA_rmaps_base_oversubscribe", text("1")),
+                ("OMPI_MCA_hwloc_base_binding_policy", text("none")),
+                ("OMPI_MCA_mpi_yield_when_idle", text("1")),
+                ("OMPI_MCA_pml", text("cm")),
+                ("OMPI_MCA_mtl", text("ofi")),
+                ("OMPI_MCA_osc", text("^ucx")),
+                ("PRTE_MCA_plm", text("ssh")),
+                ("PRTE_MCA_plm_ssh_agent", shell),
+                (
+                    "PRTE_MCA_rmaps_default_mapping_policy",
+                    text("slot:oversubscribe"),
+                ),
+                ("PRTE_MCA_hwloc_default_binding_policy", text("none")),
+            ]),
+            Library::Mpich | Library::DebianMpich | Library::IntelMpi => variables.extend([
+                ("HYDRA_RMK", text("user")),
+                ("HYDRA_LAUNCHER", text("ssh")),
+                ("HYDRA_LAUNCHER_EXEC", shell),
+                ("MPIR_CVAR_CH4_NETMOD", text("ofi")),
+                // See docs/cluster.md.
+                ("FI_EFA_ENABLE_SHM_TRANSFER", text("0")),
+            ]),
+        }
+        variables
     }
 
     /// A job whose ranks are on hosts of a cluster, which is captured into the file.
