@@ -12,12 +12,13 @@ use efa_emu::device::Service;
 use efa_emu::fault::Fault;
 use efa_emu::provider::{SendData, UdAddress, WcOpcode};
 use efa_emu::transport::remote::{RemoteDevice, RemoteMachine, Uptake};
-use efa_emu::transport::{DeviceName, Fabric, FabricError};
+use efa_emu::transport::{DeviceName, Fabric, FabricError, HostConfig};
 use efa_testing::patience::{PATIENCE, Wait};
 use efa_testing::pattern;
 
 use crate::client::{Client, Memory, config, fabric};
 use crate::inside::see_refusals;
+use crate::network::{send_numbered, with_network};
 use crate::processes::Process;
 
 const INLINE: SendData<'_> = SendData::Inline(&[b"hello"]);
@@ -85,7 +86,11 @@ impl Machines {
 
     /// The device of a client becomes known on the other machine.
     fn announce(&self, machine: usize, client: &Client) {
-        let device = describe(client);
+        let network = fabric(self.root(machine)).network_of(client.engine.gid());
+        let device = RemoteDevice {
+            network: network.unwrap(),
+            ..describe(client)
+        };
         self.remotes[1 - machine]
             .lock()
             .unwrap()
@@ -99,7 +104,12 @@ impl Machines {
 
     /// A client on each machine, which know each other.
     fn pair(&self) -> (Client, Client) {
-        let alpha = Client::open(self.root(0), &config("alpha"));
+        self.pair_with(&config("alpha"))
+    }
+
+    /// The same, of which that on the first machine has this configuration.
+    fn pair_with(&self, first: &HostConfig) -> (Client, Client) {
+        let alpha = Client::open(self.root(0), first);
         let beta = Client::open(self.root(1), &config("beta"));
         self.announce(0, &alpha);
         self.announce(1, &beta);
@@ -261,6 +271,23 @@ fn messages_go_both_ways_and_are_answered() {
     while received < 2000 {
         beta.wait_ok();
         received += 1;
+    }
+}
+
+/// What carries parcels keeps their order. The order of arrival is that of the emulated network nevertheless, whose times are long
+/// here beside what a busy machine adds to them.
+#[test]
+fn several_paths_to_another_machine_do_not_keep_the_order() {
+    for (network, is_orderly) in [
+        ("paths=1", true),
+        ("latency=20ms,paths=4", false),
+        ("jitter=20ms", false),
+    ] {
+        let machines = Machines::new();
+        let (mut alpha, mut beta) = machines.pair_with(&with_network("alpha", network));
+        let seen = send_numbered(&mut alpha, &mut beta, Client::poll);
+        assert_eq!(seen.arrived.is_sorted(), is_orderly, "{network}");
+        assert!(seen.is_everything_once(), "{network}");
     }
 }
 

@@ -1,24 +1,43 @@
 //! The emulated network between unmodified clients.
 
-use efa_emu::provider::{SendData, WcOpcode};
+use efa_emu::provider::{Completion, SendData, WcOpcode};
 use efa_emu::transport::{HostConfig, RdmaPath};
+use efa_testing::patience::Wait;
 
 use crate::client::{Client, config};
 
 const COUNT: u64 = 300;
 
-fn with_network(host: &str, network: &str) -> HostConfig {
+pub(crate) fn with_network(host: &str, network: &str) -> HostConfig {
     let mut config = config(host);
     config.network = network.parse().unwrap();
     config
 }
 
-/// Sends numbered packets over a network and answers the order of their arrival, the order of their
-/// completion, and how often the sender's device had to repeat one.
-fn arrivals(network: &str, poll: bool) -> (Vec<u64>, Vec<u64>, u64) {
-    let root = tempfile::tempdir().unwrap();
-    let mut sender = Client::open(root.path(), &with_network("alpha", network));
-    let mut receiver = Client::open(root.path(), &config("beta"));
+/// What became of numbered packets, which were sent in their order.
+pub(crate) struct Seen {
+    /// The numbers in the order of their arrival.
+    pub(crate) arrived: Vec<u64>,
+    /// The numbers in the order of their completion.
+    pub(crate) completed: Vec<u64>,
+}
+
+impl Seen {
+    pub(crate) fn is_everything_once(&self) -> bool {
+        [&self.arrived, &self.completed].into_iter().all(|numbers| {
+            let mut numbers = numbers.clone();
+            numbers.sort_unstable();
+            numbers == (0..COUNT).collect::<Vec<_>>()
+        })
+    }
+}
+
+/// Sends numbered packets from one client to another one.
+pub(crate) fn send_numbered(
+    sender: &mut Client,
+    receiver: &mut Client,
+    mut next: impl FnMut(&mut Client) -> Option<Completion>,
+) -> Seen {
     let memory = receiver.register(vec![0; 8 * COUNT as usize]);
     for index in 0..COUNT {
         receiver.post_recv(index, memory.buffer(8 * index as usize, 8));
@@ -30,66 +49,74 @@ fn arrivals(network: &str, poll: bool) -> (Vec<u64>, Vec<u64>, u64) {
     }
     let mut completed = Vec::new();
     let mut arrived = Vec::new();
+    let wait = Wait::start();
     while completed.len() < COUNT as usize || arrived.len() < COUNT as usize {
-        for (client, list) in [(&mut sender, &mut completed), (&mut receiver, &mut arrived)] {
-            // Without polls, the engines' threads have to keep the times.
-            let completion = if poll { client.poll() } else { client.glance() };
-            if let Some(completion) = completion {
+        wait.check(|| format!("{} arrived, {} completed", arrived.len(), completed.len()));
+        for (client, list) in [
+            (&mut *sender, &mut completed),
+            (&mut *receiver, &mut arrived),
+        ] {
+            if let Some(completion) = next(client) {
                 assert_eq!(completion.code(), 0);
                 list.push(completion.wr_id);
             }
         }
         std::thread::yield_now();
     }
-    let numbers = arrived
-        .iter()
-        .map(|index| {
-            let at = 8 * *index as usize;
-            u64::from_le_bytes(memory.bytes[at..at + 8].try_into().unwrap())
-        })
-        .collect();
+    let number = |index: &u64| {
+        let at = 8 * *index as usize;
+        u64::from_le_bytes(memory.bytes[at..at + 8].try_into().unwrap())
+    };
+    let arrived = arrived.iter().map(number).collect();
+    Seen { arrived, completed }
+}
+
+/// Sends numbered packets over a network. Answers also how often the sender's device had to repeat one.
+fn arrivals(network: &str, poll: bool) -> (Seen, u64) {
+    let root = tempfile::tempdir().unwrap();
+    let mut sender = Client::open(root.path(), &with_network("alpha", network));
+    let mut receiver = Client::open(root.path(), &config("beta"));
+    let seen = send_numbered(&mut sender, &mut receiver, |client| match poll {
+        true => client.poll(),
+        // Without polls, the engines' threads have to keep the times.
+        false => client.glance(),
+    });
     let repeated = sender
         .engine
         .with_device(|device| device.counters().retrans_pkts)
         .unwrap();
-    (numbers, completed, repeated)
-}
-
-fn is_everything_once(mut numbers: Vec<u64>) -> bool {
-    numbers.sort_unstable();
-    numbers == (0..COUNT).collect::<Vec<_>>()
+    (seen, repeated)
 }
 
 #[test]
 fn one_path_keeps_the_order_and_several_do_not() {
     for poll in [true, false] {
-        let (arrived, completed, _) = arrivals("latency=200us", poll);
-        assert!(arrived.is_sorted() && is_everything_once(arrived));
-        assert!(is_everything_once(completed));
+        let (seen, _) = arrivals("latency=200us", poll);
+        assert!(seen.arrived.is_sorted() && seen.is_everything_once());
         for network in [
             "latency=200us,paths=4",
             "latency=50us,jitter=300us",
             "paths=16",
         ] {
-            let (arrived, completed, _) = arrivals(network, poll);
-            assert!(!arrived.is_sorted(), "{network}");
-            assert!(is_everything_once(arrived) && is_everything_once(completed));
+            let (seen, _) = arrivals(network, poll);
+            assert!(!seen.arrived.is_sorted(), "{network}");
+            assert!(seen.is_everything_once());
         }
     }
 }
 
 #[test]
 fn loss_delays_and_nothing_is_lost() {
-    let (arrived, completed, repeated) = arrivals("loss=0.2,latency=10us", true);
-    assert!(!arrived.is_sorted());
-    assert!(is_everything_once(arrived) && is_everything_once(completed));
+    let (seen, repeated) = arrivals("loss=0.2,latency=10us", true);
+    assert!(!seen.arrived.is_sorted());
+    assert!(seen.is_everything_once());
     assert_eq!(repeated, 0, "below the reliability layer");
 }
 
 #[test]
 fn refusals_are_repeated_until_they_succeed() {
-    let (arrived, completed, repeated) = arrivals("rnr=0.3,seed=4", true);
-    assert!(is_everything_once(arrived) && is_everything_once(completed));
+    let (seen, repeated) = arrivals("rnr=0.3,seed=4", true);
+    assert!(seen.is_everything_once());
     assert!(repeated > COUNT / 10, "{repeated}");
 }
 
