@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use efa_emu::transport::{Fabric, Host};
 
-use crate::network::{Bridges, Machines};
+use crate::network::{Binding, Bridges, Machines};
 use crate::programs::Guard;
 
 /// The name of the table.
@@ -86,7 +86,7 @@ pub(crate) fn table(machines: &Machines) -> Result<(), String> {
         "hosts", "KiB a host", "KiB a host", "a host", "of it", "% of one"
     );
     for hosts in HOSTS {
-        let bridges = machines.join("hosts", 61347, &[])?;
+        let bridges = machines.join("hosts", 61347, &[], Binding::Anywhere)?;
         let without = Costs::of(machines, &bridges)?;
         let _hosts = start(machines, &bridges, hosts)?;
         let with = Costs::of(machines, &bridges)?;

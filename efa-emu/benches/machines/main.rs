@@ -1,6 +1,6 @@
 //! Stock libfabric between two machines over emulated devices whose fabrics bridges join, encrypted and not, beside its
-//! provider `tcp;ofi_rxm` over the same link: the time of a message of 64 bytes, the rate of messages from 16 peers to
-//! one, and the bandwidth with messages of 1 MiB.
+//! provider `tcp;ofi_rxm` over the same link: the time of a message of 64 bytes, also with each machine on a processor of its
+//! own, the rate of messages from 16 peers to one, and the bandwidth with messages of 1 MiB.
 //!
 //! The machines are namespaces of this one. Everything is on the processors of one machine, two processes and four threads of the
 //! bridges included, so that this says what the bridges cost and nothing of a network.
@@ -8,11 +8,11 @@
 //! Rounds are interleaved; their median counts, and the best of them is printed beside it. Ratios are to `tcp;ofi_rxm`.
 //! Arguments: none, or a filter that `cargo bench` passes on (part of a table's name).
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use network::{ADDRESSES, Bridges, INTERFACE, Machines};
+use network::{ADDRESSES, Binding, Bridges, INTERFACE, Machines};
 use programs::{converse, free_port, parse, parse_rate, peers};
 use rounds::{Figures, Trips, rounds};
 
@@ -65,6 +65,9 @@ impl Carrier {
 enum Measure {
     /// Microseconds of 64 bytes one way.
     Latency,
+    /// The same with the programs and the bridge of each machine on a processor of their own, so that the scheduler does not
+    /// choose who waits for whom.
+    BoundLatency,
     /// Messages per second from [`PEERS`] to one.
     Rate,
     /// MB/s of messages of 1 MiB to and fro.
@@ -75,6 +78,7 @@ impl Measure {
     fn name(self) -> &'static str {
         match self {
             Measure::Latency => "latency",
+            Measure::BoundLatency => "bound-latency",
             Measure::Rate => "rate",
             Measure::Bandwidth => "bandwidth",
         }
@@ -83,19 +87,31 @@ impl Measure {
     fn heading(self) -> String {
         match self {
             Measure::Latency => "fi_pingpong -e rdm, 64 bytes: us one way".to_owned(),
+            Measure::BoundLatency => {
+                "the same, each machine's program and bridge on one processor: us one way"
+                    .to_owned()
+            }
             Measure::Rate => format!("64 bytes from {PEERS} peers to one: messages/s"),
             Measure::Bandwidth => "fi_pingpong -e rdm, 1 MiB: MB/s".to_owned(),
         }
     }
 
     fn is_better_if_less(self) -> bool {
-        self == Measure::Latency
+        matches!(self, Measure::Latency | Measure::BoundLatency)
+    }
+
+    /// On which processors each machine runs.
+    fn binding(self) -> Result<Binding, String> {
+        match self {
+            Measure::BoundLatency => Binding::to_own_processors(),
+            Measure::Latency | Measure::Rate | Measure::Bandwidth => Ok(Binding::Anywhere),
+        }
     }
 
     /// The ratio to `tcp;ofi_rxm` that is wanted of the bridges.
     fn goal(self, is_plain: bool) -> f64 {
         match self {
-            Measure::Latency => 2.0,
+            Measure::Latency | Measure::BoundLatency => 2.0,
             Measure::Rate => 1.0,
             Measure::Bandwidth if is_plain => 0.6,
             Measure::Bandwidth => 0.3,
@@ -136,19 +152,24 @@ fn run(filter: Option<&str>) -> Result<(), String> {
         }
     };
     let is_wanted = |name: &str| filter.is_none_or(|filter| name.contains(filter));
-    let mut measures = vec![Measure::Latency, Measure::Rate, Measure::Bandwidth];
+    let mut measures = vec![
+        Measure::Latency,
+        Measure::BoundLatency,
+        Measure::Rate,
+        Measure::Bandwidth,
+    ];
     measures.retain(|measure| is_wanted(measure.name()));
     if !measures.is_empty() {
         println!("median and best of interleaved rounds; ratio of the medians to tcp;ofi_rxm");
-        let bench = Bench {
-            peers: peers(directory.path())?,
-            plain: machines.join("plain", 61346, &["--plain"])?,
-            encrypted: machines.join("encrypted", 61345, &[])?,
-            machines: &machines,
-        };
-        measures
-            .into_iter()
-            .for_each(|measure| bench.table(measure));
+        let peers = peers(directory.path())?;
+        for measure in measures {
+            match measure.binding() {
+                Ok(binding) => {
+                    Bench::new(&machines, &peers, measure.name(), binding)?.table(measure)
+                }
+                Err(reason) => println!("\n{}: not measured: {reason}", measure.name()),
+            }
+        }
     }
     if is_wanted(hosts::NAME) {
         hosts::table(&machines)?;
@@ -160,11 +181,31 @@ struct Bench<'a> {
     machines: &'a Machines,
     plain: Bridges,
     encrypted: Bridges,
+    binding: Binding,
     /// The program that measures rates.
-    peers: PathBuf,
+    peers: &'a Path,
 }
 
-impl Bench<'_> {
+impl<'a> Bench<'a> {
+    /// Joins the machines by bridges for what has this name.
+    fn new(
+        machines: &'a Machines,
+        peers: &'a Path,
+        name: &str,
+        binding: Binding,
+    ) -> Result<Self, String> {
+        let join = |kind, port, options: &[&str]| {
+            machines.join(&format!("{name}-{kind}"), port, options, binding)
+        };
+        Ok(Bench {
+            machines,
+            plain: join("plain", 61346, &["--plain"])?,
+            encrypted: join("encrypted", 61345, &[])?,
+            binding,
+            peers,
+        })
+    }
+
     fn table(&self, measure: Measure) {
         println!("\n{}: {}", measure.name(), measure.heading());
         let mut rows = CARRIERS.map(|carrier| {
@@ -212,7 +253,7 @@ impl Bench<'_> {
 
     fn measure(&self, measure: Measure, carrier: Carrier) -> Result<f64, String> {
         match measure {
-            Measure::Latency => {
+            Measure::Latency | Measure::BoundLatency => {
                 let trips = Trips {
                     warm_up: 10_000,
                     most: 100_000,
@@ -236,7 +277,7 @@ impl Bench<'_> {
     fn program(&self, machine: usize, carrier: Carrier, program: &Path) -> Command {
         let mut command = match carrier {
             Carrier::Tcp => {
-                let mut command = self.machines.command(machine, "env".as_ref());
+                let mut command = self.machines.bound(machine, self.binding, "env".as_ref());
                 command.arg(format!("FI_TCP_IFACE={INTERFACE}"));
                 command
             }
@@ -246,7 +287,8 @@ impl Bench<'_> {
                 } else {
                     &self.encrypted
                 };
-                self.machines.on_host(machine, &bridges.fabric)
+                self.machines
+                    .on_host(machine, self.binding, &bridges.fabric)
             }
         };
         command.arg(program);
@@ -290,7 +332,7 @@ impl Bench<'_> {
     fn rate(&self, carrier: Carrier) -> Result<f64, String> {
         let port = free_port()?.to_string();
         let side = |machine, peer: &[&str]| {
-            let mut command = self.program(machine, carrier, &self.peers);
+            let mut command = self.program(machine, carrier, self.peers);
             command.args([carrier.provider(), &PEERS.to_string(), "64"]);
             command.args([&MESSAGES.to_string(), &port]).args(peer);
             command

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use efa_testing::namespaces::Namespaces;
 use efa_testing::workspace::emulator;
+use rustix::thread::{CpuSet, sched_getaffinity};
 
 use crate::programs::Guard;
 
@@ -27,6 +28,30 @@ pub(crate) struct Bridges {
     /// The name of the fabric.
     pub(crate) fabric: String,
     pub(crate) bridges: [Guard; 2],
+}
+
+/// On which processors programs of the machines run.
+#[derive(Clone, Copy)]
+pub(crate) enum Binding {
+    /// On all that this process may use.
+    Anywhere,
+    /// Those of each machine on one of its own.
+    To([usize; 2]),
+}
+
+impl Binding {
+    /// The first two processors that this process may use, one for each machine.
+    ///
+    /// # Errors
+    /// There is one only.
+    pub(crate) fn to_own_processors() -> Result<Binding, String> {
+        let allowed = sched_getaffinity(None).map_err(|error| error.to_string())?;
+        let mut processors = (0..CpuSet::MAX_CPU).filter(|processor| allowed.is_set(*processor));
+        match (processors.next(), processors.next()) {
+            (Some(first), Some(second)) => Ok(Binding::To([first, second])),
+            _ => Err("there is one processor for two machines".to_owned()),
+        }
+    }
 }
 
 impl Machines {
@@ -75,11 +100,12 @@ impl Machines {
         fabric: &str,
         port: u16,
         options: &[&str],
+        binding: Binding,
     ) -> Result<Bridges, String> {
         let fabric = format!("{fabric}-{}", std::process::id());
         let meeting = format!("{}:{port}", ADDRESSES[0]);
         let bridge = |machine: usize, place: &str, text: &str| {
-            let mut command = self.command(machine, &self.emulator);
+            let mut command = self.bound(machine, binding, &self.emulator);
             command.args(["bridge", "--fabric", &fabric, "--key"]);
             command.arg(&self.key).args([place, &meeting]).args(options);
             start(&mut command, text)
@@ -97,9 +123,22 @@ impl Machines {
         self.machines[machine].command(program)
     }
 
+    /// A command on a machine, on the processors that it has.
+    pub(crate) fn bound(&self, machine: usize, binding: Binding, program: &Path) -> Command {
+        match binding {
+            Binding::Anywhere => self.command(machine, program),
+            Binding::To(processors) => {
+                let mut command = self.command(machine, "taskset".as_ref());
+                let processor = processors[machine].to_string();
+                command.args(["--cpu-list", &processor]).arg(program);
+                command
+            }
+        }
+    }
+
     /// The beginning of a command on a machine's host in a fabric; the program follows.
-    pub(crate) fn on_host(&self, machine: usize, fabric: &str) -> Command {
-        let mut command = self.command(machine, &self.emulator);
+    pub(crate) fn on_host(&self, machine: usize, binding: Binding, fabric: &str) -> Command {
+        let mut command = self.bound(machine, binding, &self.emulator);
         command.args(["run", "--quiet", "--fabric", fabric]);
         command.args(["--host", &format!("host{machine}"), "--"]);
         command
