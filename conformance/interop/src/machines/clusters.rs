@@ -75,10 +75,10 @@ fn options(bench: &Bench, machines: &Machines) -> Result<Vec<OsString>, Unmet> {
 /// A command on the first machine.
 fn on_first(bench: &Bench, machines: &Machines, command: &Command) -> Command {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
-    let quoted: Vec<String> = words.map(|word| quote(&word.to_string_lossy())).collect();
-    let mut shell = Command::new(bench.directory().join("rsh"));
-    shell.arg(machines.name(0)).arg(quoted.join(" "));
-    shell
+    let words: Vec<String> = words
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    jobs::on_first(&bench.directory().join("rsh"), machines, &words)
 }
 
 fn job(bench: &Bench, library: Library, machines: u8, each: usize) -> CellResult {

@@ -105,8 +105,8 @@ fn run(
     })
 }
 
-/// A command on the first machine.
-fn on_first(shell: &Path, machines: &Machines, words: &[String]) -> Command {
+/// A command on the first machine, which `shell` reaches.
+pub(super) fn on_first(shell: &Path, machines: &Machines, words: &[String]) -> Command {
     let quoted: Vec<String> = words.iter().map(|word| quote(word)).collect();
     let mut command = Command::new(shell);
     command.arg(machines.name(0)).arg(quoted.join(" "));
