@@ -454,12 +454,17 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
     ),
     (
         "docs/slurm.md",
-        &[("$ efa-emu cluster 2", || {
-            Row::checked_by(
-                "efa-emu/verbs/tests/cluster.rs",
-                "slurm_starts_jobs_on_the_hosts",
-            )
-        })],
+        &[
+            ("$ efa-emu cluster 2", || {
+                Row::checked_by(
+                    "efa-emu/verbs/tests/cluster.rs",
+                    "slurm_starts_jobs_on_the_hosts",
+                )
+            }),
+            ("$ scripts/slurm --machines", || {
+                Row::not_checked("`make interop` runs it, as a cell of the group machines")
+            }),
+        ],
     ),
     (
         "docs/tap.md",
