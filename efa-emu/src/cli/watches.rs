@@ -163,7 +163,7 @@ mod tests {
     fn appears(name: &str) -> tempfile::TempPath {
         let path = Path::new(SHARED_MEMORY).join(name);
         fs::write(&path, "").unwrap();
-        tempfile::TempPath::from_path(path)
+        tempfile::TempPath::try_from_path(path).unwrap()
     }
 
     #[test]
