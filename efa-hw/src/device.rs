@@ -60,12 +60,10 @@ impl HwDevice {
         Ok(DeviceList::get()?.devices().map(device_name).collect())
     }
 
-    /// Opens an EFA device and reads its limits.
+    /// Opens an EFA device and reads its limits. See also [`HwDevice::shared`].
     ///
     /// # Errors
     /// [`OpenError`] names the call that failed, or the existing devices.
-    ///
-    /// See also [`HwDevice::shared`].
     pub fn open(wanted: &DeviceName) -> Result<HwDevice, OpenError> {
         loaded::load()?;
         let list = DeviceList::get()?;

@@ -43,8 +43,9 @@ const COPY_PATIENCE: Duration = Duration::from_secs(2);
 /// engine they fail with [`FabricError::Forked`] or do nothing.
 ///
 /// The application drives the device by [`Engine::progress`], and then no other thread does and no
-/// system call is made. Once it has stopped for about a millisecond, the engine's thread takes over;
-/// with nothing to do it sleeps until a peer wakes it.
+/// system call is made. Once it has stopped for about a millisecond, the engine's thread takes over; it may take longer
+/// while others want the application's processor, unless the application asks for an event. With nothing to do the
+/// thread sleeps until a peer wakes it.
 pub struct Engine {
     shared: Arc<Shared>,
     profile: Profile,
@@ -270,6 +271,8 @@ impl Engine {
         let mut state = self.shared.lock()?;
         state.device().arm_cq(cq)?;
         state.raise_events();
+        drop(state);
+        self.shared.leave_crowd();
         Ok(())
     }
 

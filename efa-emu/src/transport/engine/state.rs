@@ -167,6 +167,13 @@ impl Shared {
         self.uptime() < until
     }
 
+    /// The application asks for an event. So it is going to sleep, and the worker has to notice that soon.
+    pub(super) fn leave_crowd(&self) {
+        if self.crowded_until.swap(0, Ordering::Relaxed) != 0 {
+            self.interrupt();
+        }
+    }
+
     /// See [`Engine::rest`](super::Engine::rest).
     pub(super) fn rest(&self) {
         let Some(mut state) = self.try_lock() else {
@@ -669,5 +676,36 @@ impl State {
     pub(super) fn close(&mut self) {
         self.publish();
         self.outbound.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Engine;
+    use super::*;
+    use crate::profile::Profile;
+    use crate::transport::fabric::Fabric;
+
+    #[test]
+    fn who_asks_for_an_event_is_not_taken_for_a_thread_without_a_processor() {
+        let root = tempfile::tempdir().unwrap();
+        let fabric = Fabric::open_below(root.path(), "crowd").unwrap();
+        let config = HostConfig::new("crowd", "alpha");
+        let profile = Profile::named(&config.profile).unwrap();
+        let engine = Engine::open_in(&fabric, &config, profile).unwrap();
+        let created = engine.with_device(|device| device.create_cq(16)).unwrap();
+        let (cq, _ring) = created.unwrap();
+        let shared = &engine.shared;
+        assert!(!shared.is_crowded());
+        shared.crowded_until.store(NEVER, Ordering::Relaxed);
+        let naps = shared.naps.load(Ordering::Relaxed);
+        assert!(shared.is_crowded());
+        engine.arm_cq(cq).unwrap();
+        assert!(!shared.is_crowded());
+        assert_ne!(
+            shared.naps.load(Ordering::Relaxed),
+            naps,
+            "the worker's nap ends"
+        );
     }
 }
