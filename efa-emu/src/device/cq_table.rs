@@ -267,6 +267,11 @@ impl CqTable {
         }
     }
 
+    /// Whether the next entry of any queue raises an event.
+    pub(super) fn is_any_armed(&self) -> bool {
+        self.queues.iter().any(|(_, queue)| queue.armed)
+    }
+
     #[inline]
     pub(super) fn has_events(&self) -> bool {
         !self.events.is_empty()

@@ -330,6 +330,11 @@ impl Device {
         self.cqs.ring(cq)
     }
 
+    /// Returns whether the next entry of any completion queue raises an event.
+    pub fn awaits_event(&self) -> bool {
+        self.cqs.is_any_armed()
+    }
+
     /// Returns whether there are events since the last [`Device::take_events`].
     #[inline]
     pub fn has_events(&self) -> bool {

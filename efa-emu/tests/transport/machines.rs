@@ -205,7 +205,10 @@ fn fewest_polls_before_a_rest(client: &Client) -> usize {
             client.engine.progress();
             polls += 1;
         }
-        client.engine.rest();
+        // Does nothing as long as the device's thread is at work.
+        while client.engine.should_rest() {
+            client.engine.rest();
+        }
         polls
     };
     // Before the first one there were others, which were not counted.

@@ -24,9 +24,10 @@ const WINDOW: u32 = 1024;
 /// Others had the processor if it was gone for longer than this. Kernel threads take it for less.
 const LOST: Duration = Duration::from_micros(500);
 
-/// A thread that lost the processor as often as this in a window gave it away itself: the system takes it away once in
-/// some milliseconds, and counts both alike.
-const GIVEN_AWAY: i64 = 16;
+/// A thread that lost the processor as often as this in a window, and each time after less than [`KEPT`] of its time on
+/// average, gave it away itself: the system takes it away once in some milliseconds, and counts both alike.
+const GIVEN_AWAY: u32 = 16;
+const KEPT: Duration = Duration::from_micros(500);
 
 /// How long a thread that gives its processor away is believed to have others beside it. It may have much fewer polls in
 /// that time than a window has.
@@ -176,19 +177,28 @@ impl Patience {
         crowd.max(self.gives_until)
     }
 
+    /// For tests of what follows from it: others want the processor for as long as they are ever believed to.
+    #[cfg(test)]
+    pub(super) fn believe_in_a_crowd(&mut self) {
+        let now = Instant::now();
+        self.has_bridges = false;
+        self.crowd = Some(Crowd {
+            until: now + Duration::from_secs(3600),
+            polls_since: now,
+        });
+    }
+
     /// Decides from two looks whether others want the processor.
     fn judge(&mut self, look: Look) {
         let now = look.time;
         self.gives_until = None;
-        let losses = self
-            .last_look
-            .as_ref()
-            .map_or(0, |before| look.losses_since(before));
-        self.last_look = Some(look);
-        if losses >= GIVEN_AWAY {
+        let before = self.last_look.replace(look);
+        let Some(losses) = before.and_then(|before| self.last_look.as_ref()?.losses_since(&before))
+        else {
+            return;
+        };
+        if losses.count >= GIVEN_AWAY && losses.processor < losses.count * KEPT {
             self.gives_until = Some(now + GIVING_BELIEVED);
-        }
-        if losses == 0 || losses >= GIVEN_AWAY {
             return;
         }
         self.believed = match self.crowd_ended {
@@ -215,6 +225,15 @@ pub(super) struct Look {
     losses_after: i64,
 }
 
+/// What happened to a thread's processor between two looks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Losses {
+    /// How often others got it while the thread could have gone on.
+    count: u32,
+    /// How long the thread had it.
+    processor: Duration,
+}
+
 impl Look {
     pub(super) fn take() -> Look {
         thread_local!(static HERE: u8 = const { 0 });
@@ -227,16 +246,13 @@ impl Look {
         }
     }
 
-    /// How often others got the thread's processor since `before` while the thread could have gone on; 0 if they had it
-    /// for a short time only.
-    fn losses_since(&self, before: &Look) -> i64 {
+    /// How others got the thread's processor since `before`; `None` if they had it for a short time only.
+    fn losses_since(&self, before: &Look) -> Option<Losses> {
         let passed = self.time - before.time;
-        let had = self.processor.saturating_sub(before.processor);
-        if self.thread == before.thread && passed > had + LOST {
-            self.losses_after - before.losses_before
-        } else {
-            0
-        }
+        let processor = self.processor.saturating_sub(before.processor);
+        let count = u32::try_from(self.losses_after - before.losses_before).unwrap_or(0);
+        let lost = self.thread == before.thread && passed > processor + LOST && count > 0;
+        lost.then_some(Losses { count, processor })
     }
 }
 
@@ -412,6 +428,22 @@ mod tests {
     }
 
     #[test]
+    fn who_loses_it_often_in_a_long_time_does_not_give_it_away() {
+        let mut thread = Thread::new();
+        thread.polls(2 * WINDOW);
+        // The program computes between its polls, and others take turns with it.
+        for _ in 0..WINDOW {
+            thread.processor += 5 * MS;
+            thread.passed += 5 * MS;
+            thread.loses(5 * MS);
+            thread.loses(5 * MS);
+            assert_eq!(thread.poll(), None);
+        }
+        assert_eq!(thread.patience.gives_until, None);
+        assert!(thread.patience.crowd.is_some());
+    }
+
+    #[test]
     fn who_has_peers_on_other_machines_gives_way_often_and_never_sleeps() {
         let mut patience = Patience::new();
         let look = || -> Look { unreachable!("nobody asks whether others want the processor") };
@@ -442,6 +474,6 @@ mod tests {
         assert!(after.losses_before >= before.losses_after);
         let elsewhere = std::thread::spawn(Look::take).join().unwrap();
         assert_ne!(elsewhere.thread, before.thread);
-        assert_eq!(elsewhere.losses_since(&before), 0);
+        assert_eq!(elsewhere.losses_since(&before), None);
     }
 }

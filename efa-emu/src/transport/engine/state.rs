@@ -28,7 +28,7 @@ use crate::transport::shared::futex;
 use crate::transport::staged::{self, LateAnswers, Outcome, Staged};
 use crate::transport::statistics::Publisher;
 
-/// How often the life of peers is looked at while something is expected of them.
+/// How often the life of peers is looked at, at most, while something is expected of them.
 pub(super) const CHECK_PEERS: Duration = Duration::from_millis(5);
 
 /// How soon to try again what a peer without a free slot refused.
@@ -116,6 +116,8 @@ impl Shared {
         self.polls.load(Ordering::Relaxed)
     }
 
+    /// Has the worker end. The worker looks at `stop` after it has announced its sleep or read `naps`; here both are changed
+    /// after `stop`, by atomic operations that also read. So the worker finds `stop` set, or is woken.
     pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
         self.interrupt();
@@ -132,9 +134,11 @@ impl Shared {
         self.segment.interrupt();
     }
 
-    /// Lets the worker sleep for `time`, or until it is interrupted. Peers do not wake it.
-    pub(super) fn nap(&self, time: Duration) {
+    /// Lets the worker sleep for a time, or until it is interrupted. Peers do not wake it. An interruption that comes while
+    /// `time` is asked counts already: what it was about may have decided the time.
+    pub(super) fn nap(&self, time: impl FnOnce() -> Duration) {
         let naps = self.naps.load(Ordering::Acquire);
+        let time = time();
         if !self.is_stopped() {
             futex::wait(&self.naps, naps, Some(time));
         }
@@ -161,7 +165,8 @@ impl Shared {
         self.rest_is_due.load(Ordering::Relaxed)
     }
 
-    /// Whether the application's polls have found that others want its processor.
+    /// Whether the application's polls have found that others want its processor. Not while it asks for an event: then
+    /// it is about to sleep, and a poll that comes before that is no sign that it goes on polling.
     pub(super) fn is_crowded(&self) -> bool {
         let until = Duration::from_nanos(self.crowded_until.load(Ordering::Relaxed));
         self.uptime() < until
@@ -182,7 +187,10 @@ impl Shared {
         self.rest_is_due.store(false, Ordering::Relaxed);
         let has_bridges = state.outbound.peers().has_bridges();
         let rest = state.patience.next_rest(has_bridges, Look::take);
-        let crowded_until = state.patience.crowded_until();
+        let crowded_until = match state.device.awaits_event() {
+            true => None,
+            false => state.patience.crowded_until(),
+        };
         let crowded_until =
             crowded_until.map_or(0, |until| (until - self.started).as_nanos() as u64);
         self.crowded_until.store(crowded_until, Ordering::Relaxed);
@@ -683,18 +691,46 @@ impl State {
 mod tests {
     use super::super::Engine;
     use super::*;
+    use crate::device::queue::CqDoorbell;
     use crate::profile::Profile;
     use crate::transport::fabric::Fabric;
+
+    fn open_engine(root: &tempfile::TempDir) -> Engine {
+        let fabric = Fabric::open_below(root.path(), "crowd").unwrap();
+        let config = HostConfig::new("crowd", "alpha");
+        let profile = Profile::named(&config.profile).unwrap();
+        Engine::open_in(&fabric, &config, profile).unwrap()
+    }
+
+    /// Makes a completion queue whose doorbell asks for an event; the device has not looked at it yet.
+    fn create_cq(engine: &Engine) -> CqId {
+        let created = engine.with_device(|device| device.create_cq(16)).unwrap();
+        let (cq, ring) = created.unwrap();
+        let request = CqDoorbell {
+            consumer: 0,
+            sequence: 0,
+            arm: true,
+        };
+        ring.doorbell().write(request.to_bits());
+        cq
+    }
+
+    /// A poll in vain that has to rest.
+    fn rest(engine: &Engine) {
+        while !engine.should_rest() {
+            engine.progress();
+        }
+        // Does nothing as long as the device's thread has the lock.
+        while engine.should_rest() {
+            engine.rest();
+        }
+    }
 
     #[test]
     fn who_asks_for_an_event_is_not_taken_for_a_thread_without_a_processor() {
         let root = tempfile::tempdir().unwrap();
-        let fabric = Fabric::open_below(root.path(), "crowd").unwrap();
-        let config = HostConfig::new("crowd", "alpha");
-        let profile = Profile::named(&config.profile).unwrap();
-        let engine = Engine::open_in(&fabric, &config, profile).unwrap();
-        let created = engine.with_device(|device| device.create_cq(16)).unwrap();
-        let (cq, _ring) = created.unwrap();
+        let engine = open_engine(&root);
+        let cq = create_cq(&engine);
         let shared = &engine.shared;
         assert!(!shared.is_crowded());
         shared.crowded_until.store(NEVER, Ordering::Relaxed);
@@ -707,5 +743,32 @@ mod tests {
             naps,
             "the worker's nap ends"
         );
+    }
+
+    #[test]
+    fn who_polls_once_more_before_it_waits_for_an_event_is_not_either() {
+        let root = tempfile::tempdir().unwrap();
+        let engine = open_engine(&root);
+        let cq = create_cq(&engine);
+        let shared = &engine.shared;
+        let crowd = || shared.lock().unwrap().patience.believe_in_a_crowd();
+        crowd();
+        rest(&engine);
+        assert!(shared.is_crowded());
+        engine.arm_cq(cq).unwrap();
+        crowd();
+        rest(&engine);
+        assert!(!shared.is_crowded());
+    }
+
+    #[test]
+    fn an_interruption_is_not_overlooked_by_a_nap_that_is_just_beginning() {
+        let root = tempfile::tempdir().unwrap();
+        let engine = open_engine(&root);
+        let shared = &engine.shared;
+        shared.nap(|| {
+            shared.interrupt();
+            Duration::from_secs(3600)
+        });
     }
 }

@@ -106,10 +106,9 @@ fn run(shared: &Shared) {
                 last_check = Instant::now();
                 state.check_peers();
             }
-            shared.nap(if shared.is_crowded() {
-                LOOK_CROWDED
-            } else {
-                LOOK
+            shared.nap(|| match shared.is_crowded() {
+                true => LOOK_CROWDED,
+                false => LOOK,
             });
             continue;
         }
@@ -138,12 +137,12 @@ fn run(shared: &Shared) {
             } else {
                 WATCH_PAUSE_IDLE
             };
-            shared.nap(pause);
+            shared.nap(|| pause);
             continue;
         }
         if state.sleeper != Sleeper::Nobody {
             drop(state);
-            shared.nap(LOOK);
+            shared.nap(|| LOOK);
             continue;
         }
         shared.segment.fall_asleep();
