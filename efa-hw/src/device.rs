@@ -3,6 +3,7 @@
 use crate::efadv::DeviceAttr;
 use crate::error::OpenError;
 use crate::loaded;
+use crate::open_devices::OpenDevices;
 use crate::queue_pair::{HwNic, NicConfig};
 use efa_core::address::Gid;
 use efa_core::nic::{
@@ -13,7 +14,7 @@ use std::ffi::CStr;
 use std::io;
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 
 /// EFA devices have one port, and its number is 1.
 pub(crate) const PORT: u8 = 1;
@@ -109,28 +110,9 @@ impl HwDevice {
     /// # Errors
     /// As [`HwDevice::open`].
     pub fn shared(name: &str) -> Result<HwDevice, OpenError> {
-        /// Contexts that are shared, and the processes that opened them. The lock is held for a look only, so that a
-        /// fork hardly ever meets it.
-        static SHARED: Mutex<Vec<(u32, Weak<Opened>)>> = Mutex::new(Vec::new());
-        let process = std::process::id();
-        let find = |shared: &mut Vec<(u32, Weak<Opened>)>| {
-            // A parent's counts stay as they were when this process was forked, so its contexts go first.
-            shared.retain(|(opener, device)| *opener == process && device.strong_count() > 0);
-            let mut devices = shared.iter().filter_map(|(_, device)| device.upgrade());
-            devices.find(|device| device.name == name).map(HwDevice)
-        };
-        // Each change of the list is whole, also if a thread panics.
-        let lock = || SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(device) = find(&mut lock()) {
-            return Ok(device);
-        }
-        let device = HwDevice::open(&DeviceName::Named(name.to_owned()))?;
-        let mut shared = lock();
-        // Another thread may have been faster.
-        Ok(find(&mut shared).unwrap_or_else(|| {
-            shared.push((process, Arc::downgrade(&device.0)));
-            device
-        }))
+        static OPEN: OpenDevices<Opened> = OpenDevices::new();
+        let open = || Ok(HwDevice::open(&DeviceName::Named(name.to_owned()))?.0);
+        OPEN.get_or_open(name, open).map(HwDevice)
     }
 
     /// Reads identity and limits; `None` if the device is not EFA.

@@ -54,6 +54,7 @@ mod fork;
 mod loaded;
 mod memory;
 mod memory_monitor;
+mod open_devices;
 mod protection_domain;
 mod queue_pair;
 mod registration_cache;
