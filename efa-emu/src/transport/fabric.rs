@@ -40,6 +40,7 @@ use super::lock::{REGISTRY_PATIENCE, RegistryLock};
 use super::qpn::{ParticipantId, Purview};
 use super::recorder;
 use super::segment;
+use crate::profile::Profile;
 use crate::{file_size, version};
 
 /// Another layout of anything below the fabric's directory gets another number.
@@ -162,7 +163,7 @@ impl Fabric {
         queue_pairs: u32,
     ) -> Result<Host, FabricError> {
         let Some(text) = name else {
-            let mut devices = self.enter_devices(None, Some(1), queue_pairs)?;
+            let mut devices = self.enter_all(None, Some(1), queue_pairs, None)?;
             return Ok(devices.remove(0));
         };
         let invalid = || FabricError::InvalidName {
@@ -219,7 +220,8 @@ impl Fabric {
     }
 
     /// Makes the caller a participant of all devices of the host `name`, in their order: of an existing live
-    /// host, or of a new one with so many devices (`None`: one). `None` for a name picks a new one.
+    /// host, or of a new one with so many devices (`None`: one). `None` for a name picks a new one. Whoever sees
+    /// the new devices sees that they are of this profile.
     ///
     /// # Errors
     /// The number is not possible, or the host is there and has another one.
@@ -227,7 +229,17 @@ impl Fabric {
         &self,
         name: Option<&str>,
         devices: Option<u32>,
+        profile: &Profile,
+    ) -> Result<Vec<Host>, FabricError> {
+        self.enter_all(name, devices, profile.max_qp, Some(profile.name))
+    }
+
+    fn enter_all(
+        &self,
+        name: Option<&str>,
+        devices: Option<u32>,
         queue_pairs: u32,
+        profile: Option<&str>,
     ) -> Result<Vec<Host>, FabricError> {
         if let Some(name) = name {
             Self::check_host_name(name)?;
@@ -236,7 +248,9 @@ impl Fabric {
         if let Some(wanted) = devices.filter(|wanted| !(1..=most).contains(wanted)) {
             return Err(FabricError::DeviceCount { wanted, most });
         }
-        self.with_registry(|hosts| Host::enter_all(self, hosts, name, devices, queue_pairs))
+        self.with_registry(|hosts| {
+            Host::enter_all(self, hosts, name, devices, queue_pairs, profile)
+        })
     }
 
     /// The devices of all live hosts, ordered by name.

@@ -48,7 +48,7 @@ pub struct HostStatus {
     /// The device's GID.
     pub gid: Gid,
     /// The name of the device's profile, as whoever made the host announced it
-    /// ([`Host::announce_profile`]).
+    /// ([`Fabric::enter_devices`]).
     pub profile: Option<String>,
     /// The live processes that take part in it, one entry per opened device and per `efa-emu run`.
     pub participants: Vec<ParticipantStatus>,
@@ -285,7 +285,8 @@ impl Host {
         })
     }
 
-    /// Makes the caller a participant of all devices of a host, in their order; see [`Fabric::enter_devices`].
+    /// Makes the caller a participant of all devices of a host, in their order; see [`Fabric::enter_devices`]. The registry
+    /// is locked.
     /// The registry is locked, and the dead are removed.
     pub(super) fn enter_all(
         fabric: &Fabric,
@@ -293,6 +294,7 @@ impl Host {
         name: Option<&str>,
         devices: Option<u32>,
         queue_pairs: u32,
+        profile: Option<&str>,
     ) -> Result<Vec<Host>, FabricError> {
         let known = known(hosts)?;
         let of_host = |host: &str| known.iter().find(|known| known.name.host() == host);
@@ -327,7 +329,10 @@ impl Host {
                 let existing = known.iter().find(|known| known.is(&name));
                 let gid = existing
                     .map_or_else(|| device_gid(number, name.index()), |existing| existing.gid);
-                Host::enter(fabric, hosts, &name, Some(gid), Purview::Own(queue_pairs))
+                let device =
+                    Host::enter(fabric, hosts, &name, Some(gid), Purview::Own(queue_pairs))?;
+                profile.map_or(Ok(()), |profile| device.announce_profile(profile))?;
+                Ok(device)
             })
             .collect()
     }
@@ -362,7 +367,7 @@ impl Host {
 
     /// Tells the other participants of which profile the host's devices are. The first announcement
     /// stays.
-    pub fn announce_profile(&self, profile: &str) -> Result<(), FabricError> {
+    pub(super) fn announce_profile(&self, profile: &str) -> Result<(), FabricError> {
         check_name("profile", profile)?;
         let draft = draft_path(&self.directory, self.id);
         std::fs::write(&draft, profile).map_err(FabricError::io("write", &draft))?;
@@ -787,6 +792,7 @@ pub(super) fn list(hosts: &Path, listed: Listed) -> Result<Vec<HostStatus>, Fabr
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::profile::Profile;
     use crate::qpn_policy::QpnPolicy;
 
     fn fabric(root: &tempfile::TempDir) -> Fabric {
@@ -843,6 +849,21 @@ mod tests {
     }
 
     #[test]
+    fn a_new_host_has_its_profile_before_anybody_else_sees_it() {
+        let root = tempfile::tempdir().unwrap();
+        let fabric = fabric(&root);
+        let profile = &Profile::all()[0];
+        let enter = |hosts: &Path| {
+            let entered = Host::enter_all(&fabric, hosts, None, Some(2), 64, Some(profile.name))?;
+            Ok((entered, list(hosts, Listed::All)?))
+        };
+        // Nobody else reads the registry as long as it is locked.
+        let (_entered, seen) = fabric.with_registry(enter).unwrap();
+        let profiles: Vec<_> = seen.iter().map(|host| host.profile.as_deref()).collect();
+        assert_eq!(profiles, [Some(profile.name); 2]);
+    }
+
+    #[test]
     fn a_host_keeps_its_first_profile() {
         let root = tempfile::tempdir().unwrap();
         let fabric = fabric(&root);
@@ -883,13 +904,17 @@ mod tests {
             let gids = devices.iter().map(|device| device.gid().to_string());
             gids.collect()
         };
-        let two = fabric.enter_devices(None, Some(2), 64).unwrap();
+        let two = fabric
+            .enter_devices(None, Some(2), &Profile::all()[0])
+            .unwrap();
         assert_eq!(gids(&two), ["fe80::ef:a0ff:fe00:1", "fe80::ef:a1ff:fe00:1"]);
         // Whoever joins gets what there is, also if only a part of it is left.
-        let joined = fabric.enter_devices(Some("host-1"), None, 64).unwrap();
+        let joined = fabric
+            .enter_devices(Some("host-1"), None, &Profile::all()[0])
+            .unwrap();
         assert_eq!(gids(&joined), gids(&two));
         for wanted in [1, 3] {
-            let refused = fabric.enter_devices(Some("host-1"), Some(wanted), 64);
+            let refused = fabric.enter_devices(Some("host-1"), Some(wanted), &Profile::all()[0]);
             let error = refused.unwrap_err().to_string();
             assert!(error.contains("host-1") && error.contains('2'), "{error}");
         }
@@ -900,14 +925,18 @@ mod tests {
             hosts.iter().map(|host| host.name.to_string()).collect()
         };
         assert_eq!(names(), ["host-1:1"]);
-        let again = fabric.enter_devices(Some("host-1"), None, 64).unwrap();
+        let again = fabric
+            .enter_devices(Some("host-1"), None, &Profile::all()[0])
+            .unwrap();
         assert_eq!(gids(&again)[1], second.gid().to_string());
         assert_eq!(names(), ["host-1:0", "host-1:1"]);
 
         // A host whose name is free is not always one whose GIDs are.
         let squatted = device_gid(2, 1);
         let _squatter = fabric.enter_host(Some("x"), Some(squatted), 64).unwrap();
-        let third = fabric.enter_devices(None, Some(32), 64).unwrap();
+        let third = fabric
+            .enter_devices(None, Some(32), &Profile::all()[0])
+            .unwrap();
         assert_eq!(third[0].name(), "host-2:0");
         assert_eq!(third[0].gid(), device_gid(3, 0));
         assert_eq!(third[31].gid().to_string(), "fe80::ef:bfff:fe00:3");
@@ -942,7 +971,11 @@ mod tests {
                 matches!(error, FabricError::InvalidName { what: "host", .. }),
                 "{error}"
             );
-            assert!(fabric.enter_devices(Some(name), None, 64).is_err());
+            assert!(
+                fabric
+                    .enter_devices(Some(name), None, &Profile::all()[0])
+                    .is_err()
+            );
             let error = Fabric::open_below(root.path(), name).unwrap_err();
             assert!(
                 matches!(error, FabricError::InvalidName { what: "fabric", .. }),

@@ -218,10 +218,7 @@ impl HostSettings {
     pub(in crate::cli) fn enter(&self, name: Option<&str>) -> Result<EmulatedHost, Failure> {
         let devices = self
             .fabric
-            .enter_devices(name, self.devices, self.profile.max_qp)?;
-        for device in &devices {
-            device.announce_profile(self.profile.name)?;
-        }
+            .enter_devices(name, self.devices, &self.profile)?;
         let mut config = HostConfig::new(self.fabric.name(), devices[0].name().host());
         config.gids = devices.iter().map(Host::gid).collect();
         config.profile = self.profile_name.clone();
