@@ -17,7 +17,8 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use super::leftovers::{SHARED_MEMORY, queue_pair_of};
 
 /// How long a program runs before directories are watched. The system takes 15 ms to close a descriptor that watched
-/// any, which would be most of the time of a short program; one that opens a device takes longer than this to begin.
+/// any, which would be most of the time of a short program. A program that ends sooner has hardly read counters, and of
+/// endpoints those are counted that it leaves behind.
 const BEGIN: Duration = Duration::from_millis(20);
 
 /// What has happened in the directories since the start.
@@ -160,10 +161,12 @@ mod tests {
         address.parse::<std::net::Ipv6Addr>().unwrap().into()
     }
 
-    fn appears(name: &str) -> tempfile::TempPath {
+    /// A file of shared memory that is open: others that run at the same time remove those that nobody uses.
+    fn appears(name: &str) -> tempfile::NamedTempFile {
         let path = Path::new(SHARED_MEMORY).join(name);
-        fs::write(&path, "").unwrap();
-        tempfile::TempPath::try_from_path(path).unwrap()
+        let file = fs::File::create(&path).unwrap();
+        let path = tempfile::TempPath::try_from_path(path).unwrap();
+        tempfile::NamedTempFile::from_parts(file, path)
     }
 
     #[test]
