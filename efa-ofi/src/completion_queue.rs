@@ -490,6 +490,8 @@ unsafe extern "C" fn signal(queue: *mut fid_cq) -> c_int {
         if matches!(queue.waiting, Waiting::Never) {
             return Err(Errno::EINVAL);
         }
+        // Before the bell, which is rung and heard by system calls: who has been woken by it finds the signal, and who has
+        // looked for the signal before that has been prepared to hear the bell.
         queue.signaled.store(true, Ordering::Release);
         if let Waiting::Sleeping { alarm, .. } = &queue.waiting {
             alarm.bell.ring();

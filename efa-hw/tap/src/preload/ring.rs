@@ -1,4 +1,16 @@
 //! The process's side of the ring.
+//!
+//! Threads reserve room by moving the head, fill it, and hand it over by storing its first word, which is zero until then.
+//! The command takes records in their order, makes their room zero, and moves the tail. Why the orderings suffice:
+//! * the first word is stored with release and loaded with acquire, so the command sees the record behind it;
+//! * the command stores the tail with release after it has made the room zero. Who reserves room has loaded the tail with
+//!   acquire, or the process's copy of it, which was stored with release by a thread that had. So it sees the zeroes, and
+//!   what it writes comes after them. Two threads may store the copy in the wrong order; then it is older than it
+//!   could be, and the next one without room asks the command's word again;
+//! * the head is moved with release and loaded with acquire by the command: objects that were written down before a
+//!   record was reserved are read before the record is.
+//!
+//! The switch and the count of lost records order nothing.
 
 use core::mem::offset_of;
 use core::ptr::{NonNull, null_mut};

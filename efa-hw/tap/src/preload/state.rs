@@ -93,6 +93,7 @@ impl<T: Sync + 'static> Table<T> {
         }
         let Some(slot) = free else { return false };
         let value = core::ptr::from_ref(value).cast_mut();
+        // Who finds the key with acquire finds the value; whoever finds the value finds what it points to.
         self.values[slot].store(value, Ordering::Release);
         self.keys[slot].store(key, Ordering::Release);
         true
