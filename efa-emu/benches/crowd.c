@@ -2,9 +2,10 @@
  * Times collectives of all ranks, and a ping-pong of one pair among ranks that wait, for machines with more
  * ranks than processors. Any MPI library.
  *
- *   usage: crowd SECONDS BYTES...
+ *   usage: crowd SECONDS [BYTES]...
  *
- * Rank 0 prints one line for each operation and size: name, bytes, microseconds.
+ * Rank 0 prints one line for each operation and size: name, bytes, microseconds. Without a size the ranks only
+ * wait for each other once.
  */
 #include <mpi.h>
 #include <stdio.h>
@@ -87,8 +88,8 @@ int main(int argc, char **argv)
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
-    if (argc < 3) {
-        fprintf(stderr, "usage: crowd SECONDS BYTES...\n");
+    if (argc < 2) {
+        fprintf(stderr, "usage: crowd SECONDS [BYTES]...\n");
         MPI_Abort(MPI_COMM_WORLD, 2);
     }
     seconds = atof(argv[1]);
@@ -109,6 +110,7 @@ int main(int argc, char **argv)
                    bytes, us[2]);
         fflush(stdout);
     }
+    MPI_Barrier(MPI_COMM_WORLD);
     MPI_Finalize();
     return 0;
 }

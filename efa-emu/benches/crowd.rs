@@ -1,9 +1,9 @@
 //! Programs that wait for each other on a machine with more programs than processors: MPI jobs on two emulated
-//! hosts beside the same jobs over the library's own shared memory and over TCP, and a ping-pong beside programs that
-//! never wait.
+//! hosts beside the same jobs over the library's own shared memory and over TCP, how long such a job takes to start, and a
+//! ping-pong beside programs that never wait.
 //!
 //! Rounds are interleaved, and each figure is the median of the rounds; how many there were is printed. What a machine
-//! lacks is named. Arguments: none, or a filter that `cargo bench` passes on (`mpi` or `busy`).
+//! lacks is named. Arguments: none, or a filter that `cargo bench` passes on (`mpi`, `start` or `busy`).
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -48,15 +48,13 @@ fn main() -> ExitCode {
         .find(|argument| !argument.starts_with('-'));
     let is_wanted = |name: &str| filter.as_deref().is_none_or(|filter| name.contains(filter));
     let result = Bench::new().and_then(|bench| {
-        if is_wanted("mpi") {
-            let libraries = [
-                Library::debian_open_mpi(),
-                Library::mpich(),
-                Library::intel_mpi(),
-            ];
-            for library in libraries {
-                match library {
-                    Ok(library) => bench.jobs(&library)?,
+        for (name, table) in [("mpi", Bench::jobs as Table), ("start", Bench::starts)] {
+            if !is_wanted(name) {
+                continue;
+            }
+            for library in [Library::debian_open_mpi, Library::mpich, Library::intel_mpi] {
+                match library() {
+                    Ok(library) => table(&bench, &library)?,
                     Err(missing) => println!("\nnot measured: {missing}"),
                 }
             }
@@ -74,6 +72,9 @@ fn main() -> ExitCode {
         }
     }
 }
+
+/// Prints a table of an MPI library.
+type Table = fn(&Bench, &Library) -> Result<(), String>;
 
 /// What carries the messages of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -253,19 +254,7 @@ impl Bench {
             "\n{}, 64 bytes: us, and ratio to its own shared memory; medians",
             library.name
         );
-        let program = self.directory.path().join("crowd");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/crowd.c");
-        let words = [
-            library.mpicc.as_os_str(),
-            "-O2".as_ref(),
-            "-o".as_ref(),
-            program.as_ref(),
-            source.as_ref(),
-        ];
-        let status = ended(&mut command(&words), PATIENCE)?;
-        if !status.success() {
-            return Err(format!("{}: {status}", library.mpicc.display()));
-        }
+        let program = self.compile(library)?;
         println!(
             "{:<6} {:<28} {:>10} {:>7} {:>10} {:>7} {:>10} {:>7} {:>7}",
             "ranks", "", "alltoall", "", "allreduce", "", "pair", "", "rounds"
@@ -283,7 +272,7 @@ impl Bench {
                 if row.failure.is_some() || begin.elapsed() > TABLE_TIME {
                     continue;
                 }
-                match self.job(library, *way, *ranks, &program) {
+                match self.times(library, *way, *ranks, &program) {
                     Ok(figures) => {
                         for (all, figure) in row.figures.iter_mut().zip(figures) {
                             all.push(figure);
@@ -319,52 +308,73 @@ impl Bench {
         Ok(())
     }
 
-    /// Runs a job. Returns the microseconds of each operation.
-    fn job(
+    /// Compiles the job's program.
+    fn compile(&self, library: &Library) -> Result<PathBuf, String> {
+        let program = self.directory.path().join("crowd");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/crowd.c");
+        let words = [
+            library.mpicc.as_os_str(),
+            "-O2".as_ref(),
+            "-o".as_ref(),
+            program.as_ref(),
+            source.as_ref(),
+        ];
+        let status = ended(&mut command(&words), PATIENCE)?;
+        match status.success() {
+            true => Ok(program),
+            false => Err(format!("{}: {status}", library.mpicc.display())),
+        }
+    }
+
+    /// Prints how long jobs of the most ranks take that do nothing but start and end.
+    fn starts(&self, library: &Library) -> Result<(), String> {
+        let ranks = RANKS[RANKS.len() - 1];
+        println!(
+            "\n{}, {ranks} ranks that wait for each other once: s, from the job's start to its end",
+            library.name
+        );
+        let program = self.compile(library)?;
+        let begin = Instant::now();
+        let mut rows: Vec<_> = library
+            .ways
+            .iter()
+            .map(|start| (start.way, Vec::new(), None))
+            .collect();
+        for _ in 0..ROUNDS {
+            for (way, times, failure) in &mut rows {
+                if failure.is_some() || begin.elapsed() > TABLE_TIME {
+                    continue;
+                }
+                let start = Instant::now();
+                match self.job(library, *way, ranks, &[program.as_ref(), "0".as_ref()]) {
+                    Ok(_) => times.push(start.elapsed().as_secs_f64()),
+                    Err(error) => *failure = Some(error),
+                }
+            }
+        }
+        for (way, times, failure) in &rows {
+            print!("{:<28}", way.name());
+            match (failure, median(times)) {
+                (Some(failure), _) => println!(" not measured: {failure}"),
+                (None, Some(median)) => {
+                    println!(" {median:>6.1}   median of {}: {times:.1?}", times.len());
+                }
+                (None, None) => println!(" no time"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a job that times its operations. Returns the microseconds of each.
+    fn times(
         &self,
         library: &Library,
         way: Way,
         ranks: usize,
         program: &Path,
     ) -> Result<[f64; OPERATIONS.len()], String> {
-        let start = library.ways.iter().find(|start| start.way == way);
-        let start = start.expect("the row was made from it");
-        let mut words = library.runner.iter().chain([&library.mpiexec]);
-        let mut job = Command::new(words.next().expect("mpiexec is one"));
-        job.args(words)
-            .args(&start.options)
-            .envs(start.variables.iter().copied());
-        let job_program = [program.as_os_str(), SECONDS.as_ref(), "64".as_ref()];
-        if matches!(way, Way::Device | Way::Engine) {
-            for (host, half) in [("h0", ranks / 2), ("h1", ranks - ranks / 2)] {
-                if host != "h0" {
-                    job.arg(":");
-                }
-                job.args(["-n", &half.to_string()]).arg(&self.emulator);
-                job.args(["run", "--fabric", &self.fabric, "--host", host]);
-                if way == Way::Engine {
-                    job.args(["--provider", ENGINE]);
-                }
-                job.arg("--").args(job_program);
-            }
-        } else {
-            job.args(["-n", &ranks.to_string()]).args(job_program);
-        }
-        job.stdin(Stdio::null()).stderr(Stdio::null());
-        let mut child = Guard::start(job.stdout(Stdio::piped()), "the job")?;
-        let mut output = child.0.stdout.take().ok_or("no standard output")?;
-        let reader = std::thread::spawn(move || {
-            let mut printed = String::new();
-            output.read_to_string(&mut printed).map(|_| printed)
-        });
-        let status = child.wait(PATIENCE)?;
-        if !status.success() {
-            return Err(format!("the job failed: {status}"));
-        }
-        let printed = reader
-            .join()
-            .map_err(|_| "its output could not be read")?
-            .map_err(|error| error.to_string())?;
+        let words = [program.as_os_str(), SECONDS.as_ref(), "64".as_ref()];
+        let printed = self.job(library, way, ranks, &words)?;
         let mut figures = [0.0; OPERATIONS.len()];
         for (figure, operation) in figures.iter_mut().zip(OPERATIONS) {
             *figure = printed
@@ -379,6 +389,53 @@ impl Bench {
                 .ok_or_else(|| format!("the job printed {printed:?}"))?;
         }
         Ok(figures)
+    }
+
+    /// Runs a job of this program, which has its arguments behind it. Returns what it prints.
+    fn job(
+        &self,
+        library: &Library,
+        way: Way,
+        ranks: usize,
+        program: &[&OsStr],
+    ) -> Result<String, String> {
+        let start = library.ways.iter().find(|start| start.way == way);
+        let start = start.expect("the row was made from it");
+        let mut words = library.runner.iter().chain([&library.mpiexec]);
+        let mut job = Command::new(words.next().expect("mpiexec is one"));
+        job.args(words)
+            .args(&start.options)
+            .envs(start.variables.iter().copied());
+        if matches!(way, Way::Device | Way::Engine) {
+            for (host, half) in [("h0", ranks / 2), ("h1", ranks - ranks / 2)] {
+                if host != "h0" {
+                    job.arg(":");
+                }
+                job.args(["-n", &half.to_string()]).arg(&self.emulator);
+                job.args(["run", "--fabric", &self.fabric, "--host", host]);
+                if way == Way::Engine {
+                    job.args(["--provider", ENGINE]);
+                }
+                job.arg("--").args(program);
+            }
+        } else {
+            job.args(["-n", &ranks.to_string()]).args(program);
+        }
+        job.stdin(Stdio::null()).stderr(Stdio::null());
+        let mut child = Guard::start(job.stdout(Stdio::piped()), "the job")?;
+        let mut output = child.0.stdout.take().ok_or("no standard output")?;
+        let reader = std::thread::spawn(move || {
+            let mut printed = String::new();
+            output.read_to_string(&mut printed).map(|_| printed)
+        });
+        let status = child.wait(PATIENCE)?;
+        if !status.success() {
+            return Err(format!("the job failed: {status}"));
+        }
+        reader
+            .join()
+            .map_err(|_| "its output could not be read")?
+            .map_err(|error| error.to_string())
     }
 
     /// Prints the table of ping-pongs beside programs that never wait.
