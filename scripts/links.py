@@ -1,0 +1,59 @@
+"""Makes the links of staged documents lead to what is staged. In the repository the documents lie beside everything
+else. Installed, they are in share/doc/efa-rdm and the data in share/efa-rdm, and most of the sources are nowhere: links
+to data are turned to where it is, and in the place of links to what is not installed stands its name in the repository.
+
+usage: links.py STAGE
+"""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
+
+
+def installed(path, trees):
+    """Where a path of the repository is installed."""
+    places = (tree / path for tree in trees)
+    return next((place for place in places if place.exists()), None)
+
+
+def turned(document, tree, trees):
+    """The text of a document of one of the trees, with links that lead to what is installed."""
+    here = document.relative_to(tree).parent
+
+    def turn(link):
+        image, words, target = link.groups()
+        target, mark, fragment = target.partition("#")
+        if not target or re.match(r"[a-z]+:", target):
+            return link[0]
+        name = os.path.normpath(here / target)
+        place = installed(name, trees)
+        if place == tree / name:
+            return link[0]
+        if place is not None:
+            return link[0].replace(f"]({target}", f"]({os.path.relpath(place, document.parent)}", 1)
+        if image:
+            sys.exit(f"links.py: {document}: the picture {name} is not installed")
+        is_named = words.strip("`") in (name, os.path.basename(name))
+        return f"`{name}`" if is_named else f"{words} (`{name}`)"
+
+    text = []
+    is_block = False
+    for line in document.read_text().splitlines(keepends=True):
+        if line.lstrip().startswith("```"):
+            is_block = not is_block
+        text.append(line if is_block else LINK.sub(turn, line))
+    return "".join(text)
+
+
+def main():
+    stage = Path(sys.argv[1])
+    trees = [stage / "share/doc/efa-rdm", stage / "share/efa-rdm"]
+    for tree in trees:
+        for document in tree.rglob("*.md"):
+            document.write_text(turned(document, tree, trees))
+
+
+main()
