@@ -87,6 +87,61 @@ fn it_has_the_form_of_a_workflow() {
     assert_eq!(job["permissions"]["id-token"].as_str(), Some("write"));
 }
 
+/// The place of the one step that `is_it` finds.
+fn position(steps: &[Yaml], is_it: impl Fn(&Yaml) -> bool, what: &str) -> usize {
+    let places: Vec<usize> = (0..steps.len()).filter(|at| is_it(&steps[*at])).collect();
+    match places.as_slice() {
+        [place] => *place,
+        _ => panic!("{} steps {what}, not one", places.len()),
+    }
+}
+
+#[test]
+fn nothing_is_published_before_it_was_used() {
+    let job = job();
+    let steps = steps(&job);
+    let runs = |line: &str| {
+        let has = |step: &Yaml| {
+            let command = step["run"].as_str().unwrap_or_default();
+            command.lines().any(|its| its.trim() == line)
+        };
+        position(steps, has, &format!("run `{line}`"))
+    };
+    let runs_with = |part: &str| {
+        let has = |step: &Yaml| step["run"].as_str().is_some_and(|its| its.contains(part));
+        position(steps, has, &format!("run `{part}`"))
+    };
+    let uses = |action: &str| {
+        let is_it = |step: &Yaml| {
+            let used = step["uses"].as_str();
+            used.is_some_and(|used| used.starts_with(action))
+        };
+        position(steps, is_it, &format!("use {action}"))
+    };
+    let order = [
+        uses("actions/checkout@"),
+        runs_with("GITHUB_REF_NAME"),
+        runs("make dist"),
+        runs("make dist-test"),
+        runs("make dist-arm64"),
+        runs_with("scripts/dist commit"),
+        uses("softprops/action-gh-release@"),
+        uses("pypa/gh-action-pypi-publish@"),
+    ];
+    assert!(order.is_sorted(), "{order:?}");
+    // A step that is left out, or whose failure is none, would let the next ones publish.
+    for step in steps {
+        for key in ["if", "continue-on-error"] {
+            assert!(step[key].is_badvalue(), "{step:?}");
+        }
+    }
+    // One target builds and uses those for arm64.
+    let makefile = fs::read_to_string(root().join("Makefile")).unwrap();
+    let (_, recipe) = makefile.split_once("\ndist-arm64:").unwrap();
+    let lines: Vec<&str> = recipe.lines().skip(1).take(2).map(str::trim).collect();
+    assert_eq!(lines, ["@scripts/arm64 dist", "@scripts/arm64 dist-test"]);
+}
+
 /// A clone in which `make` only writes files with the names of the packages.
 fn clone_of_the_project() -> tempfile::TempDir {
     let clone = tempfile::tempdir().unwrap();
@@ -110,6 +165,11 @@ fn clone_of_the_project() -> tempfile::TempDir {
     );
     fs::write(&make, script).unwrap();
     fs::set_permissions(&make, PermissionsExt::from_mode(0o755)).unwrap();
+    fs::write(clone.path().join(".gitignore"), "target\nwheels\n").unwrap();
+    let commit = "git init -q && git add . && \
+                  git -c user.name=tester -c user.email=tester@localhost commit -qm release";
+    let (status, text) = run(commit, clone.path(), "");
+    assert_eq!(status, Some(0), "{text}");
     clone
 }
 
@@ -176,4 +236,23 @@ fn a_tag_of_another_version_is_not_released() {
         let (status, text) = run(check, clone.path(), tag);
         assert_eq!(status, Some(1), "{tag}: {text}");
     }
+}
+
+#[test]
+fn packages_of_a_changed_clone_are_not_released() {
+    let job = job();
+    let commands = commands(&job);
+    let checks = |command: &&&str| command.contains("scripts/dist commit");
+    let check = commands.iter().find(checks).unwrap();
+    let clone = clone_of_the_project();
+    let (status, text) = run(check, clone.path(), "v0.1.0");
+    assert_eq!(status, Some(0), "{text}");
+    fs::write(clone.path().join("bin/make"), "changed").unwrap();
+    let (status, text) = run(check, clone.path(), "v0.1.0");
+    assert_eq!(status, Some(1), "{text}");
+    assert!(text.contains("-dirty"), "{text}");
+    fs::remove_dir_all(clone.path().join(".git")).unwrap();
+    let (status, text) = run(check, clone.path(), "v0.1.0");
+    assert_eq!(status, Some(1), "{text}");
+    assert!(text.contains("unknown"), "{text}");
 }
