@@ -218,8 +218,14 @@ fn an_uplink_is_there_as_long_as_programs_are() {
     let (status, said) = named.emulator(&words).wait_end();
     let reason = format!("--host gives another one: host name {long:?} is not valid");
     assert!(status == Some(2) && said.contains(&reason), "{said}");
-    // What is wrong is said by whoever starts a bridge.
+    // Neither may one that is named be called so, and no bridge is started for it: that would say where it listens.
     let third = Machine::new("third").expect("there were others");
+    let (status, said) = run(&third, "a/b", &["true"]).wait_end();
+    let reason = "host name \"a/b\" is not valid";
+    assert!(status == Some(2) && said.contains(reason), "{said}");
+    assert!(!said.contains("bridge"), "{said}");
+    assert!(!here.said().contains("third"), "{}", here.said());
+    // What is wrong is said by whoever starts a bridge.
     let wrong = [
         "run",
         "--uplink",

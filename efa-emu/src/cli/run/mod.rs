@@ -36,6 +36,10 @@ impl RunArguments {
             None if self.uplink.is_wanted() => Some(name_of_machine()?),
             name => name,
         };
+        // A bridge that is started for nothing would stay for a while.
+        if let Some(name) = &name {
+            Fabric::check_host_name(name)?;
+        }
         // Before a host is made, so that its name can be one that no other machine has.
         let mut uplink = self.uplink.start(settings.fabric(), settings.is_quiet())?;
         let host = settings.enter(name.as_deref())?;
