@@ -536,3 +536,39 @@ fn a_fabric_is_recorded_into_a_ring_of_files() {
     assert!(all > 20, "{summary}");
     assert_eq!(counts, [10, last], "{summary}");
 }
+
+/// A file is full by its age, however little it has: `-b duration:N`.
+#[test]
+fn a_fabric_is_recorded_into_files_of_a_limited_time() {
+    if installed("fi_pingpong", "libfabric-bin").is_none() {
+        return;
+    }
+    let fabric = TestFabric::new();
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = efa_emu(&["capture", "--fabric", fabric.name(), "-w"]);
+    command.arg(directory.path().join("ring"));
+    command.args(["-b", "duration:0.5"]);
+    let capture = Program::start(command);
+    let wait = Wait::start();
+    while files_with(directory.path(), "ring_00001_").is_empty() {
+        wait.pause(|| "there is no first file".to_owned());
+    }
+    pingpong(&fabric).run(&["--host", "alpha"], &["--host", "beta"]);
+    fabric.wait_for_captures(0);
+    // No frame comes that would begin it.
+    while files_with(directory.path(), "ring_00002_").is_empty() {
+        wait.pause(|| "there is no second file".to_owned());
+    }
+    capture.signal(libc::SIGINT);
+    let outcome = capture.wait().expect_success("capture");
+    let summary = outcome.stderr.lines().last().unwrap();
+    let names = files_with(directory.path(), "ring_");
+    let recorded: usize = names
+        .iter()
+        .flat_map(|name| frames(&directory.path().join(name)))
+        .map(|(_, inbound, outbound)| inbound + outbound)
+        .sum();
+    // None is lost between two files.
+    let all = format!("efa-emu: {recorded} frames");
+    assert!(summary.starts_with(&all), "{all}: {summary}");
+}
