@@ -41,7 +41,16 @@ fn variable(name: &str) -> String {
 
 /// Builds the libraries by a cargo of its own: cargo builds no shared library of another package for an executable.
 /// They cannot be part of this package, whose executable must not export their symbols.
+///
+/// # Panics
+/// If this package is not in a clone: the libraries' packages are not published, since cargo installs no such libraries.
 fn bundle(clone: &Path) {
+    assert!(
+        clone.join("efa-emu/verbs/Cargo.toml").exists(),
+        "the feature `bundled` builds libraries from a clone of the repository, and {} is none: \
+         run `cargo install --path efa-emu --features bundled` in a clone",
+        clone.display()
+    );
     for directory in ["efa-core/src", "efa-emu/src", "efa-emu/verbs"] {
         let directory = clone.join(directory);
         println!("cargo::rerun-if-changed={}", directory.display());
