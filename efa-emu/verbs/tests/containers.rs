@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Dialogue, Program, TestFabric, files_with, installed, started_by};
+use common::{Dialogue, Program, TestFabric, files_with, forbid, installed, started_by};
 use efa_testing::patience::Wait;
 
 const PACKAGE: &str = "libfabric-bin";
@@ -53,38 +53,6 @@ fn pingpong_of_containers<'a>(fabric: &'a TestFabric, arguments: &[&'a str]) -> 
     let mut dialogue = pingpong(fabric, arguments);
     dialogue.launcher = &CONTAINER;
     dialogue
-}
-
-/// Makes these system calls fail with `ENOSYS` in the calling thread and in the processes that it starts.
-fn forbid(calls: &[libc::c_long]) {
-    let step = |code: u32, jump_if: u8, jump_else: u8, k: u32| libc::sock_filter {
-        code: code as u16,
-        jt: jump_if,
-        jf: jump_else,
-        k,
-    };
-    let give = |value| step(libc::BPF_RET | libc::BPF_K, 0, 0, value);
-    // The number of the call is at the start of what a filter sees.
-    let mut filter = vec![step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0)];
-    for call in calls {
-        let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
-        filter.push(step(equal, 0, 1, *call as u32));
-        filter.push(give(libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32));
-    }
-    filter.push(give(libc::SECCOMP_RET_ALLOW));
-    let program = libc::sock_fprog {
-        len: filter.len() as u16,
-        filter: filter.as_mut_ptr(),
-    };
-    // SAFETY: a whole program, which the kernel copies.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        let mode = libc::SECCOMP_MODE_FILTER;
-        assert_eq!(
-            libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program),
-            0
-        );
-    }
 }
 
 /// No user namespaces, no file systems, and none of the calls by which a process reaches another one's memory: 1 MiB

@@ -183,6 +183,8 @@ impl Cluster<'_> {
         }
         if !self.isolated {
             variables.prefer("MPIR_CVAR_NOLOCAL", "1");
+            // 5.0 divides collectives by hosts, and its ranks on hosts of one name do not agree on the division.
+            variables.prefer("OMPI_MCA_coll", "^han");
         }
     }
 }
