@@ -375,9 +375,14 @@ impl Job {
 
     /// Runs so many ranks on two hosts, and returns what they printed and the capture.
     fn run(&self, options: &[&str], ranks: &str) -> (String, PathBuf) {
+        self.run_on("2", options, ranks)
+    }
+
+    /// As [`Job::run`], on so many hosts.
+    fn run_on(&self, hosts: &str, options: &[&str], ranks: &str) -> (String, PathBuf) {
         let fabric = TestFabric::new();
         let capture = self.directory.path().join("all.pcapng");
-        let mut command = cluster(&fabric, "2", options);
+        let mut command = cluster(&fabric, hosts, options);
         if let Some(runner) = &self.runner {
             let emulator = std::mem::replace(&mut command, Command::new(runner));
             command
@@ -431,6 +436,26 @@ fn open_mpi_finds_hosts_and_device() {
         assert_eq!(printed, "node0 node1 node0 node1 right\n");
         let (printed, _) = job.run(&["--slots", "2"], "4");
         assert_eq!(printed, "node0 node0 node1 node1 right\n");
+    }
+}
+
+/// The example that docs/cluster.md begins with.
+#[test]
+fn sixteen_ranks_are_on_four_hosts_without_any_option() {
+    let Some(job) = Job::for_debian(PLACES) else {
+        return;
+    };
+    let (printed, capture) = job.run_on("4", &[], "16");
+    assert!(printed.ends_with(" right\n"), "{printed}");
+    let hosts = ["node0", "node1", "node2", "node3"];
+    let senders: Vec<_> = traffic(&capture).into_keys().collect();
+    let expected = hosts.map(|name| (name.to_owned(), false));
+    assert_eq!(senders, expected, "{printed}");
+    if are_namespaces_permitted() {
+        assert_eq!(
+            printed,
+            format!("{}right\n", "node0 node1 node2 node3 ".repeat(4))
+        );
     }
 }
 
