@@ -624,6 +624,34 @@ fn a_system_that_forbids_namespaces_is_told_and_done_without() {
     assert!(is_all_between_hosts(&traffic), "{traffic:?}");
 }
 
+/// Each host is to have room for a rank. What memory the machine has decides whether that can be seen here.
+#[test]
+fn a_cluster_larger_than_memory_is_refused_before_there_is_a_host() {
+    const MOST: u64 = 1024;
+    const OF_EACH_HOST: u64 = 82 << 20;
+    let [pages, page] = [libc::_SC_PHYS_PAGES, libc::_SC_PAGESIZE].map(|name| {
+        // SAFETY: takes no pointers.
+        unsafe { libc::sysconf(name) as u64 }
+    });
+    let memory = pages * page;
+    if memory >= MOST * OF_EACH_HOST {
+        println!("skipped: the largest cluster may fit into {memory} bytes");
+        return;
+    }
+    let outcome = script(&MOST.to_string(), &[], "echo started");
+    assert_eq!(outcome.code(), 2, "{outcome:?}");
+    assert_eq!(outcome.stdout, "");
+    let said = outcome.stderr;
+    assert_eq!(said.lines().count(), 1, "{said}");
+    for part in [
+        "1024 hosts take 83968 MiB",
+        "MiB are available",
+        " hosts fit",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+}
+
 /// Programs that start others on their own: `MPI_Comm_spawn`.
 #[test]
 fn started_programs_start_others_on_all_hosts() {
