@@ -4,7 +4,7 @@
 //! ```text
 //! /dev/shm/efa-emu-<uid>/            mode 0700
 //!   <fabric>/                        mode 0700
-//!     registry                       layout version, and who made it; its lock guards every change below
+//!     registry                       versions of the layout and of frames, and who made it; its lock guards every change below
 //!     faults                         armed faults (module `board`)
 //!     hosts/<gid, 32 hex digits>/
 //!       table                        name, queue pair numbers (module `qpn`)
@@ -40,6 +40,7 @@ use super::lock::{REGISTRY_PATIENCE, RegistryLock};
 use super::qpn::{ParticipantId, Purview};
 use super::recorder;
 use super::segment;
+use crate::frame::header;
 use crate::profile::Profile;
 use crate::{file_size, version};
 
@@ -49,9 +50,10 @@ pub const LAYOUT: u32 = 7;
 /// The longest registry file that is read, in bytes.
 const LONGEST_REGISTRY: u64 = 4096;
 
-/// First line of the registry file; the second tells which build made it.
+/// First line of the registry file: what builds have to agree on that meet in a fabric. The second tells which build made it.
 fn layout_line() -> String {
-    format!("efa-emu fabric layout {LAYOUT}\n")
+    let header = header::VERSION;
+    format!("efa-emu fabric layout {LAYOUT}, transport header {header}\n")
 }
 
 /// Longest name of a fabric or host.
@@ -424,7 +426,7 @@ pub(super) fn private_directory(path: &Path, holds: Holds) -> Result<(), FabricE
     Ok(())
 }
 
-/// Reads the layout version from the locked registry file, or writes it into a new one.
+/// Compares the first line of the locked registry file with that of this build, or writes it into a new one.
 fn check_layout(mut registry: &File, directory: &Path) -> Result<(), FabricError> {
     let mut found = Vec::new();
     registry
@@ -597,7 +599,14 @@ mod tests {
             assert!(completed.starts_with(&layout_line()), "{completed}");
         }
         let own = std::env::current_exe().unwrap().display().to_string();
+        let next = header::VERSION + 1;
+        // The same directory, and other frames in it.
+        let of_header = format!("efa-emu fabric layout {LAYOUT}, transport header {next}\n");
+        // As builds wrote it that did not compare the header.
+        let of_layout = format!("efa-emu fabric layout {LAYOUT}\nmade by efa-emu 0.1.0\n");
         for foreign in [
+            &of_header,
+            &of_layout,
             "efa-emu fabric layout 1\n",
             "efa-emu fabric layout 40\nmade by efa-emu 9.0.0 (commit f00), /opt/lib/theirs.so\n",
             "something else entirely, and longer than ours",

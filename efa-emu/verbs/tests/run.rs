@@ -185,6 +185,37 @@ fn a_fabric_of_another_version_is_refused_with_the_names_of_both() {
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
+/// A library that is injected into a program may be of another build than the `efa-emu run` around it, or than other hosts.
+#[test]
+fn a_library_refuses_a_fabric_whose_frames_have_another_version() {
+    let Some(_) = installed("ibv_devinfo", "ibverbs-utils") else {
+        return;
+    };
+    let fabric = TestFabric::new();
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let script = format!(
+        "until test -e {}; do sleep 0.02; done; ibv_devinfo",
+        go.display()
+    );
+    let program = Program::start(fabric.host(&["sh", "-c", &script]));
+    program.inner_id();
+    let registry = fabric.directory().join("registry");
+    let ours = std::fs::read_to_string(&registry).unwrap();
+    let theirs = ours.replace("transport header 1\n", "transport header 99\n");
+    assert_ne!(ours, theirs);
+    std::fs::write(&registry, theirs).unwrap();
+    std::fs::write(&go, "").unwrap();
+    let outcome = program.wait();
+    assert_ne!(outcome.code(), 0, "{outcome:?}");
+    let library = built("efa-emu").with_file_name("libefa_emu_verbs.so");
+    let library = library.display().to_string();
+    for part in ["transport header 99", &library, "use one of the two"] {
+        assert!(outcome.stderr.contains(part), "{part}: {}", outcome.stderr);
+    }
+    std::fs::remove_dir_all(fabric.directory()).unwrap();
+}
+
 #[test]
 fn the_version_tells_commit_or_clone_and_formats() {
     let outcome = Program::start(efa_emu(&["--version"]))
