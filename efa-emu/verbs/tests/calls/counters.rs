@@ -1,14 +1,18 @@
 //! What the device counts, as programs and users see it: in the sysfs tree and with `efa-emu stats`.
 
+use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::fs;
+use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::ptr::null_mut;
 
 use efa_testing::patience::Wait;
 use efa_testing::workspace::efa_emu;
+use serde_json::Value;
 
 use crate::abi::*;
+use crate::common::Program;
 use crate::on_emulated_host;
 use crate::verbs::*;
 
@@ -16,9 +20,14 @@ use crate::verbs::*;
 const MESSAGES: u64 = 5;
 const LENGTH: u64 = 100;
 
-fn counter(path: &str) -> u64 {
+/// The device's directory in the sysfs tree.
+fn device_directory() -> PathBuf {
     let root = PathBuf::from(std::env::var_os("SYSFS_PATH").expect("set by `efa-emu run`"));
-    let path = root.join("class/infiniband/rdmap0s0").join(path);
+    root.join("class/infiniband/rdmap0s0")
+}
+
+fn counter(path: &str) -> u64 {
+    let path = device_directory().join(path);
     let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
     let value = text
         .strip_suffix('\n')
@@ -61,6 +70,64 @@ fn sender(endpoint: &Endpoint) -> impl Fn() + '_ {
 fn send_some(endpoint: &Endpoint) {
     let send = sender(endpoint);
     (0..MESSAGES).for_each(|_| send());
+}
+
+/// What Linux shows of an EFA device: the statistics of the driver (`drivers/infiniband/hw/efa/efa_verbs.c`), and of the
+/// kernel's core the time for which values are kept.
+const OF_DEVICE: &[&str] = &[
+    "alloc_pd_err",
+    "alloc_ucontext_err",
+    "cmds_err",
+    "completed_cmds",
+    "create_ah_err",
+    "create_cq_err",
+    "create_qp_err",
+    "keep_alive_rcvd",
+    "lifespan",
+    "mmap_err",
+    "no_completion_cmds",
+    "reg_mr_err",
+    "submitted_cmds",
+];
+const OF_PORT: &[&str] = &[
+    "impaired_remote_conn_events",
+    "lifespan",
+    "rdma_read_bytes",
+    "rdma_read_resp_bytes",
+    "rdma_read_wr_err",
+    "rdma_read_wrs",
+    "rdma_write_bytes",
+    "rdma_write_recv_bytes",
+    "rdma_write_wr_err",
+    "rdma_write_wrs",
+    "recv_bytes",
+    "recv_wrs",
+    "retrans_bytes",
+    "retrans_pkts",
+    "retrans_timeout_events",
+    "rx_bytes",
+    "rx_drops",
+    "rx_pkts",
+    "send_bytes",
+    "send_wrs",
+    "tx_bytes",
+    "tx_pkts",
+    "unresponsive_remote_events",
+];
+
+#[test]
+fn have_the_names_that_the_driver_gives_them() {
+    on_emulated_host("efa0", || {
+        for (directory, expected) in [("hw_counters", OF_DEVICE), ("ports/1/hw_counters", OF_PORT)]
+        {
+            let entries = fs::read_dir(device_directory().join(directory)).unwrap();
+            let mut names: Vec<_> = entries
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .collect();
+            names.sort_unstable();
+            assert_eq!(names, expected, "{directory}");
+        }
+    });
 }
 
 #[test]
@@ -129,6 +196,185 @@ fn are_shown_by_efa_emu_stats() {
             "what is zero is left out: {table}"
         );
         assert_eq!(stats(&["--host", "nobody"]).0, Some(2));
+    });
+}
+
+/// `IBV_WC_RNR_RETRY_EXC_ERR`
+const RNR_RETRY_EXCEEDED: c_int = 13;
+
+/// More messages of 4 KiB than the network takes for a receiver that does not look.
+const MANY: u32 = 2048;
+
+/// An SRD queue pair that gives up at once if the receiver is not ready, with room for many sends.
+fn impatient(endpoint: &Endpoint, queue: *mut ibv_cq) -> *mut ibv_qp {
+    let (mut attributes, mut efa) = endpoint.srd_request(queue, 0);
+    attributes.cap.max_send_wr = MANY;
+    let size = size_of::<efadv_qp_init_attr>() as u32;
+    // SAFETY: live objects, and attributes on the stack.
+    let pair =
+        unsafe { efadv_create_qp_ex(endpoint.context, &raw mut attributes, &raw mut efa, size) };
+    assert!(!pair.is_null(), "errno {}", errno());
+    let identity = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
+    change_state(pair, IBV_QPS_INIT, identity);
+    change_state(pair, IBV_QPS_RTR, IBV_QP_STATE);
+    let retries = IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_RNR_RETRY;
+    change_state(pair, IBV_QPS_RTS, retries);
+    pair
+}
+
+/// Sends to a queue pair that has posted no receive.
+fn provoke_refusal(endpoint: &Endpoint, data: ibv_sge) {
+    let queue = endpoint.cq(64);
+    let (sender, receiver) = (impatient(endpoint, queue), endpoint.srd(queue, 0));
+    let mut request = send_request(endpoint, receiver, 1, &mut [data]);
+    assert_eq!(post_send(sender, &mut request).0, 0);
+    assert_eq!(wait_for(queue, 1)[0].status, RNR_RETRY_EXCEEDED);
+}
+
+/// Lets twice as many sends complete as their completion queue holds; returns how many completions that loses.
+fn provoke_overrun(endpoint: &Endpoint, data: ibv_sge) -> u64 {
+    let (small, large) = (endpoint.cq(4), endpoint.cq(256));
+    let (sender, receiver) = (endpoint.srd(small, 0), endpoint.srd(large, 0));
+    // SAFETY: a live queue.
+    let held = unsafe { (*small).cqe } as u64;
+    for wr_id in 0..2 * held {
+        assert_eq!(post_recv(receiver, wr_id, &mut [data]), 0);
+        let mut request = send_request(endpoint, receiver, wr_id, &mut [data]);
+        assert_eq!(post_send(sender, &mut request).0, 0);
+    }
+    wait_for(large, 2 * held as usize);
+    held
+}
+
+/// A process on this host with a queue pair, which does nothing.
+struct Idler {
+    process: i32,
+    qpn: u32,
+}
+
+impl Idler {
+    /// Before this process has a device: the child makes one of its own.
+    fn start() -> Idler {
+        let (mut reader, mut writer) = std::io::pipe().unwrap();
+        // SAFETY: the child calls verbs until it is killed.
+        let process = unsafe { libc::fork() };
+        if process == 0 {
+            let endpoint = Endpoint::new();
+            let pair = endpoint.srd(endpoint.cq(64), 0);
+            // SAFETY: a live queue pair.
+            let qpn = unsafe { (*pair).qp_num };
+            writer.write_all(&qpn.to_ne_bytes()).unwrap();
+            loop {
+                std::thread::park();
+            }
+        }
+        let mut qpn = [0; 4];
+        reader.read_exact(&mut qpn).unwrap();
+        Idler {
+            process,
+            qpn: u32::from_ne_bytes(qpn),
+        }
+    }
+
+    /// Has it stop, so that its device takes nothing any more.
+    fn stop(&self) {
+        let mut status = 0;
+        // SAFETY: our child, and a place for its status.
+        unsafe {
+            assert_eq!(libc::kill(self.process, libc::SIGSTOP), 0);
+            let stopped = libc::waitpid(self.process, &raw mut status, libc::WUNTRACED);
+            assert_eq!(stopped, self.process);
+        }
+        assert!(libc::WIFSTOPPED(status), "{status:#x}");
+    }
+}
+
+impl Drop for Idler {
+    fn drop(&mut self) {
+        // SAFETY: our child, whose status nobody wants.
+        unsafe {
+            libc::kill(self.process, libc::SIGKILL);
+            libc::waitpid(self.process, null_mut(), 0);
+        }
+    }
+}
+
+/// Sends more to a stopped process than the queue to it takes.
+fn provoke_full_queue(endpoint: &Endpoint, data: ibv_sge, idler: &Idler) {
+    idler.stop();
+    let sender = impatient(endpoint, endpoint.cq(MANY as c_int));
+    for wr_id in 0..MANY.into() {
+        let mut request = send_request(endpoint, sender, wr_id, &mut [data]);
+        request.ud.remote_qpn = idler.qpn;
+        assert_eq!(post_send(sender, &mut request).0, 0);
+    }
+}
+
+/// What `efa-emu stats --follow` has printed, summed up: by how much each counter has grown.
+fn growth(printed: &str) -> BTreeMap<String, u64> {
+    let mut growth = BTreeMap::new();
+    for line in printed.lines() {
+        // The last line may not be whole yet.
+        if let [_, name, value] = line.split_whitespace().collect::<Vec<_>>()[..] {
+            *growth.entry(name.to_owned()).or_default() += value.parse::<u64>().unwrap();
+        }
+    }
+    growth
+}
+
+/// What programs do to themselves on a real device, too: receivers that are not ready, completion queues that are too
+/// short, peers that do not keep up.
+#[test]
+fn of_trouble_are_shown_by_ps_and_stats() {
+    on_emulated_host("efa2", || {
+        let idler = Idler::start();
+        let fabric = std::env::var("EFA_EMU_FABRIC").expect("set by `efa-emu run`");
+        let emulator = |words: &[&str]| {
+            let mut command = efa_emu(&[words[0], "--fabric", &fabric]);
+            command.args(&words[1..]);
+            Program::start(command)
+        };
+        let follower = emulator(&["stats", "--follow", "--interval", "50ms"]);
+        let endpoint = Endpoint::new();
+        let wait = Wait::start();
+        // It tells what has grown since it looked first.
+        while growth(&follower.printed()).is_empty() {
+            send_some(&endpoint);
+            wait.pause(|| "stats --follow prints nothing".to_owned());
+        }
+        assert!(!emulator(&["ps"]).wait().stdout.contains("rnr_refusals"));
+
+        let memory = Box::leak(Box::new([0u8; 4096]));
+        let data = sge(endpoint.register(memory, IBV_ACCESS_LOCAL_WRITE), 0, 4096);
+        provoke_refusal(&endpoint, data);
+        let lost = provoke_overrun(&endpoint, data);
+        provoke_full_queue(&endpoint, data, &idler);
+
+        let expected = [("cq_overruns", lost), ("rnr_refusals", 1)];
+        let is_all = |of: &dyn Fn(&str) -> u64| {
+            expected.iter().all(|(name, value)| of(name) == *value) && of("full_queues") > 0
+        };
+        let wait = Wait::start();
+        loop {
+            let printed = emulator(&["stats", "--json"]).wait().stdout;
+            let devices: Value = serde_json::from_str(&printed).unwrap();
+            if is_all(&|name| devices[0]["trouble"][name].as_u64().unwrap()) {
+                break;
+            }
+            wait.pause(|| format!("{expected:?}: {printed}"));
+        }
+        let listed = emulator(&["ps"]).wait().stdout;
+        let line = format!("cq_overruns {lost}, rnr_refusals 1, full_queues ");
+        let full = listed.split_once(&line).map(|(_, rest)| rest.trim_end());
+        assert!(
+            full.is_some_and(|full| full.parse::<u64>().unwrap() > 0),
+            "{listed}"
+        );
+        let is_followed = |printed: &str| {
+            let growth = growth(printed);
+            is_all(&|name| growth.get(name).copied().unwrap_or(0))
+        };
+        follower.wait_for_output(is_followed);
     });
 }
 
