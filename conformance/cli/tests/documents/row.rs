@@ -53,11 +53,21 @@ enum How {
     /// It is a part of this file of the project.
     IsPartOf(&'static str),
     /// It is checked by a test of this name in this file of the project.
-    IsCheckedBy(&'static str, &'static str),
+    IsCheckedBy(&'static str, &'static str, Seen),
     /// Its commands are targets of the Makefile, which somebody else runs.
     IsMade(&'static str),
     /// Nothing checks it.
     IsNotChecked(&'static str),
+}
+
+/// What a test elsewhere knows of a block.
+enum Seen {
+    /// The block itself.
+    Page,
+    /// What these commands do, which are all of the block's.
+    Commands(&'static [&'static str]),
+    /// What this part of the block says.
+    Part(&'static str),
 }
 
 impl Row {
@@ -97,8 +107,24 @@ impl Row {
     }
 
     /// The test `test` in the project's file `file` reads the page and checks the block.
-    pub(crate) fn checked_by(file: &'static str, test: &'static str) -> Row {
-        Row::new(How::IsCheckedBy(file, test))
+    pub(crate) fn read_by(file: &'static str, test: &'static str) -> Row {
+        Row::new(How::IsCheckedBy(file, test, Seen::Page))
+    }
+
+    /// The test `test` in the project's file `file` does what the commands `commands` do. It does not read the page: if the
+    /// block has other commands, look whether the test still does what they do.
+    pub(crate) fn done_by(
+        file: &'static str,
+        test: &'static str,
+        commands: &'static [&'static str],
+    ) -> Row {
+        Row::new(How::IsCheckedBy(file, test, Seen::Commands(commands)))
+    }
+
+    /// The test `test` in the project's file `file` expects what `part` of the block says, whatever the figures of the rest
+    /// are. It does not read the page.
+    pub(crate) fn expected_by(file: &'static str, test: &'static str, part: &'static str) -> Row {
+        Row::new(How::IsCheckedBy(file, test, Seen::Part(part)))
     }
 
     /// The block's commands are targets of the Makefile, too long for a test; `who` runs them.
@@ -188,12 +214,13 @@ impl Row {
                 true => Ok(()),
                 false => Err(format!("{file} does not contain it")),
             },
-            How::IsCheckedBy(file, test) => {
+            How::IsCheckedBy(file, test, ref seen) => {
                 let text = text_of(file)?;
-                match text.contains(&format!("fn {test}(")) {
-                    true => Ok(()),
-                    false => Err(format!("{file} has no test `{test}`")),
+                if !text.contains(&format!("fn {test}(")) {
+                    return Err(format!("{file} has no test `{test}`"));
                 }
+                seen.compare(block, &text)
+                    .map_err(|why| format!("{why}: look at {test} in {file}, then at the row"))
             }
             How::IsMade(who) => {
                 println!("{}: not run here: {who}", block.place());
@@ -293,6 +320,56 @@ impl Row {
             false => Err(format!("prints something else:\n{printed}")),
         }
     }
+}
+
+impl Seen {
+    /// Whether a test in a file with this text checks the block as it is now.
+    fn compare(&self, block: &Block, test: &str) -> Result<(), String> {
+        match self {
+            Seen::Page => match test.contains(&block.page) {
+                true => Ok(()),
+                false => Err(format!("the test does not read {}", block.page)),
+            },
+            Seen::Commands(expected) => {
+                let commands = block.commands();
+                let lines: Vec<_> = commands.iter().map(|command| &command.line[..]).collect();
+                match lines == *expected {
+                    true => Ok(()),
+                    false => Err(format!("the commands are {lines:?}, not {expected:?}")),
+                }
+            }
+            Seen::Part(part) => match block.text.contains(part) {
+                true => Ok(()),
+                false => Err(format!("it does not say {part:?}")),
+            },
+        }
+    }
+}
+
+#[test]
+fn a_block_that_another_test_checks_is_the_one_that_the_test_was_written_for() {
+    let block = |text: &str| Block {
+        page: "docs/page.md".to_owned(),
+        line: 1,
+        chapter: String::new(),
+        text: text.to_owned(),
+    };
+    let holds = |seen: Seen, text: &str| seen.compare(&block(text), "the test").is_ok();
+    let terminal = "$ run --all\n3 runs\n";
+    assert!(holds(Seen::Commands(&["run --all"]), terminal));
+    assert!(!holds(Seen::Commands(&["run"]), terminal));
+    assert!(!holds(
+        Seen::Commands(&["run --all"]),
+        "$ run --all\n$ rerun\n"
+    ));
+    assert!(holds(Seen::Part("3 runs"), terminal));
+    assert!(!holds(Seen::Part("4 runs"), terminal));
+    assert!(!holds(Seen::Page, terminal));
+    assert!(
+        Seen::Page
+            .compare(&block(""), "read(\"docs/page.md\")")
+            .is_ok()
+    );
 }
 
 /// The text of a file of the project.

@@ -70,9 +70,13 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
     (
         "conformance/examples/README.md",
         &[("cc -Wall", || {
-            Row::checked_by(
+            Row::done_by(
                 "conformance/cli/tests/eager_example.rs",
                 "it_passes_the_cases_of_eager_messages_in_every_role",
+                &[
+                    "cc -Wall -Wextra -O2 -o eager conformance/examples/eager.c -libverbs -lefa",
+                    "efa-emu run -- efa-conformance run traces --backend hw --dut exec:./eager",
+                ],
             )
         })],
     ),
@@ -97,13 +101,13 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
         "docs/ci.md",
         &[
             ("name: efa-rdm", || {
-                Row::checked_by(
+                Row::read_by(
                     "conformance/cli/tests/ci_recipes.rs",
                     "the_engine_is_tested",
                 )
             }),
             ("variables:", || {
-                Row::checked_by(
+                Row::read_by(
                     "conformance/cli/tests/ci_recipes.rs",
                     "both_systems_run_the_same_commands",
                 )
@@ -113,9 +117,10 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
     (
         "docs/cluster.md",
         &[("$ efa-emu cluster 4", || {
-            Row::checked_by(
+            Row::done_by(
                 "efa-emu/verbs/tests/cluster.rs",
-                "open_mpi_finds_hosts_and_device",
+                "sixteen_ranks_are_on_four_hosts_without_any_option",
+                &["efa-emu cluster 4 -- mpirun -n 16 ./app"],
             )
         })],
     ),
@@ -126,13 +131,13 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
                 Row::not_checked("it needs two machines, which efa-emu/bridge/tests/bridges makes")
             }),
             ("efa-emu bridge key fabric.key\n", || {
-                Row::checked_by(
+                Row::read_by(
                     "efa-emu/bridge/tests/kubernetes.rs",
                     "the_names_in_the_manifest_agree",
                 )
             }),
             ("apiVersion: v1", || {
-                Row::checked_by(
+                Row::read_by(
                     "efa-emu/bridge/tests/kubernetes.rs",
                     "the_command_is_one_of_efa_emu",
                 )
@@ -183,9 +188,10 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
                 Row::runs().with("CAPTURE", "traces/long-cts.pcapng")
             }),
             ("error: packet 42 (EOR): eor-early", || {
-                Row::checked_by(
+                Row::expected_by(
                     "conformance/tests/check_faults.rs",
                     "every_mistake_is_found_and_named",
+                    "eor-early: none of its memory was read",
                 )
             }),
         ],
@@ -203,25 +209,25 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
                 },
             ),
             ("uint64_t mix", || {
-                Row::checked_by(
+                Row::read_by(
                     "conformance/tests/driver_documented.rs",
                     "figures_are_those_of_the_code",
                 )
             }),
             ("> hello", || {
-                Row::checked_by(
+                Row::read_by(
                     "conformance/tests/driver_documented.rs",
                     "the_conversation_is_understood",
                 )
             }),
             ("## Commands", || {
-                Row::checked_by(
+                Row::read_by(
                     "conformance/tests/driver_documented.rs",
                     "the_tables_are_those_of_the_declaration",
                 )
             }),
             ("## Answers", || {
-                Row::checked_by(
+                Row::read_by(
                     "conformance/tests/driver_documented.rs",
                     "the_tables_are_those_of_the_declaration",
                 )
@@ -242,30 +248,47 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
                 Row::not_checked(NEEDS_ACCOUNT)
             }),
             ("efa-conformance doctor\n", || {
-                Row::checked_by("conformance/cli/tests/doctor.rs", "an_emulated_host_is_fit")
+                Row::done_by(
+                    "conformance/cli/tests/doctor.rs",
+                    "an_emulated_host_is_fit",
+                    &["efa-conformance doctor"],
+                )
             }),
             ("efa-conformance doctor --peer", || {
-                Row::checked_by(
+                Row::done_by(
                     "conformance/cli/tests/doctor.rs",
                     "two_hosts_reach_each_other",
+                    &["efa-conformance doctor --peer OTHER"],
                 )
             }),
             ("efa-conformance survey -o", || {
-                Row::checked_by(
+                Row::done_by(
                     "conformance/cli/tests/survey.rs",
                     "a_survey_of_each_profile_gives_that_profile",
+                    &[
+                        "efa-conformance survey -o measured.toml",
+                        "efa-conformance survey --at a=THIS --at b=OTHER -o between.toml",
+                        "efa-conformance run --at a=THIS --at b=OTHER --json core.json",
+                        "efa-conformance run --at a=THIS --at b=OTHER --dut libfabric --libfabric /opt/amazon/efa/lib64/libfabric.so.1 --json stock.json",
+                        "efa-conformance interop --at a=THIS --at b=OTHER --json table.json",
+                    ],
                 )
             }),
             ("efa-conformance run --hosts", || {
                 Row::not_checked("tests of two-machines.md run it with hosts of a cluster")
             }),
             ("srun -N 4", || {
-                Row::checked_by("conformance/cli/tests/ranks.rs", "slurm_starts_the_suite")
+                Row::done_by(
+                    "conformance/cli/tests/ranks.rs",
+                    "slurm_starts_the_suite",
+                    &["srun -N 4 -n 4 efa-conformance run --pairs all --json pairs.json"],
+                )
             }),
             ("efa-conformance bundle", || {
-                Row::checked_by(
+                Row::done_by(
                     "conformance/cli/tests/bundle.rs",
                     "names_that_are_private_stay_at_home",
+                    &["efa-conformance bundle -o bundle.tar.gz core.json stock.json measured.toml"],
                 )
             }),
             ("aws ec2 terminate-instances", || {
@@ -283,9 +306,10 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
                     .interrupted("efa-emu capture", "grep -q recording $SEEN")
             }),
             ("efa-emu: a.pcapng:", || {
-                Row::checked_by(
+                Row::expected_by(
                     "efa-emu/verbs/tests/capture.rs",
                     "both_hosts_of_a_dialogue_record_it",
+                    "frames of 1 host, 15604 bytes, 0 dropped",
                 )
             }),
         ],
@@ -306,7 +330,7 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
                 Row::runs().fails(2)
             }),
             ("# Every second RECEIPT", || {
-                Row::checked_by(
+                Row::read_by(
                     "conformance/cli/tests/faults/documented.rs",
                     "examples_are_rules",
                 )
@@ -332,18 +356,20 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
                 Row::not_checked(PRINTED_BY_INTEROP)
             }),
             ("PASS   libfabric  1.17 fi_cq_sread", || {
-                Row::checked_by(
+                Row::expected_by(
                     "conformance/cli/tests/interop.rs",
                     "older_releases_cannot_sleep",
+                    "fi_cq_open with a wait object: refused: Function not implemented (-38)",
                 )
             }),
             ("PASS   engine     long-CTS", || {
                 Row::not_checked(PRINTED_BY_INTEROP)
             }),
             ("PASS   engine     messages to zero-copy", || {
-                Row::checked_by(
+                Row::expected_by(
                     "conformance/cli/tests/interop.rs",
                     "the_engine_and_stock_zero_copy_receivers",
+                    "asks for user receive QP, 84 message without header",
                 )
             }),
             ("PASS   mpi", || Row::not_checked(PRINTED_BY_INTEROP)),
@@ -353,9 +379,10 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
                     .given("export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
             }),
             ("PASS   kill", || {
-                Row::checked_by(
+                Row::expected_by(
                     "conformance/cli/tests/interop.rs",
                     "the_network_outlives_twenty_kills",
+                    "20 kills of fi_pingpong, 10 at start, 10 with data under way; survivors:",
                 )
             }),
             ("$ efa-emu run -- $(scripts/userland debian13)", || {
@@ -456,9 +483,10 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
         "docs/slurm.md",
         &[
             ("$ efa-emu cluster 2", || {
-                Row::checked_by(
+                Row::done_by(
                     "efa-emu/verbs/tests/cluster.rs",
                     "slurm_starts_jobs_on_the_hosts",
+                    &["efa-emu cluster 2 -- scripts/slurm srun --mpi=pmix -N 2 -n 4 ./app"],
                 )
             }),
             ("$ scripts/slurm --machines", || {
@@ -483,9 +511,10 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
             (
                 "$ efa-conformance run traces --at a=node0 --at b=node1\n",
                 || {
-                    Row::checked_by(
+                    Row::done_by(
                         "conformance/cli/tests/hosts.rs",
                         "each_endpoint_is_played_where_it_is_told",
+                        &["efa-conformance run traces --at a=node0 --at b=node1"],
                     )
                 },
             ),
@@ -494,30 +523,39 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
                 Row::runs,
             ),
             ("$ efa-conformance interop --at a=node0", || {
-                Row::checked_by(
+                Row::done_by(
                     "conformance/cli/tests/hosts.rs",
                     "stock_programs_of_the_table_run_on_two_hosts",
+                    &["efa-conformance interop --at a=node0 --at b=node1"],
                 )
             }),
             (
                 "$ efa-emu cluster 2 -- efa-conformance interop --at",
                 || {
-                    Row::checked_by(
+                    Row::done_by(
                         "conformance/cli/tests/hosts.rs",
                         "stock_programs_of_the_table_run_on_two_hosts",
+                        &[
+                            "efa-emu cluster 2 -- efa-conformance interop --at a=node0 --at b=node1 --rsh 'efa-emu rsh' --filter '1.17 fi_pingpong'",
+                        ],
                     )
                 },
             ),
             ("$ mpirun -n 4 --map-by node", || {
-                Row::checked_by(
+                Row::done_by(
                     "conformance/cli/tests/ranks.rs",
                     "open_mpi_starts_the_suite_on_every_pair_of_hosts",
+                    &[
+                        "mpirun -n 4 --map-by node efa-conformance run traces --pairs all",
+                        "srun -N 4 -n 4 efa-conformance run traces --pairs all",
+                    ],
                 )
             }),
             ("the clock of endpoint `b` compared", || {
-                Row::checked_by(
+                Row::expected_by(
                     "conformance/cli/tests/hosts.rs",
                     "captures_of_both_hosts_are_judged_as_one_however_far_their_clocks_are_apart",
+                    " s behind (within ",
                 )
             }),
         ],
@@ -530,15 +568,17 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
         "docs/hardware-checklist.md",
         &[
             ("efa-conformance survey", || {
-                Row::checked_by(
+                Row::done_by(
                     "conformance/cli/tests/survey.rs",
                     "a_survey_of_each_profile_gives_that_profile",
+                    &["efa-conformance survey -o measured.toml"],
                 )
             }),
             ("efa-emu run", || {
-                Row::checked_by(
+                Row::done_by(
                     "conformance/cli/tests/survey.rs",
                     "a_survey_of_each_profile_gives_that_profile",
+                    &["efa-emu run --profile measured.toml -- PROGRAM"],
                 )
             }),
         ],
@@ -551,9 +591,10 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
                 Row::not_checked("scripts/dist-use looks at it where it is installed")
             }),
             ("efa-emu: /dev/shm", || {
-                Row::checked_by(
+                Row::expected_by(
                     "efa-emu/verbs/tests/run.rs",
                     "a_fabric_of_another_version_is_refused_with_the_names_of_both",
+                    "use one of the two for all programs, choose another --fabric name, or",
                 )
             }),
         ],
@@ -600,9 +641,12 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
                 Row::runs().given(CAPTURE_AND_DISSECTOR)
             }),
             ("TSHARK=", || {
-                Row::checked_by(
+                Row::done_by(
                     "efa-emu/tests/wireshark_dissector.rs",
                     "other_releases_of_wireshark_show_the_same",
+                    &[
+                        "TSHARK=$(scripts/userland wireshark-debian11)/tshark cargo test -p efa-emu --test 'wireshark_*'",
+                    ],
                 )
             }),
         ],
@@ -614,18 +658,28 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
                 Row::not_checked("a test of the documentation, of which the page is a part")
             }),
             ("$ cargo test -p efa-core --test coverage", || {
-                Row::checked_by("efa-core/tests/coverage.rs", "no_section_is_left_out")
+                Row::done_by(
+                    "efa-core/tests/coverage.rs",
+                    "no_section_is_left_out",
+                    &["cargo test -p efa-core --test coverage"],
+                )
             }),
             ("$ EFA_SEEDS=10000 cargo test", || {
-                Row::checked_by(
+                Row::done_by(
                     "efa-emu/promises/main.rs",
                     "random_programs_get_what_libfabric_promises",
+                    &[
+                        "EFA_SEEDS=10000 cargo test --profile sim -p efa-promises random_programs -- --nocapture",
+                    ],
                 )
             }),
             ("EFA_SEED=77", || {
-                Row::checked_by(
+                Row::done_by(
                     "efa-emu/promises/main.rs",
                     "random_programs_get_what_libfabric_promises",
+                    &[
+                        "EFA_SEED=77 EFA_STEPS=1,5,7 cargo test -p efa-promises random_programs -- --nocapture",
+                    ],
                 )
             }),
             ("$ efa-conformance interop --group engine", || {
