@@ -234,14 +234,15 @@ impl<T> Producer<T> {
         self.oldest == self.next
     }
 
-    /// Ends the ring: calls `failed` for every record without an answer.
-    pub(super) fn abandon(mut self, mut failed: impl FnMut(T)) {
-        // What was answered before the end counts.
+    /// Ends the ring: calls `ended` for every record whose answer was not taken, with its number, and with the answer if
+    /// it has come meanwhile. A receiver that was seen to be gone may have answered after [`Producer::reap`] looked last.
+    pub(super) fn abandon(mut self, mut ended: impl FnMut(T, u64, Option<Answer>)) {
         for number in self.oldest..self.next {
             let entry = &mut self.entries[answer_at(number)];
             let pending = std::mem::replace(&mut entry.pending, Pending::Nothing);
             if let Pending::Record(token) = pending {
-                failed(token);
+                let answer = answer_code(&self.memory, number).map(Answer::from_code);
+                ended(token, number, answer);
             }
         }
         self.segment.give_up(self.slot);
@@ -596,17 +597,24 @@ mod tests {
     }
 
     #[test]
-    fn abandoning_names_every_unanswered_record_and_frees_the_slot() {
+    fn abandoning_names_every_record_whose_answer_was_not_taken_and_frees_the_slot() {
         let mut pair = pair();
         for number in 0..5 {
             push(&mut pair.producer, 10, number).unwrap();
         }
-        let first = pair.consumer.take().unwrap().unwrap();
-        pair.consumer.answer(&first, OK);
+        let taken: Vec<_> = (0..4)
+            .map(|_| pair.consumer.take().unwrap().unwrap())
+            .collect();
+        pair.consumer.answer(&taken[0], OK);
         reap(&mut pair.producer);
-        let mut failed = Vec::new();
-        pair.producer.abandon(|token| failed.push(token));
-        assert_eq!(failed, [1, 2, 3, 4]);
+        // The receiver's last step.
+        pair.consumer.answer(&taken[3], OK);
+        let mut ended = Vec::new();
+        pair.producer
+            .abandon(|token, number, answer| ended.push((token, number, answer)));
+        let unanswered = [1, 2].map(|number| (number, number, None));
+        assert_eq!(ended[..2], unanswered);
+        assert_eq!(ended[2..], [(3, 3, Some(OK)), (4, 4, None)]);
         assert_eq!(pair.segment.inspect(pair.slot), SlotContent::GivenUp);
         pair.segment.free(pair.slot);
         assert_eq!(pair.segment.inspect(pair.slot), SlotContent::Free);

@@ -120,6 +120,22 @@ fn refusals_are_repeated_until_they_succeed() {
     assert!(repeated > COUNT / 10, "{repeated}");
 }
 
+/// A device hands its answers to the network, which has them under way when the device is closed.
+#[test]
+fn answers_outlive_the_device_that_gave_them() {
+    let root = tempfile::tempdir().unwrap();
+    let mut sender = Client::open(root.path(), &config("alpha"));
+    let mut receiver = Client::open(root.path(), &with_network("beta", "latency=60s"));
+    let memory = receiver.register(vec![0; 8]);
+    receiver.post_recv(1, memory.buffer(0, 8));
+    let to = sender.connect(receiver.address());
+    assert!(sender.post_send(2, to, SendData::Inline(&[b"received"])));
+    receiver.wait_ok();
+    assert!(sender.poll().is_none(), "the answer takes a minute");
+    drop(receiver);
+    assert_eq!(sender.wait_ok().wr_id, 2);
+}
+
 #[test]
 fn rdma_takes_its_time_too() {
     for rdma in [RdmaPath::Auto, RdmaPath::Rings] {

@@ -630,7 +630,14 @@ impl State {
     /// Looks after peers that may have died, and for captures that are asked for.
     pub(super) fn check_peers(&mut self) -> bool {
         self.check_captures();
-        self.outbound.check_peers() && self.pass_aside()
+        let dead = self.outbound.find_dead();
+        let is_busy = !dead.is_empty();
+        if is_busy {
+            // What the dead sent before their end has left them: outcomes that they had announced, for one.
+            self.pass_aside();
+        }
+        self.outbound.abandon_dead(dead);
+        is_busy && self.pass_aside()
     }
 
     /// Makes senders ring the doorbell from now on. Returns whether nothing had come before that took effect.
@@ -683,6 +690,7 @@ impl State {
     /// The last step: peers see the device go.
     pub(super) fn close(&mut self) {
         self.publish();
+        self.inbound.close(&mut self.outbound);
         self.outbound.close();
     }
 }

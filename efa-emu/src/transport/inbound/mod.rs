@@ -348,6 +348,19 @@ impl Inbound {
         }
     }
 
+    /// Answers at once what the network has answers under way for: they have left this device, and nobody holds them any longer.
+    pub(super) fn close(&mut self, outbound: &mut Outbound) {
+        while let Some((_, Task { of, then })) = self.scheduled.pop() {
+            if let Then::Answer(answer) = then {
+                self.answer_now(&of, answer);
+            }
+        }
+        for (_, Outcome { to, number, status }) in self.outcomes.drain(..) {
+            // For a full ring there is no later.
+            let _ = outbound.push_outcome(to, number, status);
+        }
+    }
+
     #[cold]
     fn answer_doorbells(&mut self, outbound: &mut Outbound) {
         let segment = Arc::clone(&self.segment);

@@ -588,28 +588,32 @@ impl Outbound {
         }
     }
 
-    /// Gives up rings whose receiver is dead or refuses them, and ends the requests in them. Looks
-    /// only at rings where answers are waited for and none came since the last look; and at all of them,
-    /// and the tables of their hosts, if any were added since then, so that those of the dead do not
+    /// Looks for rings whose receiver is dead or refuses them: only among those where answers are waited for and none came
+    /// since the last look; and among all of them if any were added since then, so that those of the dead do not
     /// add up.
-    pub(super) fn check_peers(&mut self) -> bool {
+    pub(super) fn find_dead(&mut self) -> DeadRings {
         let all = std::mem::take(&mut self.routes.has_grown);
-        let mut dead = Vec::new();
+        let mut rings = Vec::new();
         for (index, ring) in &mut self.rings {
             let progressed = std::mem::take(&mut ring.progressed);
             if (all || ring.deferred > 0 || (ring.listed && !progressed))
                 && (ring.producer.is_refused() || !ring.peer.is_alive())
             {
-                dead.push(index);
+                rings.push(index);
             }
         }
-        for index in &dead {
-            self.abandon(*index);
+        DeadRings { rings, all }
+    }
+
+    /// Gives these rings up, and ends the requests in them. If all were looked at, gives up the tables of hosts that are gone,
+    /// too.
+    pub(super) fn abandon_dead(&mut self, dead: DeadRings) {
+        for index in dead.rings {
+            self.abandon(index);
         }
-        if all {
+        if dead.all {
             self.routes.forget_gone_hosts();
         }
-        !dead.is_empty()
     }
 
     fn abandon(&mut self, index: usize) {
@@ -619,10 +623,10 @@ impl Outbound {
         let ring = self.rings.remove(index);
         self.routes.forget_ring(ring.peer.address());
         let Outbound {
-            bulks,
             completed,
             read_data,
             deferred,
+            others,
             ..
         } = self;
         let kept = deferred.extract_if(|(ring, _), _| *ring == index);
@@ -637,7 +641,16 @@ impl Outbound {
             Pending::Bulk(_) | Pending::Outcome | Pending::Datagram => {}
         };
         kept.into_iter().for_each(|(_, pending)| fail(pending));
-        ring.producer.abandon(&mut fail);
+        ring.producer
+            .abandon(|pending, number, answer| match answer {
+                // Nobody is left to send what was announced.
+                None | Some(Answer::Deferred) => fail(pending),
+                Some(answer) => others.push((number, pending, answer)),
+            });
+        self.take_others(index);
+        let Outbound {
+            bulks, completed, ..
+        } = self;
         let lost: Vec<_> = bulks
             .iter()
             .filter(|(_, bulk)| bulk.ring == index)
@@ -655,12 +668,26 @@ impl Outbound {
     pub(super) fn close(&mut self) {
         for ring in self.rings.drain() {
             if ring.producer.is_settled() {
-                ring.producer.abandon(|_| {});
+                ring.producer.abandon(|_, _, _| {});
             }
         }
         if let Some(tap) = self.tap.take() {
             tap.close();
         }
+    }
+}
+
+/// Rings whose receivers are dead or refuse them, by their places among the rings, which stay theirs until they are given up.
+#[must_use]
+pub(super) struct DeadRings {
+    rings: Vec<usize>,
+    /// Whether all rings were looked at.
+    all: bool,
+}
+
+impl DeadRings {
+    pub(super) fn is_empty(&self) -> bool {
+        self.rings.is_empty()
     }
 }
 

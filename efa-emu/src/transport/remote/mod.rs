@@ -671,6 +671,22 @@ impl RemoteMachine {
         }
     }
 
+    /// Tells the machine the answer of a process that has ended since.
+    fn answered_last(&mut self, token: Token, answer: Answer) {
+        match token {
+            Token::Request { name, pull } => {
+                if let Some(pull) = pull {
+                    self.pulls.remove(pull);
+                }
+                parcel::append_answer(&mut self.replies, name, answer.to_code());
+            }
+            Token::ReadData { name } => {
+                parcel::append_answer(&mut self.replies, name, answer.to_code());
+            }
+            Token::Nobody => {}
+        }
+    }
+
     fn send_parked(&mut self) -> bool {
         let mut waiting = std::mem::take(&mut self.parked);
         let any = waiting.send(|to, parked| {
@@ -715,11 +731,11 @@ impl RemoteMachine {
                 continue;
             }
             let status = self.devices[index].nobody();
-            let (mut failed, mut gone) = (Vec::new(), Vec::new());
+            let (mut ended, mut gone) = (Vec::new(), Vec::new());
             let is_known = |sender: Gid| self.admitted.contains(&sender);
             self.devices[index].check_peers(
                 is_known,
-                |token| failed.push(token),
+                |token, answer| ended.push((token, answer)),
                 |peer| gone.push(peer),
             );
             for peer in gone {
@@ -734,8 +750,12 @@ impl RemoteMachine {
                     parcel::append_outcome(&mut self.replies, name, status.code());
                 }
             }
-            for token in failed {
-                self.undelivered(token, status);
+            for (token, answer) in ended {
+                match answer {
+                    // Nobody is left to send what was announced.
+                    None | Some(Answer::Deferred) => self.undelivered(token, status),
+                    Some(answer) => self.answered_last(token, answer),
+                }
             }
         }
     }

@@ -419,12 +419,12 @@ impl StandIn {
 
     // --- the dead ---
 
-    /// Gives up the rings of processes that are gone: calls `failed` for each record that they have not answered
-    /// and `gone` for each process. `is_known` as for [`StandIn::answer_doorbells`].
+    /// Gives up the rings of processes that are gone: calls `ended` for each record whose answer was not taken, with the
+    /// answer if there is one, and `gone` for each process. `is_known` as for [`StandIn::answer_doorbells`].
     pub(super) fn check_peers(
         &mut self,
         is_known: impl Fn(Gid) -> bool,
-        mut failed: impl FnMut(Token),
+        mut ended: impl FnMut(Token, Option<Answer>),
         mut gone: impl FnMut(Address),
     ) {
         self.free_dead_senders(is_known);
@@ -440,9 +440,9 @@ impl StandIn {
             let ring = self.out_rings.remove(index);
             self.routes.forget_ring(ring.peer.address());
             gone(ring.peer.address());
-            ring.producer.abandon(|(sent_in, token)| {
+            ring.producer.abandon(|(sent_in, token), _, answer| {
                 if sent_in == epoch {
-                    failed(token);
+                    ended(token, answer);
                 }
             });
         }
@@ -493,7 +493,7 @@ impl Drop for StandIn {
     fn drop(&mut self) {
         for ring in self.out_rings.drain() {
             if ring.producer.is_settled() {
-                ring.producer.abandon(|_| {});
+                ring.producer.abandon(|_, _, _| {});
             }
         }
     }
