@@ -2,8 +2,8 @@
 CARGO ?= cargo
 PREFIX ?= /usr/local
 REPORTS := target/conformance
-# One more than processors, since many tests wait for the programs that they start.
-TEST_THREADS := $(shell expr $$(nproc) + 1)
+# Twice the processors, since many tests wait for the programs that they start.
+TEST_THREADS := $(shell expr $$(nproc) \* 2)
 
 .PHONY: conformance test lint sim fuzz verify bench interop arm64 setup build release
 .PHONY: wireshark-install wireshark-test wireshark-bench

@@ -3,6 +3,7 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -266,6 +267,28 @@ impl Job {
     }
 }
 
+/// The files of shared memory of MPICH that programs of a fabric have mapped. MPICH removes them at the end of a job, but not of
+/// one that fails.
+fn memory_of_mpich(fabric: &TestFabric) -> BTreeSet<PathBuf> {
+    let variable = format!("EFA_EMU_FABRIC={}", fabric.name());
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let of_fabric = processes.filter(|process| {
+        let environment = std::fs::read(process.path().join("environ")).unwrap_or_default();
+        let mut variables = environment.split(|byte| *byte == 0);
+        variables.any(|other| other == variable.as_bytes())
+    });
+    let maps = of_fabric
+        .map(|process| std::fs::read_to_string(process.path().join("maps")).unwrap_or_default());
+    maps.flat_map(|maps| {
+        let files = maps
+            .lines()
+            .filter_map(|line| line.find('/').map(|at| &line[at..]));
+        let of_mpich = files.filter(|file| file.starts_with("/dev/shm/mpich_shm_"));
+        of_mpich.map(PathBuf::from).collect::<Vec<_>>()
+    })
+    .collect()
+}
+
 /// A device is removed in the middle of a collective: nobody waits for ever.
 #[test]
 fn a_job_ends_when_a_device_is_removed() {
@@ -299,9 +322,13 @@ fn a_job_ends_when_a_device_is_removed() {
         while !running.printed().contains("begun") {
             wait.pause(|| format!("{wheel} does not begin: {}", running.printed()));
         }
+        let memory = memory_of_mpich(&fabric);
         let removal = efa_emu(&["fault", "--fabric", fabric.name(), "remove", "beta"]);
         Program::start(removal).wait().expect_success("remove");
         let outcome = running.wait();
+        for file in memory {
+            let _ = std::fs::remove_file(file);
+        }
         assert!(!outcome.status.success(), "{wheel}: {}", outcome.stdout);
     }
 }
