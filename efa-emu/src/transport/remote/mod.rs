@@ -659,31 +659,27 @@ impl RemoteMachine {
     }
 
     fn undelivered(&mut self, token: Token, status: Status) {
-        match token {
-            Token::Request { name, pull } => {
-                if let Some(pull) = pull {
-                    self.pulls.remove(pull);
-                }
-                self.reply(name, status);
-            }
-            Token::ReadData { name } => self.reply(name, Status::RemoteAbort),
-            Token::Nobody => {}
-        }
+        let status = match token {
+            Token::ReadData { .. } => Status::RemoteAbort,
+            Token::Request { .. } | Token::Nobody => status,
+        };
+        self.answered(token, Answer::Status(status));
     }
 
-    /// Tells the machine the answer of a process that has ended since.
-    fn answered_last(&mut self, token: Token, answer: Answer) {
-        match token {
+    /// Tells the machine the last answer to what it sent.
+    fn answered(&mut self, token: Token, answer: Answer) {
+        let name = match token {
             Token::Request { name, pull } => {
                 if let Some(pull) = pull {
                     self.pulls.remove(pull);
                 }
-                parcel::append_answer(&mut self.replies, name, answer.to_code());
+                name
             }
-            Token::ReadData { name } => {
-                parcel::append_answer(&mut self.replies, name, answer.to_code());
-            }
-            Token::Nobody => {}
+            Token::ReadData { name } => name,
+            Token::Nobody => return,
+        };
+        if name != 0 {
+            parcel::append_answer(&mut self.replies, name, answer.to_code());
         }
     }
 
@@ -754,7 +750,7 @@ impl RemoteMachine {
                 match answer {
                     // Nobody is left to send what was announced.
                     None | Some(Answer::Deferred) => self.undelivered(token, status),
-                    Some(answer) => self.answered_last(token, answer),
+                    Some(answer) => self.answered(token, answer),
                 }
             }
         }
