@@ -307,9 +307,9 @@ mod tests {
         ] {
             let mut stream = TcpStream::connect(server.address).unwrap();
             stream.write_all(hostile).unwrap();
-            stream.shutdown(std::net::Shutdown::Write).unwrap();
             let mut answer = Vec::new();
-            // A reset is an end, too.
+            // The server may have ended the connection already, and a reset is an end, too.
+            let _ = stream.shutdown(std::net::Shutdown::Write);
             let _ = stream.read_to_end(&mut answer);
             assert!(answer.len() <= 48, "{answer:?}");
         }
