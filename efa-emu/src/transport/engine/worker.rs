@@ -5,6 +5,8 @@ use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rustix::thread::{Pid, gettid};
+
 use super::state::{CHECK_PEERS, Shared, Sleeper};
 use crate::transport::fork::ForkSafeMutex;
 
@@ -27,17 +29,11 @@ const WATCH_PAUSE_IDLE: Duration = Duration::from_millis(1);
 const WATCH_ACTIVE: Duration = Duration::from_millis(20);
 
 /// The threads that serve devices of this process.
-static THREADS: ForkSafeMutex<Vec<libc::pid_t>> = ForkSafeMutex::new(Vec::new());
-
-/// The calling thread's number.
-fn this_thread() -> libc::pid_t {
-    // SAFETY: takes no pointers.
-    unsafe { libc::gettid() }
-}
+static THREADS: ForkSafeMutex<Vec<Pid>> = ForkSafeMutex::new(Vec::new());
 
 /// Returns whether the calling thread is one that serves a device. May be called by a signal handler.
 pub fn is_device_thread() -> bool {
-    THREADS.lock().contains(&this_thread())
+    THREADS.lock().contains(&gettid())
 }
 
 /// Starts the thread, and returns when it runs. The thread takes no signals: those are for the
@@ -65,12 +61,12 @@ pub(super) fn start(shared: Arc<Shared>) -> std::io::Result<JoinHandle<()>> {
         .spawn(move || {
             // The first allocation of a thread is what maps memory.
             drop(std::hint::black_box(Box::new(0u64)));
-            THREADS.lock().push(this_thread());
+            THREADS.lock().push(gettid());
             began.wait();
             let whole = AbortUnlessWhole;
             run(&shared);
             std::mem::forget(whole);
-            THREADS.lock().retain(|thread| *thread != this_thread());
+            THREADS.lock().retain(|thread| *thread != gettid());
         });
     // SAFETY: `before` was initialised above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
