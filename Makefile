@@ -19,7 +19,7 @@ conformance: release
 ## test: formatting, lints, documentation and all tests
 test: lint build sim
 	$(CARGO) test --workspace --doc --quiet
-	$(CARGO) nextest run --workspace --test-threads $(TEST_THREADS)
+	@scripts/tests --workspace --test-threads $(TEST_THREADS)
 
 ## sim: 10,000 random programs on the simulator against what libfabric promises
 sim: setup

@@ -754,7 +754,7 @@ fn random_datagrams_and_other_protocols_are_not_claimed() {
         let mut randpkt = Command::new("randpkt");
         randpkt.args(["-b", "400", "-c", "500", "-t", protocol]);
         let Ok(output) = randpkt.arg(file.path()).output() else {
-            eprintln!("skipped: randpkt is not installed (apt-get install wireshark-common)");
+            efa_testing::skip("randpkt is not installed (apt-get install wireshark-common)");
             return;
         };
         assert!(output.status.success(), "{protocol}: {output:?}");
@@ -804,7 +804,7 @@ fn datagrams_are_dissected_while_they_are_captured() {
     let datagram = &block[28 + frame::OUTER_LEN..28 + captured];
 
     let Ok(receiver) = std::net::UdpSocket::bind(("::1", frame::UDP_PORT)) else {
-        eprintln!("skipped: UDP port {} of ::1 is taken", frame::UDP_PORT);
+        efa_testing::skip(format_args!("UDP port {} of ::1 is taken", frame::UDP_PORT));
         return;
     };
     let sender = std::net::UdpSocket::bind(("::1", 0)).unwrap();
@@ -825,7 +825,7 @@ fn datagrams_are_dissected_while_they_are_captured() {
     }
     let output = live.wait_with_output().unwrap();
     if !output.status.success() {
-        eprintln!("skipped: tshark may not capture on lo (be root, or in the group wireshark)");
+        efa_testing::skip("tshark may not capture on lo (be root, or in the group wireshark)");
         return;
     }
     let text = String::from_utf8(output.stdout).unwrap();

@@ -182,7 +182,7 @@ fn statistics_count_packets_and_list_transfers_and_conversations() {
 fn the_installation_is_where_wireshark_looks_for_it() {
     let Some(tshark) = Tshark::find() else { return };
     if std::env::var_os("TSHARK").is_some() {
-        eprintln!("skipped: the installation asks the tshark in the path, not the one in TSHARK");
+        efa_testing::skip("the installation asks the tshark in the path, not the one in TSHARK");
         return;
     }
     let home = tempfile::tempdir().unwrap();

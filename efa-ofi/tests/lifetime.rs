@@ -207,7 +207,7 @@ fn nothing_is_lost_whatever_the_order_of_closing() {
         .output()
         .is_err()
     {
-        println!("skipped: valgrind is not installed");
+        efa_testing::skip("valgrind is not installed");
         return;
     }
     let directory = tempfile::tempdir().expect("a directory");

@@ -13,8 +13,10 @@ mod pattern;
 pub mod self_talk;
 pub mod shared_domain;
 pub mod siege;
+mod skip;
 mod udmabuf;
 pub mod workspace;
 
 pub use pattern::pattern;
+pub use skip::skip;
 pub use udmabuf::udmabuf;

@@ -81,7 +81,10 @@ pub fn userland(name: &str) -> Option<PathBuf> {
         .expect("the script starts");
     if !output.status.success() {
         let reason = String::from_utf8_lossy(&output.stderr);
-        println!("skipped: scripts/userland {name}: {}", reason.trim_end());
+        crate::skip(format_args!(
+            "scripts/userland {name}: {}",
+            reason.trim_end()
+        ));
         return None;
     }
     let directory = String::from_utf8(output.stdout).expect("the path is text");

@@ -352,7 +352,7 @@ fn captures_of_both_hosts_are_judged_as_one_however_far_their_clocks_are_apart()
         .output()
         .is_ok_and(|it| it.status.success())
     {
-        println!("skipped: editcap is not installed (Debian package wireshark-common)");
+        efa_testing::skip("editcap is not installed (Debian package wireshark-common)");
         return;
     }
     for (seconds, beginnings) in [

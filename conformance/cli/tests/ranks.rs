@@ -24,7 +24,9 @@ fn is_installed(program: &str, package: &str) -> bool {
         .output();
     let is_found = found.unwrap().status.success();
     if !is_found {
-        println!("skipped: {program} is not installed (Debian package {package})");
+        efa_testing::skip(format_args!(
+            "{program} is not installed (Debian package {package})"
+        ));
     }
     is_found
 }
@@ -185,7 +187,7 @@ fn mpich_starts_the_suite() {
 fn slurm_starts_the_suite() {
     // SAFETY: takes no pointers.
     if unsafe { libc::geteuid() } != 0 {
-        println!("skipped: scripts/slurm has been tried as root only");
+        efa_testing::skip("scripts/slurm has been tried as root only");
         return;
     }
     for (program, package) in [("srun", "slurm-client"), ("munged", "munge")] {
@@ -197,7 +199,7 @@ fn slurm_starts_the_suite() {
         .args(["--user", "--mount", "true"])
         .status();
     if !namespaces.is_ok_and(|status| status.success()) {
-        println!("skipped: namespaces are not permitted");
+        efa_testing::skip("namespaces are not permitted");
         return;
     }
     let directory = directory();

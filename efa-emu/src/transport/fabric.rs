@@ -542,7 +542,7 @@ mod tests {
     #[test]
     fn a_fabric_of_another_user_is_refused() {
         if effective_user() != 0 {
-            eprintln!("skipped: only root can give a directory to another user");
+            efa_testing::skip("only root can give a directory to another user");
             return;
         }
         let root = tempfile::tempdir().unwrap();

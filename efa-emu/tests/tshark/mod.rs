@@ -38,7 +38,7 @@ impl Tshark {
         let started = Command::new(&program).arg("--version").output().unwrap();
         if !started.status.success() {
             let reason = String::from_utf8_lossy(&started.stderr);
-            eprintln!("skipped: {}: {}", program.display(), reason.trim_end());
+            efa_testing::skip(format_args!("{}: {}", program.display(), reason.trim_end()));
             return None;
         }
         Tshark::load(program.into())
@@ -64,7 +64,7 @@ impl Tshark {
             .args(["-Y", "efa_rdm"])
             .output();
         let Ok(probe) = probe else {
-            eprintln!("skipped: tshark is not installed (apt-get install tshark)");
+            efa_testing::skip("tshark is not installed (apt-get install tshark)");
             return None;
         };
         if probe.status.success() {
@@ -75,10 +75,10 @@ impl Tshark {
             rustix::process::geteuid().is_root(),
             "tshark does not load wireshark/efa.lua"
         );
-        eprintln!(
-            "skipped: this tshark runs no Lua scripts for root; run the test as another user, or \
+        efa_testing::skip(
+            "this tshark runs no Lua scripts for root; run the test as another user, or \
              put `run_user_scripts_when_superuser = true` into init.lua in Wireshark's global Lua \
-             plugin directory (tshark -G folders)"
+             plugin directory (tshark -G folders)",
         );
         None
     }

@@ -40,7 +40,7 @@ fn printed(hosts: &str, options: &[&str], text: &str) -> String {
 fn are_namespaces_permitted() -> bool {
     let stderr = script("1", &[], "true").expect_success("cluster").stderr;
     if !stderr.is_empty() {
-        println!("skipped: {stderr}");
+        efa_testing::skip(&stderr);
     }
     stderr.is_empty()
 }
@@ -564,7 +564,7 @@ fn pdsh_reaches_all_hosts() {
 fn slurm_starts_jobs_on_the_hosts() {
     // SAFETY: takes no pointers.
     if unsafe { libc::getuid() } != 0 {
-        println!("skipped: only root can be another user's Slurm");
+        efa_testing::skip("only root can be another user's Slurm");
         return;
     }
     for (program, package) in [("srun", "slurm-client"), ("munged", "munge")] {
@@ -648,7 +648,9 @@ fn a_cluster_larger_than_memory_is_refused_before_there_is_a_host() {
     });
     let memory = pages * page;
     if memory >= MOST * OF_EACH_HOST {
-        println!("skipped: the largest cluster may fit into {memory} bytes");
+        efa_testing::skip(format_args!(
+            "the largest cluster may fit into {memory} bytes"
+        ));
         return;
     }
     let outcome = script(&MOST.to_string(), &[], "echo started");

@@ -33,11 +33,11 @@ fn can_run(program: &str) -> bool {
         Ok(output) if output.status.success() => true,
         Ok(output) => {
             let reason = String::from_utf8_lossy(&output.stderr);
-            println!("skipped: no pid namespaces here: {}", reason.trim());
+            efa_testing::skip(format_args!("no pid namespaces here: {}", reason.trim()));
             false
         }
         Err(error) => {
-            println!("skipped: {unshare} does not start: {error}");
+            efa_testing::skip(format_args!("{unshare} does not start: {error}"));
             false
         }
     }

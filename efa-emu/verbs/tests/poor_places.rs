@@ -54,10 +54,10 @@ fn on_a_machine(setup: &str, script: &str) -> Option<Outcome> {
     };
     let made = machine(setup);
     if !made.status.success() {
-        println!(
-            "skipped: the system permits no such machine: {}",
+        efa_testing::skip(format_args!(
+            "the system permits no such machine: {}",
             made.stderr
-        );
+        ));
         return None;
     }
     Some(machine(&format!("{setup}\n{script}")))

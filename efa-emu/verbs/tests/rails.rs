@@ -544,7 +544,7 @@ fn topology(near: usize) -> String {
 #[test]
 fn open_mpi_chooses_by_distance() {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
-        println!("skipped: there is one processor");
+        efa_testing::skip("there is one processor");
         return;
     }
     for near in [1, 2] {

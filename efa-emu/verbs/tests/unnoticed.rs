@@ -99,7 +99,7 @@ fn a_program_with_the_rights_of_another_user() {
     }
     let said = said(TestFabric::new().host(&[&program, "--version"]));
     if said.contains("none asked for the list of devices") {
-        return println!("skipped: set-uid bits have no effect here");
+        return efa_testing::skip("set-uid bits have no effect here");
     }
     assert_line(&said, &[&program, "runs with rights of another user"]);
 }
@@ -189,7 +189,7 @@ fn a_program_with_address_sanitizer() {
         .output()
         .unwrap();
     if !compiled.status.success() {
-        return println!("skipped: gcc has no AddressSanitizer here");
+        return efa_testing::skip("gcc has no AddressSanitizer here");
     }
     let program = program.to_str().unwrap();
     // Also if the program is not the first one.

@@ -10,7 +10,7 @@ fn monitor() -> Option<Userfault> {
     match Userfault::open() {
         Ok(monitor) => Some(monitor),
         Err(error) => {
-            println!("skipped: {error}");
+            efa_testing::skip(error);
             None
         }
     }

@@ -97,7 +97,7 @@ fn map(at: *mut u8, flags: i32) -> *mut u8 {
 fn pair(device: &HwDevice) -> Option<(HwNic, HwNic, Destination)> {
     let (mut a, b) = (open(device), open(device));
     if let Err(error) = a.cache_registrations(CacheLimits::default()) {
-        println!("skipped: {error}");
+        efa_testing::skip(error);
         return None;
     }
     let ahn = a.create_address_handle(b.address().gid).unwrap();
@@ -265,7 +265,7 @@ impl Program {
     fn open(device: &HwDevice, caches: bool) -> Option<Program> {
         let mut nic = device.open_nic(NicConfig::default()).unwrap();
         if caches && let Err(error) = nic.cache_registrations(CacheLimits::default()) {
-            println!("skipped: {error}");
+            efa_testing::skip(error);
             return None;
         }
         let memory = Mapping::new();
@@ -324,7 +324,7 @@ fn messages_from_memory_without_a_registration_use_the_cache() {
     let name = "cache::messages_from_memory_without_a_registration_use_the_cache";
     with_pinned_pages(name, |device| {
         if !device.attributes().caps.contains(DeviceCaps::RDMA_READ) {
-            println!("skipped: {} has no RDMA read", device.name());
+            efa_testing::skip(format_args!("{} has no RDMA read", device.name()));
             return;
         }
         let Some(mut a) = Program::open(&device, true) else {

@@ -29,8 +29,8 @@ fn memory() -> (std::fs::File, Option<OwnedFd>) {
     memory.set_len(LENGTH as u64).unwrap();
     let dmabuf = udmabuf(&memory, LENGTH);
     if dmabuf.is_none() {
-        println!(
-            "skipped: a dma-buf of the kernel's, since /dev/udmabuf cannot be used; a memfd stands for one"
+        efa_testing::skip(
+            "a dma-buf of the kernel's, since /dev/udmabuf cannot be used; a memfd stands for one",
         );
     }
     (memory, dmabuf)

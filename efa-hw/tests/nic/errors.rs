@@ -34,10 +34,10 @@ fn each_error_has_its_verb_and_the_devices_code() {
 
             let caps = device.attributes().caps;
             if !caps.contains(DeviceCaps::RDMA_READ | DeviceCaps::RDMA_WRITE) {
-                println!(
-                    "skipped: {} lacks RDMA read and write ({caps:?})",
+                efa_testing::skip(format_args!(
+                    "{} lacks RDMA read and write ({caps:?})",
                     device.name()
-                );
+                ));
                 return;
             }
             let local = a.allocate(64).unwrap();

@@ -31,7 +31,10 @@ fn packets_are_inside_of_wide_entries() {
     with_device("inline::packets_are_inside_of_wide_entries", |device| {
         let (usual, widest) = (device.attributes().inline_size, device.max_inline_size());
         if widest == usual {
-            println!("skipped: {} has no entries of 128 bytes", device.name());
+            efa_testing::skip(format_args!(
+                "{} has no entries of 128 bytes",
+                device.name()
+            ));
             return;
         }
         let mut b = open(&device);
@@ -53,7 +56,10 @@ fn wide_entries_take_the_room_of_two() {
     with_device("inline::wide_entries_take_the_room_of_two", |device| {
         let widest = device.max_inline_size();
         if widest == device.attributes().inline_size {
-            println!("skipped: {} has no entries of 128 bytes", device.name());
+            efa_testing::skip(format_args!(
+                "{} has no entries of 128 bytes",
+                device.name()
+            ));
             return;
         }
         let open = |send_queue_depth, inline_size| {
@@ -85,10 +91,10 @@ fn short_writes_are_inside_of_their_entries() {
             let widest = device.max_inline_size();
             let can_write = device.attributes().caps.contains(DeviceCaps::RDMA_WRITE);
             if widest == device.attributes().inline_size || !can_write {
-                println!(
-                    "skipped: {} has no entries of 128 bytes or no RDMA writes",
+                efa_testing::skip(format_args!(
+                    "{} has no entries of 128 bytes or no RDMA writes",
                     device.name()
-                );
+                ));
                 return;
             }
             let mut b = open(&device);
@@ -167,7 +173,7 @@ fn writes_name_their_memory_unless_asked_otherwise() {
     let name = "inline::writes_name_their_memory_unless_asked_otherwise";
     with_device(name, |device| {
         if !device.attributes().caps.contains(DeviceCaps::RDMA_WRITE) {
-            println!("skipped: {} has no RDMA writes", device.name());
+            efa_testing::skip(format_args!("{} has no RDMA writes", device.name()));
             return;
         }
         let widest = device.max_inline_size();

@@ -313,10 +313,10 @@ fn rdma_moves_data_both_ways_and_a_bad_key_moves_none() {
         |device| {
             let caps = device.attributes().caps;
             if !caps.contains(DeviceCaps::RDMA_READ | DeviceCaps::RDMA_WRITE) {
-                println!(
-                    "skipped: {} has no RDMA read and write ({caps:?})",
+                efa_testing::skip(format_args!(
+                    "{} has no RDMA read and write ({caps:?})",
                     device.name()
-                );
+                ));
                 return;
             }
             for unsolicited in [false, true] {
@@ -332,7 +332,10 @@ fn revoked_memory_is_out_of_reach_of_peers() {
     with_device("revoked_memory_is_out_of_reach_of_peers", |device| {
         let caps = device.attributes().caps;
         if !caps.contains(DeviceCaps::RDMA_WRITE) {
-            println!("skipped: {} has no RDMA write ({caps:?})", device.name());
+            efa_testing::skip(format_args!(
+                "{} has no RDMA write ({caps:?})",
+                device.name()
+            ));
             return;
         }
         let (mut a, mut b) = (open(&device), open(&device));

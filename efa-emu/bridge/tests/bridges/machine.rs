@@ -106,7 +106,7 @@ impl Machine {
         match Namespaces::make(&["--mount", "--uts"], None, &script) {
             Ok(namespaces) => Some(Machine { name, namespaces }),
             Err(reason) => {
-                println!("skipped: {reason}");
+                efa_testing::skip(reason);
                 None
             }
         }

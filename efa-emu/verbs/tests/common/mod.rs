@@ -26,7 +26,9 @@ pub(crate) fn installed(program: &str, package: &str) -> Option<PathBuf> {
         .map(|directory| directory.join(program))
         .find(|path| path.is_file());
     if found.is_none() {
-        println!("skipped: {program} is not installed (Debian package {package})");
+        efa_testing::skip(format_args!(
+            "{program} is not installed (Debian package {package})"
+        ));
     }
     found
 }
