@@ -38,3 +38,33 @@ fn test() -> String {
         _ => std::env::args().next().unwrap_or_default(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_skipped_test_is_listed_and_fails_where_that_is_forbidden() {
+        const INSIDE: &str = "EFA_TEST_OF_SKIP";
+        if std::env::var_os(INSIDE).is_some() {
+            skip("no adapter");
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let list = directory.path().join("list");
+        let name = "skip::tests::a_skipped_test_is_listed_and_fails_where_that_is_forbidden";
+        let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+        again.args(["--exact", name]).env(INSIDE, "");
+        again.env(LIST, &list).env_remove(FORBIDDEN);
+        let mut expected = String::new();
+        for is_forbidden in [false, true] {
+            if is_forbidden {
+                again.env(FORBIDDEN, "1");
+            }
+            let output = again.output().unwrap();
+            assert_eq!(output.status.success(), !is_forbidden, "{output:?}");
+            expected += &format!("skipped: {name}: no adapter\n");
+            assert_eq!(std::fs::read_to_string(&list).unwrap(), expected);
+        }
+    }
+}
