@@ -63,6 +63,7 @@ fn every_package_that_is_published_can_be() {
     }
     let target = tempfile::tempdir().unwrap();
     let target = target.path().display().to_string();
+    // Building them takes minutes, which `scripts/dist-test crates` takes.
     let mut package = vec![
         "package",
         "--offline",
