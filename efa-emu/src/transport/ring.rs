@@ -188,13 +188,22 @@ impl<T> Producer<T> {
         Position { number, at }
     }
 
-    /// Takes the answers that are there, in any order, each with its record's `T` and number.
+    /// Takes the answers that are there, each with its record's `T` and number. A receiver that answers in the order of
+    /// the records is heard in that order.
     #[inline(always)]
     pub(super) fn reap(&mut self, mut answered: impl FnMut(T, u64, Answer)) {
         if self.waiting == 0 {
             return;
         }
-        // First the oldest records, whose space becomes free.
+        self.reap_oldest(&mut answered);
+        if self.oldest < self.next {
+            self.reap_younger(answered);
+        }
+    }
+
+    /// Takes the answers of the oldest records, whose space becomes free, up to the first that has none.
+    #[inline(always)]
+    fn reap_oldest(&mut self, answered: &mut impl FnMut(T, u64, Answer)) {
         while self.oldest < self.next {
             let entry = &mut self.entries[answer_at(self.oldest)];
             if !look(
@@ -202,21 +211,32 @@ impl<T> Producer<T> {
                 self.oldest,
                 entry,
                 &mut self.waiting,
-                &mut answered,
+                answered,
             ) {
-                return self.reap_younger(answered);
+                return;
             }
             self.used -= entry.length as usize;
             self.oldest += 1;
         }
     }
 
-    /// Takes a glance at some of the records behind the oldest one, which has no answer.
+    /// Takes a glance at some of the records behind the oldest one, which had no answer.
     #[inline(never)]
     fn reap_younger(&mut self, mut answered: impl FnMut(T, u64, Answer)) {
         let first = (self.oldest + 1).max(self.glance);
         let end = (first + LOOK_AHEAD).min(self.next);
-        for number in first..end {
+        self.glance = if end == self.next { 0 } else { end };
+        let found = (first..end).find(|number| {
+            matches!(self.entries[answer_at(*number)].pending, Pending::Record(_))
+                && answer_code(&self.memory, *number).is_some()
+        });
+        let Some(found) = found else {
+            return;
+        };
+        // The oldest may have been answered between the look at it and this one, and is to come first then: what was
+        // answered before a record whose answer is seen is seen, too.
+        self.reap_oldest(&mut answered);
+        for number in found.max(self.oldest)..end {
             let entry = &mut self.entries[answer_at(number)];
             look(
                 &self.memory,
@@ -226,7 +246,6 @@ impl<T> Producer<T> {
                 &mut answered,
             );
         }
-        self.glance = if end == self.next { 0 } else { end };
     }
 
     /// Whether every record has its answer.
@@ -540,6 +559,33 @@ mod tests {
         }
         assert_eq!(answered, 20_000);
         assert_eq!(pair.producer.waiting(), 0);
+    }
+
+    #[test]
+    fn answers_that_come_between_two_looks_are_heard_in_order() {
+        let mut pair = pair();
+        // More than one glance shows.
+        let count = 3 * LOOK_AHEAD;
+        let reap_younger = |producer: &mut Producer<u64>| {
+            let mut tokens = Vec::new();
+            producer.reap_younger(|token, _, _| tokens.push(token));
+            tokens
+        };
+        for glances in 0..3 {
+            for number in 0..count {
+                push(&mut pair.producer, 0, number as u32).unwrap();
+            }
+            for _ in 0..glances {
+                assert_eq!(reap_younger(&mut pair.producer), [0u64; 0]);
+            }
+            // The look at the oldest has found nothing; all are answered before that at the younger ones.
+            while let Some(incoming) = pair.consumer.take().unwrap() {
+                pair.consumer.answer(&incoming, OK);
+            }
+            let heard = reap_younger(&mut pair.producer);
+            assert_eq!(heard, (0..count).collect::<Vec<_>>());
+            assert_eq!(pair.producer.waiting(), 0);
+        }
     }
 
     #[test]
