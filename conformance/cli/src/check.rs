@@ -15,7 +15,7 @@ use efa_conformance::trace::Frames;
 #[derive(clap::Args)]
 pub(crate) struct Check {
     /// What to check; `-` reads standard input.
-    #[arg(required_unless_present = "rules")]
+    #[arg(required_unless_present = "rules", conflicts_with = "rules")]
     capture: Option<PathBuf>,
     /// List the rules instead.
     #[arg(long)]
@@ -27,7 +27,7 @@ pub(crate) struct Check {
     #[arg(long)]
     allow_empty: bool,
     /// Print the result as one JSON object.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "rules")]
     json: bool,
 }
 

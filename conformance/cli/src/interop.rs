@@ -27,10 +27,10 @@ pub(crate) struct Interop {
     #[arg(long)]
     list: bool,
     /// Write the results as JUnit XML.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = crate::report_file)]
     junit: Option<PathBuf>,
     /// Write the results as JSON.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = crate::report_file)]
     json: Option<PathBuf>,
     #[command(flatten)]
     software: SoftwareOptions,

@@ -18,7 +18,7 @@ pub(crate) struct List {
     #[arg(long)]
     matrix: bool,
     /// Print a JSON object for each trace, on a line of its own.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "matrix")]
     json: bool,
 }
 

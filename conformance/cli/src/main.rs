@@ -23,12 +23,11 @@ mod show;
 mod survey;
 
 use std::fmt::Display;
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use efa_emu::command::Failure;
+use efa_emu::command::{self, Failure, output};
 use efa_emu::{installation, pages};
 
 /// Checks implementations of the EFA RDM protocol against recorded traces and the specification.
@@ -89,6 +88,9 @@ enum Command {
     },
 }
 
+/// As which it writes to standard error.
+const PROGRAM: &str = "efa-conformance";
+
 /// How a command ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Outcome {
@@ -110,18 +112,21 @@ impl From<Outcome> for ExitCode {
 
 /// Prints an error.
 fn complain(error: impl Display, outcome: Outcome) -> Outcome {
-    eprintln!("efa-conformance: {error}");
+    command::complain(PROGRAM, &error.to_string());
     outcome
 }
 
-/// Prints a line of results. A reader that has ended (`| head`) is not an error.
-fn say(text: impl Display) {
-    match writeln!(io::stdout(), "{text}") {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            eprintln!("efa-conformance: cannot write to standard output: {error}");
-        }
-        _ => {}
+/// The name of a file for a report.
+fn report_file(text: &str) -> Result<PathBuf, String> {
+    match text {
+        "-" => Err("a report goes into a file; the one of standard output is /dev/stdout".into()),
+        path => Ok(path.into()),
     }
+}
+
+/// Prints a line of results. A reader that has ended (`| head`) is not an error; another failure makes the command one.
+fn say(text: impl Display) {
+    output::print(PROGRAM, &format!("{text}\n"));
 }
 
 /// Runs the command that the process's arguments name.
@@ -148,5 +153,8 @@ fn main() -> ExitCode {
             Err(Failure(problem)) => complain(problem, Outcome::Unfit),
         },
     };
-    outcome.into()
+    match outcome {
+        Outcome::Passed if output::is_incomplete() => Outcome::Unfit.into(),
+        outcome => outcome.into(),
+    }
 }

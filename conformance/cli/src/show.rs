@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 
 use efa_core::wire::PacketType;
 use efa_emu::capture::Reader;
+use efa_emu::command::output;
 use efa_emu::frame::Opcode;
 
-use crate::{Outcome, complain};
+use crate::{Outcome, PROGRAM, complain};
 use efa_conformance::scenario::suggest;
 use efa_conformance::show::{Filter, Form, ShowError, field_names, show};
 use efa_conformance::trace::Frames;
@@ -122,13 +123,20 @@ fn show_all<R: Read, E: std::fmt::Display>(
     } else {
         Form::Text
     };
-    let mut output = io::BufWriter::new(io::stdout().lock());
-    let shown = show(&mut frames, &filter, form, &mut output);
-    match shown.and_then(|shown| output.flush().map(|()| shown).map_err(Into::into)) {
+    let mut writer = io::BufWriter::new(io::stdout().lock());
+    let shown = show(&mut frames, &filter, form, &mut writer);
+    if form == Form::Json {
+        // The other form has it among the packets.
+        for damage in frames.damage() {
+            complain(format_args!("damaged: {damage}"), Outcome::Passed);
+        }
+    }
+    match shown.and_then(|shown| writer.flush().map(|()| shown).map_err(Into::into)) {
         Ok(0) => nothing_shown(&arguments.hosts, &frames.interfaces()),
         Ok(_) => Outcome::Passed,
-        // The reader has ended.
-        Err(ShowError::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+        // It may be that the reader has ended.
+        Err(ShowError::Write(error)) => {
+            output::fail(PROGRAM, &error);
             Outcome::Passed
         }
         Err(error) => complain(error, Outcome::Unfit),

@@ -15,7 +15,7 @@ use efa_emu::command::Failure;
 #[derive(Args)]
 pub(super) struct FaultArguments {
     /// The fabric.
-    #[arg(long, value_name = "NAME", default_value = DEFAULT_FABRIC)]
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_FABRIC, global = true)]
     fabric: String,
     #[command(subcommand)]
     command: FaultCommand,

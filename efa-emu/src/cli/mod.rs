@@ -25,7 +25,6 @@ mod watches;
 mod wireshark;
 
 use std::env;
-use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -116,14 +115,7 @@ fn complain(reason: &str) {
     command::complain(PROGRAM, reason);
 }
 
-/// Writes to standard output; a reader that went away (`| head`) is no failure.
-fn print(text: &str) {
-    let _ = try_print(text);
-}
-
-/// Writes to standard output. An error says that nobody reads any more.
-fn try_print(text: &str) -> io::Result<()> {
-    let mut output = io::stdout().lock();
-    output.write_all(text.as_bytes())?;
-    output.flush()
+/// Writes to standard output; see [`command::output::print`].
+fn print(text: &str) -> bool {
+    command::output::print(PROGRAM, text)
 }

@@ -88,7 +88,7 @@ impl StatsArguments {
     fn follow(&self, mut before: Vec<HostStatus>) -> Result<(), Failure> {
         let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP]);
         loop {
-            if self.json && super::try_print(&format!("{}\n", as_json(&before))).is_err() {
+            if self.json && !super::print(&format!("{}\n", as_json(&before))) {
                 return Ok(());
             }
             if signals.wait_for(self.interval).is_some() {
@@ -97,7 +97,7 @@ impl StatsArguments {
             let devices = self.look()?;
             if !self.json {
                 let table = table(&grown(&devices, &before), |counter| counter.value > 0);
-                if super::try_print(&table).is_err() {
+                if !super::print(&table) {
                     return Ok(());
                 }
             }

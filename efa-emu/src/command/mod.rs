@@ -3,6 +3,7 @@
 
 pub mod child;
 mod libraries;
+pub mod output;
 mod run_directory;
 pub mod shell;
 pub mod signals;
@@ -29,12 +30,17 @@ impl<E: std::error::Error> From<E> for Failure {
 /// Exit status for wrong usage and environments that do not allow the command.
 const USAGE: u8 = 2;
 
-/// The exit status of the command `program`; why it could not do its work goes to standard error.
+/// The exit status of the command `program`; why it could not do its work goes to standard error. A command whose
+/// [output](output::print) is not complete has not succeeded.
 pub fn end(program: &str, outcome: Result<ExitCode, Failure>) -> ExitCode {
-    outcome.unwrap_or_else(|Failure(reason)| {
-        complain(program, &reason);
-        ExitCode::from(USAGE)
-    })
+    match outcome {
+        Ok(ExitCode::SUCCESS) if output::is_incomplete() => ExitCode::from(USAGE),
+        Ok(status) => status,
+        Err(Failure(reason)) => {
+            complain(program, &reason);
+            ExitCode::from(USAGE)
+        }
+    }
 }
 
 /// Writes a line of `program` to standard error, whole, since other programs write there at the same time.

@@ -1,0 +1,124 @@
+//! Standard output that cannot be written, and options that say what is not printed.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use efa_testing::workspace::{efa_conformance, efa_emu, outcome, traces};
+
+const CAPTURE: &str = "long-cts.pcapng";
+
+/// Commands whose results are what they print, with and without `--json`.
+fn commands() -> Vec<(String, Command)> {
+    let capture = traces().join(CAPTURE).display().to_string();
+    let fabric = format!("output-{}", std::process::id());
+    let emulator: [&[&str]; 4] = [
+        &["ps", "--fabric", &fabric],
+        &["stats", "--fabric", &fabric],
+        &["profiles"],
+        &["fault", "list", "--fabric", &fabric],
+    ];
+    // Many lines.
+    let written = traces().join("written").display().to_string();
+    let suite: [&[&str]; 3] = [
+        &["check", &capture],
+        &["show", &capture],
+        &["list", &written],
+    ];
+    let programs: [(fn(&[&str]) -> Command, &[&[&str]]); 2] =
+        [(efa_emu, &emulator), (efa_conformance, &suite)];
+    let mut all = Vec::new();
+    for (program, commands) in programs {
+        for command in commands {
+            for json in [&[][..], &["--json"]] {
+                let words = [command, json].concat();
+                all.push((words.join(" "), program(&words)));
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn a_full_disk_is_told_once_and_fails_the_command() {
+    for (name, mut command) in commands() {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let output = command.stdout(full).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr);
+        // A fabric without hosts is an empty table.
+        let prints_nothing = ["ps", "stats", "fault list"]
+            .iter()
+            .any(|command| name.starts_with(command) && !name.ends_with("--json"));
+        if prints_nothing && told.is_empty() {
+            continue;
+        }
+        let count = told.matches("cannot write to standard output").count();
+        assert_eq!(
+            (output.status.code(), count),
+            (Some(2), 1),
+            "{name}: {told}"
+        );
+    }
+}
+
+#[test]
+fn a_reader_that_ends_is_no_failure() {
+    for (name, mut command) in commands() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = command
+            .stdout(writer)
+            .stderr(Stdio::piped())
+            .output()
+            .unwrap();
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), &*told), (Some(0), ""), "{name}");
+    }
+}
+
+/// A capture whose end is missing, below a directory.
+fn cut(directory: &Path) -> String {
+    let bytes = fs::read(traces().join(CAPTURE)).unwrap();
+    let path = directory.join("cut.pcapng");
+    fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn damage_is_told_in_either_form() {
+    let directory = tempfile::tempdir().unwrap();
+    let cut = cut(directory.path());
+    for json in [&[][..], &["--json"]] {
+        let words = [&["show", &cut], json].concat();
+        let (status, text) = outcome(&efa_conformance(&words).output().unwrap());
+        assert_eq!(status, Some(0), "{text}");
+        assert_eq!(
+            text.matches("damaged: the capture ends").count(),
+            1,
+            "{text}"
+        );
+    }
+    let output = efa_conformance(&["show", "--json", &cut]).output().unwrap();
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let packets = lines.lines().map(serde_json::from_str::<serde_json::Value>);
+    assert!(packets.map(Result::unwrap).count() > 0);
+}
+
+#[test]
+fn options_that_would_be_ignored_are_refused() {
+    for (words, told) in [
+        (&["check", "--rules", "--json"][..], "'--json'"),
+        (&["check", "--rules", "x.pcapng"], "'[CAPTURE]'"),
+        (&["list", "--matrix", "--json"], "'--json'"),
+        (&["run", "--json", "-"], "/dev/stdout"),
+        (&["run", "--junit", "-"], "/dev/stdout"),
+        (&["run", "--html", "-"], "/dev/stdout"),
+        (&["interop", "--json", "-"], "/dev/stdout"),
+        (&["interop", "--junit", "-"], "/dev/stdout"),
+        (&["report", "--html", "-", "x.json"], "/dev/stdout"),
+    ] {
+        let (status, text) = outcome(&efa_conformance(words).output().unwrap());
+        assert_eq!(status, Some(2), "{words:?}: {text}");
+        assert!(text.contains(told), "{words:?}: {text}");
+    }
+}
