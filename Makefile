@@ -13,7 +13,7 @@ TEST_THREADS := $(shell expr $$(nproc) \* 2)
 ## conformance: replay the trace corpus on both backends
 conformance: release
 	@mkdir -p $(REPORTS)
-	target/release/efa-emu run -- target/release/efa-conformance run traces --backend all \
+	target/release/efa-emu run -- target/release/efa-conformance run --backend all \
 		--jobs 4 --junit $(REPORTS)/junit.xml
 
 ## test: formatting, lints, documentation and all tests

@@ -22,7 +22,7 @@ fn turns(trace: &str, role: usize, opener: &mut dyn Opener<Emu>, change: Change)
 }
 
 /// A trace of each subprotocol. The rest of the corpus, and the events between those of [`EVERY`], are left to
-/// `efa-conformance run traces --each-event all`.
+/// `efa-conformance run --each-event all`.
 const SHARE: [&str; 10] = [
     "eager-tagged.pcapng",
     "medium-untagged.pcapng",

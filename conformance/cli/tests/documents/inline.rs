@@ -1,8 +1,9 @@
 //! Commands within the text: the programs know the subcommands and options, and the Makefile the targets.
 
 use std::collections::BTreeMap;
+use std::process::Command;
 
-use efa_testing::workspace::{efa_conformance, efa_emu, root};
+use efa_testing::workspace::{built, root};
 
 /// The commands in a page's text, which are between single backquotes.
 fn commands(text: &str) -> Vec<String> {
@@ -20,7 +21,7 @@ fn commands(text: &str) -> Vec<String> {
     for paragraph in prose.split("\n\n") {
         for span in paragraph.split('`').skip(1).step_by(2) {
             let command = span.split_whitespace().collect::<Vec<_>>().join(" ");
-            let programs = ["efa-emu ", "efa-conformance ", "make "];
+            let programs = ["efa-emu ", "efa-conformance ", "efa-tap ", "make "];
             if programs.iter().any(|program| command.starts_with(program)) {
                 commands.push(command);
             }
@@ -32,11 +33,11 @@ fn commands(text: &str) -> Vec<String> {
 /// The help of a program, or of one of its subcommands.
 fn help(program: &str, subcommands: &[&str]) -> String {
     let arguments = [subcommands, &["--help"]].concat();
-    let mut command = match program {
-        "efa-emu" => efa_emu(&arguments),
-        _ => efa_conformance(&arguments),
-    };
-    let output = command.output().expect("the program starts");
+    let mut command = Command::new(built(program));
+    let output = command
+        .args(arguments)
+        .output()
+        .expect("the program starts");
     assert!(output.status.success(), "{output:?}");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
@@ -56,7 +57,7 @@ fn has_subcommand(help: &str, name: &str) -> bool {
     names.any(|word| word == Some(name))
 }
 
-/// What is wrong with a command of one of the two programs.
+/// What is wrong with a command of one of the programs.
 fn mistake<'a>(command: &'a str, helps: &mut BTreeMap<Vec<&'a str>, String>) -> Option<String> {
     // What is behind `--` belongs to another program.
     let own = command.split(" -- ").next().unwrap_or_default();

@@ -124,12 +124,18 @@ impl Session {
             }
             false => Command::new("bash"),
         };
-        let first = if alone { ALONE_AT_FIRST } else { "true" };
+        let clone = self.clone_path();
+        // The programs are those of another clone, whose corpus they take if nobody names traces.
+        let own_corpus = format!(
+            "{ALONE_AT_FIRST} && mount --bind {}/traces {}/traces",
+            clone.display(),
+            root().display()
+        );
+        let first = if alone { &own_corpus } else { "true" };
         let whole = format!(
             "exec >\"$SEEN\" 2>&1 9>'{}'\n{first} || exit 99\n{script}",
             statuses.display()
         );
-        let clone = self.clone_path();
         let path = [
             self.path("stand-ins"),
             clone.join("target/release"),

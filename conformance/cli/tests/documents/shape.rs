@@ -1,12 +1,20 @@
-//! Whether output has the shape that a page shows: the same lines, but for numbers and spaces.
+//! Whether output has the shape that a page shows: the same lines, but for measured numbers and spaces.
 
-/// A line with each number, address of a device and run of spaces in a form of its own.
+/// A line with each address of a device and run of spaces in a form of its own, and each number, but for those that are a part
+/// of a name (`rdmap0s0`) or count what is wrong (`0 failed`).
 fn masked(line: &str) -> String {
     // What the terminal shows of Ctrl+C.
     let line = line.strip_prefix("^C").unwrap_or(line);
-    let words = line.split_whitespace().map(|word| {
+    let following = line.split_whitespace().skip(1).chain([""]);
+    let words = line.split_whitespace().zip(following).map(|(word, next)| {
         if word.contains("fe80::") {
             return "GID".to_owned();
+        }
+        let counts_faults = ["failed", "errors", "drops"]
+            .iter()
+            .any(|fault| next.starts_with(fault));
+        if counts_faults {
+            return word.to_owned();
         }
         // Where the clone is.
         let word = match word.find("target/release/") {
@@ -16,8 +24,11 @@ fn masked(line: &str) -> String {
         let mut shape = String::new();
         let mut in_number = false;
         for letter in word.chars() {
+            let is_named =
+                shape.ends_with(|last: char| last.is_ascii_alphanumeric() || last == '_');
             match letter {
                 '0'..='9' if in_number => {}
+                '0'..='9' if is_named && !shape.ends_with("#x") => shape.push(letter),
                 '0'..='9' => {
                     shape.push('#');
                     in_number = true;
@@ -73,6 +84,15 @@ fn lines_are_compared_but_for_numbers_and_spaces() {
         ("64 =10 1.5s fe80::2\nCTS 4, EOR 2", false),
         ("more\n64 =10 1.5s fe80::2\nCTS 4, EOR 2\nend", false),
         ("64 =10 1.5s fe80::2\nCTS 4, EOR 2\nend\nmore", false),
+    ] {
+        assert_eq!(is_output(&shown, &lines(actual)), expected, "{actual}");
+    }
+    let shown = lines("rdmap0s0 of node0: 7 passed, 0 failed, 0x1b");
+    for (actual, expected) in [
+        ("rdmap0s0 of node0: 8 passed, 0 failed, 0x2b", true),
+        ("rdmap0s6 of node0: 8 passed, 0 failed, 0x2b", false),
+        ("rdmap0s0 of node1: 8 passed, 0 failed, 0x2b", false),
+        ("rdmap0s0 of node0: 8 passed, 1 failed, 0x2b", false),
     ] {
         assert_eq!(is_output(&shown, &lines(actual)), expected, "{actual}");
     }

@@ -61,7 +61,7 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
                 Row::runs().beside(CLIENT).besides(AS_ROOT)
             }),
             ("FAIL  eager-tagged", || {
-                Row::printed_by("efa-conformance run traces")
+                Row::printed_by("efa-conformance run")
                     .given(ANOTHER_TAG)
                     .fails(1)
             }),
@@ -75,7 +75,7 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
                 "it_passes_the_cases_of_eager_messages_in_every_role",
                 &[
                     "cc -Wall -Wextra -O2 -o eager conformance/examples/eager.c -libverbs -lefa",
-                    "efa-emu run -- efa-conformance run traces --backend hw --dut exec:./eager",
+                    "efa-emu run -- efa-conformance run --backend hw --dut exec:./eager",
                 ],
             )
         })],
@@ -155,7 +155,7 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
     (
         "docs/conformance.md",
         &[
-            ("efa-conformance run traces                    ", || {
+            ("efa-conformance run                    ", || {
                 Row::runs()
                     .with("--libfabric PATH", "--libfabric libfabric.so.1")
                     .with("exec:COMMAND", "exec:'efa-conformance drive core'")
@@ -167,13 +167,13 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
                 .given(ANOTHER_TAG)
                 .fails(1)
             }),
-            ("efa-conformance run traces --each-event all", || {
+            ("efa-conformance run --each-event all", || {
                 Row::runs().traces(&["eager-tagged"])
             }),
             ("[[deviation]]", || {
                 Row::file(
                     "expected.toml",
-                    "efa-conformance run traces --expected expected.toml",
+                    "efa-conformance run --expected expected.toml",
                 )
             }),
             ("efa-conformance record traces/ping-pong.toml", || {
@@ -181,9 +181,7 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
                     .traces(&["ping-pong"])
                     .given("rm traces/ping-pong.pcapng")
             }),
-            ("efa-conformance interop traces", || {
-                Row::runs().traces(&["eager-tagged"])
-            }),
+            ("efa-conformance interop --group scenarios", Row::runs),
             ("efa-conformance check CAPTURE", || {
                 Row::runs().with("CAPTURE", "traces/long-cts.pcapng")
             }),
@@ -199,15 +197,12 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
     (
         "docs/driver.md",
         &[
-            (
-                "efa-emu run -- efa-conformance run traces --backend hw",
-                || {
-                    Row::runs().given(
-                        "printf '#!/bin/sh\\nexec efa-conformance drive core\\n' >my-driver; \
+            ("efa-emu run -- efa-conformance run --backend hw", || {
+                Row::runs().given(
+                    "printf '#!/bin/sh\\nexec efa-conformance drive core\\n' >my-driver; \
                      chmod +x my-driver",
-                    )
-                },
-            ),
+                )
+            }),
             ("uint64_t mix", || {
                 Row::read_by(
                     "conformance/tests/driver_documented.rs",
@@ -299,7 +294,7 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
     (
         "docs/emulator.md",
         &[
-            ("cargo build --workspace --release", Row::runs),
+            ("efa-emu run -- fi_info -p efa", Row::runs),
             ("efa-emu run --pcap a.pcapng -- PROGRAM", || {
                 Row::runs()
                     .with("PROGRAM", "fi_info -p efa")
@@ -403,7 +398,7 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
                 Row::runs().beside(CLIENT_OF_ENGINE)
             }),
             (
-                "efa-emu run -- efa-conformance run traces --backend hw --dut libfabric --provider",
+                "efa-emu run -- efa-conformance run --backend hw --dut libfabric --provider",
                 || Row::runs().traces(&["eager-tagged"]),
             ),
         ],
@@ -508,18 +503,15 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
     (
         "docs/two-machines.md",
         &[
+            ("$ efa-conformance run --at a=node0 --at b=node1\n", || {
+                Row::done_by(
+                    "conformance/cli/tests/hosts.rs",
+                    "each_endpoint_is_played_where_it_is_told",
+                    &["efa-conformance run --at a=node0 --at b=node1"],
+                )
+            }),
             (
-                "$ efa-conformance run traces --at a=node0 --at b=node1\n",
-                || {
-                    Row::done_by(
-                        "conformance/cli/tests/hosts.rs",
-                        "each_endpoint_is_played_where_it_is_told",
-                        &["efa-conformance run traces --at a=node0 --at b=node1"],
-                    )
-                },
-            ),
-            (
-                "$ efa-emu cluster 2 -- efa-conformance run traces --at a=node0",
+                "$ efa-emu cluster 2 -- efa-conformance run --at a=node0",
                 Row::runs,
             ),
             ("$ efa-conformance interop --at a=node0", || {
@@ -546,8 +538,8 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
                     "conformance/cli/tests/ranks.rs",
                     "open_mpi_starts_the_suite_on_every_pair_of_hosts",
                     &[
-                        "mpirun -n 4 --map-by node efa-conformance run traces --pairs all",
-                        "srun -N 4 -n 4 efa-conformance run traces --pairs all",
+                        "mpirun -n 4 --map-by node efa-conformance run --pairs all",
+                        "srun -N 4 -n 4 efa-conformance run --pairs all",
                     ],
                 )
             }),
