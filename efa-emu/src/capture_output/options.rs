@@ -14,15 +14,23 @@ const SHORTEST: u32 = 128;
 /// The options of a command that writes a capture.
 #[derive(Args, Clone, Debug)]
 pub struct CaptureOptions {
-    /// Record the first N bytes of each frame only; 256 hold all headers.
-    #[arg(short, long, visible_alias = "snapshot-length", value_name = "N", default_value_t = WHOLE_FRAMES,
-          value_parser = clap::value_parser!(u32).range(i64::from(SHORTEST)..=i64::from(WHOLE_FRAMES)),
-          hide_default_value = true)]
-    pub snaplen: u32,
+    /// Record the first N bytes of each frame only; 256 hold all headers. All of them with 0, or without this option.
+    #[arg(short, long, visible_alias = "snapshot-length", value_name = "N", value_parser = snaplen)]
+    snaplen: Option<u32>,
     /// Go on in another file, FILE_00001_TIME, FILE_00002_TIME and so on, after `filesize:N` (of 1000 bytes),
     /// `duration:N` (seconds) or `packets:N`; with `files:N`, keep the last N files only.
     #[arg(short = 'b', long = "ring-buffer", value_name = "WHAT:N")]
     switch: Vec<Switch>,
+}
+
+fn snaplen(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(0) => Ok(WHOLE_FRAMES),
+        Ok(length) if (SHORTEST..=WHOLE_FRAMES).contains(&length) => Ok(length),
+        _ => Err(format!(
+            "write a number from {SHORTEST} to {WHOLE_FRAMES}, or 0 for whole frames"
+        )),
+    }
 }
 
 /// One `-b`.
@@ -77,6 +85,16 @@ pub struct Ring {
 }
 
 impl CaptureOptions {
+    /// Of each frame so many bytes are recorded ([`WHOLE_FRAMES`]: all).
+    pub fn snaplen(&self) -> u32 {
+        self.snaplen.unwrap_or(WHOLE_FRAMES)
+    }
+
+    /// Whether the user has said anything about how a capture is written.
+    pub fn are_given(&self) -> bool {
+        self.snaplen.is_some() || !self.switch.is_empty()
+    }
+
     /// When to go on in another file; `None`: never.
     pub fn ring(&self) -> Result<Option<Ring>, Failure> {
         let mut ring = Ring::default();
@@ -114,8 +132,18 @@ mod tests {
     fn options(switches: &[&str]) -> CaptureOptions {
         let switch = switches.iter().map(|text| text.parse().unwrap()).collect();
         CaptureOptions {
-            snaplen: WHOLE_FRAMES,
+            snaplen: None,
             switch,
+        }
+    }
+
+    #[test]
+    fn snap_lengths_are_read_as_dumpcap_reads_them() {
+        assert_eq!(options(&[]).snaplen(), WHOLE_FRAMES);
+        assert_eq!(snaplen("0"), Ok(WHOLE_FRAMES));
+        assert_eq!(snaplen("256"), Ok(256));
+        for wrong in ["127", "262145", "-1", "x", ""] {
+            assert!(snaplen(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -46,7 +46,7 @@ pub struct Written {
     pub bytes: u64,
     /// Frames that are missing.
     pub dropped: u64,
-    /// Why the disk did not take frames.
+    /// Why frames are missing, as far as that is known.
     pub why_dropped: Option<String>,
     /// Frames that stand behind younger ones.
     pub late: u64,
@@ -144,7 +144,7 @@ pub struct Store {
 impl Store {
     /// Writes into the file or pipe at `path`, or into a series of files.
     pub fn create(path: &Path, options: &CaptureOptions) -> Result<Store, Failure> {
-        let snaplen = options.snaplen;
+        let snaplen = options.snaplen();
         if let Some(ring) = options.ring()? {
             return Ok(Store::new(Target::Files(Files::series(
                 path, ring, snaplen,
@@ -225,6 +225,11 @@ impl Store {
         }
     }
 
+    /// Says why devices could not record frames. The first reason counts.
+    pub fn explain_dropped(&mut self, why: impl FnOnce() -> String) {
+        self.written.why_dropped.get_or_insert_with(why);
+    }
+
     /// Writes the frames that are old enough, and what is gathered. Fails if a pipe does.
     pub fn turn(&mut self) -> io::Result<()> {
         let now = Instant::now();
@@ -300,7 +305,7 @@ impl Store {
                 written.frames = totals.frames;
                 written.bytes = totals.bytes;
                 written.dropped = totals.dropped;
-                written.why_dropped = why;
+                written.why_dropped = why.or(written.why_dropped);
             }
         }
         Ok(written)

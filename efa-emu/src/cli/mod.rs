@@ -19,6 +19,7 @@ mod profiles;
 mod ps;
 mod run;
 mod stats;
+mod survivors;
 mod unused;
 mod uplink;
 mod watches;

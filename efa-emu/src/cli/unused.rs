@@ -11,6 +11,7 @@ use std::path::Path;
 use efa_emu::usage::{Process, Step, processes};
 
 use super::executable::{self, Obstacle};
+use super::leftovers::SHARED_MEMORY;
 
 /// Programs that open devices in order to describe them.
 const DESCRIBING: [&str; 7] = [
@@ -22,6 +23,9 @@ const DESCRIBING: [&str; 7] = [
     "hwloc-info",
     "hwloc-ls",
 ];
+
+/// Options with which `env` starts a program without the environment.
+const CLEARING: [&str; 3] = ["-i", "-", "--ignore-environment"];
 
 /// What the kernel keeps of a file name as a process's name.
 const NAME_LENGTH: usize = 15;
@@ -37,8 +41,10 @@ pub(super) struct Facts<'a> {
     pub(super) first: Option<(u32, Option<String>)>,
     /// The variable of this name of the run itself.
     pub(super) fi_provider: Option<String>,
-    /// How many endpoints of libfabric's `shm` provider appeared that belong to the run's host.
+    /// How many endpoints of libfabric's `shm` provider appeared that belong to one of the run's hosts.
     pub(super) shm_endpoints: usize,
+    /// Whether programs can make files in the directory of POSIX shared memory.
+    pub(super) has_shared_memory: bool,
 }
 
 /// The line for the user, if the device was not used and nothing says that this was the purpose.
@@ -50,6 +56,13 @@ pub(super) fn explain(facts: &Facts<'_>) -> Option<String> {
     {
         return None;
     }
+    let opened = took(Step::Opened);
+    if !facts.has_shared_memory && !opened.iter().all(describes) {
+        return Some(format!(
+            "nothing was sent over the device, and {SHARED_MEMORY} is not there or cannot be written to: without it \
+             libfabric's efa provider opens no endpoint of type FI_EP_RDM (release 1.17), or none for peers of the same host"
+        ));
+    }
     if !took(Step::QueuePair).is_empty() {
         return (facts.shm_endpoints >= 2).then(|| {
             "nothing was sent over the device, and libfabric made endpoints of its shm provider beside it: \
@@ -58,7 +71,6 @@ pub(super) fn explain(facts: &Facts<'_>) -> Option<String> {
                 .to_owned()
         });
     }
-    let opened = took(Step::Opened);
     if !opened.is_empty() {
         return opened_only(&opened);
     }
@@ -112,7 +124,40 @@ fn unopened(facts: &Facts<'_>, loaded: &[Process], listed: &[Process]) -> String
     {
         return leaves_efa_out(choice);
     }
-    "none asked for the list of devices".to_owned()
+    match suspect(facts.command) {
+        Some(suspicion) => format!("none asked for the list of devices; {suspicion}"),
+        None => "none asked for the list of devices".to_owned(),
+    }
+}
+
+/// What the command names, perhaps within the text of a script, that the libraries do not get into.
+fn suspect(command: &[OsString]) -> Option<String> {
+    let is_separator = |byte: &u8| byte.is_ascii_whitespace() || b";&|()'\"`".contains(byte);
+    let words: Vec<&OsStr> = command
+        .iter()
+        .flat_map(|word| word.as_bytes().split(is_separator))
+        .filter(|word| !word.is_empty())
+        .map(OsStr::from_bytes)
+        .collect();
+    let obstacle = words.iter().find_map(|word| {
+        let obstacle = executable::obstacle(&executable::find(word)?)?;
+        Some(format!(
+            "{}, which the command names, {obstacle}",
+            word.display()
+        ))
+    });
+    let is_cleared = |pair: &[&OsStr]| {
+        has_name(pair[0], "env") && CLEARING.iter().any(|option| pair[1] == *option)
+    };
+    let cleared = || {
+        let pair = words.windows(2).find(|pair| is_cleared(pair))?;
+        Some(format!(
+            "the command's `{} {}` takes LD_PRELOAD away: put `efa-emu run` behind it",
+            pair[0].display(),
+            pair[1].display()
+        ))
+    };
+    obstacle.or_else(cleared)
 }
 
 /// Why the libraries were not loaded into the program that was to use them.
@@ -201,6 +246,37 @@ mod tests {
         }
         for choice in ["", "efa", "tcp,efa", "^tcp", "shm, efa", "efa_rs"] {
             assert!(!excludes_efa(choice), "{choice}");
+        }
+    }
+
+    #[test]
+    fn the_command_is_searched_for_what_keeps_the_libraries_out() {
+        let suspect = |words: &[&str]| {
+            let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+            suspect(&words)
+        };
+        let is_static = "/sbin/ldconfig, which the command names, is statically linked";
+        for words in [
+            &["mpirun", "-n", "2", "/sbin/ldconfig"][..],
+            &["bash", "-c", "true;/sbin/ldconfig --version && true"],
+            &["setsid", "-f", "/sbin/ldconfig"],
+        ] {
+            let said = suspect(words).unwrap();
+            assert!(said.starts_with(is_static), "{said}");
+        }
+        for words in [
+            &["sh", "-c", "env -i x; true"][..],
+            &["timeout", "5", "env", "-", "x"],
+        ] {
+            let said = suspect(words).unwrap();
+            assert!(said.contains("takes LD_PRELOAD away"), "{said}");
+        }
+        for words in [
+            &["sh", "-c", "true; env x"][..],
+            &["mpirun", "-n", "2", "true"],
+            &[],
+        ] {
+            assert_eq!(suspect(words), None);
         }
     }
 

@@ -90,6 +90,28 @@ fn devices_work_without_dev_shm() {
     assert_eq!(outcome.stdout, "1\n1\n", "{}", outcome.stderr);
 }
 
+/// libfabric's efa provider needs it, and says nothing that helps.
+#[test]
+fn programs_that_do_without_the_device_for_lack_of_dev_shm_are_told() {
+    if installed("fi_pingpong", "libfabric-bin").is_none() {
+        return;
+    }
+    let script = r#"
+        cd "$TMPDIR"
+        pair="fi_pingpong -p efa -e rdm & server=\$!
+            until fi_pingpong -p efa -e rdm 127.0.0.1 || ! kill -0 \$server; do sleep 0.05; done
+            wait \$server"
+        if efa-emu run -- sh -c "$pair" 2>said; then echo works; else echo fails; fi
+        grep -c "efa-emu: nothing was sent over the device, and /dev/shm is not there" said
+        efa-emu run -- fi_info -p efa 2>&1 >info | grep -c shm || true
+    "#;
+    let Some(outcome) = on_a_machine(WITHOUT_SHM, script) else {
+        return;
+    };
+    let outcome = outcome.expect_success("without /dev/shm");
+    assert_eq!(outcome.stdout, "fails\n1\n0\n", "{}", outcome.stderr);
+}
+
 #[test]
 fn a_home_that_cannot_be_written_to_matters_to_wireshark_only() {
     if installed("fi_info", "libfabric-bin").is_none() {

@@ -7,6 +7,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::Command;
 
 use common::{Dialogue, Outcome, Program, TestFabric, installed};
+use efa_testing::workspace::efa_emu;
 
 /// What a command prints on standard error.
 #[track_caller]
@@ -83,6 +84,67 @@ fn a_program_whose_environment_was_cleared() {
     );
     let kept = ["env", program, "-p", "efa"];
     assert_eq!(said(fabric.host(&kept)), "");
+}
+
+/// Launchers and scripts have the libraries; what they start does not.
+#[test]
+fn what_a_launcher_or_a_script_starts() {
+    let fabric = TestFabric::new();
+    let is_static = "/sbin/ldconfig, which the command names, is statically linked";
+    for command in [
+        &["timeout", "60", "/sbin/ldconfig", "--version"][..],
+        &["sh", "-c", "/sbin/ldconfig --version; true"],
+    ] {
+        assert_line(
+            &said(fabric.host(command)),
+            &["no process opened", is_static],
+        );
+    }
+    let script = ["sh", "-c", "env -i /bin/true; true"];
+    let cleared = "the command's `env -i` takes LD_PRELOAD away";
+    assert_line(&said(fabric.host(&script)), &["no process opened", cleared]);
+    let mut cluster = efa_emu(&["cluster", "1", "--fabric", fabric.name()]);
+    cluster.args(["--", "ssh", "node0", "/sbin/ldconfig", "--version"]);
+    assert_line(&said(cluster), &["no process opened", is_static]);
+}
+
+/// Programs that a run leaves behind have no device any more; those that end with it are not meant.
+#[test]
+fn programs_that_go_on_after_the_run() {
+    let fabric = TestFabric::new();
+    let script = "setsid sleep 3600 >/dev/null 2>&1 & echo $!
+                  until grep -q \"^$!.sleep\" $EFA_EMU_USAGE/loaded; do sleep 0.01; done";
+    let outcome = Program::start(fabric.host(&["bash", "-c", script])).wait();
+    let pid: i32 = outcome.stdout.trim().parse().unwrap();
+    // SAFETY: takes no pointers.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+    let line = format!("sleep ({pid}) goes on after the run");
+    assert!(outcome.stderr.contains(&line), "{}", outcome.stderr);
+    for ended in ["sleep 0.1 & wait", "sleep 3600 & kill $!; wait"] {
+        let said = said(fabric.host(&["bash", "-c", ended]));
+        assert!(!said.contains("after the run"), "{ended}: {said}");
+    }
+    let quiet = fabric.run(&["--quiet", "--", "bash", "-c", script]);
+    let outcome = Program::start(quiet).wait();
+    let pid: i32 = outcome.stdout.trim().parse().unwrap();
+    // SAFETY: as above.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+    assert_eq!(outcome.stderr, "");
+}
+
+/// What says how a capture is written, where none is.
+#[test]
+fn options_of_a_capture_without_a_file() {
+    let fabric = TestFabric::new();
+    for (options, reason) in [
+        (&["--snaplen", "256"][..], "name its file with --pcap"),
+        (&["-b", "filesize:1"], "name its file with --pcap"),
+        (&["--pcap", "-"], "--pcap needs a file"),
+    ] {
+        let outcome = Program::start(fabric.run(&[options, &["--", "true"]].concat())).wait();
+        assert_eq!(outcome.code(), 2, "{outcome:?}");
+        assert_line(&outcome.stderr, &[reason]);
+    }
 }
 
 #[test]
@@ -168,6 +230,37 @@ fn shared_memory_in_place_of_the_device() {
     for (hosts, environment) in runs {
         for outcome in pingpong(hosts, environment, "efa").into_iter().flatten() {
             assert_eq!(outcome.stderr, "", "{hosts:?} {environment:?}");
+        }
+    }
+}
+
+/// The same on a host of a cluster.
+#[test]
+fn shared_memory_in_place_of_the_device_in_a_cluster() {
+    if installed("fi_pingpong", "libfabric-bin").is_none() {
+        return;
+    }
+    let script = "port=$(( 20000 + $$ % 20000 )); \
+                  test='fi_pingpong -p efa -e rdm -I 10 -S 64'; \
+                  $test -B $port & \
+                  until $test -P $port 127.0.0.1 2>/dev/null; do sleep 0.1; done; wait";
+    for (environment, is_told) in [("", true), ("export FI_EFA_ENABLE_SHM_TRANSFER=0; ", false)] {
+        let fabric = TestFabric::new();
+        let mut cluster = efa_emu(&["cluster", "1", "--fabric", fabric.name()]);
+        cluster.args(["--", "ssh", "node0", &format!("{environment}{script}")]);
+        let said = Program::start(cluster)
+            .wait()
+            .expect_success("cluster")
+            .stderr;
+        match is_told {
+            true => assert_line(
+                &said,
+                &[
+                    "nothing was sent over the device",
+                    "FI_EFA_ENABLE_SHM_TRANSFER=0",
+                ],
+            ),
+            false => assert_eq!(said, ""),
         }
     }
 }

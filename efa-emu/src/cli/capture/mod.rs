@@ -6,7 +6,7 @@ mod recording;
 mod spool;
 
 use std::io::{self, IsTerminal};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub(super) struct CaptureArguments {
     /// The fabric to record.
     #[arg(long, value_name = "NAME", default_value = DEFAULT_FABRIC)]
     fabric: String,
-    /// Write to this file (pcapng) instead of standard output, which may be piped into
+    /// Write to this file (pcapng) instead of standard output (`-`), which may be piped into
     /// `wireshark -k -i -`.
     #[arg(short, long, value_name = "FILE")]
     write: Option<PathBuf>,
@@ -46,7 +46,7 @@ impl CaptureArguments {
         let filter = parse_filter(&self.filter.join(" "))?;
         let (store, pipe, name) = self.output()?;
         let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP]);
-        let recording = Recording::begin(&self.fabric, store, self.options.snaplen, filter)?;
+        let recording = Recording::begin(&self.fabric, store, self.options.snaplen(), filter)?;
         let announce = |recording: &Recording| {
             let hosts: Vec<_> = recording.interfaces().iter().map(|i| &i.host[..]).collect();
             let hosts = match &hosts[..] {
@@ -69,7 +69,7 @@ impl CaptureArguments {
 
     /// What is written, the pipe if it is one whose reader may go away, and its name.
     fn output(&self) -> Result<(Store, Option<Output>, String), Failure> {
-        if let Some(path) = &self.write {
+        if let Some(path) = self.write.as_deref().filter(|path| *path != Path::new("-")) {
             let store = Store::create(path, &self.options)?;
             return Ok((store, None, path.display().to_string()));
         }
@@ -84,7 +84,7 @@ impl CaptureArguments {
             ));
         }
         let pipe = Output::standard()?;
-        let store = Store::pipe(pipe.try_clone()?, self.options.snaplen)?;
+        let store = Store::pipe(pipe.try_clone()?, self.options.snaplen())?;
         Ok((store, Some(pipe), "standard output".to_owned()))
     }
 }

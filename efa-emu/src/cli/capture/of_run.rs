@@ -39,7 +39,7 @@ impl<'a> RunRecording<'a> {
                     path.display()
                 ))
             })?;
-            let spool = Spool::begin(device, Recorded::Run, interface, id, options.snaplen)?;
+            let spool = Spool::begin(device, Recorded::Run, interface, id, options.snaplen())?;
             Ok((device, spool))
         });
         Ok(RunRecording {

@@ -178,13 +178,19 @@ impl ClusterArguments {
         let unused = match layout.is_member() {
             // The programs that may use the devices are not known here.
             true => None,
-            false => settings.unused(&self.command, &injection, None, 0),
+            false => {
+                let endpoints = hosts
+                    .iter()
+                    .map(|host| node::shm_endpoints(&directory.path().join(host.name())));
+                let most = endpoints.max().unwrap_or(0);
+                settings.unused(&self.command, &injection, None, most)
+            }
         };
         let recorded = recording.map_or_else(Vec::new, capture::RunRecording::end);
         drop(directory);
         drop(hosts);
         leftovers::remove();
-        settings.tell(unused, idle_rules, recorded);
+        settings.tell(unused.into_iter().chain(idle_rules).chain(recorded));
         Ok(child::end_as(ended.status))
     }
 }

@@ -20,13 +20,15 @@ use efa_emu::transport::{
     DEFAULT_FABRIC, Fabric, Host, HostConfig, NetworkOptions, check_limits, parse_duration,
 };
 use efa_emu::usage;
+use rustix::fs::{Access, access};
 
 use crate::cli::capture::RunRecording;
 use crate::cli::injection::{Libraries, Provider};
+use crate::cli::leftovers::SHARED_MEMORY;
 use crate::cli::live_sysfs::LiveSysfs;
 use crate::cli::unused::{self, Facts};
 use crate::cli::watches::Watches;
-use crate::cli::{complain, fault};
+use crate::cli::{complain, fault, survivors};
 
 /// `ibv_device` has room for paths of this length.
 const LONGEST_DEVICE_PATH: usize = 255;
@@ -144,6 +146,22 @@ fn path_text(path: &str) -> Result<String, Failure> {
 impl HostOptions {
     /// Checks everything that can be checked before there is a host.
     pub(in crate::cli) fn checked(self) -> Result<HostSettings, Failure> {
+        match &self.pcap {
+            None if self.capture.are_given() => {
+                return Err(Failure(
+                    "--snaplen and -b say how a capture is written: name its file with --pcap"
+                        .into(),
+                ));
+            }
+            Some(file) if file == Path::new("-") => {
+                return Err(Failure(
+                    "--pcap needs a file, for standard output is the program's: name one, or let \
+                     `efa-emu capture` write into a pipe"
+                        .into(),
+                ));
+            }
+            _ => {}
+        }
         let profile = Profile::named(&self.profile)?;
         let network = self.network.options(&profile)?;
         let profile_name =
@@ -285,22 +303,22 @@ impl HostSettings {
             first,
             fi_provider: env::var("FI_PROVIDER").ok(),
             shm_endpoints,
+            has_shared_memory: access(SHARED_MEMORY, Access::WRITE_OK | Access::EXEC_OK).is_ok(),
         })
     }
 
-    /// Says what would go unnoticed: why the devices were not used, rules that were not, and what was recorded.
-    pub(in crate::cli) fn tell(
-        &self,
-        unused: Option<String>,
-        idle_rules: Vec<String>,
-        recording: Vec<String>,
-    ) {
+    /// What to say of programs that go on when the run ends.
+    pub(in crate::cli) fn surviving(&self, injection: &Injection) -> Option<String> {
+        match self.quiet {
+            true => None,
+            false => survivors::explain(&injection.marks),
+        }
+    }
+
+    /// Says what would go unnoticed, a line each: why the devices were not used, rules that were not, what was recorded.
+    pub(in crate::cli) fn tell(&self, lines: impl IntoIterator<Item = String>) {
         if !self.quiet {
-            unused
-                .iter()
-                .chain(&idle_rules)
-                .chain(&recording)
-                .for_each(|line| complain(line));
+            lines.into_iter().for_each(|line| complain(&line));
         }
     }
 

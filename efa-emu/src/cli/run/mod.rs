@@ -75,12 +75,19 @@ impl RunArguments {
         if !ended.status.success() {
             leftovers::remove();
         }
+        let surviving = settings.surviving(&injection);
         let recorded = recording.map_or_else(Vec::new, super::capture::RunRecording::end);
         let idle_rules = settings.idle_rules(&rules);
         // What this run has made goes before it does.
         drop((live, directory));
         drop(hosts);
-        settings.tell(unused, idle_rules, recorded);
+        settings.tell(
+            unused
+                .into_iter()
+                .chain(idle_rules)
+                .chain(surviving)
+                .chain(recorded),
+        );
         Ok(child::end_as(ended.status))
     }
 }

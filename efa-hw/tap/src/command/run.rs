@@ -99,7 +99,7 @@ impl RunArguments {
         let (sends, rdma) = match self.headers_only {
             true => (LONGEST_HEADERS, Some(0)),
             false => (
-                (self.capture.snaplen as usize).saturating_sub(frame_headers),
+                (self.capture.snaplen() as usize).saturating_sub(frame_headers),
                 None,
             ),
         };
@@ -111,7 +111,7 @@ impl RunArguments {
             command.env(ENV_QUIET, "1");
         }
         let cut = Cut {
-            snaplen: self.capture.snaplen,
+            snaplen: self.capture.snaplen(),
             headers_only: self.headers_only,
         };
         let mut recording = Recording {
