@@ -2,7 +2,8 @@
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::FileExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::time::Duration;
 
@@ -86,6 +87,32 @@ impl Follower {
     /// How many bytes were read so far.
     pub fn offset(&self) -> u64 {
         self.offset
+    }
+
+    /// The file's inode, by which devices say what they record into.
+    pub fn inode(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.ino())
+    }
+
+    /// Returns whether a process may have the file open for writing. Only for files that have lost their name: whoever
+    /// opened it by its name meanwhile would have to wait, and this process would get a signal.
+    pub fn may_have_writers(&self) -> bool {
+        let set_lease = |kind: libc::c_int| {
+            // SAFETY: the descriptor is open, and this command takes an integer.
+            unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_SETLEASE, kind) }
+        };
+        // The kernel grants it as long as nobody has the file open for writing. Some file systems grant none.
+        let is_granted = set_lease(libc::F_RDLCK) == 0;
+        if is_granted {
+            set_lease(libc::F_UNLCK);
+        }
+        !is_granted
+    }
+
+    /// How many bytes are free where the file is.
+    pub fn free_space(&self) -> io::Result<u64> {
+        let system = rustix::fs::fstatvfs(&self.file)?;
+        Ok(system.f_bavail.saturating_mul(system.f_frsize))
     }
 
     /// How many frames the devices could not record.

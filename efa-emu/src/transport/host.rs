@@ -419,6 +419,17 @@ impl Host {
         Ok(missing)
     }
 
+    /// Wakes the devices that have said that they record into the file with this inode, so that they look which one they
+    /// are to record into: a device without work sleeps until something comes.
+    pub fn wake_devices_recording_into(&self, inode: u64) -> Result<(), FabricError> {
+        for id in participants(&self.directory)?.into_keys() {
+            if is_recording_into(&self.directory, id, inode) {
+                wake(&self.directory, Address { gid: self.gid, id });
+            }
+        }
+        Ok(())
+    }
+
     /// Waits until the processes that record the fabric (see [`Recorder`](super::Recorder)) record
     /// this host too, so that a device that is opened next misses none of its frames. False if one of
     /// them has not begun within `patience`: it may be stopped.
