@@ -1,5 +1,6 @@
-//! What is meant for crates.io can be packaged, and says what it is. The libraries that programs load are not (the two in
-//! place of rdma-core, the tap, the provider of libfabric): `cargo` installs no such libraries.
+//! What is meant for crates.io can be packaged, says what it is, and brings its users no more than they need. The
+//! libraries that programs load are not (the two in place of rdma-core, the tap, the provider of libfabric): `cargo`
+//! installs no such libraries.
 
 use std::process::Command;
 
@@ -29,8 +30,8 @@ fn cargo(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("cargo prints text")
 }
 
-#[test]
-fn every_package_that_is_published_can_be() {
+/// The packages of the workspace.
+fn packages() -> Vec<Value> {
     let metadata = cargo(&[
         "metadata",
         "--no-deps",
@@ -38,10 +39,60 @@ fn every_package_that_is_published_can_be() {
         "--format-version",
         "1",
     ]);
-    let metadata: Value = serde_json::from_str(&metadata).unwrap();
-    let published: Vec<&Value> = metadata["packages"]
-        .as_array()
-        .unwrap()
+    let mut metadata: Value = serde_json::from_str(&metadata).unwrap();
+    match metadata["packages"].take() {
+        Value::Array(packages) => packages,
+        other => panic!("{other} is no list of packages"),
+    }
+}
+
+/// Whoever uses a library does not build a parser of command lines with it.
+#[test]
+fn libraries_need_no_parser_of_command_lines() {
+    let needed = |package: &str, options: &[&str]| -> Vec<String> {
+        let mut tree = vec!["tree", "--offline", "--edges", "normal", "--prefix", "none"];
+        tree.extend(["--package", package]);
+        tree.extend(options);
+        let names = cargo(&tree);
+        let names = names.lines().filter_map(|line| line.split(' ').next());
+        names.map(str::to_owned).collect()
+    };
+    let parser = |names: Vec<String>| names.into_iter().find(|name| name.starts_with("clap"));
+    // What is looked for would be found.
+    assert!(parser(needed("efa-emu", &[])).is_some());
+    assert_eq!(parser(needed("efa-emu", &["--no-default-features"])), None);
+    let mut libraries = Vec::new();
+    for package in packages() {
+        let targets = package["targets"].as_array().unwrap();
+        let has = |kinds: &[&str]| {
+            let of = |target: &Value| {
+                target["kind"][0]
+                    .as_str()
+                    .is_some_and(|kind| kinds.contains(&kind))
+            };
+            targets.iter().any(of)
+        };
+        if has(&["lib", "cdylib"]) && !has(&["bin"]) {
+            let name = package["name"].as_str().unwrap().to_owned();
+            assert_eq!(parser(needed(&name, &[])), None, "{name}");
+            libraries.push(name);
+        }
+    }
+    for name in [
+        "efa-conformance",
+        "efa-core",
+        "efa-emu-verbs",
+        "efa-hw",
+        "efa-interop",
+    ] {
+        assert!(libraries.iter().any(|library| library == name), "{name}");
+    }
+}
+
+#[test]
+fn every_package_that_is_published_can_be() {
+    let packages = packages();
+    let published: Vec<&Value> = packages
         .iter()
         .filter(|package| package["publish"].is_null())
         .collect();
