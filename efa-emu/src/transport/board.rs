@@ -35,6 +35,7 @@ use super::opening;
 use super::qpn::ParticipantId;
 use super::segment::Address;
 use super::shared::{PAGE, SharedMemory, reserve, resize};
+use super::trouble::Trouble;
 use crate::fault::{Fault, FaultId, Tally};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"EFAEMUFB");
@@ -300,7 +301,9 @@ impl Board {
             Ok(fault) => fault,
             Err(error) => {
                 let path = self.path.display();
-                tracing::warn!(%path, slot, %error, "leaving out a rule that cannot be read");
+                Trouble::UnreadableRule.say(format_args!(
+                    "leaving out a rule of {path} that cannot be read: {error}"
+                ));
                 return None;
             }
         };

@@ -1,12 +1,14 @@
 //! The capture files that a device records into: those that others ask for, its own run among them.
 
 use std::fs::Metadata;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::host::{announce_recording, requested_captures};
 use super::qpn::ParticipantId;
+use super::trouble::Trouble;
 use crate::capture::{CaptureTap, Direction, InterfaceId, SharedFile};
 use crate::frame::Frame;
 
@@ -37,8 +39,12 @@ impl CaptureFiles {
             }
             match SharedFile::open(path) {
                 Ok(file) => self.files.push((*id, file)),
-                // It may be gone already.
-                Err(error) => tracing::debug!(%error, path = %path.display(), "cannot record"),
+                // It is gone already.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => Trouble::Capture.say(format_args!(
+                    "cannot record into {}: {error}",
+                    path.display()
+                )),
             }
         }
     }
@@ -51,7 +57,9 @@ impl CaptureFiles {
 
 fn close(file: SharedFile) {
     if let Err(error) = file.close() {
-        tracing::warn!(%error, "the capture does not say how many frames it lacks");
+        Trouble::Capture.say(format_args!(
+            "a capture does not say how many frames it lacks: {error}"
+        ));
     }
 }
 
@@ -138,7 +146,9 @@ impl CaptureRequests {
     pub(super) fn answer(&self, Requested(files): &Requested) {
         let inodes = files.iter().map(|(id, _)| id.inode);
         if let Err(error) = announce_recording(&self.host, self.own, inodes) {
-            tracing::debug!(%error, "cannot tell the recorders that it records");
+            Trouble::Capture.say(format_args!(
+                "cannot tell who records that the device does: {error}"
+            ));
         }
     }
 }

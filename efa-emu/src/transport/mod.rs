@@ -25,6 +25,7 @@
 //! * `board`: faults ([`crate::fault`]) that are armed in the fabric; `staged`: how a device applies them.
 //! * [`remote`]: devices of other machines as members of the fabric, for a program that carries requests there.
 //! * `engine`: one opened device, and which thread works on it when, behind `mutex`.
+//! * `trouble`: what a user has to know although no call of the program fails.
 //!
 //! A process may be killed at any instruction. Its locks go, so its peers see it dead within
 //! milliseconds of expecting something of it, and the next change of the registry removes its files.
@@ -60,6 +61,7 @@ mod staged;
 mod statistics;
 mod switchboard;
 mod tap;
+mod trouble;
 
 pub use board::ArmedFault;
 pub use config::{

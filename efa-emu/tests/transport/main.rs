@@ -15,3 +15,4 @@ mod network;
 mod opening;
 mod processes;
 mod speed;
+mod troubles;

@@ -14,6 +14,28 @@ const SEED: &str = "EFA_EMU_TEST_SEED";
 /// What the child says to its parent starts with this; the rest of its output is the harness's.
 const MARK: &str = "@ ";
 
+/// Starts a child in the given role, with the fabric below `root`.
+fn command(role: &str, root: &Path, seed: u64) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", "processes::child", "--nocapture"])
+        .env(ROLE, role)
+        .env(ROOT, root)
+        .env(SEED, seed.to_string());
+    command
+}
+
+/// Runs a child, to which nobody talks, to its orderly end. Returns what it wrote to standard error.
+pub(crate) fn errors_of(role: &str, root: &Path, seed: u64) -> String {
+    let output = command(role, root, seed)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{errors}");
+    errors
+}
+
 /// A running child, killed when dropped.
 pub(crate) struct Process {
     child: Child,
@@ -23,11 +45,7 @@ pub(crate) struct Process {
 impl Process {
     /// Starts a child in the given role, with the fabric below `root`.
     pub(crate) fn start(role: &str, root: &Path, seed: u64) -> Process {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "processes::child", "--nocapture"])
-            .env(ROLE, role)
-            .env(ROOT, root)
-            .env(SEED, seed.to_string())
+        let mut child = command(role, root, seed)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -150,6 +168,7 @@ fn child() {
         "memory" => crate::exchange::memory(&parent),
         "receiver" => crate::both_links::receiver(&parent),
         "speed" => crate::speed::partner(&parent),
+        "troubled" => crate::troubles::troubled(&parent),
         _ => panic!("unknown role {role}"),
     }
 }

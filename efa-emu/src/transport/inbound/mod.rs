@@ -21,6 +21,7 @@ use super::ring::{Consumer, Incoming};
 use super::segment::{Address, SLOTS, Segment, SlotContent};
 use super::staged::Staged;
 use super::tap::Tap;
+use super::trouble::Trouble;
 use crate::device::Device;
 use crate::fault::Withheld;
 use crate::link::{HostSegment, Operation};
@@ -442,7 +443,7 @@ impl Inbound {
     }
 
     fn refuse(&mut self, slot: usize, reason: &dyn std::fmt::Display) {
-        tracing::warn!(slot, %reason, "refusing a peer's ring");
+        Trouble::RefusedRing.say(format_args!("refusing what a process sends: {reason}"));
         self.segment.refuse(slot);
         if let Some(ring) = &self.rings[slot] {
             ring.peer.segment.wake();

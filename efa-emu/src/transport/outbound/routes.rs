@@ -12,6 +12,7 @@ use crate::transport::peer::{Peer, Peers};
 use crate::transport::qpn::{HostTable, Place, Tenancy};
 use crate::transport::ring::Producer;
 use crate::transport::segment::Address;
+use crate::transport::trouble::Trouble;
 use crate::usage::{self, Step};
 
 /// Destinations that are remembered; the memory is cleared when it would grow beyond.
@@ -175,7 +176,7 @@ impl Routes {
             Ok(None) if known.is_some() => Err(NoRoute::Failed(self.nobody)),
             Ok(None) => Err(NoRoute::Failed(Status::LocalUnreachableRemote)),
             Err(error) => {
-                tracing::warn!(%gid, %error, "cannot reach a host");
+                Trouble::UnreachableHost.say(format_args!("cannot reach the host {gid}: {error}"));
                 Err(NoRoute::Failed(Status::LocalUnreachableRemote))
             }
         }
@@ -191,7 +192,10 @@ impl Routes {
             return Ok(*index);
         }
         let unreachable = |error: &dyn std::fmt::Display| {
-            tracing::warn!(gid = %to.gid, %error, "cannot set up a ring to a process");
+            let gid = to.gid;
+            Trouble::UnreachableProcess.say(format_args!(
+                "cannot reach a process of the host {gid}: {error}"
+            ));
             NoRoute::Failed(Status::LocalUnreachableRemote)
         };
         let peer = match self.peers.find(to) {

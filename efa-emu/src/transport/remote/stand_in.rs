@@ -19,6 +19,7 @@ use crate::transport::ring::{Consumer, Full, Incoming, Producer};
 use crate::transport::segment::{Address, Segment, SlotContent};
 use crate::transport::shared::SharedMemory;
 use crate::transport::switchboard::{self, LINES, Line, Switchboard};
+use crate::transport::trouble::Trouble;
 
 /// Bytes of a ring to a local process, as of one between two local processes.
 const RING_BYTES: usize = 1 << 20;
@@ -267,7 +268,7 @@ impl StandIn {
     }
 
     fn refuse(&mut self, slot: usize, reason: &dyn std::fmt::Display) {
-        tracing::warn!(slot, %reason, "refusing a process's ring");
+        Trouble::RefusedRing.say(format_args!("refusing what a process sends: {reason}"));
         self.segment.refuse(slot);
         if let Some(ring) = self.in_ring(slot) {
             ring.peer.segment.wake();

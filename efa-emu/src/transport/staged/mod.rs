@@ -16,6 +16,7 @@ use super::error::FabricError;
 use super::fabric::Fabric;
 use super::host::{Host, table_path};
 use super::qpn::HostTable;
+use super::trouble::Trouble;
 use crate::fault::{Event, Fate, FaultId, Faults, Trigger, Verdict};
 
 pub(super) use answers::{LateAnswers, Outcome};
@@ -127,7 +128,8 @@ impl Staged {
         for trigger in triggers {
             let done = self.fabric.execute(&trigger, &self.board);
             if let Err(error) = done {
-                tracing::warn!(?trigger, %error, "a staged fault cannot do its work");
+                Trouble::FaultWithoutEffect
+                    .say(format_args!("a staged fault cannot do its work: {error}"));
             }
         }
     }
