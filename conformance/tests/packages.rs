@@ -133,8 +133,9 @@ fn every_package_that_is_published_can_be() {
             entry["name"].as_str().unwrap(),
             entry["version"].as_str().unwrap()
         );
+        let packed = format!("{target}/package/{name}.crate");
         let files = Command::new("tar")
-            .args(["-tzf", &format!("{target}/package/{name}.crate")])
+            .args(["-tzf", &packed])
             .output()
             .expect("tar starts");
         let files = String::from_utf8_lossy(&files.stdout);
@@ -147,5 +148,12 @@ fn every_package_that_is_published_can_be() {
             .lines()
             .any(|line| line.starts_with(&format!("{name}/tests/")));
         assert!(!with_tests, "{name}");
+        // Their examples are built without it.
+        let examples = Command::new("tar")
+            .args(["-xzOf", &packed, "--wildcards", "*/examples/*.rs"])
+            .output()
+            .expect("tar starts");
+        let examples = String::from_utf8_lossy(&examples.stdout);
+        assert!(!examples.contains("efa_testing"), "{name}");
     }
 }

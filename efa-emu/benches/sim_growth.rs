@@ -1,7 +1,5 @@
 //! How the deterministic fabric grows: from 2 to 10,000 hosts in one process and one thread.
 //!
-//! `cargo run --release -p efa-emu --example sim_growth [PACKETS]`
-//!
 //! Every host has one queue pair with 256 posted receives and keeps 16 packets of 64 bytes in flight
 //! to hosts all over the fabric. For each number of hosts it prints events and packets per second of
 //! processor time, the process's memory per queue pair before and after the traffic, and heap
@@ -29,6 +27,12 @@ static HEAP: CountingHeap = CountingHeap;
 
 const WINDOW: usize = 16;
 const PACKET: usize = 64;
+
+/// Packets that arrive while it is measured.
+const PACKETS: u64 = 200_000;
+
+/// The argument in front of the number of hosts that this program runs itself.
+const HOSTS: &str = "--hosts";
 
 /// One host's program: sends round robin to its peers, gives every buffer back.
 struct Program {
@@ -145,7 +149,7 @@ fn processor_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-fn run(hosts: usize, packets: u64) -> Result<Figures, Box<dyn Error>> {
+fn run(hosts: usize) -> Result<Figures, Box<dyn Error>> {
     let fabric = Fabric::new(FabricConfig {
         log: false,
         ..FabricConfig::seeded(1)
@@ -218,10 +222,10 @@ fn run(hosts: usize, packets: u64) -> Result<Figures, Box<dyn Error>> {
         }
         Ok((events, arrived))
     };
-    drive(packets / 4)?;
+    drive(PACKETS / 4)?;
     let (allocations, simulated) = (heap::allocations(), fabric.now());
     let start = processor_time();
-    let (events, arrived) = drive(packets)?;
+    let (events, arrived) = drive(PACKETS)?;
     let seconds = (processor_time() - start).as_secs_f64();
     let allocations = heap::allocations() - allocations;
     Ok(Figures {
@@ -236,9 +240,9 @@ fn run(hosts: usize, packets: u64) -> Result<Figures, Box<dyn Error>> {
 }
 
 /// Runs this program again for one number of hosts.
-fn run_apart(hosts: usize, packets: u64) -> Result<Figures, Box<dyn Error>> {
+fn run_apart(hosts: usize) -> Result<Figures, Box<dyn Error>> {
     let output = Command::new(std::env::current_exe()?)
-        .args([packets.to_string(), hosts.to_string()])
+        .args([HOSTS, &hosts.to_string()])
         .env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
         .output()?;
     if !output.status.success() {
@@ -247,25 +251,16 @@ fn run_apart(hosts: usize, packets: u64) -> Result<Figures, Box<dyn Error>> {
     Figures::parse(&String::from_utf8(output.stdout)?)
 }
 
-fn number(name: &str, text: &str) -> Result<u64, Box<dyn Error>> {
-    let parsed = text.parse();
-    parsed.map_err(|error| format!("{name}: {text:?} is no number: {error}").into())
-}
-
 fn main() -> Result<(), Box<dyn Error>> {
-    let arguments: Vec<_> = std::env::args().skip(1).collect();
-    let packets = match arguments.first() {
-        None => 1_000_000,
-        Some(text) => number("PACKETS", text)?,
-    };
-    if let Some(hosts) = arguments.get(1) {
-        run(number("HOSTS", hosts)? as usize, packets)?.print();
+    let mut arguments = std::env::args().skip_while(|argument| argument != HOSTS);
+    if let Some(hosts) = arguments.nth(1) {
+        run(hosts.parse()?)?.print();
         return Ok(());
     }
     println!("hosts    events/s   packets/s  idle B/QP  busy B/QP  allocs/packet  simulated ms");
     let mut all = BTreeMap::new();
     for hosts in [2, 64, 512, 10_000] {
-        let figures = run_apart(hosts, packets)?;
+        let figures = run_apart(hosts)?;
         println!(
             "{hosts:5} {:11.0} {:11.0} {:10} {:10} {:14.4} {:13.3}",
             figures.events_per_second,

@@ -1,6 +1,6 @@
 //! Writes a large capture of ordinary traffic, to measure the Wireshark dissector with.
 //!
-//! `cargo run --example wireshark_load -- FRAMES FILE`: eager, medium and long-CTS messages and emulated
+//! `wireshark_load FRAMES FILE`, of `wireshark/bench`: eager, medium and long-CTS messages and emulated
 //! writes between two endpoints, seen by one of them, the peer's packets a little out of order. With
 //! a third argument `roce` the same payloads stand behind InfiniBand headers on UDP port 4791, for
 //! Wireshark's own dissector of similar depth.
