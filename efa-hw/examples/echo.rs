@@ -8,7 +8,7 @@ use efa_core::endpoint::{
     CompletionEntry, Endpoint, EndpointConfig, EndpointError, Instant, OperationFlags, PeerId,
     RecvArgs, SendArgs, SourceFilter,
 };
-use efa_core::nic::{Domain as _, UserSlice};
+use efa_core::nic::UserSlice;
 use efa_hw::{DeviceName, HwDevice, HwNic, NicConfig};
 use std::process::ExitCode;
 
@@ -98,7 +98,7 @@ impl Program {
     fn ask(&mut self, server: RawAddress, text: &str) -> Result<String> {
         let server = self.endpoint.insert_address(server)?;
         let nic = self.endpoint.nic_mut();
-        nic.write_user(self.memory.address, text.as_bytes())?;
+        nic.write(self.memory.address, text.as_bytes())?;
         self.send(server, text.len())?;
         let length = self.receive()?.length as usize;
         let answer = UserSlice {

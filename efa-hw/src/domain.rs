@@ -200,6 +200,14 @@ impl HwDomain {
         Ok(bytes)
     }
 
+    /// Writes user memory from `address` on.
+    ///
+    /// # Errors
+    /// [`NicError::MemoryFault`] if not all of it is known to the domain.
+    pub fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), NicError> {
+        self.write_user(address, bytes)
+    }
+
     /// Lets operations use memory that the caller owns.
     ///
     /// # Errors
