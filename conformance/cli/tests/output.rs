@@ -25,17 +25,17 @@ fn commands() -> Vec<(String, Command)> {
         &["show", &capture],
         &["list", &written],
     ];
-    let programs: [(fn(&[&str]) -> Command, &[&[&str]]); 2] =
-        [(efa_emu, &emulator), (efa_conformance, &suite)];
     let mut all = Vec::new();
-    for (program, commands) in programs {
-        for command in commands {
-            for json in [&[][..], &["--json"]] {
-                let words = [command, json].concat();
-                all.push((words.join(" "), program(&words)));
-            }
+    let mut add = |program: fn(&[&str]) -> Command, command: &[&str]| {
+        for json in [&[][..], &["--json"]] {
+            let words = [command, json].concat();
+            all.push((words.join(" "), program(&words)));
         }
-    }
+    };
+    emulator.iter().for_each(|command| add(efa_emu, command));
+    suite
+        .iter()
+        .for_each(|command| add(efa_conformance, command));
     all
 }
 

@@ -179,10 +179,7 @@ mod tests {
         fn new(name: &str) -> Rig {
             let fabric = Fabric::open(&format!("spool-{name}-{}", std::process::id())).unwrap();
             let profile = Profile::by_name(Profile::DEFAULT).unwrap();
-            let host = fabric
-                .enter_devices(None, None, profile)
-                .unwrap()
-                .remove(0);
+            let host = fabric.enter_devices(None, None, profile).unwrap().remove(0);
             let directory = tempfile::tempdir().unwrap();
             let options: Options =
                 clap::Parser::parse_from(["test", "-b", "filesize:100", "-b", "files:2"]);
