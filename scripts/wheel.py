@@ -33,7 +33,7 @@ Metadata-Version: 2.1
 Name: efa-rdm
 Version: {version}
 Summary: {SUMMARY}
-License: MIT OR Apache-2.0
+License: MIT OR Apache-2.0, and those of linked crates: THIRD-PARTY-LICENSES
 Keywords: efa,rdma,libfabric,mpi
 Classifier: Environment :: Console
 Classifier: Intended Audience :: Developers
@@ -66,7 +66,7 @@ def main():
 
         for name, path in entries(stage, version):
             add(name, path.read_bytes(), path.stat().st_mode & 0o777)
-        for license in ["LICENSE-APACHE", "LICENSE-MIT"]:
+        for license in ["LICENSE-APACHE", "LICENSE-MIT", "THIRD-PARTY-LICENSES"]:
             add(f"{info}/licenses/{license}", (stage / "share/doc/efa-rdm" / license).read_bytes(), 0o644)
         add(f"{info}/METADATA", metadata(version, stage).encode(), 0o644)
         root_is_purelib = "false"
