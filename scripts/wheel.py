@@ -1,7 +1,7 @@
 """Makes a Python wheel (PEP 427) of a staged installation: no Python in it, `pip install` puts the files below the
 environment's prefix as they are staged.
 
-usage: wheel.py STAGE DIRECTORY VERSION PLATFORM
+usage: wheel.py STAGE FILE     the file's name has version and platform (PEP 427): NAME-VERSION-TAG.whl
 """
 
 import base64
@@ -12,13 +12,11 @@ import time
 import zipfile
 from pathlib import Path
 
-NAME = "efa_rdm"
 SUMMARY = "A software EFA device for unmodified programs, and the conformance suite of the EFA RDM protocol"
 
 
-def entries(stage, version):
+def entries(stage, data):
     """Names in the wheel, and the files that they are. Programs go where scripts go; pip makes those executable."""
-    data = f"{NAME}-{version}.data"
     for path in sorted(stage.rglob("*")):
         if path.is_file():
             name = path.relative_to(stage)
@@ -47,10 +45,9 @@ Description-Content-Type: text/markdown
 
 
 def main():
-    stage, directory, version, platform = Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:]
-    tag = f"py3-none-{platform}"
-    info = f"{NAME}-{version}.dist-info"
-    target = directory / f"{NAME}-{version}-{tag}.whl"
+    stage, target = Path(sys.argv[1]), Path(sys.argv[2])
+    name, version, tag = target.stem.split("-", 2)
+    info = f"{name}-{version}.dist-info"
     stamp = time.gmtime(int(os.environ["SOURCE_DATE_EPOCH"]))[:6]
     record = []
 
@@ -64,8 +61,8 @@ def main():
             digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
             record.append(f"{name},sha256={digest},{len(content)}\n")
 
-        for name, path in entries(stage, version):
-            add(name, path.read_bytes(), path.stat().st_mode & 0o777)
+        for entry, path in entries(stage, f"{name}-{version}.data"):
+            add(entry, path.read_bytes(), path.stat().st_mode & 0o777)
         for license in ["LICENSE-APACHE", "LICENSE-MIT", "THIRD-PARTY-LICENSES"]:
             add(f"{info}/licenses/{license}", (stage / "share/doc/efa-rdm" / license).read_bytes(), 0o644)
         add(f"{info}/METADATA", metadata(version, stage).encode(), 0o644)
@@ -73,7 +70,6 @@ def main():
         wheel_file = f"Wheel-Version: 1.0\nGenerator: efa-rdm\nRoot-Is-Purelib: {root_is_purelib}\nTag: {tag}\n"
         add(f"{info}/WHEEL", wheel_file.encode(), 0o644)
         add(f"{info}/RECORD", "".join(record + [f"{info}/RECORD,,\n"]).encode(), 0o644)
-    print(target)
 
 
 main()

@@ -21,17 +21,21 @@ const KEYS_OF_JOBS: [&str; 5] = [
 ];
 const KEYS_OF_STEPS: [&str; 4] = ["name", "uses", "with", "run"];
 
-/// The packages, as `scripts/dist` names them.
-const PACKAGES: [&str; 3] = [
-    "efa-rdm-0.1.0-x86_64.tar.gz",
-    "efa-rdm_0.1.0_amd64.deb",
-    "efa_rdm-0.1.0-py3-none-manylinux_2_31_x86_64.whl",
-];
-const PACKAGES_FOR_ARM64: [&str; 3] = [
-    "efa-rdm-0.1.0-aarch64.tar.gz",
-    "efa-rdm_0.1.0_arm64.deb",
-    "efa_rdm-0.1.0-py3-none-manylinux_2_31_aarch64.whl",
-];
+/// The machines that packages are made for, as `uname` calls them: first that of the runner.
+const MACHINES: [&str; 2] = ["x86_64", "aarch64"];
+
+/// The names of tarball, Debian package and wheel for a machine.
+fn packages(machine: &str) -> [String; 3] {
+    let output = Command::new(root().join("scripts/dist"))
+        .arg("names")
+        .env("EFA_DIST_MACHINE", machine)
+        .output()
+        .unwrap();
+    let (status, text) = outcome(&output);
+    assert_eq!(status, Some(0), "{text}");
+    let names: Vec<String> = text.lines().map(str::to_owned).collect();
+    names.try_into().expect("three names")
+}
 
 fn job() -> Yaml {
     let text = fs::read_to_string(root().join(WORKFLOW)).unwrap();
@@ -160,8 +164,8 @@ fn clone_of_the_project() -> tempfile::TempDir {
          dist-test) cd target/dist; ls {files} >/dev/null ;;\n\
          dist-arm64) cd target/dist; touch {files_for_arm64} ;;\n\
          *) echo \"make $*: not known\" >&2; exit 1 ;;\nesac\n",
-        files = PACKAGES.join(" "),
-        files_for_arm64 = PACKAGES_FOR_ARM64.join(" ")
+        files = packages(MACHINES[0]).join(" "),
+        files_for_arm64 = packages(MACHINES[1]).join(" ")
     );
     fs::write(&make, script).unwrap();
     fs::set_permissions(&make, PermissionsExt::from_mode(0o755)).unwrap();
@@ -216,14 +220,35 @@ fn its_commands_publish_all_packages() {
         names.sort();
         names
     };
-    let packages = PACKAGES.iter().chain(&PACKAGES_FOR_ARM64);
-    let packages = packages.map(|name| format!("target/dist/{name}"));
-    assert_eq!(sorted(attached), sorted(packages.collect()));
+    let packages = MACHINES.map(packages);
+    let paths = packages.iter().flatten();
+    let paths = paths.map(|name| format!("target/dist/{name}"));
+    assert_eq!(sorted(attached), sorted(paths.collect()));
     let directory = published("pypa/gh-action-pypi-publish@", "packages-dir");
     let (_, wheels) = run(&format!("ls {}", directory[0]), clone.path(), &tag);
     let wheels = wheels.lines().map(str::to_owned).collect();
-    let both = [PACKAGES[2], PACKAGES_FOR_ARM64[2]].map(str::to_owned);
+    let both = packages.map(|[_, _, wheel]| wheel);
     assert_eq!(sorted(wheels), sorted(both.into()));
+}
+
+#[test]
+fn the_packages_have_names_by_which_they_are_chosen() {
+    for (machine, of_debian) in MACHINES.into_iter().zip(["amd64", "arm64"]) {
+        let [tarball, deb, wheel] = packages(machine);
+        let version = env!("CARGO_PKG_VERSION");
+        assert_eq!(tarball, format!("efa-rdm-{version}-{machine}.tar.gz"));
+        assert_eq!(deb, format!("efa-rdm_{version}_{of_debian}.deb"));
+        // What is between them is the platform, and in it the oldest C library.
+        let begin = format!("efa_rdm-{version}-py3-none-manylinux_2_");
+        assert!(wheel.starts_with(&begin), "{wheel}");
+        assert!(wheel.ends_with(&format!("_{machine}.whl")), "{wheel}");
+        // Those who install them read the names there.
+        let page = fs::read_to_string(root().join("docs/install.md")).unwrap();
+        for name in [tarball, deb, wheel] {
+            let written = name.replacen(version, "VERSION", 1);
+            assert!(page.contains(&written), "docs/install.md: no {written}");
+        }
+    }
 }
 
 #[test]
@@ -232,7 +257,8 @@ fn a_tag_of_another_version_is_not_released() {
     let clone = clone_of_the_project();
     let check = commands(&job)[0];
     assert!(check.contains("GITHUB_REF_NAME"), "{check}");
-    for tag in ["v9.9.9", "v", "x0.1.0"] {
+    let without_v = format!("x{}", env!("CARGO_PKG_VERSION"));
+    for tag in ["v9.9.9", "v", &without_v] {
         let (status, text) = run(check, clone.path(), tag);
         assert_eq!(status, Some(1), "{tag}: {text}");
     }
@@ -245,14 +271,15 @@ fn packages_of_a_changed_clone_are_not_released() {
     let checks = |command: &&&str| command.contains("scripts/dist commit");
     let check = commands.iter().find(checks).unwrap();
     let clone = clone_of_the_project();
-    let (status, text) = run(check, clone.path(), "v0.1.0");
+    let tag = format!("v{}", env!("CARGO_PKG_VERSION"));
+    let (status, text) = run(check, clone.path(), &tag);
     assert_eq!(status, Some(0), "{text}");
     fs::write(clone.path().join("bin/make"), "changed").unwrap();
-    let (status, text) = run(check, clone.path(), "v0.1.0");
+    let (status, text) = run(check, clone.path(), &tag);
     assert_eq!(status, Some(1), "{text}");
     assert!(text.contains("-dirty"), "{text}");
     fs::remove_dir_all(clone.path().join(".git")).unwrap();
-    let (status, text) = run(check, clone.path(), "v0.1.0");
+    let (status, text) = run(check, clone.path(), &tag);
     assert_eq!(status, Some(1), "{text}");
     assert!(text.contains("unknown"), "{text}");
 }
