@@ -19,15 +19,31 @@ def installed(path, trees):
     return next((place for place in places if place.exists()), None)
 
 
+def replaced(text, turn):
+    """A text in which `turn` has replaced the links outside of blocks of code."""
+    lines = []
+    is_block = False
+    for line in text.splitlines(keepends=True):
+        if line.lstrip().startswith("```"):
+            is_block = not is_block
+        lines.append(line if is_block else LINK.sub(turn, line))
+    return "".join(lines)
+
+
+def is_elsewhere(target):
+    """Whether a link leads to another place than a file of the repository."""
+    return not target or target.startswith("#") or re.match(r"[a-z]+:", target)
+
+
 def turned(document, tree, trees):
     """The text of a document of one of the trees, with links that lead to what is installed."""
     here = document.relative_to(tree).parent
 
     def turn(link):
         image, words, target = link.groups()
-        target, mark, fragment = target.partition("#")
-        if not target or re.match(r"[a-z]+:", target):
+        if is_elsewhere(target):
             return link[0]
+        target, mark, fragment = target.partition("#")
         name = os.path.normpath(here / target)
         place = installed(name, trees)
         if place == tree / name:
@@ -39,13 +55,7 @@ def turned(document, tree, trees):
         is_named = words.strip("`") in (name, os.path.basename(name))
         return f"`{name}`" if is_named else f"{words} (`{name}`)"
 
-    text = []
-    is_block = False
-    for line in document.read_text().splitlines(keepends=True):
-        if line.lstrip().startswith("```"):
-            is_block = not is_block
-        text.append(line if is_block else LINK.sub(turn, line))
-    return "".join(text)
+    return replaced(document.read_text(), turn)
 
 
 def main():
@@ -56,4 +66,5 @@ def main():
             document.write_text(turned(document, tree, trees))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -2,6 +2,7 @@
 environment's prefix as they are staged.
 
 usage: wheel.py STAGE FILE     the file's name has version and platform (PEP 427): NAME-VERSION-TAG.whl
+With EFA_RDM_REPOSITORY, an address, and EFA_RDM_REVISION, a commit of it, the description has links.
 """
 
 import base64
@@ -12,6 +13,10 @@ import time
 import zipfile
 from pathlib import Path
 
+from links import is_elsewhere, replaced
+
+ROOT = Path(__file__).resolve().parent.parent
+REPOSITORY = os.environ.get("EFA_RDM_REPOSITORY", "").rstrip("/")
 SUMMARY = "A software EFA device for unmodified programs, and the conformance suite of the EFA RDM protocol"
 
 
@@ -24,15 +29,31 @@ def entries(stage, data):
             yield f"{data}/{place}", path
 
 
-def metadata(version, stage):
-    readme = (stage / "share/doc/efa-rdm/README.md").read_text()
+def description():
+    """The README, for a page that has no files beside it: its links lead to the repository, or there are none."""
+
+    def turn(link):
+        image, words, target = link.groups()
+        if is_elsewhere(target):
+            return link[0]
+        if not REPOSITORY:
+            return words
+        kind = "raw" if image else "blob"
+        return f"{image}[{words}]({REPOSITORY}/{kind}/{os.environ['EFA_RDM_REVISION']}/{target})"
+
+    return replaced((ROOT / "README.md").read_text(), turn)
+
+
+def metadata(version):
+    # No Requires-Python: there is no Python in it, and the tag says what the binaries run on.
+    project = f"Project-URL: Repository, {REPOSITORY}\n" if REPOSITORY else ""
     return f"""\
 Metadata-Version: 2.1
 Name: efa-rdm
 Version: {version}
 Summary: {SUMMARY}
 License: MIT OR Apache-2.0, and those of linked crates: THIRD-PARTY-LICENSES
-Keywords: efa,rdma,libfabric,mpi
+{project}Keywords: efa,rdma,libfabric,mpi
 Classifier: Environment :: Console
 Classifier: Intended Audience :: Developers
 Classifier: License :: OSI Approved :: Apache Software License
@@ -41,7 +62,7 @@ Classifier: Operating System :: POSIX :: Linux
 Classifier: Topic :: System :: Networking
 Description-Content-Type: text/markdown
 
-{readme}"""
+{description()}"""
 
 
 def main():
@@ -65,7 +86,7 @@ def main():
             add(entry, path.read_bytes(), path.stat().st_mode & 0o777)
         for license in ["LICENSE-APACHE", "LICENSE-MIT", "THIRD-PARTY-LICENSES"]:
             add(f"{info}/licenses/{license}", (stage / "share/doc/efa-rdm" / license).read_bytes(), 0o644)
-        add(f"{info}/METADATA", metadata(version, stage).encode(), 0o644)
+        add(f"{info}/METADATA", metadata(version).encode(), 0o644)
         root_is_purelib = "false"
         wheel_file = f"Wheel-Version: 1.0\nGenerator: efa-rdm\nRoot-Is-Purelib: {root_is_purelib}\nTag: {tag}\n"
         add(f"{info}/WHEEL", wheel_file.encode(), 0o644)

@@ -12,11 +12,12 @@ use yaml_rust2::{Yaml, YamlLoader};
 const WORKFLOW: &str = ".github/workflows/release.yml";
 
 /// What a job and a step may have (GitHub's workflow syntax); others would be ignored or refused there.
-const KEYS_OF_JOBS: [&str; 5] = [
+const KEYS_OF_JOBS: [&str; 6] = [
     "runs-on",
     "container",
     "environment",
     "permissions",
+    "env",
     "steps",
 ];
 const KEYS_OF_STEPS: [&str; 4] = ["name", "uses", "with", "run"];
@@ -89,6 +90,9 @@ fn it_has_the_form_of_a_workflow() {
     assert_eq!(job["container"]["options"].as_str(), Some("--privileged"));
     assert_eq!(job["permissions"]["contents"].as_str(), Some("write"));
     assert_eq!(job["permissions"]["id-token"].as_str(), Some("write"));
+    // Where the links of the wheel's description lead.
+    let repository = "${{ github.server_url }}/${{ github.repository }}";
+    assert_eq!(job["env"]["EFA_RDM_REPOSITORY"].as_str(), Some(repository));
 }
 
 /// The place of the one step that `is_it` finds.
