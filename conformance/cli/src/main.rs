@@ -1,7 +1,4 @@
 //! The conformance suite on the command line.
-//!
-//! Exit status: 0 if everything passed, 1 if something failed, 2 for wrong usage or an unfit environment,
-//! with one line about the cause and the remedy.
 
 mod bundle;
 mod check;
@@ -30,10 +27,17 @@ use clap::{CommandFactory, Parser, Subcommand};
 use efa_emu::command::{self, Failure, output};
 use efa_emu::{installation, pages};
 
+/// What [`Outcome`] is for those who start the program.
+const EXIT_STATUS: &str = "\
+Exit status:
+  0  everything passed
+  1  something failed
+  2  wrong usage or an unfit environment: one line tells the cause and the remedy";
+
 /// Checks implementations of the EFA RDM protocol against recorded traces and the specification.
 #[derive(Parser)]
 #[command(name = "efa-conformance", version, propagate_version = true,
-          long_version = installation::version_text())]
+          long_version = installation::version_text(), after_long_help = EXIT_STATUS)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,

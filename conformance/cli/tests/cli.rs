@@ -719,3 +719,27 @@ fn a_reader_that_goes_away_is_no_error() {
         assert_eq!(text(&output.stderr), "");
     }
 }
+
+/// The exit statuses are those that `--help` tells.
+#[test]
+fn manual_pages_tell_program_day_and_exit_statuses() {
+    let share = tempfile::tempdir().unwrap();
+    let directory = share.path().to_str().unwrap();
+    let output = efa_conformance(&["pages", directory])
+        .env("SOURCE_DATE_EPOCH", "1700000000")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let help = text(&conformance(&["--help"]).stdout);
+    let (_, statuses) = help.split_once("\nExit status:\n").expect(&help);
+    assert!(statuses.contains("\n  1  something failed\n"), "{help}");
+    for name in ["efa-conformance", "efa-conformance-run"] {
+        let page = share.path().join(format!("man/man1/{name}.1"));
+        let page = std::fs::read_to_string(page).unwrap();
+        let program = format!("efa-conformance {}", env!("CARGO_PKG_VERSION"));
+        let title = format!(".TH {name} 1 2023-11-14 \"{program}\" ");
+        assert!(page.contains(&title), "{page}");
+        let section = format!("\n.SH EXIT STATUS\n{statuses}");
+        assert!(page.contains(&section), "{page}");
+    }
+}

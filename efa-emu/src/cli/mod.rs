@@ -1,8 +1,6 @@
 //! Command line of `efa-emu`.
 //!
-//! Exit status: that of the program for `run` (128 + n if signal n ended it), else 0; 2 for wrong
-//! usage or an environment that does not allow the command, with one line that says why. Standard error has
-//! lines that begin with `efa-emu: `, for what is wrong or would go unnoticed; nothing when all is well.
+//! Standard error has lines that begin with `efa-emu: `, for what is wrong or would go unnoticed; nothing when all is well.
 
 mod bridge;
 #[cfg(feature = "bundled")]
@@ -36,10 +34,17 @@ use efa_emu::{installation, pages};
 
 const PROGRAM: &str = "efa-emu";
 
+const EXIT_STATUS: &str = "\
+Exit status:
+  of run and cluster  that of the program, 128 + n if signal n ended it
+  of rsh              that of the command, 255 if there is none
+  of the others       0
+  2                   wrong usage or an unfit environment";
+
 /// A software EFA device for unmodified programs.
 #[derive(Parser)]
 #[command(name = "efa-emu", version, propagate_version = true,
-          long_version = installation::version_text())]
+          long_version = installation::version_text(), after_long_help = EXIT_STATUS)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,

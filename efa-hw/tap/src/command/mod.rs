@@ -12,10 +12,16 @@ use clap::{CommandFactory, Parser, Subcommand};
 use efa_emu::command::end;
 use efa_emu::{installation, pages};
 
+const EXIT_STATUS: &str = "\
+Exit status:
+  of run         that of the program, 128 + n if signal n ended it
+  of the others  0
+  2              wrong usage or an unfit environment";
+
 /// Capture what programs send and receive over EFA devices.
 #[derive(Parser)]
 #[command(name = "efa-tap", version, propagate_version = true,
-          long_version = installation::version_text())]
+          long_version = installation::version_text(), after_long_help = EXIT_STATUS)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
