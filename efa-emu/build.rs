@@ -1,7 +1,7 @@
 //! Tells the programs which build they are: the commit of a package, or else the clone. With the feature `bundled`,
-//! builds the pair of emulated libraries, which the executable then carries.
+//! builds the pair of emulated libraries, which the executable then carries, and tells the commit of the clone, too.
 //!
-//! A package has no clone, and a build in a clone has no commit: it would have to be built again after every
+//! A package has no clone, and another build in a clone has no commit: it would have to be built again after every
 //! commit to tell the right one.
 
 use std::env;
@@ -26,13 +26,43 @@ fn main() {
         after.split('"').nth(1).map(str::to_owned)
     });
     let clone = Path::new(&own).parent().unwrap_or(Path::new("/"));
-    match commit {
-        Some(commit) => println!("cargo::rustc-env={COMMIT}={commit}"),
-        None => println!("cargo::rustc-env=EFA_RDM_CLONE={}", clone.display()),
+    let is_bundle = env::var_os("CARGO_FEATURE_BUNDLED").is_some();
+    let commit = match commit {
+        Some(commit) => Some(commit),
+        None => {
+            println!("cargo::rustc-env=EFA_RDM_CLONE={}", clone.display());
+            is_bundle.then(|| commit_of(clone)).flatten()
+        }
+    };
+    if let Some(commit) = &commit {
+        println!("cargo::rustc-env={COMMIT}={commit}");
     }
-    if env::var_os("CARGO_FEATURE_BUNDLED").is_some() {
-        bundle(clone);
+    if is_bundle {
+        bundle(clone, commit.as_deref());
     }
+}
+
+/// The commit of a clone, as `scripts/dist` names those of packages. `None` if it is not known: without git, or in a
+/// directory that is none of its own, such as an archive of the sources that was unpacked in another project.
+fn commit_of(clone: &Path) -> Option<String> {
+    let top = git(clone, &["rev-parse", "--show-toplevel"])?;
+    if Path::new(&top).canonicalize().ok()? != clone.canonicalize().ok()? {
+        return None;
+    }
+    // A line is added to it with each commit, and with each other that is checked out.
+    let log = clone.join(git(clone, &["rev-parse", "--git-path", "logs/HEAD"])?);
+    if log.exists() {
+        println!("cargo::rerun-if-changed={}", log.display());
+    }
+    git(clone, &["describe", "--always", "--dirty", "--abbrev=12"])
+}
+
+/// The line that git prints, if it succeeds.
+fn git(clone: &Path, arguments: &[&str]) -> Option<String> {
+    let mut git = Command::new("git");
+    let output = git.arg("-C").arg(clone).args(arguments).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| text.trim_end().to_owned())
 }
 
 fn variable(name: &str) -> String {
@@ -40,11 +70,11 @@ fn variable(name: &str) -> String {
 }
 
 /// Builds the libraries by a cargo of its own: cargo builds no shared library of another package for an executable.
-/// They cannot be part of this package, whose executable must not export their symbols.
+/// They cannot be part of this package, whose executable must not export their symbols. They tell the same commit.
 ///
 /// # Panics
 /// If this package is not in a clone: the libraries' packages are not published, since cargo installs no such libraries.
-fn bundle(clone: &Path) {
+fn bundle(clone: &Path, commit: Option<&str>) {
     assert!(
         clone.join("efa-emu/verbs/Cargo.toml").exists(),
         "the feature `bundled` builds libraries from a clone of the repository, and {} is none: \
@@ -66,6 +96,9 @@ fn bundle(clone: &Path) {
         .arg(&target)
         .arg("--target")
         .arg(variable("TARGET"));
+    if let Some(commit) = commit {
+        cargo.env(COMMIT, commit);
+    }
     // What the outer cargo says about this package is not for that one.
     for (name, _) in env::vars_os() {
         let name_text = name.to_string_lossy();

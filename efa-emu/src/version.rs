@@ -7,13 +7,13 @@ use std::path::PathBuf;
 /// The version of all packages of this software.
 pub const PACKAGE: &str = env!("CARGO_PKG_VERSION");
 
-/// The commit that a package was made from.
+/// The commit that a package, or a program with its libraries in it, was made from.
 const COMMIT: Option<&str> = option_env!("EFA_RDM_COMMIT");
 
-/// The clone in which cargo built it otherwise.
+/// The clone in which cargo built it, if it is of no package.
 pub(crate) const CLONE: Option<&str> = option_env!("EFA_RDM_CLONE");
 
-/// The version, with the commit of a package or the clone in which it was built.
+/// The version, with the commit if it is known, or else the clone in which it was built.
 pub fn build() -> String {
     match (COMMIT, CLONE) {
         (Some(commit), _) => format!("{PACKAGE} (commit {commit})"),
