@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use efa_emu::sysfs::{CounterFiles, PortFiles, Rail};
-use efa_emu::transport::{Host, PortState};
+use efa_emu::transport::{Host, PortRules, PortState};
 
 use super::watches::Watches;
 
@@ -28,13 +28,17 @@ struct LiveDevice<'a> {
 }
 
 impl<'a> LiveSysfs<'a> {
-    /// For the tree below `root` and the devices of a host.
-    pub(super) fn open(root: &Path, devices: &'a [Host]) -> LiveSysfs<'a> {
+    /// For the tree below `root` and the devices of a host, whose links go by these rules.
+    pub(super) fn open(
+        root: &Path,
+        devices: &'a [Host],
+        rules: Option<&PortRules>,
+    ) -> LiveSysfs<'a> {
         let rails = Rail::all(devices.len() as u32);
         let live = devices.iter().zip(rails).map(|(device, rail)| LiveDevice {
             device,
             counters: CounterFiles::of(root, rail),
-            state: PortState::of(device).ok(),
+            state: rules.map(|rules| PortState::new(rules, device)),
             port: PortFiles::of(root, rail),
         });
         LiveSysfs {

@@ -21,7 +21,9 @@
 //! ```
 //!
 //! Nothing in here needs a daemon. A process announces itself by a lock that the kernel releases
-//! when the process ends; whoever next changes the registry removes what the dead left behind.
+//! when the process ends. What the dead left behind is removed by whoever next lists the hosts, makes one or is the last to
+//! leave one. Programs come to hosts that are there and go again without a look at other devices than their own: the
+//! time that a job takes to start and to end would grow with the square of its size.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Seek, Write};
@@ -35,7 +37,7 @@ use super::board::{Board, board_path, draft_path};
 use super::config::NetworkOptions;
 use super::device_name::DeviceName;
 use super::error::{FabricError, Holds};
-use super::host::{self, Host, HostStatus, Listed};
+use super::host::{self, Host, HostStatus, Known, Listed, Remains};
 use super::lock::{REGISTRY_PATIENCE, RegistryLock};
 use super::qpn::{ParticipantId, Purview};
 use super::recorder;
@@ -100,7 +102,7 @@ impl Fabric {
             name: name.to_owned(),
             directory,
         };
-        fabric.with_registry(|_| Ok(()))?;
+        fabric.with_lock(|_| Ok(()))?;
         Ok(fabric)
     }
 
@@ -113,7 +115,7 @@ impl Fabric {
     /// As [`Fabric::remove_dead`], below another directory.
     pub fn remove_dead_below(root: &Path) {
         for fabric in Fabric::all_below(root) {
-            let _ = fabric.with_registry_within(Duration::ZERO, |_| Ok(()));
+            let _ = fabric.with_lock_within(Duration::ZERO, host::remove_dead);
         }
     }
 
@@ -165,8 +167,8 @@ impl Fabric {
         queue_pairs: u32,
     ) -> Result<Host, FabricError> {
         let Some(text) = name else {
-            let mut devices = self.enter_all(None, Some(1), queue_pairs, None)?;
-            return Ok(devices.remove(0));
+            let mut entered = self.enter_all(&[None], Some(1), queue_pairs, None)?;
+            return Ok(entered.remove(0).remove(0));
         };
         let invalid = || FabricError::InvalidName {
             what: "device",
@@ -188,7 +190,17 @@ impl Fabric {
         queue_pairs: u32,
     ) -> Result<Host, FabricError> {
         check_name("host", name.host())?;
-        self.with_registry(|hosts| Host::enter(self, hosts, name, gid, Purview::Own(queue_pairs)))
+        self.with_lock(|hosts| {
+            // A job has many programs: each looks at the device that it is told, and at no other one.
+            if let Some(gid) = gid
+                && let Some(host) = Host::join(self, name, gid)?
+            {
+                return Ok(host);
+            }
+            host::remove_dead(hosts)?;
+            let purview = Purview::Own(queue_pairs);
+            Host::enter(&mut Known::read(hosts)?, self, name, gid, purview)
+        })
     }
 
     /// Makes the caller stand for devices of another machine, which must not be known yet: for each, its participation or
@@ -203,11 +215,11 @@ impl Fabric {
     ) -> Result<Vec<Result<Host, FabricError>>, FabricError> {
         check_name("machine", machine)?;
         self.with_registry(|hosts| {
-            let mut known = host::known(hosts)?;
+            let mut known = Known::read(hosts)?;
             let enter = |(name, gid): &(&DeviceName, Gid)| {
                 check_name("host", name.host())?;
                 let purview = Purview::Remote(machine);
-                Host::enter_among(&mut known, self, name, Some(*gid), purview)
+                Host::enter(&mut known, self, name, Some(*gid), purview)
             };
             Ok(devices.iter().map(enter).collect())
         })
@@ -233,26 +245,63 @@ impl Fabric {
         devices: Option<u32>,
         profile: &Profile,
     ) -> Result<Vec<Host>, FabricError> {
-        self.enter_all(name, devices, profile.max_qp, Some(profile.name))
+        let mut entered = self.enter_all(&[name], devices, profile.max_qp, Some(profile.name))?;
+        Ok(entered.remove(0))
+    }
+
+    /// As [`Fabric::enter_devices`], for several hosts: about as fast as for one.
+    ///
+    /// # Errors
+    /// The caller takes part in none of them then.
+    pub fn enter_hosts(
+        &self,
+        names: &[String],
+        devices: Option<u32>,
+        profile: &Profile,
+    ) -> Result<Vec<Vec<Host>>, FabricError> {
+        let names: Vec<_> = names.iter().map(|name| Some(name.as_str())).collect();
+        self.enter_all(&names, devices, profile.max_qp, Some(profile.name))
     }
 
     fn enter_all(
         &self,
-        name: Option<&str>,
+        names: &[Option<&str>],
         devices: Option<u32>,
         queue_pairs: u32,
         profile: Option<&str>,
-    ) -> Result<Vec<Host>, FabricError> {
-        if let Some(name) = name {
+    ) -> Result<Vec<Vec<Host>>, FabricError> {
+        for name in names.iter().flatten() {
             Self::check_host_name(name)?;
         }
         let most = DeviceName::MOST;
         if let Some(wanted) = devices.filter(|wanted| !(1..=most).contains(wanted)) {
             return Err(FabricError::DeviceCount { wanted, most });
         }
-        self.with_registry(|hosts| {
-            Host::enter_all(self, hosts, name, devices, queue_pairs, profile)
-        })
+        let mut all = Vec::new();
+        let entered = self.with_registry(|hosts| {
+            let mut known = Known::read(hosts)?;
+            for name in names {
+                all.push(Vec::new());
+                let entered = all.last_mut().expect("it was just put there");
+                Host::enter_all(
+                    entered,
+                    &mut known,
+                    self,
+                    *name,
+                    devices,
+                    queue_pairs,
+                    profile,
+                )?;
+            }
+            Ok(())
+        });
+        match entered {
+            Ok(()) => Ok(all),
+            Err(error) => {
+                Host::leave_all(all.into_iter().flatten());
+                Err(error)
+            }
+        }
     }
 
     /// The devices of all live hosts, ordered by name.
@@ -298,16 +347,28 @@ impl Fabric {
 
     /// Runs `work` on the hosts' directory while no other process changes the registry, after
     /// removing what dead processes left. Removes the fabric afterwards if no host and no recorder is
-    /// left in it.
+    /// left in it. Takes the longer the more devices there are.
     pub(super) fn with_registry<T>(
         &self,
         work: impl FnOnce(&Path) -> Result<T, FabricError>,
     ) -> Result<T, FabricError> {
-        self.with_registry_within(REGISTRY_PATIENCE, work)
+        self.with_lock(|hosts| {
+            host::remove_dead(hosts)?;
+            work(hosts)
+        })
     }
 
-    /// As [`Fabric::with_registry`], waiting no longer than `patience` for other processes.
-    fn with_registry_within<T>(
+    /// As [`Fabric::with_registry`], for work that does not mind what dead processes left of hosts: takes the same time
+    /// however many devices there are.
+    pub(super) fn with_lock<T>(
+        &self,
+        work: impl FnOnce(&Path) -> Result<T, FabricError>,
+    ) -> Result<T, FabricError> {
+        self.with_lock_within(REGISTRY_PATIENCE, work)
+    }
+
+    /// As [`Fabric::with_lock`], waiting no longer than `patience` for other processes.
+    fn with_lock_within<T>(
         &self,
         patience: Duration,
         work: impl FnOnce(&Path) -> Result<T, FabricError>,
@@ -316,7 +377,6 @@ impl Fabric {
         check_layout(registry.file(), &self.directory)?;
         let hosts = self.directory.join("hosts");
         private_directory(&hosts, Holds::OneFabric)?;
-        host::remove_dead(&hosts)?;
         recorder::remove_dead(&self.directory);
         if let Ok(Some(board)) = Board::open_existing(&self.directory) {
             board.disarm_orphans(|owner| host::is_alive(&self.host_directory(owner.gid), owner.id));
@@ -339,6 +399,18 @@ impl Fabric {
     /// the registry does.
     pub(super) fn sweep(&self) {
         let _ = self.with_registry(|_| Ok(()));
+    }
+
+    /// As [`Fabric::sweep`], for a participant of a device that has left: as long as the device has others, nothing else is
+    /// looked at.
+    pub(super) fn sweep_after(&self, gid: Gid) {
+        let _ =
+            self.with_lock(
+                |hosts| match host::remove_dead_of(&self.host_directory(gid), gid)? {
+                    Remains::Device => Ok(()),
+                    Remains::Nothing => host::remove_dead(hosts),
+                },
+            );
     }
 
     fn user_directory(&self) -> &Path {

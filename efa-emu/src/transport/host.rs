@@ -1,11 +1,10 @@
 //! Emulated hosts: who takes part in them, and the removal of what dead participants left.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use efa_core::address::{Gid, Qpn};
 
@@ -16,14 +15,10 @@ use super::fabric::{Fabric, check_name, gid_from_name, private_directory};
 use super::fork::HomeProcess;
 use super::lock::{Liveness, OwnLock};
 use super::qpn::{HostTable, ParticipantId, Purview, QpnChoice};
-use super::recorder;
 use super::segment::{Address, Segment};
 use super::switchboard;
 use crate::capture;
 use crate::device::Statistics;
-
-/// Time between two looks at whether recorders have come.
-const RECORDER_PAUSE: Duration = Duration::from_millis(5);
 
 /// This process's participation in a device of a host. The device exists as long as any process takes part in
 /// it; dropping this value ends the participation, as the end of the process does.
@@ -205,28 +200,32 @@ pub(super) fn table_path(host: &Path) -> PathBuf {
 }
 
 impl Host {
-    /// Makes the caller a participant of a device, which is made if it is not there. The registry is locked, and
-    /// the dead are removed.
-    pub(super) fn enter(
+    /// Makes the caller a participant of the device with this name and GID if it is there; else returns `None`. The registry
+    /// is locked.
+    pub(super) fn join(
         fabric: &Fabric,
-        hosts: &Path,
         name: &DeviceName,
-        gid: Option<Gid>,
-        purview: Purview<'_>,
-    ) -> Result<Host, FabricError> {
-        Host::enter_among(&mut known(hosts)?, fabric, name, gid, purview)
+        gid: Gid,
+    ) -> Result<Option<Host>, FabricError> {
+        let directory = fabric.host_directory(gid);
+        if !is_directory(&directory) || remove_dead_of(&directory, gid)? == Remains::Nothing {
+            return Ok(None);
+        }
+        let found = KnownDevice::read(directory, gid)?;
+        let joined = found.filter(|found| found.is(name) && !found.table.is_remote());
+        joined.map(|found| found.participate(fabric)).transpose()
     }
 
-    /// As [`Host::enter`], for a caller that enters several. `known` is all that is there, and a new device joins it.
-    pub(super) fn enter_among(
-        known: &mut Vec<Known>,
+    /// Makes the caller a participant of a device, which is made if it is not there, and is known then. `known` is all that is
+    /// there. The registry is locked, and the dead are removed.
+    pub(super) fn enter(
+        known: &mut Known,
         fabric: &Fabric,
         name: &DeviceName,
         gid: Option<Gid>,
         purview: Purview<'_>,
     ) -> Result<Host, FabricError> {
-        let existing = known.iter().find(|known| known.is(name));
-        let found = match existing {
+        let found = match known.named(name) {
             Some(found) if found.table.is_remote() || matches!(purview, Purview::Remote(_)) => {
                 return Err(FabricError::OnTwoMachines {
                     device: name.to_string(),
@@ -241,9 +240,8 @@ impl Host {
             }
             Some(existing) => existing.clone(),
             None => {
-                let owner = |gid: Gid| known.iter().find(|known| known.gid == gid);
                 let gid = match gid {
-                    Some(gid) => match owner(gid) {
+                    Some(gid) => match known.with_gid(gid) {
                         Some(owner) => {
                             let owner = owner.name.to_string();
                             return Err(FabricError::GidTaken { gid, owner });
@@ -252,7 +250,7 @@ impl Host {
                     },
                     None => preferred_numbers(name.host())
                         .map(|number| device_gid(number, name.index()))
-                        .find(|gid| owner(*gid).is_none())
+                        .find(|gid| known.with_gid(*gid).is_none())
                         .expect("there are more GIDs than hosts"),
                 };
                 let directory = fabric.host_directory(gid);
@@ -261,52 +259,39 @@ impl Host {
                 let table = HostTable::create(&draft, name, gid, purview)?;
                 std::fs::rename(&draft, table_path(&directory))
                     .map_err(FabricError::io("rename", &draft))?;
-                let entered = Known {
+                let made = KnownDevice {
                     name: name.clone(),
                     gid,
                     directory,
                     table: Arc::new(table),
                 };
-                known.push(entered.clone());
-                entered
+                known.insert(made.clone());
+                made
             }
         };
-        let id = found.table.next_participant();
-        let lock = OwnLock::create(&lock_path(&found.directory, id))?;
-        Ok(Host {
-            fabric: fabric.clone(),
-            directory: found.directory,
-            name: found.name,
-            gid: found.gid,
-            table: found.table,
-            id,
-            lock: Some(lock),
-            home: HomeProcess::current(),
-        })
+        found.participate(fabric)
     }
 
-    /// Makes the caller a participant of all devices of a host, in their order; see [`Fabric::enter_devices`]. The registry
-    /// is locked.
+    /// Makes the caller a participant of all devices of a host, in their order; see [`Fabric::enter_devices`]. They are
+    /// put into `entered` one by one, also if this fails in the end: whoever drops one has to have unlocked the registry.
     /// The registry is locked, and the dead are removed.
     pub(super) fn enter_all(
+        entered: &mut Vec<Host>,
+        known: &mut Known,
         fabric: &Fabric,
-        hosts: &Path,
         name: Option<&str>,
         devices: Option<u32>,
         queue_pairs: u32,
         profile: Option<&str>,
-    ) -> Result<Vec<Host>, FabricError> {
-        let known = known(hosts)?;
-        let of_host = |host: &str| known.iter().find(|known| known.name.host() == host);
+    ) -> Result<(), FabricError> {
         let host = match name {
             Some(name) => name.to_owned(),
             None => (1..)
                 .map(|number| format!("host-{number}"))
-                .find(|host| of_host(host).is_none())
+                .find(|host| known.devices_of(host).is_none())
                 .expect("there are more numbers than hosts"),
         };
-        let has = of_host(&host).map(|known| known.name.devices());
-        let devices = match (has, devices) {
+        let devices = match (known.devices_of(&host), devices) {
             (Some(has), Some(wanted)) if has != wanted => {
                 return Err(FabricError::OtherDevices { host, has, wanted });
             }
@@ -318,23 +303,22 @@ impl Host {
         let number = preferred_numbers(&host)
             .find(|number| {
                 names.clone().all(|name| {
-                    let gid = device_gid(*number, name.index());
-                    let owner = known.iter().find(|known| known.gid == gid);
+                    let owner = known.with_gid(device_gid(*number, name.index()));
                     owner.is_none_or(|owner| owner.is(&name))
                 })
             })
             .expect("there are more GIDs than hosts");
-        names
-            .map(|name| {
-                let existing = known.iter().find(|known| known.is(&name));
-                let gid = existing
-                    .map_or_else(|| device_gid(number, name.index()), |existing| existing.gid);
-                let device =
-                    Host::enter(fabric, hosts, &name, Some(gid), Purview::Own(queue_pairs))?;
-                profile.map_or(Ok(()), |profile| device.announce_profile(profile))?;
-                Ok(device)
-            })
-            .collect()
+        for name in names {
+            let gid = known
+                .named(&name)
+                .map_or_else(|| device_gid(number, name.index()), |existing| existing.gid);
+            let purview = Purview::Own(queue_pairs);
+            let device = Host::enter(known, fabric, &name, Some(gid), purview)?;
+            entered.push(device);
+            let device = &entered[entered.len() - 1];
+            profile.map_or(Ok(()), |profile| device.announce_profile(profile))?;
+        }
+        Ok(())
     }
 
     /// The device's name, which tells the host.
@@ -430,49 +414,12 @@ impl Host {
         Ok(())
     }
 
-    /// Waits until the processes that record the fabric (see [`Recorder`](super::Recorder)) record
-    /// this host too, so that a device that is opened next misses none of its frames. False if one of
-    /// them has not begun within `patience`: it may be stopped.
-    pub fn wait_for_recorders(&self, patience: Duration) -> Result<bool, FabricError> {
-        let started = Instant::now();
-        loop {
-            let mut missing = self.fabric.recorders()?;
-            if !missing.is_empty() {
-                let alive = participants(&self.directory)?;
-                for (id, _) in requested_captures(&self.directory, None) {
-                    missing.retain(|pid| alive.get(&id) != Some(pid));
-                }
-            }
-            if missing.is_empty() {
-                return Ok(true);
-            }
-            if started.elapsed() > patience {
-                return Ok(false);
-            }
-            std::thread::sleep(RECORDER_PAUSE);
-        }
-    }
-
-    /// Waits until the bridges of this machine (see [`BridgePost`](super::BridgePost)) have told other machines of this
-    /// device, so that it can be answered by their hosts, and of the rules that are armed. False if one of them has not within `patience`.
-    pub fn wait_for_bridges(&self, patience: Duration) -> Result<bool, FabricError> {
-        let started = Instant::now();
-        let faults = self.fabric.fault_generation();
-        let mut missing = self.fabric.bridges()?;
-        loop {
-            missing.retain(|bridge| {
-                recorder::known(&self.directory, bridge).is_none_or(|known| known < faults)
-            });
-            if missing.is_empty() {
-                return Ok(true);
-            }
-            if started.elapsed() > patience {
-                // One that has ended meanwhile is not waited for.
-                let living = self.fabric.bridges()?;
-                return Ok(!missing.iter().any(|bridge| living.contains(bridge)));
-            }
-            std::thread::sleep(RECORDER_PAUSE);
-        }
+    /// The live processes that have asked for a capture of the host.
+    pub(super) fn recording_processes(&self) -> Result<Vec<i32>, FabricError> {
+        let alive = participants(&self.directory)?;
+        let requested = requested_captures(&self.directory, None);
+        let ids = requested.iter().map(|(id, _)| id);
+        Ok(ids.filter_map(|id| alive.get(id).copied()).collect())
     }
 
     /// What the devices of the host have counted since it was made, as far as they have said; asks them to say
@@ -518,6 +465,20 @@ impl Host {
 }
 
 impl Host {
+    /// Ends participations in a fabric's devices, all at once: one by one, each would look through what is left.
+    pub fn leave_all(hosts: impl IntoIterator<Item = Host>) {
+        let mut fabric = None;
+        for mut host in hosts {
+            if host.home.is_current() && host.lock.is_some() {
+                host.vacate();
+                fabric.get_or_insert_with(|| host.fabric.clone());
+            }
+        }
+        if let Some(fabric) = fabric {
+            fabric.sweep();
+        }
+    }
+
     /// Ends the participation, and leaves it to [`Fabric::sweep`] to remove the host if this was the last one: once for
     /// many that leave together.
     pub(super) fn vacate(&mut self) {
@@ -542,7 +503,7 @@ impl Drop for Host {
             return;
         }
         self.vacate();
-        self.fabric.sweep();
+        self.fabric.sweep_after(self.gid);
     }
 }
 
@@ -557,33 +518,86 @@ pub(super) fn is_alive(host: &Path, id: ParticipantId) -> bool {
 
 /// A device that is there.
 #[derive(Clone)]
-pub(super) struct Known {
+pub(super) struct KnownDevice {
     name: DeviceName,
     gid: Gid,
     directory: PathBuf,
     table: Arc<HostTable>,
 }
 
-impl Known {
+impl KnownDevice {
+    /// Reads what a device's directory tells; `None` if it has no table.
+    fn read(directory: PathBuf, gid: Gid) -> Result<Option<KnownDevice>, FabricError> {
+        let table = HostTable::open(&table_path(&directory), gid)?;
+        Ok(table.map(|table| KnownDevice {
+            name: table.name(),
+            gid,
+            directory,
+            table: Arc::new(table),
+        }))
+    }
+
     fn is(&self, name: &DeviceName) -> bool {
         (self.name.host(), self.name.index()) == (name.host(), name.index())
     }
+
+    /// Makes the caller a participant. The registry is locked.
+    fn participate(self, fabric: &Fabric) -> Result<Host, FabricError> {
+        let id = self.table.next_participant();
+        let lock = OwnLock::create(&lock_path(&self.directory, id))?;
+        Ok(Host {
+            fabric: fabric.clone(),
+            directory: self.directory,
+            name: self.name,
+            gid: self.gid,
+            table: self.table,
+            id,
+            lock: Some(lock),
+            home: HomeProcess::current(),
+        })
+    }
 }
 
-/// The devices that are there. The registry is locked.
-pub(super) fn known(hosts: &Path) -> Result<Vec<Known>, FabricError> {
-    let mut known = Vec::new();
-    for (gid, directory) in directories(hosts)? {
-        if let Some(table) = HostTable::open(&table_path(&directory), gid)? {
-            known.push(Known {
-                name: table.name(),
-                gid,
-                directory,
-                table: Arc::new(table),
-            });
+/// The devices that are there.
+#[derive(Default)]
+pub(super) struct Known {
+    /// By host and index.
+    devices: BTreeMap<(String, u32), KnownDevice>,
+    by_gid: HashMap<Gid, (String, u32)>,
+}
+
+impl Known {
+    /// All devices of a fabric. The registry is locked.
+    pub(super) fn read(hosts: &Path) -> Result<Known, FabricError> {
+        let mut known = Known::default();
+        for (gid, directory) in directories(hosts)? {
+            if let Some(device) = KnownDevice::read(directory, gid)? {
+                known.insert(device);
+            }
         }
+        Ok(known)
     }
-    Ok(known)
+
+    fn insert(&mut self, device: KnownDevice) {
+        let key = (device.name.host().to_owned(), device.name.index());
+        self.by_gid.insert(device.gid, key.clone());
+        self.devices.insert(key, device);
+    }
+
+    fn named(&self, name: &DeviceName) -> Option<&KnownDevice> {
+        self.devices.get(&(name.host().to_owned(), name.index()))
+    }
+
+    fn with_gid(&self, gid: Gid) -> Option<&KnownDevice> {
+        self.devices.get(self.by_gid.get(&gid)?)
+    }
+
+    /// How many devices a host was made with, if any of them is there.
+    fn devices_of(&self, host: &str) -> Option<u32> {
+        let mut from = self.devices.range((host.to_owned(), 0)..);
+        let (_, device) = from.next().filter(|((of, _), _)| of == host)?;
+        Some(device.name.devices())
+    }
 }
 
 /// How many hosts have GIDs of their own.
@@ -704,51 +718,69 @@ fn file_names(directory: &Path) -> Result<Vec<String>, FabricError> {
 }
 
 /// Removes the files of dead participants, and hosts without live ones. The registry is locked.
+pub(super) fn remove_dead(hosts: &Path) -> Result<(), FabricError> {
+    for (gid, directory) in directories(hosts)? {
+        remove_dead_of(&directory, gid)?;
+    }
+    Ok(())
+}
+
+/// What there is of a device when its dead participants are gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Remains {
+    /// It has live ones.
+    Device,
+    /// It had no live ones and is gone, too.
+    Nothing,
+}
+
+/// As [`remove_dead`], for one device.
 ///
 /// A directory inside a host's directory is none of ours. It stays, and so does the directory around
 /// it; a host that comes back uses that again.
-pub(super) fn remove_dead(hosts: &Path) -> Result<(), FabricError> {
-    for (gid, directory) in directories(hosts)? {
-        let names = file_names(&directory)?;
-        let alive = participants_of(&directory, &names)?;
-        let is_of_the_dead = |name: &String| match file_owner(name) {
-            Some(owner) => !alive.contains_key(&owner),
-            None => alive.is_empty(),
-        };
-        // So it is with nearly all of them, nearly always. A table is cleared before the files go that tell of the dead.
-        if !alive.is_empty() && !names.iter().any(is_of_the_dead) {
+pub(super) fn remove_dead_of(directory: &Path, gid: Gid) -> Result<Remains, FabricError> {
+    #[cfg(test)]
+    tests::LOOKS.set(tests::LOOKS.get() + 1);
+    let names = file_names(directory)?;
+    let alive = participants_of(directory, &names)?;
+    let is_of_the_dead = |name: &String| match file_owner(name) {
+        Some(owner) => !alive.contains_key(&owner),
+        None => alive.is_empty(),
+    };
+    // So it is with nearly all of them, nearly always. A table is cleared before the files go that tell of the dead.
+    if !alive.is_empty() && !names.iter().any(is_of_the_dead) {
+        return Ok(Remains::Device);
+    }
+    // A table that cannot be read is no obstacle to the removal of a dead host. That of a live host is
+    // reported to the next process that enters the host.
+    let table = HostTable::open(&table_path(directory), gid).ok().flatten();
+    if let Some(table) = &table {
+        if alive.is_empty() {
+            table.retire();
+        }
+        table.release_all(|owner| !alive.contains_key(&owner));
+    }
+    for name in names.iter().filter(|name| is_of_the_dead(name)) {
+        let path = directory.join(name);
+        if is_directory(&path) {
             continue;
         }
-        // A table that cannot be read is no obstacle to the removal of a dead host. That of a live host is
-        // reported to the next process that enters the host.
-        let table = HostTable::open(&table_path(&directory), gid).ok().flatten();
-        if let Some(table) = &table {
-            if alive.is_empty() {
-                table.retire();
-            }
-            table.release_all(|owner| !alive.contains_key(&owner));
-        }
-        for name in names.iter().filter(|name| is_of_the_dead(name)) {
-            let path = directory.join(name);
-            if is_directory(&path) {
-                continue;
-            }
-            match std::fs::remove_file(&path) {
-                Ok(()) => {}
-                // An orderly leaver removes its own files without the registry.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(FabricError::io("remove", &path)(error)),
-            }
-        }
-        if alive.is_empty() {
-            match std::fs::remove_dir(&directory) {
-                Ok(()) => {}
-                Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
-                Err(error) => return Err(FabricError::io("remove", &directory)(error)),
-            }
+        match std::fs::remove_file(&path) {
+            Ok(()) => {}
+            // An orderly leaver removes its own files without the registry.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(FabricError::io("remove", &path)(error)),
         }
     }
-    Ok(())
+    if !alive.is_empty() {
+        return Ok(Remains::Device);
+    }
+    match std::fs::remove_dir(directory) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
+        Err(error) => return Err(FabricError::io("remove", directory)(error)),
+    }
+    Ok(Remains::Nothing)
 }
 
 /// Returns whether `path` itself, not what a link points to, is a directory.
@@ -802,9 +834,19 @@ pub(super) fn list(hosts: &Path, listed: Listed) -> Result<Vec<HostStatus>, Fabr
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::Duration;
+
     use super::*;
     use crate::profile::Profile;
     use crate::qpn_policy::QpnPolicy;
+    use crate::transport::staged::PortRules;
+
+    thread_local! {
+        /// How many devices were looked at for what dead processes left.
+        pub(super) static LOOKS: Cell<usize> = const { Cell::new(0) };
+    }
 
     fn fabric(root: &tempfile::TempDir) -> Fabric {
         Fabric::open_below(root.path(), "lab").unwrap()
@@ -865,13 +907,121 @@ mod tests {
         let fabric = fabric(&root);
         let profile = &Profile::all()[0];
         let enter = |hosts: &Path| {
-            let entered = Host::enter_all(&fabric, hosts, None, Some(2), 64, Some(profile.name))?;
+            let (mut entered, mut known) = (Vec::new(), Known::read(hosts)?);
+            let name = Some(profile.name);
+            Host::enter_all(&mut entered, &mut known, &fabric, None, Some(2), 64, name)?;
             Ok((entered, list(hosts, Listed::All)?))
         };
         // Nobody else reads the registry as long as it is locked.
         let (_entered, seen) = fabric.with_registry(enter).unwrap();
         let profiles: Vec<_> = seen.iter().map(|host| host.profile.as_deref()).collect();
         assert_eq!(profiles, [Some(profile.name); 2]);
+    }
+
+    /// How many devices were looked at for the dead while `work` ran.
+    fn looks(work: impl FnOnce()) -> usize {
+        let before = LOOKS.get();
+        work();
+        LOOKS.get() - before
+    }
+
+    fn names(hosts: usize) -> Vec<String> {
+        (0..hosts).map(|number| format!("node{number}")).collect()
+    }
+
+    /// Else a cluster of many hosts would take the time of the square of their number to begin and to end, and so would a
+    /// job there.
+    #[test]
+    fn hosts_and_programs_come_and_go_without_a_look_at_all_others() {
+        let root = tempfile::tempdir().unwrap();
+        let fabric = fabric(&root);
+        let profile = &Profile::all()[0];
+        for hosts in [3, 30] {
+            let mut entered = Vec::new();
+            let looked = looks(|| {
+                entered = fabric.enter_hosts(&names(hosts), Some(4), profile).unwrap();
+            });
+            assert_eq!(looked, 0, "there were no devices before");
+            let devices = || entered.iter().flatten();
+            let looked = looks(|| {
+                let patience = Duration::from_secs(60);
+                let missing = fabric.wait_for_recorders(devices(), patience).unwrap();
+                assert!(missing.is_none());
+                let missing = fabric.wait_for_bridges(devices(), patience).unwrap();
+                assert!(missing.is_none());
+                PortRules::of(&fabric).unwrap();
+            });
+            assert_eq!(looked, 0);
+            let device = &entered[1][2];
+            let mut program = None;
+            let looked = looks(|| {
+                let opened = Fabric::open_below(root.path(), "lab").unwrap();
+                let entered = opened.enter_device(device.name(), Some(device.gid()), 64);
+                program = Some(entered.unwrap());
+            });
+            assert_eq!(looked, 1, "its own");
+            assert_eq!(looks(|| drop(program)), 1, "its own");
+            let devices = devices().count();
+            let looked = looks(|| Host::leave_all(entered.into_iter().flatten()));
+            assert_eq!(looked, devices, "each once");
+            assert!(!fabric.directory().exists());
+        }
+    }
+
+    /// Ends a participation as a kill does: what was there stays.
+    fn kill(mut host: Host) -> Gid {
+        let lock = host.lock.take().unwrap();
+        drop(lock);
+        host.gid
+    }
+
+    #[test]
+    fn the_dead_are_in_nobodys_way() {
+        let root = tempfile::tempdir().unwrap();
+        let fabric = fabric(&root);
+        let enter = |name: &str, gid| fabric.enter_host(Some(name), gid, 64).unwrap();
+        let _living = enter("living", None);
+        let other = Some(Gid([9; 16]));
+
+        // The name is known, by another GID.
+        let gid = kill(enter("alpha", None));
+        let alpha = enter("alpha", other);
+        assert!(!fabric.host_directory(gid).exists());
+        kill(alpha);
+        // The GID is known, by another name.
+        let beta = enter("beta", other);
+        assert_eq!(fabric.hosts().unwrap().len(), 2);
+        kill(beta);
+        // Both are.
+        let beta = enter("beta", other);
+        assert_eq!(fabric.hosts().unwrap()[0].participants.len(), 1);
+
+        // Whoever leaves a device to others does not look at the dead elsewhere; the last one does.
+        let dead = fabric.host_directory(kill(enter("gamma", None)));
+        drop(enter("beta", other));
+        assert!(dead.exists());
+        drop(beta);
+        assert!(!dead.exists());
+        assert_eq!(fabric.hosts().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn who_cannot_enter_all_devices_enters_none() {
+        let root = tempfile::tempdir().unwrap();
+        let fabric = fabric(&root);
+        let _living = fabric.enter_host(Some("living"), None, 64).unwrap();
+        // Not ours, since others can write to it.
+        let number = preferred_numbers("node1").next().unwrap();
+        let in_the_way = fabric.host_directory(device_gid(number, 1));
+        std::fs::create_dir_all(in_the_way.join("notes")).unwrap();
+        std::fs::set_permissions(&in_the_way, std::fs::Permissions::from_mode(0o770)).unwrap();
+        let profile = &Profile::all()[0];
+        let error = fabric.enter_hosts(&names(3), Some(2), profile).unwrap_err();
+        assert!(
+            matches!(error, FabricError::WritableByOthers { .. }),
+            "{error}"
+        );
+        assert_eq!(fabric.hosts().unwrap().len(), 1);
     }
 
     #[test]

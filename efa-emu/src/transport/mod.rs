@@ -28,7 +28,7 @@
 //! * `trouble`: what a user has to know although no call of the program fails.
 //!
 //! A process may be killed at any instruction. Its locks go, so its peers see it dead within
-//! milliseconds of expecting something of it, and the next change of the registry removes its files.
+//! milliseconds of expecting something of it, and the next look at all hosts removes its files.
 
 mod board;
 mod claim;
@@ -76,4 +76,4 @@ pub use error::{EngineError, FabricError, Holds};
 pub use fabric::{Fabric, LAYOUT, check_limits};
 pub use host::{Host, HostStatus, ParticipantStatus, Recorded, is_emulated, list_hosts};
 pub use recorder::{BridgePost, Recorder};
-pub use staged::{CarriedFault, PortState};
+pub use staged::{CarriedFault, PortRules, PortState};

@@ -3,17 +3,22 @@
 //!
 //! A recorder asks each host's devices to record ([`Host::request_capture`](super::Host)), but it
 //! learns of a new host by looking. Its lock in the fabric's directory lets whoever makes a host wait
-//! until that has happened ([`Host::wait_for_recorders`](super::Host)). The same holds for a bridge, which marks a
-//! device when all machines know of it ([`BridgePost::mark_known`], [`Host::wait_for_bridges`](super::Host)).
+//! until that has happened ([`Fabric::wait_for_recorders`]). The same holds for a bridge, which marks a
+//! device when all machines know of it ([`BridgePost::mark_known`], [`Fabric::wait_for_bridges`]).
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use efa_core::address::Gid;
 
 use super::error::{FabricError, Holds};
 use super::fabric::{Fabric, private_directory};
 use super::fork::HomeProcess;
+use super::host::Host;
 use super::lock::{Liveness, OwnLock};
+
+/// Time between two looks at whether a device is attended to.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// Tells new hosts of the fabric that this process is going to record them, as long as it lives.
 #[derive(Debug)]
@@ -63,9 +68,68 @@ impl Fabric {
         })
     }
 
+    /// Waits until the processes that record the fabric (see [`Recorder`]) record these devices of it too, so that
+    /// a program that opens one next misses none of its frames. Returns the first device that one of them has not begun to
+    /// record within `patience`: it may be stopped.
+    pub fn wait_for_recorders<'a>(
+        &self,
+        devices: impl IntoIterator<Item = &'a Host>,
+        patience: Duration,
+    ) -> Result<Option<&'a Host>, FabricError> {
+        for device in devices {
+            let started = Instant::now();
+            loop {
+                let mut missing = self.recorders()?;
+                // Nor will those miss anything that come later.
+                if missing.is_empty() {
+                    return Ok(None);
+                }
+                let recording = device.recording_processes()?;
+                missing.retain(|pid| !recording.contains(pid));
+                if missing.is_empty() {
+                    break;
+                }
+                if started.elapsed() > patience {
+                    return Ok(Some(device));
+                }
+                std::thread::sleep(PAUSE);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Waits until the bridges of this machine (see [`BridgePost`]) have told other machines of these devices, so that they
+    /// can be answered by their hosts, and of the rules that are armed. Returns the first device of which a bridge has not told
+    /// within `patience`.
+    pub fn wait_for_bridges<'a>(
+        &self,
+        devices: impl IntoIterator<Item = &'a Host>,
+        patience: Duration,
+    ) -> Result<Option<&'a Host>, FabricError> {
+        let faults = self.fault_generation();
+        let mut bridges = self.bridges()?;
+        for device in devices {
+            let started = Instant::now();
+            let is_missing = |bridge: &String| {
+                known(device.directory(), bridge).is_none_or(|known| known < faults)
+            };
+            while bridges.iter().any(is_missing) {
+                if started.elapsed() > patience {
+                    // One that has ended meanwhile is not waited for.
+                    bridges = self.bridges()?;
+                    if bridges.iter().any(is_missing) {
+                        return Ok(Some(device));
+                    }
+                }
+                std::thread::sleep(PAUSE);
+            }
+        }
+        Ok(None)
+    }
+
     /// The numbers of the live bridges.
-    pub(super) fn bridges(&self) -> Result<Vec<String>, FabricError> {
-        self.with_registry(|_| {
+    fn bridges(&self) -> Result<Vec<String>, FabricError> {
+        self.with_lock(|_| {
             let living = locks(&bridges_directory(self.directory()))
                 .filter(|lock| process(lock).is_some())
                 .filter_map(|lock| Some(lock.file_stem()?.to_str()?.to_owned()));
@@ -75,11 +139,11 @@ impl Fabric {
 
     /// The live recorders, as processes in the pid namespace of the caller (0 if one has no number
     /// there).
-    pub(super) fn recorders(&self) -> Result<Vec<i32>, FabricError> {
+    fn recorders(&self) -> Result<Vec<i32>, FabricError> {
         let processes = |_: &Path| {
             Ok(locks(&recorders_directory(self.directory())).filter_map(|lock| process(&lock)))
         };
-        Ok(self.with_registry(processes)?.collect())
+        Ok(self.with_lock(processes)?.collect())
     }
 }
 
@@ -117,7 +181,7 @@ impl Drop for BridgePost {
 
 /// The generation of rules of which other machines know, says the bridge with this number, if they know of the device. `None` if they do
 /// not, or if that is just being written.
-pub(super) fn known(host: &Path, bridge: &str) -> Option<u64> {
+fn known(host: &Path, bridge: &str) -> Option<u64> {
     let text = std::fs::read_to_string(known_path(host, bridge)).ok()?;
     text.parse().ok()
 }

@@ -89,26 +89,30 @@ fn new_hosts_wait_for_recorders() {
     let root = tempfile::tempdir().unwrap();
     let fabric = fabric(root.path());
     let enter = |name| fabric.enter_host(Some(name), None, 1).unwrap();
-    assert!(enter("alpha").wait_for_recorders(SHORT).unwrap());
+    let is_recorded = |host: &Host| {
+        let missing = fabric.wait_for_recorders([host], SHORT).unwrap();
+        missing.is_none()
+    };
+    assert!(is_recorded(&enter("alpha")));
 
     let recorder = fabric.announce_recorder().unwrap();
     let second = fabric.announce_recorder().unwrap();
     let beta = enter("beta");
-    assert!(!beta.wait_for_recorders(SHORT).unwrap());
+    assert!(!is_recorded(&beta));
     // The recorder enters the host and asks for a capture.
     let inside = enter("beta");
-    assert!(!beta.wait_for_recorders(SHORT).unwrap());
+    assert!(!is_recorded(&beta));
     inside
         .request_capture(Recorded::Host, &interface("beta"), WHOLE_FRAMES)
         .unwrap();
-    assert!(beta.wait_for_recorders(SHORT).unwrap());
+    assert!(is_recorded(&beta));
 
     let gamma = enter("gamma");
-    assert!(!gamma.wait_for_recorders(SHORT).unwrap());
+    assert!(!is_recorded(&gamma));
     drop(recorder);
-    assert!(!gamma.wait_for_recorders(SHORT).unwrap());
+    assert!(!is_recorded(&gamma));
     drop(second);
-    assert!(gamma.wait_for_recorders(SHORT).unwrap());
+    assert!(is_recorded(&gamma));
     drop((beta, inside, gamma));
     assert!(!fabric.directory().exists());
 }
@@ -122,7 +126,8 @@ fn the_dead_record_nothing() {
     let recorders = fabric.directory().join("recorders");
     std::fs::create_dir(&recorders).unwrap();
     std::fs::write(recorders.join("1.lock"), "").unwrap();
-    assert!(host.wait_for_recorders(Duration::ZERO).unwrap());
+    let missing = fabric.wait_for_recorders([&host], Duration::ZERO);
+    assert!(missing.unwrap().is_none());
     assert!(!recorders.exists());
     drop(host);
     assert!(!fabric.directory().exists());

@@ -241,6 +241,33 @@ fn what_cannot_be_is_refused_in_one_line() {
     refused(start("1", "no-such-mpirun"), 2, missing);
 }
 
+/// Each look at the registry keeps all others out: with one for each host, a cluster of many would take long to begin and
+/// to end.
+#[test]
+fn hosts_do_not_look_at_the_registry_one_by_one() {
+    let Some(strace) = installed("strace", "strace") else {
+        return;
+    };
+    let looks = |hosts: &str| {
+        let fabric = TestFabric::new();
+        let cluster = cluster(&fabric, hosts, &["--devices", "2", "--", "true"]);
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let mut traced = Command::new(&strace);
+        traced
+            .args(["-f", "-qq", "-e", "trace=openat", "-o"])
+            .arg(log.path())
+            .arg(cluster.get_program())
+            .args(cluster.get_args());
+        Program::start(traced).wait().expect_success("strace");
+        let registry = fabric.directory().join("registry");
+        let registry = format!("\"{}\"", registry.display());
+        let log = std::fs::read_to_string(log.path()).unwrap();
+        log.lines().filter(|line| line.contains(&registry)).count()
+    };
+    let (few, many) = (looks("2"), looks("12"));
+    assert!(few > 0 && many < few + 10, "{few} and {many}");
+}
+
 /// The length of a message of [`PLACES`].
 const LENGTH: usize = 65536;
 

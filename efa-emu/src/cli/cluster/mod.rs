@@ -37,7 +37,7 @@ use self::node::Common;
 use self::process::Forked;
 pub(super) use self::rsh::{RshArguments, main as ssh_main};
 use self::session::Reply;
-use super::run::host::{EmulatedHost, HostOptions, HostSettings};
+use super::run::host::{EmulatedHost, EmulatedHosts, HostOptions, HostSettings};
 use super::{capture, complain, leftovers, uplink};
 use efa_emu::command::{Failure, RunDirectory, child};
 
@@ -139,12 +139,8 @@ impl ClusterArguments {
         variables.push((ENV_CLUSTER, directory.path().into()));
         variables.push(("PATH", search_path(&programs)?));
 
-        for host in &hosts {
-            host.wait_for_bridges()?;
-            if !host.wait_for_recorders()? {
-                break;
-            }
-        }
+        hosts.wait_for_bridges(fabric)?;
+        hosts.wait_for_recorders(fabric)?;
         let mut recording = settings.record(&hosts)?;
         let common = Common {
             injection: &injection,
@@ -196,7 +192,7 @@ impl ClusterArguments {
 }
 
 /// Takes part in the hosts of the cluster on this machine, which are new.
-fn enter_hosts(settings: &HostSettings, layout: &Layout) -> Result<Vec<EmulatedHost>, Failure> {
+fn enter_hosts(settings: &HostSettings, layout: &Layout) -> Result<EmulatedHosts, Failure> {
     let fabric = settings.fabric();
     let known = fabric.hosts()?;
     let names: Vec<_> = layout.own().map(names::name).collect();
@@ -210,10 +206,7 @@ fn enter_hosts(settings: &HostSettings, layout: &Layout) -> Result<Vec<EmulatedH
             taken.name.host()
         )));
     }
-    names
-        .iter()
-        .map(|name| settings.enter(Some(name)))
-        .collect()
+    settings.enter_all(&names)
 }
 
 /// `PATH` with a directory in front.

@@ -17,7 +17,8 @@ use efa_emu::profile::{self, Profile};
 use efa_emu::qpn_policy::QpnPolicy;
 use efa_emu::sysfs::{self, Rail};
 use efa_emu::transport::{
-    DEFAULT_FABRIC, Fabric, Host, HostConfig, NetworkOptions, check_limits, parse_duration,
+    DEFAULT_FABRIC, Fabric, Host, HostConfig, NetworkOptions, PortRules, check_limits,
+    parse_duration,
 };
 use efa_emu::usage;
 use rustix::fs::{Access, access};
@@ -233,21 +234,40 @@ impl HostSettings {
     }
 
     /// Takes part in the host of this name, which is made if it is not there, or in a new one.
-    pub(in crate::cli) fn enter(&self, name: Option<&str>) -> Result<EmulatedHost, Failure> {
-        let devices = self
+    pub(in crate::cli) fn enter(&self, name: Option<&str>) -> Result<EmulatedHosts, Failure> {
+        let entered = self
             .fabric
             .enter_devices(name, self.devices, &self.profile)?;
-        let mut config = HostConfig::new(self.fabric.name(), devices[0].name().host());
-        config.gids = devices.iter().map(Host::gid).collect();
-        config.profile = self.profile_name.clone();
-        config.run = devices.iter().map(Host::participant).collect();
-        config.network = self.network;
-        config.serve_unknown_peers = self.serve_unknown_peers;
-        Ok(EmulatedHost {
-            devices,
-            profile: self.profile.clone(),
-            config,
-        })
+        Ok(self.hosts([entered]))
+    }
+
+    /// Takes part in hosts of these names, which are made if they are not there.
+    pub(in crate::cli) fn enter_all(&self, names: &[String]) -> Result<EmulatedHosts, Failure> {
+        let entered = self
+            .fabric
+            .enter_hosts(names, self.devices, &self.profile)?;
+        Ok(self.hosts(entered))
+    }
+
+    /// Hosts with these devices each.
+    fn hosts(&self, entered: impl IntoIterator<Item = Vec<Host>>) -> EmulatedHosts {
+        // Read once for all: hosts that wait for each other at the registry would be the slower the more there are.
+        let port_rules = PortRules::of(&self.fabric).ok();
+        let host = |devices: Vec<Host>| {
+            let mut config = HostConfig::new(self.fabric.name(), devices[0].name().host());
+            config.gids = devices.iter().map(Host::gid).collect();
+            config.profile = self.profile_name.clone();
+            config.run = devices.iter().map(Host::participant).collect();
+            config.network = self.network;
+            config.serve_unknown_peers = self.serve_unknown_peers;
+            EmulatedHost {
+                devices,
+                profile: self.profile.clone(),
+                port_rules: port_rules.clone(),
+                config,
+            }
+        };
+        EmulatedHosts(entered.into_iter().map(host).collect())
     }
 
     /// Arms the rules of `--faults` for as long as `host` is there.
@@ -346,10 +366,59 @@ pub(in crate::cli) struct Injection {
     marks: PathBuf,
 }
 
+/// Hosts that this process takes part in, and leaves together.
+pub(in crate::cli) struct EmulatedHosts(Vec<EmulatedHost>);
+
+impl std::ops::Deref for EmulatedHosts {
+    type Target = [EmulatedHost];
+
+    fn deref(&self) -> &[EmulatedHost] {
+        &self.0
+    }
+}
+
+impl Drop for EmulatedHosts {
+    fn drop(&mut self) {
+        Host::leave_all(self.0.drain(..).flat_map(|host| host.devices));
+    }
+}
+
+impl EmulatedHosts {
+    fn devices(&self) -> impl Iterator<Item = &Host> {
+        self.iter().flat_map(|host| &host.devices)
+    }
+
+    /// Waits until other machines know of these hosts; says so on standard error if they do not.
+    pub(in crate::cli) fn wait_for_bridges(&self, fabric: &Fabric) -> Result<(), Failure> {
+        if let Some(device) = fabric.wait_for_bridges(self.devices(), RECORDER_PATIENCE)? {
+            complain(&format!(
+                "the bridge of the fabric {} does not answer: other machines may not know of {} yet",
+                fabric.name(),
+                device.name()
+            ));
+        }
+        Ok(())
+    }
+
+    /// Waits until those who record the fabric record these hosts too; says so on standard error if one does not begin.
+    pub(in crate::cli) fn wait_for_recorders(&self, fabric: &Fabric) -> Result<(), Failure> {
+        if let Some(device) = fabric.wait_for_recorders(self.devices(), RECORDER_PATIENCE)? {
+            complain(&format!(
+                "whoever records the fabric {} does not answer: the capture may lack the first frames of {}",
+                fabric.name(),
+                device.name()
+            ));
+        }
+        Ok(())
+    }
+}
+
 /// A host that this process takes part in.
 pub(in crate::cli) struct EmulatedHost {
     devices: Vec<Host>,
     profile: Profile,
+    /// `None`: they cannot be read.
+    port_rules: Option<PortRules>,
     config: HostConfig,
 }
 
@@ -383,38 +452,6 @@ impl EmulatedHost {
             .map_err(|error| Failure(format!("cannot write below {}: {error}", root.display())))
     }
 
-    /// Waits until other machines know of this host; says so on standard error if they do not.
-    pub(in crate::cli) fn wait_for_bridges(&self) -> Result<(), Failure> {
-        for device in &self.devices {
-            if !device.wait_for_bridges(RECORDER_PATIENCE)? {
-                eprintln!(
-                    "efa-emu: the bridge of the fabric {} does not answer: other machines may not know of {} yet",
-                    self.config.fabric,
-                    device.name()
-                );
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Waits until those who record the fabric record this host too. Returns whether they do; says so on
-    /// standard error if one does not begin.
-    pub(in crate::cli) fn wait_for_recorders(&self) -> Result<bool, Failure> {
-        for device in &self.devices {
-            if !device.wait_for_recorders(RECORDER_PATIENCE)? {
-                eprintln!(
-                    "efa-emu: whoever records the fabric {} does not answer: the capture may lack the first \
-                     frames of {}",
-                    self.config.fabric,
-                    device.name()
-                );
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
     /// Has the command find the host's devices: those of the sysfs tree in this directory.
     pub(in crate::cli) fn prepare(
         &self,
@@ -434,7 +471,7 @@ impl EmulatedHost {
 
     /// What changes in the sysfs tree in this directory.
     pub(in crate::cli) fn live_sysfs(&self, sysfs_root: &Path) -> LiveSysfs<'_> {
-        LiveSysfs::open(sysfs_root, &self.devices)
+        LiveSysfs::open(sysfs_root, &self.devices, self.port_rules.as_ref())
     }
 
     /// What happens to these counters, and to the shared memory of endpoints on the host's devices.

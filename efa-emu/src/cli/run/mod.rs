@@ -42,8 +42,9 @@ impl RunArguments {
         }
         // Before a host is made, so that its name can be one that no other machine has.
         let mut uplink = self.uplink.start(settings.fabric(), settings.is_quiet())?;
-        let host = settings.enter(name.as_deref())?;
-        let rules = settings.arm(&host)?;
+        let hosts = settings.enter(name.as_deref())?;
+        let host = &hosts[0];
+        let rules = settings.arm(host)?;
 
         Fabric::remove_dead();
         leftovers::remove();
@@ -51,12 +52,10 @@ impl RunArguments {
         let sysfs_root = directory.subdirectory("sysfs")?;
         host.generate_sysfs(&sysfs_root)?;
         let injection = settings.inject(&directory)?;
-        host.wait_for_recorders()?;
-        host.wait_for_bridges()?;
+        hosts.wait_for_recorders(settings.fabric())?;
+        hosts.wait_for_bridges(settings.fabric())?;
 
-        let hosts = [host];
         let mut recording = settings.record(&hosts)?;
-        let [host] = &hosts;
         let (program, arguments) = self.command.split_first().expect("clap requires a command");
         let mut command = Command::new(program);
         command.args(arguments);

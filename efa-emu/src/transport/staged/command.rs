@@ -1,5 +1,7 @@
 //! What people and rules want done to a whole fabric.
 
+use std::sync::Arc;
+
 use efa_core::address::Gid;
 
 use crate::device::QueueError;
@@ -13,8 +15,8 @@ use crate::transport::statistics;
 
 impl Fabric {
     /// The fabric's board of faults.
-    pub(in crate::transport) fn board(&self) -> Result<Board, FabricError> {
-        self.with_registry(|_| Board::open(self.directory()))
+    pub(super) fn board(&self) -> Result<Arc<Board>, FabricError> {
+        self.with_lock(|_| Board::open(self.directory()).map(Arc::new))
     }
 
     /// Arms a rule until it is disarmed or the fabric ends, and does what it does at once. Devices
@@ -153,7 +155,7 @@ impl Fabric {
     fn stage(&self, name: &HostName, error: QueueError) -> Result<(), FabricError> {
         for device in self.find_own_devices(name)? {
             let directory = self.host_directory(device.gid);
-            self.with_registry(|_| {
+            self.with_lock(|_| {
                 let table = HostTable::open(&host::table_path(&directory), device.gid)?;
                 if let Some(table) = table {
                     table.order(statistics::order_of_error(error));

@@ -6,6 +6,7 @@ mod command;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use efa_core::address::{Gid, Qpn};
@@ -35,7 +36,7 @@ pub(super) struct Change {
 /// The rules as one device sees them.
 pub(super) struct Staged {
     fabric: Fabric,
-    board: Board,
+    board: Arc<Board>,
     known: u64,
     faults: Faults,
     /// Orders to release that were carried out, by rule.
@@ -46,8 +47,11 @@ pub(super) struct Staged {
 impl Staged {
     /// The rules of a fabric.
     pub(super) fn new(fabric: &Fabric) -> Result<Staged, FabricError> {
-        let board = fabric.board()?;
-        Ok(Staged {
+        Ok(Staged::on(fabric, fabric.board()?))
+    }
+
+    fn on(fabric: &Fabric, board: Arc<Board>) -> Staged {
+        Staged {
             fabric: fabric.clone(),
             // Differs from the board's, so that the first look reads the board.
             known: board.generation().wrapping_sub(1),
@@ -55,7 +59,7 @@ impl Staged {
             faults: Faults::default(),
             releases: HashMap::new(),
             names: RefCell::default(),
-        })
+        }
     }
 
     /// Whether any rule is armed.
@@ -111,7 +115,7 @@ impl Staged {
             board,
             ..
         } = self;
-        let mut verdict = faults.decide(event, &is_named(fabric, names), board);
+        let mut verdict = faults.decide(event, &is_named(fabric, names), &**board);
         self.execute(verdict.take_deaths());
         verdict
     }
@@ -160,7 +164,7 @@ impl Staged {
     /// Whether the port of a device has no link.
     pub(super) fn is_port_down(&self, gid: Gid) -> bool {
         let named = is_named(&self.fabric, &self.names);
-        self.faults.is_port_down(gid, &named, &self.board)
+        self.faults.is_port_down(gid, &named, &*self.board)
     }
 
     /// Notes that a device holds one frame more or less for a rule.
@@ -186,6 +190,23 @@ fn is_named<'a>(
     }
 }
 
+/// The rules of a fabric, for those who want to know the [state of ports](PortState). A forked process may use them, too.
+#[derive(Clone)]
+pub struct PortRules {
+    fabric: Fabric,
+    board: Arc<Board>,
+}
+
+impl PortRules {
+    /// Of a fabric.
+    pub fn of(fabric: &Fabric) -> Result<PortRules, FabricError> {
+        Ok(PortRules {
+            fabric: fabric.clone(),
+            board: fabric.board()?,
+        })
+    }
+}
+
 /// The state of a device's port, for whoever is on the device's host.
 pub struct PortState {
     staged: Staged,
@@ -193,12 +214,12 @@ pub struct PortState {
 }
 
 impl PortState {
-    /// Of a device.
-    pub fn of(device: &Host) -> Result<PortState, FabricError> {
-        Ok(PortState {
-            staged: Staged::new(device.fabric())?,
+    /// Of a device, by the rules of its fabric.
+    pub fn new(rules: &PortRules, device: &Host) -> PortState {
+        PortState {
+            staged: Staged::on(&rules.fabric, Arc::clone(&rules.board)),
             gid: device.gid(),
-        })
+        }
     }
 
     /// Whether the port has no link now.
