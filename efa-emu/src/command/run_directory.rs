@@ -146,7 +146,7 @@ fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> Failure {
 
 /// Where the directories of runs are, unless a program has a place of its own. A sysfs tree is a hundred small files,
 /// which a file system on a disk takes several times as long to make and to remove as one in memory.
-fn place_of_runs() -> PathBuf {
+pub fn place_of_runs() -> PathBuf {
     let shared_memory = Path::new(SHARED_MEMORY);
     let is_named = env::var_os("TMPDIR").is_some_and(|path| !path.is_empty());
     let is_writable = || access(shared_memory, Access::WRITE_OK).is_ok();

@@ -39,7 +39,7 @@ use super::device_name::DeviceName;
 use super::error::{FabricError, Holds};
 use super::host::{self, Host, HostStatus, Known, Listed, Remains};
 use super::lock::{REGISTRY_PATIENCE, RegistryLock};
-use super::qpn::{ParticipantId, Purview};
+use super::qpn::{HostTable, ParticipantId, Purview};
 use super::recorder;
 use super::segment;
 use crate::frame::header;
@@ -320,6 +320,18 @@ impl Fabric {
             list.sort_by(|a, b| a.name.cmp(&b.name));
             Ok(list)
         })
+    }
+
+    /// How many bytes a device takes in the fabric's directory whose profile has so many queue pairs, before a program opens it.
+    pub fn bytes_of_device(queue_pairs: u32) -> u64 {
+        /// The file with the name of the profile.
+        const PROFILE: usize = 4096;
+        (HostTable::bytes(queue_pairs) + PROFILE) as u64
+    }
+
+    /// How many bytes a program that opens a device takes there, if one other sends to it.
+    pub fn bytes_of_program() -> u64 {
+        segment::BYTES_WITH_ONE_RING as u64
     }
 
     /// When a host last came or went, as far as the directories tell; `None` if there is none.

@@ -90,6 +90,11 @@ impl HostTable {
     /// How many statistics the table has room for.
     pub(super) const MOST_STATISTICS: usize = PAGE / 8;
 
+    /// The length of a table in bytes.
+    pub(super) fn bytes(queue_pairs: u32) -> usize {
+        table_length(QpnRange::for_queue_pairs(queue_pairs))
+    }
+
     /// Writes a new table. The caller holds the registry lock and makes `path` the table's final
     /// place only afterwards, so that nobody sees a half-written one.
     pub(super) fn create(

@@ -75,6 +75,9 @@ pub(super) const MIN_RING: usize = 1 << 16;
 /// Distance between the rings of neighbouring slots.
 pub(super) const SLOT_STRIDE: usize = PAGE + MAX_RING;
 
+/// What a segment takes of memory when one other process sends to it.
+pub(super) const BYTES_WITH_ONE_RING: usize = HEADER_BYTES + ANSWERS + MAX_RING;
+
 /// The length of the file in bytes.
 pub(super) const LENGTH: usize = HEADER_BYTES + SLOTS * SLOT_STRIDE;
 

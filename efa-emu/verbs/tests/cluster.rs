@@ -694,6 +694,60 @@ fn a_cluster_larger_than_memory_is_refused_before_there_is_a_host() {
     }
 }
 
+/// Containers often have little of it. What does not fit would fail when half of the hosts are there.
+#[test]
+fn a_cluster_larger_than_shared_memory_is_refused_before_there_is_a_host() {
+    if !are_namespaces_permitted() || installed("unshare", "util-linux").is_none() {
+        return;
+    }
+    let start = |hosts: &str, devices: &str| {
+        let cluster = efa_emu(&[
+            "cluster",
+            hosts,
+            "--devices",
+            devices,
+            "--quiet",
+            "--",
+            "echo",
+            "started",
+        ]);
+        let mut command = Command::new("unshare");
+        let text = r#"mount -t tmpfs -o size=8m tmpfs /dev/shm && exec "$0" "$@""#;
+        command
+            .args(["-rm", "sh", "-c", text])
+            .arg(cluster.get_program())
+            .args(cluster.get_args())
+            .env_remove("TMPDIR");
+        Program::start(command).wait()
+    };
+    let small = start("4", "1").expect_success("it fits");
+    assert_eq!((&*small.stdout, &*small.stderr), ("started\n", ""));
+    for (hosts, devices, parts) in [
+        (
+            "30",
+            "1",
+            ["30 hosts take", "each takes 456 KiB", "at most 4 hosts fit"],
+        ),
+        (
+            "1",
+            "32",
+            ["1 hosts take", "each takes 14592 KiB", "at most 0 hosts"],
+        ),
+    ] {
+        let outcome = start(hosts, devices);
+        assert_eq!(outcome.code(), 2, "{outcome:?}");
+        assert_eq!(outcome.stdout, "");
+        let said = outcome.stderr;
+        assert_eq!(said.lines().count(), 1, "{said}");
+        for part in parts
+            .into_iter()
+            .chain([" of /dev/shm, and 8 MiB are free"])
+        {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    }
+}
+
 /// `efa-emu run -- mpirun`: the ranks are on one host and talk over shared memory, which nobody would notice who looks for
 /// their packets.
 #[test]

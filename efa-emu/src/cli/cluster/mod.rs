@@ -85,8 +85,8 @@ impl ClusterArguments {
     pub(super) fn execute(self) -> Result<ExitCode, Failure> {
         memory::check_number(self.hosts)?;
         let layout = self.machines.layout(self.hosts)?;
-        memory::check(layout.own().len() as u32)?;
         let settings = self.options.checked()?;
+        memory::check(layout.own().len() as u32, &settings)?;
         if settings.is_recorded() && !layout.others().is_empty() {
             return Err(Failure(
                 "--pcap records the hosts of one machine: with --machines, run `efa-emu capture` on each of them"

@@ -218,6 +218,16 @@ impl HostSettings {
         &self.fabric
     }
 
+    /// How many devices a new host has.
+    pub(in crate::cli) fn devices(&self) -> u32 {
+        self.devices.unwrap_or(1)
+    }
+
+    /// How many queue pairs a device has.
+    pub(in crate::cli) fn queue_pairs(&self) -> u32 {
+        self.profile.max_qp
+    }
+
     /// Whether what would go unnoticed is not to be said.
     pub(in crate::cli) fn is_quiet(&self) -> bool {
         self.quiet
