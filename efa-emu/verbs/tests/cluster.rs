@@ -84,6 +84,27 @@ fn variables_come_from_the_terminal_and_not_from_the_caller() {
     assert_eq!(printed("1", &[], text), "yes no no\nno sent 1\nhome\n");
 }
 
+/// Launchers and scripts ask ssh such things before they use it, and name hosts in all of these ways.
+#[test]
+fn ssh_is_asked_and_hosts_are_named_as_elsewhere() {
+    let text = r#"
+        ssh -V 2>&1 >/dev/null | grep -o OpenSSH_; ssh -V 2>/dev/null; echo $?
+        ssh -Q cipher; echo $?; ssh -Q nonsense 2>/dev/null; echo $?
+        ssh -G -p 7 me@NODE1 | grep -v '^host '
+        for host in NODE1 127.1.0.2 ssh://me@node1:22; do ssh $host 'echo $EFA_EMU_HOST'; done
+        ssh 127.1.0.3 true 2>/dev/null; echo $?
+        for options in '-W localhost:1' '-O check'; do echo 'echo shell' | ssh $options node1 2>/dev/null; echo $?; done
+        ssh -o 'SetEnv=BAZ="a  b"' node0 'echo "$BAZ"'
+        echo 'echo shell' | ssh -N node1 & waiting=$!
+        sleep 0.5; kill -0 $waiting && kill $waiting
+        wait $waiting 2>/dev/null; echo $?
+        ssh -N node7 2>/dev/null; echo $?
+    "#;
+    let expected = "OpenSSH_\n0\n0\n255\nuser me\nhostname node1\nport 7\nnode1\nnode1\nnode1\n255\n\
+                    255\n255\na  b\n143\n255\n";
+    assert_eq!(printed("2", &[], text), expected);
+}
+
 #[test]
 fn a_command_ends_with_its_client() {
     let text = r#"
@@ -226,6 +247,8 @@ fn what_cannot_be_is_refused_in_one_line() {
     let unknown = "node2 is no host of this cluster: the hosts are node0 to node1";
     refused(rsh(&["-x", "me@node2", "true"]), 255, unknown);
     refused(rsh(&["-x"]), 255, "needs a host");
+    refused(rsh(&[]), 255, "needs a host");
+    refused(rsh(&["-V"]), 0, "OpenSSH_");
     let start = |hosts: &str, command: &str| {
         Program::start(cluster(&fabric, hosts, &["--", command])).wait()
     };

@@ -50,6 +50,9 @@ const FABRIC_FILE: &str = "fabric";
 /// The name of the file with the names of the hosts there.
 const NAMES_FILE: &str = "names";
 
+/// The name of the file there that the hosts see as `/etc/hosts`.
+const ADDRESSES_FILE: &str = "hosts";
+
 /// The name under which this program does what ssh does, and is found first by those who call ssh.
 pub(super) const AGENT: &str = "ssh";
 

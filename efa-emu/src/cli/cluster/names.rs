@@ -5,8 +5,8 @@ use std::fs;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
-use super::NAMES_FILE;
 use super::layout::Layout;
+use super::{ADDRESSES_FILE, NAMES_FILE};
 use efa_emu::command::Failure;
 
 /// Most hosts of a cluster: as many processes can send to one process at a time.
@@ -47,7 +47,7 @@ impl HostLists {
         slots: Option<u32>,
     ) -> Result<HostLists, Failure> {
         let lists = HostLists {
-            addresses: directory.join("hosts"),
+            addresses: directory.join(ADDRESSES_FILE),
             names: directory.join(NAMES_FILE),
             open_mpi: directory.join("hosts.openmpi"),
             hydra: directory.join("hosts.hydra"),

@@ -144,14 +144,14 @@ impl<'a> Node<'a> {
 }
 
 /// The user, as the system's list of users has him.
-struct User {
-    name: Option<OsString>,
+pub(super) struct User {
+    pub(super) name: Option<OsString>,
     home: PathBuf,
     shell: PathBuf,
 }
 
 impl User {
-    fn current() -> User {
+    pub(super) fn current() -> User {
         let mut user = User {
             name: None,
             home: "/".into(),

@@ -3,19 +3,21 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
+use std::io::Write as _;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use efa_emu::command::{Failure, living_directories};
+use efa_emu::command::{Failure, living_directories, output};
 use efa_emu::transport::ENV_FABRIC;
 
+use super::node::User;
 use super::process::{self, Forked};
 use super::session::{self, Reply, Request};
-use super::{ENV_CLUSTER, FABRIC_FILE, NAMES_FILE};
-use crate::cli::complain;
+use super::{ADDRESSES_FILE, ENV_CLUSTER, FABRIC_FILE, NAMES_FILE};
+use crate::cli::{complain, print};
 
 /// Exit status for errors of `rsh` itself, and of commands that a signal ended: as of ssh.
 const FAILED: u8 = 255;
@@ -26,13 +28,48 @@ const WITH_VALUE: &[u8] = b"BDEFIJLOPQRSWbceilmopw";
 /// Options of ssh without one. `1` and `2` are of old releases, and tools still give them.
 const WITHOUT_VALUE: &[u8] = b"1246ACGKMNTVXYafgknqstvxy";
 
+/// What `-V` says: scripts look for the name, and for what the version can do.
+const VERSION: &str = concat!(
+    "efa-emu ",
+    env!("CARGO_PKG_VERSION"),
+    ", in the place of OpenSSH_9.2p1"
+);
+
+/// What `-Q` may be asked for. Nothing is encrypted, so that there is none of any.
+const QUERIES: [&str; 16] = [
+    "cipher",
+    "cipher-auth",
+    "compression",
+    "help",
+    "kex",
+    "kex-gss",
+    "key",
+    "key-ca-sign",
+    "key-cert",
+    "key-plain",
+    "key-sig",
+    "mac",
+    "protocol-version",
+    "sig",
+    "Ciphers",
+    "HostKeyAlgorithms",
+];
+
+/// What stands before a host that is written as an address of the web.
+const SCHEME: &str = "ssh://";
+
+/// What `-N` waits in: the longest time that any `sleep` takes.
+const WAIT: &str = "exec sleep 2147483647";
+
 #[derive(Args)]
-#[command(override_usage = "efa-emu rsh [OPTIONS OF SSH] [USER@]HOST [COMMAND [ARG]...]")]
+#[command(
+    disable_version_flag = true,
+    override_usage = "efa-emu rsh [OPTIONS OF SSH] [USER@]HOST [COMMAND [ARG]...]"
+)]
 pub(in crate::cli) struct RshArguments {
-    /// What ssh would be called with. Of its options, -f, -n, -q, and SendEnv and SetEnv of -o are followed, and the others
-    /// ignored.
+    /// What ssh would be called with. Of its options, -f, -n, -q, -G, -N, -Q, -V, and SendEnv and SetEnv of -o are followed, -O
+    /// and -W refused, and the others ignored.
     #[arg(
-        required = true,
         trailing_var_arg = true,
         allow_hyphen_values = true,
         value_name = "ARG"
@@ -57,10 +94,36 @@ pub(in crate::cli) fn main(words: Vec<OsString>) -> ExitCode {
     }
 }
 
+/// What is to be done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum Purpose {
+    /// Run a command, or a shell.
+    #[default]
+    Command,
+    /// `-N`: stay until ended.
+    Nothing,
+    /// `-G`: say how a host would be reached.
+    Configuration,
+    /// `-V`: say the version.
+    Version,
+    /// `-Q`: say which algorithms there are of a kind.
+    Algorithms(OsString),
+}
+
+impl Purpose {
+    /// Whether there need not be a host.
+    fn is_of_program(&self) -> bool {
+        matches!(self, Purpose::Version | Purpose::Algorithms(_))
+    }
+}
+
 /// What ssh was asked for.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Invocation {
+    purpose: Purpose,
     host: OsString,
+    user: Option<OsString>,
+    port: Option<OsString>,
     /// The words of the command with blanks between them.
     command: Option<OsString>,
     /// `-n`, `-f`: nothing to read.
@@ -85,6 +148,9 @@ impl Invocation {
                     break;
                 }
                 invocation.option(word.as_bytes(), || words.next())?;
+                if invocation.purpose.is_of_program() {
+                    return Ok(invocation);
+                }
             }
             if host.is_none() {
                 host = words.next();
@@ -92,12 +158,29 @@ impl Invocation {
         }
         let host =
             host.ok_or_else(|| Failure("rsh needs a host: efa-emu rsh HOST COMMAND".into()))?;
-        let start = host.as_bytes().iter().rposition(|byte| *byte == b'@');
-        let start = start.map_or(0, |at| at + 1);
-        invocation.host = OsStr::from_bytes(&host.as_bytes()[start..]).to_owned();
+        invocation.destination(host.as_bytes());
         let command: Vec<_> = words.collect();
         invocation.command = (!command.is_empty()).then(|| command.join(OsStr::new(" ")));
         Ok(invocation)
+    }
+
+    /// Follows `[USER@]HOST` or `ssh://[USER@]HOST[:PORT]`. What options have said before holds.
+    fn destination(&mut self, text: &[u8]) {
+        let owned = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
+        let uri = text.strip_prefix(SCHEME.as_bytes());
+        let mut host = uri.map_or(text, |uri| uri.strip_suffix(b"/").unwrap_or(uri));
+        if let Some(at) = host.iter().rposition(|byte| *byte == b'@') {
+            self.user.get_or_insert_with(|| owned(&host[..at]));
+            host = &host[at + 1..];
+        }
+        if uri.is_some()
+            && let Some(at) = host.iter().rposition(|byte| *byte == b':')
+        {
+            self.port.get_or_insert_with(|| owned(&host[at + 1..]));
+            host = &host[..at];
+        }
+        // As ssh does.
+        self.host = owned(&host.to_ascii_lowercase());
     }
 
     /// Follows a word of options, whose last may have its value in the next word.
@@ -111,6 +194,12 @@ impl Invocation {
                 b'n' => self.no_input = true,
                 b'f' => (self.background, self.no_input) = (true, true),
                 b'q' => self.quiet = true,
+                b'N' => self.purpose = Purpose::Nothing,
+                b'G' => self.purpose = Purpose::Configuration,
+                b'V' => {
+                    self.purpose = Purpose::Version;
+                    return Ok(());
+                }
                 letter if WITHOUT_VALUE.contains(letter) => {}
                 letter if WITH_VALUE.contains(letter) => {
                     let value = match &word[at + 1..] {
@@ -120,10 +209,7 @@ impl Invocation {
                         })?,
                         rest => OsStr::from_bytes(rest).to_owned(),
                     };
-                    if *letter == b'o' {
-                        self.setting(value.as_bytes());
-                    }
-                    return Ok(());
+                    return self.option_with_value(*letter, value);
                 }
                 letter => {
                     let letter = letter.escape_ascii();
@@ -134,26 +220,61 @@ impl Invocation {
         Ok(())
     }
 
+    fn option_with_value(&mut self, letter: u8, value: OsString) -> Result<(), Failure> {
+        match letter {
+            b'o' => return self.setting(value.as_bytes()),
+            b'l' => {
+                self.user.get_or_insert(value);
+            }
+            b'p' => {
+                self.port.get_or_insert(value);
+            }
+            b'Q' => self.purpose = Purpose::Algorithms(value),
+            b'O' => {
+                return Err(Failure(format!(
+                    "rsh: -O {}: there is no connection that calls share, and none is needed",
+                    value.display()
+                )));
+            }
+            b'W' => {
+                return Err(Failure(format!(
+                    "rsh: -W {}: nothing is forwarded, as the hosts have the machine's network: connect to it directly",
+                    value.display()
+                )));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
     /// Follows `KEY=VALUE` or `KEY VALUE` of a configuration file of ssh.
-    fn setting(&mut self, text: &[u8]) {
+    fn setting(&mut self, text: &[u8]) -> Result<(), Failure> {
+        let text = text.trim_ascii_start();
         let is_gap = |byte: &u8| *byte == b'=' || byte.is_ascii_whitespace();
         let Some(at) = text.iter().position(is_gap) else {
-            return;
+            return Ok(());
         };
-        let (key, values) = (&text[..at], &text[at + 1..]);
-        let values = values
-            .split(u8::is_ascii_whitespace)
-            .filter(|value| !value.is_empty());
+        let (key, rest) = (&text[..at], text[at..].trim_ascii_start());
+        let values = split_values(rest.strip_prefix(b"=").unwrap_or(rest)).ok_or_else(|| {
+            let text = text.escape_ascii();
+            Failure(format!("rsh: -o {text}: a quotation mark is not closed"))
+        })?;
+        let first = values.first().cloned();
         if key.eq_ignore_ascii_case(b"SendEnv") {
-            self.send_env
-                .extend(values.map(|value| OsString::from_vec(value.to_vec())));
+            self.send_env.extend(values);
         } else if key.eq_ignore_ascii_case(b"SetEnv") {
-            self.set_env.extend(values.filter_map(|value| {
+            self.set_env.extend(values.iter().filter_map(|value| {
+                let value = value.as_bytes();
                 let at = value.iter().position(|byte| *byte == b'=')?;
                 let text = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
-                Some((text(&value[..at]), text(&value[at + 1..])))
+                (at > 0).then(|| (text(&value[..at]), text(&value[at + 1..])))
             }));
+        } else if key.eq_ignore_ascii_case(b"User") {
+            self.user = self.user.take().or(first);
+        } else if key.eq_ignore_ascii_case(b"Port") {
+            self.port = self.port.take().or(first);
         }
+        Ok(())
     }
 
     fn variables(&self) -> Vec<(OsString, OsString)> {
@@ -165,6 +286,36 @@ impl Invocation {
     }
 
     fn execute(&self) -> Result<u8, Failure> {
+        match &self.purpose {
+            Purpose::Command => self.run(self.command.clone(), self.no_input),
+            Purpose::Nothing => self.run(Some(WAIT.into()), true),
+            Purpose::Configuration => Ok(answer(&self.configuration())),
+            Purpose::Version => {
+                // Where ssh says it.
+                let _ = writeln!(std::io::stderr(), "{VERSION}");
+                Ok(0)
+            }
+            Purpose::Algorithms(kind) if kind == "help" => Ok(answer(&(QUERIES.join("\n") + "\n"))),
+            Purpose::Algorithms(kind) if QUERIES.iter().any(|query| *kind == **query) => Ok(0),
+            Purpose::Algorithms(kind) => Err(Failure(format!(
+                "rsh: -Q {}: ssh has no such query: -Q help lists them",
+                kind.display()
+            ))),
+        }
+    }
+
+    /// What of ssh's configuration is of use to those who ask for it.
+    fn configuration(&self) -> String {
+        let host = self.host.display();
+        let own = || User::current().name.unwrap_or_default();
+        let user = self.user.clone().unwrap_or_else(own);
+        let port = self.port.clone().unwrap_or_else(|| "22".into());
+        let (user, port) = (user.display(), port.display());
+        format!("host {host}\nuser {user}\nhostname {host}\nport {port}\n")
+    }
+
+    /// Runs a command for the user's shell, or a shell, on the host.
+    fn run(&self, command: Option<OsString>, no_input: bool) -> Result<u8, Failure> {
         let name = self.host.display();
         let directory = find_host(&self.host)?;
         let lost = |error| {
@@ -174,11 +325,11 @@ impl Invocation {
         };
         let mut connection = session::connect(&directory).map_err(lost)?;
         let request = Request {
-            command: self.command.clone(),
+            command,
             variables: self.variables(),
         };
         let (input, output, errors) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
-        let nothing = match self.no_input {
+        let nothing = match no_input {
             true => Some(File::open("/dev/null")?),
             false => None,
         };
@@ -216,8 +367,46 @@ impl Invocation {
     }
 }
 
+/// Prints what was asked for, and returns the exit status.
+fn answer(text: &str) -> u8 {
+    print(text);
+    match output::is_incomplete() {
+        true => FAILED,
+        false => 0,
+    }
+}
+
 fn is_option(word: &OsStr) -> bool {
     word.len() > 1 && word.as_bytes()[0] == b'-'
+}
+
+/// The words of a setting. Blanks inside of `'...'` and `"..."` belong to a word; `\` quotes quotation marks and itself, and a blank
+/// outside. `None`: a quotation mark is not closed.
+fn split_values(text: &[u8]) -> Option<Vec<OsString>> {
+    let mut values = Vec::new();
+    let mut value: Option<Vec<u8>> = None;
+    let mut quote = None;
+    let mut bytes = text.iter().copied().peekable();
+    while let Some(byte) = bytes.next() {
+        match (byte, quote) {
+            (b'\\', _) => {
+                let quoted = bytes.next_if(|next| {
+                    matches!(next, b'\'' | b'"' | b'\\') || quote.is_none() && *next == b' '
+                });
+                value.get_or_insert_default().push(quoted.unwrap_or(byte));
+            }
+            (_, Some(end)) if byte == end => quote = None,
+            (b'\'' | b'"', None) => {
+                quote = Some(byte);
+                value.get_or_insert_default();
+            }
+            (_, None) if byte.is_ascii_whitespace() => values.extend(value.take()),
+            _ => value.get_or_insert_default().push(byte),
+        }
+    }
+    values.extend(value);
+    let values = values.into_iter().map(OsString::from_vec).collect();
+    quote.is_none().then_some(values)
 }
 
 /// Returns whether a name matches a pattern of ssh: `*` stands for any characters, `?` for one.
@@ -245,8 +434,13 @@ fn find_host(name: &OsStr) -> Result<PathBuf, Failure> {
         ))
     })?;
     let names: Vec<_> = names.lines().collect();
-    if names.iter().any(|known| *known == name) {
-        return Ok(cluster.join(name));
+    let addresses = std::fs::read_to_string(cluster.join(ADDRESSES_FILE)).unwrap_or_default();
+    if let Some(known) = names
+        .iter()
+        .find(|known| **known == name)
+        .or_else(|| host_at(&addresses, &names, name))
+    {
+        return Ok(cluster.join(known));
     }
     let hosts = match names.as_slice() {
         [first, .., last] => format!("the hosts are {first} to {last}"),
@@ -256,6 +450,17 @@ fn find_host(name: &OsStr) -> Result<PathBuf, Failure> {
         "{} is no host of this cluster: {hosts}",
         name.display()
     )))
+}
+
+/// The host that has an address of its own, by the lines of `/etc/hosts`: those of other machines have that of their machine.
+fn host_at<'a>(addresses: &str, names: &'a [&'a str], address: &OsStr) -> Option<&'a &'a str> {
+    let mut at = addresses
+        .lines()
+        .map(str::split_whitespace)
+        .filter(|line| line.clone().next().is_some_and(|first| address == first))
+        .flat_map(|line| line.skip(1))
+        .filter_map(|name| names.iter().find(|known| **known == name));
+    at.next().filter(|_| at.next().is_none())
 }
 
 /// The cluster of the user's that runs; with `EFA_EMU_FABRIC`, the one on that fabric.
@@ -301,15 +506,39 @@ mod tests {
             command: Some(command.into()),
             ..Invocation::default()
         };
-        let cases: [(&[&str], Invocation); 8] = [
+        let as_user = |user: &str, command: &str| Invocation {
+            user: Some(user.into()),
+            ..node(command)
+        };
+        let cases: [(&[&str], Invocation); 12] = [
             (&["node1", "true"], node("true")),
+            (&["NODE1", "true"], node("true")),
+            (
+                &["ssh://me@Node1:2222", "true"],
+                Invocation {
+                    port: Some("2222".into()),
+                    ..as_user("me", "true")
+                },
+            ),
+            (&["ssh://node1/", "true"], node("true")),
+            (
+                &["-N", "node1"],
+                Invocation {
+                    purpose: Purpose::Nothing,
+                    command: None,
+                    ..node("")
+                },
+            ),
             // Open MPI
             (
                 &["-x", "node1", "orted", "-mca", "ess", "\"env\""],
                 node("orted -mca ess \"env\""),
             ),
             // pdsh
-            (&["-2", "-a", "-x", "-lroot", "node1", "date"], node("date")),
+            (
+                &["-2", "-a", "-x", "-lroot", "node1", "date"],
+                as_user("root", "date"),
+            ),
             (
                 &[
                     "-l",
@@ -319,17 +548,29 @@ mod tests {
                     "-oBatchMode=yes",
                     "-i",
                     "key",
-                    "me@node1",
+                    "you@node1",
                     "a",
                     "b c",
                 ],
-                node("a b c"),
+                Invocation {
+                    port: Some("22".into()),
+                    ..as_user("me", "a b c")
+                },
             ),
             (
                 &["-vvT4", "-o", "Port 22", "--", "node1", "--", "-x"],
-                node("-x"),
+                Invocation {
+                    port: Some("22".into()),
+                    ..node("-x")
+                },
             ),
-            (&["a@b@node1", "-p", "22", "ls", "-l"], node("ls -l")),
+            (
+                &["a@b@node1", "-p", "22", "ls", "-l"],
+                Invocation {
+                    port: Some("22".into()),
+                    ..as_user("a@b", "ls -l")
+                },
+            ),
             (
                 &["-xn", "node1", "true"],
                 Invocation {
@@ -359,9 +600,40 @@ mod tests {
             (&["-x"][..], "needs a host"),
             (&["-p"], "-p needs a value"),
             (&["-Z", "node1"], "no option -Z"),
+            (&[], "needs a host"),
+            (&["-G"], "needs a host"),
+            (&["-W", "h:22", "node1"], "-W h:22: nothing is forwarded"),
+            (&["-Ocheck", "node1"], "-O check: there is no connection"),
+            (&["-oSetEnv=A=\"b", "node1"], "is not closed"),
         ] {
             let reason = parse(words).unwrap_err();
             assert!(reason.contains(part), "{words:?}: {reason}");
+        }
+    }
+
+    #[test]
+    fn questions_about_the_program_need_no_host() {
+        let purpose = |words: &[&str]| parse(words).unwrap().purpose;
+        assert_eq!(purpose(&["-V"]), Purpose::Version);
+        assert_eq!(
+            purpose(&["-Q", "cipher"]),
+            Purpose::Algorithms("cipher".into())
+        );
+        let known = ["-p", "7", "-G", "-l", "me", "Node1"];
+        assert_eq!(
+            parse(&known).unwrap().configuration(),
+            "host node1\nuser me\nhostname node1\nport 7\n"
+        );
+    }
+
+    #[test]
+    fn a_host_is_found_by_an_address_of_its_own() {
+        let names = ["node0", "node1", "node2", "node3"];
+        let list = "127.0.0.1 localhost\n127.1.0.1 node0\n127.1.0.2 node1\n10.0.0.1 node2\n10.0.0.1 node3\n";
+        let found = |address: &str| host_at(list, &names, OsStr::new(address)).copied();
+        assert_eq!(found("127.1.0.2"), Some("node1"));
+        for other in ["10.0.0.1", "127.0.0.1", "127.1.0.3", "localhost", ""] {
+            assert_eq!(found(other), None, "{other}");
         }
     }
 
@@ -372,13 +644,25 @@ mod tests {
             "-o",
             "setenv A=1 B=2=3",
             "-o",
+            "SetEnv = C=\"a b\" 'D=it\"s' E=\\\"\\x F=a\\ b =g",
+            "-o",
             "Junk",
             "node1",
         ];
         let invocation = parse(&words).unwrap();
         assert_eq!(invocation.send_env, ["LC_*", "LANG"]);
         let pair = |name: &str, value: &str| (OsString::from(name), OsString::from(value));
-        assert_eq!(invocation.set_env, [pair("A", "1"), pair("B", "2=3")]);
+        assert_eq!(
+            invocation.set_env,
+            [
+                pair("A", "1"),
+                pair("B", "2=3"),
+                pair("C", "a b"),
+                pair("D", "it\"s"),
+                pair("E", "\"\\x"),
+                pair("F", "a b")
+            ]
+        );
         for (pattern, name, expected) in [
             ("LC_*", "LC_ALL", true),
             ("LC_*", "LC", false),
