@@ -105,6 +105,29 @@ fn ssh_is_asked_and_hosts_are_named_as_elsewhere() {
     assert_eq!(printed("2", &[], text), expected);
 }
 
+/// Whoever starts a cluster may have files and pipes open whose other end waits until nobody has them any more.
+#[test]
+fn a_command_gets_the_standard_streams_and_no_other_descriptors() {
+    let directory = tempfile::tempdir().unwrap();
+    let held = directory.path().join("held");
+    let fabric = TestFabric::new();
+    let text = "ssh node0 'ls -l /proc/$$/fd; true'";
+    let inner = cluster(&fabric, "1", &["--quiet", "--", "sh", "-c", text]);
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", r#"exec 9>"$0"; exec "$@""#])
+        .arg(&held)
+        .arg(inner.get_program())
+        .args(inner.get_args());
+    let outcome = Program::start(command).wait().expect_success(text);
+    let numbers: Vec<_> = outcome
+        .stdout
+        .lines()
+        .filter_map(|line| line.split_once(" -> ")?.0.rsplit(' ').next())
+        .collect();
+    assert_eq!(numbers, ["0", "1", "2"], "{}", outcome.stdout);
+}
+
 #[test]
 fn a_command_ends_with_its_client() {
     let text = r#"

@@ -60,6 +60,36 @@ fn has_children() -> bool {
     found == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ECHILD)
 }
 
+/// Keeps from the programs that the calling process starts what it has open besides the standard streams: whoever started it may
+/// have left it files and pipes that are not meant for them.
+pub(super) fn keep_descriptors() -> io::Result<()> {
+    const FIRST: libc::c_uint = 3;
+    // SAFETY: takes no pointers, and closes nothing.
+    let marked = unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            FIRST,
+            libc::c_uint::MAX,
+            libc::CLOSE_RANGE_CLOEXEC,
+        )
+    };
+    if marked == 0 {
+        return Ok(());
+    }
+    // Linux before 5.11, and containers that forbid what they do not know.
+    for entry in fs::read_dir("/proc/self/fd")? {
+        let number = entry?
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok());
+        if let Some(descriptor) = number.filter(|number| *number >= FIRST as i32) {
+            // SAFETY: takes no pointers. One that has been closed meanwhile is refused.
+            unsafe { libc::fcntl(descriptor, libc::F_SETFD, libc::FD_CLOEXEC) };
+        }
+    }
+    Ok(())
+}
+
 /// Makes the calling process the parent of its descendants that lose theirs.
 pub(super) fn adopt_orphans() {
     // SAFETY: takes no pointers. It cannot fail since Linux 3.4.

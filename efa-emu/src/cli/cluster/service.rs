@@ -39,11 +39,12 @@ struct Session {
     killed_at: Option<Instant>,
 }
 
-/// Makes the calling process one that serves: what the terminal sends is for the command that the cluster was made for, and
-/// orphans of its children are its own.
+/// Makes the calling process one that serves: what the terminal sends is for the command that the cluster was made for,
+/// orphans of its children are its own, and what it has open now is not theirs.
 pub(super) fn detach() -> Result<(), Failure> {
     rustix::process::setsid()?;
     process::adopt_orphans();
+    process::keep_descriptors()?;
     Ok(())
 }
 
