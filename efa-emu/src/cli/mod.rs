@@ -121,7 +121,7 @@ fn complain(reason: &str) {
     command::complain(PROGRAM, reason);
 }
 
-/// Writes to standard output; see [`command::output::print`].
+/// Writes to standard output; see [`command::output::print()`].
 fn print(text: &str) -> bool {
     command::output::print(PROGRAM, text)
 }

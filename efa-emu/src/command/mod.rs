@@ -31,7 +31,7 @@ impl<E: std::error::Error> From<E> for Failure {
 const USAGE: u8 = 2;
 
 /// The exit status of the command `program`; why it could not do its work goes to standard error. A command whose
-/// [output](output::print) is not complete has not succeeded.
+/// [output](output::print()) is not complete has not succeeded.
 pub fn end(program: &str, outcome: Result<ExitCode, Failure>) -> ExitCode {
     match outcome {
         Ok(ExitCode::SUCCESS) if output::is_incomplete() => ExitCode::from(USAGE),

@@ -33,7 +33,7 @@ pub fn print(program: &str, text: &str) -> bool {
     }
 }
 
-/// Takes notice of an error with which standard output was written in another way than by [`print`].
+/// Takes notice of an error with which standard output was written in another way than by [`print()`].
 pub fn fail(program: &str, error: &io::Error) {
     let state = match error.kind() {
         io::ErrorKind::BrokenPipe => UNREAD,
