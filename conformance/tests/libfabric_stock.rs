@@ -15,7 +15,7 @@ fn library() -> Option<Library> {
     match Library::load(Path::new(Library::DEFAULT)) {
         Ok(library) => Some(library),
         Err(error) => {
-            println!("SKIPPED: {error}");
+            efa_testing::skip(error);
             None
         }
     }
@@ -39,7 +39,7 @@ fn pair(library: &Library) -> Option<Pair> {
     let open = || match Endpoint::open(library, &settings) {
         Ok(endpoint) => Some(endpoint),
         Err(error @ Error::NoEndpoint { .. }) => {
-            println!("SKIPPED: {error}");
+            efa_testing::skip(error);
             None
         }
         Err(error) => panic!("{error}"),

@@ -143,7 +143,7 @@ fn installed() -> Option<PathBuf> {
     match Library::load(Path::new(Library::DEFAULT)) {
         Ok(library) => Some(library.file()),
         Err(error) => {
-            println!("SKIPPED: {error}");
+            efa_testing::skip(error);
             None
         }
     }

@@ -86,7 +86,7 @@ fn each_endpoint_is_played_where_it_is_told() {
 fn stock_libfabric_and_the_engine_meet_on_two_hosts() {
     let found = efa_emu(&["run", "--", "fi_info", "-p", "efa"]).output();
     if !found.is_ok_and(|found| found.status.success()) {
-        println!("SKIPPED: fi_info finds no EFA device under efa-emu");
+        efa_testing::skip("fi_info finds no EFA device under efa-emu");
         return;
     }
     let both = [&PLACES[..], &["--dut", "libfabric"]].concat();
@@ -115,7 +115,7 @@ fn stock_libfabric_and_the_engine_meet_on_two_hosts() {
 fn a_provider_that_is_named_is_found_beside_a_cluster() {
     let found = efa_emu(&["run", "--", "fi_info", "-p", "efa"]).output();
     if !found.is_ok_and(|found| found.status.success()) {
-        println!("SKIPPED: fi_info finds no EFA device under efa-emu");
+        efa_testing::skip("fi_info finds no EFA device under efa-emu");
         return;
     }
     let plug_in = ["--dut", "libfabric", "--provider", "efa_rs"];
@@ -439,7 +439,7 @@ fn has(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).any(|directory| directory.join(program).is_file());
     if !found {
-        println!("SKIPPED: {program} is not installed");
+        efa_testing::skip(format_args!("{program} is not installed"));
     }
     found
 }

@@ -28,7 +28,9 @@ fn all_of(group: &str, names: &[&str]) {
         let row = cell.run(&lab);
         match &row.outcome {
             Outcome::Passed { .. } => println!("{row}"),
-            Outcome::Unmet(Unmet::Skipped(reason)) => println!("SKIPPED: {name}: {reason}"),
+            Outcome::Unmet(Unmet::Skipped(reason)) => {
+                efa_testing::skip(format_args!("{name}: {reason}"))
+            }
             Outcome::Unmet(_) => panic!("{row}"),
         }
     }

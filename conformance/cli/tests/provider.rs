@@ -10,7 +10,7 @@ use efa_testing::workspace::{built, efa_conformance_on_host, outcome, traces};
 #[test]
 fn a_provider_that_is_missing_is_named() {
     if let Err(error) = Library::load(Library::DEFAULT.as_ref()) {
-        println!("SKIPPED: {error}");
+        efa_testing::skip(error);
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -48,7 +48,7 @@ const TRACES: [&str; 9] = [
 fn the_engine_passes_as_a_provider() {
     let plug_in = built("libefa_rs-fi.so");
     if let Err(error) = Library::load(Library::DEFAULT.as_ref()) {
-        println!("SKIPPED: {error}");
+        efa_testing::skip(error);
         return;
     }
     let mut command = efa_conformance_on_host(&[], &["run", "--backend", "hw", "--jobs", "2"]);

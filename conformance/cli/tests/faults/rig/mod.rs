@@ -108,14 +108,14 @@ pub(crate) fn can_run(software: Software) -> bool {
     match Library::load(Path::new(Library::DEFAULT)) {
         Ok(library) if library.version() == STOCK => true,
         Ok(library) => {
-            println!(
-                "SKIPPED: what libfabric {STOCK} does is tested, and {} is installed",
+            efa_testing::skip(format_args!(
+                "what libfabric {STOCK} does is tested, and {} is installed",
                 library.version()
-            );
+            ));
             false
         }
         Err(error) => {
-            println!("SKIPPED: {error}");
+            efa_testing::skip(error);
             false
         }
     }
