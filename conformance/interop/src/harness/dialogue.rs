@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::{Finished, Host, Unmet};
 
 /// Runs `program` as a server with `-p PORT`, then as its client with `-p PORT ADDRESS`. Both must
-/// succeed.
+/// succeed; a failure of the client tells what became of the server, which is often its cause.
 pub(crate) fn converse<'a>(
     server: &Host<'a>,
     client: &Host<'a>,
@@ -17,8 +17,11 @@ pub(crate) fn converse<'a>(
     words.extend(["-p", &text]);
     let listener = server.serve(&words, port)?;
     words.push(&address);
-    let client = client.run(&words)?;
-    Ok([listener.success()?, client])
+    match client.run(&words) {
+        Ok(client) => Ok([listener.success()?, client]),
+        Err(Unmet::Failed(text)) => Err(Unmet::Failed(format!("{text}\n{}", listener.account()))),
+        Err(other) => Err(other),
+    }
 }
 
 /// The path of an installed program. If it is not installed, the cell is skipped.

@@ -233,15 +233,36 @@ impl<'a> Running<'a> {
     }
 
     fn wait_for(&mut self, output: &Output, text: &str, times: usize) -> Result<(), Unmet> {
+        let output = output.clone();
+        let is_met = || output.text().matches(text).count() >= times;
+        self.wait_until_it(
+            is_met,
+            &format!("printed `{text}`"),
+            &format!("print `{text}`"),
+        )
+    }
+
+    /// Waits until it has done what `is_met` looks for; `done` and `not_done` say what, behind 'before it' and 'did not'.
+    fn wait_until_it(
+        &mut self,
+        is_met: impl Fn() -> bool,
+        done: &str,
+        not_done: &str,
+    ) -> Result<(), Unmet> {
         loop {
-            if output.text().matches(text).count() >= times {
+            if is_met() {
                 return Ok(());
             }
             if let Ok(Some(status)) = self.child.try_wait() {
-                return Err(self.failed(&format!("ended ({status}) before it printed `{text}`")));
+                // What it said last has perhaps not been read yet: that it did this, or why it could not.
+                self.drain();
+                return match is_met() {
+                    true => Ok(()),
+                    false => Err(self.failed(&format!("ended ({status}) before it {done}"))),
+                };
             }
             if self.bench.left().is_zero() {
-                return Err(self.failed(&format!("did not print `{text}` in time")));
+                return Err(self.failed(&format!("did not {not_done} in time")));
             }
             thread::sleep(TICK);
         }
@@ -263,17 +284,21 @@ impl<'a> Running<'a> {
     }
 
     fn await_port(&mut self, port: u16, listens: impl Fn() -> bool) -> Result<(), Unmet> {
-        loop {
-            if listens() {
-                return Ok(());
+        let (done, not_done) = (
+            format!("listened on {port}"),
+            format!("listen on port {port}"),
+        );
+        self.wait_until_it(listens, &done, &not_done)
+    }
+
+    /// What became of it, for the failure of the program that talked to it: it is given a moment to end.
+    pub(crate) fn account(mut self) -> String {
+        match self.ends_within(GRACE) {
+            Some(status) => {
+                self.drain();
+                self.shown(&format!("ended ({status})"))
             }
-            if let Ok(Some(status)) = self.child.try_wait() {
-                return Err(self.failed(&format!("ended ({status}) before it listened on {port}")));
-            }
-            if self.bench.left().is_zero() {
-                return Err(self.failed(&format!("did not listen on port {port} in time")));
-            }
-            thread::sleep(TICK);
+            None => self.shown("went on"),
         }
     }
 
@@ -363,6 +388,11 @@ impl<'a> Running<'a> {
         {
             return Unmet::Skipped(format!("{}: {lacks}", hearing.host));
         }
+        Unmet::Failed(self.shown(how))
+    }
+
+    /// What it is, `how` it ended, and the last lines of its output.
+    fn shown(&self, how: &str) -> String {
         let mut text = format!("{} {how}", self.what);
         for (name, output) in [("stdout", &self.stdout), ("stderr", &self.stderr)] {
             let printed = output.text();
@@ -371,7 +401,7 @@ impl<'a> Running<'a> {
                 text.push_str(&format!("\n{name}: {line}"));
             }
         }
-        Unmet::Failed(text)
+        text
     }
 
     fn signal(&self, signal: libc::c_int) {
@@ -403,6 +433,7 @@ impl Drop for Running<'_> {
 mod tests {
     use super::super::{Lab, Selection};
     use super::*;
+    use efa_conformance::drive::{Bytes, Text};
     use efa_conformance::player::Launcher;
     use efa_emu::installation::Installation;
 
@@ -507,6 +538,36 @@ mod tests {
             assert!(Instant::now() < deadline, "port {port} has no listener");
             thread::sleep(TICK);
         }
+    }
+
+    /// A process that ends while what it said last is still on its way, as another host says it.
+    fn late<'a>(bench: &'a Bench<'a>, said: &Said) -> Running<'a> {
+        let mut command = Command::new("sh");
+        let script = format!("(sleep 0.3; echo '{}') & exit 2", said.line());
+        command.args(["-c", &script]);
+        let place: Place = "node7".parse().unwrap();
+        let capture = bench.capture("late");
+        Running::start_hosted(bench, "script".into(), command, &place, capture).unwrap()
+    }
+
+    #[test]
+    fn what_a_process_said_last_counts_although_it_has_ended() {
+        with_bench(LONG, |bench| {
+            let text = Text("ib_send_lat is not installed".into());
+            let unmet = late(bench, &Said::Lacks { text }).await_listener(1);
+            assert!(
+                matches!(&unmet, Err(Unmet::Skipped(text)) if text == "node7: ib_send_lat is not installed"),
+                "{unmet:?}"
+            );
+            let bytes = Bytes(b"ready".to_vec());
+            let printed = late(bench, &Said::Printed { bytes }).printed("ready");
+            assert!(printed.is_ok(), "{printed:?}");
+            let unmet = late(bench, &Said::Listens {}).printed("ready");
+            assert!(
+                matches!(&unmet, Err(Unmet::Failed(text)) if text.contains("ended (exit status: 2) before it printed `ready`")),
+                "{unmet:?}"
+            );
+        });
     }
 
     #[test]
