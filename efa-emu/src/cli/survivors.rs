@@ -1,8 +1,7 @@
 //! Programs of a run that go on when it has ended: they have no device any more that they could open, and nobody records
 //! what they send.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -63,7 +62,7 @@ fn is_alive(process: &Process, marks: &Path) -> bool {
             environment.split(|byte| *byte == 0).any(|variable| {
                 let value = variable.strip_prefix(usage::ENVIRONMENT.as_bytes());
                 let value = value.and_then(|value| value.strip_prefix(b"="));
-                value.is_some_and(|value| OsString::from_vec(value.to_vec()) == marks.as_os_str())
+                value.is_some_and(|value| value == marks.as_os_str().as_bytes())
             })
         })
 }

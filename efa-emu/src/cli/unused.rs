@@ -57,7 +57,9 @@ pub(super) fn explain(facts: &Facts<'_>) -> Option<String> {
         return None;
     }
     let opened = took(Step::Opened);
-    if !facts.has_shared_memory && !opened.iter().all(describes) {
+    let needs_no_memory =
+        |process: &Process| describes(process) || other_provider(process).is_some();
+    if !facts.has_shared_memory && !opened.iter().all(needs_no_memory) {
         return Some(format!(
             "nothing was sent over the device, and {SHARED_MEMORY} is not there or cannot be written to: without it \
              libfabric's efa provider opens no endpoint of type FI_EP_RDM (release 1.17), or none for peers of the same host"

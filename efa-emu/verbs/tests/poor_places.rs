@@ -104,12 +104,17 @@ fn programs_that_do_without_the_device_for_lack_of_dev_shm_are_told() {
         if efa-emu run -- sh -c "$pair" 2>said; then echo works; else echo fails; fi
         grep -c "efa-emu: nothing was sent over the device, and /dev/shm is not there" said
         efa-emu run -- fi_info -p efa 2>&1 >info | grep -c shm || true
+        # Whoever has chosen another provider is told of the choice.
+        # Under its own name, fi_info would count as a program that only lists devices.
+        cp "$(command -v fi_info)" another
+        FI_PROVIDER=tcp efa-emu run -- ./another 2>&1 >info |
+            grep -c 'efa-emu: another opened the device .*: FI_PROVIDER is "tcp"'
     "#;
     let Some(outcome) = on_a_machine(WITHOUT_SHM, script) else {
         return;
     };
     let outcome = outcome.expect_success("without /dev/shm");
-    assert_eq!(outcome.stdout, "fails\n1\n0\n", "{}", outcome.stderr);
+    assert_eq!(outcome.stdout, "fails\n1\n0\n1\n", "{}", outcome.stderr);
 }
 
 #[test]
