@@ -13,10 +13,11 @@ use crate::{Outcome, complain, say};
 use efa_conformance::drive::Identity;
 use efa_conformance::player::{
     Description, Patience, Place, Player, PlayerError, Program, Reach, Recorder, Recording,
-    RemoteShell, hosted,
+    RemoteShell,
 };
 use efa_conformance::suite::Case;
 use efa_conformance::suite::hosts::Seats;
+use efa_emu::command::ports::free_port;
 
 /// An endpoint of a scenario, or a side of two programs, and its place.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -468,7 +469,7 @@ pub(crate) struct PlaceArguments {
 /// `place`: prints the line that describes this host.
 pub(crate) fn describe(arguments: &PlaceArguments) -> Outcome {
     if arguments.free_port {
-        return match hosted::free_port() {
+        return match free_port() {
             Ok(port) => {
                 say(port);
                 Outcome::Passed

@@ -4,11 +4,11 @@
 //! machine's own is neither used nor touched.
 
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use efa_emu::command::ports::free_port;
 use efa_testing::patience::Wait;
 use efa_testing::workspace::{conformance, efa_conformance, emulator, outcome, traces, userland};
 
@@ -32,12 +32,6 @@ impl Drop for Server {
 fn is_root() -> bool {
     // SAFETY: takes no pointers.
     unsafe { libc::geteuid() == 0 }
-}
-
-/// A port that was free a moment ago.
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
 }
 
 /// Where everything of the test is.
@@ -68,7 +62,7 @@ impl Rig {
     /// Starts the server whose sessions belong to the emulated host `host`.
     fn serve(&self, host: &str) -> Server {
         for _ in 0..ATTEMPTS {
-            let port = free_port();
+            let port = free_port().unwrap();
             let directory = self.directory.path().display();
             let config = self.write(
                 &format!("{host}.config"),

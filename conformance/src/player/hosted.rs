@@ -8,7 +8,6 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use efa_emu::command::ports::is_listened_on;
 use efa_emu::command::{Failure, RunDirectory};
 use efa_emu::installation::Installation;
 
@@ -436,37 +436,10 @@ fn plug_in(name: &str, path: Option<&String>) -> Result<[(&'static str, String);
     ])
 }
 
-/// Returns a TCP port that no process of this host listens on.
-///
-/// # Errors
-/// The system gives none.
-pub fn free_port() -> io::Result<u16> {
-    let listener = TcpListener::bind(("127.0.0.1", 0))?;
-    Ok(listener.local_addr()?.port())
-}
-
-/// Returns whether the kernel's tables of sockets have a listener on `port`.
-pub fn is_listened_on(port: u16) -> bool {
-    is_listened_on_beside("self", port)
-}
-
-/// The same in the network namespace of another process, by its number.
-pub fn is_listened_on_beside(process: &str, port: u16) -> bool {
-    const LISTEN: &str = "0A";
-    let suffix = format!(":{port:04X}");
-    ["tcp", "tcp6"].iter().any(|table| {
-        let table = format!("/proc/{process}/net/{table}");
-        let table = std::fs::read_to_string(table).unwrap_or_default();
-        table.lines().any(|line| {
-            let mut fields = line.split_whitespace().skip(1);
-            let (local, state) = (fields.next(), fields.nth(1));
-            local.is_some_and(|local| local.ends_with(&suffix)) && state == Some(LISTEN)
-        })
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use efa_emu::command::ports::free_port;
+
     use super::*;
 
     /// Standard input that never ends, and one that has ended.

@@ -2,12 +2,12 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use efa_emu::command::ports;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 /// The longest that two processes may take from start to result.
@@ -110,11 +110,9 @@ pub(crate) fn parse(line: &str) -> Option<f64> {
         .filter(|microseconds| *microseconds > 0.0)
 }
 
+/// A port for a server that is about to be started.
 pub(crate) fn free_port() -> Result<u16, String> {
-    TcpListener::bind(("127.0.0.1", 0))
-        .and_then(|listener| listener.local_addr())
-        .map(|address| address.port())
-        .map_err(|error| format!("cannot find a free TCP port: {error}"))
+    ports::free_port().map_err(|error| format!("cannot find a free TCP port: {error}"))
 }
 
 /// Compiles the program that measures the rate of messages from several peers to one.

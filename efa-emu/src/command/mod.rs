@@ -4,6 +4,7 @@
 pub mod child;
 mod libraries;
 pub mod output;
+pub mod ports;
 mod run_directory;
 pub mod shell;
 pub mod signals;

@@ -10,6 +10,7 @@ use std::process::Stdio;
 
 use common::{Dialogue, Outcome, Program, TestFabric, files_with, installed};
 use efa_emu::capture::{Direction, Reader};
+use efa_emu::command::ports::free_port;
 use efa_emu::profile::Profile;
 use efa_testing::patience::Wait;
 use efa_testing::workspace::efa_emu;
@@ -298,7 +299,7 @@ fn two_processes(fabric: &TestFabric, options: &[&str], script: &str) -> Program
          until fi_pingpong -p efa -e rdm -I 200 -S 4096 -P $0 127.0.0.1 2>/dev/null; do \
          tries=$((tries - 1)); [ $tries -gt 0 ] || exit 1; sleep 0.1; done; wait"
     );
-    let port = common::free_port().to_string();
+    let port = free_port().unwrap().to_string();
     let mut command = fabric.run(&[options, &["--", "sh", "-c", &script, &port]].concat());
     command.env("FI_EFA_ENABLE_SHM_TRANSFER", "0");
     Program::start(command)

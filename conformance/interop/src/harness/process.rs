@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use super::{Bench, Unmet};
 use efa_conformance::drive::LONGEST_ANSWER;
-use efa_conformance::player::hosted::{self, Said, is_listened_on, is_listened_on_beside};
+use efa_conformance::player::hosted::Said;
 use efa_conformance::player::{Place, contain};
+use efa_emu::command::ports::{self, is_listened_on, is_listened_on_beside};
 
 /// The number of lines of each output that a failure shows.
 const SHOWN: usize = 20;
@@ -129,7 +130,7 @@ fn append(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
 
 /// Returns a TCP port that no process listens on.
 pub(crate) fn free_port() -> Result<u16, Unmet> {
-    hosted::free_port().map_err(Unmet::failed)
+    ports::free_port().map_err(Unmet::failed)
 }
 
 /// A process that has ended.
@@ -524,20 +525,6 @@ mod tests {
         });
         let text = starter.join().unwrap();
         assert_goes(text.trim().strip_prefix("child ").unwrap());
-    }
-
-    #[test]
-    fn sees_who_listens() {
-        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let port = listener.local_addr().unwrap().port();
-        assert!(is_listened_on(port));
-        drop(listener);
-        // A process that another test is starting right now holds a copy until it has started.
-        let deadline = Instant::now() + LONG;
-        while is_listened_on(port) {
-            assert!(Instant::now() < deadline, "port {port} has no listener");
-            thread::sleep(TICK);
-        }
     }
 
     /// A process that ends while what it said last is still on its way, as another host says it.

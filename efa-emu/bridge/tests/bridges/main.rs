@@ -12,32 +12,17 @@ mod names;
 use std::path::Path;
 use std::process::Stdio;
 
+use efa_emu::command::ports::{free_port, is_listened_on};
 use efa_testing::patience::Wait;
 use efa_testing::workspace::built;
 
 use machine::{Machine, address, joined, two};
 
-/// A free port, for the program's own connection.
-fn free_port() -> String {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port().to_string()
-}
-
 /// Waits until a process listens at the port: the machines have one network.
 #[track_caller]
-fn wait_for_listener(port: &str) {
-    let suffix = format!(":{:04X}", port.parse::<u16>().unwrap());
+fn wait_for_listener(port: u16) {
     let wait = Wait::start();
-    let is_listened_on = || {
-        ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
-            let table = std::fs::read_to_string(table).unwrap_or_default();
-            table.lines().any(|line| {
-                let fields: Vec<&str> = line.split_whitespace().collect();
-                fields.len() > 3 && fields[1].ends_with(&suffix) && fields[3] == "0A"
-            })
-        })
-    };
-    while !is_listened_on() {
+    while !is_listened_on(port) {
         wait.pause(|| format!("nobody listens at {port}"));
     }
 }
@@ -60,7 +45,7 @@ fn stock_programs_of_two_machines_talk_and_a_killed_bridge_is_a_dead_machine() {
     else {
         return;
     };
-    let port = free_port();
+    let port = free_port().unwrap();
     let pingpong = "fi_pingpong -p efa -e rdm -c -I 2 -S all";
     let on = |host: &'static str, rest: String| -> Vec<String> {
         let words = format!("run --host {host} -- {pingpong} {rest}");
@@ -73,7 +58,7 @@ fn stock_programs_of_two_machines_talk_and_a_killed_bridge_is_a_dead_machine() {
     };
     let mut server = first.emulator(&words(&server));
     second.wait_for_host("alpha");
-    wait_for_listener(&port);
+    wait_for_listener(port);
     let mut client = second.emulator(&words(&client));
     let (status, said) = client.wait_end();
     assert_eq!(
@@ -173,7 +158,7 @@ fn an_uplink_is_there_as_long_as_programs_are() {
     let Some((key, first, second)) = two(directory.path()) else {
         return;
     };
-    let port = free_port();
+    let port = free_port().unwrap();
     let own = format!("127.0.0.1:{port}");
     let here = first.bridge(&key, &["--listen", &own]);
     here.wait_for("listens on");

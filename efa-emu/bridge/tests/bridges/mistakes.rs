@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
-use crate::free_port;
 use crate::machine::{Machine, address, joined, key, two};
+use efa_emu::command::ports::free_port;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -48,7 +48,7 @@ fn bridges_that_do_not_belong_together_say_why() {
     }
     here.wait_for("another key");
     // An address that nobody answers, and one where somebody else does.
-    let nobody = format!("127.0.0.1:{}", free_port());
+    let nobody = format!("127.0.0.1:{}", free_port().unwrap());
     let alone = first.bridge(&ours, &["--peer", &nobody]);
     alone.wait_for("Connection refused");
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -6,7 +6,6 @@
 pub(crate) mod exported;
 
 use std::io::Read;
-use std::net::TcpListener;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -16,6 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use efa_emu::command::ports::{free_port, is_listened_on};
 use efa_testing::patience::{PATIENCE, Wait};
 use efa_testing::workspace::efa_emu;
 
@@ -312,29 +312,11 @@ impl Printed {
     }
 }
 
-/// A TCP port that is free now.
-pub(crate) fn free_port() -> u16 {
-    TcpListener::bind(("127.0.0.1", 0))
-        .and_then(|listener| listener.local_addr())
-        .expect("there are free ports")
-        .port()
-}
-
 /// Waits until somebody listens on a TCP port, without connecting to it.
 pub(crate) fn wait_for_listener(port: u16, server: &mut Program) {
-    const LISTEN: &str = "0A";
     let wait = Wait::start();
-    let suffix = format!(":{port:04X}");
     loop {
-        let listening = ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
-            let table = std::fs::read_to_string(table).unwrap_or_default();
-            table.lines().skip(1).any(|line| {
-                let mut fields = line.split_whitespace().skip(1);
-                fields.next().is_some_and(|local| local.ends_with(&suffix))
-                    && fields.nth(1) == Some(LISTEN)
-            })
-        });
-        if listening {
+        if is_listened_on(port) {
             return;
         }
         if let Ok(Some(status)) = server.child.try_wait() {
@@ -408,7 +390,7 @@ impl<'a> Dialogue<'a> {
     ) -> Dialogue<'a> {
         Dialogue {
             fabric,
-            port: free_port().to_string(),
+            port: free_port().expect("there are free ports").to_string(),
             arguments: arguments.to_vec(),
             server_port,
             client_port,
