@@ -178,7 +178,7 @@ pub enum FabricError {
         problem: String,
     },
     /// A network option that cannot be understood.
-    #[error("network option {option}={value} is not valid: {expected}")]
+    #[error("option {option}={value} is not valid: {expected}")]
     NetworkOption {
         /// The option.
         option: String,

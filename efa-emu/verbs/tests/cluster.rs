@@ -86,6 +86,24 @@ fn variables_come_from_the_terminal_and_not_from_the_caller() {
 }
 
 /// Launchers and scripts ask ssh such things before they use it, and name hosts in all of these ways.
+/// Ranks that wait for others sleep for 100 us at a time: many of them would leave no processor to those.
+#[test]
+fn sleeps_of_all_programs_may_end_late() {
+    let slack = |options: &[&str]| {
+        let text = "cat /proc/self/timerslack_ns; ssh node1 cat /proc/self/timerslack_ns";
+        printed("2", options, text)
+    };
+    assert_eq!(slack(&[]), "1000000\n1000000\n");
+    assert_eq!(slack(&["--timer-slack", "2.5ms"]), "2500000\n2500000\n");
+    let own = std::fs::read_to_string("/proc/self/timerslack_ns").unwrap();
+    assert_eq!(slack(&["--timer-slack", "0s"]), own.repeat(2));
+    let outcome = script("2", &["--timer-slack", "5"], "true");
+    assert_eq!(outcome.status.code(), Some(2));
+    for part in ["--timer-slack", "timer-slack=5", "a duration such as"] {
+        assert!(outcome.stderr.contains(part), "{part}: {}", outcome.stderr);
+    }
+}
+
 #[test]
 fn ssh_is_asked_and_hosts_are_named_as_elsewhere() {
     let text = r#"

@@ -16,6 +16,7 @@ mod session;
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::num::NonZeroU64;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -27,6 +28,7 @@ use std::time::Duration;
 use clap::Args;
 use efa_emu::transport::{ENV_HOST, Fabric};
 use rustix::net::RecvFlags;
+use rustix::thread::set_current_timer_slack;
 
 use self::launchers::Middleware;
 use self::layout::Layout;
@@ -37,7 +39,7 @@ use self::node::Common;
 use self::process::Forked;
 pub(super) use self::rsh::{RshArguments, main as ssh_main};
 use self::session::Reply;
-use super::run::host::{EmulatedHost, EmulatedHosts, HostOptions, HostSettings};
+use super::run::host::{EmulatedHost, EmulatedHosts, HostOptions, HostSettings, duration};
 use super::{capture, complain, leftovers, uplink};
 use efa_emu::command::{Failure, RunDirectory, child};
 
@@ -56,6 +58,10 @@ const ADDRESSES_FILE: &str = "hosts";
 /// The name under which this program does what ssh does, and is found first by those who call ssh.
 pub(super) const AGENT: &str = "ssh";
 
+/// Many ranks on few processors do little but end sleeps if the kernel's own 50 us hold. Programs that sleep for a
+/// moment in a cluster of few ranks hardly notice this (docs/cluster.md).
+const TIMER_SLACK: &str = "1ms";
+
 /// Time between two looks at whether all hosts are there.
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -72,6 +78,10 @@ pub(super) struct ClusterArguments {
     /// gets one.
     #[arg(long, value_name = "N")]
     slots: Option<u32>,
+    /// How much later than a program asks the kernel may end its sleeps, so that ranks which wait for others, and look
+    /// again every 100 us, leave the processors to those; `0s` leaves it as it is.
+    #[arg(long, value_name = "DURATION", value_parser = duration("timer-slack"), default_value = TIMER_SLACK)]
+    timer_slack: Duration,
     /// Do without namespaces: the hosts have the machine's name and shared memory in common.
     #[arg(long)]
     no_namespaces: bool,
@@ -151,6 +161,7 @@ impl ClusterArguments {
             namespace: namespace.as_ref(),
             views: &views,
         };
+        inherit_timer_slack(self.timer_slack)?;
         let mut nodes = Nodes::start(&hosts, &members, &directory, &common)?;
         let (program, arguments) = self.command.split_first().expect("clap requires a command");
         let mut command = Command::new(program);
@@ -210,6 +221,15 @@ fn enter_hosts(settings: &HostSettings, layout: &Layout) -> Result<EmulatedHosts
         )));
     }
     settings.enter_all(&names)
+}
+
+/// Sets how much later than they ask the sleeps of this thread may end, and those of all processes that descend from it.
+fn inherit_timer_slack(slack: Duration) -> Result<(), Failure> {
+    // Durations of the command line are at most a minute.
+    match NonZeroU64::new(slack.as_nanos() as u64) {
+        None => Ok(()),
+        some => Ok(set_current_timer_slack(some)?),
+    }
 }
 
 /// `PATH` with a directory in front.

@@ -107,7 +107,7 @@ struct NetworkArguments {
 }
 
 /// A parser whose errors name the option.
-fn duration(
+pub(in crate::cli) fn duration(
     option: &'static str,
 ) -> impl Fn(&str) -> Result<Duration, String> + Clone + Send + Sync + 'static {
     move |text| parse_duration(option, text).map_err(|error| error.to_string())
