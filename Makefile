@@ -2,6 +2,8 @@
 CARGO ?= cargo
 PREFIX ?= /usr/local
 REPORTS := target/conformance
+# What the main job needs, and nothing else. Not optimised: that takes longer than the corpus gains by it.
+SUITE := -p efa-emu -p efa-emu-verbs -p efa-emu-efadv -p efa-conformance-cli
 # Twice the processors, since many tests wait for the programs that they start.
 TEST_THREADS := $(shell expr $$(nproc) \* 2)
 
@@ -11,9 +13,11 @@ TEST_THREADS := $(shell expr $$(nproc) \* 2)
 .DEFAULT_GOAL := conformance
 
 ## conformance: replay the trace corpus on both backends
-conformance: release
+conformance:
+	@scripts/setup suite
+	$(CARGO) build $(SUITE)
 	@mkdir -p $(REPORTS)
-	target/release/efa-emu run -- target/release/efa-conformance run --backend all \
+	target/debug/efa-emu run -- target/debug/efa-conformance run --backend all \
 		--jobs 4 --junit $(REPORTS)/junit.xml
 
 ## test: formatting, lints, documentation and all tests
@@ -22,7 +26,8 @@ test: lint build sim
 	@scripts/tests --workspace --test-threads $(TEST_THREADS)
 
 ## sim: 10,000 random programs on the simulator against what libfabric promises
-sim: setup
+sim:
+	@scripts/setup suite
 	EFA_SEEDS=10000 $(CARGO) test --profile sim -p efa-promises --quiet
 
 ## fuzz: all fuzz targets, FUZZ_SECONDS each (fuzz/README.md)
@@ -30,7 +35,8 @@ fuzz: setup
 	@scripts/fuzz
 
 ## verify: the models of what works without locks, at length, and whether they notice weakened orderings
-verify: setup
+verify:
+	@scripts/setup suite
 	@scripts/verify
 
 lint: setup
@@ -40,10 +46,12 @@ lint: setup
 
 ## bench: micro benchmarks, then stock programs over the device beside other providers; 20 minutes at most
 bench: release
+	@scripts/setup programs tracers
 	@scripts/bench
 
 ## interop: one line for each program that must work on emulated devices (docs/interop.md)
 interop: release
+	@scripts/setup programs slurm
 	@mkdir -p $(REPORTS)
 	target/release/efa-conformance interop --junit $(REPORTS)/interop.xml
 
@@ -53,10 +61,12 @@ arm64: setup
 
 ## wireshark-install: the dissector, its profile and live interfaces, for the current user
 wireshark-install: release
+	@scripts/setup wireshark
 	@target/release/efa-emu wireshark install
 
 ## wireshark-test: the dissector on 100,000 mutated frames, and beside the checker on 1000 captures
-wireshark-test: setup
+wireshark-test:
+	@scripts/setup suite wireshark
 	EFA_MUTATIONS=100000 $(CARGO) test -p efa-emu --test wireshark_dissector
 	EFA_MUTATIONS=100000 $(CARGO) test -p efa-conformance --test wireshark_rules
 
@@ -88,5 +98,6 @@ setup:
 build: setup
 	$(CARGO) build --workspace --lib --bins --examples --tests --quiet
 
-release: setup
-	$(CARGO) build --workspace --release --quiet
+release:
+	@scripts/setup suite workspace
+	$(CARGO) build --workspace --release

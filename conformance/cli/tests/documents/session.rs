@@ -32,6 +32,7 @@ const ALONE_AT_FIRST: &str = "mount -t tmpfs tmpfs /dev/shm && ip link set lo up
 const CARGO: &str = r#"#!/bin/sh
 case "$*" in
 'build --workspace --release'|'build --workspace --release --quiet'|'nextest --version') ;;
+'build -p '*) ;;
 *) echo "cargo $*: not what a page may say" >&2; exit 1 ;;
 esac
 "#;
@@ -77,7 +78,9 @@ impl Session {
             }
         }
         fs::create_dir(clone.join("target")).unwrap();
-        symlink(programs(), clone.join("target/release")).unwrap();
+        for profile in ["debug", "release"] {
+            symlink(programs(), clone.join("target").join(profile)).unwrap();
+        }
         symlink(
             root().join("target/userland"),
             clone.join("target/userland"),

@@ -16,11 +16,11 @@ fn masked(line: &str) -> String {
         if counts_faults {
             return word.to_owned();
         }
-        // Where the clone is.
-        let word = match word.find("target/release/") {
-            Some(start) => &word[start..],
-            None => word,
-        };
+        // Where the clone is, and how it was built.
+        let word = ["target/release/", "target/debug/"]
+            .iter()
+            .find_map(|directory| word.split_once(directory))
+            .map_or(word, |(_, program)| program);
         let mut shape = String::new();
         let mut in_number = false;
         for letter in word.chars() {
