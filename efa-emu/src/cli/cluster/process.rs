@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Time between two looks at whether processes have ended.
@@ -131,14 +132,14 @@ pub(super) fn end_descendants(grace: Duration) {
 }
 
 /// Kills all processes of the user that were started with these variables. Those whose parent has gone are no
-/// longer anybody's descendants.
+/// longer anybody's descendants. One that is replacing its program has no environment for a moment, and is looked at again.
 pub(super) fn kill_where(variables: &[(&str, &OsStr)]) {
     let wanted: Vec<_> = variables
         .iter()
         .map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat())
         .collect();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
+        let environment = environment_of(&entry.path());
         let has = |wanted: &Vec<u8>| {
             environment
                 .split(|byte| *byte == 0)
@@ -152,6 +153,21 @@ pub(super) fn kill_where(variables: &[(&str, &OsStr)]) {
             signal(process, libc::SIGKILL);
         }
     }
+}
+
+/// The environment that a process was started with, as the kernel shows it in its directory of `/proc`. It is empty for
+/// kernel threads and other users' processes too; those have no program that can be read.
+fn environment_of(process: &Path) -> Vec<u8> {
+    // `execve` replaces the memory first and writes down where the environment lies at its end.
+    const LOOKS: usize = 20;
+    for _ in 0..LOOKS {
+        let environment = fs::read(process.join("environ")).unwrap_or_default();
+        if !environment.is_empty() || fs::read_link(process.join("exe")).is_err() {
+            return environment;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Vec::new()
 }
 
 /// The descendants of a process that run or are stopped.
@@ -205,7 +221,13 @@ mod tests {
         let name = format!("EFA_EMU_TEST_{}", std::process::id());
         let start = |value: &str| {
             let mut command = std::process::Command::new("sleep");
-            command.arg("60").env(&name, value).spawn().unwrap()
+            let child = command.arg("60").env(&name, value).spawn().unwrap();
+            // The kernel shows it once `execve` is through, which may be after `spawn`.
+            let environ = format!("/proc/{}/environ", child.id());
+            while fs::read(&environ).unwrap().is_empty() {
+                std::thread::sleep(PAUSE);
+            }
+            child
         };
         let (mut meant, mut other) = (start("a"), start("ab"));
         kill_where(&[(&name, OsStr::new("a"))]);
