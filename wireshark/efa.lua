@@ -1127,10 +1127,11 @@ local function new_side(endpoint)
         long_reads = {}, -- transfers whose memory the peer is going to read
         former_connids = {},
         -- by sequence number, the last one where the data of an RDMA read belongs in its transfer
-        requests = {}, request_times = {}, refused = {}, rdma = {}, rdma_base = {},
+        requests = {}, request_times = {}, rdma = {}, rdma_base = {},
         contents = {}, -- packets without an answer so far, by sequence number
+        senders = {}, -- connection ids in packets without an answer so far, by sequence number
         numbered = {}, -- msg_ids of packets without an answer so far, by sequence number
-        refused_packets = {}, -- frames of packets that were refused, by their contents
+        refused_packets = {}, -- frames and senders of packets that were refused, by their contents
         lost_messages = {}, -- msg_ids of messages that a device failed to send
     }
 end
@@ -1374,8 +1375,8 @@ local function begin_anew(c, me, you)
     local fresh, peer = new_side(me.endpoint), new_side(you.endpoint)
     fresh.former_connids, peer.former_connids = me.former_connids, you.former_connids
     -- The sequence numbers of the two devices go on.
-    for _, name in ipairs({ "packets", "bytes", "requests", "request_times", "refused", "rdma",
-        "rdma_base", "contents", "numbered", "refused_packets" }) do
+    for _, name in ipairs({ "packets", "bytes", "requests", "request_times", "rdma",
+        "rdma_base", "contents", "senders", "numbered", "refused_packets" }) do
         fresh[name], peer[name] = me[name], you[name]
     end
     if me == you then
@@ -1842,28 +1843,33 @@ end
 
 local function find_refused(context, me, p)
     local sequence = context.sequence
-    local content = content_of(p)
+    local content = format("%08x:", context.qkey) .. content_of(p)
+    local connid = p["raw_addr.connid"] or p.connid
     me.contents[sequence], me.contents[sequence - MOST_IN_FLIGHT] = content, nil
+    me.senders[sequence], me.senders[sequence - MOST_IN_FLIGHT] = connid, nil
     me.numbered[sequence], me.numbered[sequence - MOST_IN_FLIGHT] = p.packet.is_req and p.msg_id or nil, nil
     local refused = me.refused_packets[content]
     if refused then
         me.refused_packets[content] = nil
-        context.retry_of = context.retry_of or refused
-        state.retry_of[context.frame] = context.retry_of
+        -- The same packet of another endpoint is another packet.
+        if not connid or not refused.connid or connid == refused.connid then
+            context.retry_of = context.retry_of or refused.request
+            state.retry_of[context.frame] = context.retry_of
+        end
     end
 end
 
 -- The device of `me` has got an answer to the request of this sequence number.
 local function end_packet(me, sequence, status, request)
-    local content, id = me.contents[sequence], me.numbered[sequence]
+    local content, id, connid = me.contents[sequence], me.numbered[sequence], me.senders[sequence]
     local message = id and me.messages[id]
-    me.contents[sequence], me.numbered[sequence] = nil, nil
+    me.contents[sequence], me.numbered[sequence], me.senders[sequence] = nil, nil, nil
     if status == 0 then
         if message then
             me.lost_messages[id], message.has_arrived = nil, true
         end
     elseif content and status ~= STATUS.LOCAL_UNRESPONSIVE_REMOTE then -- who does not answer may have taken it
-        me.refused_packets[content] = request
+        me.refused_packets[content] = { request = request, connid = connid }
         if message and status ~= STATUS.REMOTE_RNR then
             me.lost_messages[id] = not message.has_arrived
         end
@@ -1956,7 +1962,6 @@ local function follow_frame(context, h, tvb)
                 state.response_of[request] = frame
             end
         end
-        you.refused[sequence] = name == "RESPONSE" and h.status ~= 0 or nil
         if name == "RESPONSE" then
             end_packet(you, sequence, h.status, request)
         end
@@ -1984,10 +1989,9 @@ local function follow_frame(context, h, tvb)
     end
     local earlier = me.requests[sequence]
     local continues = name == "RDMA_WRITE" and h.rdma_offset > 0
-    if earlier and not continues and (h.retransmission or me.refused[sequence]) then
+    if earlier and not continues and h.retransmission then
         state.retry_of[frame] = earlier
         context.retry_of = earlier
-        me.refused[sequence] = nil
     elseif not continues then
         me.requests[sequence], me.request_times[sequence] = frame, now
         me.rdma[sequence] = nil

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use efa_core::address::Qkey;
 use efa_core::nic::Status;
 
 use super::content::Content;
@@ -10,11 +11,27 @@ use super::operation::OpId;
 /// Requests of one endpoint to another that are remembered. More are never under way.
 const MOST_REQUESTS: usize = 4096;
 
+/// The endpoints that a packet names: its sender, if it does, and its receiver.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Named {
+    pub(super) connid: Option<u32>,
+    pub(super) qkey: Qkey,
+}
+
+impl Named {
+    /// Whether two packets may be from one endpoint to one other.
+    fn may_be(self, other: Named) -> bool {
+        let connids = self.connid.zip(other.connid);
+        self.qkey == other.qkey && connids.is_none_or(|(one, other)| one == other)
+    }
+}
+
 /// What a packet belongs to.
 #[derive(Clone, Copy, Debug, Default)]
 struct Part {
     /// The packet's number.
     packet: u64,
+    named: Named,
     operation: Option<OpId>,
     msg_id: Option<u32>,
     /// It is one of several packets of a message.
@@ -25,7 +42,6 @@ struct Part {
 struct Request {
     /// Of packets that have not been answered.
     content: Option<Content>,
-    is_refused: bool,
     part: Part,
 }
 
@@ -61,12 +77,10 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// Takes a request. Returns whether it repeats an earlier one.
+    /// Takes a request. Returns whether it repeats an earlier one, which its header says: a new queue pair begins its
+    /// sequence numbers anew.
     pub(super) fn is_repetition(&mut self, sequence: u32, retransmission: bool) -> bool {
-        if let Some(earlier) = self.by_sequence.get_mut(&sequence)
-            && (retransmission || earlier.is_refused)
-        {
-            earlier.is_refused = false;
+        if retransmission && self.by_sequence.contains_key(&sequence) {
             return true;
         }
         if self
@@ -85,18 +99,26 @@ impl Requests {
     }
 
     /// Takes the packet of a request, with its number. Returns whether it is sent again because its last
-    /// attempt was refused.
-    pub(super) fn is_resent(&mut self, sequence: u32, packet: u64, content: Content) -> bool {
+    /// attempt was refused. The same packet of another endpoint is another packet.
+    pub(super) fn is_resent(
+        &mut self,
+        sequence: u32,
+        packet: u64,
+        content: Content,
+        named: Named,
+    ) -> bool {
         let earlier = match self.refused.is_empty() {
             true => None,
             false => self.refused.remove(&content.without_sender()),
         };
+        let earlier = earlier.filter(|part| part.named.may_be(named));
         if let Some(request) = self.by_sequence.get_mut(&sequence) {
             request.content = Some(content);
             if let Some(part) = earlier {
                 request.part = part;
             }
             request.part.packet = packet;
+            request.part.named = named;
         }
         earlier.is_some()
     }
@@ -131,7 +153,6 @@ impl Requests {
     pub(super) fn answered(&mut self, sequence: u32, status: Status) -> Outcome {
         let mut unknown = Request::default();
         let request = self.by_sequence.get_mut(&sequence).unwrap_or(&mut unknown);
-        request.is_refused = status != Status::Ok;
         let part = request.part;
         if status == Status::Ok {
             request.content = None;

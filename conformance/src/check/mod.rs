@@ -39,6 +39,7 @@ use crate::trace::{Capture, CapturedPacket, UserRecvQps};
 use content::Content;
 use conversation::{Conversation, PacketFrame, Place};
 use copies::Copies;
+use device::Named;
 use follow::Step;
 use order::InOrder;
 use packet::Reading;
@@ -260,7 +261,12 @@ fn packet(conversation: &mut Conversation, report: &mut Report, place: Place, se
     }
     let (me, _) = conversation.ends(from);
     let requests = &mut conversation.sides[me].requests;
-    let is_resent = requests.is_resent(header.sequence, frame.number, content);
+    let raw_connid = reading.raw_address().map(|address| address.qkey.0);
+    let named = Named {
+        connid: raw_connid.or(reading.connid),
+        qkey: header.qkey,
+    };
+    let is_resent = requests.is_resent(header.sequence, frame.number, content, named);
     let outer = PacketFrame {
         from,
         qkey: header.qkey,

@@ -1459,15 +1459,11 @@ fn several_endpoints_of_one_host_are_told_apart() {
     assert_eq!(b.broken(), [("answer-names-request", 13)]);
 }
 
-#[test]
-fn a_second_job_on_the_same_queue_pairs_begins_anew() {
-    let mut b = Builder::acquainted(all());
-    b.send(A, B, &eager(1, None, Some(A)), b"");
-    let first_job = b.capture.frames.clone();
-    // Both endpoints end; others get their queue pairs, with other connection ids.
+/// The same packets a second later, from endpoints that have got the queue pairs, with other connection ids.
+fn second_job(first_job: &[CapturedPacket], offset: usize) -> Vec<CapturedPacket> {
     let again = |frame: &CapturedPacket| {
         let mut frame = frame.clone();
-        frame.number += first_job.len() as u64;
+        frame.number += offset as u64;
         frame.time += Duration::from_secs(1);
         frame.header.qkey.0 += 0x5000;
         for (old, new) in [(0x1001_u32, 0x6001_u32), (0x1002, 0x6002)] {
@@ -1478,9 +1474,33 @@ fn a_second_job_on_the_same_queue_pairs_begins_anew() {
         }
         frame
     };
-    let second_job: Vec<_> = first_job.iter().map(again).collect();
+    first_job.iter().map(again).collect()
+}
+
+#[test]
+fn a_second_job_on_the_same_queue_pairs_begins_anew() {
+    let mut b = Builder::acquainted(all());
+    b.send(A, B, &eager(1, None, Some(A)), b"");
+    let second_job = second_job(&b.capture.frames, b.capture.frames.len());
     b.capture.frames.extend(second_job);
     assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
+}
+
+#[test]
+fn a_refused_packet_of_the_first_job_hides_none_of_the_second() {
+    let mut b = Builder::acquainted(all());
+    b.send(A, B, &eager(1, None, Some(A)), b"");
+    let orderly = b.capture.frames;
+    // The first message of the first job is refused, and its endpoints end. That of the second has the same sequence number,
+    // and may have the same bytes.
+    for data in [b"first", b"other"] {
+        let mut b = Builder::new();
+        b.send(A, B, &eager(0, Some(A), None), data);
+        b.answer(A, B, Status::RemoteRnr);
+        let second_job = second_job(&orderly, b.capture.frames.len());
+        b.capture.frames.extend(second_job);
+        assert_eq!(b.broken(), []);
+    }
 }
 
 #[test]
