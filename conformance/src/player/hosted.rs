@@ -16,7 +16,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use efa_emu::command::ports::is_listened_on;
-use efa_emu::command::{Failure, RunDirectory};
+use efa_emu::command::{Failure, RunDirectory, temporary_directory};
 use efa_emu::installation::Installation;
 
 use super::recorded::{Recorder, write_lines};
@@ -198,7 +198,7 @@ impl Hosted {
             Some(recorder) => {
                 // Whoever kills this process leaves the directory to the next one, which removes it.
                 let directory =
-                    RunDirectory::create_below(&std::env::temp_dir(), "efa-conformance")
+                    RunDirectory::create_below(&temporary_directory(), "efa-conformance")
                         .map_err(|Failure(reason)| reason)?;
                 let file = directory.path().join("capture.pcapng");
                 words.extend(recorder.words(&file));

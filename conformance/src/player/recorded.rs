@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::{Command, ExitStatus};
 
 use efa_emu::command::shell::split_words;
-use efa_emu::command::{Failure, RunDirectory};
+use efa_emu::command::{Failure, RunDirectory, temporary_directory};
 use efa_emu::transport::HostConfig;
 
 use super::find_beside;
@@ -97,7 +97,7 @@ impl Recorder {
     /// The program cannot be started, or the capture cannot be written.
     pub fn run(&self, program: &[OsString], mut output: impl Write) -> io::Result<ExitStatus> {
         // Whoever kills this process leaves the directory to the next recording, which removes it.
-        let directory = RunDirectory::create_below(&std::env::temp_dir(), "efa-conformance")
+        let directory = RunDirectory::create_below(&temporary_directory(), "efa-conformance")
             .map_err(|Failure(reason)| io::Error::other(reason))?;
         let file = directory.path().join("capture.pcapng");
         let words = self.words(&file);

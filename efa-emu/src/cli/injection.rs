@@ -5,6 +5,7 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
@@ -105,14 +106,12 @@ impl Libraries {
 
     fn join(&self, inherited: &OsStr) -> OsString {
         let ours = [&self.verbs, &self.efadv];
-        let inherited = inherited.to_string_lossy();
         let kept = inherited
-            .split([' ', ':'])
-            .filter(|entry| !entry.is_empty() && !ours.iter().any(|our| our.as_os_str() == *entry))
-            .map(OsString::from);
-        let entries: Vec<_> = kept
-            .chain(ours.iter().map(|our| OsString::from(*our)))
-            .collect();
+            .as_bytes()
+            .split(|byte| b" :".contains(byte))
+            .map(OsStr::from_bytes)
+            .filter(|entry| !entry.is_empty() && !ours.iter().any(|our| our.as_os_str() == *entry));
+        let entries: Vec<_> = kept.chain(ours.iter().map(|our| our.as_os_str())).collect();
         entries.join(OsStr::new(":"))
     }
 }
@@ -161,7 +160,7 @@ impl Provider {
 /// The directory of the libraries that this executable carries.
 #[cfg(feature = "bundled")]
 fn usual_directories() -> Result<Vec<PathBuf>, Failure> {
-    let parent = efa_emu::command::user_directory_below(&env::temp_dir())?;
+    let parent = efa_emu::command::user_directory_below(&efa_emu::command::temporary_directory())?;
     let unpacked = super::bundle::unpack_below(&parent).map_err(|error| {
         Failure(format!(
             "cannot write the libraries below {}: {error}: set TMPDIR to a directory that you can \
@@ -204,5 +203,11 @@ mod tests {
             OsStr::new(&format!("/a.so:b.so:{ours}"))
         );
         assert_eq!(libraries.join(OsStr::new(ours)), ours);
+        let foreign = b"/caf\xe9/a.so".as_slice();
+        let all = [foreign, b":", ours.as_bytes()].concat();
+        assert_eq!(
+            libraries.join(OsStr::from_bytes(foreign)),
+            OsStr::from_bytes(&all)
+        );
     }
 }

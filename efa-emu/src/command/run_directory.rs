@@ -4,9 +4,11 @@
 //! program inherits; the next run removes the directories whose lock nobody holds any more.
 
 use std::env;
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -148,12 +150,29 @@ fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> Failure {
 /// which a file system on a disk takes several times as long to make and to remove as one in memory.
 pub fn place_of_runs() -> PathBuf {
     let shared_memory = Path::new(SHARED_MEMORY);
-    let is_named = env::var_os("TMPDIR").is_some_and(|path| !path.is_empty());
+    let named = env::var_os("TMPDIR").filter(|path| !path.is_empty());
     let is_writable = || access(shared_memory, Access::WRITE_OK).is_ok();
-    match !is_named && shared_memory.is_dir() && is_writable() {
-        true => shared_memory.to_owned(),
-        false => env::temp_dir(),
+    match named.and_then(|path| path_for_lists(&path)) {
+        Some(named) => named,
+        None if shared_memory.is_dir() && is_writable() => shared_memory.to_owned(),
+        None => temporary_directory(),
     }
+}
+
+/// The directory for temporary files, by a path that means the same in every directory and in every list of paths. The one
+/// that `TMPDIR` names, unless no such path leads to it.
+pub fn temporary_directory() -> PathBuf {
+    path_for_lists(env::temp_dir().as_os_str()).unwrap_or_else(|| PathBuf::from("/tmp"))
+}
+
+/// The absolute path, unless it has a character at which the lists of dynamic linkers, libfabric and MPI launchers end an
+/// entry, or that a shell takes for something else.
+fn path_for_lists(path: &OsStr) -> Option<PathBuf> {
+    let path = std::path::absolute(path).ok()?;
+    let is_plain =
+        |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+=@%~".contains(byte) || !byte.is_ascii();
+    let is_listable = path.as_os_str().as_bytes().iter().all(is_plain);
+    is_listable.then_some(path)
 }
 
 /// The directory of this user's files, which nobody else can change, below the directory for temporary files.
@@ -246,6 +265,20 @@ fn is_alive(run: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paths_for_lists_are_absolute_and_end_no_entry() {
+        let here = env::current_dir().unwrap();
+        assert_eq!(path_for_lists("t/u".as_ref()), Some(here.join("t/u")));
+        let foreign = OsStr::from_bytes(b"/tmp/caf\xe9");
+        assert_eq!(path_for_lists(foreign), Some(PathBuf::from(foreign)));
+        for character in [
+            ':', ';', ',', ' ', '\t', '\n', '"', '\'', '\\', '$', '*', '`',
+        ] {
+            let path = format!("/tmp/x{character}y");
+            assert_eq!(path_for_lists(path.as_ref()), None, "{character:?}");
+        }
+    }
 
     #[test]
     fn directories_go_with_their_run_and_dead_ones_with_the_next() {

@@ -472,7 +472,10 @@ fn shared_memory_root() -> PathBuf {
     std::iter::once(PathBuf::from("/dev/shm"))
         .chain(candidates.into_iter().flatten().map(PathBuf::from))
         .find(|path| {
-            path.is_dir() && rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
+            // A relative one would be another fabric in each directory.
+            path.is_absolute()
+                && path.is_dir()
+                && rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
         })
         .unwrap_or_else(|| PathBuf::from("/tmp"))
 }

@@ -2,7 +2,9 @@
 
 mod common;
 
+use std::ffi::OsStr;
 use std::fs::DirBuilder;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -296,6 +298,65 @@ fn hosts_of_runs_are_distinct_unless_they_are_named() {
 }
 
 /// A `run` that is killed cleans nothing up; the next one does, for as much as is dead.
+/// Names of a directory for temporary files; `None` is one that is given as a relative path.
+const TEMPORARY_DIRECTORIES: [Option<&[u8]>; 8] = [
+    None,
+    Some(b"plain"),
+    Some(b"with space"),
+    Some(b"with:colon"),
+    Some(b"with;semicolon"),
+    Some(b"with\nnewline"),
+    Some(b"with'quote"),
+    Some(b"not-utf-8-\xe9"),
+];
+
+/// The program goes elsewhere, and finds devices by `SYSFS_PATH`, the libraries by their development names in
+/// `LD_LIBRARY_PATH`, and the hosts of a cluster by `ssh` in `PATH`.
+#[test]
+fn any_directory_for_temporary_files_will_do() {
+    if installed("ibv_devices", "ibverbs-utils").is_none() {
+        return;
+    }
+    let fabric = TestFabric::new();
+    let fabric_name = fabric.name();
+    let devices = "cd / && ibv_devices | grep -c rdmap && ls \"${LD_LIBRARY_PATH%%:*}/libibverbs.so\" | wc -l";
+    let hosts = "cd / && $(command -v ssh) node1 hostname";
+    for name in TEMPORARY_DIRECTORIES {
+        let place = tempfile::tempdir().unwrap();
+        let relative = name.map_or(OsStr::new("relative"), OsStr::from_bytes);
+        DirBuilder::new()
+            .create(place.path().join(relative))
+            .unwrap();
+        let named = match name {
+            Some(_) => place.path().join(relative),
+            None => relative.into(),
+        };
+        let run = ["run", "--fabric", fabric_name, "--", "sh", "-c", devices];
+        let cluster = [
+            "cluster",
+            "2",
+            "--no-namespaces",
+            "--fabric",
+            fabric_name,
+            "--",
+            "sh",
+            "-c",
+            hosts,
+        ];
+        for (arguments, lines) in [(&run[..], 2), (&cluster[..], 1)] {
+            let mut command = efa_emu(arguments);
+            command.current_dir(place.path()).env("TMPDIR", &named);
+            let outcome = Program::start(command).wait();
+            let outcome = outcome.expect_success(&format!("{named:?} {arguments:?}"));
+            assert_eq!(
+                outcome.stdout.lines().count(),
+                lines,
+                "{named:?} {outcome:?}"
+            );
+        }
+    }
+}
+
 #[test]
 fn the_next_run_removes_what_a_killed_one_left() {
     let fabric = TestFabric::new();

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use efa_conformance::player::{RemoteShell, own_address, quote};
-use efa_emu::command::{Failure, RunDirectory};
+use efa_emu::command::{Failure, RunDirectory, temporary_directory};
 use efa_emu::transport::HostConfig;
 
 pub(crate) use launcher::Launcher;
@@ -152,7 +152,7 @@ impl Ranks {
         }
         let own = std::env::current_exe().map_err(|error| format!("what am I? {error}"))?;
         let program = own.display().to_string();
-        let directory = RunDirectory::create_below(&std::env::temp_dir(), "efa-conformance")
+        let directory = RunDirectory::create_below(&temporary_directory(), "efa-conformance")
             .map_err(|Failure(problem)| problem)?;
         let table = directory.path().join("ranks");
         Table::new(&secret, addresses).write(&table)?;

@@ -71,6 +71,6 @@ fn place_of_runs() -> PathBuf {
     let memory = Path::new("/dev/shm");
     match memory.is_dir() {
         true => memory.to_owned(),
-        false => std::env::temp_dir(),
+        false => efa_emu::command::temporary_directory(),
     }
 }
