@@ -262,6 +262,9 @@ pub enum Action {
     /// Write the completion that the frame makes a second time: that of the receive for a request,
     /// that of the send for an answer.
     Duplicate,
+    /// Hand the packet to the responder's device twice. Requests that carry no packet, as RDMA, do not
+    /// match.
+    Repeat,
     /// For a request: the responder's device does not see it, and this is the answer.
     /// For an answer: replace the status. The initiating device takes a status that no peer can
     /// give, such as [`Status::Flushed`], for [`Status::RemoteBadStatus`].

@@ -8,6 +8,7 @@ use efa_core::nic::Status;
 use super::event::{Event, Frame, Stage};
 use super::rule::{Action, Delay, Fault, HostName, Match, Queues};
 use crate::device::{QueueError, QueueKind};
+use crate::link::Operation;
 
 /// Names an armed fault.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -29,6 +30,8 @@ pub enum Fate {
     Lose,
     /// The frame's completion is written twice.
     Duplicate,
+    /// The packet arrives twice.
+    Repeat,
     /// The request's outcome.
     Answer(Status),
     /// The error number of the memory registration.
@@ -165,7 +168,8 @@ impl Faults {
         }
         for (id, fault) in &self.armed {
             let Some(when) = &fault.when else { continue };
-            if !when.matches(event, is_named) || !when.selects(tally.sight(*id)) {
+            let concerns = fault.then.concerns(event) && when.matches(event, is_named);
+            if !concerns || !when.selects(tally.sight(*id)) {
                 continue;
             }
             tally.apply(*id);
@@ -284,6 +288,7 @@ fn fate(action: &Action) -> Option<Fate> {
         Action::Drop => Fate::Drop,
         Action::Lose => Fate::Lose,
         Action::Duplicate => Fate::Duplicate,
+        Action::Repeat => Fate::Repeat,
         Action::Answer(status) => Fate::Answer(*status),
         Action::NotReady(_) => Fate::Answer(Status::RemoteRnr),
         Action::Fail(errno) => Fate::Fail(errno.0),
@@ -298,6 +303,19 @@ fn fate(action: &Action) -> Option<Fate> {
         | Action::QpError(_)
         | Action::CqError(_) => return None,
     })
+}
+
+impl Action {
+    /// Whether it can be done to an event: only packets can be repeated.
+    fn concerns(&self, event: &Event<'_>) -> bool {
+        match (self, event) {
+            (Action::Repeat, Event::Frame(frame)) => {
+                let operation = frame.header.operation;
+                matches!(operation, Operation::Send | Operation::Datagram)
+            }
+            _ => true,
+        }
+    }
 }
 
 impl Queues {

@@ -79,6 +79,7 @@ fn form(action: &str) -> Option<&'static str> {
         "drop" => r#""drop""#,
         "lose" => r#""lose""#,
         "duplicate" => r#""duplicate""#,
+        "repeat" => r#""repeat""#,
         "hold-packets" => "{ hold-packets = 3 }",
         "release" => r#"{ release = "LABEL" }"#,
         "delay" => r#"{ delay = "5ms" }"#,
@@ -193,14 +194,14 @@ impl Fault {
             then if then.is_trigger() => true,
             Action::Fail(_) => when.on == Point::Registration,
             Action::Qpn(_) => when.on == Point::QueuePair,
-            Action::NotReady(_) => when.on == Point::Request,
+            Action::NotReady(_) | Action::Repeat => when.on == Point::Request,
             _ => matches!(when.on, Point::Request | Point::Answer),
         };
         if !fits {
             return Err(FaultError::new(
                 "then",
                 "does not go with when.on: `fail` is for \"registration\", `qpn` for \"queue-pair\", \
-                 `not-ready` for \"request\", everything else for \"request\" or \"answer\"",
+                 `not-ready` and `repeat` for \"request\", everything else for \"request\" or \"answer\"",
             ));
         }
         match &self.then {

@@ -8,14 +8,26 @@ use super::{Loss, Network, Transmission};
 use crate::fault::{Fate, FaultId};
 use crate::link::Operation;
 
+/// What comes twice of a frame that proceeds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Twice {
+    #[default]
+    Nothing,
+    /// The completion that the frame makes is written twice.
+    Completion,
+    /// The responder's device gets the packet a second time, right behind the first. Only the first
+    /// is answered.
+    Packet,
+}
+
 /// What becomes of a frame that arrives. A link carries it out with its own clock and its own way to
 /// keep frames; it decides nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Course {
     /// The frame is handed over: a request to the responder's device, an answer to the initiator's.
     Proceeds {
-        /// The completion that it makes is written twice.
-        twice: bool,
+        /// What comes twice.
+        twice: Twice,
         /// For a request: the device does not see it, and this is the answer. For an answer: this
         /// replaces the status.
         status: Option<Status>,
@@ -41,7 +53,7 @@ impl Course {
     ) -> Course {
         let operation = transmission.operation;
         let proceeds = Course::Proceeds {
-            twice: false,
+            twice: Twice::Nothing,
             status: None,
         };
         let Some((fault, fate)) = fate else {
@@ -58,13 +70,17 @@ impl Course {
                 Course::Lost(reliability.after_last_loss(operation, transmission.lost))
             }
             Fate::Duplicate => Course::Proceeds {
-                twice: true,
+                twice: Twice::Completion,
+                status: None,
+            },
+            Fate::Repeat => Course::Proceeds {
+                twice: Twice::Packet,
                 status: None,
             },
             // A datagram's sender gets no answer.
             Fate::Answer(_) if operation == Operation::Datagram => Course::Lost(Loss::Unnoticed),
             Fate::Answer(status) => Course::Proceeds {
-                twice: false,
+                twice: Twice::Nothing,
                 status: Some(status),
             },
         }
@@ -131,7 +147,13 @@ mod tests {
             assert_eq!(course, Course::Lost(Loss::Unnoticed), "{fate:?}");
         }
         let twice = of(Fate::Duplicate, Operation::Datagram, 0);
-        assert!(matches!(twice, Course::Proceeds { twice: true, .. }));
+        assert!(matches!(
+            twice,
+            Course::Proceeds {
+                twice: Twice::Completion,
+                ..
+            }
+        ));
     }
 
     #[test]
@@ -163,7 +185,7 @@ mod tests {
         assert_eq!(
             answered,
             Course::Proceeds {
-                twice: false,
+                twice: Twice::Nothing,
                 status
             }
         );

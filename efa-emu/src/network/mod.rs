@@ -30,7 +30,7 @@ use crate::fault::{Delay, Frame, Stage};
 use crate::link::{Operation, RequestHeader};
 
 pub(crate) use self::agenda::Agenda;
-pub(crate) use self::course::Course;
+pub(crate) use self::course::{Course, Twice};
 pub use self::random::Probability;
 pub(crate) use self::random::{Purpose, Random};
 pub(crate) use self::reliability::Loss;

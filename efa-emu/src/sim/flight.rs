@@ -8,7 +8,7 @@ use efa_core::nic::Status;
 use super::HostId;
 use crate::fault::{Frame, Stage};
 use crate::link::{Operation, RequestHeader, Token};
-use crate::network::Transmission;
+use crate::network::{Transmission, Twice};
 
 /// Names a request on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,8 +37,8 @@ pub(super) struct Flight {
     pub(super) lost: u32,
     /// The answer that a fault prescribes instead of the responder's.
     pub(super) prescribed: Option<Status>,
-    /// A fault wants the completion that the frame on its way makes twice.
-    pub(super) twice: bool,
+    /// What a fault wants twice of the frame on its way.
+    pub(super) twice: Twice,
     /// The answer, once the responder has seen the request.
     pub(super) outcome: Option<Status>,
     pub(super) path: u16,

@@ -24,7 +24,7 @@ use crate::fault::{
     Withheld,
 };
 use crate::link::{LinkBusy, LocalData, Operation, RequestHeader, Token};
-use crate::network::{Agenda, Course, Loss, Network};
+use crate::network::{Agenda, Course, Loss, Network, Twice};
 use crate::prefetch;
 
 /// What happens at a time.
@@ -208,7 +208,7 @@ impl Wire {
             data,
             lost: 0,
             prescribed: None,
-            twice: false,
+            twice: Twice::Nothing,
             outcome: None,
             path: 0,
         });

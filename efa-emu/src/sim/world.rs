@@ -14,7 +14,7 @@ use crate::capture::{Direction, Interface};
 use crate::device::{Device, Nearness, QpnAllocator};
 use crate::fault::{Event as Occasion, Fate, Stage};
 use crate::link::{Operation, Token};
-use crate::network::Random;
+use crate::network::{Random, Twice};
 use crate::prefetch;
 use crate::qpn_policy::QpnPolicy;
 
@@ -268,7 +268,7 @@ impl World {
             self.wire.finish(id);
         } else {
             let flight = self.wire.flight(id);
-            (flight.lost, flight.twice) = (0, false);
+            (flight.lost, flight.twice) = (0, Twice::Nothing);
             self.wire.queue(id, Stage::Answer);
         }
         responder
@@ -285,12 +285,17 @@ impl World {
             data: &mut data,
             memory: &mut host.memory,
         };
+        let device = &mut host.device;
         let status = match twice {
-            true => host
-                .device
-                .duplicating(|device| device.deliver(from, &header, &mut dma)),
-            false => host.device.deliver(from, &header, &mut dma),
+            Twice::Completion => {
+                device.duplicating(|device| device.deliver(from, &header, &mut dma))
+            }
+            Twice::Nothing | Twice::Packet => device.deliver(from, &header, &mut dma),
         };
+        if twice == Twice::Packet {
+            device.deliver(from, &header, &mut dma);
+            self.wire.observe(id, Stage::Request, Direction::Inbound);
+        }
         self.wire.flight(id).data = data;
         status
     }
@@ -342,8 +347,10 @@ impl World {
             let now = self.wire.now;
             let device = &mut self.host(host).device;
             match twice {
-                true => device.duplicating(|device| device.complete(now, token, status)),
-                false => device.complete(now, token, status),
+                Twice::Completion => {
+                    device.duplicating(|device| device.complete(now, token, status));
+                }
+                Twice::Nothing | Twice::Packet => device.complete(now, token, status),
             }
             self.drive(host);
         }

@@ -26,6 +26,8 @@ const QKEY: Qkey = Qkey(0x51);
 
 /// Messages that are sent; where messages are not datagrams, an RDMA write and an RDMA read follow.
 const MESSAGES: u64 = 8;
+/// Receives that are posted: a message may come twice.
+const RECEIVES: u64 = MESSAGES + 4;
 const WRITE: u64 = MESSAGES;
 const READ: u64 = MESSAGES + 1;
 /// Bytes of a message, and of what stands before one that is a datagram.
@@ -379,12 +381,12 @@ struct Landing {
 }
 
 impl Landing {
-    /// Posts a receive for each message.
+    /// Posts the receives.
     fn open(sender: Address, mut client: Client, header: usize) -> Landing {
         client.connect(sender);
         let slot = header + LENGTH;
-        let messages = client.register(vec![0; slot * MESSAGES as usize]);
-        for number in 0..MESSAGES {
+        let messages = client.register(vec![0; slot * RECEIVES as usize]);
+        for number in 0..RECEIVES {
             client.post_recv(number, messages.buffer(slot * number as usize, slot));
         }
         Landing {
@@ -674,6 +676,24 @@ fn completions_that_are_written_twice_come_twice() {
     assert_eq!(seen.arrived, [0, 1, 2, 3, 4, 5, 6, 7]);
 }
 
+/// The second copy has a receive of its own, and the sender hears of one packet only. RDMA is not repeated.
+#[test]
+fn packets_that_arrive_twice_are_received_twice_and_complete_once() {
+    let seen = check(
+        4,
+        &[
+            r#"when = { nth = 2, every = 3 }, then = "repeat""#,
+            r#"when = { operation = "read" }, then = { delay = "30ms" }"#,
+        ],
+    );
+    assert_eq!(seen.arrived, [0, 1, 1, 2, 3, 4, 4, 5, 6, 7, 7]);
+    assert_eq!(seen.repeated, [0, 0]);
+    for request in 0..=READ {
+        assert_eq!(outcome(&seen, request).0, Status::Ok, "{seen:?}");
+    }
+    assert_eq!(seen.applied[4..], [3, 1]);
+}
+
 /// A process that is killed leaves a device that has no such queue pair.
 #[test]
 fn a_killed_receiver_is_a_queue_pair_that_is_gone() {
@@ -702,6 +722,7 @@ fn datagrams_complete_whatever_becomes_of_them() {
             r#"when = { operation = "datagram", nth = 2 }, then = { status = "remote-abort" }"#,
             r#"when = { operation = "datagram", nth = 2 }, then = "duplicate""#,
             r#"when = { operation = "datagram", nth = 2 }, then = { delay = "60ms" }"#,
+            r#"when = { operation = "datagram", nth = 2 }, then = "repeat""#,
             r#"when = { operation = "datagram", nth = 1 }, then = { hold-packets = 1 }"#,
         ],
         ..Scenario::default()
@@ -710,8 +731,9 @@ fn datagrams_complete_whatever_becomes_of_them() {
     for request in 0..MESSAGES {
         assert_eq!(outcome(&seen, request), (Status::Ok, 0), "{seen:?}");
     }
-    // Messages 1 to 3 are lost; 4 comes twice, 5 late, and 0 behind the first that passes.
-    assert_eq!(seen.arrived, [4, 0, 6, 7, 5]);
+    // Messages 1 to 3 are lost; the completion of 4 comes twice, 5 late, 6 twice, and 0 behind the first
+    // that passes.
+    assert_eq!(seen.arrived, [4, 0, 6, 6, 7, 5]);
     assert_eq!(seen.repeated, [0, 1]);
 }
 

@@ -148,6 +148,26 @@ fn every_key_is_looked_at() {
     }
 }
 
+/// What carries no packet does not count either: the first is the first packet.
+#[test]
+fn only_packets_are_repeated() {
+    let mut board = Board::with(&[r#"when = { nth = 1 }, then = "repeat""#]);
+    let header = frame(&EAGER).header;
+    for operation in [Operation::RdmaRead, Operation::RdmaWrite] {
+        let header = RequestHeader {
+            operation,
+            ..*header
+        };
+        let other = Frame {
+            header: &header,
+            ..frame(&EAGER)
+        };
+        assert_eq!(board.fate(other), None, "{operation:?}");
+    }
+    assert_eq!(board.fate(frame(&EAGER)), Some(Fate::Repeat));
+    assert_eq!(board.fate(frame(&EAGER)), None);
+}
+
 #[test]
 fn short_packets_have_no_msg_id() {
     for length in 0..8 {

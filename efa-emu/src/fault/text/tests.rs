@@ -16,6 +16,7 @@ fn every_key_and_action_survives_its_text() {
         r#"{ when = { on = "answer", operation = "read", status = "remote-rnr" }, then = "drop" }"#,
         r#"{ when = { operation = "write" }, then = "lose" }"#,
         r#"{ when = {}, then = "duplicate" }"#,
+        r#"{ when = { packet = "CTS" }, then = "repeat" }"#,
         r#"{ when = {}, then = { delay = "5ms" } }"#,
         r#"{ when = {}, then = { delay = ["10us", "1s"] } }"#,
         r#"{ when = {}, then = { status = "remote-bad-address" } }"#,

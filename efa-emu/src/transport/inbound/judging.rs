@@ -11,7 +11,7 @@ use super::kept::{CopiedRequest, FromCopy, Kept, Outcome};
 use super::{Inbound, Later, Task, Then, Work, tap_data};
 use crate::fault::{Event, FaultId, Flow, Frame, PACKET_START, Stage, Trigger};
 use crate::link::Operation;
-use crate::network::{Course, Journey, Transmission};
+use crate::network::{Course, Journey, Transmission, Twice};
 use crate::transport::clock::monotonic_now;
 use crate::transport::inbound::transfers::FromRing;
 use crate::transport::outbound::PushError;
@@ -75,9 +75,9 @@ impl Inbound {
                 ..
             } => self.refuse_request(later, status, work),
             Course::Proceeds { twice, .. } => {
-                self.duplicate = twice;
+                self.twice = twice;
                 self.handle(later, work);
-                self.duplicate = false;
+                self.twice = Twice::Nothing;
             }
             Course::Late(delay) => self.schedule(delay, later, Then::Handle),
             Course::Held { fault, packets } => self.keep(fault, flow, packets, later, work),

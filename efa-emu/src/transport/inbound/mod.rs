@@ -25,7 +25,7 @@ use super::trouble::Trouble;
 use crate::device::Device;
 use crate::fault::Withheld;
 use crate::link::{HostSegment, Operation};
-use crate::network::{Agenda, Network};
+use crate::network::{Agenda, Network, Twice};
 use kept::{Kept, Outcome};
 #[cfg(feature = "fuzzing")]
 pub(super) use pulls::MOST_READS;
@@ -226,8 +226,8 @@ pub(super) struct Inbound {
     replies: Option<Network>,
     /// Records do not go straight to the device: faults are armed, or answers take time.
     is_attentive: bool,
-    /// The completion of the record that is handled now is written twice.
-    duplicate: bool,
+    /// What comes twice of the record that is handled now.
+    twice: Twice,
     copies: VecDeque<Copying>,
     pulls: PullTable,
 }
@@ -241,7 +241,7 @@ impl Inbound {
             outcomes: VecDeque::new(),
             is_attentive: replies.is_some(),
             replies,
-            duplicate: false,
+            twice: Twice::Nothing,
             rings: (0..SLOTS).map(|_| None).collect(),
             polled: Vec::new(),
             serials: 0,
@@ -639,18 +639,22 @@ impl Inbound {
         }
         match record.kind() {
             Kind::Data => {
-                let duplicate = self.duplicate;
+                let twice = self.twice;
                 let Some(ring) = self.ring(&later) else {
                     return;
                 };
                 let incoming = &later.incoming;
                 let outbound = &mut *work.outbound;
-                let status = match duplicate {
-                    false => ring.serve(incoming, work.device, outbound),
-                    true => work
-                        .device
-                        .duplicating(|device| ring.serve(incoming, device, outbound)),
+                let device = &mut *work.device;
+                let status = match twice {
+                    Twice::Completion => {
+                        device.duplicating(|device| ring.serve(incoming, device, outbound))
+                    }
+                    Twice::Nothing | Twice::Packet => ring.serve(incoming, device, outbound),
                 };
+                if twice == Twice::Packet {
+                    ring.serve(incoming, device, outbound);
+                }
                 self.answer(&later, Answer::Status(status));
             }
             Kind::Direct => self.copies.push_back(Copying { of: later, done: 0 }),

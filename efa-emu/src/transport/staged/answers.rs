@@ -8,7 +8,7 @@ use super::{Change, Staged};
 use crate::device::Device;
 use crate::fault::{Event, Flow, Frame, PACKET_START, Stage, Withheld};
 use crate::link::{LocalData, Operation, Token};
-use crate::network::{Agenda, Course, Journey, Transmission};
+use crate::network::{Agenda, Course, Journey, Transmission, Twice};
 use crate::transport::clock::monotonic_now;
 use crate::transport::memory;
 use crate::transport::outbound::Outbound;
@@ -154,7 +154,7 @@ impl LateAnswers {
         let course = Course::new(verdict.fate, &answer, &network);
         match course {
             Course::Proceeds { twice, status } => {
-                outcome.duplicate = twice;
+                outcome.duplicate = twice == Twice::Completion;
                 outcome.status = status.unwrap_or(outcome.status);
             }
             Course::Late(delay) => self.schedule(delay, outcome, Then::Complete),
