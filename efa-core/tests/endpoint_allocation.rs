@@ -99,6 +99,28 @@ fn expected_messages() {
     }
 }
 
+/// Segments that come out of order, for receives that wait and for those that come later.
+#[test]
+fn messages_out_of_order() {
+    let none = OperationFlags::empty();
+    for length in [3000, 50_000] {
+        let mut subject = SelfTalk::new(config(), Loopback::ALL, true);
+        let name = format!("{length} bytes out of order");
+        assert_no_allocation(&name, &mut subject, |subject, number| {
+            let is_expected = number % 2 == 0;
+            if is_expected {
+                recv(subject, Some(TagFilter::exact(number)), length);
+            }
+            send(subject, Some(number), length, none);
+            if !is_expected {
+                while subject.progress() > 0 {}
+                recv(subject, Some(TagFilter::exact(number)), length);
+            }
+            finish(subject, 2);
+        });
+    }
+}
+
 #[test]
 fn unexpected_messages_and_wildcards() {
     let none = OperationFlags::empty();

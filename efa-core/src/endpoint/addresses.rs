@@ -82,7 +82,7 @@ impl<N: Nic> Endpoint<N> {
             self.receive_side().withdraw_posted(id, failure);
         }
         for message in self.receiving.unexpected.take_all_of(peer) {
-            self.receive_side().drop_unexpected(peer, &message);
+            self.receive_side().drop_unexpected(peer, message);
         }
         self.receive_side()
             .drop_postponed(peer, failure, Whole::Dropped);

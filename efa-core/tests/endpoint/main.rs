@@ -16,6 +16,7 @@ mod messages;
 mod ordering;
 mod read_nack;
 mod receiving;
+mod repeated;
 mod script;
 mod sieges;
 mod withdrawn;

@@ -205,6 +205,17 @@ pub enum PacketError {
         /// The message id.
         msg_id: u32,
     },
+    /// It is a second copy: all its data has arrived in other packets.
+    RepeatedData {
+        /// Where its data begins, in bytes from the start of the message.
+        offset: u64,
+    },
+    /// It opens a window of an operation whose last window is not used up, or that another operation
+    /// of the peer has opened: it, or the request before it, is a second copy.
+    UnexpectedWindow {
+        /// The id in the packet.
+        id: u32,
+    },
     /// Its message id is beyond the reorder window.
     BeyondWindow {
         /// The message id.
@@ -304,6 +315,12 @@ impl fmt::Display for PacketError {
             PacketError::StaleOperation { id } => write!(f, "operation {id:#x} does not exist"),
             PacketError::AlreadyProcessed { msg_id } => {
                 write!(f, "message {msg_id} was already received")
+            }
+            PacketError::RepeatedData { offset } => {
+                write!(f, "the data at byte {offset} has arrived before")
+            }
+            PacketError::UnexpectedWindow { id } => {
+                write!(f, "operation {id:#x} takes no such window now")
             }
             PacketError::BeyondWindow { msg_id, expected } => write!(
                 f,

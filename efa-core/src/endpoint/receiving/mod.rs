@@ -6,6 +6,7 @@
 //! joins them where one passes something to another. None accesses packets or memory: the caller
 //! has the packets, copies data, and reports to peers and the application.
 
+mod arrived;
 mod assembly;
 mod ending;
 mod matching;
@@ -24,6 +25,7 @@ use crate::endpoint::base::hash::Mixer;
 use crate::endpoint::base::ids::{InboundId, PeerId, ReceiveId};
 use crate::wire::{LongctsRtm, MsgId};
 
+pub(crate) use arrived::Arrived;
 pub(crate) use ending::{Audience, Ending, message_flags, receive_flags};
 pub(crate) use matching::Filter;
 pub(crate) use posted::{NewReceive, PostedReceives};

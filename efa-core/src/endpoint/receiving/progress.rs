@@ -2,14 +2,18 @@
 //!
 //! This is arithmetic on numbers of bytes. It knows neither the packets nor the memory.
 
+use super::arrived::{Arrived, Piece};
+
 /// The progress of one transfer.
 #[derive(Debug)]
 pub(crate) struct Progress {
     /// Length of the whole message in bytes.
     length: u64,
-    /// Bytes that have arrived, including those for which the target has no room.
-    received: u64,
-    /// Bytes that RDMA reads bring, and packets must not.
+    /// The bytes that have arrived in packets, including those for which the target has no room.
+    arrived: Arrived,
+    /// The end of the bytes that packets bring. RDMA reads bring those behind it.
+    in_packets: u64,
+    /// Bytes that RDMA reads have not brought.
     to_read: u64,
     supply: Supply,
 }
@@ -57,10 +61,17 @@ impl Progress {
     pub(super) fn new(length: u64) -> Self {
         Progress {
             length,
-            received: 0,
+            arrived: Arrived::default(),
+            in_packets: length,
             to_read: 0,
             supply: Supply::Unasked,
         }
+    }
+
+    /// What has arrived in packets.
+    #[inline]
+    pub(super) fn arrived_mut(&mut self) -> &mut Arrived {
+        &mut self.arrived
     }
 
     /// Length of the whole message in bytes.
@@ -70,7 +81,7 @@ impl Progress {
 
     /// Bytes that have not arrived.
     pub(super) fn lacking(&self) -> u64 {
-        self.length - self.received
+        self.in_packets - self.arrived.bytes() + self.to_read
     }
 
     /// Returns whether all data has arrived.
@@ -85,43 +96,35 @@ impl Progress {
         }
         match self.supply {
             Supply::Windows { granted: 0 } => Step::Grant,
-            Supply::Refused { in_packets } if self.received >= in_packets => Step::Refuse,
+            Supply::Refused { in_packets } if self.arrived.bytes() >= in_packets => Step::Refuse,
             Supply::Unasked | Supply::Windows { .. } | Supply::Refused { .. } | Supply::Nacked => {
                 Step::Wait
             }
         }
     }
 
-    /// Returns whether a piece of data is consistent with what is known.
-    fn fits(&self, offset: u64, length: u64) -> bool {
-        offset
-            .checked_add(length)
-            .is_some_and(|end| end <= self.length)
-            && length <= self.lacking() - self.to_read
+    /// Takes a piece of data for which the peer need not be asked.
+    #[inline]
+    pub(super) fn take(&mut self, offset: u64, length: u64) -> Piece {
+        self.arrived.add(offset, length, self.in_packets)
     }
 
-    /// Takes a piece of data for which the peer need not be asked. Returns false, without an
-    /// effect, if it contradicts what is known.
-    pub(super) fn take(&mut self, offset: u64, length: u64) -> bool {
-        let fits = self.fits(offset, length);
-        if fits {
-            self.received += length;
-        }
-        fits
-    }
-
-    /// Takes a piece of a window, as [`Progress::take`] does. A piece beyond what the peer was
+    /// Takes a piece of a window, as [`Progress::take`] does. A new piece beyond what the peer was
     /// granted contradicts what is known.
-    pub(super) fn take_granted(&mut self, offset: u64, length: u64) -> bool {
-        let Supply::Windows { granted } = self.supply else {
-            return false;
-        };
-        match granted.checked_sub(length) {
-            Some(granted) if self.take(offset, length) => {
+    #[inline]
+    pub(super) fn take_granted(&mut self, offset: u64, length: u64) -> Piece {
+        if let Supply::Windows { granted } = self.supply
+            && let Some(granted) = granted.checked_sub(length)
+        {
+            let piece = self.take(offset, length);
+            if piece == Piece::New {
                 self.supply = Supply::Windows { granted };
-                true
             }
-            _ => false,
+            return piece;
+        }
+        match self.arrived.has(offset, length) {
+            true => Piece::Repeated,
+            false => Piece::Misfit,
         }
     }
 
@@ -144,24 +147,25 @@ impl Progress {
             return ReadStart::Nothing;
         }
         // Earlier packets may have contradicted this one.
-        if in_packets > self.length || self.received > in_packets || readable != Some(self.length) {
+        let is_contradicted = in_packets > self.length || self.arrived.end() > in_packets;
+        if is_contradicted || readable != Some(self.length) {
             return ReadStart::Mismatch;
         }
         ReadStart::Read
     }
 
-    /// Plans to read the bytes from `next` on into a target of `capacity` bytes. Returns where the
-    /// reads end. Bytes beyond that, for which the target has no room, count as received.
+    /// Plans to read the bytes from `next` on, of which none has arrived, into a target of `capacity`
+    /// bytes. Returns where the reads end. Bytes beyond that, for which the target has no room, are
+    /// not wanted.
     pub(super) fn plan_reads(&mut self, next: u64, capacity: u64) -> u64 {
         let end = self.length.min(capacity).max(next);
-        self.received += self.length - end;
+        self.in_packets = next;
         self.to_read = end - next;
         end
     }
 
     /// Notes that a read has brought this many bytes.
     pub(super) fn read(&mut self, bytes: u64) {
-        self.received += bytes;
         self.to_read -= bytes;
     }
 
@@ -191,36 +195,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_beyond_the_message_or_more_than_it_lacks_is_not_accepted() {
+    fn data_beyond_the_message_or_that_is_there_is_not_taken() {
         let mut progress = Progress::new(100);
-        assert!(!progress.take(60, 41));
-        assert!(!progress.take(u64::MAX, 2));
-        assert!(progress.take(60, 40));
-        assert!(!progress.take(0, 61));
-        progress.to_read = 10;
-        assert!(!progress.take(0, 60));
-        progress.to_read = 0;
+        assert_eq!(progress.take(60, 41), Piece::Misfit);
+        assert_eq!(progress.take(u64::MAX, 2), Piece::Misfit);
+        assert_eq!(progress.take(60, 40), Piece::New);
+        assert_eq!(progress.take(0, 61), Piece::Misfit);
+        // As many bytes as the message has, but not each of them.
+        assert_eq!(progress.take(60, 40), Piece::Repeated);
         assert_eq!((progress.lacking(), progress.next_step()), (60, Step::Wait));
-        assert!(progress.take(0, 60));
+        assert_eq!(progress.take(0, 60), Piece::New);
         assert_eq!(progress.next_step(), Step::Finish);
     }
 
     #[test]
     fn a_window_takes_what_was_granted_and_its_end_asks_for_the_next() {
         let mut progress = Progress::new(100);
-        assert!(!progress.take_granted(0, 1));
+        assert_eq!(progress.take_granted(0, 1), Piece::Misfit);
         assert_eq!(progress.next_step(), Step::Wait);
         progress.windows_follow();
         assert_eq!(progress.next_step(), Step::Grant);
         progress.granted(8);
         assert_eq!(progress.next_step(), Step::Wait);
         // That is more than the window, and more than the message.
-        assert!(!progress.take_granted(0, 9));
-        assert!(!progress.take_granted(93, 8));
-        assert!(progress.take_granted(0, 5));
+        assert_eq!(progress.take_granted(0, 9), Piece::Misfit);
+        assert_eq!(progress.take_granted(93, 8), Piece::Misfit);
+        assert_eq!(progress.take_granted(0, 5), Piece::New);
         assert_eq!(progress.next_step(), Step::Wait);
-        assert!(progress.take_granted(5, 3));
+        // A second copy uses nothing of the window up, whether there is room for it or not.
+        assert_eq!(progress.take_granted(2, 3), Piece::Repeated);
+        assert_eq!(progress.take_granted(0, 5), Piece::Repeated);
+        assert_eq!(progress.take_granted(5, 3), Piece::New);
         assert_eq!(progress.next_step(), Step::Grant);
+        assert_eq!(progress.take_granted(5, 3), Piece::Repeated);
+        assert_eq!(progress.take_granted(8, 1), Piece::Misfit);
+        // The answer to a read of nothing has no data.
+        assert_eq!(progress.take_granted(8, 0), Piece::New);
     }
 
     #[test]
@@ -229,7 +239,7 @@ mod tests {
         assert!(!progress.nack_answered(100));
         progress.refuse(10);
         assert_eq!(progress.next_step(), Step::Wait);
-        assert!(progress.take(0, 10));
+        assert_eq!(progress.take(0, 10), Piece::New);
         assert_eq!(progress.next_step(), Step::Refuse);
         assert_eq!(progress.readable(10, Some(100)), ReadStart::Nothing);
         progress.nacked();
@@ -247,24 +257,29 @@ mod tests {
         assert_eq!(progress.readable(101, Some(100)), ReadStart::Mismatch);
         assert_eq!(progress.readable(100, Some(100)), ReadStart::Nothing);
         assert_eq!(progress.readable(10, Some(100)), ReadStart::Read);
-        assert!(progress.take(0, 11));
+        // A packet has brought what the reads are to bring.
+        assert_eq!(progress.take(10, 1), Piece::New);
         assert_eq!(progress.readable(10, Some(100)), ReadStart::Mismatch);
+        assert_eq!(progress.readable(11, Some(100)), ReadStart::Read);
     }
 
     #[test]
     fn bytes_for_which_the_target_has_no_room_are_not_read() {
         let mut progress = Progress::new(100);
-        assert!(progress.take(0, 11));
+        assert_eq!(progress.take(0, 11), Piece::New);
         assert_eq!(progress.plan_reads(11, 60), 60);
         // Packets must not bring what reads bring.
-        assert!(!progress.take(11, 1));
-        progress.read(49);
+        assert_eq!(progress.take(11, 1), Piece::Misfit);
+        assert_eq!(progress.take(0, 11), Piece::Repeated);
+        progress.read(48);
+        assert_eq!((progress.lacking(), progress.next_step()), (1, Step::Wait));
+        progress.read(1);
         assert_eq!(progress.next_step(), Step::Finish);
         // The packets may have brought more than the target has room for.
         let mut progress = Progress::new(100);
         assert_eq!(progress.plan_reads(11, 5), 11);
         assert_eq!(progress.next_step(), Step::Wait);
-        assert!(progress.take(0, 11));
+        assert_eq!(progress.take(0, 11), Piece::New);
         assert!(progress.is_complete());
     }
 }

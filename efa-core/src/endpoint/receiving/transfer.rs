@@ -12,6 +12,7 @@ use crate::endpoint::memory::rdma::RdmaPart;
 use crate::endpoint::memory::registration::{OwnRegions, Registered};
 use crate::wire::{MsgId, RmaIovs, SendId};
 
+use super::arrived::{Arrived, Piece};
 use super::ending::Ending;
 use super::progress::{Progress, ReadStart, Step};
 use super::read_plan::ReadPlan;
@@ -66,6 +67,8 @@ pub(crate) enum Arrival<'a> {
     Copy { target: &'a [IoVec], fits: u64 },
     /// Drop it: the transfer has failed.
     Drop,
+    /// Refuse it: it has arrived before. The transfer is unchanged.
+    Repeated,
     /// Refuse it: it contradicts what is known of the transfer, which is unchanged.
     Misfit,
 }
@@ -229,12 +232,14 @@ impl Transfer {
     /// one that it was granted.
     #[inline]
     pub(crate) fn arrived(&mut self, offset: u64, length: u64, in_window: bool) -> Arrival<'_> {
-        let fits = match in_window {
+        let piece = match in_window {
             false => self.progress.take(offset, length),
             true => self.progress.take_granted(offset, length),
         };
-        if !fits {
-            return Arrival::Misfit;
+        match piece {
+            Piece::New => {}
+            Piece::Repeated => return Arrival::Repeated,
+            Piece::Misfit => return Arrival::Misfit,
         }
         if self.failure.is_some() {
             return Arrival::Drop;
@@ -243,6 +248,12 @@ impl Transfer {
             fits: length.min(self.target.length().saturating_sub(offset)),
             target: self.target.as_slice(),
         }
+    }
+
+    /// What has arrived in packets.
+    #[inline]
+    pub(super) fn arrived_mut(&mut self) -> &mut Arrived {
+        self.progress.arrived_mut()
     }
 
     /// Notes the peer's operation that wants a RECEIPT, if there is one.

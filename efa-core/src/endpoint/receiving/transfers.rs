@@ -6,12 +6,14 @@ use crate::endpoint::memory::iov::Iov;
 use crate::endpoint::memory::registration::OwnRegions;
 use crate::wire::RecvId;
 
+use super::arrived::RangePool;
 use super::transfer::Transfer;
 
 /// The transfers under way.
 pub(crate) struct Transfers {
     transfers: Arena<Transfer, InboundId>,
     by_peer: ByPeer,
+    ranges: RangePool,
     /// The number of those that peers [decided on](super::Ending::is_remote).
     remote: usize,
 }
@@ -21,6 +23,7 @@ impl Transfers {
         Transfers {
             transfers: Arena::new(InboundId::MAX_SLOTS),
             by_peer: ByPeer::default(),
+            ranges: RangePool::default(),
             remote: 0,
         }
     }
@@ -36,7 +39,8 @@ impl Transfers {
     }
 
     /// Adds a transfer. `None` if no more can be named.
-    pub(super) fn insert(&mut self, transfer: Transfer) -> Option<InboundId> {
+    pub(super) fn insert(&mut self, mut transfer: Transfer) -> Option<InboundId> {
+        self.ranges.lend(transfer.arrived_mut());
         let (peer, is_remote) = (transfer.peer, transfer.ending.is_remote());
         let id = self.transfers.insert(transfer).ok()?;
         self.remote += usize::from(is_remote);
@@ -47,7 +51,8 @@ impl Transfers {
     pub(super) fn remove(&mut self, id: InboundId) -> Option<Transfer> {
         let peer = self.transfers.get(id)?.peer;
         self.by_peer.remove(&mut self.transfers, peer, id.slot());
-        let transfer = self.transfers.remove(id)?;
+        let mut transfer = self.transfers.remove(id)?;
+        self.ranges.take_back(transfer.arrived_mut());
         self.remote -= usize::from(transfer.ending.is_remote());
         Some(transfer)
     }

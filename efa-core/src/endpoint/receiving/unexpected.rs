@@ -11,6 +11,7 @@ use crate::endpoint::base::ids::{Arena, ClaimId, InboundId, PeerId};
 use crate::endpoint::posting::HeldId;
 use crate::wire::MsgId;
 
+use super::arrived::{Arrived, Piece, RangePool};
 use super::assembly::{Assemblies, Assembly};
 use super::ending::{Audience, Ending, receive_flags};
 use super::matching::{Filter, MessageQueues};
@@ -25,16 +26,22 @@ pub(crate) struct UnexpectedMessage {
     pub(crate) segmented: bool,
     /// Its packets so far.
     pub(crate) head: HeldId,
-    /// The bytes in them.
-    pub(crate) here: u64,
+    /// The data in them.
+    pub(crate) arrived: Arrived,
     /// Why the rest will not come, if that is known. The packets were dropped.
     pub(crate) lost: Option<Failure>,
 }
 
 impl UnexpectedMessage {
+    /// Takes `length` bytes of data from `offset` on. Returns false if they are a second copy.
+    #[inline]
+    pub(crate) fn takes(&mut self, offset: u64, length: u64) -> bool {
+        self.arrived.add(offset, length, self.length) != Piece::Repeated
+    }
+
     /// Returns whether nothing of it is missing.
     pub(crate) fn is_whole(&self) -> bool {
-        self.here >= self.length && self.lost.is_none()
+        self.arrived.bytes() >= self.length && self.lost.is_none()
     }
 }
 
@@ -42,15 +49,17 @@ impl UnexpectedMessage {
 impl UnexpectedMessage {
     /// The first segment of a message of 30 bytes. The packet that waits has the number of the message.
     pub(super) fn segmented(msg_id: u32) -> Self {
-        UnexpectedMessage {
+        let mut message = UnexpectedMessage {
             msg_id: MsgId(msg_id),
             length: 30,
             cq_data: None,
             segmented: true,
             head: crate::endpoint::base::ids::Id::new(msg_id, 0),
-            here: 10,
+            arrived: Arrived::default(),
             lost: None,
-        }
+        };
+        assert!(message.takes(0, 10));
+        message
     }
 }
 
@@ -119,6 +128,7 @@ pub(crate) struct UnexpectedMessages {
     claims_by_peer: ByPeer,
     parts: Slab<PostponedPart>,
     assemblies: Assemblies,
+    ranges: RangePool,
 }
 
 impl UnexpectedMessages {
@@ -131,6 +141,7 @@ impl UnexpectedMessages {
             claims_by_peer: ByPeer::default(),
             parts: Slab::new(),
             assemblies: Assemblies::new(mixer),
+            ranges: RangePool::default(),
         }
     }
 
@@ -312,15 +323,46 @@ impl UnexpectedMessages {
         }
     }
 
-    /// Adds a packet with `bytes` of data, which waits in front of the others, to a message that no
-    /// receive has taken.
-    pub(crate) fn add_segment(&mut self, peer: PeerId, msg_id: MsgId, packet: HeldId, bytes: u64) {
+    /// Returns whether a packet with `length` bytes of data from `offset` on may join a message that no
+    /// receive has taken: not if it is a second copy. One that contradicts the others joins them, so
+    /// that the receive fails.
+    pub(crate) fn admits_segment(
+        &mut self,
+        peer: PeerId,
+        msg_id: MsgId,
+        offset: u64,
+        length: u64,
+    ) -> bool {
+        let assembly = self.assemblies.get(peer, msg_id);
+        match assembly.and_then(|assembly| self.message_of(assembly)) {
+            Some(message) => message.takes(offset, length),
+            None => false,
+        }
+    }
+
+    /// Adds a packet, which waits in front of the others, to a message that no receive has taken.
+    pub(crate) fn add_segment(&mut self, peer: PeerId, msg_id: MsgId, packet: HeldId) {
         if let Some(assembly) = self.assemblies.get(peer, msg_id)
             && let Some(message) = self.message_of(assembly)
         {
             message.head = packet;
-            message.here = message.here.saturating_add(bytes);
         }
+    }
+
+    /// Nothing of a message has arrived.
+    #[inline]
+    pub(crate) fn nothing_arrived(&mut self, segmented: bool) -> Arrived {
+        let mut arrived = Arrived::default();
+        if segmented {
+            self.ranges.lend(&mut arrived);
+        }
+        arrived
+    }
+
+    /// Takes back what a message used that has left.
+    #[inline]
+    pub(crate) fn left(&mut self, mut message: UnexpectedMessage) {
+        self.ranges.take_back(&mut message.arrived);
     }
 
     /// A message that no receive has taken.
@@ -445,12 +487,16 @@ mod tests {
         assert_eq!(messages.segment(peer, id), Segment::Unknown);
         messages.keep(peer, Some(7), UnexpectedMessage::segmented(3));
         assert_eq!(messages.segment(peer, id), Segment::Kept(held(3)));
-        messages.add_segment(peer, id, held(8), 10);
+        assert!(!messages.admits_segment(peer, id, 0, 10), "a second copy");
+        assert!(messages.admits_segment(peer, id, 20, 10));
+        messages.add_segment(peer, id, held(8));
         // Claimed: further packets go to the claim.
         let claim = messages.claim(true, &any(7)).unwrap();
         assert_eq!(messages.segment(peer, id), Segment::Kept(held(8)));
         assert!(messages.first(true, &any(7)).is_none());
-        messages.add_segment(peer, id, held(9), 5);
+        assert!(!messages.admits_segment(peer, id, 20, 10), "a second copy");
+        assert!(messages.admits_segment(peer, id, 15, 5));
+        messages.add_segment(peer, id, held(9));
         let claim = messages.take_claim(claim).unwrap();
         assert_eq!(claim.message.head, held(9));
         assert!(!claim.message.is_whole());
@@ -466,7 +512,9 @@ mod tests {
         let Postponed::Part(key) = messages.postpone(peer, part) else {
             panic!("a message waits");
         };
-        messages.add_segment(peer, id, held(10), 5);
+        assert!(!messages.admits_segment(peer, id, 15, 5), "a second copy");
+        assert!(messages.admits_segment(peer, id, 10, 5));
+        messages.add_segment(peer, id, held(10));
         assert_eq!(messages.segment(peer, id), Segment::Kept(held(10)));
         let message = messages.take_postponed(key).message;
         assert_eq!(message.head, held(10));
@@ -493,7 +541,8 @@ mod tests {
         ] {
             messages.keep(peer(number), tag, UnexpectedMessage::segmented(msg_id));
         }
-        messages.add_segment(peer(1), MsgId(2), held(12), 20);
+        assert!(messages.admits_segment(peer(1), MsgId(2), 10, 20));
+        messages.add_segment(peer(1), MsgId(2), held(12));
         let claim = messages.claim(true, &any(9)).unwrap();
         let heads = messages.abandon_unfinished(peer(1), FAILURE);
         assert_eq!(heads, [held(1), held(3)]);

@@ -97,6 +97,8 @@ pub(crate) enum Mistake {
     NoOperation,
     /// The sizes contradict the operation.
     Sizes,
+    /// The operation takes no window now, or none of this operation of the peer.
+    Window,
 }
 
 impl Mistake {
@@ -105,6 +107,7 @@ impl Mistake {
         match self {
             Mistake::NoOperation => PacketError::StaleOperation { id },
             Mistake::Sizes => PacketError::SizeMismatch,
+            Mistake::Window => PacketError::UnexpectedWindow { id },
         }
     }
 }
@@ -489,6 +492,16 @@ impl Sending {
             }
             _ => return Err(Mistake::NoOperation),
         };
+        // All windows of an operation are opened by one operation of the peer. Another one has begun
+        // with a second copy of the request, and the data must not be divided between the two.
+        let is_others =
+            matches!(bulk.stream, Stream::CtsData(Some(recv_id)) if recv_id != cts.recv_id);
+        // The peer opens a window when all data of the last one has arrived. What comes before is a
+        // second copy.
+        let is_early = bulk.moved < bulk.allowed;
+        if is_others || is_early {
+            return Err(Mistake::Window);
+        }
         if cts.recv_length == 0 || cts.recv_length > bulk.to_move - bulk.allowed {
             return Err(Mistake::Sizes);
         }

@@ -11,7 +11,7 @@ use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::ids::{InboundId, PeerId};
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::posting::HeldId;
-use crate::endpoint::receiving::{ReadStart, UnexpectedMessage};
+use crate::endpoint::receiving::{Arrived, ReadStart, UnexpectedMessage};
 
 /// A request that takes its turn among the requests of its sender: a message or an atomic.
 #[derive(Clone, Copy, Debug)]
@@ -146,16 +146,28 @@ impl<'a> Rtm<'a> {
         })
     }
 
-    /// The message as one that no receive has taken. Its packet `head` waits.
-    pub(crate) fn unexpected(&self, head: HeldId) -> UnexpectedMessage {
-        UnexpectedMessage {
+    /// The message as one that no receive has taken. Its packet `head` waits; nothing else has
+    /// `arrived`.
+    pub(crate) fn unexpected(&self, head: HeldId, arrived: Arrived) -> UnexpectedMessage {
+        let mut message = UnexpectedMessage {
             msg_id: self.msg_id,
             length: self.length,
             cq_data: self.cq_data,
             segmented: self.is_segment(),
             head,
-            here: self.payload.length as u64,
+            arrived,
             lost: None,
+        };
+        message.takes(self.offset(), self.payload.length as u64);
+        message
+    }
+
+    /// Where the data of this packet begins in the message.
+    pub(crate) fn offset(&self) -> u64 {
+        match self.extent {
+            Extent::Whole(_) | Extent::LongCts(_) | Extent::LongRead(_) => 0,
+            Extent::Medium(medium) => medium.seg_offset,
+            Extent::Runt(runt) => runt.seg_offset,
         }
     }
 
@@ -207,10 +219,11 @@ impl<N: Nic> ReceiveSide<'_, N> {
     pub(crate) fn keep_unexpected(&mut self, peer: PeerId, packet: ReceivedPacket, rtm: &Rtm<'_>) {
         self.channel.reports.statistics.unexpected_messages += 1;
         match self.channel.hold(peer, packet, None) {
-            Ok(head) => self
-                .receiving
-                .unexpected
-                .keep(peer, rtm.tag, rtm.unexpected(head)),
+            Ok(head) => {
+                let unexpected = &mut self.receiving.unexpected;
+                let arrived = unexpected.nothing_arrived(rtm.is_segment());
+                unexpected.keep(peer, rtm.tag, rtm.unexpected(head, arrived));
+            }
             Err(packet) => {
                 self.channel.posting.release(packet);
                 self.channel.give_up(peer, rtm.packet_type);

@@ -14,8 +14,9 @@ use crate::wire::{ExtraFeatures, PacketType, Payload, ReadNack, RecvId};
 
 impl<N: Nic> ReceiveSide<'_, N> {
     /// Copies a piece of a transfer's data from a packet: one that the peer sent without being
-    /// asked or, with `in_window`, one that it was granted. Returns false, without an effect, if
-    /// the piece contradicts what is known of the transfer.
+    /// asked or, with `in_window`, one that it was granted. A second copy is refused, and has no other
+    /// effect. Returns false, without an effect, if the piece contradicts what is known of the
+    /// transfer.
     pub(crate) fn take_data(
         &mut self,
         id: InboundId,
@@ -31,6 +32,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         match transfer.arrived(offset, payload.length as u64, in_window) {
             Arrival::Misfit => return false,
             Arrival::Drop => {}
+            Arrival::Repeated => self.refuse_repeated(id, packet, offset),
             Arrival::Copy { target, fits } => {
                 let copied = copy_out(
                     self.channel.posting.nic_mut(),
@@ -50,6 +52,16 @@ impl<N: Nic> ReceiveSide<'_, N> {
             }
         }
         true
+    }
+
+    /// Refuses a packet whose data has arrived before.
+    #[cold]
+    fn refuse_repeated(&mut self, id: InboundId, packet: &ReceivedPacket, offset: u64) {
+        let peer = self.receiving.transfers.get(id).map(|of| of.peer);
+        let bytes = packet.bytes(self.channel.posting.nic());
+        let packet_type = bytes.first().copied().unwrap_or(0);
+        let reason = PacketError::RepeatedData { offset };
+        self.channel.reports.refuse(peer, packet_type, reason);
     }
 
     /// Continues a transfer after something arrived: ends it, or asks the peer for more.

@@ -46,7 +46,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
                 audience: Audience::Starter,
                 part: None,
             };
-            return self.receive_at_once(peer, &message, target, ending);
+            return self.receive_at_once(peer, message, target, ending);
         }
         let posted = self.receiving.post(NewReceive {
             context: args.context,
@@ -75,7 +75,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
     fn receive_at_once(
         &mut self,
         peer: PeerId,
-        message: &UnexpectedMessage,
+        message: UnexpectedMessage,
         target: Iov,
         ending: Ending,
     ) -> Result<ReceiveId, EndpointError> {
@@ -93,7 +93,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
     pub(crate) fn receive_kept(
         &mut self,
         peer: PeerId,
-        message: &UnexpectedMessage,
+        message: UnexpectedMessage,
         target: Iov,
         ending: Ending,
     ) -> Result<(), EndpointError> {
@@ -119,16 +119,18 @@ impl<N: Nic> ReceiveSide<'_, N> {
         if let Some(failure) = message.lost {
             self.fail_inbound(id, failure);
         }
+        self.receiving.unexpected.left(message);
         Ok(())
     }
 
     /// Drops a message that no receive took.
-    pub(crate) fn drop_unexpected(&mut self, peer: PeerId, message: &UnexpectedMessage) {
+    pub(crate) fn drop_unexpected(&mut self, peer: PeerId, message: UnexpectedMessage) {
         if message.segmented {
             let unexpected = &mut self.receiving.unexpected;
             unexpected.forget_segments(peer, message.msg_id);
         }
         self.channel.drop_held(peer, message.head);
+        self.receiving.unexpected.left(message);
     }
 }
 
@@ -165,7 +167,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
             && let Some((peer, _, message)) = self.receiving.unexpected.take(false, &filter)
         {
             match self.channel.quota.admits(peer) {
-                true => self.receive_part(peer, &message, target, ending),
+                true => self.receive_part(peer, message, target, ending),
                 false => self.postpone_part(peer, message, target, ending),
             }
         }
@@ -186,14 +188,15 @@ impl<N: Nic> ReceiveSide<'_, N> {
             let Some(head) = self.channel.make_wait(peer, packet, rtm.packet_type) else {
                 return;
             };
-            let message = rtm.unexpected(head);
+            let unexpected = &mut self.receiving.unexpected;
+            let message = rtm.unexpected(head, unexpected.nothing_arrived(rtm.is_segment()));
             match self
                 .receiving
                 .posted
                 .next_part(receive, length, rtm.cq_data)
             {
                 Some((target, ending)) => self.postpone_part(peer, message, target, ending),
-                None => self.drop_unexpected(peer, &message),
+                None => self.drop_unexpected(peer, message),
             }
             return;
         }
@@ -237,7 +240,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
             target,
             ending,
         } = self.receiving.unexpected.take_postponed(key);
-        self.receive_part(peer, &message, target, ending);
+        self.receive_part(peer, message, target, ending);
     }
 
     /// Drops all operations of a peer that wait for room, but perhaps not messages that are whole.
@@ -251,11 +254,11 @@ impl<N: Nic> ReceiveSide<'_, N> {
                 Postponed::Part(key) => {
                     let part = self.receiving.unexpected.take_postponed(key);
                     if whole == Whole::Received && part.message.is_whole() {
-                        self.receive_part(peer, &part.message, part.target, part.ending);
+                        self.receive_part(peer, part.message, part.target, part.ending);
                         continue;
                     }
-                    self.drop_unexpected(peer, &part.message);
                     let (length, capacity) = (part.message.length, part.target.memory.length);
+                    self.drop_unexpected(peer, part.message);
                     let failure = Some(failure);
                     self.end_inbound(&part.ending, peer, length, capacity as u64, failure);
                 }
@@ -267,7 +270,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
     fn receive_part(
         &mut self,
         peer: PeerId,
-        message: &UnexpectedMessage,
+        message: UnexpectedMessage,
         target: IoVec,
         ending: Ending,
     ) {
@@ -295,7 +298,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
             report_success: args.flags.contains(OperationFlags::COMPLETION),
             ..claim.ending()
         };
-        self.receive_at_once(claim.peer, &claim.message, target, ending)
+        self.receive_at_once(claim.peer, claim.message, target, ending)
     }
 
     pub(crate) fn discard_claimed(&mut self, id: ClaimId) -> Result<(), EndpointError> {
@@ -310,6 +313,6 @@ impl<N: Nic> ReceiveSide<'_, N> {
             audience: Audience::Nobody,
             ..claim.ending()
         };
-        self.receive_kept(claim.peer, &claim.message, Iov::NONE, ending)
+        self.receive_kept(claim.peer, claim.message, Iov::NONE, ending)
     }
 }

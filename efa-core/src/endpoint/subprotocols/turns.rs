@@ -16,7 +16,7 @@ use crate::endpoint::posting::HeldId;
 use crate::endpoint::receiving::{Position, Receiving, Segment};
 use crate::endpoint::subprotocols::ReceiveSide;
 use crate::endpoint::subprotocols::atomics::AtomicTarget;
-use crate::endpoint::subprotocols::incoming_message::Sequenced;
+use crate::endpoint::subprotocols::incoming_message::{Rtm, Sequenced};
 
 /// What messages and atomics need to take their turn.
 pub(crate) struct Turns<'a, N> {
@@ -212,12 +212,18 @@ impl<N: Nic> Turns<'_, N> {
                 }
                 self.channel.posting.release(packet);
             }
+            Segment::Kept(_) if !self.admits_segment(peer, rtm) => {
+                let reason = PacketError::RepeatedData {
+                    offset: rtm.map_or(0, Rtm::offset),
+                };
+                let packet_type = request.packet_type().code();
+                self.channel.reports.refuse(Some(peer), packet_type, reason);
+                self.channel.posting.release(packet);
+            }
             // The packet joins the others of a message that no receive has taken.
             Segment::Kept(head) => match self.channel.hold(peer, packet, Some(head)) {
                 Ok(id) => {
-                    let bytes = rtm.map_or(0, |rtm| rtm.payload.length as u64);
-                    let unexpected = &mut self.receiving.unexpected;
-                    unexpected.add_segment(peer, msg_id, id, bytes);
+                    self.receiving.unexpected.add_segment(peer, msg_id, id);
                 }
                 Err(packet) => {
                     self.channel.posting.release(packet);
@@ -233,6 +239,15 @@ impl<N: Nic> Turns<'_, N> {
                 self.channel.posting.release(packet);
             }
         }
+    }
+
+    /// Returns whether a segment may join its message, which no receive has taken.
+    fn admits_segment(&mut self, peer: PeerId, segment: Option<&Rtm<'_>>) -> bool {
+        let unexpected = &mut self.receiving.unexpected;
+        segment.is_some_and(|rtm| {
+            let length = rtm.payload.length as u64;
+            unexpected.admits_segment(peer, rtm.msg_id, rtm.offset(), length)
+        })
     }
 
     /// Ends a message of which the peer sends no more, if some of it has come. It may have come

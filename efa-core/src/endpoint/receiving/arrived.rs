@@ -1,0 +1,236 @@
+//! Which bytes of a message have arrived: each one counts once, however often it comes.
+//!
+//! SRD delivers segments in any order. Those that come in order move a number. The others are kept as
+//! ranges until what is missing before them has come, in memory that messages use one after the other
+//! ([`RangePool`]).
+
+use core::ops::Range;
+
+/// The most ranges of one message. A sender has no more packets under way than its send queue has
+/// entries (`max_sq_wr` of the device, at most 4096), so no order of delivery leaves more of them; a
+/// peer that leaves more sends its data with gaps.
+const MAX_RANGES: usize = 4096;
+
+/// The bytes of one message that have arrived.
+#[derive(Debug, Default)]
+pub(crate) struct Arrived {
+    /// All bytes before this one have arrived.
+    front: u64,
+    /// The number of bytes in `ranges`.
+    beyond: u64,
+    /// What has arrived behind `front`, in order. No two of them touch, and none touches `front`.
+    ranges: Vec<Range<u64>>,
+}
+
+/// What a piece of data is to what has arrived before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Piece {
+    /// None of it was there. It counts now.
+    New,
+    /// All of it was there: it is a second copy.
+    Repeated,
+    /// It contradicts what is known: a part of it was there, or it is outside of the message.
+    Misfit,
+}
+
+impl Arrived {
+    /// The number of bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.front + self.beyond
+    }
+
+    /// The end of the last byte.
+    pub(super) fn end(&self) -> u64 {
+        self.ranges.last().map_or(self.front, |last| last.end)
+    }
+
+    /// Returns whether all bytes of a piece have arrived. Of an empty piece that is not said.
+    pub(super) fn has(&self, offset: u64, length: u64) -> bool {
+        let Some(end) = offset.checked_add(length).filter(|_| length > 0) else {
+            return false;
+        };
+        let at = self.first_behind(offset);
+        end <= self.front
+            || (self.ranges.get(at)).is_some_and(|range| range.start <= offset && end <= range.end)
+    }
+
+    /// Takes a piece that has to end at byte `limit` or before it. Only [`Piece::New`] has an effect.
+    #[inline]
+    pub(super) fn add(&mut self, offset: u64, length: u64, limit: u64) -> Piece {
+        match offset.checked_add(length) {
+            Some(end) if end <= limit => {
+                if offset == self.front && self.beyond == 0 {
+                    self.front = end;
+                    return Piece::New;
+                }
+                self.add_out_of_order(offset..end)
+            }
+            _ => Piece::Misfit,
+        }
+    }
+
+    #[inline(never)]
+    fn add_out_of_order(&mut self, piece: Range<u64>) -> Piece {
+        if piece.is_empty() {
+            return Piece::New;
+        }
+        let at = self.first_behind(piece.start);
+        let next = self.ranges.get(at);
+        if piece.start < self.front || next.is_some_and(|next| next.start < piece.end) {
+            let length = piece.end - piece.start;
+            return match self.has(piece.start, length) {
+                true => Piece::Repeated,
+                false => Piece::Misfit,
+            };
+        }
+        let touches_next = next.is_some_and(|next| next.start == piece.end);
+        let touches_previous = at > 0 && self.ranges[at - 1].end == piece.start;
+        let length = piece.end - piece.start;
+        if piece.start == self.front {
+            self.front = piece.end;
+            if touches_next {
+                let next = self.ranges.remove(at);
+                self.front = next.end;
+                self.beyond -= next.end - next.start;
+            }
+            return Piece::New;
+        }
+        match (touches_previous, touches_next) {
+            (true, false) => self.ranges[at - 1].end = piece.end,
+            (true, true) => {
+                let next = self.ranges.remove(at);
+                self.ranges[at - 1].end = next.end;
+            }
+            (false, true) => self.ranges[at].start = piece.start,
+            (false, false) if self.ranges.len() >= MAX_RANGES => return Piece::Misfit,
+            (false, false) => self.ranges.insert(at, piece),
+        }
+        self.beyond += length;
+        Piece::New
+    }
+
+    /// The first range that ends behind a byte.
+    fn first_behind(&self, offset: u64) -> usize {
+        self.ranges.partition_point(|range| range.end <= offset)
+    }
+}
+
+/// Memory for the ranges of messages that arrive out of order, so that none is allocated for each.
+#[derive(Debug, Default)]
+pub(super) struct RangePool(Vec<Vec<Range<u64>>>);
+
+impl RangePool {
+    /// Lends memory to a message of which nothing has arrived.
+    #[inline]
+    pub(super) fn lend(&mut self, arrived: &mut Arrived) {
+        if let Some(ranges) = self.0.pop() {
+            arrived.ranges = ranges;
+        }
+    }
+
+    /// Takes back the memory of a message that has ended.
+    #[inline]
+    pub(super) fn take_back(&mut self, arrived: &mut Arrived) {
+        if arrived.ranges.capacity() > 0 {
+            let mut ranges = core::mem::take(&mut arrived.ranges);
+            ranges.clear();
+            self.0.push(ranges);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_second_copy_does_not_count_and_a_part_of_one_is_refused() {
+        let mut arrived = Arrived::default();
+        let mut add = |offset, length| arrived.add(offset, length, 100);
+        assert_eq!(add(0, 10), Piece::New);
+        assert_eq!(add(0, 10), Piece::Repeated);
+        assert_eq!(add(3, 4), Piece::Repeated);
+        assert_eq!(add(5, 10), Piece::Misfit);
+        assert_eq!(add(20, 10), Piece::New);
+        for (offset, length) in [(20, 10), (22, 8), (20, 1)] {
+            assert_eq!(add(offset, length), Piece::Repeated);
+        }
+        for (offset, length) in [(15, 6), (29, 2), (10, 30), (9, 1), (0, 100)] {
+            let expected = match offset {
+                9 => Piece::Repeated,
+                _ => Piece::Misfit,
+            };
+            assert_eq!(add(offset, length), expected, "{offset} {length}");
+        }
+        assert_eq!(add(99, 2), Piece::Misfit);
+        assert_eq!(add(u64::MAX, 2), Piece::Misfit);
+        assert_eq!(add(50, 0), Piece::New);
+        assert_eq!((arrived.bytes(), arrived.end()), (20, 30));
+        // The hole is closed.
+        assert_eq!(arrived.add(10, 10, 100), Piece::New);
+        assert_eq!((arrived.bytes(), arrived.end()), (30, 30));
+        assert_eq!(arrived.ranges, []);
+    }
+
+    #[test]
+    fn a_peer_that_leaves_gaps_is_stopped() {
+        let mut arrived = Arrived::default();
+        let most = MAX_RANGES as u64;
+        for number in 1..=most {
+            assert_eq!(arrived.add(2 * number, 1, u64::MAX), Piece::New);
+        }
+        assert_eq!(arrived.add(2 * most + 2, 1, u64::MAX), Piece::Misfit);
+        // What closes a gap is taken.
+        assert_eq!(arrived.add(3, 1, u64::MAX), Piece::New);
+        assert_eq!(arrived.add(2 * most + 2, 1, u64::MAX), Piece::New);
+        assert_eq!(arrived.bytes(), most + 2);
+    }
+
+    #[test]
+    fn memory_of_ranges_is_used_again_and_is_empty() {
+        let mut pool = RangePool::default();
+        let mut arrived = Arrived::default();
+        assert_eq!(arrived.add(5, 5, 10), Piece::New);
+        let place = arrived.ranges.as_ptr();
+        pool.take_back(&mut arrived);
+        pool.take_back(&mut Arrived::default());
+        assert_eq!(pool.0.len(), 1);
+        let mut next = Arrived::default();
+        pool.lend(&mut next);
+        assert_eq!((next.bytes(), next.ranges.as_ptr()), (0, place));
+        assert_eq!(pool.0.len(), 0);
+    }
+
+    proptest! {
+        /// As a bit for each byte says.
+        #[test]
+        fn each_byte_counts_once(pieces in proptest::collection::vec((0..70_u64, 0..12_u64), 0..60)) {
+            let mut arrived = Arrived::default();
+            let mut model = [false; 64];
+            for (offset, length) in pieces {
+                let piece = offset as usize..(offset + length) as usize;
+                let expected = match model.get(piece.clone()) {
+                    None => Piece::Misfit,
+                    Some(bytes) if !bytes.contains(&true) => Piece::New,
+                    Some(bytes) if !bytes.contains(&false) => Piece::Repeated,
+                    Some(_) => Piece::Misfit,
+                };
+                prop_assert_eq!(arrived.add(offset, length, 64), expected);
+                if expected == Piece::New {
+                    model[piece.clone()].fill(true);
+                }
+                let has = model.get(piece).is_some_and(|of| !of.is_empty() && !of.contains(&false));
+                prop_assert_eq!(arrived.has(offset, length), has);
+                let count = model.iter().filter(|here| **here).count() as u64;
+                let end = model.iter().rposition(|here| *here).map_or(0, |last| last as u64 + 1);
+                prop_assert_eq!((arrived.bytes(), arrived.end()), (count, end));
+                for pair in arrived.ranges.windows(2) {
+                    prop_assert!(pair[0].end < pair[1].start);
+                }
+                prop_assert!(arrived.ranges.first().is_none_or(|first| first.start > arrived.front));
+            }
+        }
+    }
+}
