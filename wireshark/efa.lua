@@ -165,10 +165,9 @@ local ATOMIC_OPS = {
     [18] = "MSWAP",
     [19] = "DIFF",
 }
-local REF_KINDS = {
-    [0] = "OPERATION",
-    [1] = "MSG_ID",
-    [2] = "MSG_ID_SKIP",
+local OPE_TYPES = {
+    [1] = "TXE",
+    [2] = "RXE",
 }
 local PROVIDER_ERRORS = {
     [0] = "NONE",
@@ -306,6 +305,7 @@ local FIELDS = {
     { "data", "bytes", "application data (spec section 3.1)" },
     { "device_version", "uint32", "PCI part id of the sender's device (spec section 2.1, table 2.2)", base.HEX },
     { "device_version.reserved", "bytes", "without meaning; senders may leave anything in it (spec section 2.1, table 2.2)" },
+    { "emitter_ope_type", "uint32", "which side of the message sends this packet: 1 the one that sends the data, 2 the one that receives it (not in the spec, stock libfabric since 2.7.0)", base.DEC, OPE_TYPES },
     { "extra_info", "uint64", "extra features and requests, 64 in each word (spec section 2.1, table 2.2)", base.HEX },
     { "flags", "uint16", "optional parts of the packet and what it is used for (spec section 1.3, table 1.3)", base.HEX },
     { "hmem_p2p.p2p_supported", "uint8", "1 if the sender's device reaches its accelerators' memory (not in the spec, stock libfabric since 2.6.0 (development branch))", base.DEC },
@@ -314,9 +314,10 @@ local FIELDS = {
     { "msg_id", "uint32", "message, 0 for a write or an atomic (spec section 4.2)", base.DEC },
     { "msg_length", "uint64", "length of the whole message (seg_length in the table, but stock sends the total) (spec section 3.2, table 3.4)", base.DEC },
     { "nextra_p3", "uint32", "number of extra_info words plus 3 (spec section 2.1, table 2.2)", base.DEC },
-    { "op_id", "uint32", "what is abandoned (not in the spec, stock libfabric since 2.6.0 (development branch))", base.DEC },
+    { "op_id", "uint32", "operation of the message at the receiver of this packet; 0x7fffffff if not known (not in the spec, stock libfabric since 2.7.0)", base.DEC },
+    { "op_id_valid", "uint32", "whether op_id is known (in no release, development states of stock libfabric of August 2026)", base.DEC },
     { "padding", "bytes", "without meaning; senders may leave anything in it (spec section 3.2, table 3.6)" },
-    { "prov_errno", "uint32", "why: a device status, or from 4096 on a number of libfabric's own (not in the spec, stock libfabric since 2.6.0 (development branch))", base.DEC, PROVIDER_ERRORS },
+    { "prov_errno", "uint32", "why: a device status, or from 4096 on a number of libfabric's own (not in the spec, stock libfabric since 2.7.0)", base.DEC, PROVIDER_ERRORS },
     { "raw_addr.connid", "uint32", "connection id of the sender, which is its Q-key (spec section 1.4, table 1.5)", base.HEX },
     { "raw_addr.gid", "ipv6", "GID of the sender's device (spec section 1.4, table 1.5)" },
     { "raw_addr.pad", "bytes", "without meaning; senders may leave anything in it (spec section 1.4, table 1.5)" },
@@ -330,7 +331,7 @@ local FIELDS = {
     { "read_iov_count", "uint32", "number of read_iov entries, at most 4 (spec section 4.1, table 4.1)", base.DEC },
     { "recv_id", "uint32", "operation of the data's receiver, for CTSDATA (spec section 3.2, table 3.6)", base.DEC },
     { "recv_length", "uint64", "bytes that the receiver is ready to receive (spec section 3.2, table 3.6)", base.DEC },
-    { "ref_kind", "uint32", "what op_id is (not in the spec, stock libfabric since 2.6.0 (development branch))", base.DEC, REF_KINDS },
+    { "ref_kind", "uint32", "what op_id is: 0 an operation of the receiver, 1 a message, 2 a message that never comes (in no release, development states of stock libfabric of July and August 2026)", base.DEC },
     { "reserved", "bytes", "without meaning; senders may leave anything in it (spec section 3.3, table 3.15)" },
     { "rma_iov.addr", "uint64", "virtual address in the memory of the owner (spec section 3.3)", base.HEX },
     { "rma_iov.key", "uint64", "the owner's remote key (spec section 3.3)", base.HEX },
@@ -371,8 +372,10 @@ local SECTIONS = {
     { { "hmem_p2p.p2p_supported", 1, when = 3 }, { "hmem_p2p.reserved", 7, when = 3 } },
     { { "msg_id", 4 } },
     { { "op_id", 4 } },
-    { { "ref_kind", 4 } },
+    { { "emitter_ope_type", 4 } },
     { { "prov_errno", 4 } },
+    { { "ref_kind", 4 } },
+    { { "op_id_valid", 4 } },
     { { "raw_addr.size", 4, when = 0 } },
     { { "raw_addr.gid", 16, when = 0 }, { "raw_addr.qpn", 2, when = 0 }, { "raw_addr.pad", 2, when = 0 }, { "raw_addr.connid", 4, when = 0 }, { "raw_addr.reserved", 8, when = 0 } },
     { { "raw_addr.surplus", "surplus", when = 0 } },
@@ -392,7 +395,7 @@ local SECTIONS = {
     { { "send_id", 4 }, { "padding", 4 } },
     { { "runt_length", 8 } },
 }
--- {flag_names: of its flags; is_req, tagged, dc (delivery complete); segment: several make up one
+-- {flag_names: of its flags; length: of all packets; forms: that no release sends, by length; is_req, tagged, dc (delivery complete); segment: several make up one
 -- message; read: the receiver reads by RDMA; windowed: the rest goes in windows that CTS grants;
 -- formless: must not be on the wire; unsent: no release sends or receives it; starts: what a request
 -- begins; implies = bits of the flags that all have; needs = bits of the features of which the
@@ -409,39 +412,39 @@ local PACKETS = {
     [9] = { name = "HANDSHAKE", family = "control", flag_names = HANDSHAKE_FLAGS, 1, 13, 14, 15, 16, 17, 18, 19, 20, 2 },
     [10] = { name = "RECEIPT", family = "control", flag_names = UNIVERSAL_FLAGS, 1, 4, 21, 3, 2 },
     [11] = { name = "READ_NACK", family = "control", flag_names = UNIVERSAL_FLAGS, needs = { 6 }, 1, 4, 5, 3, 2 },
-    [12] = { name = "PEER_ERROR", family = "control", flag_names = UNIVERSAL_FLAGS, 1, 22, 23, 24, 3, 2 },
-    [64] = { name = "EAGER_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, starts = "Eager message", implies = { 2 }, 1, 21, 25, 26, 27, 28, 29, 10 },
-    [65] = { name = "EAGER_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, starts = "Eager message", implies = { 2, 3 }, 1, 21, 30, 25, 26, 27, 28, 29, 10 },
-    [66] = { name = "MEDIUM_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, segment = true, starts = "Medium message", implies = { 2 }, 1, 21, 31, 8, 25, 26, 27, 28, 29, 10 },
-    [67] = { name = "MEDIUM_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, segment = true, starts = "Medium message", implies = { 2, 3 }, 1, 21, 31, 8, 30, 25, 26, 27, 28, 29, 10 },
-    [68] = { name = "LONGCTS_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, windowed = true, starts = "Long-CTS message", implies = { 2 }, 1, 21, 31, 4, 32, 25, 26, 27, 28, 29, 10 },
-    [69] = { name = "LONGCTS_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, windowed = true, starts = "Long-CTS message", implies = { 2, 3 }, 1, 21, 31, 4, 32, 30, 25, 26, 27, 28, 29, 10 },
-    [70] = { name = "EAGER_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, starts = "Emulated eager write", 1, 33, 34, 25, 26, 27, 28, 29, 10 },
-    [71] = { name = "LONGCTS_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, windowed = true, starts = "Emulated long-CTS write", 1, 33, 31, 4, 32, 34, 25, 26, 27, 28, 29, 10 },
-    [72] = { name = "SHORT_RTR", family = "rtr", flag_names = REQ_FLAGS, is_req = true, starts = "Emulated short read", 1, 33, 31, 5, 35, 34, 25, 26, 27, 28, 29, 2 },
-    [73] = { name = "LONGCTS_RTR", family = "rtr", flag_names = REQ_FLAGS, is_req = true, starts = "Emulated long-CTS read", 1, 33, 31, 5, 35, 34, 25, 26, 27, 28, 29, 2 },
-    [74] = { name = "WRITE_RTA", family = "rta", flag_names = REQ_FLAGS, is_req = true, starts = "Emulated atomic", implies = { 5 }, 1, 21, 33, 36, 37, 38, 34, 25, 26, 27, 28, 29, 10 },
-    [75] = { name = "FETCH_RTA", family = "rta", flag_names = REQ_FLAGS, is_req = true, starts = "Emulated fetch atomic", implies = { 5 }, 1, 21, 33, 36, 37, 5, 34, 25, 26, 27, 28, 29, 10 },
-    [76] = { name = "COMPARE_RTA", family = "rta", flag_names = REQ_FLAGS, is_req = true, starts = "Emulated compare atomic", implies = { 5 }, 1, 21, 33, 36, 37, 5, 34, 25, 26, 27, 28, 29, 10 },
-    [128] = { name = "LONGREAD_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, read = true, starts = "Long READ message", implies = { 2 }, needs = { 0 }, 1, 21, 31, 4, 39, 25, 26, 27, 28, 29, 40, 2 },
-    [129] = { name = "LONGREAD_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, read = true, starts = "Long READ message", implies = { 2, 3 }, needs = { 0 }, 1, 21, 31, 4, 39, 30, 25, 26, 27, 28, 29, 40, 2 },
-    [130] = { name = "LONGREAD_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, read = true, starts = "Emulated long-read write", needs = { 0 }, 1, 33, 31, 4, 39, 34, 25, 26, 27, 28, 29, 40, 2 },
-    [131] = { name = "READ_RTR", family = "rtr", flag_names = REQ_FLAGS, is_req = true, unsent = true, 1, 25, 26, 27, 28, 29, 2 },
-    [133] = { name = "DC_EAGER_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, dc = true, starts = "DC Eager message", implies = { 2 }, needs = { 1 }, 1, 21, 41, 25, 26, 27, 28, 29, 10 },
-    [134] = { name = "DC_EAGER_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, dc = true, starts = "DC Eager message", implies = { 2, 3 }, needs = { 1 }, 1, 21, 41, 30, 25, 26, 27, 28, 29, 10 },
-    [135] = { name = "DC_MEDIUM_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, dc = true, segment = true, starts = "DC Medium message", implies = { 2 }, needs = { 1 }, 1, 21, 41, 31, 8, 25, 26, 27, 28, 29, 10 },
-    [136] = { name = "DC_MEDIUM_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, dc = true, segment = true, starts = "DC Medium message", implies = { 2, 3 }, needs = { 1 }, 1, 21, 41, 31, 8, 30, 25, 26, 27, 28, 29, 10 },
-    [137] = { name = "DC_LONGCTS_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, dc = true, windowed = true, starts = "DC Long-CTS message", implies = { 2 }, needs = { 1 }, 1, 21, 31, 4, 32, 25, 26, 27, 28, 29, 10 },
-    [138] = { name = "DC_LONGCTS_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, dc = true, windowed = true, starts = "DC Long-CTS message", implies = { 2, 3 }, needs = { 1 }, 1, 21, 31, 4, 32, 30, 25, 26, 27, 28, 29, 10 },
-    [139] = { name = "DC_EAGER_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, dc = true, starts = "Emulated DC eager write", needs = { 1 }, 1, 33, 41, 34, 25, 26, 27, 28, 29, 10 },
-    [140] = { name = "DC_LONGCTS_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, dc = true, windowed = true, starts = "Emulated DC long-CTS write", needs = { 1 }, 1, 33, 31, 4, 32, 34, 25, 26, 27, 28, 29, 10 },
-    [141] = { name = "DC_WRITE_RTA", family = "rta", flag_names = REQ_FLAGS, is_req = true, dc = true, starts = "Emulated DC atomic", implies = { 5 }, needs = { 1 }, 1, 21, 33, 36, 37, 4, 34, 25, 26, 27, 28, 29, 10 },
-    [142] = { name = "RUNTCTS_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, segment = true, windowed = true, unsent = true, starts = "Runting CTS message", implies = { 2 }, 1, 21, 31, 4, 32, 8, 42, 25, 26, 27, 28, 29, 10 },
-    [143] = { name = "RUNTCTS_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, segment = true, windowed = true, unsent = true, starts = "Runting CTS message", implies = { 2, 3 }, 1, 21, 31, 4, 32, 8, 42, 30, 25, 26, 27, 28, 29, 10 },
-    [144] = { name = "RUNTCTS_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, windowed = true, unsent = true, starts = "Runting CTS write", 1, 33, 31, 4, 32, 8, 42, 34, 25, 26, 27, 28, 29, 10 },
-    [145] = { name = "RUNTREAD_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, segment = true, read = true, starts = "Runting read message", implies = { 2 }, needs = { 0, 4 }, 1, 21, 31, 4, 39, 8, 42, 25, 26, 27, 28, 29, 40, 10 },
-    [146] = { name = "RUNTREAD_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, segment = true, read = true, starts = "Runting read message", implies = { 2, 3 }, needs = { 0, 4 }, 1, 21, 31, 4, 39, 8, 42, 30, 25, 26, 27, 28, 29, 40, 10 },
-    [147] = { name = "RUNTREAD_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, read = true, unsent = true, starts = "Runting read write", 1, 33, 31, 4, 39, 8, 42, 34, 25, 26, 27, 28, 29, 40, 10 },
+    [12] = { name = "PEER_ERROR", family = "control", flag_names = UNIVERSAL_FLAGS, length = 24, forms = { [20] = { 1, 22, 25, 24, 3, 2 }, [28] = { 1, 21, 22, 26, 23, 24, 3, 2 } }, needs = { 9 }, 1, 21, 22, 23, 24, 3, 2 },
+    [64] = { name = "EAGER_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, starts = "Eager message", implies = { 2 }, 1, 21, 27, 28, 29, 30, 31, 10 },
+    [65] = { name = "EAGER_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, starts = "Eager message", implies = { 2, 3 }, 1, 21, 32, 27, 28, 29, 30, 31, 10 },
+    [66] = { name = "MEDIUM_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, segment = true, starts = "Medium message", implies = { 2 }, 1, 21, 33, 8, 27, 28, 29, 30, 31, 10 },
+    [67] = { name = "MEDIUM_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, segment = true, starts = "Medium message", implies = { 2, 3 }, 1, 21, 33, 8, 32, 27, 28, 29, 30, 31, 10 },
+    [68] = { name = "LONGCTS_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, windowed = true, starts = "Long-CTS message", implies = { 2 }, 1, 21, 33, 4, 34, 27, 28, 29, 30, 31, 10 },
+    [69] = { name = "LONGCTS_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, windowed = true, starts = "Long-CTS message", implies = { 2, 3 }, 1, 21, 33, 4, 34, 32, 27, 28, 29, 30, 31, 10 },
+    [70] = { name = "EAGER_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, starts = "Emulated eager write", 1, 35, 36, 27, 28, 29, 30, 31, 10 },
+    [71] = { name = "LONGCTS_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, windowed = true, starts = "Emulated long-CTS write", 1, 35, 33, 4, 34, 36, 27, 28, 29, 30, 31, 10 },
+    [72] = { name = "SHORT_RTR", family = "rtr", flag_names = REQ_FLAGS, is_req = true, starts = "Emulated short read", 1, 35, 33, 5, 37, 36, 27, 28, 29, 30, 31, 2 },
+    [73] = { name = "LONGCTS_RTR", family = "rtr", flag_names = REQ_FLAGS, is_req = true, starts = "Emulated long-CTS read", 1, 35, 33, 5, 37, 36, 27, 28, 29, 30, 31, 2 },
+    [74] = { name = "WRITE_RTA", family = "rta", flag_names = REQ_FLAGS, is_req = true, starts = "Emulated atomic", implies = { 5 }, 1, 21, 35, 38, 39, 40, 36, 27, 28, 29, 30, 31, 10 },
+    [75] = { name = "FETCH_RTA", family = "rta", flag_names = REQ_FLAGS, is_req = true, starts = "Emulated fetch atomic", implies = { 5 }, 1, 21, 35, 38, 39, 5, 36, 27, 28, 29, 30, 31, 10 },
+    [76] = { name = "COMPARE_RTA", family = "rta", flag_names = REQ_FLAGS, is_req = true, starts = "Emulated compare atomic", implies = { 5 }, 1, 21, 35, 38, 39, 5, 36, 27, 28, 29, 30, 31, 10 },
+    [128] = { name = "LONGREAD_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, read = true, starts = "Long READ message", implies = { 2 }, needs = { 0 }, 1, 21, 33, 4, 41, 27, 28, 29, 30, 31, 42, 2 },
+    [129] = { name = "LONGREAD_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, read = true, starts = "Long READ message", implies = { 2, 3 }, needs = { 0 }, 1, 21, 33, 4, 41, 32, 27, 28, 29, 30, 31, 42, 2 },
+    [130] = { name = "LONGREAD_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, read = true, starts = "Emulated long-read write", needs = { 0 }, 1, 35, 33, 4, 41, 36, 27, 28, 29, 30, 31, 42, 2 },
+    [131] = { name = "READ_RTR", family = "rtr", flag_names = REQ_FLAGS, is_req = true, unsent = true, 1, 27, 28, 29, 30, 31, 2 },
+    [133] = { name = "DC_EAGER_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, dc = true, starts = "DC Eager message", implies = { 2 }, needs = { 1 }, 1, 21, 43, 27, 28, 29, 30, 31, 10 },
+    [134] = { name = "DC_EAGER_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, dc = true, starts = "DC Eager message", implies = { 2, 3 }, needs = { 1 }, 1, 21, 43, 32, 27, 28, 29, 30, 31, 10 },
+    [135] = { name = "DC_MEDIUM_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, dc = true, segment = true, starts = "DC Medium message", implies = { 2 }, needs = { 1 }, 1, 21, 43, 33, 8, 27, 28, 29, 30, 31, 10 },
+    [136] = { name = "DC_MEDIUM_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, dc = true, segment = true, starts = "DC Medium message", implies = { 2, 3 }, needs = { 1 }, 1, 21, 43, 33, 8, 32, 27, 28, 29, 30, 31, 10 },
+    [137] = { name = "DC_LONGCTS_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, dc = true, windowed = true, starts = "DC Long-CTS message", implies = { 2 }, needs = { 1 }, 1, 21, 33, 4, 34, 27, 28, 29, 30, 31, 10 },
+    [138] = { name = "DC_LONGCTS_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, dc = true, windowed = true, starts = "DC Long-CTS message", implies = { 2, 3 }, needs = { 1 }, 1, 21, 33, 4, 34, 32, 27, 28, 29, 30, 31, 10 },
+    [139] = { name = "DC_EAGER_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, dc = true, starts = "Emulated DC eager write", needs = { 1 }, 1, 35, 43, 36, 27, 28, 29, 30, 31, 10 },
+    [140] = { name = "DC_LONGCTS_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, dc = true, windowed = true, starts = "Emulated DC long-CTS write", needs = { 1 }, 1, 35, 33, 4, 34, 36, 27, 28, 29, 30, 31, 10 },
+    [141] = { name = "DC_WRITE_RTA", family = "rta", flag_names = REQ_FLAGS, is_req = true, dc = true, starts = "Emulated DC atomic", implies = { 5 }, needs = { 1 }, 1, 21, 35, 38, 39, 4, 36, 27, 28, 29, 30, 31, 10 },
+    [142] = { name = "RUNTCTS_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, segment = true, windowed = true, unsent = true, starts = "Runting CTS message", implies = { 2 }, 1, 21, 33, 4, 34, 8, 44, 27, 28, 29, 30, 31, 10 },
+    [143] = { name = "RUNTCTS_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, segment = true, windowed = true, unsent = true, starts = "Runting CTS message", implies = { 2, 3 }, 1, 21, 33, 4, 34, 8, 44, 32, 27, 28, 29, 30, 31, 10 },
+    [144] = { name = "RUNTCTS_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, windowed = true, unsent = true, starts = "Runting CTS write", 1, 35, 33, 4, 34, 8, 44, 36, 27, 28, 29, 30, 31, 10 },
+    [145] = { name = "RUNTREAD_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, segment = true, read = true, starts = "Runting read message", implies = { 2 }, needs = { 0, 4 }, 1, 21, 33, 4, 41, 8, 44, 27, 28, 29, 30, 31, 42, 10 },
+    [146] = { name = "RUNTREAD_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, segment = true, read = true, starts = "Runting read message", implies = { 2, 3 }, needs = { 0, 4 }, 1, 21, 33, 4, 41, 8, 44, 32, 27, 28, 29, 30, 31, 42, 10 },
+    [147] = { name = "RUNTREAD_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, read = true, unsent = true, starts = "Runting read write", 1, 35, 33, 4, 41, 8, 44, 36, 27, 28, 29, 30, 31, 42, 10 },
 }
 -- <<< generated
 
@@ -645,7 +648,7 @@ local PACKET_RULES = {
     { "cts-window", SEQUENCE, ERROR, "More data than was granted" },
     { "one-answer", SEQUENCE, ERROR, "The operation was acknowledged before" },
     { "read-refused", PROTOCOL, NOTE, "The receiver cannot read by RDMA" },
-    { "peer-error", PROTOCOL, WARN, "The peer abandons an operation" },
+    { "peer-error", PROTOCOL, WARN, "The peer has given up its half of a message" },
 }
 -- generated: rules end
 
@@ -678,7 +681,7 @@ local function by_name(names)
     return setmetatable(codes, { __index = function(_, name) error("no " .. name .. " is declared", 2) end })
 end
 local TYPE, OPCODE, STATUS = by_name(TYPES), by_name(OPCODES), by_name(STATUSES)
-local REQ_FLAG, FEATURE, REF_KIND = by_name(REQ_FLAGS), by_name(FEATURES), by_name(REF_KINDS)
+local REQ_FLAG, FEATURE, OPE_TYPE = by_name(REQ_FLAGS), by_name(FEATURES), by_name(OPE_TYPES)
 local IS_TSHARK = not gui_enabled()
 
 -- Arithmetic, because Lua 5.2 and 5.4 have no bit operators in common.
@@ -688,6 +691,14 @@ end
 
 for code, packet in pairs(PACKETS) do
     packet.code = code
+    packet.key = code
+    -- Each form has the fields of its own and everything else of the type.
+    for length, form in pairs(packet.forms or {}) do
+        setmetatable(form, { __index = function(_, name)
+            return type(name) == "string" and packet[name] or nil
+        end })
+        form.key = code + 256 * length
+    end
 end
 
 -- What a packet of one type with one set of flags consists of. Fields are tables
@@ -713,7 +724,7 @@ local STRUCT_CODES = { [1] = "B", [2] = "I2", [4] = "I4", [8] = "I8" }
 -- What the packet list shows of a packet, in this order: {field, label}.
 local INFO_FIELDS = {
     { "msg_id", "msg_id" }, { "tag", "tag" }, { "send_id", "send_id" }, { "recv_id", "recv_id" },
-    { "seg_offset", "offset" }, { "runt_length", "runt" }, { "recv_length", "window" },
+    { "op_id", "op_id" }, { "seg_offset", "offset" }, { "runt_length", "runt" }, { "recv_length", "window" },
     { "rma_iov_count", "rma_iov" }, { "read_iov_count", "read_iov" },
 }
 
@@ -790,7 +801,7 @@ local function new_plan(packet, flags)
 end
 
 local function plan_of(packet, flags)
-    local key = packet.code * 65536 + flags
+    local key = packet.key * 65536 + flags
     local plan = plans[key]
     if not plan then
         if plan_count == MOST_PLANS then
@@ -954,7 +965,7 @@ local function check(p, plan)
             size, RAW_ADDRESS_LENGTH))
         p.malformed = true
     end
-    if p.trailing_length then
+    if p.trailing_length and not p.malformed then
         issue(p, "trailing-bytes", format("%d bytes behind the end of %s", p.trailing_length, p.name))
     end
     if p.seg_length and p.seg_length ~= p.data_length then
@@ -1016,6 +1027,7 @@ local function read_packet(tvb, reported, make_add)
         p.malformed = true
         return p
     end
+    packet = packet.forms and packet.forms[reported] or packet
     p.name, p.packet = packet.name, packet
     local flags = length >= 4 and p.raw:byte(3) + 256 * p.raw:byte(4) or 0
     p.flags = flags
@@ -1033,6 +1045,11 @@ local function read_packet(tvb, reported, make_add)
     end
     if packet.unsent then
         issue(p, "packet-form", p.name .. ": no release of libfabric sends or receives it")
+        p.malformed = true
+    end
+    if packet.length and packet.length ~= reported and not p.truncated then
+        issue(p, "packet-form", format("%s: %d bytes, but packets of the type have %d",
+            p.name, reported, packet.length))
         p.malformed = true
     end
     if p.code == TYPE.HANDSHAKE then
@@ -1066,7 +1083,7 @@ end
 local OPERATIONS = { rtm = "message", rtw = "write", rtr = "read", rta = "atomic" }
 -- Features that show the oldest release that the sender of a handshake can be, newest first.
 local VERSION_OF_FEATURE = {
-    { FEATURE.peer_error, "after 2.6.0" }, { FEATURE.unsolicited_write_recv, "2.1 or later" },
+    { FEATURE.peer_error, "2.7 or later" }, { FEATURE.unsolicited_write_recv, "2.1 or later" },
     { FEATURE.user_recv_qp, "1.22 or later" }, { FEATURE.read_nack, "1.20 or later" },
     { FEATURE.rdma_write, "1.18 or later" }, { FEATURE.runting_read, "1.16 or later" },
     { FEATURE.connid_header, "1.14 or later" }, { FEATURE.delivery_complete, "1.12 or later" },
@@ -1458,9 +1475,10 @@ local function has_any_bit(value, bits)
     return false
 end
 
-local function check_features(c, you, p, frame)
+local function check_features(c, me, you, p, frame)
     local needed = p.packet and p.packet.needs
-    if not needed then
+    -- An endpoint knows what it understands itself.
+    if not needed or p.code == TYPE.PEER_ERROR and me.endpoint == you.endpoint then
         return
     end
     local name = FEATURES[needed[1]]
@@ -1791,12 +1809,9 @@ end
 -- PEER_ERROR
 FOLLOW[TYPE.PEER_ERROR] = function(c, me, you, p, frame, now)
     note(frame, "peer-error", format("provider error %.0f", p.prov_errno))
-    local transfer
-    if p.ref_kind == REF_KIND.OPERATION then
-        transfer = you.send_ops[p.op_id] or you.recv_ops[p.op_id]
-    else
-        transfer = me.messages[p.op_id] or you.messages[p.op_id]
-    end
+    -- Not op_id, which may be used again: the message decides.
+    local source = p.emitter_ope_type == OPE_TYPE.TXE and me or you
+    local transfer = source.messages[p.msg_id]
     if transfer then
         join(transfer, frame, now)
         finish(transfer, frame, now)
@@ -1911,7 +1926,7 @@ local function follow_packet(context, p)
     if is_late then
         return
     end
-    check_features(c, you, p, frame)
+    check_features(c, me, you, p, frame)
     if p.packet.is_req and c.from_start and not you.handshake
         and not has_bit(p.flags, REQ_FLAG.raw_addr_hdr) then
         note(frame, "raw-address-first",

@@ -449,8 +449,12 @@ rules! {
             "The receiver cannot register memory for an RDMA read, or cannot reach it; the sender goes on with long-CTS.";
         PEER_ERROR: Warning, Dissector, Packet, Protocol,
             "peer-error", "stock/peer-error", "stock",
-            "The peer abandons an operation",
-            "The peer abandons an operation.";
+            "The peer has given up its half of a message",
+            "The peer has given up its half of a message.";
+        PEER_ERROR_MESSAGE: Warning, Checker, History, Sequence,
+            "peer-error-message", "stock/peer-error-message", "stock",
+            "Not about a message",
+            "A PEER_ERROR is about a message: the operation that it names, if it names one, is no write, read or atomic.";
     }
     Applications {
         REQUEST_AS_ASKED: Error, Replay, History, Protocol,

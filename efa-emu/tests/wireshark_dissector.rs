@@ -16,8 +16,8 @@ use efa_core::endpoint::ProviderError;
 use efa_core::nic::Status;
 use efa_core::wire::fields::{Kind, Presence, Value, Width, fields_of, sections};
 use efa_core::wire::{
-    AtomicDatatype, AtomicOp, CtsFlags, ExtraFeatures, Family, HandshakeFlags, Packet, PacketType,
-    PeerErrorRefKind, ReqFlags, UniversalFlags,
+    AtomicDatatype, AtomicOp, CtsFlags, ExtraFeatures, Family, HandshakeFlags, OpeType, Packet,
+    PacketType, ReqFlags, UniversalFlags,
 };
 use efa_emu::capture::{
     CaptureTap, Direction, Interface, InterfaceId, Reader, SharedFile, WHOLE_FRAMES, Writer,
@@ -496,13 +496,13 @@ fn codes_are_shown_with_their_names() {
             expected.push(format!("{} ({code})", name.unwrap_or("Unknown")));
         }
     }
-    let peer_error = |kind: u32, error: u32| {
-        let words = [0, kind, error, 0].map(u32::to_le_bytes);
+    let peer_error = |side: u32, error: u32| {
+        let words = [0, 0, side, error, 0].map(u32::to_le_bytes);
         [&[12, 4, 0, 0][..], &words.concat()].concat()
     };
     for code in 0..=3 {
         packets.push(peer_error(code, 0));
-        let name = PeerErrorRefKind(code).name().unwrap_or("Unknown");
+        let name = OpeType(code).name().unwrap_or("Unknown");
         expected.push(format!("{name} ({code})"));
     }
     let upper = |name: String| name.replace('_', "").to_uppercase();

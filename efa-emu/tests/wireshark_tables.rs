@@ -12,10 +12,12 @@ use bitflags::Flags;
 use efa_core::address::RawAddress;
 use efa_core::endpoint::ProviderError;
 use efa_core::nic::Status;
-use efa_core::wire::fields::{Array, FieldDescriptor, Kind, Presence, Width, sections};
+use efa_core::wire::fields::{
+    Array, FieldDescriptor, Kind, Presence, Section, Width, forms, sections,
+};
 use efa_core::wire::{
     AtomicDatatype, AtomicOp, CtsFlags, ExtraFeatures, ExtraInfo, Family, FlagSet, HandshakeFlags,
-    PROTOCOL_VERSION, PacketType, PeerErrorRefKind, ReqFlags, RmaIovs, UniversalFlags,
+    OpeType, PROTOCOL_VERSION, PacketType, ReqFlags, RmaIovs, UniversalFlags,
 };
 use efa_emu::frame::header::{self, Format, Presence as When, Sender};
 use efa_emu::frame::{self, Opcode};
@@ -66,7 +68,7 @@ fn proto_field(kind: Kind, width: usize) -> (String, &'static str) {
         Kind::PacketType => (uint, "base.DEC, TYPES"),
         Kind::AtomicDatatype => (uint, "base.DEC, DATATYPES"),
         Kind::AtomicOp => (uint, "base.DEC, ATOMIC_OPS"),
-        Kind::PeerErrorRefKind => (uint, "base.DEC, REF_KINDS"),
+        Kind::OpeType => (uint, "base.DEC, OPE_TYPES"),
         Kind::ProviderError => (uint, "base.DEC, PROVIDER_ERRORS"),
         Kind::Gid => ("ipv6".into(), ""),
         Kind::Padding | Kind::Data | Kind::Unknown => ("bytes".into(), ""),
@@ -123,8 +125,11 @@ fn field(field: &FieldDescriptor) -> String {
 
 /// Lines of Lua with the fields that a type has, section by section. Sections that differ in their
 /// descriptions only have the same line.
-fn section_lines(packet_type: PacketType) -> impl Iterator<Item = String> {
-    sections(packet_type).iter().filter_map(move |section| {
+fn section_lines(
+    packet_type: PacketType,
+    sections: &'static [&'static Section],
+) -> impl Iterator<Item = String> {
+    sections.iter().filter_map(move |section| {
         let of_type = section.fields.iter();
         let fields: Vec<_> = of_type
             .filter(|field| field.presence.is_of(packet_type))
@@ -274,8 +279,7 @@ fn generated() -> String {
         names(|code| AtomicDatatype(code).name()),
     );
     table(&mut out, "ATOMIC_OPS", names(|code| AtomicOp(code).name()));
-    let ref_kinds = names(|code| PeerErrorRefKind(code).name());
-    table(&mut out, "REF_KINDS", ref_kinds);
+    table(&mut out, "OPE_TYPES", names(|code| OpeType(code).name()));
     let errors = ProviderError::ALL.map(|error| (error.code(), upper_snake(&format!("{error:?}"))));
     table(&mut out, "PROVIDER_ERRORS", errors);
     let types = PacketType::ALL
@@ -291,13 +295,19 @@ fn generated() -> String {
     // Fields of one name may differ in width (recv_length): the declaration has the widest.
     let mut fields: BTreeMap<&str, (Kind, usize, String)> = BTreeMap::new();
     let mut distinct: Vec<String> = Vec::new();
-    for packet_type in PacketType::ALL {
-        for line in section_lines(*packet_type) {
+    let all_forms = PacketType::ALL.iter().flat_map(|packet_type| {
+        let others = forms(*packet_type).iter().map(|(_, sections)| *sections);
+        std::iter::once(sections(*packet_type))
+            .chain(others)
+            .map(|sections| (*packet_type, sections))
+    });
+    for (packet_type, sections) in all_forms {
+        for line in section_lines(packet_type, sections) {
             if !distinct.contains(&line) {
                 distinct.push(line);
             }
         }
-        for section in sections(*packet_type) {
+        for section in sections {
             for field in section.fields {
                 let width = match field.width {
                     Width::Fixed(width) => width,
@@ -330,7 +340,7 @@ fn generated() -> String {
     out.push_str("}\n");
 
     out.push_str(
-        "-- {flag_names: of its flags; is_req, tagged, dc (delivery complete); segment: several make up one\n\
+        "-- {flag_names: of its flags; length: of all packets; forms: that no release sends, by length; is_req, tagged, dc (delivery complete); segment: several make up one\n\
          -- message; read: the receiver reads by RDMA; windowed: the rest goes in windows that CTS grants;\n\
          -- formless: must not be on the wire; unsent: no release sends or receives it; starts: what a request\n\
          -- begins; implies = bits of the flags that all have; needs = bits of the features of which the\n\
@@ -338,12 +348,15 @@ fn generated() -> String {
     );
     out.push_str("local PACKETS = {\n");
     for packet_type in PacketType::ALL {
-        let sections: Vec<_> = section_lines(*packet_type)
-            .map(|line| {
-                let index = distinct.iter().position(|other| *other == line);
-                (index.unwrap() + 1).to_string()
-            })
-            .collect();
+        let numbers = |sections| {
+            let numbers: Vec<_> = section_lines(*packet_type, sections)
+                .map(|line| {
+                    let index = distinct.iter().position(|other| *other == line);
+                    (index.unwrap() + 1).to_string()
+                })
+                .collect();
+            numbers.join(", ")
+        };
         let flags = match packet_type.flag_set() {
             FlagSet::Universal => "UNIVERSAL_FLAGS",
             FlagSet::Req => "REQ_FLAGS",
@@ -367,6 +380,15 @@ fn generated() -> String {
             if holds {
                 write!(more, ", {name} = true").unwrap();
             }
+        }
+        let others: Vec<_> = forms(*packet_type)
+            .iter()
+            .map(|(length, sections)| format!("[{length}] = {{ {} }}", numbers(sections)))
+            .collect();
+        if !others.is_empty() {
+            let length = packet_type.header_len(0, 0);
+            let others = others.join(", ");
+            write!(more, ", length = {length}, forms = {{ {others} }}").unwrap();
         }
         if let Some(subprotocol) = packet_type.starts() {
             write!(more, ", starts = \"{subprotocol}\"").unwrap();
@@ -393,7 +415,7 @@ fn generated() -> String {
             packet_type.code(),
             packet_type.name(),
             family(packet_type.family()),
-            sections.join(", ")
+            numbers(sections(*packet_type))
         )
         .unwrap();
     }

@@ -13,9 +13,8 @@ use efa_core::rules::RULES;
 use efa_core::wire::{
     AtomRsp, AtomicDatatype, AtomicOp, Connid, Cts, CtsData, EagerRtm, EagerRtw, Eor,
     ExtraFeatures, Handshake, Header, LongctsRtm, LongreadRtm, LongreadRtw, MediumRtm, MsgId,
-    PeerError, PeerErrorRefKind, RawAddressHeader, ReadNack, ReadRsp, Receipt, RecvId, Repr as _,
-    ReqFlags, ReqOptions, RmaIov, RmaIovs, Rta, RtaKind, Rtr, RtrKind, RuntreadRtm, SendId,
-    UserRecvQp,
+    OpeType, PeerError, RawAddressHeader, ReadNack, ReadRsp, Receipt, RecvId, Repr as _, ReqFlags,
+    ReqOptions, RmaIov, RmaIovs, Rta, RtaKind, Rtr, RtrKind, RuntreadRtm, SendId, UserRecvQp,
 };
 use efa_emu::frame::{Kind, Rdma};
 use efa_emu::link::RemoteRange;
@@ -220,7 +219,7 @@ fn a_long_cts_message_is_followed_from_request_to_last_data() {
     assert_eq!(followed.data(last), message);
     assert_eq!(
         followed.value(from_b, "sender_version"),
-        "as libfabric after 2.6.0"
+        "as libfabric 2.7 or later"
     );
     followed.is_flawless();
 }
@@ -899,8 +898,9 @@ fn offender() -> (Talk, Vec<(u32, &'static str)>) {
     };
     breaks(talk.packet(End::B, &nack.into(), b""), &["read-refused"]);
     let error = PeerError {
+        msg_id: MsgId(13),
         op_id: 7,
-        ref_kind: PeerErrorRefKind::OPERATION,
+        emitter_ope_type: OpeType::RXE,
         prov_errno: 4,
         connid: Some(End::B.connid()),
         ..PeerError::default()

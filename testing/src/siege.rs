@@ -348,7 +348,8 @@ impl<'a> Siege<'a> {
         let features = ExtraFeatures::from_bits_retain(match self.choices.byte() {
             0 => 0,
             1 => u64::MAX,
-            other => u64::from(other) | 0x100,
+            // A peer that knows READ_NACK (bit 6) knows PEER_ERROR (bit 9).
+            other => u64::from(other) | 0x100 | u64::from(other & 0x40) << 3,
         });
         let device_version = if self.choices.flag() { 0xEFA1 } else { 0xEFA0 };
         let packet = Handshake {
@@ -607,15 +608,32 @@ impl<'a> Siege<'a> {
                 ..ReadNack::default()
             }
             .to_packet(&[]),
-            _ => PeerError {
-                op_id: self.id(),
-                ref_kind: PeerErrorRefKind(u32::from(shape) % 4),
-                prov_errno: 4100,
-                connid,
-                ..PeerError::default()
-            }
-            .to_packet(&[]),
+            _ => self.peer_error(msg_id, shape),
         }
+    }
+
+    /// PEER_ERROR of either side, that names operations and messages which live or do not, of the
+    /// length that it has or of any other.
+    fn peer_error(&mut self, msg_id: MsgId, shape: u8) -> Vec<u8> {
+        let error = PeerError {
+            msg_id: match shape & 3 {
+                0 => MsgId(self.id()),
+                _ => msg_id,
+            },
+            op_id: match shape & 12 {
+                0 => PeerError::NO_OP,
+                _ => self.id(),
+            },
+            emitter_ope_type: OpeType(u32::from(shape >> 4) % 4),
+            prov_errno: self.choices.word(),
+            connid: self.connid(),
+            ..PeerError::default()
+        };
+        let mut bytes = error.to_packet(&[]);
+        if shape >= 0xc0 {
+            bytes.resize(4 + self.choices.below(61), shape);
+        }
+        bytes
     }
 
     /// Delivers or fails something in flight.

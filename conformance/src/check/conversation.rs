@@ -459,6 +459,10 @@ impl Conversation {
             return;
         };
         let peer = self.sides[you].node;
+        // An endpoint knows what it understands itself.
+        if packet_type == PacketType::PeerError && self.sides[1 - you].node == peer {
+            return;
+        }
         if self.sides[you].handshake.is_some() {
             if !self.sides[you].features.intersects(feature) {
                 let text = format!("{peer} has not announced {name}");
@@ -839,6 +843,7 @@ fn needed(packet_type: PacketType) -> Option<(ExtraFeatures, &'static str)> {
         ExtraFeatures::RDMA_READ => "RDMA read",
         ExtraFeatures::READ_NACK => "READ_NACK",
         ExtraFeatures::DELIVERY_COMPLETE => "delivery complete",
+        ExtraFeatures::PEER_ERROR => "PEER_ERROR",
         feature if feature.contains(ExtraFeatures::RUNTING_READ) => "runting read",
         _ => return None,
     };

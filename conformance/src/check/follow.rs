@@ -6,7 +6,7 @@ use efa_emu::frame::header::FIRST_TAPPED_SEQUENCE;
 
 use super::conversation::{Conversation, Place};
 use super::operation::{Due, End, Kind, OpId, Operation, Turn, regions};
-use super::packet::{Announced, Atomic, Ids, Message, Read, Reading, Said, Way};
+use super::packet::{Abort, Announced, Atomic, Ids, Message, Read, Reading, Said, Way};
 use super::report::Report;
 use super::runs::Runs;
 use super::sequence::{Id, Part, Shape};
@@ -42,7 +42,7 @@ impl Step<'_> {
             Said::Receipt { send_id } => self.acknowledge(send_id, false),
             Said::ReadNack(ids) => self.refuse(ids),
             Said::Handshake(announced) => self.handshake(announced),
-            Said::Other => {}
+            Said::Abort(abort) => self.abort(abort),
         }
     }
 
@@ -808,6 +808,54 @@ impl Step<'_> {
         if !is_message {
             // The write begins anew, as another operation.
             self.done(id);
+        }
+    }
+
+    /// One half of a message is given up: nothing more is due for the other.
+    fn abort(&mut self, abort: Abort) {
+        let Abort {
+            msg_id,
+            op_id,
+            is_source,
+        } = abort;
+        let source = if is_source { self.me } else { self.you };
+        if is_source {
+            let from_start = self.conversation.is_from_start();
+            let packet_type = self.reading.packet_type;
+            let sequence = &mut self.conversation.sides[self.me].sequence;
+            // Of a message that never comes, the packet takes the place.
+            sequence.begin(msg_id, self.place.number, packet_type, from_start);
+            sequence.parts.remove(&msg_id);
+        }
+        let names = &self.conversation.sides[self.you];
+        let names = if is_source {
+            &names.recv_ids
+        } else {
+            &names.send_ids
+        };
+        let operations = &self.conversation.operations;
+        let named = op_id.and_then(|op_id| names.get(op_id));
+        let named = named.and_then(|id| Some((id, operations.get(id)?)));
+        if let Some((_, operation)) = named.filter(|(_, operation)| !operation.is_message) {
+            let text = format!(
+                "op_id {} names the operation of packet {}",
+                op_id.unwrap_or(0),
+                operation.request
+            );
+            return self.breach(&rules::PEER_ERROR_MESSAGE, text);
+        }
+        let is_it = |operation: &Operation| {
+            operation.source == source && operation.msg_id == Some(msg_id) && operation.is_message
+        };
+        let id = match named {
+            Some((id, operation)) if is_it(operation) => Some(id),
+            _ => operations.find(|operation| is_it(operation) && !operation.is_done),
+        };
+        if let Some(id) = id {
+            self.joins(id);
+            if let Some(operation) = self.operation(id) {
+                operation.has_failed = true;
+            }
         }
     }
 

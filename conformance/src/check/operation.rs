@@ -226,6 +226,12 @@ impl Operations {
         self.by_id.get(&id)
     }
 
+    /// The newest operation of which a predicate holds.
+    pub(super) fn find(&self, is_it: impl Fn(&Operation) -> bool) -> Option<OpId> {
+        let found = self.by_id.iter().filter(|(_, operation)| is_it(operation));
+        found.map(|(id, _)| *id).max()
+    }
+
     pub(super) fn get_mut(&mut self, id: OpId) -> Option<&mut Operation> {
         self.by_id.get_mut(&id)
     }

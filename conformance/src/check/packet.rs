@@ -5,8 +5,8 @@
 
 use efa_core::address::RawAddress;
 use efa_core::wire::{
-    AtomicDatatype, AtomicOp, ExtraFeatures, Header, Packet, PacketType, ReqFlags, ReqOptions,
-    RmaIovs, RtaKind,
+    AtomicDatatype, AtomicOp, ExtraFeatures, Header, OpeType, Packet, PacketType, PeerError,
+    ReqFlags, ReqOptions, RmaIovs, RtaKind,
 };
 
 /// How the data of a message or write travels.
@@ -75,6 +75,16 @@ pub(super) struct Ids {
     pub(super) recv_id: u32,
 }
 
+/// The end of one half of a message.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Abort {
+    pub(super) msg_id: u32,
+    /// The receiver's operation.
+    pub(super) op_id: Option<u32>,
+    /// Whether the half is that which sends the data.
+    pub(super) is_source: bool,
+}
+
 /// What a HANDSHAKE announces.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Announced {
@@ -90,26 +100,15 @@ pub(super) enum Said {
     Message(Message),
     Read(Read),
     Atomic(Atomic),
-    Cts {
-        ids: Ids,
-        length: u64,
-    },
-    CtsData {
-        recv_id: u32,
-        offset: u64,
-    },
+    Cts { ids: Ids, length: u64 },
+    CtsData { recv_id: u32, offset: u64 },
     ReadRsp(Ids),
-    AtomRsp {
-        recv_id: u32,
-    },
+    AtomRsp { recv_id: u32 },
     Eor(Ids),
-    Receipt {
-        send_id: u32,
-    },
+    Receipt { send_id: u32 },
     ReadNack(Ids),
     Handshake(Announced),
-    /// A packet that no rule needs.
-    Other,
+    Abort(Abort),
 }
 
 impl Said {
@@ -362,6 +361,13 @@ fn read(header: &Header, payload: u64) -> (Option<ReqOptions>, Option<u32>, Said
             };
             control(h.connid, Said::Handshake(announced))
         }
-        Header::PeerError(h) => control(h.connid, Said::Other),
+        Header::PeerError(h) => {
+            let abort = Abort {
+                msg_id: h.msg_id.0,
+                op_id: (h.op_id != PeerError::NO_OP).then_some(h.op_id),
+                is_source: h.emitter_ope_type == OpeType::TXE,
+            };
+            control(h.connid, Said::Abort(abort))
+        }
     }
 }

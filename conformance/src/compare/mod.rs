@@ -16,13 +16,13 @@ use std::collections::HashMap;
 use efa_core::address::{Gid, RawAddress};
 use efa_core::rules::{self, Severity};
 use efa_core::wire::fields::{Field, FieldName, Value, fields_of};
-use efa_core::wire::{Packet, PacketType};
+use efa_core::wire::{Packet, PacketType, PeerError};
 
 use crate::operation::EndpointIndex;
 use crate::scenario::PolicyOverride;
 pub use finding::Finding;
 pub use memory::{BoundRegion, IovEntry, iov_entry};
-use policy::{AddressPart, IdKind, MemoryPart, Rule, may_repeat, names_operation, rule};
+use policy::{AddressPart, IdKind, MemoryPart, Rule, kind_in_peer_error, may_repeat, rule};
 
 /// The index of an operation among the operations of a trace.
 pub type OperationIndex = usize;
@@ -276,17 +276,14 @@ impl Bindings {
                     None => Err(must("an id that the peer has introduced".into())),
                 }
             }
-            Rule::RefersToEither if !names_operation(recorded.bytes) => {
-                same(wanted_number == found_number, expected.value)
-            }
-            Rule::RefersToEither => {
-                let is_bound = |kind| {
-                    let bound = recorded
-                        .operation
-                        .and_then(|operation| self.ids.get(&(operation, recorded.receiver, kind)));
-                    bound == Some(&found_number)
-                };
-                if !IdKind::BOTH.into_iter().any(is_bound) {
+            Rule::MayRefer if found_number == u64::from(PeerError::NO_OP) => Ok(()),
+            Rule::MayRefer => {
+                let key = recorded
+                    .operation
+                    .zip(kind_in_peer_error(recorded.bytes))
+                    .map(|(operation, kind)| (operation, recorded.receiver, kind));
+                let bound = key.and_then(|key| self.ids.get(&key));
+                if bound != Some(&found_number) {
                     return Err(must("an id that the peer has introduced".into()));
                 }
                 Ok(())
@@ -360,13 +357,16 @@ impl Bindings {
                     let bound = key.and_then(|key| self.ids.get(&key));
                     *bound.ok_or_else(unbound)?
                 }
-                Rule::RefersToEither if names_operation(recorded.bytes) => {
-                    let operation = recorded.operation.ok_or_else(unbound)?;
-                    let bound = |kind| self.ids.get(&(operation, recorded.receiver, kind));
-                    *IdKind::BOTH
-                        .into_iter()
-                        .find_map(bound)
-                        .ok_or_else(unbound)?
+                Rule::MayRefer if field.value == Value::Unsigned(PeerError::NO_OP.into()) => {
+                    continue;
+                }
+                Rule::MayRefer => {
+                    let key = recorded
+                        .operation
+                        .zip(kind_in_peer_error(recorded.bytes))
+                        .map(|(operation, kind)| (operation, recorded.receiver, kind));
+                    let bound = key.and_then(|key| self.ids.get(&key));
+                    *bound.ok_or_else(unbound)?
                 }
                 Rule::Memory(part) => {
                     let array = field.descriptor.name.split('.').next().unwrap_or("");

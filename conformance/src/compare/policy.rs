@@ -6,7 +6,7 @@
 
 use efa_core::rules;
 use efa_core::wire::fields::{FieldDescriptor, Kind, fields_of};
-use efa_core::wire::{PacketType, PeerErrorRefKind};
+use efa_core::wire::{OpeType, PacketType};
 
 use crate::scenario::{FieldPolicy, PolicyOverride};
 
@@ -31,9 +31,9 @@ pub enum Rule {
     Introduces(IdKind),
     /// An id that the receiver of the packet chose for the packet's operation.
     Refers(IdKind),
-    /// As [`Rule::Refers`], of either kind. Where the packet's `ref_kind` does not say that the number is an id of an
-    /// operation, it is compared as it is.
-    RefersToEither,
+    /// As [`Rule::Refers`], of the kind that the packet's `emitter_ope_type` says. A packet may also say that it names
+    /// no operation.
+    MayRefer,
     /// Registered memory: the recorded place corresponds to the same place in the region that is bound to
     /// the recorded one.
     Memory(MemoryPart),
@@ -60,11 +60,6 @@ pub enum IdKind {
     Send,
     /// An operation of the side that receives the data.
     Receive,
-}
-
-impl IdKind {
-    /// Both kinds.
-    pub const BOTH: [IdKind; 2] = [IdKind::Send, IdKind::Receive];
 }
 
 /// The part of an `efa_rma_iov` that a field holds, and the owner of the memory.
@@ -122,13 +117,15 @@ pub fn may_repeat(recorded: PacketType, found: PacketType) -> bool {
     class(recorded).is_some() && class(recorded) == class(found)
 }
 
-/// Whether the number in a PEER_ERROR is the id of an operation.
-pub fn names_operation(packet: &[u8]) -> bool {
-    let operation = u64::from(PeerErrorRefKind::OPERATION.0);
-    fields_of(packet)
-        .into_iter()
-        .flatten()
-        .any(|field| field.descriptor.name == "ref_kind" && field.value.as_u64() == Some(operation))
+/// The kind of the id in a PEER_ERROR: the packet's receiver is the other side of the message.
+pub fn kind_in_peer_error(packet: &[u8]) -> Option<IdKind> {
+    let mut fields = fields_of(packet)?;
+    let emitter = fields.find(|field| field.descriptor.name == "emitter_ope_type")?;
+    match OpeType(u32::try_from(emitter.value.as_u64()?).ok()?) {
+        OpeType::TXE => Some(IdKind::Receive),
+        OpeType::RXE => Some(IdKind::Send),
+        _ => None,
+    }
 }
 
 /// The suite's rule for a field.
@@ -157,7 +154,7 @@ pub fn standard(packet_type: PacketType, field: &FieldDescriptor) -> Rule {
         (T::Cts | T::Eor | T::ReadNack | T::Receipt, "send_id") => Rule::Refers(Send),
         (T::Cts | T::Eor | T::ReadNack, "recv_id") => Rule::Introduces(Receive),
         (T::CtsData | T::AtomRsp | T::ReadRsp, "recv_id") => Rule::Refers(Receive),
-        (T::PeerError, "op_id") => Rule::RefersToEither,
+        (T::PeerError, "op_id") => Rule::MayRefer,
         (T::ReadRsp, "send_id") => Rule::Introduces(Send),
         (_, "send_id") => Rule::Introduces(Send),
         (_, "recv_id") => Rule::Introduces(Receive),

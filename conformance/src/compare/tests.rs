@@ -1,7 +1,7 @@
 use efa_core::address::{Qkey, Qpn};
 use efa_core::wire::{
-    Connid, Cts, CtsFlags, EagerRtm, LongctsRtm, MsgId, PeerError, PeerErrorRefKind,
-    RawAddressHeader, RecvId, Repr, ReqOptions, SendId,
+    Connid, Cts, CtsFlags, EagerRtm, LongctsRtm, MsgId, OpeType, PeerError, RawAddressHeader,
+    RecvId, Repr, ReqOptions, SendId,
 };
 
 use super::*;
@@ -255,13 +255,13 @@ fn an_answer_must_name_what_the_scripted_peer_introduced() {
     );
 }
 
-/// Its number is an id of either kind, or a message id.
+/// It names the operation of the peer's side, or none.
 #[test]
 fn a_peer_error_must_name_what_it_is_about() {
-    let error = |op_id, ref_kind| {
+    let error = |op_id, side| {
         let packet = PeerError {
             op_id,
-            ref_kind,
+            emitter_ope_type: side,
             ..PeerError::default()
         };
         emit(&packet, b"")
@@ -276,7 +276,6 @@ fn a_peer_error_must_name_what_it_is_about() {
     );
     bindings.translate(from_a(&request)).unwrap();
     let id = FIRST_SCRIPTED_ID as u32;
-    let (operation, message) = (PeerErrorRefKind::OPERATION, PeerErrorRefKind::MSG_ID);
     let mut compare = |recorded: &[u8], actual: &[u8]| -> Vec<&'static str> {
         let from_b = Recorded {
             number: 8,
@@ -292,13 +291,17 @@ fn a_peer_error_must_name_what_it_is_about() {
             .collect()
     };
     let wrong = [rules::ANSWER_NAMES_REQUEST.statement];
-    assert_eq!(
-        compare(&error(5, operation), &error(id, operation)),
-        [""; 0]
-    );
-    assert_eq!(compare(&error(5, operation), &error(5, operation)), wrong);
-    assert_eq!(compare(&error(5, message), &error(5, message)), [""; 0]);
-    assert_eq!(compare(&error(5, message), &error(id, message)), wrong);
+    let (receiver, sender, none) = (OpeType::RXE, OpeType::TXE, PeerError::NO_OP);
+    for recorded in [5, none] {
+        let recorded = error(recorded, receiver);
+        assert_eq!(compare(&recorded, &error(id, receiver)), [""; 0]);
+        assert_eq!(compare(&recorded, &error(none, receiver)), [""; 0]);
+        assert_eq!(compare(&recorded, &error(5, receiver)), wrong);
+    }
+    // The peer has no operation that receives.
+    let recorded = error(none, sender);
+    assert_eq!(compare(&recorded, &error(none, sender)), [""; 0]);
+    assert_eq!(compare(&recorded, &error(id, sender)), wrong);
 }
 
 #[test]

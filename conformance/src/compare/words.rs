@@ -61,6 +61,7 @@ pub(crate) mod source {
     enum Words {
         Spec(String, Option<String>),
         Stock(String),
+        Development(String),
     }
 
     pub(crate) fn serialize<S: Serializer>(
@@ -72,6 +73,7 @@ pub(crate) mod source {
                 Words::Spec(section.to_owned(), table.map(str::to_owned))
             }
             Source::Stock { since } => Words::Stock(since.to_owned()),
+            Source::Development { state } => Words::Development(state.to_owned()),
         });
         words.serialize(serializer)
     }
@@ -87,6 +89,9 @@ pub(crate) mod source {
             },
             Words::Stock(since) => Source::Stock {
                 since: constant(since),
+            },
+            Words::Development(state) => Source::Development {
+                state: constant(state),
             },
         }))
     }

@@ -5,7 +5,7 @@ use efa_core::wire::fields::{Source, fields_of};
 use efa_core::wire::{ExtraFeatures, Family, PacketType, ReqFlags};
 
 use super::backend::Backend;
-use super::operations::{number, references};
+use super::operations::{number, reference};
 use super::script::Role;
 use super::{Replay, Stopped, Strictness, What, requirements};
 use crate::compare::{Finding, Recorded};
@@ -49,9 +49,8 @@ impl<B: Backend> Replay<'_, B> {
     /// A packet of the endpoint under test arrived at the scripted endpoint `at`.
     pub(super) fn receive(&mut self, at: EndpointIndex, bytes: &[u8]) -> Result<(), Stopped> {
         self.check_queue_pair(at, bytes)?;
-        let named = references(bytes)
-            .into_iter()
-            .find_map(|(kind, id)| self.bindings.operation_of(at, kind, id));
+        let named =
+            reference(bytes).and_then(|(kind, id)| self.bindings.operation_of(at, kind, id));
         let role = self.script.role(at, bytes, named);
         let place = match role {
             Role::Recorded { place } | Role::OtherSubprotocol { place } => Some(place),

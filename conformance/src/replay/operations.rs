@@ -7,11 +7,11 @@
 use std::collections::HashMap;
 
 use efa_core::wire::fields::{Kind, fields_of};
-use efa_core::wire::{Family, PacketType};
+use efa_core::wire::{Family, PacketType, PeerError};
 
 use super::script::sent_requests;
 use crate::compare::OperationIndex;
-use crate::compare::policy::{IdKind, Rule, is_segment, names_operation, standard};
+use crate::compare::policy::{IdKind, Rule, is_segment, kind_in_peer_error, standard};
 use crate::operation::EndpointIndex;
 use crate::trace::Trace;
 
@@ -62,21 +62,17 @@ pub fn is_provocation(packet: &[u8]) -> bool {
         && data(packet).is_empty()
 }
 
-/// The ids by which a packet's receiver may know the operation: one, or the same number as an id of each kind.
-pub fn references(packet: &[u8]) -> Vec<(IdKind, u64)> {
-    let found = fields_of(packet).and_then(|mut fields| {
-        fields.find_map(|field| {
-            let kinds: &[IdKind] = match standard(field.packet_type, field.descriptor) {
-                Rule::Refers(IdKind::Send) => &[IdKind::Send],
-                Rule::Refers(IdKind::Receive) => &[IdKind::Receive],
-                Rule::RefersToEither if names_operation(packet) => &IdKind::BOTH,
-                _ => return None,
-            };
-            let id = field.value.as_u64()?;
-            Some(kinds.iter().map(|kind| (*kind, id)).collect())
-        })
-    });
-    found.unwrap_or_default()
+/// The id by which a packet's receiver knows the operation, if the packet names it.
+pub fn reference(packet: &[u8]) -> Option<(IdKind, u64)> {
+    fields_of(packet)?.find_map(|field| {
+        let kind = match standard(field.packet_type, field.descriptor) {
+            Rule::Refers(kind) => kind,
+            Rule::MayRefer => kind_in_peer_error(packet)?,
+            _ => return None,
+        };
+        let id = field.value.as_u64()?;
+        (id != u64::from(PeerError::NO_OP)).then_some((kind, id))
+    })
 }
 
 impl Operations {
@@ -125,8 +121,17 @@ impl Operations {
                 }
                 Family::Rtw | Family::Rtr => Some(operations.list.len()),
                 _ => {
-                    let mut references = references(packet).into_iter();
-                    references.find_map(|(kind, id)| ids.get(&(receiver, kind, id)).copied())
+                    let named = reference(packet)
+                        .and_then(|(kind, id)| ids.get(&(receiver, kind, id)).copied());
+                    named.or_else(|| {
+                        // It says which message it is of, if nothing else.
+                        let ends = match kind_in_peer_error(packet)? {
+                            IdKind::Receive => (sender, receiver),
+                            IdKind::Send => (receiver, sender),
+                        };
+                        let key = (ends.0, ends.1, number(packet, "msg_id"));
+                        messages.get(&key).copied()
+                    })
                 }
             };
             let Some(operation) = operation else { continue };

@@ -33,7 +33,7 @@ fn why_nowhere(packet_type: PacketType) -> Option<&'static str> {
     match packet_type {
         T::Rts | T::Connack => Some("left over from protocol v3; no release sends it"),
         T::RmaContext => Some("never leaves memory"),
-        T::PeerError => Some("no release up to 2.5.1 knows it"),
+        T::PeerError => Some("no release up to 2.6.0 knows it"),
         T::ReadRtr | T::RuntctsMsgRtm | T::RuntctsTagRtm | T::RuntctsRtw | T::RuntreadRtw => {
             Some("defined, but no release sends it")
         }

@@ -91,5 +91,6 @@ impl<N: Nic> Endpoint<N> {
                 self.channel.drop_held(peer, head);
             }
         }
+        self.channel.leave_untold(peer, failure);
     }
 }

@@ -6,14 +6,11 @@ use crate::endpoint::posting::Work;
 use crate::endpoint::requests::MemoryRequest;
 use crate::endpoint::subprotocols::incoming_message::{Rtm, Sequenced};
 use crate::nic::{BufferId, Completion, CompletionKind, Domain, Nic, Source, Status};
-use crate::wire::{
-    Connid, Header, Packet, PacketType, PeerError, PeerErrorRefKind, Reason, RecvId, ReqFlags,
-};
+use crate::wire::{Connid, Header, OpeType, Packet, PacketType, PeerError, Reason, ReqFlags};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::completion::PacketError;
-use crate::endpoint::api::error::Failure;
-use crate::endpoint::base::ids::{OutboundId, PeerId};
+use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::peers::handshake::PeerFeatures;
 
@@ -204,39 +201,22 @@ impl<N: Nic> Endpoint<N> {
             Header::AtomRsp(response) => self
                 .receive_side()
                 .on_atomic_response(peer, response, &packet, payload),
-            // One about a message takes the turn of the message.
-            Header::PeerError(error) => match Sequenced::of(incoming) {
-                Some(request) => return self.turns().other_in_turn(peer, packet, &request),
-                None => self.on_abandoned(peer, error),
-            },
+            Header::PeerError(error) => self.on_peer_error(peer, error),
         }
         self.channel.posting.release(packet);
     }
 
-    /// Handles a PEER_ERROR about an operation of ours: the peer has abandoned its half.
-    fn on_abandoned(&mut self, peer: PeerId, error: &PeerError) {
-        let id = error.op_id;
-        let outbound = OutboundId::from_wire(id);
-        let inbound = self.receiving.transfers.named_by(peer, RecvId(id));
-        let inbound = inbound.map(|(id, _)| id);
-        if error.ref_kind != PeerErrorRefKind::OPERATION {
-            let reason = PacketError::UnsupportedType;
+    /// Handles a PEER_ERROR: the peer has given up its half of a message.
+    #[cold]
+    fn on_peer_error(&mut self, peer: PeerId, error: &PeerError) {
+        let taken = match error.emitter_ope_type {
+            OpeType::TXE => self.turns().on_sender_error(peer, error),
+            OpeType::RXE => self.send_side().on_receiver_error(peer, error),
+            _ => Err(PacketError::UnsupportedType),
+        };
+        if let Err(reason) = taken {
             let packet_type = PacketType::PeerError.code();
             self.channel.reports.refuse(Some(peer), packet_type, reason);
-        } else if let Some(id) = inbound {
-            self.receive_side().fail_inbound(id, Failure::PEER_ABORTED);
-        } else {
-            match self.sending.abandoned(peer, outbound) {
-                Ok(()) => {
-                    self.send_side()
-                        .fail_outbound(outbound, Failure::PEER_ABORTED);
-                }
-                Err(mistake) => {
-                    let packet_type = PacketType::PeerError.code();
-                    let reason = mistake.error(id);
-                    self.channel.reports.refuse(Some(peer), packet_type, reason);
-                }
-            }
         }
     }
 
@@ -253,5 +233,6 @@ impl<N: Nic> Endpoint<N> {
             self.sending.dequeue(id);
             self.send_side().queue_outbound(id);
         }
+        self.channel.tell(peer);
     }
 }

@@ -157,10 +157,10 @@ impl<N: Nic> Endpoint<N> {
                 self.channel.send_control(peer, &eor).map(|()| false)
             }
             Work::PeerError { peer, what, code } => {
-                let (op_id, ref_kind) = what.reference();
                 let error = PeerError {
-                    op_id,
-                    ref_kind,
+                    msg_id: what.msg_id,
+                    op_id: what.op_id,
+                    emitter_ope_type: what.side,
                     prov_errno: code,
                     connid,
                     ..PeerError::default()

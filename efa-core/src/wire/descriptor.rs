@@ -99,8 +99,8 @@ pub enum Kind {
     AtomicDatatype,
     /// `enum fi_op`.
     AtomicOp,
-    /// What a PEER_ERROR refers to.
-    PeerErrorRefKind,
+    /// A side of a message.
+    OpeType,
     /// A device status or a number of libfabric's own, see
     /// [`ProviderError`](crate::endpoint::ProviderError).
     ProviderError,
@@ -144,6 +144,11 @@ pub enum Source {
         /// The first version.
         since: &'static str,
     },
+    /// Only in development states of stock libfabric, and in no release.
+    Development {
+        /// Which ones.
+        state: &'static str,
+    },
 }
 
 impl fmt::Display for Source {
@@ -159,6 +164,12 @@ impl fmt::Display for Source {
             } => write!(f, "spec section {section}"),
             Source::Stock { since } => {
                 write!(f, "not in the spec, stock libfabric since {since}")
+            }
+            Source::Development { state } => {
+                write!(
+                    f,
+                    "in no release, development states of stock libfabric {state}"
+                )
             }
         }
     }

@@ -70,6 +70,13 @@ pub enum Reason {
         /// The value of the field.
         value: u32,
     },
+    /// All packets of the type have the same length, and the packet has another.
+    OtherForm {
+        /// The length of the type's packets in bytes.
+        form: usize,
+        /// The length of the packet in bytes.
+        length: usize,
+    },
     /// The packet states a length of its data that it does not have.
     DataLength {
         /// The length that the packet states, in bytes.
@@ -118,6 +125,9 @@ impl fmt::Display for Reason {
                 f,
                 "{value}, but it counts the capability words plus 3 and so is at least 3"
             ),
+            Reason::OtherForm { form, length } => {
+                write!(f, "{length} bytes, but packets of the type have {form}")
+            }
             Reason::DataLength { stated, present } => write!(
                 f,
                 "states {stated} bytes of data, but {present} follow the headers"

@@ -88,7 +88,7 @@ bitflags::bitflags! {
         /// Feature 8: an RDMA write with immediate takes no receive. Stock libfabric since 2.1.0;
         /// the spec does not list it.
         const UNSOLICITED_WRITE_RECV = 1 << 8;
-        /// Feature 9: PEER_ERROR. Only on the development branch after libfabric 2.6.0.
+        /// Feature 9: PEER_ERROR. Stock libfabric since 2.7.0; the spec does not list it.
         const PEER_ERROR = 1 << 9;
         const _ = !0;
     }

@@ -38,9 +38,9 @@ mod formats;
 mod ids;
 #[cfg(test)]
 mod literal;
+mod ope_type;
 mod packet;
 mod packet_type;
-mod ref_kind;
 
 pub use atomic::{AtomicDatatype, AtomicOp};
 pub use codec::{BaseHeader, ExtraInfo, RawAddressHeader, Repr, ReqOptions, RmaIov, RmaIovs};
@@ -52,9 +52,9 @@ pub use formats::{
     RuntreadRtm, UserRecvQp,
 };
 pub use ids::{Connid, MsgId, RecvId, SendId};
+pub use ope_type::OpeType;
 pub use packet::{Header, Packet, Payload};
 pub use packet_type::{Category, Family, FlagSet, PacketType, TypeTraits};
-pub use ref_kind::PeerErrorRefKind;
 
 /// The version in the base header of every packet.
 pub const PROTOCOL_VERSION: u8 = 4;

@@ -78,8 +78,8 @@ macro_rules! packet_types {
                     ReadNack = 11, "READ_NACK", [];
                 }
                 /// PEER_ERROR.
-                PeerError: Control, needs [] {
-                    /// A peer abandons an operation. Only on the development branch after libfabric 2.6.0.
+                PeerError: Control, needs [PEER_ERROR] {
+                    /// A peer gives up its half of a message. Stock libfabric since 2.7.0; not in the spec.
                     PeerError = 12, "PEER_ERROR", [];
                 }
                 /// (DC_)EAGER_MSGRTM, (DC_)EAGER_TAGRTM.

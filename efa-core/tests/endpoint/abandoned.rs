@@ -2,11 +2,13 @@
 //! the rest will not come.
 
 use efa_core::endpoint::*;
-use efa_core::nic::{DeviceCaps, Status};
+use efa_core::nic::{Access, DeviceCaps, RemoteKey, Status};
 use efa_core::wire::{
-    Cts, ExtraFeatures, Header, LongctsRtm, LongreadRtm, MediumRtm, MsgId, PeerError,
-    PeerErrorRefKind, RecvId, RmaIov, RmaIovs, SendId,
+    AtomicDatatype, AtomicOp, Cts, EagerRtm, ExtraFeatures, Header, LongctsRtm, LongctsRtw,
+    LongreadRtm, LongreadRtw, MediumRtm, MsgId, OpeType, PeerError, RecvId, Repr, RmaIov, RmaIovs,
+    RuntreadRtm, SendId,
 };
+use efa_testing::nic::{MEMORY, Traits};
 
 use crate::script::{MODERN, Script, config, memory, traits};
 
@@ -24,19 +26,164 @@ fn connected_to(more: ExtraFeatures) -> (Script, PeerId) {
     (script, peer)
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Subprotocol {
+    Eager,
+    Medium,
+    LongCts,
+    LongRead,
+    RuntingRead,
+}
+
+impl Subprotocol {
+    pub(crate) const ALL: [Subprotocol; 5] = [
+        Subprotocol::Eager,
+        Subprotocol::Medium,
+        Subprotocol::LongCts,
+        Subprotocol::LongRead,
+        Subprotocol::RuntingRead,
+    ];
+
+    /// Length and flags of a message that the endpoint sends with the subprotocol, and that waits for
+    /// something.
+    pub(crate) fn message(self) -> (usize, OperationFlags) {
+        match self {
+            Subprotocol::Eager => (100, OperationFlags::DELIVERY_COMPLETE),
+            Subprotocol::Medium => (1900, OperationFlags::DELIVERY_COMPLETE),
+            Subprotocol::LongCts => (3000, OperationFlags::empty()),
+            Subprotocol::LongRead | Subprotocol::RuntingRead => (20_000, OperationFlags::empty()),
+        }
+    }
+
+    /// The settings of an endpoint that sends its messages so.
+    pub(crate) fn config(self) -> EndpointConfig {
+        EndpointConfig {
+            runt_size: match self {
+                Subprotocol::RuntingRead => 1500,
+                _ => 0,
+            },
+            ..config()
+        }
+    }
+}
+
+/// A peer that is told and tells: its features beside the usual ones.
+pub(crate) const TOLD: ExtraFeatures = ExtraFeatures::PEER_ERROR
+    .union(ExtraFeatures::RDMA_READ)
+    .union(ExtraFeatures::RUNTING_READ);
+
+/// Ids that name no operation of the endpoint.
+const UNKNOWN: [u32; 4] = [PeerError::NO_OP, 0, 0x0010_0000, u32::MAX];
+
+fn peers(peers: usize) -> Usage {
+    Usage {
+        peers,
+        ..Usage::default()
+    }
+}
+
 impl Script {
-    fn abandon(&mut self, op_id: u32, ref_kind: PeerErrorRefKind) {
+    /// The peer gives up its half of a message. `side` is what it is of the message.
+    fn abandon(&mut self, msg_id: u32, op_id: u32, side: OpeType) {
         let connid = self.connid();
         self.send(
             &PeerError {
+                msg_id: MsgId(msg_id),
                 op_id,
-                ref_kind,
+                emitter_ope_type: side,
                 prov_errno: 7,
                 connid,
                 ..PeerError::default()
             },
             &[],
         );
+    }
+
+    /// The peer is told of a message that it receives (`side` is what the endpoint is of it).
+    /// Returns message, operation and reason.
+    fn expect_abandoned(&mut self, side: OpeType) -> (u32, u32, u32) {
+        self.expect(|packet| match &packet.header {
+            Header::PeerError(error) => {
+                assert_eq!(error.emitter_ope_type, side);
+                assert_eq!(error.connid.map(|connid| connid.0), Some(0x1111_1111));
+                (error.msg_id.0, error.op_id, error.prov_errno)
+            }
+            other => panic!("{other:?}"),
+        })
+    }
+
+    /// Takes the request of a message that the endpoint sends. Returns its ids; those of requests that
+    /// name no operation are 0.
+    fn expect_request(&mut self) -> (u32, u32) {
+        self.expect(|packet| match &packet.header {
+            Header::EagerRtm(EagerRtm {
+                msg_id, receipt, ..
+            }) => (msg_id.0, receipt.map_or(0, |id| id.0)),
+            Header::MediumRtm(MediumRtm {
+                msg_id, receipt, ..
+            }) => (msg_id.0, receipt.map_or(0, |id| id.0)),
+            Header::LongctsRtm(long) => (long.msg_id.0, long.send_id.0),
+            Header::LongreadRtm(long) => (long.msg_id.0, long.send_id.0),
+            Header::RuntreadRtm(runt) => (runt.msg_id.0, runt.send_id.0),
+            other => panic!("{other:?}"),
+        })
+    }
+
+    /// The first packet of an untagged message of 4000 bytes, or of 100 if it is eager.
+    pub(crate) fn begin(&mut self, subprotocol: Subprotocol, msg_id: u32) {
+        let options = self.by_connid();
+        let (msg_id, msg_length, send_id) = (MsgId(msg_id), 4000, SendId(77));
+        let remote = |length| RmaIovs::new(&[RmaIov::new(0x5000, length, 9)]).unwrap();
+        let bytes = match subprotocol {
+            Subprotocol::Eager => EagerRtm {
+                msg_id,
+                options,
+                ..EagerRtm::default()
+            }
+            .to_packet(&[7; 100]),
+            Subprotocol::Medium => MediumRtm {
+                msg_id,
+                msg_length,
+                options,
+                ..MediumRtm::default()
+            }
+            .to_packet(&[7; 100]),
+            Subprotocol::LongCts => LongctsRtm {
+                msg_id,
+                msg_length,
+                send_id,
+                options,
+                ..LongctsRtm::default()
+            }
+            .to_packet(&[7; 100]),
+            Subprotocol::LongRead => LongreadRtm {
+                msg_id,
+                msg_length,
+                send_id,
+                read_iov: remote(4000),
+                options,
+                ..LongreadRtm::default()
+            }
+            .to_packet(&[]),
+            Subprotocol::RuntingRead => RuntreadRtm {
+                msg_id,
+                msg_length,
+                send_id,
+                runt_length: 600,
+                read_iov: remote(4000),
+                options,
+                ..RuntreadRtm::default()
+            }
+            .to_packet(&[7; 100]),
+        };
+        self.inject(&bytes);
+    }
+
+    /// Nothing is left of messages and operations.
+    fn expect_nothing_left(&mut self) {
+        self.expect_no_completion();
+        self.expect_silence();
+        assert_eq!(self.dut.usage(), peers(self.dut.usage().peers));
     }
 
     /// A segment of 100 bytes of an untagged message of 300.
@@ -100,173 +247,676 @@ impl Script {
     }
 }
 
+// The endpoint receives the message, and its sender gives it up.
+
 #[test]
-fn a_read_that_fails_is_told_to_a_peer_that_understands_it() {
-    let (mut script, _) = connected_to(ExtraFeatures::PEER_ERROR);
-    script.refuse_read();
-    script.expect(|packet| match &packet.header {
-        Header::PeerError(error) => {
-            let named = (error.op_id, error.ref_kind, error.prov_errno);
-            let code = ProviderError::RemoteBadAddress.code();
-            assert_eq!(named, (77, PeerErrorRefKind::OPERATION, code));
-            assert_eq!(error.connid.map(|connid| connid.0), Some(0x1111_1111));
+fn a_message_that_no_receive_has_taken_is_dropped_in_every_subprotocol() {
+    for subprotocol in Subprotocol::ALL {
+        for op_id in UNKNOWN {
+            let (mut script, _) = connected_to(TOLD);
+            script.begin(subprotocol, 0);
+            assert_eq!(script.dut.usage().unexpected, 1);
+            script.abandon(0, op_id, OpeType::TXE);
+            script.expect_nothing_left();
+            // Once more, and the next message.
+            script.abandon(0, op_id, OpeType::TXE);
+            script.recv(0, 4000, 7);
+            script.begin(Subprotocol::Eager, 1);
+            assert_eq!(script.completion().length, 100);
+            script.expect_nothing_left();
         }
-        other => panic!("{other:?}"),
-    });
-    script.expect_silence();
-
-    let (mut script, _) = connected_to(ExtraFeatures::empty());
-    script.refuse_read();
-    script.expect_silence();
+    }
 }
 
 #[test]
-fn a_send_ends_when_the_peer_abandons_it_and_the_next_one_is_not_affected() {
-    let (mut script, peer) = connected_to(ExtraFeatures::PEER_ERROR);
-    script
-        .try_send(peer, 3000, OperationFlags::empty(), 1)
-        .unwrap();
-    let send_id = script.expect(|packet| match packet.header {
-        Header::LongctsRtm(long) => long.send_id,
-        other => panic!("{other:?}"),
-    });
-    // The device is done with the packet.
-    script.network.deliver_all();
-    script.progress();
-    script.abandon(send_id.0, PeerErrorRefKind::OPERATION);
-    let entry = script.error();
-    assert_eq!((entry.context, entry.failure), (1, ABORTED));
-    script.abandon(send_id.0, PeerErrorRefKind::OPERATION);
-    assert_eq!(
-        script.refusal(),
-        PacketError::StaleOperation { id: send_id.0 }
-    );
-    script
-        .try_send(peer, 8, OperationFlags::empty(), 2)
-        .unwrap();
-    let next = script.expect(|packet| match &packet.header {
-        Header::EagerRtm(eager) => eager.msg_id,
-        other => panic!("{other:?}"),
-    });
-    assert_eq!(next, MsgId(1));
-    assert_eq!(script.completion().context, 2);
-    script.expect_silence();
+fn a_message_that_a_receive_has_taken_fails_it_in_every_subprotocol() {
+    for subprotocol in Subprotocol::ALL {
+        for op_id in UNKNOWN {
+            let (mut script, _) = connected_to(TOLD);
+            script.recv(0, 4000, 7);
+            script.begin(subprotocol, 0);
+            script.progress();
+            match subprotocol {
+                // It is complete.
+                Subprotocol::Eager => {
+                    script.abandon(0, op_id, OpeType::TXE);
+                    assert_eq!(script.completion().context, 7);
+                    script.expect_nothing_left();
+                    continue;
+                }
+                Subprotocol::Medium => {}
+                Subprotocol::LongCts => {
+                    script.expect(|packet| assert!(matches!(packet.header, Header::Cts(_))));
+                }
+                // The device writes the receive's memory until the read has ended.
+                Subprotocol::LongRead | Subprotocol::RuntingRead => {
+                    assert_eq!(script.network.flights(), 1, "the read");
+                    script.abandon(0, op_id, OpeType::TXE);
+                    script.dut.progress(script.now);
+                    assert_eq!(script.dut.poll_completion(), None);
+                    script.network.fail(0, Status::RemoteBadAddress);
+                    script.progress();
+                }
+            }
+            script.abandon(0, op_id, OpeType::TXE);
+            let entry = script.error();
+            assert_eq!((entry.context, entry.failure), (7, ABORTED));
+            script.expect_nothing_left();
+            assert_eq!(script.dut.poll_event(), None);
+        }
+    }
 }
 
 #[test]
-fn a_receive_in_windows_ends_when_the_peer_abandons_it() {
-    let (mut script, _) = connected_to(ExtraFeatures::PEER_ERROR);
+fn a_claimed_message_fails_its_receive_in_every_subprotocol() {
+    for subprotocol in Subprotocol::ALL {
+        let (mut script, _) = connected_to(TOLD);
+        script.begin(subprotocol, 0);
+        let (claim, _) = script.dut.claim(SourceFilter::Any, None).unwrap();
+        script.abandon(0, PeerError::NO_OP, OpeType::TXE);
+        assert_eq!(script.dut.usage().held_packets, 0);
+        let entry = script.fail_to_receive(claim, 8);
+        assert_eq!((entry.context, entry.failure), (8, ABORTED));
+        script.expect_nothing_left();
+    }
+}
+
+/// Messages for a multi-receive buffer wait where one peer may have one at a time.
+#[test]
+fn a_message_that_waits_for_room_fails_in_every_subprotocol() {
+    for subprotocol in Subprotocol::ALL {
+        let config = EndpointConfig {
+            remote_operations: 1,
+            ..config()
+        };
+        let mut script = Script::with(config, traits());
+        script.insert_peer();
+        script.shake_hands(MODERN | TOLD);
+        script.expect_handshake();
+        for msg_id in [0, 1] {
+            let subprotocol = [Subprotocol::LongCts, subprotocol][msg_id as usize];
+            script.begin(subprotocol, msg_id);
+        }
+        let args = MultiRecvArgs {
+            source: SourceFilter::Any,
+            buffer: memory(0, 9000),
+            min_free: 500,
+            context: 7,
+        };
+        script.dut.multi_recv(args).unwrap();
+        assert_eq!(script.dut.usage().waiting, 1);
+        script.expect(|packet| assert!(matches!(packet.header, Header::Cts(_))));
+        // The one that waits, and then the other, which makes room.
+        for msg_id in [1, 0] {
+            script.abandon(msg_id, PeerError::NO_OP, OpeType::TXE);
+        }
+        script.progress();
+        for _ in 0..2 {
+            assert_eq!(script.error().failure, ABORTED, "{subprotocol:?}");
+        }
+        let usage = script.dut.usage();
+        assert_eq!((usage.waiting, usage.held_packets), (0, 0), "{usage:?}");
+        script.expect_silence();
+    }
+}
+
+#[test]
+fn a_receive_in_windows_ends_when_its_sender_names_it() {
+    let (mut script, _) = connected_to(TOLD);
     script.recv(0, 4096, 7);
-    let options = script.by_connid();
-    script.send(
-        &LongctsRtm {
-            msg_id: MsgId(0),
-            msg_length: 4096,
-            send_id: SendId(77),
-            options,
-            ..LongctsRtm::default()
-        },
-        &[1; 96],
-    );
-    let recv_id = script.expect(|packet| match packet.header {
-        Header::Cts(Cts { recv_id, .. }) => recv_id,
-        other => panic!("{other:?}"),
-    });
-    script.abandon(recv_id.0, PeerErrorRefKind::OPERATION);
-    assert_eq!(script.error().failure, ABORTED);
-    script.expect_silence();
-    assert_eq!(script.dut.usage().inbound, 0);
-    script.abandon(recv_id.0, PeerErrorRefKind::OPERATION);
-    let reason = PacketError::StaleOperation { id: recv_id.0 };
-    assert_eq!(script.refusal(), reason);
-}
-
-/// The ids of both kinds are told apart, because a PEER_ERROR names either.
-#[test]
-fn operations_in_both_directions_have_different_ids() {
-    let (mut script, peer) = connected_to(ExtraFeatures::PEER_ERROR);
-    script
-        .try_send(peer, 3000, OperationFlags::empty(), 1)
-        .unwrap();
-    let send_id = script.expect(|packet| match packet.header {
-        Header::LongctsRtm(long) => long.send_id,
-        other => panic!("{other:?}"),
-    });
-    script.recv(0, 4096, 7);
-    let options = script.by_connid();
-    let long = LongctsRtm {
-        msg_id: MsgId(0),
-        msg_length: 4096,
-        send_id: SendId(77),
-        options,
-        ..LongctsRtm::default()
-    };
-    script.send(&long, &[1; 96]);
+    script.begin(Subprotocol::LongCts, 0);
     let RecvId(recv_id) = script.expect(|packet| match packet.header {
         Header::Cts(Cts { recv_id, .. }) => recv_id,
         other => panic!("{other:?}"),
     });
-    assert_ne!(send_id.0, recv_id);
-    script.abandon(send_id.0, PeerErrorRefKind::OPERATION);
-    assert_eq!(script.error().context, 1);
-    assert_eq!(script.dut.usage().inbound, 1, "the receive goes on");
-}
-
-#[test]
-fn a_message_that_the_peer_abandons_ends_its_receive_or_is_dropped() {
-    let (mut script, _) = connected_to(ExtraFeatures::PEER_ERROR);
-    // A receive has it.
-    script.recv(0, 300, 7);
-    script.segment(0, 0);
-    script.abandon(0, PeerErrorRefKind::MSG_ID);
+    script.abandon(0, recv_id, OpeType::TXE);
     assert_eq!(script.error().failure, ABORTED);
-    // No receive has it.
-    script.segment(1, 0);
-    assert_eq!(script.dut.usage().unexpected, 1);
-    script.abandon(1, PeerErrorRefKind::MSG_ID);
-    assert_eq!(script.dut.usage(), peers(1));
-    // The application has claimed it.
-    script.segment(2, 0);
-    let (claim, _) = script.dut.claim(SourceFilter::Any, None).unwrap();
-    script.abandon(2, PeerErrorRefKind::MSG_ID);
-    assert_eq!(script.dut.usage().held_packets, 0);
-    let entry = script.fail_to_receive(claim, 8);
-    assert_eq!((entry.context, entry.failure), (8, ABORTED));
-    // It was whole before.
-    script.recv(0, 300, 9);
-    for offset in [0, 100, 200] {
-        script.segment(3, offset);
-    }
-    script.abandon(3, PeerErrorRefKind::MSG_ID_SKIP);
-    assert_eq!(script.completion().context, 9);
-    script.expect_silence();
-    assert_eq!(script.dut.usage(), peers(1));
+    script.expect_nothing_left();
 }
 
-fn peers(peers: usize) -> Usage {
-    Usage {
-        peers,
-        ..Usage::default()
+/// Ids are used again: the message decides.
+#[test]
+fn an_operation_of_another_message_is_not_touched() {
+    let (mut script, peer) = connected_to(TOLD);
+    let mut recv_ids = Vec::new();
+    for msg_id in [0, 1] {
+        script.recv(0, 4096, msg_id.into());
+        script.begin(Subprotocol::LongCts, msg_id);
+        recv_ids.push(script.expect(|packet| match packet.header {
+            Header::Cts(Cts { recv_id, .. }) => recv_id.0,
+            other => panic!("{other:?}"),
+        }));
     }
+    script.abandon(0, recv_ids[1], OpeType::TXE);
+    assert_eq!(script.error().context, 0);
+    // A message that has ended, or never was.
+    script.abandon(0, recv_ids[1], OpeType::TXE);
+    script.expect_no_completion();
+    assert_eq!(script.dut.usage().inbound, 1);
+
+    let mut send_ids = Vec::new();
+    for context in [2, 3] {
+        let none = OperationFlags::empty();
+        script.try_send(peer, 3000, none, context).unwrap();
+        send_ids.push(script.expect_request().1);
+    }
+    while script.network.flights() > 0 {
+        script.network.swallow(0);
+    }
+    script.progress();
+    script.abandon(0, send_ids[1], OpeType::RXE);
+    assert_eq!(script.error().context, 2);
+    script.abandon(0, send_ids[1], OpeType::RXE);
+    let reason = PacketError::StaleOperation { id: send_ids[1] };
+    assert_eq!(script.refusal(), reason);
+    // The sides are not taken for each other.
+    script.abandon(1, send_ids[1], OpeType::TXE);
+    assert_eq!(script.error().context, 1, "the receive of message 1");
+    script.abandon(1, PeerError::NO_OP, OpeType::TXE);
+    script.expect_no_completion();
+    assert_eq!(script.dut.usage().outbound, 1);
 }
 
 #[test]
 fn a_message_that_never_comes_keeps_no_others_back() {
-    for ref_kind in [PeerErrorRefKind::MSG_ID_SKIP, PeerErrorRefKind::MSG_ID] {
-        let (mut script, _) = connected_to(ExtraFeatures::PEER_ERROR);
-        script.recv(0, 8, 7);
-        let mut next = script.eager(2);
-        next.options = script.by_connid();
-        script.send(&next, b"next");
-        // The news of two messages in the wrong order.
-        script.abandon(1, ref_kind);
+    for ordered in [true, false] {
+        let config = EndpointConfig {
+            ordered,
+            ..config()
+        };
+        let mut script = Script::with(config, traits());
+        script.insert_peer();
+        script.shake_hands(MODERN | TOLD);
+        script.expect_handshake();
+        script.recv(0, 100, 7);
+        script.begin(Subprotocol::Eager, 2);
+        // The news of two messages in the wrong order, once more, and of one that is far ahead.
+        for msg_id in [1, 1, 200, 0] {
+            script.abandon(msg_id, PeerError::NO_OP, OpeType::TXE);
+        }
+        assert_eq!(script.completion().length, 100);
+        script.expect_nothing_left();
+        // Whatever still comes of them is nobody's.
+        script.begin(Subprotocol::Medium, 1);
+        script.begin(Subprotocol::Medium, 200);
+        let refused = [script.refusal(), script.refusal()];
+        let of = |msg_id| PacketError::AlreadyProcessed { msg_id };
+        assert_eq!(refused, [of(1), of(200)]);
+        for msg_id in 3..202 {
+            if msg_id != 200 {
+                script.recv(0, 100, 8);
+                script.begin(Subprotocol::Eager, msg_id);
+                assert_eq!(script.completion().context, 8, "message {msg_id}");
+            }
+        }
+        script.expect_nothing_left();
+    }
+}
+
+/// A part of a message waits for its turn when the sender gives the message up.
+#[test]
+fn a_message_that_waits_for_its_turn_is_dropped_and_takes_no_receive() {
+    let (mut script, _) = connected_to(TOLD);
+    script.recv(0, 4000, 7);
+    for msg_id in [1, 100] {
+        script.begin(Subprotocol::Medium, msg_id);
+        script.begin(Subprotocol::Medium, msg_id);
+    }
+    assert_eq!(script.dut.usage().held_packets, 4);
+    script.abandon(1, PeerError::NO_OP, OpeType::TXE);
+    assert_eq!(script.dut.usage().held_packets, 2);
+    script.abandon(100, PeerError::NO_OP, OpeType::TXE);
+    assert_eq!(script.dut.usage().held_packets, 0);
+    script.begin(Subprotocol::Eager, 2);
+    script.expect_no_completion();
+    script.begin(Subprotocol::Eager, 0);
+    assert_eq!(script.completion().context, 7, "of message 0");
+    assert_eq!(script.dut.usage().unexpected, 1, "message 2");
+    assert_eq!(script.dut.poll_event(), None);
+}
+
+#[test]
+fn a_message_beyond_the_window_is_refused_and_the_conversation_goes_on() {
+    let (mut script, _) = connected_to(TOLD);
+    let msg_id = config().reorder_window;
+    script.abandon(msg_id, PeerError::NO_OP, OpeType::TXE);
+    let expected = 0;
+    let reason = PacketError::BeyondWindow { msg_id, expected };
+    assert_eq!(script.refusal(), reason);
+    script.recv(0, 100, 7);
+    script.begin(Subprotocol::Eager, 0);
+    assert_eq!(script.completion().context, 7);
+}
+
+// The endpoint sends the message, and its receiver gives it up.
+
+/// Starts to send a message. Returns its ids.
+fn start(script: &mut Script, peer: PeerId, subprotocol: Subprotocol) -> (u32, u32) {
+    let (length, flags) = subprotocol.message();
+    script.try_send(peer, length, flags, 1).unwrap();
+    let ids = script.expect_request();
+    while script.network.flights() > 0 {
+        script.network.swallow(0);
+        script.progress();
+    }
+    ids
+}
+
+/// A script that sends messages with this subprotocol.
+fn sender(subprotocol: Subprotocol, features: ExtraFeatures) -> (Script, PeerId) {
+    let mut script = Script::with(subprotocol.config(), traits());
+    let peer = script.insert_peer();
+    script.shake_hands(MODERN | features);
+    script.expect_handshake();
+    (script, peer)
+}
+
+#[test]
+fn a_send_fails_with_the_reason_of_its_receiver_in_every_subprotocol() {
+    const OF_PEER: Failure = Failure {
+        errno: Errno::ECANCELED,
+        provider: ProviderError::RemoteBadAddress,
+    };
+    for subprotocol in Subprotocol::ALL {
+        for known in [true, false] {
+            let (mut script, peer) = sender(subprotocol, TOLD);
+            let (msg_id, send_id) = start(&mut script, peer, subprotocol);
+            let op_id = if known { send_id } else { PeerError::NO_OP };
+            script.abandon(msg_id, op_id, OpeType::RXE);
+            let entry = script.error();
+            assert_eq!((entry.context, entry.failure), (1, OF_PEER));
+            script.expect_nothing_left();
+            script.abandon(msg_id, op_id, OpeType::RXE);
+            let reason = PacketError::StaleOperation { id: op_id };
+            assert_eq!(script.refusal(), reason);
+            // The next one is not affected.
+            script
+                .try_send(peer, 8, OperationFlags::empty(), 2)
+                .unwrap();
+            assert_eq!(script.expect_request().0, msg_id + 1);
+            assert_eq!(script.completion().context, 2);
+            script.expect_nothing_left();
+        }
+    }
+}
+
+/// A reason that nobody knows, and a send that has failed before.
+#[test]
+fn a_send_that_has_failed_keeps_its_failure() {
+    let (mut script, peer) = sender(Subprotocol::RuntingRead, TOLD);
+    script
+        .try_send(peer, 20_000, OperationFlags::empty(), 1)
+        .unwrap();
+    script.progress();
+    assert_eq!(script.network.flights(), 2, "two segments");
+    script.network.fail(0, Status::RemoteBadLength);
+    script.progress();
+    script.abandon(0, PeerError::NO_OP, OpeType::RXE);
+    script.expect_no_completion();
+    script.network.swallow(0);
+    script.progress();
+    let failure = Failure::from(Status::RemoteBadLength);
+    assert_eq!(script.error().failure, failure);
+    script.expect_nothing_left();
+
+    let connid = script.connid();
+    let (msg_id, _) = start(&mut script, peer, Subprotocol::LongCts);
+    let error = PeerError {
+        msg_id: MsgId(msg_id),
+        op_id: PeerError::NO_OP,
+        emitter_ope_type: OpeType::RXE,
+        prov_errno: 999_999,
+        connid,
+        ..PeerError::default()
+    };
+    script.send(&error, &[]);
+    assert_eq!(script.error().failure, ABORTED);
+}
+
+// Operations that are no messages.
+
+#[test]
+fn a_write_a_read_or_an_atomic_that_is_named_goes_on_and_the_application_is_told() {
+    let (mut script, peer) = connected_to(ExtraFeatures::PEER_ERROR);
+    let remote = [RemoteIoVec {
+        address: 0x7000,
+        length: 3000,
+        key: RemoteKey(5),
+    }];
+    let flags = OperationFlags::COMPLETION;
+    let write = WriteArgs {
+        peer,
+        data: &[memory(0, 3000)],
+        remote: &remote,
+        cq_data: None,
+        flags,
+        context: 1,
+    };
+    script.dut.write(write).unwrap();
+    let send_id = script.expect(|packet| match packet.header {
+        Header::LongctsRtw(long) => long.send_id.0,
+        other => panic!("{other:?}"),
+    });
+    let read = ReadArgs {
+        peer,
+        buffer: &[memory(0, 3000)],
+        remote: &remote,
+        flags,
+        context: 2,
+    };
+    script.dut.read(read).unwrap();
+    let recv_id = script.expect(|packet| match packet.header {
+        Header::Rtr(rtr) => rtr.recv_id.0,
+        other => panic!("{other:?}"),
+    });
+    let atomic = AtomicArgs {
+        peer,
+        operand: &[memory(0, 8)],
+        remote: &[RemoteIoVec {
+            address: 0x7000,
+            length: 8,
+            key: RemoteKey(5),
+        }],
+        datatype: AtomicDatatype::UINT64,
+        operation: AtomicOp::SUM,
+        kind: AtomicKind::Write,
+        flags: flags | OperationFlags::DELIVERY_COMPLETE,
+        context: 3,
+    };
+    script.dut.atomic(atomic).unwrap();
+    let (msg_id, atomic_id) = script.expect(|packet| match packet.header {
+        Header::Rta(rta) => match rta.kind {
+            efa_core::wire::RtaKind::DcWrite(id) => (rta.msg_id.0, id.0),
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    });
+    // The peer's write of our memory, in windows.
+    let region = script.dut.register(memory(0, 4096).memory, Access::all());
+    let options = script.by_connid();
+    let long = LongctsRtw {
+        msg_length: 3000,
+        send_id: SendId(77),
+        rma_iov: RmaIovs::new(&[RmaIov::new(MEMORY, 3000, region.unwrap().remote_key.0)]).unwrap(),
+        options,
+        ..LongctsRtw::default()
+    };
+    script.send(&long, &[1; 100]);
+    let written = script.expect(|packet| match packet.header {
+        Header::Cts(cts) => cts.recv_id.0,
+        other => panic!("{other:?}"),
+    });
+    let usage = script.dut.usage();
+    for (msg_id, id, side) in [
+        (0, send_id, OpeType::RXE),
+        (0, recv_id, OpeType::TXE),
+        (msg_id, atomic_id, OpeType::RXE),
+        (0, written, OpeType::TXE),
+    ] {
+        script.abandon(msg_id, id, side);
+        assert_eq!(script.refusal(), PacketError::NoMessage { id });
         script.expect_no_completion();
-        script.abandon(0, ref_kind);
-        assert_eq!(script.completion().length, 4);
-        assert_eq!(script.dut.usage(), peers(1));
+    }
+    // Nor is an atomic found by its message id.
+    script.abandon(msg_id, PeerError::NO_OP, OpeType::RXE);
+    let id = PeerError::NO_OP;
+    assert_eq!(script.refusal(), PacketError::StaleOperation { id });
+    assert_eq!(script.dut.usage(), usage);
+}
+
+#[test]
+fn a_side_that_is_none_is_refused() {
+    let (mut script, _) = connected_to(TOLD);
+    script.recv(0, 4000, 7);
+    script.begin(Subprotocol::Medium, 0);
+    for side in [0, 3, u32::MAX] {
+        script.abandon(0, PeerError::NO_OP, OpeType(side));
+        assert_eq!(script.refusal(), PacketError::UnsupportedType);
+    }
+    script.expect_no_completion();
+}
+
+// What the peer is told.
+
+#[test]
+fn a_read_that_fails_is_told_to_a_peer_that_understands_it() {
+    let (mut script, _) = connected_to(ExtraFeatures::PEER_ERROR);
+    script.refuse_read();
+    let code = ProviderError::RemoteBadAddress.code();
+    assert_eq!(script.expect_abandoned(OpeType::RXE), (0, 77, code));
+    script.expect_nothing_left();
+
+    let (mut script, _) = connected_to(ExtraFeatures::empty());
+    script.refuse_read();
+    script.expect_nothing_left();
+}
+
+#[test]
+fn a_message_that_breaks_off_is_told_in_every_subprotocol_and_the_order_goes_on() {
+    let code = ProviderError::RemoteBadStatus.code();
+    for subprotocol in Subprotocol::ALL {
+        for understands in [true, false] {
+            let features = match understands {
+                true => TOLD,
+                false => TOLD - ExtraFeatures::PEER_ERROR,
+            };
+            let (mut script, peer) = sender(subprotocol, features);
+            let mut op_id = PeerError::NO_OP;
+            if subprotocol == Subprotocol::LongCts {
+                let (_, send_id) = start(&mut script, peer, subprotocol);
+                op_id = 99;
+                let connid = script.connid();
+                let cts = Cts {
+                    send_id: SendId(send_id),
+                    recv_id: RecvId(op_id),
+                    recv_length: 500,
+                    connid,
+                    ..Cts::default()
+                };
+                script.send(&cts, &[]);
+            } else {
+                let length = match subprotocol {
+                    Subprotocol::Eager => 100,
+                    Subprotocol::Medium => 1900,
+                    _ => 20_000,
+                };
+                let none = OperationFlags::empty();
+                script.try_send(peer, length, none, 1).unwrap();
+            }
+            script.progress();
+            // Whether the peer has the last packet is not known.
+            while script.network.flights() > 1 {
+                script.network.swallow(0);
+            }
+            script.network.fail(0, Status::RemoteBadStatus);
+            script.progress();
+            let failure = Failure::from(Status::RemoteBadStatus);
+            assert_eq!(script.error().failure, failure, "{subprotocol:?}");
+            match understands {
+                true => {
+                    let told = script.expect_abandoned(OpeType::TXE);
+                    assert_eq!(told, (0, op_id, code), "{subprotocol:?}");
+                    assert_eq!(script.dut.poll_event(), None);
+                    let none = OperationFlags::empty();
+                    script.try_send(peer, 8, none, 2).unwrap();
+                    assert_eq!(script.expect_request().0, 1);
+                    assert_eq!(script.completion().context, 2);
+                }
+                // The peer may wait for ever.
+                false => assert_eq!(
+                    script.dut.poll_event(),
+                    Some(Event::SendingFailed { peer, failure })
+                ),
+            }
+            script.expect_nothing_left();
+        }
+    }
+}
+
+/// The peer's half of such an operation is left as it is.
+#[test]
+fn a_write_that_fails_is_not_told() {
+    let (mut script, peer) = connected_to(TOLD);
+    // Ours in windows: the data is lost.
+    let bare = Traits {
+        caps: DeviceCaps::empty(),
+        ..traits()
+    };
+    let (mut other, other_peer) = crate::script::connected_with(config(), bare);
+    other.shake_hands(MODERN | ExtraFeatures::PEER_ERROR);
+    for (script, peer) in [(&mut script, peer), (&mut other, other_peer)] {
+        let write = WriteArgs {
+            peer,
+            data: &[memory(0, 3000)],
+            remote: &[RemoteIoVec {
+                address: 0x7000,
+                length: 3000,
+                key: RemoteKey(5),
+            }],
+            cq_data: None,
+            flags: OperationFlags::COMPLETION,
+            context: 1,
+        };
+        script.dut.write(write).unwrap();
+        let long = script.expect(|packet| match packet.header {
+            Header::LongctsRtw(long) => Some(long.send_id),
+            Header::LongreadRtw(_) => None,
+            other => panic!("{other:?}"),
+        });
+        let Some(send_id) = long else { continue };
+        let connid = script.connid();
+        let cts = Cts {
+            send_id,
+            recv_id: RecvId(99),
+            recv_length: 500,
+            connid,
+            ..Cts::default()
+        };
+        script.send(&cts, &[]);
+        script.network.fail(0, Status::RemoteBadStatus);
+        script.progress();
+        assert_eq!(script.error().context, 1);
+        script.expect_silence();
+    }
+    // The peer's: its data cannot be read.
+    let region = script.dut.register(memory(0, 4096).memory, Access::all());
+    let options = script.by_connid();
+    let long = LongreadRtw {
+        msg_length: 3000,
+        send_id: SendId(77),
+        rma_iov: RmaIovs::new(&[RmaIov::new(MEMORY, 3000, region.unwrap().remote_key.0)]).unwrap(),
+        read_iov: RmaIovs::new(&[RmaIov::new(0x5000, 3000, 9)]).unwrap(),
+        options,
+    };
+    script.send(&long, &[]);
+    assert_eq!(script.network.flights(), 1, "the read");
+    script.network.fail(0, Status::RemoteBadAddress);
+    script.progress();
+    assert!(matches!(
+        script.dut.poll_event(),
+        Some(Event::RemoteOperationFailed { .. })
+    ));
+    script.expect_silence();
+}
+
+/// A peer whose HANDSHAKE has not come, and a message of ours of which it may have nothing.
+fn lose_before_handshake() -> (Script, PeerId) {
+    let mut script = Script::new();
+    let peer = script.insert_peer();
+    for context in [1, 2] {
+        let none = OperationFlags::empty();
+        script.try_send(peer, 100, none, context).unwrap();
+        script.progress();
+        script.network.fail(0, Status::RemoteBadStatus);
+        script.progress();
+        assert_eq!(script.error().context, context);
+    }
+    script.expect_silence();
+    assert_eq!(script.dut.usage().owed, 2);
+    assert_eq!(script.dut.poll_event(), None);
+    (script, peer)
+}
+
+#[test]
+fn before_the_handshake_what_is_told_waits_for_it() {
+    let (mut script, _) = lose_before_handshake();
+    script.shake_hands(MODERN | ExtraFeatures::PEER_ERROR);
+    script.expect_handshake();
+    for msg_id in [0, 1] {
+        let told = script.expect_abandoned(OpeType::TXE);
+        let code = ProviderError::RemoteBadStatus.code();
+        assert_eq!(told, (msg_id, PeerError::NO_OP, code));
+    }
+    script.expect_nothing_left();
+}
+
+#[test]
+fn what_waits_for_the_handshake_is_dropped_with_a_peer_that_does_not_understand_it_or_goes() {
+    let (mut script, peer) = lose_before_handshake();
+    script.shake_hands(MODERN);
+    script.expect_handshake();
+    let failure = Failure::from(Status::RemoteBadStatus);
+    let event = Event::SendingFailed { peer, failure };
+    assert_eq!(script.dut.poll_event(), Some(event));
+    script.expect_nothing_left();
+
+    let (mut script, peer) = lose_before_handshake();
+    script.peer_ends(peer);
+    script.expect_nothing_left();
+
+    let (mut script, peer) = lose_before_handshake();
+    script.dut.remove_address(peer).unwrap();
+    script.expect_nothing_left();
+    assert_eq!(script.dut.poll_event(), None);
+}
+
+#[test]
+fn an_endpoint_tells_itself_at_once() {
+    let mut script = Script::new();
+    let own = script.dut.address();
+    let itself = script.dut.insert_address(own).unwrap();
+    script
+        .try_send(itself, 100, OperationFlags::empty(), 1)
+        .unwrap();
+    script.progress();
+    script.network.fail(0, Status::RemoteBadStatus);
+    script.progress();
+    assert_eq!(script.error().context, 1);
+    let code = ProviderError::RemoteBadStatus.code();
+    let told = script.expect_abandoned(OpeType::TXE);
+    assert_eq!(told, (0, PeerError::NO_OP, code));
+}
+
+/// A part of a message that arrives and a part that the device cannot deliver.
+#[test]
+fn the_id_of_a_message_of_which_the_peer_has_nothing_is_used_again() {
+    for (delivered, told) in [(1, true), (0, false)] {
+        let (mut script, peer) = sender(Subprotocol::Medium, TOLD);
+        script
+            .try_send(peer, 1900, OperationFlags::empty(), 1)
+            .unwrap();
+        script.progress();
+        for _ in 0..delivered {
+            script.network.swallow(0);
+        }
+        while script.network.flights() > 0 {
+            script.network.fail(0, Status::RemoteBadLength);
+        }
+        script.progress();
+        assert_eq!(script.error().context, 1);
+        if told {
+            let (msg_id, ..) = script.expect_abandoned(OpeType::TXE);
+            assert_eq!(msg_id, 0);
+        }
+        script
+            .try_send(peer, 8, OperationFlags::empty(), 2)
+            .unwrap();
+        assert_eq!(script.expect_request().0, u32::from(told));
         script.expect_silence();
     }
 }
+
+// The peer that ends.
 
 #[test]
 fn messages_that_a_peer_cannot_finish_any_more_are_dropped_and_whole_ones_stay() {
@@ -301,45 +951,4 @@ fn a_claimed_message_that_a_peer_cannot_finish_any_more_fails_its_receive() {
     let entry = script.fail_to_receive(claim, 8);
     let failure = Failure::from(Status::RemoteBadDestQpn);
     assert_eq!((entry.context, entry.failure), (8, failure));
-}
-
-/// A message of which the peer has a part, and whose rest the device cannot deliver.
-#[test]
-fn a_message_that_breaks_off_is_told_to_a_peer_that_understands_it() {
-    let bare = efa_testing::nic::Traits {
-        caps: DeviceCaps::empty(),
-        ..traits()
-    };
-    let mut script = Script::with(config(), bare);
-    let peer = script.insert_peer();
-    script.shake_hands(MODERN | ExtraFeatures::PEER_ERROR);
-    script.expect_handshake();
-    script
-        .try_send(peer, 1900, OperationFlags::empty(), 1)
-        .unwrap();
-    script.progress();
-    // The first segment arrives, the second one does not.
-    let msg_id = script.expect(|packet| match &packet.header {
-        Header::MediumRtm(medium) => medium.msg_id,
-        other => panic!("{other:?}"),
-    });
-    script.network.fail(0, Status::RemoteBadLength);
-    script.progress();
-    assert_eq!(script.error().context, 1);
-    script.expect(|packet| match &packet.header {
-        Header::PeerError(error) => {
-            let named = (error.op_id, error.ref_kind);
-            assert_eq!(named, (msg_id.0, PeerErrorRefKind::MSG_ID));
-        }
-        other => panic!("{other:?}"),
-    });
-    // The peer's order is whole, so messages go on.
-    assert_eq!(script.dut.poll_event(), None);
-    script
-        .try_send(peer, 8, OperationFlags::empty(), 2)
-        .unwrap();
-    script.expect(|packet| match &packet.header {
-        Header::EagerRtm(eager) => assert_eq!(eager.msg_id, msg_id.next()),
-        other => panic!("{other:?}"),
-    });
 }

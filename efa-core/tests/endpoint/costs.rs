@@ -2,7 +2,7 @@
 //! walks, beside thousands of operations and peers that the packet has nothing to do with.
 
 use efa_core::endpoint::*;
-use efa_core::wire::fields::{Array, Kind, Width, sections};
+use efa_core::wire::fields::{Array, Kind, Width, forms, sections};
 use efa_core::wire::{EagerRtm, ExtraFeatures, MsgId, Packet, PacketType};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -174,7 +174,7 @@ impl Crowd {
             ("msg_length" | "seg_offset" | "recv_length" | "rma_iov.len" | "runt_length", _) => {
                 self.random.random_range(0..4000)
             }
-            ("ref_kind", _) => self.random.random_range(0..4),
+            ("emitter_ope_type", _) => self.random.random_range(0..4),
             _ => self.seen[self.random.random_range(0..self.seen.len())].into(),
         }
     }
@@ -221,6 +221,7 @@ impl Crowd {
                         Width::Fixed(width) => {
                             packet.extend_from_slice(&number.to_le_bytes()[..width]);
                         }
+                        Width::Rest if !forms(packet_type).is_empty() => {}
                         Width::Rest => packet.resize(packet.len() + 100, 7),
                         Width::RawAddressSurplus => {}
                     }

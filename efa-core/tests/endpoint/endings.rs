@@ -383,7 +383,10 @@ fn a_read_that_fails_ends_its_operation_on_both_sides() {
         }
         assert!(reads > 0, "{}", deed.name);
         let told = (&pair.done, &pair.events);
-        assert_eq!(pair.have_ended(deed), [true; 2], "{}: {told:?}", deed.name);
+        // Nobody tells the source of a write: libfabric gives no packet for it.
+        let is_told = deed.name != "write";
+        let expected = [is_told, true];
+        assert_eq!(pair.have_ended(deed), expected, "{}: {told:?}", deed.name);
         assert!(pair.done.iter().flatten().all(Result::is_err), "{told:?}");
         assert!(pair.ends.iter().all(|end| !end.has_packets_in_flight()));
         // Both go on.

@@ -4,15 +4,17 @@ use core::time::Duration;
 
 use efa_core::endpoint::*;
 use efa_core::nic::{Domain, RemoteKey, Status};
+use efa_core::wire::fields::fields_of;
 use efa_core::wire::{
-    AtomRsp, Cts, CtsData, EagerRtw, Eor, Header, LongctsRtm, MediumRtm, MsgId, PacketType,
-    PeerError, PeerErrorRefKind, ReadNack, ReadRsp, Receipt, RecvId, Repr, RmaIov, RmaIovs,
+    AtomRsp, Cts, CtsData, EagerRtw, Eor, ExtraFeatures, Header, LongctsRtm, MediumRtm, MsgId,
+    OpeType, PacketType, PeerError, ReadNack, ReadRsp, Receipt, RecvId, Repr, RmaIov, RmaIovs,
     RuntreadRtm, SendId,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::script::{Script, config, connected, connected_with, memory, traits};
+use crate::abandoned::{Subprotocol, TOLD};
+use crate::script::{MODERN, Script, config, connected, connected_with, memory, traits};
 use efa_testing::nic::{MEMORY, Traits};
 
 #[test]
@@ -69,7 +71,7 @@ fn packets_for_operations_that_do_not_exist_are_refused() {
             PeerError {
                 connid,
                 op_id: id,
-                ref_kind: PeerErrorRefKind::OPERATION,
+                emitter_ope_type: OpeType::RXE,
                 ..PeerError::default()
             }
             .to_packet(&[]),
@@ -446,6 +448,230 @@ fn mutated_packets_do_no_harm() {
         );
         script.progress();
         assert_eq!(script.completion().context, 4242, "seed {seed}");
+    }
+}
+
+/// What is under way when a PEER_ERROR comes.
+#[derive(Clone, Copy, Debug)]
+enum Moment {
+    /// A message of the peer: no receive has taken it, one has, the application has claimed it, or it
+    /// waits for an earlier one.
+    Unmatched,
+    Matched,
+    Claimed,
+    Early,
+    /// A message to the peer: its packets are in flight, or have arrived.
+    Leaving,
+    Sent,
+    /// A write, a read and an atomic of the peer's memory, and a write of the peer.
+    OneSided,
+}
+
+const MOMENTS: [Moment; 7] = [
+    Moment::Unmatched,
+    Moment::Matched,
+    Moment::Claimed,
+    Moment::Early,
+    Moment::Leaving,
+    Moment::Sent,
+    Moment::OneSided,
+];
+
+/// What the peer has announced when it sends PEER_ERROR; `None` before its HANDSHAKE.
+const ANNOUNCED: [Option<ExtraFeatures>; 3] = [
+    None,
+    Some(ExtraFeatures::RDMA_READ),
+    Some(TOLD.union(MODERN)),
+];
+
+impl Moment {
+    /// Lets it come. Returns the ids that the peer may know.
+    fn arrange(
+        self,
+        subprotocol: Subprotocol,
+        announced: Option<ExtraFeatures>,
+    ) -> (Script, PeerId, Vec<u32>) {
+        let few = Traits {
+            recv_depth: 16,
+            send_depth: 16,
+            ..traits()
+        };
+        let mut script = Script::with(subprotocol.config(), few);
+        let peer = script.insert_peer();
+        if let Some(features) = announced {
+            script.shake_hands(features);
+            script.expect_handshake();
+        }
+        match self {
+            Moment::Unmatched => script.begin(subprotocol, 0),
+            Moment::Matched => {
+                script.recv(0, 4000, 7);
+                script.begin(subprotocol, 0);
+            }
+            Moment::Claimed => {
+                script.begin(subprotocol, 0);
+                script.dut.claim(SourceFilter::Any, None).unwrap();
+            }
+            Moment::Early => {
+                script.recv(0, 4000, 7);
+                script.begin(subprotocol, 1);
+            }
+            Moment::Leaving | Moment::Sent => {
+                // Not all of them are possible with every peer.
+                let (length, flags) = subprotocol.message();
+                let _ = script.try_send(peer, length, flags, 1);
+            }
+            Moment::OneSided => {
+                let remote = [RemoteIoVec {
+                    address: 0x7000,
+                    length: 2000,
+                    key: RemoteKey(5),
+                }];
+                let flags = OperationFlags::COMPLETION;
+                let _ = script.dut.write(WriteArgs {
+                    peer,
+                    data: &[memory(0, 2000)],
+                    remote: &remote,
+                    cq_data: None,
+                    flags,
+                    context: 1,
+                });
+                let _ = script.dut.read(ReadArgs {
+                    peer,
+                    buffer: &[memory(0, 2000)],
+                    remote: &remote,
+                    flags,
+                    context: 2,
+                });
+            }
+        }
+        script.progress();
+        let mut ids = Vec::new();
+        for flight in script.network.in_flight() {
+            let fields = fields_of(&flight.bytes).into_iter().flatten();
+            let named =
+                fields.filter(|field| ["send_id", "recv_id"].contains(&field.descriptor.name));
+            ids.extend(named.filter_map(|field| Some(field.value.as_u64()? as u32)));
+        }
+        if let Moment::Sent | Moment::OneSided = self {
+            while script.network.flights() > 0 {
+                script.network.swallow(0);
+                script.progress();
+            }
+        }
+        while script.dut.poll_event().is_some() {}
+        (script, peer, ids)
+    }
+}
+
+impl Script {
+    /// Another peer is served as if nothing had happened, and nothing is left of this one.
+    fn expect_no_harm(&mut self, peer: PeerId, what: &str) {
+        while self.dut.poll_completion().is_some() {}
+        let mut address = self.peer_address();
+        address.qpn.0 += 1;
+        let other = self.dut.insert_address(address).unwrap();
+        let receive = RecvArgs {
+            source: SourceFilter::Peer(other),
+            buffer: &[memory(0, 16)],
+            tag: Some(TagFilter::exact(42)),
+            flags: OperationFlags::COMPLETION,
+            context: 4242,
+        };
+        self.dut.recv(receive).unwrap();
+        let eager = efa_core::wire::EagerRtm {
+            tag: Some(42),
+            options: efa_core::wire::ReqOptions {
+                connid: Some(address.qkey.into()),
+                ..efa_core::wire::ReqOptions::default()
+            },
+            ..efa_core::wire::EagerRtm::default()
+        };
+        let mut source = self.source();
+        source.qpn = address.qpn;
+        self.inject_from(source, &eager.to_packet(b"fine"));
+        assert_eq!(self.completion().context, 4242, "{what}");
+        self.dut.remove_address(peer).unwrap();
+        self.dut.cancel_context(7);
+        while self.network.flights() > 0 {
+            self.network.fail(0, Status::RemoteBadDestQpn);
+            self.progress();
+        }
+        let usage = self.dut.usage();
+        let expected = Usage {
+            peers: usage.peers,
+            ..Usage::default()
+        };
+        assert_eq!(usage, expected, "{what}");
+    }
+}
+
+/// Of another length it has no effect, whoever sends it and whenever.
+#[test]
+fn a_peer_error_of_another_length_is_dropped_and_counted() {
+    for subprotocol in Subprotocol::ALL {
+        for (moment, announced) in MOMENTS
+            .into_iter()
+            .flat_map(|moment| ANNOUNCED.map(|announced| (moment, announced)))
+        {
+            let (mut script, peer, ids) = moment.arrange(subprotocol, announced);
+            let what = format!("{subprotocol:?} {moment:?} {announced:?}");
+            let before = (script.dut.usage(), script.network.flights());
+            let refused = script.dut.statistics().packets_refused;
+            let connid = script.connid();
+            for length in (4..=64).filter(|length| *length != 24) {
+                let mut bytes = PeerError {
+                    op_id: ids.first().copied().unwrap_or(PeerError::NO_OP),
+                    emitter_ope_type: OpeType(1 + length % 2),
+                    connid,
+                    ..PeerError::default()
+                }
+                .to_packet(&[]);
+                bytes.resize(length as usize, 0);
+                script.inject(&bytes);
+                assert!(matches!(script.refusal(), PacketError::Malformed(_)));
+                let after = (script.dut.usage(), script.network.flights());
+                assert_eq!(after, before, "{what}: {length} bytes");
+            }
+            let now = script.dut.statistics().packets_refused;
+            assert_eq!(now - refused, 60, "{what}");
+            script.expect_no_harm(peer, &what);
+        }
+    }
+}
+
+/// Every combination of ids that live and do not, at every moment.
+#[test]
+fn a_peer_error_about_anything_does_no_harm() {
+    for subprotocol in Subprotocol::ALL {
+        for (moment, announced) in MOMENTS
+            .into_iter()
+            .flat_map(|moment| ANNOUNCED.map(|announced| (moment, announced)))
+        {
+            let (.., ids) = moment.arrange(subprotocol, announced);
+            let unknown = [PeerError::NO_OP, 0, 0x8000_0000, u32::MAX];
+            for op_id in ids.into_iter().chain(unknown) {
+                for msg_id in [0, 1, 2, 5000, 0x8000_0000, u32::MAX] {
+                    for side in 0..4 {
+                        let (mut script, peer, _) = moment.arrange(subprotocol, announced);
+                        let connid = script.connid();
+                        let error = PeerError {
+                            msg_id: MsgId(msg_id),
+                            op_id,
+                            emitter_ope_type: OpeType(side),
+                            prov_errno: op_id,
+                            connid,
+                            ..PeerError::default()
+                        };
+                        // Twice: it may have ended what it is about.
+                        script.send(&error, &[]);
+                        script.send(&error, &[]);
+                        let what = format!("{subprotocol:?} {moment:?} {announced:?} {error:?}");
+                        script.expect_no_harm(peer, &what);
+                    }
+                }
+            }
+        }
     }
 }
 

@@ -1,6 +1,9 @@
 //! What is refused, and what the refusal says.
 
-use efa_core::wire::{EagerRtm, EagerRtw, Eor, Handshake, MsgId, Packet, PacketType, Repr};
+use efa_core::wire::fields::forms;
+use efa_core::wire::{
+    EagerRtm, EagerRtw, Eor, Handshake, MsgId, Packet, PacketType, PeerError, Repr,
+};
 
 fn refusal(packet: &[u8]) -> String {
     Packet::parse(packet).expect_err("refused").to_string()
@@ -141,6 +144,33 @@ fn data_of_another_length_than_stated() {
     );
     packet.truncate(packet.len() - 1);
     assert_eq!(Packet::parse(&packet).unwrap().payload.of(&packet), b"dat");
+}
+
+/// The forms of development states of libfabric are told by their length, and refused like any other.
+#[test]
+fn a_peer_error_of_another_length() {
+    let whole = PeerError::default().to_packet(&[]);
+    assert_eq!(whole.len(), 24);
+    let forms: Vec<_> = forms(PacketType::PeerError)
+        .iter()
+        .map(|(length, _)| *length)
+        .collect();
+    assert_eq!(forms, [20, 28]);
+    for length in 4..=64 {
+        let mut packet = whole.clone();
+        packet.resize(length, 0xff);
+        let parsed = Packet::parse(&packet);
+        assert_eq!(parsed.is_ok(), length == 24, "{length} bytes");
+        if length > 24 || forms.contains(&length) {
+            let expected = format!(
+                "PEER_ERROR: field type at byte 0: {length} bytes, but packets of the type have 24 \
+                 (not in the spec, stock libfabric since 2.7.0)"
+            );
+            assert_eq!(refusal(&packet), expected);
+        } else if length < 24 {
+            assert!(refusal(&packet).contains("needs 4 bytes"));
+        }
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Packets made along the tables of fields: of any type, with any of the optional parts.
 
-use efa_core::wire::fields::{Array, Kind, Width, sections};
+use efa_core::wire::fields::{Array, Kind, Width, forms, sections};
 use efa_core::wire::{Family, PacketType};
 
 /// Every type that has a struct: a packet of another one is refused, whatever it consists of.
@@ -39,6 +39,15 @@ impl Recipe {
             seed: 1,
             data: b"payload".to_vec(),
         }
+        .of_right_length()
+    }
+
+    /// Without data if all packets of the type have the same length.
+    pub(crate) fn of_right_length(mut self) -> Recipe {
+        if !forms(self.packet_type).is_empty() {
+            self.data.clear();
+        }
+        self
     }
 
     /// With none.

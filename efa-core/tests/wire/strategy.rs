@@ -18,13 +18,16 @@ pub(crate) fn recipe() -> impl Strategy<Value = Recipe> {
         vec(any::<u8>(), 0..64),
     )
         .prop_map(
-            |(packet_type, flags, entries, raw_address_size, seed, data)| Recipe {
-                packet_type,
-                flags,
-                entries,
-                raw_address_size,
-                seed,
-                data,
+            |(packet_type, flags, entries, raw_address_size, seed, data)| {
+                Recipe {
+                    packet_type,
+                    flags,
+                    entries,
+                    raw_address_size,
+                    seed,
+                    data,
+                }
+                .of_right_length()
             },
         )
 }

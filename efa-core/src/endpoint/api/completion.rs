@@ -200,6 +200,12 @@ pub enum PacketError {
         /// The id in the packet.
         id: u32,
     },
+    /// It says that a message was given up, and names an operation that is none (libfabric says that
+    /// of messages only).
+    NoMessage {
+        /// The id in the packet.
+        id: u32,
+    },
     /// Its message was already received.
     AlreadyProcessed {
         /// The message id.
@@ -313,6 +319,7 @@ impl fmt::Display for PacketError {
             PacketError::InvalidType => f.write_str("retired, unassigned or reserved packet type"),
             PacketError::UnsupportedType => f.write_str("packet type not supported here"),
             PacketError::StaleOperation { id } => write!(f, "operation {id:#x} does not exist"),
+            PacketError::NoMessage { id } => write!(f, "operation {id:#x} is no message"),
             PacketError::AlreadyProcessed { msg_id } => {
                 write!(f, "message {msg_id} was already received")
             }

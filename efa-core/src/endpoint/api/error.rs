@@ -288,6 +288,16 @@ impl Failure {
     pub(crate) const fn new(errno: Errno, provider: ProviderError) -> Self {
         Failure { errno, provider }
     }
+
+    /// The failure of a message that its receiver has given up, for this reason.
+    pub(crate) fn of_peer(prov_errno: u32) -> Self {
+        let mut known = ProviderError::ALL.into_iter();
+        let reason = known.find(|error| error.code() == prov_errno && prov_errno != 0);
+        Failure::new(
+            Errno::ECANCELED,
+            reason.unwrap_or(ProviderError::PeerAborted),
+        )
+    }
 }
 
 /// The mapping of stock libfabric (`to_fi_errno` in its terms).

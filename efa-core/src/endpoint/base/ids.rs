@@ -159,7 +159,7 @@ operation_id! {
 
 operation_id! {
     /// An operation in which this endpoint is the destination of the data: the protocol's
-    /// `recv_id`. It has the bits of no [`OutboundId`], because PEER_ERROR names either.
+    /// `recv_id`. It has the bits of no [`OutboundId`], so that neither is taken for the other.
     pub(crate) InboundId with_top_bit
 }
 

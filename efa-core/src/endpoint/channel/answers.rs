@@ -1,10 +1,9 @@
 //! Requests of peers, counted against each peer's share, and the answers to them.
 
-use crate::endpoint::api::error::Failure;
 use crate::endpoint::base::ids::{InboundId, PeerId};
-use crate::endpoint::posting::{Abandoned, Work};
+use crate::endpoint::posting::Work;
 use crate::nic::Nic;
-use crate::wire::{ExtraFeatures, MsgId, PacketType, RecvId, SendId};
+use crate::wire::{MsgId, PacketType, RecvId, SendId};
 
 use super::Channel;
 
@@ -46,24 +45,7 @@ impl<N: Nic> Channel<N> {
         self.queue_answer(peer, work, PacketType::Receipt);
     }
 
-    /// Tells a peer that an operation with it failed on this side, if that is news to it and it
-    /// understands the packet. Returns whether it is told.
-    pub(crate) fn abandon(&mut self, peer: PeerId, what: Abandoned, failure: Failure) -> bool {
-        let features = self.peers.features(peer);
-        let understands =
-            features.is_some_and(|features| features.extra.contains(ExtraFeatures::PEER_ERROR));
-        let is_news = failure != Failure::PEER_ABORTED
-            && !failure.is_peer_gone()
-            && !self.peers.is_given_up(peer);
-        if understands && is_news {
-            let code = failure.provider.code();
-            let work = Work::PeerError { peer, what, code };
-            self.queue_answer(peer, work, PacketType::PeerError);
-        }
-        understands && is_news
-    }
-
-    fn queue_answer(&mut self, peer: PeerId, work: Work, packet_type: PacketType) {
+    pub(crate) fn queue_answer(&mut self, peer: PeerId, work: Work, packet_type: PacketType) {
         if self.begin_answer(peer, packet_type) {
             self.posting.queue(work);
         }

@@ -12,6 +12,8 @@ use crate::endpoint::sending::{Loss, ReadBased, Sequence};
 use crate::nic::{Destination, Status};
 use crate::wire::MsgId;
 
+use super::aborts::Untold;
+
 /// The state of the conversation with one peer.
 pub(crate) struct Conversation {
     /// The ids of messages and atomics to the peer.
@@ -23,6 +25,8 @@ pub(crate) struct Conversation {
     pub(crate) heard: bool,
     /// Packets of the peer that came before their turn.
     pub(crate) window: ReorderWindow,
+    /// Messages that failed, of which the peer is told if its HANDSHAKE says that it understands that.
+    pub(super) untold: Vec<Untold>,
     /// Memory of the peer's packets that wait, in bytes.
     pub(crate) held_bytes: usize,
     /// Messages to the peer of which it reads a part.
@@ -47,6 +51,7 @@ impl From<MsgId> for Conversation {
             failure: None,
             heard: false,
             window: ReorderWindow::new(first),
+            untold: Vec::new(),
             held_bytes: 0,
             read_based: ReadBased::default(),
             backoff: PeerBackoff::default(),

@@ -5,6 +5,7 @@
 //! what it can: the conversations with peers ([`Conversation`]), [`Sizes`], [`Posting`], [`Quota`],
 //! [`Reports`]. The methods of the channel combine them.
 
+mod aborts;
 mod answers;
 mod awaiting_handshake;
 mod conversation;
@@ -80,6 +81,7 @@ impl<N: Nic> Channel<N> {
         if failure.is_queue_pair_gone() {
             self.gone.push((peer, failure));
         }
+        self.leave_untold(peer, failure);
     }
 
     /// Takes a peer that was given up, and the reason, so that its operations can be ended.
@@ -93,6 +95,7 @@ impl<N: Nic> Channel<N> {
     /// Forgets the state of a peer. Packets to it that wait for the end of a back-off are queued,
     /// and will fail; the others end with their completions.
     pub(crate) fn forget_conversation(&mut self, peer: PeerId) {
+        self.leave_untold(peer, Failure::CANCELED);
         if let Some(mut state) = self.peers.forget(peer) {
             self.posting.forget_backoff(&mut state.backoff);
         }

@@ -4,10 +4,10 @@
 use crate::endpoint::api::completion::Event;
 use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
 use crate::endpoint::base::ids::{PacketId, PeerId};
-use crate::endpoint::posting::{Finished, Owner, What};
+use crate::endpoint::posting::{Abandoned, Finished, Owner, What};
 use crate::endpoint::sending::Loss;
 use crate::nic::{Nic, Status};
-use crate::wire::PacketType;
+use crate::wire::{OpeType, PacketType, PeerError};
 
 use super::Channel;
 
@@ -79,6 +79,14 @@ impl<N: Nic> Channel<N> {
                 // A packet that was to fill a gap is lost too, although the peer is there.
                 Owner::Nobody if !failure.is_peer_gone() => {
                     self.request_lost(lost.peer, msg_id, failure, Loss::Unknown);
+                }
+                Owner::Whole(_) if loss == Loss::Unknown => {
+                    let what = Abandoned {
+                        msg_id,
+                        op_id: PeerError::NO_OP,
+                        side: OpeType::TXE,
+                    };
+                    self.abandon(lost.peer, what, failure, Some(loss));
                 }
                 _ => self.request_lost(lost.peer, msg_id, failure, loss),
             }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::endpoint::base::ids::{InboundId, OutboundId, PacketId, PeerId};
-use crate::wire::{MsgId, PeerErrorRefKind, RecvId, SendId};
+use crate::wire::{MsgId, OpeType, RecvId, SendId};
 
 /// Something to do when the device has room again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,26 +44,14 @@ pub(crate) enum Work {
     },
 }
 
-/// What a PEER_ERROR abandons.
+/// A message of which a PEER_ERROR says that this side has given it up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Abandoned {
-    /// An operation of the peer.
-    Operation(u32),
-    /// A message of which the peer has a part.
-    Message(MsgId),
-    /// A message of which the peer may have nothing.
-    MessageSkipped(MsgId),
-}
-
-impl Abandoned {
-    /// `op_id` and `ref_kind` of the packet.
-    pub(crate) fn reference(self) -> (u32, PeerErrorRefKind) {
-        match self {
-            Abandoned::Operation(id) => (id, PeerErrorRefKind::OPERATION),
-            Abandoned::Message(id) => (id.0, PeerErrorRefKind::MSG_ID),
-            Abandoned::MessageSkipped(id) => (id.0, PeerErrorRefKind::MSG_ID_SKIP),
-        }
-    }
+pub(crate) struct Abandoned {
+    pub(crate) msg_id: MsgId,
+    /// The peer's operation, or [`PeerError::NO_OP`](crate::wire::PeerError::NO_OP).
+    pub(crate) op_id: u32,
+    /// Which side of it this endpoint is.
+    pub(crate) side: OpeType,
 }
 
 impl Work {

@@ -220,6 +220,12 @@ impl<W> Quota<W> {
         None
     }
 
+    /// The waiting operations of a peer, oldest first.
+    pub(crate) fn waiting_of(&self, peer: PeerId) -> impl Iterator<Item = &W> {
+        let share = self.shares.get(&peer);
+        share.into_iter().flat_map(|share| &share.waiting)
+    }
+
     /// Removes all waiting operations of a peer.
     pub(crate) fn withdraw(&mut self, peer: PeerId) -> VecDeque<W> {
         let mut waiting = VecDeque::new();

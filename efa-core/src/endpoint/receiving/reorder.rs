@@ -40,7 +40,8 @@ pub(crate) struct ReorderWindow {
     near: Option<Box<[Option<HeldId>; NEAR]>>,
     near_held: usize,
     far: HashTable<(MsgId, HeldId)>,
-    /// Ids that were processed before their turn, because order is not wanted.
+    /// Ids that were processed before their turn: because order is not wanted, or because nothing is
+    /// to come of them.
     done: HashTable<MsgId>,
 }
 
@@ -109,6 +110,12 @@ impl ReorderWindow {
         }
     }
 
+    /// Returns whether an early id was processed before its turn.
+    pub(crate) fn has_passed(&self, id: MsgId) -> bool {
+        let mut entry = self.done.iter_hash(far_hash(id));
+        entry.any(|other| *other == id)
+    }
+
     /// Notes that an early id is processed before its turn. Returns false if it was processed
     /// already.
     pub(crate) fn pass(&mut self, id: MsgId) -> bool {
@@ -124,15 +131,22 @@ impl ReorderWindow {
     /// id was beyond [`NEAR`], and of later ones.
     #[inline]
     pub(crate) fn take_expected(&mut self) -> [Option<HeldId>; 2] {
+        self.take(self.expected)
+    }
+
+    /// Takes the packets held for an early id.
+    #[inline(always)]
+    pub(crate) fn take(&mut self, id: MsgId) -> [Option<HeldId>; 2] {
         if self.near_held == 0 && self.far.is_empty() {
             return [None; 2];
         }
+        let is_near = (id.distance_from(self.expected) as u32 as usize) < NEAR;
         let near = match &mut self.near {
-            Some(near) => near[slot(self.expected)].take(),
-            None => None,
+            Some(near) if is_near => near[slot(id)].take(),
+            _ => None,
         };
         self.near_held -= usize::from(near.is_some());
-        [near, self.take_far(self.expected)]
+        [near, self.take_far(id)]
     }
 
     fn take_far(&mut self, id: MsgId) -> Option<HeldId> {

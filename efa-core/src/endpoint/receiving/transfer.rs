@@ -36,6 +36,8 @@ pub(crate) struct Transfer {
     /// Whether the peer wants RECEIPT.
     wants_receipt: bool,
     failure: Option<Failure>,
+    /// Whether the peer has given it up.
+    peer_aborted: bool,
     /// Whether it ends although data is missing, when the device no longer uses its memory.
     aborted: bool,
     pub(super) ending: Ending,
@@ -107,8 +109,8 @@ pub(crate) struct EndedTransfer {
     pub(crate) eor: Option<SendId>,
     /// The peer's operation to which a RECEIPT has to be sent, and its message.
     pub(crate) receipt: Option<(SendId, MsgId)>,
-    /// The peer's operation that waits for an EOR and gets none.
-    pub(crate) abandoned: Option<SendId>,
+    /// The message whose sender waits for an EOR and gets none, with the sender's operation.
+    pub(crate) abandoned: Option<(MsgId, SendId)>,
 }
 
 impl Demand {
@@ -160,6 +162,7 @@ impl Transfer {
             responded: false,
             wants_receipt: false,
             failure: None,
+            peer_aborted: false,
             aborted: false,
             ending,
             links: PeerLinks::NONE,
@@ -174,6 +177,19 @@ impl Transfer {
     /// Returns whether it is of a message of this length in bytes.
     pub(crate) fn is_of_length(&self, length: u64) -> bool {
         self.progress.length() == length
+    }
+
+    /// The id of a message: not of a read or atomic of this endpoint's application, nor of a peer's
+    /// write.
+    pub(crate) fn message(&self) -> Option<MsgId> {
+        let is_message = self.ending.flags.contains(CompletionFlags::RECV);
+        is_message.then_some(self.msg_id)
+    }
+
+    /// Notes that the peer has given up the message. [`Transfer::next_step`] returns when it ends.
+    pub(crate) fn peer_aborted(&mut self) {
+        self.peer_aborted = true;
+        self.abort(Failure::PEER_ABORTED);
     }
 
     /// Returns whether it is a fetching atomic of this endpoint's application.
@@ -211,6 +227,7 @@ impl Transfer {
     pub(super) fn end(self) -> EndedTransfer {
         let is_delivered = self.progress.is_complete() && self.failure.is_none();
         let tells_peer = self.plan.as_ref().is_some_and(|plan| plan.tells_peer);
+        let message = self.message();
         let wants_receipt = self.wants_receipt;
         EndedTransfer {
             peer: self.peer,
@@ -221,7 +238,9 @@ impl Transfer {
             own_regions: self.plan.and_then(|plan| plan.own_regions),
             eor: (is_delivered && tells_peer).then_some(self.send_id),
             receipt: (is_delivered && wants_receipt).then_some((self.send_id, self.msg_id)),
-            abandoned: (!is_delivered && tells_peer).then_some(self.send_id),
+            abandoned: message
+                .filter(|_| !is_delivered && tells_peer && !self.peer_aborted)
+                .map(|msg_id| (msg_id, self.send_id)),
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::endpoint::base::by_peer::{ByPeer, OfPeers, PeerLinks};
 use crate::endpoint::base::ids::{Arena, Id, InboundId, PeerId};
 use crate::endpoint::memory::iov::Iov;
 use crate::endpoint::memory::registration::OwnRegions;
-use crate::wire::RecvId;
+use crate::wire::{MsgId, RecvId};
 
 use super::arrived::RangePool;
 use super::transfer::Transfer;
@@ -75,6 +75,14 @@ impl Transfers {
         let id = InboundId::from_wire(id.0);
         let transfer = self.transfers.get_mut(id)?;
         (transfer.peer == peer).then_some((id, transfer))
+    }
+
+    /// The transfer of a peer's message. Takes time in proportion to the transfers with the peer.
+    pub(crate) fn of_message(&self, peer: PeerId, msg_id: MsgId) -> Option<InboundId> {
+        self.with_peer(peer).into_iter().find(|id| {
+            let transfer = self.get(*id);
+            transfer.is_some_and(|transfer| transfer.message() == Some(msg_id))
+        })
     }
 
     /// The transfers with a peer, in the order of their start.

@@ -378,16 +378,21 @@ impl UnexpectedMessages {
 
 // Messages of which the rest will not come.
 impl UnexpectedMessages {
-    /// Notes that the rest of a message will not come: no receive takes it any more, and one that
-    /// has claimed it, or has a part of a buffer for it, fails. Returns the packets to drop; `None` if
-    /// packets of this `msg_id` go to no such message.
+    /// Notes that the sender of a message has given it up: no receive takes it any more, and one that
+    /// has claimed it, or has a part of a buffer for it, fails. `waiting` are the peer's messages that
+    /// wait for room. Returns the packets to drop; `None` if there is no such message.
     pub(crate) fn abandon(
         &mut self,
         peer: PeerId,
         msg_id: MsgId,
         failure: Failure,
+        waiting: impl IntoIterator<Item = PartKey>,
     ) -> Option<HeldId> {
-        let assembly = self.assemblies.get(peer, msg_id)?;
+        // Only messages of several packets are found by their id.
+        let assembly = match self.assemblies.get(peer, msg_id) {
+            Some(assembly) => assembly,
+            None => self.find(peer, msg_id, waiting)?,
+        };
         let message = self.message_of(assembly)?;
         message.lost = Some(failure);
         let head = message.head;
@@ -396,6 +401,28 @@ impl UnexpectedMessages {
             self.queues(tagged).remove(key);
         }
         Some(head)
+    }
+
+    /// Looks for a message of which no more packets come. Takes time in proportion to the peer's messages.
+    fn find(
+        &mut self,
+        peer: PeerId,
+        msg_id: MsgId,
+        waiting: impl IntoIterator<Item = PartKey>,
+    ) -> Option<Assembly> {
+        let mut all: Vec<Assembly> = Vec::new();
+        for tagged in [false, true] {
+            let keys = self.queues(tagged).of_source(peer).into_iter();
+            all.extend(keys.map(|key| Assembly::Unexpected { tagged, key }));
+        }
+        let claims = self.claims_by_peer.of(&self.claims, peer).into_iter();
+        let claims = claims.filter_map(|slot| self.claims.at(slot as usize));
+        all.extend(claims.map(|(id, _)| Assembly::Claimed(id)));
+        all.extend(waiting.into_iter().map(Assembly::Waiting));
+        all.into_iter().find(|assembly| {
+            let message = self.message_of(*assembly);
+            message.is_some_and(|message| message.msg_id == msg_id && message.lost.is_none())
+        })
     }
 
     /// As [`UnexpectedMessages::abandon`], of all messages of a peer that are not whole, but for those
@@ -562,13 +589,13 @@ mod tests {
         let mut messages = messages();
         let peer = peer(1);
         messages.keep(peer, Some(7), UnexpectedMessage::segmented(3));
-        assert_eq!(messages.abandon(peer, MsgId(4), FAILURE), None);
-        assert_eq!(messages.abandon(peer, MsgId(3), FAILURE), Some(held(3)));
+        assert_eq!(messages.abandon(peer, MsgId(4), FAILURE, []), None);
+        assert_eq!(messages.abandon(peer, MsgId(3), FAILURE, []), Some(held(3)));
         assert_eq!((messages.len(), messages.assemblies_len()), (0, 0));
         messages.keep(peer, Some(7), UnexpectedMessage::segmented(5));
         let claim = messages.claim(true, &any(7)).unwrap();
-        assert_eq!(messages.abandon(peer, MsgId(5), FAILURE), Some(held(5)));
-        assert_eq!(messages.abandon(peer, MsgId(5), FAILURE), None, "once");
+        assert_eq!(messages.abandon(peer, MsgId(5), FAILURE, []), Some(held(5)));
+        assert_eq!(messages.abandon(peer, MsgId(5), FAILURE, []), None, "once");
         let claim = messages.take_claim(claim).unwrap();
         assert_eq!(claim.message.lost, Some(FAILURE));
     }

@@ -22,7 +22,7 @@ use crate::endpoint::memory::iov::Iov;
 use crate::endpoint::memory::rdma::{RdmaPart, next_part};
 use crate::endpoint::memory::registration::OwnRegions;
 use crate::endpoint::posting::Abandoned;
-use crate::wire::{Connid, Cts, MsgId};
+use crate::wire::{Connid, Cts, MsgId, PeerError};
 
 use outbound::BulkKey;
 use stream::Progress;
@@ -211,7 +211,7 @@ impl Sending {
             msg_id,
             request_posted: false,
             reached: Loss::NotDelivered,
-            arrived: false,
+            peer_aborted: false,
             peer,
             report,
             length,
@@ -391,7 +391,6 @@ impl Sending {
         if let Some(operation) = self.operations.get_mut(id) {
             operation.outstanding -= 1;
             operation.reached = Loss::Unknown;
-            operation.arrived = true;
         }
     }
 
@@ -442,10 +441,12 @@ impl Sending {
                 return None;
             }
         }
-        let abandoned = operation
-            .failure
-            .and_then(|_| self.bulk_of(operation))
-            .and_then(|bulk| bulk.abandoned(operation));
+        // A peer that has given up the operation waits for nothing.
+        let is_lost = operation.failure.is_some() && !operation.peer_aborted;
+        let abandoned = match is_lost {
+            true => operation.abandoned(self.bulk_of(operation)),
+            false => None,
+        };
         let Outbound {
             peer,
             report,
@@ -456,8 +457,6 @@ impl Sending {
             reached,
             ..
         } = self.remove(id)?;
-        // A peer that has abandoned the operation waits for nothing.
-        let is_lost = failure.is_some_and(|failure| failure != Failure::PEER_ABORTED);
         if report.is_none() {
             self.operations.narrow();
         }
@@ -567,21 +566,35 @@ impl Sending {
         Ok(bulk.runt.take())
     }
 
-    /// Takes a PEER_ERROR: the peer has abandoned its half of an operation.
+    /// Takes a PEER_ERROR: the receiver of a message has given it up, and the message fails here, too,
+    /// if it has not failed already. The operation that the packet names counts only if it is of that
+    /// message.
     ///
     /// # Errors
     /// The packet has no effect.
-    pub(crate) fn abandoned(&mut self, peer: PeerId, id: OutboundId) -> Result<(), Mistake> {
-        match self.operations.get(id) {
-            Some(operation)
-                if operation.peer == peer
-                    && operation.bulk.is_some()
-                    && operation.failure.is_none() =>
-            {
-                Ok(())
+    pub(crate) fn aborted(
+        &mut self,
+        peer: PeerId,
+        error: &PeerError,
+    ) -> Result<OutboundId, PacketError> {
+        let named = (error.op_id != PeerError::NO_OP).then_some(error.op_id);
+        let named = named.map(OutboundId::from_wire);
+        let named = named.filter(|id| self.peer(*id) == Some(peer));
+        let message = |id| self.operations.get(id).and_then(Outbound::message);
+        let id = match named.map(|id| (id, message(id))) {
+            Some((_, None)) => return Err(PacketError::NoMessage { id: error.op_id }),
+            Some((id, Some(msg_id))) if msg_id == error.msg_id => Some(id),
+            _ => {
+                let mut with_peer = self.with_peer(peer).into_iter();
+                with_peer.find(|id| message(*id) == Some(error.msg_id))
             }
-            _ => Err(Mistake::NoOperation),
-        }
+        };
+        let found = id.and_then(|id| Some((id, self.operations.get_mut(id)?)));
+        let (id, operation) = found.ok_or(PacketError::StaleOperation { id: error.op_id })?;
+        operation.peer_aborted = true;
+        let failure = Failure::of_peer(error.prov_errno);
+        operation.failure.get_or_insert(failure);
+        Ok(id)
     }
 
     /// Takes the registrations of all operations, when the endpoint is closed.

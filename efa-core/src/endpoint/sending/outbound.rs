@@ -1,6 +1,7 @@
 //! Operations in which this endpoint is the source of the data: sends and writes of its
 //! application, and emulated reads of peers.
 
+use crate::endpoint::api::completion::CompletionFlags;
 use crate::endpoint::api::error::Failure;
 use crate::endpoint::api::reports::Report;
 use crate::endpoint::api::statistics::Protocol;
@@ -12,7 +13,7 @@ use crate::endpoint::posting::Abandoned;
 
 use super::sequence::Loss;
 use super::stream::Stream;
-use crate::wire::MsgId;
+use crate::wire::{MsgId, OpeType, PeerError};
 
 /// One operation.
 pub(crate) struct Outbound {
@@ -32,8 +33,8 @@ pub(crate) struct Outbound {
     pub(super) request_posted: bool,
     /// Whether the peer may have some of it.
     pub(super) reached: Loss,
-    /// Whether the peer has some of it.
-    pub(super) arrived: bool,
+    /// Whether the peer has given it up.
+    pub(super) peer_aborted: bool,
     /// The state of an operation that takes more than one packet.
     pub(super) bulk: Option<BulkKey>,
     /// Its links among the operations with the same peer.
@@ -105,10 +106,36 @@ impl Outbound {
             msg_id,
             request_posted: true,
             reached: Loss::NotDelivered,
-            arrived: false,
+            peer_aborted: false,
             bulk: None,
             links: PeerLinks::NONE,
         }
+    }
+
+    /// The id of a message: not of an atomic, nor of an operation of a peer.
+    pub(super) fn message(&self) -> Option<MsgId> {
+        let report = self.report.as_ref()?;
+        self.msg_id
+            .filter(|_| report.flags.contains(CompletionFlags::SEND))
+    }
+
+    /// The message for which the peer waits in vain if the operation fails.
+    pub(super) fn abandoned(&self, bulk: Option<&Bulk>) -> Option<Abandoned> {
+        let msg_id = self.message()?;
+        // The id of a message of which the peer has nothing is used again.
+        if self.reached == Loss::NotDelivered {
+            return None;
+        }
+        let op_id = match bulk.map(|bulk| bulk.stream) {
+            Some(Stream::CtsData(Some(recv_id))) => recv_id.0,
+            _ => PeerError::NO_OP,
+        };
+        let side = OpeType::TXE;
+        Some(Abandoned {
+            msg_id,
+            op_id,
+            side,
+        })
     }
 }
 
@@ -131,22 +158,6 @@ impl Bulk {
     /// Returns whether there is something to post now.
     pub(crate) fn has_work(&self) -> bool {
         self.moved < self.allowed || self.stream.is_request()
-    }
-
-    /// What the peer waits for in vain if the operation fails; `None` if it waits for nothing, or
-    /// that cannot be said: PEER_ERROR speaks of messages and writes.
-    pub(super) fn abandoned(&self, operation: &Outbound) -> Option<Abandoned> {
-        operation.report.as_ref()?;
-        if let Stream::CtsData(Some(recv_id)) = self.stream {
-            return Some(Abandoned::Operation(recv_id.0));
-        }
-        let msg_id = operation.msg_id?;
-        match (operation.arrived, operation.reached) {
-            (true, _) => Some(Abandoned::Message(msg_id)),
-            (false, Loss::Unknown) => Some(Abandoned::MessageSkipped(msg_id)),
-            // The id is used again.
-            (false, Loss::NotDelivered) => None,
-        }
     }
 
     /// Returns whether this side has nothing left to move.

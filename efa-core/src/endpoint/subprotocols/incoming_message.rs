@@ -4,7 +4,7 @@ use crate::endpoint::subprotocols::ReceiveSide;
 use crate::nic::Nic;
 use crate::wire::{
     EagerRtm, Header, LongctsRtm, LongreadRtm, MediumRtm, MsgId, Packet, PacketType, Payload,
-    PeerErrorRefKind, RmaIovs, Rta, RuntreadRtm, SendId,
+    RmaIovs, Rta, RuntreadRtm, SendId,
 };
 
 use crate::endpoint::api::statistics::Protocol;
@@ -18,8 +18,6 @@ use crate::endpoint::receiving::{Arrived, ReadStart, UnexpectedMessage};
 pub(crate) enum Sequenced<'a> {
     Message(Rtm<'a>),
     Atomic(&'a Rta, &'a Packet),
-    /// The rest of this message will not come, or nothing of it.
-    Abandoned(MsgId),
 }
 
 /// The fields that every request to message (RTM) states, in any subprotocol.
@@ -57,11 +55,6 @@ impl<'a> Sequenced<'a> {
     pub(crate) fn of(incoming: &'a Packet) -> Option<Self> {
         match &incoming.header {
             Header::Rta(rta) => Some(Sequenced::Atomic(rta, incoming)),
-            Header::PeerError(error) => {
-                let kinds = [PeerErrorRefKind::MSG_ID, PeerErrorRefKind::MSG_ID_SKIP];
-                let is_message = kinds.contains(&error.ref_kind);
-                is_message.then_some(Sequenced::Abandoned(MsgId(error.op_id)))
-            }
             _ => Rtm::of(incoming).map(Sequenced::Message),
         }
     }
@@ -71,7 +64,6 @@ impl<'a> Sequenced<'a> {
         match self {
             Sequenced::Message(rtm) => rtm.msg_id,
             Sequenced::Atomic(rta, _) => rta.msg_id,
-            Sequenced::Abandoned(msg_id) => *msg_id,
         }
     }
 
@@ -79,7 +71,6 @@ impl<'a> Sequenced<'a> {
         match self {
             Sequenced::Message(rtm) => rtm.packet_type,
             Sequenced::Atomic(_, incoming) => incoming.base.packet_type,
-            Sequenced::Abandoned(_) => PacketType::PeerError,
         }
     }
 }

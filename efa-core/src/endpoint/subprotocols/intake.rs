@@ -10,7 +10,7 @@ use crate::endpoint::posting::{Abandoned, Owner, Work};
 use crate::endpoint::receiving::{Arrival, Ask, Ending, Nack, Step};
 use crate::endpoint::subprotocols::ReceiveSide;
 use crate::nic::Nic;
-use crate::wire::{ExtraFeatures, PacketType, Payload, ReadNack, RecvId};
+use crate::wire::{ExtraFeatures, OpeType, PacketType, Payload, ReadNack, RecvId};
 
 impl<N: Nic> ReceiveSide<'_, N> {
     /// Copies a piece of a transfer's data from a packet: one that the peer sent without being
@@ -203,9 +203,13 @@ impl<N: Nic> ReceiveSide<'_, N> {
         if let Some((send_id, msg_id)) = ended.receipt {
             self.channel.queue_receipt(peer, send_id, msg_id);
         }
-        if let (Some(send_id), Some(failure)) = (ended.abandoned, ended.failure) {
-            let what = Abandoned::Operation(send_id.0);
-            self.channel.abandon(peer, what, failure);
+        if let (Some((msg_id, send_id)), Some(failure)) = (ended.abandoned, ended.failure) {
+            let what = Abandoned {
+                msg_id,
+                op_id: send_id.0,
+                side: OpeType::RXE,
+            };
+            self.channel.abandon(peer, what, failure, None);
         }
         self.end_inbound(ending, peer, ended.length, ended.capacity, ended.failure);
     }

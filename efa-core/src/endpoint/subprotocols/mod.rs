@@ -11,6 +11,7 @@ pub(crate) mod intake;
 pub(crate) mod long_cts;
 pub(crate) mod long_read;
 pub(crate) mod outgoing_message;
+pub(crate) mod peer_error;
 pub(crate) mod rdma;
 pub(crate) mod read;
 pub(crate) mod receive_calls;

@@ -141,10 +141,15 @@ impl<N: Nic> SendSide<'_, N> {
         };
         let peer = ended.peer;
         if let Some(failure) = ended.failure {
-            let what = ended.abandoned;
-            let is_told = what.is_some_and(|what| self.channel.abandon(peer, what, failure));
-            if let (Some((msg_id, loss)), false) = (ended.lost, is_told) {
-                self.channel.request_lost(peer, msg_id, failure, loss);
+            match (ended.abandoned, ended.lost) {
+                (Some(what), lost) => {
+                    let loss = lost.map(|(_, loss)| loss);
+                    self.channel.abandon(peer, what, failure, loss);
+                }
+                (None, Some((msg_id, loss))) => {
+                    self.channel.request_lost(peer, msg_id, failure, loss);
+                }
+                (None, None) => {}
             }
         }
         self.drop_leftovers(peer, ended.leftovers);

@@ -4,10 +4,8 @@
 //! as they arrive, and only atomics wait.
 
 use crate::nic::Nic;
-use crate::wire::MsgId;
 
 use crate::endpoint::api::completion::PacketError;
-use crate::endpoint::api::error::Failure;
 use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::channel::Channel;
 use crate::endpoint::memory::packet::ReceivedPacket;
@@ -27,7 +25,7 @@ pub(crate) struct Turns<'a, N> {
 
 impl<N: Nic> Turns<'_, N> {
     #[inline(always)]
-    fn receive_side(&mut self) -> ReceiveSide<'_, N> {
+    pub(super) fn receive_side(&mut self) -> ReceiveSide<'_, N> {
         ReceiveSide {
             channel: self.channel,
             receiving: self.receiving,
@@ -88,13 +86,16 @@ impl<N: Nic> Turns<'_, N> {
         };
         match position {
             Position::Early
-                if !self.channel.config.ordered
-                    && matches!(request, Sequenced::Message(_) | Sequenced::Abandoned(_)) =>
+                if !self.channel.config.ordered && matches!(request, Sequenced::Message(_)) =>
             {
                 match state.window.pass(msg_id) {
                     true => self.late_first_packet(peer, packet, request),
                     false => self.later_packet(peer, packet, request),
                 }
+            }
+            // Its sender has given it up.
+            Position::Early if state.window.has_passed(msg_id) => {
+                self.later_packet(peer, packet, request);
             }
             Position::Early => self.hold_early(peer, packet, request),
             Position::Expected | Position::Past => self.later_packet(peer, packet, request),
@@ -116,7 +117,7 @@ impl<N: Nic> Turns<'_, N> {
 
     /// Processes packets that waited for their turn: the chains of the expected id, and of the ids
     /// that follow it without a gap.
-    fn process_held(&mut self, peer: PeerId, mut chains: [Option<HeldId>; 2]) {
+    pub(super) fn process_held(&mut self, peer: PeerId, mut chains: [Option<HeldId>; 2]) {
         while chains != [None; 2] {
             let mut is_first = true;
             for chain in chains {
@@ -178,8 +179,6 @@ impl<N: Nic> Turns<'_, N> {
                 target.on_atomic(peer, &packet, incoming, rta);
                 self.channel.posting.release(packet);
             }
-            // Nothing of it has come, so nobody waits for it.
-            Sequenced::Abandoned(_) => self.channel.posting.release(packet),
         }
     }
 
@@ -195,10 +194,6 @@ impl<N: Nic> Turns<'_, N> {
         let msg_id = request.msg_id();
         let rtm = match request {
             Sequenced::Message(rtm) if rtm.is_segment() => Some(rtm),
-            Sequenced::Abandoned(msg_id) => {
-                self.abandon_message(peer, *msg_id);
-                return self.channel.posting.release(packet);
-            }
             _ => None,
         };
         let segment = match rtm {
@@ -248,23 +243,5 @@ impl<N: Nic> Turns<'_, N> {
             let length = rtm.payload.length as u64;
             unexpected.admits_segment(peer, rtm.msg_id, rtm.offset(), length)
         })
-    }
-
-    /// Ends a message of which the peer sends no more, if some of it has come. It may have come
-    /// whole before.
-    fn abandon_message(&mut self, peer: PeerId, msg_id: MsgId) {
-        match self.receiving.unexpected.segment(peer, msg_id) {
-            Segment::Transfer(id) => {
-                self.receive_side().fail_inbound(id, Failure::PEER_ABORTED);
-            }
-            Segment::Kept(_) => {
-                let unexpected = &mut self.receiving.unexpected;
-                let head = unexpected.abandon(peer, msg_id, Failure::PEER_ABORTED);
-                if let Some(head) = head {
-                    self.channel.drop_held(peer, head);
-                }
-            }
-            Segment::Unknown => {}
-        }
     }
 }

@@ -141,6 +141,16 @@ impl<'a> Cursor<'a> {
         Err(self.wrong_data_length(name, Reason::DataLength { stated, present }))
     }
 
+    /// Checks that nothing follows the headers.
+    #[inline(always)]
+    pub(in crate::wire) fn check_end(&self) -> Result<(), ParseError> {
+        if self.rest.is_empty() {
+            return Ok(());
+        }
+        let (form, length) = (self.offset(), self.packet.len());
+        Err(self.error("type", 0, Reason::OtherForm { form, length }))
+    }
+
     #[cold]
     fn wrong_data_length(&self, name: &'static str, reason: Reason) -> ParseError {
         self.error(name, 0, reason)

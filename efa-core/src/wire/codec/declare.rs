@@ -14,7 +14,8 @@
 //! ```
 //!
 //! * The first line has the name, the source, and what follows the headers: `data`, `data = FIELD` if
-//!   that field has to be its length, or `end`. `table NAME` makes the tables alone, without a struct.
+//!   that field has to be its length, `end`, or `exact` if nothing may follow. `table NAME` makes the
+//!   tables alone, without a struct.
 //! * `pub` lines are fields of the struct. `wire` lines are on the wire only: a word without meaning,
 //!   or the count of an array (`= FIELD` names the field that is counted).
 //! * The type gives the width of a field and the meaning of its bytes (its [`Part`] implementation).
@@ -176,6 +177,11 @@ pub(in crate::wire) const fn stock(since: &'static str) -> Source {
     Source::Stock { since }
 }
 
+/// Only in a development state of stock libfabric.
+pub(in crate::wire) const fn development(state: &'static str) -> Source {
+    Source::Development { state }
+}
+
 /// Has a constant [`Line`] for each line of the declaration of `T`.
 pub(in crate::wire) struct Lines<T>(PhantomData<T>);
 
@@ -233,9 +239,19 @@ macro_rules! packet_format {
             #[inline(always)]
             fn check_data(&self, _cursor: &Cursor<'_>) -> Result<(), ParseError> {
                 $(_cursor.check_data_length(stringify!($measured), self.$measured)?;)?
-                Ok(())
+                check_tail!(_cursor, $tail)
             }
         }
+    };
+}
+
+/// Checks what follows the headers.
+macro_rules! check_tail {
+    ($cursor:ident, exact) => {
+        $cursor.check_end()
+    };
+    ($cursor:ident, $tail:ident) => {
+        Ok(())
     };
 }
 
@@ -246,6 +262,9 @@ macro_rules! all_sections {
     };
     ($name:ident, end) => {
         all_sections!($name, [&crate::wire::codec::TRAILING])
+    };
+    ($name:ident, exact) => {
+        all_sections!($name, end)
     };
     ($name:ident, $tail:expr) => {{
         const LISTS: &[&[&Section]] = &[&[&crate::wire::codec::BASE], Lines::<$name>::ALL, &$tail];
@@ -341,7 +360,7 @@ macro_rules! lines {
     };
 }
 
-pub(in crate::wire) use {all_sections, fields, lines, packet_format};
+pub(in crate::wire) use {all_sections, check_tail, fields, lines, packet_format};
 
 /// What declarations are written with.
 pub(in crate::wire) mod prelude {
@@ -352,7 +371,8 @@ pub(in crate::wire) mod prelude {
     pub(in crate::wire) use super::super::sections::{concat, count, section_of};
     pub(in crate::wire) use super::{
         CONNID_HDR, DELIVERY_COMPLETE, Fields, Format, HEX, Line, Lines, Output, PADDING, Part,
-        Shape, TAGGED, When, all_sections, fields, lines, packet_format, section, stock, table,
+        Shape, TAGGED, When, all_sections, check_tail, development, fields, lines, packet_format,
+        section, stock, table,
     };
     pub(in crate::wire) use crate::wire::atomic::{AtomicDatatype, AtomicOp};
     pub(in crate::wire) use crate::wire::descriptor::{
@@ -363,6 +383,6 @@ pub(in crate::wire) mod prelude {
         CtsFlags, HandshakeFlags, ReqFlags, UniversalFlags,
     };
     pub(in crate::wire) use crate::wire::ids::{Connid, MsgId, RecvId, SendId};
+    pub(in crate::wire) use crate::wire::ope_type::OpeType;
     pub(in crate::wire) use crate::wire::packet_type::TypeTraits;
-    pub(in crate::wire) use crate::wire::ref_kind::PeerErrorRefKind;
 }

@@ -11,8 +11,8 @@ use crate::wire::descriptor::Kind;
 use crate::wire::error::ParseError;
 use crate::wire::flags::{CtsFlags, HandshakeFlags, ReqFlags, UniversalFlags};
 use crate::wire::ids::{Connid, MsgId, RecvId, SendId};
+use crate::wire::ope_type::OpeType;
 use crate::wire::packet_type::TypeTraits;
-use crate::wire::ref_kind::PeerErrorRefKind;
 
 /// A type with one width and one meaning.
 pub(in crate::wire) trait Word: Copy {
@@ -76,8 +76,7 @@ words! {
     AtomicDatatype as U32: AtomicDatatype,
         |raw: U32| AtomicDatatype(raw.get()), |code: AtomicDatatype| U32::new(code.0);
     AtomicOp as U32: AtomicOp, |raw: U32| AtomicOp(raw.get()), |code: AtomicOp| U32::new(code.0);
-    PeerErrorRefKind as U32: PeerErrorRefKind,
-        |raw: U32| PeerErrorRefKind(raw.get()), |code: PeerErrorRefKind| U32::new(code.0);
+    OpeType as U32: OpeType, |raw: U32| OpeType(raw.get()), |code: OpeType| U32::new(code.0);
     Reserved as [u8; 4]: Padding, |_| Reserved, |_| [0; 4];
 }
 

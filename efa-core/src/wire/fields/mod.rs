@@ -51,6 +51,20 @@ pub const fn sections(packet_type: PacketType) -> &'static [&'static Section] {
     packet_type.sections()
 }
 
+/// Forms of a type's packets that development states of libfabric had and no release, by their length
+/// in bytes, which tells them from the released form. [`fields_of`] walks along them;
+/// [`Packet::parse`](super::Packet::parse) refuses them.
+pub const fn forms(packet_type: PacketType) -> &'static [(usize, &'static [&'static Section])] {
+    packet_type.other_forms()
+}
+
+/// The sections of the form that a packet of this length has.
+fn sections_by_length(packet_type: PacketType, length: usize) -> &'static [&'static Section] {
+    let mut forms = forms(packet_type).iter();
+    let form = forms.find(|(of_length, _)| *of_length == length);
+    form.map_or(sections(packet_type), |(_, sections)| sections)
+}
+
 /// One line of a packet type's table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LayoutField {
@@ -65,8 +79,16 @@ pub struct LayoutField {
 
 /// All fields that a packet of this type may have, in the order of the packet.
 pub fn layout(packet_type: PacketType) -> impl Iterator<Item = LayoutField> {
+    layout_of(packet_type, sections(packet_type))
+}
+
+/// All fields that a packet of this type may have in a form with these sections.
+pub fn layout_of(
+    packet_type: PacketType,
+    sections: &'static [&'static Section],
+) -> impl Iterator<Item = LayoutField> {
     let mut next = Some(0_usize);
-    sections(packet_type).iter().flat_map(move |section| {
+    sections.iter().flat_map(move |section| {
         let start = next;
         let mut within = start;
         let fields = section.fields.iter();
@@ -195,6 +217,7 @@ pub fn fields_of(packet: &[u8]) -> Option<Fields<'_>> {
     Some(Fields {
         packet_type,
         flags,
+        sections: sections_by_length(packet_type, packet.len()),
         packet,
         offset: 0,
         section: 0,
@@ -211,6 +234,7 @@ pub fn fields_of(packet: &[u8]) -> Option<Fields<'_>> {
 pub struct Fields<'a> {
     packet_type: PacketType,
     flags: u16,
+    sections: &'static [&'static Section],
     packet: &'a [u8],
     /// Where the next field starts.
     offset: usize,
@@ -237,10 +261,15 @@ impl<'a> Fields<'a> {
         self.packet.get(self.offset..).unwrap_or_default()
     }
 
+    /// Bytes of the headers that packets of this type and with these flags have in the released form.
+    pub(super) fn released_len(&self) -> usize {
+        self.packet_type.header_len(self.flags, 0)
+    }
+
     /// The next field to look at, whether or not the packet has it.
     fn advance(&mut self) -> Option<(&'static FieldDescriptor, Option<usize>)> {
         loop {
-            let section = sections(self.packet_type).get(self.section)?;
+            let section = self.sections.get(self.section)?;
             let entries = section.array.map_or(1, |array| self.counts[array as usize]);
             match section.fields.get(self.field) {
                 Some(descriptor) if self.entry < entries => {

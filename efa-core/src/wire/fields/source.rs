@@ -2,9 +2,9 @@
 
 use core::fmt;
 
-use super::find;
+use super::{find, sections};
 use crate::wire::descriptor::Source;
-use crate::wire::error::ParseError;
+use crate::wire::error::{ParseError, Reason};
 
 /// The table of type ids.
 const TYPE_IDS: Source = Source::Spec {
@@ -15,6 +15,10 @@ const TYPE_IDS: Source = Source::Spec {
 impl ParseError {
     /// Where the field is defined; `None` if the packet is so short that it has no type.
     pub fn defined_in(&self) -> Option<Source> {
+        if let Reason::OtherForm { .. } = self.reason {
+            let behind_base = sections(self.packet_type?).get(1)?;
+            return Some(behind_base.fields.first()?.source);
+        }
         if self.field == "type" {
             return Some(TYPE_IDS);
         }

@@ -6,8 +6,8 @@ use crate::address::Gid;
 use crate::wire::atomic::{AtomicDatatype, AtomicOp};
 use crate::wire::descriptor::{FieldDescriptor, Kind};
 use crate::wire::flags::{CtsFlags, HandshakeFlags, ReqFlags, UniversalFlags};
+use crate::wire::ope_type::OpeType;
 use crate::wire::packet_type::{FlagSet, PacketType};
-use crate::wire::ref_kind::PeerErrorRefKind;
 
 /// The value of a field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,8 +93,8 @@ impl fmt::Display for DisplayValue<'_> {
                 Ok(code) => write!(f, "{}", AtomicOp(code)),
                 Err(_) => write!(f, "{code}"),
             },
-            (Value::Unsigned(code), Kind::PeerErrorRefKind) => match u32::try_from(code) {
-                Ok(code) => write!(f, "{}", PeerErrorRefKind(code)),
+            (Value::Unsigned(code), Kind::OpeType) => match u32::try_from(code) {
+                Ok(code) => write!(f, "{}", OpeType(code)),
                 Err(_) => write!(f, "{code}"),
             },
             (Value::Unsigned(number), Kind::Bits) => write!(f, "{number:#x}"),

@@ -27,6 +27,7 @@ pub use eager::EagerRtm;
 pub use handshake::{Handshake, UserRecvQp};
 pub use long::{LongctsRtm, LongreadRtm};
 pub use medium::MediumRtm;
+pub(in crate::wire) use notice::PEER_ERROR_FORMS;
 pub use notice::{Eor, PeerError, ReadNack, Receipt};
 pub use response::{AtomRsp, ReadRsp};
 pub use rta::{Rta, RtaKind};

@@ -22,6 +22,19 @@ macro_rules! formats_of_types {
             }
         }
 
+        impl PacketType {
+            /// Forms of the type's packets that no release of libfabric sends, by their length in
+            /// bytes.
+            pub(in crate::wire) const fn other_forms(
+                self,
+            ) -> &'static [(usize, &'static [&'static Section])] {
+                match self {
+                    PacketType::PeerError => PEER_ERROR_FORMS,
+                    _ => &[],
+                }
+            }
+        }
+
         $(
             impl OfTypes for $format {
                 #[inline(always)]

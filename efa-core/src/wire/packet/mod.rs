@@ -110,8 +110,16 @@ fn locate(error: ParseError, packet: &[u8]) -> ParseError {
         Reason::Truncated { .. } => {
             fields.by_ref().for_each(drop);
             let Some(missing) = fields.missing() else {
-                debug_assert!(false, "the tables do not find the missing field");
-                return error;
+                // It is whole, in a form that no release sends.
+                let (form, length) = (fields.released_len(), packet.len());
+                let reason = Reason::OtherForm { form, length };
+                let (field, offset) = ("type", 0);
+                return ParseError {
+                    field,
+                    offset,
+                    reason,
+                    ..error
+                };
             };
             ParseError {
                 field: missing.descriptor.name,

@@ -1,0 +1,94 @@
+//! Messages that failed on this side, of which the peer is told with PEER_ERROR if it understands
+//! that. Libfabric 2.7.0 sends it for messages only: a write, read or atomic that fails leaves the
+//! peer's half as it is.
+
+use crate::endpoint::api::error::Failure;
+use crate::endpoint::base::ids::PeerId;
+use crate::endpoint::posting::{Abandoned, Work};
+use crate::endpoint::sending::Loss;
+use crate::nic::Nic;
+use crate::wire::{ExtraFeatures, PacketType};
+
+use super::Channel;
+
+/// A message that failed before the HANDSHAKE said whether the peer understands PEER_ERROR.
+pub(crate) struct Untold {
+    what: Abandoned,
+    failure: Failure,
+    loss: Option<Loss>,
+}
+
+impl<N: Nic> Channel<N> {
+    /// Tells a peer that a message failed on this side. `loss` is of a message to the peer: if the peer
+    /// cannot be told, it may wait for the message or for the rest of it.
+    #[cold]
+    pub(crate) fn abandon(
+        &mut self,
+        peer: PeerId,
+        what: Abandoned,
+        failure: Failure,
+        loss: Option<Loss>,
+    ) {
+        if failure.is_peer_gone() || self.peers.is_given_up(peer) {
+            return self.not_told(peer, what, failure, loss);
+        }
+        // We understand ourselves without a HANDSHAKE.
+        let is_own = self.peers.addresses().address(peer) == Some(self.address);
+        let features = self.peers.features(peer);
+        let understands =
+            features.map(|features| features.extra.contains(ExtraFeatures::PEER_ERROR));
+        match understands.or(is_own.then_some(true)) {
+            Some(false) => self.not_told(peer, what, failure, loss),
+            Some(true) => {
+                let code = failure.provider.code();
+                let work = Work::PeerError { peer, what, code };
+                self.queue_answer(peer, work, PacketType::PeerError);
+            }
+            None => {
+                // It counts as an answer that waits to be sent.
+                if self.begin_answer(peer, PacketType::PeerError)
+                    && let Some(state) = self.peers.state_mut(peer)
+                {
+                    let untold = Untold {
+                        what,
+                        failure,
+                        loss,
+                    };
+                    state.untold.push(untold);
+                }
+            }
+        }
+    }
+
+    fn not_told(&mut self, peer: PeerId, what: Abandoned, failure: Failure, loss: Option<Loss>) {
+        if let Some(loss) = loss {
+            self.request_lost(peer, what.msg_id, failure, loss);
+        }
+    }
+
+    /// Tells a peer of the messages that failed before its HANDSHAKE, which has arrived.
+    pub(crate) fn tell(&mut self, peer: PeerId) {
+        for Untold {
+            what,
+            failure,
+            loss,
+        } in self.take_untold(peer)
+        {
+            self.abandon(peer, what, failure, loss);
+        }
+    }
+
+    /// Gives up to tell a peer of messages that failed: it is gone.
+    pub(crate) fn leave_untold(&mut self, peer: PeerId, gone: Failure) {
+        for Untold { what, loss, .. } in self.take_untold(peer) {
+            self.not_told(peer, what, gone, loss);
+        }
+    }
+
+    fn take_untold(&mut self, peer: PeerId) -> Vec<Untold> {
+        let state = self.peers.existing_state_mut(peer);
+        let untold = state.map_or(Vec::new(), |state| core::mem::take(&mut state.untold));
+        untold.iter().for_each(|_| self.quota.end_answer(peer));
+        untold
+    }
+}
