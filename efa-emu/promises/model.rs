@@ -23,6 +23,8 @@ pub(crate) struct Message {
     pub(crate) taken: Option<usize>,
     /// Its receive failed, and there was no way to tell the sender.
     pub(crate) lost: bool,
+    /// Its send or its receive failed, and the other side is told.
+    pub(crate) aborted: bool,
 }
 
 /// How far the sender's, or requester's, side of an operation is.
@@ -130,6 +132,17 @@ pub(crate) fn is_loss(failure: Failure) -> bool {
         Errno::EIO,
         // An RDMA request to the next owner of the queue pair number, or to memory that is gone.
         Errno::EINVAL,
+    ]
+    .contains(&failure.errno)
+}
+
+/// The errors of a message that one of its sides gives up: on that side, or on the other.
+pub(crate) fn is_abort(failure: Failure) -> bool {
+    [
+        Errno::EREMOTEIO,
+        Errno::EMSGSIZE,
+        Errno::EINVAL,
+        Errno::ECANCELED,
     ]
     .contains(&failure.errno)
 }

@@ -7,6 +7,7 @@ use efa_core::endpoint::EndpointConfig;
 use efa_core::nic::{DeviceCaps, Status};
 use efa_emu::device::Service;
 use efa_emu::fault::{Action, Delay, Fault, Match, Point};
+use efa_emu::link::Operation;
 use efa_emu::profile::Profile;
 use efa_emu::sim::{FabricConfig, NetworkConfig, NicConfig, Probability, QpnPolicy};
 use rand::rngs::StdRng;
@@ -25,6 +26,8 @@ pub(crate) struct Plan {
     /// Of the programs, by host; a program that starts anew has the same.
     pub(crate) programs: Vec<Settings>,
     pub(crate) steps: Vec<Step>,
+    /// Whether packets of messages are lost for good: all programs tell each other.
+    pub(crate) aborts: bool,
 }
 
 /// How a program opens its endpoint.
@@ -190,7 +193,9 @@ impl Plan {
         }
         let fabric = fabric(&mut rng, seed);
         // Half of the runs have faults, half of those also deaths.
-        let faults = rng.random_bool(0.5);
+        let tells = |one: &Settings| one.release.has_peer_error();
+        let aborts = programs.iter().all(tells) && rng.random_bool(0.3);
+        let faults = !aborts && rng.random_bool(0.5);
         let has_connection_ids = |one: &Settings| one.release.has_connection_ids();
         let mut scope = Scope {
             count,
@@ -198,7 +203,8 @@ impl Plan {
             faults,
             // Without connection ids late packets of the dead are their successors'.
             deaths: faults && rng.random_bool(0.5) && programs.iter().all(has_connection_ids),
-            withdrawals: rng.random_bool(0.3),
+            withdrawals: !aborts && rng.random_bool(0.3),
+            aborts,
             drops: most_drops(&fabric.network),
         };
         let length = rng.random_range(20..90);
@@ -209,6 +215,7 @@ impl Plan {
             mtu,
             programs,
             steps,
+            aborts,
         }
     }
 }
@@ -221,14 +228,25 @@ struct Scope {
     faults: bool,
     deaths: bool,
     withdrawals: bool,
+    aborts: bool,
     /// Frames that the rules of further steps may drop.
     drops: u64,
 }
 
-/// Half of the runs are among programs of ours; in the others some are of other releases.
+/// Some runs are among programs of ours; in the others some are of other releases.
 fn choose_releases(rng: &mut StdRng, programs: &mut [Settings]) {
     match rng.random_range(0..10) {
-        0..5 => {}
+        0..3 => {}
+        3..5 => {
+            // Without 2.6 all of them may give messages up.
+            let others = [&[Release::V2_7][..], &[Release::V2_6, Release::V2_7]];
+            let others = *others.choose(rng).unwrap();
+            for settings in programs.iter_mut() {
+                if rng.random_bool(0.6) {
+                    settings.release = *others.choose(rng).unwrap();
+                }
+            }
+        }
         5..8 => {
             // 1.11 does not do zero-copy receivers of 1.17 the favour that these ask for.
             let other = *[Release::V1_11, Release::V1_17Constant]
@@ -362,7 +380,12 @@ fn step(rng: &mut StdRng, scope: &mut Scope) -> Step {
         registered: rng.random(),
     };
     let tag = rng.random_bool(0.6).then(|| rng.random_range(0..4));
-    match rng.random_range(0..100) {
+    let choice = match rng.random_range(0..100) {
+        // What is no message is not told, and its other half stays for ever.
+        54..76 if scope.aborts => 0,
+        choice => choice,
+    };
+    match choice {
         0..30 => {
             let manner = manner(rng);
             Step::Send {
@@ -439,6 +462,7 @@ fn step(rng: &mut StdRng, scope: &mut Scope) -> Step {
             tagged: tag.is_some(),
             keep: rng.random(),
         },
+        81..87 if scope.aborts => Step::Fault(Box::new(abort(rng))),
         81..87 if scope.faults => Step::Fault(Box::new(fault(rng, &mut scope.drops))),
         87..89 if scope.deaths => Step::Die { at: from },
         89 if scope.deaths && from != to => Step::Forget { at: from, peer: to },
@@ -447,6 +471,30 @@ fn step(rng: &mut StdRng, scope: &mut Scope) -> Step {
             events: rng.random_range(1..60),
         },
     }
+}
+
+/// A fault that ends a message: one of its packets is lost for good, or the device cannot read it.
+fn abort(rng: &mut StdRng) -> Fault {
+    let packets: [u8; 15] = [
+        4, 64, 65, 66, 67, 68, 69, 128, 129, 133, 134, 135, 136, 145, 146,
+    ];
+    let when = match rng.random_range(0..4) {
+        0 => Match {
+            operation: Some(Operation::RdmaRead),
+            ..Match::any(Point::Request)
+        },
+        _ => Match::packet(*packets.choose(rng).unwrap()),
+    };
+    let status = match when.operation {
+        Some(_) => Status::RemoteBadAddress,
+        // The sender cannot know whether it arrived, or knows that it did not.
+        None => *[Status::RemoteBadStatus, Status::RemoteBadLength]
+            .choose(rng)
+            .unwrap(),
+    };
+    Fault::new(when, Action::Answer(status))
+        .skip(rng.random_range(0..3))
+        .times(rng.random_range(1..4))
 }
 
 /// A fault of which everything recovers.

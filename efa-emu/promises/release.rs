@@ -4,8 +4,8 @@
 //! A release that does not know a feature neither announces it nor sees that others do, so it is
 //! taken out of the HANDSHAKE packets in both directions; the engine's choices follow from that. What
 //! else differs is rewritten: the fields of HANDSHAKE, the length of EOR and of the raw address, and
-//! connection ids where there were none. Libfabric 2.1 that is no zero-copy receiver needs nothing of
-//! that: it knows what we know. What is not modelled is timing: libfabric 1.11 sends CTSDATA, and 1.11
+//! connection ids where there were none. Libfabric 2.1 that is no zero-copy receiver, and 2.6, differ from
+//! 2.7, which knows what we know, in that they have no PEER_ERROR. What is not modelled is timing: libfabric 1.11 sends CTSDATA, and 1.11
 //! and 1.17 read, before the HANDSHAKE of their peer has come.
 
 use std::collections::HashMap;
@@ -33,6 +33,10 @@ pub(crate) enum Release {
     V1_17Constant,
     /// libfabric 2.1 as a zero-copy receiver, with a queue pair for messages without headers.
     V2_1ZeroCopy,
+    /// libfabric 2.6, which has no PEER_ERROR.
+    V2_6,
+    /// libfabric 2.7.
+    V2_7,
 }
 
 /// Numbers of packet types.
@@ -43,6 +47,7 @@ const EOR: u8 = 7;
 const ATOMRSP: u8 = 8;
 const HANDSHAKE: u8 = 9;
 const READ_NACK: u8 = 11;
+const PEER_ERROR: u8 = 12;
 const FIRST_REQUEST: u8 = 64;
 
 /// Flags of requests.
@@ -65,9 +70,17 @@ impl Release {
         self.known().contains(ExtraFeatures::CONNID_HEADER)
     }
 
+    /// Whether it tells of messages that it gives up, and understands when it is told.
+    pub(crate) fn has_peer_error(self) -> bool {
+        self.known().contains(ExtraFeatures::PEER_ERROR)
+    }
+
     fn known(self) -> ExtraFeatures {
         match self {
-            Release::Ours | Release::V2_1ZeroCopy => ExtraFeatures::all(),
+            Release::Ours | Release::V2_7 => ExtraFeatures::all(),
+            Release::V2_1ZeroCopy | Release::V2_6 => {
+                ExtraFeatures::all() - ExtraFeatures::PEER_ERROR
+            }
             Release::V1_11 => ExtraFeatures::RDMA_READ,
             Release::V1_17 | Release::V1_17Constant => {
                 ExtraFeatures::RDMA_READ
@@ -90,6 +103,10 @@ impl Release {
         let is_message = matches!(packet_type, 64..=69 | 128 | 129 | 133..=138 | 145..);
         match self {
             Release::Ours => None,
+            _ if packet_type == PEER_ERROR && !self.has_peer_error() => {
+                Some("it does not know PEER_ERROR")
+            }
+            Release::V2_7 if packet_type == PEER_ERROR => peer_error_objection(bytes),
             Release::V1_11 => match packet_type {
                 CTS..=READRSP | EOR..=HANDSHAKE | 64..=76 | 128..=130 => {
                     let would_be_data = is_request || packet_type == CTSDATA;
@@ -110,7 +127,11 @@ impl Release {
             Release::V2_1ZeroCopy if is_message => {
                 Some("a zero-copy receiver has no receives for it")
             }
-            Release::V1_17 | Release::V1_17Constant | Release::V2_1ZeroCopy => None,
+            Release::V1_17
+            | Release::V1_17Constant
+            | Release::V2_1ZeroCopy
+            | Release::V2_6
+            | Release::V2_7 => None,
         }
     }
 
@@ -141,7 +162,7 @@ impl Release {
                 connid: handshake.connid,
                 ..Handshake::default()
             },
-            Release::Ours | Release::V2_1ZeroCopy => Handshake {
+            Release::Ours | Release::V2_1ZeroCopy | Release::V2_6 | Release::V2_7 => Handshake {
                 extra_info,
                 user_recv_qp: user_recv_qp.or(handshake.user_recv_qp),
                 ..handshake
@@ -177,6 +198,18 @@ impl Release {
             _ => {}
         }
         sent
+    }
+}
+
+/// Why libfabric 2.7 would not take a PEER_ERROR. What it says of the message is for the engine to judge.
+fn peer_error_objection(bytes: &[u8]) -> Option<&'static str> {
+    let [_, _, _, _, _, _, _, _, _, _, _, _, emitter, 0, 0, 0, ..] = *bytes else {
+        return Some("it has no such side");
+    };
+    match (bytes.len(), emitter) {
+        (24, 1 | 2) => None,
+        (24, _) => Some("it has no such side"),
+        _ => Some("its PEER_ERROR has 24 bytes"),
     }
 }
 

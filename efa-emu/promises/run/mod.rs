@@ -80,6 +80,8 @@ pub(crate) struct World {
     sequences: HashMap<(ProgramId, ProgramId), Vec<Item>>,
     ordered: bool,
     all_have_read_nack: bool,
+    /// Whether messages are given up.
+    aborts: bool,
     troubles: Troubles,
 }
 
@@ -92,6 +94,8 @@ pub(crate) struct Troubles {
     pub(crate) orphans: usize,
     /// Messages that could be neither read nor asked for.
     pub(crate) lost: usize,
+    /// Messages that their senders gave up, and that their receivers gave up.
+    pub(crate) aborts: [usize; 2],
     /// Messages without headers.
     pub(crate) headerless: usize,
     /// Times that a program made operations of its peers wait.
@@ -105,6 +109,8 @@ impl AddAssign for Troubles {
         self.overruns += other.overruns;
         self.orphans += other.orphans;
         self.lost += other.lost;
+        self.aborts[0] += other.aborts[0];
+        self.aborts[1] += other.aborts[1];
         self.headerless += other.headerless;
         self.waits += other.waits;
         self.refusals += other.refusals;
@@ -157,6 +163,7 @@ impl World {
                 .iter()
                 .all(|settings| settings.endpoint.ordered),
             all_have_read_nack: plan.all(Release::has_read_nack),
+            aborts: plan.aborts,
             troubles: Troubles::default(),
         };
         for (slot, settings) in plan.programs.iter().enumerate() {
@@ -293,6 +300,7 @@ impl World {
                 // truncated, are known by their data.
                 let with_data =
                     with_data || length < 8 || tag.is_none() || !self.all_have_read_nack;
+                let with_data = with_data || self.aborts;
                 self.messages.push(Message {
                     from,
                     to,
@@ -305,6 +313,7 @@ impl World {
                     state: Asked::Waiting,
                     taken: None,
                     lost: false,
+                    aborted: false,
                 });
                 self.programs[from].outbox.push_back(Item::Message(number));
                 self.push(from)?;

@@ -146,6 +146,11 @@ impl World {
                 reason: PacketError::StaleOperation { .. },
                 ..
             } if orphaned => Ok(()),
+            // Of a message that one side gives up while the other still answers.
+            Event::PacketRefused {
+                reason: PacketError::StaleOperation { .. } | PacketError::AlreadyProcessed { .. },
+                ..
+            } if self.aborts => Ok(()),
             other => Err(format!("program {at}: {other}")),
         }
     }

@@ -56,6 +56,12 @@ impl World {
                     self.usages()
                 ));
             }
+            if message.aborted && !matches!(message.state, Asked::Ended(Err(_))) {
+                return Err(format!(
+                    "message {number} failed on one side, on the other it is {:?}",
+                    message.state
+                ));
+            }
             let excused = doomed || message.lost || message.state == Asked::Refused;
             if !excused && reports && !reported {
                 return Err(format!("message {number} was not reported"));
@@ -224,8 +230,11 @@ impl World {
                 continue;
             };
             let usage = endpoint.usage();
+            let waits = self.aborts && !program.settings.endpoint.handshake_before_messages;
             let expected = Usage {
                 peers: usage.peers,
+                // What is told after a HANDSHAKE, where the message that asks for that was lost.
+                owed: if waits { usage.owed } else { 0 },
                 ..Usage::default()
             };
             if usage != expected || endpoint.has_packets_in_flight() {

@@ -238,6 +238,7 @@ impl World {
                     let message = &self.messages[*number];
                     message.state != Asked::Refused
                         && message.taken.is_none()
+                        && !message.aborted
                         && !self.is_doomed(message.from, message.to)
                 })
                 .collect();
@@ -248,7 +249,7 @@ impl World {
             let taken = self
                 .messages
                 .iter()
-                .filter(|message| message.taken.is_some());
+                .filter(|message| message.taken.is_some() || message.aborted);
             let taken = Some(taken.count());
             if taken == last {
                 let number = missing[0];

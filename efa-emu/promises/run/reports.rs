@@ -3,7 +3,7 @@
 use efa_core::endpoint::{CompletionEntry, CompletionFlags, Errno, ErrorEntry, Failure, PeerId};
 
 use crate::combine::Call;
-use crate::model::{Asked, OneSidedKind, ProgramId, ReceiveKind, is_loss, pattern};
+use crate::model::{Asked, OneSidedKind, ProgramId, ReceiveKind, is_abort, is_loss, pattern};
 use crate::plan::Manner;
 
 use super::{SOMETHING_ELSE, World, combined};
@@ -61,8 +61,16 @@ impl World {
             return Err(format!("{what} was reported before its delivery"));
         }
         let pair = (message.from, message.to);
-        self.messages[number].state =
-            self.ended(&what, message.state, message.manner, pair, false, result)?;
+        let aborted = self.aborts && result.is_err_and(is_abort);
+        let (state, manner) = (message.state, message.manner);
+        if aborted && !self.messages[number].aborted {
+            self.messages[number].aborted = true;
+            self.troubles.aborts[0] += 1;
+        }
+        self.messages[number].state = match aborted && state == Asked::Started {
+            true => Asked::Ended(result),
+            false => self.ended(&what, state, manner, pair, false, result)?,
+        };
         Ok(())
     }
 
@@ -238,6 +246,19 @@ impl World {
                 self.note_taken(number, message)?;
                 self.messages[message].lost = true;
                 self.troubles.lost += 1;
+                return Ok(());
+            }
+            Err(entry)
+                if self.aborts
+                    && is_abort(entry.failure)
+                    && flags.contains(CompletionFlags::REMOTE_CQ_DATA) =>
+            {
+                let message = entry.data as usize;
+                self.note_taken(number, message)?;
+                if !self.messages[message].aborted {
+                    self.messages[message].aborted = true;
+                    self.troubles.aborts[1] += 1;
+                }
                 return Ok(());
             }
             Err(entry) => {
