@@ -91,6 +91,7 @@ impl From<NicConfig> for QueuePairConfig {
             qkey: config.qkey,
             rnr_retry: config.rnr_retry,
             unsolicited_write_recv: config.unsolicited_write_recv,
+            service_level: 0,
         }
     }
 }
@@ -319,20 +320,7 @@ impl HwQueuePair {
             send_ops_flags: u64::from(operations),
             ..Default::default()
         };
-        let mut efa_attr = QpInitAttr {
-            driver_qp_type: efadv::QP_DRIVER_TYPE_SRD,
-            flags: [
-                (
-                    caps.contains(DeviceCaps::UNSOLICITED_WRITE_RECV),
-                    efadv::QP_FLAGS_UNSOLICITED_WRITE_RECV,
-                ),
-                (inline.writes, efadv::QP_FLAGS_INLINE_WRITE),
-            ]
-            .into_iter()
-            .filter_map(|(is_wanted, flag)| is_wanted.then_some(flag))
-            .sum(),
-            ..Default::default()
-        };
+        let mut efa_attr = efa_attributes(caps, inline, config.service_level);
         // SAFETY: device, domain and queue are alive, both structures are complete.
         let verbs = NonNull::new(unsafe {
             loaded::efadv_create_qp_ex(
@@ -805,6 +793,26 @@ fn sge(address: u64, length: u32, key: LocalKey) -> ffi::ibv_sge {
     }
 }
 
+/// What a queue pair is asked for in libefa's own words.
+fn efa_attributes(caps: DeviceCaps, inline: Inline, service_level: u8) -> QpInitAttr {
+    let flags = [
+        (
+            caps.contains(DeviceCaps::UNSOLICITED_WRITE_RECV),
+            efadv::QP_FLAGS_UNSOLICITED_WRITE_RECV,
+        ),
+        (inline.writes, efadv::QP_FLAGS_INLINE_WRITE),
+    ];
+    let flags = flags.into_iter();
+    QpInitAttr {
+        driver_qp_type: efadv::QP_DRIVER_TYPE_SRD,
+        flags: flags
+            .filter_map(|(is_wanted, flag)| is_wanted.then_some(flag))
+            .sum(),
+        sl: service_level,
+        ..QpInitAttr::default()
+    }
+}
+
 /// A queue pair, destroyed when dropped.
 #[derive(Debug)]
 struct VerbsQueuePair(NonNull<ffi::ibv_qp>);
@@ -853,4 +861,19 @@ fn bring_up(
     // SAFETY: as above.
     let result = unsafe { loaded::ibv_modify_qp(qp.as_ptr(), &mut attr, ready as i32) };
     device.check("ibv_modify_qp(RTS)", result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_service_level_is_the_byte_behind_the_flags() {
+        let level = QueuePairConfig::LOW_LATENCY;
+        let asked = efa_attributes(DeviceCaps::all(), Inline::default(), level);
+        // SAFETY: the structure has no padding: 8 + 4 + 2 + 1 + 1 bytes.
+        let bytes: [u8; 16] = unsafe { std::mem::transmute(asked) };
+        // No extensions, an SRD queue pair, unsolicited writes, the level, nothing.
+        assert_eq!(bytes, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 8, 0]);
+    }
 }

@@ -9,6 +9,7 @@ use crate::border::{self, ENOSYS, Object, Result, Users};
 use crate::domain::{Domain, State};
 use crate::ffi::*;
 use crate::info::address_of;
+use crate::table::Table;
 use crate::unsupported;
 
 /// An address vector (`fid_av`).
@@ -104,27 +105,51 @@ impl Addresses {
 unsafe impl Object for AddressVector {
     const CLASS: u32 = FI_CLASS_AV;
 
-    fn operations() -> &'static fi_ops {
+    fn operations() -> &'static Table<fi_ops> {
         &FID
     }
 }
 
-static FID: fi_ops = fi_ops {
+static FID: Table<fi_ops> = Table::new(fi_ops {
     close: Some(close),
     bind: Some(bind),
     ..unsupported::FID
-};
+});
 
-static OPS: fi_ops_av = fi_ops_av {
-    size: size_of::<fi_ops_av>(),
-    insert: Some(insert),
-    insertsvc: Some(insertsvc),
-    insertsym: Some(unsupported::insertsym),
-    remove: Some(remove),
-    lookup: Some(lookup),
-    straddr: Some(straddr),
-    av_set: Some(unsupported::av_set),
-};
+/// The operations of libfabric 2.7 (`rdma/fi_domain.h`); those of the headers from which the bindings are generated end with
+/// `av_set`.
+#[repr(C)]
+struct Operations {
+    first: fi_ops_av,
+    insert_auth_key: extern "C" fn(*mut fid_av, *const c_void, usize, *mut fi_addr_t, u64) -> c_int,
+    lookup_auth_key: extern "C" fn(*mut fid_av, fi_addr_t, *mut c_void, *mut usize) -> c_int,
+    set_user_id: extern "C" fn(*mut fid_av, fi_addr_t, fi_addr_t, u64) -> c_int,
+    lookup2: unsafe extern "C" fn(
+        *mut fid_av,
+        fi_addr_t,
+        *mut c_void,
+        *mut usize,
+        u64,
+        *mut c_void,
+    ) -> c_int,
+}
+
+static OPS: Table<Operations> = Table::new(Operations {
+    first: fi_ops_av {
+        size: size_of::<Operations>(),
+        insert: Some(insert),
+        insertsvc: Some(insertsvc),
+        insertsym: Some(unsupported::insertsym),
+        remove: Some(remove),
+        lookup: Some(lookup),
+        straddr: Some(straddr),
+        av_set: Some(unsupported::av_set),
+    },
+    insert_auth_key: unsupported::insert_auth_key,
+    lookup_auth_key: unsupported::lookup_auth_key,
+    set_user_id: unsupported::set_user_id,
+    lookup2,
+});
 
 impl AddressVector {
     /// Runs a call with the domain's state and the vector's entries.
@@ -167,8 +192,9 @@ pub(crate) unsafe extern "C" fn open(
         let domain: &Domain = unsafe { border::object(domain.cast()) }?;
         // SAFETY: likewise.
         let attributes = unsafe { attributes.as_mut() }.ok_or(Errno::EINVAL)?;
-        // Insertion is over when the call returns, and vectors are not shared by name.
-        if attributes.flags & FI_EVENT != 0
+        // Insertion is over when the call returns, vectors are not shared by name, and completions have the vector's own
+        // addresses (`FI_AV_USER_ID`).
+        if attributes.flags & !(FI_READ | FI_SYMMETRIC) != 0
             || !attributes.name.is_null()
             || attributes.rx_ctx_bits != 0
         {
@@ -189,7 +215,7 @@ pub(crate) unsafe extern "C" fn open(
                     context,
                     ..fid::default()
                 },
-                ops: std::ptr::from_ref(&OPS).cast_mut(),
+                ops: OPS.as_c(),
             },
             domain,
             place,
@@ -359,6 +385,25 @@ unsafe extern "C" fn lookup(
             Err(error) => Err(error),
         }
     })
+}
+
+/// As [`lookup`], or what a GPU needs in the place of the address (`FI_XPU`), which there is not.
+///
+/// # Safety
+/// As libfabric documents `fi_av_lookup2`.
+unsafe extern "C" fn lookup2(
+    vector: *mut fid_av,
+    address: fi_addr_t,
+    result: *mut c_void,
+    length: *mut usize,
+    flags: u64,
+    _xpu: *mut c_void,
+) -> c_int {
+    match flags {
+        // SAFETY: the caller's contract is the same.
+        0 => unsafe { lookup(vector, address, result, length) },
+        _ => -libc::ENOSYS,
+    }
 }
 
 /// # Safety

@@ -14,8 +14,9 @@ use crate::endpoint::{Endpoint, Start};
 use crate::ffi::*;
 use crate::messages::Pieces;
 use crate::one_sided::Remote;
+use crate::table::Table;
 
-pub(crate) static OPS: fi_ops_atomic = fi_ops_atomic {
+pub(crate) static OPS: Table<fi_ops_atomic> = Table::new(fi_ops_atomic {
     size: size_of::<fi_ops_atomic>(),
     write: Some(write),
     writev: Some(writev),
@@ -30,7 +31,7 @@ pub(crate) static OPS: fi_ops_atomic = fi_ops_atomic {
     writevalid: Some(writevalid),
     readwritevalid: Some(readwritevalid),
     compwritevalid: Some(compwritevalid),
-};
+});
 
 /// What is done to each element.
 #[derive(Clone, Copy)]

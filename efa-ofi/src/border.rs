@@ -10,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use efa_core::endpoint::Errno;
 
 use crate::ffi::{fi_ops, fid};
+use crate::table::Table;
 
 /// What a call comes to; an error is the number that libfabric documents, without its sign.
 pub(crate) type Result<T> = std::result::Result<T, Errno>;
@@ -69,7 +70,7 @@ pub(crate) unsafe trait Object: Sized {
     /// libfabric's number of the class (`FI_CLASS_...`).
     const CLASS: u32;
     /// What tells the object from those of other providers.
-    fn operations() -> &'static fi_ops;
+    fn operations() -> &'static Table<fi_ops>;
 
     /// Gives the object to C, until [`take`].
     fn give(self) -> *mut Self {
@@ -78,7 +79,7 @@ pub(crate) unsafe trait Object: Sized {
         unsafe {
             let fid = &mut *object.cast::<fid>();
             fid.fclass = Self::CLASS as usize;
-            fid.ops = std::ptr::from_ref(Self::operations()).cast_mut();
+            fid.ops = Self::operations().as_c();
         }
         open()
             .get_or_insert_default()
@@ -135,7 +136,7 @@ pub(crate) unsafe fn transfer_object<'a, T: Object>(pointer: *const c_void) -> R
     let Some(fid) = (unsafe { pointer.cast::<fid>().as_ref() }) else {
         return Err(Errno::EINVAL);
     };
-    if fid.fclass != T::CLASS as usize || !std::ptr::eq(fid.ops, T::operations()) {
+    if fid.fclass != T::CLASS as usize || fid.ops != T::operations().as_c() {
         return Err(Errno::EINVAL);
     }
     // SAFETY: class and operations say that it is a `T`, and C does not end objects that are in use.

@@ -12,6 +12,7 @@ use efa_core::endpoint::{CompletionEntry, Errno, ErrorEntry};
 use crate::border::{self, EAVAIL, ENOSYS, Object, Result, Users};
 use crate::domain::{Domain, State};
 use crate::ffi::*;
+use crate::table::Table;
 use crate::unsupported;
 use crate::wait::{self, Alarm, Deadline, Sleeper, Woken};
 
@@ -104,18 +105,18 @@ impl Entries {
 unsafe impl Object for CompletionQueue {
     const CLASS: u32 = FI_CLASS_CQ;
 
-    fn operations() -> &'static fi_ops {
+    fn operations() -> &'static Table<fi_ops> {
         &FID
     }
 }
 
-static FID: fi_ops = fi_ops {
+static FID: Table<fi_ops> = Table::new(fi_ops {
     close: Some(close),
     control: Some(control),
     ..unsupported::FID
-};
+});
 
-static OPS: fi_ops_cq = fi_ops_cq {
+static OPS: Table<fi_ops_cq> = Table::new(fi_ops_cq {
     size: size_of::<fi_ops_cq>(),
     read: Some(read),
     readfrom: Some(readfrom),
@@ -124,7 +125,7 @@ static OPS: fi_ops_cq = fi_ops_cq {
     sreadfrom: Some(sreadfrom),
     signal: Some(signal),
     strerror: Some(strerror),
-};
+});
 
 impl CompletionQueue {
     #[inline]
@@ -301,6 +302,10 @@ pub(crate) unsafe extern "C" fn open(
         let domain: &Domain = unsafe { border::object(domain.cast()) }?;
         // SAFETY: likewise.
         let attributes = unsafe { attributes.as_mut() }.ok_or(Errno::EINVAL)?;
+        // Queues of a GPU (`FI_XPU`), of another provider (`FI_PEER`), and what may come.
+        if attributes.flags & !FI_AFFINITY != 0 {
+            return Err(Errno::EINVAL);
+        }
         let threshold = match attributes.wait_cond {
             FI_CQ_COND_NONE => false,
             FI_CQ_COND_THRESHOLD => true,
@@ -349,7 +354,7 @@ pub(crate) unsafe extern "C" fn open(
                     context,
                     ..fid::default()
                 },
-                ops: std::ptr::from_ref(&OPS).cast_mut(),
+                ops: OPS.as_c(),
             },
             domain,
             format,

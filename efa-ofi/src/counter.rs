@@ -13,6 +13,7 @@ use efa_core::endpoint::{self, EndpointId, Errno, Statistics};
 use crate::border::{self, ENOSYS, Object, Result, Users};
 use crate::domain::{Domain, State};
 use crate::ffi::*;
+use crate::table::Table;
 use crate::unsupported;
 use crate::wait::{self, Alarm, Deadline, Woken};
 
@@ -106,18 +107,18 @@ fn add(to: &mut endpoint::Counter, statistics: &Statistics, kinds: u64) {
 unsafe impl Object for Counter {
     const CLASS: u32 = FI_CLASS_CNTR;
 
-    fn operations() -> &'static fi_ops {
+    fn operations() -> &'static Table<fi_ops> {
         &FID
     }
 }
 
-static FID: fi_ops = fi_ops {
+static FID: Table<fi_ops> = Table::new(fi_ops {
     close: Some(close),
     control: Some(control),
     ..unsupported::FID
-};
+});
 
-static OPS: fi_ops_cntr = fi_ops_cntr {
+static OPS: Table<fi_ops_cntr> = Table::new(fi_ops_cntr {
     size: size_of::<fi_ops_cntr>(),
     read: Some(read),
     readerr: Some(readerr),
@@ -126,7 +127,7 @@ static OPS: fi_ops_cntr = fi_ops_cntr {
     wait: Some(wait),
     adderr: Some(add_error),
     seterr: Some(set_error),
-};
+});
 
 impl Counter {
     /// Checks that an endpoint can be bound for operations of these kinds.
@@ -362,7 +363,7 @@ pub(crate) unsafe extern "C" fn open(
                     context,
                     ..fid::default()
                 },
-                ops: std::ptr::from_ref(&OPS).cast_mut(),
+                ops: OPS.as_c(),
             },
             domain,
             waiting,

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,6 +28,7 @@ use crate::info::device_of;
 use crate::lock::{Lock, Taken};
 use crate::memory_region;
 use crate::progress::Progress;
+use crate::table::Table;
 use crate::unsupported;
 use crate::wait::Watch;
 
@@ -39,6 +40,8 @@ pub(crate) struct Domain {
     pub(crate) users: Users,
     /// The application registers all memory that operations use (`FI_MR_LOCAL`).
     pub(crate) registers_all: bool,
+    /// That of endpoints that have none (`FI_TC_...`).
+    pub(crate) traffic_class: u32,
     state: Arc<Lock<State>>,
     /// The thread of automatic progress, if the application asked for that.
     progress: Option<Progress>,
@@ -118,18 +121,19 @@ impl Tables {
 unsafe impl Object for Domain {
     const CLASS: u32 = FI_CLASS_DOMAIN;
 
-    fn operations() -> &'static fi_ops {
+    fn operations() -> &'static Table<fi_ops> {
         &FID
     }
 }
 
-static FID: fi_ops = fi_ops {
+static FID: Table<fi_ops> = Table::new(fi_ops {
     close: Some(close),
     bind: Some(bind),
+    ops_open: Some(ops_open),
     ..unsupported::FID
-};
+});
 
-static OPS: fi_ops_domain = fi_ops_domain {
+static OPS: Table<fi_ops_domain> = Table::new(fi_ops_domain {
     size: size_of::<fi_ops_domain>(),
     av_open: Some(address_vector::open),
     cq_open: Some(completion_queue::open),
@@ -142,7 +146,7 @@ static OPS: fi_ops_domain = fi_ops_domain {
     query_atomic: Some(atomics::query),
     query_collective: Some(unsupported::query_collective),
     endpoint2: Some(endpoint::open2),
-};
+});
 
 impl Domain {
     /// Opens the device that the info names.
@@ -195,13 +199,14 @@ impl Domain {
                     context,
                     ..fid::default()
                 },
-                ops: std::ptr::from_ref(&OPS).cast_mut(),
-                mr: std::ptr::from_ref(&memory_region::OPS).cast_mut(),
+                ops: OPS.as_c(),
+                mr: memory_region::OPS.as_c(),
             },
             fabric,
             users: Users::default(),
             registers_all: attributes
                 .is_some_and(|attributes| attributes.mr_mode as u64 & FI_MR_LOCAL != 0),
+            traffic_class: attributes.map_or(FI_TC_UNSPEC, |attributes| attributes.tclass),
             state,
             progress,
         })
@@ -467,6 +472,29 @@ unsafe extern "C" fn bind(_domain: *mut fid, _queue: *mut fid, flags: u64) -> c_
         0 => 0,
         // Registration is not asynchronous.
         _ => -libc::EOPNOTSUPP,
+    }
+}
+
+/// Opens a table of operations of libfabric's efa provider, which there is none of here: not to ask which of the machine's
+/// networks a registration uses, and not to write the device's queues without the provider.
+///
+/// # Errors
+/// `FI_EOPNOTSUPP` for those that stock has for domains (2.7), `FI_EINVAL` for others, as from stock.
+///
+/// # Safety
+/// As libfabric documents `fi_open_ops`.
+unsafe extern "C" fn ops_open(
+    _domain: *mut fid,
+    name: *const c_char,
+    _flags: u64,
+    _result: *mut *mut c_void,
+    _context: *mut c_void,
+) -> c_int {
+    // SAFETY: a string or null, by the caller's contract.
+    let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) });
+    match name.map(CStr::to_bytes) {
+        Some(b"efa domain ops" | b"efa gda ops") => -libc::EOPNOTSUPP,
+        _ => -libc::EINVAL,
     }
 }
 

@@ -9,7 +9,7 @@ use efa_core::endpoint::{
     CompletionEntry, CompletionFlags, EndpointId, Errno, ErrorEntry, Event, Failure,
     OperationFlags, PacketError, ProviderError, Statistics,
 };
-use efa_core::nic::{DeviceCaps, Domain as _, Nic as _, QueuePair as _, QueuePairConfig};
+use efa_core::nic::{Domain as _, Nic as _, QueuePair as _, QueuePairConfig};
 
 use crate::address_vector::{AddressVector, Addresses};
 use crate::border::{self, ENOAV, ENOCQ, EOPBADSTATE, EOPNOTSUPP, Object, Result};
@@ -18,9 +18,10 @@ use crate::counter::Counter;
 use crate::domain::{Domain, Queue, Tables, Vector};
 use crate::event_queue::EventQueue;
 use crate::ffi::*;
-use crate::host::{Part, warn};
+use crate::host::{Part, explain, warn};
 use crate::info::{self, RX_OP_FLAGS, TX_OP_FLAGS};
-use crate::options::{self, Options};
+use crate::options::{self, Limits, Options};
+use crate::table::Table;
 use crate::{atomics, messages, one_sided, settings, unsupported, wait, zero_copy};
 
 /// How long an endpoint that closes goes on with what peers still wait for.
@@ -63,6 +64,7 @@ struct Settings {
     caps: u64,
     /// How messages are ordered, in either direction.
     msg_order: u64,
+    service_level: u8,
     options: Options,
     closed: bool,
 }
@@ -119,19 +121,19 @@ impl Flags {
 unsafe impl Object for Endpoint {
     const CLASS: u32 = FI_CLASS_EP;
 
-    fn operations() -> &'static fi_ops {
+    fn operations() -> &'static Table<fi_ops> {
         &FID
     }
 }
 
-static FID: fi_ops = fi_ops {
+static FID: Table<fi_ops> = Table::new(fi_ops {
     close: Some(close),
     bind: Some(bind),
     control: Some(control),
     ..unsupported::FID
-};
+});
 
-static OPS: fi_ops_ep = fi_ops_ep {
+static OPS: Table<fi_ops_ep> = Table::new(fi_ops_ep {
     size: size_of::<fi_ops_ep>(),
     cancel: Some(cancel),
     getopt: Some(getopt),
@@ -140,9 +142,9 @@ static OPS: fi_ops_ep = fi_ops_ep {
     rx_ctx: Some(unsupported::rx_ctx),
     rx_size_left: Some(unsupported::size_left),
     tx_size_left: Some(unsupported::size_left),
-};
+});
 
-static CM: fi_ops_cm = fi_ops_cm {
+static CM: Table<fi_ops_cm> = Table::new(fi_ops_cm {
     size: size_of::<fi_ops_cm>(),
     setname: Some(unsupported::setname),
     getname: Some(getname),
@@ -153,7 +155,7 @@ static CM: fi_ops_cm = fi_ops_cm {
     reject: Some(unsupported::reject),
     shutdown: Some(unsupported::shutdown),
     join: Some(unsupported::join),
-};
+});
 
 /// # Safety
 /// As libfabric documents `fi_endpoint`.
@@ -186,13 +188,13 @@ pub(crate) unsafe extern "C" fn open(
                     context,
                     ..fid::default()
                 },
-                ops: std::ptr::from_ref(&OPS).cast_mut(),
-                cm: std::ptr::from_ref(&CM).cast_mut(),
-                msg: std::ptr::from_ref(&messages::UNTAGGED).cast_mut(),
-                rma: std::ptr::from_ref(&one_sided::OPS).cast_mut(),
-                tagged: std::ptr::from_ref(&messages::TAGGED).cast_mut(),
-                atomic: std::ptr::from_ref(&atomics::OPS).cast_mut(),
-                collective: std::ptr::from_ref(&unsupported::COLLECTIVE).cast_mut(),
+                ops: OPS.as_c(),
+                cm: CM.as_c(),
+                msg: messages::UNTAGGED.as_c(),
+                rma: one_sided::OPS.as_c(),
+                tagged: messages::TAGGED.as_c(),
+                atomic: atomics::OPS.as_c(),
+                collective: unsupported::COLLECTIVE.as_c(),
             },
             domain,
             settings: Mutex::new(Settings {
@@ -207,12 +209,20 @@ pub(crate) unsafe extern "C" fn open(
                 caps: info.caps,
                 msg_order: tx.map_or(0, |attributes| attributes.msg_order)
                     | rx.map_or(0, |attributes| attributes.msg_order),
+                service_level: info::service_level(
+                    domain.traffic_class,
+                    tx.map_or(FI_TC_UNSPEC, |attributes| attributes.tclass),
+                ),
                 options: Options::new(
                     &settings::of_environment(),
                     match ep.map_or(0, |attributes| attributes.max_msg_size) {
                         0 => info::MAX_MESSAGE,
                         promised => promised,
                     },
+                    [
+                        tx.map_or(0, |attributes| attributes.size),
+                        rx.map_or(0, |attributes| attributes.size),
+                    ],
                 ),
                 closed: false,
             }),
@@ -275,6 +285,7 @@ impl Endpoint {
             qkey: None,
             rnr_retry: 3,
             unsolicited_write_recv: true,
+            service_level: settings.service_level,
         };
         settings.options.apply(&mut engine, &mut config);
         let refused = |what: &str, error: &dyn std::fmt::Display, errno: Errno| {
@@ -302,12 +313,22 @@ impl Endpoint {
         let completions = config.completions() + user.map_or(0, |user| user.completions());
         let queue = state.create_queue(completions, self.is_waited_for(&settings))?;
         let nic = state.core.nic_mut();
-        let queue_pairs = nic
-            .create_queue_pair(queue, &config)
-            .and_then(|main| match &user {
-                Some(user) => Ok((main, Some(nic.create_queue_pair(queue, user)?))),
-                None => Ok((main, None)),
-            });
+        let main = nic.create_queue_pair(queue, &config).or_else(|error| {
+            if config.service_level == 0 {
+                return Err(error);
+            }
+            // A traffic class is a wish, and not every device and libefa knows service levels.
+            explain(
+                Part::Endpoint,
+                &format!("without the traffic class: {error}"),
+            );
+            config.service_level = 0;
+            nic.create_queue_pair(queue, &config)
+        });
+        let queue_pairs = main.and_then(|main| match &user {
+            Some(user) => Ok((main, Some(nic.create_queue_pair(queue, user)?))),
+            None => Ok((main, None)),
+        });
         let opened = match queue_pairs {
             Ok((main, None)) => state.core.open_endpoint(main, engine),
             Ok((main, Some(user))) => {
@@ -390,9 +411,10 @@ impl Endpoint {
         Ok(())
     }
 
-    /// What the device can do.
-    fn device_caps(&self) -> Result<DeviceCaps> {
-        Ok(self.domain().state()?.core.nic_mut().attributes().caps)
+    /// What the device can do, and the queues of its endpoints.
+    fn limits(&self) -> Result<Limits> {
+        let mut state = self.domain().state()?;
+        Ok(Limits::new(state.core.nic_mut().attributes()))
     }
 
     /// Returns whether somebody may sleep until something happens on this endpoint.
@@ -787,10 +809,10 @@ unsafe extern "C" fn getopt(
             // SAFETY: by the caller's contract.
             return unsafe { options::give(&bytes.to_ne_bytes(), value, length) };
         }
-        let caps = endpoint.device_caps()?;
+        let limits = endpoint.limits()?;
         let settings = endpoint.settings.lock().map_err(|_| Errno::EOTHER)?;
         // SAFETY: by the caller's contract.
-        unsafe { settings.options.get(option, caps, value, length) }
+        unsafe { settings.options.get(option, &limits, value, length) }
     })
 }
 
@@ -815,11 +837,11 @@ unsafe extern "C" fn setopt(
             endpoint.min_multi_recv.store(bytes, Ordering::Relaxed);
             return Ok(());
         }
-        let caps = endpoint.device_caps()?;
+        let limits = endpoint.limits()?;
         let is_enabled = endpoint.enabled.get().is_some();
         let mut settings = endpoint.settings.lock().map_err(|_| Errno::EOTHER)?;
         let options = &mut settings.options;
         // SAFETY: by the caller's contract.
-        unsafe { options.set(option, caps, is_enabled, value, length) }
+        unsafe { options.set(option, &limits, is_enabled, value, length) }
     })
 }

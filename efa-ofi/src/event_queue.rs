@@ -13,6 +13,7 @@ use crate::completion_queue::strerror_of;
 use crate::fabric::Fabric;
 use crate::ffi::*;
 use crate::host::{Part, warn};
+use crate::table::Table;
 use crate::unsupported;
 use crate::wait::{self, Bell, Deadline, Woken};
 
@@ -57,25 +58,25 @@ struct Failed {
 unsafe impl Object for EventQueue {
     const CLASS: u32 = FI_CLASS_EQ;
 
-    fn operations() -> &'static fi_ops {
+    fn operations() -> &'static Table<fi_ops> {
         &FID
     }
 }
 
-static FID: fi_ops = fi_ops {
+static FID: Table<fi_ops> = Table::new(fi_ops {
     close: Some(close),
     control: Some(control),
     ..unsupported::FID
-};
+});
 
-static OPS: fi_ops_eq = fi_ops_eq {
+static OPS: Table<fi_ops_eq> = Table::new(fi_ops_eq {
     size: size_of::<fi_ops_eq>(),
     read: Some(read),
     readerr: Some(readerr),
     write: Some(write),
     sread: Some(sread),
     strerror: Some(strerror),
-};
+});
 
 impl EventQueue {
     /// # Errors
@@ -105,7 +106,7 @@ impl EventQueue {
                     context,
                     ..fid::default()
                 },
-                ops: std::ptr::from_ref(&OPS).cast_mut(),
+                ops: OPS.as_c(),
             },
             fabric,
             users: Users::default(),

@@ -1,6 +1,6 @@
 //! Fabrics: what domains and event queues are opened from.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 
 use efa_core::endpoint::Errno;
 
@@ -10,6 +10,7 @@ use crate::counter::Counter;
 use crate::domain::Domain;
 use crate::event_queue::EventQueue;
 use crate::ffi::*;
+use crate::table::Table;
 use crate::unsupported;
 
 /// A fabric (`fid_fabric`).
@@ -23,17 +24,18 @@ pub(crate) struct Fabric {
 unsafe impl Object for Fabric {
     const CLASS: u32 = FI_CLASS_FABRIC;
 
-    fn operations() -> &'static fi_ops {
+    fn operations() -> &'static Table<fi_ops> {
         &FID
     }
 }
 
-static FID: fi_ops = fi_ops {
+static FID: Table<fi_ops> = Table::new(fi_ops {
     close: Some(close),
+    ops_open: Some(ops_open),
     ..unsupported::FID
-};
+});
 
-static OPS: fi_ops_fabric = fi_ops_fabric {
+static OPS: Table<fi_ops_fabric> = Table::new(fi_ops_fabric {
     size: size_of::<fi_ops_fabric>(),
     domain: Some(domain),
     passive_ep: Some(unsupported::passive_ep),
@@ -41,7 +43,7 @@ static OPS: fi_ops_fabric = fi_ops_fabric {
     wait_open: Some(unsupported::wait_open),
     trywait: Some(trywait),
     domain2: Some(domain2),
-};
+});
 
 impl Fabric {
     pub(crate) fn new(api_version: u32, context: *mut c_void) -> Fabric {
@@ -51,7 +53,7 @@ impl Fabric {
                     context,
                     ..fid::default()
                 },
-                ops: std::ptr::from_ref(&OPS).cast_mut(),
+                ops: OPS.as_c(),
                 api_version,
             },
             users: Users::default(),
@@ -122,6 +124,40 @@ unsafe extern "C" fn eq_open(
         // SAFETY: by the caller's contract.
         unsafe { queue.give_to(result) }
     })
+}
+
+/// The operations `efa feature ops` of libfabric 2.7's efa provider (`struct fi_efa_feature_ops`).
+#[repr(C)]
+struct FeatureOperations {
+    query: extern "C" fn(*const c_char) -> bool,
+}
+
+static FEATURES: FeatureOperations = FeatureOperations { query: has_feature };
+
+/// Whether there is a feature of stock's by this name. It has one, for memory of GPUs, and that only in its other fabric.
+extern "C" fn has_feature(_name: *const c_char) -> bool {
+    false
+}
+
+/// # Errors
+/// `FI_EINVAL` for another name than that of [`FEATURES`], as from stock.
+///
+/// # Safety
+/// As libfabric documents `fi_open_ops`.
+unsafe extern "C" fn ops_open(
+    _fabric: *mut fid,
+    name: *const c_char,
+    _flags: u64,
+    result: *mut *mut c_void,
+    _context: *mut c_void,
+) -> c_int {
+    // SAFETY: a string or null, by the caller's contract.
+    if name.is_null() || result.is_null() || unsafe { CStr::from_ptr(name) } != c"efa feature ops" {
+        return -libc::EINVAL;
+    }
+    // SAFETY: not null, and so valid for a write.
+    unsafe { result.write(std::ptr::from_ref(&FEATURES).cast_mut().cast()) };
+    0
 }
 
 /// # Safety

@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 
 use efa_core::address::{Gid, Qkey, Qpn, RawAddress};
 use efa_core::endpoint::{AtomicKind, Errno, IOV_LIMIT, atomic_limits};
-use efa_core::nic::{Device as _, NicAttributes};
+use efa_core::nic::{Device as _, NicAttributes, QueuePairConfig};
 use efa_core::wire::{AtomicDatatype, AtomicOp};
 use efa_hw::HwDevice;
 
@@ -50,6 +50,8 @@ const RX_CAPS: u64 = MESSAGES
     | FI_MULTI_RECV
     | FI_SOURCE
     | FI_DIRECTED_RECV;
+
+const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 
 /// Flags that operations may have by default.
 pub(crate) const TX_OP_FLAGS: u64 =
@@ -244,6 +246,9 @@ struct Asked {
     av_type: u32,
     cq_data_size: usize,
     mr_key_size: usize,
+    /// Of the domain, and of sends.
+    traffic_classes: [u32; 2],
+    domain_caps: u64,
     domain: Option<String>,
     fabric: Option<String>,
 }
@@ -288,6 +293,7 @@ impl Asked {
             asked.tx_size = attr.size;
             asked.tx_iov_limit = attr.iov_limit;
             asked.rma_iov_limit = attr.rma_iov_limit;
+            asked.traffic_classes[1] = attr.tclass;
         }
         // SAFETY: as above.
         if let Some(attr) = unsafe { hints.rx_attr.as_ref() } {
@@ -307,6 +313,8 @@ impl Asked {
             asked.av_type = attr.av_type;
             asked.cq_data_size = attr.cq_data_size;
             asked.mr_key_size = attr.mr_key_size;
+            asked.traffic_classes[0] = attr.tclass;
+            asked.domain_caps = attr.caps;
             // SAFETY: as above.
             asked.domain = unsafe { text(attr.name) };
         }
@@ -342,6 +350,7 @@ impl Asked {
             ))),
         };
         subset("capabilities", self.caps, CAPS)?;
+        subset("capabilities of the domain", self.domain_caps, DOMAIN_CAPS)?;
         one_of("address format", self.addr_format, &[FI_ADDR_EFA])?;
         one_of("endpoint type", self.ep_type, &[FI_EP_RDM])?;
         one_of("protocol", self.protocol, &[FI_PROTO_EFA])?;
@@ -494,7 +503,8 @@ impl Asked {
         domain.max_ep_rx_ctx = 1;
         domain.mr_iov_limit = 1;
         domain.mr_cnt = 65_536;
-        domain.caps = FI_LOCAL_COMM | FI_REMOTE_COMM;
+        domain.caps = DOMAIN_CAPS;
+        [domain.tclass, tx.tclass] = self.traffic_classes.map(traffic_class);
         fabric.name = allocate_text(&FABRIC.to_string_lossy());
         fabric.prov_version = crate::entry::VERSION;
         fabric.api_version = version;
@@ -519,6 +529,27 @@ fn granted(asked: u64) -> u64 {
         | FI_REMOTE_COMM
         | directions(MESSAGES, SENDING)
         | directions(ONE_SIDED, ACCESSING)
+}
+
+/// The traffic class that is granted to who asks for this one: as from stock, none instead of those that the device does not
+/// tell apart.
+fn traffic_class(asked: u32) -> u32 {
+    match asked {
+        FI_TC_BEST_EFFORT | FI_TC_LOW_LATENCY => asked,
+        _ => FI_TC_UNSPEC,
+    }
+}
+
+/// The service level of an endpoint's packets, for the traffic classes of its domain and of its sends.
+pub(crate) fn service_level(domain: u32, sends: u32) -> u8 {
+    let class = match sends {
+        FI_TC_UNSPEC => domain,
+        class => class,
+    };
+    match class {
+        FI_TC_LOW_LATENCY => QueuePairConfig::LOW_LATENCY,
+        _ => 0,
+    }
 }
 
 /// A copy that `free` ends.

@@ -26,6 +26,7 @@ mod one_sided;
 mod options;
 mod progress;
 mod settings;
+mod table;
 mod unsupported;
 mod wait;
 mod zero_copy;

@@ -8,6 +8,7 @@ use efa_core::nic::{Access, Region, UserSlice};
 use crate::border::{self, ENOSYS, Object, Result};
 use crate::domain::Domain;
 use crate::ffi::*;
+use crate::table::Table;
 use crate::unsupported;
 
 /// A registration (`fid_mr`). Its descriptor is its own address.
@@ -22,22 +23,22 @@ pub(crate) struct MemoryRegion {
 unsafe impl Object for MemoryRegion {
     const CLASS: u32 = FI_CLASS_MR;
 
-    fn operations() -> &'static fi_ops {
+    fn operations() -> &'static Table<fi_ops> {
         &FID
     }
 }
 
-static FID: fi_ops = fi_ops {
+static FID: Table<fi_ops> = Table::new(fi_ops {
     close: Some(close),
     ..unsupported::FID
-};
+});
 
-pub(crate) static OPS: fi_ops_mr = fi_ops_mr {
+pub(crate) static OPS: Table<fi_ops_mr> = Table::new(fi_ops_mr {
     size: size_of::<fi_ops_mr>(),
     reg: Some(reg),
     regv: Some(regv),
     regattr: Some(regattr),
-};
+});
 
 /// The accesses that a registration may permit. Those of collective operations mean nothing here.
 const ACCESS: u64 =

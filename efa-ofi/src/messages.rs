@@ -14,8 +14,9 @@ use crate::border::{self, EBADFLAGS, EOPBADSTATE, Result};
 use crate::endpoint::{Endpoint, Start};
 use crate::ffi::*;
 use crate::memory_region::of_descriptor;
+use crate::table::Table;
 
-pub(crate) static UNTAGGED: fi_ops_msg = fi_ops_msg {
+pub(crate) static UNTAGGED: Table<fi_ops_msg> = Table::new(fi_ops_msg {
     size: size_of::<fi_ops_msg>(),
     recv: Some(recv),
     recvv: Some(recvv),
@@ -26,9 +27,9 @@ pub(crate) static UNTAGGED: fi_ops_msg = fi_ops_msg {
     inject: Some(inject),
     senddata: Some(senddata),
     injectdata: Some(injectdata),
-};
+});
 
-pub(crate) static TAGGED: fi_ops_tagged = fi_ops_tagged {
+pub(crate) static TAGGED: Table<fi_ops_tagged> = Table::new(fi_ops_tagged {
     size: size_of::<fi_ops_tagged>(),
     recv: Some(trecv),
     recvv: Some(trecvv),
@@ -39,7 +40,7 @@ pub(crate) static TAGGED: fi_ops_tagged = fi_ops_tagged {
     inject: Some(tinject),
     senddata: Some(tsenddata),
     injectdata: Some(tinjectdata),
-};
+});
 
 /// The application's memory of one operation.
 #[derive(Clone)]
@@ -158,7 +159,12 @@ pub(crate) const SEND_FLAGS: u64 = FI_MORE
     | FI_INJECT_COMPLETE
     | FI_TRANSMIT_COMPLETE
     | FI_DELIVERY_COMPLETE
-    | FI_REMOTE_CQ_DATA;
+    | FI_REMOTE_CQ_DATA
+    | HIGH_PPS;
+
+/// A flag of libfabric 2.7's efa provider (`FI_EFA_WR_HIGH_PPS`): that the device may trade latency for more messages per
+/// second. It changes nothing that an application can rely on, and the device is not told.
+const HIGH_PPS: u64 = 1 << 60;
 
 /// What a call may say of a receive. `FI_REMOTE_CQ_DATA` changes nothing, since data comes with the message in any case; MPICH 3.4
 /// and Intel MPI set it when they probe.

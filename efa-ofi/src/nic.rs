@@ -10,6 +10,7 @@ use efa_hw::{DeviceReport, HwDevice};
 
 use crate::border::{self, ENOSYS, Object};
 use crate::ffi::*;
+use crate::table::Table;
 use crate::unsupported;
 
 /// Amazon's number among the vendors of PCI devices.
@@ -40,17 +41,17 @@ struct Texts {
 unsafe impl Object for Nic {
     const CLASS: u32 = FI_CLASS_NIC;
 
-    fn operations() -> &'static fi_ops {
+    fn operations() -> &'static Table<fi_ops> {
         &FID
     }
 }
 
-static FID: fi_ops = fi_ops {
+static FID: Table<fi_ops> = Table::new(fi_ops {
     close: Some(close),
     control: Some(control),
     tostr: Some(tostr),
     ..unsupported::FID
-};
+});
 
 /// Describes a device for an info, which frees it.
 pub(crate) fn describe(device: &HwDevice, report: &DeviceReport) -> *mut fid_nic {

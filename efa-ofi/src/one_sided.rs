@@ -9,8 +9,9 @@ use crate::border::{self, EBADFLAGS, EOPBADSTATE, Result};
 use crate::endpoint::{Endpoint, Start};
 use crate::ffi::*;
 use crate::messages::{Pieces, SEND_FLAGS};
+use crate::table::Table;
 
-pub(crate) static OPS: fi_ops_rma = fi_ops_rma {
+pub(crate) static OPS: Table<fi_ops_rma> = Table::new(fi_ops_rma {
     size: size_of::<fi_ops_rma>(),
     read: Some(read),
     readv: Some(readv),
@@ -21,7 +22,7 @@ pub(crate) static OPS: fi_ops_rma = fi_ops_rma {
     inject: Some(inject),
     writedata: Some(writedata),
     injectdata: Some(injectdata),
-};
+});
 
 /// A peer's memory of one operation.
 pub(crate) struct Remote {

@@ -6,11 +6,11 @@
 use std::ffi::{c_int, c_void};
 
 use efa_core::endpoint::{EndpointConfig, Errno};
-use efa_core::nic::{DeviceCaps, QueuePairConfig};
+use efa_core::nic::{DeviceCaps, NicAttributes, QueuePairConfig};
 
 use crate::border::{self, EOPBADSTATE, EOPNOTSUPP, Result};
-use crate::ffi::FI_OPT_FI_HMEM_P2P;
-use crate::info::{INJECT_SIZE, MAX_MESSAGE};
+use crate::ffi::{FI_OPT_FI_HMEM_P2P, FI_OPT_RX_SIZE, FI_OPT_TX_SIZE};
+use crate::info::{self, INJECT_SIZE, MAX_MESSAGE};
 use crate::settings;
 
 /// The option is not one of this provider.
@@ -42,25 +42,55 @@ const P2P_DISABLED: c_int = 3;
 /// The largest number of repetitions; it means without end.
 const RNR_WITHOUT_END: usize = 7;
 
+/// What options ask for at most.
+#[derive(Clone, Debug)]
+pub(crate) struct Limits {
+    caps: DeviceCaps,
+    /// Entries of the queues of an endpoint, which it has in any case.
+    queue_sizes: [usize; 2],
+}
+
+impl Limits {
+    pub(crate) fn new(device: &NicAttributes) -> Limits {
+        Limits {
+            caps: device.caps,
+            queue_sizes: info::queue_sizes(device).into(),
+        }
+    }
+}
+
+/// Whether an option is one of the two sizes of queues, and which: that of sends or that of receives.
+fn queue_of(option: c_int) -> Option<usize> {
+    let options = [FI_OPT_TX_SIZE, FI_OPT_RX_SIZE];
+    options.iter().position(|queue| *queue as c_int == option)
+}
+
 /// What an endpoint is told by options.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     rnr_retry: usize,
     p2p: c_int,
     sizes: [usize; SIZES as usize],
+    /// How many sends and receives the application starts before the first of them completes; 0 if it does not say.
+    queue_sizes: [usize; 2],
     use_device_rdma: bool,
     shared_memory: bool,
 }
 
 impl Options {
     /// The options of an endpoint that was told nothing but by the environment, and by its info the length of the longest
-    /// message in bytes.
-    pub(crate) fn new(config: &EndpointConfig, max_message: usize) -> Options {
+    /// message in bytes and the sizes of its queues.
+    pub(crate) fn new(
+        config: &EndpointConfig,
+        max_message: usize,
+        queue_sizes: [usize; 2],
+    ) -> Options {
         let limits = [max_message, INJECT_SIZE];
         Options {
             rnr_retry: 3,
             p2p: P2P_ENABLED,
             sizes: std::array::from_fn(|index| limits[index / 4]),
+            queue_sizes,
             use_device_rdma: config.use_device_rdma,
             shared_memory: settings::shared_memory(),
         }
@@ -92,14 +122,18 @@ impl Options {
     pub(crate) unsafe fn get(
         &self,
         option: c_int,
-        caps: DeviceCaps,
+        limits: &Limits,
         value: *mut c_void,
         length: *mut usize,
     ) -> Result<()> {
-        let emulates = |cap| !(self.use_device_rdma && caps.contains(cap));
+        let emulates = |cap| !(self.use_device_rdma && limits.caps.contains(cap));
         let size = usize::try_from(option - MAX_MSG_SIZE).ok();
         let size = size.and_then(|index| self.sizes.get(index));
-        let (size, switch) = match (option, size) {
+        let queue = queue_of(option).map(|queue| match self.queue_sizes[queue] {
+            0 => &limits.queue_sizes[queue],
+            _ => &self.queue_sizes[queue],
+        });
+        let (size, switch) = match (option, size.or(queue)) {
             (_, Some(size)) => (size.to_ne_bytes(), false),
             (RNR_RETRY, _) => (self.rnr_retry.to_ne_bytes(), false),
             (EMULATED_READ, _) => ([0; 8], emulates(DeviceCaps::RDMA_READ)),
@@ -130,7 +164,7 @@ impl Options {
     pub(crate) unsafe fn set(
         &mut self,
         option: c_int,
-        caps: DeviceCaps,
+        limits: &Limits,
         is_enabled: bool,
         value: *const c_void,
         length: usize,
@@ -147,6 +181,18 @@ impl Options {
                     Ok(())
                 }
                 false => Err(Errno::EINVAL),
+            };
+        }
+        if let Some(queue) = queue_of(option) {
+            // SAFETY: the caller's contract is the same.
+            let wanted = usize::from_ne_bytes(unsafe { take(value, length) }?);
+            return match (is_enabled, wanted) {
+                (true, _) => Err(EOPBADSTATE),
+                (false, wanted) if (1..=limits.queue_sizes[queue]).contains(&wanted) => {
+                    self.queue_sizes[queue] = wanted;
+                    Ok(())
+                }
+                _ => Err(Errno::EINVAL),
             };
         }
         if option == FI_OPT_FI_HMEM_P2P as c_int {
@@ -189,7 +235,9 @@ impl Options {
         let [wanted] = unsafe { take(value, length) }?;
         match (option, wanted != 0) {
             (USE_DEVICE_RDMA, _) if is_enabled => Err(EOPBADSTATE),
-            (USE_DEVICE_RDMA, true) if !caps.contains(DeviceCaps::RDMA_READ) => Err(EOPNOTSUPP),
+            (USE_DEVICE_RDMA, true) if !limits.caps.contains(DeviceCaps::RDMA_READ) => {
+                Err(EOPNOTSUPP)
+            }
             (USE_DEVICE_RDMA, wanted) => {
                 self.use_device_rdma = wanted;
                 Ok(())

@@ -3,6 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use crate::ffi::*;
+use crate::table::Table;
 
 /// What every object has.
 pub(crate) const FID: fi_ops = fi_ops {
@@ -42,6 +43,9 @@ without! {
 
     insertsym(*mut fid_av, *const c_char, usize, *const c_char, usize, *mut fi_addr_t, u64, *mut c_void) -> c_int;
     av_set(*mut fid_av, *mut fi_av_set_attr, *mut *mut fid_av_set, *mut c_void) -> c_int;
+    insert_auth_key(*mut fid_av, *const c_void, usize, *mut fi_addr_t, u64) -> c_int;
+    lookup_auth_key(*mut fid_av, fi_addr_t, *mut c_void, *mut usize) -> c_int;
+    set_user_id(*mut fid_av, fi_addr_t, fi_addr_t, u64) -> c_int;
 
     setname(fid_t, *mut c_void, usize) -> c_int;
     getpeer(*mut fid_ep, *mut c_void, *mut usize) -> c_int;
@@ -67,7 +71,7 @@ without! {
 }
 
 /// Collective operations.
-pub(crate) static COLLECTIVE: fi_ops_collective = fi_ops_collective {
+pub(crate) static COLLECTIVE: Table<fi_ops_collective> = Table::new(fi_ops_collective {
     size: size_of::<fi_ops_collective>(),
     barrier: Some(barrier),
     broadcast: Some(broadcast),
@@ -80,4 +84,4 @@ pub(crate) static COLLECTIVE: fi_ops_collective = fi_ops_collective {
     gather: Some(distribute),
     msg: Some(collective_message),
     barrier2: Some(barrier2),
-};
+});

@@ -60,6 +60,7 @@ pub(crate) fn queue_pair(
                 // It sends nothing.
                 send_queue_depth: 1,
                 qkey: None,
+                service_level: 0,
                 ..*main
             });
         }

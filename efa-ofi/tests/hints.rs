@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::ffi::c_int;
+
 use common::c::*;
 use common::{Libfabric, with_provider};
 
@@ -104,6 +106,92 @@ fn atomics_are_carried_out_in_order() {
                 "{sizes:?}"
             );
             (libfabric.freeinfo)(info);
+        }
+    });
+}
+
+#[test]
+fn what_is_not_known_is_refused_or_not_asked_for() {
+    let name = "what_is_not_known_is_refused_or_not_asked_for";
+    with_provider(name, |libfabric| {
+        // What an application wants and cannot have: capabilities of the endpoint and of the domain.
+        for bit in 0..64 {
+            let (wanted, offered) = (1 << bit, libfabric.info(|hints| hints.caps = 1 << bit));
+            let known = FI_MSG
+                | FI_TAGGED
+                | FI_RMA
+                | FI_ATOMIC
+                | FI_SEND
+                | FI_RECV
+                | ACCESS
+                | FI_MULTI_RECV
+                | FI_SOURCE
+                | FI_DIRECTED_RECV
+                | FI_LOCAL_COMM
+                | FI_REMOTE_COMM;
+            assert_eq!(offered.is_ok(), wanted & known != 0, "{wanted:#x}");
+            // SAFETY: hints have all attributes.
+            let domain = libfabric.info(|hints| unsafe { (*hints.domain_attr).caps = wanted });
+            let known = FI_LOCAL_COMM | FI_REMOTE_COMM;
+            assert_eq!(domain.is_ok(), wanted & known != 0, "{wanted:#x}");
+            for info in [offered, domain].into_iter().flatten() {
+                // SAFETY: nobody uses the info any more.
+                unsafe { (libfabric.freeinfo)(info) };
+            }
+        }
+        // What an application is ready to do for a provider is not a wish: the answer has what is needed. Among it are modes of
+        // releases to come, and `FI_MR_XPU_DESC` of 2.7.
+        const XPU_DESC: c_int = 1 << 12;
+        let needed = (FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY) as c_int;
+        for more in [0, XPU_DESC, 1 << 30, !(FI_MR_BASIC as c_int)] {
+            let info = libfabric.info(|hints| {
+                hints.mode = u64::MAX;
+                hints.caps = FI_MSG | FI_TAGGED | FI_RMA;
+                // SAFETY: hints have all attributes.
+                unsafe { (*hints.domain_attr).mr_mode = needed | more };
+            });
+            let info = info.expect("nothing is asked for that there is not");
+            // SAFETY: the info is valid, with all attributes, until it is freed.
+            unsafe {
+                assert_eq!((*info).mode, 0);
+                assert_eq!((*(*info).domain_attr).mr_mode, needed, "{more:#x}");
+                (libfabric.freeinfo)(info);
+            }
+        }
+    });
+}
+
+#[test]
+fn traffic_classes_are_wishes() {
+    with_provider("traffic_classes_are_wishes", |libfabric| {
+        let (low, best, none) = (FI_TC_LOW_LATENCY, FI_TC_BEST_EFFORT, FI_TC_UNSPEC);
+        // As from stock 2.7, which tells two of them apart.
+        for (asked, granted) in [
+            (none, none),
+            (best, best),
+            (low, low),
+            (FI_TC_BULK_DATA, none),
+            (FI_TC_DSCP | 46, none),
+            (u32::MAX, none),
+        ] {
+            for (domain, sends) in [(asked, none), (none, asked)] {
+                let info = libfabric.info(|hints| {
+                    // SAFETY: hints have all attributes.
+                    unsafe {
+                        (*hints.domain_attr).tclass = domain;
+                        (*hints.tx_attr).tclass = sends;
+                    }
+                });
+                let info = info.expect("none is refused");
+                // SAFETY: the info is valid, with all attributes, until it is freed.
+                let found = unsafe {
+                    let found = ((*(*info).domain_attr).tclass, (*(*info).tx_attr).tclass);
+                    (libfabric.freeinfo)(info);
+                    found
+                };
+                let of = |class| if class == none { none } else { granted };
+                assert_eq!(found, (of(domain), of(sends)), "{asked:#x}");
+            }
         }
     });
 }

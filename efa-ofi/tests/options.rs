@@ -69,6 +69,16 @@ fn options_of_the_efa_provider_are_there() {
         assert_eq!(set(&side, EFA_RNR_RETRY, 8_usize), EINVAL);
         assert_eq!(set(&side, EFA_RNR_RETRY, 7_usize), 0);
         assert_eq!(get::<usize>(&side, EFA_RNR_RETRY), Ok(7));
+        let [transmit, receive] = [FI_OPT_TX_SIZE as c_int, FI_OPT_RX_SIZE as c_int];
+        for (option, size) in [(transmit, 1024), (receive, 2048)] {
+            // What the info says, which is all that the device has.
+            assert_eq!(get::<usize>(&side, option), Ok(size));
+            assert_eq!(set(&side, option, size + 1), EINVAL);
+            assert_eq!(set(&side, option, 0_usize), EINVAL);
+            assert_eq!(set(&side, option, 100_u32), EINVAL, "another size");
+            assert_eq!(set(&side, option, size / 2), 0);
+            assert_eq!(get::<usize>(&side, option), Ok(size / 2));
+        }
         let p2p = FI_OPT_FI_HMEM_P2P as c_int;
         assert_eq!(get::<c_int>(&side, p2p), Ok(FI_HMEM_P2P_ENABLED as c_int));
         assert_eq!(
@@ -99,6 +109,9 @@ fn options_of_the_efa_provider_are_there() {
         let late = -(FI_EOPBADSTATE as c_int);
         assert_eq!(set(&side, EFA_RNR_RETRY, 1_usize), late);
         assert_eq!(set(&side, EFA_USE_DEVICE_RDMA, false), late);
+        assert_eq!(set(&side, transmit, 1_usize), late);
+        assert_eq!(set(&side, receive, 1_usize), late);
+        assert_eq!(get::<usize>(&side, transmit), Ok(512));
         assert_eq!(set(&side, SHARED_MEMORY_PERMITTED, false), late);
         assert_eq!(get::<usize>(&side, EFA_RNR_RETRY), Ok(7));
         side.close(libfabric);

@@ -48,6 +48,7 @@ fn queue_pair() -> QueuePairConfig {
         qkey: None,
         rnr_retry: 7,
         unsolicited_write_recv: false,
+        service_level: 0,
     }
 }
 

@@ -350,6 +350,7 @@ impl Served {
             qkey: None,
             rnr_retry: 3,
             unsolicited_write_recv: false,
+            service_level: 0,
         };
         for _ in 0..ROUNDS {
             let mut made = Vec::new();

@@ -49,9 +49,14 @@ pub struct QueuePairConfig {
     /// Peers' writes with immediate data take no receive, where the device can do that. Senders must
     /// be told, because stock libfabric wants both sides to agree.
     pub unsolicited_write_recv: bool,
+    /// The service level of what it sends: 0, or [`QueuePairConfig::LOW_LATENCY`]. A device that knows no others may refuse it.
+    pub service_level: u8,
 }
 
 impl QueuePairConfig {
+    /// The service level for low latency, as stock libfabric sets it for `FI_TC_LOW_LATENCY` from 2.0 on.
+    pub const LOW_LATENCY: u8 = 8;
+
     /// Entries of a completion queue that has room for everything that the queues hold. Unsolicited
     /// writes come on top and nothing bounds them; there is as much room for them again.
     pub fn completions(&self) -> usize {

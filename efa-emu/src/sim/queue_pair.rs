@@ -60,6 +60,7 @@ impl From<NicConfig> for QueuePairConfig {
             qkey: config.qkey,
             rnr_retry: config.rnr_retry,
             unsolicited_write_recv: config.unsolicited_write_recv,
+            service_level: 0,
         }
     }
 }

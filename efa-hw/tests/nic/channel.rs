@@ -209,6 +209,7 @@ fn a_queue_without_a_channel_says_so() {
             qkey: None,
             rnr_retry: 3,
             unsolicited_write_recv: false,
+            service_level: 0,
         };
         let pair = domain.create_queue_pair(sleeping, &config).unwrap();
         domain.arm(sleeping).unwrap();

@@ -1,0 +1,365 @@
+//! The provider under libfabric 2.7, whose tables of operations are longer than those of the machine's headers.
+
+#[macro_use]
+mod common;
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr::{null, null_mut};
+
+use common::c::*;
+use common::{Options, Pair, Side, close, control, with_provider};
+
+const ENOSYS: c_int = -libc::ENOSYS;
+/// A capability and a flag of libfabric 2.7: what a GPU uses without the processor.
+const FI_XPU: u64 = 1 << 44;
+
+/// Any slot of a table, called with as many arguments as the longest has.
+type Slot = unsafe extern "C" fn(
+    *mut c_void,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+) -> isize;
+
+/// The tables of libfabric 2.7, in the order of their slots behind `size` (`rdma/fabric.h` and the others). This provider
+/// has no operation for those in parentheses.
+const FID: &str = "close bind control ops_open (tostr) (ops_set)";
+const FABRIC: &str = "domain (passive_ep) eq_open (wait_open) trywait domain2";
+const DOMAIN: &str = "av_open cq_open endpoint (scalable_ep) cntr_open (poll_open) (stx_ctx) (srx_ctx) query_atomic \
+     (query_collective) endpoint2 (xpu_ctx)";
+const MR: &str = "reg regv regattr";
+const AV: &str = "insert insertsvc (insertsym) remove lookup straddr (av_set) (insert_auth_key) (lookup_auth_key) \
+     (set_user_id) lookup2";
+const EP: &str =
+    "cancel getopt setopt (tx_ctx) (rx_ctx) (rx_size_left) (tx_size_left) (export_xpu)";
+const CM: &str =
+    "(setname) getname (getpeer) (connect) (listen) (accept) (reject) (shutdown) (join)";
+const MSG: &str = "recv recvv recvmsg send sendv sendmsg inject senddata injectdata";
+const RMA: &str = "read readv readmsg write writev writemsg inject writedata injectdata";
+const ATOMIC: &str = "write writev writemsg inject readwrite readwritev readwritemsg compwrite compwritev compwritemsg \
+     writevalid readwritevalid compwritevalid";
+const COLLECTIVE: &str = "(barrier) (broadcast) (alltoall) (allreduce) (allgather) (reduce_scatter) (reduce) (scatter) \
+     (gather) (msg) (barrier2)";
+const EQ: &str = "read readerr write sread strerror";
+const CQ: &str = "read readfrom readerr sread sreadfrom signal strerror (export_xpu)";
+const CNTR: &str = "read readerr add set wait adderr seterr (export_xpu)";
+
+/// The slots of an object that has these of its own. `control` is called for the command 0 (`FI_GETFIDFLAG`), which there is
+/// not; objects with a descriptor look at the argument first.
+fn fid_with(own: &str) -> String {
+    let has = |name: &str| own.split(' ').any(|own| own == name);
+    let slots = FID.split(' ').map(|slot| slot.trim_matches(['(', ')']));
+    let slots = slots.map(|slot| match has(slot) {
+        true => slot.to_owned(),
+        false => format!("({slot})"),
+    });
+    slots.collect::<Vec<_>>().join(" ")
+}
+
+/// Calls each slot of a table, and those behind it that a later release may add, with the object and zeros. Returns the slots
+/// that were there, as the tables above have them.
+///
+/// # Safety
+/// The object is open, and the table is one of its own.
+unsafe fn call_all(object: *mut c_void, table: *const c_void, slots: &str) -> String {
+    let call = |index: usize| {
+        // SAFETY: by the caller's contract a table, whose slots follow its size.
+        let slot = unsafe { table.cast::<Option<Slot>>().add(1 + index).read() };
+        let slot = slot.unwrap_or_else(|| panic!("slot {index} of {slots} is null"));
+        // SAFETY: on the processors that libfabric is for, functions take as many of the arguments as they have.
+        unsafe { slot(object, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0) }
+    };
+    let mut found = Vec::new();
+    let names: Vec<_> = slots.split(' ').collect();
+    for (index, slot) in names.iter().enumerate() {
+        let name = slot.trim_matches(['(', ')']);
+        if name == "close" {
+            // It is called in the end.
+            found.push(name.to_owned());
+            continue;
+        }
+        let answer = call(index);
+        if ["strerror", "straddr"].contains(&name) {
+            // SAFETY: these return texts.
+            let text = unsafe { CStr::from_ptr(answer as *const c_char) };
+            assert!(text.to_bytes().is_ascii(), "{name}: {text:?}");
+            found.push(name.to_owned());
+            continue;
+        }
+        // Some return an `int`, and others a `ssize_t`.
+        let answer = answer as c_int;
+        assert!(answer > -4096, "{name} of {slots} returned {answer}");
+        found.push(match answer {
+            ENOSYS => format!("({name})"),
+            _ => name.to_owned(),
+        });
+    }
+    for index in names.len()..names.len() + 4 {
+        assert_eq!(call(index) as c_int, ENOSYS, "slot {index} of {slots}");
+    }
+    found.join(" ")
+}
+
+#[test]
+fn each_slot_of_each_object_answers() {
+    with_provider("each_slot_of_each_object_answers", |libfabric| {
+        let options = Options {
+            wait_obj: FI_WAIT_FD,
+            ..Options::default()
+        };
+        let side = Side::open(libfabric, &options);
+        side.enable();
+        let mut memory = [0_u8; 64];
+        let region = side.register(&mut memory);
+        let (mut events, mut counter) = (null_mut(), null_mut());
+        let mut attributes = fi_eq_attr {
+            wait_obj: FI_WAIT_FD,
+            ..fi_eq_attr::default()
+        };
+        let opened = call!(side.fabric => ops.eq_open(&mut attributes, &mut events, null_mut()));
+        assert_eq!(opened, 0);
+        let mut attributes = fi_cntr_attr::default();
+        let opened = call!(side.domain => ops.cntr_open(&mut attributes, &mut counter, null_mut()));
+        assert_eq!(opened, 0);
+        let check = |object: *mut c_void, own: &str, tables: Vec<(*const c_void, &str)>| {
+            // SAFETY: all objects are open, and begin with a `fid`.
+            let of_fid = unsafe { (*object.cast::<fid>()).ops };
+            let own = fid_with(own);
+            let all = [(of_fid.cast_const().cast(), &*own)];
+            for (table, slots) in all.into_iter().chain(tables) {
+                // SAFETY: the object is open, and it has these tables.
+                assert_eq!(unsafe { call_all(object, table, slots) }, slots);
+            }
+        };
+        /// The tables of an object.
+        macro_rules! tables {
+            ($object:expr, $($table:ident: $slots:ident),*) => {
+                // SAFETY: the object is open.
+                unsafe { vec![$(((*$object).$table.cast_const().cast::<c_void>(), $slots)),*] }
+            };
+        }
+        let endpoint = side.endpoint;
+        check(
+            side.fabric.cast(),
+            "close ops_open",
+            tables!(side.fabric, ops: FABRIC),
+        );
+        check(
+            side.domain.cast(),
+            "close bind ops_open",
+            tables!(side.domain, ops: DOMAIN, mr: MR),
+        );
+        check(
+            side.vector.cast(),
+            "close bind",
+            tables!(side.vector, ops: AV),
+        );
+        check(events.cast(), "close control", tables!(events, ops: EQ));
+        check(
+            side.queue.cast(),
+            "close control",
+            tables!(side.queue, ops: CQ),
+        );
+        check(counter.cast(), "close control", tables!(counter, ops: CNTR));
+        check(region.cast(), "close", Vec::new());
+        check(
+            endpoint.cast(),
+            "close bind",
+            tables!(endpoint, ops: EP, cm: CM, msg: MSG, tagged: MSG, rma: RMA, atomic: ATOMIC,
+                collective: COLLECTIVE),
+        );
+        // SAFETY: the info is valid.
+        check(
+            unsafe { (*side.info).nic }.cast(),
+            "close tostr",
+            Vec::new(),
+        );
+        // All of it is open still.
+        assert_eq!(close(region), 0);
+        assert_eq!((close(events), close(counter)), (0, 0));
+        side.close(libfabric);
+    });
+}
+
+/// A slot of a table that the machine's headers do not have, by its place behind `size`.
+///
+/// # Safety
+/// The table has it, and it is of this type.
+unsafe fn newer<F: Copy, T>(table: *const T, index: usize) -> F {
+    assert_eq!(size_of::<F>(), size_of::<usize>());
+    // SAFETY: by the caller's contract.
+    unsafe { table.cast::<F>().add(1 + index).read() }
+}
+
+#[test]
+fn addresses_are_looked_up_for_the_processor_only() {
+    let name = "addresses_are_looked_up_for_the_processor_only";
+    with_provider(name, |libfabric| {
+        let pair = Pair::open(libfabric, &Options::default());
+        let vector = pair.left.vector;
+        type Lookup2 = unsafe extern "C" fn(
+            *mut fid_av,
+            fi_addr_t,
+            *mut c_void,
+            *mut usize,
+            u64,
+            *mut c_void,
+        ) -> c_int;
+        // SAFETY: `lookup2` is the eleventh.
+        let (size, lookup2) = unsafe {
+            (
+                (*(*vector).ops).size,
+                newer::<Lookup2, _>((*vector).ops, 10),
+            )
+        };
+        // `fi_av_lookup2` looks at the size.
+        assert_eq!(size, 12 * size_of::<usize>());
+        let lookup = |address, room: usize, flags| {
+            let (mut found, mut length) = ([0_u8; 64], room);
+            // SAFETY: the vector is open, and there is room for more bytes than `length` says.
+            let status = unsafe {
+                let to = found.as_mut_ptr().cast();
+                lookup2(vector, address, to, &mut length, flags, null_mut())
+            };
+            (status, found, length)
+        };
+        let name = pair.right.name();
+        let (status, found, length) = lookup(pair.to_right, 64, 0);
+        assert_eq!((status, length), (0, name.len()));
+        assert_eq!(found[..32], name);
+        // As `fi_av_lookup`: what there is room for, and the whole length.
+        let (status, found, length) = lookup(pair.to_right, 5, 0);
+        assert_eq!((status, length), (0, name.len()));
+        assert_eq!((&found[..5], found[5]), (&name[..5], 0));
+        assert_eq!(lookup(7, 64, 0).0, -libc::EINVAL);
+        let (status, found, length) = lookup(pair.to_right, 64, FI_XPU);
+        assert_eq!((status, found, length), (ENOSYS, [0; 64], 64));
+        pair.close(libfabric);
+    });
+}
+
+#[test]
+fn nothing_is_opened_for_a_gpu() {
+    with_provider("nothing_is_opened_for_a_gpu", |libfabric| {
+        let offered = libfabric.info(|hints| hints.caps |= FI_XPU);
+        assert_eq!(offered.err(), Some(-libc::ENODATA));
+        let side = Side::open(libfabric, &Options::default());
+        let (domain, no) = (side.domain, null_mut());
+        let mut endpoint = null_mut();
+        let status = call!(domain => ops.endpoint2(side.info, &mut endpoint, FI_XPU, no));
+        assert_eq!((status, endpoint), (-libc::EINVAL, null_mut()));
+        let (mut queue, mut counter) = (null_mut(), null_mut());
+        let mut attributes = fi_cq_attr {
+            flags: FI_XPU,
+            ..fi_cq_attr::default()
+        };
+        let status = call!(domain => ops.cq_open(&mut attributes, &mut queue, no));
+        assert_eq!((status, queue), (-libc::EINVAL, null_mut()));
+        let mut attributes = fi_cntr_attr {
+            flags: FI_XPU,
+            ..fi_cntr_attr::default()
+        };
+        let status = call!(domain => ops.cntr_open(&mut attributes, &mut counter, no));
+        assert_eq!((status, counter), (-libc::EINVAL, null_mut()));
+        let mut vector = null_mut();
+        // Completions would have the application's numbers (`FI_AV_USER_ID`).
+        let mut attributes = fi_av_attr {
+            flags: FI_AV_USER_ID,
+            ..fi_av_attr::default()
+        };
+        let status = call!(domain => ops.av_open(&mut attributes, &mut vector, no));
+        assert_eq!((status, vector), (ENOSYS, null_mut()));
+        let mut memory = [0_u8; 64];
+        let region = side.register(&mut memory);
+        // `FI_GET_MR_XPU_DESC` comes behind `FI_GET_FD`, and that behind the last of the machine's headers.
+        let command = FI_EXPORT_FID + 2;
+        assert_eq!(control(region, command, &mut [0_u64; 4]), ENOSYS);
+        assert_eq!(close(region), 0);
+        side.close(libfabric);
+    });
+}
+
+#[test]
+fn operations_of_the_efa_provider_are_refused_by_name() {
+    let name = "operations_of_the_efa_provider_are_refused_by_name";
+    with_provider(name, |libfabric| {
+        let side = Side::open(libfabric, &Options::default());
+        /// Opens a table of operations of an object.
+        fn open<T>(object: *mut T, name: *const c_char) -> (c_int, *mut c_void) {
+            let mut table = null_mut();
+            // SAFETY: every object begins with a `fid`, and is open.
+            let status = unsafe {
+                let fid = object.cast::<fid>();
+                let open = (*(*fid).ops).ops_open.expect("the tables are complete");
+                open(fid, name, 0, &mut table, null_mut())
+            };
+            (status, table)
+        }
+        for name in [c"efa domain ops", c"efa gda ops"] {
+            let found = open(side.domain, name.as_ptr());
+            assert_eq!(found, (-libc::EOPNOTSUPP, null_mut()), "{name:?}");
+        }
+        for name in [c"efa feature ops".as_ptr(), c"".as_ptr(), null()] {
+            let found = open(side.domain, name);
+            assert_eq!(found, (-libc::EINVAL, null_mut()));
+        }
+        for name in [c"efa domain ops".as_ptr(), null()] {
+            let found = open(side.fabric, name);
+            assert_eq!(found, (-libc::EINVAL, null_mut()));
+        }
+        let (status, table) = open(side.fabric, c"efa feature ops".as_ptr());
+        assert_eq!(status, 0);
+        // SAFETY: `struct fi_efa_feature_ops` is one function.
+        let has = unsafe { *table.cast::<extern "C" fn(*const c_char) -> bool>() };
+        assert!(!has(c"mixed_hmem_iov".as_ptr()) && !has(null()));
+        side.close(libfabric);
+    });
+}
+
+#[test]
+fn a_write_may_be_for_many_per_second() {
+    with_provider("a_write_may_be_for_many_per_second", |libfabric| {
+        /// `FI_EFA_WR_HIGH_PPS`.
+        const HIGH_PPS: u64 = 1 << 60;
+        /// A flag of the provider's that there is not.
+        const UNKNOWN: u64 = 1 << 61;
+        let pair = Pair::open(libfabric, &Options::default());
+        let mut target = [0_u8; 4];
+        let region = pair.right.register(&mut target);
+        let (endpoint, from) = (pair.left.endpoint, b"data");
+        let piece = iovec {
+            iov_base: from.as_ptr().cast_mut().cast(),
+            iov_len: 4,
+        };
+        let remote = fi_rma_iov {
+            addr: target.as_ptr().addr() as u64,
+            len: 4,
+            // SAFETY: the registration is open.
+            key: unsafe { (*region).key },
+        };
+        let message = fi_msg_rma {
+            msg_iov: &piece,
+            iov_count: 1,
+            addr: pair.to_right,
+            rma_iov: &remote,
+            rma_iov_count: 1,
+            ..fi_msg_rma::default()
+        };
+        let refused = call!(endpoint => rma.writemsg(&message, UNKNOWN));
+        assert_eq!(refused, -(FI_EBADFLAGS as isize));
+        let flags = HIGH_PPS | FI_DELIVERY_COMPLETE;
+        pair.start(|| call!(endpoint => rma.writemsg(&message, flags)));
+        pair.left_completion();
+        assert_eq!(&target, from);
+        assert_eq!(close(region), 0);
+        pair.close(libfabric);
+    });
+}
