@@ -74,6 +74,8 @@ pub(crate) struct Userfault {
     /// Where the thread is told to end.
     stop: io::PipeWriter,
     thread: Option<JoinHandle<()>>,
+    /// The process that has the thread.
+    home: u32,
     /// What was taken from the thread.
     taken: Vec<Change>,
 }
@@ -132,6 +134,7 @@ impl Userfault {
             shared,
             stop,
             thread: Some(thread?),
+            home: std::process::id(),
             taken: Vec::with_capacity(ROOM),
         })
     }
@@ -139,6 +142,12 @@ impl Userfault {
 
 impl Drop for Userfault {
     fn drop(&mut self) {
+        if std::process::id() != self.home {
+            // A forked child has no such thread, and its pipe and userfaultfd are the parent's, whose thread would end: who
+            // unmaps watched memory there would wait for ever.
+            std::mem::forget(self.thread.take());
+            return;
+        }
         // The thread has the other end, so this cannot fail.
         let _ = self.stop.write_all(&[0]);
         if let Some(thread) = self.thread.take() {

@@ -53,12 +53,81 @@ pub(crate) fn count(call: impl FnOnce() -> Result<usize>) -> isize {
     }
 }
 
-/// The class of each object that C holds, by its address.
-static OPEN: Mutex<Option<HashMap<usize, u32>>> = Mutex::new(None);
+/// The objects that C holds, by their addresses.
+static OPEN: Mutex<Option<HashMap<usize, Class>>> = Mutex::new(None);
 
-fn open() -> MutexGuard<'static, Option<HashMap<usize, u32>>> {
+#[derive(Clone, Copy)]
+struct Class {
+    /// libfabric's number (`FI_CLASS_...`).
+    number: u32,
+    /// As [`Object::IS_MEMORY`].
+    is_memory: bool,
+}
+
+fn open() -> MutexGuard<'static, Option<HashMap<usize, Class>>> {
     // Nothing panics between two states of the table.
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What becomes of objects in a forked child. Behind them are queues, descriptors and threads of the parent, which destructors and
+/// exit handlers of the child would end. So the child's objects are closed already: their calls fail, and `fi_close` returns 0.
+mod inherited {
+    use std::cell::Cell;
+    use std::sync::{MutexGuard, Once};
+
+    use super::{Class, HashMap, c_int, fi_ops, fid, open};
+    use crate::table::Table;
+    use crate::unsupported;
+
+    thread_local! {
+        /// The table while this thread forks: no other thread is changing it then.
+        static HELD: Cell<Option<MutexGuard<'static, Option<HashMap<usize, Class>>>>> =
+            const { Cell::new(None) };
+    }
+
+    static FID: Table<fi_ops> = Table::new(fi_ops {
+        close: Some(close),
+        ..unsupported::FID
+    });
+
+    extern "C" fn close(_: *mut fid) -> c_int {
+        0
+    }
+
+    /// Looks after the children of this process from now on: those of `fork`, not those of `vfork` and `posix_spawn`, which only
+    /// start another program.
+    pub(super) fn watch_forks() {
+        static ONCE: Once = Once::new();
+        // SAFETY: the handlers are functions of this object, which is never unloaded.
+        ONCE.call_once(|| unsafe {
+            libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child));
+        });
+    }
+
+    // A thread whose local variables are gone already forks without the handlers.
+
+    unsafe extern "C" fn before() {
+        let _ = HELD.try_with(|held| held.set(Some(open())));
+    }
+
+    unsafe extern "C" fn in_parent() {
+        let _ = HELD.try_with(Cell::take);
+    }
+
+    unsafe extern "C" fn in_child() {
+        let Ok(Some(mut open)) = HELD.try_with(Cell::take) else {
+            return;
+        };
+        let Some(open) = open.as_mut() else { return };
+        open.retain(|address, class| {
+            if !class.is_memory {
+                let object = std::ptr::with_exposed_provenance_mut::<fid>(*address);
+                // SAFETY: it is in the table, so `give` has made it, and it begins with a `fid`; the child has one thread.
+                unsafe { (*object).ops = FID.as_c() };
+            }
+            class.is_memory
+        });
+    }
 }
 
 /// An object that begins with libfabric's structure for it.
@@ -69,6 +138,8 @@ fn open() -> MutexGuard<'static, Option<HashMap<usize, u32>>> {
 pub(crate) unsafe trait Object: Sized {
     /// libfabric's number of the class (`FI_CLASS_...`).
     const CLASS: u32;
+    /// It is memory and nothing else, so that a forked child has one of its own.
+    const IS_MEMORY: bool = false;
     /// What tells the object from those of other providers.
     fn operations() -> &'static Table<fi_ops>;
 
@@ -81,9 +152,16 @@ pub(crate) unsafe trait Object: Sized {
             fid.fclass = Self::CLASS as usize;
             fid.ops = Self::operations().as_c();
         }
+        if !Self::IS_MEMORY {
+            inherited::watch_forks();
+        }
+        let class = Class {
+            number: Self::CLASS,
+            is_memory: Self::IS_MEMORY,
+        };
         open()
             .get_or_insert_default()
-            .insert(object.addr(), Self::CLASS);
+            .insert(object.expose_provenance(), class);
         object
     }
 
@@ -116,7 +194,7 @@ pub(crate) unsafe fn object<'a, T: Object>(pointer: *const c_void) -> Result<&'a
     let class = open()
         .as_ref()
         .and_then(|open| open.get(&pointer.addr()).copied());
-    match class == Some(T::CLASS) {
+    match class.is_some_and(|class| class.number == T::CLASS) {
         // SAFETY: what `give` has entered there is a `T`, until `take`.
         true => Ok(unsafe { &*pointer.cast::<T>() }),
         false => Err(Errno::EINVAL),

@@ -23,6 +23,7 @@ pub(crate) struct Fabric {
 // SAFETY: `#[repr(C)]`, and the first member begins with a `fid`; no other type has these operations.
 unsafe impl Object for Fabric {
     const CLASS: u32 = FI_CLASS_FABRIC;
+    const IS_MEMORY: bool = true;
 
     fn operations() -> &'static Table<fi_ops> {
         &FID

@@ -40,6 +40,7 @@ struct Texts {
 // SAFETY: `#[repr(C)]`, and `fid_nic` begins with a `fid`; no other type has these operations.
 unsafe impl Object for Nic {
     const CLASS: u32 = FI_CLASS_NIC;
+    const IS_MEMORY: bool = true;
 
     fn operations() -> &'static Table<fi_ops> {
         &FID

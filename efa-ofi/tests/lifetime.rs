@@ -12,7 +12,8 @@ use efa_testing::patience::Wait;
 
 use common::c::*;
 use common::{
-    Libfabric, Options, Pair, Side, Threads, bind, close, with_provider, with_provider_under,
+    EINVAL, Libfabric, Options, Pair, Side, Threads, bind, close, with_provider,
+    with_provider_under,
 };
 
 /// What a process has of what it can leak.
@@ -300,6 +301,96 @@ fn a_child_process_leaves_its_parent_alone() {
             assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
             assert_eq!(libc::WEXITSTATUS(status), 7);
         }
+        pair.close(libfabric);
+    });
+}
+
+#[test]
+fn a_child_may_close_what_it_has_inherited() {
+    let name = "a_child_may_close_what_it_has_inherited";
+    with_provider(name, |libfabric| {
+        // With all that has descriptors and threads.
+        let options = Options {
+            wait_obj: FI_WAIT_FD,
+            progress: FI_PROGRESS_AUTO,
+            ..Options::default()
+        };
+        let pair = Pair::open(libfabric, &options);
+        let mut events = null_mut();
+        let mut attributes = fi_eq_attr {
+            wait_obj: FI_WAIT_FD,
+            ..fi_eq_attr::default()
+        };
+        let fabric = pair.left.fabric;
+        let opened = call!(fabric => ops.eq_open(&mut attributes, &mut events, null_mut()));
+        assert_eq!(opened, 0);
+        let length = 4 << 20;
+        let (mut memory, no) = ([0_u8; 64], null_mut());
+        let region = pair.left.register(&mut memory);
+        // Its registration is kept, so the kernel reports when it is unmapped.
+        let exchange = |value: u8| {
+            // SAFETY: new memory at an address of the kernel's choice, which is the test's own.
+            let data = unsafe {
+                let (prot, flags) = (
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                );
+                let data = libc::mmap(null_mut(), length, prot, flags, -1, 0);
+                assert_ne!(data, libc::MAP_FAILED);
+                data.cast::<u8>().write_bytes(value, length);
+                data
+            };
+            let mut target = vec![0_u8; length];
+            let to = target.as_mut_ptr().cast();
+            pair.start(|| call!(pair.right.endpoint => msg.recv(to, length, no, pair.to_left, no)));
+            pair.start(
+                || call!(pair.left.endpoint => msg.send(data, length, no, pair.to_right, no)),
+            );
+            pair.left_completion();
+            pair.right_completion();
+            assert!(target.iter().all(|byte| *byte == value));
+            data
+        };
+        let mapped = [exchange(1), exchange(2)];
+        // SAFETY: the child closes what it has inherited, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let left = &pair.left;
+            let name = [0_u8; 8].as_ptr().cast::<c_void>();
+            let refused = [
+                call!(left.endpoint => msg.send(name, 8, no, pair.to_right, no)),
+                call!(left.queue => ops.read(no, 0)),
+                call!(left.queue => ops.sread(no, 0, no, -1)),
+                call!(left.vector => ops.remove(&mut 0, 1, 0)) as isize,
+            ];
+            let closed = [
+                close(region),
+                close(left.endpoint),
+                close(left.vector),
+                close(left.queue),
+                close(left.domain),
+                close(events),
+            ];
+            // A child that opens its own is a process as any other: the info and the fabric are memory.
+            // SAFETY: the info is valid.
+            let copy = unsafe { (libfabric.dupinfo)(left.info) };
+            let is_right = refused == [EINVAL; 4] && closed == [0; 6] && !copy.is_null();
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(if is_right { 7 } else { 8 }) };
+        }
+        let mut status = 0;
+        // SAFETY: the status is valid for a write.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(libc::WEXITSTATUS(status), 7, "{status:#x}");
+        for data in mapped {
+            // SAFETY: nobody uses it any more.
+            assert_eq!(unsafe { libc::munmap(data, length) }, 0);
+        }
+        for value in [3, 4] {
+            // SAFETY: as above.
+            assert_eq!(unsafe { libc::munmap(exchange(value), length) }, 0);
+        }
+        assert_eq!((close(region), close(events)), (0, 0));
         pair.close(libfabric);
     });
 }

@@ -188,6 +188,27 @@ fn more_changes_than_there_is_room_for_are_merged() {
 }
 
 #[test]
+fn a_child_that_drops_the_monitor_leaves_the_parents_thread() {
+    let Some(mut monitor) = monitor() else { return };
+    let start = map(0, 2, libc::MAP_PRIVATE);
+    assert!(monitor.watch(slice(start, 2)), "private anonymous memory");
+    // SAFETY: the child drops its copy, and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        drop(monitor);
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(7) };
+    }
+    let mut status = 0;
+    // SAFETY: the status is valid for a write.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(libc::WEXITSTATUS(status), 7, "{status:#x}");
+    // It returns only once the thread has read the report.
+    unmap(start, 2);
+    assert_eq!(changes(&mut monitor).1.len(), 1);
+}
+
+#[test]
 fn lines_of_maps_are_read() {
     let parse = |line| Mapping::parse(line).map(|found| (found.start, found.is_private_anonymous));
     let lines = [
