@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use efa_core::endpoint::Errno;
 use efa_core::nic::{Access, Region, UserSlice};
 
-use crate::border::{self, ENOSYS, Object, Result};
+use crate::border::{self, EBADFLAGS, ENOSYS, Object, Result};
 use crate::domain::Domain;
 use crate::ffi::*;
 use crate::table::Table;
@@ -54,22 +54,30 @@ struct Wanted {
 
 impl Wanted {
     /// # Errors
-    /// `FI_EINVAL` for flags and accesses that are not known, and the device's errors.
+    /// `FI_EBADFLAGS` for flags and `FI_EINVAL` for accesses that are not known, and the device's errors.
     fn register(self, domain: &Domain) -> Result<*mut fid_mr> {
-        if self.flags & !FI_RMA_EVENT != 0 || self.access & !ACCESS != 0 {
+        if self.flags & !FI_RMA_EVENT != 0 {
+            return Err(EBADFLAGS);
+        }
+        // Who says nothing sends and receives, as with stock.
+        let asked = match self.access {
+            0 => FI_SEND | FI_RECV,
+            asked => asked,
+        };
+        if asked & !ACCESS != 0 {
             return Err(Errno::EINVAL);
         }
         let mut access = Access::empty();
         access.set(
             Access::LOCAL_WRITE,
-            self.access & (FI_RECV | FI_READ | FI_REMOTE_WRITE) != 0,
+            asked & (FI_RECV | FI_READ | FI_REMOTE_WRITE) != 0,
         );
         // The receiver of a long message, and the target of a long write, read it from where it is.
         access.set(
             Access::REMOTE_READ,
-            self.access & (FI_SEND | FI_WRITE | FI_REMOTE_READ) != 0,
+            asked & (FI_SEND | FI_WRITE | FI_REMOTE_READ) != 0,
         );
-        access.set(Access::REMOTE_WRITE, self.access & FI_REMOTE_WRITE != 0);
+        access.set(Access::REMOTE_WRITE, asked & FI_REMOTE_WRITE != 0);
         let region = domain.state()?.core.register(self.memory, access);
         let region = region.map_err(|error| error.errno())?;
         domain.users.add();
