@@ -64,13 +64,23 @@ impl Format {
 #[derive(Debug, Default)]
 pub(crate) struct Entries {
     done: VecDeque<(fi_cq_tagged_entry, fi_addr_t)>,
-    failed: VecDeque<ErrorEntry>,
+    /// How many successes the application has taken.
+    taken: u64,
+    /// With the number of all successes that came before.
+    failed: VecDeque<(u64, ErrorEntry)>,
     alarm: Option<Arc<Alarm>>,
     /// Somebody sleeps until there is another entry.
     armed: bool,
 }
 
 impl Entries {
+    /// How many successes are read before the next failure. `None` if there is no failure.
+    #[inline]
+    fn before_failure(&self) -> Option<usize> {
+        let (before, _) = self.failed.front()?;
+        Some((before - self.taken) as usize)
+    }
+
     /// Adds the end of an operation.
     #[inline]
     pub(crate) fn add(
@@ -90,7 +100,10 @@ impl Entries {
                 },
                 source,
             )),
-            Err(entry) => self.failed.push_back(entry),
+            Err(entry) => {
+                let before = self.taken + self.done.len() as u64;
+                self.failed.push_back((before, entry));
+            }
         }
         if self.armed
             && let Some(alarm) = &self.alarm
@@ -142,7 +155,7 @@ impl CompletionQueue {
     /// Makes progress, and moves what has completed to the application.
     ///
     /// # Errors
-    /// `FI_EAGAIN` if there are not `least` completions, `FI_EAVAIL` if an error comes first.
+    /// `FI_EAGAIN` if there are not `least` completions and no error behind them, `FI_EAVAIL` if an error comes first.
     ///
     /// # Safety
     /// `buffer` has room for `count` entries, and `sources`, unless null, for as many addresses.
@@ -170,17 +183,19 @@ impl CompletionQueue {
         least: usize,
     ) -> Result<usize> {
         let entries = state.tables.entries(self.place)?;
-        if !entries.failed.is_empty() {
-            return Err(EAVAIL);
-        }
-        if entries.done.len() < least {
-            return Err(Errno::EAGAIN);
-        }
+        let available = match entries.before_failure() {
+            // More do not come before the failure was read.
+            Some(0) => return Err(EAVAIL),
+            Some(before) => before,
+            None if entries.done.len() < least => return Err(Errno::EAGAIN),
+            None => entries.done.len(),
+        };
         if buffer.is_null() && count > 0 {
             return Err(Errno::EINVAL);
         }
         let size = self.format.size();
-        let taken = entries.done.len().min(count);
+        let taken = available.min(count);
+        entries.taken += taken as u64;
         for (index, (entry, source)) in entries.done.drain(..taken).enumerate() {
             // SAFETY: the room that the caller promises. The formats are prefixes of each other.
             unsafe {
@@ -470,7 +485,12 @@ unsafe extern "C" fn readerr(
         let to = unsafe { buffer.as_mut() }.ok_or(Errno::EINVAL)?;
         let mut state = queue.domain().state()?;
         let entries = state.tables.entries(queue.place)?;
-        let failed = entries.failed.pop_front().ok_or(Errno::EAGAIN)?;
+        // Those before it have to be read first.
+        let next = match entries.before_failure() {
+            Some(0) => entries.failed.pop_front(),
+            _ => None,
+        };
+        let (_, failed) = next.ok_or(Errno::EAGAIN)?;
         to.op_context = failed.context as *mut c_void;
         to.flags = failed.flags.bits();
         to.len = failed.length as usize;

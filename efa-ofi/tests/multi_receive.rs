@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 
 use common::c::*;
-use common::{Options, Pair, with_provider};
+use common::{AGAIN, Options, Pair, with_provider};
 
 const OPTIONS: Options = Options {
     caps: FI_MSG | FI_TAGGED | FI_MULTI_RECV | FI_SOURCE,
@@ -171,6 +171,57 @@ fn a_buffer_is_free_when_its_last_message_is_complete() {
             (libc::ECANCELED, context)
         );
         assert_eq!(failure.flags, FI_RECV | FI_MSG | FI_MULTI_RECV);
+        pair.close(libfabric);
+    });
+}
+
+#[test]
+fn a_failure_comes_behind_what_completed_before_it() {
+    let name = "a_failure_comes_behind_what_completed_before_it";
+    with_provider(name, |libfabric| {
+        let pair = Pair::open(libfabric, &OPTIONS);
+        assert_eq!(pair.right.set_option(FI_OPT_MIN_MULTI_RECV, 64), 0);
+        let (mut buffer, mut last) = (vec![0_u8; 4096], [0_u8; 1]);
+        let context = post(&pair, &mut buffer);
+        let (right, to, no) = (pair.right.endpoint, last.as_mut_ptr().cast(), null_mut());
+        pair.start(|| call!(right => tagged.recv(to, 1, no, FI_ADDR_UNSPEC, 5, 0, no)));
+        // The third has no room, and so releases the buffer.
+        let data = content(1, 2000);
+        for _ in 0..3 {
+            pair.send(&data, None);
+        }
+        let piece = iovec {
+            iov_base: data.as_ptr().cast_mut().cast(),
+            iov_len: 1,
+        };
+        let message = fi_msg_tagged {
+            msg_iov: &piece,
+            iov_count: 1,
+            addr: pair.to_right,
+            tag: 5,
+            ..fi_msg_tagged::default()
+        };
+        let left = pair.left.endpoint;
+        pair.start(|| call!(left => tagged.sendmsg(&message, FI_DELIVERY_COMPLETE)));
+        pair.left_completion();
+        // All are there.
+        let queue = pair.right.queue;
+        let mut entries = [fi_cq_tagged_entry::default(); 8];
+        let to = entries.as_mut_ptr().cast();
+        let mut error = fi_cq_err_entry::default();
+        assert_eq!(call!(queue => ops.readerr(&mut error, 0)), AGAIN);
+        assert_eq!(call!(queue => ops.read(to, 8)), 2);
+        assert!(
+            entries[..2]
+                .iter()
+                .all(|entry| entry.len == 2000 && entry.flags & FI_MULTI_RECV == 0)
+        );
+        assert_eq!(call!(queue => ops.read(to, 8)), -(FI_EAVAIL as isize));
+        assert_eq!(call!(queue => ops.readerr(&mut error, 0)), 1);
+        assert_eq!((error.op_context, error.err), (context, FI_ETRUNC as i32));
+        assert_ne!(error.flags & FI_MULTI_RECV, 0);
+        assert_eq!(call!(queue => ops.read(to, 8)), 1);
+        assert_eq!(entries[0].tag, 5);
         pair.close(libfabric);
     });
 }
