@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use efa_core::endpoint::Errno;
@@ -62,6 +62,8 @@ struct Class {
     number: u32,
     /// As [`Object::IS_MEMORY`].
     is_memory: bool,
+    /// How many objects were opened before it.
+    order: u64,
 }
 
 fn open() -> MutexGuard<'static, Option<HashMap<usize, Class>>> {
@@ -155,9 +157,11 @@ pub(crate) unsafe trait Object: Sized {
         if !Self::IS_MEMORY {
             inherited::watch_forks();
         }
+        static OPENED: AtomicU64 = AtomicU64::new(0);
         let class = Class {
             number: Self::CLASS,
             is_memory: Self::IS_MEMORY,
+            order: OPENED.fetch_add(1, Ordering::Relaxed),
         };
         open()
             .get_or_insert_default()
@@ -199,6 +203,21 @@ pub(crate) unsafe fn object<'a, T: Object>(pointer: *const c_void) -> Result<&'a
         true => Ok(unsafe { &*pointer.cast::<T>() }),
         false => Err(Errno::EINVAL),
     }
+}
+
+/// The object that was opened first of those of a type that are open and `matches`; null if there is none.
+pub(crate) fn first_open<T: Object>(matches: impl Fn(&T) -> bool) -> *mut c_void {
+    let open = open();
+    let all = open.iter().flatten();
+    let found = all.filter(|(address, class)| {
+        // SAFETY: what `give` has entered there is a `T` until `take`, which waits for the table.
+        class.number == T::CLASS
+            && matches(unsafe { &*std::ptr::with_exposed_provenance::<T>(**address) })
+    });
+    let first = found.min_by_key(|(_, class)| class.order);
+    first.map_or(std::ptr::null_mut(), |(address, _)| {
+        std::ptr::with_exposed_provenance_mut(*address)
+    })
 }
 
 /// As [`object`], for data transfers, which cannot afford the table: a pointer to what is no `fid` is not noticed.

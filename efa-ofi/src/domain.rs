@@ -37,6 +37,8 @@ use crate::wait::Watch;
 pub(crate) struct Domain {
     c: fid_domain,
     fabric: *const Fabric,
+    /// The device's name.
+    pub(crate) device: String,
     pub(crate) users: Users,
     /// The application registers all memory that operations use (`FI_MR_LOCAL`).
     pub(crate) registers_all: bool,
@@ -203,6 +205,7 @@ impl Domain {
                 mr: memory_region::OPS.as_c(),
             },
             fabric,
+            device: device_of(&name).to_owned(),
             users: Users::default(),
             registers_all: attributes
                 .is_some_and(|attributes| attributes.mr_mode as u64 & FI_MR_LOCAL != 0),

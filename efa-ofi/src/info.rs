@@ -9,7 +9,9 @@ use efa_core::nic::{Device as _, NicAttributes, QueuePairConfig};
 use efa_core::wire::{AtomicDatatype, AtomicOp};
 use efa_hw::HwDevice;
 
-use crate::border::{ENODATA, Result};
+use crate::border::{self, ENODATA, Result};
+use crate::domain::Domain;
+use crate::fabric::Fabric;
 use crate::ffi::*;
 use crate::fork;
 use crate::host::{Host, Part, explain};
@@ -95,13 +97,16 @@ pub(crate) unsafe fn offer(
         _ => None,
     };
     // SAFETY: attributes of hints are valid or null, as those are.
-    let asked = unsafe { Asked::new(hints) };
+    let asked = unsafe { Asked::new(hints) }?;
     asked.check()?;
     let names = HwDevice::names().map_err(|error| refuse(&error.to_string()))?;
     fork::prepare()?;
     let mut first: *mut fi_info = std::ptr::null_mut();
     let mut last: *mut fi_info = std::ptr::null_mut();
     for name in names {
+        if asked.device.as_ref().is_some_and(|device| *device != name) {
+            continue;
+        }
         let device = match HwDevice::shared(&name) {
             Ok(device) => device,
             Err(error) => {
@@ -251,14 +256,19 @@ struct Asked {
     domain_caps: u64,
     domain: Option<String>,
     fabric: Option<String>,
+    /// The device of a domain that is open already.
+    device: Option<String>,
 }
 
 impl Asked {
+    /// # Errors
+    /// `FI_ENODATA` for a fabric or a domain that is not an open one of this provider.
+    ///
     /// # Safety
-    /// Attributes and strings of the hints are valid or null.
-    unsafe fn new(hints: Option<&fi_info>) -> Asked {
+    /// Attributes, strings and objects of the hints are valid or null.
+    unsafe fn new(hints: Option<&fi_info>) -> Result<Asked> {
         let Some(hints) = hints else {
-            return Asked::default();
+            return Ok(Asked::default());
         };
         let has_destination = hints.addr_format == FI_ADDR_EFA
             && hints.dest_addrlen == RawAddress::LEN
@@ -317,13 +327,25 @@ impl Asked {
             asked.domain_caps = attr.caps;
             // SAFETY: as above.
             asked.domain = unsafe { text(attr.name) };
+            if !attr.domain.is_null() {
+                // SAFETY: as above.
+                let domain = unsafe { border::object::<Domain>(attr.domain.cast()) };
+                let domain =
+                    domain.map_err(|_| refuse("the domain is not one of this provider"))?;
+                asked.device = Some(domain.device.clone());
+            }
         }
         // SAFETY: as above.
         if let Some(attr) = unsafe { hints.fabric_attr.as_ref() } {
             // SAFETY: as above.
             asked.fabric = unsafe { text(attr.name) };
+            // SAFETY: as above.
+            let fabric = || unsafe { border::object::<Fabric>(attr.fabric.cast()) };
+            if !attr.fabric.is_null() && fabric().is_err() {
+                return Err(refuse("the fabric is not one of this provider"));
+            }
         }
-        asked
+        Ok(asked)
     }
 
     /// # Errors
@@ -462,6 +484,8 @@ impl Asked {
         rx.size = or(self.rx_size, rx_size);
         rx.iov_limit = IOV_LIMIT;
         domain.name = allocate_text(&domain_name(device.name()));
+        let is_of_device = |domain: &Domain| domain.device == device.name();
+        domain.domain = border::first_open::<Domain>(is_of_device).cast();
         domain.threading = match self.threading {
             FI_THREAD_UNSPEC => FI_THREAD_SAFE,
             asked => asked,
@@ -506,6 +530,7 @@ impl Asked {
         domain.caps = DOMAIN_CAPS;
         [domain.tclass, tx.tclass] = self.traffic_classes.map(traffic_class);
         fabric.name = allocate_text(&FABRIC.to_string_lossy());
+        fabric.fabric = border::first_open::<Fabric>(|_| true).cast();
         fabric.prov_version = crate::entry::VERSION;
         fabric.api_version = version;
     }

@@ -1,11 +1,13 @@
 //! How hints are answered (`fi_getinfo`), through the C interface.
 
+#[macro_use]
 mod common;
 
 use std::ffi::c_int;
+use std::ptr::null_mut;
 
 use common::c::*;
-use common::{Libfabric, with_provider};
+use common::{Libfabric, Options, Side, with_provider};
 
 const ACCESS: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 
@@ -193,5 +195,43 @@ fn traffic_classes_are_wishes() {
                 assert_eq!(found, (of(domain), of(sends)), "{asked:#x}");
             }
         }
+    });
+}
+
+#[test]
+fn an_info_names_what_was_opened_first() {
+    with_provider("an_info_names_what_was_opened_first", |libfabric| {
+        // SAFETY: an info is valid, with all attributes, until it is freed.
+        let opened = |info: *mut fi_info| unsafe {
+            let found = ((*(*info).fabric_attr).fabric, (*(*info).domain_attr).domain);
+            (libfabric.freeinfo)(info);
+            found
+        };
+        let ask = || opened(libfabric.info(|_| {}).expect("there is a device"));
+        assert_eq!(ask(), (null_mut(), null_mut()));
+        let first = Side::open(libfabric, &Options::default());
+        let second = Side::open(libfabric, &Options::default());
+        assert_eq!(ask(), (first.fabric, first.domain));
+        // Hints may name any of those that are open, and nothing else.
+        let with = |fabric, domain| {
+            libfabric.info(|hints| {
+                // SAFETY: hints have all attributes.
+                unsafe {
+                    (*hints.fabric_attr).fabric = fabric;
+                    (*hints.domain_attr).domain = domain;
+                }
+            })
+        };
+        let info = with(second.fabric, second.domain).expect("it is open");
+        assert_eq!(opened(info), (first.fabric, first.domain));
+        assert_eq!(with(second.domain.cast(), null_mut()), Err(-libc::ENODATA));
+        assert_eq!(with(null_mut(), second.fabric.cast()), Err(-libc::ENODATA));
+        let (fabric, domain) = (first.fabric, first.domain);
+        first.close(libfabric);
+        assert_eq!(ask(), (second.fabric, second.domain));
+        assert_eq!(with(fabric, null_mut()), Err(-libc::ENODATA), "closed");
+        assert_eq!(with(null_mut(), domain), Err(-libc::ENODATA), "closed");
+        second.close(libfabric);
+        assert_eq!(ask(), (null_mut(), null_mut()));
     });
 }
