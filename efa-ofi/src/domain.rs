@@ -7,7 +7,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use efa_core::endpoint::{ClaimId, EndpointId, Errno, PeerId};
+use efa_core::endpoint::{ClaimId, CompletionEntry, EndpointId, Errno, PeerId};
 use efa_core::nic::{
     CompletionQueueId, Device as _, Domain as _, DomainConfig, NicError, UserSlice,
 };
@@ -57,8 +57,8 @@ pub(crate) struct State {
     pub(crate) tables: Tables,
     /// In how many address vectors each peer is.
     pub(crate) peers: HashMap<PeerId, usize>,
-    /// Messages that were claimed, by the context that claimed them.
-    pub(crate) claims: HashMap<(EndpointId, u64), ClaimId>,
+    /// Messages that were claimed, by the context that claimed them, with what was told of each.
+    pub(crate) claims: HashMap<(EndpointId, u64), (ClaimId, CompletionEntry)>,
     /// What sleepers wait for, from the first object on that can sleep.
     watch: Option<Watch>,
     /// Those who sleep until a counter changes.

@@ -283,8 +283,9 @@ unsafe fn start_receive(
     }
     if flags & FI_PEEK != 0 {
         let result = look_for(engine, source, receive.tag, flags, context);
-        if let Ok((_, Some(claim))) = &result {
-            state.claims.insert((enabled.id, context), *claim);
+        if let Ok((entry, Some(claim))) = &result {
+            let claimed = (*claim, *entry);
+            state.claims.insert((enabled.id, context), claimed);
         }
         endpoint.report(
             &mut state.tables,
@@ -293,22 +294,11 @@ unsafe fn start_receive(
         return Ok(0);
     }
     if flags & FI_CLAIM != 0 {
-        let claim = state
-            .claims
-            .remove(&(enabled.id, context))
-            .ok_or(Errno::EINVAL)?;
+        let claimed = state.claims.remove(&(enabled.id, context));
+        let (claim, entry) = claimed.ok_or(Errno::EINVAL)?;
         if flags & FI_DISCARD != 0 {
             engine.discard(claim).map_err(|error| error.errno())?;
-            let discarded = CompletionEntry {
-                context,
-                flags: received(receive.tag.is_some()),
-                length: 0,
-                data: 0,
-                tag: 0,
-                source: None,
-                buffer: 0,
-            };
-            endpoint.report(&mut state.tables, Ok(discarded));
+            endpoint.report(&mut state.tables, Ok(entry));
             return Ok(0);
         }
         let posted = engine.recv_claimed(ClaimedRecvArgs {
@@ -321,7 +311,7 @@ unsafe fn start_receive(
             Ok(_) => Ok(0),
             Err(error) => {
                 // It can be claimed once more.
-                state.claims.insert((enabled.id, context), claim);
+                state.claims.insert((enabled.id, context), (claim, entry));
                 Err(error.errno())
             }
         };
@@ -380,7 +370,11 @@ fn look_for(
             provider: ProviderError::None,
         };
         let flags = received(tag.is_some());
-        Box::new(ErrorEntry::without_data(context, flags, None, failure))
+        let entry = ErrorEntry::without_data(context, flags, None, failure);
+        Box::new(ErrorEntry {
+            tag: tag.map_or(0, |tag| tag.tag),
+            ..entry
+        })
     };
     let (mut claim, found) = found.ok_or_else(|| fail(Errno::ENOMSG))?;
     if flags & FI_DISCARD != 0

@@ -59,7 +59,8 @@ fn start(pair: &Pair, data: &[u8], tag: u64) {
 fn assert_none(pair: &Pair, tag: u64) {
     assert_eq!(receive(pair, tag, FI_PEEK, &mut [], null_mut()), 0);
     assert!(pair.right.read().is_err());
-    assert_eq!(pair.right.read_error().err, libc::ENOMSG);
+    let failure = pair.right.read_error();
+    assert_eq!((failure.err, failure.tag), (libc::ENOMSG, tag));
 }
 
 #[test]
@@ -155,8 +156,10 @@ fn discarded_messages_are_gone() {
             receive(&pair, 1, FI_CLAIM | FI_DISCARD, &mut [], context),
             0
         );
-        let (entry, _) = pair.right_completion();
-        assert_eq!((entry.op_context, entry.len), (context, 0));
+        let (entry, source) = pair.right_completion();
+        // What was discarded.
+        assert_eq!((entry.op_context, entry.len), (context, 4));
+        assert_eq!((entry.tag, source), (1, pair.to_left));
         // One that comes in several packets.
         assert_eq!(look(&pair, 1, FI_DISCARD, context), 20_000);
         assert_none(&pair, 1);
