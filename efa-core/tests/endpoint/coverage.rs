@@ -3,12 +3,13 @@
 use efa_core::endpoint::*;
 use efa_core::nic::Domain;
 use efa_core::wire::{
-    Connid, Cts, EagerRtm, EagerRtw, ExtraFeatures, ExtraInfo, Handshake, Header, LongctsRtm,
-    MsgId, PacketType, RawAddressHeader, RecvId, Repr, ReqOptions, SendId,
+    AtomicDatatype, AtomicOp, Connid, Cts, EagerRtm, EagerRtw, ExtraFeatures, ExtraInfo, Handshake,
+    Header, LongctsRtm, MediumRtm, MsgId, PacketType, RawAddressHeader, ReadNack, RecvId, Repr,
+    ReqFlags, ReqOptions, RmaIov, RmaIovs, Rta, RtaKind, RuntreadRtm, SendId,
 };
 
 use crate::script::{MODERN, Script, config, connected, connected_with, memory, traits};
-use efa_testing::nic::Traits;
+use efa_testing::nic::{MEMORY, Traits};
 
 #[test]
 fn extra_info_may_have_any_number_of_words() {
@@ -103,6 +104,194 @@ fn delivery_complete_is_served_before_any_handshake() {
         Header::Receipt(receipt) => assert_eq!(receipt.send_id, SendId(78)),
         other => panic!("{other:?}"),
     });
+}
+
+/// Stock libfabric 2.6 sends it when it has not heard of us, so our HANDSHAKE may still be on its way.
+#[test]
+fn read_nack_is_served_while_our_handshake_is_on_its_way() {
+    let mut script = Script::new();
+    let peer = script.insert_peer();
+    script.shake_hands(MODERN | ExtraFeatures::RDMA_READ);
+    script
+        .try_send(peer, 20_000, OperationFlags::empty(), 1)
+        .unwrap();
+    script.progress();
+    assert_eq!(script.network.flights(), 2);
+    let handshake = script.network.in_flight().remove(0).bytes;
+    assert_eq!(PacketType::peek(&handshake), Some(PacketType::Handshake));
+    let request = script.network.in_flight().remove(1).bytes;
+    let Header::LongreadRtm(request) = efa_core::wire::Packet::parse(&request).unwrap().header
+    else {
+        panic!("{request:?}");
+    };
+    let nack = ReadNack {
+        connid: script.connid(),
+        send_id: request.send_id,
+        ..ReadNack::default()
+    };
+    script.send(&nack, &[]);
+    let answer = script.network.in_flight().remove(2).bytes;
+    match efa_core::wire::Packet::parse(&answer).unwrap().header {
+        Header::LongctsRtm(answer) => {
+            assert_eq!(answer.msg_id, request.msg_id);
+            assert!(answer.options.flags.contains(ReqFlags::READ_NACK));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Stock libfabric 1.17 to 2.5 take RDMA read for it.
+#[test]
+fn runts_are_received_from_peers_that_announced_rdma_read_only() {
+    let mut script = Script::new();
+    script.insert_peer();
+    script.shake_hands(ExtraFeatures::RDMA_READ | ExtraFeatures::CONNID_HEADER);
+    script.expect_handshake();
+    script.recv(0, 20_000, 1);
+    let source = [RmaIov::new(MEMORY, 20_000, 9)];
+    for seg_offset in [0, 300] {
+        let runt = RuntreadRtm {
+            msg_length: 20_000,
+            send_id: SendId(5),
+            seg_offset,
+            runt_length: 600,
+            read_iov: RmaIovs::new(&source).unwrap(),
+            options: script.by_connid(),
+            ..RuntreadRtm::default()
+        };
+        script.send(&runt, &[seg_offset as u8; 300]);
+    }
+    assert_eq!(script.dut.poll_event(), None);
+    assert_eq!(script.network.memory(0, MEMORY, 300), [0; 300]);
+    assert_eq!(script.network.memory(0, MEMORY + 300, 300), [44; 300]);
+    // The rest is being read.
+    script.progress();
+    assert!(script.network.flights() > 0);
+    assert_eq!(script.dut.usage().inbound, 1);
+}
+
+/// In one packet or in several, and whether or not it waited for its receive.
+#[test]
+fn all_64_bits_of_cq_data_reach_the_completion() {
+    const DATA: u64 = 0xDEAD_BEEF_0000_0001;
+    for (length, posted) in [(8, false), (8, true), (600, false), (600, true)] {
+        let mut script = Script::new();
+        if posted {
+            script.recv(0, 1000, 1);
+        }
+        let mut options = script.raw_address();
+        options.cq_data = Some(DATA);
+        if length == 8 {
+            let message = EagerRtm {
+                options,
+                ..EagerRtm::default()
+            };
+            script.send(&message, &[1; 8]);
+        } else {
+            for seg_offset in [0, 300] {
+                let segment = MediumRtm {
+                    options,
+                    ..script.medium(0, 600, seg_offset)
+                };
+                script.send(&segment, &[1; 300]);
+            }
+        }
+        if !posted {
+            script.recv(0, 1000, 1);
+        }
+        let entry = script.completion();
+        assert_eq!(
+            (entry.length, entry.data),
+            (length, DATA),
+            "posted: {posted}"
+        );
+        assert!(entry.flags.contains(CompletionFlags::REMOTE_CQ_DATA));
+    }
+}
+
+/// Section 4.3 lets a receiver that asked for constant headers fail a message with another header. We ask for
+/// nothing, and move the data to its place.
+#[test]
+fn data_behind_headers_of_any_length_comes_to_its_place() {
+    let (mut script, _) = connected();
+    let address = script.peer_address();
+    let with_address = |size| ReqOptions {
+        raw_address: RawAddressHeader::with_size(address, size),
+        ..ReqOptions::default()
+    };
+    let with_data = ReqOptions {
+        cq_data: Some(7),
+        ..script.by_connid()
+    };
+    let headers = [
+        with_address(36),
+        script.by_connid(),
+        with_data,
+        with_address(32),
+        ReqOptions::default(),
+        with_address(64),
+    ];
+    for (msg_id, options) in headers.into_iter().enumerate() {
+        script.recv(100, 16, 1);
+        let message = EagerRtm {
+            msg_id: MsgId(msg_id as u32),
+            options,
+            ..EagerRtm::default()
+        };
+        let text = format!("the same place {msg_id}");
+        script.send(&message, text.as_bytes());
+        assert_eq!(script.completion().length, 16, "{options:?}");
+        assert_eq!(script.network.memory(0, MEMORY + 100, 16), text.as_bytes());
+    }
+}
+
+#[test]
+fn undefined_atomics_are_refused_to_the_application_and_to_peers() {
+    let (mut script, peer) = connected();
+    let undefined = [
+        (AtomicDatatype::FLOAT, AtomicOp::BOR),
+        (AtomicDatatype::FLOAT_COMPLEX, AtomicOp::MIN),
+        (AtomicDatatype(77), AtomicOp::SUM),
+    ];
+    let slice = memory(0, 64).memory;
+    let region = script.dut.register(slice, efa_core::nic::Access::all());
+    let target = [RmaIov::new(MEMORY, 8, region.unwrap().remote_key.0)];
+    for (msg_id, (datatype, operation)) in undefined.into_iter().enumerate() {
+        let asked = script.dut.atomic(AtomicArgs {
+            peer,
+            datatype,
+            operation,
+            operand: &[memory(0, 8)],
+            kind: AtomicKind::Write,
+            remote: &[RemoteIoVec {
+                address: 0x1000,
+                length: 8,
+                key: efa_core::nic::RemoteKey(1),
+            }],
+            flags: OperationFlags::empty(),
+            context: 1,
+        });
+        assert!(
+            matches!(asked, Err(EndpointError::Unsupported(_))),
+            "{asked:?}"
+        );
+        script.expect_silence();
+        let request = Rta {
+            kind: RtaKind::Write,
+            msg_id: MsgId(msg_id as u32),
+            atomic_datatype: datatype,
+            atomic_op: operation,
+            rma_iov: RmaIovs::new(&target).unwrap(),
+            options: script.by_connid(),
+        };
+        script.send(&request, &[0xFF; 8]);
+        let event = script.dut.poll_event();
+        assert!(
+            matches!(event, Some(Event::RemoteOperationFailed { .. })),
+            "{operation} of {datatype}: {event:?}"
+        );
+        assert_eq!(script.network.memory(0, MEMORY, 8), [0; 8]);
+    }
 }
 
 #[test]

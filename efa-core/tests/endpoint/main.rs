@@ -17,6 +17,7 @@ mod ordering;
 mod read_nack;
 mod receiving;
 mod repeated;
+mod requests;
 mod script;
 mod sieges;
 mod withdrawn;

@@ -16,7 +16,7 @@ use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::posting::Owner;
 use crate::endpoint::receiving::{Audience, Ending, Transfer};
 use crate::endpoint::sending::Stream;
-use crate::endpoint::sending::choice::{self, ReadProtocol};
+use crate::endpoint::sending::choice::{self, Local, ReadProtocol};
 use crate::endpoint::sending::{Awaited, Bulk};
 use crate::endpoint::subprotocols::write::remote_pieces;
 
@@ -28,8 +28,10 @@ impl<N: Nic> ReceiveSide<'_, N> {
         let source = remote_pieces(args.remote, length)?;
         self.channel.peers.check(args.peer)?;
         let capacity = self.channel.sizes.read_response;
-        let features = self.channel.peers.features(args.peer);
-        let protocol = match choice::read(&self.channel.local, features, length, capacity) {
+        let features = self.channel.peers.features(args.peer).copied();
+        let local = self.channel.local;
+        let choose = |local: &Local| choice::read(local, features.as_ref(), length, capacity);
+        let protocol = match choose(&local) {
             Ok(protocol) => protocol,
             Err(reason) => return Err(self.channel.no_protocol(args.peer, reason)),
         };
@@ -50,10 +52,9 @@ impl<N: Nic> ReceiveSide<'_, N> {
         if protocol == ReadProtocol::Direct && self.plan_reads(id, source, 0, false).is_ok() {
             return Ok(());
         }
-        let kind = if length < capacity {
-            RtrKind::Short
-        } else {
-            RtrKind::Longcts
+        let kind = match choose(&local.without_rdma()) {
+            Ok(ReadProtocol::Short) => RtrKind::Short,
+            _ => RtrKind::Longcts,
         };
         self.request_read(id, args.peer, kind, &source, length)
             .inspect_err(|_| {

@@ -1,0 +1,300 @@
+//! What our operations are on the wire: the bytes of requests, their ids, and the data behind them.
+
+use efa_core::endpoint::*;
+use efa_core::nic::{Domain, RemoteKey};
+use efa_core::wire::{
+    AtomicDatatype, AtomicOp, Cts, CtsData, ExtraFeatures, Header, MsgId, PacketType, RecvId, Rtr,
+    RtrKind, SendId,
+};
+
+use crate::script::{Script, config, connected, connected_with, memory, traits};
+use efa_testing::nic::{MEMORY, Traits};
+
+fn remote(length: usize) -> RemoteIoVec {
+    RemoteIoVec {
+        address: 0x5000,
+        length: length as u64,
+        key: RemoteKey(9),
+    }
+}
+
+#[test]
+fn a_request_is_its_header_the_optional_headers_and_the_data() {
+    let mut script = Script::new();
+    let peer = script.insert_peer();
+    script.network.fill(0, MEMORY, b"data");
+    script
+        .dut
+        .send(SendArgs {
+            peer,
+            data: &[memory(0, 4)],
+            tag: Some(0x1122_3344_5566_7788),
+            cq_data: Some(0xDEAD_BEEF_0000_0001),
+            flags: OperationFlags::empty(),
+            context: 0,
+        })
+        .unwrap();
+    #[rustfmt::skip]
+    let mut expected = vec![
+        65, 4, 0x0F, 0x00,                  // EAGER_TAGRTM, version 4; raw address, CQ data, message, tagged
+        0, 0, 0, 0,                         // msg_id
+        0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, // tag
+        36, 0, 0, 0,                        // size of the raw address
+    ];
+    expected.extend(script.dut.address().to_bytes());
+    expected.extend([0; 4]);
+    expected.extend([1, 0, 0, 0, 0xEF, 0xBE, 0xAD, 0xDE]); // CQ data
+    expected.extend(b"data");
+    assert_eq!(script.sent(), expected);
+}
+
+#[test]
+fn messages_and_atomics_count_with_one_counter() {
+    for ordered in [true, false] {
+        let settings = EndpointConfig {
+            ordered,
+            ..config()
+        };
+        let (mut script, peer) = connected_with(settings, traits());
+        let mut ids = Vec::new();
+        for turn in 0..6 {
+            if turn % 3 == 1 {
+                let add = AtomicArgs {
+                    peer,
+                    datatype: AtomicDatatype::UINT8,
+                    operation: AtomicOp::SUM,
+                    operand: &[memory(0, 1)],
+                    kind: AtomicKind::Write,
+                    remote: &[remote(1)],
+                    flags: OperationFlags::empty(),
+                    context: 0,
+                };
+                script.dut.atomic(add).unwrap();
+            } else {
+                // Eager, and of several packets, which have one id.
+                let length = 900 * (turn % 3);
+                let none = OperationFlags::empty();
+                script.try_send(peer, length, none, 0).unwrap();
+            }
+            script.progress();
+            while script.network.flights() > 0 {
+                ids.push(script.expect(|packet| match packet.header {
+                    Header::EagerRtm(eager) => eager.msg_id.0,
+                    Header::MediumRtm(medium) => medium.msg_id.0,
+                    Header::Rta(rta) => rta.msg_id.0,
+                    other => panic!("{other:?}"),
+                }));
+            }
+        }
+        ids.dedup();
+        assert_eq!(ids, [0, 1, 2, 3, 4, 5], "ordered: {ordered}");
+    }
+}
+
+#[test]
+fn a_message_that_fits_a_packet_goes_in_one_and_a_longer_one_in_segments_at_once() {
+    let (mut script, peer) = connected();
+    let whole: Vec<u8> = (0..2000).map(|at| (at % 251) as u8).collect();
+    script.network.fill(0, MEMORY, &whole);
+    let mtu = script.dut.nic().attributes().mtu;
+    let header = 12; // with the connection id
+    let none = OperationFlags::empty();
+    script.try_send(peer, mtu - header, none, 1).unwrap();
+    let packet = script.sent();
+    assert_eq!(packet.len(), mtu);
+    assert_eq!(PacketType::peek(&packet), Some(PacketType::EagerMsgRtm));
+    assert_eq!(packet[header..], whole[..mtu - header]);
+
+    script.try_send(peer, 2000, none, 2).unwrap();
+    script.progress();
+    // All are sent although the peer has answered nothing.
+    let mut came = vec![0; 2000];
+    let mut packets = 0;
+    while script.network.flights() > 0 {
+        let bytes = script.sent();
+        assert!(bytes.len() <= mtu);
+        let packet = efa_core::wire::Packet::parse(&bytes).unwrap();
+        let Header::MediumRtm(medium) = packet.header else {
+            panic!("{:?}", packet.header);
+        };
+        assert_eq!((medium.msg_id, medium.msg_length), (MsgId(1), 2000));
+        let data = packet.payload.of(&bytes);
+        came[medium.seg_offset as usize..][..data.len()].copy_from_slice(data);
+        packets += 1;
+    }
+    assert_eq!(packets, 3);
+    assert_eq!(came, whole);
+}
+
+/// Grants `recv_length` bytes of the send, and returns where its data comes: offset and length of each packet.
+fn grant(script: &mut Script, send_id: SendId, recv_length: u64) -> Vec<CtsData> {
+    let cts = Cts {
+        connid: script.connid(),
+        send_id,
+        recv_id: RecvId(0x8123_4567),
+        recv_length,
+        ..Cts::default()
+    };
+    script.send(&cts, &[]);
+    let mut came = Vec::new();
+    while script.network.flights() > 0 {
+        came.push(script.expect(|packet| match packet.header {
+            Header::CtsData(data) => data,
+            other => panic!("{other:?}"),
+        }));
+    }
+    came
+}
+
+#[test]
+fn a_long_message_begins_with_data_and_fills_exactly_the_windows_of_its_peer() {
+    let (mut script, peer) = connected();
+    let whole: Vec<u8> = (0..5000).map(|at| (at % 251) as u8).collect();
+    script.network.fill(0, MEMORY, &whole);
+    script
+        .try_send(peer, 5000, OperationFlags::empty(), 1)
+        .unwrap();
+    let request = script.sent();
+    let packet = efa_core::wire::Packet::parse(&request).unwrap();
+    let Header::LongctsRtm(long) = packet.header else {
+        panic!("{:?}", packet.header);
+    };
+    assert_eq!(long.msg_length, 5000);
+    let first = packet.payload.of(&request);
+    assert_eq!(request.len(), script.dut.nic().attributes().mtu);
+    assert_eq!(first, &whole[..first.len()]);
+    script.expect_silence();
+
+    let mut at = first.len() as u64;
+    for window in [1, 2500, 999, 5000 - at - 3500] {
+        let mut left = window;
+        for data in grant(&mut script, long.send_id, window) {
+            assert_eq!((data.recv_id, data.seg_offset), (RecvId(0x8123_4567), at));
+            at += data.seg_length;
+            left -= data.seg_length;
+        }
+        assert_eq!(left, 0, "of a window of {window}");
+    }
+    assert_eq!(at, 5000);
+    assert_eq!(script.completion().context, 1);
+}
+
+#[test]
+fn windows_of_nothing_or_of_too_much_are_refused() {
+    let (mut script, peer) = connected();
+    let none = OperationFlags::empty();
+    script.try_send(peer, 5000, none, 1).unwrap();
+    let send_id = script.expect(|packet| match packet.header {
+        Header::LongctsRtm(long) => long.send_id,
+        other => panic!("{other:?}"),
+    });
+    for window in [0, 5001, u64::MAX] {
+        assert_eq!(grant(&mut script, send_id, window), []);
+        assert_eq!(script.refusal(), PacketError::SizeMismatch, "{window}");
+    }
+}
+
+/// The request for a read of `length` bytes by an endpoint whose windows have this many packets.
+fn read(window: u32, length: usize) -> (Rtr, u64) {
+    let settings = EndpointConfig {
+        cts_window_packets: window,
+        ..config()
+    };
+    let (mut script, peer) = connected_with(settings, Traits::default());
+    let arguments = ReadArgs {
+        peer,
+        buffer: &[memory(0, length)],
+        remote: &[remote(length)],
+        flags: OperationFlags::COMPLETION,
+        context: 1,
+    };
+    script.dut.read(arguments).unwrap();
+    let response = script.dut.nic().attributes().mtu as u64 - 24;
+    let request = script.expect(|packet| match packet.header {
+        Header::Rtr(request) => request,
+        other => panic!("{other:?}"),
+    });
+    (request, response)
+}
+
+#[test]
+fn a_read_is_short_if_it_is_shorter_than_a_response_and_else_opens_a_window_for_one() {
+    let (_, response) = read(2, 1);
+    for window in [1, 2, 10] {
+        for length in [1, response - 1] {
+            let (request, _) = read(window, length as usize);
+            assert_eq!(request.kind, RtrKind::Short, "{length}");
+            // The word is padding in the specification.
+            assert_eq!(
+                (request.msg_length, request.recv_length),
+                (length, length as u32)
+            );
+        }
+        for length in [response, response + 1, 50_000] {
+            let (request, _) = read(window, length as usize);
+            assert_eq!(request.kind, RtrKind::Longcts, "{length}");
+            let packets = u64::from(window) * (response - 8);
+            let granted = length.min(packets.max(response));
+            assert_eq!(u64::from(request.recv_length), granted, "{length}");
+        }
+    }
+}
+
+#[test]
+fn ctsdata_has_a_connid_only_for_peers_that_ask_for_it() {
+    for (features, expected) in [
+        (ExtraFeatures::empty(), false),
+        (ExtraFeatures::CONNID_HEADER, true),
+    ] {
+        let mut script = Script::new();
+        let peer = script.insert_peer();
+        script.shake_hands(features);
+        script.expect_handshake();
+        let none = OperationFlags::empty();
+        script.try_send(peer, 3000, none, 1).unwrap();
+        let send_id = script.expect(|packet| match packet.header {
+            Header::LongctsRtm(long) => long.send_id,
+            other => panic!("{other:?}"),
+        });
+        let came = grant(&mut script, send_id, 100);
+        assert_eq!(came.len(), 1);
+        assert_eq!(came[0].connid.is_some(), expected);
+    }
+}
+
+#[test]
+fn no_request_names_more_than_four_pieces_of_memory() {
+    let (mut script, peer) = connected();
+    let pieces = [remote(8); 5];
+    let buffer = [memory(0, 40)];
+    let too_many = |result: Result<(), EndpointError>| {
+        let is_refused = matches!(result, Err(EndpointError::OutOfRange { limit: 4, .. }));
+        assert!(is_refused, "{result:?}");
+    };
+    too_many(script.dut.write(WriteArgs {
+        peer,
+        data: &buffer,
+        remote: &pieces,
+        cq_data: None,
+        flags: OperationFlags::empty(),
+        context: 1,
+    }));
+    too_many(script.dut.read(ReadArgs {
+        peer,
+        buffer: &buffer,
+        remote: &pieces,
+        flags: OperationFlags::empty(),
+        context: 1,
+    }));
+    too_many(script.dut.atomic(AtomicArgs {
+        peer,
+        datatype: AtomicDatatype::UINT64,
+        operation: AtomicOp::SUM,
+        operand: &buffer,
+        kind: AtomicKind::Write,
+        remote: &pieces,
+        flags: OperationFlags::empty(),
+        context: 1,
+    }));
+    script.expect_silence();
+}
