@@ -3,9 +3,10 @@
 use efa_core::endpoint::*;
 use efa_core::nic::Domain;
 use efa_core::wire::{
-    AtomicDatatype, AtomicOp, Connid, Cts, EagerRtm, EagerRtw, ExtraFeatures, ExtraInfo, Handshake,
-    Header, LongctsRtm, MediumRtm, MsgId, PacketType, RawAddressHeader, ReadNack, RecvId, Repr,
-    ReqFlags, ReqOptions, RmaIov, RmaIovs, Rta, RtaKind, RuntreadRtm, SendId,
+    AtomRsp, AtomicDatatype, AtomicOp, Connid, Cts, EagerRtm, EagerRtw, ExtraFeatures, ExtraInfo,
+    Handshake, Header, LongctsRtm, MediumRtm, MsgId, PacketType, RawAddressHeader, ReadNack,
+    Receipt, RecvId, Repr, ReqFlags, ReqOptions, RmaIov, RmaIovs, Rta, RtaKind, RuntreadRtm,
+    SendId,
 };
 
 use crate::script::{MODERN, Script, config, connected, connected_with, memory, traits};
@@ -106,6 +107,47 @@ fn delivery_complete_is_served_before_any_handshake() {
     });
 }
 
+#[test]
+fn a_receipt_is_sent_when_a_receive_has_the_data() {
+    let (mut script, _) = connected();
+    let message = EagerRtm {
+        receipt: Some(SendId(77)),
+        ..script.eager(0)
+    };
+    script.send(&message, b"8 bytes.");
+    script.expect_silence();
+    script.recv(0, 100, 1);
+    script.expect(|packet| match packet.header {
+        Header::Receipt(receipt) => assert_eq!(receipt.send_id, SendId(77)),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(script.network.memory(0, MEMORY, 8), b"8 bytes.");
+}
+
+/// What has no place in the sequence has no `msg_id` to match.
+#[test]
+fn a_receipt_is_matched_by_its_id_alone() {
+    for msg_id in [0, 1, 77] {
+        let (mut script, peer) = connected();
+        script
+            .try_send(peer, 8, OperationFlags::DELIVERY_COMPLETE, 1)
+            .unwrap();
+        let send_id = script.expect(|packet| match packet.header {
+            Header::EagerRtm(eager) => eager.receipt.unwrap(),
+            other => panic!("{other:?}"),
+        });
+        script.expect_no_completion();
+        let receipt = Receipt {
+            send_id,
+            msg_id: MsgId(msg_id),
+            connid: script.connid(),
+            ..Receipt::default()
+        };
+        script.send(&receipt, &[]);
+        assert_eq!(script.completion().context, 1, "{msg_id}");
+    }
+}
+
 /// Stock libfabric 2.6 sends it when it has not heard of us, so our HANDSHAKE may still be on its way.
 #[test]
 fn read_nack_is_served_while_our_handshake_is_on_its_way() {
@@ -168,6 +210,24 @@ fn runts_are_received_from_peers_that_announced_rdma_read_only() {
     script.progress();
     assert!(script.network.flights() > 0);
     assert_eq!(script.dut.usage().inbound, 1);
+}
+
+/// The specification has a flag for it, which stock libfabric does not set.
+#[test]
+fn a_write_may_be_marked_as_one() {
+    let (mut script, _) = connected();
+    let mut options = script.by_connid();
+    options.flags = ReqFlags::RMA;
+    let write = EagerRtw {
+        receipt: Some(SendId(78)),
+        options,
+        ..EagerRtw::default()
+    };
+    script.send(&write, &[]);
+    script.expect(|packet| match packet.header {
+        Header::Receipt(receipt) => assert_eq!(receipt.send_id, SendId(78)),
+        other => panic!("{other:?}"),
+    });
 }
 
 /// In one packet or in several, and whether or not it waited for its receive.
@@ -243,6 +303,47 @@ fn data_behind_headers_of_any_length_comes_to_its_place() {
         assert_eq!(script.completion().length, 16, "{options:?}");
         assert_eq!(script.network.memory(0, MEMORY + 100, 16), text.as_bytes());
     }
+}
+
+/// libfabric 1.11 leaves the id of its operation in a word that has no meaning.
+#[test]
+fn old_values_come_whatever_the_reserved_word_is() {
+    let (mut script, peer) = connected();
+    let remote = RemoteIoVec {
+        address: 0x1000,
+        length: 8,
+        key: efa_core::nic::RemoteKey(1),
+    };
+    let result = [memory(100, 8)];
+    let fetch = AtomicArgs {
+        peer,
+        datatype: AtomicDatatype::UINT64,
+        operation: AtomicOp::SUM,
+        operand: &[memory(0, 8)],
+        kind: AtomicKind::Fetch { result: &result },
+        remote: &[remote],
+        flags: OperationFlags::COMPLETION,
+        context: 1,
+    };
+    script.dut.atomic(fetch).unwrap();
+    let recv_id = script.expect(|packet| match packet.header {
+        Header::Rta(Rta {
+            kind: RtaKind::Fetch(recv_id),
+            ..
+        }) => recv_id,
+        other => panic!("{other:?}"),
+    });
+    let response = AtomRsp {
+        connid: script.connid(),
+        recv_id,
+        seg_length: 8,
+        ..AtomRsp::default()
+    };
+    let mut packet = response.to_packet(b"8 bytes.");
+    packet[8..12].copy_from_slice(&[1, 2, 3, 4]);
+    script.inject(&packet);
+    assert_eq!(script.completion().context, 1);
+    assert_eq!(script.network.memory(0, MEMORY + 100, 8), b"8 bytes.");
 }
 
 #[test]

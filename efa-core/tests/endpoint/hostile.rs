@@ -161,11 +161,16 @@ fn an_operation_is_closed_to_other_peers_and_to_its_own_past() {
         left -= window;
     }
     assert_eq!(script.completion().context, 1);
-    script.send(&cts(connid), &[]);
-    assert_eq!(
-        script.refusal(),
-        PacketError::StaleOperation { id: send_id.0 }
-    );
+    // Also when another operation has its place.
+    for _ in 0..2 {
+        script.send(&cts(connid), &[]);
+        assert_eq!(
+            script.refusal(),
+            PacketError::StaleOperation { id: send_id.0 }
+        );
+        let none = OperationFlags::empty();
+        script.try_send(peer, 3000, none, 2).unwrap();
+    }
 }
 
 impl Script {

@@ -130,30 +130,37 @@ fn a_refused_message_is_asked_for_and_its_answer_takes_no_turn() {
 
 #[test]
 fn the_nack_waits_for_what_comes_in_packets_and_for_the_handshake() {
-    let mut script = Script::with(config(), unable());
-    script.insert_peer();
-    script.recv(0, LENGTH, 1);
-    let runt = |seg_offset| RuntreadRtm {
-        msg_length: LENGTH as u64,
-        send_id: SendId(77),
-        seg_offset,
-        runt_length: 600,
-        read_iov: RmaIovs::new(&SOURCE).unwrap(),
-        ..RuntreadRtm::default()
-    };
-    let options = script.raw_address();
-    let parts = [300, 0].map(|offset| RuntreadRtm {
-        options,
-        ..runt(offset)
-    });
-    script.send(&parts[0], &[1; 300]);
-    script.expect_handshake();
-    script.expect_silence();
-    script.send(&parts[1], &[1; 300]);
-    script.expect_silence();
-    script.shake_hands(MODERN);
-    expect_nack(&mut script);
-    script.expect_silence();
+    for is_known in [false, true] {
+        let mut script = Script::with(config(), unable());
+        script.insert_peer();
+        script.recv(0, LENGTH, 1);
+        if is_known {
+            script.shake_hands(MODERN);
+            script.expect_handshake();
+        }
+        let options = script.raw_address();
+        let part = |seg_offset| RuntreadRtm {
+            msg_length: LENGTH as u64,
+            send_id: SendId(77),
+            seg_offset,
+            runt_length: 600,
+            read_iov: RmaIovs::new(&SOURCE).unwrap(),
+            options,
+            ..RuntreadRtm::default()
+        };
+        script.send(&part(300), &[1; 300]);
+        if !is_known {
+            script.expect_handshake();
+        }
+        script.expect_silence();
+        script.send(&part(0), &[1; 300]);
+        if !is_known {
+            script.expect_silence();
+            script.shake_hands(MODERN);
+        }
+        expect_nack(&mut script);
+        script.expect_silence();
+    }
 }
 
 #[test]

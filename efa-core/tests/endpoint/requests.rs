@@ -179,21 +179,6 @@ fn a_long_message_begins_with_data_and_fills_exactly_the_windows_of_its_peer() {
     assert_eq!(script.completion().context, 1);
 }
 
-#[test]
-fn windows_of_nothing_or_of_too_much_are_refused() {
-    let (mut script, peer) = connected();
-    let none = OperationFlags::empty();
-    script.try_send(peer, 5000, none, 1).unwrap();
-    let send_id = script.expect(|packet| match packet.header {
-        Header::LongctsRtm(long) => long.send_id,
-        other => panic!("{other:?}"),
-    });
-    for window in [0, 5001, u64::MAX] {
-        assert_eq!(grant(&mut script, send_id, window), []);
-        assert_eq!(script.refusal(), PacketError::SizeMismatch, "{window}");
-    }
-}
-
 /// The request for a read of `length` bytes by an endpoint whose windows have this many packets.
 fn read(window: u32, length: usize) -> (Rtr, u64) {
     let settings = EndpointConfig {
