@@ -7,7 +7,7 @@ SUITE := -p efa-emu -p efa-emu-verbs -p efa-emu-efadv -p efa-conformance-cli
 # Twice the processors, since many tests wait for the programs that they start.
 TEST_THREADS := $(shell expr $$(nproc) \* 2)
 
-.PHONY: conformance test lint sim fuzz verify bench interop arm64 setup build release
+.PHONY: conformance test lint sim coverage fuzz verify bench interop arm64 setup build release
 .PHONY: wireshark-install wireshark-test wireshark-bench
 .PHONY: dist dist-test dist-arm64 install
 .DEFAULT_GOAL := conformance
@@ -29,6 +29,10 @@ test: lint build sim
 sim:
 	@scripts/setup suite
 	EFA_SEEDS=10000 $(CARGO) test --profile sim -p efa-promises --quiet
+
+## coverage: whether the tests that docs/protocol-coverage.md names fail on an engine with its faults; some minutes
+coverage: setup
+	$(CARGO) test -p efa-core --test coverage_proof --quiet
 
 ## fuzz: all fuzz targets, FUZZ_SECONDS each (fuzz/README.md)
 fuzz: setup

@@ -1,9 +1,14 @@
 //! `docs/protocol-coverage.md` names code and tests that exist, and leaves no section out;
 //! `docs/known-failures.md` names tests that exist.
 
+mod faults;
+mod page;
+
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+
+use faults::Faults;
+use page::{PROTOCOL, read, references, root, rows};
 
 /// The sections of the protocol document that state something an implementation can break.
 const SECTIONS: [&str; 27] = [
@@ -35,38 +40,6 @@ const SECTIONS: [&str; 27] = [
     "4.7",
     "5",
 ];
-
-const PROTOCOL: &str = "docs/protocol-coverage.md";
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
-
-fn read(path: &Path) -> String {
-    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-/// The cells of the rows of a document's table whose header starts with `first`.
-fn rows(document: &str, first: &str) -> Vec<Vec<String>> {
-    let text = read(&root().join(document));
-    let header = format!("| {first} |");
-    text.lines()
-        .skip_while(|line| !line.starts_with(&header))
-        .skip(2)
-        .take_while(|line| line.starts_with('|'))
-        .map(|line| {
-            let cells = line.trim_matches('|').split(" | ");
-            cells.map(|cell| cell.trim().to_owned()).collect()
-        })
-        .collect()
-}
-
-/// What stands between backticks and has a `::`.
-fn references(cell: &str) -> Vec<&str> {
-    let parts: Vec<&str> = cell.split('`').skip(1).step_by(2).collect();
-    assert!(!parts.is_empty(), "{cell} names nothing");
-    parts
-}
 
 /// The file that a reference's path means, by the rules at the top of the document.
 fn file(path: &str, is_test: bool) -> PathBuf {
@@ -126,8 +99,8 @@ fn every_row_names_code_and_tests_that_exist() {
     let rows = rows(PROTOCOL, "Section");
     assert!(rows.len() > 60, "{} rows", rows.len());
     for row in rows {
-        let [_, statement, code, tests] = &row[..] else {
-            panic!("{row:?} has not four cells");
+        let [_, statement, code, tests, _] = &row[..] else {
+            panic!("{row:?} has not five cells");
         };
         assert!(!statement.is_empty());
         references(code)
@@ -137,6 +110,52 @@ fn every_row_names_code_and_tests_that_exist() {
             .into_iter()
             .for_each(|name| check(name, true));
     }
+}
+
+/// `make coverage` shows that the tests of a row fail with its faults.
+#[test]
+fn every_row_names_faults_that_can_be_seeded_and_every_fault_has_a_row() {
+    let faults = Faults::read();
+    for file in faults.files() {
+        faults.apply(file, &read(&root().join("efa-core/src").join(file)));
+    }
+    let mut used = BTreeSet::new();
+    for row in page::claims() {
+        for name in row.faults {
+            assert!(faults.number(&name).is_some(), "{}: {name}", row.statement);
+            used.insert(name);
+        }
+    }
+    let names = faults.names().iter();
+    let unused: Vec<&String> = names.filter(|name| !used.contains(*name)).collect();
+    assert!(unused.is_empty(), "no row names {unused:?}");
+}
+
+/// A fault is a choice in the text, whatever the white space; of two at one place, each has its own.
+#[test]
+fn faults_become_choices_in_the_source() {
+    let faults = Faults::parse(
+        "# A comment.\n## one a.rs\n-if «x == 1» {\n+true\n\n## two a.rs\n-if «x == 1» {\n+false\n\n## three a.rs\n\
+         -«go();»\n+\n",
+    );
+    assert_eq!(faults.number("three"), Some(2));
+    let source = "if x\n    == 1 { go(); }";
+    let expected = "if (if crate::seeded(0) { true } else { (if crate::seeded(1) { false } else { x\n    == 1 }) }) \
+                    { if crate::seeded(2) {  } else { go(); } }";
+    assert_eq!(faults.apply("a.rs", source), expected);
+    assert_eq!(faults.apply("b.rs", source), source);
+}
+
+#[test]
+#[should_panic(expected = "one: a.rs has 0 times")]
+fn a_fault_of_a_text_that_is_not_there_any_more_is_told() {
+    Faults::parse("## one a.rs\n-go();\n+\n").apply("a.rs", "gogo();");
+}
+
+#[test]
+#[should_panic(expected = "one: a.rs has 2 times")]
+fn a_fault_of_a_text_that_is_there_twice_is_told() {
+    Faults::parse("## one a.rs\n-go();\n+\n").apply("a.rs", "go(); go();");
 }
 
 #[test]

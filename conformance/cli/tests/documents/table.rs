@@ -651,7 +651,7 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
             }),
             ("$ cargo test -p efa-core --test coverage", || {
                 Row::done_by(
-                    "efa-core/tests/coverage.rs",
+                    "efa-core/tests/coverage/main.rs",
                     "no_section_is_left_out",
                     &["cargo test -p efa-core --test coverage"],
                 )

@@ -1,0 +1,75 @@
+//! The tables of the documents, and what their cells name.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The page that states what of the protocol is implemented.
+pub(crate) const PROTOCOL: &str = "docs/protocol-coverage.md";
+
+pub(crate) fn root() -> PathBuf {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    package.parent().expect("a workspace").to_path_buf()
+}
+
+pub(crate) fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The cells of the rows of a document's table whose header starts with `first`.
+pub(crate) fn rows(document: &str, first: &str) -> Vec<Vec<String>> {
+    let text = read(&root().join(document));
+    let header = format!("| {first} |");
+    text.lines()
+        .skip_while(|line| !line.starts_with(&header))
+        .skip(2)
+        .take_while(|line| line.starts_with('|'))
+        .map(|line| {
+            let cells = line.trim_matches('|').split(" | ");
+            cells.map(|cell| cell.trim().to_owned()).collect()
+        })
+        .collect()
+}
+
+/// What stands between backticks.
+pub(crate) fn references(cell: &str) -> Vec<&str> {
+    let parts: Vec<&str> = cell.split('`').skip(1).step_by(2).collect();
+    assert!(!parts.is_empty(), "{cell} names nothing");
+    parts
+}
+
+/// A row of the page: what it states, and the tests that show it.
+pub(crate) struct Row {
+    pub(crate) statement: String,
+    pub(crate) tests: Vec<String>,
+    /// Names of faults with which the tests fail.
+    pub(crate) faults: Vec<String>,
+}
+
+/// The rows of both tables of the page.
+pub(crate) fn claims() -> Vec<Row> {
+    let statements = rows(PROTOCOL, "Section").into_iter().map(|row| {
+        let [section, statement, _, tests, faults] = &row[..] else {
+            panic!("{row:?} has not five cells");
+        };
+        (
+            format!("{section}: {statement}"),
+            tests.clone(),
+            faults.clone(),
+        )
+    });
+    let deviations = rows(PROTOCOL, "Deviation").into_iter().map(|row| {
+        let [deviation, tests, faults] = &row[..] else {
+            panic!("{row:?} has not three cells");
+        };
+        (deviation.clone(), tests.clone(), faults.clone())
+    });
+    let names = |cell: &str| references(cell).into_iter().map(str::to_owned).collect();
+    let claims = statements.chain(deviations);
+    claims
+        .map(|(statement, tests, faults)| Row {
+            statement,
+            tests: names(&tests),
+            faults: names(&faults),
+        })
+        .collect()
+}
