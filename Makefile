@@ -46,6 +46,7 @@ verify:
 lint: setup
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
+	$(CARGO) clippy -p efa-core --test coverage_proof --quiet -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
 
 ## bench: micro benchmarks, then stock programs over the device beside other providers; 20 minutes at most
