@@ -6,19 +6,6 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// What says which fault a process has: its [number](Faults::number).
-pub(crate) const VARIABLE: &str = "EFA_SEEDED_FAULT";
-
-/// The function that each choice calls, at the end of the copy's `lib.rs`.
-pub(crate) const SWITCH: &str = r#"
-/// Returns whether this process has a fault.
-pub(crate) fn seeded(fault: usize) -> bool {
-    static FAULT: std::sync::LazyLock<Option<usize>> =
-        std::sync::LazyLock::new(|| std::env::var("EFA_SEEDED_FAULT").ok()?.parse().ok());
-    *FAULT == Some(fault)
-}
-"#;
-
 /// One change of one file.
 struct Edit {
     fault: usize,
@@ -177,8 +164,8 @@ fn places(source: &str, text: &str) -> Vec<Range<usize>> {
             let inside = &source[found.clone()];
             let before = source[..found.start].chars().next_back();
             let after = source[found.end..].chars().next();
-            !(is_word(before) && is_word(inside.chars().next()))
-                && !(is_word(inside.chars().next_back()) && is_word(after))
+            let goes_on = |before, after| is_word(before) && is_word(after);
+            !goes_on(before, inside.chars().next()) && !goes_on(inside.chars().next_back(), after)
         })
         .map(|(_, changed)| changed)
         .collect()

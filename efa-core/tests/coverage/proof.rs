@@ -18,6 +18,9 @@ use std::{env, fs, thread};
 use faults::Faults;
 use page::Row;
 
+/// The variable of the environment that says which fault a process has, by its number.
+const VARIABLE: &str = "EFA_SEEDED_FAULT";
+
 /// What is copied; the rest of the workspace is only linked to.
 const PACKAGES: [&str; 3] = ["efa-core", "efa-emu", "testing"];
 const MEMBERS: &str = r#"members = ["efa-core", "efa-emu", "efa-emu/promises", "testing"]"#;
@@ -203,8 +206,8 @@ impl Test {
         command.env("PROPTEST_RNG_SEED", "1");
         command.env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "1");
         match fault {
-            Some(fault) => command.env(faults::VARIABLE, fault.to_string()),
-            None => command.env_remove(faults::VARIABLE),
+            Some(fault) => command.env(VARIABLE, fault.to_string()),
+            None => command.env_remove(VARIABLE),
         };
         let null = command.stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = null.spawn().expect("the test starts");
@@ -308,6 +311,19 @@ fn build(faults: &Faults) -> Binaries {
     binaries
 }
 
+/// The function that each choice in the source calls.
+fn switch() -> String {
+    format!(
+        r#"
+pub(crate) fn seeded(fault: usize) -> bool {{
+    static FAULT: std::sync::LazyLock<Option<usize>> =
+        std::sync::LazyLock::new(|| std::env::var("{VARIABLE}").ok()?.parse().ok());
+    *FAULT == Some(fault)
+}}
+"#
+    )
+}
+
 /// What the copy of a file contains.
 fn content(faults: &Faults, root: &Path, path: &Path) -> Vec<u8> {
     let content = fs::read(path).expect("a file");
@@ -317,7 +333,7 @@ fn content(faults: &Faults, root: &Path, path: &Path) -> Vec<u8> {
     let text = String::from_utf8(content).expect("source is text");
     let text = faults.apply(&file.to_string_lossy(), &text);
     match file == Path::new("lib.rs") {
-        true => (text + faults::SWITCH).into(),
+        true => (text + &switch()).into(),
         false => text.into(),
     }
 }
@@ -371,7 +387,7 @@ fn cargo_build(directory: &Path, arguments: &[&str]) -> String {
         .args(["test", "--no-run", "--target-dir", "target"])
         .args(arguments)
         .current_dir(directory)
-        .env_remove(faults::VARIABLE)
+        .env_remove(VARIABLE)
         .output()
         .expect("cargo starts");
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
