@@ -4,9 +4,9 @@ use efa_core::address::{Gid, Qkey, Qpn, RawAddress};
 use efa_core::nic::Status;
 use efa_core::wire::{
     AtomRsp, AtomicDatatype, AtomicOp, Connid, Cts, CtsData, CtsFlags, EagerRtm, EagerRtw, Eor,
-    ExtraFeatures, ExtraInfo, Handshake, LongctsRtm, LongreadRtm, MediumRtm, MsgId,
-    RawAddressHeader, ReadNack, ReadRsp, Receipt, RecvId, Repr, ReqFlags, ReqOptions, RmaIov,
-    RmaIovs, Rta, RtaKind, Rtr, RtrKind, RuntreadRtm, SendId, UniversalFlags,
+    ExtraFeatures, ExtraInfo, Handshake, LongctsRtm, LongreadRtm, MediumRtm, MsgId, OpeType,
+    PeerError, RawAddressHeader, ReadNack, ReadRsp, Receipt, RecvId, Repr, ReqFlags, ReqOptions,
+    RmaIov, RmaIovs, Rta, RtaKind, Rtr, RtrKind, RuntreadRtm, SendId, UniversalFlags,
 };
 use efa_emu::frame::{self, Rdma};
 use efa_emu::link::RemoteRange;
@@ -1271,6 +1271,108 @@ fn atomics_can_be_carried_out() {
     };
     b.send(B, A, &short, &[0; 4]);
     assert_eq!(b.broken(), [("answer-length", 9)]);
+}
+
+/// One half of message `msg_id` is given up.
+fn peer_error(msg_id: u32, op_id: u32, side: OpeType, host: u8) -> PeerError {
+    PeerError {
+        msg_id: MsgId(msg_id),
+        op_id,
+        emitter_ope_type: side,
+        connid: connid(host),
+        ..PeerError::default()
+    }
+}
+
+#[test]
+fn nothing_is_due_for_a_message_that_one_side_gives_up() {
+    let dc = |msg_id, send_id| EagerRtm {
+        receipt: Some(SendId(send_id)),
+        ..eager(msg_id, None, Some(A))
+    };
+    let features = all() | ExtraFeatures::PEER_ERROR;
+    for op_id in [PeerError::NO_OP, 9] {
+        for abort in [true, false] {
+            // Message 1 is in windows, message 2 never comes, message 3 has a part.
+            let mut b = Builder::acquainted(features);
+            b.send(A, B, &long_cts(1, 3000, 7), &[0; 1000]);
+            b.send(B, A, &cts(7, 9, 1000, B), b"");
+            if abort {
+                b.send(A, B, &peer_error(1, op_id, OpeType::TXE, A), b"");
+                let none = PeerError::NO_OP;
+                b.send(A, B, &peer_error(2, none, OpeType::TXE, A), b"");
+            }
+            let medium = MediumRtm {
+                msg_id: MsgId(3),
+                msg_length: 300,
+                options: options(None, Some(A)),
+                ..MediumRtm::default()
+            };
+            b.send(A, B, &medium, &[0; 100]);
+            if abort {
+                b.send(A, B, &peer_error(3, PeerError::NO_OP, OpeType::TXE, A), b"");
+            }
+            for number in 0..5 {
+                b.send(A, B, &dc(4 + number, 20 + number), b"");
+                b.send(B, A, &receipt(20 + number), b"");
+            }
+            let is_whole = b.broken().is_empty() && b.suspected().is_empty();
+            assert_eq!(is_whole, abort, "{:?} {:?}", b.broken(), b.suspected());
+        }
+    }
+    // The receiver gives up what it was to read.
+    for (msg_id, op_id) in [(1, 7), (1, PeerError::NO_OP), (5, 99)] {
+        let mut b = Builder::acquainted(features);
+        let iov = [RmaIov::new(0x1000, 5000, 5)];
+        let long_read = LongreadRtm {
+            msg_id: MsgId(1),
+            msg_length: 5000,
+            send_id: SendId(7),
+            read_iov: RmaIovs::new(&iov).unwrap(),
+            options: options(None, Some(A)),
+            ..LongreadRtm::default()
+        };
+        b.send(A, B, &long_read, b"");
+        b.send(B, A, &peer_error(msg_id, op_id, OpeType::RXE, B), b"");
+        let missing = match msg_id {
+            1 => vec![],
+            _ => vec![("answer-missing", 8)],
+        };
+        assert_eq!((b.broken(), b.suspected()), (vec![], missing));
+    }
+}
+
+#[test]
+fn peer_errors_are_about_messages_and_for_those_who_understand_them() {
+    let features = all() | ExtraFeatures::PEER_ERROR;
+    let mut b = Builder::acquainted(features);
+    let read = Rtr {
+        kind: RtrKind::Longcts,
+        msg_length: 10,
+        recv_id: RecvId(9),
+        recv_length: 10,
+        options: options(None, Some(A)),
+        ..Rtr::default()
+    };
+    b.send(A, B, &read, b"");
+    b.send(B, A, &peer_error(0, 9, OpeType::TXE, B), b"");
+    assert!(
+        b.broken().contains(&("peer-error-message", 9)),
+        "{:?}",
+        b.broken()
+    );
+
+    let mut b = Builder::acquainted(all() - ExtraFeatures::PEER_ERROR);
+    b.send(A, B, &peer_error(1, PeerError::NO_OP, OpeType::TXE, A), b"");
+    assert_eq!(b.broken(), [("feature-announced", 7)]);
+    // Of another length it is no packet.
+    let mut b = Builder::acquainted(features);
+    for length in [20, 28] {
+        let mut bytes = peer_error(1, 0, OpeType::TXE, A).to_packet(&[]);
+        bytes.resize(length, 0);
+        b.send_bytes(A, B, bytes);
+    }
+    assert_eq!(b.broken(), [("packet-form", 7), ("packet-form", 9)]);
 }
 
 #[test]
