@@ -394,6 +394,18 @@ fn truncated_packets_show_the_fields_in_front_of_the_cut() {
     compare(&packets, &tshark);
 }
 
+/// The forms of development states are told by their length, and like every other length than the
+/// released one they are no packets.
+#[test]
+fn a_peer_error_shows_the_fields_of_its_length() {
+    let Some(tshark) = Tshark::find() else { return };
+    let whole: Vec<u8> = [12, 4, 0, 0x80].into_iter().chain(1..=60).collect();
+    let packets: Vec<_> = (4..=64).map(|length| whole[..length].to_vec()).collect();
+    compare(&packets, &tshark);
+    let valid = packets.iter().filter(|packet| Packet::parse(packet).is_ok());
+    assert_eq!(valid.map(Vec::len).collect::<Vec<_>>(), [24]);
+}
+
 #[test]
 fn mutated_packets_never_make_a_lua_error_and_show_what_the_codec_reads() {
     let Some(tshark) = Tshark::find() else { return };
