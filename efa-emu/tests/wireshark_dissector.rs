@@ -402,7 +402,9 @@ fn a_peer_error_shows_the_fields_of_its_length() {
     let whole: Vec<u8> = [12, 4, 0, 0x80].into_iter().chain(1..=60).collect();
     let packets: Vec<_> = (4..=64).map(|length| whole[..length].to_vec()).collect();
     compare(&packets, &tshark);
-    let valid = packets.iter().filter(|packet| Packet::parse(packet).is_ok());
+    let valid = packets
+        .iter()
+        .filter(|packet| Packet::parse(packet).is_ok());
     assert_eq!(valid.map(Vec::len).collect::<Vec<_>>(), [24]);
 }
 

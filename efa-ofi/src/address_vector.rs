@@ -421,15 +421,16 @@ unsafe extern "C" fn straddr(
         // SAFETY: an address, of any alignment.
         let bytes = unsafe { address.cast::<[u8; RawAddress::LEN]>().read_unaligned() };
         let mut written = RawAddress::from_bytes(&bytes).to_string().into_bytes();
+        let needed = written.len() + 1;
         // SAFETY: by the caller's contract.
         let room = unsafe { *length };
         written.truncate(room.saturating_sub(1));
         written.push(0);
         // SAFETY: as above.
-        match unsafe { border::copy_out(&written, text.cast(), length) } {
-            Ok(()) => Ok(0),
-            Err(error) => Err(error),
-        }
+        let copied = unsafe { border::copy_out(&written, text.cast(), length) };
+        // SAFETY: as above.
+        unsafe { length.write(needed) };
+        copied.map(|()| 0)
     });
     match written {
         0 => text,

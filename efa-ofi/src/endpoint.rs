@@ -84,6 +84,8 @@ pub(crate) struct Enabled {
     pub(crate) receives: Flags,
     /// Receives name the sender whose messages they take (`FI_DIRECTED_RECV`).
     pub(crate) directed: bool,
+    /// Completions name the sender (`FI_SOURCE`).
+    names_source: bool,
     /// Receives are into the application's buffers ([`zero_copy`]).
     pub(crate) zero_copy: bool,
 }
@@ -365,6 +367,7 @@ impl Endpoint {
             sends: flags(settings.transmit, settings.tx_op_flags),
             receives: flags(settings.receive, settings.rx_op_flags),
             directed: settings.directed,
+            names_source: settings.caps & FI_SOURCE != 0,
             zero_copy: user.is_some(),
         };
         state.has_zero_copy |= enabled.zero_copy;
@@ -455,6 +458,7 @@ impl Endpoint {
             return;
         };
         let addresses = tables.vectors.get(enabled.place).and_then(Option::as_ref);
+        let source = source.filter(|_| enabled.names_source);
         let source = source.and_then(|peer| addresses.map(|addresses| addresses.address(peer)));
         if let Ok(entries) = tables.entries(queue) {
             entries.add(result, source.unwrap_or(FI_ADDR_UNSPEC));

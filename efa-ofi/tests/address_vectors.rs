@@ -126,3 +126,60 @@ fn a_vector_of_many_entries_ends() {
         side.close(libfabric);
     });
 }
+
+#[test]
+fn who_does_not_ask_for_senders_is_not_told() {
+    with_provider("who_does_not_ask_for_senders_is_not_told", |libfabric| {
+        for caps in [FI_MSG, FI_MSG | FI_SOURCE] {
+            let options = Options {
+                caps,
+                ..Options::default()
+            };
+            let pair = Pair::open(libfabric, &options);
+            let (mut buffer, no) = ([0_u8; 4], null_mut());
+            let to = buffer.as_mut_ptr().cast();
+            pair.start(|| call!(pair.right.endpoint => msg.recv(to, 4, no, pair.to_left, no)));
+            let data = b"1234".as_ptr().cast();
+            pair.start(|| call!(pair.left.endpoint => msg.inject(data, 4, pair.to_right)));
+            let expected = match caps & FI_SOURCE {
+                0 => FI_ADDR_UNSPEC,
+                _ => pair.to_left,
+            };
+            assert_eq!(pair.right_completion().1, expected);
+            pair.close(libfabric);
+        }
+    });
+}
+
+#[test]
+fn an_address_in_words_says_how_much_room_it_needs() {
+    let name = "an_address_in_words_says_how_much_room_it_needs";
+    with_provider(name, |libfabric| {
+        let side = Side::open(libfabric, &Options::default());
+        side.enable();
+        let (vector, name) = (side.vector, side.name());
+        // SAFETY: the vector is open, and there is room for as many bytes as the length says.
+        let text = |room: usize| unsafe {
+            let straddr = (*(*vector).ops).straddr.expect("the tables are complete");
+            let (mut text, mut length) = (vec![0xff_u8; 200], room);
+            let result = straddr(
+                vector,
+                name.as_ptr().cast(),
+                text.as_mut_ptr().cast(),
+                &mut length,
+            );
+            assert_eq!(result, text.as_ptr().cast());
+            assert!(text[room..].iter().all(|byte| *byte == 0xff));
+            (text, length)
+        };
+        let (whole, needed) = text(200);
+        assert_eq!((whole[needed - 1], whole[needed]), (0, 0xff));
+        assert!(whole.starts_with(b"[fe80::"), "{whole:?}");
+        for room in [1, 20, needed - 1, needed] {
+            let (part, length) = text(room);
+            assert_eq!(length, needed, "of {room}");
+            assert_eq!((&part[..room - 1], part[room - 1]), (&whole[..room - 1], 0));
+        }
+        side.close(libfabric);
+    });
+}
