@@ -1,15 +1,14 @@
 //! What every function that libfabric calls has in common: results as error numbers, panics that stay inside, and
 //! objects that C holds by pointers.
 
-use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use efa_core::endpoint::Errno;
 
 use crate::ffi::{fi_ops, fid};
+use crate::objects;
 use crate::table::Table;
 
 /// What a call comes to; an error is the number that libfabric documents, without its sign.
@@ -53,85 +52,6 @@ pub(crate) fn count(call: impl FnOnce() -> Result<usize>) -> isize {
     }
 }
 
-/// The objects that C holds, by their addresses.
-static OPEN: Mutex<Option<HashMap<usize, Class>>> = Mutex::new(None);
-
-#[derive(Clone, Copy)]
-struct Class {
-    /// libfabric's number (`FI_CLASS_...`).
-    number: u32,
-    /// As [`Object::IS_MEMORY`].
-    is_memory: bool,
-    /// How many objects were opened before it.
-    order: u64,
-}
-
-fn open() -> MutexGuard<'static, Option<HashMap<usize, Class>>> {
-    // Nothing panics between two states of the table.
-    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// What becomes of objects in a forked child. Behind them are queues, descriptors and threads of the parent, which destructors and
-/// exit handlers of the child would end. So the child's objects are closed already: their calls fail, and `fi_close` returns 0.
-mod inherited {
-    use std::cell::Cell;
-    use std::sync::{MutexGuard, Once};
-
-    use super::{Class, HashMap, c_int, fi_ops, fid, open};
-    use crate::table::Table;
-    use crate::unsupported;
-
-    thread_local! {
-        /// The table while this thread forks: no other thread is changing it then.
-        static HELD: Cell<Option<MutexGuard<'static, Option<HashMap<usize, Class>>>>> =
-            const { Cell::new(None) };
-    }
-
-    static FID: Table<fi_ops> = Table::new(fi_ops {
-        close: Some(close),
-        ..unsupported::FID
-    });
-
-    extern "C" fn close(_: *mut fid) -> c_int {
-        0
-    }
-
-    /// Looks after the children of this process from now on: those of `fork`, not those of `vfork` and `posix_spawn`, which only
-    /// start another program.
-    pub(super) fn watch_forks() {
-        static ONCE: Once = Once::new();
-        // SAFETY: the handlers are functions of this object, which is never unloaded.
-        ONCE.call_once(|| unsafe {
-            libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child));
-        });
-    }
-
-    // A thread whose local variables are gone already forks without the handlers.
-
-    unsafe extern "C" fn before() {
-        let _ = HELD.try_with(|held| held.set(Some(open())));
-    }
-
-    unsafe extern "C" fn in_parent() {
-        let _ = HELD.try_with(Cell::take);
-    }
-
-    unsafe extern "C" fn in_child() {
-        let Ok(Some(mut open)) = HELD.try_with(Cell::take) else {
-            return;
-        };
-        let Some(open) = open.as_mut() else { return };
-        open.retain(|address, class| {
-            if !class.is_memory {
-                let object = std::ptr::with_exposed_provenance_mut::<fid>(*address);
-                // SAFETY: it is in the table, so `give` has made it, and it begins with a `fid`; the child has one thread.
-                unsafe { (*object).ops = FID.as_c() };
-            }
-            class.is_memory
-        });
-    }
-}
-
 /// An object that begins with libfabric's structure for it.
 ///
 /// # Safety
@@ -154,18 +74,7 @@ pub(crate) unsafe trait Object: Sized {
             fid.fclass = Self::CLASS as usize;
             fid.ops = Self::operations().as_c();
         }
-        if !Self::IS_MEMORY {
-            inherited::watch_forks();
-        }
-        static OPENED: AtomicU64 = AtomicU64::new(0);
-        let class = Class {
-            number: Self::CLASS,
-            is_memory: Self::IS_MEMORY,
-            order: OPENED.fetch_add(1, Ordering::Relaxed),
-        };
-        open()
-            .get_or_insert_default()
-            .insert(object.expose_provenance(), class);
+        objects::enter(object.expose_provenance(), Self::CLASS, Self::IS_MEMORY);
         object
     }
 
@@ -195,10 +104,7 @@ pub(crate) unsafe trait Object: Sized {
 /// # Safety
 /// C does not close the object meanwhile.
 pub(crate) unsafe fn object<'a, T: Object>(pointer: *const c_void) -> Result<&'a T> {
-    let class = open()
-        .as_ref()
-        .and_then(|open| open.get(&pointer.addr()).copied());
-    match class.is_some_and(|class| class.number == T::CLASS) {
+    match objects::class_at(pointer.addr()) == Some(T::CLASS) {
         // SAFETY: what `give` has entered there is a `T`, until `take`.
         true => Ok(unsafe { &*pointer.cast::<T>() }),
         false => Err(Errno::EINVAL),
@@ -207,17 +113,11 @@ pub(crate) unsafe fn object<'a, T: Object>(pointer: *const c_void) -> Result<&'a
 
 /// The object that was opened first of those of a type that are open and `matches`; null if there is none.
 pub(crate) fn first_open<T: Object>(matches: impl Fn(&T) -> bool) -> *mut c_void {
-    let open = open();
-    let all = open.iter().flatten();
-    let found = all.filter(|(address, class)| {
+    let first = objects::first_of(T::CLASS, |address| {
         // SAFETY: what `give` has entered there is a `T` until `take`, which waits for the table.
-        class.number == T::CLASS
-            && matches(unsafe { &*std::ptr::with_exposed_provenance::<T>(**address) })
+        matches(unsafe { &*std::ptr::with_exposed_provenance::<T>(address) })
     });
-    let first = found.min_by_key(|(_, class)| class.order);
-    first.map_or(std::ptr::null_mut(), |(address, _)| {
-        std::ptr::with_exposed_provenance_mut(*address)
-    })
+    first.map_or(std::ptr::null_mut(), std::ptr::with_exposed_provenance_mut)
 }
 
 /// As [`object`], for data transfers, which cannot afford the table: a pointer to what is no `fid` is not noticed.
@@ -246,9 +146,7 @@ pub(crate) unsafe fn transfer_object<'a, T: Object>(pointer: *const c_void) -> R
 /// The object came from [`Object::give`], and nobody else uses it.
 pub(crate) unsafe fn take<T: Object>(object: &T) -> Box<T> {
     let pointer = std::ptr::from_ref(object).cast_mut();
-    if let Some(open) = open().as_mut() {
-        open.remove(&pointer.addr());
-    }
+    objects::leave(pointer.addr());
     // SAFETY: by the caller's contract nobody else refers to the object, which `give` made from a box.
     unsafe {
         // A transfer that comes too late is refused, as long as the memory is not used for something else.

@@ -22,6 +22,7 @@ mod lock;
 mod memory_region;
 mod messages;
 mod nic;
+mod objects;
 mod one_sided;
 mod options;
 mod progress;
