@@ -177,7 +177,9 @@ impl Plan {
         let mut programs: Vec<Settings> = (0..count)
             .map(|_| settings(&mut rng, mtu, first_msg_id, ordered))
             .collect();
-        choose_releases(&mut rng, &mut programs);
+        // What came later is drawn apart, so that seeds go on to mean what they did.
+        let mut more = StdRng::seed_from_u64(seed ^ 27);
+        choose_releases(&mut rng, &mut more, &mut programs);
         for settings in &mut programs {
             // Few can register what a transfer needs.
             if let Some(spare) = *[None, None, Some(0), Some(1)].choose(&mut rng).unwrap() {
@@ -192,10 +194,10 @@ impl Plan {
             }
         }
         let fabric = fabric(&mut rng, seed);
-        // Half of the runs have faults, half of those also deaths.
+        // Half of the runs have faults of which everything recovers, half of those also deaths.
         let tells = |one: &Settings| one.release.has_peer_error();
-        let aborts = programs.iter().all(tells) && rng.random_bool(0.3);
-        let faults = !aborts && rng.random_bool(0.5);
+        let faults = rng.random_bool(0.5);
+        let aborts = !faults && programs.iter().all(tells) && more.random_bool(0.5);
         let has_connection_ids = |one: &Settings| one.release.has_connection_ids();
         let mut scope = Scope {
             count,
@@ -203,7 +205,7 @@ impl Plan {
             faults,
             // Without connection ids late packets of the dead are their successors'.
             deaths: faults && rng.random_bool(0.5) && programs.iter().all(has_connection_ids),
-            withdrawals: !aborts && rng.random_bool(0.3),
+            withdrawals: rng.random_bool(0.3) && !aborts,
             aborts,
             drops: most_drops(&fabric.network),
         };
@@ -234,16 +236,19 @@ struct Scope {
 }
 
 /// Some runs are among programs of ours; in the others some are of other releases.
-fn choose_releases(rng: &mut StdRng, programs: &mut [Settings]) {
+fn choose_releases(rng: &mut StdRng, more: &mut StdRng, programs: &mut [Settings]) {
     match rng.random_range(0..10) {
-        0..3 => {}
-        3..5 => {
-            // Without 2.6 all of them may give messages up.
-            let others = [&[Release::V2_7][..], &[Release::V2_6, Release::V2_7]];
-            let others = *others.choose(rng).unwrap();
+        0..5 => {
+            // Where all of them have PEER_ERROR, they may give messages up.
+            let others = [
+                &[Release::Ours][..],
+                &[Release::V2_7],
+                &[Release::V2_6, Release::V2_7],
+            ];
+            let others = *others.choose(more).unwrap();
             for settings in programs.iter_mut() {
-                if rng.random_bool(0.6) {
-                    settings.release = *others.choose(rng).unwrap();
+                if more.random_bool(0.6) {
+                    settings.release = *others.choose(more).unwrap();
                 }
             }
         }
