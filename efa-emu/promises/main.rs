@@ -157,6 +157,7 @@ fn the_programs_meet_every_trouble() {
         headerless,
         waits,
         refusals,
+        copies,
     } = met;
     let counts = [
         overruns,
@@ -167,6 +168,7 @@ fn the_programs_meet_every_trouble() {
         headerless,
         waits,
         refusals,
+        copies,
     ];
     assert!(counts.iter().all(|count| *count > 0), "{met:?}");
 }

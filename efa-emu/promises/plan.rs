@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use efa_core::endpoint::EndpointConfig;
 use efa_core::nic::{DeviceCaps, Status};
+use efa_core::wire::PacketType;
 use efa_emu::device::Service;
-use efa_emu::fault::{Action, Delay, Fault, Match, Point};
+use efa_emu::fault::{Action, Delay, Fault, Match, PacketTypes, Point};
 use efa_emu::link::Operation;
 use efa_emu::profile::Profile;
 use efa_emu::sim::{FabricConfig, NetworkConfig, NicConfig, Probability, QpnPolicy};
@@ -207,6 +208,9 @@ impl Plan {
             deaths: faults && rng.random_bool(0.5) && programs.iter().all(has_connection_ids),
             withdrawals: rng.random_bool(0.3) && !aborts,
             aborts,
+            has_headers: programs
+                .iter()
+                .all(|one| one.release != Release::V2_1ZeroCopy),
             drops: most_drops(&fabric.network),
         };
         let length = rng.random_range(20..90);
@@ -228,6 +232,8 @@ struct Scope {
     count: usize,
     mtu: usize,
     faults: bool,
+    /// All packets say what they are.
+    has_headers: bool,
     deaths: bool,
     withdrawals: bool,
     aborts: bool,
@@ -468,7 +474,7 @@ fn step(rng: &mut StdRng, scope: &mut Scope) -> Step {
             keep: rng.random(),
         },
         81..87 if scope.aborts => Step::Fault(Box::new(abort(rng))),
-        81..87 if scope.faults => Step::Fault(Box::new(fault(rng, &mut scope.drops))),
+        81..87 if scope.faults => Step::Fault(Box::new(fault(rng, scope))),
         87..89 if scope.deaths => Step::Die { at: from },
         89 if scope.deaths && from != to => Step::Forget { at: from, peer: to },
         90..92 if scope.withdrawals => Step::Withdraw { at: from },
@@ -502,8 +508,25 @@ fn abort(rng: &mut StdRng) -> Fault {
         .times(rng.random_range(1..4))
 }
 
+/// Packets that arrive twice, of types whose second copies their receivers recognise.
+fn repetition(rng: &mut StdRng) -> Fault {
+    let types = PacketType::ALL.iter();
+    let types = types.filter(|of| of.has_header() && of.shows_second_copies());
+    let mut packets: Vec<u8> = types.map(|of| of.code()).collect();
+    if rng.random_bool(0.5) {
+        packets = vec![*packets.choose(rng).unwrap()];
+    }
+    let when = Match {
+        packet: PacketTypes(packets),
+        ..Match::default()
+    };
+    Fault::new(when, Action::Repeat)
+        .skip(rng.random_range(0..4))
+        .times(rng.random_range(1..12))
+}
+
 /// A fault of which everything recovers.
-fn fault(rng: &mut StdRng, drops: &mut u64) -> Fault {
+fn fault(rng: &mut StdRng, scope: &mut Scope) -> Fault {
     if rng.random_bool(0.3) {
         let fail = Action::Fail(efa_emu::fault::Errno(12));
         return Fault::new(Match::any(Point::Registration), fail)
@@ -522,18 +545,19 @@ fn fault(rng: &mut StdRng, drops: &mut u64) -> Fault {
         },
     };
     let late = Duration::from_micros(rng.random_range(1..2000));
-    let mut then = match (rng.random_range(0..3), on) {
+    let mut then = match (rng.random_range(0..4), on) {
         (0, Point::Request) => Action::Answer(Status::RemoteRnr),
         (1, _) => Action::Drop,
+        (2, Point::Request) if scope.has_headers => return repetition(rng),
         _ => Action::Delay(Delay::from(late)),
     };
     let mut times = rng.random_range(1..12);
     if then == Action::Drop {
         times = match rng.random_bool(0.4) {
-            true => *drops,
-            false => times.min(*drops),
+            true => scope.drops,
+            false => times.min(scope.drops),
         };
-        *drops -= times;
+        scope.drops -= times;
         if times == 0 {
             then = Action::Delay(Delay::from(late));
             times = 1;

@@ -501,6 +501,14 @@ impl PacketType {
         matches!(self.category(), Category::Req)
     }
 
+    /// Returns whether its receiver can tell a second copy from another packet: by the `msg_id`, by
+    /// bytes of a message that have arrived, or by an operation of its own that has gone on. A request
+    /// to read or write has nothing but an id of its sender, which that may use again at once, and
+    /// windows (CTS) look all the same.
+    pub const fn shows_second_copies(self) -> bool {
+        !matches!(self.family(), Family::Rtw | Family::Rtr) && !matches!(self, PacketType::Cts)
+    }
+
     /// Returns whether the mandatory header ends with a tag.
     #[inline]
     pub const fn is_tagged(self) -> bool {

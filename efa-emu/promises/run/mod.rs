@@ -13,7 +13,7 @@ use std::ops::AddAssign;
 use efa_core::address::RawAddress;
 use efa_core::endpoint::{Counter, Endpoint, IoVec, OperationFlags, PeerId};
 use efa_core::nic::{Access, Region, UserSlice};
-use efa_emu::fault::Fault;
+use efa_emu::fault::{Action, Fault, FaultId};
 use efa_emu::sim::{Fabric, HostConfig, SimHost};
 
 use crate::model::{Asked, Message, OneSided, OneSidedKind, ProgramId, Receive, pattern};
@@ -82,6 +82,8 @@ pub(crate) struct World {
     all_have_read_nack: bool,
     /// Whether messages are given up.
     aborts: bool,
+    /// The faults that make packets arrive twice.
+    repetitions: Vec<FaultId>,
     troubles: Troubles,
 }
 
@@ -102,6 +104,8 @@ pub(crate) struct Troubles {
     pub(crate) waits: usize,
     /// Operations that the other release does not know.
     pub(crate) refusals: usize,
+    /// Second copies of packets that their receiver recognised.
+    pub(crate) copies: usize,
 }
 
 impl AddAssign for Troubles {
@@ -114,6 +118,7 @@ impl AddAssign for Troubles {
         self.headerless += other.headerless;
         self.waits += other.waits;
         self.refusals += other.refusals;
+        self.copies += other.copies;
     }
 }
 
@@ -164,6 +169,7 @@ impl World {
                 .all(|settings| settings.endpoint.ordered),
             all_have_read_nack: plan.all(Release::has_read_nack),
             aborts: plan.aborts,
+            repetitions: Vec::new(),
             troubles: Troubles::default(),
         };
         for (slot, settings) in plan.programs.iter().enumerate() {
@@ -405,7 +411,10 @@ impl World {
                 }
             }
             Step::Fault(ref fault) => {
-                self.fabric.install(Fault::clone(fault));
+                let id = self.fabric.install(Fault::clone(fault));
+                if fault.then == Action::Repeat {
+                    self.repetitions.push(id);
+                }
             }
             Step::Die { at } => {
                 let program = self.current[at];

@@ -7,6 +7,19 @@ use crate::model::ProgramId;
 use super::{MESSAGE, NUMBER, ONE_SIDED, RECEIVE, World};
 
 impl World {
+    /// A program refuses a packet that it has had, of which there are no more than came twice.
+    fn on_copy(&mut self, at: ProgramId, event: &Event) -> Result<(), String> {
+        self.troubles.copies += 1;
+        let repetitions = self.repetitions.iter();
+        let copies: u64 = repetitions.map(|id| self.fabric.applied(*id)).sum();
+        match self.troubles.copies as u64 <= copies {
+            true => Ok(()),
+            false => Err(format!(
+                "program {at}, with {copies} packets repeated: {event}"
+            )),
+        }
+    }
+
     /// Lets the next thing happen: an event of the fabric, or the end of a wait. Returns whether
     /// there was one.
     pub(super) fn advance(&mut self) -> Result<bool, String> {
@@ -151,6 +164,9 @@ impl World {
                 reason: PacketError::StaleOperation { .. } | PacketError::AlreadyProcessed { .. },
                 ..
             } if self.aborts => Ok(()),
+            Event::PacketRefused { reason, .. } if reason.fits_second_copy() => {
+                self.on_copy(at, event)
+            }
             other => Err(format!("program {at}: {other}")),
         }
     }

@@ -239,6 +239,19 @@ pub enum PacketError {
     MessageWithHeader,
 }
 
+impl PacketError {
+    /// Whether a second copy of a packet is refused for this.
+    pub const fn fits_second_copy(&self) -> bool {
+        matches!(
+            self,
+            PacketError::AlreadyProcessed { .. }
+                | PacketError::RepeatedData { .. }
+                | PacketError::StaleOperation { .. }
+                | PacketError::UnexpectedWindow { .. }
+        )
+    }
+}
+
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = |code| TypeName(code);

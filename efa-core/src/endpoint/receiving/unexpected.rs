@@ -150,6 +150,16 @@ impl UnexpectedMessages {
         self.untagged.len() + self.tagged.len()
     }
 
+    /// Returns whether there are messages that are neither claimed nor wait for room.
+    #[inline]
+    pub(crate) fn has_any(&self, tagged: bool) -> bool {
+        let queues = match tagged {
+            true => &self.tagged,
+            false => &self.untagged,
+        };
+        queues.len() > 0
+    }
+
     /// The number of messages that the application claimed.
     pub(crate) fn claims_len(&self) -> usize {
         self.claims.len()
@@ -210,18 +220,13 @@ impl UnexpectedMessages {
 
     /// Removes the first message to have arrived that a receive with this filter accepts. Returns
     /// it with its source and tag.
-    #[inline(always)]
     pub(crate) fn take(
         &mut self,
         tagged: bool,
         filter: &Filter,
     ) -> Option<(PeerId, u64, UnexpectedMessage)> {
         let queues = self.queues(tagged);
-        // Usually receives are posted before their messages arrive.
-        match queues.len() {
-            0 => None,
-            _ => queues.find(filter).map(|key| queues.remove(key)),
-        }
+        queues.find(filter).map(|key| queues.remove(key))
     }
 
     /// Removes all messages of a peer, including claimed ones. Those that wait for room stay.

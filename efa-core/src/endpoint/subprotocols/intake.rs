@@ -56,6 +56,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
 
     /// Refuses a packet whose data has arrived before.
     #[cold]
+    #[inline(never)]
     fn refuse_repeated(&mut self, id: InboundId, packet: &ReceivedPacket, offset: u64) {
         let peer = self.receiving.transfers.get(id).map(|of| of.peer);
         let bytes = packet.bytes(self.channel.posting.nic());

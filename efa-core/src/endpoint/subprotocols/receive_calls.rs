@@ -36,17 +36,16 @@ impl<N: Nic> ReceiveSide<'_, N> {
             return Err(EndpointError::TryAgain);
         }
         let report_success = args.flags.contains(OperationFlags::COMPLETION);
-        if let Some((peer, tag, message)) = self.receiving.unexpected.take(tagged, &filter) {
-            let ending = Ending {
-                context: args.context,
+        // Usually receives are posted before their messages arrive.
+        if self.receiving.unexpected.has_any(tagged)
+            && let Some(received) = self.receive_unexpected(
+                (tagged, filter),
+                args.context,
                 report_success,
-                flags: receive_flags(tagged, message.cq_data),
-                tag,
-                cq_data: message.cq_data,
-                audience: Audience::Starter,
-                part: None,
-            };
-            return self.receive_at_once(peer, message, target, ending);
+                args.buffer,
+            )
+        {
+            return received;
         }
         let posted = self.receiving.post(NewReceive {
             context: args.context,
@@ -56,6 +55,30 @@ impl<N: Nic> ReceiveSide<'_, N> {
             target,
         });
         posted.ok_or(EndpointError::TryAgain)
+    }
+
+    /// Receives the first message to have arrived that the filter of a receive accepts, if there is one.
+    /// It gets values, because a reference would keep the arguments of every receive in memory.
+    #[inline(never)]
+    fn receive_unexpected(
+        &mut self,
+        (tagged, filter): (bool, Filter),
+        context: u64,
+        report_success: bool,
+        buffer: &[IoVec],
+    ) -> Option<Result<ReceiveId, EndpointError>> {
+        let (peer, tag, message) = self.receiving.unexpected.take(tagged, &filter)?;
+        let ending = Ending {
+            context,
+            report_success,
+            flags: receive_flags(tagged, message.cq_data),
+            tag,
+            cq_data: message.cq_data,
+            audience: Audience::Starter,
+            part: None,
+        };
+        let target = Iov::new(buffer);
+        Some(target.and_then(|target| self.receive_at_once(peer, message, target, ending)))
     }
 
     /// Ends a posted receive that no message has matched. Returns whether there was one.

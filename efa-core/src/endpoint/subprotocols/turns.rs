@@ -14,7 +14,7 @@ use crate::endpoint::posting::HeldId;
 use crate::endpoint::receiving::{Position, Receiving, Segment};
 use crate::endpoint::subprotocols::ReceiveSide;
 use crate::endpoint::subprotocols::atomics::AtomicTarget;
-use crate::endpoint::subprotocols::incoming_message::{Rtm, Sequenced};
+use crate::endpoint::subprotocols::incoming_message::Sequenced;
 
 /// What messages and atomics need to take their turn.
 pub(crate) struct Turns<'a, N> {
@@ -207,24 +207,7 @@ impl<N: Nic> Turns<'_, N> {
                 }
                 self.channel.posting.release(packet);
             }
-            Segment::Kept(_) if !self.admits_segment(peer, rtm) => {
-                let reason = PacketError::RepeatedData {
-                    offset: rtm.map_or(0, Rtm::offset),
-                };
-                let packet_type = request.packet_type().code();
-                self.channel.reports.refuse(Some(peer), packet_type, reason);
-                self.channel.posting.release(packet);
-            }
-            // The packet joins the others of a message that no receive has taken.
-            Segment::Kept(head) => match self.channel.hold(peer, packet, Some(head)) {
-                Ok(id) => {
-                    self.receiving.unexpected.add_segment(peer, msg_id, id);
-                }
-                Err(packet) => {
-                    self.channel.posting.release(packet);
-                    self.channel.give_up(peer, request.packet_type());
-                }
-            },
+            Segment::Kept(head) => self.join_kept(peer, packet, request, head),
             Segment::Unknown => {
                 self.channel.reports.refuse(
                     Some(peer),
@@ -236,12 +219,34 @@ impl<N: Nic> Turns<'_, N> {
         }
     }
 
-    /// Returns whether a segment may join its message, which no receive has taken.
-    fn admits_segment(&mut self, peer: PeerId, segment: Option<&Rtm<'_>>) -> bool {
+    /// Handles a further segment of a message that no receive has taken: it joins the packets that
+    /// wait, of which `head` is the last, unless it is a second copy.
+    #[inline(never)]
+    fn join_kept(
+        &mut self,
+        peer: PeerId,
+        packet: ReceivedPacket,
+        request: &Sequenced<'_>,
+        head: HeldId,
+    ) {
+        let Sequenced::Message(rtm) = request else {
+            return self.channel.posting.release(packet);
+        };
         let unexpected = &mut self.receiving.unexpected;
-        segment.is_some_and(|rtm| {
-            let length = rtm.payload.length as u64;
-            unexpected.admits_segment(peer, rtm.msg_id, rtm.offset(), length)
-        })
+        let (msg_id, offset) = (rtm.msg_id, rtm.offset());
+        if !unexpected.admits_segment(peer, msg_id, offset, rtm.payload.length as u64) {
+            let reason = PacketError::RepeatedData { offset };
+            let packet_type = request.packet_type().code();
+            let reports = &mut self.channel.reports;
+            reports.refuse(Some(peer), packet_type, reason);
+            return self.channel.posting.release(packet);
+        }
+        match self.channel.hold(peer, packet, Some(head)) {
+            Ok(id) => self.receiving.unexpected.add_segment(peer, msg_id, id),
+            Err(packet) => {
+                self.channel.posting.release(packet);
+                self.channel.give_up(peer, request.packet_type());
+            }
+        }
     }
 }
