@@ -454,8 +454,12 @@ impl<'t> Script<'t> {
                 place: expected.place,
             };
         }
+        // In any subprotocol it is about as much memory: else it is no form of this operation, but perhaps a
+        // second copy of the one before.
+        let memory = |bytes: &[u8]| number(bytes, "rma_iov.len");
         let other = |expected: &Expected| {
             !expected.matched
+                && memory(self.recorded(expected)) == memory(bytes)
                 && type_of(expected)
                     .is_some_and(|recorded| is_other_subprotocol(recorded, packet_type))
         };

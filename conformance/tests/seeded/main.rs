@@ -15,7 +15,8 @@ mod play;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use fault::Fault;
+use efa_core::wire::PacketType;
+use fault::{Act, Change, Fault};
 use faults::CHAPTERS;
 use play::Player;
 
@@ -77,6 +78,22 @@ fn without_a_fault_nothing_is_reported() {
         let played = player.play(None, play);
         assert!(played.passed, "{play:?}: {}", played.text);
     }
+}
+
+/// What a second copy means is another matter for each type, so each has the fault.
+#[test]
+fn every_type_that_the_engine_sends_is_sent_twice() {
+    let types = PacketType::ALL.iter().filter(|of| of.has_header());
+    let missing: Vec<_> = types
+        .filter(|of| {
+            !faults::all().any(|fault| match fault.act {
+                Act::Sends(packets, Change::Twice) => packets.kind == **of,
+                _ => false,
+            })
+        })
+        .collect();
+    // No trace has a failure of the device, after which the engine sends these two.
+    assert_eq!(missing, [&PacketType::ReadNack, &PacketType::PeerError]);
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod messages;
 mod one_sided;
 mod read_based;
 mod receipts;
+mod twice;
 
 use super::fault::Fault;
 
@@ -21,6 +22,7 @@ pub(crate) const CHAPTERS: &[(&str, &[Fault])] = &[
     ("Reads", one_sided::READS),
     ("Writes", one_sided::WRITES),
     ("Atomics", atomics::FAULTS),
+    ("Packets that are sent twice", twice::FAULTS),
     ("Completion data", completion_data::FAULTS),
     ("Handshake and features", handshake::FEATURES),
     ("Addresses and connection ids", handshake::IDENTITY),
