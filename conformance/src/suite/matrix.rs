@@ -69,13 +69,8 @@ const STOCK_WINDOW: u64 = 16384;
 
 const KINDS: [Kind; 12] = [
     Kind {
-        name: "operations with different ids under way at the same time",
-        is_in: |trace| {
-            let ids = ["send_id", "recv_id"];
-            has_packet(trace, |packet| {
-                ids.iter().any(|id| number(packet, id).unwrap_or(0) > 0)
-            })
-        },
+        name: "operations of one endpoint with different ids",
+        is_in: has_different_ids,
         why: "",
     },
     Kind {
@@ -162,6 +157,20 @@ const KINDS: [Kind; 12] = [
 fn has_packet(trace: &Trace, is_it: impl Fn(&[u8]) -> bool) -> bool {
     let frames = &trace.capture.frames;
     sent_requests(trace).any(|place| frames[place].rdm().is_some_and(&is_it))
+}
+
+/// Whether an endpoint's packets of one type have different operation ids. In all packets of a type an id is
+/// either their sender's or their receiver's.
+fn has_different_ids(trace: &Trace) -> bool {
+    let mut first = BTreeMap::new();
+    sent_requests(trace).any(|place| {
+        let frame = &trace.capture.frames[place];
+        ["send_id", "recv_id"].into_iter().any(|field| {
+            let value = frame.rdm().and_then(|packet| number(packet, field));
+            let key = (frame.interface, frame.packet_type(), field);
+            value.is_some_and(|value| *first.entry(key).or_insert(value) != value)
+        })
+    })
 }
 
 fn refusals(trace: &Trace) -> impl Iterator<Item = (usize, Status)> + '_ {
@@ -308,16 +317,12 @@ pub fn render(traces: &[Trace]) -> (String, Vec<String>) {
         let scenario = &trace.scenario;
         let endpoint = |at: usize| &scenario.endpoints[at];
         let operations = Operations::of(trace);
-        let mut ids = BTreeSet::new();
         for place in sent_requests(trace) {
             let frame = &trace.capture.frames[place];
             let sender = trace.endpoint_of[frame.interface];
             let Some(packet_type) = frame.packet_type() else {
                 continue;
             };
-            for field in ["send_id", "recv_id"] {
-                ids.extend(number(&frame.payload, field));
-            }
             counts.add(packet_type.name(), endpoint(sender), true, scenario);
             if let Some(receiver) = operations.receiver(place) {
                 counts.add(packet_type.name(), endpoint(receiver), false, scenario);
@@ -345,7 +350,7 @@ pub fn render(traces: &[Trace]) -> (String, Vec<String>) {
         if scenario.is_written() {
             continue;
         }
-        with_distinct_ids += usize::from(ids.iter().any(|id| *id > 0));
+        with_distinct_ids += usize::from(has_different_ids(trace));
         let mut generations: Vec<&str> = trace
             .scenario
             .endpoints
@@ -365,8 +370,8 @@ pub fn render(traces: &[Trace]) -> (String, Vec<String>) {
     // Writing to a String cannot fail.
     let _ = writeln!(
         page,
-        "\n{} recordings; in {with_distinct_ids} of them operations have different ids at the same \
-         time. {by_hand} traces are written by hand.\n",
+        "\n{} recordings; in {with_distinct_ids} of them operations of one endpoint have different \
+         ids. {by_hand} traces are written by hand.\n",
         traces.len() - by_hand
     );
     let generations: Vec<String> = profiles
