@@ -122,6 +122,8 @@ pub trait Opener<B: Backend> {
 pub struct Engine {
     /// Decides what the engine leaves to chance.
     pub seed: u64,
+    /// Whether packets to it come twice.
+    pub meets_copies: bool,
 }
 
 impl<B: Backend> Opener<B> for Engine
@@ -143,7 +145,8 @@ where
             endpoint.has(Capability::Source),
             backend.clock(),
         );
-        Ok(Box::new(Local::new(Box::new(application?))))
+        let application = application?.meeting_second_copies(self.meets_copies);
+        Ok(Box::new(Local::new(Box::new(application))))
     }
 }
 

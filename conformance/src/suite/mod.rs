@@ -18,7 +18,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use efa_core::rules::{self, Severity};
+use efa_core::wire::PacketType;
 use efa_emu::capture::Reader;
+use efa_emu::fault::Action::Repeat;
+use efa_emu::fault::{Fault, HostName, Match, PacketTypes};
 use serde::{Deserialize, Serialize};
 
 use crate::check;
@@ -541,7 +544,21 @@ fn keep(capture: &[u8], trace: &Trace, name: &str, directory: &Path) -> Option<P
     written.is_ok().then_some(path)
 }
 
-/// Replays with the engine in a network that reorders, loses and refuses packets. Under every other seed an
+/// Every `every`-th packet to an endpoint arrives twice, of the types whose second copies show.
+fn second_copies(to: &str, every: u64) -> Fault {
+    let types = PacketType::ALL.iter();
+    let types = types.filter(|of| of.has_header() && of.shows_second_copies());
+    let when = Match {
+        packet: PacketTypes(types.map(|of| of.code()).collect()),
+        receiver: Some(HostName::Name(to.to_owned())),
+        every: Some(every),
+        ..Match::default()
+    };
+    Fault::new(when, Repeat)
+}
+
+/// Replays with the engine in a network that reorders, loses and refuses packets, and in which packets to it
+/// come twice. Under every other seed an
 /// endpoint that only listens has an empty address book, so that its device cannot name the senders.
 fn under_seed(trace: &Trace, role: usize, seed: u64) -> Result<Vec<String>, BackendError> {
     let stranger = (seed % 2 == 1 && only_listens(&trace.scenario, role)).then(|| {
@@ -552,9 +569,13 @@ fn under_seed(trace: &Trace, role: usize, seed: u64) -> Result<Vec<String>, Back
         endpoint.capabilities.retain(|c| *c != Capability::Source);
         trace
     });
-    let mut emu = Emu::disorderly(seed);
+    let name = &trace.scenario.endpoints[role].name;
+    let mut emu = Emu::disorderly(seed).with_fault(second_copies(name, 1 + seed % 3));
     let trace = stranger.as_ref().unwrap_or(trace);
-    let mut engine = Engine { seed };
+    let mut engine = Engine {
+        seed,
+        meets_copies: true,
+    };
     let verdict = replay(trace, role, Strictness::Outcome, &mut emu, &mut engine)?;
     match verdict.departed {
         Some(how) if trace.scenario.is_written() => Ok(vec![how]),

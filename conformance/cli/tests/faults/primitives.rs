@@ -274,6 +274,23 @@ fn a_duplicated_completion_completes_nothing_twice() {
     });
 }
 
+/// Both know a message by its `msg_id`.
+#[test]
+fn a_message_that_arrives_twice_is_received_once() {
+    with_each(|software| {
+        let mut rig = pair(software);
+        rig.fault(
+            r#"label = "x", when = { packet = "EAGER_TAGRTM", sender = "a", count = 5 }, then = "repeat""#,
+        );
+        // The rig panics if an operation completes twice.
+        let arrive = burst(&mut rig, 20);
+        rig.wait_ok(&arrive);
+        rig.settle();
+        assert_eq!(rig.armed("x").applied, 5);
+        rig.end();
+    });
+}
+
 #[test]
 fn a_registration_fails() {
     with_each(|software| {
