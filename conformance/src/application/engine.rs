@@ -4,9 +4,9 @@ use std::collections::{BTreeSet, HashMap};
 
 use efa_core::address::RawAddress;
 use efa_core::endpoint::{
-    AtomicArgs, AtomicKind, CompletionFlags, Endpoint, EndpointConfig, EndpointError, Event, Instant,
-    IoVec, OperationFlags, PeerId, ReadArgs, RecvArgs, RemoteIoVec, SendArgs, SourceFilter,
-    TagFilter, WriteArgs,
+    AtomicArgs, AtomicKind, CompletionFlags, Endpoint, EndpointConfig, EndpointError, Event,
+    Instant, IoVec, OperationFlags, PeerId, ReadArgs, RecvArgs, RemoteIoVec, SendArgs,
+    SourceFilter, TagFilter, WriteArgs,
 };
 use efa_core::nic::{Access, Domain, NicError, PolledNic, RemoteKey, UserSlice};
 use efa_core::wire::AtomicDatatype;

@@ -38,12 +38,8 @@ impl<N: Nic> ReceiveSide<'_, N> {
         let report_success = args.flags.contains(OperationFlags::COMPLETION);
         // Usually receives are posted before their messages arrive.
         if self.receiving.unexpected.has_any(tagged)
-            && let Some(received) = self.receive_unexpected(
-                (tagged, filter),
-                args.context,
-                report_success,
-                args.buffer,
-            )
+            && let Some(received) =
+                self.receive_unexpected((tagged, filter), args.context, report_success, args.buffer)
         {
             return received;
         }
