@@ -8,6 +8,7 @@ use efa_core::nic::{DeviceCaps, NicAttributes, Status};
 
 pub use file::{ProfileError, is_path};
 
+use crate::device::queue::RequestIdSize;
 use crate::qpn_policy::QpnPolicy;
 
 /// PCI vendor id of the device (Amazon).
@@ -72,6 +73,8 @@ pub struct Profile {
     pub cq_notifications: bool,
     /// Aligned 128-byte writes become visible in order (kernel capability `DATA_POLLING_128`).
     pub data_polling_128: bool,
+    /// Send queues can have request ids of 64 bits (kernel capability `SQ_64_BIT_REQ_ID`).
+    pub long_request_ids: bool,
     /// RDMA from a host that is not in the responder's address book is refused with status 14.
     pub unknown_peer_check: bool,
     /// Largest packet in bytes (port attribute `max_msg_sz`), without any header.
@@ -141,6 +144,7 @@ const fn base() -> Profile {
         caps: DeviceCaps::empty(),
         cq_notifications: true,
         data_polling_128: false,
+        long_request_ids: false,
         unknown_peer_check: true,
         mtu: 8928,
         max_sq_wr: 4096,
@@ -219,13 +223,14 @@ static PROFILES: [Profile; 5] = [
     },
     Profile {
         name: "efa4",
-        description: "as efa3, and completion counters; nothing but its part id is public",
+        description: "as efa3, completion counters and 64-bit request ids; only its part id is public",
         part_id: 0xefa4,
         hw_version: 0xefa4,
         firmware: "1.4.0.0",
         caps: DeviceCaps::all(),
         max_comp_counters: 256,
         data_polling_128: true,
+        long_request_ids: true,
         ..base()
     },
 ];
@@ -249,6 +254,14 @@ impl Profile {
     /// The built-in profile of this name.
     pub fn by_name(name: &str) -> Option<&'static Profile> {
         PROFILES.iter().find(|profile| profile.name == name)
+    }
+
+    /// The longest request ids that send queues can have. libefa uses them wherever the device has them.
+    pub fn longest_request_ids(&self) -> RequestIdSize {
+        match self.long_request_ids {
+            true => RequestIdSize::Bits64,
+            false => RequestIdSize::Bits16,
+        }
     }
 
     /// The device as the protocol engine sees it.
@@ -315,6 +328,11 @@ impl Profile {
             (
                 "COMP_CNTR",
                 yes_or_no(self.max_comp_counters > 0),
+                GENERATION,
+            ),
+            (
+                "SQ_64_BIT_REQ_ID",
+                yes_or_no(self.long_request_ids),
                 GENERATION,
             ),
             (

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use efa_core::address::{Gid, Qkey, Qpn};
 use efa_core::nic::Access;
-use efa_emu::device::queue::{Buffer, WqeSize};
+use efa_emu::device::queue::{Buffer, RequestIdSize, WqeSize};
 use efa_emu::device::{Device, MemoryRegion, QpChange, QpConfig, QpState, Service};
 use efa_emu::link::{Operation, RemoteRange, RequestHeader};
 use efa_emu::profile::Profile;
@@ -77,7 +77,9 @@ impl<'a> Victim<'a> {
             access: Access::all(),
         };
         let keys = device.register_memory(pd, region).expect("a region");
-        let (cq, ring) = device.create_cq(256).expect("a queue");
+        let (cq, ring) = device
+            .create_cq(256, RequestIdSize::Bits16)
+            .expect("a queue");
         let config = QpConfig {
             service: Service::Srd,
             pd,
@@ -87,6 +89,7 @@ impl<'a> Victim<'a> {
             wqe_size: WqeSize::Bytes64,
             recv_descriptors: 64,
             unsolicited_write_recv: false,
+            request_ids: RequestIdSize::Bits16,
         };
         let rings = device.create_qp(QPN, config).expect("a queue pair");
         let mut queues = ClientQueues::new(QPN, rings, &profile, WqeSize::Bytes64, 0);

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use efa_core::address::{Gid, Qkey};
-use efa_emu::device::queue::WqeSize;
+use efa_emu::device::queue::{RequestIdSize, WqeSize};
 use efa_emu::device::{QpChange, QpConfig, Service};
 use efa_emu::profile::Profile;
 use efa_emu::provider::{SendData, SendOpcode, SendRequest, UdAddress};
@@ -211,7 +211,7 @@ impl Sender {
         let (pd, cq, ahn) = engine
             .with_device(|device| {
                 let pd = device.alloc_pd().unwrap();
-                let (cq, _) = device.create_cq(16).unwrap();
+                let (cq, _) = device.create_cq(16, RequestIdSize::Bits16).unwrap();
                 (pd, cq, device.create_ah(pd, to).unwrap())
             })
             .unwrap();
@@ -224,6 +224,7 @@ impl Sender {
             wqe_size: WqeSize::Bytes64,
             recv_descriptors: 16,
             unsolicited_write_recv: false,
+            request_ids: RequestIdSize::Bits16,
         };
         let (qpn, rings) = engine.create_qp(config).unwrap();
         let mut queues = ClientQueues::new(qpn, rings, profile, WqeSize::Bytes64, 0);

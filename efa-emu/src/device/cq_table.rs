@@ -7,12 +7,14 @@ use hashbrown::HashMap;
 use slab::Slab;
 
 use super::comp_counter::{AttachedCounters, CountedOps};
-use super::queue::{CompletionEntry, CompletionRing, CqDoorbell, Slot};
+use super::queue::{CompletionEntry, CompletionRing, CqDoorbell, RequestIdSize, Slot};
 use super::{CqId, DeviceEvent, Error};
 use crate::prefetch;
 
 pub(super) struct CompletionQueue {
     ring: Arc<CompletionRing>,
+    /// The longest request ids of send queues that complete here.
+    request_ids: RequestIdSize,
     /// Counter of the next entry.
     producer: u16,
     /// The number of send and receive queues that complete here.
@@ -54,10 +56,11 @@ impl CqTable {
         self.overruns
     }
 
-    pub(super) fn insert(&mut self, ring: Arc<CompletionRing>) -> CqId {
+    pub(super) fn insert(&mut self, ring: Arc<CompletionRing>, request_ids: RequestIdSize) -> CqId {
         CqId(self.queues.insert(CompletionQueue {
             attention: ring.entries() as u16,
             ring,
+            request_ids,
             producer: 0,
             users: 0,
             armed: false,
@@ -82,6 +85,18 @@ impl CqTable {
         self.queues.remove(cq.0 as usize);
         self.events.retain(|event| !event.is_of_cq(cq));
         Ok(())
+    }
+
+    /// Checks that a send queue with ids of this size can complete in a queue.
+    pub(super) fn check_request_ids(&mut self, cq: CqId, ids: RequestIdSize) -> Result<(), Error> {
+        let queue = self.get_mut(cq)?;
+        match (ids, queue.request_ids) {
+            (RequestIdSize::Bits64, RequestIdSize::Bits16) => Err(Error::invalid(
+                "completion queue without 64-bit request ids",
+                cq.0,
+            )),
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn attach(&mut self, cq: CqId) -> Result<(), Error> {

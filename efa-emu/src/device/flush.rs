@@ -29,8 +29,10 @@ impl Device {
         };
         for request in requests {
             count_completed(&mut self.counters, &request, Status::Flushed);
-            self.cqs
-                .write(qp.config.send_cq, &send_entry(&request, Status::Flushed));
+            self.cqs.write(
+                qp.config.send_cq,
+                &send_entry(&request, &qp.config, Status::Flushed),
+            );
         }
         qp.send.in_flight = 0;
         self.initiator.note_failed(qpn);
@@ -52,7 +54,8 @@ impl Device {
                 Err(error) => LocalFailure::unreadable(&error).with_status(Status::Flushed),
             };
             failure.count(&mut self.counters);
-            self.cqs.write(qp.config.send_cq, &failure.entry(qpn));
+            self.cqs
+                .write(qp.config.send_cq, &failure.entry(qpn, &qp.config));
             qp.send.fetched = qp.send.fetched.wrapping_add(1);
         }
         qp.flush_receives(qpn, &mut self.cqs);
@@ -80,7 +83,7 @@ impl Device {
                 qp.send.in_flight -= 1;
                 count_completed(&mut self.counters, &request, status);
                 self.cqs
-                    .write(qp.config.send_cq, &send_entry(&request, status));
+                    .write(qp.config.send_cq, &send_entry(&request, &qp.config, status));
             }
         }
     }

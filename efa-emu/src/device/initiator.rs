@@ -308,7 +308,8 @@ impl Device {
                 let failure = LocalFailure::of_entry(&request.wqe, entry, status);
                 initiator.flight.release(index);
                 failure.count(&mut self.counters);
-                self.cqs.write(qp.config.send_cq, &failure.entry(qpn));
+                self.cqs
+                    .write(qp.config.send_cq, &failure.entry(qpn, &qp.config));
                 if failure.status == Status::LocalQpInternalError {
                     qp.send.scheduled = false;
                     self.fail(qpn);
@@ -367,7 +368,7 @@ impl Device {
         count_completed(&mut self.counters, request, status);
         if request.wqe.is_signaled() || status != Status::Ok {
             self.cqs
-                .write(qp.config.send_cq, &send_entry(request, status));
+                .write(qp.config.send_cq, &send_entry(request, &qp.config, status));
         } else if qp.counted {
             let op = CountedOps::of_request(request.wqe.operation());
             self.cqs.count(qpn, op);

@@ -57,7 +57,7 @@ use comp_counter::CounterTable;
 use cq_table::CqTable;
 use initiator::Initiator;
 use qp_table::QpTable;
-use queue::{CompletionRing, ReceiveRing, SendRing};
+use queue::{CompletionRing, ReceiveRing, RequestIdSize, SendRing};
 use queue_pair::QueuePair;
 use regions::RegionTable;
 
@@ -301,9 +301,24 @@ impl Device {
             .ok_or_else(|| Error::not_found("address handle", ahn.0))
     }
 
+    fn check_request_ids(&self, ids: RequestIdSize) -> Result<(), Error> {
+        match (ids, self.profile.longest_request_ids()) {
+            (RequestIdSize::Bits64, RequestIdSize::Bits16) => {
+                Err(Error::Unsupported("64-bit request ids"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Makes a completion queue with at least `entries` entries, rounded up to a power of two.
-    pub fn create_cq(&mut self, entries: u32) -> Result<(CqId, Arc<CompletionRing>), Error> {
+    /// `request_ids` are the longest ids of send queues that complete there.
+    pub fn create_cq(
+        &mut self,
+        entries: u32,
+        request_ids: RequestIdSize,
+    ) -> Result<(CqId, Arc<CompletionRing>), Error> {
         self.command(Command::CreateCq, |device| {
+            device.check_request_ids(request_ids)?;
             if entries == 0 || entries > device.profile.max_cqe {
                 return Err(Error::invalid("number of completion entries", entries));
             }
@@ -311,7 +326,7 @@ impl Device {
                 return Err(Error::Exhausted("completion queue"));
             }
             let ring = Arc::new(CompletionRing::new(entries.next_power_of_two())?);
-            Ok((device.cqs.insert(Arc::clone(&ring)), ring))
+            Ok((device.cqs.insert(Arc::clone(&ring), request_ids), ring))
         })
     }
 
@@ -389,12 +404,16 @@ impl Device {
             {
                 return Err(Error::Unsupported("unsolicited write receive"));
             }
+            device.check_request_ids(config.request_ids)?;
             if device.qps.get(qpn).is_some() {
                 return Err(Error::Busy("queue pair number"));
             }
             if device.qps.live() >= device.profile.max_qp {
                 return Err(Error::Exhausted("queue pair"));
             }
+            device
+                .cqs
+                .check_request_ids(config.send_cq, config.request_ids)?;
             let rings = QpRings {
                 send: Arc::new(SendRing::new(config.send_entries, config.wqe_size)?),
                 recv: Arc::new(ReceiveRing::new(config.recv_descriptors)?),

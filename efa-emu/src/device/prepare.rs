@@ -6,7 +6,7 @@ use efa_core::nic::{Access, DeviceCaps, Status};
 use super::address_book::AddressBook;
 use super::flight::{Place, Request};
 use super::queue::{BadWorkRequest, Buffer, CompletionEntry, WorkRequest, WqeOperation};
-use super::queue_pair::{QueuePair, Service};
+use super::queue_pair::{QpConfig, QueuePair, Service};
 use super::regions::RegionTable;
 use super::{Counters, PdId};
 use crate::link::{HostSegment, Operation};
@@ -143,8 +143,7 @@ fn resolve(
 
 /// A send queue entry that fails before it is sent.
 pub(super) struct LocalFailure {
-    request_id: u16,
-    request_id_upper: u64,
+    request_id: u64,
     operation: WqeOperation,
     pub(super) status: Status,
 }
@@ -153,7 +152,6 @@ impl LocalFailure {
     pub(super) fn of(wqe: &WorkRequest, status: Status) -> Self {
         LocalFailure {
             request_id: wqe.request_id(),
-            request_id_upper: wqe.request_id_upper(),
             operation: wqe.operation(),
             status,
         }
@@ -184,7 +182,6 @@ impl LocalFailure {
         };
         LocalFailure {
             request_id,
-            request_id_upper: 0,
             operation: WqeOperation::Send,
             status,
         }
@@ -198,11 +195,11 @@ impl LocalFailure {
         count_failed(counters, self.operation);
     }
 
-    pub(super) fn entry(&self, qpn: Qpn) -> CompletionEntry {
+    pub(super) fn entry(&self, qpn: Qpn, config: &QpConfig) -> CompletionEntry {
         CompletionEntry::of_send_id(
             qpn,
+            config.request_ids,
             self.request_id,
-            self.request_id_upper,
             self.operation,
             self.status.code(),
         )
@@ -210,8 +207,8 @@ impl LocalFailure {
 }
 
 #[inline(always)]
-pub(super) fn send_entry(request: &Request, status: Status) -> CompletionEntry {
-    CompletionEntry::of_send(request.qpn, &request.wqe, status.code())
+pub(super) fn send_entry(request: &Request, config: &QpConfig, status: Status) -> CompletionEntry {
+    CompletionEntry::of_send(request.qpn, config.request_ids, &request.wqe, status.code())
 }
 
 fn count_failed(counters: &mut Counters, operation: WqeOperation) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use efa_core::address::Qkey;
 
-use super::queue::{ReceiveRing, SendRing, WqeSize};
+use super::queue::{ReceiveRing, RequestIdSize, SendRing, WqeSize};
 use super::{CqId, Error, PdId};
 
 /// The transport of a queue pair.
@@ -55,6 +55,8 @@ pub struct QpConfig {
     pub recv_descriptors: u32,
     /// Whether RDMA writes with immediate consume no receive.
     pub unsolicited_write_recv: bool,
+    /// The request ids of the send queue. Those of 64 bits need a completion queue that has them.
+    pub request_ids: RequestIdSize,
 }
 
 /// The rings of a queue pair, shared between the device and its client.
@@ -380,6 +382,7 @@ pub(super) mod tests {
             wqe_size: WqeSize::Bytes64,
             recv_descriptors: 1,
             unsolicited_write_recv: false,
+            request_ids: RequestIdSize::Bits16,
         };
         let rings = QpRings {
             send: Arc::new(SendRing::new(1, WqeSize::Bytes64).unwrap()),

@@ -105,6 +105,7 @@ file! {
     hw_version: u32,
     cq_notifications: bool,
     data_polling_128: bool,
+    long_request_ids: bool,
     unknown_peer_check: bool,
     mtu: u32,
     max_sq_wr: u32,

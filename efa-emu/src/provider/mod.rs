@@ -5,9 +5,11 @@
 //! entries and a doorbell word, a [`CompletionQueue`] reads ring entries. After a doorbell the caller
 //! tells the device to look (`Device::look_at_send_queue`, `Device::arm_cq`).
 //!
-//! Completions carry 16-bit request ids. A request id is a place in the queue's table of work
+//! Completions carry request ids of 16 bits. A request id is a place in the queue's table of work
 //! request ids plus a generation of the queue pair, so that the completion of a destroyed queue pair
-//! is not taken for one of its successor with the same number.
+//! is not taken for one of its successor with the same number. Where the device has request ids of 64
+//! bits, those of send queues are the work request ids; such a completion is taken for one of whatever
+//! queue pair has the number, as rdma-core does.
 
 mod poll;
 mod recv;

@@ -201,10 +201,15 @@ impl CompletionQueue {
             }
             self.consumer = self.consumer.wrapping_add(1);
             self.ring.set_consumer(self.consumer);
-            if let Slot::Entry(entry) = slot
-                && let Retired::WorkRequest(wr_id) = retire(&entry, owner)
-            {
-                return Some(Completion { wr_id, entry });
+            if let Slot::Entry(entry) = slot {
+                let wr_id = match retire(&entry, owner) {
+                    Retired::WorkRequest(wr_id) => Some(wr_id),
+                    Retired::Own => Some(entry.long_request_id()),
+                    Retired::Stale => None,
+                };
+                if let Some(wr_id) = wr_id {
+                    return Some(Completion { wr_id, entry });
+                }
             }
             self.stale += 1;
         }

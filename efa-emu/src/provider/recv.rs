@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::request_ids::{RequestIds, Retired};
-use crate::device::queue::{Buffer, ReceiveDescriptor, ReceiveRing};
+use crate::device::queue::{Buffer, ReceiveDescriptor, ReceiveRing, RequestIdSize};
 use crate::device::{Error, QpState};
 
 /// The limits of a receive queue.
@@ -30,7 +30,11 @@ impl RecvQueue {
     pub fn new(ring: Arc<ReceiveRing>, config: RecvQueueConfig) -> Self {
         let max_sge = config.max_sge.max(1);
         RecvQueue {
-            ids: RequestIds::new(ring.entries() / max_sge, config.generation),
+            ids: RequestIds::new(
+                ring.entries() / max_sge,
+                RequestIdSize::Bits16,
+                config.generation,
+            ),
             ring,
             max_sge,
             producer: 0,
@@ -82,7 +86,13 @@ impl RecvQueue {
                 buffers.len() as u64,
             ));
         }
-        let request_id = self.ids.take(wr_id).ok_or(Error::QueueFull("receive"))?;
+        let request_id = match self.ids.take_place(wr_id) {
+            Some(request_id) => request_id,
+            None => {
+                let taken = self.ids.take_without_place(wr_id);
+                taken.ok_or(Error::QueueFull("receive"))? as u16
+            }
+        };
         match buffers {
             [only] => self.push(request_id, true, true, *only),
             _ => self.push_several(request_id, buffers),
@@ -127,7 +137,7 @@ impl RecvQueue {
         Ok(())
     }
 
-    /// A completion with this request id arrived.
+    /// As [`RequestIds::retire`].
     #[inline]
     pub fn retire(&mut self, request_id: u16) -> Retired {
         self.ids.retire(request_id)

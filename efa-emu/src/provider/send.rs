@@ -5,7 +5,9 @@ use std::sync::Arc;
 use efa_core::address::{Qkey, Qpn};
 
 use super::request_ids::{RequestIds, Retired};
-use crate::device::queue::{Buffer, EntryHead, RemoteBuffer, SendRing, WqeOperation, WqeSize};
+use crate::device::queue::{
+    Buffer, EntryHead, RemoteBuffer, RequestIdSize, SendRing, WqeOperation, WqeSize,
+};
 use crate::device::{Error, QpState};
 
 bitflags::bitflags! {
@@ -32,7 +34,9 @@ pub struct SendQueueConfig {
     pub inline_write: bool,
     /// Every work request is signaled, whatever its flags say.
     pub signal_all: bool,
-    /// Goes into request ids; differs from that of the last queue pair with the same number.
+    /// As the queue pair was made.
+    pub request_ids: RequestIdSize,
+    /// Goes into request ids of 16 bits; differs from that of the last queue pair with the same number.
     pub generation: u32,
 }
 
@@ -85,7 +89,7 @@ struct Session {
     /// Where the session began.
     producer: u16,
     /// Request ids taken, to give back when nothing is posted.
-    taken: Vec<u16>,
+    taken: Vec<u64>,
     /// The request that the setters work on. Its data is in the ring already.
     current: Option<Current>,
     /// The first error: nothing of the session will be posted.
@@ -117,7 +121,7 @@ impl SendQueue {
         let capacity = ring.wqe_size().inline_capacity() as u32;
         config.max_inline = config.max_inline.min(capacity);
         config.inline_write &= ring.wqe_size() == WqeSize::Bytes128;
-        let ids = RequestIds::new(ring.entries(), config.generation);
+        let ids = RequestIds::new(ring.entries(), config.request_ids, config.generation);
         SendQueue {
             session: Session {
                 producer: 0,
@@ -169,7 +173,7 @@ impl SendQueue {
         self.ring.doorbell().write(u32::from(self.producer));
     }
 
-    /// A completion with this request id arrived.
+    /// As [`RequestIds::retire`].
     #[inline]
     pub fn retire(&mut self, request_id: u16) -> Retired {
         self.ids.retire(request_id)
@@ -208,7 +212,7 @@ impl SendQueue {
             SendOpcode::Send => None,
             SendOpcode::SendWithImmediate(immediate) => Some(immediate),
         };
-        let mut head = EntryHead::new(self.ids.next(), WqeOperation::Send, immediate);
+        let mut head = EntryHead::new(WqeOperation::Send, immediate);
         head.set_destination(request.to.ahn, request.to.qpn, request.to.qkey);
         match request.data {
             SendData::Buffers(buffers) => self.gather(&mut head, buffers)?,
@@ -216,10 +220,19 @@ impl SendQueue {
                 self.copy_inline(&mut head, parts)?;
             }
         }
-        self.ids
-            .take(request.wr_id)
-            .ok_or(Error::QueueFull("send"))?;
-        self.push(&head);
+        let Some(request_id) = self.ids.take_place(request.wr_id) else {
+            return self.push_without_place(head, request.wr_id);
+        };
+        self.push(&head.with_request_id(request_id));
+        Ok(())
+    }
+
+    /// The end of [`SendQueue::write`] where the table of request ids has no free place, as with ids of 64 bits.
+    #[cold]
+    fn push_without_place(&mut self, head: EntryHead, wr_id: u64) -> Result<(), Error> {
+        let request_id = self.ids.take_without_place(wr_id);
+        let request_id = request_id.ok_or(Error::QueueFull("send"))?;
+        self.push(&head.with_long_request_id(request_id));
         Ok(())
     }
 
@@ -280,16 +293,18 @@ impl SendQueue {
             return;
         }
         self.finish_current();
-        let taken = self
-            .validate(flags)
-            .and_then(|()| self.ids.take(wr_id).ok_or(Error::QueueFull("send")));
+        let taken = self.validate(flags).and_then(|()| {
+            let place = self.ids.take_place(wr_id).map(u64::from);
+            let taken = place.or_else(|| self.ids.take_without_place(wr_id));
+            taken.ok_or(Error::QueueFull("send"))
+        });
         match taken {
             Ok(request_id) => {
                 self.session.taken.push(request_id);
                 if let Some(remote) = remote {
                     self.ring.write_remote(self.producer, remote);
                 }
-                let head = EntryHead::new(request_id, operation, immediate);
+                let head = EntryHead::new(operation, immediate).with_long_request_id(request_id);
                 self.session.current = Some(Current { head, remote });
             }
             Err(error) => self.session.error = Some(error),
@@ -431,7 +446,7 @@ impl SendQueue {
     pub fn abort(&mut self) {
         self.producer = self.session.producer;
         while let Some(request_id) = self.session.taken.pop() {
-            self.ids.retire(request_id);
+            self.ids.give_back(request_id);
         }
         self.start();
     }

@@ -10,10 +10,14 @@ use efa_core::nic::{Access, NicError};
 use super::host::SimHost;
 use super::memory::AddressSpace;
 use super::world::{Host, World};
-use crate::device::queue::CompletionRing;
+use crate::device::queue::{CompletionRing, RequestIdSize};
 use crate::device::{
     CqId, Error, Lkey, MemoryRegion, PdId, QpChange, QpConfig, QpRings, RegionKeys,
 };
+
+/// What the simulator's clients use, on every generation of the device: with a table, a completion that is staged
+/// to come twice is known to be stale.
+pub(super) const REQUEST_IDS: RequestIdSize = RequestIdSize::Bits16;
 
 /// The device of a host that is down, or that crashed since the domain was opened.
 const HOST_IS_DOWN: NicError = NicError::Device {
@@ -134,7 +138,7 @@ impl DeviceCq {
         life: &HostLife,
         entries: u32,
     ) -> Result<(Rc<Self>, Arc<CompletionRing>), NicError> {
-        let (id, ring) = life.with_host(|host| host.device.create_cq(entries))?;
+        let (id, ring) = life.with_host(|host| host.device.create_cq(entries, REQUEST_IDS))?;
         let life = life.clone();
         Ok((Rc::new(DeviceCq { life, id }), ring))
     }

@@ -7,7 +7,7 @@ use efa_core::nic::{
 };
 
 use super::domain::{Posted, SimDomain};
-use super::objects::DeviceQueuePair;
+use super::objects::{DeviceQueuePair, REQUEST_IDS};
 use crate::device::queue::{Buffer, WqeSize};
 use crate::device::{QpChange, QpConfig, QpState, Service};
 use crate::provider::{
@@ -105,6 +105,7 @@ impl SimQueuePair {
             wqe_size: WqeSize::Bytes64,
             recv_descriptors: RecvQueue::descriptors(receives, 1),
             unsolicited_write_recv: config.unsolicited_write_recv,
+            request_ids: REQUEST_IDS,
         })?;
         let life = &domain.objects.life;
         let qkey = config.qkey.unwrap_or_else(|| life.random_qkey());
@@ -121,6 +122,7 @@ impl SimQueuePair {
                 max_inline: profile.inline_size,
                 inline_write: false,
                 signal_all: true,
+                request_ids: REQUEST_IDS,
                 generation,
             },
         );

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use efa_core::nic::Status;
 use efa_emu::device::queue::{RingMemory, WqeSize};
 use efa_emu::device::{DeviceEvent, QpState};
+use efa_emu::profile::Profile;
+use efa_emu::provider::{SendData, SendOpcode, SendRequest};
 use proptest::prelude::*;
 
 use crate::harness::{MEMORY, Net, QKEY, Setup};
@@ -31,6 +33,97 @@ pub(crate) fn corrupt<const N: usize>(memory: &RingMemory<N>, offset: usize, val
     let mut bytes = load(memory, word).to_le_bytes();
     bytes[offset % 8] = value;
     store(memory, word, u64::from_le_bytes(bytes));
+}
+
+/// The completion entry with this counter, as its bytes are.
+fn completion(net: &Net, host: usize, counter: usize) -> [u8; 32] {
+    let ring = net.hosts[host].completions.ring();
+    let words: [u64; 4] =
+        std::array::from_fn(|word| load(ring.memory(), counter * 32 + word * 8).to_le());
+    let mut bytes = [0; 32];
+    for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+        place.copy_from_slice(&word.to_ne_bytes());
+    }
+    bytes
+}
+
+/// An id that a client writes into all its bytes comes back whole where ids have 64 bits, however the request ends.
+/// On older generations the bytes of the upper part are reserved, in the request and in the completion.
+#[test]
+fn the_upper_part_of_a_request_id_comes_back_where_ids_have_it() {
+    const ID: [u8; 8] = [0x02, 0x01, 0xa1, 0xa2, 0xa3, 0xa4, 0xa5, 0xa6];
+    // The byte with the operation and the marks of a whole request, and how the request ends.
+    let cases = [
+        (0x80, Status::Ok),
+        (0x83, Status::LocalUnsupportedOp),
+        (0x81, Status::LocalBadLength),
+        (0x00, Status::LocalQpInternalError),
+    ];
+    for profile in Profile::all() {
+        for (kind, status) in cases {
+            let mut net = Net::pair(Setup {
+                profile: profile.clone(),
+                ..Setup::default()
+            });
+            let to = net.address(0, 1);
+            net.hosts[1].post_recv(1, &[(0, 8)]);
+            let host = &mut net.hosts[0];
+            let buffers = [host.buffer(0, 4), host.buffer(4, 4)];
+            let request = SendRequest {
+                wr_id: 9,
+                opcode: SendOpcode::Send,
+                flags: 0,
+                to,
+                data: SendData::Buffers(&buffers),
+            };
+            host.client.send.post(&request).unwrap();
+            let ring = host.client.send.ring().clone();
+            for (place, byte) in [0, 1, 26, 27, 28, 29, 30, 31].into_iter().zip(ID) {
+                corrupt(ring.memory(), place, byte);
+            }
+            corrupt(ring.memory(), 2, kind);
+            net.hosts[0].doorbell();
+            net.settle();
+            let mut expected = [0; 32];
+            expected[..2].copy_from_slice(&ID[..2]);
+            expected[2] = status.code();
+            // Of an entry that cannot be read, the operation is not known.
+            expected[3] = 0x03;
+            expected[4..6].copy_from_slice(&net.hosts[0].client.qpn.0.to_le_bytes());
+            if profile.name == "efa4" {
+                expected[6..12].copy_from_slice(&ID[2..]);
+            }
+            let context = format!("{} {status:?}", profile.name);
+            assert_eq!(completion(&net, 0, 0), expected, "{context}");
+        }
+    }
+}
+
+/// With a table and generations such a completion is stale; with 64-bit ids nothing tells that it is not of the queue
+/// pair that now has the number (rdma-core of August 2026 looks at the generation of 16-bit ids only).
+#[test]
+fn a_late_completion_is_of_the_successor_where_ids_have_64_bits() {
+    for profile in Profile::all() {
+        let mut net = Net::pair(Setup {
+            profile: profile.clone(),
+            ..Setup::default()
+        });
+        let to = net.address(0, 1);
+        net.hosts[1].post_recv(1, &[(0, 8)]);
+        net.hosts[0].post_send(u64::MAX - 6, to, &[(0, 8)]);
+        net.settle();
+        net.hosts[0].recreate_qp();
+        let late = match profile.name {
+            "efa4" => Some((u64::MAX - 6, Status::Ok)),
+            _ => None,
+        };
+        assert_eq!(net.hosts[0].outcome(), late, "{}", profile.name);
+        assert_eq!(net.hosts[0].client.send.outstanding(), 0);
+        // The queue has room for as many as before.
+        for wr_id in 0..16 {
+            net.hosts[0].post_send(wr_id, to, &[(0, 8)]);
+        }
+    }
 }
 
 /// What a client with direct access does: no call of the library but the making of the objects.
@@ -198,11 +291,13 @@ proptest! {
     #[test]
     fn random_rings_do_no_harm(
         wide in any::<bool>(),
+        long_request_ids in any::<bool>(),
         words in prop::collection::vec((any::<u16>(), any::<u64>(), 0u8..4), 1..200),
         doorbells in prop::collection::vec((any::<bool>(), any::<u8>()), 1..20),
     ) {
         let wqe_size = if wide { WqeSize::Bytes128 } else { WqeSize::Bytes64 };
-        let mut net = Net::pair(Setup { wqe_size, ..Setup::default() });
+        let profile = Profile { long_request_ids, ..Profile::default() };
+        let mut net = Net::pair(Setup { wqe_size, profile, ..Setup::default() });
         for (place, mut word, likely) in words {
             let send = net.hosts[0].client.send.ring().clone();
             let receive = net.hosts[1].client.recv.ring().clone();

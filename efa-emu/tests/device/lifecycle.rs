@@ -2,7 +2,7 @@
 
 use efa_core::address::{Ahn, Gid, Qpn};
 use efa_core::nic::{Access, Status};
-use efa_emu::device::queue::WqeSize;
+use efa_emu::device::queue::{RequestIdSize, WqeSize};
 use efa_emu::device::{
     Device, Error, Lkey, MemoryRegion, PdId, QpChange, QpConfig, QpState, Service,
 };
@@ -276,8 +276,11 @@ fn limits_are_enomem() {
     let mut device = Device::new(profile, gid(0));
     let pd = device.alloc_pd().unwrap();
     assert_eq!(errno(device.alloc_pd()), libc::ENOMEM);
-    let (cq, _) = device.create_cq(1).unwrap();
-    assert_eq!(errno(device.create_cq(1).map(|_| ())), libc::ENOMEM);
+    let (cq, _) = device.create_cq(1, RequestIdSize::Bits16).unwrap();
+    assert_eq!(
+        errno(device.create_cq(1, RequestIdSize::Bits16).map(|_| ())),
+        libc::ENOMEM
+    );
     let memory = region(1, Access::empty());
     device.register_memory(pd, memory).unwrap();
     assert_eq!(errno(device.register_memory(pd, memory)), libc::ENOMEM);
@@ -293,6 +296,7 @@ fn limits_are_enomem() {
         wqe_size: WqeSize::Bytes64,
         recv_descriptors: 0,
         unsolicited_write_recv: false,
+        request_ids: RequestIdSize::Bits16,
     };
     device.create_qp(Qpn(1), config).unwrap();
     assert_eq!(
@@ -354,10 +358,13 @@ fn objects_in_use_are_ebusy_and_objects_gone_are_enoent() {
 fn arguments_out_of_range_are_refused() {
     let mut device = Device::new(Profile::default(), gid(0));
     let pd = device.alloc_pd().unwrap();
-    let (cq, ring) = device.create_cq(5).unwrap();
+    let (cq, ring) = device.create_cq(5, RequestIdSize::Bits16).unwrap();
     assert_eq!(ring.entries(), 8);
     for entries in [0, 32769] {
-        assert_eq!(errno(device.create_cq(entries).map(|_| ())), libc::EINVAL);
+        assert_eq!(
+            errno(device.create_cq(entries, RequestIdSize::Bits16).map(|_| ())),
+            libc::EINVAL
+        );
     }
     assert_eq!(errno(device.create_ah(pd, Gid::default())), libc::EINVAL);
 
@@ -370,6 +377,7 @@ fn arguments_out_of_range_are_refused() {
         wqe_size: WqeSize::Bytes64,
         recv_descriptors: 32768,
         unsolicited_write_recv: true,
+        request_ids: RequestIdSize::Bits16,
     };
     let mut wrong = [good; 4];
     wrong[0].send_entries = 8192;
@@ -387,6 +395,52 @@ fn arguments_out_of_range_are_refused() {
     device.destroy_qp(Qpn(1)).unwrap();
     device.destroy_cq(cq).unwrap();
     device.dealloc_pd(pd).unwrap();
+}
+
+/// A queue pair with 64-bit ids needs a device and a completion queue that have them.
+#[test]
+fn long_request_ids_are_agreed_on_by_queue_pair_and_completion_queue() {
+    use RequestIdSize::{Bits16, Bits64};
+    for profile in Profile::all() {
+        let mut device = Device::new(profile.clone(), gid(0));
+        let pd = device.alloc_pd().unwrap();
+        let queues = [Bits16, Bits64].map(|ids| device.create_cq(4, ids).map(|(cq, _)| cq));
+        if profile.name != "efa4" {
+            assert_eq!(errno(queues[1]), libc::EOPNOTSUPP, "{}", profile.name);
+        }
+        for (of_queue, ids, refused) in [
+            (0, Bits16, None),
+            (0, Bits64, Some(libc::EINVAL)),
+            (1, Bits16, None),
+            (1, Bits64, None),
+        ] {
+            let Ok(send_cq) = queues[of_queue] else {
+                continue;
+            };
+            let config = QpConfig {
+                service: Service::Srd,
+                pd,
+                send_cq,
+                // Receives have 16-bit ids, whatever the queue has.
+                recv_cq: queues[0].unwrap(),
+                send_entries: 1,
+                wqe_size: WqeSize::Bytes64,
+                recv_descriptors: 1,
+                unsolicited_write_recv: false,
+                request_ids: ids,
+            };
+            let refused = match profile.name {
+                "efa4" => refused,
+                _ => refused.map(|_| libc::EOPNOTSUPP),
+            };
+            let made = device.create_qp(Qpn(1), config).map(|_| ());
+            assert_eq!(made.as_ref().err().map(|error| error.errno()), refused);
+            if made.is_ok() {
+                assert_eq!(device.query_qp(Qpn(1)).unwrap().config, config);
+                device.destroy_qp(Qpn(1)).unwrap();
+            }
+        }
+    }
 }
 
 #[test]

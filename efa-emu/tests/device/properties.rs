@@ -6,7 +6,8 @@ use std::collections::HashMap;
 use efa_core::address::{Ahn, Qkey, Qpn};
 use efa_core::nic::Status;
 use efa_emu::device::{QpState, Service};
-use efa_emu::provider::{SendData, SendOpcode, SendRequest, UdAddress};
+use efa_emu::profile::Profile;
+use efa_emu::provider::{SendData, SendOpcode, SendRequest, UdAddress, WcOpcode};
 use proptest::prelude::*;
 
 use crate::harness::{Kind, MEMORY, Net, QKEY, Rdma, Setup, gid};
@@ -88,7 +89,15 @@ struct World {
     /// Answers that are under way.
     answers: Vec<(crate::harness::Packet, Status)>,
     next_id: u64,
+    /// A queue pair is polled before it is made anew. Where request ids have 64 bits, nothing tells its completions
+    /// from those of its successor.
+    polls_first: bool,
+    /// Completions in their order: host, work request id, status and what finished.
+    seen: Vec<(usize, u64, Option<Status>, WcOpcode)>,
 }
+
+/// The work request ids of the programs: they have bits in all places.
+const ID_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl World {
     fn new(setup: Setup) -> World {
@@ -101,11 +110,13 @@ impl World {
             ledgers: (0..3).map(|_| Ledger::default()).collect(),
             answers: Vec::new(),
             next_id: 0,
+            polls_first: false,
+            seen: Vec::new(),
         }
     }
 
     fn open(&mut self, host: usize, kind: &'static str) -> u64 {
-        self.next_id += 1;
+        self.next_id = self.next_id.wrapping_add(ID_STEP);
         self.ledgers[host].open.insert(self.next_id, kind);
         self.next_id
     }
@@ -113,6 +124,8 @@ impl World {
     fn poll(&mut self, host: usize) {
         while let Some(completion) = self.net.hosts[host].poll() {
             assert!(completion.status().is_some());
+            let (status, opcode) = (completion.status(), completion.opcode());
+            self.seen.push((host, completion.wr_id, status, opcode));
             if completion.is_unsolicited() {
                 continue;
             }
@@ -138,7 +151,7 @@ impl World {
     }
 
     fn run(&mut self, host: usize, step: &Step) {
-        let next = self.next_id + 1;
+        let next = self.next_id.wrapping_add(ID_STEP);
         match *step {
             Step::Recv { length, parts } => {
                 let buffer = self.net.hosts[host].buffer(0, length);
@@ -229,6 +242,9 @@ impl World {
                 }
             }
             Step::Recreate => {
+                if self.polls_first {
+                    self.poll(host);
+                }
                 self.net.hosts[host].recreate_qp();
                 self.ledgers[host].open.clear();
             }
@@ -282,8 +298,8 @@ impl World {
         }
     }
 
-    /// Lets everything come to an end and checks that nothing is missing.
-    fn finish(mut self) {
+    /// Lets everything come to an end and checks that nothing is missing. Returns all completions.
+    fn finish(mut self) -> Vec<(usize, u64, Option<Status>, WcOpcode)> {
         self.net.busy.clear();
         for (packet, status) in std::mem::take(&mut self.answers) {
             self.net.answer(&packet, status);
@@ -321,6 +337,7 @@ impl World {
             assert_eq!(self.net.hosts[host].client.send.outstanding(), 0);
             assert_eq!(self.net.hosts[host].client.recv.outstanding(), 0);
         }
+        self.seen
     }
 }
 
@@ -347,5 +364,29 @@ proptest! {
             world.run(*host, step);
         }
         world.finish();
+    }
+
+    /// The same program sees the same completions, whatever the size of the request ids.
+    #[test]
+    fn programs_do_not_see_the_size_of_request_ids(
+        rnr_retry in 0u8..4,
+        steps in prop::collection::vec((0usize..3, step()), 1..120),
+    ) {
+        let run = |long_request_ids| {
+            let mut world = World::new(Setup {
+                profile: Profile { long_request_ids, ..Profile::by_name("efa4").unwrap().clone() },
+                rnr_retry: Some(rnr_retry),
+                send_entries: 8,
+                recv_descriptors: 16,
+                cq_entries: 512,
+                ..Setup::default()
+            });
+            world.polls_first = true;
+            for (host, step) in &steps {
+                world.run(*host, step);
+            }
+            world.finish()
+        };
+        prop_assert_eq!(run(false), run(true));
     }
 }

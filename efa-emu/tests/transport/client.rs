@@ -99,7 +99,8 @@ impl Client {
         let (pd, cq, ring) = engine
             .with_device(|device| {
                 let pd = device.alloc_pd().unwrap();
-                let (cq, ring) = device.create_cq(16384).unwrap();
+                let request_ids = profile.longest_request_ids();
+                let (cq, ring) = device.create_cq(16384, request_ids).unwrap();
                 (pd, cq, ring)
             })
             .unwrap();
@@ -113,6 +114,7 @@ impl Client {
                 wqe_size: WqeSize::Bytes64,
                 recv_descriptors: 4096,
                 unsolicited_write_recv: false,
+                request_ids: profile.longest_request_ids(),
             })
             .unwrap();
         let generation = qpn.0.into();

@@ -261,7 +261,9 @@ fn create_in(owner: Arc<Context>, options: Options) -> Result<Arc<CompQueue>, Er
         }
     };
     let hardware = owner.hardware()?;
-    let (id, ring) = hardware.with_device(|device| device.create_cq(options.entries))??;
+    let request_ids = profile.longest_request_ids();
+    let (id, ring) =
+        hardware.with_device(|device| device.create_cq(options.entries, request_ids))??;
     let base = ibv_cq {
         context: owner.c_pointer(),
         channel: options.channel,

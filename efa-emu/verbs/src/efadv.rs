@@ -8,16 +8,17 @@ use core::mem::offset_of;
 use core::ptr::null_mut;
 
 use efa_emu::device::QpRings;
-use efa_emu::device::queue::{CompletionRing, ReceiveRing};
+use efa_emu::device::queue::{CompletionRing, ReceiveRing, RequestIdSize};
 use efa_emu::profile::{INLINE_SIZE_WIDE, Profile};
 
 use crate::abi::{
     EFADV_DEVICE_ATTR_CAPS_COMP_CNTR, EFADV_DEVICE_ATTR_CAPS_RDMA_READ,
-    EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE, EFADV_SQ_DEPTH_ATTR_INLINE_WRITE, IBV_QPT_DRIVER,
-    efadv_ah_attr, efadv_cq, efadv_cq_attr, efadv_cq_init_attr, efadv_device_attr, efadv_mr_attr,
-    efadv_qp, efadv_qp_init_attr, efadv_rq_depth_attr, efadv_sq_depth_attr, efadv_wq_attr, ibv_ah,
-    ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_mr, ibv_pd, ibv_qp, ibv_qp_ex,
-    ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE, EFADV_SQ_DEPTH_ATTR_INLINE_WRITE,
+    EFADV_WQ_CAPS_64_BIT_REQ_ID, IBV_QPT_DRIVER, efadv_ah_attr, efadv_cq, efadv_cq_attr,
+    efadv_cq_init_attr, efadv_device_attr, efadv_mr_attr, efadv_qp, efadv_qp_init_attr,
+    efadv_rq_depth_attr, efadv_sq_depth_attr, efadv_wq_attr, ibv_ah, ibv_context, ibv_cq,
+    ibv_cq_ex, ibv_cq_init_attr_ex, ibv_mr, ibv_pd, ibv_qp, ibv_qp_ex, ibv_qp_init_attr,
+    ibv_qp_init_attr_ex,
 };
 use crate::address_handle::HANDLES;
 use crate::comp_queue::{self, CompQueueC, QUEUES};
@@ -203,14 +204,14 @@ pub(crate) unsafe extern "C" fn efadv_query_qp_wqs(
             send: send_ring,
             recv: receive_ring,
         } = &pair.watch()?;
-        let answer = |buffer, entry_size: usize, num_entries, doorbell| efadv_wq_attr {
+        let answer = |buffer, entry_size: usize, num_entries, doorbell, caps| efadv_wq_attr {
             comp_mask: 0,
             buffer,
             entry_size: entry_size as u32,
             num_entries,
             doorbell,
             max_batch: num_entries,
-            caps: 0,
+            caps,
             reserved: [0; 2],
         };
         let of_send = answer(
@@ -218,12 +219,17 @@ pub(crate) unsafe extern "C" fn efadv_query_qp_wqs(
             send_ring.wqe_size().bytes(),
             send_ring.entries(),
             send_ring.doorbell().as_ptr(),
+            match pair.request_ids() {
+                RequestIdSize::Bits16 => 0,
+                RequestIdSize::Bits64 => EFADV_WQ_CAPS_64_BIT_REQ_ID,
+            },
         );
         let of_receive = answer(
             receive_ring.memory().as_ptr(),
             ReceiveRing::ENTRY_SIZE,
             receive_ring.entries(),
             receive_ring.doorbell().as_ptr(),
+            0,
         );
         // SAFETY: by contract.
         unsafe {

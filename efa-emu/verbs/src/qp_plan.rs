@@ -3,7 +3,7 @@
 
 use efa_core::nic::DeviceCaps;
 use efa_emu::device::Service;
-use efa_emu::device::queue::WqeSize;
+use efa_emu::device::queue::{RequestIdSize, WqeSize};
 use efa_emu::profile::{INLINE_SIZE_WIDE, Profile};
 use efa_emu::provider::RecvQueue;
 
@@ -29,6 +29,7 @@ pub(crate) struct QpPlan {
     pub(crate) cap: QpCap,
     pub(crate) inline_write: bool,
     pub(crate) unsolicited_write_recv: bool,
+    pub(crate) request_ids: RequestIdSize,
     /// The builders that the program asked for; `None` for a queue pair without any.
     pub(crate) send_ops: Option<u64>,
     pub(crate) processing_hints: bool,
@@ -165,6 +166,7 @@ pub(crate) fn plan(
         },
         inline_write,
         unsolicited_write_recv: efa.flags & EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV != 0,
+        request_ids: profile.longest_request_ids(),
         send_ops: (attributes.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0)
             .then_some(attributes.send_ops_flags),
         processing_hints: efa.wr_flags & EFADV_WR_EX_WITH_PROCESSING_HINTS != 0,

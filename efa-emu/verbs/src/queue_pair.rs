@@ -9,6 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use efa_core::address::{Qkey, Qpn};
+use efa_emu::device::queue::RequestIdSize;
 use efa_emu::device::{QpAttributes, QpChange, QpConfig, QpRings, QpState};
 use efa_emu::provider::{RecvQueue, RecvQueueConfig, SendQueue, SendQueueConfig};
 
@@ -100,6 +101,10 @@ impl QueuePair {
             }
             Ok(rings)
         })
+    }
+
+    pub(crate) fn request_ids(&self) -> RequestIdSize {
+        self.plan.request_ids
     }
 
     fn with_rings<R>(&self, work: impl FnOnce(&mut Option<QpRings>) -> R) -> R {
@@ -221,6 +226,7 @@ pub(crate) fn create(
         wqe_size: plan.wqe_size,
         recv_descriptors: plan.recv_descriptors,
         unsolicited_write_recv: plan.unsolicited_write_recv,
+        request_ids: plan.request_ids,
     };
     let (qpn, rings) = domain
         .life
@@ -237,6 +243,7 @@ pub(crate) fn create(
                     max_inline: plan.cap.max_inline_data,
                     inline_write: plan.inline_write,
                     signal_all,
+                    request_ids: plan.request_ids,
                     generation,
                 },
             ),

@@ -98,7 +98,8 @@ impl Host {
             access,
         };
         let keys = device.register_memory(pd, region).unwrap();
-        let (cq, ring) = device.create_cq(setup.cq_entries).unwrap();
+        let request_ids = setup.profile.longest_request_ids();
+        let (cq, ring) = device.create_cq(setup.cq_entries, request_ids).unwrap();
         let qpn = Qpn(number as u16 + 100);
         let rings = device.create_qp(qpn, config(pd, cq, setup)).unwrap();
         let mut host = Host {
@@ -235,6 +236,7 @@ fn config(pd: PdId, cq: CqId, setup: &Setup) -> QpConfig {
         wqe_size: setup.wqe_size,
         recv_descriptors: setup.recv_descriptors,
         unsolicited_write_recv: setup.unsolicited_write_recv,
+        request_ids: setup.profile.longest_request_ids(),
     }
 }
 

@@ -8,7 +8,7 @@
 //! | 3 | 1 | bit 0 phase (1 in the first lap), 2:1 queue (1 send, 2 receive), 3 has immediate, 6:4 operation, 7 unsolicited |
 //! | 4 | 2 | local QPN |
 //! | 6 | 2 | receive: length bits 15:0 |
-//! | 6 | 6 | send: upper 48 bits of the request id |
+//! | 6 | 6 | send: upper 48 bits of a 64-bit request id, else 0 ([`RequestIdSize`]) |
 //! | 8 | 2 | receive: address handle number of the sender, 0xFFFF unknown |
 //! | 10 | 2 | receive: sender's QPN |
 //! | 12 | 4 | receive: immediate |
@@ -21,7 +21,7 @@ use efa_core::address::{Ahn, Gid, Qpn};
 
 use super::RingError;
 use super::memory::{Doorbell, RingMemory};
-use super::work_request::{WorkRequest, WqeOperation};
+use super::work_request::{RequestIdSize, WorkRequest, WqeOperation};
 use crate::prefetch;
 
 const PHASE_SHIFT: u32 = 24;
@@ -71,37 +71,42 @@ impl Received {
 pub struct CompletionEntry([u64; WORDS]);
 
 impl CompletionEntry {
-    /// The completion of a send queue entry.
+    /// The completion of an entry of a send queue with ids of this size.
     #[inline(always)]
-    pub fn of_send(qpn: Qpn, request: &WorkRequest, status: u8) -> Self {
-        let (id, upper) = (request.request_id(), request.request_id_upper());
-        Self::of_send_code(qpn, id, upper, request.operation_code(), status)
+    pub fn of_send(qpn: Qpn, ids: RequestIdSize, request: &WorkRequest, status: u8) -> Self {
+        let operation = request.operation_code();
+        match ids {
+            RequestIdSize::Bits16 => {
+                Self::of_send_code(qpn, request.request_id() & 0xffff, operation, status)
+            }
+            RequestIdSize::Bits64 => Self::of_long_send(qpn, request, status),
+        }
+    }
+
+    /// Apart, so that the common path does not read the upper part of an id.
+    #[inline(never)]
+    fn of_long_send(qpn: Qpn, request: &WorkRequest, status: u8) -> Self {
+        Self::of_send_code(qpn, request.request_id(), request.operation_code(), status)
     }
 
     /// As [`CompletionEntry::of_send`], with the fields of the send queue entry as arguments.
     #[inline(always)]
     pub fn of_send_id(
         qpn: Qpn,
-        request_id: u16,
-        request_id_upper: u64,
+        ids: RequestIdSize,
+        request_id: u64,
         operation: WqeOperation,
         status: u8,
     ) -> Self {
-        Self::of_send_code(qpn, request_id, request_id_upper, operation.code(), status)
+        Self::of_send_code(qpn, ids.of(request_id), operation.code(), status)
     }
 
     #[inline(always)]
-    fn of_send_code(
-        qpn: Qpn,
-        request_id: u16,
-        request_id_upper: u64,
-        operation: u8,
-        status: u8,
-    ) -> Self {
+    fn of_send_code(qpn: Qpn, request_id: u64, operation: u8, status: u8) -> Self {
         let flags = operation << OPERATION_SHIFT | QUEUE_SEND << QUEUE_SHIFT;
         CompletionEntry([
-            first_word(request_id, status, flags, qpn) | request_id_upper << 48,
-            request_id_upper >> 16 & 0xffff_ffff,
+            first_word(request_id as u16, status, flags, qpn) | (request_id >> 16) << 48,
+            request_id >> 32,
             0,
             0,
         ])
@@ -155,7 +160,7 @@ impl CompletionEntry {
         (self.0[0] >> 24) as u8
     }
 
-    /// The request id of the work request.
+    /// The request id of the work request, or the lower bits of one that is longer.
     #[inline(always)]
     pub fn request_id(&self) -> u16 {
         self.0[0] as u16
@@ -190,10 +195,10 @@ impl CompletionEntry {
         Qpn((self.0[0] >> 32) as u16)
     }
 
-    /// Send queue: upper 48 bits of the request id.
+    /// Send queue with 64-bit ids: the request id.
     #[inline]
-    pub fn request_id_upper(&self) -> u64 {
-        self.0[0] >> 48 | (self.0[1] & 0xffff_ffff) << 16
+    pub fn long_request_id(&self) -> u64 {
+        self.0[0] & 0xffff | self.0[0] >> 48 << 16 | self.0[1] << 32
     }
 
     /// Receive queue: bytes received, or written by an RDMA write with immediate.
@@ -447,16 +452,9 @@ mod tests {
 
     #[test]
     fn completion_of_a_request() {
-        let (qpn, upper) = (Qpn(0x1211), 0xa6a5_a4a3_a2a1);
-        let entry = CompletionEntry::of_send_id(qpn, 0x0102, upper, WqeOperation::RdmaRead, 10);
-        assert!(!entry.is_receive());
-        assert_eq!((entry.request_id(), entry.status()), (0x0102, 10));
-        assert_eq!(
-            (entry.request_id_upper(), entry.operation()),
-            (upper, WqeOperation::RdmaRead)
-        );
+        const ID: u64 = 0xa6a5_a4a3_a2a1_0102;
         #[rustfmt::skip]
-        let bytes = [
+        let long = [
             0x02, 0x01,                         // request id
             10,                                 // status
             0x13,                               // read, send queue, phase 1
@@ -464,7 +462,22 @@ mod tests {
             0xa1, 0xa2, 0xa3, 0xa4, 0xa5, 0xa6, // request id, upper part
             0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
         ];
-        assert_eq!(literal(1, &entry), bytes);
+        let mut short = long;
+        short[6..12].fill(0);
+        for (ids, bytes, request_id) in [
+            (RequestIdSize::Bits64, long, ID),
+            (RequestIdSize::Bits16, short, 0x0102),
+        ] {
+            let entry =
+                CompletionEntry::of_send_id(Qpn(0x1211), ids, ID, WqeOperation::RdmaRead, 10);
+            assert!(!entry.is_receive());
+            assert_eq!((entry.request_id(), entry.status()), (0x0102, 10));
+            assert_eq!(
+                (entry.long_request_id(), entry.operation()),
+                (request_id, WqeOperation::RdmaRead)
+            );
+            assert_eq!(literal(1, &entry), bytes);
+        }
     }
 
     #[test]

@@ -20,7 +20,8 @@ pub use memory::{Doorbell, RingMemory};
 pub use receive::{ReceiveDescriptor, ReceiveRing};
 pub use send::SendRing;
 pub use work_request::{
-    BadWorkRequest, Buffer, EntryHead, RemoteBuffer, WorkRequest, WqeOperation, WqeSize,
+    BadWorkRequest, Buffer, EntryHead, RemoteBuffer, RequestIdSize, WorkRequest, WqeOperation,
+    WqeSize,
 };
 
 /// The length of the longest ring that 16-bit counters allow.

@@ -194,7 +194,7 @@ mod tests {
     ];
 
     fn head(operation: WqeOperation, immediate: Option<u32>) -> EntryHead {
-        let mut head = EntryHead::new(0x0102, operation, immediate);
+        let mut head = EntryHead::new(operation, immediate).with_request_id(0x0102);
         head.set_destination(0x3231, Qpn(0x2221), Qkey(0x4443_4241));
         head
     }
@@ -250,15 +250,31 @@ mod tests {
         assert_eq!(request.length(), 0x6463_6261 + 0x9493_9291);
     }
 
-    /// Our own clients write no such entries; others do.
+    /// For each operation and both sizes of entries: the request id is split, and nothing else moves.
     #[test]
     fn the_upper_part_of_a_request_id_is_the_last_six_bytes_of_the_head() {
-        let ring = SendRing::new(1, WqeSize::Bytes64).unwrap();
-        write_send(&ring, 0);
-        let word = u64::from_le_bytes([0, 0, 0xa1, 0xa2, 0xa3, 0xa4, 0xa5, 0xa6]);
-        ring.memory().word(3).store(word, Ordering::Relaxed);
-        let request = ring.read(0).unwrap();
-        assert_eq!(request.request_id_upper(), 0xa6a5_a4a3_a2a1);
+        const LONG: u64 = 0xa6a5_a4a3_a2a1_0102;
+        for size in [WqeSize::Bytes64, WqeSize::Bytes128] {
+            for operation in [
+                WqeOperation::Send,
+                WqeOperation::RdmaRead,
+                WqeOperation::RdmaWrite,
+            ] {
+                let entry = |request_id| {
+                    let ring = SendRing::new(1, size).unwrap();
+                    let mut head = head(operation, None).with_long_request_id(request_id);
+                    ring.write_buffers(0, &mut head, &BUFFERS);
+                    ring.write_head(0, &head);
+                    assert_eq!(ring.read(0).unwrap().request_id(), request_id);
+                    ring.memory().bytes(0..size.bytes())
+                };
+                let (mut bytes, short) = (entry(LONG), entry(0x0102));
+                assert_eq!(bytes[..2], [0x02, 0x01]);
+                assert_eq!(bytes[26..32], [0xa1, 0xa2, 0xa3, 0xa4, 0xa5, 0xa6]);
+                bytes[26..32].fill(0);
+                assert_eq!(bytes, short, "{size:?} {operation:?}");
+            }
+        }
     }
 
     #[test]

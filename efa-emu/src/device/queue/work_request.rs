@@ -2,7 +2,7 @@
 //!
 //! | offset | size | field |
 //! |---|---|---|
-//! | 0 | 2 | request id, returned in the completion |
+//! | 0 | 2 | request id, returned in the completion: all of it, or its lower bits ([`RequestIdSize`]) |
 //! | 2 | 1 | bits 3:0 operation (0 send, 1 read, 2 write), 4 has immediate, 5 inline, 6 extension (0), 7 meta descriptor (1) |
 //! | 3 | 1 | bit 0 phase (0 in the first lap), 2 first, 3 last, 4 completion requested |
 //! | 4 | 2 | destination QPN |
@@ -12,7 +12,7 @@
 //! | 14 | 2 | processing hints in bits 1:0, reserved |
 //! | 16 | 4 | Q-key |
 //! | 20 | 6 | reserved |
-//! | 26 | 6 | upper 48 bits of a 64-bit request id |
+//! | 26 | 6 | upper 48 bits of a 64-bit request id; reserved in a queue of 16-bit ids |
 //! | 32 | 16 each | send: up to two buffers `{length 4, lkey 4, address 8}`, or inline bytes |
 //! | 32 | 16 | RDMA: remote memory `{length 4, rkey 4, address 8}` |
 //! | 48 | 16 | RDMA: one local buffer, or (write, 128-byte form) inline bytes |
@@ -70,6 +70,30 @@ impl WqeSize {
         match self {
             WqeSize::Bytes64 => 32,
             WqeSize::Bytes128 => INLINE_SIZE_WIDE as usize,
+        }
+    }
+}
+
+/// How long the request ids of a send queue are: in its work requests, and in their completions.
+///
+/// A client with 16-bit ids keeps a table from them to the ids of its application. With 64 bits the
+/// application's id itself goes through the device. Both sides agree on it when the queue pair is made
+/// (rdma-core of August 2026: `EFA_CREATE_QP_WITH_SQ_64_BIT_REQ_ID`). Ids of receives always have 16 bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RequestIdSize {
+    /// Bytes 0 and 1 of an entry.
+    Bits16,
+    /// Bytes 0 and 1, and the upper bits in bytes 26 to 31.
+    Bits64,
+}
+
+impl RequestIdSize {
+    /// What a queue of such ids has of an entry's id.
+    #[inline(always)]
+    pub(in crate::device) const fn of(self, request_id: u64) -> u64 {
+        match self {
+            RequestIdSize::Bits16 => request_id & 0xffff,
+            RequestIdSize::Bits64 => request_id,
         }
     }
 }
@@ -156,9 +180,9 @@ pub struct EntryHead {
 }
 
 impl EntryHead {
-    /// A signaled request without a destination and without data.
+    /// A signaled request without an id, without a destination and without data.
     #[inline(always)]
-    pub fn new(request_id: u16, operation: WqeOperation, immediate: Option<u32>) -> EntryHead {
+    pub fn new(operation: WqeOperation, immediate: Option<u32>) -> EntryHead {
         let mut kind = operation.code() | META;
         if immediate.is_some() {
             kind |= HAS_IMMEDIATE;
@@ -166,7 +190,7 @@ impl EntryHead {
         const CONTROL: u8 = FIRST | LAST | COMPLETION_REQUESTED;
         EntryHead {
             words: [
-                u64::from(request_id) | u64::from(kind) << 16 | u64::from(CONTROL) << 24,
+                u64::from(kind) << 16 | u64::from(CONTROL) << 24,
                 u64::from(immediate.unwrap_or(0)),
                 0,
                 0,
@@ -178,6 +202,21 @@ impl EntryHead {
     #[inline(always)]
     pub fn operation(&self) -> WqeOperation {
         operation_of(self.words[0])
+    }
+
+    /// Gives a head without a request id one of 16 bits.
+    #[inline(always)]
+    pub fn with_request_id(mut self, request_id: u16) -> EntryHead {
+        self.words[0] |= u64::from(request_id);
+        self
+    }
+
+    /// Gives a head without a request id one of 64 bits.
+    #[inline(always)]
+    pub fn with_long_request_id(self, request_id: u64) -> EntryHead {
+        let mut head = self.with_request_id(request_id as u16);
+        head.words[3] = request_id & !0xffff;
+        head
     }
 
     /// Sets the peer, by its address handle number, queue pair and Q-key.
@@ -233,24 +272,24 @@ pub enum BadWorkRequest {
     /// The operation code is unknown.
     #[error("operation code {code} is unknown")]
     Operation {
-        /// The request id, to complete the request with an error.
-        request_id: u16,
+        /// As [`WorkRequest::request_id`], to complete the request with an error.
+        request_id: u64,
         /// The code.
         code: u8,
     },
     /// More inline bytes or buffers than fit the entry.
     #[error("{count} inline bytes or buffers do not fit")]
     Length {
-        /// The request id.
-        request_id: u16,
+        /// As [`WorkRequest::request_id`].
+        request_id: u64,
         /// The number in the entry.
         count: u16,
     },
     /// The entry is not a whole request in one meta descriptor.
     #[error("control bytes {control:#06x} do not describe a whole request")]
     Control {
-        /// The request id.
-        request_id: u16,
+        /// As [`WorkRequest::request_id`].
+        request_id: u64,
         /// Bytes 2 and 3 of the entry.
         control: u16,
     },
@@ -327,16 +366,11 @@ impl WorkRequest {
         (self.words[0] >> 48) as u16
     }
 
-    /// Returned in the completion; the device does not interpret it.
+    /// Returned in the completion, as far as the queue's ids go ([`RequestIdSize`]). The device does not
+    /// interpret it.
     #[inline(always)]
-    pub fn request_id(&self) -> u16 {
-        self.words[0] as u16
-    }
-
-    /// Upper 48 bits of a 64-bit request id, returned in the completion as well.
-    #[inline(always)]
-    pub fn request_id_upper(&self) -> u64 {
-        self.words[3] >> 16
+    pub fn request_id(&self) -> u64 {
+        self.words[0] & 0xffff | self.words[3] & !0xffff
     }
 
     /// The code of the operation.

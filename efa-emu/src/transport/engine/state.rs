@@ -699,7 +699,7 @@ impl State {
 mod tests {
     use super::super::Engine;
     use super::*;
-    use crate::device::queue::CqDoorbell;
+    use crate::device::queue::{CqDoorbell, RequestIdSize};
     use crate::profile::Profile;
     use crate::transport::fabric::Fabric;
 
@@ -712,7 +712,9 @@ mod tests {
 
     /// Makes a completion queue whose doorbell asks for an event; the device has not looked at it yet.
     fn create_cq(engine: &Engine) -> CqId {
-        let created = engine.with_device(|device| device.create_cq(16)).unwrap();
+        let created = engine
+            .with_device(|device| device.create_cq(16, RequestIdSize::Bits16))
+            .unwrap();
         let (cq, ring) = created.unwrap();
         let request = CqDoorbell {
             consumer: 0,

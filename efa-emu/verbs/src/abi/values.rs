@@ -93,6 +93,8 @@ pub(crate) const IBV_COMP_CNTR_TYPE_WRS: c_int = 0;
 pub(crate) const EFADV_QP_DRIVER_TYPE_SRD: u32 = 0;
 pub(crate) const EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV: u16 = 1 << 0;
 pub(crate) const EFADV_QP_FLAGS_INLINE_WRITE: u16 = 1 << 1;
+/// In [`efadv_wq_attr`](super::efadv_wq_attr): request ids of the queue have 64 bits.
+pub(crate) const EFADV_WQ_CAPS_64_BIT_REQ_ID: u16 = 1 << 0;
 pub(crate) const EFADV_SQ_DEPTH_ATTR_INLINE_WRITE: u32 = 1 << 0;
 pub(crate) const EFADV_WC_EX_WITH_SGID: u64 = 1 << 0;
 pub(crate) const EFADV_WC_EX_WITH_IS_UNSOLICITED: u64 = 1 << 1;

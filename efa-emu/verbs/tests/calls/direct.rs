@@ -70,6 +70,8 @@ struct Entry {
     qpn: u16,
     /// Of a receive.
     length: u16,
+    /// Of a send queue whose request ids have 64 bits: all of it. Nothing but 16 bits of a send queue of old.
+    long_request: u64,
 }
 
 const OF_SEND_QUEUE: u8 = 1 << 1;
@@ -113,8 +115,10 @@ impl Completions {
         loop {
             let head = self.0.word(self.0.counter, 0).load(Ordering::Acquire);
             if head >> 24 & 1 == phase {
+                let second = self.0.word(self.0.counter, 1).load(Ordering::Relaxed);
                 self.0.counter += 1;
                 return Entry {
+                    long_request: head & 0xffff | head >> 48 << 16 | second << 32,
                     request: head as u16,
                     status: (head >> 16) as u8,
                     flags: (head >> 24) as u8 & !1,
@@ -128,22 +132,22 @@ impl Completions {
     }
 }
 
-/// The first 32 bytes of a work request.
-fn head(ring: &Ring, request: u16, kind: u8, count: u16, to: (u16, u16)) -> [u64; 4] {
+/// The first 32 bytes of a work request. The upper 48 bits of a 64-bit request id are its last ones.
+fn head(ring: &Ring, request: u64, kind: u8, count: u16, to: (u16, u16)) -> [u64; 4] {
     const META: u8 = 1 << 7;
     const FIRST_LAST_COMPLETE: u8 = 1 << 2 | 1 << 3 | 1 << 4;
     // The phase is 0 in the first lap.
     let control = FIRST_LAST_COMPLETE | (ring.lap() % 2) as u8;
     let (ahn, qpn) = to;
     [
-        u64::from(request)
+        request & 0xffff
             | u64::from(kind | META) << 16
             | u64::from(control) << 24
             | u64::from(qpn) << 32
             | u64::from(count) << 48,
         u64::from(ahn) << 32,
         u64::from(QKEY),
-        0,
+        request & !0xffff,
     ]
 }
 
@@ -163,8 +167,11 @@ fn receive(region: *mut ibv_mr, offset: usize, length: u32, request: u16) -> [u6
     ]
 }
 
+/// The upper bits of request ids, where they have any.
+const UPPER: u64 = 0xa6a5_a4a3_a2a1_0000;
+
 /// Sends, inline sends and an RDMA read, over more laps than one, without a call after the queries.
-fn exchange(inline: u32, entry_size: u32) {
+fn exchange(inline: u32, entry_size: u32, has_long_ids: bool) {
     let endpoint = Endpoint::new();
     let queue = endpoint.cq(64);
     let (mut request, mut efa) = endpoint.srd_request(queue, 0x1f);
@@ -191,6 +198,9 @@ fn exchange(inline: u32, entry_size: u32) {
     };
     assert_eq!((of_send.entry_size, of_send.num_entries), (entry_size, 16));
     assert_eq!((of_receive.entry_size, of_receive.num_entries), (16, 32));
+    // `EFADV_WQ_CAPS_64_BIT_REQ_ID`; receives never have it.
+    assert_eq!((of_send.caps, of_receive.caps), (has_long_ids.into(), 0));
+    let upper = if has_long_ids { UPPER } else { 0 };
     let mut completions = Completions::of(queue);
     let (mut sends, mut receives) = (Ring::of(&of_send), Ring::of(&of_receive));
     let to = (number.ahn, qpn);
@@ -200,13 +210,13 @@ fn exchange(inline: u32, entry_size: u32) {
         receives.ring();
         let wanted = memory[usize::from(round)..][..16].to_vec();
         if round % 2 == 0 {
-            let [a, b, c, d] = head(&sends, round, 0, 1, to);
+            let [a, b, c, d] = head(&sends, upper | u64::from(round), 0, 1, to);
             let [e, f] = buffer(region, usize::from(round), 16);
             sends.write(&[a, b, c, d, e, f]);
         } else {
             const INLINE: u8 = 1 << 5;
             let length = inline as u16;
-            let mut words = head(&sends, round, INLINE, length, to).to_vec();
+            let mut words = head(&sends, upper | u64::from(round), INLINE, length, to).to_vec();
             let mut data = wanted.clone();
             data.resize(usize::from(length), 0x55);
             words.extend(
@@ -224,12 +234,15 @@ fn exchange(inline: u32, entry_size: u32) {
             (sent.request, sent.status, sent.flags, sent.qpn),
             (round, 0, OF_SEND_QUEUE, qpn)
         );
+        assert_eq!(sent.long_request, upper | u64::from(round));
         let expected = Entry {
             request: round,
             status: 0,
             flags: OF_RECEIVE_QUEUE,
             qpn,
             length,
+            // It overlaps what only receives have.
+            long_request: seen[1].long_request,
         };
         assert_eq!(seen[1], expected);
         assert_eq!(memory[128..144], wanted);
@@ -238,7 +251,7 @@ fn exchange(inline: u32, entry_size: u32) {
     // An RDMA read: the peer's memory, then ours.
     const READ: u8 = 1;
     memory[128..160].fill(0);
-    let mut words = head(&sends, 7, READ, 1, to).to_vec();
+    let mut words = head(&sends, upper | 7, READ, 1, to).to_vec();
     // SAFETY: a live region.
     let (rkey, address) = unsafe { ((*region).rkey, (*region).addr.addr() as u64) };
     words.extend([32 | u64::from(rkey) << 32, address + 64]);
@@ -246,16 +259,17 @@ fn exchange(inline: u32, entry_size: u32) {
     sends.write(&words);
     sends.ring();
     let done = completions.next();
-    assert_eq!((done.request, done.status), (7, 0));
+    assert_eq!((done.long_request, done.status), (upper | 7, 0));
     assert_eq!(memory[128..160], (64..96).collect::<Vec<u8>>());
 
     // What makes no sense fails, and takes nothing else along.
-    let mut words = head(&sends, 8, 9, 1, to).to_vec();
+    let mut words = head(&sends, upper | 8, 9, 1, to).to_vec();
     words.extend(buffer(region, 0, 8));
     sends.write(&words);
     sends.ring();
     let done = completions.next();
-    assert_eq!((done.request, done.status), (8, 3), "an unknown operation");
+    let seen = (done.long_request, done.status);
+    assert_eq!(seen, (upper | 8, 3), "an unknown operation");
     // SAFETY: live objects.
     unsafe {
         assert_eq!(ibv_destroy_qp(pair), 0);
@@ -265,12 +279,95 @@ fn exchange(inline: u32, entry_size: u32) {
 
 #[test]
 fn entries_of_64_bytes() {
-    on_emulated_host("efa2", || exchange(32, 64));
+    on_emulated_host("efa2", || exchange(32, 64, false));
 }
 
 #[test]
 fn entries_of_128_bytes() {
-    on_emulated_host("efa2", || exchange(80, 128));
+    on_emulated_host("efa2", || exchange(80, 128, false));
+}
+
+#[test]
+fn entries_with_64_bit_request_ids() {
+    on_emulated_host("efa4", || {
+        exchange(32, 64, true);
+        exchange(80, 128, true);
+    });
+}
+
+/// A client of old writes entries with 16 bits of an id and zeros behind, and reads as many of a completion.
+#[test]
+fn clients_that_know_16_bit_request_ids_find_them_on_every_generation() {
+    on_emulated_host("efa4", || {
+        let endpoint = Endpoint::new();
+        let queue = endpoint.cq(4);
+        let pair = endpoint.srd(queue, 0);
+        let mut memory = [0u8; 8];
+        let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+        let (mut of_send, mut of_receive): (efadv_wq_attr, efadv_wq_attr) = (zeroed(), zeroed());
+        of_send.caps = 0xeeee;
+        // SAFETY: a live queue pair.
+        let asked = unsafe { efadv_query_qp_wqs(pair, &raw mut of_send, &raw mut of_receive, 36) };
+        assert_eq!((asked, of_send.caps), (0, 0xeeee), "there is no such field");
+        let (mut sends, mut completions) = (Ring::of(&of_send), Completions::of(queue));
+        let mut number = efadv_ah_attr::default();
+        // SAFETY: live objects.
+        let qpn = unsafe {
+            assert_eq!(efadv_query_ah(endpoint.handle, &raw mut number, 16), 0);
+            (*pair).qp_num as u16
+        };
+        assert_eq!(post_recv(pair, 1, &mut [sge(region, 0, 8)]), 0);
+        let mut words = head(&sends, 0x1234, 0, 1, (number.ahn, qpn)).to_vec();
+        words.extend(buffer(region, 0, 8));
+        sends.write(&words);
+        sends.ring();
+        let seen = [completions.next(), completions.next()];
+        let sent = seen
+            .iter()
+            .find(|entry| entry.flags == OF_SEND_QUEUE)
+            .unwrap();
+        assert_eq!(
+            (sent.request, sent.status, sent.long_request),
+            (0x1234, 0, 0x1234)
+        );
+    });
+}
+
+/// The queue's memory is the client's; its completions are polled by calls.
+#[test]
+fn a_request_that_is_written_directly_is_polled_with_its_whole_id() {
+    on_emulated_host("efa4", || {
+        let endpoint = Endpoint::new();
+        let queue = endpoint.cq(4);
+        let pair = endpoint.srd(queue, 0);
+        let mut memory = [0u8; 8];
+        let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+        let (mut of_send, mut of_receive): (efadv_wq_attr, efadv_wq_attr) = (zeroed(), zeroed());
+        let mut number = efadv_ah_attr::default();
+        // SAFETY: live objects.
+        let qpn = unsafe {
+            let (send, receive) = (&raw mut of_send, &raw mut of_receive);
+            assert_eq!(efadv_query_qp_wqs(pair, send, receive, 40), 0);
+            assert_eq!(efadv_query_ah(endpoint.handle, &raw mut number, 16), 0);
+            (*pair).qp_num as u16
+        };
+        let mut sends = Ring::of(&of_send);
+        for id in [UPPER | 9, u64::MAX, 0] {
+            assert_eq!(post_recv(pair, 1 << 40, &mut [sge(region, 0, 8)]), 0);
+            let mut words = head(&sends, id, 0, 1, (number.ahn, qpn)).to_vec();
+            words.extend(buffer(region, 0, 8));
+            sends.write(&words);
+            sends.ring();
+            let mut ids = wait_for(queue, 2)
+                .iter()
+                .map(|done| done.wr_id)
+                .collect::<Vec<_>>();
+            ids.sort_unstable();
+            let mut expected = [id, 1 << 40];
+            expected.sort_unstable();
+            assert_eq!(ids, expected);
+        }
+    });
 }
 
 /// A client that waits arms the queue by a write of its own.
@@ -476,7 +573,7 @@ fn doorbells_cost_those_who_asked_for_them() {
         for round in 0..3 {
             receives.write(&receive(region, 0, 8, round));
             receives.ring();
-            let [a, b, c, d] = head(&sends, round, 0, 1, (number.ahn, qpn));
+            let [a, b, c, d] = head(&sends, round.into(), 0, 1, (number.ahn, qpn));
             let [e, f] = buffer(region, 8, 8);
             sends.write(&[a, b, c, d, e, f]);
             sends.ring();
