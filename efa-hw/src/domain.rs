@@ -48,13 +48,18 @@ pub(crate) struct UserReceive {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outstanding {
     queue_pair: Qpn,
+    /// Distinguishes the queue pair from those that had its place before; 13 bits.
+    pub(crate) generation: u16,
     pub(crate) sends: usize,
     pub(crate) receives: usize,
 }
 
-/// The `wr_id` of a work request: what it is (bits 61 to 63), the place of its queue pair in the
-/// domain (bits 32 to 47), and its buffer, or the place of its RDMA request or of its receive into memory of the user
-/// (bits 0 to 31).
+/// The `wr_id` of a work request: what it is (bits 61 to 63), the generation (bits 48 to 60) and the place (bits 32 to
+/// 47) of its queue pair in the domain, and its buffer, or the place of its RDMA request or of its receive into memory
+/// of the user (bits 0 to 31).
+///
+/// Where a device returns 64-bit request ids, libefa cannot tell a late completion of a destroyed queue pair from one of
+/// the next with its number; the generation does. Receives have none: libefa has one for them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct WorkRequestId(pub(crate) u64);
 
@@ -63,6 +68,8 @@ impl WorkRequestId {
     const SEND: u64 = 1 << 62;
     /// With [`WorkRequestId::RECV`]: into memory of the user.
     const USER: u64 = 1 << 61;
+    /// The bits of a generation.
+    const GENERATION: u16 = (1 << 13) - 1;
 
     #[inline]
     pub(crate) fn recv(slot: u16, buffer: BufferId) -> Self {
@@ -70,16 +77,22 @@ impl WorkRequestId {
     }
 
     #[inline]
-    pub(crate) fn send(slot: u16, buffer: BufferId) -> Self {
-        WorkRequestId(Self::SEND | u64::from(slot) << 32 | u64::from(buffer.0))
+    pub(crate) fn send(slot: u16, generation: u16, buffer: BufferId) -> Self {
+        let owner = u64::from(generation) << 48 | u64::from(slot) << 32;
+        WorkRequestId(Self::SEND | owner | u64::from(buffer.0))
     }
 
     pub(crate) fn user_recv(slot: u16, key: usize) -> Self {
         WorkRequestId(Self::RECV | Self::USER | u64::from(slot) << 32 | key as u64)
     }
 
-    pub(crate) fn rdma(slot: u16, key: usize) -> Self {
-        WorkRequestId(u64::from(slot) << 32 | key as u64)
+    pub(crate) fn rdma(slot: u16, generation: u16, key: usize) -> Self {
+        WorkRequestId(u64::from(generation) << 48 | u64::from(slot) << 32 | key as u64)
+    }
+
+    #[inline]
+    fn generation(self) -> u16 {
+        (self.0 >> 48) as u16 & Self::GENERATION
     }
 
     #[inline]
@@ -108,6 +121,8 @@ pub struct HwDomain {
     pd: Arc<ProtectionDomain>,
     device: HwDevice,
     queue_pairs: Slab<Outstanding>,
+    /// Queue pairs made so far.
+    generations: u16,
     pub(crate) rdma: Slab<Rdma>,
     pub(crate) user_receives: Slab<UserReceive>,
     /// Requests of the engine that the device did not take.
@@ -139,6 +154,7 @@ impl Device for HwDevice {
             pd: Arc::new(pd),
             device: self.clone(),
             queue_pairs: Slab::new(),
+            generations: 0,
             rdma: Slab::new(),
             user_receives: Slab::new(),
             failed: Vec::new(),
@@ -466,8 +482,10 @@ impl HwDomain {
         }
         let entry = self.queue_pairs.vacant_entry();
         let slot = u16::try_from(entry.key()).map_err(|_| NicError::Exhausted("queue pair"))?;
+        self.generations = self.generations.wrapping_add(1);
         entry.insert(Outstanding {
             queue_pair,
+            generation: self.generations & WorkRequestId::GENERATION,
             sends: 0,
             receives: 0,
         });
@@ -547,6 +565,9 @@ fn finish_request(
     let Some(outstanding) = queue_pairs.get_mut(id.slot()) else {
         return;
     };
+    if outstanding.generation != id.generation() {
+        return;
+    }
     // Each arm builds the completion in its final place, without a move.
     if id.0 & WorkRequestId::SEND != 0 {
         let buffer = BufferId(id.index());
@@ -704,6 +725,7 @@ impl Domain for HwDomain {
         let Some(cq) = completion_queues.get(queue.0 as usize) else {
             return 0;
         };
+        let before = completions.len();
         // SAFETY: only the domain polls its queues, and `&mut self` makes this the only call.
         unsafe {
             cq.poll(limit, |entry| {
@@ -729,8 +751,10 @@ impl Domain for HwDomain {
                 } else {
                     finish_request(queue_pairs, buffers, rdma, id, status, completions);
                 }
-            })
+            });
         }
+        // Late ones of a queue pair that is gone are none.
+        completions.len() - before
     }
 
     fn register(&mut self, memory: UserSlice, access: Access) -> Result<Region, NicError> {

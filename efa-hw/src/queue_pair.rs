@@ -107,6 +107,8 @@ pub struct HwQueuePair {
     completion_queue: CompletionQueueId,
     /// Its place in the domain.
     slot: u16,
+    /// As [`Outstanding::generation`](crate::domain::Outstanding::generation).
+    generation: u16,
     attributes: NicAttributes,
     /// As [`Inline::writes`].
     inline_writes: bool,
@@ -342,13 +344,16 @@ impl HwQueuePair {
         bring_up(&device, verbs.0, config.rnr_retry, qkey)?;
         // SAFETY: the queue pair is alive. EFA numbers have 16 bits.
         let qpn = Qpn(unsafe { verbs.0.as_ref() }.qp_num as u16);
+        let slot = domain.add_queue_pair(qpn)?;
+        let generation = domain.outstanding(slot)?.generation;
         Ok(HwQueuePair {
             verbs,
             send,
             _cq: cq,
             _pd: pd,
             completion_queue,
-            slot: domain.add_queue_pair(qpn)?,
+            slot,
+            generation,
             attributes,
             inline_writes: inline.writes,
             address: RawAddress {
@@ -570,7 +575,7 @@ impl HwQueuePair {
             context: request.context,
         });
         let prepared = Prepared {
-            id: WorkRequestId::rdma(self.slot, key),
+            id: WorkRequestId::rdma(self.slot, self.generation, key),
             destination: request.destination,
             operation: operation(remote_key),
             parts: [
@@ -626,7 +631,7 @@ impl QueuePair for HwQueuePair {
             Some((slice, key)) => (sge(slice.address, slice.length as u32, key), 2),
         };
         let prepared = Prepared {
-            id: WorkRequestId::send(self.slot, request.buffer),
+            id: WorkRequestId::send(self.slot, self.generation, request.buffer),
             destination: request.destination,
             operation: Operation::Send(request.immediate),
             parts: [header, payload],

@@ -28,8 +28,24 @@ pub(crate) fn with_device_and<T>(
     with_device_under(&[], name, prepare, body);
 }
 
+/// As [`with_device`]. An emulated device has this profile.
+#[allow(dead_code, reason = "not all tests ask for one")]
+pub(crate) fn with_device_of(profile: &str, name: &str, body: impl FnOnce(HwDevice)) {
+    with_device_started(&["--profile", profile], &[], name, |_| (), body);
+}
+
 /// As [`with_device_and`]. `tool` is a program with its arguments that runs the test binary under the emulator.
 pub(crate) fn with_device_under<T>(
+    tool: &[&str],
+    name: &str,
+    prepare: impl FnOnce(&mut Command) -> T,
+    body: impl FnOnce(HwDevice),
+) {
+    with_device_started(&[], tool, name, prepare, body);
+}
+
+fn with_device_started<T>(
+    options: &[&str],
     tool: &[&str],
     name: &str,
     prepare: impl FnOnce(&mut Command) -> T,
@@ -45,8 +61,10 @@ pub(crate) fn with_device_under<T>(
             let fabric = format!("hw-{}-{}", std::process::id(), name.replace("::", "-"));
             // The longest name of a fabric has 63 characters.
             let fabric = &fabric[..fabric.len().min(63)];
-            let mut command = workspace::efa_emu(&["run", "--fabric", fabric, "--"]);
+            let mut command = workspace::efa_emu(&["run", "--fabric", fabric]);
             command
+                .args(options)
+                .arg("--")
                 .args(tool)
                 .arg(test)
                 .args(["--exact", name, "--nocapture", "--test-threads=1"])

@@ -9,14 +9,15 @@ mod errors;
 mod inline;
 #[path = "../common/kernel.rs"]
 mod kernel;
+mod late;
 mod receives;
 
 use common::with_device;
-use efa_core::address::{Ahn, Qkey, RawAddress};
+use efa_core::address::{Ahn, Qkey, Qpn, RawAddress};
 use efa_core::nic::{
-    Access, BufferId, Completion, CompletionKind, Destination, Device, DeviceCaps, Domain,
-    Doorbell, Nic, NicError, PolledNic, QueuePair, RdmaRequest, SendRequest, Source, Status,
-    UserSlice,
+    Access, BufferId, Completion, CompletionKind, CompletionQueueId, Destination, Device,
+    DeviceCaps, Domain, Doorbell, Nic, NicError, PolledNic, QueuePair, RdmaRequest, SendRequest,
+    Source, Status, UserSlice,
 };
 use efa_hw::{HwDevice, HwNic, NicConfig};
 use std::cell::Cell;

@@ -1,0 +1,96 @@
+//! Completions of a queue pair that is gone, while the next one has its number and its buffers.
+
+use super::common::with_device_of;
+use super::*;
+use efa_core::nic::{DomainConfig, LocalKey, QueuePairConfig};
+use efa_hw::{HwDomain, HwQueuePair};
+
+const CONFIG: QueuePairConfig = QueuePairConfig {
+    send_queue_depth: 4,
+    recv_queue_depth: 4,
+    qkey: Some(Qkey(7)),
+    rnr_retry: 0,
+    unsolicited_write_recv: false,
+};
+
+/// Sends a packet from this buffer. With a `payload` whose key is nobody's the device fails it at once.
+fn send_from(
+    (pair, domain): (&mut HwQueuePair, &mut HwDomain),
+    (destination, buffer, context): (Destination, BufferId, u64),
+    payload: Option<UserSlice>,
+    doorbell: Doorbell,
+) {
+    let request = SendRequest {
+        destination,
+        buffer,
+        header_length: 8,
+        payload: payload.map(|slice| (slice, LocalKey(0x00ab_cdef))),
+        immediate: None,
+        context,
+    };
+    pair.post_send(domain, &request, doorbell).unwrap();
+}
+
+fn one_completion(domain: &mut HwDomain, queue: CompletionQueueId) -> Completion {
+    let start = Instant::now();
+    let mut completions = Vec::new();
+    while domain.poll(queue, &mut completions, 1) == 0 {
+        assert!(start.elapsed() < TIMEOUT, "no completion");
+    }
+    completions[0]
+}
+
+fn a_late_completion_ends_nothing(device: &HwDevice) {
+    let config = DomainConfig { packet_buffers: 2 };
+    let mut domain = device.open_domain(&config).unwrap();
+    let slice = domain.allocate(8).unwrap();
+    let queue = domain.create_completion_queue(16).unwrap();
+    let mut first = domain.create_queue_pair(queue, &CONFIG).unwrap();
+    let qpn = first.address().qpn;
+    let ahn = domain.create_address_handle(first.address().gid).unwrap();
+    let to = destination(ahn, first.address());
+
+    // The device writes both completions in one turn; the second one stays in the queue.
+    let buffers = [(); 2].map(|()| domain.acquire_buffer().unwrap());
+    for (index, doorbell) in [Doorbell::Defer, Doorbell::Ring].into_iter().enumerate() {
+        let packet = (to, buffers[index], index as u64);
+        send_from((&mut first, &mut domain), packet, Some(slice), doorbell);
+    }
+    let completed = one_completion(&mut domain, queue);
+    expect_sent(&completed, 0, Status::LocalInvalidLkey);
+    domain.release_buffer(buffers[0]);
+    first.close(&mut domain);
+
+    let mut second = domain.create_queue_pair(queue, &CONFIG).unwrap();
+    assert_eq!(second.address().qpn, qpn, "the number is used again");
+    let again = [(); 2].map(|()| domain.acquire_buffer().unwrap());
+    let buffer = *again.iter().find(|buffer| **buffer == buffers[1]).unwrap();
+    let nobody = Destination {
+        qpn: Qpn(qpn.0.wrapping_add(1)),
+        ..to
+    };
+    let packet = (nobody, buffer, 77);
+    send_from((&mut second, &mut domain), packet, None, Doorbell::Ring);
+    let completed = one_completion(&mut domain, queue);
+    expect_sent(&completed, 77, Status::RemoteBadDestQpn);
+    second.close(&mut domain);
+    assert_eq!(domain.poll(queue, &mut Vec::new(), 1), 0);
+}
+
+#[test]
+fn a_late_completion_with_a_request_id_of_16_bits() {
+    with_device_of(
+        "efa2",
+        "late::a_late_completion_with_a_request_id_of_16_bits",
+        |device| a_late_completion_ends_nothing(&device),
+    );
+}
+
+#[test]
+fn a_late_completion_with_a_request_id_of_64_bits() {
+    with_device_of(
+        "efa4",
+        "late::a_late_completion_with_a_request_id_of_64_bits",
+        |device| a_late_completion_ends_nothing(&device),
+    );
+}
