@@ -89,6 +89,19 @@ fn captures_of_fi_pingpong_agree() {
     assert!(reads.count() > 0 && sent.len() > 50, "{}", sent.len());
 }
 
+/// On a device whose request ids are the programs' own: reads and failures are found again by them.
+#[test]
+fn captures_agree_where_request_ids_have_64_bits() {
+    if installed("fi_pingpong", "libfabric-bin").is_none() {
+        return;
+    }
+    let directory = run(&PINGPONG, "", &["--profile", "efa4"]);
+    judge(directory.path());
+    let sent = frames(&directory.path().join("alpha.tap"));
+    let reads = sent.iter().filter(|seen| seen.what.starts_with("read of"));
+    assert!(reads.count() > 0 && sent.len() > 50, "{}", sent.len());
+}
+
 #[test]
 fn captures_of_datagrams_agree() {
     if installed("fi_pingpong", "libfabric-bin").is_none() {
