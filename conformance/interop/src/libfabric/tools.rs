@@ -10,7 +10,7 @@ use efa_emu::profile::Profile;
 use super::GROUP;
 use super::release::{Release, V1_11, V1_17, V2_1, V2_5};
 use crate::harness::{Bench, Cell, CellResult, Host, Unmet};
-use efa_conformance::libfabric::Provider;
+use efa_conformance::libfabric::{Provider, Version};
 use efa_conformance::trace::Capture;
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -152,9 +152,17 @@ const PREFIX_IN_1_11: Fault = Fault {
 const QKEY_OF_DATAGRAMS: Fault = Fault {
     shows: "took too long",
     status: Some(Status::RemoteBadDestQpn),
-    reason: "1.11 gives its queue pair for datagrams a Q-key of its own and announces it; later \
-             releases send to Q-key 0, whatever the address says",
+    reason: "1.11 gives its queue pair for datagrams a Q-key of its own and announces it; releases \
+             from 1.17 to 2.6 send to Q-key 0, whatever the address says",
 };
+
+/// Whether the release's queue pairs for datagrams have the Q-key 0 and send to it, whatever the address of the
+/// peer says. Before and after them, queue pairs have Q-keys of their own, and those of addresses are used
+/// (libfabric pull request 12678, August 2026, in 2.7).
+fn has_no_qkeys_of_datagrams(release: Release) -> bool {
+    let again = Version { major: 2, minor: 7 };
+    (V1_17.version..again).contains(&release.version)
+}
 
 /// The program's message for wrong data.
 const WRONG_BYTES: &str = "Error at iteration";
@@ -168,10 +176,14 @@ fn fault(sides: [Side; 2], endpoint: &str) -> Option<&'static Fault> {
     };
     let what = |side: Side| (side.release.version, side.provider);
     let is_mixed = what(sides[0]) != what(sides[1]);
+    let is_without_qkeys =
+        |side: Side| side.provider == Provider::EFA && has_no_qkeys_of_datagrams(side.release);
     match endpoint {
         "rdm" if has(V2_5) && !sides[0].is_direct() => Some(&PREFIX_IN_2_5),
         "rdm" if has(V1_11) && is_mixed => Some(&PREFIX_IN_1_11),
-        "dgram" if has(V1_11) && is_mixed => Some(&QKEY_OF_DATAGRAMS),
+        "dgram" if is_without_qkeys(sides[0]) != is_without_qkeys(sides[1]) => {
+            Some(&QKEY_OF_DATAGRAMS)
+        }
         _ => None,
     }
 }
