@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use efa_core::address::Gid;
 
 use crate::counters::Statistics;
+use crate::device::PortLink;
 use crate::numa::Node;
 use crate::profile::{Profile, VENDOR_ID};
 
@@ -243,11 +244,10 @@ impl Tree<'_> {
         attribute("node_desc", "EFA (emulated)".to_owned())?;
         attribute("fw_ver", profile.firmware.to_owned())?;
         attribute("hw_rev", format!("{:#x}", profile.hw_version))?;
-        for (file, value) in port_state(false) {
-            attribute(&format!("{PORT}/{file}"), value.to_owned())?;
+        for (file, value) in port_files(PortLink::default()) {
+            attribute(&format!("{PORT}/{file}"), value)?;
         }
         attribute("ports/1/link_layer", "Unspecified".to_owned())?;
-        attribute("ports/1/rate", "100 Gb/sec (4X EDR)".to_owned())?;
         attribute("ports/1/lid", "0x0".to_owned())?;
         attribute("ports/1/sm_lid", "0x0".to_owned())?;
         attribute("ports/1/lid_mask_count", "1".to_owned())?;
@@ -273,19 +273,24 @@ impl Tree<'_> {
 const PORT: &str = "ports/1";
 
 /// The port's files whose values depend on its link.
-fn port_state(is_down: bool) -> [(&'static str, &'static str); 2] {
-    match is_down {
-        false => [("state", "4: ACTIVE"), ("phys_state", "5: LinkUp")],
-        true => [("state", "1: DOWN"), ("phys_state", "3: Disabled")],
-    }
+fn port_files(link: PortLink) -> [(&'static str, String); 3] {
+    let (state, phys_state) = match link.is_down {
+        false => ("4: ACTIVE", "5: LinkUp"),
+        true => ("1: DOWN", "3: Disabled"),
+    };
+    [
+        ("state", state.to_owned()),
+        ("phys_state", phys_state.to_owned()),
+        ("rate", link.speed.to_string()),
+    ]
 }
 
-/// The files of a tree that tell the state of a device's port.
+/// The files of a tree that tell of the link of a device's port.
 #[derive(Debug)]
 pub struct PortFiles {
     port: PathBuf,
     draft: PathBuf,
-    is_down: bool,
+    link: PortLink,
 }
 
 impl PortFiles {
@@ -294,17 +299,17 @@ impl PortFiles {
         PortFiles {
             port: rail.infiniband_class_path(root).join(PORT),
             draft: draft(root, rail),
-            is_down: false,
+            link: PortLink::default(),
         }
     }
 
     /// Writes what has changed.
-    pub fn write(&mut self, is_down: bool) -> io::Result<()> {
-        if self.is_down != is_down {
-            for (file, value) in port_state(is_down) {
+    pub fn write(&mut self, link: PortLink) -> io::Result<()> {
+        if self.link != link {
+            for (file, value) in port_files(link) {
                 replace(&self.port.join(file), &self.draft, value)?;
             }
-            self.is_down = is_down;
+            self.link = link;
         }
         Ok(())
     }
@@ -424,6 +429,7 @@ fn cpu_list(cpus: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::LinkSpeed;
 
     fn read(root: &Path, path: &str) -> String {
         fs::read_to_string(root.join(path)).unwrap()
@@ -517,18 +523,23 @@ mod tests {
         let [first, second] = [0, 1].map(|index| Rail::new(index, 2));
         let seen = |rail: Rail| {
             let port = rail.infiniband_class_path(root).join("ports/1");
-            ["state", "phys_state"].map(|file| fs::read_to_string(port.join(file)).unwrap())
+            ["state", "phys_state", "rate"].map(|file| fs::read_to_string(port.join(file)).unwrap())
         };
+        const UP: [&str; 3] = ["4: ACTIVE\n", "5: LinkUp\n", "100 Gb/sec (4X EDR)\n"];
+        const DOWN: [&str; 3] = ["1: DOWN\n", "3: Disabled\n", "100 Gb/sec (4X EDR)\n"];
+        const FASTER: [&str; 3] = ["4: ACTIVE\n", "5: LinkUp\n", "400 Gb/sec (8X HDR)\n"];
         let mut files = PortFiles::of(root, first);
-        for (is_down, expected) in [
-            (false, ["4: ACTIVE\n", "5: LinkUp\n"]),
-            (true, ["1: DOWN\n", "3: Disabled\n"]),
-            (true, ["1: DOWN\n", "3: Disabled\n"]),
-            (false, ["4: ACTIVE\n", "5: LinkUp\n"]),
+        for (is_down, gbps, expected) in [
+            (false, 100, UP),
+            (true, 100, DOWN),
+            (true, 100, DOWN),
+            (false, 400, FASTER),
+            (false, 100, UP),
         ] {
-            files.write(is_down).unwrap();
+            let speed = LinkSpeed::of_gbps(gbps).unwrap();
+            files.write(PortLink { is_down, speed }).unwrap();
             assert_eq!(seen(first), expected);
-            assert_eq!(seen(second), ["4: ACTIVE\n", "5: LinkUp\n"]);
+            assert_eq!(seen(second), UP);
         }
     }
 

@@ -1,6 +1,6 @@
 //! Faults of a scenario: rules of the emulator about hosts that have the names of endpoints.
 
-use efa_emu::fault::{Action, Fault, HostName};
+use efa_emu::fault::{Action, Fault, HostName, PortSpeed};
 use toml::Spanned;
 
 use super::EndpointSpec;
@@ -48,6 +48,7 @@ fn hosts(rule: &Fault) -> Vec<&HostName> {
         | Action::Remove(host)
         | Action::PortDown(host)
         | Action::PortUp(host) => hosts.push(host),
+        Action::PortSpeed(PortSpeed { host, .. }) => hosts.push(host),
         Action::QpError(queues) | Action::CqError(queues) => hosts.push(&queues.host),
         _ => {}
     }

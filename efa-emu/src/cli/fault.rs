@@ -6,7 +6,8 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use efa_core::address::Qpn;
-use efa_emu::fault::{self, Action, Fault, HostName, Queues};
+use efa_emu::device::LinkSpeed;
+use efa_emu::fault::{self, Action, Fault, HostName, PortSpeed, Queues};
 use efa_emu::transport::{ArmedFault, DEFAULT_FABRIC, Fabric};
 use serde_json::{Value, json};
 
@@ -63,6 +64,13 @@ enum FaultCommand {
     PortUp {
         /// The host or device, by name or GID.
         host: HostName,
+    },
+    /// Give the link of a device's port, or of all of a host, another speed.
+    PortSpeed {
+        /// The host or device, by name or GID.
+        host: HostName,
+        /// Gbit/s: 25, 30, 40, 50, 60, 100, 120, 200 or 400. At first it is 100.
+        gbps: LinkSpeed,
     },
     /// Fail queue pairs of a host, as the device fails those whose queues make no sense.
     QpError {
@@ -156,6 +164,10 @@ impl FaultArguments {
                 fabric.act(Action::PortDown(host))?;
             }
             FaultCommand::PortUp { host } => fabric.act(Action::PortUp(host))?,
+            FaultCommand::PortSpeed { host, gbps } => {
+                fabric.find_devices(&host)?;
+                fabric.act(Action::PortSpeed(PortSpeed { host, speed: gbps }))?;
+            }
             FaultCommand::QpError { host, qpn } => {
                 fabric.act(Action::QpError(queues(host, qpn)))?;
             }

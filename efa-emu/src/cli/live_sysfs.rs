@@ -52,8 +52,8 @@ impl<'a> LiveSysfs<'a> {
         for live in &mut self.devices {
             // A full disk is no reason to end the program, which may not even look here.
             let _ = live.counters.write(&live.device.statistics());
-            let is_down = live.state.as_mut().is_some_and(PortState::is_down);
-            let _ = live.port.write(is_down);
+            let link = live.state.as_mut().map(PortState::link);
+            let _ = live.port.write(link.unwrap_or_default());
         }
         if watches.turn() {
             self.last_read = Some(Instant::now());

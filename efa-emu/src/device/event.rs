@@ -19,6 +19,8 @@ pub enum DeviceEvent {
     PortError,
     /// The port has its link again.
     PortActive,
+    /// The port's link has another speed.
+    SpeedChange,
 }
 
 impl DeviceEvent {

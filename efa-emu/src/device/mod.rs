@@ -22,6 +22,7 @@ mod flight;
 mod flush;
 mod initiator;
 mod look_ahead;
+mod port;
 mod prepare;
 mod qp_table;
 mod qpn;
@@ -42,6 +43,7 @@ pub use comp_counter::{CompCounter, CountedOps, CounterId, CounterValue};
 pub use error::Error;
 pub use event::DeviceEvent;
 pub(crate) use look_ahead::Nearness;
+pub use port::{LinkSpeed, NoSuchSpeed, PortLink};
 pub use qpn::QpnAllocator;
 pub(crate) use qpn::QpnRange;
 pub use queue_pair::{
@@ -89,8 +91,7 @@ pub struct Device {
     comp_counters: CounterTable,
     /// The device was removed: it does nothing any more but take back what it gave.
     removed: bool,
-    /// The port has no link.
-    port_down: bool,
+    port: PortLink,
 }
 
 impl Device {
@@ -110,7 +111,7 @@ impl Device {
             last_receiver: None,
             comp_counters: CounterTable::default(),
             removed: false,
-            port_down: false,
+            port: PortLink::default(),
             profile,
         }
     }
@@ -504,20 +505,23 @@ impl Device {
         }
     }
 
-    /// Notes whether the port has no link.
-    pub fn set_port_down(&mut self, is_down: bool) {
-        if self.port_down != is_down {
-            self.port_down = is_down;
-            self.cqs.raise(match is_down {
+    /// Sets the link of the port, and raises events of what has changed.
+    pub fn set_port(&mut self, port: PortLink) {
+        let before = std::mem::replace(&mut self.port, port);
+        if port.is_down != before.is_down {
+            self.cqs.raise(match port.is_down {
                 true => DeviceEvent::PortError,
                 false => DeviceEvent::PortActive,
             });
         }
+        if port.speed != before.speed {
+            self.cqs.raise(DeviceEvent::SpeedChange);
+        }
     }
 
-    /// Returns whether the port has no link.
-    pub fn is_port_down(&self) -> bool {
-        self.port_down
+    /// The link of the port.
+    pub fn port(&self) -> PortLink {
+        self.port
     }
 
     /// Destroys a queue pair. Its outstanding requests are dropped: they write no completions, and

@@ -39,7 +39,9 @@ mod text;
 mod withheld;
 
 pub use event::{Event, Frame, PACKET_START, Stage};
-pub use rule::{Action, Delay, Errno, Fault, HostName, Match, PacketTypes, Point, Queues};
+pub use rule::{
+    Action, Delay, Errno, Fault, HostName, Match, PacketTypes, Point, PortSpeed, Queues,
+};
 pub use table::{Fate, FaultId, Faults, LocalTally, Tally, Trigger, Verdict};
 pub use text::{FaultError, parse_file};
 pub use withheld::{Flow, Withheld};

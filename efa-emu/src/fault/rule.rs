@@ -8,6 +8,7 @@ use efa_core::address::{Gid, Qpn};
 use efa_core::nic::Status;
 use serde::{Deserialize, Serialize};
 
+use crate::device::LinkSpeed;
 use crate::link::Operation;
 
 /// A staged fault.
@@ -289,6 +290,8 @@ pub enum Action {
     PortDown(HostName),
     /// Give a device's port, or all of a host, its link back.
     PortUp(HostName),
+    /// Give the link of a device's port, or of all of a host, another speed.
+    PortSpeed(PortSpeed),
     /// Fail queue pairs, as the device fails those whose queues or doorbells make no sense.
     QpError(Queues),
     /// Lose the next entry of completion queues, as of those that are full.
@@ -311,6 +314,7 @@ impl Action {
                 | Action::Remove(_)
                 | Action::PortDown(_)
                 | Action::PortUp(_)
+                | Action::PortSpeed(_)
                 | Action::QpError(_)
                 | Action::CqError(_)
         )
@@ -318,7 +322,10 @@ impl Action {
 
     /// Whether it stays in force until another action ends it.
     pub fn is_lasting(&self) -> bool {
-        matches!(self, Action::Cut(_) | Action::PortDown(_))
+        matches!(
+            self,
+            Action::Cut(_) | Action::PortDown(_) | Action::PortSpeed(_)
+        )
     }
 
     /// Whether it ends what `other` has put in force.
@@ -326,9 +333,19 @@ impl Action {
         match (self, other) {
             (Action::Heal([a, b]), Action::Cut([x, y])) => (x, y) == (a, b) || (x, y) == (b, a),
             (Action::PortUp(up), Action::PortDown(down)) => up == down,
+            (Action::PortSpeed(new), Action::PortSpeed(old)) => new.host == old.host,
             _ => false,
         }
     }
+}
+
+/// The speed of ports' links. It changes nothing but what programs are told of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PortSpeed {
+    /// The host or device.
+    pub host: HostName,
+    /// The speed.
+    pub speed: LinkSpeed,
 }
 
 /// Queues of a host or device.

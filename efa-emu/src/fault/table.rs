@@ -7,7 +7,7 @@ use efa_core::nic::Status;
 
 use super::event::{Event, Frame, Stage};
 use super::rule::{Action, Delay, Fault, HostName, Match, Queues};
-use crate::device::{QueueError, QueueKind};
+use crate::device::{PortLink, QueueError, QueueKind};
 use crate::link::Operation;
 
 /// Names an armed fault.
@@ -208,12 +208,18 @@ impl Faults {
         })
     }
 
-    /// Whether the port of a device has no link.
-    pub fn is_port_down(&self, gid: Gid, is_named: &IsNamed<'_>, tally: &impl Tally) -> bool {
-        self.armed.iter().any(|(id, fault)| match &fault.then {
-            Action::PortDown(down) => down.is(gid, is_named) && tally.is_engaged(*id),
-            _ => false,
-        })
+    /// The link of a device's port.
+    pub fn port(&self, gid: Gid, is_named: &IsNamed<'_>, tally: &impl Tally) -> PortLink {
+        let mut port = PortLink::default();
+        for (id, fault) in &self.armed {
+            let in_force = |host: &HostName| host.is(gid, is_named) && tally.is_engaged(*id);
+            match &fault.then {
+                Action::PortDown(down) if in_force(down) => port.is_down = true,
+                Action::PortSpeed(set) if in_force(&set.host) => port.speed = set.speed,
+                _ => {}
+            }
+        }
+        port
     }
 
     fn refuse_again(&mut self, frame: &Frame<'_>) -> Option<FaultId> {
@@ -259,12 +265,18 @@ impl Faults {
             Action::Remove(host) => triggers.push(Trigger::Remove(host.clone())),
             Action::QpError(queues) => triggers.push(queues.fail(QueueKind::QueuePair)),
             Action::CqError(queues) => triggers.push(queues.fail(QueueKind::CompletionQueue)),
-            Action::Cut(_) | Action::PortDown(_) => tally.engage(id, true),
-            Action::Heal(_) | Action::PortUp(_) => {
+            Action::Cut(_)
+            | Action::Heal(_)
+            | Action::PortDown(_)
+            | Action::PortUp(_)
+            | Action::PortSpeed(_) => {
                 for (other, fault) in &self.armed {
-                    if action.ends(&fault.then) {
+                    if *other != id && action.ends(&fault.then) {
                         tally.engage(*other, false);
                     }
+                }
+                if action.is_lasting() {
+                    tally.engage(id, true);
                 }
             }
             _ => {}
@@ -300,6 +312,7 @@ fn fate(action: &Action) -> Option<Fate> {
         | Action::Remove(_)
         | Action::PortDown(_)
         | Action::PortUp(_)
+        | Action::PortSpeed(_)
         | Action::QpError(_)
         | Action::CqError(_) => return None,
     })

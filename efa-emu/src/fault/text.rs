@@ -8,7 +8,10 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::names;
-use super::rule::{Action, Delay, Errno, Fault, HostName, Match, PacketTypes, Point, Queues};
+use super::rule::{
+    Action, Delay, Errno, Fault, HostName, Match, PacketTypes, Point, PortSpeed, Queues,
+};
+use crate::device::{LinkSpeed, NoSuchSpeed};
 use crate::duration;
 use crate::link::Operation;
 
@@ -93,6 +96,7 @@ fn form(action: &str) -> Option<&'static str> {
         "remove" => r#"{ remove = "HOST" }"#,
         "port-down" => r#"{ port-down = "HOST" }"#,
         "port-up" => r#"{ port-up = "HOST" }"#,
+        "port-speed" => r#"{ port-speed = { host = "HOST", gbps = 200 } }"#,
         "qp-error" => r#"{ qp-error = { host = "HOST", qpn = 77 } }"#,
         "cq-error" => r#"{ cq-error = { host = "HOST", qpn = 77 } }"#,
         _ => return None,
@@ -185,7 +189,7 @@ impl Fault {
                 Err(FaultError::new(
                     "when",
                     "is missing: say which events this is about; only release, cut, heal, kill, remove, \
-                     port-down, port-up, qp-error and cq-error can do without",
+                     port-down, port-up, port-speed, qp-error and cq-error can do without",
                 ))
             };
         };
@@ -450,6 +454,32 @@ impl Serialize for Queues {
         match self.qpn {
             None => AllOrOne::All(host),
             Some(Qpn(qpn)) => AllOrOne::One(OneQueuePair { host, qpn }),
+        }
+        .serialize(serializer)
+    }
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct HostAndSpeed {
+    host: HostName,
+    gbps: u32,
+}
+
+impl<'de> Deserialize<'de> for PortSpeed {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let HostAndSpeed { host, gbps } = HostAndSpeed::deserialize(deserializer)?;
+        let speed = LinkSpeed::of_gbps(gbps)
+            .ok_or_else(|| D::Error::custom(NoSuchSpeed(gbps.to_string())))?;
+        Ok(PortSpeed { host, speed })
+    }
+}
+
+impl Serialize for PortSpeed {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        HostAndSpeed {
+            host: self.host.clone(),
+            gbps: self.speed.gbps.into(),
         }
         .serialize(serializer)
     }

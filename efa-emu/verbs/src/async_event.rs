@@ -17,6 +17,8 @@ pub(crate) const IBV_EVENT_QP_FATAL: c_int = 1;
 pub(crate) const IBV_EVENT_DEVICE_FATAL: c_int = 8;
 pub(crate) const IBV_EVENT_PORT_ACTIVE: c_int = 9;
 pub(crate) const IBV_EVENT_PORT_ERR: c_int = 10;
+/// Since rdma-core 62.
+pub(crate) const IBV_EVENT_DEVICE_SPEED_CHANGE: c_int = 20;
 
 /// Bytes of an event.
 const EVENT_SIZE: usize = 16;

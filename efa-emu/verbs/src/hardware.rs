@@ -11,8 +11,8 @@ use efa_emu::device::{
 use efa_emu::transport::{Engine, EngineError, FabricError};
 
 use crate::async_event::{
-    AsyncEvents, IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_PORT_ACTIVE,
-    IBV_EVENT_PORT_ERR, IBV_EVENT_QP_FATAL,
+    AsyncEvents, IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_DEVICE_SPEED_CHANGE,
+    IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR, IBV_EVENT_QP_FATAL,
 };
 use crate::comp_queue::{CompQueue, QUEUES};
 use crate::device::Device;
@@ -76,6 +76,8 @@ fn tell(event: DeviceEvent, serial: u64, events: &AsyncEvents) {
         DeviceEvent::Fatal => events.raise(IBV_EVENT_DEVICE_FATAL, 0),
         DeviceEvent::PortError => events.raise(IBV_EVENT_PORT_ERR, PORT),
         DeviceEvent::PortActive => events.raise(IBV_EVENT_PORT_ACTIVE, PORT),
+        // One of the whole device: it names no port.
+        DeviceEvent::SpeedChange => events.raise(IBV_EVENT_DEVICE_SPEED_CHANGE, 0),
     }
 }
 

@@ -5,6 +5,7 @@ use core::mem::MaybeUninit;
 use core::ptr::copy_nonoverlapping;
 use std::sync::Arc;
 
+use efa_emu::device::PortLink;
 use efa_emu::profile::VENDOR_ID;
 
 use crate::abi::{
@@ -26,15 +27,6 @@ const PAGE_SIZES: u64 = !0xfff;
 
 /// `IBV_MTU_4096`: the largest value of an enumeration that ends below the device's MTU.
 const MTU_4096: c_int = 5;
-
-/// Four lanes.
-const WIDTH_4X: u8 = 2;
-
-/// EDR, 25 Gbit/s a lane.
-const SPEED_EDR: u8 = 32;
-
-/// [`WIDTH_4X`] lanes of [`SPEED_EDR`], in units of 100 Mbit/s.
-const SPEED_100G: u64 = 1000;
 
 /// Copies as much of `value` as the caller's structure of `size` bytes has room for, and zeroes what
 /// the caller has and we do not know.
@@ -106,14 +98,18 @@ fn device_attributes(context: &Context) -> ibv_device_attr {
     attributes
 }
 
-fn port_attributes(context: &Context) -> ibv_port_attr {
+fn port_link(context: &Context) -> PortLink {
     let hardware = context.hardware();
-    let is_down =
-        hardware.and_then(|hardware| hardware.with_device(|device| device.is_port_down()));
+    let link = hardware.and_then(|hardware| hardware.with_device(|device| device.port()));
+    // A forked child has no device of its own.
+    link.unwrap_or_default()
+}
+
+fn port_attributes(context: &Context) -> ibv_port_attr {
+    let PortLink { is_down, speed } = port_link(context);
     let (state, phys_state) = match is_down {
-        Ok(true) => (IBV_PORT_DOWN, PHYS_STATE_DISABLED),
-        // A forked child has no device of its own.
-        _ => (IBV_PORT_ACTIVE, PHYS_STATE_LINK_UP),
+        true => (IBV_PORT_DOWN, PHYS_STATE_DISABLED),
+        false => (IBV_PORT_ACTIVE, PHYS_STATE_LINK_UP),
     };
     ibv_port_attr {
         state,
@@ -124,9 +120,9 @@ fn port_attributes(context: &Context) -> ibv_port_attr {
         pkey_tbl_len: 1,
         lmc: 1,
         max_vl_num: 1,
-        active_width: WIDTH_4X,
-        active_speed: SPEED_EDR,
-        active_speed_ex: u32::from(SPEED_EDR),
+        active_width: speed.width_code(),
+        active_speed: speed.rate_code,
+        active_speed_ex: speed.rate_code.into(),
         phys_state,
         ..ibv_port_attr::default()
     }
@@ -247,13 +243,14 @@ pub(crate) unsafe extern "C" fn ibv_query_port_speed(
     port: u32,
     speed: *mut u64,
 ) -> c_int {
-    errno::status(present(context).and_then(|_| {
+    errno::status(present(context).and_then(|context| {
         check_port(port)?;
         if speed.is_null() {
             return Err(Errno::INVAL);
         }
+        let gbps = port_link(&context).speed.gbps;
         // SAFETY: valid by contract.
-        unsafe { speed.write(SPEED_100G) };
+        unsafe { speed.write(10 * u64::from(gbps)) };
         Ok(())
     }))
 }

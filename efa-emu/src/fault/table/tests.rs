@@ -243,6 +243,30 @@ fn cuts_are_triggered_and_healed() {
 }
 
 #[test]
+fn the_last_speed_of_a_port_holds_until_it_is_disarmed() {
+    let mut board = Board::with(&[
+        r#"when = { nth = 2 }, then = { port-speed = { host = "beta", gbps = 25 } }"#,
+        r#"then = { port-speed = { host = "beta", gbps = 400 } }"#,
+        r#"then = { port-speed = { host = "alpha", gbps = 200 } }"#,
+    ]);
+    let speeds = |board: &Board| {
+        [ALPHA, BETA].map(|gid| board.faults.port(gid, &is_named, &board.tally).speed.gbps)
+    };
+    assert_eq!(speeds(&board), [100, 100]);
+    for id in [1, 2] {
+        assert_eq!(board.faults.begin(FaultId(id), &board.tally), []);
+    }
+    assert_eq!(speeds(&board), [200, 400]);
+    for expected in [[200, 400], [200, 25], [200, 25]] {
+        assert_eq!(board.fate(frame(&EAGER)), None, "it loses nothing");
+        assert_eq!(speeds(&board), expected);
+    }
+    // Armed before the other, and in force since.
+    board.faults.disarm(FaultId(0));
+    assert_eq!(speeds(&board), [200, 100]);
+}
+
+#[test]
 fn errors_of_queues_are_triggered_at_once_and_by_events() {
     let mut board = Board::with(&[
         r#"then = { cq-error = "beta" }"#,

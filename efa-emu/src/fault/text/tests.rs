@@ -29,6 +29,8 @@ fn every_key_and_action_survives_its_text() {
         r#"{ when = { nth = 100 }, then = { kill = "beta" } }"#,
         r#"{ then = { qp-error = "beta" } }"#,
         r#"{ when = { nth = 3 }, then = { qp-error = { host = "beta", qpn = 7 } } }"#,
+        r#"{ then = { port-speed = { host = "beta", gbps = 400 } } }"#,
+        r#"{ when = { nth = 2 }, then = { port-speed = { host = "fe80::1", gbps = 25 } } }"#,
         r#"{ then = { cq-error = "fe80::1" } }"#,
         r#"{ then = { cq-error = { host = "beta", qpn = 0 } } }"#,
     ] {
@@ -136,6 +138,17 @@ fn errors_name_the_key_the_value_and_the_remedy() {
             ["then.qp-error:", "expected a host as text"],
         ),
         (r#"then = { cq-error = 7 }"#, ["then.cq-error:", "qpn = 77"]),
+        (
+            r#"then = { port-speed = { host = "a", gbps = 300 } }"#,
+            [
+                "then.port-speed:",
+                "300 is no speed of a link in Gbit/s: use one of 25",
+            ],
+        ),
+        (
+            r#"then = { port-speed = "a" }"#,
+            ["then.port-speed:", "gbps = 200"],
+        ),
     ] {
         let error = complaint(text);
         for part in expected {

@@ -499,8 +499,8 @@ impl State {
             },
         );
         self.late_answers.follow(change, &self.staged);
-        let is_down = self.staged.is_port_down(self.device.gid());
-        self.device.set_port_down(is_down);
+        let port = self.staged.port(self.device.gid());
+        self.device.set_port(port);
         self.raise_events();
     }
 

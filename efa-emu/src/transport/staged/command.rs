@@ -5,7 +5,7 @@ use std::sync::Arc;
 use efa_core::address::Gid;
 
 use crate::device::QueueError;
-use crate::fault::{Action, Fault, FaultId, Faults, HostName, Trigger};
+use crate::fault::{Action, Fault, FaultId, Faults, HostName, PortSpeed, Trigger};
 use crate::transport::board::{ArmedFault, Board};
 use crate::transport::error::FabricError;
 use crate::transport::fabric::Fabric;
@@ -55,16 +55,21 @@ impl Fabric {
         Ok(id)
     }
 
-    /// Does once what an action does by itself: release, cut, heal, kill, ... A cut and a port without a link
-    /// stay in force until they are ended or disarmed.
+    /// Does once what an action does by itself: release, cut, heal, kill, ... A cut, a port without a link and the
+    /// speed of one stay in force until they are ended or disarmed.
     pub fn act(&self, action: Action) -> Result<(), FabricError> {
         let id = self.arm(&Fault::at_once(action.clone()))?;
         if !action.is_lasting() {
             self.disarm(|armed| armed.id == id)?;
         }
         // What was put in force by hand is over; what a rule puts in force may be so again.
-        self.disarm(|armed| action.ends(&armed.fault.then) && armed.fault.when.is_none())?;
-        if let Action::PortDown(name) | Action::PortUp(name) = &action {
+        self.disarm(|armed| {
+            armed.id != id && action.ends(&armed.fault.then) && armed.fault.when.is_none()
+        })?;
+        if let Action::PortDown(name)
+        | Action::PortUp(name)
+        | Action::PortSpeed(PortSpeed { host: name, .. }) = &action
+        {
             // Their programs are told, also those that sleep.
             for device in self.find_devices(name)? {
                 host::wake_all(&self.host_directory(device.gid), device.gid)?;

@@ -18,6 +18,7 @@ use super::fabric::Fabric;
 use super::host::{Host, table_path};
 use super::qpn::HostTable;
 use super::trouble::Trouble;
+use crate::device::PortLink;
 use crate::fault::{Event, Fate, FaultId, Faults, Trigger, Verdict};
 
 pub(super) use answers::{LateAnswers, Outcome};
@@ -161,10 +162,10 @@ impl Staged {
         }
     }
 
-    /// Whether the port of a device has no link.
-    pub(super) fn is_port_down(&self, gid: Gid) -> bool {
+    /// The link of a device's port.
+    pub(super) fn port(&self, gid: Gid) -> PortLink {
         let named = is_named(&self.fabric, &self.names);
-        self.faults.is_port_down(gid, &named, &*self.board)
+        self.faults.port(gid, &named, &*self.board)
     }
 
     /// Notes that a device holds one frame more or less for a rule.
@@ -222,9 +223,9 @@ impl PortState {
         }
     }
 
-    /// Whether the port has no link now.
-    pub fn is_down(&mut self) -> bool {
+    /// The port's link now.
+    pub fn link(&mut self) -> PortLink {
         self.staged.look();
-        self.staged.is_port_down(self.gid)
+        self.staged.port(self.gid)
     }
 }

@@ -15,6 +15,7 @@ const QP_FATAL: c_int = 1;
 const DEVICE_FATAL: c_int = 8;
 const PORT_ACTIVE: c_int = 9;
 const PORT_ERR: c_int = 10;
+const DEVICE_SPEED_CHANGE: c_int = 20;
 
 /// `IBV_WC_WR_FLUSH_ERR`.
 const FLUSHED: u32 = 5;
@@ -74,14 +75,18 @@ fn port_state(context: *mut ibv_context) -> Result<c_int, c_int> {
     }
 }
 
-/// Waits until the files of the port have these values.
+/// Waits until the files of the device's port have these values.
 #[track_caller]
-fn expect_in_sysfs(expected: [&str; 2]) {
+fn expect_in_sysfs(context: *mut ibv_context, expected: [&str; 3]) {
     let root = std::path::PathBuf::from(std::env::var_os("SYSFS_PATH").unwrap());
-    let port = root.join("class/infiniband/rdmap0s0/ports/1");
+    // SAFETY: a live context, whose device has a name.
+    let name = unsafe { std::ffi::CStr::from_ptr(ibv_get_device_name((*context).device)) };
+    let device = root.join("class/infiniband").join(name.to_str().unwrap());
+    let port = device.join("ports/1");
     let wait = efa_testing::patience::Wait::start();
     loop {
-        let found = ["state", "phys_state"].map(|file| std::fs::read_to_string(port.join(file)));
+        let files = ["state", "phys_state", "rate"];
+        let found = files.map(|file| std::fs::read_to_string(port.join(file)));
         let found = found.map(|value| value.expect("the file is there at all times"));
         if found == expected {
             return;
@@ -201,11 +206,13 @@ fn a_port_loses_its_link_and_gets_it_back() {
             fault(&["port-down", "alpha"]);
             assert_eq!(next(endpoint.context), (PORT_ERR, 1));
             assert_eq!(port_state(endpoint.context), Ok(1));
-            expect_in_sysfs(["1: DOWN\n", "3: Disabled\n"]);
+            let down = ["1: DOWN\n", "3: Disabled\n", "100 Gb/sec (4X EDR)\n"];
+            expect_in_sysfs(endpoint.context, down);
             fault(&["port-up", "alpha"]);
             assert_eq!(next(endpoint.context), (PORT_ACTIVE, 1));
             assert_eq!(port_state(endpoint.context), Ok(4));
-            expect_in_sysfs(["4: ACTIVE\n", "5: LinkUp\n"]);
+            let up = ["4: ACTIVE\n", "5: LinkUp\n", "100 Gb/sec (4X EDR)\n"];
+            expect_in_sysfs(endpoint.context, up);
         }
         assert!(!has_event(endpoint.context));
         // With its link, the port sends and receives.
@@ -221,6 +228,67 @@ fn a_port_loses_its_link_and_gets_it_back() {
                 .iter()
                 .all(|completion| completion.status == 0)
         );
+    });
+}
+
+/// Width and speed of the port as `ibv_query_port` has them, and what `ibv_query_port_speed` says.
+fn port_speed(context: *mut ibv_context) -> (u8, u8, u64) {
+    let mut port: ibv_port_attr = zeroed();
+    let mut speed = 0;
+    // SAFETY: a live context, and room for the answers.
+    unsafe {
+        assert_eq!(ibv_query_port(context, 1, &raw mut port), 0);
+        assert_eq!(ibv_query_port_speed(context, 1, &raw mut speed), 0);
+    }
+    (port.active_width, port.active_speed, speed)
+}
+
+/// By hand and by a rule; a program is told once of each change, and the other device of the host of none.
+#[test]
+fn the_link_of_a_port_gets_another_speed() {
+    on_emulated_host_with(&["--host", "alpha", "--devices", "2"], || {
+        let endpoint = Endpoint::number(0);
+        let other = Endpoint::number(1);
+        const DEFAULT: (u8, u8, u64) = (2, 32, 1000);
+        assert_eq!(port_speed(endpoint.context), DEFAULT);
+        for (gbps, expected) in [
+            ("400", (4, 64, 4000)),
+            ("25", (1, 32, 250)),
+            ("120", (8, 8, 1200)),
+        ] {
+            fault(&["port-speed", "alpha:0", gbps]);
+            assert_eq!(next(endpoint.context), (DEVICE_SPEED_CHANGE, 0));
+            assert_eq!(port_speed(endpoint.context), expected);
+            assert_eq!(port_state(endpoint.context), Ok(4));
+        }
+        let slower = ["4: ACTIVE\n", "5: LinkUp\n", "120 Gb/sec (12X FDR10)\n"];
+        expect_in_sysfs(endpoint.context, slower);
+        fault(&["port-speed", "alpha:0", "120"]);
+        fault(&["clear"]);
+        assert_eq!(next(endpoint.context), (DEVICE_SPEED_CHANGE, 0));
+        assert_eq!(port_speed(endpoint.context), DEFAULT);
+
+        // A rule: with the second message.
+        let queue = endpoint.cq(16);
+        let pair = endpoint.srd(queue, 0);
+        fault(&[
+            "add",
+            "when = { sender = \"alpha:0\", nth = 2 }, \
+             then = { port-speed = { host = \"alpha:0\", gbps = 200 } }",
+        ]);
+        for (wr_id, expected) in [(1, DEFAULT), (2, (2, 64, 2000))] {
+            assert_eq!(post_recv(pair, wr_id, &mut []), 0);
+            let mut request = send_request(&endpoint, pair, wr_id, &mut []);
+            assert_eq!(post_send(pair, &mut request).0, 0);
+            assert!(wait_for(queue, 2).iter().all(|done| done.status == 0));
+            if wr_id == 2 {
+                assert_eq!(next(endpoint.context), (DEVICE_SPEED_CHANGE, 0));
+            }
+            assert_eq!(port_speed(endpoint.context), expected);
+        }
+        assert!(!has_event(endpoint.context));
+        assert!(!has_event(other.context));
+        assert_eq!(port_speed(other.context), DEFAULT);
     });
 }
 

@@ -39,6 +39,7 @@ verbs! {
     fn ibv_close_device(context: *mut ibv_context) -> c_int;
     fn ibv_query_device(context: *mut ibv_context, attributes: *mut ibv_device_attr) -> c_int;
     fn ibv_query_port(context: *mut ibv_context, port: u8, attributes: *mut ibv_port_attr) -> c_int;
+    fn ibv_query_port_speed(context: *mut ibv_context, port: u32, speed: *mut u64) -> c_int;
     fn ibv_query_gid(context: *mut ibv_context, port: u8, index: c_int, gid: *mut ibv_gid) -> c_int;
     fn ibv_query_pkey(context: *mut ibv_context, port: u8, index: c_int, pkey: *mut u16) -> c_int;
     fn ibv_get_pkey_index(context: *mut ibv_context, port: u8, pkey: u16) -> c_int;
