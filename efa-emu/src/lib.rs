@@ -45,6 +45,7 @@ pub mod network;
 pub mod numa;
 #[cfg(feature = "cli")]
 pub mod pages;
+pub mod port;
 mod prefetch;
 pub mod profile;
 pub mod provider;

@@ -8,7 +8,6 @@ use efa_core::nic::{DeviceCaps, NicAttributes, Status};
 
 pub use file::{ProfileError, is_path};
 
-use crate::device::queue::RequestIdSize;
 use crate::qpn_policy::QpnPolicy;
 
 /// PCI vendor id of the device (Amazon).
@@ -33,6 +32,30 @@ impl RnrBackoff {
         self.first
             .saturating_mul(1u32.checked_shl(retry).unwrap_or(u32::MAX))
             .min(self.longest)
+    }
+}
+
+/// How long the request ids of a send queue are: in its work requests, and in their completions.
+///
+/// A client with 16-bit ids keeps a table from them to the ids of its application. With 64 bits the
+/// application's id itself goes through the device. Both sides agree on it when the queue pair is made
+/// (rdma-core of August 2026: `EFA_CREATE_QP_WITH_SQ_64_BIT_REQ_ID`). Ids of receives always have 16 bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RequestIdSize {
+    /// Bytes 0 and 1 of an entry.
+    Bits16,
+    /// Bytes 0 and 1, and the upper bits in bytes 26 to 31.
+    Bits64,
+}
+
+impl RequestIdSize {
+    /// What a queue of such ids has of an entry's id.
+    #[inline(always)]
+    pub(crate) const fn of(self, request_id: u64) -> u64 {
+        match self {
+            RequestIdSize::Bits16 => request_id & 0xffff,
+            RequestIdSize::Bits64 => request_id,
+        }
     }
 }
 

@@ -22,8 +22,8 @@ use std::path::{Path, PathBuf};
 use efa_core::address::Gid;
 
 use crate::counters::Statistics;
-use crate::device::PortLink;
 use crate::numa::Node;
+use crate::port::PortLink;
 use crate::profile::{Profile, VENDOR_ID};
 
 /// The variable that makes rdma-core and libfabric look below another directory than `/sys`.
@@ -429,7 +429,7 @@ fn cpu_list(cpus: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::LinkSpeed;
+    use crate::port::LinkSpeed;
 
     fn read(root: &Path, path: &str) -> String {
         fs::read_to_string(root.join(path)).unwrap()

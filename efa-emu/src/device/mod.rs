@@ -22,7 +22,6 @@ mod flight;
 mod flush;
 mod initiator;
 mod look_ahead;
-mod port;
 mod prepare;
 mod qp_table;
 mod qpn;
@@ -39,11 +38,11 @@ use efa_core::nic::{Access, DeviceCaps};
 use slab::Slab;
 
 pub use crate::counters::{Command, CommandCounters, Counters, Statistics, TroubleCounters};
+pub use crate::port::{LinkSpeed, NoSuchSpeed, PortLink};
 pub use comp_counter::{CompCounter, CountedOps, CounterId, CounterValue};
 pub use error::Error;
 pub use event::DeviceEvent;
 pub(crate) use look_ahead::Nearness;
-pub use port::{LinkSpeed, NoSuchSpeed, PortLink};
 pub use qpn::QpnAllocator;
 pub(crate) use qpn::QpnRange;
 pub use queue_pair::{

@@ -21,8 +21,9 @@ use efa_core::address::{Ahn, Gid, Qpn};
 
 use super::RingError;
 use super::memory::{Doorbell, RingMemory};
-use super::work_request::{RequestIdSize, WorkRequest, WqeOperation};
+use super::work_request::{WorkRequest, WqeOperation};
 use crate::prefetch;
+use crate::profile::RequestIdSize;
 
 const PHASE_SHIFT: u32 = 24;
 const PHASE: u64 = 1 << PHASE_SHIFT;

@@ -20,9 +20,10 @@ pub use memory::{Doorbell, RingMemory};
 pub use receive::{ReceiveDescriptor, ReceiveRing};
 pub use send::SendRing;
 pub use work_request::{
-    BadWorkRequest, Buffer, EntryHead, RemoteBuffer, RequestIdSize, WorkRequest, WqeOperation,
-    WqeSize,
+    BadWorkRequest, Buffer, EntryHead, RemoteBuffer, WorkRequest, WqeOperation, WqeSize,
 };
+
+pub use crate::profile::RequestIdSize;
 
 /// The length of the longest ring that 16-bit counters allow.
 const MAX_ENTRIES: u32 = 1 << 15;

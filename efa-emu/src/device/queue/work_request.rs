@@ -2,7 +2,7 @@
 //!
 //! | offset | size | field |
 //! |---|---|---|
-//! | 0 | 2 | request id, returned in the completion: all of it, or its lower bits ([`RequestIdSize`]) |
+//! | 0 | 2 | request id, returned in the completion: all of it, or its lower bits ([`RequestIdSize`](crate::profile::RequestIdSize)) |
 //! | 2 | 1 | bits 3:0 operation (0 send, 1 read, 2 write), 4 has immediate, 5 inline, 6 extension (0), 7 meta descriptor (1) |
 //! | 3 | 1 | bit 0 phase (0 in the first lap), 2 first, 3 last, 4 completion requested |
 //! | 4 | 2 | destination QPN |
@@ -70,30 +70,6 @@ impl WqeSize {
         match self {
             WqeSize::Bytes64 => 32,
             WqeSize::Bytes128 => INLINE_SIZE_WIDE as usize,
-        }
-    }
-}
-
-/// How long the request ids of a send queue are: in its work requests, and in their completions.
-///
-/// A client with 16-bit ids keeps a table from them to the ids of its application. With 64 bits the
-/// application's id itself goes through the device. Both sides agree on it when the queue pair is made
-/// (rdma-core of August 2026: `EFA_CREATE_QP_WITH_SQ_64_BIT_REQ_ID`). Ids of receives always have 16 bits.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum RequestIdSize {
-    /// Bytes 0 and 1 of an entry.
-    Bits16,
-    /// Bytes 0 and 1, and the upper bits in bytes 26 to 31.
-    Bits64,
-}
-
-impl RequestIdSize {
-    /// What a queue of such ids has of an entry's id.
-    #[inline(always)]
-    pub(in crate::device) const fn of(self, request_id: u64) -> u64 {
-        match self {
-            RequestIdSize::Bits16 => request_id & 0xffff,
-            RequestIdSize::Bits64 => request_id,
         }
     }
 }
@@ -366,7 +342,7 @@ impl WorkRequest {
         (self.words[0] >> 48) as u16
     }
 
-    /// Returned in the completion, as far as the queue's ids go ([`RequestIdSize`]). The device does not
+    /// Returned in the completion, as far as the queue's ids go ([`RequestIdSize`](crate::profile::RequestIdSize)). The device does not
     /// interpret it.
     #[inline(always)]
     pub fn request_id(&self) -> u64 {
