@@ -11,6 +11,7 @@ const CONFIG: QueuePairConfig = QueuePairConfig {
     qkey: Some(Qkey(7)),
     rnr_retry: 0,
     unsolicited_write_recv: false,
+    service_level: 0,
 };
 
 /// Sends a packet from this buffer. With a `payload` whose key is nobody's the device fails it at once.
