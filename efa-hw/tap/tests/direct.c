@@ -3,12 +3,18 @@
 // own queue pair, compares what arrives, and prints which way it took.
 //
 // usage: direct COUNT
+//        direct SECONDS queues|calls first|second
+//
+// With more words it exchanges messages of 64 bytes with another process instead, one at a time, in the way that is named.
+// Each writes its address on standard output and reads the other's from standard input. The first prints how many
+// messages there were, and the time of one way: the mean, the median and the 99th hundredth, in microseconds.
 
 #include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <infiniband/efadv.h>
 #include <infiniband/verbs.h>
@@ -34,7 +40,8 @@ struct wq_attr {
 __attribute__((weak)) int efadv_query_cq(struct ibv_cq *, void *, uint32_t);
 __attribute__((weak)) int efadv_query_qp_wqs(struct ibv_qp *, void *, void *, uint32_t);
 
-enum { DEPTH = 16, LONGEST = 4096, QKEY = 0x1234 };
+enum { DEPTH = 16, LONGEST = 4096, QKEY = 0x1234, MESSAGE = 64 };
+enum { RECEIVE = 1, SEND = 2 };
 
 static struct ibv_context *context;
 static struct ibv_qp *pair;
@@ -42,6 +49,7 @@ static struct ibv_cq *queue;
 static struct ibv_ah *handle;
 static struct ibv_mr *region;
 static uint8_t *memory;
+static union ibv_gid gid;
 static uint16_t ahn;
 
 static void require(int is_so, const char *what)
@@ -81,13 +89,18 @@ static int is_direct(void)
 	return 1;
 }
 
-static void post_directly(uint8_t *from, uint8_t *to, uint32_t length)
+static void receive_directly(uint8_t *to, uint32_t length)
 {
 	struct {
 		uint64_t address;
 		uint16_t request, length;
 		uint32_t key;
-	} receive = {(uintptr_t)to, 1, length, region->lkey | 1u << 30 | 1u << 31};
+	} receive = {(uintptr_t)to, RECEIVE, length, region->lkey | 1u << 30 | 1u << 31};
+	put(&receives, &receive, sizeof receive);
+}
+
+static void send_directly(uint8_t *from, uint32_t qpn, uint32_t length)
+{
 	struct {
 		uint16_t request;
 		uint8_t kind, control;
@@ -97,29 +110,32 @@ static void post_directly(uint8_t *from, uint8_t *to, uint32_t length)
 		uint32_t qkey, reserved[3];
 		uint32_t length, key;
 		uint64_t address;
-	} send = {2, 1 << 7, 1 << 2 | 1 << 3 | 1 << 4 | (sends.counter / sends.num_entries) % 2,
-		  pair->qp_num, 1, 0, ahn, 0, QKEY, {0}, length, region->lkey, (uintptr_t)from};
-	put(&receives, &receive, sizeof receive);
+	} send = {SEND, 1 << 7, 1 << 2 | 1 << 3 | 1 << 4 | (sends.counter / sends.num_entries) % 2,
+		  (uint16_t)qpn, 1, 0, ahn, 0, QKEY, {0}, length, region->lkey, (uintptr_t)from};
 	put(&sends, &send, sizeof send);
 }
 
-static void post_by_calls(uint8_t *from, uint8_t *to, uint32_t length)
+static void receive_by_calls(uint8_t *to, uint32_t length)
 {
 	struct ibv_sge into = {(uintptr_t)to, length, region->lkey};
-	struct ibv_recv_wr receive = {.wr_id = 1, .sg_list = &into, .num_sge = 1}, *bad;
-	struct ibv_qp_ex *extended = ibv_qp_to_qp_ex(pair);
+	struct ibv_recv_wr receive = {.wr_id = RECEIVE, .sg_list = &into, .num_sge = 1}, *bad;
 	require(!ibv_post_recv(pair, &receive, &bad), "ibv_post_recv");
+}
+
+static void send_by_calls(uint8_t *from, uint32_t qpn, uint32_t length)
+{
+	struct ibv_qp_ex *extended = ibv_qp_to_qp_ex(pair);
 	ibv_wr_start(extended);
-	extended->wr_id = 2;
+	extended->wr_id = SEND;
 	extended->wr_flags = IBV_SEND_SIGNALED;
 	ibv_wr_send(extended);
 	ibv_wr_set_sge(extended, region->lkey, (uintptr_t)from, length);
-	ibv_wr_set_ud_addr(extended, handle, pair->qp_num, QKEY);
+	ibv_wr_set_ud_addr(extended, handle, qpn, QKEY);
 	errno = ibv_wr_complete(extended);
 	require(!errno, "ibv_wr_complete");
 }
 
-// Waits for a completion, and returns its status.
+// Waits for a completion, and returns the id of its request. It has to be a success.
 static int completed_directly(void)
 {
 	const uint8_t *entry =
@@ -129,7 +145,8 @@ static int completed_directly(void)
 		head = __atomic_load_n((const uint64_t *)entry, __ATOMIC_ACQUIRE);
 	while ((head >> 24 & 1) != phase);
 	completions.counter++;
-	return head >> 16 & 0xff;
+	require(!(head >> 16 & 0xff), "completion");
+	return head & 0xffff;
 }
 
 static int completed_by_calls(void)
@@ -140,7 +157,8 @@ static int completed_by_calls(void)
 		count = ibv_poll_cq(queue, 1, &completion);
 	while (count == 0);
 	require(count == 1, "ibv_poll_cq");
-	return completion.status;
+	require(!completion.status, "completion");
+	return (int)completion.wr_id;
 }
 
 static void open_all(void)
@@ -168,31 +186,125 @@ static void open_all(void)
 	require(!ibv_modify_qp(pair, &attributes, IBV_QP_STATE), "RTR");
 	attributes.qp_state = IBV_QPS_RTS;
 	require(!ibv_modify_qp(pair, &attributes, IBV_QP_STATE | IBV_QP_SQ_PSN), "RTS");
-	struct ibv_ah_attr to = {.is_global = 1, .port_num = 1};
-	require(!ibv_query_gid(context, 1, 0, &to.grh.dgid), "ibv_query_gid");
-	require((handle = ibv_create_ah(domain, &to)) != NULL, "ibv_create_ah");
+	require(!ibv_query_gid(context, 1, 0, &gid), "ibv_query_gid");
+}
+
+static void find(struct ibv_ah_attr to)
+{
+	require((handle = ibv_create_ah(pair->pd, &to)) != NULL, "ibv_create_ah");
 	struct efadv_ah_attr number;
 	require(!efadv_query_ah(handle, &number, sizeof number), "efadv_query_ah");
 	ahn = number.ahn;
 }
 
-int main(int count, char **arguments)
+static void talk_to_itself(int rounds, int direct)
 {
-	int rounds = count > 1 ? atoi(arguments[1]) : 1;
-	open_all();
-	int direct = is_direct();
 	uint8_t *from = memory, *to = memory + LONGEST;
+	find((struct ibv_ah_attr){.is_global = 1, .port_num = 1, .grh.dgid = gid});
 	for (int round = 0; round < rounds; round++) {
 		uint32_t length = 1 + (uint32_t)round * 37 % LONGEST;
 		for (uint32_t index = 0; index < length; index++)
 			from[index] = (uint8_t)(round + index * 7);
 		memset(to, 0xee, LONGEST);
-		(direct ? post_directly : post_by_calls)(from, to, length);
+		(direct ? receive_directly : receive_by_calls)(to, length);
+		(direct ? send_directly : send_by_calls)(from, pair->qp_num, length);
 		for (int side = 0; side < 2; side++)
-			require(!(direct ? completed_directly : completed_by_calls)(), "completion");
+			(direct ? completed_directly : completed_by_calls)();
 		require(!memcmp(from, to, length) && (length == LONGEST || to[length] == 0xee), "data");
 	}
 	printf("%d messages, %s\n", rounds, direct ? "directly" : "by calls");
+}
+
+static uint64_t nanoseconds(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+static int by_size(const void *one, const void *other)
+{
+	uint32_t a = *(const uint32_t *)one, b = *(const uint32_t *)other;
+	return (a > b) - (a < b);
+}
+
+static void receive_message(uint32_t number, int direct)
+{
+	(direct ? receive_directly : receive_by_calls)(memory + LONGEST + number % DEPTH * MESSAGE, MESSAGE);
+}
+
+// Waits for a message. Each has its number, and says whether it is the last.
+static int received(uint32_t number, int *unsent, int direct)
+{
+	while ((direct ? completed_directly : completed_by_calls)() == SEND)
+		--*unsent;
+	uint32_t *message = (uint32_t *)(memory + LONGEST + number % DEPTH * MESSAGE);
+	require(message[0] == number && message[MESSAGE / 4 - 1] == ~number, "data");
+	return (int)message[1];
+}
+
+static void send_message(uint32_t number, uint32_t qpn, int is_last, int *unsent, int direct)
+{
+	uint32_t *message = (uint32_t *)(memory + number % DEPTH * MESSAGE);
+	message[0] = number;
+	message[1] = (uint32_t)is_last;
+	message[MESSAGE / 4 - 1] = ~number;
+	require(++*unsent < DEPTH, "completions of sends");
+	(direct ? send_directly : send_by_calls)((uint8_t *)message, qpn, MESSAGE);
+}
+
+static void talk_to_another(double seconds, int direct, int is_first)
+{
+	enum { MOST = 1 << 24 };
+	uint32_t qpn, number = 0, *times = malloc(MOST * sizeof *times);
+	struct ibv_ah_attr to = {.is_global = 1, .port_num = 1};
+	require(times != NULL, "malloc");
+	for (; number < DEPTH; number++)
+		receive_message(number, direct);
+	for (int index = 0; index < 16; index++)
+		printf("%02x", gid.raw[index]);
+	printf(" %u\n", pair->qp_num);
+	fflush(stdout);
+	for (int index = 0; index < 16; index++)
+		require(scanf("%2hhx", &to.grh.dgid.raw[index]) == 1, "the other's address");
+	require(scanf("%u", &qpn) == 1, "the other's address");
+	find(to);
+	int unsent = 0, is_last = 0;
+	uint64_t begin = nanoseconds(), before = begin, now;
+	for (number = 0; !is_last; number++) {
+		if (is_first) {
+			is_last = (double)(before - begin) > seconds * 1e9 || number == MOST - 1;
+			send_message(number, qpn, is_last, &unsent, direct);
+			received(number, &unsent, direct);
+			now = nanoseconds();
+			times[number] = (uint32_t)((now - before) / 2);
+			before = now;
+		} else {
+			is_last = received(number, &unsent, direct);
+			send_message(number, qpn, is_last, &unsent, direct);
+		}
+		receive_message(number, direct);
+	}
+	while (unsent > 0 && (direct ? completed_directly : completed_by_calls)() == SEND)
+		unsent--;
+	if (!is_first)
+		return;
+	qsort(times, number, sizeof *times, by_size);
+	printf("%u messages, %s, us: mean %.2f median %.2f 99 %% %.2f\n", number, direct ? "directly" : "by calls",
+	       (double)(before - begin) / 2e3 / number, times[number / 2] / 1e3, times[(uint64_t)number * 99 / 100] / 1e3);
+}
+
+int main(int count, char **arguments)
+{
+	const char *seconds = count > 1 ? arguments[1] : "1";
+	open_all();
+	if (count > 3) {
+		int direct = !strcmp(arguments[2], "queues");
+		require(!direct || is_direct(), "the addresses of the queues");
+		talk_to_another(atof(seconds), direct, !strcmp(arguments[3], "first"));
+	} else {
+		talk_to_itself(atoi(seconds), is_direct());
+	}
 	require(!ibv_destroy_qp(pair) && !ibv_destroy_ah(handle) && !ibv_destroy_cq(queue), "destroy");
 	return 0;
 }
