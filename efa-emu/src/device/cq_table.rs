@@ -112,6 +112,9 @@ impl CqTable {
 
     pub(super) fn set_watched(&mut self, cq: CqId, watched: bool) -> Result<(), Error> {
         let queue = self.get_mut(cq)?;
+        if watched {
+            queue.ring.make_direct()?;
+        }
         queue.watched = watched;
         queue.attention = queue.producer;
         Ok(())
@@ -243,6 +246,16 @@ impl CqTable {
             self.events.push(DeviceEvent::Completion(cq));
         }
         Ok(())
+    }
+
+    /// The ring of a queue.
+    pub(super) fn direct_ring(&self, cq: CqId) -> Option<&Arc<CompletionRing>> {
+        Some(&self.queues.get(cq.0 as usize)?.ring)
+    }
+
+    /// The counter of a queue's next entry.
+    pub(super) fn producer(&self, cq: CqId) -> Option<u16> {
+        Some(self.queues.get(cq.0 as usize)?.producer)
     }
 
     /// Reads the doorbells of all watched queues.

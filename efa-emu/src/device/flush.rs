@@ -44,7 +44,11 @@ impl Device {
         let Some(qp) = self.qps.get_mut(qpn) else {
             return;
         };
-        let producer = qp.rings.send.doorbell().read() as u16;
+        qp.take_ring();
+        let producer = match qp.send.is_direct {
+            true => qp.send.rung,
+            false => qp.rings.send.doorbell().read() as u16,
+        };
         if u32::from(producer.wrapping_sub(qp.send.fetched)) <= qp.config.send_entries {
             qp.send.producer = producer;
         }

@@ -173,14 +173,73 @@ impl Device {
         Ok(())
     }
 
-    /// Reads the doorbells of all watched queue pairs and completion queues.
-    pub fn look_at_watched(&mut self) {
+    /// Reads the doorbells of all watched queue pairs and completion queues. Returns whether a queue pair's was rung.
+    pub fn look_at_watched(&mut self) -> bool {
+        let mut is_rung = false;
         for position in 0..self.initiator.watched.len() {
             let qpn = self.initiator.watched[position];
-            // A destroyed queue pair is not watched, so this cannot fail.
-            let _ = self.look_at_send_queue(qpn);
+            is_rung |= self.look_at_direct_doorbell(qpn);
         }
         self.cqs.ring_watched();
+        is_rung
+    }
+
+    /// As [`Device::look_at_send_queue`], for the doorbell of a client that rings without a call. Returns whether its
+    /// value is new.
+    fn look_at_direct_doorbell(&mut self, qpn: Qpn) -> bool {
+        let Some(qp) = self.qps.get_mut(qpn) else {
+            return false;
+        };
+        if qp.state != QpState::ReadyToSend || !qp.take_ring() {
+            return false;
+        }
+        let send = &mut qp.send;
+        let ahead = send.rung.wrapping_sub(send.fetched);
+        if u32::from(ahead) > qp.config.send_entries {
+            // Entries may have been read before it was rung for them, see `look_at_written`.
+            if u32::from(send.fetched.wrapping_sub(send.rung)) > qp.config.send_entries {
+                self.fail(qpn);
+            }
+            return true;
+        }
+        if ahead > send.producer.wrapping_sub(send.fetched) {
+            send.producer = send.rung;
+        }
+        if send.producer != send.fetched && !send.scheduled {
+            send.scheduled = true;
+            self.initiator.scheduled.push(qpn);
+        }
+        true
+    }
+
+    /// Reads the doorbell that the client of a queue pair uses.
+    pub(super) fn look_at_posted(&mut self, qpn: Qpn) -> Result<(), Error> {
+        if self.qps.get(qpn).is_some_and(|qp| qp.send.is_direct) {
+            self.look_at_direct_doorbell(qpn);
+            return Ok(());
+        }
+        self.look_at_send_queue(qpn)
+    }
+
+    /// Looks for entries that a client has written. It is about to ring for them, without a call: so they are complete.
+    pub fn look_at_written(&mut self, qpn: Qpn) {
+        let Some(qp) = self.qps.get_mut(qpn) else {
+            return;
+        };
+        if qp.state != QpState::ReadyToSend {
+            return;
+        }
+        let send = &mut qp.send;
+        while u32::from(send.producer.wrapping_sub(send.fetched)) < qp.config.send_entries
+            && qp.rings.send.is_written(send.producer)
+        {
+            send.producer = send.producer.wrapping_add(1);
+        }
+        send.is_direct = true;
+        if send.producer != send.fetched && !send.scheduled {
+            send.scheduled = true;
+            self.initiator.scheduled.push(qpn);
+        }
     }
 
     /// Reads new send queue entries, repeats requests whose time has come, and offers all of them to the

@@ -453,7 +453,7 @@ impl Device {
                     device.reset_queues(qpn);
                 }
                 Some(QpState::Error) => device.flush(qpn),
-                Some(QpState::ReadyToSend) => device.look_at_send_queue(qpn)?,
+                Some(QpState::ReadyToSend) => device.look_at_posted(qpn)?,
                 _ => {}
             }
             Ok(())
@@ -463,6 +463,10 @@ impl Device {
     fn reset_queues(&mut self, qpn: Qpn) {
         if let Some(qp) = self.qps.get_mut(qpn) {
             qp.rings.send.doorbell().write(0);
+            if let Some(page) = qp.rings.send.direct_doorbell() {
+                page.doorbell().write(0);
+                qp.rings.send.clear();
+            }
             qp.rings.recv.doorbell().write(0);
             qp.send.restart();
             qp.recv = Default::default();
@@ -541,6 +545,21 @@ impl Device {
         })
     }
 
+    /// The send queue of a queue pair.
+    pub(crate) fn send_ring(&self, qpn: Qpn) -> Option<&Arc<SendRing>> {
+        Some(&self.qps.get(qpn)?.rings.send)
+    }
+
+    /// The memory of a completion queue.
+    pub(crate) fn completion_ring(&self, cq: CqId) -> Option<&Arc<CompletionRing>> {
+        self.cqs.direct_ring(cq)
+    }
+
+    /// The counter of the next entry of a completion queue.
+    pub(crate) fn next_completion(&self, cq: CqId) -> Option<u16> {
+        self.cqs.producer(cq)
+    }
+
     /// Sets whether [`Device::look_at_watched`] reads this queue pair's doorbells. It has to if the
     /// client writes them without a call.
     pub fn watch_qp(&mut self, qpn: Qpn, watched: bool) -> Result<(), Error> {
@@ -548,6 +567,10 @@ impl Device {
             .qps
             .get_mut(qpn)
             .ok_or_else(|| Error::not_found("queue pair", qpn.0))?;
+        if watched {
+            let page = qp.rings.send.make_direct_doorbell()?;
+            qp.send.rung = page.doorbell().read() as u16;
+        }
         qp.watched = watched;
         self.initiator.watch(qpn, watched);
         Ok(())

@@ -221,6 +221,10 @@ pub(super) struct SendSide {
     pub(super) sequence: u32,
     /// Whether the queue pair is in the device's list of queue pairs with unread entries.
     pub(super) scheduled: bool,
+    /// The direct doorbell's value when it was last read.
+    pub(super) rung: u16,
+    /// The client has used the direct doorbell.
+    pub(super) is_direct: bool,
 }
 
 /// How far the device is in the receive queue, in descriptors.
@@ -314,6 +318,17 @@ impl QueuePair {
         self.sq_psn = change.sq_psn.unwrap_or(self.sq_psn);
         self.rnr_retry = change.rnr_retry.unwrap_or(self.rnr_retry);
         Ok(())
+    }
+
+    /// Reads the doorbell of a client that rings without a call. Returns whether its value is new.
+    pub(super) fn take_ring(&mut self) -> bool {
+        let Some(page) = self.rings.send.direct_doorbell() else {
+            return false;
+        };
+        let rung = page.doorbell().read() as u16;
+        let is_new = std::mem::replace(&mut self.send.rung, rung) != rung;
+        self.send.is_direct |= is_new;
+        is_new
     }
 
     /// Returns whether requests of this transport with this key are accepted.

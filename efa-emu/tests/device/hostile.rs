@@ -164,10 +164,25 @@ fn a_client_may_write_queues_and_doorbells_by_itself() {
             store(send.memory(), at + 32, 5 | lkey << 32);
             store(send.memory(), at + 40, MEMORY);
             net.hosts[0].bytes(0, 5).copy_from_slice(b"bytes");
-            send.doorbell().write(u32::from(round + 1));
-
-            net.hosts[0].device.look_at_watched();
+            let doorbell = send.direct_doorbell().unwrap().doorbell();
+            let qpn = net.hosts[0].client.qpn;
+            // A client that rings may be stopped before its store: then the device looks at what it has written. It may
+            // see the doorbell's old value after that, and the new one with the next request.
+            let is_early = round % 3 > 0;
+            if is_early {
+                net.hosts[0].device.look_at_written(qpn);
+                net.settle();
+                assert_eq!(net.hosts[0].device.look_at_watched(), round % 3 == 2);
+            }
+            let sent = net.hosts[0].device.counters().tx_pkts;
+            assert_eq!(sent, u64::from(round) + u64::from(is_early));
+            doorbell.write(u32::from(round + 1));
+            if round % 3 != 1 {
+                assert!(net.hosts[0].device.look_at_watched());
+                assert!(!net.hosts[0].device.look_at_watched());
+            }
             net.settle();
+            assert_eq!(net.hosts[0].device.counters().tx_pkts, u64::from(round) + 1);
             for host in 0..2 {
                 let ring = net.hosts[host].completions.ring().clone();
                 let head = load(ring.memory(), usize::from(round % 64) * 32);
@@ -201,6 +216,43 @@ fn a_doorbell_beyond_the_ring_fails_the_queue_pair() {
     assert_eq!(net.hosts[0].outcome(), Some((1, Status::RemoteAbort)));
     let attributes = net.hosts[1].device.query_qp(net.hosts[1].client.qpn);
     assert_eq!(attributes.unwrap().state, QpState::Error);
+}
+
+#[test]
+fn a_doorbell_without_a_call_beyond_the_ring_fails_the_queue_pair_too() {
+    for (value, state) in [(16, QpState::ReadyToSend), (17, QpState::Error)] {
+        let mut net = Net::pair(Setup::default());
+        let qpn = net.hosts[0].client.qpn;
+        net.hosts[0].device.watch_qp(qpn, true).unwrap();
+        let ring = net.hosts[0].client.send.ring().clone();
+        ring.direct_doorbell().unwrap().doorbell().write(value);
+        assert!(net.hosts[0].device.look_at_watched());
+        let attributes = net.hosts[0].device.query_qp(qpn).unwrap();
+        assert_eq!(attributes.state, state);
+    }
+}
+
+/// What is in the ring from before a reset has the phase of the first lap, and is not taken for new.
+#[test]
+fn a_reset_takes_entries_back_that_nobody_rang_for() {
+    let mut net = Net::pair(Setup::default());
+    let (to, qpn) = (net.address(0, 1), net.hosts[0].client.qpn);
+    for wr_id in 0..3 {
+        net.hosts[0].post_send(wr_id, to, &[(0, 1)]);
+    }
+    net.hosts[0].device.watch_qp(qpn, true).unwrap();
+    net.hosts[0].set_state(QpState::Reset);
+    net.hosts[0].ready();
+    net.packets.clear();
+    net.hosts[0].device.look_at_written(qpn);
+    net.hosts[0].device.look_at_watched();
+    net.transmit(0);
+    assert_eq!(net.packets.len(), 0);
+    let attributes = net.hosts[0].device.query_qp(qpn).unwrap();
+    assert_eq!(attributes.state, QpState::ReadyToSend);
+    net.hosts[0].post_send(9, to, &[(0, 1)]);
+    net.transmit(0);
+    assert_eq!(net.packets.len(), 1, "calls are as good as before");
 }
 
 #[test]

@@ -175,7 +175,7 @@ pub(crate) unsafe extern "C" fn efadv_query_cq(
         let ring = queue.watch()?;
         let answer = efadv_cq_attr {
             comp_mask: 0,
-            buffer: ring.memory().as_ptr(),
+            buffer: ring.direct().ok_or(Errno::INVAL)?.as_ptr(),
             entry_size: CompletionRing::ENTRY_SIZE as u32,
             num_entries: ring.entries(),
             doorbell: ring.doorbell().as_ptr(),
@@ -204,6 +204,7 @@ pub(crate) unsafe extern "C" fn efadv_query_qp_wqs(
             send: send_ring,
             recv: receive_ring,
         } = &pair.watch()?;
+        let send_doorbell = send_ring.direct_doorbell().ok_or(Errno::INVAL)?;
         let answer = |buffer, entry_size: usize, num_entries, doorbell, caps| efadv_wq_attr {
             comp_mask: 0,
             buffer,
@@ -218,7 +219,7 @@ pub(crate) unsafe extern "C" fn efadv_query_qp_wqs(
             send_ring.memory().as_ptr(),
             send_ring.wqe_size().bytes(),
             send_ring.entries(),
-            send_ring.doorbell().as_ptr(),
+            send_doorbell.doorbell().as_ptr(),
             match pair.request_ids() {
                 RequestIdSize::Bits16 => 0,
                 RequestIdSize::Bits64 => EFADV_WQ_CAPS_64_BIT_REQ_ID,

@@ -15,12 +15,13 @@
 //! | 16 | 16 | receive of an unknown sender: its GID |
 //! | 16 | 2 | write with immediate: length bits 31:16 |
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
 use efa_core::address::{Ahn, Gid, Qpn};
 
 use super::RingError;
-use super::memory::{Doorbell, RingMemory};
+use super::memory::{Doorbell, RingMemory, SharedPages};
 use super::work_request::{WorkRequest, WqeOperation};
 use crate::prefetch;
 use crate::profile::RequestIdSize;
@@ -303,6 +304,8 @@ pub struct CompletionRing {
     /// Counter of the next entry that the client reads, for the device's check of its own writing. A client that
     /// reads the memory by itself does not keep it.
     consumer: AtomicU16,
+    /// The entries once more, for a client that reads them without a call.
+    direct: OnceLock<SharedPages>,
 }
 
 impl CompletionRing {
@@ -319,10 +322,11 @@ impl CompletionRing {
         }
         super::check_entries("completion queue depth", entries)?;
         Ok(CompletionRing {
-            memory: RingMemory::new(entries as usize)?,
+            memory: RingMemory::shared(entries as usize)?,
             doorbell: Doorbell::default(),
             entries,
             consumer: AtomicU16::new(0),
+            direct: OnceLock::new(),
         })
     }
 
@@ -334,6 +338,30 @@ impl CompletionRing {
     /// The ring's memory.
     pub fn memory(&self) -> &RingMemory<4> {
         &self.memory
+    }
+
+    /// The entries for a client that reads them without a call, if it has asked for them.
+    pub fn direct(&self) -> Option<&SharedPages> {
+        self.direct.get()
+    }
+
+    /// Maps the entries for a client that reads them without a call, unless they are.
+    pub(crate) fn make_direct(&self) -> Result<&SharedPages, RingError> {
+        if let Some(pages) = self.direct.get() {
+            return Ok(pages);
+        }
+        let pages = self.memory.map_again()?;
+        Ok(self.direct.get_or_init(|| pages))
+    }
+
+    /// Has the system provide the page of a counter's entry.
+    pub(crate) fn touch(&self, counter: u16) {
+        std::hint::black_box(self.slot(counter)[0].load(Ordering::Relaxed));
+    }
+
+    /// Where the entry of a counter is in the memory, in bytes.
+    pub(crate) fn offset(&self, counter: u16) -> usize {
+        (u32::from(counter) & (self.entries - 1)) as usize * CompletionRing::ENTRY_SIZE
     }
 
     /// The counter of the next entry that the client reads.

@@ -1,9 +1,13 @@
 //! The memory of a ring, and the doorbell that announces new entries.
 
-use std::ptr::NonNull;
+use std::ffi::c_void;
+use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use memmap2::{MmapMut, MmapRaw};
+use rustix::mm::{
+    Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap, munmap,
+};
 use zerocopy::FromZeros;
 
 use super::RingError;
@@ -38,6 +42,71 @@ enum Owner {
     Heap,
     /// Pages of the system, which are freed when the mapping is dropped.
     Pages(#[expect(dead_code, reason = "kept for its drop")] MmapRaw),
+    Shared(SharedPages),
+}
+
+/// Pages that can be mapped more than once. They are freed when the last mapping is dropped.
+pub struct SharedPages {
+    first: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: the memory is not accessed through this.
+unsafe impl Send for SharedPages {}
+// SAFETY: as above.
+unsafe impl Sync for SharedPages {}
+
+impl SharedPages {
+    fn new(length: usize) -> Result<SharedPages, RingError> {
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a new mapping, at an address of the system's choice.
+        let first = unsafe { mmap_anonymous(null_mut(), length, access, flags) };
+        SharedPages::of(first, length)
+    }
+
+    /// Maps the same pages again.
+    fn again(&self) -> Result<SharedPages, RingError> {
+        // SAFETY: a length of 0 leaves a shared mapping as it is, and makes another one of its pages.
+        let first = unsafe {
+            mremap(
+                self.first.as_ptr().cast(),
+                0,
+                self.length,
+                MremapFlags::MAYMOVE,
+            )
+        };
+        SharedPages::of(first, self.length)
+    }
+
+    fn of(first: rustix::io::Result<*mut c_void>, length: usize) -> Result<SharedPages, RingError> {
+        let first = first.ok().and_then(|first| NonNull::new(first.cast()));
+        let first = first.ok_or(RingError::NoMemory)?;
+        Ok(SharedPages { first, length })
+    }
+
+    /// The first byte of the mapping.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.first.as_ptr()
+    }
+
+    /// The bytes that are in use. The last page is mapped to its end.
+    pub(crate) fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Takes a page out of the mapping; whoever touches it next finds it again, or has to wait if that was arranged.
+    pub(crate) fn unmap_page(&self, offset: usize) {
+        let page = self.first.as_ptr().wrapping_add(offset);
+        // SAFETY: the pages are shared, so that their contents stay, in the first mapping.
+        let _ = unsafe { madvise(page.cast(), PAGE, Advice::LinuxDontNeed) };
+    }
+}
+
+impl Drop for SharedPages {
+    fn drop(&mut self) {
+        // SAFETY: made by `of`; by its owner's contract nobody touches it any more.
+        let _ = unsafe { munmap(self.first.as_ptr().cast(), self.length) };
+    }
 }
 
 // SAFETY: the words are owned, and are atomics.
@@ -49,19 +118,49 @@ impl<const N: usize> RingMemory<N> {
     /// Allocates `entries` entries, a power of two or 0. Pages of a long ring that are never used take no
     /// memory.
     pub(super) fn new(entries: usize) -> Result<Self, RingError> {
+        RingMemory::of(entries, |bytes| match bytes < OWN_PAGES {
+            true => Ok((None, Owner::Heap)),
+            false => {
+                let pages = MmapMut::map_anon(bytes).map_err(|_| RingError::NoMemory)?;
+                let pages = MmapRaw::from(pages);
+                Ok((Some(pages.as_mut_ptr()), Owner::Pages(pages)))
+            }
+        })
+    }
+
+    /// As [`RingMemory::new`], of pages that can be mapped again.
+    pub(super) fn shared(entries: usize) -> Result<Self, RingError> {
+        RingMemory::of(entries, |bytes| {
+            let pages = SharedPages::new(bytes)?;
+            Ok((Some(pages.as_ptr()), Owner::Shared(pages)))
+        })
+    }
+
+    /// Maps the pages of shared memory again.
+    pub(super) fn map_again(&self) -> Result<SharedPages, RingError> {
+        match &self.owner {
+            Owner::Shared(pages) => pages.again(),
+            Owner::Heap | Owner::Pages(_) => Err(RingError::NoMemory),
+        }
+    }
+
+    fn of(
+        entries: usize,
+        allocate: impl FnOnce(usize) -> Result<(Option<*mut u8>, Owner), RingError>,
+    ) -> Result<Self, RingError> {
         const { assert!(N.is_power_of_two() && N <= WORDS_PER_LINE) };
         let exhausted = RingError::NoMemory;
         let mask = u32::try_from(entries.saturating_sub(1)).map_err(|_| exhausted)?;
         assert!(entries == 0 || entries.is_power_of_two());
         let lines = (entries.max(1) * N).div_ceil(WORDS_PER_LINE);
         let bytes = lines * size_of::<CacheLine>();
-        let (first, owner) = if bytes < OWN_PAGES {
-            let lines = <[CacheLine]>::new_box_zeroed_with_elems(lines).map_err(|_| exhausted)?;
-            (NonNull::from(Box::leak(lines)).cast(), Owner::Heap)
-        } else {
-            let pages = MmapRaw::from(MmapMut::map_anon(bytes).map_err(|_| exhausted)?);
-            let first = NonNull::new(pages.as_mut_ptr().cast()).ok_or(exhausted)?;
-            (first, Owner::Pages(pages))
+        let (first, owner) = match allocate(bytes)? {
+            (None, owner) => {
+                let lines = <[CacheLine]>::new_box_zeroed_with_elems(lines);
+                let lines = lines.map_err(|_| exhausted)?;
+                (NonNull::from(Box::leak(lines)).cast(), owner)
+            }
+            (Some(pages), owner) => (NonNull::new(pages.cast()).ok_or(exhausted)?, owner),
         };
         Ok(RingMemory {
             first,
@@ -147,6 +246,35 @@ impl Doorbell {
     /// The register's address, for clients that write it with 32-bit stores and without a call.
     pub fn as_ptr(&self) -> *mut u32 {
         self.0.as_ptr()
+    }
+}
+
+/// A doorbell in a page of its own, so that the system can protect it.
+pub struct DoorbellPage(MmapRaw);
+
+/// The smallest unit of protection is this on the machines that EFA clients run on; where pages are longer, a mapping
+/// takes a whole one.
+const PAGE: usize = 4096;
+
+impl DoorbellPage {
+    pub(crate) const LENGTH: usize = PAGE;
+
+    pub(crate) fn new(value: u32) -> Result<DoorbellPage, RingError> {
+        let page = MmapMut::map_anon(PAGE).map_err(|_| RingError::NoMemory)?;
+        let page = DoorbellPage(MmapRaw::from(page));
+        page.doorbell().write(value);
+        Ok(page)
+    }
+
+    /// The doorbell. Writing it may wait until the device has looked at the queue.
+    pub fn doorbell(&self) -> &Doorbell {
+        // SAFETY: a page is long enough, aligned, and lives as long as `self`; any bytes are a valid atomic.
+        unsafe { &*self.0.as_ptr().cast::<Doorbell>() }
+    }
+
+    /// The page's address.
+    pub(crate) fn address(&self) -> usize {
+        self.0.as_ptr().addr()
     }
 }
 

@@ -16,7 +16,7 @@ mod send;
 mod work_request;
 
 pub use completion::{CompletionEntry, CompletionRing, CqDoorbell, Received, Slot};
-pub use memory::{Doorbell, RingMemory};
+pub use memory::{Doorbell, DoorbellPage, RingMemory, SharedPages};
 pub use receive::{ReceiveDescriptor, ReceiveRing};
 pub use send::SendRing;
 pub use work_request::{

@@ -1,14 +1,15 @@
 //! The send queue's ring.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use zerocopy::IntoBytes;
 
 use super::RingError;
-use super::memory::{Doorbell, RingMemory, WORDS_PER_LINE};
+use super::memory::{Doorbell, DoorbellPage, RingMemory, WORDS_PER_LINE};
 use super::work_request::{
     BadWorkRequest, Buffer, EntryHead, HEAD_WORDS, MAX_WORDS, RemoteBuffer, WorkRequest,
-    WqeOperation, WqeSize,
+    WqeOperation, WqeSize, is_of_lap,
 };
 use crate::prefetch;
 
@@ -19,6 +20,8 @@ pub struct SendRing {
     doorbell: Doorbell,
     entries: u32,
     size: WqeSize,
+    /// The doorbell of a client that rings without a call.
+    direct_doorbell: OnceLock<DoorbellPage>,
 }
 
 impl SendRing {
@@ -30,6 +33,7 @@ impl SendRing {
             doorbell: Doorbell::default(),
             entries,
             size,
+            direct_doorbell: OnceLock::new(),
         })
     }
 
@@ -51,6 +55,35 @@ impl SendRing {
     /// The doorbell register.
     pub fn doorbell(&self) -> &Doorbell {
         &self.doorbell
+    }
+
+    /// The doorbell for clients that ring without a call, if there is one.
+    pub fn direct_doorbell(&self) -> Option<&DoorbellPage> {
+        self.direct_doorbell.get()
+    }
+
+    /// Makes the doorbell for clients that ring without a call, with the other's value, unless there is one.
+    pub(crate) fn make_direct_doorbell(&self) -> Result<&DoorbellPage, RingError> {
+        if let Some(page) = self.direct_doorbell.get() {
+            return Ok(page);
+        }
+        let page = DoorbellPage::new(self.doorbell.read())?;
+        Ok(self.direct_doorbell.get_or_init(|| page))
+    }
+
+    /// Whether the entry that a counter names was written in the counter's lap. Only for a ring that was empty, or
+    /// [cleared](SendRing::clear), when the counter was 0.
+    pub(crate) fn is_written(&self, counter: u16) -> bool {
+        let phase = u32::from(counter) & self.entries != 0;
+        let word = self.line(self.first_line(counter))[0].load(Ordering::Acquire);
+        is_of_lap(word, phase)
+    }
+
+    /// Takes all entries back. For a queue that begins again with counter 0.
+    pub(crate) fn clear(&self) {
+        for counter in 0..self.entries {
+            self.line(counter << self.size.line_shift())[0].store(0, Ordering::Relaxed);
+        }
     }
 
     /// Writes the head of the entry that the producer counter names, which completes the entry. The

@@ -221,6 +221,12 @@ impl EntryHead {
     }
 }
 
+/// Whether the first word is that of an entry, in a lap with this phase bit.
+pub(super) fn is_of_lap(first_word: u64, phase: bool) -> bool {
+    let is_entry = first_word & u64::from(META) << 16 != 0;
+    is_entry && (first_word >> 24 & 1 != 0) == phase
+}
+
 /// The operation of a code that is known: it was checked when the entry was read, or the entry was made
 /// with it.
 #[inline(always)]

@@ -1,9 +1,12 @@
 //! One opened device of one process.
 
+mod direct;
+mod faults;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod patience;
 mod state;
+mod thread;
 mod worker;
 
 use std::sync::Arc;
@@ -25,8 +28,9 @@ use crate::device::{
 use crate::link::{RequestHeader, Token};
 use crate::profile::Profile;
 use crate::usage::{self, Step};
+use direct::Direct;
 use state::{Shared, State};
-pub use worker::is_device_thread;
+pub use thread::is_device_thread;
 
 /// Called with every event of the device. It runs while the engine is locked: it
 /// may write to a pipe or set a flag, and must not call the engine.
@@ -209,6 +213,7 @@ impl Engine {
             }
             std::thread::yield_now();
         };
+        state.open_doorbells();
         let result = verb(state.device());
         state.settle_taken(taken, result.is_ok());
         state.send();
@@ -282,6 +287,10 @@ impl Engine {
     pub fn watch_qp(&self, qpn: Qpn, watched: bool) -> Result<(), EngineError> {
         let mut state = self.shared.lock()?;
         state.watch_qp(qpn, watched)?;
+        if watched {
+            self.begin_direct(&mut state);
+        }
+        state.attend_doorbell(qpn, watched);
         drop(state);
         self.shared.interrupt();
         Ok(())
@@ -291,9 +300,19 @@ impl Engine {
     pub fn watch_cq(&self, cq: CqId, watched: bool) -> Result<(), EngineError> {
         let mut state = self.shared.lock()?;
         state.watch_cq(cq, watched)?;
+        if watched {
+            self.begin_direct(&mut state);
+        }
+        state.attend_queue(cq, watched);
         drop(state);
         self.shared.interrupt();
         Ok(())
+    }
+
+    /// Begins to serve clients that make no calls.
+    fn begin_direct(&self, state: &mut State) {
+        let shared = Arc::clone(&self.shared);
+        state.begin_direct(|| Direct::new(move |faults, end| worker::answer(&shared, faults, end)));
     }
 
     /// Does what is to be done now: brings in requests and answers, sends what waits. To be called
@@ -342,6 +361,9 @@ impl Drop for Engine {
             std::mem::forget(worker);
             return;
         }
+        let state = self.shared.lock().ok();
+        // Without the lock, which those take who answer.
+        drop(state.and_then(|mut state| state.take_direct()));
         self.shared.stop();
         if let Some(worker) = worker {
             // A worker that panicked has nothing more to say.

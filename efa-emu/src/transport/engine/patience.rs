@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 const WINDOW: u32 = 1024;
 
 /// Others had the processor if it was gone for longer than this. Kernel threads take it for less.
-const LOST: Duration = Duration::from_micros(500);
+pub(super) const LOST: Duration = Duration::from_micros(500);
 
 /// A thread that lost the processor as often as this in a window, and each time after less than [`KEPT`] of its time on
 /// average, gave it away itself: the system takes it away once in some milliseconds, and counts both alike.
@@ -54,8 +54,8 @@ const GIVE_WAY: u32 = 4;
 const SPINNING: Duration = Duration::from_micros(20);
 
 /// How long a nap is at most: at first, and after several in vain.
-const NAP: Duration = Duration::from_micros(50);
-const LONGEST_NAP: Duration = Duration::from_micros(500);
+pub(super) const NAP: Duration = Duration::from_micros(50);
+pub(super) const LONGEST_NAP: Duration = Duration::from_micros(500);
 
 /// What is known of those who want the processor of the thread that polls.
 #[derive(Debug)]
@@ -150,9 +150,7 @@ impl Patience {
             return None;
         };
         if now >= crowd.until {
-            self.crowd = None;
-            self.crowd_ended = Some(now);
-            self.last_look = None;
+            self.stop_believing(now);
             return None;
         }
         let took = now - std::mem::replace(&mut crowd.polls_since, now);
@@ -162,6 +160,24 @@ impl Patience {
         let nap = self.nap;
         self.nap = (2 * nap).min(LONGEST_NAP);
         Some(nap)
+    }
+
+    fn stop_believing(&mut self, now: Instant) {
+        self.crowd = None;
+        self.crowd_ended = Some(now);
+        self.last_look = None;
+    }
+
+    /// Whether others are believed to want the processor of a thread that polls without calls. `look` says whether they
+    /// have just had it.
+    pub(super) fn is_crowded(&mut self, now: Instant, look: impl FnOnce() -> bool) -> bool {
+        match &self.crowd {
+            Some(crowd) if now >= crowd.until => self.stop_believing(now),
+            Some(_) => {}
+            None if look() => self.believe(now),
+            None => {}
+        }
+        self.crowd.is_some()
     }
 
     /// A nap is over.
@@ -201,6 +217,11 @@ impl Patience {
             self.gives_until = Some(now + GIVING_BELIEVED);
             return;
         }
+        self.believe(now);
+    }
+
+    /// Others want the processor.
+    fn believe(&mut self, now: Instant) {
         self.believed = match self.crowd_ended {
             Some(ended) if now - ended < SAME => (GROWTH * self.believed).min(MOST_BELIEVED),
             _ => BELIEVED,

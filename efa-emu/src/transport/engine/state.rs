@@ -8,7 +8,9 @@ use efa_core::address::Qpn;
 use efa_core::nic::Status;
 
 use super::EventHandler;
-use super::patience::{Look, Patience, Rest};
+use super::direct::Direct;
+use super::faults::Access;
+use super::patience::{Look, NAP, Patience, Rest};
 use crate::device::{CqId, Device, DeviceEvent, Error, QueueError, QueueKind};
 use crate::link::{RequestHeader, Token};
 use crate::transport::clock::monotonic_now;
@@ -64,6 +66,17 @@ pub(super) enum Sleeper {
     Worker,
     /// A poll of the application.
     Poll,
+}
+
+/// How the device learns that doorbells are rung without a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Doorbells {
+    /// It is woken.
+    Protected,
+    /// It has to look.
+    Open,
+    /// One was rung, and served, just now.
+    Rung,
 }
 
 impl Shared {
@@ -229,10 +242,11 @@ impl Shared {
         }
     }
 
-    /// Notes until when the worker is going to sleep and returns for how long that is. The caller has locked
-    /// the state.
-    pub(super) fn plan_sleep(&self, state: &State) -> Option<Duration> {
-        let wake_at = state.next_deadline();
+    /// Notes until when the worker is going to sleep, at most for `pause`, and returns for how long that is. The caller
+    /// has locked the state.
+    pub(super) fn plan_sleep(&self, state: &State, pause: Option<Duration>) -> Option<Duration> {
+        let pause = pause.map(|pause| self.uptime() + pause);
+        let wake_at = state.next_deadline().into_iter().chain(pause).min();
         let nanos = wake_at.map_or(NEVER, |time| time.as_nanos() as u64);
         self.worker_wakes_at.store(nanos, Ordering::Relaxed);
         wake_at.map(|time| time.saturating_sub(self.uptime()))
@@ -267,6 +281,10 @@ pub(super) struct State {
     started: Instant,
     /// Queues whose doorbells are not announced by calls.
     watched: usize,
+    /// Clients that make no calls, if there are any and the system tells what they do.
+    direct: Option<Direct>,
+    /// What had come for such clients at the last look.
+    arrivals: u64,
     captures: CaptureRequests,
     staged: Staged,
     late_answers: LateAnswers,
@@ -299,6 +317,8 @@ impl State {
             events: None,
             started: Instant::now(),
             watched: 0,
+            direct: None,
+            arrivals: 0,
             captures: CaptureRequests::new(host.directory(), id, config.run()),
             staged: Staged::new(host.fabric())?,
             late_answers: LateAnswers::default(),
@@ -327,6 +347,138 @@ impl State {
         self.device.watch_qp(qpn, watched)?;
         self.count_watched(watched);
         Ok(())
+    }
+
+    /// Begins to serve clients that make no calls, if nobody has before.
+    pub(super) fn begin_direct(&mut self, begin: impl FnOnce() -> Option<Direct>) {
+        if self.direct.is_none() {
+            self.direct = begin();
+        }
+    }
+
+    /// Ends that. What is returned has to be dropped without the engine's lock.
+    pub(super) fn take_direct(&mut self) -> Option<Direct> {
+        self.direct.take()
+    }
+
+    /// Has the direct doorbell of a queue pair wake the device, or no more.
+    pub(super) fn attend_doorbell(&mut self, qpn: Qpn, watched: bool) {
+        if let Some(direct) = &mut self.direct {
+            direct.remove_doorbell(qpn);
+            if watched && let Some(ring) = self.device.send_ring(qpn) {
+                direct.add_doorbell(qpn, ring);
+            }
+        }
+    }
+
+    /// Lets direct polls of a completion queue wait, or no more.
+    pub(super) fn attend_queue(&mut self, cq: CqId, watched: bool) {
+        if let Some(direct) = &mut self.direct {
+            direct.remove_queue(cq);
+            if watched && let Some(ring) = self.device.completion_ring(cq) {
+                direct.add_queue(cq, ring);
+            }
+        }
+    }
+
+    /// Answers an access of a client that makes no calls, which waits. Returns whether it is a store that is to be let
+    /// through afterwards.
+    pub(super) fn answer(&mut self, access: Access) -> bool {
+        let now = Instant::now();
+        let rung = self.direct.as_mut().and_then(|each| each.take_ring(access));
+        if let Some(qpn) = rung {
+            self.device.look_at_written(qpn);
+            self.pass_aside();
+        }
+        let State {
+            direct: Some(direct),
+            device,
+            patience,
+            ..
+        } = self
+        else {
+            return false;
+        };
+        let next = |cq| device.next_completion(cq);
+        match rung {
+            Some(_) => {
+                if patience.is_crowded(now, || direct.was_delayed(access.thread, now)) {
+                    direct.hide(next);
+                }
+            }
+            None => {
+                direct.take_poll(access, now, next);
+                // Whoever polls has rung.
+                direct.protect();
+            }
+        }
+        rung.is_some()
+    }
+
+    /// Does what is due for clients that make no calls; `is_time` says that none has accessed anything since that was last
+    /// asked. Returns when to do it again, unless one does.
+    pub(super) fn tend_direct(&mut self, is_time: bool) -> Option<Duration> {
+        let now = Instant::now();
+        let direct = self.direct.as_mut()?;
+        match direct.rest_of_nap(now) {
+            Some(Duration::ZERO) => {
+                direct.end_nap();
+                return Some(NAP);
+            }
+            Some(rest) => return Some(rest),
+            // Whoever was just let go on has not done so yet.
+            None if !is_time => return Some(NAP),
+            None => {}
+        }
+        let is_protected = self.protect_doorbells() == Doorbells::Protected;
+        let State {
+            direct: Some(direct),
+            device,
+            patience,
+            ..
+        } = self
+        else {
+            return None;
+        };
+        if !direct.is_hiding() && patience.is_crowded(now, || false) {
+            direct.hide(|cq| device.next_completion(cq));
+        }
+        (!is_protected).then_some(NAP)
+    }
+
+    /// Lets direct polls go on if there is something that they wait for.
+    fn show_arrivals(&mut self) {
+        let counters = self.device.counters();
+        let arrivals = counters.recv_wrs + counters.rdma_read_wrs + counters.rdma_write_wrs;
+        if std::mem::replace(&mut self.arrivals, arrivals) != arrivals
+            && let Some(direct) = &mut self.direct
+            && direct.is_hiding()
+        {
+            direct.show_arrival();
+        }
+    }
+
+    /// Has direct doorbells wake the device from now on.
+    pub(super) fn protect_doorbells(&mut self) -> Doorbells {
+        let is_protected = match &mut self.direct {
+            Some(direct) => direct.protect(),
+            None => false,
+        };
+        if self.device.look_at_watched() {
+            self.send();
+            return Doorbells::Rung;
+        }
+        match is_protected {
+            true => Doorbells::Protected,
+            false => Doorbells::Open,
+        }
+    }
+
+    /// Lets the engine itself write direct doorbells, which has locked the state that answers need.
+    pub(super) fn open_doorbells(&mut self) {
+        if let Some(direct) = &mut self.direct {
+            direct.open();
+        }
     }
 
     pub(super) fn watch_cq(&mut self, cq: CqId, watched: bool) -> Result<(), Error> {
@@ -385,7 +537,11 @@ impl State {
     /// As [`State::pass`], for callers off the data path.
     #[inline(never)]
     pub(super) fn pass_aside(&mut self) -> bool {
-        self.pass()
+        let busy = self.pass();
+        if self.direct.is_some() {
+            self.show_arrivals();
+        }
+        busy
     }
 
     /// Takes the answers of peers. Returns whether there were any.

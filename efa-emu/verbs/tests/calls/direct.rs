@@ -370,6 +370,134 @@ fn a_request_that_is_written_directly_is_polled_with_its_whole_id() {
     });
 }
 
+/// Where the system tells of no store, the device looks at doorbells from time to time.
+#[test]
+fn entries_without_userfaultfd() {
+    on_emulated_host("efa2", || {
+        forbid(libc::SYS_userfaultfd);
+        // SAFETY: makes nothing that outlives the call.
+        let refused = unsafe { libc::syscall(libc::SYS_userfaultfd, 0) };
+        assert_eq!((refused, errno()), (-1, libc::EPERM));
+        exchange(32, 64);
+    });
+}
+
+/// Has a system call fail from now on, as containers do.
+fn forbid(call: libc::c_long) {
+    const NUMBER_OF_CALL: u32 = 0;
+    let operation = |code: u32, k, (jt, jf)| libc::sock_filter {
+        code: code as u16,
+        jt,
+        jf,
+        k,
+    };
+    let next = (0, 0);
+    let refuse = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+    let mut filter = [
+        operation(
+            libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
+            NUMBER_OF_CALL,
+            next,
+        ),
+        operation(
+            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+            call as u32,
+            (0, 1),
+        ),
+        operation(libc::BPF_RET | libc::BPF_K, refuse, next),
+        operation(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, next),
+    ];
+    let program = libc::sock_fprog {
+        len: filter.len() as u16,
+        filter: filter.as_mut_ptr(),
+    };
+    // SAFETY: the filter is valid during the calls.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        let mode = libc::SECCOMP_MODE_FILTER;
+        assert_eq!(
+            libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program),
+            0
+        );
+    }
+}
+
+/// Polls that find nothing wait, while others want the processors.
+#[test]
+fn entries_beside_programs_that_never_wait() {
+    on_emulated_host("efa2", || {
+        let processors = std::thread::available_parallelism().unwrap().get();
+        let is_over = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..2 * processors {
+                scope.spawn(|| {
+                    while is_over.load(Ordering::Relaxed) == 0 {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            exchange(32, 64);
+            is_over.store(1, Ordering::Relaxed);
+        });
+    });
+}
+
+/// A forked child has copies of the doorbells, which nobody looks at; its parent goes on.
+#[test]
+fn a_forked_childs_doorbells_are_its_own() {
+    on_emulated_host("efa2", || {
+        let endpoint = Endpoint::new();
+        let queue = endpoint.cq(64);
+        let pair = endpoint.srd(queue, 0);
+        let mut memory = [0u8; 64];
+        let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+        let (mut of_send, mut of_receive): (efadv_wq_attr, efadv_wq_attr) = (zeroed(), zeroed());
+        let mut number = efadv_ah_attr::default();
+        // SAFETY: live objects.
+        let qpn = unsafe {
+            let (send, receive) = (&raw mut of_send, &raw mut of_receive);
+            assert_eq!(efadv_query_qp_wqs(pair, send, receive, 40), 0);
+            assert_eq!(efadv_query_ah(endpoint.handle, &raw mut number, 16), 0);
+            (*pair).qp_num as u16
+        };
+        let mut completions = Completions::of(queue);
+        let (mut sends, mut receives) = (Ring::of(&of_send), Ring::of(&of_receive));
+        for round in 0..20 {
+            // SAFETY: the child makes system calls and stores only.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                sends.counter = 7;
+                sends.ring();
+                let _ = completions
+                    .0
+                    .word(completions.0.counter, 0)
+                    .load(Ordering::Relaxed);
+                // SAFETY: ends the child without its exit handlers.
+                unsafe { libc::_exit(0) };
+            }
+            receives.write(&receive(region, 0, 8, round));
+            receives.ring();
+            let [a, b, c, d] = head(&sends, round, 0, 1, (number.ahn, qpn));
+            let [e, f] = buffer(region, 8, 8);
+            sends.write(&[a, b, c, d, e, f]);
+            sends.ring();
+            for _ in 0..2 {
+                let entry = completions.next();
+                assert_eq!((entry.request, entry.status), (round, 0));
+            }
+            let mut status = -1;
+            // SAFETY: room for the status.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert_eq!(status, 0);
+        }
+        // SAFETY: live objects.
+        unsafe {
+            assert_eq!(ibv_destroy_qp(pair), 0);
+            assert_eq!(ibv_destroy_cq(queue), 0);
+        }
+    });
+}
+
 /// A client that waits arms the queue by a write of its own.
 #[test]
 fn a_doorbell_arms_a_queue_for_an_event() {
