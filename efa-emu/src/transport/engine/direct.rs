@@ -26,10 +26,17 @@ use std::time::{Duration, Instant};
 use efa_core::address::Qpn;
 
 use super::faults::{Access, Faults, PAGE};
-use super::patience::{LONGEST_NAP, LOST, NAP};
+use super::patience::{LONGEST_NAP, LOST};
 use super::thread;
 use crate::device::CqId;
 use crate::device::queue::{CompletionRing, DoorbellPage, SendRing};
+
+/// How long a poll waits at first. When it goes on it keeps its processor until [`FEW_POLLS`] is over, so it waits for longer
+/// than polls by calls sleep.
+const FIRST_NAP: Duration = Duration::from_micros(200);
+
+/// How long a client polls after it has waited in vain.
+pub(super) const FEW_POLLS: Duration = Duration::from_micros(10);
 
 /// The queues of one device whose clients make no calls.
 pub(super) struct Direct {
@@ -106,7 +113,7 @@ impl Direct {
             doorbells: Vec::new(),
             queues: Vec::new(),
             waits_since: None,
-            nap: NAP,
+            nap: FIRST_NAP,
             delays: Delays::default(),
             end,
             thread: Some(thread),
@@ -233,7 +240,7 @@ impl Direct {
 
     /// Something came that polls wait for.
     pub(super) fn show_arrival(&mut self) {
-        self.nap = NAP;
+        self.nap = FIRST_NAP;
         self.show();
     }
 
@@ -440,7 +447,7 @@ mod tests {
         let now = Instant::now();
         std::thread::scope(|scope| {
             assert_eq!(read(130), 0);
-            for nap in [NAP, 2 * NAP, 4 * NAP] {
+            for nap in [FIRST_NAP, 2 * FIRST_NAP, LONGEST_NAP] {
                 direct.hide(next);
                 let poll = scope.spawn(|| read(130));
                 direct.take_poll(told.recv().unwrap(), now, next);
@@ -474,7 +481,11 @@ mod tests {
             direct.hide(next);
             scope.spawn(|| read(130));
             direct.take_poll(told.recv().unwrap(), now, next);
-            assert_eq!(direct.rest_of_nap(now), Some(NAP), "naps are short again");
+            assert_eq!(
+                direct.rest_of_nap(now),
+                Some(FIRST_NAP),
+                "naps are short again"
+            );
             // Nobody waits for a device that is gone.
             drop(direct);
         });

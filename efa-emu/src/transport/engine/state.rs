@@ -8,7 +8,7 @@ use efa_core::address::Qpn;
 use efa_core::nic::Status;
 
 use super::EventHandler;
-use super::direct::Direct;
+use super::direct::{Direct, FEW_POLLS};
 use super::faults::Access;
 use super::patience::{Look, NAP, Patience, Rest};
 use crate::device::{CqId, Device, DeviceEvent, Error, QueueError, QueueKind};
@@ -423,7 +423,7 @@ impl State {
         match direct.rest_of_nap(now) {
             Some(Duration::ZERO) => {
                 direct.end_nap();
-                return Some(NAP);
+                return Some(FEW_POLLS);
             }
             Some(rest) => return Some(rest),
             // Whoever was just let go on has not done so yet.
