@@ -133,6 +133,7 @@ fn a_client_may_ring_doorbells_without_a_call() {
     for round in 0..50 {
         receiver.post_recv(round, memory.buffer(0, 64));
         sender.post_send_quietly(round, to, SendData::Inline(&[b"direct"]));
+        sender.ring_directly();
         receiver.wait_ok();
         while sender.glance().is_none() {
             std::thread::yield_now();
