@@ -378,7 +378,7 @@ fn entries_without_userfaultfd() {
         // SAFETY: makes nothing that outlives the call.
         let refused = unsafe { libc::syscall(libc::SYS_userfaultfd, 0) };
         assert_eq!((refused, errno()), (-1, libc::EPERM));
-        exchange(32, 64);
+        exchange(32, 64, false);
     });
 }
 
@@ -436,7 +436,7 @@ fn entries_beside_programs_that_never_wait() {
                     }
                 });
             }
-            exchange(32, 64);
+            exchange(32, 64, false);
             is_over.store(1, Ordering::Relaxed);
         });
     });
@@ -477,7 +477,7 @@ fn a_forked_childs_doorbells_are_its_own() {
             }
             receives.write(&receive(region, 0, 8, round));
             receives.ring();
-            let [a, b, c, d] = head(&sends, round, 0, 1, (number.ahn, qpn));
+            let [a, b, c, d] = head(&sends, u64::from(round), 0, 1, (number.ahn, qpn));
             let [e, f] = buffer(region, 8, 8);
             sends.write(&[a, b, c, d, e, f]);
             sends.ring();
