@@ -57,8 +57,8 @@ bitflags::bitflags! {
         /// A second queue pair for headerless messages follows. Stock libfabric 1.22.0 to 2.5.1;
         /// the spec does not list it.
         const USER_RECV_QP_HDR = 0x4;
-        /// Whether the device can reach the peer's accelerator memory follows. Only on the
-        /// development branch after libfabric 2.6.0.
+        /// Whether the device can reach the peer's accelerator memory follows. Since libfabric
+        /// 2.7.0 and in patch releases of 2.6.
         const HMEM_P2P_HDR = 0x8;
         /// The sender's connection id is the first optional field.
         const CONNID_HDR = 0x8000;

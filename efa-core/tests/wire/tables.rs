@@ -97,8 +97,6 @@ fn mandatory_offsets_are_those_of_stock_libfabric() {
         (T::Eor, "connid", 12),
         (T::AtomRsp, "recv_id", 12),
         (T::Receipt, "msg_id", 8),
-        (T::PeerError, "op_id", 8),
-        (T::PeerError, "connid", 20),
         (T::EagerTagRtm, "tag", 8),
         (T::MediumTagRtm, "tag", 24),
         (T::LongctsTagRtm, "tag", 24),

@@ -297,7 +297,6 @@ fn hosts_of_runs_are_distinct_unless_they_are_named() {
     assert_eq!(fabric.ps().lines().count(), 1, "only the heading is left");
 }
 
-/// A `run` that is killed cleans nothing up; the next one does, for as much as is dead.
 /// Names of a directory for temporary files; `None` is one that is given as a relative path.
 const TEMPORARY_DIRECTORIES: [Option<&[u8]>; 8] = [
     None,
@@ -357,6 +356,7 @@ fn any_directory_for_temporary_files_will_do() {
     }
 }
 
+/// A `run` that is killed cleans nothing up; the next one does, for as much as is dead.
 #[test]
 fn the_next_run_removes_what_a_killed_one_left() {
     let fabric = TestFabric::new();

@@ -28,10 +28,10 @@ packet_format! {
     /// Stock libfabric 1.22.0 to 2.5.1; the spec does not describe it.
     pub user_recv_qp: Option<UserRecvQp>, { when: When::Flag(USER_RECV_QP) }
         "a second queue pair that takes messages without headers";
-    /// Only on the development branch after libfabric 2.6.0; the spec does not describe it.
+    /// Since libfabric 2.7.0 and in patch releases of 2.6; the spec does not describe it.
     pub hmem_p2p: Option<u8>,
         { name: "hmem_p2p.p2p_supported", when: When::Flag(HMEM_P2P), pad: ("hmem_p2p.reserved", 7),
-          source: stock("2.6.0 (development branch)") }
+          source: stock("2.7.0") }
         "1 if the sender's device reaches its accelerators' memory";
     pub flags: HandshakeFlags, "Flags beyond those that say which fields are present.";
 }

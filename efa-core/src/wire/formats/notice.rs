@@ -46,10 +46,12 @@ packet_format! {
     /// before 2.7.0 had [other forms](crate::wire::fields::forms).
     PeerError, stock("2.7.0") => exact;
     pub msg_id: MsgId, "the message";
-    /// [`PeerError::NO_OP`] if no id is known. Ids are used again, so it counts only if that operation
-    /// is of the message `msg_id`.
-    pub op_id: u32, "operation of the message at the receiver of this packet; 0x7fffffff if not known";
-    pub emitter_ope_type: OpeType, "which side of the message sends this packet: 1 the one that sends the data, 2 the one that receives it";
+    /// [`PeerError::NO_OP`] if no id is known. Ids are used again, so it counts only if that
+    /// operation is of the message `msg_id`.
+    pub op_id: u32,
+        "operation of the message at the receiver of this packet; 0x7fffffff if not known";
+    pub emitter_ope_type: OpeType,
+        "side of the message that sends this packet: 1 sends the data, 2 receives it";
     pub prov_errno: u32, { kind: Some(Kind::ProviderError) }
         "why: a device status, or from 4096 on a number of libfabric's own";
     pub connid: Option<Connid>, { when: When::FlagOrPadding(CONNID_HDR) }
@@ -86,7 +88,7 @@ packet_format! {
         "connection id of the sender";
 }
 
-/// The forms of PEER_ERROR that development states of libfabric had and no release, by their length.
+/// The forms of PEER_ERROR that development states of libfabric had and no release, by length.
 pub(in crate::wire) const PEER_ERROR_FORMS: &[(usize, &[&Section])] = &[
     (20, PeerErrorByReference::SECTIONS),
     (28, PeerErrorWithValidity::SECTIONS),
