@@ -21,6 +21,7 @@ mod plan;
 mod release;
 mod run;
 mod user_queue_pair;
+mod withdrawal;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;

@@ -1,6 +1,6 @@
 //! Time: events of the fabric, ends of waits, and endpoints that are asked for news.
 
-use efa_core::endpoint::{CompletionFlags, Endpoint, Event, Instant, PacketError};
+use efa_core::endpoint::{CompletionFlags, Endpoint, Event, Instant, PacketError, ProviderError};
 
 use crate::model::ProgramId;
 
@@ -159,6 +159,12 @@ impl World {
                 reason: PacketError::StaleOperation { .. },
                 ..
             } if orphaned => Ok(()),
+            // The device had not yet read what a peer was to read.
+            Event::ControlSendFailed { failure, .. }
+                if orphaned && failure.provider == ProviderError::LocalInvalidLkey =>
+            {
+                Ok(())
+            }
             // Of a message that one side gives up while the other still answers.
             Event::PacketRefused {
                 reason: PacketError::StaleOperation { .. } | PacketError::AlreadyProcessed { .. },

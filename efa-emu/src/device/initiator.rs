@@ -252,7 +252,7 @@ impl Device {
             self.expire_timers(now);
         }
         if !self.initiator.backlogs.is_empty() {
-            self.drain_backlogs(link);
+            self.drain_backlogs(now, link);
         }
         // Queue pairs with more entries go on in the next turn, in the same order.
         let mut kept = 0;
@@ -316,19 +316,24 @@ impl Device {
     }
 
     #[cold]
-    fn drain_backlogs(&mut self, link: &mut impl Link) {
-        let initiator = &mut self.initiator;
+    fn drain_backlogs(&mut self, now: Duration, link: &mut impl Link) {
         let mut position = 0;
-        while let Some(ahn) = initiator.backlogs.destination(position) {
+        while let Some(ahn) = self.initiator.backlogs.destination(position) {
             let mut busy = false;
-            while let Some(index) = initiator.backlogs.first(ahn) {
-                if initiator.offer(index, link).is_err() {
+            while let Some(index) = self.initiator.backlogs.first(ahn) {
+                // The memory may have been deregistered since the entry was read.
+                let is_registered = self.has_local_memory(index);
+                let initiator = &mut self.initiator;
+                if is_registered && initiator.offer(index, link).is_err() {
                     busy = true;
                     break;
                 }
                 initiator.backlogs.pop(ahn, &initiator.flight);
                 initiator.set_place(index, Place::Link);
-                if let Some(request) = initiator.flight.get(index) {
+                if !is_registered {
+                    let token = initiator.flight.token(index);
+                    self.complete(now, token, Status::LocalInvalidLkey);
+                } else if let Some(request) = initiator.flight.get(index) {
                     self.counters.tx_pkts += 1;
                     self.counters.tx_bytes += request.outgoing_bytes();
                 }
@@ -338,6 +343,14 @@ impl Device {
                 position += 1;
             }
         }
+    }
+
+    /// Returns whether the local memory of a request is still registered.
+    fn has_local_memory(&self, index: u32) -> bool {
+        self.initiator.flight.get(index).is_some_and(|request| {
+            let qp = self.qps.get(request.qpn);
+            qp.is_some_and(|qp| local_still_valid(request, qp, &self.regions))
+        })
     }
 
     /// Reads the new entries of a queue pair, at most [`TURN`], and offers them to the link. Returns

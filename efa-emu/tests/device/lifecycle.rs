@@ -9,7 +9,7 @@ use efa_emu::device::{
 use efa_emu::link::Token;
 use efa_emu::profile::Profile;
 
-use crate::harness::{Kind, MEMORY, Net, Rdma, Setup, gid};
+use crate::harness::{Host, Kind, MEMORY, MEMORY_SIZE, Net, Rdma, Setup, gid};
 
 #[test]
 fn a_late_answer_never_reaches_a_queue_pair_with_the_same_number() {
@@ -236,6 +236,67 @@ fn the_memory_of_a_read_may_go_away_while_it_is_under_way() {
     net.answer(&packet, status);
     assert_eq!(net.hosts[0].outcome(), Some((1, Status::LocalInvalidLkey)));
     assert_eq!(net.hosts[0].bytes(0, 8), [0; 8]);
+}
+
+#[test]
+fn a_request_that_waits_does_not_outlive_its_memory() {
+    for (what, kind) in [
+        ("send", None),
+        ("read", Some(Kind::Read)),
+        ("write", Some(Kind::Write(Some(9)))),
+    ] {
+        for is_retried in [false, true] {
+            let mut net = Net::pair(Setup {
+                rnr_retry: Some(3),
+                ..Setup::default()
+            });
+            let to = net.address(0, 1);
+            let rkey = net.hosts[1].keys.rkey.0;
+            net.busy.extend((!is_retried).then_some(gid(1)));
+            match kind {
+                None => net.hosts[0].post_send(1, to, &[(0, 8)]),
+                Some(kind) => {
+                    let rdma = Rdma {
+                        kind,
+                        local: (0, 8),
+                        remote: MEMORY,
+                        rkey,
+                    };
+                    net.hosts[0].post_rdma(1, to, rdma);
+                }
+            }
+            net.transmit(0);
+            if is_retried {
+                let packet = net.packets.pop_front().unwrap();
+                net.answer(&packet, Status::RemoteRnr);
+            }
+            // Without memory, behind it.
+            net.hosts[0].post_send(2, to, &[(0, 0)]);
+            let Host {
+                device, pd, keys, ..
+            } = &mut net.hosts[0];
+            device.deregister_memory(keys.lkey).unwrap();
+            // The memory is registered anew, for something else.
+            let again = MemoryRegion {
+                address: MEMORY,
+                iova: MEMORY,
+                ..region(MEMORY_SIZE, Access::all())
+            };
+            device.register_memory(*pd, again).unwrap();
+            net.busy.clear();
+            net.transmit(0);
+            net.advance();
+            net.transmit(0);
+            let lengths: Vec<u32> = net.packets.iter().map(|one| one.header.length).collect();
+            assert_eq!(lengths, [0], "{what}, retried: {is_retried}");
+            assert_eq!(net.hosts[0].outcome(), Some((1, Status::LocalInvalidLkey)));
+            assert_eq!(net.hosts[0].outcome(), None);
+            let packet = net.packets.pop_front().unwrap();
+            net.answer(&packet, Status::Ok);
+            assert_eq!(net.hosts[0].outcome(), Some((2, Status::Ok)));
+            assert!(!net.hosts[0].device.has_unsent());
+        }
+    }
 }
 
 #[test]
