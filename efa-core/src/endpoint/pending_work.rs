@@ -7,7 +7,7 @@ use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::posting::Work;
 use crate::endpoint::subprotocols::receive_calls::Whole;
 use crate::nic::Nic;
-use crate::wire::{Eor, PeerError, Receipt};
+use crate::wire::{Eor, Receipt};
 
 /// What became of a piece of [`Work`].
 enum Outcome {
@@ -74,8 +74,8 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    /// Drops the messages of a peer that no receive has taken and of which the rest will not come, and
-    /// the packets that wait for an earlier message.
+    /// Drops the messages of a peer that no receive has taken and of which the rest will not come,
+    /// and the packets that wait for an earlier message.
     fn drop_unfinished(&mut self, peer: PeerId, failure: Failure) {
         for head in self.receiving.unexpected.abandon_unfinished(peer, failure) {
             self.channel.drop_held(peer, head);
@@ -156,17 +156,10 @@ impl<N: Nic> Endpoint<N> {
                 };
                 self.channel.send_control(peer, &eor).map(|()| false)
             }
-            Work::PeerError { peer, what, code } => {
-                let error = PeerError {
-                    msg_id: what.msg_id,
-                    op_id: what.op_id,
-                    emitter_ope_type: what.side,
-                    prov_errno: code,
-                    connid,
-                    ..PeerError::default()
-                };
-                self.channel.send_control(peer, &error).map(|()| false)
-            }
+            Work::PeerError { peer, what, code } => self
+                .channel
+                .send_peer_error(peer, what, code)
+                .map(|()| false),
         };
         match more {
             Ok(true) => Outcome::Again,

@@ -1,5 +1,5 @@
-//! Operations that one side gives up: what the other side is told, and what becomes of messages of which
-//! the rest will not come.
+//! Operations that one side gives up: what the other side is told, and what becomes of messages of
+//! which the rest will not come.
 
 use efa_core::endpoint::*;
 use efa_core::nic::{Access, DeviceCaps, RemoteKey, Status};
@@ -44,8 +44,8 @@ impl Subprotocol {
         Subprotocol::RuntingRead,
     ];
 
-    /// Length and flags of a message that the endpoint sends with the subprotocol, and that waits for
-    /// something.
+    /// Length and flags of a message that the endpoint sends with the subprotocol, and that waits
+    /// for something.
     pub(crate) fn message(self) -> (usize, OperationFlags) {
         match self {
             Subprotocol::Eager => (100, OperationFlags::DELIVERY_COMPLETE),
@@ -112,8 +112,8 @@ impl Script {
         })
     }
 
-    /// Takes the request of a message that the endpoint sends. Returns its ids; those of requests that
-    /// name no operation are 0.
+    /// Takes the request of a message that the endpoint sends. Returns its ids; those of requests
+    /// that name no operation are 0.
     fn expect_request(&mut self) -> (u32, u32) {
         self.expect(|packet| match &packet.header {
             Header::EagerRtm(EagerRtm {
@@ -751,6 +751,51 @@ fn a_message_that_breaks_off_is_told_in_every_subprotocol_and_the_order_goes_on(
             script.expect_nothing_left();
         }
     }
+}
+
+/// A message that breaks off, and then the packet that tells the peer of it.
+#[test]
+fn a_peer_that_cannot_be_told_of_a_message_that_breaks_off_is_sent_no_more() {
+    let none = OperationFlags::empty();
+    // `None` if the packet arrives. The last status is that of a peer that is gone.
+    for status in [
+        None,
+        Some(Status::RemoteBadStatus),
+        Some(Status::RemoteBadLength),
+        Some(Status::RemoteBadDestQpn),
+    ] {
+        let (mut script, peer) = connected_to(TOLD);
+        script.try_send(peer, 100, none, 1).unwrap();
+        script.progress();
+        script.network.fail(0, Status::RemoteBadStatus);
+        script.progress();
+        assert_eq!(script.error().context, 1);
+        let Some(status) = status else {
+            script.expect_abandoned(OpeType::TXE);
+            assert_eq!(script.dut.poll_event(), None);
+            script.try_send(peer, 8, none, 2).unwrap();
+            assert_eq!(script.expect_request().0, 1);
+            continue;
+        };
+        assert_eq!(script.network.flights(), 1, "PEER_ERROR");
+        script.network.fail(0, status);
+        script.progress();
+        let failure = Failure::from(status);
+        let event = Event::SendingFailed { peer, failure };
+        assert_eq!(script.dut.poll_event(), Some(event));
+        let next = script.try_send(peer, 8, none, 2);
+        assert_eq!(next, Err(EndpointError::PeerFailed(peer)));
+    }
+    // One about a message that the endpoint receives keeps none of its own back.
+    let (mut script, peer) = connected_to(TOLD);
+    script.refuse_read();
+    assert_eq!(script.network.flights(), 1, "PEER_ERROR");
+    script.network.fail(0, Status::RemoteBadStatus);
+    script.progress();
+    let event = script.dut.poll_event();
+    assert!(matches!(event, Some(Event::ControlSendFailed { .. })));
+    script.try_send(peer, 8, none, 2).unwrap();
+    assert_eq!(script.expect_request().0, 0);
 }
 
 /// The peer's half of such an operation is left as it is.

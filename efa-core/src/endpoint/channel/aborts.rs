@@ -2,12 +2,12 @@
 //! that. Libfabric 2.7.0 sends it for messages only: a write, read or atomic that fails leaves the
 //! peer's half as it is.
 
-use crate::endpoint::api::error::Failure;
+use crate::endpoint::api::error::{EndpointError, Failure};
 use crate::endpoint::base::ids::PeerId;
-use crate::endpoint::posting::{Abandoned, Work};
+use crate::endpoint::posting::{Abandoned, Owner, Work};
 use crate::endpoint::sending::Loss;
 use crate::nic::Nic;
-use crate::wire::{ExtraFeatures, PacketType};
+use crate::wire::{ExtraFeatures, OpeType, PacketType, PeerError};
 
 use super::Channel;
 
@@ -19,8 +19,8 @@ pub(crate) struct Untold {
 }
 
 impl<N: Nic> Channel<N> {
-    /// Tells a peer that a message failed on this side. `loss` is of a message to the peer: if the peer
-    /// cannot be told, it may wait for the message or for the rest of it.
+    /// Tells a peer that a message failed on this side. `loss` is of a message to the peer: if the
+    /// peer cannot be told, it may wait for the message or for the rest of it.
     #[cold]
     pub(crate) fn abandon(
         &mut self,
@@ -58,6 +58,40 @@ impl<N: Nic> Channel<N> {
                 }
             }
         }
+    }
+
+    /// Sends a PEER_ERROR. One about a message of ours takes its place in the sequence: the peer may
+    /// go on behind the message only with it.
+    ///
+    /// # Errors
+    /// Only [`EndpointError::TryAgain`].
+    pub(crate) fn send_peer_error(
+        &mut self,
+        peer: PeerId,
+        what: Abandoned,
+        code: u32,
+    ) -> Result<(), EndpointError> {
+        let error = PeerError {
+            msg_id: what.msg_id,
+            op_id: what.op_id,
+            emitter_ope_type: what.side,
+            prov_errno: code,
+            connid: Some(self.address.qkey.into()),
+            ..PeerError::default()
+        };
+        let sequenced = (what.side == OpeType::TXE).then_some(what.msg_id);
+        let posted = self.posting.start_packet(&error).and_then(|mut packet| {
+            packet.sequenced = sequenced;
+            self.post_packet(peer, Owner::Nobody, packet)
+        });
+        match (sequenced, &posted) {
+            (None, _) | (_, Err(EndpointError::TryAgain)) => {}
+            (Some(msg_id), Ok(())) => self.peers.abort_posted(peer, msg_id),
+            (Some(msg_id), Err(error)) => {
+                self.request_lost(peer, msg_id, Failure::of_post(error), Loss::Unknown);
+            }
+        }
+        self.control_posted(peer, PacketType::PeerError, posted)
     }
 
     fn not_told(&mut self, peer: PeerId, what: Abandoned, failure: Failure, loss: Option<Loss>) {

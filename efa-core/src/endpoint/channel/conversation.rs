@@ -25,7 +25,8 @@ pub(crate) struct Conversation {
     pub(crate) heard: bool,
     /// Packets of the peer that came before their turn.
     pub(crate) window: ReorderWindow,
-    /// Messages that failed, of which the peer is told if its HANDSHAKE says that it understands that.
+    /// Messages that failed, of which the peer is told if its HANDSHAKE says that it understands
+    /// that.
     pub(super) untold: Vec<Untold>,
     /// Memory of the peer's packets that wait, in bytes.
     pub(crate) held_bytes: usize,
@@ -43,7 +44,8 @@ impl Conversation {
 }
 
 impl From<MsgId> for Conversation {
-    /// The state at the start of a conversation, in which both sides count messages from `first` on.
+    /// The state at the start of a conversation, in which both sides count messages from `first`
+    /// on.
     fn from(first: MsgId) -> Self {
         Conversation {
             sequence: Sequence::new(first),
@@ -221,6 +223,13 @@ impl Peers<Conversation> {
     pub(crate) fn gap_filled(&mut self, peer: PeerId) {
         if let Some(state) = self.state_mut(peer) {
             state.sequence.filled();
+        }
+    }
+
+    /// Notes that a PEER_ERROR about a message to the peer was posted.
+    pub(crate) fn abort_posted(&mut self, peer: PeerId, msg_id: MsgId) {
+        if let Some(state) = self.state_mut(peer) {
+            state.sequence.posted_again(msg_id);
         }
     }
 

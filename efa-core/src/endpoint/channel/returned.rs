@@ -73,14 +73,18 @@ impl<N: Nic> Channel<N> {
             if let Some(state) = self.peers.state_mut(lost.peer) {
                 state.sequence.done(msg_id);
             }
-            match lost.owner {
+            match (lost.owner, lost.what) {
                 // How much of the message the peer has is known at the end of the operation.
-                Owner::Outbound(_) => {}
-                // A packet that was to fill a gap is lost too, although the peer is there.
-                Owner::Nobody if !failure.is_peer_gone() => {
+                (Owner::Outbound(_), _) => {}
+                // Whether the peer has the message was not known, and now it may wait for it.
+                (Owner::Nobody, What::Packet(PacketType::PeerError, _)) => {
                     self.request_lost(lost.peer, msg_id, failure, Loss::Unknown);
                 }
-                Owner::Whole(_) if loss == Loss::Unknown => {
+                // A packet that was to fill a gap is lost too, although the peer is there.
+                (Owner::Nobody, _) if !failure.is_peer_gone() => {
+                    self.request_lost(lost.peer, msg_id, failure, Loss::Unknown);
+                }
+                (Owner::Whole(_), _) if loss == Loss::Unknown => {
                     let what = Abandoned {
                         msg_id,
                         op_id: PeerError::NO_OP,

@@ -8,11 +8,12 @@ use crate::endpoint::api::operation::IoVec;
 use crate::endpoint::base::ids::Id;
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::memory::registration::Registered;
+use crate::endpoint::posting::Abandoned;
 use crate::endpoint::sending::Loss;
 use crate::endpoint::sending::choice::NoProtocol;
 use crate::nic::fake::{FakeNic, fake_nic};
 use crate::nic::{Access, NicError, UserSlice};
-use crate::wire::{Header, MsgId, Packet, RtaKind, SendId};
+use crate::wire::{Header, MsgId, OpeType, Packet, PeerError, RtaKind, SendId};
 
 const FAILURE: Failure = Failure::new(Errno::EIO, ProviderError::None);
 
@@ -22,8 +23,8 @@ const BROKEN: NicError = NicError::Device {
     errno: 5,
 };
 
-/// The channel of an endpoint with these settings and one peer, whose queue pair has the number 7. The
-/// device has 8 packet buffers, of which 4 are posted receives.
+/// The channel of an endpoint with these settings and one peer, whose queue pair has the number 7.
+/// The device has 8 packet buffers, of which 4 are posted receives.
 fn channel(config: EndpointConfig) -> (Channel<FakeNic>, PeerId) {
     let config = EndpointConfig {
         recv_buffers: 4,
@@ -93,6 +94,46 @@ fn a_gap_that_cannot_be_filled_is_the_end_of_the_sequence() {
         [Event::SendingFailed { .. }]
     ));
     assert!(channel.peers.check_sequence(peer).is_err());
+}
+
+#[test]
+fn a_message_given_up_that_the_peer_cannot_be_told_of_is_the_end_of_the_sequence() {
+    for side in [OpeType::TXE, OpeType::RXE] {
+        let (mut channel, peer) = usual();
+        channel.request_posted(peer);
+        let what = Abandoned {
+            msg_id: MsgId(channel.config.first_msg_id),
+            op_id: PeerError::NO_OP,
+            side,
+        };
+        channel.posting.nic_mut().refuse_packets = Some(NicError::QueueFull);
+        let sent = channel.send_peer_error(peer, what, 0);
+        assert!(matches!(sent, Err(EndpointError::TryAgain)), "{sent:?}");
+        assert!(channel.peers.check_sequence(peer).is_ok());
+        channel.posting.nic_mut().refuse_packets = Some(BROKEN);
+        channel.send_peer_error(peer, what, 0).unwrap();
+        let is_broken = channel.peers.check_sequence(peer).is_err();
+        assert_eq!(is_broken, side == OpeType::TXE);
+    }
+}
+
+/// As a packet that fills a gap, it keeps the ids from running too far ahead.
+#[test]
+fn a_message_given_up_is_under_way_until_the_peer_has_been_told() {
+    for side in [OpeType::TXE, OpeType::RXE] {
+        let (mut channel, peer) = usual();
+        channel.request_posted(peer);
+        let msg_id = MsgId(channel.config.first_msg_id);
+        channel.peers.arrived(peer, Some(msg_id));
+        let what = Abandoned {
+            msg_id,
+            op_id: PeerError::NO_OP,
+            side,
+        };
+        channel.send_peer_error(peer, what, 0).unwrap();
+        let sequence = &channel.peers.state(peer).unwrap().sequence;
+        assert_eq!(sequence.is_idle(), side == OpeType::RXE);
+    }
 }
 
 #[test]

@@ -129,8 +129,14 @@ impl Sequence {
     /// Notes that a request was posted that fills the oldest gap.
     pub(crate) fn filled(&mut self) {
         if let Some(id) = self.gaps.pop() {
-            self.pending[span(id)] += 1;
+            self.posted_again(id);
         }
+    }
+
+    /// Notes that a packet was posted without which the peer may not go on behind the request with
+    /// this id.
+    pub(crate) fn posted_again(&mut self, id: MsgId) {
+        self.pending[span(id)] += 1;
     }
 
     /// Notes that the sequence cannot go on. Returns false if it could not before.
