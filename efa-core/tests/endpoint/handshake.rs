@@ -559,6 +559,29 @@ fn a_feature_is_not_used_before_the_handshake_asked_for_by_an_empty_write() {
     assert_eq!((packet_type, msg_id), (PacketType::DcEagerMsgRtm, MsgId(0)));
 }
 
+/// The first request of the two asks for the HANDSHAKE as well. When it is lost, nothing else does.
+#[test]
+fn a_lost_request_asks_for_no_handshake() {
+    let mut script = Script::new();
+    let peer = script.insert_peer();
+    let (plain, dc) = (OperationFlags::empty(), OperationFlags::DELIVERY_COMPLETE);
+    script.try_send(peer, 4, plain, 1).unwrap();
+    assert_eq!(
+        script.try_send(peer, 4, dc, 2),
+        Err(EndpointError::TryAgain)
+    );
+    script.network.fail(0, Status::RemoteBadLength);
+    script.progress();
+    assert_eq!(script.error().context, 1);
+    script.expect_silence();
+    assert_eq!(
+        script.try_send(peer, 4, dc, 2),
+        Err(EndpointError::TryAgain)
+    );
+    let packet = script.expect(|packet| packet.base.packet_type);
+    assert_eq!(packet, PacketType::EagerRtw);
+}
+
 #[test]
 fn memory_that_the_peers_device_does_not_reach_is_accessed_by_packets() {
     // What is started with a peer that announces everything: the type of the packet that is sent, or none if the device

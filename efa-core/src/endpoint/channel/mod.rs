@@ -77,7 +77,7 @@ impl<N: Nic> Channel<N> {
         let Some(state) = self.peers.state_mut(peer) else {
             return;
         };
-        state.handshake.peer_gone();
+        state.handshake.request_lost();
         if failure.is_queue_pair_gone() {
             self.gone.push((peer, failure));
         }

@@ -64,10 +64,14 @@ impl<N: Nic> Channel<N> {
         if failure.is_peer_gone() {
             self.peer_gone(lost.peer, failure);
         }
-        if let What::Packet(PacketType::Handshake, _) = lost.what
+        if let What::Packet(packet_type, _) = lost.what
             && let Some(state) = self.peers.state_mut(lost.peer)
         {
-            state.handshake.greeting_lost();
+            match packet_type {
+                PacketType::Handshake => state.handshake.greeting_lost(),
+                packet_type if packet_type.is_req() => state.handshake.request_lost(),
+                _ => {}
+            }
         }
         if let Some(msg_id) = lost.sequenced {
             if let Some(state) = self.peers.state_mut(lost.peer) {

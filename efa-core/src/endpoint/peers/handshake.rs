@@ -192,9 +192,9 @@ impl Handshaking {
         self.request_sent = true;
     }
 
-    /// Notes that a packet was lost because the peer is gone. No HANDSHAKE will answer the requests
-    /// so far, so a new request is needed.
-    pub(crate) fn peer_gone(&mut self) {
+    /// Notes that a request was lost, or all of them because the peer is gone. Perhaps no HANDSHAKE
+    /// will answer the requests so far, so a new one is needed.
+    pub(crate) fn request_lost(&mut self) {
         if self.features.is_none() {
             self.request_sent = false;
         }
@@ -320,7 +320,7 @@ mod tests {
         assert!(handshake.has_to_be_provoked());
         handshake.request_sent();
         assert!(!handshake.has_to_be_provoked());
-        handshake.peer_gone();
+        handshake.request_lost();
         assert!(handshake.has_to_be_provoked());
         handshake.request_sent();
         let failure = Failure::new(Errno::EIO, ProviderError::None);
@@ -331,7 +331,7 @@ mod tests {
         handshake.request_sent();
         handshake.receive(features(ExtraFeatures::empty()));
         // The HANDSHAKE has arrived, so the loss of the peer does not matter.
-        handshake.peer_gone();
+        handshake.request_lost();
         assert!(!handshake.has_to_be_provoked());
     }
 }
