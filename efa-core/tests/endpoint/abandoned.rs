@@ -75,6 +75,13 @@ pub(crate) const TOLD: ExtraFeatures = ExtraFeatures::PEER_ERROR
 /// Ids that name no operation of the endpoint.
 const UNKNOWN: [u32; 4] = [PeerError::NO_OP, 0, 0x0010_0000, u32::MAX];
 
+/// Memory of the peer.
+const REMOTE: [RemoteIoVec; 1] = [RemoteIoVec {
+    address: 0x7000,
+    length: 3000,
+    key: RemoteKey(5),
+}];
+
 fn peers(peers: usize) -> Usage {
     Usage {
         peers,
@@ -222,6 +229,42 @@ impl Script {
         self.progress();
         let failure = self.error().failure;
         assert_eq!(failure, Failure::from(Status::RemoteBadAddress));
+    }
+
+    /// Writes memory of the peer, in windows. Returns the operation's id.
+    fn write_in_windows(&mut self, peer: PeerId) -> u32 {
+        let write = WriteArgs {
+            peer,
+            data: &[memory(0, 3000)],
+            remote: &REMOTE,
+            cq_data: None,
+            flags: OperationFlags::COMPLETION,
+            context: 1,
+        };
+        self.dut.write(write).unwrap();
+        self.expect(|packet| match packet.header {
+            Header::LongctsRtw(long) => long.send_id.0,
+            other => panic!("{other:?}"),
+        })
+    }
+
+    /// The peer writes memory of the endpoint, in windows. Returns the operation's id.
+    fn be_written_in_windows(&mut self) -> u32 {
+        let region = self.dut.register(memory(0, 4096).memory, Access::all());
+        let key = region.unwrap().remote_key.0;
+        let options = self.by_connid();
+        let long = LongctsRtw {
+            msg_length: 3000,
+            send_id: SendId(77),
+            rma_iov: RmaIovs::new(&[RmaIov::new(MEMORY, 3000, key)]).unwrap(),
+            options,
+            ..LongctsRtw::default()
+        };
+        self.send(&long, &[1; 100]);
+        self.expect(|packet| match packet.header {
+            Header::Cts(cts) => cts.recv_id.0,
+            other => panic!("{other:?}"),
+        })
     }
 
     /// Posts a receive for a claimed message, which fails.
@@ -578,29 +621,12 @@ fn a_send_that_has_failed_keeps_its_failure() {
 #[test]
 fn a_write_a_read_or_an_atomic_that_is_named_goes_on_and_the_application_is_told() {
     let (mut script, peer) = connected_to(ExtraFeatures::PEER_ERROR);
-    let remote = [RemoteIoVec {
-        address: 0x7000,
-        length: 3000,
-        key: RemoteKey(5),
-    }];
+    let send_id = script.write_in_windows(peer);
     let flags = OperationFlags::COMPLETION;
-    let write = WriteArgs {
-        peer,
-        data: &[memory(0, 3000)],
-        remote: &remote,
-        cq_data: None,
-        flags,
-        context: 1,
-    };
-    script.dut.write(write).unwrap();
-    let send_id = script.expect(|packet| match packet.header {
-        Header::LongctsRtw(long) => long.send_id.0,
-        other => panic!("{other:?}"),
-    });
     let read = ReadArgs {
         peer,
         buffer: &[memory(0, 3000)],
-        remote: &remote,
+        remote: &REMOTE,
         flags,
         context: 2,
     };
@@ -631,21 +657,7 @@ fn a_write_a_read_or_an_atomic_that_is_named_goes_on_and_the_application_is_told
         },
         other => panic!("{other:?}"),
     });
-    // The peer's write of our memory, in windows.
-    let region = script.dut.register(memory(0, 4096).memory, Access::all());
-    let options = script.by_connid();
-    let long = LongctsRtw {
-        msg_length: 3000,
-        send_id: SendId(77),
-        rma_iov: RmaIovs::new(&[RmaIov::new(MEMORY, 3000, region.unwrap().remote_key.0)]).unwrap(),
-        options,
-        ..LongctsRtw::default()
-    };
-    script.send(&long, &[1; 100]);
-    let written = script.expect(|packet| match packet.header {
-        Header::Cts(cts) => cts.recv_id.0,
-        other => panic!("{other:?}"),
-    });
+    let written = script.be_written_in_windows();
     let usage = script.dut.usage();
     for (msg_id, id, side) in [
         (0, send_id, OpeType::RXE),
@@ -662,6 +674,57 @@ fn a_write_a_read_or_an_atomic_that_is_named_goes_on_and_the_application_is_told
     let id = PeerError::NO_OP;
     assert_eq!(script.refusal(), PacketError::StaleOperation { id });
     assert_eq!(script.dut.usage(), usage);
+}
+
+/// The packet names the peer's write, and the message decides, wherever that is.
+#[test]
+fn a_message_is_given_up_although_the_operation_named_is_none() {
+    let (mut script, _) = connected_to(TOLD);
+    let id = script.be_written_in_windows();
+    let written = script.dut.usage();
+    let given_up = |script: &mut Script, msg_id| {
+        script.abandon(msg_id, id, OpeType::TXE);
+        script.progress();
+        assert_eq!(script.dut.poll_event(), None, "message {msg_id}");
+    };
+    // No receive has taken it.
+    script.begin(Subprotocol::Medium, 0);
+    given_up(&mut script, 0);
+    assert_eq!(script.dut.usage(), written);
+    // A receive has.
+    script.recv(0, 4000, 7);
+    script.begin(Subprotocol::Medium, 1);
+    given_up(&mut script, 1);
+    assert_eq!(script.error().failure, ABORTED);
+    // It waits for its turn.
+    script.begin(Subprotocol::Medium, 3);
+    given_up(&mut script, 3);
+    assert_eq!(script.dut.usage(), written);
+    // Nothing is known of those that have ended, or have not come: they still may.
+    for msg_id in [0, 1, 3, 2, 4, config().reorder_window + 2] {
+        script.abandon(msg_id, id, OpeType::TXE);
+        assert_eq!(script.refusal(), PacketError::NoMessage { id });
+    }
+    for msg_id in [2, 4] {
+        script.recv(0, 100, 8);
+        script.begin(Subprotocol::Eager, msg_id);
+        assert_eq!(script.completion().context, 8, "message {msg_id}");
+    }
+    assert_eq!(script.dut.usage(), written);
+}
+
+#[test]
+fn a_send_is_given_up_although_the_operation_named_is_none() {
+    let (mut script, peer) = connected_to(ExtraFeatures::PEER_ERROR);
+    let id = script.write_in_windows(peer);
+    let (msg_id, _) = start(&mut script, peer, Subprotocol::LongCts);
+    script.abandon(msg_id, id, OpeType::RXE);
+    assert_eq!(script.error().context, 1);
+    assert_eq!(script.dut.poll_event(), None);
+    script.abandon(msg_id, id, OpeType::RXE);
+    assert_eq!(script.refusal(), PacketError::NoMessage { id });
+    script.expect_no_completion();
+    assert_eq!(script.dut.usage().outbound, 1, "the write");
 }
 
 #[test]
@@ -813,11 +876,7 @@ fn a_write_that_fails_is_not_told() {
         let write = WriteArgs {
             peer,
             data: &[memory(0, 3000)],
-            remote: &[RemoteIoVec {
-                address: 0x7000,
-                length: 3000,
-                key: RemoteKey(5),
-            }],
+            remote: &REMOTE,
             cq_data: None,
             flags: OperationFlags::COMPLETION,
             context: 1,

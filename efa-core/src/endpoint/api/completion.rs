@@ -200,8 +200,8 @@ pub enum PacketError {
         /// The id in the packet.
         id: u32,
     },
-    /// It says that a message was given up, and names an operation that is none (libfabric says that
-    /// of messages only).
+    /// It says that a message was given up of which nothing is known here, and names an operation
+    /// that is no message (libfabric says that of messages only).
     NoMessage {
         /// The id in the packet.
         id: u32,

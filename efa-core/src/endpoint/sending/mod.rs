@@ -491,8 +491,8 @@ impl Sending {
             }
             _ => return Err(Mistake::NoOperation),
         };
-        // All windows of an operation are opened by one operation of the peer. Another one has begun
-        // with a second copy of the request, and the data must not be divided between the two.
+        // All windows of an operation are opened by one operation of the peer. Another one has
+        // begun with a second copy of the request, and the data must not be divided between the two.
         let is_others =
             matches!(bulk.stream, Stream::CtsData(Some(recv_id)) if recv_id != cts.recv_id);
         // The peer opens a window when all data of the last one has arrived. What comes before is a
@@ -566,9 +566,9 @@ impl Sending {
         Ok(bulk.runt.take())
     }
 
-    /// Takes a PEER_ERROR: the receiver of a message has given it up, and the message fails here, too,
-    /// if it has not failed already. The operation that the packet names counts only if it is of that
-    /// message.
+    /// Takes a PEER_ERROR: the receiver of a message has given it up, and the message fails here,
+    /// too, if it has not failed already. The operation that the packet names counts only if it is
+    /// of that message.
     ///
     /// # Errors
     /// The packet has no effect.
@@ -580,17 +580,19 @@ impl Sending {
         let named = (error.op_id != PeerError::NO_OP).then_some(error.op_id);
         let named = named.map(OutboundId::from_wire);
         let named = named.filter(|id| self.peer(*id) == Some(peer));
-        let message = |id| self.operations.get(id).and_then(Outbound::message);
-        let id = match named.map(|id| (id, message(id))) {
-            Some((_, None)) => return Err(PacketError::NoMessage { id: error.op_id }),
-            Some((id, Some(msg_id))) if msg_id == error.msg_id => Some(id),
-            _ => {
-                let mut with_peer = self.with_peer(peer).into_iter();
-                with_peer.find(|id| message(*id) == Some(error.msg_id))
-            }
+        let message = |id: &OutboundId| self.operations.get(*id).and_then(Outbound::message);
+        let is_of_message = |id: &OutboundId| message(id) == Some(error.msg_id);
+        let id = named.filter(is_of_message);
+        let id = id.or_else(|| self.with_peer(peer).into_iter().find(is_of_message));
+        let names_no_message = named.is_some_and(|id| message(&id).is_none());
+        let Some((id, operation)) = id.and_then(|id| Some((id, self.operations.get_mut(id)?)))
+        else {
+            let id = error.op_id;
+            return Err(match names_no_message {
+                true => PacketError::NoMessage { id },
+                false => PacketError::StaleOperation { id },
+            });
         };
-        let found = id.and_then(|id| Some((id, self.operations.get_mut(id)?)));
-        let (id, operation) = found.ok_or(PacketError::StaleOperation { id: error.op_id })?;
         operation.peer_aborted = true;
         let failure = Failure::of_peer(error.prov_errno);
         operation.failure.get_or_insert(failure);

@@ -1,7 +1,8 @@
-//! PEER_ERROR: the other side of a message has given up its half. What that means is decided here, by
-//! what this side knows of the message: the packet always says which message it is, and perhaps which
-//! operation of this side, which is a shortcut only. Ids are used again, so it counts only if the
-//! operation is of that message.
+//! PEER_ERROR: the other side of a message has given up its half. What that means is decided here,
+//! by what this side knows of the message: the packet always says which message it is, and perhaps
+//! which operation of this side, which is a shortcut only. Ids are used again, so it counts only if
+//! the operation is of that message. If nothing is known of the message, a packet that names a
+//! write, read or atomic is an error.
 
 use crate::endpoint::api::completion::PacketError;
 use crate::endpoint::api::error::Failure;
@@ -39,31 +40,38 @@ impl<N: Nic> Turns<'_, N> {
         error: &PeerError,
     ) -> Result<(), PacketError> {
         let (msg_id, transfers) = (error.msg_id, &mut self.receiving.transfers);
-        if let Some((id, transfer)) = transfers.named_by(peer, RecvId(error.op_id)) {
-            match transfer.message() {
-                None => return Err(PacketError::NoMessage { id: error.op_id }),
-                Some(message) if message == msg_id => {
-                    self.abort(id);
-                    return Ok(());
-                }
-                Some(_) => {}
-            }
+        let named = transfers.named_by(peer, RecvId(error.op_id));
+        let named = named.map(|(id, transfer)| (id, transfer.message()));
+        if let Some((id, Some(message))) = named
+            && message == msg_id
+        {
+            self.abort(id);
+            return Ok(());
         }
+        let names_no_message = matches!(named, Some((_, None)));
         let size = self.channel.config.reorder_window;
         let Some(state) = self.channel.peers.state_mut(peer) else {
             return Ok(());
         };
-        match state.window.position(msg_id, size) {
+        let is_known = match state.window.position(msg_id, size) {
+            Position::Expected | Position::Beyond if names_no_message => false,
             Position::Expected => {
                 state.window.advance();
                 let chains = state.window.take_expected();
                 self.process_held(peer, chains);
+                true
             }
-            // The order goes on behind it when its turn comes.
-            Position::Early if state.window.pass(msg_id) => {
-                for head in state.window.take(msg_id).into_iter().flatten() {
+            Position::Early if !state.window.has_passed(msg_id) => {
+                let held = state.window.take(msg_id);
+                let is_known = !names_no_message || held != [None; 2];
+                // The order goes on behind it when its turn comes.
+                if is_known {
+                    state.window.pass(msg_id);
+                }
+                for head in held.into_iter().flatten() {
                     self.channel.drop_held(peer, head);
                 }
+                is_known
             }
             Position::Early | Position::Past => self.abandon_message(peer, msg_id),
             Position::Beyond => {
@@ -71,19 +79,23 @@ impl<N: Nic> Turns<'_, N> {
                 let msg_id = msg_id.0;
                 return Err(PacketError::BeyondWindow { msg_id, expected });
             }
+        };
+        match names_no_message && !is_known {
+            true => Err(PacketError::NoMessage { id: error.op_id }),
+            false => Ok(()),
         }
-        Ok(())
     }
 
-    /// Ends a message that has been processed, if it has not ended.
-    fn abandon_message(&mut self, peer: PeerId, msg_id: MsgId) {
+    /// Ends a message that has been processed. Returns false if it has ended.
+    fn abandon_message(&mut self, peer: PeerId, msg_id: MsgId) -> bool {
         let by_packets = match self.receiving.unexpected.segment(peer, msg_id) {
             Segment::Transfer(id) => Some(id),
             Segment::Kept(_) | Segment::Unknown => None,
         };
         let transfers = &self.receiving.transfers;
         if let Some(id) = by_packets.or_else(|| transfers.of_message(peer, msg_id)) {
-            return self.abort(id);
+            self.abort(id);
+            return true;
         }
         let waiting = self.channel.quota.waiting_of(peer);
         let parts = waiting.filter_map(|operation| match operation {
@@ -91,9 +103,11 @@ impl<N: Nic> Turns<'_, N> {
             Postponed::Request(_) => None,
         });
         let unexpected = &mut self.receiving.unexpected;
-        if let Some(head) = unexpected.abandon(peer, msg_id, Failure::PEER_ABORTED, parts) {
+        let head = unexpected.abandon(peer, msg_id, Failure::PEER_ABORTED, parts);
+        if let Some(head) = head {
             self.channel.drop_held(peer, head);
         }
+        head.is_some()
     }
 
     /// Ends a receive when the device no longer uses its memory.
