@@ -925,7 +925,14 @@ fn a_write_that_fails_is_not_told() {
 
 /// A peer whose HANDSHAKE has not come, and a message of ours of which it may have nothing.
 fn lose_before_handshake() -> (Script, PeerId) {
-    let mut script = Script::new();
+    let (mut script, peer) = lose_two_before_handshake(config());
+    assert_eq!(script.dut.usage().owed, 2);
+    assert_eq!(script.dut.poll_event(), None);
+    (script, peer)
+}
+
+fn lose_two_before_handshake(config: EndpointConfig) -> (Script, PeerId) {
+    let mut script = Script::with(config, traits());
     let peer = script.insert_peer();
     for context in [1, 2] {
         let none = OperationFlags::empty();
@@ -936,8 +943,6 @@ fn lose_before_handshake() -> (Script, PeerId) {
         assert_eq!(script.error().context, context);
     }
     script.expect_silence();
-    assert_eq!(script.dut.usage().owed, 2);
-    assert_eq!(script.dut.poll_event(), None);
     (script, peer)
 }
 
@@ -972,6 +977,28 @@ fn what_waits_for_the_handshake_is_dropped_with_a_peer_that_does_not_understand_
     script.dut.remove_address(peer).unwrap();
     script.expect_nothing_left();
     assert_eq!(script.dut.poll_event(), None);
+}
+
+#[test]
+fn a_peer_is_not_given_up_for_messages_that_fail_here_before_its_handshake() {
+    let config = EndpointConfig {
+        peer_operations: 1,
+        ..config()
+    };
+    let (mut script, peer) = lose_two_before_handshake(config);
+    let failure = Failure::from(Status::RemoteBadStatus);
+    let event = Event::SendingFailed { peer, failure };
+    assert_eq!(script.dut.poll_event(), Some(event));
+    assert_eq!(script.dut.usage().owed, 1);
+    // Its messages are received, and it is told of the one for which there was room.
+    script.shake_hands(MODERN | ExtraFeatures::PEER_ERROR);
+    script.expect_handshake();
+    let (msg_id, ..) = script.expect_abandoned(OpeType::TXE);
+    assert_eq!(msg_id, 0);
+    script.recv(0, 100, 7);
+    script.begin(Subprotocol::Eager, 0);
+    assert_eq!(script.completion().context, 7);
+    script.expect_nothing_left();
 }
 
 #[test]

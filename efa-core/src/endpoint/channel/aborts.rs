@@ -37,26 +37,22 @@ impl<N: Nic> Channel<N> {
         let features = self.peers.features(peer);
         let understands =
             features.map(|features| features.extra.contains(ExtraFeatures::PEER_ERROR));
-        match understands.or(is_own.then_some(true)) {
-            Some(false) => self.not_told(peer, what, failure, loss),
-            Some(true) => {
-                let code = failure.provider.code();
-                let work = Work::PeerError { peer, what, code };
-                self.queue_answer(peer, work, PacketType::PeerError);
-            }
-            None => {
-                // It counts as an answer that waits to be sent.
-                if self.begin_answer(peer, PacketType::PeerError)
-                    && let Some(state) = self.peers.state_mut(peer)
-                {
-                    let untold = Untold {
-                        what,
-                        failure,
-                        loss,
-                    };
-                    state.untold.push(untold);
-                }
-            }
+        let understands = understands.or(is_own.then_some(true));
+        // It counts as an answer that waits to be sent. That there are too many is not the peer's
+        // fault, as it is with the other answers.
+        if understands == Some(false) || !self.quota.begin_answer(peer) {
+            return self.not_told(peer, what, failure, loss);
+        }
+        if understands.is_some() {
+            let code = failure.provider.code();
+            self.posting.queue(Work::PeerError { peer, what, code });
+        } else if let Some(state) = self.peers.state_mut(peer) {
+            let untold = Untold {
+                what,
+                failure,
+                loss,
+            };
+            state.untold.push(untold);
         }
     }
 

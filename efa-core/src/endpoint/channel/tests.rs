@@ -8,12 +8,13 @@ use crate::endpoint::api::operation::IoVec;
 use crate::endpoint::base::ids::Id;
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::memory::registration::Registered;
+use crate::endpoint::peers::handshake::PeerFeatures;
 use crate::endpoint::posting::Abandoned;
 use crate::endpoint::sending::Loss;
 use crate::endpoint::sending::choice::NoProtocol;
 use crate::nic::fake::{FakeNic, fake_nic};
 use crate::nic::{Access, NicError, UserSlice};
-use crate::wire::{Header, MsgId, OpeType, Packet, PeerError, RtaKind, SendId};
+use crate::wire::{ExtraFeatures, Header, MsgId, OpeType, Packet, PeerError, RtaKind, SendId};
 
 const FAILURE: Failure = Failure::new(Errno::EIO, ProviderError::None);
 
@@ -217,6 +218,53 @@ fn a_peer_that_asks_for_too_much_is_given_up_once() {
     };
     assert_eq!(channel.next_given_up(), Some((peer, failure)));
     assert_eq!(channel.next_given_up(), None);
+}
+
+/// Messages that fail here, before and after the peer's HANDSHAKE. There is room for one answer.
+#[test]
+fn a_peer_is_not_given_up_for_what_fails_here() {
+    for understands in [false, true] {
+        let (mut channel, peer) = channel(EndpointConfig {
+            peer_operations: 1,
+            ..EndpointConfig::default()
+        });
+        channel.request_posted(peer);
+        if understands {
+            let state = channel.peers.state_mut(peer).unwrap();
+            state.handshake.receive(PeerFeatures {
+                extra: ExtraFeatures::PEER_ERROR,
+                device_version: None,
+                user_recv_qp: None,
+                peer_to_peer: true,
+            });
+        }
+        let what = Abandoned {
+            msg_id: MsgId(channel.config.first_msg_id),
+            op_id: PeerError::NO_OP,
+            side: OpeType::TXE,
+        };
+        channel.abandon(peer, what, FAILURE, Some(Loss::Unknown));
+        assert_eq!(events(&mut channel), []);
+        let received = Abandoned {
+            side: OpeType::RXE,
+            ..what
+        };
+        channel.abandon(peer, received, FAILURE, None);
+        assert_eq!(events(&mut channel), []);
+        channel.abandon(peer, what, FAILURE, Some(Loss::Unknown));
+        let failure = FAILURE;
+        let event = Event::SendingFailed { peer, failure };
+        assert_eq!(events(&mut channel), [event]);
+        assert_eq!(channel.next_given_up(), None);
+        assert!(channel.peers.check(peer).is_ok());
+        let work = understands.then_some(Work::PeerError {
+            peer,
+            what,
+            code: FAILURE.provider.code(),
+        });
+        assert_eq!(channel.posting.next_work(), work);
+        assert_eq!(channel.posting.next_work(), None);
+    }
 }
 
 #[test]
