@@ -1,15 +1,18 @@
 //! Which bytes of a message have arrived: each one counts once, however often it comes.
 //!
-//! SRD delivers segments in any order. Those that come in order move a number. The others are kept as
-//! ranges until what is missing before them has come, in memory that messages use one after the other
-//! ([`RangePool`]).
+//! SRD delivers segments in any order. Those that come in order move a number. The others are kept
+//! as ranges until what is missing before them has come, in memory that messages use one after the
+//! other ([`RangePool`]).
 
 use core::ops::Range;
 
 /// The most ranges of one message. A sender has no more packets under way than its send queue has
-/// entries (`max_sq_wr` of the device, at most 4096), so no order of delivery leaves more of them; a
-/// peer that leaves more sends its data with gaps.
+/// entries (`max_sq_wr` of the device, at most 4096), so no order of delivery leaves more of them;
+/// a peer that leaves more sends its data with gaps.
 const MAX_RANGES: usize = 4096;
+
+/// The most ranges for which memory is kept, to be used again.
+const KEPT: usize = 512;
 
 /// The bytes of one message that have arrived.
 #[derive(Debug, Default)]
@@ -54,7 +57,8 @@ impl Arrived {
             || (self.ranges.get(at)).is_some_and(|range| range.start <= offset && end <= range.end)
     }
 
-    /// Takes a piece that has to end at byte `limit` or before it. Only [`Piece::New`] has an effect.
+    /// Takes a piece that has to end at byte `limit` or before it. Only [`Piece::New`] has an
+    /// effect.
     #[inline]
     pub(super) fn add(&mut self, offset: u64, length: u64, limit: u64) -> Piece {
         match offset.checked_add(length) {
@@ -115,7 +119,8 @@ impl Arrived {
     }
 }
 
-/// Memory for the ranges of messages that arrive out of order, so that none is allocated for each.
+/// Memory for the ranges of messages that arrive out of order, so that none is allocated for each:
+/// at most [`KEPT`] ranges (8 KiB) for each of the messages that ever arrived at the same time.
 #[derive(Debug, Default)]
 pub(super) struct RangePool(Vec<Vec<Range<u64>>>);
 
@@ -128,11 +133,12 @@ impl RangePool {
         }
     }
 
-    /// Takes back the memory of a message that has ended.
+    /// Takes back the memory of a message that has ended. More than [`KEPT`] is freed: a peer could
+    /// have left gaps on purpose.
     #[inline]
     pub(super) fn take_back(&mut self, arrived: &mut Arrived) {
-        if arrived.ranges.capacity() > 0 {
-            let mut ranges = core::mem::take(&mut arrived.ranges);
+        let mut ranges = core::mem::take(&mut arrived.ranges);
+        if (1..=KEPT).contains(&ranges.capacity()) {
             ranges.clear();
             self.0.push(ranges);
         }
@@ -203,10 +209,28 @@ mod tests {
         assert_eq!(pool.0.len(), 0);
     }
 
+    #[test]
+    fn memory_of_a_message_with_many_gaps_is_given_back() {
+        let mut pool = RangePool::default();
+        for (gaps, kept) in [(KEPT, 1), (KEPT + 1, 1), (MAX_RANGES, 1), (1, 2)] {
+            let mut arrived = Arrived::default();
+            for number in 1..=gaps as u64 {
+                assert_eq!(arrived.add(2 * number, 1, u64::MAX), Piece::New);
+            }
+            pool.take_back(&mut arrived);
+            assert_eq!(arrived.ranges.capacity(), 0);
+            assert_eq!(pool.0.len(), kept, "{gaps} gaps");
+        }
+        let kept: usize = pool.0.iter().map(Vec::capacity).sum();
+        assert!(kept <= 2 * KEPT, "{kept}");
+    }
+
     proptest! {
         /// As a bit for each byte says.
         #[test]
-        fn each_byte_counts_once(pieces in proptest::collection::vec((0..70_u64, 0..12_u64), 0..60)) {
+        fn each_byte_counts_once(
+            pieces in proptest::collection::vec((0..70_u64, 0..12_u64), 0..60)
+        ) {
             let mut arrived = Arrived::default();
             let mut model = [false; 64];
             for (offset, length) in pieces {
@@ -229,7 +253,8 @@ mod tests {
                 for pair in arrived.ranges.windows(2) {
                     prop_assert!(pair[0].end < pair[1].start);
                 }
-                prop_assert!(arrived.ranges.first().is_none_or(|first| first.start > arrived.front));
+                let first = arrived.ranges.first();
+                prop_assert!(first.is_none_or(|first| first.start > arrived.front));
             }
         }
     }
