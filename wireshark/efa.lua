@@ -169,6 +169,7 @@ local OPE_TYPES = {
     [1] = "TXE",
     [2] = "RXE",
 }
+local NO_OPERATION = 2147483647
 local PROVIDER_ERRORS = {
     [0] = "NONE",
     [1] = "FLUSHED",
@@ -649,6 +650,7 @@ local PACKET_RULES = {
     { "one-answer", SEQUENCE, ERROR, "The operation was acknowledged before" },
     { "read-refused", PROTOCOL, NOTE, "The receiver cannot read by RDMA" },
     { "peer-error", PROTOCOL, WARN, "The peer has given up its half of a message" },
+    { "peer-error-message", SEQUENCE, WARN, "Not about a message" },
 }
 -- generated: rules end
 
@@ -1809,12 +1811,23 @@ end
 -- PEER_ERROR
 FOLLOW[TYPE.PEER_ERROR] = function(c, me, you, p, frame, now)
     note(frame, "peer-error", format("provider error %.0f", p.prov_errno))
-    -- Not op_id, which may be used again: the message decides.
-    local source = p.emitter_ope_type == OPE_TYPE.TXE and me or you
+    if not OPE_TYPES[p.emitter_ope_type] then
+        return note(frame, "peer-error-message", format("emitter_ope_type %.0f names no side of a message",
+            p.emitter_ope_type))
+    end
+    -- The message decides, not op_id, which may be used again.
+    local is_source = p.emitter_ope_type == OPE_TYPE.TXE
+    local source = is_source and me or you
     local transfer = source.messages[p.msg_id]
     if transfer then
+        source.lost_messages[p.msg_id] = nil
         join(transfer, frame, now)
-        finish(transfer, frame, now)
+        return finish(transfer, frame, now)
+    end
+    local named = p.op_id ~= NO_OPERATION and (is_source and you.recv_ops or you.send_ops)[p.op_id]
+    if named and named.kind ~= "rtm" and c.from_start then
+        note(frame, "peer-error-message", format("op_id %.0f names the operation of frame %d", p.op_id,
+            named.frames[1]))
     end
 end
 

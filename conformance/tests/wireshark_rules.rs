@@ -14,11 +14,14 @@ use std::time::Duration;
 
 use efa_conformance::check::check;
 use efa_conformance::trace::{Capture, CapturedPacket};
-use efa_core::address::{Qkey, RawAddress};
+use efa_core::address::{Gid, Qkey, Qpn, RawAddress};
 use efa_core::nic::Status;
 use efa_core::rules::{Judge, Rule};
 use efa_core::wire::fields::fields_of;
-use efa_core::wire::{Connid, Header, Packet, PacketType, RawAddressHeader, Repr, ReqOptions};
+use efa_core::wire::{
+    Connid, EagerRtm, ExtraFeatures, Handshake, HandshakeFlags, Header, MediumRtm, MsgId, OpeType,
+    Packet, PacketType, PeerError, RawAddressHeader, RecvId, Repr, ReqOptions, Rtr, RtrKind,
+};
 use efa_emu::capture::{CaptureTap, Direction, Interface, InterfaceId, Writer};
 use efa_emu::frame::{Frame, Kind};
 use efa_testing::workspace::captures;
@@ -303,6 +306,176 @@ fn dissector_and_checker_tell_operations_of_one_send_id_apart() {
         assert_eq!(disagreement(&found.0, &found.1), None);
         let names_nothing = |(_, rule): &(u64, String)| rule == "ctsdata-names-cts";
         assert!(found.0.iter().any(names_nothing), "{:?}", found.0);
+    }
+}
+
+/// What B sees of a conversation of A and B, whose HANDSHAKEs and first message are frames 1 to 3.
+struct Seen(Vec<CapturedPacket>);
+
+const A: u8 = 1;
+const B: u8 = 2;
+
+fn address(host: u8) -> RawAddress {
+    let mut gid = Gid([0; 16]);
+    gid.0[15] = host;
+    RawAddress {
+        gid,
+        qpn: Qpn(host.into()),
+        qkey: Qkey(0x1000 + u32::from(host)),
+    }
+}
+
+impl Seen {
+    fn acquainted() -> Seen {
+        let mut seen = Seen(Vec::new());
+        seen.send(A, &message(0), b"first");
+        for from in [B, A] {
+            let handshake = Handshake {
+                flags: HandshakeFlags::CONNID_HDR,
+                extra_info: ExtraFeatures::all().into(),
+                connid: Some(Connid(address(from).qkey.0)),
+                ..Handshake::default()
+            };
+            seen.send(from, &handshake, b"");
+        }
+        seen
+    }
+
+    fn send(&mut self, from: u8, repr: &impl Repr, data: &[u8]) {
+        let (source, destination) = (address(from), address(A + B - from));
+        let direction = match from {
+            A => Direction::Inbound,
+            _ => Direction::Outbound,
+        };
+        let payload = repr.to_packet(data);
+        self.0.push(CapturedPacket {
+            number: self.0.len() as u64 + 1,
+            interface: 0,
+            time: Duration::ZERO,
+            direction: Some(direction),
+            comments: Vec::new(),
+            source: source.gid,
+            destination: destination.gid,
+            header: efa_emu::frame::Repr {
+                kind: Kind::Send,
+                source_qpn: source.qpn,
+                destination_qpn: destination.qpn,
+                qkey: destination.qkey,
+                sequence: self.0.len() as u32,
+                immediate: None,
+                retransmission: false,
+                path: 0,
+                payload_length: payload.len() as u32,
+                payload_captured: true,
+            },
+            headerless: false,
+            payload,
+            cut_off: 0,
+        });
+    }
+
+    fn gives_up(&mut self, from: u8, side: OpeType, msg_id: u32, op_id: u32) {
+        let error = PeerError {
+            msg_id: MsgId(msg_id),
+            op_id,
+            emitter_ope_type: side,
+            connid: Some(Connid(address(from).qkey.0)),
+            ..PeerError::default()
+        };
+        self.send(from, &error, b"");
+    }
+
+    fn piece(&mut self, msg_id: u32, offset: u64) {
+        let piece = MediumRtm {
+            msg_id: MsgId(msg_id),
+            msg_length: 300,
+            seg_offset: offset,
+            ..MediumRtm::default()
+        };
+        self.send(A, &piece, &[0; 100]);
+    }
+}
+
+/// A message of A.
+fn message(msg_id: u32) -> EagerRtm {
+    EagerRtm {
+        msg_id: MsgId(msg_id),
+        options: ReqOptions {
+            raw_address: Some(RawAddressHeader::new(address(A))),
+            ..ReqOptions::default()
+        },
+        ..EagerRtm::default()
+    }
+}
+
+/// PEER_ERRORs, right ones and wrong ones, with packets of their messages before and behind them.
+#[test]
+fn dissector_and_checker_follow_messages_that_are_given_up() {
+    let Some(tshark) = Tshark::find() else { return };
+    let none = PeerError::NO_OP;
+    let read = Rtr {
+        kind: RtrKind::Longcts,
+        msg_length: 10,
+        recv_id: RecvId(9),
+        recv_length: 10,
+        ..Rtr::default()
+    };
+    let given_up = |seen: &mut Seen| seen.gives_up(A, OpeType::TXE, 1, none);
+    type Case<'a> = (&'a dyn Fn(&mut Seen), &'a [(u64, &'a str)]);
+    let cases: &[Case<'_>] = &[
+        (&|seen| (0..2).for_each(|at| seen.piece(1, 100 * at)), &[]),
+        (&|seen| seen.send(A, &message(1), b""), &[]),
+        (
+            &|seen| (0..2).for_each(|_| seen.piece(1, 0)),
+            &[(6, "segment-overlap")],
+        ),
+        (
+            &|seen| (0..2).for_each(|_| seen.send(A, &message(1), b"")),
+            &[(6, "msg-id-once")],
+        ),
+        (&|seen| seen.gives_up(A, OpeType::TXE, 1, none), &[]),
+        (&|seen| seen.gives_up(A, OpeType::RXE, 1, none), &[]),
+        (
+            &|seen| seen.gives_up(A, OpeType(3), 1, none),
+            &[(5, "peer-error-message")],
+        ),
+        (
+            &|seen| seen.gives_up(A, OpeType(0), 1, none),
+            &[(5, "peer-error-message")],
+        ),
+        // B has no message 0, and operation 9 is a read.
+        (
+            &|seen| {
+                seen.send(A, &read, b"");
+                seen.gives_up(B, OpeType::TXE, 0, 9);
+                seen.gives_up(B, OpeType::TXE, 0, none);
+            },
+            &[(6, "peer-error-message")],
+        ),
+        // It has one.
+        (
+            &|seen| {
+                seen.send(A, &read, b"");
+                seen.send(B, &EagerRtm::default(), b"");
+                seen.gives_up(B, OpeType::TXE, 0, 9);
+            },
+            &[],
+        ),
+    ];
+    for (number, (then, expected)) in cases.iter().enumerate() {
+        let mut seen = Seen::acquainted();
+        given_up(&mut seen);
+        then(&mut seen);
+        let capture = pcapng(&seen.0);
+        let found = (
+            found_by_dissector(&tshark, &capture),
+            found_by_check(&capture),
+        );
+        assert_eq!(disagreement(&found.0, &found.1), None, "case {number}");
+        let wanted = ["peer-error-message", "msg-id-once", "segment-overlap"];
+        let by_check = found.1.iter().map(|(frame, rule)| (*frame, rule.as_str()));
+        let by_check: Vec<_> = by_check.filter(|(_, rule)| wanted.contains(rule)).collect();
+        assert_eq!(by_check, *expected, "case {number}");
     }
 }
 

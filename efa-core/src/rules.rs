@@ -451,10 +451,10 @@ rules! {
             "peer-error", "stock/peer-error", "stock",
             "The peer has given up its half of a message",
             "The peer has given up its half of a message.";
-        PEER_ERROR_MESSAGE: Warning, Checker, History, Sequence,
+        PEER_ERROR_MESSAGE: Warning, Both, History, Sequence,
             "peer-error-message", "stock/peer-error-message", "stock",
             "Not about a message",
-            "A PEER_ERROR is about a message: the operation that it names, if it names one, is no write, read or atomic.";
+            "A PEER_ERROR says which side of a message sends it, and is about a message: if none of its msg_id is known, the operation that it names is no write, read or atomic.";
     }
     Applications {
         REQUEST_AS_ASKED: Error, Replay, History, Protocol,

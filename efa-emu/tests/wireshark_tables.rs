@@ -17,7 +17,7 @@ use efa_core::wire::fields::{
 };
 use efa_core::wire::{
     AtomicDatatype, AtomicOp, CtsFlags, ExtraFeatures, ExtraInfo, Family, FlagSet, HandshakeFlags,
-    OpeType, PROTOCOL_VERSION, PacketType, ReqFlags, RmaIovs, UniversalFlags,
+    OpeType, PROTOCOL_VERSION, PacketType, PeerError, ReqFlags, RmaIovs, UniversalFlags,
 };
 use efa_emu::frame::header::{self, Format, Presence as When, Sender};
 use efa_emu::frame::{self, Opcode};
@@ -280,6 +280,7 @@ fn generated() -> String {
     );
     table(&mut out, "ATOMIC_OPS", names(|code| AtomicOp(code).name()));
     table(&mut out, "OPE_TYPES", names(|code| OpeType(code).name()));
+    writeln!(out, "local NO_OPERATION = {}", PeerError::NO_OP).unwrap();
     let errors = ProviderError::ALL.map(|error| (error.code(), upper_snake(&format!("{error:?}"))));
     table(&mut out, "PROVIDER_ERRORS", errors);
     let types = PacketType::ALL

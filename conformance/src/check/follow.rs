@@ -1,7 +1,7 @@
 //! Following operations from packet to packet.
 
 use efa_core::rules;
-use efa_core::wire::{ExtraFeatures, RtaKind};
+use efa_core::wire::{ExtraFeatures, OpeType, RtaKind};
 use efa_emu::frame::header::FIRST_TAPPED_SEQUENCE;
 
 use super::conversation::{Conversation, Place};
@@ -9,7 +9,7 @@ use super::operation::{Due, End, Kind, OpId, Operation, Turn, regions};
 use super::packet::{Abort, Announced, Atomic, Ids, Message, Read, Reading, Said, Way};
 use super::report::Report;
 use super::runs::Runs;
-use super::sequence::{Id, Part, Shape};
+use super::sequence::{Gap, Id, Part, Shape};
 
 /// A packet that is being judged, with the conversation that it belongs to.
 pub(super) struct Step<'c> {
@@ -164,21 +164,25 @@ impl Step<'_> {
             return;
         }
         self.check_user_recv_qp(&message);
-        let is_new = match message.msg_id {
+        let id = match message.msg_id {
             Some(msg_id) if !message.answers_nack => self.begins_message(msg_id),
             Some(msg_id) => {
                 if self.conversation.is_from_start() {
                     let text = format!("no read of message {msg_id} was refused");
                     self.breach(&rules::READ_NACK, text);
                 }
-                false
+                Id::Used
             }
-            None => true,
+            None => Id::New,
         };
+        let (is_new, is_given_up) = (id != Id::Used, id == Id::GivenUp);
         let in_parts = message.is_piece();
         let id = message
             .send_id
             .map(|send_id| self.begin_push(send_id, &message));
+        if let Some(operation) = id.and_then(|id| self.operation(id)) {
+            operation.has_failed = is_given_up;
+        }
         let mut runs = Runs::default();
         let payload = match message.way {
             Way::LongRead => 0,
@@ -214,6 +218,7 @@ impl Step<'_> {
                 runs,
                 operation: id,
                 begun: self.conversation.sides[self.me].sequence.begun,
+                is_given_up,
             };
             let parts = &mut self.conversation.sides[self.me].sequence.parts;
             parts.insert(msg_id, part);
@@ -316,14 +321,14 @@ impl Step<'_> {
         true
     }
 
-    /// Begins a message. Returns whether its msg_id is new.
-    fn begins_message(&mut self, msg_id: u32) -> bool {
+    /// Begins a message. Returns how its msg_id fits.
+    fn begins_message(&mut self, msg_id: u32) -> Id {
         let from_start = self.conversation.is_from_start();
         let packet_type = self.reading.packet_type;
         let sequence = &mut self.conversation.sides[self.me].sequence;
-        let (place, gap) = sequence.begin(msg_id, self.place.number, packet_type, from_start);
-        match place {
-            Id::New => {}
+        let (id, gap) = sequence.begin(msg_id, self.place.number, packet_type, from_start);
+        match id {
+            Id::New | Id::GivenUp => {}
             Id::Again => {
                 let text = format!("the device failed to send the first message {msg_id}");
                 self.breach(&rules::MSG_ID_AGAIN, text);
@@ -339,13 +344,18 @@ impl Step<'_> {
                 self.breach(&rules::MSG_ID_ONCE, text);
             }
         }
+        self.skips(gap);
+        id
+    }
+
+    /// Reports messages of the near end that never come.
+    fn skips(&mut self, gap: Option<Gap>) {
         if let Some(gap) = gap
             && self.me == 0
         {
             self.conversation
                 .gap(self.report, gap, self.place.interface);
         }
-        place != Id::Used
     }
 
     /// Begins a message or write with a send_id.
@@ -816,17 +826,14 @@ impl Step<'_> {
         let Abort {
             msg_id,
             op_id,
-            is_source,
+            emitter,
         } = abort;
-        let source = if is_source { self.me } else { self.you };
-        if is_source {
-            let from_start = self.conversation.is_from_start();
-            let packet_type = self.reading.packet_type;
-            let sequence = &mut self.conversation.sides[self.me].sequence;
-            // Of a message that never comes, the packet takes the place.
-            sequence.begin(msg_id, self.place.number, packet_type, from_start);
-            sequence.parts.remove(&msg_id);
+        if emitter.name().is_none() {
+            let text = format!("emitter_ope_type {} names no side of a message", emitter.0);
+            return self.breach(&rules::PEER_ERROR_MESSAGE, text);
         }
+        let is_source = emitter == OpeType::TXE;
+        let source = if is_source { self.me } else { self.you };
         let names = &self.conversation.sides[self.you];
         let names = if is_source {
             &names.recv_ids
@@ -836,7 +843,13 @@ impl Step<'_> {
         let operations = &self.conversation.operations;
         let named = op_id.and_then(|op_id| names.get(op_id));
         let named = named.and_then(|id| Some((id, operations.get(id)?)));
-        if let Some((_, operation)) = named.filter(|(_, operation)| !operation.is_message) {
+        // Ids are used again, so a message that is known decides, whatever its op_id names by now.
+        let sequence = &self.conversation.sides[source].sequence;
+        let is_unknown = self.conversation.is_from_start() && !sequence.knows(msg_id);
+        if let Some((_, operation)) = named
+            && !operation.is_message
+            && is_unknown
+        {
             let text = format!(
                 "op_id {} names the operation of packet {}",
                 op_id.unwrap_or(0),
@@ -856,6 +869,13 @@ impl Step<'_> {
             if let Some(operation) = self.operation(id) {
                 operation.has_failed = true;
             }
+        }
+        if is_source {
+            let from_start = self.conversation.is_from_start();
+            let packet_type = self.reading.packet_type;
+            let sequence = &mut self.conversation.sides[self.me].sequence;
+            let gap = sequence.abort(msg_id, self.place.number, packet_type, from_start);
+            self.skips(gap);
         }
     }
 

@@ -81,8 +81,8 @@ pub(super) struct Abort {
     pub(super) msg_id: u32,
     /// The receiver's operation.
     pub(super) op_id: Option<u32>,
-    /// Whether the half is that which sends the data.
-    pub(super) is_source: bool,
+    /// Which half it is.
+    pub(super) emitter: OpeType,
 }
 
 /// What a HANDSHAKE announces.
@@ -365,7 +365,7 @@ fn read(header: &Header, payload: u64) -> (Option<ReqOptions>, Option<u32>, Said
             let abort = Abort {
                 msg_id: h.msg_id.0,
                 op_id: (h.op_id != PeerError::NO_OP).then_some(h.op_id),
-                is_source: h.emitter_ope_type == OpeType::TXE,
+                emitter: h.emitter_ope_type,
             };
             control(h.connid, Said::Abort(abort))
         }

@@ -38,6 +38,8 @@ pub(super) struct Part {
     pub(super) operation: Option<OpId>,
     /// How many messages had begun at its last packet.
     pub(super) begun: u64,
+    /// Its sender has given it up: what is missing need not come any more.
+    pub(super) is_given_up: bool,
 }
 
 /// How the id of a packet fits those before it.
@@ -47,6 +49,8 @@ pub(super) enum Id {
     New,
     /// The id was given to a message that never arrived, because the device failed to send it.
     Again,
+    /// The sender gave the message up, and what says so came before its first packet.
+    GivenUp,
     /// The id was used.
     Used,
 }
@@ -85,6 +89,8 @@ pub(super) struct Sequence {
     lost: BTreeSet<u32>,
     /// Ids of messages in several packets of which one has arrived.
     arriving: BTreeSet<u32>,
+    /// Ids of messages that were given up before a packet of them was seen.
+    given_up: BTreeSet<u32>,
 }
 
 const LAP: u64 = 1 << 32;
@@ -102,10 +108,46 @@ impl Sequence {
         let is_lost = self.lost.remove(&msg_id);
         let id = match (is_new, is_lost) {
             (true, _) => Id::New,
+            _ if self.given_up.remove(&msg_id) => Id::GivenUp,
             (false, true) => Id::Again,
             (false, false) => Id::Used,
         };
         (id, gap)
+    }
+
+    /// Gives a message up, which then holds no others back. The network may still bring packets of it:
+    /// they begin the message if none came before. Returns a gap that is proven never to close.
+    pub(super) fn abort(
+        &mut self,
+        msg_id: u32,
+        packet: u64,
+        packet_type: PacketType,
+        from_start: bool,
+    ) -> Option<Gap> {
+        let (id, gap) = self.begin(msg_id, packet, packet_type, from_start);
+        if matches!(id, Id::New | Id::GivenUp) {
+            self.given_up.insert(msg_id);
+            if self.given_up.len() > MOST_ARRIVING {
+                self.given_up.pop_first();
+            }
+        }
+        if let Some(part) = self.parts.get_mut(&msg_id) {
+            part.is_given_up = true;
+        }
+        gap
+    }
+
+    /// Whether a packet of a message has been seen.
+    pub(super) fn knows(&self, msg_id: u32) -> bool {
+        let Some((origin, expected)) = self.expected else {
+            return false;
+        };
+        let id = nearest(msg_id, expected);
+        let is_placed = match id < expected {
+            true => id >= origin || self.before.contains(&id),
+            false => self.ahead.contains_key(&id),
+        };
+        is_placed && !self.given_up.contains(&msg_id)
     }
 
     /// Notes that the device failed to send a packet of a message, which may be given up or sent again.
@@ -150,16 +192,14 @@ impl Sequence {
             let first = LAP + if from_start { 0 } else { u64::from(msg_id) };
             (first, first)
         });
-        let distance = msg_id.wrapping_sub(expected as u32);
-        if distance >= 1 << 31 {
-            let id = expected - u64::from(distance.wrapping_neg());
+        let id = nearest(msg_id, expected);
+        if id < expected {
             let is_new = id < origin && self.before.insert(id);
             if self.before.len() > MOST_AHEAD {
                 self.before.pop_first();
             }
             return (is_new, None);
         }
-        let id = expected + u64::from(distance);
         if id == expected {
             self.expected = Some((origin, id + 1));
             self.close();
@@ -207,6 +247,13 @@ impl Sequence {
     pub(super) fn unfinished(&self) -> impl Iterator<Item = (&Part, bool)> {
         self.parts
             .values()
+            .filter(|part| !part.is_given_up)
             .map(|part| (part, self.begun - part.begun >= PROOF as u64))
     }
+}
+
+/// Of all ids that a msg_id may stand for, the one that is nearest to the next one.
+fn nearest(msg_id: u32, expected: u64) -> u64 {
+    let distance = msg_id.wrapping_sub(expected as u32) as i32;
+    expected.wrapping_add_signed(distance.into())
 }

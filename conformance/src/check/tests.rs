@@ -1342,6 +1342,88 @@ fn nothing_is_due_for_a_message_that_one_side_gives_up() {
     }
 }
 
+/// Of the packets that both ends saw, only what `host` did.
+fn seen_by(mut b: Builder, host: u8) -> Builder {
+    let frames = &mut b.capture.frames;
+    frames.retain(|frame| frame.interface == usize::from(host) - 1);
+    for (number, frame) in (1..).zip(frames) {
+        frame.number = number;
+    }
+    b
+}
+
+fn piece(msg_id: u32, offset: u64) -> MediumRtm {
+    MediumRtm {
+        msg_id: MsgId(msg_id),
+        msg_length: 300,
+        seg_offset: offset,
+        options: options(None, Some(A)),
+        ..MediumRtm::default()
+    }
+}
+
+/// The network may bring a PEER_ERROR before what was sent earlier.
+#[test]
+fn packets_of_a_message_may_come_behind_what_gives_it_up() {
+    let features = all() | ExtraFeatures::PEER_ERROR;
+    let given_up = |first: u32| {
+        let mut b = Builder::acquainted(features);
+        b.send(A, B, &eager(first, None, Some(A)), b"");
+        let none = PeerError::NO_OP;
+        b.send(A, B, &peer_error(first + 1, none, OpeType::TXE, A), b"");
+        b
+    };
+    // One of the three parts never comes.
+    let mut b = given_up(1);
+    b.send(A, B, &piece(2, 100), &[0; 100]);
+    b.send(A, B, &piece(2, 0), &[0; 100]);
+    for msg_id in 3..10 {
+        b.send(A, B, &eager(msg_id, None, Some(A)), b"");
+    }
+    let b = seen_by(b, B);
+    assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
+    // Nobody answers a message that has been given up.
+    let dc = EagerRtm {
+        receipt: Some(SendId(7)),
+        ..eager(2, None, Some(A))
+    };
+    let mut b = given_up(1);
+    b.send(A, B, &dc, b"");
+    for number in 3..8 {
+        let dc = EagerRtm {
+            receipt: Some(SendId(number)),
+            ..eager(number, None, Some(A))
+        };
+        b.send(A, B, &dc, b"");
+        b.send(B, A, &receipt(number), b"");
+    }
+    let b = seen_by(b, B);
+    assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
+    // Each packet comes once all the same.
+    let mut b = given_up(1);
+    b.send(A, B, &piece(2, 0), &[0; 100]);
+    b.send(A, B, &piece(2, 50), &[0; 100]);
+    assert_eq!(seen_by(b, B).broken(), [("segment-overlap", 7)]);
+    let mut b = given_up(1);
+    b.send(A, B, &eager(2, None, Some(A)), b"");
+    b.send(A, B, &eager(2, None, Some(A)), b"");
+    assert_eq!(seen_by(b, B).broken(), [("msg-id-once", 7)]);
+    // That a message is given up twice makes no packet of it a second one.
+    let mut b = given_up(1);
+    let none = PeerError::NO_OP;
+    b.send(A, B, &peer_error(2, none, OpeType::TXE, A), b"");
+    b.send(A, B, &piece(2, 0), &[0; 100]);
+    assert_eq!(seen_by(b, B).broken(), []);
+    // So many follow a gap that the message that is given up is the last one to wait for it.
+    let mut b = Builder::acquainted(features);
+    let count = 1 << 16;
+    for msg_id in 2..2 + count {
+        b.send(A, B, &eager(msg_id, None, Some(A)), b"");
+    }
+    b.send(A, B, &peer_error(2 + count, none, OpeType::TXE, A), b"");
+    assert_eq!(seen_by(b, A).broken(), [("msg-id-gap", 4)]);
+}
+
 #[test]
 fn peer_errors_are_about_messages_and_for_those_who_understand_them() {
     let features = all() | ExtraFeatures::PEER_ERROR;
@@ -1351,16 +1433,34 @@ fn peer_errors_are_about_messages_and_for_those_who_understand_them() {
         msg_length: 10,
         recv_id: RecvId(9),
         recv_length: 10,
+        rma_iov: RmaIovs::new(&[RmaIov::new(0x1000, 10, 5)]).unwrap(),
         options: options(None, Some(A)),
-        ..Rtr::default()
     };
     b.send(A, B, &read, b"");
     b.send(B, A, &peer_error(0, 9, OpeType::TXE, B), b"");
-    assert!(
-        b.broken().contains(&("peer-error-message", 9)),
-        "{:?}",
-        b.broken()
-    );
+    assert_eq!(b.broken(), [("peer-error-message", 9)]);
+
+    // An id is used again, for a read: the message that is given up had it before.
+    let mut b = Builder::acquainted(features);
+    b.send(B, A, &eager(0, Some(B), None), b"");
+    b.send(A, B, &read, b"");
+    b.send(B, A, &peer_error(0, 9, OpeType::TXE, B), b"");
+    assert_eq!(b.broken(), []);
+
+    // Neither side of a message.
+    for side in [0, 3, u32::MAX] {
+        let mut b = Builder::acquainted(features);
+        b.send(A, B, &piece(1, 0), &[0; 100]);
+        b.send(
+            A,
+            B,
+            &peer_error(1, PeerError::NO_OP, OpeType(side), A),
+            b"",
+        );
+        assert_eq!(b.broken(), [("peer-error-message", 9)]);
+        // The message goes on.
+        assert_eq!(b.suspected(), [("message-whole", 7)]);
+    }
 
     let mut b = Builder::acquainted(all() - ExtraFeatures::PEER_ERROR);
     b.send(A, B, &peer_error(1, PeerError::NO_OP, OpeType::TXE, A), b"");
@@ -1593,8 +1693,8 @@ fn a_refused_packet_of_the_first_job_hides_none_of_the_second() {
     let mut b = Builder::acquainted(all());
     b.send(A, B, &eager(1, None, Some(A)), b"");
     let orderly = b.capture.frames;
-    // The first message of the first job is refused, and its endpoints end. That of the second has the same sequence number,
-    // and may have the same bytes.
+    // The first message of the first job is refused, and its endpoints end. That of the second has the
+    // same sequence number, and may have the same bytes.
     for data in [b"first", b"other"] {
         let mut b = Builder::new();
         b.send(A, B, &eager(0, Some(A), None), data);
