@@ -63,14 +63,12 @@ pub(crate) struct State {
     watch: Option<Watch>,
     /// Those who sleep until a counter changes.
     pub(crate) sleepers: Vec<Sleeper>,
-    /// An endpoint receives into the application's buffers.
-    pub(crate) has_zero_copy: bool,
     /// Somebody may sleep: what ends within a call has to be delivered at its end.
     may_sleep: bool,
 }
 
-/// The state during a call that starts an operation. Those who sleep see what ends within the call only if it is
-/// delivered at its end.
+/// The state during a call that starts an operation. Those who sleep see what ends within the call
+/// only if it is delivered at its end.
 pub(crate) struct Operation<'a>(Taken<'a, State>);
 
 impl Deref for Operation<'_> {
@@ -119,7 +117,8 @@ impl Tables {
     }
 }
 
-// SAFETY: `#[repr(C)]`, and the first member begins with a `fid`; no other type has these operations.
+// SAFETY: `#[repr(C)]`, and the first member begins with a `fid`; no other type has these
+// operations.
 unsafe impl Object for Domain {
     const CLASS: u32 = FI_CLASS_DOMAIN;
 
@@ -154,7 +153,8 @@ impl Domain {
     /// Opens the device that the info names.
     ///
     /// # Errors
-    /// `FI_EINVAL` without a domain's name, `FI_ENODATA` if the device cannot be opened, which is in the log.
+    /// `FI_EINVAL` without a domain's name, `FI_ENODATA` if the device cannot be opened, which is in
+    /// the log.
     ///
     /// # Safety
     /// The info and what it leads to are valid.
@@ -185,7 +185,8 @@ impl Domain {
         let is_automatic = wanted(|a| [a.control_progress, a.data_progress], FI_PROGRESS_AUTO);
         let promised = wanted(|a| [a.threading; 2], FI_THREAD_DOMAIN);
         let state = match promised && !is_automatic {
-            // SAFETY: this is what the threading model means, and no thread makes progress by itself.
+            // SAFETY: this is what the threading model means, and no thread makes progress by
+            // itself.
             true => unsafe { Lock::promised(state) },
             false => Lock::new(state),
         };
@@ -277,7 +278,6 @@ impl State {
             claims: HashMap::new(),
             watch: None,
             sleepers: Vec::new(),
-            has_zero_copy: false,
             may_sleep: false,
         })
     }
@@ -288,20 +288,20 @@ impl State {
         efa_core::endpoint::Instant::START + self.opened.elapsed()
     }
 
-    /// Makes progress on all endpoints, and hands what completed to their completion queues. Returns how many
-    /// completions the device had.
+    /// Makes progress on all endpoints, and hands what completed to their completion queues.
+    /// Returns how many completions the device had.
     pub(crate) fn progress(&mut self) -> usize {
         let now = self.now();
         let taken = self.core.progress(now);
-        if taken > 0 && self.has_zero_copy {
-            self.report_refused();
+        if taken > 0 {
+            self.report_events();
         }
         self.deliver();
         taken
     }
 
-    /// Tells of messages that endpoints refused because they receive into the application's buffers.
-    fn report_refused(&mut self) {
+    /// Tells of what belongs to no operation of the application.
+    fn report_events(&mut self) {
         for (id, object) in &self.endpoints {
             let Some(engine) = self.core.endpoint(*id) else {
                 continue;
@@ -314,7 +314,8 @@ impl State {
         }
     }
 
-    /// Hands what completed to the completion queues, and wakes those who sleep until a counter changes.
+    /// Hands what completed to the completion queues, and wakes those who sleep until a counter
+    /// changes.
     pub(crate) fn deliver(&mut self) {
         for (id, object) in &self.endpoints {
             let Some(engine) = self.core.endpoint(*id) else {
@@ -358,7 +359,8 @@ impl State {
         }
     }
 
-    /// Makes a completion queue of the device. Its events wake sleepers if `notifies`, as far as the device has them.
+    /// Makes a completion queue of the device. Its events wake sleepers if `notifies`, as far as
+    /// the device has them.
     ///
     /// # Errors
     /// `FI_ENOMEM` if the device has no room for it, which is in the log.
@@ -418,9 +420,10 @@ impl State {
         self.sleepers = sleepers;
     }
 
-    /// Asks the devices for an event at the next completion, and does all that there is to do. Returns whether that
-    /// is all, so that the caller may sleep after it has looked for what it waits for, with the lock: a completion that comes from now on
-    /// makes the descriptor of [`State::watch`] readable.
+    /// Asks the devices for an event at the next completion, and does all that there is to do.
+    /// Returns whether that is all, so that the caller may sleep after it has looked for what it
+    /// waits for, with the lock: a completion that comes from now on makes the descriptor of
+    /// [`State::watch`] readable.
     ///
     /// # Errors
     /// The device does not notify of completions any more.
@@ -450,7 +453,8 @@ fn unable(error: NicError) -> Errno {
     Errno::EOTHER
 }
 
-/// All memory that a program can have: what libfabric's calls name is the application's responsibility.
+/// All memory that a program can have: what libfabric's calls name is the application's
+/// responsibility.
 const EVERYTHING: UserSlice = UserSlice {
     address: 4096,
     length: (1 << 47) - 2 * 4096,
@@ -478,11 +482,13 @@ unsafe extern "C" fn bind(_domain: *mut fid, _queue: *mut fid, flags: u64) -> c_
     }
 }
 
-/// Opens a table of operations of libfabric's efa provider, which there is none of here: not to ask which of the machine's
-/// networks a registration uses, and not to write the device's queues without the provider.
+/// Opens a table of operations of libfabric's efa provider, which there is none of here: not to ask
+/// which of the machine's networks a registration uses, and not to write the device's queues
+/// without the provider.
 ///
 /// # Errors
-/// `FI_EOPNOTSUPP` for those that stock has for domains (2.7), `FI_EINVAL` for others, as from stock.
+/// `FI_EOPNOTSUPP` for those that stock has for domains (2.7), `FI_EINVAL` for others, as from
+/// stock.
 ///
 /// # Safety
 /// As libfabric documents `fi_open_ops`.

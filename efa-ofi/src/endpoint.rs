@@ -1,4 +1,5 @@
-//! Endpoints: what they are bound to, when they are enabled, their options, and where their completions go.
+//! Endpoints: what they are bound to, when they are enabled, their options, and where their
+//! completions go.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -39,14 +40,15 @@ pub(crate) struct Endpoint {
     c: fid_ep,
     domain: *const Domain,
     settings: Mutex<Settings>,
-    /// What must be left of a multi-receive buffer for another message, in bytes (`FI_OPT_MIN_MULTI_RECV`): of those that are
-    /// posted after the option is set, which applications do before and after they enable the endpoint.
+    /// What must be left of a multi-receive buffer for another message, in bytes
+    /// (`FI_OPT_MIN_MULTI_RECV`): of those that are posted after the option is set, which
+    /// applications do before and after they enable the endpoint.
     pub(crate) min_multi_recv: AtomicUsize,
     enabled: OnceLock<Enabled>,
 }
 
-/// The context of operations that have no completion any more: those whose data was copied within the call. It is no
-/// address of memory.
+/// The context of operations that have no completion any more: those whose data was copied within
+/// the call. It is no address of memory.
 pub(crate) const INJECTED: u64 = u64::MAX;
 
 /// What an endpoint is told before it is enabled, and options that may change later.
@@ -119,7 +121,8 @@ impl Flags {
     }
 }
 
-// SAFETY: `#[repr(C)]`, and the first member begins with a `fid`; no other type has these operations.
+// SAFETY: `#[repr(C)]`, and the first member begins with a `fid`; no other type has these
+// operations.
 unsafe impl Object for Endpoint {
     const CLASS: u32 = FI_CLASS_EP;
 
@@ -294,7 +297,8 @@ impl Endpoint {
             warn(Part::Endpoint, &format!("{what}: {error}"));
             errno
         };
-        // Each endpoint that is open has the packet buffers that its queues hold. A closed one leaves its own to the next.
+        // Each endpoint that is open has the packet buffers that its queues hold. A closed one
+        // leaves its own to the next.
         let needed =
             (state.endpoints.len() + 1) * (config.send_queue_depth + config.recv_queue_depth);
         let nic = state.core.nic_mut();
@@ -370,7 +374,6 @@ impl Endpoint {
             names_source: settings.caps & FI_SOURCE != 0,
             zero_copy: user.is_some(),
         };
-        state.has_zero_copy |= enabled.zero_copy;
         for (counter, kinds) in &settings.counters {
             // SAFETY: a counter is not closed while an endpoint uses it.
             unsafe { &**counter }.attach(id, *kinds);
@@ -465,7 +468,8 @@ impl Endpoint {
         }
     }
 
-    /// Reports the failure of an operation that has no completion: to the event queue, or to the log.
+    /// Reports the failure of an operation that has no completion: to the event queue, or to the
+    /// log.
     #[cold]
     fn fail(&self, enabled: &Enabled, entry: &ErrorEntry) {
         match enabled.events {
@@ -487,21 +491,9 @@ impl Endpoint {
         let Some(enabled) = self.enabled.get() else {
             return;
         };
-        match (event, enabled.events) {
-            (
-                Event::PacketRefused {
-                    reason: PacketError::MessageWithHeader,
-                    ..
-                },
-                Some(events),
-            ) => {
-                let failure = Failure {
-                    errno: Errno::EINVAL,
-                    provider: ProviderError::HeaderAtZeroCopyReceiver,
-                };
-                // SAFETY: an event queue is not closed while an endpoint uses it.
-                unsafe { &*events }.fail(&self.c.fid, failure);
-            }
+        match (failure_of(event), enabled.events) {
+            // SAFETY: an event queue is not closed while an endpoint uses it.
+            (Some(failure), Some(events)) => unsafe { &*events }.fail(&self.c.fid, failure),
             _ => warn(Part::Endpoint, &event.to_string()),
         }
     }
@@ -529,7 +521,8 @@ impl Endpoint {
         }
     }
 
-    /// Goes on with what peers still wait for, a while at most. Other threads use the domain meanwhile.
+    /// Goes on with what peers still wait for, a while at most. Other threads use the domain
+    /// meanwhile.
     fn say_farewell(&self, id: EndpointId) -> Result<()> {
         let start = Instant::now();
         loop {
@@ -597,8 +590,8 @@ pub(crate) struct Start {
     pub(crate) flags: OperationFlags,
     /// The context that the engine returns.
     pub(crate) context: u64,
-    /// The application's context, if a success is to be reported by [`Endpoint::started`]: the engine reports nothing
-    /// of data that was copied within the call.
+    /// The application's context, if a success is to be reported by [`Endpoint::started`]: the
+    /// engine reports nothing of data that was copied within the call.
     reports_now: Option<u64>,
 }
 
@@ -748,7 +741,8 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_voi
                 let flags = unsafe { argument.cast::<u64>().as_mut() }.ok_or(Errno::EINVAL)?;
                 endpoint.operation_flags(flags, command == FI_SETOPSFLAG)
             }
-            // An alias would be the same queues with other flags, which `FI_SETOPSFLAG` gives as well.
+            // An alias would be the same queues with other flags, which `FI_SETOPSFLAG` gives as
+            // well.
             _ => Err(border::ENOSYS),
         }
     })
@@ -848,4 +842,45 @@ unsafe extern "C" fn setopt(
         // SAFETY: by the caller's contract.
         unsafe { options.set(option, &limits, is_enabled, value, length) }
     })
+}
+
+/// The failure that an event queue gets for something that belongs to no operation of the
+/// application, if it gets one.
+fn failure_of(event: &Event) -> Option<Failure> {
+    let Event::PacketRefused { reason, .. } = event else {
+        return None;
+    };
+    let provider = match reason {
+        PacketError::MessageWithHeader => ProviderError::HeaderAtZeroCopyReceiver,
+        PacketError::NoMessage { .. } => ProviderError::PeerAborted,
+        _ => return None,
+    };
+    Some(Failure {
+        errno: Errno::EINVAL,
+        provider,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_queue_gets_what_the_application_would_miss() {
+        let failure = |reason| {
+            let event = Event::PacketRefused {
+                peer: None,
+                packet_type: 12,
+                reason,
+            };
+            failure_of(&event).map(|failure| (failure.errno, failure.provider.code()))
+        };
+        for (reason, code) in [
+            (PacketError::MessageWithHeader, 4125),
+            (PacketError::NoMessage { id: 7 }, 4127),
+        ] {
+            assert_eq!(failure(reason), Some((Errno::EINVAL, code)));
+        }
+        assert_eq!(failure(PacketError::StaleOperation { id: 7 }), None);
+    }
 }
