@@ -91,6 +91,6 @@ impl<N: Nic> Endpoint<N> {
                 self.channel.drop_held(peer, head);
             }
         }
-        self.channel.leave_untold(peer, failure);
+        self.channel.drop_pending_aborts(peer, failure);
     }
 }

@@ -233,6 +233,6 @@ impl<N: Nic> Endpoint<N> {
             self.sending.dequeue(id);
             self.send_side().queue_outbound(id);
         }
-        self.channel.tell(peer);
+        self.channel.send_pending_aborts(peer);
     }
 }

@@ -12,7 +12,7 @@ use crate::wire::{ExtraFeatures, OpeType, PacketType, PeerError};
 use super::Channel;
 
 /// A message that failed before the HANDSHAKE said whether the peer understands PEER_ERROR.
-pub(crate) struct Untold {
+pub(crate) struct PendingAbort {
     what: Abandoned,
     failure: Failure,
     loss: Option<Loss>,
@@ -30,7 +30,7 @@ impl<N: Nic> Channel<N> {
         loss: Option<Loss>,
     ) {
         if failure.is_peer_gone() || self.peers.is_given_up(peer) {
-            return self.not_told(peer, what, failure, loss);
+            return self.abort_not_sent(peer, what, failure, loss);
         }
         // We understand ourselves without a HANDSHAKE.
         let is_own = self.peers.addresses().address(peer) == Some(self.address);
@@ -41,23 +41,23 @@ impl<N: Nic> Channel<N> {
         // It counts as an answer that waits to be sent. That there are too many is not the peer's
         // fault, as it is with the other answers.
         if understands == Some(false) || !self.quota.begin_answer(peer) {
-            return self.not_told(peer, what, failure, loss);
+            return self.abort_not_sent(peer, what, failure, loss);
         }
         if understands.is_some() {
             let code = failure.provider.code();
             self.posting.queue(Work::PeerError { peer, what, code });
         } else if let Some(state) = self.peers.state_mut(peer) {
-            let untold = Untold {
+            let pending = PendingAbort {
                 what,
                 failure,
                 loss,
             };
-            state.untold.push(untold);
+            state.pending_aborts.push(pending);
         }
     }
 
-    /// Sends a PEER_ERROR. One about a message of ours takes its place in the sequence: the peer may
-    /// go on behind the message only with it.
+    /// Sends a PEER_ERROR. One about a message of ours takes its place in the sequence: the peer
+    /// may go on behind the message only with it.
     ///
     /// # Errors
     /// Only [`EndpointError::TryAgain`].
@@ -90,35 +90,43 @@ impl<N: Nic> Channel<N> {
         self.control_posted(peer, PacketType::PeerError, posted)
     }
 
-    fn not_told(&mut self, peer: PeerId, what: Abandoned, failure: Failure, loss: Option<Loss>) {
+    fn abort_not_sent(
+        &mut self,
+        peer: PeerId,
+        what: Abandoned,
+        failure: Failure,
+        loss: Option<Loss>,
+    ) {
         if let Some(loss) = loss {
             self.request_lost(peer, what.msg_id, failure, loss);
         }
     }
 
     /// Tells a peer of the messages that failed before its HANDSHAKE, which has arrived.
-    pub(crate) fn tell(&mut self, peer: PeerId) {
-        for Untold {
+    pub(crate) fn send_pending_aborts(&mut self, peer: PeerId) {
+        for PendingAbort {
             what,
             failure,
             loss,
-        } in self.take_untold(peer)
+        } in self.take_pending_aborts(peer)
         {
             self.abandon(peer, what, failure, loss);
         }
     }
 
     /// Gives up to tell a peer of messages that failed: it is gone.
-    pub(crate) fn leave_untold(&mut self, peer: PeerId, gone: Failure) {
-        for Untold { what, loss, .. } in self.take_untold(peer) {
-            self.not_told(peer, what, gone, loss);
+    pub(crate) fn drop_pending_aborts(&mut self, peer: PeerId, gone: Failure) {
+        for PendingAbort { what, loss, .. } in self.take_pending_aborts(peer) {
+            self.abort_not_sent(peer, what, gone, loss);
         }
     }
 
-    fn take_untold(&mut self, peer: PeerId) -> Vec<Untold> {
+    fn take_pending_aborts(&mut self, peer: PeerId) -> Vec<PendingAbort> {
         let state = self.peers.existing_state_mut(peer);
-        let untold = state.map_or(Vec::new(), |state| core::mem::take(&mut state.untold));
-        untold.iter().for_each(|_| self.quota.end_answer(peer));
-        untold
+        let pending = state.map_or(Vec::new(), |state| {
+            core::mem::take(&mut state.pending_aborts)
+        });
+        pending.iter().for_each(|_| self.quota.end_answer(peer));
+        pending
     }
 }

@@ -45,7 +45,7 @@ impl<N: Nic> Channel<N> {
         self.queue_answer(peer, work, PacketType::Receipt);
     }
 
-    pub(crate) fn queue_answer(&mut self, peer: PeerId, work: Work, packet_type: PacketType) {
+    fn queue_answer(&mut self, peer: PeerId, work: Work, packet_type: PacketType) {
         if self.begin_answer(peer, packet_type) {
             self.posting.queue(work);
         }

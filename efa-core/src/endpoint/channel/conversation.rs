@@ -12,7 +12,7 @@ use crate::endpoint::sending::{Loss, ReadBased, Sequence};
 use crate::nic::{Destination, Status};
 use crate::wire::MsgId;
 
-use super::aborts::Untold;
+use super::aborts::PendingAbort;
 
 /// The state of the conversation with one peer.
 pub(crate) struct Conversation {
@@ -27,7 +27,7 @@ pub(crate) struct Conversation {
     pub(crate) window: ReorderWindow,
     /// Messages that failed, of which the peer is told if its HANDSHAKE says that it understands
     /// that.
-    pub(super) untold: Vec<Untold>,
+    pub(super) pending_aborts: Vec<PendingAbort>,
     /// Memory of the peer's packets that wait, in bytes.
     pub(crate) held_bytes: usize,
     /// Messages to the peer of which it reads a part.
@@ -53,7 +53,7 @@ impl From<MsgId> for Conversation {
             failure: None,
             heard: false,
             window: ReorderWindow::new(first),
-            untold: Vec::new(),
+            pending_aborts: Vec::new(),
             held_bytes: 0,
             read_based: ReadBased::default(),
             backoff: PeerBackoff::default(),

@@ -81,7 +81,7 @@ impl<N: Nic> Channel<N> {
         if failure.is_queue_pair_gone() {
             self.gone.push((peer, failure));
         }
-        self.leave_untold(peer, failure);
+        self.drop_pending_aborts(peer, failure);
     }
 
     /// Takes a peer that was given up, and the reason, so that its operations can be ended.
@@ -95,7 +95,7 @@ impl<N: Nic> Channel<N> {
     /// Forgets the state of a peer. Packets to it that wait for the end of a back-off are queued,
     /// and will fail; the others end with their completions.
     pub(crate) fn forget_conversation(&mut self, peer: PeerId) {
-        self.leave_untold(peer, Failure::CANCELED);
+        self.drop_pending_aborts(peer, Failure::CANCELED);
         if let Some(mut state) = self.peers.forget(peer) {
             self.posting.forget_backoff(&mut state.backoff);
         }

@@ -25,9 +25,9 @@ pub(crate) struct Arrived {
     ranges: Vec<Range<u64>>,
 }
 
-/// What a piece of data is to what has arrived before.
+/// What becomes of a piece of data, by what has arrived before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Piece {
+pub(crate) enum Insertion {
     /// None of it was there. It counts now.
     New,
     /// All of it was there: it is a second copy.
@@ -57,34 +57,34 @@ impl Arrived {
             || (self.ranges.get(at)).is_some_and(|range| range.start <= offset && end <= range.end)
     }
 
-    /// Takes a piece that has to end at byte `limit` or before it. Only [`Piece::New`] has an
+    /// Takes a piece that has to end at byte `limit` or before it. Only [`Insertion::New`] has an
     /// effect.
     #[inline]
-    pub(super) fn add(&mut self, offset: u64, length: u64, limit: u64) -> Piece {
+    pub(super) fn add(&mut self, offset: u64, length: u64, limit: u64) -> Insertion {
         match offset.checked_add(length) {
             Some(end) if end <= limit => {
                 if offset == self.front && self.beyond == 0 {
                     self.front = end;
-                    return Piece::New;
+                    return Insertion::New;
                 }
                 self.add_out_of_order(offset..end)
             }
-            _ => Piece::Misfit,
+            _ => Insertion::Misfit,
         }
     }
 
     #[inline(never)]
-    fn add_out_of_order(&mut self, piece: Range<u64>) -> Piece {
+    fn add_out_of_order(&mut self, piece: Range<u64>) -> Insertion {
         if piece.is_empty() {
-            return Piece::New;
+            return Insertion::New;
         }
         let at = self.first_behind(piece.start);
         let next = self.ranges.get(at);
         if piece.start < self.front || next.is_some_and(|next| next.start < piece.end) {
             let length = piece.end - piece.start;
             return match self.has(piece.start, length) {
-                true => Piece::Repeated,
-                false => Piece::Misfit,
+                true => Insertion::Repeated,
+                false => Insertion::Misfit,
             };
         }
         let touches_next = next.is_some_and(|next| next.start == piece.end);
@@ -97,7 +97,7 @@ impl Arrived {
                 self.front = next.end;
                 self.beyond -= next.end - next.start;
             }
-            return Piece::New;
+            return Insertion::New;
         }
         match (touches_previous, touches_next) {
             (true, false) => self.ranges[at - 1].end = piece.end,
@@ -106,11 +106,11 @@ impl Arrived {
                 self.ranges[at - 1].end = next.end;
             }
             (false, true) => self.ranges[at].start = piece.start,
-            (false, false) if self.ranges.len() >= MAX_RANGES => return Piece::Misfit,
+            (false, false) if self.ranges.len() >= MAX_RANGES => return Insertion::Misfit,
             (false, false) => self.ranges.insert(at, piece),
         }
         self.beyond += length;
-        Piece::New
+        Insertion::New
     }
 
     /// The first range that ends behind a byte.
@@ -155,27 +155,27 @@ mod tests {
     fn a_second_copy_does_not_count_and_a_part_of_one_is_refused() {
         let mut arrived = Arrived::default();
         let mut add = |offset, length| arrived.add(offset, length, 100);
-        assert_eq!(add(0, 10), Piece::New);
-        assert_eq!(add(0, 10), Piece::Repeated);
-        assert_eq!(add(3, 4), Piece::Repeated);
-        assert_eq!(add(5, 10), Piece::Misfit);
-        assert_eq!(add(20, 10), Piece::New);
+        assert_eq!(add(0, 10), Insertion::New);
+        assert_eq!(add(0, 10), Insertion::Repeated);
+        assert_eq!(add(3, 4), Insertion::Repeated);
+        assert_eq!(add(5, 10), Insertion::Misfit);
+        assert_eq!(add(20, 10), Insertion::New);
         for (offset, length) in [(20, 10), (22, 8), (20, 1)] {
-            assert_eq!(add(offset, length), Piece::Repeated);
+            assert_eq!(add(offset, length), Insertion::Repeated);
         }
         for (offset, length) in [(15, 6), (29, 2), (10, 30), (9, 1), (0, 100)] {
             let expected = match offset {
-                9 => Piece::Repeated,
-                _ => Piece::Misfit,
+                9 => Insertion::Repeated,
+                _ => Insertion::Misfit,
             };
             assert_eq!(add(offset, length), expected, "{offset} {length}");
         }
-        assert_eq!(add(99, 2), Piece::Misfit);
-        assert_eq!(add(u64::MAX, 2), Piece::Misfit);
-        assert_eq!(add(50, 0), Piece::New);
+        assert_eq!(add(99, 2), Insertion::Misfit);
+        assert_eq!(add(u64::MAX, 2), Insertion::Misfit);
+        assert_eq!(add(50, 0), Insertion::New);
         assert_eq!((arrived.bytes(), arrived.end()), (20, 30));
         // The hole is closed.
-        assert_eq!(arrived.add(10, 10, 100), Piece::New);
+        assert_eq!(arrived.add(10, 10, 100), Insertion::New);
         assert_eq!((arrived.bytes(), arrived.end()), (30, 30));
         assert_eq!(arrived.ranges, []);
     }
@@ -185,12 +185,12 @@ mod tests {
         let mut arrived = Arrived::default();
         let most = MAX_RANGES as u64;
         for number in 1..=most {
-            assert_eq!(arrived.add(2 * number, 1, u64::MAX), Piece::New);
+            assert_eq!(arrived.add(2 * number, 1, u64::MAX), Insertion::New);
         }
-        assert_eq!(arrived.add(2 * most + 2, 1, u64::MAX), Piece::Misfit);
+        assert_eq!(arrived.add(2 * most + 2, 1, u64::MAX), Insertion::Misfit);
         // What closes a gap is taken.
-        assert_eq!(arrived.add(3, 1, u64::MAX), Piece::New);
-        assert_eq!(arrived.add(2 * most + 2, 1, u64::MAX), Piece::New);
+        assert_eq!(arrived.add(3, 1, u64::MAX), Insertion::New);
+        assert_eq!(arrived.add(2 * most + 2, 1, u64::MAX), Insertion::New);
         assert_eq!(arrived.bytes(), most + 2);
     }
 
@@ -198,7 +198,7 @@ mod tests {
     fn memory_of_ranges_is_used_again_and_is_empty() {
         let mut pool = RangePool::default();
         let mut arrived = Arrived::default();
-        assert_eq!(arrived.add(5, 5, 10), Piece::New);
+        assert_eq!(arrived.add(5, 5, 10), Insertion::New);
         let place = arrived.ranges.as_ptr();
         pool.take_back(&mut arrived);
         pool.take_back(&mut Arrived::default());
@@ -215,7 +215,7 @@ mod tests {
         for (gaps, kept) in [(KEPT, 1), (KEPT + 1, 1), (MAX_RANGES, 1), (1, 2)] {
             let mut arrived = Arrived::default();
             for number in 1..=gaps as u64 {
-                assert_eq!(arrived.add(2 * number, 1, u64::MAX), Piece::New);
+                assert_eq!(arrived.add(2 * number, 1, u64::MAX), Insertion::New);
             }
             pool.take_back(&mut arrived);
             assert_eq!(arrived.ranges.capacity(), 0);
@@ -236,13 +236,13 @@ mod tests {
             for (offset, length) in pieces {
                 let piece = offset as usize..(offset + length) as usize;
                 let expected = match model.get(piece.clone()) {
-                    None => Piece::Misfit,
-                    Some(bytes) if !bytes.contains(&true) => Piece::New,
-                    Some(bytes) if !bytes.contains(&false) => Piece::Repeated,
-                    Some(_) => Piece::Misfit,
+                    None => Insertion::Misfit,
+                    Some(bytes) if !bytes.contains(&true) => Insertion::New,
+                    Some(bytes) if !bytes.contains(&false) => Insertion::Repeated,
+                    Some(_) => Insertion::Misfit,
                 };
                 prop_assert_eq!(arrived.add(offset, length, 64), expected);
-                if expected == Piece::New {
+                if expected == Insertion::New {
                     model[piece.clone()].fill(true);
                 }
                 let has = model.get(piece).is_some_and(|of| !of.is_empty() && !of.contains(&false));

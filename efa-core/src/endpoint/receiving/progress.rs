@@ -2,7 +2,7 @@
 //!
 //! This is arithmetic on numbers of bytes. It knows neither the packets nor the memory.
 
-use super::arrived::{Arrived, Piece};
+use super::arrived::{Arrived, Insertion};
 
 /// The progress of one transfer.
 #[derive(Debug)]
@@ -105,26 +105,26 @@ impl Progress {
 
     /// Takes a piece of data for which the peer need not be asked.
     #[inline]
-    pub(super) fn take(&mut self, offset: u64, length: u64) -> Piece {
+    pub(super) fn take(&mut self, offset: u64, length: u64) -> Insertion {
         self.arrived.add(offset, length, self.in_packets)
     }
 
     /// Takes a piece of a window, as [`Progress::take`] does. A new piece beyond what the peer was
     /// granted contradicts what is known.
     #[inline]
-    pub(super) fn take_granted(&mut self, offset: u64, length: u64) -> Piece {
+    pub(super) fn take_granted(&mut self, offset: u64, length: u64) -> Insertion {
         if let Supply::Windows { granted } = self.supply
             && let Some(granted) = granted.checked_sub(length)
         {
-            let piece = self.take(offset, length);
-            if piece == Piece::New {
+            let insertion = self.take(offset, length);
+            if insertion == Insertion::New {
                 self.supply = Supply::Windows { granted };
             }
-            return piece;
+            return insertion;
         }
         match self.arrived.has(offset, length) {
-            true => Piece::Repeated,
-            false => Piece::Misfit,
+            true => Insertion::Repeated,
+            false => Insertion::Misfit,
         }
     }
 
@@ -154,9 +154,9 @@ impl Progress {
         ReadStart::Read
     }
 
-    /// Plans to read the bytes from `next` on, of which none has arrived, into a target of `capacity`
-    /// bytes. Returns where the reads end. Bytes beyond that, for which the target has no room, are
-    /// not wanted.
+    /// Plans to read the bytes from `next` on, of which none has arrived, into a target of
+    /// `capacity` bytes. Returns where the reads end. Bytes beyond that, for which the target has
+    /// no room, are not wanted.
     pub(super) fn plan_reads(&mut self, next: u64, capacity: u64) -> u64 {
         let end = self.length.min(capacity).max(next);
         self.in_packets = next;
@@ -197,40 +197,40 @@ mod tests {
     #[test]
     fn data_beyond_the_message_or_that_is_there_is_not_taken() {
         let mut progress = Progress::new(100);
-        assert_eq!(progress.take(60, 41), Piece::Misfit);
-        assert_eq!(progress.take(u64::MAX, 2), Piece::Misfit);
-        assert_eq!(progress.take(60, 40), Piece::New);
-        assert_eq!(progress.take(0, 61), Piece::Misfit);
+        assert_eq!(progress.take(60, 41), Insertion::Misfit);
+        assert_eq!(progress.take(u64::MAX, 2), Insertion::Misfit);
+        assert_eq!(progress.take(60, 40), Insertion::New);
+        assert_eq!(progress.take(0, 61), Insertion::Misfit);
         // As many bytes as the message has, but not each of them.
-        assert_eq!(progress.take(60, 40), Piece::Repeated);
+        assert_eq!(progress.take(60, 40), Insertion::Repeated);
         assert_eq!((progress.lacking(), progress.next_step()), (60, Step::Wait));
-        assert_eq!(progress.take(0, 60), Piece::New);
+        assert_eq!(progress.take(0, 60), Insertion::New);
         assert_eq!(progress.next_step(), Step::Finish);
     }
 
     #[test]
     fn a_window_takes_what_was_granted_and_its_end_asks_for_the_next() {
         let mut progress = Progress::new(100);
-        assert_eq!(progress.take_granted(0, 1), Piece::Misfit);
+        assert_eq!(progress.take_granted(0, 1), Insertion::Misfit);
         assert_eq!(progress.next_step(), Step::Wait);
         progress.windows_follow();
         assert_eq!(progress.next_step(), Step::Grant);
         progress.granted(8);
         assert_eq!(progress.next_step(), Step::Wait);
         // That is more than the window, and more than the message.
-        assert_eq!(progress.take_granted(0, 9), Piece::Misfit);
-        assert_eq!(progress.take_granted(93, 8), Piece::Misfit);
-        assert_eq!(progress.take_granted(0, 5), Piece::New);
+        assert_eq!(progress.take_granted(0, 9), Insertion::Misfit);
+        assert_eq!(progress.take_granted(93, 8), Insertion::Misfit);
+        assert_eq!(progress.take_granted(0, 5), Insertion::New);
         assert_eq!(progress.next_step(), Step::Wait);
         // A second copy uses nothing of the window up, whether there is room for it or not.
-        assert_eq!(progress.take_granted(2, 3), Piece::Repeated);
-        assert_eq!(progress.take_granted(0, 5), Piece::Repeated);
-        assert_eq!(progress.take_granted(5, 3), Piece::New);
+        assert_eq!(progress.take_granted(2, 3), Insertion::Repeated);
+        assert_eq!(progress.take_granted(0, 5), Insertion::Repeated);
+        assert_eq!(progress.take_granted(5, 3), Insertion::New);
         assert_eq!(progress.next_step(), Step::Grant);
-        assert_eq!(progress.take_granted(5, 3), Piece::Repeated);
-        assert_eq!(progress.take_granted(8, 1), Piece::Misfit);
+        assert_eq!(progress.take_granted(5, 3), Insertion::Repeated);
+        assert_eq!(progress.take_granted(8, 1), Insertion::Misfit);
         // The answer to a read of nothing has no data.
-        assert_eq!(progress.take_granted(8, 0), Piece::New);
+        assert_eq!(progress.take_granted(8, 0), Insertion::New);
     }
 
     #[test]
@@ -239,7 +239,7 @@ mod tests {
         assert!(!progress.nack_answered(100));
         progress.refuse(10);
         assert_eq!(progress.next_step(), Step::Wait);
-        assert_eq!(progress.take(0, 10), Piece::New);
+        assert_eq!(progress.take(0, 10), Insertion::New);
         assert_eq!(progress.next_step(), Step::Refuse);
         assert_eq!(progress.readable(10, Some(100)), ReadStart::Nothing);
         progress.nacked();
@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(progress.readable(100, Some(100)), ReadStart::Nothing);
         assert_eq!(progress.readable(10, Some(100)), ReadStart::Read);
         // A packet has brought what the reads are to bring.
-        assert_eq!(progress.take(10, 1), Piece::New);
+        assert_eq!(progress.take(10, 1), Insertion::New);
         assert_eq!(progress.readable(10, Some(100)), ReadStart::Mismatch);
         assert_eq!(progress.readable(11, Some(100)), ReadStart::Read);
     }
@@ -266,11 +266,11 @@ mod tests {
     #[test]
     fn bytes_for_which_the_target_has_no_room_are_not_read() {
         let mut progress = Progress::new(100);
-        assert_eq!(progress.take(0, 11), Piece::New);
+        assert_eq!(progress.take(0, 11), Insertion::New);
         assert_eq!(progress.plan_reads(11, 60), 60);
         // Packets must not bring what reads bring.
-        assert_eq!(progress.take(11, 1), Piece::Misfit);
-        assert_eq!(progress.take(0, 11), Piece::Repeated);
+        assert_eq!(progress.take(11, 1), Insertion::Misfit);
+        assert_eq!(progress.take(0, 11), Insertion::Repeated);
         progress.read(48);
         assert_eq!((progress.lacking(), progress.next_step()), (1, Step::Wait));
         progress.read(1);
@@ -279,7 +279,7 @@ mod tests {
         let mut progress = Progress::new(100);
         assert_eq!(progress.plan_reads(11, 5), 11);
         assert_eq!(progress.next_step(), Step::Wait);
-        assert_eq!(progress.take(0, 11), Piece::New);
+        assert_eq!(progress.take(0, 11), Insertion::New);
         assert!(progress.is_complete());
     }
 }

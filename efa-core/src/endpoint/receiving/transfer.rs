@@ -12,7 +12,7 @@ use crate::endpoint::memory::rdma::RdmaPart;
 use crate::endpoint::memory::registration::{OwnRegions, Registered};
 use crate::wire::{MsgId, RmaIovs, SendId};
 
-use super::arrived::{Arrived, Piece};
+use super::arrived::{Arrived, Insertion};
 use super::ending::Ending;
 use super::progress::{Progress, ReadStart, Step};
 use super::read_plan::ReadPlan;
@@ -256,9 +256,9 @@ impl Transfer {
             true => self.progress.take_granted(offset, length),
         };
         match piece {
-            Piece::New => {}
-            Piece::Repeated => return Arrival::Repeated,
-            Piece::Misfit => return Arrival::Misfit,
+            Insertion::New => {}
+            Insertion::Repeated => return Arrival::Repeated,
+            Insertion::Misfit => return Arrival::Misfit,
         }
         if self.failure.is_some() {
             return Arrival::Drop;

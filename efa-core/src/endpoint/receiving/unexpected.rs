@@ -11,7 +11,7 @@ use crate::endpoint::base::ids::{Arena, ClaimId, InboundId, PeerId};
 use crate::endpoint::posting::HeldId;
 use crate::wire::MsgId;
 
-use super::arrived::{Arrived, Piece, RangePool};
+use super::arrived::{Arrived, Insertion, RangePool};
 use super::assembly::{Assemblies, Assembly};
 use super::ending::{Audience, Ending, receive_flags};
 use super::matching::{Filter, MessageQueues};
@@ -36,7 +36,7 @@ impl UnexpectedMessage {
     /// Takes `length` bytes of data from `offset` on. Returns false if they are a second copy.
     #[inline]
     pub(crate) fn takes(&mut self, offset: u64, length: u64) -> bool {
-        self.arrived.add(offset, length, self.length) != Piece::Repeated
+        self.arrived.add(offset, length, self.length) != Insertion::Repeated
     }
 
     /// Returns whether nothing of it is missing.
@@ -47,7 +47,8 @@ impl UnexpectedMessage {
 
 #[cfg(test)]
 impl UnexpectedMessage {
-    /// The first segment of a message of 30 bytes. The packet that waits has the number of the message.
+    /// The first segment of a message of 30 bytes. The packet that waits has the number of the
+    /// message.
     pub(super) fn segmented(msg_id: u32) -> Self {
         let mut message = UnexpectedMessage {
             msg_id: MsgId(msg_id),
@@ -328,9 +329,9 @@ impl UnexpectedMessages {
         }
     }
 
-    /// Returns whether a packet with `length` bytes of data from `offset` on may join a message that no
-    /// receive has taken: not if it is a second copy. One that contradicts the others joins them, so
-    /// that the receive fails.
+    /// Returns whether a packet with `length` bytes of data from `offset` on may join a message
+    /// that no receive has taken: not if it is a second copy. One that contradicts the others joins
+    /// them, so that the receive fails.
     pub(crate) fn admits_segment(
         &mut self,
         peer: PeerId,
@@ -383,9 +384,10 @@ impl UnexpectedMessages {
 
 // Messages of which the rest will not come.
 impl UnexpectedMessages {
-    /// Notes that the sender of a message has given it up: no receive takes it any more, and one that
-    /// has claimed it, or has a part of a buffer for it, fails. `waiting` are the peer's messages that
-    /// wait for room. Returns the packets to drop; `None` if there is no such message.
+    /// Notes that the sender of a message has given it up: no receive takes it any more, and one
+    /// that has claimed it, or has a part of a buffer for it, fails. `waiting` are the peer's
+    /// messages that wait for room. Returns the packets to drop; `None` if there is no such
+    /// message.
     pub(crate) fn abandon(
         &mut self,
         peer: PeerId,
@@ -408,7 +410,8 @@ impl UnexpectedMessages {
         Some(head)
     }
 
-    /// Looks for a message of which no more packets come. Takes time in proportion to the peer's messages.
+    /// Looks for a message of which no more packets come. Takes time in proportion to the peer's
+    /// messages.
     fn find(
         &mut self,
         peer: PeerId,
@@ -430,8 +433,8 @@ impl UnexpectedMessages {
         })
     }
 
-    /// As [`UnexpectedMessages::abandon`], of all messages of a peer that are not whole, but for those
-    /// that wait for room. Returns the packets to drop.
+    /// As [`UnexpectedMessages::abandon`], of all messages of a peer that are not whole, but for
+    /// those that wait for room. Returns the packets to drop.
     pub(crate) fn abandon_unfinished(&mut self, peer: PeerId, failure: Failure) -> Vec<HeldId> {
         let mut heads = Vec::new();
         for tagged in [false, true] {
