@@ -37,10 +37,15 @@ impl World {
                 OneSidedKind::Write | OneSidedKind::Read | OneSidedKind::Combine(_) => true,
                 OneSidedKind::Add | OneSidedKind::FetchAdd | OneSidedKind::Claim => false,
             };
-            // Without delivery complete a success says that the data was sent.
+            // Without delivery complete a success says that the data was sent. Whether a write of no
+            // bytes has come is seen from nothing but its announcement.
+            let is_in_place = match (operation.kind, operation.length) {
+                (OneSidedKind::Write, 0) => operation.announced,
+                _ => self.is_written(number),
+            };
             let under_way = match operation.state {
                 Asked::Started => true,
-                Asked::Ended(Ok(())) => !self.is_written(number),
+                Asked::Ended(Ok(())) => !is_in_place,
                 Asked::Ended(Err(_)) | Asked::Waiting | Asked::Refused => false,
             };
             if operation.to == at && names_it && under_way && !operation.orphaned {
