@@ -294,9 +294,11 @@ impl World {
         };
         if twice == Twice::Packet {
             device.deliver(from, &header, &mut dma);
-            self.wire.observe(id, Stage::Request, Direction::Inbound);
         }
         self.wire.flight(id).data = data;
+        if twice == Twice::Packet {
+            self.wire.observe(id, Stage::Request, Direction::Inbound);
+        }
         status
     }
 

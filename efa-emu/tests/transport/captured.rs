@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use efa_core::nic::Status;
 use efa_emu::capture::{Direction, Interface, Reader, WHOLE_FRAMES};
+use efa_emu::fault::{Action, Fault, Match};
 use efa_emu::frame::Kind;
 use efa_emu::provider::SendData;
 use efa_emu::transport::{Host, RdmaPath, Recorded};
@@ -239,6 +240,33 @@ fn both_hosts_record_the_same_from_their_sides() {
             ]
         );
     }
+}
+
+/// A packet that comes twice is recorded twice, and answered once: here the second one finds no receive,
+/// of which nobody hears.
+#[test]
+fn a_second_copy_is_recorded_without_an_answer() {
+    let root = tempfile::tempdir().unwrap();
+    let (_recorder, kept) = capture(root.path(), "beta", Recorded::Host, WHOLE_FRAMES);
+    let repeat = Fault::new(Match::default(), Action::Repeat);
+    fabric(root.path()).arm(&repeat).unwrap();
+    let mut alpha = Client::open(root.path(), &config("alpha"));
+    let mut beta = Client::open(root.path(), &config("beta"));
+    let to = alpha.connect(beta.address());
+    beta.connect(alpha.address());
+    let memory = beta.register(vec![0; 64]);
+    beta.post_recv(0, memory.buffer(0, 64));
+    assert!(alpha.post_send(0, to, SendData::Inline(&[b"first"])));
+    beta.wait_ok();
+    alpha.wait_ok();
+    drop((alpha, beta));
+    let recorded = frames(&kept);
+    let copies: Vec<_> = recorded
+        .iter()
+        .map(|(direction, (what, .., data))| (*direction, what.as_str(), data.as_deref()))
+        .collect();
+    let copy = (Direction::Inbound, "send", Some(&b"first"[..]));
+    assert_eq!(copies, [copy, copy]);
 }
 
 /// A run is recorded by the processes that it started only, and a snap length leaves the rest of each frame

@@ -115,6 +115,20 @@ impl InRing {
         status
     }
 
+    /// Hands the device a message that it has been handed. Its sender hears of the first one only.
+    #[cold]
+    fn serve_again(&mut self, incoming: &Incoming, device: &mut Device, outbound: &mut Outbound) {
+        let mut transfer = FromRing {
+            consumer: &self.consumer,
+            incoming,
+            whole: None,
+        };
+        device.deliver(self.from, &incoming.record.header(), &mut transfer);
+        if let Some(tap) = outbound.tap() {
+            tap_arrival(tap, self.from, &transfer);
+        }
+    }
+
     #[cold]
     #[inline(never)]
     fn tap(
@@ -349,7 +363,8 @@ impl Inbound {
         }
     }
 
-    /// Answers at once what the network has answers under way for: they have left this device, and nobody holds them any longer.
+    /// Answers at once what the network has answers under way for: they have left this device, and nobody
+    /// holds them any longer.
     pub(super) fn close(&mut self, outbound: &mut Outbound) {
         while let Some((_, Task { of, then })) = self.scheduled.pop() {
             if let Then::Answer(answer) = then {
@@ -653,7 +668,7 @@ impl Inbound {
                     Twice::Nothing | Twice::Packet => ring.serve(incoming, device, outbound),
                 };
                 if twice == Twice::Packet {
-                    ring.serve(incoming, device, outbound);
+                    ring.serve_again(incoming, device, outbound);
                 }
                 self.answer(&later, Answer::Status(status));
             }
@@ -672,9 +687,9 @@ impl Inbound {
         }
     }
 
-    /// Begins to serve a read whose data goes back through the rings. The request leaves its ring at once: two processes
-    /// that read from each other would else wait for ever, when the data for the one's read finds the ring full behind
-    /// the request of the other's, and the other way round.
+    /// Begins to serve a read whose data goes back through the rings. The request leaves its ring at once:
+    /// two processes that read from each other would else wait for ever, when the data for the one's read
+    /// finds the ring full behind the request of the other's, and the other way round.
     fn begin_read(&mut self, later: Later) {
         let leaves = match self.ring(&later) {
             Some(ring) if ring.reads < pulls::MOST_READS => {
@@ -917,14 +932,19 @@ fn tap_data(tap: &mut Tap, from: Gid, transfer: &FromRing<'_>, status: Status) {
         }
         return;
     }
+    tap_arrival(tap, from, transfer);
+    tap.answered(from, record, status);
+}
+
+/// Records that a request came with its data.
+fn tap_arrival(tap: &mut Tap, from: Gid, transfer: &FromRing<'_>) {
     let mut payload = |offset: u32, into: &mut [u8]| {
         let place = transfer
             .consumer
             .payload(transfer.incoming, offset, into.len() as u32);
         place.map(|(memory, at)| memory.read(at, into)).is_some()
     };
-    tap.received(from, record, &mut payload);
-    tap.answered(from, record, status);
+    tap.received(from, &transfer.incoming.record, &mut payload);
 }
 
 /// Records an RDMA request that is through. `whole` is this process's side of its data.
