@@ -29,6 +29,8 @@ use std::env;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use efa_core::wire::PacketType;
+use efa_emu::capture::Direction;
 use efa_emu::link::Operation;
 use efa_emu::sim::Fabric;
 use plan::Plan;
@@ -144,10 +146,25 @@ fn the_programs_use_every_packet_of_the_protocol() {
 #[test]
 fn the_programs_meet_every_trouble() {
     let most_losses = Rc::new(Cell::new(0));
-    let met = run_seeds(150, |_, fabric| {
+    let errors_twice = Rc::new(Cell::new(0));
+    let met = run_seeds(150, |plan, fabric| {
         let most = Rc::clone(&most_losses);
         fabric.add_tap(move |frame| most.set(most.get().max(frame.frame.lost)));
+        if plan.aborts {
+            let twice = Rc::clone(&errors_twice);
+            let mut last = None;
+            // A second copy arrives right behind the first.
+            fabric.add_tap(move |frame| {
+                let code = PacketType::PeerError.code();
+                let is_error = frame.frame.rdm_packet_type() == Some(code);
+                let is_arrival = is_error && frame.direction == Direction::Inbound;
+                let this = is_arrival.then(|| (frame.time, frame.frame.data.to_vec()));
+                twice.set(twice.get() + u32::from(is_arrival && this == last));
+                last = this;
+            });
+        }
     });
+    assert!(errors_twice.get() > 0);
     // One more, and its request is given up.
     assert_eq!(most_losses.get(), 11);
     let Troubles {

@@ -178,7 +178,6 @@ impl Plan {
         let mut programs: Vec<Settings> = (0..count)
             .map(|_| settings(&mut rng, mtu, first_msg_id, ordered))
             .collect();
-        // What came later is drawn apart, so that seeds go on to mean what they did.
         let mut more = StdRng::seed_from_u64(seed ^ 27);
         choose_releases(&mut rng, &mut more, &mut programs);
         for settings in &mut programs {
@@ -473,6 +472,9 @@ fn step(rng: &mut StdRng, scope: &mut Scope) -> Step {
             tagged: tag.is_some(),
             keep: rng.random(),
         },
+        81..87 if scope.aborts && scope.has_headers && rng.random_bool(0.3) => {
+            Step::Fault(Box::new(repetition(rng, scope.aborts)))
+        }
         81..87 if scope.aborts => Step::Fault(Box::new(abort(rng))),
         81..87 if scope.faults => Step::Fault(Box::new(fault(rng, scope))),
         87..89 if scope.deaths => Step::Die { at: from },
@@ -509,12 +511,16 @@ fn abort(rng: &mut StdRng) -> Fault {
 }
 
 /// Packets that arrive twice, of types whose second copies their receivers recognise.
-fn repetition(rng: &mut StdRng) -> Fault {
+fn repetition(rng: &mut StdRng, aborts: bool) -> Fault {
     let types = PacketType::ALL.iter();
     let types = types.filter(|of| of.has_header() && of.shows_second_copies());
     let mut packets: Vec<u8> = types.map(|of| of.code()).collect();
     if rng.random_bool(0.5) {
-        packets = vec![*packets.choose(rng).unwrap()];
+        packets = match aborts {
+            // They are rare.
+            true => vec![PacketType::PeerError.code()],
+            false => vec![*packets.choose(rng).unwrap()],
+        };
     }
     let when = Match {
         packet: PacketTypes(packets),
@@ -548,7 +554,7 @@ fn fault(rng: &mut StdRng, scope: &mut Scope) -> Fault {
     let mut then = match (rng.random_range(0..4), on) {
         (0, Point::Request) => Action::Answer(Status::RemoteRnr),
         (1, _) => Action::Drop,
-        (2, Point::Request) if scope.has_headers => return repetition(rng),
+        (2, Point::Request) if scope.has_headers => return repetition(rng, false),
         _ => Action::Delay(Delay::from(late)),
     };
     let mut times = rng.random_range(1..12);
