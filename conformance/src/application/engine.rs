@@ -52,6 +52,9 @@ impl HostNic for HwNic {
     }
 }
 
+/// Counts packets that have come twice.
+pub type Repetitions = Box<dyn Fn() -> u64>;
+
 /// An application over an [`Endpoint`].
 pub struct CoreApplication<N: HostNic> {
     endpoint: Endpoint<N>,
@@ -64,8 +67,10 @@ pub struct CoreApplication<N: HostNic> {
     reads: BTreeSet<Token>,
     regions: HashMap<Token, UserSlice>,
     report_sources: bool,
-    /// Refused second copies of packets are no events.
-    meets_copies: bool,
+    /// As many refused packets are second copies at most, which is no event.
+    repetitions: Option<Repetitions>,
+    /// Packets that were taken for second copies.
+    copies: u64,
 }
 
 impl From<EndpointError> for RequestError {
@@ -122,17 +127,30 @@ impl<N: HostNic> CoreApplication<N> {
             reads: BTreeSet::new(),
             regions: HashMap::new(),
             report_sources,
-            meets_copies: false,
+            repetitions: None,
+            copies: 0,
         })
     }
 
-    /// Packets come twice, so that their second copies are refused: that is no failure.
+    /// Packets come twice, as many as `repetitions` counts, so that their second copies are refused: that
+    /// is no failure.
     #[must_use]
-    pub fn meeting_second_copies(self, meets_copies: bool) -> Self {
+    pub fn meeting_second_copies(self, repetitions: Option<Repetitions>) -> Self {
         CoreApplication {
-            meets_copies,
+            repetitions,
             ..self
         }
+    }
+
+    /// Whether a refused packet may be a second copy.
+    fn is_copy(&mut self, event: &Event) -> bool {
+        let Event::PacketRefused { reason, .. } = event else {
+            return false;
+        };
+        let repetitions = self.repetitions.as_ref().map_or(0, |count| count());
+        let is_copy = reason.fits_second_copy() && self.copies < repetitions;
+        self.copies += u64::from(is_copy);
+        is_copy
     }
 
     fn peer(&self, index: EndpointIndex) -> Result<PeerId, RequestError> {
@@ -396,11 +414,7 @@ impl<N: HostNic> Application for CoreApplication<N> {
     fn events(&mut self) -> Result<Vec<String>, RequestError> {
         let mut events = Vec::new();
         while let Some(event) = self.endpoint.poll_event() {
-            let is_copy = matches!(
-                &event,
-                Event::PacketRefused { reason, .. } if reason.fits_second_copy()
-            );
-            if !(self.meets_copies && is_copy) {
+            if !self.is_copy(&event) {
                 events.push(format!("{event:?}"));
             }
         }

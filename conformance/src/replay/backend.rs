@@ -7,7 +7,7 @@ use efa_emu::fault::Fault;
 
 use super::Clock;
 use crate::application::RequestError;
-use crate::application::engine::HostNic;
+use crate::application::engine::{HostNic, Repetitions};
 use crate::operation::Remote;
 use crate::scenario::EndpointSpec;
 
@@ -71,6 +71,11 @@ pub trait Backend {
     /// The staged faults that have not been applied, as far as that is known.
     fn unapplied(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    /// Counts the packets that have come twice in the present replay, if a fault lets them.
+    fn repetitions(&self) -> Option<Repetitions> {
+        None
     }
 
     /// The time.

@@ -1,6 +1,6 @@
 //! The deterministic emulator as a backend.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use efa_core::address::{Gid, RawAddress};
 use efa_core::endpoint::Instant;
 use efa_core::nic::{NicError, UserSlice};
 use efa_emu::capture::Direction;
-use efa_emu::fault::{Fault, FaultId, Stage};
+use efa_emu::fault::{Action, Fault, FaultId, Stage};
 use efa_emu::link::Operation;
 use efa_emu::profile::Profile;
 use efa_emu::sim::{
@@ -18,7 +18,7 @@ use efa_emu::sim::{
 
 use super::Clock;
 use super::backend::{Backend, BackendError, RdmaSeen};
-use crate::application::engine::HostNic;
+use crate::application::engine::{HostNic, Repetitions};
 use crate::operation::Remote;
 use crate::scenario::EndpointSpec;
 
@@ -55,7 +55,7 @@ pub struct Emu {
     captures_next: bool,
     recording: Option<Recording<Vec<u8>>>,
     /// The fault of every replay, and its name in the present one.
-    fault: Option<(Fault, FaultId)>,
+    fault: Option<(Fault, Rc<Cell<FaultId>>)>,
     /// The faults of the scenario, as text.
     staged: Vec<(String, FaultId)>,
 }
@@ -119,14 +119,14 @@ impl Emu {
     #[must_use]
     pub fn with_fault(mut self, fault: Fault) -> Self {
         let id = self.fabric.install(fault.clone());
-        self.fault = Some((fault, id));
+        self.fault = Some((fault, Rc::new(Cell::new(id))));
         self
     }
 
     /// Whether the fault has been applied in the present replay.
     pub fn has_met_fault(&self) -> bool {
         let fault = self.fault.as_ref();
-        fault.is_some_and(|(_, id)| self.fabric.applied(*id) > 0)
+        fault.is_some_and(|(_, id)| self.fabric.applied(id.get()) > 0)
     }
 }
 
@@ -143,8 +143,8 @@ impl Backend for Emu {
         watch(&self.fabric, &self.rdma);
         self.recording = None;
         self.staged.clear();
-        if let Some((fault, id)) = &mut self.fault {
-            *id = self.fabric.install(fault.clone());
+        if let Some((fault, id)) = &self.fault {
+            id.set(self.fabric.install(fault.clone()));
         }
         if std::mem::take(&mut self.captures_next) {
             // Without a capture the result is the same.
@@ -186,9 +186,9 @@ impl Backend for Emu {
             self.staged.push((fault.to_string(), id));
         }
         // What the scenario is about comes first.
-        if let Some((fault, id)) = &mut self.fault {
-            self.fabric.remove(*id);
-            *id = self.fabric.install(fault.clone());
+        if let Some((fault, id)) = &self.fault {
+            self.fabric.remove(id.get());
+            id.set(self.fabric.install(fault.clone()));
         }
         Ok(None)
     }
@@ -197,6 +197,13 @@ impl Backend for Emu {
         let staged = self.staged.iter();
         let idle = staged.filter(|(_, id)| self.fabric.applied(*id) == 0);
         idle.map(|(rule, _)| rule.clone()).collect()
+    }
+
+    fn repetitions(&self) -> Option<Repetitions> {
+        let (fault, id) = self.fault.as_ref()?;
+        let (fabric, id) = (self.fabric.clone(), Rc::clone(id));
+        let count: Repetitions = Box::new(move || fabric.applied(id.get()));
+        (fault.then == Action::Repeat).then_some(count)
     }
 
     fn clock(&self) -> Clock {

@@ -122,8 +122,6 @@ pub trait Opener<B: Backend> {
 pub struct Engine {
     /// Decides what the engine leaves to chance.
     pub seed: u64,
-    /// Whether packets to it come twice.
-    pub meets_copies: bool,
 }
 
 impl<B: Backend> Opener<B> for Engine
@@ -145,7 +143,7 @@ where
             endpoint.has(Capability::Source),
             backend.clock(),
         );
-        let application = application?.meeting_second_copies(self.meets_copies);
+        let application = application?.meeting_second_copies(backend.repetitions());
         Ok(Box::new(Local::new(Box::new(application))))
     }
 }

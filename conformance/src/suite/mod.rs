@@ -557,9 +557,9 @@ fn second_copies(to: &str, every: u64) -> Fault {
     Fault::new(when, Repeat)
 }
 
-/// Replays with the engine in a network that reorders, loses and refuses packets, and in which packets to it
-/// come twice. Under every other seed an
-/// endpoint that only listens has an empty address book, so that its device cannot name the senders.
+/// Replays with the engine in a network that reorders, loses and refuses packets, and in which packets to
+/// it come twice. Under every other seed an endpoint that only listens has an empty address book, so that
+/// its device cannot name the senders.
 fn under_seed(trace: &Trace, role: usize, seed: u64) -> Result<Vec<String>, BackendError> {
     let stranger = (seed % 2 == 1 && only_listens(&trace.scenario, role)).then(|| {
         let mut trace = trace.clone();
@@ -572,10 +572,7 @@ fn under_seed(trace: &Trace, role: usize, seed: u64) -> Result<Vec<String>, Back
     let name = &trace.scenario.endpoints[role].name;
     let mut emu = Emu::disorderly(seed).with_fault(second_copies(name, 1 + seed % 3));
     let trace = stranger.as_ref().unwrap_or(trace);
-    let mut engine = Engine {
-        seed,
-        meets_copies: true,
-    };
+    let mut engine = Engine { seed };
     let verdict = replay(trace, role, Strictness::Outcome, &mut emu, &mut engine)?;
     match verdict.departed {
         Some(how) if trace.scenario.is_written() => Ok(vec![how]),
