@@ -1,8 +1,8 @@
 //! The Wireshark dissector and `efa-conformance check` find the same breaches in the same frames.
 //!
-//! Both share the rules of `docs/rules.md`. The dissector judges each end of a conversation by itself, so both
-//! get captures of one host: those of the corpus, and the same with frames lost, doubled, exchanged and
-//! changed. Needs `tshark`; without it the tests print a message and pass.
+//! Both share the rules of `docs/rules.md`. The dissector judges each end of a conversation by
+//! itself, so both get captures of one host: those of the corpus, and the same with frames lost,
+//! doubled, exchanged and changed. Needs `tshark`; without it the tests print a message and pass.
 
 #[path = "../../efa-emu/tests/tshark/mod.rs"]
 mod tshark;
@@ -95,9 +95,10 @@ fn found_by_dissector(tshark: &Tshark, capture: &[u8]) -> Breaches {
     breaches
 }
 
-/// The indices of the packets that may be changed. The first packet of a conversation is not among them,
-/// because the dissector decides by it whether the capture has the beginning. Nor are packets that were sent
-/// more than once, of which the dissector judges the first attempt and the checker the last.
+/// The indices of the packets that may be changed. The first packet of a conversation is not among
+/// them, because the dissector decides by it whether the capture has the beginning. Nor are packets
+/// that were sent more than once, of which the dissector judges the first attempt and the checker
+/// the last.
 fn changeable(frames: &[CapturedPacket]) -> Vec<usize> {
     let failed: HashSet<_> = frames
         .iter()
@@ -208,8 +209,8 @@ fn dissector_and_checker_find_the_same_breaches_in_the_captures() {
     }
 }
 
-/// An operation id as libfabric 2.7 has them: the index stays in bits 21:0, a generation is above. Different ids
-/// stay different.
+/// An operation id as libfabric 2.7 has them: the index stays in bits 21:0, a generation is above.
+/// Different ids stay different.
 fn tagged(id: u32) -> u32 {
     let index = id & 0x003f_ffff;
     id ^ (index.wrapping_mul(37).wrapping_add(5) & 0xff) << 22
@@ -236,8 +237,8 @@ fn with_tagged_ids(frames: &[CapturedPacket]) -> Vec<CapturedPacket> {
     frames
 }
 
-/// What operation ids look like is their endpoint's affair: with the ids of libfabric 2.7 both judges say of a
-/// capture what they say of it with dense ones, whether it is right or not.
+/// What operation ids look like is their endpoint's affair: with the ids of libfabric 2.7 both
+/// judges say of a capture what they say of it with dense ones, whether it is right or not.
 #[test]
 fn operation_ids_mean_nothing_to_dissector_and_checker() {
     let Some(tshark) = Tshark::find() else { return };
@@ -281,7 +282,8 @@ fn operation_ids_mean_nothing_to_dissector_and_checker() {
         }
     }
     assert!(breached > 10, "{breached}");
-    // Every type that has an operation id, but READ_NACK and PEER_ERROR, which no release sent here.
+    // Every type that has an operation id, but READ_NACK and PEER_ERROR, which no release sent
+    // here.
     assert!(named.len() >= 19, "{named:?}");
 }
 
@@ -479,7 +481,8 @@ fn dissector_and_checker_follow_messages_that_are_given_up() {
     }
 }
 
-/// Packets that a device refused come again as they were, with another header, or with other content.
+/// Packets that a device refused come again as they were, with another header, or with other
+/// content.
 #[test]
 fn dissector_and_checker_recognize_packets_that_are_sent_again() {
     let Some(tshark) = Tshark::find() else { return };
@@ -523,8 +526,8 @@ fn dissector_and_checker_recognize_packets_that_are_sent_again() {
     );
 }
 
-/// Changes the first packet that is sent again, as a new request, after its receiver was not ready. Returns its
-/// number, if there is one.
+/// Changes the first packet that is sent again, as a new request, after its receiver was not ready.
+/// Returns its number, if there is one.
 fn change_resent(frames: &mut [CapturedPacket], change: &str) -> Option<u64> {
     let place = (0..frames.len()).find(|&place| {
         let frame = &frames[place];
@@ -626,7 +629,8 @@ fn dissector_and_checker_find_the_same_breaches_in_changed_captures() {
     assert!(broken.len() > 8, "only {broken:?} were broken");
 }
 
-/// The number of mutated captures: `EFA_MUTATIONS` divided by 100, or a number that takes a few seconds.
+/// The number of mutated captures: `EFA_MUTATIONS` divided by 100, or a number that takes a few
+/// seconds.
 fn mutations() -> usize {
     number("EFA_MUTATIONS").map_or(60, |wanted| wanted as usize / 100)
 }

@@ -228,8 +228,8 @@ impl Step<'_> {
         }
     }
 
-    /// Judges whether a message has to go to the receiver's user receive queue pair. The sender provably knows of
-    /// it once it leaves the raw address out.
+    /// Judges whether a message has to go to the receiver's user receive queue pair. The sender
+    /// provably knows of it once it leaves the raw address out.
     fn check_user_recv_qp(&mut self, message: &Message) {
         let peer = &self.conversation.sides[self.you];
         let is_zero_copy = peer.features.contains(ExtraFeatures::USER_RECV_QP);
@@ -577,7 +577,8 @@ impl Step<'_> {
         self.due(id, you, turn, what);
     }
 
-    /// Takes a CTS: the owner of `send_id` may send `length` bytes, in packets that carry `recv_id`.
+    /// Takes a CTS: the owner of `send_id` may send `length` bytes, in packets that carry
+    /// `recv_id`.
     fn window(&mut self, ids: Ids, length: u64) {
         let named = self.conversation.sides[self.you].send_ids.get(ids.send_id);
         let named = named.filter(|id| {
@@ -730,7 +731,8 @@ impl Step<'_> {
         self.done(id);
     }
 
-    /// Takes an EOR, which ends a read-based operation, or a RECEIPT, which ends one with delivery complete.
+    /// Takes an EOR, which ends a read-based operation, or a RECEIPT, which ends one with delivery
+    /// complete.
     fn acknowledge(&mut self, send_id: u32, is_eor: bool) {
         let named = self.conversation.sides[self.you].send_ids.get(send_id);
         let named = named.filter(|id| {

@@ -376,8 +376,8 @@ fn senders_say_who_they_are_and_say_it_truly() {
     b.send(A, B, &eager(0, None, None), b"");
     assert_eq!(b.broken(), [("raw-address-first", 1)]);
 
-    // That the HANDSHAKE has arrived at the device does not mean that the software has seen it; that
-    // it sent a request without the address does.
+    // That the HANDSHAKE has arrived at the device does not mean that the software has seen it;
+    // that it sent a request without the address does.
     let mut b = Builder::acquainted(all());
     b.send(A, B, &eager(1, Some(A), None), b"");
     b.send(A, B, &eager(2, None, Some(A)), b"");
@@ -709,8 +709,8 @@ fn packets_without_form_are_named() {
     assert_eq!(b.broken(), [("req-flags", 7)]);
 }
 
-/// A send_id that is given to another operation too early does not change where the data of the first
-/// one belongs: that is by recv_id.
+/// A send_id that is given to another operation too early does not change where the data of the
+/// first one belongs: that is by recv_id.
 #[test]
 fn data_belongs_to_the_operation_that_its_cts_answered() {
     let mut b = Builder::acquainted(all());
@@ -799,8 +799,8 @@ fn one_sided_captures_and_refused_sends_are_understood() {
     assert_eq!(b.broken(), []);
 }
 
-/// A packet of A that B's device answers with `status`, and that A sends as `again` after the HANDSHAKE of B has
-/// arrived: packet 13.
+/// A packet of A that B's device answers with `status`, and that A sends as `again` after the
+/// HANDSHAKE of B has arrived: packet 13.
 fn sent_again(
     first: &impl Repr,
     data: &[u8],
@@ -1661,7 +1661,8 @@ fn several_endpoints_of_one_host_are_told_apart() {
     assert_eq!(b.broken(), [("answer-names-request", 13)]);
 }
 
-/// The same packets a second later, from endpoints that have got the queue pairs, with other connection ids.
+/// The same packets a second later, from endpoints that have got the queue pairs, with other
+/// connection ids.
 fn second_job(first_job: &[CapturedPacket], offset: usize) -> Vec<CapturedPacket> {
     let again = |frame: &CapturedPacket| {
         let mut frame = frame.clone();
@@ -1693,8 +1694,8 @@ fn a_refused_packet_of_the_first_job_hides_none_of_the_second() {
     let mut b = Builder::acquainted(all());
     b.send(A, B, &eager(1, None, Some(A)), b"");
     let orderly = b.capture.frames;
-    // The first message of the first job is refused, and its endpoints end. That of the second has the
-    // same sequence number, and may have the same bytes.
+    // The first message of the first job is refused, and its endpoints end. That of the second has
+    // the same sequence number, and may have the same bytes.
     for data in [b"first", b"other"] {
         let mut b = Builder::new();
         b.send(A, B, &eager(0, Some(A), None), data);

@@ -63,8 +63,8 @@ pub enum Outcome {
         /// What is lacking.
         reason: String,
     },
-    /// The trace cannot be played: its packets were only parsed, written again and checked against the
-    /// rules.
+    /// The trace cannot be played: its packets were only parsed, written again and checked against
+    /// the rules.
     CodecOnly {
         /// Why.
         reason: String,
@@ -103,14 +103,15 @@ pub struct Case {
     pub backend: String,
     /// What is under test, such as `core`.
     pub dut: String,
-    /// The endpoint whose place the implementation under test takes; `all` if it takes all of them, or if the
-    /// trace was not played.
+    /// The endpoint whose place the implementation under test takes; `all` if it takes all of them,
+    /// or if the trace was not played.
     pub role: String,
     /// Where each endpoint was played, if that was not on this host.
     pub places: BTreeMap<String, String>,
     /// How it ended.
     pub outcome: Outcome,
-    /// The recorded messages beside the actual ones; empty unless [`Options::ladders`] asks for them.
+    /// The recorded messages beside the actual ones; empty unless [`Options::ladders`] asks for
+    /// them.
     pub ladder: Ladder,
     /// How long the case took.
     pub duration: Duration,
@@ -557,9 +558,9 @@ fn second_copies(to: &str, every: u64) -> Fault {
     Fault::new(when, Repeat)
 }
 
-/// Replays with the engine in a network that reorders, loses and refuses packets, and in which packets to
-/// it come twice. Under every other seed an endpoint that only listens has an empty address book, so that
-/// its device cannot name the senders.
+/// Replays with the engine in a network that reorders, loses and refuses packets, and in which
+/// packets to it come twice. Under every other seed an endpoint that only listens has an empty
+/// address book, so that its device cannot name the senders.
 fn under_seed(trace: &Trace, role: usize, seed: u64) -> Result<Vec<String>, BackendError> {
     let stranger = (seed % 2 == 1 && only_listens(&trace.scenario, role)).then(|| {
         let mut trace = trace.clone();
@@ -642,8 +643,8 @@ pub struct Cause<'a> {
     pub cases: Vec<&'a Case>,
 }
 
-/// The failures of a run by their cause, the most frequent first. The cause of a case is its first finding,
-/// because the others often follow from it.
+/// The failures of a run by their cause, the most frequent first. The cause of a case is its first
+/// finding, because the others often follow from it.
 pub fn causes(cases: &[Case]) -> Vec<Cause<'_>> {
     let mut causes: Vec<Cause<'_>> = Vec::new();
     for case in cases {
