@@ -2018,6 +2018,8 @@ local function follow_frame(context, h, tvb)
     local earlier = me.requests[sequence]
     local continues = name == "RDMA_WRITE" and h.rdma_offset > 0
     if earlier and not continues and h.retransmission then
+        -- The first of them: it may have been sent again by its program before.
+        earlier = state.retry_of[earlier] or earlier
         state.retry_of[frame] = earlier
         context.retry_of = earlier
     elseif not continues then

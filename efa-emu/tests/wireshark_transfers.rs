@@ -906,6 +906,14 @@ fn offender() -> (Talk, Vec<(u32, &'static str)>) {
         ..PeerError::default()
     };
     breaks(talk.packet(End::B, &error.into(), b""), &["peer-error"]);
+    let nobody = PeerError {
+        emitter_ope_type: OpeType(3),
+        ..error
+    };
+    breaks(
+        talk.packet(End::B, &nobody.into(), b""),
+        &["peer-error", "peer-error-message"],
+    );
 
     breaks(
         talk.packet(End::A, &data(98, 0, 1, End::A), b"x"),
