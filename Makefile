@@ -72,7 +72,7 @@ wireshark-install: release
 ## wireshark-test: the dissector on 100,000 mutated frames, and beside the checker on 1000 captures
 wireshark-test:
 	@scripts/setup suite wireshark
-	EFA_MUTATIONS=100000 $(CARGO) test -p efa-emu --test wireshark_dissector
+	EFA_MUTATIONS=100000 $(CARGO) test -p efa-wireshark dissector
 	EFA_MUTATIONS=100000 $(CARGO) test -p efa-conformance --test wireshark_rules
 
 ## wireshark-bench: the dissector beside Wireshark's own

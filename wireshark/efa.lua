@@ -20,7 +20,7 @@ set_plugin_info({
     description = "EFA RDM protocol v4 over the emulated EFA wire",
 })
 
--- >>> generated from efa_core::wire and efa_emu::frame, do not edit
+-- >>> generated from efa_core::wire and efa_capture::frame, do not edit
 local PROTOCOL_VERSION = 4
 local RAW_ADDRESS_LENGTH = 32
 -- What a count has beyond the number of entries, and the most entries that are accepted.

@@ -12,9 +12,9 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
+use efa_capture::Direction;
+use efa_capture::frame::Kind;
 use efa_core::address::{Gid, Qpn};
-use efa_emu::capture::Direction;
-use efa_emu::frame::Kind;
 
 use crate::trace::Capture;
 

@@ -4,10 +4,10 @@ use std::io::{self, Read, Write};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use efa_capture::frame::Kind;
+use efa_capture::{Direction, ReadError};
 use efa_core::wire::fields::{FieldName, Value, fields_of};
 use efa_core::wire::{Packet, PacketType, ParseError, fields};
-use efa_emu::capture::{Direction, ReadError};
-use efa_emu::frame::Kind;
 use serde::{Serialize, Serializer};
 
 use crate::trace::{CapturedPacket, Frames, UserRecvQps};

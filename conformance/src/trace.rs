@@ -7,11 +7,11 @@ use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use efa_capture::frame::{self, Frame, OUTER_LEN, Opcode, Repr};
+use efa_capture::{Direction, ReadError, Reader};
 use efa_core::address::{Gid, Qpn};
 use efa_core::nic::Status;
 use efa_core::wire::{Header, Packet, PacketType};
-use efa_emu::capture::{Direction, ReadError, Reader};
-use efa_emu::frame::{self, Frame, OUTER_LEN, Opcode, Repr};
 
 use crate::operation::{EndpointIndex, Remote};
 use crate::record::{END_OF_STEPS, parse_region_comment};

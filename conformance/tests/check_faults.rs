@@ -7,10 +7,10 @@ mod fields;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use efa_capture::frame::Kind;
 use efa_conformance::check::{Checked, check};
 use efa_conformance::trace::{Capture, CapturedPacket};
 use efa_core::rules::{Rule, Severity};
-use efa_emu::frame::Kind;
 use efa_testing::workspace::traces;
 use fields::{number, write};
 

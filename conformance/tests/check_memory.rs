@@ -7,6 +7,8 @@ use std::io::{self, BufReader, BufWriter};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use efa_capture::frame::{Frame, Kind, Repr};
+use efa_capture::{CaptureTap as _, Direction, Interface, InterfaceId, Reader, Writer};
 use efa_conformance::check::Judge;
 use efa_conformance::trace::Frames;
 use efa_core::address::{Qkey, Qpn, RawAddress};
@@ -14,8 +16,6 @@ use efa_core::wire::{
     Connid, Cts, CtsData, EagerRtm, ExtraFeatures, Handshake, LongctsRtm, MsgId, RawAddressHeader,
     Receipt, RecvId, ReqOptions, SendId,
 };
-use efa_emu::capture::{CaptureTap as _, Direction, Interface, InterfaceId, Reader, Writer};
-use efa_emu::frame::{Frame, Kind, Repr};
 use efa_testing::addresses::gid;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);

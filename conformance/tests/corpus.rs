@@ -5,6 +5,7 @@ mod support;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
+use efa_capture::frame::OUTER_LEN;
 use efa_conformance::check;
 use efa_conformance::replay::codec;
 use efa_conformance::replay::emu::Emu;
@@ -13,7 +14,6 @@ use efa_conformance::suite::{self, Options, Outcome};
 use efa_conformance::trace::{Capture, Trace};
 use efa_conformance::written;
 use efa_core::rules::Severity;
-use efa_emu::frame::OUTER_LEN;
 use efa_testing::workspace;
 
 /// What stock software was recorded doing.

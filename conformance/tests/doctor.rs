@@ -10,8 +10,8 @@ use std::path::Path;
 
 use efa_conformance::doctor::{CHECKS, Finding, Level, Machine, examine, worst};
 use efa_core::address::Gid;
-use efa_emu::profile::Profile;
-use efa_emu::sysfs;
+use efa_device_model::profile::Profile;
+use efa_device_model::sysfs;
 use tempfile::TempDir;
 
 /// The files of a machine, and the variables of a process on it.

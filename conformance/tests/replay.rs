@@ -2,6 +2,7 @@
 
 mod support;
 
+use efa_capture::Direction;
 use efa_conformance::compare::policy::{Rule, rule};
 use efa_conformance::replay::emu::Emu;
 use efa_conformance::replay::operations::number;
@@ -12,7 +13,6 @@ use efa_conformance::trace::Trace;
 use efa_core::rules::Severity;
 use efa_core::wire::PacketType;
 use efa_core::wire::fields::{Kind, fields_of};
-use efa_emu::capture::Direction;
 
 const SCENARIO: &str = r#"
 description = "Messages in both directions, expected, unexpected and too long."
@@ -440,7 +440,7 @@ fn rdma_reads_of_the_endpoint_under_test_are_compared() {
         assert_eq!(verdict(&trace, role).texts(), Vec::<String>::new());
         let mut changed = trace.clone();
         for frame in &mut changed.capture.frames {
-            if let efa_emu::frame::Kind::RdmaReadRequest(rdma) = &mut frame.header.kind {
+            if let efa_capture::frame::Kind::RdmaReadRequest(rdma) = &mut frame.header.kind {
                 rdma.total_length -= 100;
             }
         }
@@ -452,7 +452,7 @@ fn rdma_reads_of_the_endpoint_under_test_are_compared() {
             "{name}: {texts:?}"
         );
         for frame in &mut changed.capture.frames {
-            if let efa_emu::frame::Kind::RdmaReadRequest(rdma) = &mut frame.header.kind {
+            if let efa_capture::frame::Kind::RdmaReadRequest(rdma) = &mut frame.header.kind {
                 rdma.total_length += 120;
             }
         }
@@ -613,7 +613,8 @@ fn a_trace_beyond_the_script_is_never_a_plain_pass() {
     let mut trace = conversation();
     let place = trace.recorded(0, Direction::Outbound).next().unwrap();
     let mut refusal = trace.capture.frames[place].clone();
-    refusal.header.kind = efa_emu::frame::Kind::Response(efa_core::nic::Status::RemoteBadLength);
+    refusal.header.kind =
+        efa_capture::frame::Kind::Response(efa_core::nic::Status::RemoteBadLength);
     refusal.payload.clear();
     // The trace does not have the refused packet.
     refusal.header.sequence += 1000;

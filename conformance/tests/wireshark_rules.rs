@@ -4,14 +4,13 @@
 //! itself, so both get captures of one host: those of the corpus, and the same with frames lost,
 //! doubled, exchanged and changed. Needs `tshark`; without it the tests print a message and pass.
 
-#[path = "../../efa-emu/tests/tshark/mod.rs"]
-mod tshark;
-
 use std::collections::{BTreeSet, HashSet};
 use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
+use efa_capture::frame::{Frame, Kind};
+use efa_capture::{CaptureTap, Direction, Interface, InterfaceId, Writer};
 use efa_conformance::check::check;
 use efa_conformance::trace::{Capture, CapturedPacket};
 use efa_core::address::{Gid, Qkey, Qpn, RawAddress};
@@ -22,12 +21,10 @@ use efa_core::wire::{
     Connid, EagerRtm, ExtraFeatures, Handshake, HandshakeFlags, Header, MediumRtm, MsgId, OpeType,
     Packet, PacketType, PeerError, RawAddressHeader, RecvId, Repr, ReqOptions, Rtr, RtrKind,
 };
-use efa_emu::capture::{CaptureTap, Direction, Interface, InterfaceId, Writer};
-use efa_emu::frame::{Frame, Kind};
 use efa_testing::workspace::captures;
+use efa_wireshark::Tshark;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use tshark::Tshark;
 
 /// (frame, rule)
 type Breaches = BTreeSet<(u64, String)>;
@@ -358,7 +355,7 @@ impl Seen {
             comments: Vec::new(),
             source: source.gid,
             destination: destination.gid,
-            header: efa_emu::frame::Repr {
+            header: efa_capture::frame::Repr {
                 kind: Kind::Send,
                 source_qpn: source.qpn,
                 destination_qpn: destination.qpn,

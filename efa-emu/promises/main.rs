@@ -29,10 +29,10 @@ use std::env;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use efa_capture::Direction;
 use efa_core::wire::PacketType;
-use efa_emu::capture::Direction;
-use efa_emu::link::Operation;
-use efa_emu::sim::Fabric;
+use efa_device_model::link::Operation;
+use efa_sim::Fabric;
 use plan::Plan;
 use release::Release;
 use run::Troubles;

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use efa_emu::sim::Fabric;
+use efa_sim::Fabric;
 
 use crate::plan::Plan;
 use crate::run;

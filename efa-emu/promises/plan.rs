@@ -6,11 +6,11 @@ use std::time::Duration;
 use efa_core::endpoint::EndpointConfig;
 use efa_core::nic::{DeviceCaps, Status};
 use efa_core::wire::PacketType;
-use efa_emu::device::Service;
-use efa_emu::fault::{Action, Delay, Fault, Match, PacketTypes, Point};
-use efa_emu::link::Operation;
-use efa_emu::profile::Profile;
-use efa_emu::sim::{FabricConfig, NetworkConfig, NicConfig, Probability, QpnPolicy};
+use efa_device_model::device::Service;
+use efa_device_model::fault::{Action, Delay, Fault, Match, PacketTypes, Point};
+use efa_device_model::link::Operation;
+use efa_device_model::profile::Profile;
+use efa_sim::{FabricConfig, NetworkConfig, NicConfig, Probability, QpnPolicy};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -534,7 +534,7 @@ fn repetition(rng: &mut StdRng, aborts: bool) -> Fault {
 /// A fault of which everything recovers.
 fn fault(rng: &mut StdRng, scope: &mut Scope) -> Fault {
     if rng.random_bool(0.3) {
-        let fail = Action::Fail(efa_emu::fault::Errno(12));
+        let fail = Action::Fail(efa_device_model::fault::Errno(12));
         return Fault::new(Match::any(Point::Registration), fail)
             .skip(rng.random_range(0..3))
             .times(rng.random_range(1..4));

@@ -19,7 +19,7 @@ use efa_core::nic::{
 use efa_core::wire::{
     ExtraFeatures, ExtraInfo, Handshake, Header, Packet, RawAddressHeader, Repr, UserRecvQp,
 };
-use efa_emu::sim::{SimDomain, SimNic, SimQueuePair};
+use efa_sim::{SimDomain, SimNic, SimQueuePair};
 
 /// What a program's endpoint is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use efa_core::nic::{BufferId, Completion, CompletionKind, Domain, Nic, PolledNic, Status};
 use efa_core::wire::UserRecvQp;
-use efa_emu::sim::{NicConfig, SimHost, SimNic};
+use efa_sim::{NicConfig, SimHost, SimNic};
 
 pub(crate) struct UserQueuePair {
     nic: SimNic,

@@ -1,8 +1,8 @@
 //! Memory that its program deregisters, and uses for something else, at each moment of a peer's operation.
 
 use efa_core::endpoint::EndpointConfig;
-use efa_emu::profile::Profile;
-use efa_emu::sim::{FabricConfig, NetworkConfig, NicConfig, Probability};
+use efa_device_model::profile::Profile;
+use efa_sim::{FabricConfig, NetworkConfig, NicConfig, Probability};
 
 use crate::plan::{Buffer, Manner, Plan, Settings, Step};
 use crate::release::Release;

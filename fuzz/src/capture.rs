@@ -1,6 +1,6 @@
 //! Any bytes as a capture.
 
-use efa_emu::capture::Reader;
+use efa_capture::Reader;
 
 /// Reads all frames. A capture is an error or a sequence of frames that lie within it; the reader takes
 /// no more memory than the capture has bytes, and comes to an end.

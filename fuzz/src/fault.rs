@@ -1,6 +1,6 @@
 //! Any text as a file of faults.
 
-use efa_emu::fault::{Fault, parse_file};
+use efa_device_model::fault::{Fault, parse_file};
 
 /// A file is refused with its name, or its rules are what their own text says.
 pub(crate) fn check(bytes: &[u8]) {

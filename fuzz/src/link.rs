@@ -5,8 +5,8 @@
 //! device's client completes at most once, and all of them once the client resets its queue pair or the
 //! attacker's ring is given up.
 
-use efa_emu::link::HostSegment;
-use efa_emu::transport::fuzzing::Stage;
+use efa_device_model::link::HostSegment;
+use efa_shm::fuzzing::Stage;
 
 use crate::choices::Choices;
 use crate::victim::{REGION, Victim, on_stage};
@@ -116,7 +116,7 @@ impl<'a> Siege<'a> {
 
 #[cfg(test)]
 mod tests {
-    use efa_emu::transport::fuzzing::{Extra, MOST_READS, MOST_UNANSWERED};
+    use efa_shm::fuzzing::{Extra, MOST_READS, MOST_UNANSWERED};
 
     use super::*;
 

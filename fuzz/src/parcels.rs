@@ -7,9 +7,9 @@
 
 use efa_core::address::{Gid, Qpn};
 use efa_core::nic::Status;
-use efa_emu::transport::DeviceName;
-use efa_emu::transport::fuzzing::Stage;
-use efa_emu::transport::remote::{FRAME_HEADER, RemoteDevice, RemoteMachine, Uptake, fuzzing};
+use efa_shm::DeviceName;
+use efa_shm::fuzzing::Stage;
+use efa_shm::remote::{FRAME_HEADER, RemoteDevice, RemoteMachine, Uptake, fuzzing};
 
 use crate::choices::Choices;
 use crate::victim::{Victim, on_stage};

@@ -15,7 +15,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use efa_core::address::Gid;
-use efa_emu::transport::HostConfig;
+use efa_shm::HostConfig;
 use libc::{EBUSY, EINVAL, ENOMEM, EOPNOTSUPP};
 
 use crate::abi::*;

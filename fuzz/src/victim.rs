@@ -4,12 +4,12 @@ use std::cell::RefCell;
 
 use efa_core::address::{Gid, Qkey, Qpn};
 use efa_core::nic::Access;
-use efa_emu::device::queue::{Buffer, RequestIdSize, WqeSize};
-use efa_emu::device::{Device, MemoryRegion, QpChange, QpConfig, QpState, Service};
-use efa_emu::link::{Operation, RemoteRange, RequestHeader};
-use efa_emu::profile::Profile;
-use efa_emu::provider::{CompletionQueue, SendData, SendOpcode, SendRequest, UdAddress};
-use efa_emu::transport::fuzzing::{Extra, Meeting, Stage};
+use efa_device_model::device::queue::{Buffer, RequestIdSize, WqeSize};
+use efa_device_model::device::{Device, MemoryRegion, QpChange, QpConfig, QpState, Service};
+use efa_device_model::link::{Operation, RemoteRange, RequestHeader};
+use efa_device_model::profile::Profile;
+use efa_device_model::provider::{CompletionQueue, SendData, SendOpcode, SendRequest, UdAddress};
+use efa_shm::fuzzing::{Extra, Meeting, Stage};
 use efa_testing::device::{ClientQueues, Kind};
 
 use crate::choices::Choices;

@@ -11,12 +11,6 @@
 // The unit tests in the files are those of the packages that have them.
 #![cfg(not(test))]
 
-#[path = "../../efa-emu/src/device/qpn.rs"]
-#[allow(dead_code, unreachable_pub, reason = "a model uses a part")]
-mod device;
-#[path = "../../efa-emu/src/qpn_policy.rs"]
-#[allow(dead_code, unreachable_pub, reason = "a model uses a part")]
-mod qpn_policy;
 pub mod sessions;
 #[allow(dead_code, reason = "a model uses a part")]
 #[path = "../../efa-emu/verbs/src/spin.rs"]
@@ -29,8 +23,6 @@ mod transport;
 
 pub use table::numbers;
 pub use transport::{counter, doorbells, rings};
-
-pub(crate) use efa_emu::link;
 
 /// What `spin` knows of threads.
 mod interrupted {
@@ -48,28 +40,5 @@ mod interrupted {
         let name = format!("{:?}", loom::thread::current().id());
         let digits: String = name.chars().filter(char::is_ascii_digit).collect();
         1 + digits.parse::<usize>().expect("threads are numbered")
-    }
-}
-
-/// What the table of queue pair numbers draws from.
-mod network {
-    use rand::SeedableRng;
-    use rand::rngs::SmallRng;
-
-    pub(crate) enum Purpose {
-        QueuePairNumber,
-    }
-
-    #[derive(Debug)]
-    pub(crate) struct Random(SmallRng);
-
-    impl Random {
-        pub(crate) fn new(seed: u64, Purpose::QueuePairNumber: Purpose) -> Random {
-            Random(SmallRng::seed_from_u64(seed))
-        }
-
-        pub(crate) fn generator(&mut self) -> &mut SmallRng {
-            &mut self.0
-        }
     }
 }

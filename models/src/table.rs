@@ -1,12 +1,12 @@
-//! Stands in for `transport` of `efa-emu` as the table of queue pair numbers sees it.
+//! Stands in for `efa-shm` as the table of queue pair numbers sees it.
 
-#[path = "../../efa-emu/src/transport/device_name.rs"]
+#[path = "../../efa-emu/shm/src/device_name.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the models use a part")]
 pub(crate) mod device_name;
 pub mod numbers;
-#[path = "../../efa-emu/src/transport/opening.rs"]
+#[path = "../../efa-emu/shm/src/opening.rs"]
 pub(crate) mod opening;
-#[path = "../../efa-emu/src/transport/qpn.rs"]
+#[path = "../../efa-emu/shm/src/qpn.rs"]
 pub(crate) mod qpn;
 
 pub(crate) mod error {

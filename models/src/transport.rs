@@ -1,14 +1,14 @@
-//! Stands in for the module of this name in `efa-emu`: the same files, over loom's memory.
+//! Stands in for `efa-shm`: the same files, over loom's memory.
 
-#[path = "../../efa-emu/src/transport/claim.rs"]
+#[path = "../../efa-emu/shm/src/claim.rs"]
 pub(crate) mod claim;
-#[path = "../../efa-emu/src/transport/doorbell.rs"]
+#[path = "../../efa-emu/shm/src/doorbell.rs"]
 pub(crate) mod doorbell;
-#[path = "../../efa-emu/src/transport/mutex.rs"]
+#[path = "../../efa-emu/shm/src/mutex.rs"]
 pub(crate) mod mutex;
-#[path = "../../efa-emu/src/transport/record.rs"]
+#[path = "../../efa-emu/shm/src/record.rs"]
 pub(crate) mod record;
-#[path = "../../efa-emu/src/transport/ring.rs"]
+#[path = "../../efa-emu/shm/src/ring.rs"]
 pub(crate) mod ring;
 
 pub mod counter;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use efa_conformance::bundle::{self, Member, Private};
-use efa_emu::version;
+use efa_shm::version;
 use serde_json::json;
 
 use crate::{Outcome, complain, doctor, say};

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use efa_capture::Reader;
 use efa_core::rules::{RULES, Severity};
-use efa_emu::capture::Reader;
 use serde::Serialize;
 
 use crate::{Outcome, complain, say};

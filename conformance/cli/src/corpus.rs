@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use efa_emu::installation::Installation;
+use efa_commands::installation::Installation;
 
 /// Its name in the repository.
 const TRACES: &str = "traces";

@@ -7,9 +7,9 @@ use crate::places::Team;
 use crate::progress::Progress;
 use crate::record::SoftwareOptions;
 use crate::{Outcome, complain, corpus, say};
+use efa_commands::installation::Installation;
 use efa_conformance::player::{Launcher, Patience};
 use efa_conformance::suite::hosts::Seats;
-use efa_emu::installation::Installation;
 use efa_interop::{self as interop, GROUPS, Hosts, Lab, Row, Selection, Summary};
 
 #[derive(clap::Args)]

@@ -24,8 +24,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use efa_emu::command::{self, Failure, output};
-use efa_emu::{installation, pages};
+use efa_commands::{self, Failure, output};
+use efa_commands::{installation, pages};
 
 /// What [`Outcome`] is for those who start the program.
 const EXIT_STATUS: &str = "\
@@ -116,7 +116,7 @@ impl From<Outcome> for ExitCode {
 
 /// Prints an error.
 fn complain(error: impl Display, outcome: Outcome) -> Outcome {
-    command::complain(PROGRAM, &error.to_string());
+    efa_commands::complain(PROGRAM, &error.to_string());
     outcome
 }
 

@@ -10,6 +10,7 @@ use clap::ValueEnum;
 use crate::ranks::{Leader, Part, Ranks};
 use crate::run::Dut;
 use crate::{Outcome, complain, say};
+use efa_commands::ports::free_port;
 use efa_conformance::drive::Identity;
 use efa_conformance::player::{
     Description, Patience, Place, Player, PlayerError, Program, Reach, Recorder, Recording,
@@ -17,7 +18,6 @@ use efa_conformance::player::{
 };
 use efa_conformance::suite::Case;
 use efa_conformance::suite::hosts::Seats;
-use efa_emu::command::ports::free_port;
 
 /// An endpoint of a scenario, or a side of two programs, and its place.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -28,7 +28,7 @@ use efa_conformance::suite::pairs::{self, Matrix};
 use efa_conformance::suite::runner::Settings;
 use efa_conformance::suite::{self, Case, Options, Results, Summary, jobs};
 use efa_core::rules::Severity;
-use efa_emu::transport::HostConfig;
+use efa_shm::HostConfig;
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum BackendChoice {

@@ -4,10 +4,10 @@ use std::io::{self, Read, Write};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
+use efa_capture::Reader;
+use efa_capture::frame::Opcode;
+use efa_commands::output;
 use efa_core::wire::PacketType;
-use efa_emu::capture::Reader;
-use efa_emu::command::output;
-use efa_emu::frame::Opcode;
 
 use crate::{Outcome, PROGRAM, complain};
 use efa_conformance::scenario::suggest;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use efa_conformance::player::{Patience, Place};
 use efa_conformance::survey::{self, EXPERIMENTS, Lab, Measured};
-use efa_emu::profile::Profile;
+use efa_device_model::profile::Profile;
 use efa_hw::{DeviceName, HwDevice};
 
 use crate::drive::private_output;

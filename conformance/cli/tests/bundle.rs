@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use efa_capture::Reader;
 use efa_core::wire::Packet;
-use efa_emu::capture::Reader;
 use efa_testing::workspace::{conformance, efa_conformance, efa_emu, emulator, outcome, traces};
 
 /// Runs `bundle` without asking AWS's metadata service, wherever the tests run.

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
+use efa_capture::Direction;
 use efa_conformance::trace::Capture;
 use efa_core::wire::fields::fields_of;
-use efa_emu::capture::Direction;
 use efa_testing::workspace::{efa_conformance, efa_conformance_on_host, outcome, traces};
 
 fn conformance(arguments: &[&str]) -> Output {
@@ -373,10 +373,10 @@ fn check_reads_standard_input_and_prints_json() {
 /// A capture of the first frames of a trace.
 fn beginning(name: &str, frames: usize) -> tempfile::NamedTempFile {
     let capture = Capture::load(&traces().join(name)).unwrap();
-    let mut writer = efa_emu::capture::Writer::new(Vec::new()).unwrap();
+    let mut writer = efa_capture::Writer::new(Vec::new()).unwrap();
     for (interface, host) in capture.interfaces.iter().enumerate() {
         let mut own = capture.frames.iter().filter(|f| f.interface == interface);
-        let interface = efa_emu::capture::Interface {
+        let interface = efa_capture::Interface {
             host: host.clone(),
             profile: "test".into(),
             gid: own.next().unwrap().source,
@@ -384,21 +384,15 @@ fn beginning(name: &str, frames: usize) -> tempfile::NamedTempFile {
         writer.add_interface(&interface).unwrap();
     }
     for captured in capture.frames.iter().take(frames) {
-        let frame = efa_emu::frame::Frame {
+        let frame = efa_capture::frame::Frame {
             source: captured.source,
             destination: captured.destination,
             header: captured.header,
             payload: &captured.payload,
         };
-        let interface = efa_emu::capture::InterfaceId(captured.interface as u32);
+        let interface = efa_capture::InterfaceId(captured.interface as u32);
         let direction = captured.direction.unwrap_or(Direction::Outbound);
-        efa_emu::capture::CaptureTap::frame(
-            &mut writer,
-            interface,
-            captured.time,
-            direction,
-            &frame,
-        );
+        efa_capture::CaptureTap::frame(&mut writer, interface, captured.time, direction, &frame);
     }
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(

@@ -3,8 +3,8 @@
 //! Needs the other programs of the workspace (`cargo build --workspace`) and, for releases that this machine
 //! lacks, their packages (`scripts/userland`); without a package, its tests print a message.
 
+use efa_commands::installation::Installation;
 use efa_conformance::player::Launcher;
-use efa_emu::installation::Installation;
 use efa_interop::{Lab, Outcome, Selection, Unmet};
 use efa_testing::workspace;
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use efa_emu::capture::{CaptureTap, Interface, Reader, Writer};
+use efa_capture::{CaptureTap, Interface, Reader, Writer};
 use efa_interop::{Outcome, Row, Unmet};
 use efa_testing::json::assert_documented;
 use efa_testing::workspace::{built, efa_conformance, outcome, root, traces};

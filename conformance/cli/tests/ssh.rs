@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use efa_emu::command::ports::free_port;
+use efa_commands::ports::free_port;
 use efa_testing::patience::Wait;
 use efa_testing::workspace::{conformance, efa_conformance, emulator, outcome, traces, userland};
 

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
+use efa_commands::installation::Installation;
 use efa_conformance::libfabric::Provider;
 use efa_conformance::scenario::Capability;
-use efa_emu::installation::Installation;
-use efa_emu::profile::Profile;
+use efa_device_model::profile::Profile;
 
 use super::corpus;
 use super::engine::HEADERLESS;

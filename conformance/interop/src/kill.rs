@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use efa_core::address::Qpn;
-use efa_emu::transport::{HostStatus, ParticipantStatus, list_hosts};
+use efa_shm::{HostStatus, ParticipantStatus, list_hosts};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use efa_emu::sysfs::DEVICE_NAME as DEVICE;
+use efa_device_model::sysfs::DEVICE_NAME as DEVICE;
 
 use super::harness::dialogue::converse;
 use super::harness::{Bench, Cell, CellResult, Host, Lab, Unmet};

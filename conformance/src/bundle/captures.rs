@@ -6,9 +6,9 @@
 
 use std::path::Path;
 
+use efa_capture::Reader;
+use efa_capture::frame::Frame;
 use efa_core::wire::fields::{Width, fields_of};
-use efa_emu::capture::Reader;
-use efa_emu::frame::Frame;
 
 use super::private::{self, Private};
 

@@ -9,7 +9,7 @@ mod private;
 
 use std::path::{Path, PathBuf};
 
-use efa_emu::profile::Profile;
+use efa_device_model::profile::Profile;
 use serde_json::Value;
 
 use crate::suite::json::Report;

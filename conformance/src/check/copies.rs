@@ -2,9 +2,9 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use efa_capture::Direction;
 use efa_core::address::Gid;
 use efa_core::wire::fields::{Field, fields_of};
-use efa_emu::capture::Direction;
 
 use super::content::Content;
 use crate::trace::CapturedPacket;

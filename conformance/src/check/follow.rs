@@ -1,8 +1,8 @@
 //! Following operations from packet to packet.
 
+use efa_capture::frame::header::FIRST_TAPPED_SEQUENCE;
 use efa_core::rules;
 use efa_core::wire::{ExtraFeatures, OpeType, RtaKind};
-use efa_emu::frame::header::FIRST_TAPPED_SEQUENCE;
 
 use super::conversation::{Conversation, Place};
 use super::operation::{Due, End, Kind, OpId, Operation, Turn, regions};

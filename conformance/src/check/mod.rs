@@ -28,11 +28,11 @@ mod sequence;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 
+use efa_capture::Direction;
+use efa_capture::frame::Kind;
 use efa_core::address::Gid;
 use efa_core::rules;
 use efa_core::wire::{Packet, ParseError};
-use efa_emu::capture::Direction;
-use efa_emu::frame::Kind;
 
 use crate::trace::{Capture, CapturedPacket, UserRecvQps};
 

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use efa_capture::frame::{self, Rdma};
 use efa_core::address::{Gid, Qkey, Qpn, RawAddress};
 use efa_core::nic::Status;
 use efa_core::wire::{
@@ -8,8 +9,7 @@ use efa_core::wire::{
     PeerError, RawAddressHeader, ReadNack, ReadRsp, Receipt, RecvId, Repr, ReqFlags, ReqOptions,
     RmaIov, RmaIovs, Rta, RtaKind, Rtr, RtrKind, RuntreadRtm, SendId, UniversalFlags,
 };
-use efa_emu::frame::{self, Rdma};
-use efa_emu::link::RemoteRange;
+use efa_device_model::link::RemoteRange;
 
 use super::*;
 

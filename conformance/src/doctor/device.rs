@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use efa_core::nic::DeviceCaps;
-use efa_emu::profile::{Profile, VENDOR_ID};
+use efa_device_model::profile::{Profile, VENDOR_ID};
 
 use super::Finding;
 use super::instance::Instance;

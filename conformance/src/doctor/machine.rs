@@ -5,8 +5,8 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use efa_emu::sysfs::ENV_SYSFS_PATH;
-use efa_emu::transport::{ENV_HOST, ENV_PROFILE};
+use efa_device_model::sysfs::ENV_SYSFS_PATH;
+use efa_shm::{ENV_HOST, ENV_PROFILE};
 
 use super::Finding;
 

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use efa_emu::installation::Installation;
+use efa_commands::installation::Installation;
 use serde::{Deserialize, Serialize};
 
 /// A provider of libfabric.

@@ -15,9 +15,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use efa_emu::command::ports::is_listened_on;
-use efa_emu::command::{Failure, RunDirectory, temporary_directory};
-use efa_emu::installation::Installation;
+use efa_commands::installation::Installation;
+use efa_commands::ports::is_listened_on;
+use efa_commands::{Failure, RunDirectory, temporary_directory};
 
 use super::recorded::{Recorder, write_lines};
 use super::{Reach, Recording, contain};
@@ -438,7 +438,7 @@ fn plug_in(name: &str, path: Option<&String>) -> Result<[(&'static str, String);
 
 #[cfg(test)]
 mod tests {
-    use efa_emu::command::ports::free_port;
+    use efa_commands::ports::free_port;
 
     use super::*;
 

@@ -15,12 +15,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use efa_capture::frame::header;
+use efa_commands::shell::RemoteShell;
 use efa_core::wire::PROTOCOL_VERSION;
-use efa_emu::command::shell::RemoteShell;
-use efa_emu::frame::header;
-use efa_emu::transport::HostConfig;
-use efa_emu::version;
 use efa_hw::{DeviceName, HwDevice};
+use efa_shm::HostConfig;
+use efa_shm::version;
 use serde::{Deserialize, Serialize};
 
 use super::program::Program;
@@ -583,7 +583,7 @@ impl Asked {
 
 #[cfg(test)]
 mod tests {
-    use efa_emu::command::shell::quote;
+    use efa_commands::shell::quote;
 
     use super::*;
 

@@ -12,9 +12,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 
-use efa_emu::command::shell::split_words;
-use efa_emu::command::{Failure, RunDirectory, temporary_directory};
-use efa_emu::transport::HostConfig;
+use efa_commands::shell::split_words;
+use efa_commands::{Failure, RunDirectory, temporary_directory};
+use efa_shm::HostConfig;
 
 use super::find_beside;
 use crate::drive::{Bytes, Event};

@@ -3,7 +3,7 @@
 use efa_core::address::{Gid, RawAddress};
 use efa_core::endpoint::Instant;
 use efa_core::nic::NicError;
-use efa_emu::fault::Fault;
+use efa_device_model::fault::Fault;
 
 use super::Clock;
 use crate::application::RequestError;

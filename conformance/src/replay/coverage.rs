@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use efa_capture::Direction;
+use efa_capture::frame::Kind;
 use efa_core::nic::Status;
 use efa_core::wire::PacketType;
-use efa_emu::capture::Direction;
-use efa_emu::frame::Kind;
 
 use super::script::sent_requests;
 use crate::trace::Trace;

@@ -4,14 +4,14 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
+use efa_capture::Direction;
 use efa_core::address::{Gid, RawAddress};
 use efa_core::endpoint::Instant;
 use efa_core::nic::{NicError, UserSlice};
-use efa_emu::capture::Direction;
-use efa_emu::fault::{Action, Fault, FaultId, Stage};
-use efa_emu::link::Operation;
-use efa_emu::profile::Profile;
-use efa_emu::sim::{
+use efa_device_model::fault::{Action, Fault, FaultId, Stage};
+use efa_device_model::link::Operation;
+use efa_device_model::profile::Profile;
+use efa_sim::{
     CaptureConfig, Fabric, FabricConfig, HostConfig, NetworkConfig, NicConfig, Probability,
     Recording, SimHost, SimNic,
 };

@@ -1,9 +1,9 @@
 //! Messages without a header, which zero-copy receivers take on a second queue pair. Their HANDSHAKE names it.
 
+use efa_capture::Direction;
 use efa_core::address::{Qpn, RawAddress};
 use efa_core::rules;
 use efa_core::wire::{Family, Header, Packet, PacketType};
-use efa_emu::capture::Direction;
 
 use super::backend::Backend;
 use super::{Replay, Stopped, What};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use efa_core::address::RawAddress;
 use efa_core::endpoint::Instant;
-use efa_emu::fault::Fault;
+use efa_device_model::fault::Fault;
 use efa_hw::{DeviceName, HwDevice, HwNic, NicConfig};
 
 use super::Clock;

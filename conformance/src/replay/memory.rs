@@ -1,8 +1,8 @@
 //! Registered memory in a replay, and RDMA reads of it.
 
+use efa_capture::frame::{Kind, Rdma};
 use efa_core::nic::Status;
 use efa_core::rules;
-use efa_emu::frame::{Kind, Rdma};
 
 use super::backend::Backend;
 use super::script::fetched;

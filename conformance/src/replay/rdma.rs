@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 
+use efa_capture::Direction;
+use efa_capture::frame::Kind;
 use efa_core::rules::{self, Severity};
 use efa_core::wire::PacketType;
 use efa_core::wire::fields::Source;
-use efa_emu::capture::Direction;
-use efa_emu::frame::Kind;
 
 use super::backend::{Backend, RdmaSeen};
 use super::ranges::Ranges;

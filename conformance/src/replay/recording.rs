@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 
-use efa_emu::transport::HostConfig;
+use efa_shm::HostConfig;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::player::Launcher;

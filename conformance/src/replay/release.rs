@@ -1,8 +1,8 @@
 //! What the scripted endpoints send.
 
+use efa_capture::frame::Kind;
 use efa_core::wire::fields::fields_of;
 use efa_core::wire::{ExtraFeatures, PacketType};
-use efa_emu::frame::Kind;
 
 use super::backend::Backend;
 use super::operations::{data, number};

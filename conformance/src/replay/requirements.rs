@@ -2,10 +2,10 @@
 //!
 //! Without that the trace says nothing about the endpoint: it is unsupported, not wrong.
 
+use efa_capture::frame::Kind;
 use efa_core::nic::{DeviceCaps, NicAttributes};
 use efa_core::rules;
 use efa_core::wire::{ExtraFeatures, PacketType};
-use efa_emu::frame::Kind;
 
 use super::script::sent_requests;
 use crate::operation::EndpointIndex;
@@ -52,7 +52,7 @@ pub(super) fn features(trace: &Trace, dut: EndpointIndex) -> ExtraFeatures {
     }
     for frame in &trace.capture.frames {
         if trace.endpoint_of[frame.interface] != dut
-            && frame.direction == Some(efa_emu::capture::Direction::Outbound)
+            && frame.direction == Some(efa_capture::Direction::Outbound)
         {
             match frame.header.kind {
                 Kind::RdmaWrite(_) => needed |= ExtraFeatures::RDMA_WRITE,

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
+use efa_capture::Direction;
+use efa_capture::frame::Kind;
 use efa_core::address::{Qkey, RawAddress};
 use efa_core::nic::Status;
 use efa_core::wire::{Family, PacketType};
-use efa_emu::capture::Direction;
-use efa_emu::frame::Kind;
 
 use super::operations::{Operations, data, is_provocation, number, segment};
 use super::ranges::Ranges;

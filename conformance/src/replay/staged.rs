@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use efa_core::address::RawAddress;
-use efa_emu::fault::{Action, Fault, HostName, Match};
-use efa_emu::transport::HostConfig;
+use efa_device_model::fault::{Action, Fault, HostName, Match};
+use efa_shm::HostConfig;
 
 use crate::player::Launcher;
 use crate::scenario::file_of_faults;

@@ -1,6 +1,6 @@
 //! Faults of a scenario: rules of the emulator about hosts that have the names of endpoints.
 
-use efa_emu::fault::{Action, Fault, HostName, PortSpeed};
+use efa_device_model::fault::{Action, Fault, HostName, PortSpeed};
 use toml::Spanned;
 
 use super::EndpointSpec;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use efa_core::rules::RULES;
 use efa_core::wire::{PacketType, fields};
-use efa_emu::profile::Profile;
+use efa_device_model::profile::Profile;
 use toml::Spanned;
 
 use super::error::{ScenarioError, Source, suggest};

@@ -19,7 +19,7 @@ pub use error::ScenarioError;
 pub use error::suggest;
 pub(crate) use fault::file_of_faults;
 
-use efa_emu::fault::Fault;
+use efa_device_model::fault::Fault;
 
 use crate::libfabric::{Version, ffi};
 use crate::operation::{self, EndpointIndex, Place};

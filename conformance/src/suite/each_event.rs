@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use efa_core::nic::Status;
 use efa_core::wire::PacketType;
-use efa_emu::fault::{Action, Errno, Fault, HostName, Match, PacketTypes, Point};
-use efa_emu::link::Operation;
+use efa_device_model::fault::{Action, Errno, Fault, HostName, Match, PacketTypes, Point};
+use efa_device_model::link::Operation;
 use serde::{Deserialize, Serialize};
 
 use crate::replay::backend::BackendError;

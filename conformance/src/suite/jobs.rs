@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
-use efa_emu::transport::{ENV_FABRIC, Fabric, HostConfig};
+use efa_shm::{ENV_FABRIC, Fabric, HostConfig};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 

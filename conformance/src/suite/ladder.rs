@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use efa_capture::Direction;
+use efa_capture::frame::Kind;
 use efa_core::address::Gid;
 use efa_core::nic::Status;
 use efa_core::wire::PacketType;
 use efa_core::wire::fields::{self, Value, fields_of};
-use efa_emu::capture::Direction;
-use efa_emu::frame::Kind;
 use serde::{Deserialize, Serialize};
 
 use crate::operation::EndpointIndex;

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
+use efa_capture::frame;
 use efa_core::nic::Status;
 use efa_core::rules;
 use efa_core::wire::{ExtraFeatures, Family, PacketType};
-use efa_emu::frame;
 
 use crate::libfabric::Version;
 use crate::replay::operations::{Operations, number};
@@ -344,7 +344,7 @@ pub fn render(traces: &[Trace]) -> (String, Vec<String>) {
                 frame::Kind::RdmaWrite(_) => "RDMA write",
                 _ => continue,
             };
-            let sends = frame.direction == Some(efa_emu::capture::Direction::Outbound);
+            let sends = frame.direction == Some(efa_capture::Direction::Outbound);
             counts.add(what, endpoint(at), sends, scenario);
         }
         if scenario.is_written() {

@@ -17,11 +17,11 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use efa_capture::Reader;
 use efa_core::rules::{self, Severity};
 use efa_core::wire::PacketType;
-use efa_emu::capture::Reader;
-use efa_emu::fault::Action::Repeat;
-use efa_emu::fault::{Fault, HostName, Match, PacketTypes};
+use efa_device_model::fault::Action::Repeat;
+use efa_device_model::fault::{Fault, HostName, Match, PacketTypes};
 use serde::{Deserialize, Serialize};
 
 use crate::check;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use efa_core::nic::{Access, DeviceCaps, Status};
-use efa_emu::profile::Profile;
-use efa_emu::qpn_policy::QpnPolicy;
+use efa_device_model::profile::Profile;
+use efa_device_model::qpn_policy::QpnPolicy;
 
 use super::lab::{Lab, Pair};
 use super::side::{Done, Kind, Rdma, Reuse};

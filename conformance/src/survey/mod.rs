@@ -11,8 +11,8 @@ use std::fmt;
 use std::time::Duration;
 
 use efa_core::nic::Status;
-use efa_emu::profile::Profile;
-use efa_emu::qpn_policy::QpnPolicy;
+use efa_device_model::profile::Profile;
+use efa_device_model::qpn_policy::QpnPolicy;
 
 pub use experiments::EXPERIMENTS;
 pub use lab::Lab;

@@ -15,11 +15,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::time::Duration;
 
+use efa_capture::Direction;
+use efa_capture::frame::{Kind, Opcode, Rdma, Repr};
 use efa_core::nic::Status;
 use efa_core::wire::PacketType;
-use efa_emu::capture::Direction;
-use efa_emu::frame::{Kind, Opcode, Rdma, Repr};
-use efa_emu::link::RemoteRange;
+use efa_device_model::link::RemoteRange;
 
 use crate::compare::iov_entry;
 use crate::operation::{EndpointIndex, Remote};

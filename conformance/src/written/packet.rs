@@ -12,7 +12,7 @@ use efa_core::wire::{
     CtsFlags, ExtraFeatures, FlagSet, Handshake, HandshakeFlags, PROTOCOL_VERSION, PacketType,
     Repr, ReqFlags, UniversalFlags,
 };
-use efa_emu::profile::Profile;
+use efa_device_model::profile::Profile;
 use toml::Value;
 
 use super::named::{Given, Named};

@@ -17,7 +17,7 @@ use efa_core::nic::{
     RdmaRequest, Region, SendRequest, Status, UserSlice,
 };
 use efa_core::wire::PacketType;
-use efa_emu::sim::{NicConfig, SimDomain, SimHost, SimQueuePair};
+use efa_sim::{NicConfig, SimDomain, SimHost, SimQueuePair};
 
 use super::fault::{Act, Change, Packets, RdmaChange};
 

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use efa_capture::Direction;
 use efa_conformance::application::RequestError;
 use efa_conformance::application::engine::{CoreApplication, configuration};
 use efa_conformance::application::subject::{Local, Subject};
@@ -16,7 +17,6 @@ use efa_conformance::suite::{Options, Outcome, run_trace};
 use efa_conformance::trace::{Capture, Trace};
 use efa_core::rules::{self, Severity};
 use efa_core::wire::PacketType;
-use efa_emu::capture::Direction;
 
 use super::device::FaultyNic;
 use super::fault::Fault;

@@ -16,7 +16,7 @@ use efa_conformance::replay::emu::Emu;
 use efa_conformance::scenario::{Action, Capability, Scenario};
 use efa_conformance::trace::{Capture, Trace};
 use efa_conformance::verify;
-use efa_emu::sim::CaptureConfig;
+use efa_sim::CaptureConfig;
 
 /// Plays a scenario with the engine on all sides and returns the trace.
 pub(crate) fn rehearse(scenario: &Scenario) -> Trace {

@@ -8,7 +8,7 @@
 //! | [`Domain`] | registrations, address handles, packet buffers, completion queues | `ibv_pd` | `fid_domain` |
 //! | [`QueuePair`] | posting, with or without the doorbell | `ibv_qp` | the device's side of a `fid_ep` |
 //!
-//! Two devices implement them: the deterministic in-process emulator (`efa_emu::sim`) and real verbs
+//! Two devices implement them: the deterministic in-process emulator (`efa_sim`) and real verbs
 //! (`efa_hw`). The protocol engine is generic over them, so that no call on the hot path is indirect.
 //!
 //! # Memory

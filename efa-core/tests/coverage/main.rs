@@ -49,11 +49,11 @@ fn file(path: &str, is_test: bool) -> PathBuf {
             format!("efa-core/src/{rest}.rs"),
             format!("efa-core/src/{rest}/mod.rs"),
         ],
-        (true, Some(("device", rest))) => vec![format!("efa-emu/tests/endpoint/{rest}.rs")],
+        (true, Some(("device", rest))) => vec![format!("efa-emu/sim/tests/endpoint/{rest}.rs")],
         (true, Some(("faults", _))) => vec![format!("conformance/cli/tests/{path}.rs")],
         (true, Some(("calls", _))) => vec![format!("efa-emu/verbs/tests/{path}.rs")],
         (true, Some(("promises", rest))) => vec![format!("efa-emu/promises/{rest}.rs")],
-        (true, Some(("sim", _))) => vec![format!("efa-emu/tests/{path}.rs")],
+        (true, Some(("sim", _))) => vec![format!("efa-emu/sim/tests/{path}.rs")],
         (true, _) => vec![format!("efa-core/tests/{path}.rs")],
         (false, Some(("wire", rest))) => vec![format!("efa-core/src/wire/{rest}.rs")],
         (false, _) => vec![

@@ -1,16 +1,16 @@
-//! Does what the command line says, which is that of `efa-emu bridge` ([`efa_emu::bridge`]).
+//! Does what the command line says, which is that of `efa-emu bridge` ([`efa_commands::bridge`]).
 
 use std::process::ExitCode;
 
 use clap::Parser;
-use efa_emu::bridge::{BridgeArguments, BridgeCommand};
-use efa_emu::command::Failure;
+use efa_commands::Failure;
+use efa_commands::bridge::{BridgeArguments, BridgeCommand};
 
 use crate::{key, meeting};
 
 #[derive(Parser)]
 #[command(name = "efa-emu bridge", bin_name = "efa-emu bridge", version,
-          long_version = efa_emu::installation::version_text())]
+          long_version = efa_commands::installation::version_text())]
 struct Arguments {
     #[command(flatten)]
     bridge: BridgeArguments,

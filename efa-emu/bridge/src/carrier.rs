@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use efa_core::address::Gid;
-use efa_emu::transport::remote::{RemoteDevice, RemoteMachine, Uptake};
+use efa_shm::remote::{RemoteDevice, RemoteMachine, Uptake};
 
 use crate::frames::{self, Device, Frame, Frames, Notice, Rule};
 use crate::local::News;

@@ -7,12 +7,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use efa_core::address::{Gid, Qkey};
-use efa_emu::device::queue::{RequestIdSize, WqeSize};
-use efa_emu::device::{QpChange, QpConfig, Service};
-use efa_emu::profile::Profile;
-use efa_emu::provider::{SendData, SendOpcode, SendRequest, UdAddress};
-use efa_emu::transport::remote::RemoteDevice;
-use efa_emu::transport::{Engine, Fabric, HostConfig};
+use efa_device_model::device::queue::{RequestIdSize, WqeSize};
+use efa_device_model::device::{QpChange, QpConfig, Service};
+use efa_device_model::profile::Profile;
+use efa_device_model::provider::{SendData, SendOpcode, SendRequest, UdAddress};
+use efa_shm::remote::RemoteDevice;
+use efa_shm::{Engine, Fabric, HostConfig};
 use efa_testing::device::ClientQueues;
 
 use crate::frames::{self, Device, Frame, Frames, Notice};
@@ -56,11 +56,11 @@ fn device(name: &str, last: u8) -> RemoteDevice {
     let mut gid = [0xfd; 16];
     gid[15] = last;
     RemoteDevice {
-        name: efa_emu::transport::DeviceName::new(name, 0, 1),
+        name: efa_shm::DeviceName::new(name, 0, 1),
         gid: Gid(gid),
         profile: None,
         nobody: efa_core::nic::Status::RemoteBadDestQpn,
-        network: efa_emu::transport::NetworkOptions::default(),
+        network: efa_shm::NetworkOptions::default(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Frames: what a connection carries. Parcels ([`efa_emu::transport::remote`]) are frames, and so is what bridges say
+//! Frames: what a connection carries. Parcels ([`efa_shm::remote`]) are frames, and so is what bridges say
 //! to each other.
 
 use std::io;
@@ -6,9 +6,9 @@ use std::ops::Range;
 
 use efa_core::address::Gid;
 use efa_core::nic::Status;
-use efa_emu::fault::{Fault, FaultId};
-use efa_emu::transport::remote::{FRAME_HEADER, LONGEST_PARCEL, RemoteDevice};
-use efa_emu::transport::{CarriedFault, DeviceName};
+use efa_device_model::fault::{Fault, FaultId};
+use efa_shm::remote::{FRAME_HEADER, LONGEST_PARCEL, RemoteDevice};
+use efa_shm::{CarriedFault, DeviceName};
 use serde::{Deserialize, Serialize};
 
 /// Bytes in front of a frame's content: its length, and its kind.

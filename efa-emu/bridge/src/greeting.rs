@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use efa_emu::version;
+use efa_shm::version;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

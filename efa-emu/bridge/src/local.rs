@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use efa_core::address::Gid;
 use efa_core::nic::Status;
-use efa_emu::profile::Profile;
-use efa_emu::transport::remote::{Alarm, RemoteDevice};
-use efa_emu::transport::{DEFAULT_PROFILE, Fabric, FabricError, HostStatus};
+use efa_device_model::profile::Profile;
+use efa_shm::remote::{Alarm, RemoteDevice};
+use efa_shm::{DEFAULT_PROFILE, Fabric, FabricError, HostStatus};
 
 use crate::frames::{Device, Rule};
 

@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use efa_commands::bridge::SHORTEST_TIMEOUT;
 use efa_core::address::Gid;
-use efa_emu::bridge::SHORTEST_TIMEOUT;
-use efa_emu::transport::Fabric;
-use efa_emu::transport::remote::{Alarm, RemoteMachine, Uptake};
+use efa_shm::Fabric;
+use efa_shm::remote::{Alarm, RemoteMachine, Uptake};
 
 use crate::carrier::Carrier;
 use crate::local::{Local, News};

@@ -1,7 +1,7 @@
 //! `efa-emu-bridge`: joins the fabric of this machine with those of others.
 //!
 //! One process on each machine. It stands in the local fabric for the devices of the other machines
-//! ([`efa_emu::transport::remote`]), and has a connection with each of their bridges: TLS over TCP, by rustls and the
+//! ([`efa_shm::remote`]), and has a connection with each of their bridges: TLS over TCP, by rustls and the
 //! kernel. `efa-emu bridge` starts it.
 //!
 //! * `arguments`: the command line.
@@ -29,7 +29,7 @@ mod watch;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use efa_emu::command::{self, end};
+use efa_commands::{self, end};
 
 const PROGRAM: &str = "efa-emu bridge";
 
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
 
 /// Writes a line to standard error.
 fn complain(reason: &str) {
-    command::complain(PROGRAM, reason);
+    efa_commands::complain(PROGRAM, reason);
 }
 
 /// Writes a line to standard output, if anybody still reads it.

@@ -12,11 +12,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use efa_commands::Failure;
+use efa_commands::bridge::Join;
+use efa_commands::signals::Signals;
 use efa_core::address::Gid;
-use efa_emu::bridge::Join;
-use efa_emu::command::Failure;
-use efa_emu::command::signals::Signals;
-use efa_emu::transport::{BridgePost, Fabric};
+use efa_shm::{BridgePost, Fabric};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::carrier::LAST_WORDS;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use efa_emu::command::Failure;
+use efa_commands::Failure;
 
 /// What stands for the nodes of the Slurm job in whose environment this is.
 const SLURM: &str = "slurm";

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use efa_emu::transport::remote::Alarm;
+use efa_shm::remote::Alarm;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
@@ -86,8 +86,8 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use efa_emu::transport::Fabric;
-    use efa_emu::transport::remote::{RemoteMachine, Uptake};
+    use efa_shm::Fabric;
+    use efa_shm::remote::{RemoteMachine, Uptake};
 
     use super::*;
 

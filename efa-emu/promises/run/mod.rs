@@ -13,8 +13,8 @@ use std::ops::AddAssign;
 use efa_core::address::RawAddress;
 use efa_core::endpoint::{Counter, Endpoint, IoVec, OperationFlags, PeerId};
 use efa_core::nic::{Access, Region, UserSlice};
-use efa_emu::fault::{Action, Fault, FaultId};
-use efa_emu::sim::{Fabric, HostConfig, SimHost};
+use efa_device_model::fault::{Action, Fault, FaultId};
+use efa_sim::{Fabric, HostConfig, SimHost};
 
 use crate::model::{Asked, Message, OneSided, OneSidedKind, ProgramId, Receive, pattern};
 use crate::plan::{Buffer, Manner, Plan, Settings, Step};

@@ -7,7 +7,7 @@ use core::ffi::{c_int, c_uint, c_void};
 use core::mem::offset_of;
 use core::ptr::null_mut;
 
-use efa_emu::provider::SendQueue;
+use efa_device_model::provider::SendQueue;
 
 use crate::abi::{
     IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,

@@ -4,7 +4,7 @@ use core::cell::UnsafeCell;
 use core::ffi::c_int;
 use std::sync::Arc;
 
-use efa_emu::device::{CompCounter, CountedOps, CounterId, CounterValue};
+use efa_device_model::device::{CompCounter, CountedOps, CounterId, CounterValue};
 
 use crate::abi::{
     EFADV_COMP_CNTR_INIT_WITH_COMP_EXTERNAL_MEM, EFADV_COMP_CNTR_INIT_WITH_ERR_EXTERNAL_MEM,

@@ -8,9 +8,9 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use efa_core::nic::DeviceCaps;
-use efa_emu::device::CqId;
-use efa_emu::device::queue::CompletionRing;
-use efa_emu::provider::CompletionQueue;
+use efa_device_model::device::CqId;
+use efa_device_model::device::queue::CompletionRing;
+use efa_device_model::provider::CompletionQueue;
 
 use crate::abi::{
     EFADV_CQ_INIT_FLAGS_EXT_MEM_DMABUF, EFADV_WC_EX_WITH_IS_UNSOLICITED, EFADV_WC_EX_WITH_SGID,

@@ -127,7 +127,9 @@ impl Context {
     /// nothing to end either.
     pub(crate) fn forget(
         &self,
-        verb: impl FnOnce(&mut efa_emu::device::Device) -> Result<(), efa_emu::device::Error>,
+        verb: impl FnOnce(
+            &mut efa_device_model::device::Device,
+        ) -> Result<(), efa_device_model::device::Error>,
     ) -> Result<(), Errno> {
         match self.hardware() {
             Ok(hardware) => hardware.forget(verb),

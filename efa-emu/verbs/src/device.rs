@@ -12,10 +12,10 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use efa_core::address::Gid;
-use efa_emu::profile::Profile;
-use efa_emu::sysfs::{self, Rail};
-use efa_emu::transport::HostConfig;
-use efa_emu::usage::{self, Step};
+use efa_device_model::profile::Profile;
+use efa_device_model::sysfs::{self, Rail};
+use efa_shm::HostConfig;
+use efa_shm::usage::{self, Step};
 
 use crate::abi::{
     IBV_FORK_UNNEEDED, IBV_NODE_UNSPECIFIED, IBV_TRANSPORT_UNSPECIFIED, ibv_device, verbs_device,

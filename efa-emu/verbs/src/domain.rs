@@ -5,7 +5,7 @@ use core::ffi::{c_int, c_void};
 use core::mem::offset_of;
 use std::sync::Arc;
 
-use efa_emu::device::PdId;
+use efa_device_model::device::PdId;
 
 use crate::abi::{
     IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT, ibv_context, ibv_parent_domain_init_attr, ibv_pd,

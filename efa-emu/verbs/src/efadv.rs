@@ -7,9 +7,9 @@ use core::ffi::c_int;
 use core::mem::offset_of;
 use core::ptr::null_mut;
 
-use efa_emu::device::QpRings;
-use efa_emu::device::queue::{CompletionRing, ReceiveRing, RequestIdSize};
-use efa_emu::profile::{INLINE_SIZE_WIDE, Profile};
+use efa_device_model::device::QpRings;
+use efa_device_model::device::queue::{CompletionRing, ReceiveRing, RequestIdSize};
+use efa_device_model::profile::{INLINE_SIZE_WIDE, Profile};
 
 use crate::abi::{
     EFADV_DEVICE_ATTR_CAPS_COMP_CNTR, EFADV_DEVICE_ATTR_CAPS_RDMA_READ,

@@ -39,20 +39,20 @@ impl Errno {
     }
 }
 
-impl From<efa_emu::device::Error> for Errno {
-    fn from(error: efa_emu::device::Error) -> Self {
+impl From<efa_device_model::device::Error> for Errno {
+    fn from(error: efa_device_model::device::Error) -> Self {
         Errno::new(error.errno())
     }
 }
 
-impl From<efa_emu::transport::FabricError> for Errno {
-    fn from(error: efa_emu::transport::FabricError) -> Self {
+impl From<efa_shm::FabricError> for Errno {
+    fn from(error: efa_shm::FabricError) -> Self {
         Errno::new(error.errno())
     }
 }
 
-impl From<efa_emu::transport::EngineError> for Errno {
-    fn from(error: efa_emu::transport::EngineError) -> Self {
+impl From<efa_shm::EngineError> for Errno {
+    fn from(error: efa_shm::EngineError) -> Self {
         Errno::new(error.errno())
     }
 }

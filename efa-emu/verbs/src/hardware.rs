@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use efa_core::address::Qpn;
-use efa_emu::device::{
+use efa_device_model::device::{
     self, CqId, DeviceEvent, Lkey, PdId, QpChange, QpConfig, QpRings, QpState, RegionKeys,
 };
-use efa_emu::transport::{Engine, EngineError, FabricError};
+use efa_shm::{Engine, EngineError, FabricError};
 
 use crate::async_event::{
     AsyncEvents, IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_DEVICE_SPEED_CHANGE,

@@ -5,9 +5,9 @@
 //! `efa-emu run` preloads both.
 //!
 //! Every function here is a thin shell: it checks and converts what a program passes, and calls safe
-//! code. What the hardware and the kernel driver would do is in [`efa_emu::device`], what rdma-core's
-//! user-space driver would do in [`efa_emu::provider`], and how requests reach other processes in
-//! [`efa_emu::transport`]. The contract of each function is that of the verb in rdma-core's manual
+//! code. What the hardware and the kernel driver would do is in [`efa_device_model::device`], what rdma-core's
+//! user-space driver would do in [`efa_device_model::provider`], and how requests reach other processes in
+//! [`efa_shm`]. The contract of each function is that of the verb in rdma-core's manual
 //! pages; what a `# Safety` section adds is what this library relies on.
 
 mod abi;
@@ -44,8 +44,9 @@ mod queues;
 mod residue;
 mod spin;
 mod strings;
-#[path = "../../src/sync.rs"]
-mod sync;
 mod sysfs_files;
 mod unsupported;
 mod vanished;
+
+// `spin` names it so, that the models can give it loom's types.
+use efa_shm::sync;

@@ -1,7 +1,7 @@
 //! What happens when a process loads the library, before its first instruction: next to nothing, since shells
 //! and launchers load it too.
 
-use efa_emu::usage;
+use efa_shm::usage;
 
 /// Called by the dynamic linker.
 #[used]

@@ -7,7 +7,7 @@ use core::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use efa_core::nic::Access;
-use efa_emu::device::{Lkey, MemoryRegion as Registration};
+use efa_device_model::device::{Lkey, MemoryRegion as Registration};
 
 use crate::abi::{
     IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_OPTIONAL_RANGE, IBV_ACCESS_REMOTE_READ,

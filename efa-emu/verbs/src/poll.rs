@@ -4,7 +4,7 @@ use core::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
 use efa_core::address::Ahn;
-use efa_emu::provider::Completion;
+use efa_device_model::provider::Completion;
 
 use crate::abi::{
     IBV_WC_EX_WITH_BYTE_LEN, IBV_WC_EX_WITH_DLID_PATH_BITS, IBV_WC_EX_WITH_IMM,

@@ -5,10 +5,12 @@ use core::mem::offset_of;
 use core::ptr::null_mut;
 
 use efa_core::address::{Qkey, Qpn};
-use efa_emu::device::Error;
-use efa_emu::device::queue::Buffer;
-use efa_emu::profile::INLINE_SIZE_WIDE;
-use efa_emu::provider::{SendData, SendFlags, SendOpcode, SendQueue, SendRequest, UdAddress};
+use efa_device_model::device::Error;
+use efa_device_model::device::queue::Buffer;
+use efa_device_model::profile::INLINE_SIZE_WIDE;
+use efa_device_model::provider::{
+    SendData, SendFlags, SendOpcode, SendQueue, SendRequest, UdAddress,
+};
 
 use crate::abi::{
     IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, ibv_ah, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge,

@@ -2,10 +2,10 @@
 //! driver, as one function of the request and the device's generation.
 
 use efa_core::nic::DeviceCaps;
-use efa_emu::device::Service;
-use efa_emu::device::queue::{RequestIdSize, WqeSize};
-use efa_emu::profile::{INLINE_SIZE_WIDE, Profile};
-use efa_emu::provider::RecvQueue;
+use efa_device_model::device::Service;
+use efa_device_model::device::queue::{RequestIdSize, WqeSize};
+use efa_device_model::profile::{INLINE_SIZE_WIDE, Profile};
+use efa_device_model::provider::RecvQueue;
 
 use crate::abi::{
     EFADV_QP_DRIVER_TYPE_SRD, EFADV_QP_FLAGS_INLINE_WRITE, EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV,

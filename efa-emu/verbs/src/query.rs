@@ -5,8 +5,8 @@ use core::mem::MaybeUninit;
 use core::ptr::copy_nonoverlapping;
 use std::sync::Arc;
 
-use efa_emu::device::PortLink;
-use efa_emu::profile::VENDOR_ID;
+use efa_device_model::device::PortLink;
+use efa_device_model::profile::VENDOR_ID;
 
 use crate::abi::{
     COMPAT_PORT_ATTR_SIZE, IBV_GID_TYPE_IB, IBV_PORT_ACTIVE, IBV_PORT_DOWN, PHYS_STATE_DISABLED,

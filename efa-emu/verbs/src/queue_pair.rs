@@ -9,9 +9,9 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use efa_core::address::{Qkey, Qpn};
-use efa_emu::device::queue::RequestIdSize;
-use efa_emu::device::{QpAttributes, QpChange, QpConfig, QpRings, QpState};
-use efa_emu::provider::{RecvQueue, RecvQueueConfig, SendQueue, SendQueueConfig};
+use efa_device_model::device::queue::RequestIdSize;
+use efa_device_model::device::{QpAttributes, QpChange, QpConfig, QpRings, QpState};
+use efa_device_model::provider::{RecvQueue, RecvQueueConfig, SendQueue, SendQueueConfig};
 
 use crate::abi::{
     IBV_QP_CAP, IBV_QP_CUR_STATE, IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_INIT_ATTR_PD,

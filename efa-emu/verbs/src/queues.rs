@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use efa_core::address::Qpn;
-use efa_emu::provider::{CompletionQueue, QueueOwner, RecvQueue, Retired, SendQueue};
+use efa_device_model::provider::{CompletionQueue, QueueOwner, RecvQueue, Retired, SendQueue};
 
 use crate::errno::Errno;
 use crate::hardware::Hardware;

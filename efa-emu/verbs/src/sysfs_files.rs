@@ -7,7 +7,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use efa_emu::sysfs::ENV_SYSFS_PATH;
+use efa_device_model::sysfs::ENV_SYSFS_PATH;
 
 use crate::abi::ibv_device;
 use crate::device::Device;

@@ -16,7 +16,7 @@ use core::ptr::{null, without_provenance_mut};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Once, OnceLock};
 
-use efa_emu::transport::is_device_thread;
+use efa_shm::is_device_thread;
 
 use crate::errno;
 use crate::interrupted::inside_another_verb;

@@ -9,9 +9,9 @@ use std::path::Path;
 use std::process::Stdio;
 
 use common::{Dialogue, Outcome, Program, TestFabric, files_with, installed};
-use efa_emu::capture::{Direction, Reader};
-use efa_emu::command::ports::free_port;
-use efa_emu::profile::Profile;
+use efa_capture::{Direction, Reader};
+use efa_commands::ports::free_port;
+use efa_device_model::profile::Profile;
 use efa_testing::patience::Wait;
 use efa_testing::workspace::efa_emu;
 

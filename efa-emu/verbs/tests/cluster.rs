@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use common::{Outcome, Program, TestFabric, files_with, forbid, installed};
-use efa_emu::capture::{Direction, Reader};
-use efa_emu::transport::list_hosts;
+use efa_capture::{Direction, Reader};
+use efa_shm::list_hosts;
 use efa_testing::patience::Wait;
 use efa_testing::workspace::{efa_emu, root, userland};
 

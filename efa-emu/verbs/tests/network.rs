@@ -7,10 +7,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use common::{Dialogue, TestFabric, installed};
+use efa_capture::frame::{Kind, Repr};
+use efa_capture::{Direction, Reader};
 use efa_core::address::Qpn;
 use efa_core::nic::Status;
-use efa_emu::capture::{Direction, Reader};
-use efa_emu::frame::{Kind, Repr};
 
 /// Messages of `fi_pingpong` in each direction.
 const ROUNDS: u32 = 3;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::{Dialogue, Program, TestFabric, installed};
-use efa_emu::capture::Reader;
+use efa_capture::Reader;
 use efa_testing::mpi::{OPEN_MPI, OPEN_MPI_OVER_LIBFABRIC, OPEN_MPI_OVER_UCX};
 use efa_testing::patience::Wait;
 use efa_testing::workspace::{efa_emu, userland};

@@ -10,8 +10,8 @@ use std::process::Command;
 
 use common::{Dialogue, Outcome, Program, TestFabric, installed};
 use compared::{agree, agree_but_for_last_arrivals, agree_but_for_strangers, check, frames};
+use efa_capture::{Direction, Reader};
 use efa_core::wire::Packet;
-use efa_emu::capture::{Direction, Reader};
 use efa_testing::mpi::{OPEN_MPI, OPEN_MPI_OVER_LIBFABRIC, OPEN_MPI_OVER_UCX};
 use efa_testing::workspace::{built, conformance, userland};
 

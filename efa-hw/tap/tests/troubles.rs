@@ -9,8 +9,8 @@ use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use common::{Dialogue, NO_FOREIGN_HANDLER, Program, TestFabric, files_with, installed};
-use efa_emu::capture::{Direction, Reader};
-use efa_emu::frame::Kind;
+use efa_capture::frame::Kind;
+use efa_capture::{Direction, Reader};
 use efa_testing::patience::Wait;
 use efa_testing::workspace::{built, outcome};
 

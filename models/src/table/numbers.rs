@@ -8,7 +8,7 @@ use loom::thread;
 
 use super::device_name::DeviceName;
 use super::qpn::{HostTable, ParticipantId, Purview, QpnChoice};
-use crate::qpn_policy::QpnPolicy;
+use efa_device_model::qpn_policy::QpnPolicy;
 
 fn table() -> Arc<HostTable> {
     let nowhere = Path::new("/dev/null");

@@ -12,9 +12,9 @@ use super::record::{Answer, Kind, Record};
 use super::ring::{Consumer, Producer};
 use super::segment::Segment;
 use super::shared::SharedMemory;
-use crate::link::{Operation, RequestHeader};
 use crate::sync::UnsafeCell;
 use crate::sync::atomic::AtomicU64;
+use efa_device_model::link::{Operation, RequestHeader};
 
 fn record(length: u32, sequence: u32) -> Record {
     let header = RequestHeader {

@@ -10,13 +10,13 @@ use std::io::{BufWriter, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use efa_capture::frame::{self, Frame, Kind, Repr};
+use efa_capture::{CaptureTap, Direction, Interface, InterfaceId, Writer};
 use efa_core::address::{Gid, Qkey, Qpn};
 use efa_core::wire::{
     Connid, Cts, CtsData, EagerRtm, EagerRtw, Handshake, Header, LongctsRtm, MediumRtm, MsgId,
     RecvId, Repr as _, ReqOptions, RmaIov, RmaIovs, SendId,
 };
-use efa_emu::capture::{CaptureTap, Direction, Interface, InterfaceId, Writer};
-use efa_emu::frame::{self, Frame, Kind, Repr};
 
 struct Load<W: Write> {
     writer: Writer<W>,

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use efa_core::address::Gid;
 use efa_core::nic::Status;
-use efa_emu::device::RegionKeys;
-use efa_emu::device::queue::Buffer;
-use efa_emu::link::{HostSegment, Link, LinkBusy, LocalData, RequestHeader, Token, Transfer};
-use efa_emu::provider::{SendData, SendOpcode, SendRequest, UdAddress};
+use efa_device_model::device::RegionKeys;
+use efa_device_model::device::queue::Buffer;
+use efa_device_model::link::{
+    HostSegment, Link, LinkBusy, LocalData, RequestHeader, Token, Transfer,
+};
+use efa_device_model::provider::{SendData, SendOpcode, SendRequest, UdAddress};
 
 use super::{Host, Kind, MEMORY, QKEY, Setup};
 use crate::addresses::gid;

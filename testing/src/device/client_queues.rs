@@ -1,10 +1,10 @@
 //! The user-space half of one queue pair.
 
 use efa_core::address::Qpn;
-use efa_emu::device::queue::{Buffer, WqeSize};
-use efa_emu::device::{QpRings, QpState};
-use efa_emu::profile::Profile;
-use efa_emu::provider::{
+use efa_device_model::device::queue::{Buffer, WqeSize};
+use efa_device_model::device::{QpRings, QpState};
+use efa_device_model::profile::Profile;
+use efa_device_model::provider::{
     QueueOwner, RecvQueue, RecvQueueConfig, Retired, SendQueue, SendQueueConfig, UdAddress,
 };
 

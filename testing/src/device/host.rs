@@ -3,12 +3,12 @@
 use crate::addresses::gid;
 use efa_core::address::{Qkey, Qpn};
 use efa_core::nic::{Access, DeviceCaps, Status};
-use efa_emu::device::queue::{Buffer, WqeSize};
-use efa_emu::device::{
+use efa_device_model::device::queue::{Buffer, WqeSize};
+use efa_device_model::device::{
     CqId, Device, MemoryRegion, PdId, QpChange, QpConfig, QpState, RegionKeys, Service,
 };
-use efa_emu::profile::Profile;
-use efa_emu::provider::{
+use efa_device_model::profile::Profile;
+use efa_device_model::provider::{
     Completion, CompletionQueue, SendData, SendOpcode, SendRequest, UdAddress,
 };
 

@@ -16,9 +16,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use efa_commands::{Failure, RunDirectory, temporary_directory};
 use efa_conformance::player::{RemoteShell, own_address, quote};
-use efa_emu::command::{Failure, RunDirectory, temporary_directory};
-use efa_emu::transport::HostConfig;
+use efa_shm::HostConfig;
 
 pub(crate) use launcher::Launcher;
 use launcher::Rank;

@@ -634,10 +634,10 @@ pub(crate) const PAGES: &[(&str, Rows)] = &[
             }),
             ("TSHARK=", || {
                 Row::done_by(
-                    "efa-emu/tests/wireshark_dissector.rs",
+                    "wireshark/tests/wireshark/dissector.rs",
                     "other_releases_of_wireshark_show_the_same",
                     &[
-                        "TSHARK=$(scripts/userland wireshark-debian11)/tshark cargo test -p efa-emu --test 'wireshark_*'",
+                        "TSHARK=$(scripts/userland wireshark-debian11)/tshark cargo test -p efa-wireshark",
                     ],
                 )
             }),

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use efa_emu::fault::{Fault, parse_file};
+use efa_device_model::fault::{Fault, parse_file};
 
 fn own(path: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path)

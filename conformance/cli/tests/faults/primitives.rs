@@ -1,6 +1,6 @@
 //! Each action of a fault rule, and its effect.
 
-use efa_emu::fault::{Action, HostName};
+use efa_device_model::fault::{Action, HostName};
 
 use crate::rig::{Rig, Side, Software};
 use crate::with_each;

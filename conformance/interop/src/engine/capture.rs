@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use efa_capture::frame::Kind;
 use efa_core::nic::Status;
 use efa_core::wire::Packet;
-use efa_emu::frame::Kind;
 
 use efa_conformance::trace::{Capture, CapturedPacket};
 

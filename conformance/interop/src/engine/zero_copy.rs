@@ -4,7 +4,7 @@
 //! matching. On the wire there are three generations of such receivers; see [`Generation`].
 
 use efa_core::wire::{ExtraFeatures, Header, PacketType, Repr};
-use efa_emu::profile::Profile;
+use efa_device_model::profile::Profile;
 
 use super::capture::{NOT_READY, packets};
 use super::play::{CELL, Played, Tally, play};

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use super::{Hosts, Unmet};
+use efa_commands::installation::Installation;
 use efa_conformance::player::{Launcher, hosted};
 use efa_conformance::record::Stock;
-use efa_emu::installation::Installation;
 
 /// The scenarios to play, and the libfabric.
 #[derive(Clone, Debug, Default)]

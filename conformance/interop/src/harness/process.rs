@@ -9,10 +9,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{Bench, Unmet};
+use efa_commands::ports::{self, is_listened_on, is_listened_on_beside};
 use efa_conformance::drive::LONGEST_ANSWER;
 use efa_conformance::player::hosted::Said;
 use efa_conformance::player::{Place, contain};
-use efa_emu::command::ports::{self, is_listened_on, is_listened_on_beside};
 
 /// The number of lines of each output that a failure shows.
 const SHOWN: usize = 20;
@@ -434,9 +434,9 @@ impl Drop for Running<'_> {
 mod tests {
     use super::super::{Lab, Selection};
     use super::*;
+    use efa_commands::installation::Installation;
     use efa_conformance::drive::{Bytes, Text};
     use efa_conformance::player::Launcher;
-    use efa_emu::installation::Installation;
 
     /// Runs a script in a cell that may take `limit`.
     fn with_bench<T>(limit: Duration, body: impl FnOnce(&Bench) -> T) -> T {

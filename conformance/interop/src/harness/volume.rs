@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
-use efa_emu::capture::{Direction, Reader};
-use efa_emu::frame::Kind;
+use efa_capture::frame::Kind;
+use efa_capture::{Direction, Reader};
 
 use super::Unmet;
 

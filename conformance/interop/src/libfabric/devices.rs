@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use efa_conformance::libfabric::Provider;
-use efa_emu::profile::Profile;
+use efa_device_model::profile::Profile;
 
 use super::GROUP;
 use super::release::{Release, V1_11, V1_17, V2_1, V2_5};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use efa_conformance::libfabric::Provider;
-use efa_emu::profile::Profile;
+use efa_device_model::profile::Profile;
 
 use super::GROUP;
 use super::known;

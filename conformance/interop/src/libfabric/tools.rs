@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use efa_capture::frame::Kind;
 use efa_core::nic::Status;
-use efa_emu::frame::Kind;
-use efa_emu::profile::Profile;
+use efa_device_model::profile::Profile;
 
 use super::GROUP;
 use super::release::{Release, V1_11, V1_17, V2_1, V2_5};

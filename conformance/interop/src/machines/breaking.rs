@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use efa_core::nic::Status;
 use efa_core::rules::Severity;
-use efa_emu::transport::Fabric;
+use efa_shm::Fabric;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 

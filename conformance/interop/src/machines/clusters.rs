@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::process::Command;
 
 use efa_conformance::player::quote;
-use efa_emu::sysfs::Rail;
+use efa_device_model::sysfs::Rail;
 
 use super::jobs::{self, run_parts};
 use super::network::{Joining, Machines};

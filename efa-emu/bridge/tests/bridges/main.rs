@@ -12,7 +12,7 @@ mod names;
 use std::path::Path;
 use std::process::Stdio;
 
-use efa_emu::command::ports::{free_port, is_listened_on};
+use efa_commands::ports::{free_port, is_listened_on};
 use efa_testing::patience::Wait;
 use efa_testing::workspace::built;
 

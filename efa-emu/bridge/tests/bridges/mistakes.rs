@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
 use crate::machine::{Machine, address, joined, key, two};
-use efa_emu::command::ports::free_port;
+use efa_commands::ports::free_port;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 

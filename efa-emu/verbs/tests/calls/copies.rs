@@ -1,8 +1,8 @@
 //! A program that uses the package `efa-emu` itself beside the preloaded library: two copies of the same
 //! code are in one process.
 
-use efa_emu::fault::Fault;
-use efa_emu::transport::Fabric;
+use efa_device_model::fault::Fault;
+use efa_shm::Fabric;
 use efa_testing::workspace::efa_emu;
 
 use crate::on_emulated_host;

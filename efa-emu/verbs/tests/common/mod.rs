@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use efa_emu::command::ports::{free_port, is_listened_on};
+use efa_commands::ports::{free_port, is_listened_on};
 use efa_testing::patience::{PATIENCE, Wait};
 use efa_testing::workspace::efa_emu;
 

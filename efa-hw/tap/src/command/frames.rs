@@ -5,16 +5,16 @@ use std::fs;
 use std::io;
 use std::time::Duration;
 
+use efa_capture::frame::header::FIRST_TAPPED_SEQUENCE;
+use efa_capture::frame::{Frame, MAX_PAYLOAD, OUTER_LEN, Repr};
+use efa_capture::{
+    CaptureTap, Direction, FollowedFrame, Interface, InterfaceId, Moment, Recorder, Route,
+};
+use efa_commands::capture_output::Store;
 use efa_core::address::{Gid, Qkey, Qpn};
 use efa_core::nic::Status;
 use efa_core::wire::Packet;
-use efa_emu::capture::{
-    CaptureTap, Direction, FollowedFrame, Interface, InterfaceId, Moment, Recorder, Route,
-};
-use efa_emu::capture_output::Store;
-use efa_emu::frame::header::FIRST_TAPPED_SEQUENCE;
-use efa_emu::frame::{Frame, MAX_PAYLOAD, OUTER_LEN, Repr};
-use efa_emu::link::{Operation, RemoteRange, RequestHeader};
+use efa_device_model::link::{Operation, RemoteRange, RequestHeader};
 
 use crate::exchange::{Entry, Record, flag, kind};
 
@@ -337,7 +337,7 @@ impl Frames {
         &mut self,
         data: &[u8],
         mtu: usize,
-        work: impl FnOnce(&mut Recorder<&mut Collector>, &mut dyn efa_emu::capture::RequestData),
+        work: impl FnOnce(&mut Recorder<&mut Collector>, &mut dyn efa_capture::RequestData),
     ) {
         self.collector.known = data.len();
         let mut recorder = Recorder::new(&mut self.collector, mtu);

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use efa_emu::command::end;
-use efa_emu::{installation, pages};
+use efa_commands::end;
+use efa_commands::{installation, pages};
 
 const EXIT_STATUS: &str = "\
 Exit status:
@@ -71,6 +71,6 @@ fn place_of_runs() -> PathBuf {
     let memory = Path::new("/dev/shm");
     match memory.is_dir() {
         true => memory.to_owned(),
-        false => efa_emu::command::temporary_directory(),
+        false => efa_commands::temporary_directory(),
     }
 }

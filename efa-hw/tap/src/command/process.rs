@@ -6,10 +6,10 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use efa_capture::InterfaceId;
+use efa_commands::Failure;
+use efa_commands::capture_output::Store;
 use efa_core::address::Gid;
-use efa_emu::capture::InterfaceId;
-use efa_emu::capture_output::Store;
-use efa_emu::command::Failure;
 use memmap2::MmapRaw;
 use zerocopy::FromBytes as _;
 
@@ -252,7 +252,7 @@ impl Process {
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
-    use efa_emu::capture_output::CaptureOptions;
+    use efa_commands::capture_output::CaptureOptions;
 
     use super::*;
 

@@ -9,11 +9,11 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use clap::Args;
-use efa_emu::capture_output::{CaptureOptions, Store, parse_filter};
-use efa_emu::command::{Failure, RunDirectory, child, complain, directory_of};
-use efa_emu::frame::OUTER_LEN;
-use efa_emu::frame::header::HEADER_LEN;
-use efa_emu::installation::Installation;
+use efa_capture::frame::OUTER_LEN;
+use efa_capture::frame::header::HEADER_LEN;
+use efa_commands::capture_output::{CaptureOptions, Store, parse_filter};
+use efa_commands::installation::Installation;
+use efa_commands::{Failure, RunDirectory, child, complain, directory_of};
 
 use super::frames::Cut;
 use super::process::{Process, Rings};

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use efa_emu::command::{Failure, living_directories_below};
+use efa_commands::{Failure, living_directories_below};
 
 use super::process::{Rings, set_recording};
 use super::{PROGRAM, place_of_runs};

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use efa_capture::frame::Kind;
+use efa_capture::{Direction, Reader};
 use efa_core::address::Gid;
 use efa_core::nic::Status;
-use efa_emu::capture::{Direction, Reader};
-use efa_emu::frame::Kind;
 use efa_testing::workspace::{efa_conformance, outcome};
 
 /// A frame, as far as both captures have it.

@@ -14,8 +14,8 @@ use efa_conformance::operation::EndpointIndex;
 use efa_conformance::player::{Host, Launcher, Player, PlayerError, Program};
 use efa_conformance::scenario::{Capability, Settings};
 use efa_core::address::Gid;
-use efa_emu::fault::Action;
-use efa_emu::transport::{ArmedFault, Fabric};
+use efa_device_model::fault::Action;
+use efa_shm::{ArmedFault, Fabric};
 use efa_testing::patience::{PATIENCE, Wait};
 use efa_testing::workspace;
 

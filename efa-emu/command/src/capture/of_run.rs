@@ -1,0 +1,93 @@
+//! `efa-emu run --pcap`: what the processes of one run send and receive.
+
+use std::path::{Path, PathBuf};
+
+use efa_capture::Interface;
+use efa_shm::{Host, Recorded};
+
+use super::spool::Spool;
+use efa_commands::Failure;
+use efa_commands::capture_output::{CaptureOptions, Store, Written};
+
+/// A run that is recorded.
+pub(crate) struct RunRecording<'a> {
+    path: PathBuf,
+    devices: Vec<(&'a Host, Spool)>,
+    store: Store,
+    /// Why the recording ended before the run.
+    failure: Option<Failure>,
+}
+
+impl<'a> RunRecording<'a> {
+    /// Begins to record the devices of a run's hosts, which are of this profile, before its program starts.
+    pub(crate) fn begin(
+        path: &Path,
+        options: &CaptureOptions,
+        profile: &str,
+        devices: impl Iterator<Item = &'a Host>,
+    ) -> Result<RunRecording<'a>, Failure> {
+        let mut store = Store::create(path, options)?;
+        let devices = devices.map(|device| {
+            let interface = Interface {
+                host: device.name().to_string(),
+                profile: profile.to_owned(),
+                gid: device.gid(),
+            };
+            let id = store.declare(&interface).map_err(|error| {
+                Failure(format!(
+                    "cannot write the capture {}: {error}",
+                    path.display()
+                ))
+            })?;
+            let spool = Spool::begin(device, Recorded::Run, interface, id, options.snaplen())?;
+            Ok((device, spool))
+        });
+        Ok(RunRecording {
+            path: path.to_owned(),
+            devices: devices.collect::<Result<_, Failure>>()?,
+            store,
+            failure: None,
+        })
+    }
+
+    /// Moves what was recorded since the last call. What fails is told in the end.
+    pub(crate) fn turn(&mut self) {
+        if self.failure.is_none() {
+            self.failure = self.try_turn().err();
+        }
+    }
+
+    fn try_turn(&mut self) -> Result<(), Failure> {
+        for (device, spool) in &mut self.devices {
+            spool.turn(device, &mut self.store)?;
+        }
+        Ok(self.store.turn()?)
+    }
+
+    /// Ends the recording; what is to be told, a line each.
+    pub(crate) fn end(self) -> Vec<String> {
+        let path = self.path.display();
+        let ended = match self.failure {
+            Some(failure) => Err(failure),
+            None => finish(self.devices, self.store),
+        };
+        match ended {
+            Ok(written) => {
+                let nothing = written.nothing_to_judge();
+                let reason = nothing.map(|reason| format!("{path}: {reason}"));
+                reason
+                    .into_iter()
+                    .chain([format!("{path}: {written}")])
+                    .collect()
+            }
+            Err(Failure(reason)) => vec![format!("{path} is not complete: {reason}")],
+        }
+    }
+}
+
+fn finish(devices: Vec<(&Host, Spool)>, mut store: Store) -> Result<Written, Failure> {
+    for (_, spool) in devices {
+        spool.finish(&mut store)?;
+    }
+    Ok(store.finish()?)
+}

@@ -1,0 +1,170 @@
+//! Recording a fabric: one capture of all its hosts, with an interface for each.
+//!
+//! The recording process takes part in every host of the fabric and asks its devices to record into a
+//! file, from which it moves the frames into the capture. When it ends, even by a kill, the devices
+//! stop recording.
+//!
+//! The capture's first byte is written when all devices record, so that whoever waits for it misses
+//! nothing that happens afterwards. Hosts that come later wait for the recorder before they begin.
+
+use std::collections::HashMap;
+use std::io;
+use std::time::{Duration, Instant};
+
+use efa_capture::Interface;
+use efa_core::address::Gid;
+use efa_shm::{Fabric, FabricError, Host, HostStatus, Recorded, Recorder};
+
+use super::spool::Spool;
+use efa_commands::Failure;
+use efa_commands::capture_output::{Filter, Store, Written};
+
+/// How long devices have to begin recording; a process that was stopped never does.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Time between two looks at whether they have.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Why a recording fails.
+pub(crate) enum Trouble {
+    Output(io::Error),
+    Fabric(Failure),
+}
+
+impl From<Failure> for Trouble {
+    fn from(failure: Failure) -> Self {
+        Trouble::Fabric(failure)
+    }
+}
+
+impl From<FabricError> for Trouble {
+    fn from(error: FabricError) -> Self {
+        Trouble::Fabric(error.into())
+    }
+}
+
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Self {
+        Trouble::Fabric(error.into())
+    }
+}
+
+/// A recording that goes on.
+pub(crate) struct Recording {
+    fabric: Fabric,
+    /// Makes new hosts wait for this process.
+    _recorder: Recorder,
+    store: Store,
+    snaplen: u32,
+    hosts: HashMap<Gid, (Host, Spool)>,
+}
+
+impl Recording {
+    /// Prepares to record the first `snaplen` bytes of what passes the filter.
+    pub(crate) fn begin(
+        fabric: &str,
+        mut store: Store,
+        snaplen: u32,
+        filter: Filter,
+    ) -> Result<Recording, Failure> {
+        let fabric = Fabric::open(fabric)?;
+        store.set_filter(filter);
+        Ok(Recording {
+            _recorder: fabric.announce_recorder()?,
+            fabric,
+            store,
+            snaplen,
+            hosts: HashMap::new(),
+        })
+    }
+
+    /// From now on records what passes this filter.
+    pub(crate) fn set_filter(&mut self, filter: Filter) {
+        self.store.set_filter(filter);
+    }
+
+    /// What the capture declares: the hosts that were seen so far, those that have gone included.
+    pub(crate) fn interfaces(&self) -> &[Interface] {
+        self.store.interfaces()
+    }
+
+    /// Begins the capture as soon as all devices record. Returns the processes whose devices do not
+    /// within [`PATIENCE`].
+    pub(crate) fn start(&mut self) -> Result<Vec<i32>, Trouble> {
+        let started = Instant::now();
+        loop {
+            let hosts = self.fabric.hosts()?;
+            self.join_new(&hosts)?;
+            let mut missing = Vec::new();
+            for (host, _) in self.hosts.values() {
+                missing.extend(host.devices_not_recording()?);
+            }
+            if missing.is_empty() || started.elapsed() > PATIENCE {
+                // A reader at the other end of a pipe waits for this.
+                self.store.flush().map_err(Trouble::Output)?;
+                return Ok(missing);
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Follows the fabric's changes, and moves what was recorded into the capture.
+    pub(crate) fn turn(&mut self) -> Result<(), Trouble> {
+        let hosts = self.fabric.hosts()?;
+        self.join_new(&hosts)?;
+        for (host, spool) in self.hosts.values_mut() {
+            spool.turn(host, &mut self.store)?;
+        }
+        self.leave_deserted(&hosts)?;
+        self.store.turn().map_err(Trouble::Output)
+    }
+
+    fn join_new(&mut self, hosts: &[HostStatus]) -> Result<(), Trouble> {
+        // Devices of other machines are recorded there.
+        let here = hosts.iter().filter(|status| status.machine.is_none());
+        for status in here.filter(|status| !is_deserted(status)) {
+            if self.hosts.contains_key(&status.gid) {
+                continue;
+            }
+            let queue_pairs = 1;
+            let host = self
+                .fabric
+                .enter_device(&status.name, Some(status.gid), queue_pairs)?;
+            let interface = Interface {
+                host: status.name.to_string(),
+                profile: status.profile.clone().unwrap_or_default(),
+                gid: status.gid,
+            };
+            let id = self.store.declare(&interface).map_err(Trouble::Output)?;
+            let spool = Spool::begin(&host, Recorded::Host, interface, id, self.snaplen)?;
+            self.hosts.insert(status.gid, (host, spool));
+        }
+        Ok(())
+    }
+
+    /// Leaves hosts in which nobody else takes part any more, so that they end.
+    fn leave_deserted(&mut self, hosts: &[HostStatus]) -> Result<(), Trouble> {
+        for status in hosts.iter().filter(|status| is_deserted(status)) {
+            if let Some((_, spool)) = self.hosts.remove(&status.gid) {
+                spool.finish(&mut self.store)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the capture; what there was.
+    pub(crate) fn end(mut self) -> Result<Written, Trouble> {
+        for (_, (_, spool)) in std::mem::take(&mut self.hosts) {
+            spool.finish(&mut self.store)?;
+        }
+        self.store.finish().map_err(Trouble::Output)
+    }
+}
+
+/// Whether nobody but this process takes part in the host.
+fn is_deserted(host: &HostStatus) -> bool {
+    let own = std::process::id() as i32;
+    host.participants
+        .iter()
+        .all(|participant| participant.pid == own)
+}

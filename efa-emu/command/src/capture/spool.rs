@@ -1,0 +1,303 @@
+//! What one device records, as it comes: a series of files in memory, which the processes that have the device
+//! open write and the recording process follows.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::{Duration, Instant};
+
+use efa_capture::{FollowedFrame, Follower, Interface, InterfaceId};
+use efa_shm::{Host, Recorded};
+
+use efa_commands::Failure;
+use efa_commands::capture_output::Store;
+
+/// After this many bytes another file is begun. The files lie in memory, those of each device that is recorded.
+const LONGEST_FILE: u64 = 4 << 20;
+
+/// Files that processes which were stopped may still write into. If there are more, the oldest is given
+/// up.
+const MOST_RETIRED: usize = 8;
+
+/// Time between two looks whether files that are not the current one are still written.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// With less than this, a file system is as good as full: a frame and what belongs to it have no room.
+const NO_SPACE: u64 = 64 << 10;
+
+/// A device that is recorded.
+pub(super) struct Spool {
+    recorded: Recorded,
+    interface: Interface,
+    id: InterfaceId,
+    snaplen: u32,
+    current: Follower,
+    /// Files that processes may still write into, the oldest first. They have no name any more.
+    retired: VecDeque<Follower>,
+    /// When those were looked at last.
+    looked: Instant,
+    /// Frames that the files before those lack.
+    dropped: u64,
+    /// Frames that are known to be missing.
+    missing: u64,
+    frames: Vec<FollowedFrame>,
+}
+
+impl Spool {
+    /// Asks for the frames of a device, which are to be those of the interface `id`.
+    pub(super) fn begin(
+        host: &Host,
+        recorded: Recorded,
+        interface: Interface,
+        id: InterfaceId,
+        snaplen: u32,
+    ) -> Result<Spool, Failure> {
+        let file = host.request_capture(recorded, &interface, snaplen)?;
+        Ok(Spool {
+            recorded,
+            interface,
+            id,
+            snaplen,
+            current: Follower::open(&file)?,
+            retired: VecDeque::new(),
+            looked: Instant::now(),
+            dropped: 0,
+            missing: 0,
+            frames: Vec::new(),
+        })
+    }
+
+    /// Moves what was recorded into the store, and begins another file if this one has become long.
+    pub(super) fn turn(&mut self, host: &Host, store: &mut Store) -> Result<(), Failure> {
+        self.read(store)?;
+        self.notice_dropped(store)?;
+        if !self.retired.is_empty() && self.looked.elapsed() >= LOOK {
+            self.looked = Instant::now();
+            self.drop_retired(host, store)?;
+        }
+        if self.current.offset() >= LONGEST_FILE {
+            let file = host.request_capture(self.recorded, &self.interface, self.snaplen)?;
+            let previous = std::mem::replace(&mut self.current, Follower::open(&file)?);
+            self.retired.push_back(previous);
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, store: &mut Store) -> io::Result<()> {
+        for follower in &mut self.retired {
+            follower.read(&mut self.frames)?;
+        }
+        self.current.read(&mut self.frames)?;
+        store.add(self.id, &mut self.frames);
+        Ok(())
+    }
+
+    /// Gives up files that nobody writes into any more, after a last look at them, and the oldest if there are too many. Has
+    /// those devices look at what they record into that write the others.
+    fn drop_retired(&mut self, host: &Host, store: &mut Store) -> Result<(), Failure> {
+        let (written, ended): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.retired)
+            .into_iter()
+            .partition(Follower::may_have_writers);
+        self.retired = ended;
+        self.read(store)?;
+        for follower in std::mem::replace(&mut self.retired, written) {
+            self.dropped += follower.dropped()?;
+        }
+        for follower in &self.retired {
+            host.wake_devices_recording_into(follower.inode()?)?;
+        }
+        let given_up = self.retired.len().saturating_sub(MOST_RETIRED);
+        for follower in self.retired.drain(..given_up) {
+            self.dropped += follower.dropped()?;
+        }
+        Ok(())
+    }
+
+    /// Frames that are missing so far.
+    fn all_dropped(&self) -> io::Result<u64> {
+        let files = self.retired.iter().chain([&self.current]);
+        files
+            .map(Follower::dropped)
+            .try_fold(self.dropped, |sum, dropped| Ok(sum + dropped?))
+    }
+
+    /// Looks why frames are missing as soon as they are: the reason may be gone later.
+    fn notice_dropped(&mut self, store: &mut Store) -> io::Result<()> {
+        let missing = self.all_dropped()?;
+        if missing > self.missing {
+            self.missing = missing;
+            let is_full = self.current.free_space()? < NO_SPACE;
+            store.explain_dropped(|| match is_full {
+                true => "no space is left below the fabric's directory, where devices put frames until they are written".into(),
+                false => "they came faster than they could be written, or a process was stopped while it recorded one".into(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Takes what is left.
+    pub(super) fn finish(mut self, store: &mut Store) -> io::Result<()> {
+        self.read(store)?;
+        self.notice_dropped(store)?;
+        store.add_dropped(self.id, self.all_dropped()?);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use efa_capture::frame::{Frame, Kind, Repr};
+    use efa_capture::{CaptureTap, Direction, SharedFile, WHOLE_FRAMES};
+    use efa_commands::capture_output::CaptureOptions;
+    use efa_core::address::{Gid, Qkey, Qpn};
+    use efa_device_model::profile::Profile;
+    use efa_shm::Fabric;
+
+    use super::*;
+
+    const PAYLOAD: usize = 8100;
+
+    /// A recording of a device whose only writer is the test.
+    struct Rig {
+        host: Host,
+        spool: Spool,
+        store: Store,
+        written: u64,
+        /// Where the host's device records.
+        file: std::path::PathBuf,
+        _directory: tempfile::TempDir,
+    }
+
+    #[derive(clap::Parser)]
+    struct Options {
+        #[command(flatten)]
+        capture: CaptureOptions,
+    }
+
+    impl Rig {
+        fn new(name: &str) -> Rig {
+            let fabric = Fabric::open(&format!("spool-{name}-{}", std::process::id())).unwrap();
+            let profile = Profile::by_name(Profile::DEFAULT).unwrap();
+            let host = fabric.enter_devices(None, None, profile).unwrap().remove(0);
+            let directory = tempfile::tempdir().unwrap();
+            let options: Options =
+                clap::Parser::parse_from(["test", "-b", "filesize:100", "-b", "files:2"]);
+            let mut store =
+                Store::create(&directory.path().join("x.pcapng"), &options.capture).unwrap();
+            let interface = Interface {
+                host: "a".into(),
+                profile: Profile::DEFAULT.into(),
+                gid: host.gid(),
+            };
+            let id = store.declare(&interface).unwrap();
+            let file = host
+                .request_capture(Recorded::Run, &interface, WHOLE_FRAMES)
+                .unwrap();
+            let spool = Spool::begin(&host, Recorded::Run, interface, id, WHOLE_FRAMES).unwrap();
+            Rig {
+                host,
+                spool,
+                store,
+                written: 0,
+                file,
+                _directory: directory,
+            }
+        }
+
+        fn writer(&self) -> SharedFile {
+            SharedFile::open(Path::new(&self.file)).unwrap()
+        }
+
+        /// Fills a file.
+        fn fill(&mut self, writer: &mut SharedFile) {
+            let payload = [7; PAYLOAD];
+            let frame = Frame {
+                source: Gid([1; 16]),
+                destination: Gid([2; 16]),
+                header: Repr {
+                    kind: Kind::Send,
+                    source_qpn: Qpn(1),
+                    destination_qpn: Qpn(2),
+                    qkey: Qkey(0),
+                    sequence: 0,
+                    immediate: None,
+                    retransmission: false,
+                    path: 0,
+                    payload_length: PAYLOAD as u32,
+                    payload_captured: true,
+                },
+                payload: &payload,
+            };
+            for _ in 0..=LONGEST_FILE / PAYLOAD as u64 {
+                writer.frame(
+                    InterfaceId::FIRST,
+                    Duration::from_secs(1),
+                    Direction::Outbound,
+                    &frame,
+                );
+                self.written += 1;
+            }
+        }
+
+        fn turn(&mut self) {
+            // As if the last look were long ago.
+            self.spool.looked -= LOOK;
+            self.spool.turn(&self.host, &mut self.store).unwrap();
+        }
+
+        fn end(mut self) -> efa_commands::capture_output::Written {
+            self.spool.finish(&mut self.store).unwrap();
+            let written = self.store.finish().unwrap();
+            assert_eq!(written.frames + written.dropped, self.written);
+            written
+        }
+    }
+
+    /// However long the recording.
+    #[test]
+    fn files_that_nobody_writes_any_more_are_given_up() {
+        let mut rig = Rig::new("given-up");
+        for _ in 0..3 * MOST_RETIRED {
+            let mut writer = rig.writer();
+            rig.fill(&mut writer);
+            rig.turn();
+            assert_eq!(rig.spool.retired.len(), 1, "the writer has it");
+            rig.turn();
+            assert_eq!(rig.spool.retired.len(), 1);
+            drop(writer);
+            rig.turn();
+            assert_eq!(rig.spool.retired.len(), 0);
+        }
+        assert_eq!(rig.end().dropped, 0);
+    }
+
+    #[test]
+    fn files_that_a_stopped_process_may_write_are_kept_for_a_while_and_others_not_because_of_them()
+    {
+        let mut rig = Rig::new("stopped");
+        let mut stopped = rig.writer();
+        rig.fill(&mut stopped);
+        for _ in 0..2 * MOST_RETIRED {
+            rig.turn();
+            let mut writer = rig.writer();
+            rig.fill(&mut writer);
+        }
+        rig.turn();
+        rig.turn();
+        assert_eq!(rig.spool.retired.len(), 1);
+        // It goes on.
+        rig.fill(&mut stopped);
+        rig.turn();
+        let mut all_stopped = vec![stopped];
+        for _ in 0..2 * MOST_RETIRED {
+            let mut writer = rig.writer();
+            rig.fill(&mut writer);
+            all_stopped.push(writer);
+            rig.turn();
+            rig.turn();
+            assert!(rig.spool.retired.len() <= MOST_RETIRED);
+        }
+        assert_eq!(rig.end().dropped, 0);
+    }
+}

@@ -1,0 +1,94 @@
+//! A host of another machine, as a process of this one: what clients ask for is started there, through the machine's own
+//! remote shell and the cluster that runs there.
+
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use efa_commands::Failure;
+use efa_commands::shell::RemoteShell;
+
+use super::ENV_CLUSTER;
+use super::service::{self, Service};
+use super::session::{Reply, Request};
+
+/// Nothing has to be done between requests.
+const NOTHING: Duration = Duration::from_secs(3600);
+
+/// How a host of another machine is reached.
+pub(super) struct Gateway<'a> {
+    pub(super) host: String,
+    pub(super) machine: &'a str,
+    /// The directory of the machine's part of the cluster.
+    pub(super) cluster: &'a str,
+    /// This program's file there.
+    pub(super) program: &'a str,
+    pub(super) shell: &'a RemoteShell,
+}
+
+/// Stands for the host until the cluster ends. Tells `cluster` when it is ready, or why it cannot be.
+pub(super) fn serve(gateway: &Gateway<'_>, directory: &Path, mut cluster: UnixStream) {
+    let begin = || -> Result<Service, Failure> {
+        service::detach()?;
+        Service::begin(directory, &cluster)
+    };
+    match begin() {
+        Ok(service) => {
+            Reply::Started.send(&mut cluster);
+            service.run(|request| gateway.command(request), || NOTHING);
+        }
+        Err(Failure(reason)) => Reply::Refused(reason).send(&mut cluster),
+    }
+}
+
+impl Gateway<'_> {
+    /// The command that has `efa-emu rsh` over there do what is asked for.
+    fn command(&self, request: &Request) -> Command {
+        let mut words = vec!["env".to_owned(), format!("{ENV_CLUSTER}={}", self.cluster)];
+        let text = |word: &std::ffi::OsStr| word.to_string_lossy().into_owned();
+        let variables = request.variables.iter();
+        words.extend(
+            variables
+                .clone()
+                .map(|(name, value)| format!("{}={}", text(name), text(value))),
+        );
+        words.extend([self.program.to_owned(), "rsh".to_owned()]);
+        words.extend(variables.map(|(name, _)| format!("-oSendEnv={}", text(name))));
+        words.push(self.host.clone());
+        words.extend(request.command.as_deref().map(text));
+        self.shell.command(self.machine, &words)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use super::*;
+
+    #[test]
+    fn a_request_reaches_the_other_machines_rsh_word_by_word() {
+        // In the place of ssh: shows the words that the shell over there makes of the command.
+        let shell: RemoteShell = "sh -c 'eval \"set -- $1\"; printf \"<%s>\" \"$0\" \"$@\"'"
+            .parse()
+            .unwrap();
+        let gateway = Gateway {
+            host: "node4".to_owned(),
+            machine: "b",
+            cluster: "/tmp/a cluster",
+            program: "/opt/efa-emu",
+            shell: &shell,
+        };
+        let request = Request {
+            command: Some(OsString::from("echo \"$HOME\" 'it'\\''s'")),
+            variables: vec![("A".into(), "1 2".into())],
+        };
+        let shown = gateway.command(&request).output().unwrap().stdout;
+        assert_eq!(
+            String::from_utf8(shown).unwrap(),
+            "<b><env><EFA_EMU_CLUSTER=/tmp/a cluster><A=1 2></opt/efa-emu><rsh><-oSendEnv=A><node4>\
+             <echo \"$HOME\" 'it'\\''s'>"
+        );
+    }
+}

@@ -1,0 +1,203 @@
+//! The environment by which MPI launchers, and other programs that start programs on hosts, find the hosts of
+//! a cluster and choose the device.
+//!
+//! Names of variables are those of Open MPI's MCA parameters (`ompi_info --all`, `prte_info --all`), MPICH's
+//! Hydra (`mpiexec -info`, its `MPIR_CVAR_` list), Intel MPI's reference, pdsh's and libfabric's manual pages.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use clap::ValueEnum;
+
+use super::names::HostLists;
+use crate::injection::Provider;
+
+/// The library through which MPI libraries reach the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(super) enum Middleware {
+    /// libfabric, with its efa provider or the one of `--provider`.
+    Ofi,
+    /// UCX with SRD queue pairs.
+    Ucx,
+}
+
+/// What the variables depend on.
+pub(super) struct Cluster<'a> {
+    pub(super) middleware: Middleware,
+    /// The provider of libfabric that all programs are to use, if one is named.
+    pub(super) provider: Option<&'a Provider>,
+    pub(super) lists: &'a HostLists,
+    /// A program that is called as `ssh`.
+    pub(super) agent: &'a Path,
+    /// The processes that a host takes before the next one gets any; `None`: one to each in turn.
+    pub(super) slots: Option<u32>,
+    /// Whether each host has a name and shared memory of its own.
+    pub(super) isolated: bool,
+    /// Whether all hosts are on this machine.
+    pub(super) is_alone: bool,
+}
+
+/// Variables for a command that a launcher starts on a host, on top of the others.
+///
+/// MPICH's ranks of one host talk over its own shared memory. That of libfabric 2.5.1, which is in its wheel, ends
+/// a rank at the start in some jobs (docs/cluster.md), and in writes.
+pub(super) fn remedies(command: &OsStr) -> Vec<(&'static str, OsString)> {
+    const MPICH: &[u8] = b"hydra_pmi_proxy";
+    let mut variables = Variables(Vec::new());
+    let command = command.as_bytes();
+    if command.windows(MPICH.len()).any(|word| word == MPICH) {
+        variables.prefer("FI_EFA_ENABLE_SHM_TRANSFER", "0");
+    }
+    variables.0
+}
+
+/// Variables for all commands of a host that has the machine's name, on top of the others. `directory` is the host's own.
+///
+/// The daemons of Open MPI 4.1 on hosts of one name make the same directory for a job, and fail if another one is
+/// faster (`mkdir`: File exists).
+pub(super) fn of_unnamed_host(directory: &Path) -> Vec<(&'static str, OsString)> {
+    let mut variables = Variables(Vec::new());
+    variables.prefer("OMPI_MCA_orte_tmpdir_base", directory);
+    variables.0
+}
+
+/// Variables; the user's own values go before preferences.
+struct Variables(Vec<(&'static str, OsString)>);
+
+impl Variables {
+    fn set(&mut self, name: &'static str, value: impl Into<OsString>) {
+        self.0.push((name, value.into()));
+    }
+
+    fn prefer(&mut self, name: &'static str, value: impl Into<OsString>) {
+        if env::var_os(name).is_none() {
+            self.set(name, value);
+        }
+    }
+}
+
+impl Cluster<'_> {
+    /// The variables, for the command and for all hosts.
+    pub(super) fn variables(&self) -> Vec<(&'static str, OsString)> {
+        let mut variables = Variables(Vec::new());
+        self.open_mpi(&mut variables);
+        self.hydra(&mut variables);
+        self.intel(&mut variables);
+        self.device(&mut variables);
+        // pdsh: its hosts unless it is told others, and what it calls.
+        variables.set("WCOLL", &self.lists.names);
+        variables.set("PDSH_RCMD_TYPE", "ssh");
+        variables.0
+    }
+
+    /// Parameters begin with `OMPI_MCA_` for the launcher of 4.1 and for the library, with `PRTE_MCA_` for the
+    /// launcher of 5.0.
+    fn open_mpi(&self, variables: &mut Variables) {
+        let policy = match self.slots {
+            Some(_) => "slot",
+            None => "node",
+        };
+        variables.set("OMPI_MCA_plm", "rsh");
+        variables.set("OMPI_MCA_plm_rsh_agent", self.agent);
+        variables.set("OMPI_MCA_orte_default_hostfile", &self.lists.open_mpi);
+        variables.prefer("OMPI_MCA_rmaps_base_mapping_policy", policy);
+        variables.prefer("OMPI_MCA_rmaps_base_oversubscribe", "1");
+        variables.set("PRTE_MCA_plm", "ssh");
+        variables.set("PRTE_MCA_plm_ssh_agent", self.agent);
+        variables.set("PRTE_MCA_prte_default_hostfile", &self.lists.open_mpi);
+        variables.prefer(
+            "PRTE_MCA_rmaps_default_mapping_policy",
+            format!("{policy}:oversubscribe"),
+        );
+        // Each host takes all processors for its own: bound ranks of several hosts would share the first
+        // ones. Ranks that wait let others run.
+        variables.prefer("OMPI_MCA_hwloc_base_binding_policy", "none");
+        variables.prefer("PRTE_MCA_hwloc_default_binding_policy", "none");
+        variables.prefer("OMPI_MCA_mpi_yield_when_idle", "1");
+        if !self.is_alone {
+            // Hosts of other machines do not reach those of this one.
+            variables.set("OMPI_MCA_plm_rsh_no_tree_spawn", "1");
+            variables.set("PRTE_MCA_plm_ssh_no_tree_spawn", "1");
+        }
+    }
+
+    fn hydra(&self, variables: &mut Variables) {
+        variables.set("HYDRA_RMK", "user");
+        variables.set("HYDRA_LAUNCHER", "ssh");
+        variables.set("HYDRA_LAUNCHER_EXEC", self.agent);
+        variables.set("HYDRA_HOST_FILE", &self.lists.hydra);
+    }
+
+    fn intel(&self, variables: &mut Variables) {
+        variables.set("I_MPI_HYDRA_RMK", "user");
+        variables.set("I_MPI_HYDRA_BOOTSTRAP", "ssh");
+        variables.set("I_MPI_HYDRA_BOOTSTRAP_EXEC", self.agent);
+        variables.set("I_MPI_HYDRA_HOST_FILE", &self.lists.hydra);
+        if self.slots.is_none() {
+            variables.prefer("I_MPI_PERHOST", "1");
+        }
+        variables.prefer("I_MPI_PIN", "0");
+    }
+
+    /// How the libraries choose the device.
+    fn device(&self, variables: &mut Variables) {
+        match self.middleware {
+            Middleware::Ofi => {
+                match self.provider {
+                    Some(provider) => {
+                        // Intel's launcher hands its own variables to the ranks, whatever those of their hosts are.
+                        provider
+                            .variables()
+                            .into_iter()
+                            .for_each(|(name, value)| variables.set(name, value));
+                        variables.set("I_MPI_OFI_PROVIDER", provider.name());
+                    }
+                    None => {
+                        variables.prefer("FI_PROVIDER", "efa");
+                        variables.prefer("I_MPI_OFI_PROVIDER", "efa");
+                    }
+                }
+                variables.prefer("OMPI_MCA_pml", "cm");
+                variables.prefer("OMPI_MCA_mtl", "ofi");
+                // 4.1 would take it for windows, whatever is chosen for messages.
+                variables.prefer("OMPI_MCA_osc", "^ucx");
+                variables.prefer("MPIR_CVAR_CH4_NETMOD", "ofi");
+                variables.prefer(
+                    "I_MPI_FABRICS",
+                    if self.isolated { "shm:ofi" } else { "ofi" },
+                );
+            }
+            Middleware::Ucx => {
+                variables.prefer("OMPI_MCA_pml", "ucx");
+                variables.prefer("OMPI_MCA_osc", "ucx");
+                // EFA is not on Open MPI's list of devices for UCX.
+                variables.prefer("OMPI_MCA_opal_common_ucx_tls", "any");
+                variables.prefer("OMPI_MCA_opal_common_ucx_devices", "any");
+                variables.prefer("MPIR_CVAR_CH4_NETMOD", "ucx");
+                // Its `cma` takes hosts with common process numbers for one machine.
+                let shared_memory = if self.isolated { ",sysv,posix" } else { "" };
+                variables.prefer("UCX_TLS", format!("self,srd{shared_memory}"));
+            }
+        }
+        if !self.isolated {
+            variables.prefer("MPIR_CVAR_NOLOCAL", "1");
+            // 5.0 divides collectives by hosts, and its ranks on hosts of one name do not agree on the division.
+            variables.prefer("OMPI_MCA_coll", "^han");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mpich_is_told_by_the_program_that_its_launcher_starts() {
+        let of = |command: &str| remedies(OsStr::new(command)).len();
+        assert_eq!(of("\"/usr/bin/hydra_pmi_proxy\" --control-port vm:1"), 1);
+        assert_eq!(of("/opt/hydra_bstrap_proxy --upstream-host vm"), 0);
+        assert_eq!(of("orted -mca ess env"), 0);
+    }
+}

@@ -1,0 +1,192 @@
+//! Which hosts of a cluster are on which machine.
+
+use std::net::{IpAddr, ToSocketAddrs};
+use std::ops::Range;
+
+use efa_commands::Failure;
+
+use super::names;
+
+/// The hosts of a cluster, by their numbers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Layout {
+    own: Range<u32>,
+    others: Vec<Part>,
+    is_member: bool,
+}
+
+/// The hosts of another machine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Part {
+    /// The name by which the machine is reached.
+    pub(super) machine: String,
+    pub(super) address: IpAddr,
+    pub(super) hosts: Range<u32>,
+}
+
+impl Layout {
+    /// All hosts on this machine.
+    pub(super) fn alone(hosts: u32) -> Layout {
+        Layout {
+            own: 0..hosts,
+            others: Vec::new(),
+            is_member: false,
+        }
+    }
+
+    /// Hosts that are spread over machines, in their order and as evenly as possible. This machine is the first of them, or
+    /// `member` if the first one has started this part of the cluster.
+    ///
+    /// # Errors
+    /// There are fewer hosts than machines, a machine is named twice, `member` is none of them, or the address of another
+    /// machine cannot be found.
+    pub(super) fn spread(
+        hosts: u32,
+        machines: &[String],
+        member: Option<&str>,
+    ) -> Result<Layout, Failure> {
+        let count = machines.len();
+        if (hosts as usize) < count {
+            return Err(Failure(format!(
+                "{hosts} hosts are fewer than the {count} machines of --machines: each needs one at least"
+            )));
+        }
+        if let Some(twice) = machines
+            .iter()
+            .enumerate()
+            .find_map(|(at, name)| machines[..at].contains(name).then_some(name))
+        {
+            return Err(Failure(format!(
+                "--machines has {twice} twice: a machine has all of its hosts in one part of the cluster"
+            )));
+        }
+        let own = member.unwrap_or(&machines[0]);
+        let mut layout = Layout {
+            own: 0..0,
+            others: Vec::new(),
+            is_member: member.is_some(),
+        };
+        let first = |at: usize| (u64::from(hosts) * at as u64 / count as u64) as u32;
+        for (at, machine) in machines.iter().enumerate() {
+            let hosts = first(at)..first(at + 1);
+            if machine == own {
+                layout.own = hosts;
+                continue;
+            }
+            layout.others.push(Part {
+                address: find(machine)?,
+                machine: machine.clone(),
+                hosts,
+            });
+        }
+        match layout.own.is_empty() {
+            true => Err(Failure(format!("{own} is none of --machines"))),
+            false => Ok(layout),
+        }
+    }
+
+    /// The hosts on this machine.
+    pub(super) fn own(&self) -> Range<u32> {
+        self.own.clone()
+    }
+
+    /// The hosts on other machines.
+    pub(super) fn others(&self) -> &[Part] {
+        &self.others
+    }
+
+    /// Whether another machine has started this part of the cluster.
+    pub(super) fn is_member(&self) -> bool {
+        self.is_member
+    }
+
+    /// The number of all hosts.
+    pub(super) fn total(&self) -> u32 {
+        let others: usize = self.others.iter().map(|part| part.hosts.len()).sum();
+        (self.own.len() + others) as u32
+    }
+
+    /// The hosts that commands on this machine reach: all, where the cluster was started.
+    pub(super) fn reached(&self) -> Range<u32> {
+        match self.is_member {
+            true => self.own.clone(),
+            false => 0..self.total(),
+        }
+    }
+
+    /// The address of the host with this number: one of its own on this machine, else that of its machine.
+    pub(super) fn address(&self, number: u32) -> IpAddr {
+        let mut others = self.others.iter();
+        others
+            .find(|part| part.hosts.contains(&number))
+            .map_or_else(|| names::address(number).into(), |part| part.address)
+    }
+}
+
+/// Programs of the hosts find each other by IPv4 addresses where a machine has one.
+fn find(machine: &str) -> Result<IpAddr, Failure> {
+    let found = (machine, 0).to_socket_addrs().map_err(|error| {
+        Failure(format!(
+            "cannot find the machine {machine} of --machines: {error}: check the name, or add it to /etc/hosts"
+        ))
+    })?;
+    let addresses: Vec<IpAddr> = found.map(|address| address.ip()).collect();
+    let ipv4 = addresses.iter().find(|address| address.is_ipv4());
+    ipv4.or(addresses.first()).copied().ok_or_else(|| {
+        Failure(format!(
+            "the machine {machine} of --machines has no address"
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machines(names: &str) -> Vec<String> {
+        names.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn each_machine_finds_its_own_part() {
+        let list = machines("10.0.0.1 10.0.0.2 10.0.0.3");
+        let first = Layout::spread(7, &list, None).unwrap();
+        assert_eq!(
+            (first.own(), first.reached(), first.total()),
+            (0..2, 0..7, 7)
+        );
+        let parts: Vec<_> = first
+            .others()
+            .iter()
+            .map(|part| (part.machine.as_str(), part.hosts.clone()))
+            .collect();
+        assert_eq!(parts, [("10.0.0.2", 2..4), ("10.0.0.3", 4..7)]);
+        let last = Layout::spread(7, &list, Some("10.0.0.3")).unwrap();
+        assert_eq!((last.own(), last.reached()), (4..7, 4..7));
+        for (number, address) in [(0, "10.0.0.1"), (3, "10.0.0.2"), (4, "127.1.0.5")] {
+            assert_eq!(last.address(number).to_string(), address);
+        }
+    }
+
+    #[test]
+    fn machines_that_cannot_be_are_named() {
+        let expect = |hosts, list: &str, member, part: &str| {
+            let Failure(reason) = Layout::spread(hosts, &machines(list), member).unwrap_err();
+            assert!(reason.contains(part), "{reason}");
+        };
+        expect(
+            1,
+            "10.0.0.1 10.0.0.2",
+            None,
+            "1 hosts are fewer than the 2 machines",
+        );
+        expect(4, "10.0.0.1 10.0.0.1", None, "has 10.0.0.1 twice");
+        expect(4, "10.0.0.1 10.0.0.2", Some("b"), "b is none of --machines");
+        expect(
+            4,
+            "10.0.0.1 b.invalid",
+            None,
+            "cannot find the machine b.invalid",
+        );
+    }
+}

@@ -1,0 +1,376 @@
+//! The parts of a cluster that are on other machines: each is an `efa-emu cluster` there, started through a remote shell with the
+//! command line of this one. It ends with the remote shell's standard input, so with this process, however that ends.
+
+use std::env;
+use std::ffi::OsString;
+use std::io::{self, Read as _};
+use std::net::Ipv6Addr;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use efa_commands::Failure;
+use efa_commands::shell::RemoteShell;
+use efa_shm::Fabric;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+use super::gateway::Gateway;
+use super::layout::{Layout, Part};
+use super::{ENV_CLUSTER, names};
+use crate::complain;
+use crate::uplink::{Uplink, Wanted};
+
+/// How long to wait for the hosts of all machines. Remote shells, bridges and programs start meanwhile.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Time between two looks meanwhile.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How long the other parts may take to end.
+const END: Duration = Duration::from_secs(10);
+
+/// What a part says when all of its hosts are there, in front of its directory. Shells of a login may say something before.
+const READY: &str = "efa-emu cluster is ready: ";
+
+/// The longest line that is kept.
+const LONGEST: usize = 64 << 10;
+
+#[derive(Args)]
+#[command(next_help_heading = "Other machines (docs/machines.md)")]
+pub(super) struct MachinesOptions {
+    /// Spread the hosts over these machines, by the names or addresses under which they reach each other; this one is the first.
+    #[arg(
+        long,
+        value_name = "NAME,...",
+        value_delimiter = ',',
+        requires = "uplink_key"
+    )]
+    machines: Vec<String>,
+    /// The key of the bridges that join the machines, made by `efa-emu bridge key`; the same file on all of them.
+    #[arg(long, value_name = "FILE", requires = "machines")]
+    uplink_key: Option<PathBuf>,
+    /// The port of the bridges on all machines; that of `efa-emu bridge` if not given. Two clusters that have a machine in common need two.
+    #[arg(long, value_name = "PORT", requires = "machines", value_parser = clap::value_parser!(u16).range(1..))]
+    uplink_port: Option<u16>,
+    /// The command that runs commands on other machines. It takes the arguments of ssh.
+    #[arg(long, value_name = "COMMAND", default_value = RemoteShell::DEFAULT, requires = "machines")]
+    rsh: RemoteShell,
+    /// Be the part of a cluster that is on this machine: what the first machine starts on the others.
+    #[arg(long, value_name = "NAME", requires = "machines", hide = true)]
+    member: Option<String>,
+}
+
+impl MachinesOptions {
+    /// Which hosts are where.
+    pub(super) fn layout(&self, hosts: u32) -> Result<Layout, Failure> {
+        match self.machines.is_empty() {
+            true => Ok(Layout::alone(hosts)),
+            false => Layout::spread(hosts, &self.machines, self.member.as_deref()),
+        }
+    }
+
+    /// Starts the bridge to the other machines.
+    pub(super) fn join(
+        &self,
+        layout: &Layout,
+        fabric: &Fabric,
+        quiet: bool,
+    ) -> Result<Option<Uplink>, Failure> {
+        let (Some(key), [_, ..]) = (&self.uplink_key, layout.others()) else {
+            return Ok(None);
+        };
+        let own = self.member.as_ref().unwrap_or(&self.machines[0]);
+        let others = layout.others().iter();
+        let peers: Vec<String> = others.map(|part| self.at_port(&part.machine)).collect();
+        let wanted = Wanted {
+            key,
+            listen: &self.at_port(Wanted::EVERYWHERE),
+            listen_option: "--uplink-port PORT, which all machines have to have free",
+            peers: &peers,
+            machine: Some(own),
+        };
+        Uplink::start(fabric, &wanted, quiet).map(Some)
+    }
+
+    /// Where the bridge of a machine listens, by the machine's name or address.
+    fn at_port(&self, machine: &str) -> String {
+        match self.uplink_port {
+            None => machine.to_owned(),
+            Some(port) => match machine.parse::<Ipv6Addr>() {
+                Ok(address) => format!("[{address}]:{port}"),
+                Err(_) => format!("{machine}:{port}"),
+            },
+        }
+    }
+
+    /// Starts the other parts of the cluster, if this is where it is started.
+    pub(super) fn start_others(
+        &self,
+        layout: &Layout,
+        command: &[OsString],
+    ) -> Result<Members<'_>, Failure> {
+        let mut members = Members {
+            shell: &self.rsh,
+            program: String::new(),
+            all: Vec::new(),
+        };
+        if layout.is_member() || layout.others().is_empty() {
+            return Ok(members);
+        }
+        members.program = text(env::current_exe()?.into_os_string())?;
+        let directory = text(env::current_dir()?.into_os_string())?;
+        let mut words = own_words(command)?;
+        words.insert(0, members.program.clone());
+        for part in layout.others() {
+            members
+                .all
+                .push(Member::start(part, &self.rsh, &directory, &words)?);
+        }
+        Ok(members)
+    }
+}
+
+/// The words of this process's command line in front of the command that it is to run.
+fn own_words(command: &[OsString]) -> Result<Vec<String>, Failure> {
+    let all: Vec<OsString> = env::args_os().skip(1).collect();
+    let mut words = all[..all.len() - command.len()].to_vec();
+    words.pop_if(|last| *last == "--");
+    words.into_iter().map(text).collect()
+}
+
+fn text(word: OsString) -> Result<String, Failure> {
+    word.into_string().map_err(|word| {
+        Failure(format!(
+            "{} cannot be said to another machine, as it is no UTF-8: use another name",
+            word.display()
+        ))
+    })
+}
+
+/// The other parts of a cluster, as this process has started them. They end with this value.
+pub(super) struct Members<'a> {
+    shell: &'a RemoteShell,
+    /// This program's file, which the other machines have at the same place.
+    program: String,
+    all: Vec<Member>,
+}
+
+/// The part that is on another machine.
+struct Member {
+    part: Part,
+    /// The remote shell.
+    process: Child,
+    output: ChildStdout,
+    /// What it has said until it was ready.
+    said: Vec<u8>,
+    /// The part's directory, once it is ready.
+    cluster: Option<String>,
+    has_ended: bool,
+}
+
+impl Member {
+    fn start(
+        part: &Part,
+        shell: &RemoteShell,
+        directory: &str,
+        words: &[String],
+    ) -> Result<Member, Failure> {
+        let machine = &part.machine;
+        // Files are named as on this machine.
+        let front = ["sh", "-c", "cd \"$0\" && exec \"$@\"", directory];
+        // Says that all is ready, and waits for the end of its input.
+        let command = format!("echo \"$0${ENV_CLUSTER}\" && exec cat >/dev/null");
+        let back = ["--member", machine, "--", "sh", "-c", &command, READY];
+        let owned = |words: &[&str]| {
+            words
+                .iter()
+                .map(|&word| word.to_owned())
+                .collect::<Vec<_>>()
+        };
+        let words = [&owned(&front), words, &owned(&back)].concat();
+        let cannot = |error: io::Error| {
+            Failure(format!(
+                "cannot run {shell} to reach the machine {machine}: {error}: name another command with --rsh"
+            ))
+        };
+        let mut process = shell
+            .command(machine, &words)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(cannot)?;
+        let output = process.stdout.take().expect("it is a pipe");
+        fcntl_setfl(&output, fcntl_getfl(&output)? | OFlags::NONBLOCK)?;
+        Ok(Member {
+            part: part.clone(),
+            process,
+            output,
+            said: Vec::new(),
+            cluster: None,
+            has_ended: false,
+        })
+    }
+
+    /// Reads what it says until it is ready.
+    fn listen(&mut self) -> Result<(), Failure> {
+        let mut bytes = [0; 4096];
+        while self.cluster.is_none() {
+            match self.output.read(&mut bytes) {
+                Ok(0) => {
+                    let status = self.process.wait()?;
+                    return Err(Failure(format!(
+                        "the part of the cluster on the machine {} could not be started ({status}): it has said why",
+                        self.part.machine
+                    )));
+                }
+                Ok(count) => self.said.extend(&bytes[..count]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error.into()),
+            }
+            self.cluster = ready(&self.said);
+            let excess = self.said.len().saturating_sub(LONGEST);
+            self.said.drain(..excess);
+        }
+        Ok(())
+    }
+}
+
+/// The directory that a part names in the line that says that it is ready, if that has come.
+fn ready(said: &[u8]) -> Option<String> {
+    let said = String::from_utf8_lossy(said);
+    let mut lines = said
+        .split_inclusive('\n')
+        .filter_map(|line| line.strip_suffix('\n'));
+    lines.find_map(|line| line.strip_prefix(READY).map(str::to_owned))
+}
+
+impl Members<'_> {
+    /// Waits until the hosts of all machines are in the fabric of this one, and all parts have their own there.
+    pub(super) fn wait(
+        &mut self,
+        layout: &Layout,
+        fabric: &Fabric,
+        uplink: &mut Option<Uplink>,
+    ) -> Result<(), Failure> {
+        if layout.others().is_empty() {
+            return Ok(());
+        }
+        let begin = Instant::now();
+        loop {
+            if let Some(bridge) = uplink
+                && !bridge.look()?
+            {
+                // Another one is there.
+                *uplink = None;
+            }
+            for member in &mut self.all {
+                member.listen()?;
+            }
+            let missing = missing(layout, fabric)?;
+            let mut members = self.all.iter();
+            let silent = members.find(|member| member.cluster.is_none());
+            let trouble = match (missing, silent) {
+                (None, None) => return Ok(()),
+                (Some((host, machine)), _) => {
+                    format!("{host} of the machine {machine} is not there")
+                }
+                (None, Some(member)) => format!("the machine {} is not ready", member.part.machine),
+            };
+            if begin.elapsed() > PATIENCE {
+                return Err(Failure(format!(
+                    "{trouble} after {PATIENCE:?}: look at what the bridges say (docs/machines.md)"
+                )));
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// The hosts of other machines that commands on this one reach.
+    pub(super) fn gateways(&self) -> Vec<Gateway<'_>> {
+        let ready = self
+            .all
+            .iter()
+            .filter_map(|member| Some((member, member.cluster.as_ref()?)));
+        ready
+            .flat_map(|(member, cluster)| {
+                member.part.hosts.clone().map(move |number| Gateway {
+                    host: names::name(number),
+                    machine: &member.part.machine,
+                    cluster,
+                    program: &self.program,
+                    shell: self.shell,
+                })
+            })
+            .collect()
+    }
+
+    /// Says which parts have ended since the last look.
+    pub(super) fn look(&mut self) {
+        for member in self.all.iter_mut().filter(|member| !member.has_ended) {
+            if let Ok(Some(status)) = member.process.try_wait() {
+                member.has_ended = true;
+                complain(&format!(
+                    "the part of the cluster on the machine {} has ended ({status}), and what ran there",
+                    member.part.machine
+                ));
+            }
+        }
+    }
+}
+
+/// A host that is not in the fabric yet with all of its devices, and its machine.
+fn missing(layout: &Layout, fabric: &Fabric) -> Result<Option<(String, String)>, Failure> {
+    let known = fabric.hosts()?;
+    let is_there = |name: &str| {
+        let mut devices = known.iter().filter(|host| host.name.host() == name);
+        let first = devices.next();
+        first.is_some_and(|first| devices.count() + 1 == first.name.devices() as usize)
+    };
+    let mut others = layout.others().iter().flat_map(|part| {
+        let machine = &part.machine;
+        part.hosts
+            .clone()
+            .map(move |number| (names::name(number), machine.clone()))
+    });
+    Ok(others.find(|(host, _)| !is_there(host)))
+}
+
+impl Drop for Members<'_> {
+    fn drop(&mut self) {
+        for member in &mut self.all {
+            drop(member.process.stdin.take());
+        }
+        let begin = Instant::now();
+        for member in &mut self.all {
+            while matches!(member.process.try_wait(), Ok(None)) {
+                if begin.elapsed() > END {
+                    complain(&format!(
+                        "the machine {} does not end its part of the cluster: look there with `efa-emu ps`",
+                        member.part.machine
+                    ));
+                    let _ = member.process.kill();
+                    let _ = member.process.wait();
+                    break;
+                }
+                std::thread::sleep(LOOK);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_ready_when_a_whole_line_says_so() {
+        assert_eq!(ready(b"welcome\nefa-emu cluster is ready: /tmp/a b"), None);
+        assert_eq!(
+            ready(b"welcome\nefa-emu cluster is ready: /tmp/a b\nmore"),
+            Some("/tmp/a b".to_owned())
+        );
+        assert_eq!(ready(b""), None);
+    }
+}

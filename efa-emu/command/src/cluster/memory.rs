@@ -1,0 +1,299 @@
+//! Whether the machine has memory for so many hosts, and the file systems room for what they keep there.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::names::MOST_HOSTS;
+use crate::run::host::HostSettings;
+use efa_commands::{Failure, place_of_runs};
+use efa_shm::{DeviceName, Fabric};
+
+/// What a host with one device takes before any program runs on it, in KiB: its process, its sysfs tree, its table
+/// of queue pair numbers and its namespaces (docs/cluster.md says how it was measured).
+const HOST_KIB: u64 = 2048;
+
+/// What each further device takes, in KiB.
+const DEVICE_KIB: u64 = 640;
+
+/// What a rank of an MPI job takes at least, in KiB: the packet buffers of libfabric's efa provider.
+const RANK_KIB: u64 = 80 * 1024;
+
+/// What the sysfs tree of a device takes in shared memory, in KiB: a page for each of its files.
+const TREE_KIB: u64 = 260;
+
+/// What a cluster takes in shared memory besides its hosts, in KiB: the board of faults, and lists of the hosts.
+const CLUSTER_KIB: u64 = 192;
+
+/// Refuses numbers of hosts that are not possible.
+pub(super) fn check_number(hosts: u32) -> Result<(), Failure> {
+    if !(1..=MOST_HOSTS).contains(&hosts) {
+        return Err(Failure(format!(
+            "a cluster of {hosts} hosts is not possible: it can have 1 to {MOST_HOSTS}"
+        )));
+    }
+    Ok(())
+}
+
+/// Refuses more hosts on this machine than it has memory and room for.
+pub(super) fn check(hosts: u32, settings: &HostSettings) -> Result<(), Failure> {
+    // What is not possible is refused elsewhere.
+    let devices = settings.devices().clamp(1, DeviceName::MOST);
+    if let Some(available) = available(Path::new("/")) {
+        compare(hosts, devices, available)?;
+    }
+    let devices = u64::from(devices);
+    let table = Fabric::bytes_of_device(settings.queue_pairs()).div_ceil(1024);
+    let program = Fabric::bytes_of_program().div_ceil(1024);
+    let mut places: BTreeMap<u64, Place> = BTreeMap::new();
+    for (path, host, program) in [
+        (settings.fabric().directory(), devices * table, program),
+        (&place_of_runs(), devices * TREE_KIB, 0),
+    ] {
+        let Some((id, path, free)) = file_system(path) else {
+            continue;
+        };
+        let place = places.entry(id).or_insert(Place {
+            path,
+            free,
+            host: 0,
+            program: 0,
+        });
+        place.host += host;
+        place.program += program;
+    }
+    places.values().try_for_each(|place| place.compare(hosts))
+}
+
+/// A file system in which hosts keep files; all sizes in KiB.
+struct Place {
+    path: PathBuf,
+    free: u64,
+    /// What each host takes.
+    host: u64,
+    /// What a program takes that opens a device.
+    program: u64,
+}
+
+impl Place {
+    /// Each host is meant to run a program.
+    fn compare(&self, hosts: u32) -> Result<(), Failure> {
+        let each = self.host + self.program;
+        let needed = u64::from(hosts) * each + CLUSTER_KIB;
+        if needed <= self.free {
+            return Ok(());
+        }
+        let path = self.path.display();
+        let program = match self.program {
+            0 => String::new(),
+            program => format!(", and {program} KiB for a program that opens a device"),
+        };
+        Err(Failure(format!(
+            "{hosts} hosts take {} MiB of {path}, and {} MiB are free there: each takes {} KiB{program}; at most {} hosts \
+             fit: make it larger (`mount -o remount,size=SIZE {path}`; of a container, `--shm-size SIZE`)",
+            needed.div_ceil(1024),
+            self.free / 1024,
+            self.host,
+            self.free.saturating_sub(CLUSTER_KIB) / each
+        )))
+    }
+}
+
+/// The file system that `path` is or will be in: a number that tells it from others, the nearest directory that is there, and
+/// how much is free, in KiB. `None` if that has no limit or cannot be known.
+fn file_system(path: &Path) -> Option<(u64, PathBuf, u64)> {
+    let found = path.ancestors().find(|path| path.is_dir())?;
+    let device = fs::metadata(found).ok()?.dev();
+    let statistics = rustix::fs::statvfs(found).ok()?;
+    // One in memory without a limit says that it has no blocks.
+    (statistics.f_blocks > 0).then(|| {
+        let free = statistics.f_bavail * statistics.f_frsize / 1024;
+        (device, found.to_owned(), free)
+    })
+}
+
+/// Each host is meant to run a program.
+fn compare(hosts: u32, devices: u32, available: u64) -> Result<(), Failure> {
+    let host = HOST_KIB + u64::from(devices - 1) * DEVICE_KIB;
+    let each = host + RANK_KIB;
+    let needed = u64::from(hosts) * each;
+    if needed <= available {
+        return Ok(());
+    }
+    let with = match devices {
+        1 => String::new(),
+        devices => format!(" with its {devices} devices"),
+    };
+    Err(Failure(format!(
+        "{hosts} hosts take {} MiB, and {} MiB are available: each{with} takes {} MiB, and {} MiB for one rank that \
+         uses libfabric; at most {} hosts fit",
+        needed / 1024,
+        available / 1024,
+        host.div_ceil(1024),
+        RANK_KIB / 1024,
+        available / each
+    )))
+}
+
+/// The memory that programs can get without swapping, in KiB: the machine's, or less if a control group permits less.
+fn available(root: &Path) -> Option<u64> {
+    let meminfo = fs::read_to_string(root.join("proc/meminfo")).ok();
+    let of_machine = meminfo.and_then(|text| value(&text, "MemAvailable:"));
+    of_machine.into_iter().chain(of_groups(root)).min()
+}
+
+/// What is left of each limit that holds for this process, in KiB: its control group's (version 2) and those of the groups around
+/// that. A container sees its own group as the outermost one.
+fn of_groups(root: &Path) -> Vec<u64> {
+    let all = root.join("sys/fs/cgroup");
+    let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+    let Some(own) = groups.lines().find_map(|line| line.strip_prefix("0::/")) else {
+        return Vec::new();
+    };
+    all.join(own)
+        .ancestors()
+        .take_while(|group| group.starts_with(&all))
+        .filter_map(left_of)
+        .collect()
+}
+
+/// What is left of a group's limit, in KiB; `None` if it has none. As in `MemAvailable`, what the kernel keeps of files is
+/// there for programs.
+fn left_of(group: &Path) -> Option<u64> {
+    let read = |name| fs::read_to_string(group.join(name)).ok();
+    let number = |name| read(name)?.trim().parse::<u64>().ok();
+    let limit = number("memory.max")?;
+    let used = number("memory.current")?;
+    let statistics = read("memory.stat").unwrap_or_default();
+    let files = ["inactive_file", "active_file"]
+        .iter()
+        .filter_map(|name| value(&statistics, name))
+        .sum();
+    Some(limit.saturating_sub(used.saturating_sub(files)) / 1024)
+}
+
+/// The number behind a name at the beginning of a line.
+fn value(text: &str, name: &str) -> Option<u64> {
+    let mut lines = text.lines().map(str::split_whitespace);
+    let mut line = lines.find(|line| line.clone().next() == Some(name))?;
+    line.nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GROUPS: &str = "sys/fs/cgroup";
+
+    /// Writes files below a directory.
+    fn write(root: &Path, files: &[(&str, &str)]) {
+        for (path, text) in files {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+    }
+
+    /// A machine of which 1 GiB is available.
+    fn machine() -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        let text = "MemTotal:       24000000 kB\nMemAvailable:    1048576 kB\n";
+        write(root.path(), &[("proc/meminfo", text)]);
+        root
+    }
+
+    #[test]
+    fn a_cluster_larger_than_memory_is_refused_with_the_figures() {
+        let memory = available(machine().path()).unwrap();
+        assert_eq!(memory, 1 << 20);
+        assert!(compare(12, 1, memory).is_ok());
+        let Failure(reason) = compare(13, 1, memory).unwrap_err();
+        for part in [
+            "13 hosts take 1066 MiB",
+            "1024 MiB are available",
+            "at most 12 hosts",
+        ] {
+            assert!(reason.contains(part), "{reason}");
+        }
+        let Failure(reason) = compare(12, 32, memory).unwrap_err();
+        for part in [
+            "12 hosts take 1216 MiB",
+            "each with its 32 devices takes 22 MiB",
+            "at most 10 hosts",
+        ] {
+            assert!(reason.contains(part), "{reason}");
+        }
+        let nothing = tempfile::tempdir().unwrap();
+        assert_eq!(available(nothing.path()), None);
+    }
+
+    #[test]
+    fn a_cluster_larger_than_a_file_system_is_refused_with_the_figures() {
+        let mut place = Place {
+            path: "/dev/shm".into(),
+            free: 8192,
+            host: 456,
+            program: 1156,
+        };
+        assert!(place.compare(4).is_ok());
+        let Failure(reason) = place.compare(5).unwrap_err();
+        assert_eq!(
+            reason,
+            "5 hosts take 9 MiB of /dev/shm, and 8 MiB are free there: each takes 456 KiB, and 1156 KiB for a program \
+             that opens a device; at most 4 hosts fit: make it larger (`mount -o remount,size=SIZE /dev/shm`; of a \
+             container, `--shm-size SIZE`)"
+        );
+        place.program = 0;
+        assert!(place.compare(17).is_ok());
+        let Failure(reason) = place.compare(18).unwrap_err();
+        assert!(reason.contains("takes 456 KiB; at most 17"), "{reason}");
+    }
+
+    /// What is not there yet will be in the file system of what is.
+    #[test]
+    fn the_file_system_of_a_path_is_found() {
+        let root = tempfile::tempdir().unwrap();
+        let (id, path, _) = file_system(&root.path().join("a/b")).unwrap();
+        assert_eq!(path, root.path());
+        assert_eq!(file_system(root.path()).unwrap().0, id);
+    }
+
+    #[test]
+    fn the_lowest_limit_of_the_groups_around_a_process_counts() {
+        let machine = machine();
+        let root = machine.path();
+        let group = |name: &str, max: &str, current: &str| {
+            let directory = root.join(GROUPS).join(name);
+            let files = [("memory.max", max), ("memory.current", current)];
+            write(&directory, &files);
+        };
+        write(root, &[("proc/self/cgroup", "1:cpu:/x\n0::/outer/own\n")]);
+        group("outer/own", "max\n", "4096\n");
+        assert_eq!(available(root), Some(1 << 20), "no limit");
+        group("outer/own", "629145600\n", "104857600\n");
+        assert_eq!(available(root), Some(500 << 10));
+        group("outer", "629145600\n", "419430400\n");
+        assert_eq!(available(root), Some(200 << 10), "that of another group");
+        let files = "anon 1\ninactive_file 41943040\nactive_file 62914560\n";
+        write(&root.join(GROUPS), &[("outer/memory.stat", files)]);
+        assert_eq!(available(root), Some(300 << 10), "files may be dropped");
+        group("outer", "104857600\n", "419430400\n");
+        assert_eq!(available(root), Some(0), "more is used than permitted");
+        // In a container, the group is the root of what it sees.
+        write(root, &[("proc/self/cgroup", "0::/\n")]);
+        assert_eq!(available(root), Some(1 << 20));
+        group("", "536870912\n", "0\n");
+        assert_eq!(available(root), Some(512 << 10));
+        group("", "8589934592\n", "0\n");
+        assert_eq!(available(root), Some(1 << 20), "the machine has less");
+    }
+
+    #[test]
+    fn numbers_of_hosts_have_a_range() {
+        for hosts in [0, MOST_HOSTS + 1] {
+            let Failure(reason) = check_number(hosts).unwrap_err();
+            assert!(reason.contains("1 to 1024"), "{reason}");
+        }
+    }
+}

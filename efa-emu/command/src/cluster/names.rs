@@ -1,0 +1,147 @@
+//! The hosts of a cluster: their names and addresses, and the files that list them.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+
+use super::layout::Layout;
+use super::{ADDRESSES_FILE, NAMES_FILE};
+use efa_commands::Failure;
+
+/// Most hosts of a cluster: as many processes can send to one process at a time.
+pub(super) const MOST_HOSTS: u32 = 1024;
+
+/// Where the system looks up host names first.
+pub(super) const SYSTEM_HOSTS: &str = "/etc/hosts";
+
+/// The name of the host with this number, from 0.
+pub(super) fn name(number: u32) -> String {
+    format!("node{number}")
+}
+
+/// The loopback address of a host of this machine with this number. No other program uses these by chance, as the machine's
+/// own names are in 127.0.0.0/16.
+pub(super) fn address(number: u32) -> Ipv4Addr {
+    const FIRST: u32 = u32::from_be_bytes([127, 1, 0, 1]);
+    Ipv4Addr::from_bits(FIRST + number)
+}
+
+/// The files that list the hosts of a cluster.
+pub(super) struct HostLists {
+    /// As `/etc/hosts`: the machine's own, and the hosts.
+    pub(super) addresses: PathBuf,
+    /// The names, a line each.
+    pub(super) names: PathBuf,
+    /// With slots, as Open MPI writes them.
+    pub(super) open_mpi: PathBuf,
+    /// With slots, as MPICH's launcher writes them.
+    pub(super) hydra: PathBuf,
+}
+
+impl HostLists {
+    /// Writes the files into a directory.
+    pub(super) fn write(
+        directory: &Path,
+        layout: &Layout,
+        slots: Option<u32>,
+    ) -> Result<HostLists, Failure> {
+        let lists = HostLists {
+            addresses: directory.join(ADDRESSES_FILE),
+            names: directory.join(NAMES_FILE),
+            open_mpi: directory.join("hosts.openmpi"),
+            hydra: directory.join("hosts.hydra"),
+        };
+        let system = fs::read_to_string(SYSTEM_HOSTS).unwrap_or_default();
+        let machine = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let lines = |line: &dyn Fn(&str) -> String| {
+            layout.reached().fold(String::new(), |mut text, number| {
+                let _ = writeln!(text, "{}", line(&name(number)));
+                text
+            })
+        };
+        for (path, text) in [
+            (&lists.addresses, addresses(&system, machine.trim(), layout)),
+            (&lists.names, lines(&str::to_owned)),
+            (
+                &lists.open_mpi,
+                lines(&|name| match slots {
+                    Some(slots) => format!("{name} slots={slots}"),
+                    None => name.to_owned(),
+                }),
+            ),
+            (
+                &lists.hydra,
+                lines(&|name| match slots {
+                    Some(slots) => format!("{name}:{slots}"),
+                    None => name.to_owned(),
+                }),
+            ),
+        ] {
+            fs::write(path, text)
+                .map_err(|error| Failure(format!("cannot write {}: {error}", path.display())))?;
+        }
+        Ok(lists)
+    }
+}
+
+/// The text of `/etc/hosts` on each host. Launchers call back to the machine by its name, which some machines
+/// cannot look up.
+fn addresses(system: &str, machine: &str, layout: &Layout) -> String {
+    let mut text = system.to_owned();
+    if !text.is_empty() && !text.ends_with('\n') {
+        text.push('\n');
+    }
+    let known = system
+        .lines()
+        .map(|line| line.split('#').next().unwrap_or_default())
+        .any(|line| line.split_whitespace().skip(1).any(|name| name == machine));
+    if !known && !machine.is_empty() {
+        let _ = writeln!(text, "127.0.0.1 {machine}");
+    }
+    for number in 0..layout.total() {
+        let _ = writeln!(text, "{} {}", layout.address(number), name(number));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_host_has_a_loopback_address_of_its_own() {
+        assert_eq!(address(0), Ipv4Addr::new(127, 1, 0, 1));
+        assert_eq!(address(255), Ipv4Addr::new(127, 1, 1, 0));
+        assert!(address(MOST_HOSTS - 1).is_loopback());
+    }
+
+    #[test]
+    fn the_machines_own_addresses_stay_and_its_name_is_known() {
+        assert_eq!(
+            addresses(
+                "127.0.0.1 localhost\n10.0.0.1 lab # mine",
+                "lab",
+                &Layout::alone(2)
+            ),
+            "127.0.0.1 localhost\n10.0.0.1 lab # mine\n127.1.0.1 node0\n127.1.0.2 node1\n"
+        );
+        assert_eq!(
+            addresses("10.0.0.1 other # lab", "lab", &Layout::alone(1)),
+            "10.0.0.1 other # lab\n127.0.0.1 lab\n127.1.0.1 node0\n"
+        );
+    }
+
+    #[test]
+    fn the_lists_are_written_as_each_launcher_reads_them() {
+        let directory = tempfile::tempdir().unwrap();
+        let read = |path: &Path| fs::read_to_string(path).unwrap();
+        let lists = HostLists::write(directory.path(), &Layout::alone(2), Some(4)).unwrap();
+        assert_eq!(read(&lists.names), "node0\nnode1\n");
+        assert_eq!(read(&lists.open_mpi), "node0 slots=4\nnode1 slots=4\n");
+        assert_eq!(read(&lists.hydra), "node0:4\nnode1:4\n");
+        let lists = HostLists::write(directory.path(), &Layout::alone(1), None).unwrap();
+        assert_eq!(read(&lists.open_mpi), "node0\n");
+        assert_eq!(read(&lists.hydra), "node0\n");
+    }
+}

@@ -1,0 +1,189 @@
+//! An emulated host as a process: it has the host's namespaces, starts what clients ask for, and is the parent of
+//! everything that runs there. The host is there as long as this process is.
+
+use std::ffi::{CStr, OsString};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use efa_commands::Failure;
+use rustix::fs::{Access, access};
+
+use super::launchers;
+use super::namespaces::{UserNamespace, Views};
+use super::service::{self, Service};
+use super::session::{Reply, Request};
+use crate::run::host::{EmulatedHost, Injection};
+
+/// The file of a host's directory into which its process writes at its end how many endpoints of libfabric's `shm` provider
+/// appeared there.
+const SHM_ENDPOINTS: &str = "shm-endpoints";
+
+/// What the processes of all hosts have in common.
+pub(super) struct Common<'a> {
+    pub(super) injection: &'a Injection,
+    pub(super) variables: &'a [(&'static str, OsString)],
+    /// `None`: the system permits none.
+    pub(super) namespace: Option<&'a UserNamespace>,
+    pub(super) views: &'a Views,
+}
+
+/// The process of a host, while it serves.
+struct Node<'a> {
+    host: &'a EmulatedHost,
+    common: &'a Common<'a>,
+    sysfs_root: PathBuf,
+    /// Variables of this host.
+    variables: Vec<(&'static str, OsString)>,
+    user: User,
+}
+
+/// Is the host until the cluster ends. Tells `cluster` when it is ready, or why it cannot be.
+pub(super) fn serve(
+    host: &EmulatedHost,
+    directory: &Path,
+    common: &Common<'_>,
+    mut cluster: UnixStream,
+) {
+    match Node::begin(host, directory, common, &cluster) {
+        Ok((node, service)) => {
+            Reply::Started.send(&mut cluster);
+            let mut live = host.live_sysfs(&node.sysfs_root);
+            let mut watches = host.watches(&node.sysfs_root);
+            service.run(
+                |request| node.command(request),
+                || live.update(&mut watches),
+            );
+            // Whoever cannot read the number takes it for none.
+            let _ = std::fs::write(
+                directory.join(SHM_ENDPOINTS),
+                watches.shm_endpoints().to_string(),
+            );
+        }
+        Err(Failure(reason)) => Reply::Refused(reason).send(&mut cluster),
+    }
+}
+
+/// How many endpoints of libfabric's `shm` provider appeared on the host with this directory, when its process has ended.
+pub(super) fn shm_endpoints(directory: &Path) -> usize {
+    let text = std::fs::read_to_string(directory.join(SHM_ENDPOINTS)).unwrap_or_default();
+    text.parse().unwrap_or(0)
+}
+
+impl<'a> Node<'a> {
+    fn begin(
+        host: &'a EmulatedHost,
+        directory: &Path,
+        common: &'a Common<'a>,
+        cluster: &UnixStream,
+    ) -> Result<(Node<'a>, Service), Failure> {
+        service::detach()?;
+        let sysfs_root = directory.join("sysfs");
+        std::fs::create_dir(&sysfs_root)?;
+        host.generate_sysfs(&sysfs_root)?;
+        let variables = match common.namespace {
+            Some(namespace) => {
+                namespace
+                    .enter_as_host(host.name(), common.views)
+                    .map_err(|error| {
+                        let name = host.name();
+                        Failure(format!("cannot make {name} a machine of its own: {error}"))
+                    })?;
+                Vec::new()
+            }
+            None => {
+                let own = directory.join("tmp");
+                std::fs::create_dir(&own)?;
+                launchers::of_unnamed_host(&own)
+            }
+        };
+        let service = Service::begin(directory, cluster)?;
+        let node = Node {
+            host,
+            common,
+            sysfs_root,
+            variables,
+            user: User::current(),
+        };
+        Ok((node, service))
+    }
+
+    /// A command as sshd starts it: by the user's shell, in the home directory.
+    fn command(&self, request: &Request) -> Command {
+        let mut command = Command::new(&self.user.shell);
+        match &request.command {
+            Some(text) => command.arg("-c").arg(text),
+            // By this name it takes itself for a login shell.
+            None => command.arg0(self.user.login_name()),
+        };
+        command
+            .current_dir(&self.user.home)
+            .env("HOME", &self.user.home)
+            .env("SHELL", &self.user.shell)
+            .env("HOSTNAME", self.host.name())
+            .envs(
+                self.common
+                    .variables
+                    .iter()
+                    .chain(&self.variables)
+                    .map(|(name, value)| (name, value)),
+            );
+        if let Some(name) = &self.user.name {
+            command.env("USER", name).env("LOGNAME", name);
+        }
+        self.host
+            .prepare(&mut command, &self.sysfs_root, self.common.injection);
+        if let Some(text) = &request.command {
+            command.envs(launchers::remedies(text));
+        }
+        command.envs(request.variables.iter().map(|(name, value)| (name, value)));
+        command
+    }
+}
+
+/// The user, as the system's list of users has him.
+pub(super) struct User {
+    pub(super) name: Option<OsString>,
+    home: PathBuf,
+    shell: PathBuf,
+}
+
+impl User {
+    pub(super) fn current() -> User {
+        let mut user = User {
+            name: None,
+            home: "/".into(),
+            shell: "/bin/sh".into(),
+        };
+        // SAFETY: the process has one thread; the strings are copied before the next call.
+        let entry = unsafe { libc::getpwuid(rustix::process::geteuid().as_raw()).as_ref() };
+        let Some(entry) = entry else {
+            return user;
+        };
+        let text = |pointer| {
+            // SAFETY: fields of an entry are strings.
+            let bytes = unsafe { CStr::from_ptr(pointer) }.to_bytes();
+            OsString::from_vec(bytes.to_vec())
+        };
+        user.name = Some(text(entry.pw_name));
+        let home = PathBuf::from(text(entry.pw_dir));
+        // As sshd does where the user may not enter it, such as root of a user namespace that of the system's.
+        if access(&home, Access::EXEC_OK).is_ok() && home.is_dir() {
+            user.home = home;
+        }
+        let shell = PathBuf::from(text(entry.pw_shell));
+        let refuses = shell.ends_with("nologin") || shell.ends_with("false");
+        if shell.is_file() && !refuses {
+            user.shell = shell;
+        }
+        user
+    }
+
+    fn login_name(&self) -> OsString {
+        let mut name = OsString::from("-");
+        name.push(self.shell.file_name().unwrap_or_default());
+        name
+    }
+}

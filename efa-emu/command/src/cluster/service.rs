@@ -1,0 +1,228 @@
+//! A process that starts commands for clients in place of sshd, and is the parent of everything that they start.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use efa_commands::Failure;
+use efa_commands::signals::Signals;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::process;
+use super::session::{self, Reply, Request, STREAMS};
+
+/// How long a command goes on whose client has gone: it is told at once, and killed after this time.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// How long a client may take to say what it wants.
+const REQUEST_PATIENCE: Duration = Duration::from_secs(1);
+
+/// What the process has while it serves.
+pub(super) struct Service {
+    /// Closed when the cluster has ended.
+    cluster: UnixStream,
+    listener: UnixListener,
+    signals: Signals,
+    children: OwnedFd,
+    sessions: Vec<Session>,
+}
+
+/// A command that runs for a client.
+struct Session {
+    client: UnixStream,
+    /// The command's process, which leads a group.
+    process: i32,
+    /// When it is killed, since its client has gone.
+    killed_at: Option<Instant>,
+}
+
+/// Makes the calling process one that serves: what the terminal sends is for the command that the cluster was made for,
+/// orphans of its children are its own, and what it has open now is not theirs.
+pub(super) fn detach() -> Result<(), Failure> {
+    rustix::process::setsid()?;
+    process::adopt_orphans();
+    process::keep_descriptors()?;
+    Ok(())
+}
+
+impl Service {
+    /// Listens in the host's directory.
+    pub(super) fn begin(directory: &Path, cluster: &UnixStream) -> Result<Service, Failure> {
+        let signals = Signals::take(&[libc::SIGCHLD, libc::SIGTERM]);
+        Ok(Service {
+            cluster: cluster.try_clone()?,
+            listener: session::listen(directory)?,
+            children: signals.descriptor()?,
+            signals,
+            sessions: Vec::new(),
+        })
+    }
+
+    /// Serves until the cluster ends. `command` makes what a request asks for; `meanwhile` is called again and again, after
+    /// the time that it returns or earlier.
+    pub(super) fn run(
+        mut self,
+        command: impl Fn(&Request) -> Command,
+        mut meanwhile: impl FnMut() -> Duration,
+    ) {
+        loop {
+            let until_turn = meanwhile();
+            let until_kill = self
+                .sessions
+                .iter()
+                .filter_map(|session| session.killed_at)
+                .map(|time| time.saturating_duration_since(Instant::now()))
+                .min();
+            let time = until_kill.map_or(until_turn, |time| time.min(until_turn));
+            let Some(events) = self.wait(time) else {
+                continue;
+            };
+            if events.ended {
+                break;
+            }
+            for index in events.gone {
+                self.sessions[index].end();
+            }
+            if events.child {
+                let ended = std::iter::from_fn(|| self.signals.wait_for(Duration::ZERO));
+                if ended
+                    .map(|signal| signal.number)
+                    .any(|number| number == libc::SIGTERM)
+                {
+                    break;
+                }
+                self.reap();
+            }
+            if events.client {
+                self.accept(&command);
+            }
+            let now = Instant::now();
+            self.sessions.retain(|session| !session.is_over_at(now));
+        }
+        for session in &mut self.sessions {
+            Reply::ClusterEnds.send(&mut session.client);
+        }
+        process::end_descendants(GRACE);
+    }
+
+    /// Waits for something to do; `None` if the wait was interrupted.
+    fn wait(&self, time: Duration) -> Option<Events> {
+        let mut descriptors = vec![
+            PollFd::new(&self.cluster, PollFlags::IN),
+            PollFd::new(&self.children, PollFlags::IN),
+            PollFd::new(&self.listener, PollFlags::IN),
+        ];
+        let sessions = self.sessions.iter().map(|session| match session.killed_at {
+            // A closed connection would be reported again and again.
+            Some(_) => PollFd::from_borrowed_fd(self.children.as_fd(), PollFlags::empty()),
+            None => PollFd::new(&session.client, PollFlags::IN),
+        });
+        descriptors.extend(sessions);
+        let time = Timespec::try_from(time).ok()?;
+        poll(&mut descriptors, Some(&time)).ok()?;
+        let is_ready = |descriptor: &PollFd<'_>| !descriptor.revents().is_empty();
+        Some(Events {
+            ended: is_ready(&descriptors[0]),
+            child: is_ready(&descriptors[1]),
+            client: is_ready(&descriptors[2]),
+            gone: (0..self.sessions.len())
+                .filter(|index| {
+                    self.sessions[*index].killed_at.is_none() && is_ready(&descriptors[3 + index])
+                })
+                .collect(),
+        })
+    }
+
+    /// Tells clients of commands that have ended. Orphans end here too, and nobody asks for their status.
+    fn reap(&mut self) {
+        while let Some((process, status)) = process::ended_child() {
+            let Some(index) = self
+                .sessions
+                .iter()
+                .position(|session| session.process == process)
+            else {
+                continue;
+            };
+            let mut session = self.sessions.swap_remove(index);
+            if session.killed_at.is_some() {
+                // What the command has started goes with it.
+                process::signal(-process, libc::SIGKILL);
+                continue;
+            }
+            let reply = match libc::WIFSIGNALED(status) {
+                true => Reply::Killed(libc::WTERMSIG(status) as u8),
+                false => Reply::Exited(libc::WEXITSTATUS(status) as u8),
+            };
+            reply.send(&mut session.client);
+        }
+    }
+
+    fn accept(&mut self, command: &impl Fn(&Request) -> Command) {
+        let Ok((mut client, _)) = self.listener.accept() else {
+            return;
+        };
+        let _ = client.set_read_timeout(Some(REQUEST_PATIENCE));
+        let started = Request::receive(&mut client)
+            .map_err(|error| format!("cannot receive a request: {error}"))
+            .and_then(|(request, streams)| self.start(command(&request), streams));
+        match started {
+            Ok(process) => {
+                Reply::Started.send(&mut client);
+                self.sessions.push(Session {
+                    client,
+                    process,
+                    killed_at: None,
+                });
+            }
+            Err(reason) => Reply::Refused(reason).send(&mut client),
+        }
+    }
+
+    /// Starts a command with a client's streams, in a session of its own.
+    fn start(&self, mut command: Command, streams: [OwnedFd; STREAMS]) -> Result<i32, String> {
+        let [input, output, errors] = streams.map(Stdio::from);
+        command.stdin(input).stdout(output).stderr(errors);
+        self.signals.unblock_in(&mut command);
+        // SAFETY: between `fork` and `exec` it makes one system call, which is allowed there.
+        unsafe { command.pre_exec(|| Ok(rustix::process::setsid().map(drop)?)) };
+        match command.spawn() {
+            // It is waited for with all other children.
+            Ok(child) => Ok(child.id() as i32),
+            Err(error) => Err(format!(
+                "cannot start {}: {error}",
+                command.get_program().display()
+            )),
+        }
+    }
+}
+
+/// What there is to do.
+struct Events {
+    ended: bool,
+    child: bool,
+    client: bool,
+    /// The sessions whose clients have gone.
+    gone: Vec<usize>,
+}
+
+impl Session {
+    /// The client has gone: tells the command.
+    fn end(&mut self) {
+        for signal in [libc::SIGHUP, libc::SIGCONT] {
+            process::signal(-self.process, signal);
+        }
+        self.killed_at = Some(Instant::now() + GRACE);
+    }
+
+    /// Kills the command if it is time to. Returns whether it was.
+    fn is_over_at(&self, now: Instant) -> bool {
+        let over = self.killed_at.is_some_and(|time| time <= now);
+        if over {
+            process::signal(-self.process, libc::SIGKILL);
+        }
+        over
+    }
+}

@@ -1,0 +1,213 @@
+//! How the emulated libraries get into the program: `LD_PRELOAD` of a pair of libraries that carry
+//! the SONAMEs `libibverbs.so.1` and `libefa.so.1`, and a directory of `LD_LIBRARY_PATH` in which they have
+//! their other names. No library of rdma-core's for the same purpose is loaded beside them, of whatever
+//! release the program's other libraries are.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use efa_commands::installation::{Installation, plug_in};
+use efa_commands::{Failure, directory_of};
+
+/// Directory in which the libraries are, instead of the usual places.
+const ENV_LIBRARIES: &str = "EFA_EMU_LIB";
+
+const LD_PRELOAD: &str = "LD_PRELOAD";
+
+/// Where AddressSanitizer finds its options, and the one by which it does without being the first library of
+/// the program. It needs to be in front of the C library only, and there it is: the program names it, and our
+/// libraries define nothing that it intercepts.
+const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
+const ANY_LINK_ORDER: &str = "verify_asan_link_order=0";
+
+const LD_LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
+
+/// Where libfabric takes the names of the providers that it may use, and the directories of plug-ins.
+const FI_PROVIDER: &str = "FI_PROVIDER";
+const FI_PROVIDER_PATH: &str = "FI_PROVIDER_PATH";
+
+/// File name of the library with the SONAME `libibverbs.so.1`.
+pub(super) const VERBS: &str = "libefa_emu_verbs.so";
+
+/// File name of the library with the SONAME `libefa.so.1`. It needs the other one.
+pub(super) const EFADV: &str = "libefa_emu_efadv.so";
+
+/// The names by which programs open the libraries themselves, and what each of them is.
+const LINKS: [(&str, &str); 4] = [
+    ("libibverbs.so", VERBS),
+    ("libibverbs.so.1", VERBS),
+    ("libefa.so", EFADV),
+    ("libefa.so.1", EFADV),
+];
+
+/// The libraries to preload.
+pub(super) struct Libraries {
+    verbs: PathBuf,
+    efadv: PathBuf,
+}
+
+impl Libraries {
+    /// Finds the libraries where [`ENV_LIBRARIES`] says, else in the executable or where the installation has them.
+    pub(super) fn find() -> Result<Libraries, Failure> {
+        let directories = match env::var_os(ENV_LIBRARIES) {
+            Some(directory) => vec![PathBuf::from(directory)],
+            None => usual_directories()?,
+        };
+        let remedies = "install the whole package (docs/install.md), build them with `cargo build --workspace`, install \
+                        with `cargo install --path efa-emu/command --features bundled`";
+        let found = directory_of(&[VERBS, EFADV], &directories, remedies, ENV_LIBRARIES)?;
+        Ok(Libraries {
+            verbs: found.join(VERBS),
+            efadv: found.join(EFADV),
+        })
+    }
+
+    /// `LD_LIBRARY_PATH` for the program: first `directory`, in which links are made. A program that opens
+    /// `libibverbs.so`, as the development package calls it, would get the system's library otherwise: the
+    /// dynamic linker knows a preloaded library by its SONAME only.
+    pub(super) fn search_path(
+        &self,
+        directory: &Path,
+    ) -> Result<(&'static str, OsString), Failure> {
+        for (link, library) in LINKS {
+            let target = match library {
+                VERBS => &self.verbs,
+                _ => &self.efadv,
+            };
+            symlink(target, directory.join(link))?;
+        }
+        let mut path = directory.as_os_str().to_owned();
+        if let Some(inherited) = env::var_os(LD_LIBRARY_PATH).filter(|path| !path.is_empty()) {
+            path.push(":");
+            path.push(inherited);
+        }
+        Ok((LD_LIBRARY_PATH, path))
+    }
+
+    /// `LD_PRELOAD` for the program. What the user preloads stays, and stays first: some libraries
+    /// (sanitizers) insist on it.
+    pub(super) fn preload(&self) -> (&'static str, OsString) {
+        let inherited = env::var_os(LD_PRELOAD).unwrap_or_default();
+        (LD_PRELOAD, self.join(&inherited))
+    }
+
+    /// The options of AddressSanitizer for programs that have it, those of the user last, which count.
+    pub(super) fn sanitizer_options() -> (&'static str, OsString) {
+        let mut options = OsString::from(ANY_LINK_ORDER);
+        if let Some(inherited) = env::var_os(ASAN_OPTIONS).filter(|options| !options.is_empty()) {
+            options.push(":");
+            options.push(inherited);
+        }
+        (ASAN_OPTIONS, options)
+    }
+
+    fn join(&self, inherited: &OsStr) -> OsString {
+        let ours = [&self.verbs, &self.efadv];
+        let kept = inherited
+            .as_bytes()
+            .split(|byte| b" :".contains(byte))
+            .map(OsStr::from_bytes)
+            .filter(|entry| !entry.is_empty() && !ours.iter().any(|our| our.as_os_str() == *entry));
+        let entries: Vec<_> = kept.chain(ours.iter().map(|our| our.as_os_str())).collect();
+        entries.join(OsStr::new(":"))
+    }
+}
+
+/// A provider of libfabric that is a plug-in, and that programs are to use.
+pub(super) struct Provider {
+    name: String,
+    directory: PathBuf,
+}
+
+impl Provider {
+    /// Finds the provider `name` where [`ENV_LIBRARIES`] says, else where the installation has it.
+    pub(super) fn find(name: String) -> Result<Provider, Failure> {
+        let directories = match env::var_os(ENV_LIBRARIES) {
+            Some(directory) => vec![PathBuf::from(directory)],
+            None => installed_directories()?,
+        };
+        let remedies = format!(
+            "build it with `cargo build --workspace`, or install the whole package (docs/install.md); \
+             `--provider` names a plug-in that belongs to efa-emu, FI_PROVIDER={name} another provider"
+        );
+        let file = plug_in(&name);
+        let directory = directory_of(&[&file], &directories, &remedies, ENV_LIBRARIES)?;
+        Ok(Provider { name, directory })
+    }
+
+    /// The provider's name.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The variables by which libfabric finds the provider, and uses no other.
+    pub(crate) fn variables(&self) -> [(&'static str, OsString); 2] {
+        let mut path = self.directory.clone().into_os_string();
+        if let Some(inherited) = env::var_os(FI_PROVIDER_PATH).filter(|path| !path.is_empty()) {
+            path.push(":");
+            path.push(inherited);
+        }
+        [
+            (FI_PROVIDER, OsString::from(&self.name)),
+            (FI_PROVIDER_PATH, path),
+        ]
+    }
+}
+
+/// The directory of the libraries that this executable carries.
+#[cfg(feature = "bundled")]
+fn usual_directories() -> Result<Vec<PathBuf>, Failure> {
+    let parent = efa_commands::user_directory_below(&efa_commands::temporary_directory())?;
+    let unpacked = super::bundle::unpack_below(&parent).map_err(|error| {
+        Failure(format!(
+            "cannot write the libraries below {}: {error}: set TMPDIR to a directory that you can \
+             write to",
+            parent.display()
+        ))
+    })?;
+    Ok(vec![unpacked])
+}
+
+/// Where the installation has the libraries.
+#[cfg(not(feature = "bundled"))]
+fn usual_directories() -> Result<Vec<PathBuf>, Failure> {
+    installed_directories()
+}
+
+fn installed_directories() -> Result<Vec<PathBuf>, Failure> {
+    let installation = Installation::of_this_program().map_err(|error| {
+        Failure(format!(
+            "cannot find my own path ({error}): set {ENV_LIBRARIES} to the directory of {VERBS}"
+        ))
+    })?;
+    Ok(installation.libraries())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn preload_keeps_the_users_entries_first_and_ours_once() {
+        let libraries = Libraries {
+            verbs: "/o/v.so".into(),
+            efadv: "/o/e.so".into(),
+        };
+        let ours = "/o/v.so:/o/e.so";
+        assert_eq!(libraries.join(OsStr::new("")), ours);
+        assert_eq!(
+            libraries.join(OsStr::new("/a.so  b.so:/o/v.so")),
+            OsStr::new(&format!("/a.so:b.so:{ours}"))
+        );
+        assert_eq!(libraries.join(OsStr::new(ours)), ours);
+        let foreign = b"/caf\xe9/a.so".as_slice();
+        let all = [foreign, b":", ours.as_bytes()].concat();
+        assert_eq!(
+            libraries.join(OsStr::from_bytes(foreign)),
+            OsStr::from_bytes(&all)
+        );
+    }
+}

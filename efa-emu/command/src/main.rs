@@ -1,0 +1,127 @@
+//! The `efa-emu` command: runs programs on emulated hosts with an EFA device, and shows what runs.
+//!
+//! Standard error has lines that begin with `efa-emu: `, for what is wrong or would go unnoticed; nothing when all is well.
+
+mod bridge;
+#[cfg(feature = "bundled")]
+mod bundle;
+mod capture;
+mod cluster;
+mod executable;
+mod extcap;
+mod fault;
+mod injection;
+mod leftovers;
+mod live_sysfs;
+mod profiles;
+mod ps;
+mod run;
+mod stats;
+mod survivors;
+mod unused;
+mod uplink;
+mod watches;
+mod wireshark;
+
+use std::env;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use efa_commands::bridge::BridgeArguments;
+use efa_commands::end;
+use efa_commands::{installation, pages};
+
+const PROGRAM: &str = "efa-emu";
+
+const EXIT_STATUS: &str = "\
+Exit status:
+  of run and cluster  that of the program, 128 + n if signal n ended it
+  of rsh              that of the command, 255 if there is none
+  of the others       0
+  2                   wrong usage or an unfit environment";
+
+/// A software EFA device for unmodified programs.
+#[derive(Parser)]
+#[command(name = "efa-emu", version, propagate_version = true,
+          long_version = installation::version_text(), after_long_help = EXIT_STATUS)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a program on an emulated host that has an EFA device.
+    ///
+    /// Each `run` is one host with its own GID, unless --host names a host that runs already.
+    /// Programs meet if they run in the same fabric. The exit status is the program's.
+    Run(run::RunArguments),
+    /// Run a program that starts others on several emulated hosts: an MPI launcher, pdsh, a script that calls ssh.
+    ///
+    /// Open MPI, MPICH and Intel MPI find the hosts and the device by the environment. The exit status is the
+    /// program's.
+    Cluster(cluster::ClusterArguments),
+    /// Run a command on a host of a cluster, as ssh does.
+    ///
+    /// The exit status is the command's, or 255 if there is none.
+    Rsh(cluster::RshArguments),
+    Bridge(BridgeArguments),
+    /// List the device generations that can be emulated, with the source of every number.
+    Profiles(profiles::ProfilesArguments),
+    /// List the emulated hosts of a fabric and their processes.
+    Ps(ps::PsArguments),
+    /// Show what the devices of a fabric have counted, under the names of `hw_counters`.
+    Stats(stats::StatsArguments),
+    /// Stage faults in a running fabric: hold, delay, lose, refuse, cut, kill.
+    Fault(fault::FaultArguments),
+    /// Record the traffic of a running fabric, until interrupted.
+    Capture(capture::CaptureArguments),
+    /// Show EFA packets in Wireshark: dissector, profile and live interfaces.
+    Wireshark(wireshark::WiresharkArguments),
+    /// Be an interface of Wireshark: what Wireshark calls to list and record running fabrics.
+    ///
+    /// `efa-emu wireshark install` puts a program that calls this into Wireshark's extcap directory.
+    Extcap(extcap::ExtcapArguments),
+    /// Write the manual pages and the shell completions below a directory, as in PREFIX/share.
+    Pages {
+        /// The directory.
+        directory: PathBuf,
+    },
+}
+
+/// Parses the command line and runs the command.
+fn main() -> ExitCode {
+    let mut words = env::args_os();
+    let called = words.next().map(PathBuf::from);
+    if called.is_some_and(|path| path.ends_with(cluster::AGENT)) {
+        return cluster::ssh_main(words.collect());
+    }
+    let outcome = match Arguments::parse().command {
+        Command::Run(arguments) => arguments.execute(),
+        Command::Cluster(arguments) => arguments.execute(),
+        Command::Rsh(arguments) => Ok(arguments.execute()),
+        Command::Bridge(_) => bridge::execute(),
+        Command::Profiles(arguments) => arguments.execute(),
+        Command::Ps(arguments) => arguments.execute(),
+        Command::Stats(arguments) => arguments.execute(),
+        Command::Fault(arguments) => arguments.execute(),
+        Command::Capture(arguments) => arguments.execute(),
+        Command::Wireshark(arguments) => arguments.execute(),
+        Command::Extcap(arguments) => arguments.execute(),
+        Command::Pages { directory } => {
+            pages::write(Arguments::command(), &directory).map(|()| ExitCode::SUCCESS)
+        }
+    };
+    end(PROGRAM, outcome)
+}
+
+/// Writes a line to standard error.
+fn complain(reason: &str) {
+    efa_commands::complain(PROGRAM, reason);
+}
+
+/// Writes to standard output; see [`efa_commands::output::print()`].
+fn print(text: &str) -> bool {
+    efa_commands::output::print(PROGRAM, text)
+}

@@ -1,0 +1,486 @@
+//! An emulated host as a program is started on it: the options that describe one, and what the program has to
+//! find in its environment.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use clap::Args;
+use efa_commands::capture_output::CaptureOptions;
+use efa_commands::{Failure, RunDirectory};
+use efa_device_model::fault::{Fault, FaultId, Match};
+use efa_device_model::network::Reliability;
+use efa_device_model::numa;
+use efa_device_model::profile::{self, Profile};
+use efa_device_model::qpn_policy::QpnPolicy;
+use efa_device_model::sysfs::{self, Rail};
+use efa_shm::usage;
+use efa_shm::{
+    DEFAULT_FABRIC, Fabric, Host, HostConfig, NetworkOptions, PortRules, check_limits,
+    parse_duration,
+};
+use rustix::fs::{Access, access};
+
+use crate::capture::RunRecording;
+use crate::injection::{Libraries, Provider};
+use crate::leftovers::SHARED_MEMORY;
+use crate::live_sysfs::LiveSysfs;
+use crate::unused::{self, Facts};
+use crate::watches::Watches;
+use crate::{complain, fault, survivors};
+
+/// `ibv_device` has room for paths of this length.
+const LONGEST_DEVICE_PATH: usize = 255;
+
+/// How long the program waits for those who record the fabric. They look for new hosts ten times a
+/// second.
+const RECORDER_PATIENCE: Duration = Duration::from_secs(3);
+
+/// The options that describe a host, or each of several.
+#[derive(Args)]
+pub(crate) struct HostOptions {
+    /// How many devices the host has, up to 32: 1, or as many as the host has that is joined.
+    #[arg(long, value_name = "N")]
+    devices: Option<u32>,
+    /// The network that the host is on.
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_FABRIC)]
+    fabric: String,
+    /// The generation of the device; `efa-emu profiles` lists them. Or the path of a profile's file (TOML), as
+    /// `efa-conformance survey` writes it.
+    #[arg(long, value_name = "NAME", default_value = Profile::DEFAULT)]
+    profile: String,
+    /// Write what the programs send and receive over the devices to this file (pcapng).
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+    #[command(flatten)]
+    capture: CaptureOptions,
+    /// Arm the rules in this file (TOML) while the program runs; see docs/faults.md.
+    #[arg(long, value_name = "FILE")]
+    faults: Option<PathBuf>,
+    /// Have libfabric find this provider, a plug-in that belongs to efa-emu, and use no other: sets
+    /// FI_PROVIDER and FI_PROVIDER_PATH.
+    #[arg(long, value_name = "NAME")]
+    provider: Option<String>,
+    /// Serve RDMA of hosts that this one has no address handle for. The device refuses it: status 14,
+    /// unknown peer.
+    #[arg(long)]
+    serve_unknown_peers: bool,
+    /// Do not say what would go unnoticed: that no process used the device, what a capture has and lacks.
+    #[arg(short, long)]
+    quiet: bool,
+    #[command(flatten)]
+    network: NetworkArguments,
+}
+
+#[derive(Args)]
+#[command(next_help_heading = "Network options")]
+struct NetworkArguments {
+    /// Seed of every random choice of this host.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Time that every packet takes: 500ns, 10us, 1.5ms, 1s.
+    #[arg(long, value_name = "DUR", default_value = "0ns", value_parser = duration("latency"))]
+    latency: Duration,
+    /// Upper bound of a random time on top of the latency.
+    #[arg(long, value_name = "DUR", default_value = "0ns", value_parser = duration("jitter"))]
+    jitter: Duration,
+    /// Paths that packets are spread over; with more than one they arrive out of order.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    paths: u16,
+    /// Probability that a packet is lost and sent again below the reliability layer.
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    loss: f64,
+    /// Probability that a send finds the receiver not ready.
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    rnr: f64,
+    /// Time after which a lost packet is sent again; doubled after each loss of it.
+    #[arg(long, value_name = "DUR", default_value = "500us", value_parser = duration("retransmit-timeout"))]
+    retransmit_timeout: Duration,
+    /// How often a packet is sent before its request fails.
+    #[arg(long, value_name = "N", default_value_t = Reliability::default().attempts)]
+    attempts: u32,
+    /// Which free queue pair number the next queue pair gets, if not as the profile says.
+    #[arg(long, value_name = "lowest|oldest|random")]
+    qpn_reuse: Option<QpnPolicy>,
+}
+
+/// A parser whose errors name the option.
+pub(crate) fn duration(
+    option: &'static str,
+) -> impl Fn(&str) -> Result<Duration, String> + Clone + Send + Sync + 'static {
+    move |text| parse_duration(option, text).map_err(|error| error.to_string())
+}
+
+impl NetworkArguments {
+    /// Goes through the options' text form, which checks their ranges.
+    fn options(&self, profile: &Profile) -> Result<NetworkOptions, Failure> {
+        let options = NetworkOptions {
+            seed: self.seed,
+            latency: self.latency,
+            jitter: self.jitter,
+            paths: self.paths,
+            loss: self.loss,
+            rnr: self.rnr,
+            reliability: Reliability {
+                timeout: self.retransmit_timeout,
+                attempts: self.attempts,
+            },
+            qpn_reuse: self.qpn_reuse.unwrap_or(profile.qpn_reuse),
+        };
+        Ok(options.to_string().parse()?)
+    }
+}
+
+/// The whole path of a profile's file, which goes into an environment variable.
+fn path_text(path: &str) -> Result<String, Failure> {
+    let whole = std::fs::canonicalize(path)?;
+    whole.into_os_string().into_string().map_err(|path| {
+        Failure(format!(
+            "{}: the path of a profile has to be text: rename the file or its directory",
+            path.display()
+        ))
+    })
+}
+
+impl HostOptions {
+    /// Checks everything that can be checked before there is a host.
+    pub(crate) fn checked(self) -> Result<HostSettings, Failure> {
+        match &self.pcap {
+            None if self.capture.are_given() => {
+                return Err(Failure(
+                    "--snaplen and -b say how a capture is written: name its file with --pcap"
+                        .into(),
+                ));
+            }
+            Some(file) if file == Path::new("-") => {
+                return Err(Failure(
+                    "--pcap needs a file, for standard output is the program's: name one, or let \
+                     `efa-emu capture` write into a pipe"
+                        .into(),
+                ));
+            }
+            _ => {}
+        }
+        let profile = Profile::named(&self.profile)?;
+        let network = self.network.options(&profile)?;
+        let profile_name =
+            match profile::is_path(&self.profile) && Profile::by_name(&self.profile).is_none() {
+                // Programs may have another directory.
+                true => path_text(&self.profile)?,
+                false => self.profile,
+            };
+        let rules = match &self.faults {
+            Some(file) => fault::read_rules(file)?,
+            None => Vec::new(),
+        };
+        let libraries = Libraries::find()?;
+        let provider = self.provider.map(Provider::find).transpose()?;
+        check_limits()?;
+        Ok(HostSettings {
+            fabric: Fabric::open(&self.fabric)?,
+            devices: self.devices,
+            profile,
+            profile_name,
+            network,
+            serve_unknown_peers: self.serve_unknown_peers,
+            rules,
+            libraries,
+            provider,
+            pcap: self.pcap,
+            capture: self.capture,
+            quiet: self.quiet,
+        })
+    }
+}
+
+/// What the options of a host say, once they are known to make sense.
+pub(crate) struct HostSettings {
+    fabric: Fabric,
+    devices: Option<u32>,
+    profile: Profile,
+    /// By which programs find it.
+    profile_name: String,
+    network: NetworkOptions,
+    serve_unknown_peers: bool,
+    rules: Vec<Fault>,
+    libraries: Libraries,
+    provider: Option<Provider>,
+    pcap: Option<PathBuf>,
+    capture: CaptureOptions,
+    quiet: bool,
+}
+
+impl HostSettings {
+    /// The network that the host is on.
+    pub(crate) fn fabric(&self) -> &Fabric {
+        &self.fabric
+    }
+
+    /// How many devices a new host has.
+    pub(crate) fn devices(&self) -> u32 {
+        self.devices.unwrap_or(1)
+    }
+
+    /// How many queue pairs a device has.
+    pub(crate) fn queue_pairs(&self) -> u32 {
+        self.profile.max_qp
+    }
+
+    /// Whether what would go unnoticed is not to be said.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+
+    /// Whether what the hosts send and receive is written to a file.
+    pub(crate) fn is_recorded(&self) -> bool {
+        self.pcap.is_some()
+    }
+
+    /// The provider of libfabric that programs are to use, if one is named.
+    pub(crate) fn provider(&self) -> Option<&Provider> {
+        self.provider.as_ref()
+    }
+
+    /// Takes part in the host of this name, which is made if it is not there, or in a new one.
+    pub(crate) fn enter(&self, name: Option<&str>) -> Result<EmulatedHosts, Failure> {
+        let entered = self
+            .fabric
+            .enter_devices(name, self.devices, &self.profile)?;
+        Ok(self.hosts([entered]))
+    }
+
+    /// Takes part in hosts of these names, which are made if they are not there.
+    pub(crate) fn enter_all(&self, names: &[String]) -> Result<EmulatedHosts, Failure> {
+        let entered = self
+            .fabric
+            .enter_hosts(names, self.devices, &self.profile)?;
+        Ok(self.hosts(entered))
+    }
+
+    /// Hosts with these devices each.
+    fn hosts(&self, entered: impl IntoIterator<Item = Vec<Host>>) -> EmulatedHosts {
+        // Read once for all: hosts that wait for each other at the registry would be the slower the more there are.
+        let port_rules = PortRules::of(&self.fabric).ok();
+        let host = |devices: Vec<Host>| {
+            let mut config = HostConfig::new(self.fabric.name(), devices[0].name().host());
+            config.gids = devices.iter().map(Host::gid).collect();
+            config.profile = self.profile_name.clone();
+            config.run = devices.iter().map(Host::participant).collect();
+            config.network = self.network;
+            config.serve_unknown_peers = self.serve_unknown_peers;
+            EmulatedHost {
+                devices,
+                profile: self.profile.clone(),
+                port_rules: port_rules.clone(),
+                config,
+            }
+        };
+        EmulatedHosts(entered.into_iter().map(host).collect())
+    }
+
+    /// Arms the rules of `--faults` for as long as `host` is there.
+    pub(crate) fn arm(&self, host: &EmulatedHost) -> Result<Vec<FaultId>, Failure> {
+        let arm = |rule| host.devices[0].arm(rule).map_err(Failure::from);
+        self.rules.iter().map(arm).collect()
+    }
+
+    /// What would go unnoticed of these rules: that one has seen nothing, because it names a host that is not there.
+    pub(crate) fn idle_rules(&self, rules: &[FaultId]) -> Vec<String> {
+        // Whoever cannot be asked has nothing to tell.
+        let armed = self.fabric.armed().unwrap_or_default();
+        let idle = armed
+            .iter()
+            .filter(|rule| rules.contains(&rule.id) && rule.seen == 0);
+        idle.filter_map(|rule| {
+            let mut hosts = rule.fault.when.iter().flat_map(Match::hosts);
+            let missing = hosts.find(|host| self.fabric.find_devices(host).is_err())?;
+            Some(format!(
+                "no event matched the rule {}, and no host of the fabric {} is called {missing}: `efa-emu ps` lists the \
+                 hosts while they run",
+                rule.fault,
+                self.fabric.name()
+            ))
+        })
+        .collect()
+    }
+
+    /// Begins to record into the file of `--pcap`, in which each device of the hosts is an interface.
+    pub(crate) fn record<'a>(
+        &self,
+        hosts: &'a [EmulatedHost],
+    ) -> Result<Option<RunRecording<'a>>, Failure> {
+        let Some(file) = &self.pcap else {
+            return Ok(None);
+        };
+        let devices = hosts.iter().flat_map(|host| &host.devices);
+        RunRecording::begin(file, &self.capture, self.profile.name, devices).map(Some)
+    }
+
+    /// What to say, when the programs of this command have ended, of what would go unnoticed. `first` is the
+    /// process of the command if it is on a host itself, and its name when it ended.
+    pub(crate) fn unused(
+        &self,
+        command: &[OsString],
+        injection: &Injection,
+        first: Option<(u32, Option<String>)>,
+        shm_endpoints: usize,
+    ) -> Option<String> {
+        unused::explain(&Facts {
+            command,
+            marks: &injection.marks,
+            first,
+            fi_provider: env::var("FI_PROVIDER").ok(),
+            shm_endpoints,
+            has_shared_memory: access(SHARED_MEMORY, Access::WRITE_OK | Access::EXEC_OK).is_ok(),
+        })
+    }
+
+    /// What to say of programs that go on when the run ends.
+    pub(crate) fn surviving(&self, injection: &Injection) -> Option<String> {
+        match self.quiet {
+            true => None,
+            false => survivors::explain(&injection.marks),
+        }
+    }
+
+    /// Says what would go unnoticed, a line each: why the devices were not used, rules that were not, what was recorded.
+    pub(crate) fn tell(&self, lines: impl IntoIterator<Item = String>) {
+        if !self.quiet {
+            lines.into_iter().for_each(|line| complain(&line));
+        }
+    }
+
+    /// Makes the links that programs find the libraries by, and the place of their marks, in a directory of the
+    /// run's.
+    pub(crate) fn inject(&self, directory: &RunDirectory) -> Result<Injection, Failure> {
+        let links = directory.subdirectory("lib")?;
+        let marks = directory.subdirectory("usage")?;
+        usage::mark_run_inside();
+        let mut variables = vec![
+            self.libraries.preload(),
+            self.libraries.search_path(&links)?,
+            Libraries::sanitizer_options(),
+            (usage::ENVIRONMENT, marks.clone().into()),
+        ];
+        variables.extend(self.provider.iter().flat_map(Provider::variables));
+        Ok(Injection { variables, marks })
+    }
+}
+
+/// The variables by which programs load the emulated libraries, and the provider that is named.
+pub(crate) struct Injection {
+    variables: Vec<(&'static str, OsString)>,
+    /// Where programs leave marks of what they did with the devices.
+    marks: PathBuf,
+}
+
+/// Hosts that this process takes part in, and leaves together.
+pub(crate) struct EmulatedHosts(Vec<EmulatedHost>);
+
+impl std::ops::Deref for EmulatedHosts {
+    type Target = [EmulatedHost];
+
+    fn deref(&self) -> &[EmulatedHost] {
+        &self.0
+    }
+}
+
+impl Drop for EmulatedHosts {
+    fn drop(&mut self) {
+        Host::leave_all(self.0.drain(..).flat_map(|host| host.devices));
+    }
+}
+
+impl EmulatedHosts {
+    fn devices(&self) -> impl Iterator<Item = &Host> {
+        self.iter().flat_map(|host| &host.devices)
+    }
+
+    /// Waits until other machines know of these hosts; says so on standard error if they do not.
+    pub(crate) fn wait_for_bridges(&self, fabric: &Fabric) -> Result<(), Failure> {
+        if let Some(device) = fabric.wait_for_bridges(self.devices(), RECORDER_PATIENCE)? {
+            complain(&format!(
+                "the bridge of the fabric {} does not answer: other machines may not know of {} yet",
+                fabric.name(),
+                device.name()
+            ));
+        }
+        Ok(())
+    }
+
+    /// Waits until those who record the fabric record these hosts too; says so on standard error if one does not begin.
+    pub(crate) fn wait_for_recorders(&self, fabric: &Fabric) -> Result<(), Failure> {
+        if let Some(device) = fabric.wait_for_recorders(self.devices(), RECORDER_PATIENCE)? {
+            complain(&format!(
+                "whoever records the fabric {} does not answer: the capture may lack the first frames of {}",
+                fabric.name(),
+                device.name()
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// A host that this process takes part in.
+pub(crate) struct EmulatedHost {
+    devices: Vec<Host>,
+    profile: Profile,
+    /// `None`: they cannot be read.
+    port_rules: Option<PortRules>,
+    config: HostConfig,
+}
+
+impl EmulatedHost {
+    /// The host's name.
+    pub(crate) fn name(&self) -> &str {
+        &self.config.host
+    }
+
+    /// Writes the sysfs tree of the host's devices into an empty directory.
+    pub(crate) fn generate_sysfs(&self, root: &Path) -> Result<(), Failure> {
+        let gids = &self.config.gids;
+        let longest = Rail::all(gids.len() as u32)
+            .flat_map(|rail| {
+                [
+                    rail.verbs_class_path(root),
+                    rail.infiniband_class_path(root),
+                ]
+            })
+            .map(|path| path.as_os_str().len())
+            .max()
+            .unwrap_or(0);
+        if longest > LONGEST_DEVICE_PATH {
+            return Err(Failure(format!(
+                "{} is too long for a device path, which has room for {LONGEST_DEVICE_PATH} bytes: set \
+                 TMPDIR to a shorter directory",
+                root.display()
+            )));
+        }
+        sysfs::generate(root, &self.profile, gids, &numa::of_machine())
+            .map_err(|error| Failure(format!("cannot write below {}: {error}", root.display())))
+    }
+
+    /// Has the command find the host's devices: those of the sysfs tree in this directory.
+    pub(crate) fn prepare(&self, command: &mut Command, sysfs_root: &Path, injection: &Injection) {
+        let injected = injection
+            .variables
+            .iter()
+            .map(|(name, value)| (name, value));
+        command
+            .envs(self.config.to_env())
+            .env(sysfs::ENV_SYSFS_PATH, sysfs_root)
+            .envs(injected);
+    }
+
+    /// What changes in the sysfs tree in this directory.
+    pub(crate) fn live_sysfs(&self, sysfs_root: &Path) -> LiveSysfs<'_> {
+        LiveSysfs::open(sysfs_root, &self.devices, self.port_rules.as_ref())
+    }
+
+    /// What happens to these counters, and to the shared memory of endpoints on the host's devices.
+    pub(crate) fn watches(&self, sysfs_root: &Path) -> Watches {
+        Watches::open(sysfs_root, &self.config.gids)
+    }
+}

@@ -1,0 +1,105 @@
+//! `efa-emu run`.
+
+pub(super) mod host;
+
+use std::ffi::OsString;
+use std::process::{Command, ExitCode};
+
+use clap::Args;
+use efa_commands::{Failure, RunDirectory, child};
+use efa_shm::Fabric;
+
+use self::host::HostOptions;
+use super::leftovers;
+use super::uplink::{UplinkOptions, turn};
+
+#[derive(Args)]
+#[command(override_usage = "efa-emu run [OPTIONS] -- COMMAND [ARG]...")]
+pub(super) struct RunArguments {
+    /// Join this host, or be the first on it. Without it, every run is a host of its own; with --uplink, the host has this
+    /// machine's name, as `uname -n` prints it.
+    #[arg(long, value_name = "NAME")]
+    host: Option<String>,
+    #[command(flatten)]
+    options: HostOptions,
+    #[command(flatten)]
+    uplink: UplinkOptions,
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+impl RunArguments {
+    pub(super) fn execute(self) -> Result<ExitCode, Failure> {
+        let settings = self.options.checked()?;
+        let name = match self.host {
+            None if self.uplink.is_wanted() => Some(name_of_machine()?),
+            name => name,
+        };
+        // A bridge that is started for nothing would stay for a while.
+        if let Some(name) = &name {
+            Fabric::check_host_name(name)?;
+        }
+        // Before a host is made, so that its name can be one that no other machine has.
+        let mut uplink = self.uplink.start(settings.fabric(), settings.is_quiet())?;
+        let hosts = settings.enter(name.as_deref())?;
+        let host = &hosts[0];
+        let rules = settings.arm(host)?;
+
+        Fabric::remove_dead();
+        leftovers::remove();
+        let directory = RunDirectory::create()?;
+        let sysfs_root = directory.subdirectory("sysfs")?;
+        host.generate_sysfs(&sysfs_root)?;
+        let injection = settings.inject(&directory)?;
+        hosts.wait_for_recorders(settings.fabric())?;
+        hosts.wait_for_bridges(settings.fabric())?;
+
+        let mut recording = settings.record(&hosts)?;
+        let (program, arguments) = self.command.split_first().expect("clap requires a command");
+        let mut command = Command::new(program);
+        command.args(arguments);
+        host.prepare(&mut command, &sysfs_root, &injection);
+        let mut live = host.live_sysfs(&sysfs_root);
+        let mut watches = host.watches(&sysfs_root);
+        let meanwhile = || {
+            let told = turn(&mut uplink);
+            let pause = live.update(&mut watches);
+            told.min(pause.min(super::capture::turn(&mut recording)))
+        };
+        let ended = child::run(&mut command, meanwhile)
+            .map_err(|error| child::cannot_start(program, &error))?;
+        let first = Some((ended.pid, ended.name));
+        let unused = settings.unused(&self.command, &injection, first, watches.shm_endpoints());
+        if !ended.status.success() {
+            leftovers::remove();
+        }
+        let surviving = settings.surviving(&injection);
+        let recorded = recording.map_or_else(Vec::new, super::capture::RunRecording::end);
+        let idle_rules = settings.idle_rules(&rules);
+        // What this run has made goes before it does.
+        drop((live, directory));
+        drop(hosts);
+        settings.tell(
+            unused
+                .into_iter()
+                .chain(idle_rules)
+                .chain(surviving)
+                .chain(recorded),
+        );
+        Ok(child::end_as(ended.status))
+    }
+}
+
+/// The name of a host that is called as its machine. Launchers expand a command line where a job is submitted, so that it cannot
+/// name the machine on which it runs.
+fn name_of_machine() -> Result<String, Failure> {
+    let system = rustix::system::uname();
+    let name = system.nodename().to_string_lossy().into_owned();
+    match Fabric::check_host_name(&name) {
+        Ok(()) => Ok(name),
+        Err(error) => Err(Failure(format!(
+            "this machine's name cannot be that of a host, which --host gives another one: {error}"
+        ))),
+    }
+}

@@ -1,0 +1,247 @@
+//! `--uplink`: a bridge to other machines, which is there as long as programs are.
+//!
+//! Whoever comes first starts it, as a process of its own; it ends by itself when the last host of this machine has left the fabric
+//! (`efa-emu bridge --while-used`). What it says goes to whoever has started it, as long as that runs.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use efa_commands::Failure;
+use efa_shm::Fabric;
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use super::{bridge, complain};
+
+/// How long to wait for the first other machine.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How often what it says is passed on.
+const TURN: Duration = Duration::from_millis(250);
+
+/// What the bridge says when it begins. One that ends because another one runs does not come to that.
+const LISTENS: &str = "listens on ";
+
+/// What the bridge says, among other things, when its port is taken.
+const CANNOT_LISTEN: &str = "cannot listen on ";
+
+/// What the bridge says when it is connected with a machine.
+const CONNECTED: &str = "connected with ";
+
+/// The most bytes of what the bridge says that are passed on at a time.
+const CHUNK: usize = 64 << 10;
+
+#[derive(Args)]
+#[command(next_help_heading = "Other machines (docs/machines.md)")]
+pub(super) struct UplinkOptions {
+    /// Join the fabrics of other machines: unless a bridge runs already, start one that connects with the bridge at this address, as
+    /// `efa-emu bridge --peer` takes it, and ends with the last program; repeatable.
+    #[arg(long, value_name = "ADDRESS", requires = "uplink_key")]
+    uplink: Vec<String>,
+    /// The key of all bridges of the fabric, made by `efa-emu bridge key`.
+    #[arg(long, value_name = "FILE", requires = "uplink")]
+    uplink_key: Option<PathBuf>,
+    /// Where the bridge is connected to; all addresses of this machine if not given.
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        default_value = Wanted::EVERYWHERE,
+        requires = "uplink"
+    )]
+    uplink_listen: String,
+}
+
+/// The bridge that is to be there.
+pub(super) struct Wanted<'a> {
+    /// The key of all bridges of the fabric.
+    pub(super) key: &'a Path,
+    /// Where it is connected to.
+    pub(super) listen: &'a str,
+    /// The option that changes that.
+    pub(super) listen_option: &'static str,
+    /// The addresses of those that it connects with.
+    pub(super) peers: &'a [String],
+    /// The name of this machine; its host name if none is given.
+    pub(super) machine: Option<&'a str>,
+}
+
+impl Wanted<'_> {
+    /// All addresses of this machine.
+    pub(super) const EVERYWHERE: &'static str = "0.0.0.0";
+}
+
+/// A bridge that this process has started.
+pub(super) struct Uplink {
+    bridge: Child,
+    /// What it says, of which so many bytes were read.
+    said: File,
+    read: u64,
+    /// What was read and not passed on.
+    held: String,
+    /// It has said that it listens, and that it has met another machine.
+    listens: bool,
+    is_connected: bool,
+    /// See [`Wanted`].
+    listen_option: &'static str,
+    quiet: bool,
+}
+
+impl UplinkOptions {
+    pub(super) fn is_wanted(&self) -> bool {
+        !self.uplink.is_empty()
+    }
+
+    /// Starts a bridge if one is wanted and none is there, and waits until it has met another machine.
+    pub(super) fn start(&self, fabric: &Fabric, quiet: bool) -> Result<Option<Uplink>, Failure> {
+        let Some(key) = self.uplink_key.as_ref().filter(|_| self.is_wanted()) else {
+            return Ok(None);
+        };
+        let wanted = Wanted {
+            key,
+            listen: &self.uplink_listen,
+            listen_option: "--uplink-listen ADDRESS:PORT",
+            peers: &self.uplink,
+            machine: None,
+        };
+        let mut uplink = Uplink::start(fabric, &wanted, quiet)?;
+        let begin = Instant::now();
+        loop {
+            if !uplink.look()? {
+                return Ok(None);
+            }
+            if uplink.is_connected {
+                break;
+            }
+            if begin.elapsed() > PATIENCE {
+                complain(&format!(
+                    "no other machine was reached within {PATIENCE:?}: going on without, until one is"
+                ));
+                break;
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(Some(uplink))
+    }
+}
+
+/// Passes on what the bridge has said, if there is one of this process. Returns when to call this again.
+pub(super) fn turn(uplink: &mut Option<Uplink>) -> Duration {
+    match uplink {
+        Some(uplink) => {
+            uplink.hear();
+            uplink.tell();
+            TURN
+        }
+        None => Duration::MAX,
+    }
+}
+
+impl Uplink {
+    /// Starts a bridge, which ends at once if the fabric has one.
+    pub(super) fn start(
+        fabric: &Fabric,
+        wanted: &Wanted<'_>,
+        quiet: bool,
+    ) -> Result<Uplink, Failure> {
+        let said = File::from(memfd_create("efa-emu-uplink", MemfdFlags::CLOEXEC)?);
+        let program = bridge::program()?;
+        let mut command = Command::new(&program);
+        command
+            .arg("--while-used")
+            .arg("--key")
+            .arg(wanted.key)
+            .args(["--fabric", fabric.name(), "--listen", wanted.listen]);
+        for address in wanted.peers {
+            command.args(["--peer", address]);
+        }
+        if let Some(name) = wanted.machine {
+            command.args(["--machine", name]);
+        }
+        command
+            .stdin(Stdio::null())
+            .stdout(said.try_clone()?)
+            .stderr(said.try_clone()?)
+            // It outlives this process, and what the terminal sends is not for it.
+            .process_group(0);
+        let bridge = command
+            .spawn()
+            .map_err(|error| bridge::missing(&program, &error))?;
+        Ok(Uplink {
+            bridge,
+            said,
+            read: 0,
+            held: String::new(),
+            listens: false,
+            is_connected: false,
+            listen_option: wanted.listen_option,
+            quiet,
+        })
+    }
+
+    /// Passes on what it says while it begins. Returns false if it has ended because another one is there, which says what it does
+    /// to whoever has started that.
+    ///
+    /// # Errors
+    /// It has ended, with what it has said last.
+    pub(super) fn look(&mut self) -> Result<bool, Failure> {
+        let ended = self.bridge.try_wait()?;
+        self.hear();
+        match ended {
+            Some(status) if status.success() => Ok(false),
+            Some(_) => {
+                let said = self.held.trim_end();
+                let remedy = match said.contains(CANNOT_LISTEN) {
+                    true => format!(": choose another port with {}", self.listen_option),
+                    false => String::new(),
+                };
+                Err(Failure(format!(
+                    "the bridge to other machines has ended: {said}{remedy}"
+                )))
+            }
+            None => {
+                self.tell();
+                Ok(true)
+            }
+        }
+    }
+
+    /// Reads what it has said since the last call.
+    fn hear(&mut self) {
+        let mut bytes = vec![0; CHUNK];
+        // The file's position is the one at which the bridge writes: it stays where it is. What is in
+        // memory can be read.
+        let length = self.said.read_at(&mut bytes, self.read).unwrap_or(0);
+        bytes.truncate(length);
+        // Whole lines only.
+        bytes.truncate(
+            bytes
+                .iter()
+                .rposition(|byte| *byte == b'\n')
+                .map_or(0, |at| at + 1),
+        );
+        self.read += bytes.len() as u64;
+        let news = String::from_utf8_lossy(&bytes);
+        self.listens |= news.contains(LISTENS);
+        self.is_connected |= news.contains(CONNECTED);
+        self.held.push_str(&news);
+    }
+
+    /// Passes on what was read, once it is known that this is the bridge that runs: what one says that ends because of another one
+    /// is for nobody.
+    fn tell(&mut self) {
+        if !self.listens {
+            return;
+        }
+        let held = std::mem::take(&mut self.held);
+        if !self.quiet {
+            held.lines()
+                .for_each(|line| eprintln!("efa-emu: bridge: {line}"));
+        }
+    }
+}

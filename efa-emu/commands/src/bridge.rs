@@ -1,0 +1,77 @@
+//! The command line of `efa-emu bridge`. The program `efa-emu-bridge` does what it says; `efa-emu`, which starts that program,
+//! knows it for its help, its manual pages and its completions.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use efa_shm::{DEFAULT_FABRIC, parse_duration};
+
+/// The shortest `--timeout`: no silent machine counts as gone sooner.
+pub const SHORTEST_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// Join the fabric of this machine with those of other machines.
+///
+/// Runs until interrupted, one on each machine. Hosts of all machines see each other as those of one fabric.
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct BridgeArguments {
+    /// What to do instead of joining.
+    #[command(subcommand)]
+    pub command: Option<BridgeCommand>,
+    /// How to join.
+    #[command(flatten)]
+    pub join: Option<Join>,
+}
+
+/// What is done besides joining.
+#[derive(Subcommand, Debug)]
+pub enum BridgeCommand {
+    /// Make a key that the bridges of a fabric share: whoever has the file may connect.
+    Key {
+        /// The file, which must not be there yet.
+        file: PathBuf,
+        /// How many days it is good for.
+        #[arg(long, default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=36500))]
+        days: u32,
+    },
+}
+
+/// What a bridge does.
+#[derive(Args, Debug)]
+pub struct Join {
+    /// The key, of `efa-emu bridge key`; the same on all machines.
+    #[arg(long, value_name = "FILE")]
+    pub key: PathBuf,
+    /// Where other bridges connect to, as ADDRESS:PORT; repeatable.
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Vec<String>,
+    /// A bridge to connect to, as HOST:PORT; repeatable. A name with several addresses stands for all of them. `@FILE` is a list
+    /// of hosts as launchers read them, `slurm` all nodes of the job.
+    #[arg(long, value_name = "ADDRESS")]
+    pub peer: Vec<String>,
+    /// The fabric that is joined, which has the same name on all machines.
+    #[arg(long, default_value = DEFAULT_FABRIC)]
+    pub fabric: String,
+    /// The name of this machine; its host name if not given.
+    #[arg(long, value_name = "NAME")]
+    pub machine: Option<String>,
+    /// After how long a machine of which nothing is heard counts as gone.
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = timeout)]
+    pub timeout: Duration,
+    /// Do not encrypt. Bridges still have to know the key to connect.
+    #[arg(long)]
+    pub plain: bool,
+    /// End when the last host of this machine has left the fabric, and do nothing if another bridge of the fabric runs here.
+    #[arg(long)]
+    pub while_used: bool,
+}
+
+fn timeout(text: &str) -> Result<Duration, String> {
+    let timeout = parse_duration("timeout", text).map_err(|error| error.to_string())?;
+    match timeout < SHORTEST_TIMEOUT {
+        true => Err(format!("at least {SHORTEST_TIMEOUT:?}")),
+        false => Ok(timeout),
+    }
+}

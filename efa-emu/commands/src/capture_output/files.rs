@@ -1,0 +1,248 @@
+//! One capture file, or a series of them of which the last are kept.
+
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io;
+use std::mem::MaybeUninit;
+use std::path::{Path, PathBuf};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use efa_capture::{FileWriter, FollowedFrame, Interface, InterfaceId};
+use rustix::fs::{FlockOperation, flock};
+
+use super::options::Ring;
+use crate::Failure;
+
+/// What was written to files that have ended.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Totals {
+    pub(super) frames: u64,
+    pub(super) dropped: u64,
+    pub(super) bytes: u64,
+}
+
+/// Where a capture is written.
+pub(super) struct Files {
+    /// The name that the user gave.
+    path: PathBuf,
+    snaplen: u32,
+    ring: Option<Ring>,
+    interfaces: Vec<Interface>,
+    current: FileWriter,
+    /// Frames in the current file.
+    packets: u64,
+    begun: Instant,
+    number: u32,
+    /// The files of the series, the oldest first.
+    written: VecDeque<PathBuf>,
+    ended: Totals,
+    /// Why the next file cannot be begun.
+    error: Option<io::Error>,
+}
+
+/// Opens what is to be written, and returns it with whether it is a file; else it is a pipe. A file that
+/// another process writes as a capture is refused.
+pub(super) fn open(path: &Path) -> Result<(File, bool), Failure> {
+    let failed = |action, error: io::Error| {
+        Failure(format!(
+            "cannot {action} the capture {}: {error}",
+            path.display()
+        ))
+    };
+    let file = File::options()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
+        .map_err(|error| failed("create", error))?;
+    let metadata = file.metadata().map_err(|error| failed("create", error))?;
+    if !metadata.is_file() {
+        return Ok((file, false));
+    }
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok((file, true)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(Failure(format!(
+            "another efa-emu is writing the capture {}: name another file",
+            path.display()
+        ))),
+        Err(error) => Err(failed("lock", error.into())),
+    }
+}
+
+impl Files {
+    /// Begins a capture in `file`, which is at `path`.
+    pub(super) fn single(path: &Path, file: File, snaplen: u32) -> Result<Files, Failure> {
+        let current = FileWriter::new(file, snaplen).map_err(|error| cannot_write(path, &error))?;
+        Ok(Files {
+            path: path.to_owned(),
+            snaplen,
+            ring: None,
+            interfaces: Vec::new(),
+            current,
+            packets: 0,
+            begun: Instant::now(),
+            number: 1,
+            written: VecDeque::new(),
+            ended: Totals::default(),
+            error: None,
+        })
+    }
+
+    /// Begins a capture in the first file of a series that is named after `path`.
+    pub(super) fn series(path: &Path, ring: Ring, snaplen: u32) -> Result<Files, Failure> {
+        let first = name_in_series(path, 1);
+        let (file, _) = open(&first)?;
+        let mut files = Files::single(path, file, snaplen)?;
+        files.ring = Some(ring);
+        files.written.push_back(first);
+        Ok(files)
+    }
+
+    pub(super) fn add_interface(&mut self, interface: &Interface) -> io::Result<InterfaceId> {
+        let id = self.current.add_interface(interface, now())?;
+        self.interfaces.push(interface.clone());
+        Ok(id)
+    }
+
+    pub(super) fn copy(&mut self, interface: InterfaceId, frame: &FollowedFrame) {
+        if self.is_full() {
+            self.begin_next();
+        }
+        self.current.copy(interface, frame);
+        self.packets += 1;
+    }
+
+    pub(super) fn add_dropped(&mut self, interface: InterfaceId, frames: u64) {
+        self.current.add_dropped(interface, frames);
+    }
+
+    pub(super) fn flush(&mut self) {
+        self.current.flush();
+        let is_over = |ring: Ring| {
+            ring.duration
+                .is_some_and(|time| self.begun.elapsed() >= time)
+        };
+        if self.ring.is_some_and(is_over) {
+            self.begin_next();
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.ring.is_some_and(|ring| {
+            ring.packets.is_some_and(|packets| self.packets >= packets)
+                || self.packets > 0
+                    && ring
+                        .file_size
+                        .is_some_and(|size| self.current.length() >= size)
+        })
+    }
+
+    /// Ends the current file and begins another. If that cannot be done, the current one becomes longer.
+    fn begin_next(&mut self) {
+        let Some(ring) = self.ring else { return };
+        // The oldest goes first: the disk may be full.
+        while ring
+            .files
+            .is_some_and(|files| self.written.len() as u32 >= files)
+            && self.written.len() > 1
+        {
+            if let Some(oldest) = self.written.pop_front() {
+                let _ = fs::remove_file(oldest);
+            }
+        }
+        let path = name_in_series(&self.path, self.number + 1);
+        let next = open(&path)
+            .map_err(|Failure(reason)| io::Error::other(reason))
+            .and_then(|(file, _)| FileWriter::new(file, self.snaplen))
+            .and_then(|mut next| {
+                for interface in &self.interfaces {
+                    next.add_interface(interface, now())?;
+                }
+                Ok(next)
+            });
+        // Only now is it known whether there is a next one to begin.
+        self.begun = Instant::now();
+        self.packets = 0;
+        match next {
+            Ok(next) => {
+                self.end_current();
+                self.current = next;
+                self.number += 1;
+                self.written.push_back(path);
+                if ring.files == Some(1)
+                    && let Some(oldest) = self.written.pop_front()
+                {
+                    let _ = fs::remove_file(oldest);
+                }
+            }
+            Err(error) => {
+                let _ = fs::remove_file(path);
+                self.error = Some(error);
+            }
+        }
+    }
+
+    fn end_current(&mut self) {
+        if let Err(error) = self.current.finish() {
+            self.error = Some(error);
+        }
+        for id in (0..self.interfaces.len() as u32).map(InterfaceId) {
+            let counts = self.current.counts(id);
+            self.ended.frames += counts.seen - counts.dropped;
+            self.ended.dropped += counts.dropped;
+        }
+        self.ended.bytes += self.current.length();
+    }
+
+    /// Ends the capture; returns what all files have had, also those that were removed, and why frames are
+    /// missing, if the disk is the reason.
+    pub(super) fn finish(mut self) -> (Totals, Option<String>) {
+        self.end_current();
+        let why = self.current.last_error().or(self.error.as_ref());
+        (self.ended, why.map(io::Error::to_string))
+    }
+}
+
+fn cannot_write(path: &Path, error: &io::Error) -> Failure {
+    Failure(format!(
+        "cannot write the capture {}: {error}",
+        path.display()
+    ))
+}
+
+fn now() -> std::time::Duration {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+}
+
+/// The name of a file of a series, as dumpcap makes it: number and local time stand in front of the ending.
+fn name_in_series(path: &Path, number: u32) -> PathBuf {
+    let mut name = path.file_stem().unwrap_or_default().to_owned();
+    name.push(format!("_{number:05}_{}", local_time()));
+    if let Some(ending) = path.extension() {
+        name.push(".");
+        name.push(ending);
+    }
+    path.with_file_name(name)
+}
+
+/// Year to second, in digits.
+fn local_time() -> String {
+    let now = now().as_secs() as libc::time_t;
+    let mut time = MaybeUninit::<libc::tm>::zeroed();
+    // SAFETY: both pointers are valid; the structure is valid as zeros if the call does not fill it.
+    let time = unsafe {
+        libc::localtime_r(&raw const now, time.as_mut_ptr());
+        time.assume_init()
+    };
+    format!(
+        "{:04}{:02}{:02}{:02}{:02}{:02}",
+        time.tm_year + 1900,
+        time.tm_mon + 1,
+        time.tm_mday,
+        time.tm_hour,
+        time.tm_min,
+        time.tm_sec
+    )
+}

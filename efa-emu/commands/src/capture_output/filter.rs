@@ -1,0 +1,313 @@
+//! Capture filters: which frames of a fabric are recorded.
+//!
+//! ```text
+//! filter  = all { "or" all }
+//! all     = term { "and" term }
+//! term    = "not" term | "(" filter ")" | test
+//! test    = "host" NAME | "gid" ADDRESS | "qpn" NUMBER | "type" NAME-OR-NUMBER
+//!         | "inbound" | "outbound" | "rdm" | "rdma"
+//! ```
+
+use std::net::Ipv6Addr;
+
+use crate::Failure;
+use efa_capture::Direction;
+use efa_capture::frame::Frame;
+use efa_core::address::{Gid, Qpn};
+use efa_core::wire::PacketType;
+use efa_shm::DeviceName;
+
+/// Parentheses and negations within each other; more than anybody writes, and no stack runs out.
+const DEEPEST: usize = 64;
+
+/// A frame, as a filter sees it.
+pub struct Seen<'a> {
+    /// The device that recorded it.
+    pub device: &'a DeviceName,
+    /// Whether the device sent or received it.
+    pub direction: Direction,
+    /// The frame.
+    pub frame: &'a Frame<'a>,
+}
+
+/// Decides which frames are recorded.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Filter {
+    /// Everything.
+    #[default]
+    All,
+    /// What this host, or this one of its devices, recorded: what it sent and what reached it.
+    Host(String),
+    /// What goes from or to this device.
+    Gid(Gid),
+    /// What goes from or to a queue pair of this number.
+    Qpn(Qpn),
+    /// RDM packets with this type code.
+    Type(u8),
+    /// The copy that the receiver, or the sender, recorded.
+    Direction(Direction),
+    /// Frames that carry an RDM packet.
+    Rdm,
+    /// Frames of RDMA operations of the device.
+    Rdma,
+    /// What does not pass.
+    Not(Box<Filter>),
+    /// What passes both.
+    Both(Box<Filter>, Box<Filter>),
+    /// What passes at least one.
+    Either(Box<Filter>, Box<Filter>),
+}
+
+impl Filter {
+    /// Reads a filter; no words at all let everything pass. The error names the word that is wrong.
+    pub fn parse(text: &str) -> Result<Filter, String> {
+        let spaced = text.replace('(', " ( ").replace(')', " ) ");
+        let mut words = Words {
+            words: spaced.split_whitespace().collect(),
+            next: 0,
+            depth: 0,
+        };
+        if words.words.is_empty() {
+            return Ok(Filter::All);
+        }
+        let filter = words.filter()?;
+        match words.take() {
+            None => Ok(filter),
+            Some(word) => Err(format!("expected `and` or `or` instead of {word:?}")),
+        }
+    }
+
+    /// What passes both.
+    pub fn and(self, other: Filter) -> Filter {
+        match (self, other) {
+            (Filter::All, filter) | (filter, Filter::All) => filter,
+            (one, other) => Filter::Both(Box::new(one), Box::new(other)),
+        }
+    }
+
+    /// Whether the frame passes.
+    pub fn accepts(&self, seen: &Seen<'_>) -> bool {
+        let header = &seen.frame.header;
+        match self {
+            Filter::All => true,
+            Filter::Host(name) => seen.device.is_meant_by(name),
+            Filter::Gid(gid) => [seen.frame.source, seen.frame.destination].contains(gid),
+            Filter::Qpn(qpn) => [header.source_qpn, header.destination_qpn].contains(qpn),
+            Filter::Type(code) => {
+                let packet = seen.frame.rdm_packet();
+                packet.and_then(|packet| packet.first()) == Some(code)
+            }
+            Filter::Direction(direction) => seen.direction == *direction,
+            Filter::Rdm => seen.frame.rdm_packet().is_some(),
+            Filter::Rdma => header.kind.rdma().is_some(),
+            Filter::Not(filter) => !filter.accepts(seen),
+            Filter::Both(one, other) => one.accepts(seen) && other.accepts(seen),
+            Filter::Either(one, other) => one.accepts(seen) || other.accepts(seen),
+        }
+    }
+}
+
+/// Reads a capture filter that a command was given.
+pub fn parse_filter(text: &str) -> Result<Filter, Failure> {
+    Filter::parse(text).map_err(|reason| Failure(format!("capture filter {text:?}: {reason}")))
+}
+
+struct Words<'a> {
+    words: Vec<&'a str>,
+    next: usize,
+    depth: usize,
+}
+
+impl<'a> Words<'a> {
+    fn take(&mut self) -> Option<&'a str> {
+        let word = self.words.get(self.next).copied();
+        self.next += 1;
+        word
+    }
+
+    /// Takes the next word if it is this one.
+    fn accept(&mut self, word: &str) -> bool {
+        let is_next = self.words.get(self.next) == Some(&word);
+        self.next += usize::from(is_next);
+        is_next
+    }
+
+    fn filter(&mut self) -> Result<Filter, String> {
+        let mut filter = self.all()?;
+        while self.accept("or") {
+            filter = Filter::Either(Box::new(filter), Box::new(self.all()?));
+        }
+        Ok(filter)
+    }
+
+    fn all(&mut self) -> Result<Filter, String> {
+        let mut filter = self.term()?;
+        while self.accept("and") {
+            filter = Filter::Both(Box::new(filter), Box::new(self.term()?));
+        }
+        Ok(filter)
+    }
+
+    fn term(&mut self) -> Result<Filter, String> {
+        self.depth += 1;
+        if self.depth > DEEPEST {
+            return Err(format!(
+                "more than {DEEPEST} `not` and parentheses within each other"
+            ));
+        }
+        let filter = if self.accept("not") {
+            Filter::Not(Box::new(self.term()?))
+        } else if self.accept("(") {
+            let filter = self.filter()?;
+            if !self.accept(")") {
+                return Err("a closing parenthesis is missing".to_owned());
+            }
+            filter
+        } else {
+            self.test()?
+        };
+        self.depth -= 1;
+        Ok(filter)
+    }
+
+    fn test(&mut self) -> Result<Filter, String> {
+        const TESTS: &str = "host, gid, qpn, type, inbound, outbound, rdm or rdma";
+        let Some(test) = self.take() else {
+            return Err(format!("it ends where {TESTS} is expected"));
+        };
+        Ok(match test {
+            "inbound" => Filter::Direction(Direction::Inbound),
+            "outbound" => Filter::Direction(Direction::Outbound),
+            "rdm" => Filter::Rdm,
+            "rdma" => Filter::Rdma,
+            "host" => Filter::Host(self.value(test, "a host's name")?.to_owned()),
+            "gid" => {
+                let what = "an address such as fe80::1";
+                let word = self.value(test, what)?;
+                let address: Ipv6Addr = word.parse().map_err(|_| unfit(test, what, word))?;
+                Filter::Gid(Gid(address.octets()))
+            }
+            "qpn" => {
+                let what = "a number from 0 to 65535";
+                let word = self.value(test, what)?;
+                Filter::Qpn(Qpn(word.parse().map_err(|_| unfit(test, what, word))?))
+            }
+            "type" => {
+                let what = "a packet type such as CTS or 3";
+                let word = self.value(test, what)?;
+                let named = PacketType::ALL
+                    .iter()
+                    .find(|packet_type| packet_type.name().eq_ignore_ascii_case(word));
+                match named {
+                    Some(packet_type) => Filter::Type(packet_type.code()),
+                    None => Filter::Type(word.parse().map_err(|_| unfit(test, what, word))?),
+                }
+            }
+            word => return Err(format!("expected {TESTS} instead of {word:?}")),
+        })
+    }
+
+    fn value(&mut self, test: &str, what: &str) -> Result<&'a str, String> {
+        self.take()
+            .ok_or_else(|| format!("`{test}` needs {what} behind it"))
+    }
+}
+
+fn unfit(test: &str, what: &str, word: &str) -> String {
+    format!("`{test}` needs {what}, not {word:?}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use efa_capture::frame::{Kind, Repr};
+    use efa_core::address::Qkey;
+
+    const SOURCE: Gid = Gid([1; 16]);
+    const DESTINATION: Gid = Gid([2; 16]);
+
+    /// Whether the filter lets a CTS from queue pair 3 of one device to 4 of another pass, as the
+    /// receiver `beta` recorded it.
+    fn accepts(filter: &str) -> bool {
+        let frame = Frame {
+            source: SOURCE,
+            destination: DESTINATION,
+            header: Repr {
+                kind: Kind::Send,
+                source_qpn: Qpn(3),
+                destination_qpn: Qpn(4),
+                qkey: Qkey(0),
+                sequence: 0,
+                immediate: None,
+                retransmission: false,
+                path: 0,
+                payload_length: 1,
+                payload_captured: true,
+            },
+            payload: &[PacketType::Cts.code()],
+        };
+        let seen = Seen {
+            device: &DeviceName::new("beta", 2, 4),
+            direction: Direction::Inbound,
+            frame: &frame,
+        };
+        Filter::parse(filter).unwrap().accepts(&seen)
+    }
+
+    #[test]
+    fn tests_look_at_their_part_of_the_frame() {
+        for (filter, expected) in [
+            ("", true),
+            ("host beta", true),
+            ("host alpha", false),
+            ("host beta:2", true),
+            ("host beta:1", false),
+            ("gid 101:101:101:101:101:101:101:101", true),
+            ("gid 202:202:202:202:202:202:202:202", true),
+            ("gid fe80::1", false),
+            ("qpn 3", true),
+            ("qpn 4", true),
+            ("qpn 5", false),
+            ("type CTS", true),
+            ("type cts", true),
+            ("type 3", true),
+            ("type EOR", false),
+            ("inbound", true),
+            ("outbound", false),
+            ("rdm", true),
+            ("rdma", false),
+        ] {
+            assert_eq!(accepts(filter), expected, "{filter:?}");
+        }
+    }
+
+    #[test]
+    fn and_binds_more_tightly_than_or_and_not_most() {
+        assert!(accepts("qpn 3 or qpn 5 and qpn 6"));
+        assert!(!accepts("(qpn 3 or qpn 5) and qpn 6"));
+        assert!(accepts("not qpn 5 and qpn 3"));
+        assert!(!accepts("not (qpn 5 or qpn 3)"));
+        assert!(accepts("not(not qpn 3)"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (filter, reason) in [
+            ("hosts a", "\"hosts\""),
+            ("host", "a host's name"),
+            ("qpn 65536", "\"65536\""),
+            ("qpn x", "\"x\""),
+            ("gid 10.0.0.1", "\"10.0.0.1\""),
+            ("type NAK", "\"NAK\""),
+            ("qpn 1 qpn 2", "\"qpn\""),
+            ("(qpn 1", "closing parenthesis"),
+            ("qpn 1)", "\")\""),
+            ("qpn 1 and", "it ends"),
+            (&"(".repeat(100), "within each other"),
+            (&"not ".repeat(100_000), "within each other"),
+        ] {
+            let error = Filter::parse(filter).unwrap_err();
+            assert!(error.contains(reason), "{filter:.20}: {error}");
+        }
+    }
+}

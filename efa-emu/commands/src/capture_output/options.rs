@@ -1,0 +1,174 @@
+//! Options of everything that writes captures. Their names are those of `dumpcap(1)`.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::Args;
+use efa_capture::WHOLE_FRAMES;
+
+use crate::Failure;
+
+/// Long enough for all headers of the outer layers and of the emulated wire.
+const SHORTEST: u32 = 128;
+
+/// The options of a command that writes a capture.
+#[derive(Args, Clone, Debug)]
+pub struct CaptureOptions {
+    /// Record the first N bytes of each frame only; 256 hold all headers. All of them with 0, or without this option.
+    #[arg(short, long, visible_alias = "snapshot-length", value_name = "N", value_parser = snaplen)]
+    snaplen: Option<u32>,
+    /// Go on in another file, FILE_00001_TIME, FILE_00002_TIME and so on, after `filesize:N` (of 1000 bytes),
+    /// `duration:N` (seconds) or `packets:N`; with `files:N`, keep the last N files only.
+    #[arg(short = 'b', long = "ring-buffer", value_name = "WHAT:N")]
+    switch: Vec<Switch>,
+}
+
+fn snaplen(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(0) => Ok(WHOLE_FRAMES),
+        Ok(length) if (SHORTEST..=WHOLE_FRAMES).contains(&length) => Ok(length),
+        _ => Err(format!(
+            "write a number from {SHORTEST} to {WHOLE_FRAMES}, or 0 for whole frames"
+        )),
+    }
+}
+
+/// One `-b`.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Switch {
+    FileSize(u64),
+    Duration(Duration),
+    Packets(u64),
+    Files(u32),
+}
+
+impl FromStr for Switch {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Switch, String> {
+        let known = "write filesize:N, duration:N, packets:N or files:N";
+        let (what, value) = text.split_once(':').ok_or(known)?;
+        let positive = || {
+            let number = value.parse().ok().filter(|number| *number > 0);
+            number.ok_or_else(|| format!("{value:?} is no positive number"))
+        };
+        Ok(match what {
+            "filesize" => Switch::FileSize(positive()?),
+            "packets" => Switch::Packets(positive()?),
+            "files" => {
+                let files = u32::try_from(positive()?);
+                Switch::Files(files.map_err(|_| format!("{value} files are too many"))?)
+            }
+            "duration" => {
+                let seconds = value.parse().ok().filter(|seconds| *seconds > 0.0);
+                let duration = seconds.and_then(|time| Duration::try_from_secs_f64(time).ok());
+                Switch::Duration(
+                    duration.ok_or_else(|| format!("{value:?} is no time in seconds"))?,
+                )
+            }
+            _ => return Err(known.to_owned()),
+        })
+    }
+}
+
+/// When a capture goes on in another file.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Ring {
+    /// In bytes.
+    pub file_size: Option<u64>,
+    /// Time from the beginning of a file.
+    pub duration: Option<Duration>,
+    /// In a file.
+    pub packets: Option<u64>,
+    /// How many files are kept; all if it is missing.
+    pub files: Option<u32>,
+}
+
+impl CaptureOptions {
+    /// Of each frame so many bytes are recorded ([`WHOLE_FRAMES`]: all).
+    pub fn snaplen(&self) -> u32 {
+        self.snaplen.unwrap_or(WHOLE_FRAMES)
+    }
+
+    /// Whether the user has said anything about how a capture is written.
+    pub fn are_given(&self) -> bool {
+        self.snaplen.is_some() || !self.switch.is_empty()
+    }
+
+    /// When to go on in another file; `None`: never.
+    pub fn ring(&self) -> Result<Option<Ring>, Failure> {
+        let mut ring = Ring::default();
+        for switch in &self.switch {
+            match *switch {
+                Switch::FileSize(thousands) => {
+                    ring.file_size = Some(thousands.saturating_mul(1000));
+                }
+                Switch::Duration(duration) => ring.duration = Some(duration),
+                Switch::Packets(packets) => ring.packets = Some(packets),
+                Switch::Files(files) => ring.files = Some(files),
+            }
+        }
+        let is_limited = ring
+            != Ring {
+                files: ring.files,
+                ..Ring::default()
+            };
+        match (is_limited, ring.files) {
+            (true, _) => Ok(Some(ring)),
+            (false, None) => Ok(None),
+            (false, Some(_)) => Err(Failure(
+                "-b files:N needs to know when a file is full: add -b filesize:N, -b duration:N or \
+                 -b packets:N"
+                    .to_owned(),
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(switches: &[&str]) -> CaptureOptions {
+        let switch = switches.iter().map(|text| text.parse().unwrap()).collect();
+        CaptureOptions {
+            snaplen: None,
+            switch,
+        }
+    }
+
+    #[test]
+    fn snap_lengths_are_read_as_dumpcap_reads_them() {
+        assert_eq!(options(&[]).snaplen(), WHOLE_FRAMES);
+        assert_eq!(snaplen("0"), Ok(WHOLE_FRAMES));
+        assert_eq!(snaplen("256"), Ok(256));
+        for wrong in ["127", "262145", "-1", "x", ""] {
+            assert!(snaplen(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn rings_are_read_as_dumpcap_reads_them() {
+        assert_eq!(options(&[]).ring().ok().unwrap(), None);
+        let ring = options(&["filesize:2", "files:3", "duration:0.5", "packets:7"]).ring();
+        let expected = Ring {
+            file_size: Some(2000),
+            duration: Some(Duration::from_millis(500)),
+            packets: Some(7),
+            files: Some(3),
+        };
+        assert_eq!(ring.ok().unwrap(), Some(expected));
+        assert!(options(&["files:3"]).ring().is_err());
+        for wrong in [
+            "filesize",
+            "filesize:0",
+            "filesize:-1",
+            "size:3",
+            "duration:0",
+            "duration:x",
+            "files:5000000000",
+        ] {
+            assert!(wrong.parse::<Switch>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! What a recording writes: the frames that pass a filter, in the order of time.
+//!
+//! The processes of a host record independently of each other, and a process may lose its processor between
+//! the look at the clock and the write. So frames are held back for [`HELD`], and written sorted. One that
+//! comes later still keeps its time, and is counted. How long a frame was held says the monotonic clock: somebody may
+//! set the other one.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use efa_capture::frame::Frame;
+use efa_capture::{FollowedFrame, Interface, InterfaceId, Writer};
+use efa_core::wire::{Packet, PacketType};
+use efa_shm::DeviceName;
+
+use super::files::{self, Files};
+use super::filter::{Filter, Seen};
+use super::options::CaptureOptions;
+use crate::Failure;
+
+/// How long a frame waits for others that are older.
+const HELD: Duration = Duration::from_millis(500);
+
+/// If so many bytes wait, the older half is written.
+const MOST_HELD: usize = 64 << 20;
+
+/// Bytes that a pipe's writer holds back until a flush: the declarations of some hundred hosts.
+const BUFFERED: usize = 64 << 10;
+
+enum Target {
+    Pipe(Writer<BufWriter<File>>),
+    Files(Files),
+}
+
+/// What a recording has written.
+#[derive(Clone, Debug, Default)]
+pub struct Written {
+    /// Interfaces that the capture declares.
+    pub hosts: usize,
+    /// In all files, or into the pipe.
+    pub frames: u64,
+    /// In all files, or into the pipe.
+    pub bytes: u64,
+    /// Frames that are missing.
+    pub dropped: u64,
+    /// Why frames are missing, as far as that is known.
+    pub why_dropped: Option<String>,
+    /// Frames that stand behind younger ones.
+    pub late: u64,
+    /// Sends: RDM packets, and others.
+    pub sends: Sends,
+}
+
+/// What the sends of a capture are. As soon as there is an RDM packet, the others are not counted any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Sends {
+    /// Whether there is an RDM packet.
+    pub any_rdm: bool,
+    /// Sends before it that are none.
+    pub others: u64,
+}
+
+impl Sends {
+    fn look(&mut self, frame: &Frame<'_>) {
+        if let Some(packet) = frame.rdm_packet() {
+            self.any_rdm |= is_rdm(packet, frame.header.captured_len());
+            self.others += u64::from(!self.any_rdm);
+        }
+    }
+}
+
+/// Whether the first bytes of a packet of `length` bytes are those of an RDM packet.
+fn is_rdm(packet: &[u8], length: usize) -> bool {
+    const VERSION: u8 = 4;
+    PacketType::peek(packet).is_some()
+        && packet.get(1) == Some(&VERSION)
+        && (packet.len() < length || Packet::parse(packet).is_ok())
+}
+
+impl Written {
+    /// Why a capture has no RDM packets, if it has none.
+    pub fn nothing_to_judge(&self) -> Option<String> {
+        if self.sends.any_rdm {
+            return None;
+        }
+        Some(match self.sends.others {
+            0 => "it has no RDM packets".to_owned(),
+            others => format!(
+                "it has no RDM packets: none of its {others} sends is one; UCX and libfabric's efa-direct use the \
+                 device without this protocol"
+            ),
+        })
+    }
+}
+
+impl std::fmt::Display for Written {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Written {
+            hosts,
+            frames,
+            bytes,
+            dropped,
+            ..
+        } = self;
+        let devices = if *hosts == 1 { "host" } else { "hosts" };
+        write!(
+            f,
+            "{frames} frames of {hosts} {devices}, {bytes} bytes, {dropped} dropped"
+        )?;
+        if let Some(why) = &self.why_dropped {
+            write!(f, " ({why})")?;
+        }
+        if self.late > 0 {
+            write!(f, "; {} came too late for the order of time", self.late)?;
+        }
+        Ok(())
+    }
+}
+
+/// Where a recording goes.
+pub struct Store {
+    target: Target,
+    filter: Filter,
+    /// What the capture declares, in its order. Interfaces stay declared after their hosts have gone,
+    /// and are used again if they come back.
+    interfaces: Vec<Interface>,
+    /// Frames that are not written yet, and their bytes.
+    held: Vec<(InterfaceId, FollowedFrame)>,
+    bytes_held: usize,
+    /// How many of them are sorted.
+    sorted: usize,
+    /// When frames came, and the time of the youngest of them.
+    arrivals: VecDeque<(Instant, Duration)>,
+    /// Frames up to this time have been held long enough.
+    held_up_to: Duration,
+    /// The time of the last frame that was written.
+    latest: Duration,
+    written: Written,
+}
+
+impl Store {
+    /// Writes into the file or pipe at `path`, or into a series of files.
+    pub fn create(path: &Path, options: &CaptureOptions) -> Result<Store, Failure> {
+        let snaplen = options.snaplen();
+        if let Some(ring) = options.ring()? {
+            return Ok(Store::new(Target::Files(Files::series(
+                path, ring, snaplen,
+            )?)));
+        }
+        match files::open(path)? {
+            (file, true) => Ok(Store::new(Target::Files(Files::single(
+                path, file, snaplen,
+            )?))),
+            (pipe, false) => Store::pipe(pipe, snaplen),
+        }
+    }
+
+    /// Writes into an open pipe.
+    pub fn pipe(pipe: File, snaplen: u32) -> Result<Store, Failure> {
+        let sink = BufWriter::with_capacity(BUFFERED, pipe);
+        Ok(Store::new(Target::Pipe(Writer::with_snaplen(
+            sink, snaplen,
+        )?)))
+    }
+
+    fn new(target: Target) -> Store {
+        Store {
+            target,
+            filter: Filter::All,
+            interfaces: Vec::new(),
+            held: Vec::new(),
+            bytes_held: 0,
+            sorted: 0,
+            arrivals: VecDeque::new(),
+            held_up_to: Duration::ZERO,
+            latest: Duration::ZERO,
+            written: Written::default(),
+        }
+    }
+
+    /// From now on writes what passes this filter.
+    pub fn set_filter(&mut self, filter: Filter) {
+        self.filter = filter;
+    }
+
+    /// What the capture declares.
+    pub fn interfaces(&self) -> &[Interface] {
+        &self.interfaces
+    }
+
+    /// The interface's number, under which it is declared if it is not yet.
+    pub fn declare(&mut self, interface: &Interface) -> io::Result<InterfaceId> {
+        let known = self.interfaces.iter().position(|known| known == interface);
+        if let Some(index) = known {
+            return Ok(InterfaceId(index as u32));
+        }
+        self.interfaces.push(interface.clone());
+        match &mut self.target {
+            Target::Pipe(writer) => writer.add_interface(interface),
+            Target::Files(files) => files.add_interface(interface),
+        }
+    }
+
+    /// Takes frames of an interface, in any order.
+    pub fn add(&mut self, interface: InterfaceId, frames: &mut Vec<FollowedFrame>) {
+        self.bytes_held += frames
+            .iter()
+            .map(FollowedFrame::recorded_len)
+            .sum::<usize>();
+        self.held
+            .extend(frames.drain(..).map(|frame| (interface, frame)));
+    }
+
+    /// Counts frames of an interface that its devices could not record.
+    pub fn add_dropped(&mut self, interface: InterfaceId, frames: u64) {
+        match &mut self.target {
+            Target::Pipe(writer) => {
+                writer.add_dropped(interface, frames);
+                self.written.dropped += frames;
+            }
+            Target::Files(files) => files.add_dropped(interface, frames),
+        }
+    }
+
+    /// Says why devices could not record frames. The first reason counts.
+    pub fn explain_dropped(&mut self, why: impl FnOnce() -> String) {
+        self.written.why_dropped.get_or_insert_with(why);
+    }
+
+    /// Writes the frames that are old enough, and what is gathered. Fails if a pipe does.
+    pub fn turn(&mut self) -> io::Result<()> {
+        let now = Instant::now();
+        let youngest = self.held[self.sorted..]
+            .iter()
+            .map(|(_, frame)| frame.time)
+            .max();
+        self.arrivals.extend(youngest.map(|time| (now, time)));
+        while let Some((_, time)) = self.arrivals.pop_front_if(|(came, _)| now - *came >= HELD) {
+            self.held_up_to = self.held_up_to.max(time);
+        }
+        self.held.sort_by_key(|(_, frame)| frame.time);
+        let limit = self.held_up_to;
+        let old = self.held.partition_point(|(_, frame)| frame.time <= limit);
+        let count = match self.bytes_held > MOST_HELD {
+            true => old.max(self.held.len() / 2),
+            false => old,
+        };
+        self.write(count)
+    }
+
+    /// Writes the first frames of those that are held, which are sorted.
+    fn write(&mut self, count: usize) -> io::Result<()> {
+        for (interface, frame) in self.held.drain(..count) {
+            self.bytes_held -= frame.recorded_len();
+            let host = &self.interfaces[interface.0 as usize].host;
+            if !passes(&self.filter, host, &frame) {
+                continue;
+            }
+            if !self.written.sends.any_rdm
+                && let Some((_, frame)) = frame.parse()
+            {
+                self.written.sends.look(&frame);
+            }
+            self.written.late += u64::from(frame.time < self.latest);
+            self.latest = self.latest.max(frame.time);
+            self.written.frames += 1;
+            match &mut self.target {
+                Target::Pipe(writer) => {
+                    writer.copy(interface, &frame)?;
+                    self.written.bytes += frame.recorded_len() as u64;
+                }
+                Target::Files(files) => files.copy(interface, &frame),
+            }
+        }
+        self.sorted = self.held.len();
+        self.flush()
+    }
+
+    /// Hands on what is gathered.
+    pub fn flush(&mut self) -> io::Result<()> {
+        match &mut self.target {
+            Target::Pipe(writer) => writer.flush(),
+            Target::Files(files) => {
+                files.flush();
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes all that is held, and ends the capture.
+    pub fn finish(mut self) -> io::Result<Written> {
+        self.held.sort_by_key(|(_, frame)| frame.time);
+        self.write(self.held.len())?;
+        let mut written = self.written;
+        written.hosts = self.interfaces.len();
+        match self.target {
+            Target::Pipe(writer) => {
+                writer.finish(now())?;
+            }
+            Target::Files(files) => {
+                let (totals, why) = files.finish();
+                written.frames = totals.frames;
+                written.bytes = totals.bytes;
+                written.dropped = totals.dropped;
+                written.why_dropped = why.or(written.why_dropped);
+            }
+        }
+        Ok(written)
+    }
+}
+
+/// Whether the frame is to be written. What is not of the emulated wire passes the empty filter only.
+fn passes(filter: &Filter, host: &str, frame: &FollowedFrame) -> bool {
+    if *filter == Filter::All {
+        return true;
+    }
+    let Some((device, (direction, frame))) = DeviceName::parse(host).zip(frame.parse()) else {
+        return false;
+    };
+    filter.accepts(&Seen {
+        device: &device,
+        direction,
+        frame: &frame,
+    })
+}
+
+fn now() -> Duration {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+}

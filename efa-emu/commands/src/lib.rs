@@ -1,0 +1,55 @@
+//! What the commands of this project that start other programs have in common: failures as one line, a directory
+//! for each run, waiting for a program as a shell does, finding what is preloaded into it.
+
+pub mod bridge;
+pub mod capture_output;
+pub mod child;
+pub mod installation;
+mod libraries;
+pub mod output;
+pub mod pages;
+pub mod ports;
+mod run_directory;
+pub mod shell;
+pub mod signals;
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+pub use libraries::directory_of;
+
+pub use run_directory::{
+    RunDirectory, living_directories, living_directories_below, place_of_runs, temporary_directory,
+    user_directory_below,
+};
+
+/// Why a command could not do its work: one line with the thing, its value and the remedy.
+#[derive(Debug)]
+pub struct Failure(pub String);
+
+impl<E: std::error::Error> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Failure(error.to_string())
+    }
+}
+
+/// Exit status for wrong usage and environments that do not allow the command.
+const USAGE: u8 = 2;
+
+/// The exit status of the command `program`; why it could not do its work goes to standard error. A command whose
+/// [output](output::print()) is not complete has not succeeded.
+pub fn end(program: &str, outcome: Result<ExitCode, Failure>) -> ExitCode {
+    match outcome {
+        Ok(ExitCode::SUCCESS) if output::is_incomplete() => ExitCode::from(USAGE),
+        Ok(status) => status,
+        Err(Failure(reason)) => {
+            complain(program, &reason);
+            ExitCode::from(USAGE)
+        }
+    }
+}
+
+/// Writes a line of `program` to standard error, whole, since other programs write there at the same time.
+pub fn complain(program: &str, reason: &str) {
+    let _ = io::stderr().write_all(format!("{program}: {reason}\n").as_bytes());
+}

@@ -1,0 +1,268 @@
+//! Manual pages and shell completions of a command line, laid out as below `PREFIX/share`.
+//!
+//! A program says how it ends in the lines after its long help (`after_long_help`), below a first line `Exit status:`. Each of its
+//! pages has them.
+
+use std::env;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use clap::Command;
+use clap::builder::Resettable;
+use clap_complete::Shell;
+use clap_mangen::Man;
+
+use crate::Failure;
+
+/// Where each shell looks for completions, and the name of the file after that of the program.
+const COMPLETIONS: [(Shell, &str, &str, &str); 3] = [
+    (Shell::Bash, "bash-completion/completions", "", ""),
+    (Shell::Zsh, "zsh/site-functions", "_", ""),
+    (Shell::Fish, "fish/vendor_completions.d", "", ".fish"),
+];
+
+/// The line above what exit statuses mean.
+const EXIT_STATUS: &str = "Exit status:\n";
+
+/// Writes a page for the command and one for each of its subcommands that are not hidden, and its completions.
+///
+/// The pages are of the time `SOURCE_DATE_EPOCH`, so that they are the same whenever they are made, or of none.
+///
+/// # Errors
+/// A file cannot be written.
+pub fn write(command: Command, share: &Path) -> Result<(), Failure> {
+    let time = env::var("SOURCE_DATE_EPOCH").ok();
+    let time = time.and_then(|seconds| seconds.parse().ok());
+    try_write(command, share, time)
+        .map_err(|error| Failure(format!("cannot write below {}: {error}", share.display())))
+}
+
+fn try_write(mut command: Command, share: &Path, time: Option<u64>) -> io::Result<()> {
+    let name = command.get_name().to_owned();
+    // Making completions adds the command `help` for good.
+    let mut of_pages = without_help(command.clone());
+    for (shell, directory, before, after) in COMPLETIONS {
+        let directory = share.join(directory);
+        fs::create_dir_all(&directory)?;
+        let file = directory.join(format!("{before}{name}{after}"));
+        fs::write(file, completions(shell, &mut command, &name))?;
+    }
+    let pages = Pages {
+        directory: share.join("man/man1"),
+        // Two quotation marks stand for no date: the generator leaves an empty word out, and what comes after it would be the date.
+        date: time.map_or_else(|| "\"\"".to_owned(), date),
+        source: format!("{name} {}", command.get_version().unwrap_or_default()),
+        exit_status: of_pages
+            .get_after_long_help()
+            .and_then(|text| Some(text.to_string().strip_prefix(EXIT_STATUS)?.to_owned())),
+    };
+    fs::create_dir_all(&pages.directory)?;
+    of_pages.build();
+    pages.write(&of_pages)
+}
+
+/// The manual pages of a program.
+struct Pages {
+    directory: PathBuf,
+    date: String,
+    source: String,
+    exit_status: Option<String>,
+}
+
+impl Pages {
+    /// Writes the page of a command, and those of its subcommands.
+    fn write(&self, command: &Command) -> io::Result<()> {
+        for subcommand in command.get_subcommands().filter(|its| !its.is_hide_set()) {
+            self.write(subcommand)?;
+        }
+        // The long version names places on this machine.
+        let mut command = command.clone().long_version(Resettable::Reset);
+        if let Some(exit_status) = &self.exit_status {
+            command = command.after_long_help(exit_status);
+        }
+        let man = Man::new(command)
+            .date(&self.date)
+            .source(&self.source)
+            .manual("User Commands");
+        let mut page = Vec::new();
+        man.render(&mut page)?;
+        let page = String::from_utf8(page).expect("the generator writes text");
+        // The generator's name of what stands after the help.
+        let page = page.replacen("\n.SH EXTRA\n", "\n.SH EXIT STATUS\n", 1);
+        fs::write(self.directory.join(man.get_filename()), page)
+    }
+}
+
+/// The day of a time in seconds since 1970 (UTC), as `YYYY-MM-DD`.
+fn date(seconds: u64) -> String {
+    let is_leap = |year: u64| {
+        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+    };
+    let (mut year, mut day) = (1970, seconds / (24 * 60 * 60));
+    let length = |year| 365 + u64::from(is_leap(year));
+    while day >= length(year) {
+        day -= length(year);
+        year += 1;
+    }
+    let february = 28 + u64::from(is_leap(year));
+    let mut month = 1;
+    for days in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30] {
+        if day < days {
+            break;
+        }
+        day -= days;
+        month += 1;
+    }
+    format!("{year}-{month:02}-{:02}", day + 1)
+}
+
+/// What the shell reads to complete the command line of `name`.
+fn completions(shell: Shell, command: &mut Command, name: &str) -> Vec<u8> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, command, name, &mut script);
+    if shell != Shell::Bash {
+        return script;
+    }
+    // For bash, clap_complete 4.6 writes a hyphen of the program's name in one way where it finds out the subcommand, and in another
+    // where it lists the options of that: none would be completed (clap-rs/clap#6421).
+    let [found, listed] = ["__", "__subcmd__"].map(|hyphen| name.replace('-', hyphen));
+    let script = String::from_utf8(script).expect("the generator writes text");
+    script.replace(&listed, &found).into_bytes()
+}
+
+/// `help COMMAND` shows the page of the command, and needs none of its own.
+fn without_help(command: Command) -> Command {
+    command
+        .disable_help_subcommand(true)
+        .mut_subcommands(without_help)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Arg, ArgAction};
+
+    use super::*;
+
+    #[test]
+    fn every_command_has_a_page_and_the_program_its_completions() {
+        let command = Command::new("tool")
+            .version("1")
+            .about("Does things")
+            .subcommand(Command::new("sub").about("Does one thing"));
+        let share = tempfile::tempdir().unwrap();
+        write(command, share.path()).unwrap();
+        for (file, text) in [
+            ("man/man1/tool.1", "Does things"),
+            ("man/man1/tool-sub.1", "Does one thing"),
+            ("bash-completion/completions/tool", "sub"),
+            ("zsh/site-functions/_tool", "Does one thing"),
+            ("fish/vendor_completions.d/tool.fish", "Does one thing"),
+        ] {
+            let written = fs::read_to_string(share.path().join(file)).unwrap();
+            assert!(written.contains(text), "{file}:\n{written}");
+        }
+        let pages = fs::read_dir(share.path().join("man/man1")).unwrap();
+        assert_eq!(pages.count(), 2);
+    }
+
+    /// The pages of a command with a subcommand, which says how it ends.
+    fn pages(time: Option<u64>) -> [String; 2] {
+        let sub = Command::new("sub").about("Does one thing");
+        let command = Command::new("my-tool")
+            .version("1.2")
+            .propagate_version(true)
+            .long_version("1.2\n/a/place")
+            .after_long_help("Exit status:\n  0  done\n  7  sleepy\n")
+            .subcommand(sub);
+        let share = tempfile::tempdir().unwrap();
+        try_write(command, share.path(), time).unwrap();
+        let page = |name| fs::read_to_string(share.path().join("man/man1").join(name)).unwrap();
+        ["my-tool.1", "my-tool-sub.1"].map(page)
+    }
+
+    /// The line with title, section, date, source and manual.
+    fn title(page: &str) -> &str {
+        let mut lines = page.lines();
+        let line = lines.find(|line| line.starts_with(".TH ")).unwrap();
+        line.trim_end()
+    }
+
+    #[test]
+    fn pages_tell_their_date_and_the_program() {
+        let [own, of_sub] = pages(Some(1_700_000_000));
+        let rest = r#"1 2023-11-14 "my-tool 1.2" "User Commands""#;
+        assert_eq!(title(&own), format!(".TH my-tool {rest}"));
+        assert_eq!(title(&of_sub), format!(".TH my-tool-sub {rest}"));
+        let [own, of_sub] = pages(None);
+        let rest = r#"1 "" "my-tool 1.2" "User Commands""#;
+        assert_eq!(title(&own), format!(".TH my-tool {rest}"));
+        assert_eq!(title(&of_sub), format!(".TH my-tool-sub {rest}"));
+        assert!(!own.contains("/a/place"), "{own}");
+    }
+
+    #[test]
+    fn each_page_says_how_the_program_ends() {
+        for page in pages(None) {
+            let (_, section) = page.split_once("\n.SH EXIT STATUS\n").expect(&page);
+            let section = section.split("\n.SH ").next().unwrap();
+            assert_eq!(section, "  0  done\n  7  sleepy");
+            assert!(!page.contains("Exit status:"), "{page}");
+        }
+    }
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        let days = [
+            (0, "1970-01-01"),
+            (58, "1970-02-28"),
+            (59, "1970-03-01"),
+            (364, "1970-12-31"),
+            (365, "1971-01-01"),
+            (11_016, "2000-02-29"),
+            (11_322, "2000-12-31"),
+            (19_723, "2024-01-01"),
+            (19_782, "2024-02-29"),
+            (47_540, "2100-02-28"),
+            (47_541, "2100-03-01"),
+        ];
+        for (day, expected) in days {
+            assert_eq!(date(day * 86_400), expected);
+            assert_eq!(date(day * 86_400 + 86_399), expected);
+        }
+    }
+
+    /// What bash, asked for completions of the last word, offers.
+    fn offers(share: &Path, words: &[&str]) -> String {
+        let script = r#"
+            source "$1/bash-completion/completions/$2"
+            function=$(complete -p "$2" | grep -o -- '-F [^ ]*')
+            COMP_WORDS=("${@:2}") COMP_CWORD=$(($# - 2))
+            ${function#-F } "$2" "${*: -1}" "${*: -2:1}"
+            echo "${COMPREPLY[*]}"
+        "#;
+        let mut bash = std::process::Command::new("bash");
+        bash.args(["-c", script, "bash"]).arg(share).args(words);
+        let output = bash.output().expect("bash starts");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    #[test]
+    fn bash_completes_options_of_subcommands_of_programs_with_a_hyphen() {
+        let option = |name| Arg::new(name).long(name).action(ArgAction::SetTrue);
+        let inner = Command::new("in-ner").arg(option("deep"));
+        let sub = Command::new("sub").arg(option("shallow")).subcommand(inner);
+        let command = Command::new("my-own-tool").version("1").subcommand(sub);
+        let share = tempfile::tempdir().unwrap();
+        write(command, share.path()).unwrap();
+        for (words, offered) in [
+            (&["my-own-tool", "s"][..], "sub"),
+            (&["my-own-tool", "sub", "--sh"], "--shallow"),
+            (&["my-own-tool", "sub", "i"], "in-ner"),
+            (&["my-own-tool", "sub", "in-ner", "--d"], "--deep"),
+        ] {
+            assert_eq!(offers(share.path(), words), offered, "{words:?}");
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Prefetching: while an idle device waits, it loads what the next message will access into the
+//! processor's caches.
+//!
+//! Real hardware writes into the host's last-level cache. This device writes with an ordinary
+//! processor, and a client such as libfabric posts so many buffers (8192 of 9 KB) that each has been
+//! evicted from all caches when it is used.
+
+use efa_core::address::Qpn;
+use efa_core::nic::Access;
+
+use super::Device;
+use super::queue_pair::QueuePair;
+use super::regions::RegionTable;
+use crate::link::{HostSegment, Token};
+use crate::prefetch;
+
+/// The number of descriptors whose memory is prefetched.
+const AHEAD: u16 = 2;
+
+/// The least number of bytes that are prefetched for a receive. Otherwise it is the length of the last
+/// message, because consecutive messages are often of the same kind.
+const LEAST: u32 = 64;
+
+impl Device {
+    /// Prefetches what the next message for the queue pair that received last will access: ring entries,
+    /// and memory by `fetch`, which must treat its arguments as hints. Does nothing if no message has
+    /// arrived since the last call.
+    #[inline]
+    pub fn look_ahead(&mut self, fetch: impl FnMut(HostSegment)) {
+        if let Some(qpn) = self.last_receiver.take() {
+            self.look_ahead_of(qpn, fetch);
+        }
+    }
+
+    fn look_ahead_of(&mut self, qpn: Qpn, fetch: impl FnMut(HostSegment)) {
+        let Some(qp) = self.qps.get_mut(qpn) else {
+            return;
+        };
+        qp.look_ahead(&self.regions, fetch);
+        let (send_cq, recv_cq) = (qp.config.send_cq, qp.config.recv_cq);
+        self.cqs.prefetch(recv_cq);
+        if send_cq != recv_cq {
+            self.cqs.prefetch(send_cq);
+        }
+    }
+}
+
+/// How soon an event of the device will happen that the simulator knows in advance.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Nearness {
+    /// After several other events: prefetch what is in the device itself.
+    Coming,
+    /// Sooner: prefetch the tables.
+    Near,
+    /// Sooner still: prefetch the entries of the tables.
+    Close,
+    /// Next: prefetch ring entries.
+    Next,
+}
+
+impl Device {
+    /// Prefetches what a request or an answer to the queue pair will access. Each step follows pointers
+    /// that the step before has loaded, so that none has to wait for memory.
+    #[inline]
+    pub fn expect(&self, qpn: Qpn, nearness: Nearness) {
+        match nearness {
+            Nearness::Coming => {
+                prefetch::value(&self.profile.mtu);
+                prefetch::value(&self.regions);
+                prefetch::value(&self.book);
+                prefetch::value(&self.cqs);
+                prefetch::value(&self.initiator);
+                prefetch::value(&self.counters);
+                prefetch::value(&self.last_receiver);
+                self.qps.prefetch_page(qpn);
+            }
+            Nearness::Near => {
+                self.regions.prefetch();
+                self.cqs.prefetch_first();
+                self.qps.prefetch_place(qpn);
+            }
+            Nearness::Close => {
+                if let Some(qp) = self.qps.get(qpn) {
+                    prefetch::value(qp);
+                }
+                self.cqs.prefetch_rings();
+            }
+            Nearness::Next => {
+                if let Some(qp) = self.qps.get(qpn) {
+                    qp.rings.recv.prefetch(qp.recv.consumed);
+                    qp.rings.send.prefetch(qp.send.producer);
+                    self.cqs.prefetch(qp.config.recv_cq);
+                }
+            }
+        }
+    }
+
+    /// Prefetches the request that a token names.
+    #[inline]
+    pub fn expect_answer(&self, token: Token) {
+        self.initiator.prefetch(token);
+    }
+}
+
+impl QueuePair {
+    fn look_ahead(&mut self, regions: &RegionTable, mut fetch: impl FnMut(HostSegment)) {
+        let Ok(posted) = self.posted_descriptors(AHEAD) else {
+            // The next message reports it.
+            return;
+        };
+        let recv = &mut self.recv;
+        // The counter is too low if descriptors were consumed that were never prefetched.
+        let fetched = recv.fetched.wrapping_sub(recv.consumed);
+        let start = if fetched <= posted { fetched } else { 0 };
+        for offset in start..posted.min(AHEAD) {
+            let counter = recv.consumed.wrapping_add(offset);
+            let buffer = self.rings.recv.read(counter).buffer;
+            let length = buffer.length.min(recv.last_length.max(LEAST));
+            let memory = regions.local(
+                self.config.pd,
+                buffer.lkey,
+                buffer.address,
+                length,
+                Access::LOCAL_WRITE,
+            );
+            if let Some(memory) = memory {
+                fetch(memory);
+            }
+            recv.fetched = counter.wrapping_add(1);
+        }
+        // Their descriptors are next.
+        self.rings.recv.prefetch(recv.fetched.wrapping_add(AHEAD));
+        self.rings.send.prefetch(self.send.producer);
+    }
+}

@@ -1,0 +1,601 @@
+//! The completion queue's entries and ring. Entries have 32 bytes (the extended format, the only one
+//! that rdma-core uses).
+//!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 2 | request id |
+//! | 2 | 1 | status |
+//! | 3 | 1 | bit 0 phase (1 in the first lap), 2:1 queue (1 send, 2 receive), 3 has immediate, 6:4 operation, 7 unsolicited |
+//! | 4 | 2 | local QPN |
+//! | 6 | 2 | receive: length bits 15:0 |
+//! | 6 | 6 | send: upper 48 bits of a 64-bit request id, else 0 ([`RequestIdSize`]) |
+//! | 8 | 2 | receive: address handle number of the sender, 0xFFFF unknown |
+//! | 10 | 2 | receive: sender's QPN |
+//! | 12 | 4 | receive: immediate |
+//! | 16 | 16 | receive of an unknown sender: its GID |
+//! | 16 | 2 | write with immediate: length bits 31:16 |
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+
+use efa_core::address::{Ahn, Gid, Qpn};
+
+use super::RingError;
+use super::memory::{Doorbell, RingMemory, SharedPages};
+use super::work_request::{WorkRequest, WqeOperation};
+use crate::prefetch;
+use crate::profile::RequestIdSize;
+
+const PHASE_SHIFT: u32 = 24;
+const PHASE: u64 = 1 << PHASE_SHIFT;
+const QUEUE_SHIFT: u8 = 1;
+const QUEUE_MASK: u8 = 0b11;
+const QUEUE_SEND: u8 = 1;
+const QUEUE_RECEIVE: u8 = 2;
+const HAS_IMMEDIATE: u8 = 1 << 3;
+const OPERATION_SHIFT: u8 = 4;
+const OPERATION_MASK: u8 = 0b111;
+const UNSOLICITED: u8 = 1 << 7;
+const WORDS: usize = 4;
+
+/// What the completion of a receive says in addition to what all completions say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Received {
+    /// Bytes received, or written by an RDMA write with immediate.
+    pub length: u32,
+    /// The sender's address handle number in this device's address book, if it has one.
+    pub ahn: Option<Ahn>,
+    /// The sender's queue pair.
+    pub source_qpn: Qpn,
+    /// The sender's GID, which some generations of the device report for unknown senders.
+    pub source_gid: Option<Gid>,
+    /// Immediate data.
+    pub immediate: Option<u32>,
+    /// Whether it is a write with immediate that consumed no receive. The request id is meaningless
+    /// then.
+    pub unsolicited: bool,
+}
+
+impl Received {
+    /// For a receive that failed or was flushed.
+    pub const NOTHING: Received = Received {
+        length: 0,
+        ahn: None,
+        source_qpn: Qpn(0),
+        source_gid: None,
+        immediate: None,
+        unsolicited: false,
+    };
+}
+
+/// One entry of a completion queue, as it is in the ring. Fields are decoded when they are asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CompletionEntry([u64; WORDS]);
+
+impl CompletionEntry {
+    /// The completion of an entry of a send queue with ids of this size.
+    #[inline(always)]
+    pub fn of_send(qpn: Qpn, ids: RequestIdSize, request: &WorkRequest, status: u8) -> Self {
+        let operation = request.operation_code();
+        match ids {
+            RequestIdSize::Bits16 => {
+                Self::of_send_code(qpn, request.request_id() & 0xffff, operation, status)
+            }
+            RequestIdSize::Bits64 => Self::of_long_send(qpn, request, status),
+        }
+    }
+
+    /// Apart, so that the common path does not read the upper part of an id.
+    #[inline(never)]
+    fn of_long_send(qpn: Qpn, request: &WorkRequest, status: u8) -> Self {
+        Self::of_send_code(qpn, request.request_id(), request.operation_code(), status)
+    }
+
+    /// As [`CompletionEntry::of_send`], with the fields of the send queue entry as arguments.
+    #[inline(always)]
+    pub fn of_send_id(
+        qpn: Qpn,
+        ids: RequestIdSize,
+        request_id: u64,
+        operation: WqeOperation,
+        status: u8,
+    ) -> Self {
+        Self::of_send_code(qpn, ids.of(request_id), operation.code(), status)
+    }
+
+    #[inline(always)]
+    fn of_send_code(qpn: Qpn, request_id: u64, operation: u8, status: u8) -> Self {
+        let flags = operation << OPERATION_SHIFT | QUEUE_SEND << QUEUE_SHIFT;
+        CompletionEntry([
+            first_word(request_id as u16, status, flags, qpn) | (request_id >> 16) << 48,
+            request_id >> 32,
+            0,
+            0,
+        ])
+    }
+
+    /// The completion of a receive. `operation` is the operation of the request that arrived.
+    #[inline(always)]
+    pub fn of_receive(
+        qpn: Qpn,
+        request_id: u16,
+        operation: WqeOperation,
+        status: u8,
+        received: &Received,
+    ) -> Self {
+        let mut flags = operation.code() << OPERATION_SHIFT | QUEUE_RECEIVE << QUEUE_SHIFT;
+        if received.immediate.is_some() {
+            flags |= HAS_IMMEDIATE;
+        }
+        if received.unsolicited {
+            flags |= UNSOLICITED;
+        }
+        let mut words = [
+            first_word(request_id, status, flags, qpn) | u64::from(received.length as u16) << 48,
+            u64::from(received.ahn.map_or(Ahn::UNKNOWN, |ahn| ahn.0))
+                | u64::from(received.source_qpn.0) << 16
+                | u64::from(received.immediate.unwrap_or(0)) << 32,
+            0,
+            0,
+        ];
+        if operation == WqeOperation::RdmaWrite {
+            words[2] = u64::from(received.length >> 16);
+        } else if let Some(Gid(gid)) = received.source_gid {
+            let gid = u128::from_le_bytes(gid);
+            words[2] = gid as u64;
+            words[3] = (gid >> 64) as u64;
+        }
+        CompletionEntry(words)
+    }
+
+    /// Returns whether the queue and operation codes are known.
+    #[inline(always)]
+    fn is_sound(&self) -> bool {
+        let queue = self.flags() >> QUEUE_SHIFT & QUEUE_MASK;
+        let operation = self.flags() >> OPERATION_SHIFT & OPERATION_MASK;
+        operation <= WqeOperation::RdmaWrite.code()
+            && (queue == QUEUE_SEND || queue == QUEUE_RECEIVE)
+    }
+
+    #[inline(always)]
+    fn flags(&self) -> u8 {
+        (self.0[0] >> 24) as u8
+    }
+
+    /// The request id of the work request, or the lower bits of one that is longer.
+    #[inline(always)]
+    pub fn request_id(&self) -> u16 {
+        self.0[0] as u16
+    }
+
+    /// The status code; [`efa_core::nic::Status`] names the known ones.
+    #[inline(always)]
+    pub fn status(&self) -> u8 {
+        (self.0[0] >> 16) as u8
+    }
+
+    /// The operation that was requested (send queue), or that arrived (receive queue).
+    #[inline(always)]
+    pub fn operation(&self) -> WqeOperation {
+        // The code is known: it was checked when the entry was read.
+        match self.flags() >> OPERATION_SHIFT & OPERATION_MASK {
+            0 => WqeOperation::Send,
+            1 => WqeOperation::RdmaRead,
+            _ => WqeOperation::RdmaWrite,
+        }
+    }
+
+    /// Returns whether the entry is of the receive queue. Otherwise it is of the send queue.
+    #[inline(always)]
+    pub fn is_receive(&self) -> bool {
+        self.flags() >> QUEUE_SHIFT & QUEUE_MASK == QUEUE_RECEIVE
+    }
+
+    /// The local queue pair.
+    #[inline(always)]
+    pub fn qpn(&self) -> Qpn {
+        Qpn((self.0[0] >> 32) as u16)
+    }
+
+    /// Send queue with 64-bit ids: the request id.
+    #[inline]
+    pub fn long_request_id(&self) -> u64 {
+        self.0[0] & 0xffff | self.0[0] >> 48 << 16 | self.0[1] << 32
+    }
+
+    /// Receive queue: bytes received, or written by an RDMA write with immediate.
+    #[inline]
+    pub fn length(&self) -> u32 {
+        let mut length = (self.0[0] >> 48) as u32;
+        if self.operation() == WqeOperation::RdmaWrite {
+            length |= u32::from(self.0[2] as u16) << 16;
+        }
+        length
+    }
+
+    /// Receive queue: the sender's address handle number, if it has one here.
+    #[inline]
+    pub fn ahn(&self) -> Option<Ahn> {
+        let ahn = Ahn(self.0[1] as u16);
+        (ahn.0 != Ahn::UNKNOWN).then_some(ahn)
+    }
+
+    /// Receive queue: the sender's queue pair.
+    #[inline]
+    pub fn source_qpn(&self) -> Qpn {
+        Qpn((self.0[1] >> 16) as u16)
+    }
+
+    /// Receive queue: the GID of a sender without an address handle, if the device reports it.
+    #[inline]
+    pub fn source_gid(&self) -> Option<Gid> {
+        if self.operation() == WqeOperation::RdmaWrite || self.ahn().is_some() {
+            return None;
+        }
+        let gid = u128::from(self.0[2]) | u128::from(self.0[3]) << 64;
+        (gid != 0).then_some(Gid(gid.to_le_bytes()))
+    }
+
+    /// Receive queue: immediate data.
+    #[inline]
+    pub fn immediate(&self) -> Option<u32> {
+        (self.flags() & HAS_IMMEDIATE != 0).then_some((self.0[1] >> 32) as u32)
+    }
+
+    /// Receive queue: whether it is a write with immediate that consumed no receive.
+    #[inline(always)]
+    pub fn is_unsolicited(&self) -> bool {
+        self.flags() & UNSOLICITED != 0
+    }
+}
+
+#[inline(always)]
+fn first_word(request_id: u16, status: u8, flags: u8, qpn: Qpn) -> u64 {
+    u64::from(request_id)
+        | u64::from(status) << 16
+        | u64::from(flags) << 24
+        | u64::from(qpn.0) << 32
+}
+
+/// The value of a completion queue's doorbell register.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CqDoorbell {
+    /// The consumer counter (bits 15:0).
+    pub consumer: u16,
+    /// Changes with each event that the client has received (bits 30:29), so that the device can
+    /// distinguish a new request for an event from an old one.
+    pub sequence: u8,
+    /// Whether an event is requested for entries beyond `consumer` (bit 31).
+    pub arm: bool,
+}
+
+impl CqDoorbell {
+    /// The register's value.
+    pub const fn to_bits(self) -> u32 {
+        self.consumer as u32 | (self.sequence as u32 & 3) << 29 | (self.arm as u32) << 31
+    }
+
+    /// Reads a register's value.
+    pub const fn from_bits(bits: u32) -> Self {
+        CqDoorbell {
+            consumer: bits as u16,
+            sequence: (bits >> 29 & 3) as u8,
+            arm: bits >> 31 != 0,
+        }
+    }
+}
+
+/// What is in the ring at the client's consumer counter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Slot {
+    /// The device has not written the entry yet.
+    Empty,
+    /// An entry.
+    Entry(CompletionEntry),
+    /// Bytes that are not an entry: the client has overwritten its own memory.
+    Garbage,
+}
+
+/// A completion queue's ring and doorbell ([`CqDoorbell`]).
+pub struct CompletionRing {
+    memory: RingMemory<WORDS>,
+    doorbell: Doorbell,
+    entries: u32,
+    /// Counter of the next entry that the client reads, for the device's check of its own writing. A client that
+    /// reads the memory by itself does not keep it.
+    consumer: AtomicU16,
+    /// The entries once more, for a client that reads them without a call.
+    direct: OnceLock<SharedPages>,
+}
+
+impl CompletionRing {
+    /// The size of an entry in bytes.
+    pub const ENTRY_SIZE: usize = 32;
+
+    /// Makes a ring of `entries` entries, a power of two up to 32768.
+    pub fn new(entries: u32) -> Result<Self, RingError> {
+        if entries == 0 {
+            return Err(RingError::Depth {
+                ring: "completion queue depth",
+                entries,
+            });
+        }
+        super::check_entries("completion queue depth", entries)?;
+        Ok(CompletionRing {
+            memory: RingMemory::shared(entries as usize)?,
+            doorbell: Doorbell::default(),
+            entries,
+            consumer: AtomicU16::new(0),
+            direct: OnceLock::new(),
+        })
+    }
+
+    /// Number of entries, a power of two.
+    pub fn entries(&self) -> u32 {
+        self.entries
+    }
+
+    /// The ring's memory.
+    pub fn memory(&self) -> &RingMemory<4> {
+        &self.memory
+    }
+
+    /// The entries for a client that reads them without a call, if it has asked for them.
+    pub fn direct(&self) -> Option<&SharedPages> {
+        self.direct.get()
+    }
+
+    /// Maps the entries for a client that reads them without a call, unless they are.
+    pub fn make_direct(&self) -> Result<&SharedPages, RingError> {
+        if let Some(pages) = self.direct.get() {
+            return Ok(pages);
+        }
+        let pages = self.memory.map_again()?;
+        Ok(self.direct.get_or_init(|| pages))
+    }
+
+    /// Has the system provide the page of a counter's entry.
+    pub fn touch(&self, counter: u16) {
+        std::hint::black_box(self.slot(counter)[0].load(Ordering::Relaxed));
+    }
+
+    /// Where the entry of a counter is in the memory, in bytes.
+    pub fn offset(&self, counter: u16) -> usize {
+        (u32::from(counter) & (self.entries - 1)) as usize * CompletionRing::ENTRY_SIZE
+    }
+
+    /// The counter of the next entry that the client reads.
+    #[inline(always)]
+    pub(crate) fn consumer(&self) -> u16 {
+        self.consumer.load(Ordering::Acquire)
+    }
+
+    /// The client has read the entries before this one.
+    #[inline(always)]
+    pub(crate) fn set_consumer(&self, counter: u16) {
+        self.consumer.store(counter, Ordering::Release);
+    }
+
+    /// The doorbell register.
+    pub fn doorbell(&self) -> &Doorbell {
+        &self.doorbell
+    }
+
+    /// The phase bit in the lap of `counter`. It is true in the first lap.
+    #[inline(always)]
+    fn phase(&self, counter: u16) -> bool {
+        u32::from(counter) & self.entries == 0
+    }
+
+    #[inline(always)]
+    fn slot(&self, counter: u16) -> &[AtomicU64; WORDS] {
+        self.memory.entry(counter.into())
+    }
+
+    /// Prefetches the entry that a counter names.
+    pub(crate) fn prefetch(&self, counter: u16) {
+        prefetch::for_write(self.slot(counter).as_ptr().cast());
+    }
+
+    /// Writes the entry that the producer counter names. Its phase bit publishes it. An entry that the
+    /// client has not read is overwritten.
+    #[inline(always)]
+    pub fn write(&self, counter: u16, entry: &CompletionEntry) {
+        let ([head, rest @ ..], [first, others @ ..]) = (self.slot(counter), &entry.0);
+        for (slot, word) in rest.iter().zip(others) {
+            slot.store(*word, Ordering::Relaxed);
+        }
+        let phase = u64::from(self.phase(counter)) << PHASE_SHIFT;
+        head.store(first & !PHASE | phase, Ordering::Release);
+    }
+
+    /// Returns whether the device has not yet written the entry that the consumer counter names. Reads
+    /// one word.
+    #[inline(always)]
+    pub fn is_empty(&self, counter: u16) -> bool {
+        let head = self.slot(counter)[0].load(Ordering::Relaxed);
+        (head & PHASE != 0) != self.phase(counter)
+    }
+
+    /// Reads the entry that the consumer counter names.
+    #[inline(always)]
+    pub fn read(&self, counter: u16) -> Slot {
+        let [head, a, b, c] = self.slot(counter);
+        let head = head.load(Ordering::Acquire);
+        if (head & PHASE != 0) != self.phase(counter) {
+            return Slot::Empty;
+        }
+        let [a, b, c] = [a, b, c].map(|word| word.load(Ordering::Relaxed));
+        let entry = CompletionEntry([head & !PHASE, a, b, c]);
+        match entry.is_sound() {
+            true => Slot::Entry(entry),
+            false => Slot::Garbage,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(ring: &CompletionRing, counter: u16) -> Option<CompletionEntry> {
+        match ring.read(counter) {
+            Slot::Entry(entry) => Some(entry),
+            Slot::Empty | Slot::Garbage => None,
+        }
+    }
+
+    fn literal(counter: u16, entry: &CompletionEntry) -> Vec<u8> {
+        let ring = CompletionRing::new(4).unwrap();
+        ring.write(counter, entry);
+        assert_eq!(read(&ring, counter), Some(*entry));
+        let start = usize::from(counter & 3) * 32;
+        ring.memory().bytes(start..start + 32)
+    }
+
+    const RECEIVED: Received = Received {
+        length: 0x2221,
+        ahn: Some(Ahn(0x3231)),
+        source_qpn: Qpn(0x4241),
+        source_gid: None,
+        immediate: Some(0x5453_5251),
+        unsolicited: false,
+    };
+
+    fn received(operation: WqeOperation, received: &Received) -> CompletionEntry {
+        let entry = CompletionEntry::of_receive(Qpn(0x1211), 0x0102, operation, 0, received);
+        assert!(entry.is_receive());
+        assert_eq!((entry.request_id(), entry.status()), (0x0102, 0));
+        assert_eq!((entry.qpn(), entry.operation()), (Qpn(0x1211), operation));
+        let found = Received {
+            length: entry.length(),
+            ahn: entry.ahn(),
+            source_qpn: entry.source_qpn(),
+            source_gid: entry.source_gid(),
+            immediate: entry.immediate(),
+            unsolicited: entry.is_unsolicited(),
+        };
+        assert_eq!(found, *received);
+        entry
+    }
+
+    #[test]
+    fn completion_of_a_request() {
+        const ID: u64 = 0xa6a5_a4a3_a2a1_0102;
+        #[rustfmt::skip]
+        let long = [
+            0x02, 0x01,                         // request id
+            10,                                 // status
+            0x13,                               // read, send queue, phase 1
+            0x11, 0x12,                         // QPN
+            0xa1, 0xa2, 0xa3, 0xa4, 0xa5, 0xa6, // request id, upper part
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        ];
+        let mut short = long;
+        short[6..12].fill(0);
+        for (ids, bytes, request_id) in [
+            (RequestIdSize::Bits64, long, ID),
+            (RequestIdSize::Bits16, short, 0x0102),
+        ] {
+            let entry =
+                CompletionEntry::of_send_id(Qpn(0x1211), ids, ID, WqeOperation::RdmaRead, 10);
+            assert!(!entry.is_receive());
+            assert_eq!((entry.request_id(), entry.status()), (0x0102, 10));
+            assert_eq!(
+                (entry.long_request_id(), entry.operation()),
+                (request_id, WqeOperation::RdmaRead)
+            );
+            assert_eq!(literal(1, &entry), bytes);
+        }
+    }
+
+    #[test]
+    fn completion_of_a_receive_from_a_known_sender() {
+        #[rustfmt::skip]
+        let bytes = [
+            0x02, 0x01, 0,
+            0x0d,                   // send, has immediate, receive queue, phase 1
+            0x11, 0x12,
+            0x21, 0x22,             // length
+            0x31, 0x32,             // AHN
+            0x41, 0x42,             // source QPN
+            0x51, 0x52, 0x53, 0x54, // immediate
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        ];
+        assert_eq!(literal(3, &received(WqeOperation::Send, &RECEIVED)), bytes);
+    }
+
+    #[test]
+    fn completion_of_a_receive_from_an_unknown_sender_names_its_gid() {
+        let detail = Received {
+            ahn: None,
+            source_gid: Some(Gid([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16])),
+            immediate: None,
+            ..RECEIVED
+        };
+        // In the second lap the phase is 0.
+        #[rustfmt::skip]
+        let bytes = [
+            0x02, 0x01, 0, 0x04, 0x11, 0x12, 0x21, 0x22,
+            0xff, 0xff, 0x41, 0x42, 0, 0, 0, 0,
+            1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16,
+        ];
+        assert_eq!(literal(4, &received(WqeOperation::Send, &detail)), bytes);
+    }
+
+    #[test]
+    fn completion_of_a_write_has_a_32_bit_length() {
+        let detail = Received {
+            length: 0x2423_2221,
+            unsolicited: true,
+            ..RECEIVED
+        };
+        #[rustfmt::skip]
+        let bytes = [
+            0x02, 0x01, 0,
+            0xad,                   // unsolicited, write, has immediate, receive queue, phase 1
+            0x11, 0x12, 0x21, 0x22,
+            0x31, 0x32, 0x41, 0x42, 0x51, 0x52, 0x53, 0x54,
+            0x23, 0x24,             // length, upper half
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        ];
+        assert_eq!(
+            literal(0, &received(WqeOperation::RdmaWrite, &detail)),
+            bytes
+        );
+    }
+
+    #[test]
+    fn an_entry_is_seen_once_in_each_lap() {
+        let ring = CompletionRing::new(2).unwrap();
+        let entry = received(WqeOperation::Send, &RECEIVED);
+        for counter in (0..=u16::MAX).chain(0..8) {
+            assert!(ring.is_empty(counter), "{counter}");
+            assert_eq!(ring.read(counter), Slot::Empty, "{counter}");
+            ring.write(counter, &entry);
+            assert!(!ring.is_empty(counter), "{counter}");
+            assert_eq!(read(&ring, counter), Some(entry), "{counter}");
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_entry_are_garbage() {
+        let ring = CompletionRing::new(1).unwrap();
+        for flags in [0x01, 0x07, 0x75, 0x33] {
+            ring.memory().word(0).store(flags << 24, Ordering::Release);
+            assert_eq!(ring.read(0), Slot::Garbage, "{flags:#x}");
+        }
+    }
+
+    #[test]
+    fn doorbell_bits() {
+        let doorbell = CqDoorbell {
+            consumer: 0x1234,
+            sequence: 2,
+            arm: true,
+        };
+        assert_eq!(doorbell.to_bits(), 0xc000_1234);
+        assert_eq!(CqDoorbell::from_bits(0xc000_1234), doorbell);
+        assert!(!CqDoorbell::from_bits(0x4000_0000).arm);
+    }
+}

@@ -1,0 +1,139 @@
+//! The border between the device model and whatever carries its requests.
+//!
+//! The device model ([`crate::device`]) knows queues, keys and completions but not how bytes reach
+//! another host. A *link* does: the deterministic network of [`efa_sim`], or the shared memory of
+//! [`efa_shm`]. A request travels once, reliably and in no particular order:
+//!
+//! 1. the initiating device offers it to its link ([`Link::try_send`]);
+//! 2. the link brings it to the responding device, which checks it, moves its data through
+//!    [`Transfer`] and answers with a [`Status`] (`Device::deliver`);
+//! 3. the link brings the status back (`Device::complete`).
+//!
+//! A request whose target host, process or queue pair is gone is answered by the link itself.
+
+use efa_core::address::{Gid, Qkey, Qpn};
+use efa_core::nic::Status;
+
+/// What a request asks of the responder.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Operation {
+    /// SRD send: data into a posted receive.
+    Send,
+    /// UD send: as `Send`, behind a 40-byte GRH, and lost without an error when nobody takes it.
+    Datagram,
+    /// RDMA read of the responder's memory.
+    RdmaRead,
+    /// RDMA write of the responder's memory, with a completion there if it has an immediate.
+    RdmaWrite,
+}
+
+/// The responder's memory that an RDMA request names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RemoteRange {
+    /// First byte.
+    pub address: u64,
+    /// The responder's key for it.
+    pub key: u32,
+}
+
+/// Everything about a request but its data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RequestHeader {
+    /// What is asked.
+    pub operation: Operation,
+    /// The initiator's queue pair.
+    pub source_qpn: Qpn,
+    /// The responder's queue pair.
+    pub destination_qpn: Qpn,
+    /// The Q-key that the initiator believes the responder's queue pair to have.
+    pub qkey: Qkey,
+    /// Counts the requests of the initiating queue pair, from 0, wrapping. A retry keeps its number.
+    pub sequence: u32,
+    /// How often the device made this request before, because the receiver was not ready. A link
+    /// brings [`RequestHeader::MOST_CARRIED_RETRIES`] at most.
+    pub retries: u32,
+    /// Immediate data.
+    pub immediate: Option<u32>,
+    /// The responder's memory; `Some` exactly for RDMA.
+    pub remote: Option<RemoteRange>,
+    /// Bytes of data: sent, to be read, or to be written.
+    pub length: u32,
+}
+
+impl RequestHeader {
+    /// Most retries that the responder is told of.
+    pub const MOST_CARRIED_RETRIES: u32 = 15;
+}
+
+/// A piece of memory of the host that the device belongs to, checked against its registration.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct HostSegment {
+    /// First byte in the address space of the process (or of the simulated host).
+    pub address: u64,
+    /// Length in bytes.
+    pub length: u32,
+}
+
+/// The initiator's side of a request's data.
+#[derive(Clone, Copy, Debug)]
+pub enum LocalData<'a> {
+    /// Bytes that were placed inside the work request.
+    Inline(&'a [u8]),
+    /// Registered memory: the source of a send or write, the target of a read.
+    Segments(&'a [HostSegment]),
+}
+
+/// Names one outstanding request of a device; unique until it completed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Token(pub u64);
+
+/// The link cannot take another request now. The device keeps the work request in its send queue
+/// and offers it again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LinkBusy;
+
+/// What carries requests away from a device.
+pub trait Link {
+    /// Takes a request for the host with GID `to`.
+    ///
+    /// For sends and writes the link reads `data` before it returns or before the request
+    /// completes; the memory stays registered that long. A link that took a request completes
+    /// `token` exactly once, later, never from inside this call.
+    fn try_send(
+        &mut self,
+        to: Gid,
+        token: Token,
+        header: &RequestHeader,
+        data: LocalData<'_>,
+    ) -> Result<(), LinkBusy>;
+}
+
+/// Moves the data of a delivered request; handed to `Device::deliver` by the link.
+///
+/// The device names only memory that it has checked. Offsets count from the start of the request's
+/// data, and the device never goes beyond `RequestHeader::length`.
+pub trait Transfer {
+    /// Copies `to.length` bytes of the request's data, from `offset` on, into the responder's memory.
+    fn fetch(&mut self, offset: u32, to: HostSegment) -> Result<(), Status>;
+
+    /// Copies the responder's memory `from` into the initiator's buffer at `offset` (RDMA read).
+    fn store(&mut self, offset: u32, from: HostSegment) -> Result<(), Status>;
+
+    /// Writes bytes that the device itself makes (a UD receive's GRH) into the responder's memory.
+    fn fill(&mut self, to: u64, bytes: &[u8]) -> Result<(), Status>;
+
+    /// Whether the request's data is complete once this transfer has moved its part.
+    ///
+    /// A link may bring a long RDMA request in parts: it delivers the same request several times,
+    /// and every time moves another part of what the device names. The device checks the request
+    /// each time, and counts and completes it only the last time.
+    fn is_last(&self) -> bool {
+        true
+    }
+
+    /// Whether the link hands the request, whose transfer has failed, to the device again: its data waits for room, or
+    /// will come another way. Such a request was not dropped.
+    fn is_put_off(&self) -> bool {
+        false
+    }
+}

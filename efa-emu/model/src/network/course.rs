@@ -1,0 +1,196 @@
+//! What becomes of a frame that arrives, once the rules of staged faults have been applied.
+
+use std::time::Duration;
+
+use efa_core::nic::Status;
+
+use super::{Loss, Network, Transmission};
+use crate::fault::{Fate, FaultId};
+use crate::link::Operation;
+
+/// What comes twice of a frame that proceeds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Twice {
+    /// Nothing does.
+    #[default]
+    Nothing,
+    /// The completion that the frame makes is written twice.
+    Completion,
+    /// The responder's device gets the packet a second time, right behind the first. Only the first
+    /// is answered.
+    Packet,
+}
+
+/// What becomes of a frame that arrives. A link carries it out with its own clock and its own way to
+/// keep frames; it decides nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Course {
+    /// The frame is handed over: a request to the responder's device, an answer to the initiator's.
+    Proceeds {
+        /// What comes twice.
+        twice: Twice,
+        /// For a request: the device does not see it, and this is the answer. For an answer: this
+        /// replaces the status.
+        status: Option<Status>,
+    },
+    /// The frame is handed over after this time, without being judged again.
+    Late(Duration),
+    /// The frame is kept until `fault` is released or so many later frames of its flow have passed.
+    Held {
+        /// The rule that keeps it.
+        fault: FaultId,
+        /// How many later frames pass it, if that frees it.
+        packets: Option<u32>,
+    },
+    /// The frame is lost.
+    Lost(Loss),
+}
+
+impl Course {
+    /// The course that a rule's decision means for this transmission; `network` is that of the host
+    /// that sent it.
+    pub fn new(
+        fate: Option<(FaultId, Fate)>,
+        transmission: &Transmission,
+        network: &Network,
+    ) -> Course {
+        let operation = transmission.operation;
+        let proceeds = Course::Proceeds {
+            twice: Twice::Nothing,
+            status: None,
+        };
+        let Some((fault, fate)) = fate else {
+            return proceeds;
+        };
+        match fate {
+            // These are about other events than frames.
+            Fate::Fail(_) | Fate::Qpn(_) => proceeds,
+            Fate::Hold { packets } => Course::Held { fault, packets },
+            Fate::Delay(delay) => Course::Late(network.delay(transmission, delay)),
+            Fate::Drop => Course::Lost(network.lose(transmission)),
+            Fate::Lose => {
+                let reliability = &network.config.reliability;
+                Course::Lost(reliability.after_last_loss(operation, transmission.lost))
+            }
+            Fate::Duplicate => Course::Proceeds {
+                twice: Twice::Completion,
+                status: None,
+            },
+            Fate::Repeat => Course::Proceeds {
+                twice: Twice::Packet,
+                status: None,
+            },
+            // A datagram's sender gets no answer.
+            Fate::Answer(_) if operation == Operation::Datagram => Course::Lost(Loss::Unnoticed),
+            Fate::Answer(status) => Course::Proceeds {
+                twice: Twice::Nothing,
+                status: Some(status),
+            },
+        }
+    }
+
+    /// Whether the frame passes, so that frames which wait for later ones of their flow count it. A
+    /// late one has passed: it is the rule's wish that others overtake it.
+    pub fn passes(&self) -> bool {
+        matches!(self, Course::Proceeds { .. } | Course::Late(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use efa_core::address::{Gid, Qpn};
+
+    use super::*;
+    use crate::fault::{Delay, Stage};
+    use crate::network::{NetworkConfig, Reliability};
+
+    const TIMEOUT: Duration = Duration::from_millis(10);
+
+    fn network() -> Network {
+        let config = NetworkConfig {
+            reliability: Reliability {
+                timeout: TIMEOUT,
+                attempts: 3,
+            },
+            ..NetworkConfig::perfect()
+        };
+        Network::new(config, 1)
+    }
+
+    fn of(fate: Fate, operation: Operation, lost: u32) -> Course {
+        let transmission = Transmission {
+            stage: Stage::Request,
+            operation,
+            initiator: Gid([1; 16]),
+            responder: Gid([2; 16]),
+            source_qpn: Qpn(2),
+            sequence: 5,
+            retries: 0,
+            lost,
+        };
+        Course::new(Some((FaultId(7), fate)), &transmission, &network())
+    }
+
+    #[test]
+    fn losses_are_the_reliability_layers_affair() {
+        let send = |fate, lost| of(fate, Operation::Send, lost);
+        let after = TIMEOUT;
+        assert_eq!(send(Fate::Drop, 0), Course::Lost(Loss::Repeated { after }));
+        let after = 4 * TIMEOUT;
+        assert_eq!(send(Fate::Drop, 2), Course::Lost(Loss::Fatal { after }));
+        let after = 7 * TIMEOUT;
+        assert_eq!(send(Fate::Lose, 0), Course::Lost(Loss::Fatal { after }));
+        assert!(!send(Fate::Lose, 0).passes() && !send(Fate::Drop, 0).passes());
+    }
+
+    #[test]
+    fn datagrams_that_do_not_proceed_are_gone() {
+        for fate in [Fate::Drop, Fate::Lose, Fate::Answer(Status::RemoteAbort)] {
+            let course = of(fate, Operation::Datagram, 0);
+            assert_eq!(course, Course::Lost(Loss::Unnoticed), "{fate:?}");
+        }
+        let twice = of(Fate::Duplicate, Operation::Datagram, 0);
+        assert!(matches!(
+            twice,
+            Course::Proceeds {
+                twice: Twice::Completion,
+                ..
+            }
+        ));
+    }
+
+    #[test]
+    fn delays_are_drawn_between_their_bounds() {
+        let (least, most) = (Duration::from_millis(3), Duration::from_millis(5));
+        let mut seen = std::collections::BTreeSet::new();
+        for lost in 0..20 {
+            let course = of(Fate::Delay(Delay { least, most }), Operation::Send, lost);
+            assert!(course.passes());
+            let Course::Late(delay) = course else {
+                panic!("{course:?}");
+            };
+            assert!((least..=most).contains(&delay), "{delay:?}");
+            seen.insert(delay);
+        }
+        assert!(seen.len() > 10, "{seen:?}");
+    }
+
+    #[test]
+    fn held_frames_do_not_pass_and_others_proceed() {
+        let held = of(Fate::Hold { packets: Some(2) }, Operation::Send, 0);
+        let expected = Course::Held {
+            fault: FaultId(7),
+            packets: Some(2),
+        };
+        assert_eq!((held, held.passes()), (expected, false));
+        let answered = of(Fate::Answer(Status::RemoteRnr), Operation::Send, 0);
+        let status = Some(Status::RemoteRnr);
+        assert_eq!(
+            answered,
+            Course::Proceeds {
+                twice: Twice::Nothing,
+                status
+            }
+        );
+    }
+}

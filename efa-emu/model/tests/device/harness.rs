@@ -1,0 +1,225 @@
+//! Hosts and a network between them.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
+use std::time::Duration;
+
+use efa_core::address::{Ahn, Gid};
+use efa_core::nic::Status;
+use efa_device_model::link::{
+    HostSegment, Link, LinkBusy, LocalData, RequestHeader, Token, Transfer,
+};
+use efa_device_model::provider::UdAddress;
+pub(crate) use efa_testing::addresses::gid;
+pub(crate) use efa_testing::device::{Host, Kind, MEMORY, MEMORY_SIZE, QKEY, Rdma, Setup};
+
+/// A request on its way; sends and writes carry a copy of their data.
+pub(crate) struct Packet {
+    pub(crate) from: usize,
+    pub(crate) to: Gid,
+    pub(crate) token: Token,
+    pub(crate) header: RequestHeader,
+    pub(crate) data: Vec<u8>,
+}
+
+/// The hosts and what is under way between them.
+pub(crate) struct Net {
+    pub(crate) hosts: Vec<Host>,
+    pub(crate) packets: VecDeque<Packet>,
+    /// Destinations for which the link takes nothing.
+    pub(crate) busy: BTreeSet<Gid>,
+    /// Offers that the link refuses from now on, whatever their destination.
+    pub(crate) refusals: usize,
+    pub(crate) now: Duration,
+}
+
+impl Net {
+    pub(crate) fn new(setups: &[Setup]) -> Net {
+        Net {
+            hosts: setups
+                .iter()
+                .enumerate()
+                .map(|(number, setup)| Host::new(number, setup))
+                .collect(),
+            packets: VecDeque::new(),
+            busy: BTreeSet::new(),
+            refusals: 0,
+            now: Duration::ZERO,
+        }
+    }
+
+    /// Two hosts of the same kind; each has the other in its address book.
+    pub(crate) fn pair(setup: Setup) -> Net {
+        let mut net = Net::new(&[setup.clone(), setup]);
+        net.know(0, 1);
+        net.know(1, 0);
+        net
+    }
+
+    /// Puts `whom` into the address book of `host`.
+    pub(crate) fn know(&mut self, host: usize, whom: usize) -> Ahn {
+        let host = &mut self.hosts[host];
+        host.device.create_ah(host.pd, gid(whom)).unwrap()
+    }
+
+    /// The address of host `to`'s queue pair for requests of host `from`, which knows it.
+    pub(crate) fn address(&mut self, from: usize, to: usize) -> UdAddress {
+        UdAddress {
+            ahn: self.know(from, to).0,
+            qpn: self.hosts[to].client.qpn,
+            qkey: QKEY,
+        }
+    }
+
+    pub(crate) fn transmit(&mut self, host: usize) -> usize {
+        let Host { device, memory, .. } = &mut self.hosts[host];
+        let mut wire = Wire {
+            from: host,
+            memory,
+            packets: &mut self.packets,
+            busy: &self.busy,
+            refusals: &mut self.refusals,
+        };
+        device.transmit(self.now, &mut wire)
+    }
+
+    /// Lets one request reach its responder; the answer does not go back.
+    pub(crate) fn deliver(&mut self, packet: &mut Packet) -> Status {
+        let from = gid(packet.from);
+        let to = usize::from(packet.to.0[15]);
+        let Some(host) = self.hosts.get_mut(to) else {
+            return Status::LocalUnreachableRemote;
+        };
+        let mut transfer = Copier {
+            data: &mut packet.data,
+            length: packet.header.length,
+            memory: &mut host.memory,
+        };
+        host.device.deliver(from, &packet.header, &mut transfer)
+    }
+
+    /// Brings an answer back; the data of a read goes where the device says.
+    pub(crate) fn answer(&mut self, packet: &Packet, mut status: Status) {
+        let host = &mut self.hosts[packet.from];
+        let read = packet.header.operation == efa_device_model::link::Operation::RdmaRead;
+        if read && status == Status::Ok {
+            match host.device.local_memory(packet.token) {
+                Some(segments) => {
+                    let mut rest = &packet.data[..];
+                    for segment in segments.iter().filter(|segment| segment.length > 0) {
+                        let (part, behind) = rest.split_at(segment.length as usize);
+                        host.memory[range(segment)].copy_from_slice(part);
+                        rest = behind;
+                    }
+                }
+                None => status = Status::LocalInvalidLkey,
+            }
+        }
+        host.device.complete(self.now, packet.token, status);
+    }
+
+    /// Lets everything through until nothing moves at this time.
+    pub(crate) fn settle(&mut self) {
+        loop {
+            for host in 0..self.hosts.len() {
+                self.transmit(host);
+            }
+            let Some(mut packet) = self.packets.pop_front() else {
+                return;
+            };
+            let status = self.deliver(&mut packet);
+            self.answer(&packet, status);
+        }
+    }
+
+    /// Moves the time to the next timeout of any device; false if there is none.
+    pub(crate) fn advance(&mut self) -> bool {
+        let next = self
+            .hosts
+            .iter()
+            .filter_map(|host| host.device.next_timeout())
+            .min();
+        if let Some(next) = next {
+            self.now = self.now.max(next);
+        }
+        next.is_some()
+    }
+}
+
+pub(crate) fn range(segment: &HostSegment) -> Range<usize> {
+    let start = (segment.address - MEMORY) as usize;
+    start..start + segment.length as usize
+}
+
+struct Wire<'a> {
+    from: usize,
+    memory: &'a [u8],
+    packets: &'a mut VecDeque<Packet>,
+    busy: &'a BTreeSet<Gid>,
+    refusals: &'a mut usize,
+}
+
+impl Link for Wire<'_> {
+    fn try_send(
+        &mut self,
+        to: Gid,
+        token: Token,
+        header: &RequestHeader,
+        data: LocalData<'_>,
+    ) -> Result<(), LinkBusy> {
+        if *self.refusals > 0 {
+            *self.refusals -= 1;
+            return Err(LinkBusy);
+        }
+        if self.busy.contains(&to) {
+            return Err(LinkBusy);
+        }
+        let mut copy = Vec::new();
+        if header.operation != efa_device_model::link::Operation::RdmaRead {
+            match data {
+                LocalData::Inline(bytes) => copy.extend_from_slice(bytes),
+                LocalData::Segments(segments) => {
+                    for segment in segments.iter().filter(|segment| segment.length > 0) {
+                        copy.extend_from_slice(&self.memory[range(segment)]);
+                    }
+                }
+            }
+            assert_eq!(copy.len(), header.length as usize);
+        }
+        self.packets.push_back(Packet {
+            from: self.from,
+            to,
+            token,
+            header: *header,
+            data: copy,
+        });
+        Ok(())
+    }
+}
+
+struct Copier<'a> {
+    data: &'a mut Vec<u8>,
+    length: u32,
+    memory: &'a mut [u8],
+}
+
+impl Transfer for Copier<'_> {
+    fn fetch(&mut self, offset: u32, to: HostSegment) -> Result<(), Status> {
+        assert!(offset + to.length <= self.length);
+        let from = offset as usize..(offset + to.length) as usize;
+        self.memory[range(&to)].copy_from_slice(&self.data[from]);
+        Ok(())
+    }
+
+    fn store(&mut self, offset: u32, from: HostSegment) -> Result<(), Status> {
+        assert!(offset as usize == self.data.len() && offset + from.length <= self.length);
+        self.data.extend_from_slice(&self.memory[range(&from)]);
+        Ok(())
+    }
+
+    fn fill(&mut self, to: u64, bytes: &[u8]) -> Result<(), Status> {
+        let start = (to - MEMORY) as usize;
+        self.memory[start..start + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+}

@@ -1,0 +1,140 @@
+//! Threads that serve devices: how they start, and when they get a processor.
+
+use std::mem::MaybeUninit;
+use std::sync::{Arc, Barrier};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::thread::{Pid, gettid};
+
+use crate::fork::ForkSafeMutex;
+
+/// The threads that serve devices of this process.
+static THREADS: ForkSafeMutex<Vec<Pid>> = ForkSafeMutex::new(Vec::new());
+
+/// Returns whether the calling thread is one that serves a device. May be called by a signal handler.
+pub fn is_device_thread() -> bool {
+    THREADS.lock().contains(&gettid())
+}
+
+/// Starts a thread that serves a device, and returns when it runs. The thread takes no signals: those are for the
+/// application's threads. Faults are no signals in that sense: the kernel would end the process.
+///
+/// A thread that begins maps memory for its allocator. Monitors of registered memory (libfabric's
+/// memhooks, UCX's) overwrite the first instructions of `mmap`, `munmap` and others while the program
+/// runs, which kills a thread that is inside one of them. Real hardware has no thread that could be:
+/// the application can install a monitor as soon as its call to open the device returns, so the
+/// beginning must be over by then.
+pub(super) fn spawn(
+    name: &str,
+    run: impl FnOnce() + Send + 'static,
+) -> std::io::Result<JoinHandle<()>> {
+    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: `sigfillset` initialises `all`, `pthread_sigmask` reads it and initialises `before`.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::sigdelset(all.as_mut_ptr(), libc::SIGSEGV);
+        libc::sigdelset(all.as_mut_ptr(), libc::SIGBUS);
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+    }
+    let running = Arc::new(Barrier::new(2));
+    let began = Arc::clone(&running);
+    let thread = std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(move || {
+            // The first allocation of a thread is what maps memory.
+            drop(std::hint::black_box(Box::new(0u64)));
+            THREADS.lock().push(gettid());
+            began.wait();
+            let whole = AbortUnlessWhole;
+            run();
+            std::mem::forget(whole);
+            THREADS.lock().retain(|thread| *thread != gettid());
+        });
+    // SAFETY: `before` was initialised above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+    let thread = thread?;
+    running.wait();
+    Ok(thread)
+}
+
+/// Ends the process if the thread panics: the device's state may be half changed then, and whoever waits
+/// for it would wait for ever. A panic in a verb ends the process likewise, since verbs are called from C.
+struct AbortUnlessWhole;
+
+impl Drop for AbortUnlessWhole {
+    fn drop(&mut self) {
+        eprintln!(
+            "efa-emu: the device's thread failed, and with it the device: ending the process"
+        );
+        std::process::abort();
+    }
+}
+
+/// Asks the system to give the calling thread a processor soon when it is woken, and to end its sleeps in time. Programs that
+/// poll would keep it until their turn is over. They are not asked to make their turns short: that was slower.
+pub(super) fn be_prompt() {
+    // Linux before 6.12 does not look at it.
+    const TURN: Duration = Duration::from_micros(100);
+    // Not everybody may have it.
+    const NICE: i32 = -10;
+    // SAFETY: a number is passed.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1, 0, 0, 0) };
+    let size = size_of::<libc::sched_attr>() as u32;
+    let mut attributes = MaybeUninit::<libc::sched_attr>::zeroed();
+    // SAFETY: the structure has the size that is named, and all zeroes are a valid value of it.
+    let mut attributes = unsafe {
+        let pointer = attributes.as_mut_ptr();
+        if libc::syscall(libc::SYS_sched_getattr, 0, pointer, size, 0) != 0 {
+            return;
+        }
+        attributes.assume_init()
+    };
+    // Whoever has another policy has chosen it.
+    if attributes.sched_policy != libc::SCHED_OTHER as u32 {
+        return;
+    }
+    attributes.sched_runtime = TURN.as_nanos() as u64;
+    for nice in [NICE.min(attributes.sched_nice), attributes.sched_nice] {
+        attributes.sched_nice = nice;
+        // SAFETY: as above.
+        if unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) } == 0 {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::AbortUnlessWhole;
+
+    /// Set in the process whose thread fails.
+    const FAIL: &str = "EFA_EMU_TEST_FAILING_THREAD";
+
+    #[test]
+    fn a_thread_that_fails_ends_the_process() {
+        if std::env::var_os(FAIL).is_some() {
+            let thread = std::thread::spawn(|| {
+                let _whole = AbortUnlessWhole;
+                panic!("on purpose");
+            });
+            let _ = thread.join();
+            return;
+        }
+        let output = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "engine::thread::tests::a_thread_that_fails_ends_the_process",
+            ])
+            .arg("--nocapture")
+            .env(FAIL, "1")
+            .output()
+            .unwrap();
+        assert_eq!(output.status.signal(), Some(libc::SIGABRT));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("the device's thread failed"), "{said}");
+    }
+}

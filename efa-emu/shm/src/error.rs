@@ -1,0 +1,306 @@
+//! What can go wrong with a fabric, in words that name the thing, the value and the remedy.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use efa_core::address::Gid;
+
+use efa_device_model::profile::ProfileError;
+
+/// What a directory holds, and with it, what is of no use if the directory is not usable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Holds {
+    /// All fabrics of the user.
+    AllFabrics,
+    /// One fabric, or a part of it.
+    OneFabric,
+}
+
+impl Holds {
+    /// What else to do than to remove the directory, after the sentence that says so.
+    fn remedy(self) -> &'static str {
+        match self {
+            Holds::AllFabrics => " (another --fabric name does not help: all are kept there)",
+            Holds::OneFabric => ", or choose another --fabric name",
+        }
+    }
+}
+
+/// Why a fabric, a host or a device on it could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum FabricError {
+    /// A fabric or host name that cannot be a file name.
+    #[error(
+        "{what} name {name:?} is not valid: use 1 to {max} letters, digits, '-', '_' or '.', \
+         not starting with '.'"
+    )]
+    InvalidName {
+        /// `"fabric"` or `"host"`.
+        what: &'static str,
+        /// The name.
+        name: String,
+        /// Longest allowed name in bytes.
+        max: usize,
+    },
+    /// The directory belongs to another user.
+    #[error(
+        "{} belongs to user {owner}, this process runs as user {user}, and fabrics are never shared \
+         between users: let user {owner} or root remove it{}", .path.display(), .holds.remedy()
+    )]
+    ForeignOwner {
+        /// The directory.
+        path: PathBuf,
+        /// What is in it.
+        holds: Holds,
+        /// User id of its owner.
+        owner: u32,
+        /// Effective user id of this process.
+        user: u32,
+    },
+    /// Others may write to the directory.
+    #[error(
+        "{} can be written by other users (mode {mode:03o}): run `chmod 700` on it, or remove it",
+        .path.display()
+    )]
+    WritableByOthers {
+        /// The directory.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// Something else stands where the directory should be.
+    #[error("{} is not a directory: remove it{}", .path.display(), .holds.remedy())]
+    NotADirectory {
+        /// The path.
+        path: PathBuf,
+        /// What should be in it.
+        holds: Holds,
+    },
+    /// The fabric was made by another version of this program.
+    #[error(
+        "{} has layout {found:?}, this program knows only {expected:?}: use one of the two for all \
+         programs, choose another --fabric name, or end the programs that use the fabric and remove the \
+         directory", .path.display()
+    )]
+    UnknownLayout {
+        /// The fabric's directory, or the file in it.
+        path: PathBuf,
+        /// What was found.
+        found: String,
+        /// What this program writes.
+        expected: String,
+    },
+    /// A file of the fabric is not what it should be.
+    #[error("{} is damaged ({what}): remove {} while no program uses the fabric", .path.display(), .path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// Another process does not let go of the registry.
+    #[error(
+        "{} has been locked by process {holder} for {waited_ms} ms: continue or end that process",
+        .path.display()
+    )]
+    Locked {
+        /// The lock file.
+        path: PathBuf,
+        /// The process that holds it, 0 if unknown.
+        holder: i32,
+        /// How long this process has waited, in milliseconds.
+        waited_ms: u64,
+    },
+    /// The GID belongs to another live host.
+    #[error(
+        "GID {gid} belongs to the live host {owner:?}: choose another --host name, or end that host"
+    )]
+    GidTaken {
+        /// The GID.
+        gid: Gid,
+        /// The host that has it.
+        owner: String,
+    },
+    /// A device of this name is on one machine already.
+    #[error(
+        "{device} is a device of {}: choose another --host name", .machine.as_deref().map_or_else(
+            || "this machine".to_owned(), |machine| format!("the machine {machine}"))
+    )]
+    OnTwoMachines {
+        /// The device.
+        device: String,
+        /// The machine that it is on; `None`: this one.
+        machine: Option<String>,
+    },
+    /// What is to be done to a host has to be done on its own machine.
+    #[error("{host} is on the machine {machine}: run this command there")]
+    Elsewhere {
+        /// The host or device.
+        host: String,
+        /// Its machine.
+        machine: String,
+    },
+    /// No host can have so many devices.
+    #[error("a host cannot have {wanted} devices: choose a number from 1 to {most}")]
+    DeviceCount {
+        /// How many it should have.
+        wanted: u32,
+        /// The most that it can have.
+        most: u32,
+    },
+    /// The host is there, with another number of devices.
+    #[error(
+        "host {host:?} has {has} devices, not {wanted}: leave out --devices to join it, or choose another \
+         --host name"
+    )]
+    OtherDevices {
+        /// The host.
+        host: String,
+        /// How many it has.
+        has: u32,
+        /// How many it should have.
+        wanted: u32,
+    },
+    /// The device was removed from its host.
+    #[error("device {device} was removed from its host: end the host's programs to get it back")]
+    Removed {
+        /// Its name.
+        device: String,
+    },
+    /// The environment names no host, or names it wrongly.
+    #[error(
+        "environment variable {variable} {problem}: start the program with `efa-emu run -- COMMAND`"
+    )]
+    Environment {
+        /// The variable.
+        variable: &'static str,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A network option that cannot be understood.
+    #[error("option {option}={value} is not valid: {expected}")]
+    NetworkOption {
+        /// The option.
+        option: String,
+        /// Its value.
+        value: String,
+        /// What it may be.
+        expected: &'static str,
+    },
+    /// There is no such device profile.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// All queue pair numbers of the host are in use.
+    #[error("host has no queue pair number left ({limit} are in use): destroy queue pairs")]
+    QpnsExhausted {
+        /// How many a host may have.
+        limit: u32,
+    },
+    /// A rule's text is longer than the board has room for.
+    #[error("fault {label:?} takes {length} bytes as text, the limit is {limit}: say it shorter")]
+    FaultTooLong {
+        /// The rule's label.
+        label: String,
+        /// Length of its text.
+        length: usize,
+        /// Longest text.
+        limit: usize,
+    },
+    /// The board is full.
+    #[error("{limit} faults are armed, which is the limit: remove some with `efa-emu fault clear`")]
+    TooManyFaults {
+        /// How many there can be.
+        limit: usize,
+    },
+    /// Nothing runs in the fabric.
+    #[error(
+        "no host runs in fabric {fabric:?}: start one with `efa-emu run --fabric {fabric}`, or give \
+         the rules to it with --faults"
+    )]
+    NoHosts {
+        /// The fabric.
+        fabric: String,
+    },
+    /// There is no such host.
+    #[error(
+        "no host {host:?} runs in fabric {fabric:?}: `efa-emu ps --fabric {fabric}` lists them"
+    )]
+    NoSuchHost {
+        /// The fabric.
+        fabric: String,
+        /// The host.
+        host: String,
+    },
+    /// The call was made in a child process after `fork`.
+    #[error("a device is not usable in a forked child: open the device in the child")]
+    Forked,
+    /// The operating system refused.
+    #[error("cannot {action} {}: {source}", .path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl FabricError {
+    /// For `map_err`: wraps an I/O error with what was tried on which path.
+    pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FabricError {
+        let path = path.to_owned();
+        move |source| FabricError::Io {
+            action,
+            path,
+            source,
+        }
+    }
+
+    /// The `errno` that a verbs call reports for this error.
+    pub fn errno(&self) -> i32 {
+        match self {
+            FabricError::InvalidName { .. }
+            | FabricError::DeviceCount { .. }
+            | FabricError::OtherDevices { .. }
+            | FabricError::Environment { .. }
+            | FabricError::Profile(_)
+            | FabricError::NetworkOption { .. } => libc::EINVAL,
+            FabricError::ForeignOwner { .. } | FabricError::WritableByOthers { .. } => libc::EPERM,
+            FabricError::NotADirectory { .. } => libc::ENOTDIR,
+            FabricError::UnknownLayout { .. } | FabricError::Damaged { .. } => libc::EPROTO,
+            FabricError::Locked { .. } => libc::ETIMEDOUT,
+            FabricError::GidTaken { .. } | FabricError::OnTwoMachines { .. } => libc::EADDRINUSE,
+            FabricError::QpnsExhausted { .. } => libc::ENOMEM,
+            FabricError::FaultTooLong { .. } => libc::E2BIG,
+            FabricError::TooManyFaults { .. } => libc::ENOSPC,
+            FabricError::Removed { .. } => libc::ENODEV,
+            FabricError::NoHosts { .. }
+            | FabricError::NoSuchHost { .. }
+            | FabricError::Elsewhere { .. } => libc::ENOENT,
+            FabricError::Forked => libc::EIO,
+            FabricError::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
+}
+
+/// Why a verb of an opened device failed.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The device refused it.
+    #[error(transparent)]
+    Device(#[from] efa_device_model::device::Error),
+    /// The fabric refused it.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+}
+
+impl EngineError {
+    /// The `errno` that a verbs call reports for this error.
+    pub fn errno(&self) -> i32 {
+        match self {
+            EngineError::Device(error) => error.errno(),
+            EngineError::Fabric(error) => error.errno(),
+        }
+    }
+}

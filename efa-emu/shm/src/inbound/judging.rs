@@ -1,0 +1,279 @@
+//! What staged faults and the network do to requests that arrive, and to their answers.
+//!
+//! Nothing of this is on the way of a request while no fault is armed and the network is perfect.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use efa_core::nic::Status;
+
+use super::kept::{CopiedRequest, FromCopy, Kept, Outcome};
+use super::{Inbound, Later, Task, Then, Work, tap_data};
+use crate::clock::monotonic_now;
+use crate::inbound::transfers::FromRing;
+use crate::outbound::PushError;
+use crate::record::{Answer, Kind, Record};
+use crate::segment::Address;
+use crate::staged::Change;
+use efa_device_model::fault::{Event, FaultId, Flow, Frame, PACKET_START, Stage, Trigger};
+use efa_device_model::link::Operation;
+use efa_device_model::network::{Course, Journey, Transmission, Twice};
+
+/// Requests that may be kept outside of their rings. Beyond, they keep their place.
+const MOST_COPIES: usize = 1 << 16;
+
+impl Inbound {
+    /// A request, or a part of one, arrives. `lost` as in [`Then::Arrive`].
+    pub(super) fn arrive(&mut self, mut later: Later, lost: Option<u32>, work: &mut Work<'_>) {
+        let record = &later.incoming.record;
+        // The first part stands for the request; data for our own reads and notices are no frames.
+        let is_frame = match record.kind() {
+            Kind::Data => record.offset() == 0,
+            Kind::Direct | Kind::Pull => true,
+            Kind::ReadData | Kind::Outcome | Kind::Pad => false,
+        };
+        if !is_frame || !work.staged.is_armed() {
+            return self.handle(later, work);
+        }
+        let own = self.own;
+        let Some(ring) = self.ring(&later) else {
+            return;
+        };
+        let mut start = [0; PACKET_START];
+        let header = record.header();
+        let length = match header.operation {
+            Operation::Send | Operation::RdmaWrite if record.kind() == Kind::Data => {
+                (record.payload() as usize).min(PACKET_START)
+            }
+            _ => 0,
+        };
+        if let Some((memory, at)) = ring.consumer.payload(&later.incoming, 0, length as u32) {
+            memory.read(at, &mut start[..length]);
+        }
+        // The initiator has the network that its requests meet.
+        let peer = Arc::clone(&ring.peer);
+        let mut request = Transmission::first(Stage::Request, ring.from, own, &header);
+        request.lost = lost.unwrap_or_else(|| match peer.network.journey(&request) {
+            Journey::Arrives { lost, .. } => lost,
+            Journey::Fails { .. } | Journey::Vanishes => 0,
+        });
+        let frame = Frame {
+            stage: Stage::Request,
+            initiator: request.initiator,
+            responder: request.responder,
+            header: &header,
+            lost: request.lost,
+            status: None,
+            data: &start[..length],
+        };
+        let flow = Flow::from(&frame);
+        let verdict = work.staged.decide(&Event::Frame(frame));
+        let course = Course::new(verdict.fate, &request, &peer.network);
+        match course {
+            Course::Proceeds {
+                status: Some(status),
+                ..
+            } => self.refuse_request(later, status, work),
+            Course::Proceeds { twice, .. } => {
+                self.twice = twice;
+                self.handle(later, work);
+                self.twice = Twice::Nothing;
+            }
+            Course::Late(delay) => self.schedule(delay, later, Then::Handle),
+            Course::Held { fault, packets } => self.keep(fault, flow, packets, later, work),
+            Course::Lost(loss) => match peer.network.journey_after(&request, loss) {
+                Journey::Arrives { after, path, lost } => {
+                    later.incoming.record = later.incoming.record.on_path(path);
+                    self.schedule(after, later, Then::Arrive(Some(lost)));
+                }
+                Journey::Fails { after } => {
+                    let answer = Answer::Status(Status::LocalUnresponsiveRemote);
+                    self.schedule(after, later, Then::Answer(answer));
+                }
+                Journey::Vanishes => self.answer_now(&later, Answer::Status(Status::Ok)),
+            },
+        }
+        if course.passes() {
+            self.pass_by(flow, work);
+        }
+        let released = self.release(&verdict.triggers, work);
+        work.staged.execute(verdict.triggers);
+        work.staged.note_released(&released);
+    }
+
+    fn schedule(&mut self, wait: Duration, of: Later, then: Then) {
+        self.scheduled
+            .add(monotonic_now() + wait, Task { of, then });
+    }
+
+    /// Answers a request that the device does not get to see.
+    pub(super) fn refuse_request(&mut self, later: Later, status: Status, work: &mut Work<'_>) {
+        if later.incoming.record.kind() == Kind::Data
+            && let Some(ring) = self.ring(&later)
+            && let Some(tap) = work.outbound.tap()
+        {
+            let from = ring.from;
+            let transfer = FromRing {
+                consumer: &ring.consumer,
+                incoming: &later.incoming,
+                whole: None,
+            };
+            tap_data(tap, from, &transfer, status);
+        }
+        self.answer(&later, Answer::Status(status));
+    }
+
+    fn keep(
+        &mut self,
+        fault: FaultId,
+        flow: Flow,
+        packets: Option<u32>,
+        later: Later,
+        work: &mut Work<'_>,
+    ) {
+        let record = later.incoming.record;
+        let is_whole = record.kind() == Kind::Data && record.offset() == 0 && record.is_last();
+        let kept = if is_whole && self.kept.len() < MOST_COPIES {
+            let Some(ring) = self.ring(&later) else {
+                return;
+            };
+            let mut data = vec![0; record.payload() as usize];
+            if let Some((memory, at)) = ring.consumer.payload(&later.incoming, 0, record.payload())
+            {
+                memory.read(at, &mut data);
+            }
+            let copied = CopiedRequest {
+                from: ring.peer.address(),
+                number: later.incoming.number,
+                record,
+                data,
+            };
+            self.answer_now(&later, Answer::Deferred);
+            Kept::Copied(copied)
+        } else {
+            Kept::InRing(later)
+        };
+        work.staged.note_held(fault, 1);
+        self.kept.keep(fault, flow, packets, kept);
+    }
+
+    /// Lets go what waited for later frames of this flow.
+    fn pass_by(&mut self, flow: Flow, work: &mut Work<'_>) {
+        if self.kept.is_empty() {
+            return;
+        }
+        for (fault, kept) in self.kept.passed(flow) {
+            work.staged.note_held(fault, -1);
+            self.let_go(kept, work);
+        }
+    }
+
+    /// Lets go what an event releases here, before the next frame arrives. Other processes learn of it
+    /// from the board. Returns the rules of which something was kept here.
+    fn release(&mut self, triggers: &[Trigger], work: &mut Work<'_>) -> Vec<FaultId> {
+        let mut carried_out = Vec::new();
+        let faults = triggers.iter().filter_map(|trigger| match trigger {
+            Trigger::Release(faults) => Some(faults),
+            Trigger::Kill(_) | Trigger::Remove(_) | Trigger::Queues(..) => None,
+        });
+        for fault in faults.flatten() {
+            let kept = self.kept.release(*fault, usize::MAX);
+            if !kept.is_empty() {
+                carried_out.push(*fault);
+            }
+            for kept in kept {
+                work.staged.note_held(*fault, -1);
+                self.let_go(kept, work);
+            }
+        }
+        carried_out
+    }
+
+    /// Lets go what was released on the board.
+    pub(crate) fn follow(&mut self, change: &Change, work: &mut Work<'_>) {
+        for fault in &change.released {
+            for kept in self.kept.release(*fault, usize::MAX) {
+                work.staged.note_held(*fault, -1);
+                self.let_go(kept, work);
+            }
+        }
+        for kept in self.kept.release_others(|fault| work.staged.has(fault)) {
+            self.let_go(kept, work);
+        }
+    }
+
+    fn let_go(&mut self, kept: Kept, work: &mut Work<'_>) {
+        match kept {
+            Kept::InRing(later) => self.handle(later, work),
+            Kept::Copied(request) => {
+                let status = serve_copy(&request, work);
+                self.conclude(request.from, request.number, &request.record, status);
+            }
+        }
+    }
+
+    /// Has the initiator told, over the network, what became of a request that has left its ring.
+    pub(super) fn conclude(&mut self, to: Address, number: u64, record: &Record, status: Status) {
+        let (after, failure) = self.reply(to, record).unwrap_or_default();
+        let outcome = Outcome {
+            to,
+            number,
+            status: failure.unwrap_or(status),
+        };
+        self.outcomes.push_back((monotonic_now() + after, outcome));
+    }
+
+    /// Tells initiators what became of requests that have left their rings.
+    pub(super) fn send_outcomes(&mut self, work: &mut Work<'_>) -> bool {
+        let mut busy = false;
+        let now = monotonic_now();
+        for _ in 0..self.outcomes.len() {
+            let Some((due, outcome)) = self.outcomes.pop_front() else {
+                break;
+            };
+            let Outcome { to, number, status } = outcome;
+            if due > now {
+                self.outcomes.push_back((due, outcome));
+                continue;
+            }
+            match work.outbound.push_outcome(to, number, status) {
+                Ok(()) => busy = true,
+                Err(PushError::Full) => self.outcomes.push_back((due, outcome)),
+                // The initiator is gone.
+                Err(PushError::Gone) => {}
+            }
+        }
+        busy
+    }
+
+    /// In how long the network lets the answer to a request arrive that leaves now, and the status that
+    /// the initiator's network card completes the request with instead if it never does. `None` if
+    /// it arrives at once.
+    pub(super) fn reply(
+        &self,
+        from: Address,
+        record: &Record,
+    ) -> Option<(Duration, Option<Status>)> {
+        let network = self.replies.as_ref()?;
+        let answer = Transmission::first(Stage::Answer, from.gid, self.own, &record.header());
+        match network.journey(&answer) {
+            Journey::Arrives { after, .. } => Some((after, None)),
+            Journey::Fails { after } => Some((after, Some(Status::LocalUnresponsiveRemote))),
+            // Datagrams are not answered.
+            Journey::Vanishes => None,
+        }
+    }
+}
+
+fn serve_copy(request: &CopiedRequest, work: &mut Work<'_>) -> Status {
+    let header = request.record.header();
+    let Address { gid: from, .. } = request.from;
+    let mut transfer = FromCopy { request };
+    let status = work.device.deliver(from, &header, &mut transfer);
+    if let Some(tap) = work.outbound.tap() {
+        let mut data: &[u8] = &request.data;
+        tap.received(from, &request.record, &mut data);
+        tap.answered(from, &request.record, status);
+    }
+    status
+}

@@ -1,0 +1,48 @@
+//! Parcels of a hostile machine, for the fuzzer.
+
+use efa_core::address::Gid;
+
+use super::parcel;
+use crate::engine::fuzzing::{Extra, record};
+use efa_device_model::link::RequestHeader;
+
+/// A request, as an honest bridge would send it but for `damage`: a word of the record's header and what to change of it.
+pub fn request(
+    name: u64,
+    gids: [Gid; 2],
+    request: &RequestHeader,
+    extra: Extra,
+    data: &[u8],
+    damage: Option<(usize, u64)>,
+) -> Vec<u8> {
+    let mut fields = record(request, extra, data.len()).fields();
+    if let Some((word, change)) = damage {
+        fields[word % fields.len()] ^= change;
+    }
+    let mut bytes = Vec::new();
+    let fill = |into: &mut [u8]| into.copy_from_slice(data);
+    parcel::append_request(&mut bytes, name, gids, &fields, data.len(), fill);
+    bytes
+}
+
+/// Data for a read: its own name, and that of the read.
+pub fn read_data(names: [u64; 2], offset: u32, data: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let fill = |into: &mut [u8]| into.copy_from_slice(data);
+    parcel::append_read_data(&mut bytes, names, offset, data.len(), fill);
+    bytes
+}
+
+/// An answer.
+pub fn answer(name: u64, code: u8) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    parcel::append_answer(&mut bytes, name, code);
+    bytes
+}
+
+/// What became of a request that was kept.
+pub fn outcome(name: u64, code: u8) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    parcel::append_outcome(&mut bytes, name, code);
+    bytes
+}

@@ -1,0 +1,294 @@
+//! Parcels: what goes from machine to machine, as bytes.
+//!
+//! A parcel is a frame of a bridge: its length in bytes with this word, and its kind. Integers are little-endian.
+//!
+//! | offset | size | request | data of a read | answer, outcome |
+//! |---|---|---|---|---|
+//! | 0 | 4 | length of the frame | | |
+//! | 4 | 1 | kind: 16 | 17 | 18, 19 |
+//! | 5 | 3 | 0 | | |
+//! | 8 | 8 | name of the request at its sender, 0 if nobody waits for an answer | the same, of the data | name of what is answered, at the receiver |
+//! | 16 | | GID of the initiator, 16 bytes | name of the read at the receiver, 8 bytes | code of the answer or status, 1 byte; 7 zeros |
+//! | 24 | | | offset of the data in the read, 4 bytes; 4 zeros | |
+//! | 32 | | GID of the responder, 16 bytes | data | |
+//! | 48 | | the record behind its commit word, 56 bytes (module `record`); its delivery time counts from now on | | |
+//! | 104 | | data | | |
+
+use efa_core::address::Gid;
+
+use crate::record::{Fields, LINE};
+use crate::segment::MAX_RING;
+
+/// Bytes in front of what a kind says: length and kind.
+pub const FRAME_HEADER: usize = 8;
+
+/// The first kind of a frame that is a parcel. Those below belong to the program that carries them.
+pub const FIRST_PARCEL: u8 = 16;
+
+const REQUEST: u8 = FIRST_PARCEL;
+const READ_DATA: u8 = 17;
+const ANSWER: u8 = 18;
+const OUTCOME: u8 = 19;
+
+const REQUEST_HEADER: usize = 104;
+const READ_DATA_HEADER: usize = 32;
+const ANSWER_LENGTH: usize = 24;
+
+/// The most bytes of a parcel: of one that brings a record as long as a ring, with the longest header.
+pub const LONGEST_PARCEL: usize = REQUEST_HEADER + MAX_RING - LINE;
+
+/// What a parcel brings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Parcel<'a> {
+    /// A record of a process of the machine that sends the parcel.
+    Request {
+        name: u64,
+        from: Gid,
+        to: Gid,
+        fields: Fields,
+        data: &'a [u8],
+    },
+    /// Data for a read of a process of the machine that gets the parcel.
+    ReadData {
+        name: u64,
+        read: u64,
+        offset: u32,
+        data: &'a [u8],
+    },
+    /// The answer to a request or to data.
+    Answer { name: u64, code: u8 },
+    /// What became of a request that was answered as being kept.
+    Outcome { name: u64, code: u8 },
+}
+
+/// Bytes that no bridge sends.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a parcel of kind {kind} with {length} bytes has a bad {field}")]
+pub struct BadParcel {
+    pub(super) kind: u8,
+    pub(super) length: usize,
+    pub(super) field: &'static str,
+}
+
+/// Appends a request with `length` bytes of data, which `fill` writes.
+pub(super) fn append_request(
+    bytes: &mut Vec<u8>,
+    name: u64,
+    [from, to]: [Gid; 2],
+    fields: &Fields,
+    length: usize,
+    fill: impl FnOnce(&mut [u8]),
+) {
+    begin(bytes, REQUEST, REQUEST_HEADER + length);
+    bytes.extend(name.to_le_bytes());
+    bytes.extend(from.0);
+    bytes.extend(to.0);
+    for word in fields {
+        bytes.extend(word.to_ne_bytes());
+    }
+    append_data(bytes, length, fill);
+}
+
+/// Appends data for the read with the name `read`, which begins at `offset` there.
+pub(super) fn append_read_data(
+    bytes: &mut Vec<u8>,
+    [name, read]: [u64; 2],
+    offset: u32,
+    length: usize,
+    fill: impl FnOnce(&mut [u8]),
+) {
+    begin(bytes, READ_DATA, READ_DATA_HEADER + length);
+    bytes.extend(name.to_le_bytes());
+    bytes.extend(read.to_le_bytes());
+    bytes.extend(u64::from(offset).to_le_bytes());
+    append_data(bytes, length, fill);
+}
+
+/// Appends an answer.
+pub(super) fn append_answer(bytes: &mut Vec<u8>, name: u64, code: u8) {
+    append_code(bytes, ANSWER, name, code);
+}
+
+/// Appends the outcome of a request that was kept.
+pub(super) fn append_outcome(bytes: &mut Vec<u8>, name: u64, code: u8) {
+    append_code(bytes, OUTCOME, name, code);
+}
+
+fn append_code(bytes: &mut Vec<u8>, kind: u8, name: u64, code: u8) {
+    begin(bytes, kind, ANSWER_LENGTH);
+    bytes.extend(name.to_le_bytes());
+    bytes.extend(u64::from(code).to_le_bytes());
+}
+
+fn append_data(bytes: &mut Vec<u8>, length: usize, fill: impl FnOnce(&mut [u8])) {
+    let at = bytes.len();
+    bytes.resize(at + length, 0);
+    fill(&mut bytes[at..]);
+}
+
+fn begin(bytes: &mut Vec<u8>, kind: u8, length: usize) {
+    bytes.extend((length as u32).to_le_bytes());
+    bytes.extend([kind, 0, 0, 0]);
+}
+
+/// Reads little-endian words one after the other.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take<const LENGTH: usize>(&mut self) -> Option<[u8; LENGTH]> {
+        let (head, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*head)
+    }
+
+    fn word(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    fn gid(&mut self) -> Option<Gid> {
+        self.take().map(Gid)
+    }
+}
+
+impl<'a> Parcel<'a> {
+    /// Reads a parcel: the whole frame, whose length was believed before.
+    pub(super) fn parse(frame: &'a [u8]) -> Result<Self, BadParcel> {
+        let kind = frame.get(4).copied().unwrap_or(0);
+        let bad = |field| BadParcel {
+            kind,
+            length: frame.len(),
+            field,
+        };
+        let mut reader = Reader(frame.get(FRAME_HEADER..).ok_or_else(|| bad("length"))?);
+        Self::read(kind, &mut reader)
+            .ok_or_else(|| bad("length"))?
+            .map_err(bad)
+    }
+
+    /// `None` if there are too few bytes.
+    fn read(kind: u8, reader: &mut Reader<'a>) -> Option<Result<Self, &'static str>> {
+        if !(REQUEST..=OUTCOME).contains(&kind) {
+            return Some(Err("kind"));
+        }
+        let name = reader.word()?;
+        let parcel = match kind {
+            REQUEST => {
+                let (from, to) = (reader.gid()?, reader.gid()?);
+                let mut fields: Fields = [0; LINE / 8 - 1];
+                for field in &mut fields {
+                    *field = u64::from_ne_bytes(reader.take()?);
+                }
+                Parcel::Request {
+                    name,
+                    from,
+                    to,
+                    fields,
+                    data: reader.0,
+                }
+            }
+            READ_DATA => {
+                let read = reader.word()?;
+                let word = reader.word()?;
+                let Ok(offset) = u32::try_from(word) else {
+                    return Some(Err("offset"));
+                };
+                Parcel::ReadData {
+                    name,
+                    read,
+                    offset,
+                    data: reader.0,
+                }
+            }
+            _ => {
+                let Ok(code) = u8::try_from(reader.word()?) else {
+                    return Some(Err("code"));
+                };
+                if !reader.0.is_empty() {
+                    return Some(Err("length"));
+                }
+                match kind {
+                    ANSWER => Parcel::Answer { name, code },
+                    _ => Parcel::Outcome { name, code },
+                }
+            }
+        };
+        Some(Ok(parcel))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::record::record_length;
+
+    fn whole(frame: &[u8]) -> Parcel<'_> {
+        let length = u32::from_le_bytes(frame[..4].try_into().unwrap());
+        assert_eq!(length as usize, frame.len());
+        Parcel::parse(frame).unwrap()
+    }
+
+    /// No honest sender fills a ring with one record, but a receiver takes such a record from others.
+    #[test]
+    fn no_record_of_a_ring_makes_too_long_a_parcel() {
+        let data = vec![7; MAX_RING - LINE];
+        assert_eq!(record_length(data.len()), MAX_RING);
+        assert!(record_length(data.len() + 1) > MAX_RING);
+        let fill = |into: &mut [u8]| into.copy_from_slice(&data);
+        let (mut request, mut part) = (Vec::new(), Vec::new());
+        append_request(
+            &mut request,
+            1,
+            [Gid([1; 16]); 2],
+            &Fields::default(),
+            data.len(),
+            fill,
+        );
+        append_read_data(&mut part, [1, 2], 0, data.len(), fill);
+        assert!(
+            matches!(whole(&request), Parcel::Request { data: there, .. } if there == &data[..])
+        );
+        assert!(matches!(whole(&part), Parcel::ReadData { data: there, .. } if there == &data[..]));
+        assert_eq!(request.len().max(part.len()), LONGEST_PARCEL);
+    }
+
+    proptest! {
+        #[test]
+        fn parcels_arrive_as_they_were_sent(
+            name in any::<u64>(), read in any::<u64>(), offset in any::<u32>(), code in any::<u8>(),
+            gids in any::<[[u8; 16]; 2]>(), fields in any::<Fields>(),
+            data in prop::collection::vec(any::<u8>(), 0..100),
+        ) {
+            let [from, to] = gids.map(Gid);
+            let fill = |into: &mut [u8]| into.copy_from_slice(&data);
+            let (mut request, mut part, mut answer, mut outcome) = <(Vec<u8>, Vec<u8>, Vec<u8>, Vec<u8>)>::default();
+            append_request(&mut request, name, [from, to], &fields, data.len(), fill);
+            append_read_data(&mut part, [name, read], offset, data.len(), fill);
+            append_answer(&mut answer, name, code);
+            append_outcome(&mut outcome, name, code);
+            let data = &data[..];
+            prop_assert_eq!(whole(&request), Parcel::Request { name, from, to, fields, data });
+            prop_assert_eq!(whole(&part), Parcel::ReadData { name, read, offset, data });
+            prop_assert_eq!(whole(&answer), Parcel::Answer { name, code });
+            prop_assert_eq!(whole(&outcome), Parcel::Outcome { name, code });
+            // What is cut off before its data begins is no parcel, and nothing is read beyond the end.
+            for (frame, least) in [(&request, REQUEST_HEADER), (&part, READ_DATA_HEADER), (&answer, ANSWER_LENGTH)] {
+                for end in 0..least {
+                    prop_assert!(Parcel::parse(&frame[..end]).is_err());
+                }
+            }
+            answer.push(0);
+            prop_assert!(Parcel::parse(&answer).is_err());
+        }
+
+        #[test]
+        fn any_bytes_are_a_parcel_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 14u8..22) {
+            let mut bytes = bytes;
+            if let Some(at) = bytes.get_mut(4) {
+                *at = kind;
+            }
+            let _ = Parcel::parse(&bytes);
+        }
+    }
+}

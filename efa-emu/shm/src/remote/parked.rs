@@ -1,0 +1,259 @@
+//! Records for local processes that wait for room in a ring.
+
+use std::collections::{HashMap, VecDeque};
+
+use efa_core::address::{Gid, Qpn};
+
+use super::Token;
+use crate::record::{Kind, Record};
+use crate::segment::Address;
+
+/// Bytes that wait for a destination, beyond which nothing more waits there that nobody would miss.
+const MOST_DATAGRAMS: usize = 4 << 20;
+
+/// Where a record goes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Destination {
+    /// The stand-in that sends it.
+    pub(super) device: usize,
+    pub(super) to: To,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum To {
+    /// The process that has the queue pair.
+    QueuePair(Gid, Qpn),
+    Process(Address),
+}
+
+/// A record that waits.
+#[derive(Debug)]
+pub(super) struct Parked {
+    pub(super) record: Record,
+    pub(super) token: Token,
+    pub(super) data: Vec<u8>,
+}
+
+impl Parked {
+    /// Bytes that it takes.
+    fn size(&self) -> usize {
+        size_of::<Parked>() + self.data.len()
+    }
+}
+
+/// All that wait, in the order in which they came for each destination.
+#[derive(Debug, Default)]
+pub(super) struct ParkedRecords {
+    queues: HashMap<Destination, Queue>,
+    /// The destinations, in the order in which they get room.
+    order: VecDeque<Destination>,
+    bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    records: VecDeque<Parked>,
+    bytes: usize,
+}
+
+impl ParkedRecords {
+    pub(super) fn is_empty(&self) -> bool {
+        self.queues.is_empty()
+    }
+
+    /// Bytes of all of them.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether any wait for room there: those that come later have to wait, too.
+    pub(super) fn wait_for(&self, destination: &Destination) -> bool {
+        !self.queues.is_empty() && self.queues.contains_key(destination)
+    }
+
+    /// Lets a record wait; or drops it if nobody is told what becomes of it, as of a datagram, and much waits there
+    /// already.
+    pub(super) fn push(
+        &mut self,
+        destination: Destination,
+        record: Record,
+        token: Token,
+        data: &[u8],
+    ) {
+        let queue = self.queues.entry(destination).or_insert_with(|| {
+            self.order.push_back(destination);
+            Queue::default()
+        });
+        let is_missed = !matches!(token, Token::Nobody) || record.kind() != Kind::Data;
+        if !is_missed && queue.bytes >= MOST_DATAGRAMS {
+            return;
+        }
+        let parked = Parked {
+            record,
+            token,
+            data: data.to_vec(),
+        };
+        queue.bytes += parked.size();
+        self.bytes += parked.size();
+        queue.records.push_back(parked);
+    }
+
+    /// Calls `send` for the first record of each destination, and as long as it says that the record no longer waits, for
+    /// the next one. Returns whether any no longer waits.
+    pub(super) fn send(&mut self, mut send: impl FnMut(&Destination, &Parked) -> bool) -> bool {
+        let before = self.bytes;
+        for _ in 0..self.order.len() {
+            let Some(destination) = self.order.pop_front() else {
+                break;
+            };
+            let Some(queue) = self.queues.get_mut(&destination) else {
+                continue;
+            };
+            while let Some(parked) = queue.records.front()
+                && send(&destination, parked)
+            {
+                queue.bytes -= parked.size();
+                self.bytes -= parked.size();
+                queue.records.pop_front();
+            }
+            match queue.records.is_empty() {
+                true => drop(self.queues.remove(&destination)),
+                false => self.order.push_back(destination),
+            }
+        }
+        // Several may wait for the same ring: another one is the first next time.
+        if !self.order.is_empty() {
+            self.order.rotate_left(1);
+        }
+        self.bytes != before
+    }
+
+    /// Forgets those that `keep` does not choose.
+    pub(super) fn retain(&mut self, keep: impl Fn(&Destination, &Parked) -> bool) {
+        self.bytes = 0;
+        self.queues.retain(|destination, queue| {
+            queue.records.retain(|parked| keep(destination, parked));
+            queue.bytes = queue.records.iter().map(Parked::size).sum();
+            self.bytes += queue.bytes;
+            !queue.records.is_empty()
+        });
+        self.order
+            .retain(|destination| self.queues.contains_key(destination));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use efa_device_model::link::{Operation, RequestHeader};
+
+    fn destination(number: u16) -> Destination {
+        Destination {
+            device: 0,
+            to: To::QueuePair(Gid([1; 16]), Qpn(number)),
+        }
+    }
+
+    fn record(operation: Operation, sequence: u32, length: usize) -> Record {
+        let header = RequestHeader {
+            operation,
+            sequence,
+            length: length as u32,
+            ..Record::pad(64).header()
+        };
+        Record::whole(Kind::Data, &header, length as u32)
+    }
+
+    fn push_message(waiting: &mut ParkedRecords, to: u16, sequence: u32) {
+        let token = Token::Request {
+            name: 1,
+            pull: None,
+        };
+        let record = record(Operation::Send, sequence, 0);
+        waiting.push(destination(to), record, token, &[]);
+    }
+
+    fn push_datagram(waiting: &mut ParkedRecords, to: u16, sequence: u32, data: &[u8]) {
+        let record = record(Operation::Datagram, sequence, data.len());
+        waiting.push(destination(to), record, Token::Nobody, data);
+    }
+
+    #[test]
+    fn records_without_data_count() {
+        let mut waiting = ParkedRecords::default();
+        for sequence in 0..100 {
+            push_message(&mut waiting, 1, sequence);
+            push_message(&mut waiting, 2, sequence);
+        }
+        assert!(waiting.bytes() >= 200 * size_of::<Record>());
+        let before = waiting.bytes();
+        waiting.retain(|to, _| *to == destination(1));
+        assert_eq!(2 * waiting.bytes(), before);
+        assert!(waiting.send(|_, _| true));
+        assert_eq!((waiting.bytes(), waiting.is_empty()), (0, true));
+    }
+
+    /// Those for others are neither delayed by looks at them nor kept from their turn.
+    #[test]
+    fn of_those_for_a_busy_destination_one_is_looked_at_and_none_overtakes_another() {
+        let mut waiting = ParkedRecords::default();
+        for sequence in 0..100 {
+            for number in 0..3 {
+                push_message(&mut waiting, number, sequence);
+            }
+        }
+        let (mut looks, mut sent) = (Vec::new(), Vec::new());
+        let any = waiting.send(|to, parked| {
+            looks.push((*to, parked.record.sequence()));
+            let is_sent = *to == destination(1);
+            sent.extend(is_sent.then(|| parked.record.sequence()));
+            is_sent
+        });
+        assert!(any);
+        assert_eq!(sent, Vec::from_iter(0..100));
+        assert_eq!(looks.len(), 102);
+        assert!(looks.contains(&(destination(0), 0)) && looks.contains(&(destination(2), 0)));
+        assert!(!waiting.wait_for(&destination(1)) && waiting.wait_for(&destination(2)));
+
+        // If there is room for one at a time, both get some.
+        let mut firsts = Vec::new();
+        for _ in 0..4 {
+            let mut has_room = true;
+            waiting.send(|to, _| {
+                firsts.extend(has_room.then_some(*to));
+                std::mem::take(&mut has_room)
+            });
+        }
+        let turns = |number| {
+            firsts
+                .iter()
+                .filter(|to| **to == destination(number))
+                .count()
+        };
+        assert_eq!((turns(0), turns(2)), (2, 2));
+    }
+
+    #[test]
+    fn datagrams_are_dropped_where_much_waits_and_nothing_else_is() {
+        let mut waiting = ParkedRecords::default();
+        for data in [&[][..], &[7; 8192]] {
+            for _ in 0..100_000 {
+                push_datagram(&mut waiting, 1, 0, data);
+            }
+        }
+        assert!((MOST_DATAGRAMS..2 * MOST_DATAGRAMS).contains(&waiting.bytes()));
+        let before = waiting.bytes();
+        push_message(&mut waiting, 1, 7);
+        push_datagram(&mut waiting, 2, 8, &[]);
+        assert_eq!(waiting.bytes(), before + 2 * size_of::<Parked>());
+        let mut last = HashMap::new();
+        waiting.send(|to, parked| {
+            last.insert(*to, parked.record.sequence());
+            true
+        });
+        assert_eq!(
+            last,
+            HashMap::from([(destination(1), 7), (destination(2), 8)])
+        );
+    }
+}

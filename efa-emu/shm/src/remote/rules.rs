@@ -1,0 +1,68 @@
+//! The machine's rules of faults, as they are armed here.
+
+use efa_core::address::Gid;
+
+use super::RemoteMachine;
+use crate::error::FabricError;
+use crate::staged::CarriedFault;
+use efa_device_model::fault::FaultId;
+
+/// A rule of the machine.
+#[derive(Debug)]
+pub(super) struct Copy {
+    /// Its name there.
+    there: FaultId,
+    /// And here.
+    here: FaultId,
+    /// With the stand-in of this device it ends.
+    owner: Gid,
+    /// Orders to release that were passed on.
+    releases: u64,
+}
+
+impl RemoteMachine {
+    /// The rules that are armed on the machine: they hold for what happens here, too, as long as one of its devices is a member of
+    /// this fabric. To be called after each change of devices.
+    ///
+    /// # Errors
+    /// Those that cannot be armed, with the reason.
+    pub fn declare_faults(&mut self, faults: &[CarriedFault]) -> Vec<FabricError> {
+        let mut errors = Vec::new();
+        let is_there = |copy: &Copy| faults.iter().any(|fault| fault.id == copy.there);
+        let (kept, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut self.copies)
+            .into_iter()
+            .partition(is_there);
+        self.copies = kept;
+        if !gone.is_empty() {
+            let is_gone = |id: FaultId| gone.iter().any(|copy| copy.here == id);
+            errors.extend(self.fabric.disarm(|armed| is_gone(armed.id)).err());
+        }
+        for fault in faults {
+            if let Some(copy) = self.copies.iter_mut().find(|copy| copy.there == fault.id) {
+                if copy.releases < fault.releases {
+                    copy.releases = fault.releases;
+                    errors.extend(self.fabric.release_fault(copy.here).err());
+                }
+                continue;
+            }
+            let Some((_, device)) = self.devices.iter().next() else {
+                break;
+            };
+            match device.arm(&fault.fault) {
+                Ok(here) => self.copies.push(Copy {
+                    there: fault.id,
+                    here,
+                    owner: device.gid(),
+                    releases: fault.releases,
+                }),
+                Err(error) => errors.push(error),
+            }
+        }
+        errors
+    }
+
+    /// What a device's stand-in has armed ends with it.
+    pub(super) fn forget_copies_of(&mut self, gid: Gid) {
+        self.copies.retain(|copy| copy.owner != gid);
+    }
+}

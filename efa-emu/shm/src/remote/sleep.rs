@@ -1,0 +1,74 @@
+//! Sleep until a local process wakes the switchboard, or somebody rings the alarm.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use crate::doorbell;
+use crate::shared::futex;
+use crate::switchboard::Switchboard;
+
+/// How long to sleep at most if the system cannot wait for two words at once.
+const NAP: Duration = Duration::from_micros(200);
+
+/// Wakes whoever sleeps.
+#[derive(Clone, Debug)]
+pub struct Alarm(Arc<AtomicU32>);
+
+impl Alarm {
+    pub(super) fn new(word: &Arc<AtomicU32>) -> Alarm {
+        Alarm(Arc::clone(word))
+    }
+
+    /// Ends the present sleep, or the next one if nobody sleeps.
+    pub fn ring(&self) {
+        self.0.fetch_add(1, Ordering::Release);
+        futex::wake(&self.0);
+    }
+}
+
+/// An announced sleep.
+#[must_use]
+pub struct Sleep {
+    board: Option<Arc<Switchboard>>,
+    alarm: Arc<AtomicU32>,
+    /// What the alarm was when the one who sleeps had looked for everything that it is rung for.
+    heard: u32,
+}
+
+impl Sleep {
+    /// Has local processes wake whoever sleeps. What came before has to be looked for after this.
+    pub(super) fn announce(
+        board: Option<Arc<Switchboard>>,
+        alarm: &Arc<AtomicU32>,
+        heard: u32,
+    ) -> Sleep {
+        if let Some(board) = &board {
+            board.fall_asleep();
+        }
+        Sleep {
+            board,
+            alarm: Arc::clone(alarm),
+            heard,
+        }
+    }
+
+    /// Sleeps until something comes, or until the time is over.
+    pub fn sleep(self, timeout: Duration) {
+        let alarm = (&*self.alarm, self.heard);
+        let Some(board) = &self.board else {
+            return futex::wait(&self.alarm, self.heard, Some(timeout));
+        };
+        if !futex::wait_any(&[alarm, (board.wake_word(), doorbell::ASLEEP)], timeout) {
+            std::thread::sleep(timeout.min(NAP));
+        }
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some(board) = &self.board {
+            board.stay_awake();
+        }
+    }
+}

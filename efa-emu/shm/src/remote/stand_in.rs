@@ -1,0 +1,510 @@
+//! A device of another machine, as a member of this fabric: the rings to and from local processes.
+
+use std::sync::Arc;
+
+use efa_core::address::Gid;
+use efa_core::nic::Status;
+use slab::Slab;
+
+use crate::config::NetworkOptions;
+use crate::device_name::DeviceName;
+use crate::error::FabricError;
+use crate::fabric::Fabric;
+use crate::host::Host;
+use crate::outbound::routes::{NoRoute, OutgoingRing, Routes};
+use crate::peer::{Peer, Peers};
+use crate::record::{Answer, Record};
+use crate::ring::{Consumer, Full, Incoming, Producer};
+use crate::segment::{Address, Segment, SlotContent};
+use crate::shared::SharedMemory;
+use crate::switchboard::{self, LINES, Line, Switchboard};
+use crate::trouble::Trouble;
+use efa_device_model::fault::{Fault, FaultId};
+
+/// Bytes of a ring to a local process, as of one between two local processes.
+const RING_BYTES: usize = 1 << 20;
+
+/// What is known of a device of another machine.
+#[derive(Clone, PartialEq, Debug)]
+pub struct RemoteDevice {
+    /// Its name.
+    pub name: DeviceName,
+    /// Its GID.
+    pub gid: Gid,
+    /// The name of its profile.
+    pub profile: Option<String>,
+    /// What it gets for a queue pair number that nobody has.
+    pub nobody: Status,
+    /// What the network does to what it sends.
+    pub network: NetworkOptions,
+}
+
+/// What comes back with the answer of a local process.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Token {
+    /// A request of the machine, by the machine's name for it; and if it is a read, by ours.
+    Request { name: u64, pull: Option<u32> },
+    /// Data of the machine for a read, by the machine's name for it.
+    ReadData { name: u64 },
+    /// Nobody waits.
+    Nobody,
+}
+
+/// A ring to a local process.
+pub(super) struct OutRing {
+    pub(super) producer: Producer<(u32, Token)>,
+    pub(super) peer: Arc<Peer>,
+    listed: bool,
+}
+
+impl OutgoingRing for OutRing {
+    type Token = (u32, Token);
+
+    fn new(producer: Producer<Self::Token>, peer: Arc<Peer>) -> OutRing {
+        OutRing {
+            producer,
+            peer,
+            listed: false,
+        }
+    }
+}
+
+/// A ring from a local process.
+struct InRing {
+    consumer: Consumer,
+    peer: Arc<Peer>,
+    /// Tells this ring from an earlier one in the same slot.
+    serial: u64,
+    polled: bool,
+}
+
+/// Where the record came from that somebody waits for the answer to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Origin {
+    slot: usize,
+    serial: u64,
+    pub(super) from: Address,
+    pub(super) incoming: Incoming,
+}
+
+/// Why a record was not sent to a local process.
+pub(super) enum Unsent {
+    /// Later.
+    Busy,
+    /// Never.
+    Failed(Status),
+}
+
+/// The place of one device.
+pub(super) struct StandIn {
+    host: Host,
+    segment: Arc<Segment>,
+    board: Arc<Switchboard>,
+    /// By slot, up to the last one that was ever in use.
+    in_rings: Vec<Option<Box<InRing>>>,
+    polled: Vec<usize>,
+    serials: u64,
+    routes: Routes,
+    out_rings: Slab<OutRing>,
+    waiting: Vec<usize>,
+    /// Whether it is among the busy ones of its machine.
+    pub(super) is_listed: bool,
+    /// Of the machine's connection: what was sent before the present one is not answered any more.
+    pub(super) epoch: u32,
+}
+
+impl StandIn {
+    /// The place of a device, as which `host` has entered the fabric. `number` tells it from the others of the machine;
+    /// `neighbour` is one of these, if there is one.
+    pub(super) fn new(
+        fabric: &Fabric,
+        device: &RemoteDevice,
+        host: Host,
+        number: usize,
+        neighbour: Option<&StandIn>,
+    ) -> Result<StandIn, FabricError> {
+        let path = host.device_path();
+        let board_path = path.with_extension(switchboard::KIND);
+        let board = match neighbour {
+            Some(neighbour) => {
+                let known = neighbour.host.device_path();
+                std::fs::hard_link(known.with_extension(switchboard::KIND), &board_path)
+                    .map_err(FabricError::io("link", &board_path))?;
+                Arc::clone(&neighbour.board)
+            }
+            None => Arc::new(Switchboard::create(&board_path)?),
+        };
+        let line = Line {
+            board: Arc::clone(&board),
+            number: number % LINES,
+        };
+        let segment = Arc::new(Segment::create_at(&path, host.address(), line)?);
+        segment.declare_network(&device.network);
+        if let Some(profile) = &device.profile {
+            host.announce_profile(profile)?;
+        }
+        let peers = Peers::new(fabric.clone(), Arc::clone(&segment));
+        // Only now: whoever finds the numbers taken finds the segment.
+        host.table().take_all(host.address().id);
+        Ok(StandIn {
+            host,
+            segment,
+            board,
+            in_rings: Vec::new(),
+            polled: Vec::new(),
+            serials: 0,
+            routes: Routes::new(peers, RING_BYTES, device.nobody).within_this_machine(),
+            out_rings: Slab::new(),
+            waiting: Vec::new(),
+            is_listed: false,
+            epoch: 0,
+        })
+    }
+
+    /// Leaves the fabric, as all of them at once.
+    pub(super) fn leave_all(fabric: &Fabric, stand_ins: impl Iterator<Item = StandIn>) {
+        for mut stand_in in stand_ins {
+            stand_in.host.vacate();
+        }
+        fabric.sweep();
+    }
+
+    /// Whether this is the device with that name.
+    pub(super) fn is(&self, name: &DeviceName) -> bool {
+        self.host.name() == name
+    }
+
+    /// What the network does to what the device sends, for processes that it has not sent to yet.
+    pub(super) fn declare_network(&self, options: &NetworkOptions) {
+        self.segment.declare_network(options);
+    }
+
+    pub(super) fn gid(&self) -> Gid {
+        self.host.gid()
+    }
+
+    /// Arms a rule for as long as the device is here.
+    pub(super) fn arm(&self, fault: &Fault) -> Result<FaultId, FabricError> {
+        self.host.arm(fault)
+    }
+
+    pub(super) fn nobody(&self) -> Status {
+        self.routes.nobody()
+    }
+
+    /// What local processes wake, the same for all devices of the machine.
+    pub(super) fn board(&self) -> &Arc<Switchboard> {
+        &self.board
+    }
+
+    /// Whether somebody owes it an answer, or may send without ringing.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.polled.is_empty() || !self.waiting.is_empty()
+    }
+
+    // --- from local processes ---
+
+    /// Looks where doorbells were rung. Returns whether any was. `is_known` says of a device whether its records are
+    /// carried.
+    pub(super) fn answer_doorbells(&mut self, is_known: impl Fn(Gid) -> bool) -> bool {
+        if !self.segment.doorbell_rung() {
+            return false;
+        }
+        let segment = Arc::clone(&self.segment);
+        let is_full = segment.take_doorbells(|slot| self.look_at(slot));
+        if is_full {
+            self.free_dead_senders(is_known);
+        }
+        true
+    }
+
+    fn look_at(&mut self, slot: usize) {
+        match self.segment.inspect(slot) {
+            SlotContent::Free | SlotContent::Pending { .. } => {}
+            SlotContent::GivenUp => {
+                self.drop_ring(slot);
+                self.segment.free(slot);
+            }
+            SlotContent::Nonsense => self.refuse(slot, &"the slot's descriptor makes no sense"),
+            SlotContent::InUse { sender, capacity } => {
+                if self.in_ring(slot).is_none() && !self.adopt(slot, sender, capacity) {
+                    return;
+                }
+                if let Some(ring) = in_ring(&mut self.in_rings, slot)
+                    && !ring.polled
+                {
+                    ring.polled = true;
+                    self.polled.push(slot);
+                    self.segment.start_polling(slot);
+                }
+            }
+        }
+    }
+
+    fn adopt(&mut self, slot: usize, sender: Address, capacity: usize) -> bool {
+        let (peer, consumer) = match self.routes.peers().adopt_ring(slot, sender, capacity) {
+            Ok(Some(adopted)) => adopted,
+            // The sender has died already.
+            Ok(None) => {
+                self.segment.free(slot);
+                return false;
+            }
+            Err(error) => {
+                self.refuse(slot, &error);
+                return false;
+            }
+        };
+        self.serials += 1;
+        if self.in_rings.len() <= slot {
+            self.in_rings.resize_with(slot + 1, || None);
+        }
+        self.in_rings[slot] = Some(Box::new(InRing {
+            consumer,
+            peer,
+            serial: self.serials,
+            polled: false,
+        }));
+        true
+    }
+
+    fn refuse(&mut self, slot: usize, reason: &dyn std::fmt::Display) {
+        Trouble::RefusedRing.say(format_args!("refusing what a process sends: {reason}"));
+        self.segment.refuse(slot);
+        if let Some(ring) = self.in_ring(slot) {
+            ring.peer.segment.wake();
+        }
+        self.drop_ring(slot);
+    }
+
+    fn in_ring(&self, slot: usize) -> Option<&InRing> {
+        self.in_rings.get(slot)?.as_deref()
+    }
+
+    fn drop_ring(&mut self, slot: usize) {
+        if let Some(ring) = self.in_rings.get_mut(slot) {
+            *ring = None;
+        }
+        self.polled.retain(|polled| *polled != slot);
+    }
+
+    /// Slots whose rings are looked at.
+    pub(super) fn polled(&self) -> usize {
+        self.polled.len()
+    }
+
+    /// Who sends over the ring at this place of those that are looked at.
+    pub(super) fn sender(&self, place: usize) -> Option<Gid> {
+        let ring = self.in_ring(*self.polled.get(place)?)?;
+        Some(ring.peer.address().gid)
+    }
+
+    /// The next record of the ring at this place of those that are looked at.
+    pub(super) fn take(&mut self, place: usize) -> Option<Origin> {
+        let slot = *self.polled.get(place)?;
+        let ring = in_ring(&mut self.in_rings, slot)?;
+        match ring.consumer.take() {
+            Ok(incoming) => Some(Origin {
+                slot,
+                serial: ring.serial,
+                from: ring.peer.address(),
+                incoming: incoming?,
+            }),
+            Err(error) => {
+                self.refuse(slot, &error);
+                None
+            }
+        }
+    }
+
+    fn ring(&mut self, origin: &Origin) -> Option<&mut InRing> {
+        in_ring(&mut self.in_rings, origin.slot).filter(|ring| ring.serial == origin.serial)
+    }
+
+    /// Copies the data of a record; zeros if its ring is gone.
+    pub(super) fn read_data(&mut self, origin: &Origin, into: &mut [u8]) {
+        if let Some(ring) = self.ring(origin)
+            && let Some((memory, at)) =
+                ring.consumer
+                    .payload(&origin.incoming, 0, into.len() as u32)
+        {
+            memory.read(at, into);
+        }
+    }
+
+    /// Answers a record, unless its ring is gone.
+    pub(super) fn answer(&mut self, origin: &Origin, answer: Answer) {
+        if let Some(ring) = self.ring(origin) {
+            ring.consumer.answer(&origin.incoming, answer);
+            ring.peer.segment.wake();
+        }
+    }
+
+    // --- to local processes ---
+
+    /// Sends a request to the process that has its queue pair.
+    pub(super) fn send(
+        &mut self,
+        to: Gid,
+        record: &Record,
+        token: Token,
+        data: &[u8],
+    ) -> Result<Address, Unsent> {
+        let qpn = record.header().destination_qpn;
+        let index = self.routes.find(to, qpn, &mut self.out_rings)?;
+        self.push(index, record, token, data)
+    }
+
+    /// Sends to a process that has sent before.
+    pub(super) fn send_to(
+        &mut self,
+        to: Address,
+        record: &Record,
+        token: Token,
+        data: &[u8],
+    ) -> Result<Address, Unsent> {
+        let index = self.routes.ring_to(to, &mut self.out_rings)?;
+        self.push(index, record, token, data)
+    }
+
+    fn push(
+        &mut self,
+        index: usize,
+        record: &Record,
+        token: Token,
+        data: &[u8],
+    ) -> Result<Address, Unsent> {
+        let ring = &mut self.out_rings[index];
+        let fill = |memory: &SharedMemory, at: usize| memory.write(at, data);
+        match ring.producer.push(record, (self.epoch, token), fill) {
+            Ok(_) => {
+                if !ring.listed {
+                    ring.listed = true;
+                    self.waiting.push(index);
+                }
+                Ok(ring.peer.address())
+            }
+            // An empty ring has room for half of its capacity wherever its end is.
+            Err(Full) if 2 * record.length() <= ring.producer.capacity() => Err(Unsent::Busy),
+            Err(Full) => Err(Unsent::Failed(Status::RemoteBadLength)),
+        }
+    }
+
+    /// Takes the answers of local processes: each with the process, and the number of the record there.
+    pub(super) fn reap(&mut self, mut answered: impl FnMut(Address, u64, Token, Answer)) -> bool {
+        let mut any = false;
+        let mut position = 0;
+        let epoch = self.epoch;
+        while let Some(index) = self.waiting.get(position).copied() {
+            let ring = &mut self.out_rings[index];
+            let process = ring.peer.address();
+            ring.producer.reap(|(sent_in, token), number, answer| {
+                any = true;
+                if sent_in == epoch {
+                    answered(process, number, token, answer);
+                }
+            });
+            ring.listed = ring.producer.waiting() > 0;
+            if ring.listed {
+                position += 1;
+            } else {
+                self.waiting.swap_remove(position);
+            }
+        }
+        any
+    }
+
+    /// Whether any process owes an answer.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    // --- the dead ---
+
+    /// Gives up the rings of processes that are gone: calls `ended` for each record whose answer was not taken, with the
+    /// answer if there is one, and `gone` for each process. `is_known` as for [`StandIn::answer_doorbells`].
+    pub(super) fn check_peers(
+        &mut self,
+        is_known: impl Fn(Gid) -> bool,
+        mut ended: impl FnMut(Token, Option<Answer>),
+        mut gone: impl FnMut(Address),
+    ) {
+        self.free_dead_senders(is_known);
+        let dead: Vec<usize> = self
+            .out_rings
+            .iter()
+            .filter(|(_, ring)| ring.producer.is_refused() || !ring.peer.is_alive())
+            .map(|(index, _)| index)
+            .collect();
+        let epoch = self.epoch;
+        for index in dead {
+            self.waiting.retain(|other| *other != index);
+            let ring = self.out_rings.remove(index);
+            self.routes.forget_ring(ring.peer.address());
+            gone(ring.peer.address());
+            ring.producer.abandon(|(sent_in, token), _, answer| {
+                if sent_in == epoch {
+                    ended(token, answer);
+                }
+            });
+        }
+        self.routes.forget_gone_hosts();
+    }
+
+    fn free_dead_senders(&mut self, is_known: impl Fn(Gid) -> bool) {
+        for slot in 0..self.in_rings.len() {
+            let is_over = self.in_ring(slot).is_some_and(|ring| {
+                // What a device has sent that is not known any more is never taken.
+                let has_more = || ring.consumer.has_record() && is_known(ring.peer.address().gid);
+                !has_more() && ring.consumer.unanswered() == 0 && !ring.peer.is_alive()
+            });
+            if is_over {
+                self.drop_ring(slot);
+                self.segment.free(slot);
+            }
+        }
+    }
+
+    // --- sleep ---
+
+    /// Makes senders ring the doorbell from now on. Returns whether nothing had come before that took effect.
+    pub(super) fn prepare_to_sleep(&mut self) -> bool {
+        for slot in &self.polled {
+            self.segment.stop_polling(*slot);
+        }
+        let (segment, rings) = (&self.segment, &mut self.in_rings);
+        self.polled.retain(|slot| {
+            let Some(ring) = in_ring(rings, *slot) else {
+                return false;
+            };
+            ring.polled = ring.consumer.has_record();
+            if ring.polled {
+                segment.start_polling(*slot);
+            }
+            ring.polled
+        });
+        self.polled.is_empty() && !self.segment.doorbell_rung()
+    }
+}
+
+fn in_ring(rings: &mut [Option<Box<InRing>>], slot: usize) -> Option<&mut InRing> {
+    rings.get_mut(slot)?.as_deref_mut()
+}
+
+impl Drop for StandIn {
+    fn drop(&mut self) {
+        for ring in self.out_rings.drain() {
+            if ring.producer.is_settled() {
+                ring.producer.abandon(|_, _, _| {});
+            }
+        }
+    }
+}
+
+impl From<NoRoute> for Unsent {
+    fn from(reason: NoRoute) -> Unsent {
+        match reason {
+            NoRoute::Busy => Unsent::Busy,
+            NoRoute::Failed(status) => Unsent::Failed(status),
+        }
+    }
+}

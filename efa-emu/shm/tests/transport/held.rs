@@ -1,0 +1,207 @@
+//! A target that stops in the middle of its copy from or to a client's memory, at the worst moment:
+//! between its claim of the memory and the system call that copies. It would go on with that call
+//! whenever it is continued.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use efa_core::nic::Status;
+use efa_device_model::device::{Error, QpChange, QpState};
+use efa_device_model::provider::UdAddress;
+use efa_shm::EngineError;
+
+use crate::client::{Address, Client, Memory, config};
+use crate::processes::{Parent, Process};
+
+/// What a target copies at a time.
+const PIECE: usize = 1 << 20;
+/// What the target's memory consists of.
+const THEIRS: u8 = 0x77;
+/// What the client fills its memory with when it has it back.
+const OURS: u8 = 0xee;
+
+/// Copies of this process until one stops it; 0 for none.
+static COPIES_LEFT: AtomicU32 = AtomicU32::new(0);
+
+fn stop_if_asked() {
+    // Only the device's thread copies.
+    let left = COPIES_LEFT.load(Ordering::SeqCst);
+    COPIES_LEFT.store(left.saturating_sub(1), Ordering::SeqCst);
+    if left == 1 {
+        // SAFETY: stops this process until its parent continues it.
+        unsafe { libc::raise(libc::SIGSTOP) };
+    }
+}
+
+/// Stands in for the function of the C library, which the device calls to copy to a peer.
+///
+/// # Safety
+/// As for the function of the C library.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn process_vm_writev(
+    pid: libc::pid_t,
+    local: *const libc::iovec,
+    local_count: libc::c_ulong,
+    remote: *const libc::iovec,
+    remote_count: libc::c_ulong,
+    flags: libc::c_ulong,
+) -> libc::ssize_t {
+    stop_if_asked();
+    let number = libc::SYS_process_vm_writev;
+    // SAFETY: as the caller promises.
+    let copied =
+        unsafe { libc::syscall(number, pid, local, local_count, remote, remote_count, flags) };
+    copied as libc::ssize_t
+}
+
+/// As [`process_vm_writev`], for copies from a peer.
+///
+/// # Safety
+/// As for the function of the C library.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn process_vm_readv(
+    pid: libc::pid_t,
+    local: *const libc::iovec,
+    local_count: libc::c_ulong,
+    remote: *const libc::iovec,
+    remote_count: libc::c_ulong,
+    flags: libc::c_ulong,
+) -> libc::ssize_t {
+    stop_if_asked();
+    let number = libc::SYS_process_vm_readv;
+    // SAFETY: as the caller promises.
+    let copied =
+        unsafe { libc::syscall(number, pid, local, local_count, remote, remote_count, flags) };
+    copied as libc::ssize_t
+}
+
+/// A child that offers memory. The line `stop` makes its second copy from then on stop it.
+pub(crate) fn holder(parent: &Parent) {
+    let client = Client::open(&parent.root, &config("holder"));
+    let memory = client.register(vec![THEIRS; 3 * PIECE]);
+    parent.say(&client.address().to_text());
+    client.connect(Address::from_text(&parent.hear().unwrap()));
+    parent.say(&format!("{} {}", memory.address(), memory.keys.rkey.0));
+    while let Some(line) = parent.hear() {
+        assert_eq!(line, "stop");
+        COPIES_LEFT.store(2, Ordering::SeqCst);
+        parent.say("armed");
+    }
+}
+
+/// A client, and a target that has stopped while it holds the client's memory.
+struct Stage {
+    _root: tempfile::TempDir,
+    target: Process,
+    client: Client,
+    to: UdAddress,
+    there: (u64, u32),
+    local: Memory,
+}
+
+impl Stage {
+    /// With two reads: of the first, the target has copied one of two pieces, and it holds the memory of
+    /// the second.
+    fn set() -> Stage {
+        let root = tempfile::tempdir().unwrap();
+        let mut client = Client::open(root.path(), &config("alpha"));
+        let mut target = Process::start("holder", root.path(), 0);
+        let to = client.connect(Address::from_text(&target.hear()));
+        target.say(&client.address().to_text());
+        let there = target.hear();
+        let (start, rkey) = there.split_once(' ').unwrap();
+        let there = (start.parse().unwrap(), rkey.parse().unwrap());
+        let local = client.register(vec![0; 3 * PIECE]);
+        target.say("stop");
+        assert_eq!(target.hear(), "armed");
+        // It finds both reads when it goes on.
+        target.signal(libc::SIGSTOP);
+        target.wait_until_stopped();
+        client.post_read(1, to, local.buffer(0, 2 * PIECE), there);
+        client.post_read(2, to, local.buffer(2 * PIECE, PIECE), there);
+        target.signal(libc::SIGCONT);
+        target.wait_until_stopped();
+        Stage {
+            _root: root,
+            target,
+            client,
+            to,
+            there,
+            local,
+        }
+    }
+
+    /// Both reads go on, and complete as if nothing had been.
+    fn goes_on(&mut self) {
+        self.target.signal(libc::SIGCONT);
+        let mut done = [self.client.wait_ok().wr_id, self.client.wait_ok().wr_id];
+        done.sort_unstable();
+        assert_eq!(done, [1, 2]);
+        assert!(self.local.bytes.iter().all(|byte| *byte == THEIRS));
+    }
+}
+
+fn is_busy(result: Result<(), EngineError>) {
+    let Err(EngineError::Device(error @ Error::Busy(_))) = result else {
+        panic!("{result:?}");
+    };
+    assert_eq!(error.errno(), libc::EBUSY);
+}
+
+#[test]
+fn memory_is_deregistered_only_when_a_stopped_target_cannot_write_it_any_more() {
+    let mut stage = Stage::set();
+    let lkey = stage.local.keys.lkey;
+    is_busy(stage.client.engine.deregister_memory(lkey));
+    stage.goes_on();
+    // Now it can be had, and stays as it is.
+    stage.client.deregister(lkey);
+    stage.local.bytes.fill(OURS);
+    stage
+        .client
+        .post_read(3, stage.to, stage.local.buffer(0, 8), stage.there);
+    let refused = stage.client.wait().status();
+    assert_eq!(refused, Some(Status::LocalInvalidLkey));
+    assert!(stage.local.bytes.iter().all(|byte| *byte == OURS));
+    stage.target.finish();
+}
+
+#[test]
+fn a_queue_pair_ends_only_when_a_stopped_target_cannot_write_its_memory_any_more() {
+    let mut stage = Stage::set();
+    let qpn = stage.client.address().qpn;
+    let engine = &stage.client.engine;
+    let change = |state| QpChange {
+        state: Some(state),
+        ..QpChange::default()
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| is_busy(engine.destroy_qp(qpn)));
+        scope.spawn(|| is_busy(engine.modify_qp(qpn, &change(QpState::Reset))));
+        scope.spawn(|| is_busy(engine.modify_qp(qpn, &change(QpState::Error))));
+        scope.spawn(|| is_busy(engine.quiesce()));
+    });
+    stage.goes_on();
+    stage.client.destroy_qp();
+    stage.target.finish();
+}
+
+#[test]
+fn memory_that_no_request_of_a_stopped_target_uses_is_deregistered_at_once() {
+    let mut stage = Stage::set();
+    let other = stage.client.register(vec![0; PIECE]);
+    stage.client.deregister(other.keys.lkey);
+    stage.goes_on();
+    stage.target.finish();
+}
+
+#[test]
+fn memory_that_a_target_held_when_it_was_killed_is_free() {
+    let mut stage = Stage::set();
+    stage.target.kill();
+    stage.client.deregister(stage.local.keys.lkey);
+    stage.local.bytes.fill(OURS);
+    for _ in 0..2 {
+        assert!(stage.client.wait().status() != Some(Status::Ok));
+    }
+    assert!(stage.local.bytes.iter().all(|byte| *byte == OURS));
+}

@@ -1,0 +1,921 @@
+//! Two fabrics, which stand for two machines, and a thread that carries parcels between them.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use efa_core::address::Qkey;
+use efa_core::nic::Status;
+use efa_device_model::device::Service;
+use efa_device_model::fault::Fault;
+use efa_device_model::provider::{SendData, UdAddress, WcOpcode};
+use efa_shm::remote::{RemoteDevice, RemoteMachine, Uptake};
+use efa_shm::{DeviceName, Fabric, FabricError, HostConfig};
+use efa_testing::patience::{PATIENCE, Wait};
+use efa_testing::pattern;
+
+use crate::client::{Client, Memory, config, fabric};
+use crate::inside::see_refusals;
+use crate::network::{send_numbered, with_network};
+use crate::processes::Process;
+
+const INLINE: SendData<'_> = SendData::Inline(&[b"hello"]);
+
+/// Kinds of parcels.
+const REQUEST: u8 = 16;
+const READ_DATA: u8 = 17;
+const OUTCOME: u8 = 19;
+
+/// The other machine in the fabric of each of two.
+struct Machines {
+    roots: [tempfile::TempDir; 2],
+    remotes: Arc<[Mutex<RemoteMachine>; 2]>,
+    is_over: Arc<AtomicBool>,
+    /// Whether nothing is carried. The carrier holds the lock while it carries, so that nothing is on its way once it is
+    /// set.
+    is_cut: Arc<Mutex<bool>>,
+    carrier: Option<JoinHandle<()>>,
+}
+
+impl Machines {
+    fn new() -> Machines {
+        let roots = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let remote = |at: usize| {
+            let names = ["first", "second"];
+            Mutex::new(RemoteMachine::new(fabric(roots[at].path()), names[1 - at]))
+        };
+        let remotes = Arc::new([remote(0), remote(1)]);
+        let is_over = Arc::new(AtomicBool::new(false));
+        let is_cut = Arc::new(Mutex::new(false));
+        let carrier = {
+            let (remotes, is_over, is_cut) = (
+                Arc::clone(&remotes),
+                Arc::clone(&is_over),
+                Arc::clone(&is_cut),
+            );
+            std::thread::spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    {
+                        let is_cut = is_cut.lock().unwrap();
+                        if !*is_cut {
+                            carry(&remotes);
+                        }
+                    }
+                    std::thread::yield_now();
+                }
+            })
+        };
+        Machines {
+            roots,
+            remotes,
+            is_over,
+            is_cut,
+            carrier: Some(carrier),
+        }
+    }
+
+    fn cut(&self, is_cut: bool) {
+        *self.is_cut.lock().unwrap() = is_cut;
+    }
+
+    fn root(&self, machine: usize) -> &Path {
+        self.roots[machine].path()
+    }
+
+    /// The device of a client becomes known on the other machine.
+    fn announce(&self, machine: usize, client: &Client) {
+        let network = fabric(self.root(machine)).network_of(client.engine.gid());
+        let device = RemoteDevice {
+            network: network.unwrap(),
+            ..describe(client)
+        };
+        self.remotes[1 - machine]
+            .lock()
+            .unwrap()
+            .enter(&device)
+            .unwrap();
+        self.remotes[machine]
+            .lock()
+            .unwrap()
+            .admit([device.gid].into_iter());
+    }
+
+    /// A client on each machine, which know each other.
+    fn pair(&self) -> (Client, Client) {
+        self.pair_with(&config("alpha"))
+    }
+
+    /// The same, of which that on the first machine has this configuration.
+    fn pair_with(&self, first: &HostConfig) -> (Client, Client) {
+        let alpha = Client::open(self.root(0), first);
+        let beta = Client::open(self.root(1), &config("beta"));
+        self.announce(0, &alpha);
+        self.announce(1, &beta);
+        (alpha, beta)
+    }
+
+    /// A client on each machine. The first one knows the other's address, which has posted that many receives for 64 bytes each
+    /// into one memory.
+    fn receiving_pair(&self, posted: u64) -> (Client, Client, UdAddress, Memory) {
+        let (alpha, mut beta) = self.pair();
+        let to = alpha.connect(beta.address());
+        let memory = beta.register(vec![0; 64]);
+        for wr_id in 0..posted {
+            beta.post_recv(wr_id, memory.buffer(0, 64));
+        }
+        (alpha, beta, to, memory)
+    }
+}
+
+impl Drop for Machines {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        let failed = self
+            .carrier
+            .take()
+            .is_some_and(|carrier| carrier.join().is_err());
+        assert!(!failed || std::thread::panicking());
+    }
+}
+
+/// Carries what there is, once in each direction.
+fn carry(remotes: &[Mutex<RemoteMachine>; 2]) {
+    for from in [0, 1] {
+        let bytes = {
+            let mut remote = remotes[from].lock().unwrap();
+            remote.check_peers();
+            collect(&mut remote)
+        };
+        for parcel in parcels(&bytes) {
+            remotes[1 - from].lock().unwrap().deliver(parcel).unwrap();
+        }
+    }
+}
+
+/// What there is for the other machine.
+fn collect(remote: &mut RemoteMachine) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    remote.collect(Uptake::Until(100_000), &mut bytes);
+    bytes
+}
+
+/// Bytes, cut into parcels.
+fn parcels(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let length = u32::from_le_bytes(*bytes.first_chunk()?);
+        let (parcel, behind) = bytes.split_at(length as usize);
+        bytes = behind;
+        Some(parcel)
+    })
+}
+
+/// Carries what one machine has for the other until there is a parcel of this kind, which is not delivered.
+fn carry_until(remotes: &[Mutex<RemoteMachine>; 2], from: usize, kind: u8) -> Vec<u8> {
+    let wait = Wait::start();
+    loop {
+        let bytes = collect(&mut remotes[from].lock().unwrap());
+        let (found, others): (Vec<_>, _) = parcels(&bytes).partition(|parcel| parcel[4] == kind);
+        for parcel in others {
+            remotes[1 - from].lock().unwrap().deliver(parcel).unwrap();
+        }
+        if let Some(parcel) = found.first() {
+            return parcel.to_vec();
+        }
+        wait.pause(|| format!("there is no parcel of the kind {kind}"));
+    }
+}
+
+fn describe(client: &Client) -> RemoteDevice {
+    RemoteDevice {
+        name: client.engine.device_name().clone(),
+        gid: client.engine.gid(),
+        profile: Some("efa2".to_owned()),
+        nobody: Status::RemoteBadDestQpn,
+        network: Default::default(),
+    }
+}
+
+/// The fewest polls in vain, of several times, after which one is to make room for others.
+fn fewest_polls_before_a_rest(client: &Client) -> usize {
+    let polls = || {
+        let mut polls = 0;
+        while !client.engine.should_rest() {
+            client.engine.progress();
+            polls += 1;
+        }
+        // Does nothing as long as the device's thread is at work.
+        while client.engine.should_rest() {
+            client.engine.rest();
+        }
+        polls
+    };
+    // Before the first one there were others, which were not counted.
+    polls();
+    (0..20).map(|_| polls()).min().unwrap()
+}
+
+/// A program with peers on its own machine only makes room after a thousand polls, or sleeps after sixteen if it has lost
+/// its processor to others; one with peers on other machines makes room after fewer, and never sleeps.
+#[test]
+fn a_program_with_a_peer_on_another_machine_makes_room_for_others_soon() {
+    let machines = Machines::new();
+    let (mut alpha, mut beta, to, _memory) = machines.receiving_pair(1);
+    assert!(alpha.post_send(1, to, INLINE));
+    assert_eq!(beta.wait_ok().wr_id, 0);
+    assert_eq!(alpha.wait_ok().wr_id, 1);
+    for client in [&alpha, &beta] {
+        let polls = fewest_polls_before_a_rest(client);
+        assert!((1..16).contains(&polls), "{polls} polls");
+    }
+}
+
+#[test]
+fn messages_go_both_ways_and_are_answered() {
+    let machines = Machines::new();
+    let (mut alpha, mut beta) = machines.pair();
+    let memory = beta.register(vec![0; 8928]);
+    let source = alpha.register(pattern(8928, 1));
+    let (to, back) = (alpha.connect(beta.address()), beta.connect(alpha.address()));
+    beta.post_recv(1, memory.buffer(0, 8928));
+    assert!(alpha.post_send(7, to, SendData::Buffers(&[source.buffer(0, 8928)])));
+    let received = beta.wait_ok();
+    assert_eq!((received.wr_id, received.byte_len()), (1, 8928));
+    assert_eq!(received.opcode(), WcOpcode::Recv);
+    assert_eq!(received.src_qp(), alpha.address().qpn);
+    assert_eq!(received.ahn().map(|ahn| ahn.0), Some(back.ahn));
+    assert_eq!(memory.bytes, source.bytes);
+    assert_eq!(alpha.wait_ok().wr_id, 7);
+    let small = alpha.register(vec![0; 64]);
+    alpha.post_recv(2, small.buffer(0, 64));
+    assert!(beta.post_send(8, back, INLINE));
+    assert_eq!(alpha.wait_ok().byte_len(), 5);
+    assert_eq!(beta.wait_ok().wr_id, 8);
+
+    // Many more than there is room for in a ring.
+    let (mut sent, mut received) = (0, 0);
+    let mut done = 0;
+    while done < 2000 {
+        while sent < 2000 && sent - done < 500 {
+            beta.post_recv(sent, memory.buffer(0, 8928));
+            assert!(alpha.post_send(sent, to, SendData::Buffers(&[source.buffer(0, 8000)])));
+            sent += 1;
+        }
+        if let Some(completion) = beta.poll() {
+            assert_eq!(completion.byte_len(), 8000);
+            received += 1;
+        }
+        if let Some(completion) = alpha.poll() {
+            assert_eq!(completion.status(), Some(Status::Ok));
+            done += 1;
+        }
+    }
+    while received < 2000 {
+        beta.wait_ok();
+        received += 1;
+    }
+}
+
+/// What carries parcels keeps their order. The order of arrival is that of the emulated network nevertheless, whose times are long
+/// here beside what a busy machine adds to them.
+#[test]
+fn several_paths_to_another_machine_do_not_keep_the_order() {
+    for (network, is_orderly) in [
+        ("paths=1", true),
+        ("latency=20ms,paths=4", false),
+        ("jitter=20ms", false),
+    ] {
+        let machines = Machines::new();
+        let (mut alpha, mut beta) = machines.pair_with(&with_network("alpha", network));
+        let seen = send_numbered(&mut alpha, &mut beta, Client::poll);
+        assert_eq!(seen.arrived.is_sorted(), is_orderly, "{network}");
+        assert!(seen.is_everything_once(), "{network}");
+    }
+}
+
+#[test]
+fn what_the_far_device_answers_comes_back() {
+    let machines = Machines::new();
+    let (mut alpha, beta) = machines.pair();
+    see_refusals(&mut alpha, beta);
+}
+
+#[test]
+fn rdma_goes_through_the_rings_with_keys_and_bounds_checked_there() {
+    let machines = Machines::new();
+    let (mut alpha, mut beta) = machines.pair();
+    let to = alpha.connect(beta.address());
+    beta.connect(alpha.address());
+    let local = alpha.register(vec![0; 3 << 20]);
+    let remote = beta.register(pattern(3 << 20, 3));
+    let there = (remote.address(), remote.keys.rkey.0);
+    let source = alpha.register(pattern(3 << 20, 4));
+    for (wr_id, length) in [0, 1, 8193, 70_000, 3 << 20].into_iter().enumerate() {
+        let wr_id = wr_id as u64;
+        alpha.post_read(wr_id, to, local.buffer(0, length), there);
+        assert_eq!(alpha.wait_ok().wr_id, wr_id);
+        assert_eq!(
+            local.bytes[..length],
+            remote.bytes[..length],
+            "read {length}"
+        );
+        alpha.post_write(wr_id, to, source.buffer(0, length), there, None);
+        assert_eq!(alpha.wait_ok().wr_id, wr_id);
+        assert_eq!(
+            source.bytes[..length],
+            remote.bytes[..length],
+            "write {length}"
+        );
+    }
+    let small = beta.register(vec![0; 64]);
+    beta.post_recv(77, small.buffer(0, 64));
+    alpha.post_write(1, to, local.buffer(0, 3 << 20), there, Some(0xabcd));
+    let arrived = beta.wait_ok();
+    assert_eq!((arrived.wr_id, arrived.immediate()), (77, Some(0xabcd)));
+    alpha.wait_ok();
+    let before = remote.bytes.clone();
+    for there in [
+        (remote.address(), !remote.keys.rkey.0),
+        (remote.address() + 1, remote.keys.rkey.0),
+    ] {
+        alpha.post_write(1, to, source.buffer(0, 3 << 20), there, None);
+        assert_eq!(alpha.wait().status(), Some(Status::RemoteBadAddress));
+        alpha.post_read(2, to, local.buffer(0, 3 << 20), there);
+        assert_eq!(alpha.wait().status(), Some(Status::RemoteBadAddress));
+    }
+    assert_eq!(before, remote.bytes);
+}
+
+/// More than the rings between them have room for. Data for a read goes the same way as requests to read, and must not wait for them.
+#[test]
+fn two_that_read_from_each_other_do_not_wait_for_each_other() {
+    const LENGTH: usize = 3 << 20;
+    let machines = Machines::new();
+    let (mut alpha, mut beta) = machines.pair();
+    let (to, back) = (alpha.connect(beta.address()), beta.connect(alpha.address()));
+    let sources = [
+        alpha.register(pattern(LENGTH, 1)),
+        beta.register(pattern(LENGTH, 2)),
+    ];
+    let there = |at: usize| (sources[at].address(), sources[at].keys.rkey.0);
+    let (from_beta, from_alpha) = (
+        alpha.register(vec![0; LENGTH]),
+        beta.register(vec![0; LENGTH]),
+    );
+    for round in 0..3 {
+        alpha.post_read(round, to, from_beta.buffer(0, LENGTH), there(1));
+        beta.post_read(round, back, from_alpha.buffer(0, LENGTH), there(0));
+    }
+    let mut done = [0; 2];
+    while done != [3; 2] {
+        for (client, done) in [&mut alpha, &mut beta].into_iter().zip(&mut done) {
+            if let Some(completion) = client.poll() {
+                assert_eq!(completion.status(), Some(Status::Ok));
+                *done += 1;
+            }
+        }
+    }
+    assert!(from_beta.bytes == sources[1].bytes && from_alpha.bytes == sources[0].bytes);
+}
+
+#[test]
+fn a_request_that_a_fault_keeps_ends_when_it_is_released() {
+    let machines = Machines::new();
+    let (mut alpha, mut beta, to, _memory) = machines.receiving_pair(3);
+    let there = fabric(machines.root(1));
+    let rule = r#"label = "first", when = { operation = "send", nth = 1 }, then = "hold""#;
+    there.arm(&rule.parse::<Fault>().unwrap()).unwrap();
+    beta.poll();
+    assert!(alpha.post_send(1, to, INLINE));
+    assert!(alpha.post_send(2, to, INLINE));
+    // The second one passes.
+    assert_eq!(wait_both(&mut alpha, &mut beta), 2);
+    there
+        .act(efa_device_model::fault::Action::Release("first".to_owned()))
+        .unwrap();
+    assert_eq!(wait_both(&mut alpha, &mut beta), 1);
+}
+
+/// What is armed on one machine is armed on the other one as long as it is there, and does not come back.
+#[test]
+fn rules_of_the_machine_hold_here_as_well() {
+    let machines = Machines::new();
+    let (mut alpha, mut beta, to, _memory) = machines.receiving_pair(3);
+    let [here, there] = [0, 1].map(|machine| fabric(machines.root(machine)));
+    let before = here.fault_generation();
+    let rule = r#"label = "kept", when = { operation = "send", sender = "alpha", nth = 1 }, then = "hold""#;
+    here.arm(&rule.parse::<Fault>().unwrap()).unwrap();
+    assert_ne!(here.fault_generation(), before);
+    // What is done at once is not done again elsewhere.
+    let done = r#"then = { heal = ["alpha", "beta"] }"#;
+    here.arm(&done.parse::<Fault>().unwrap()).unwrap();
+    let declare = || {
+        let (_, faults) = here.faults_of_this_machine().unwrap();
+        let mut remote = machines.remotes[1].lock().unwrap();
+        let errors = remote.declare_faults(&faults);
+        assert!(errors.is_empty(), "{errors:?}");
+        faults.len()
+    };
+    assert_eq!((declare(), declare()), (1, 1));
+    assert_eq!(there.armed().unwrap().len(), 1);
+    // The copy is none of the other machine's own rules.
+    assert_eq!(there.faults_of_this_machine().unwrap().1, []);
+
+    beta.poll();
+    assert!(alpha.post_send(1, to, INLINE));
+    assert!(alpha.post_send(2, to, INLINE));
+    assert_eq!(wait_both(&mut alpha, &mut beta), 2);
+    here.act(efa_device_model::fault::Action::Release("kept".to_owned()))
+        .unwrap();
+    declare();
+    assert_eq!(wait_both(&mut alpha, &mut beta), 1);
+
+    here.disarm(|_| true).unwrap();
+    assert_eq!(declare(), 0);
+    assert_eq!(there.armed().unwrap(), []);
+    here.arm(&rule.parse::<Fault>().unwrap()).unwrap();
+    declare();
+    assert_eq!(there.armed().unwrap().len(), 1);
+    machines.remotes[1]
+        .lock()
+        .unwrap()
+        .leave(alpha.engine.gid());
+    assert_eq!(there.armed().unwrap(), []);
+}
+
+#[test]
+fn what_is_done_to_a_host_is_done_on_its_machine() {
+    use efa_device_model::fault::Action;
+    let machines = Machines::new();
+    let (_alpha, _beta) = machines.pair();
+    let here = fabric(machines.root(0));
+    let beta: efa_device_model::fault::HostName = "beta".parse().unwrap();
+    // The process that stands for it is this one, which would end.
+    for action in [Action::Kill(beta.clone()), Action::Remove(beta.clone())] {
+        let error = here.act(action).unwrap_err().to_string();
+        assert!(error.contains("beta is on the machine second"), "{error}");
+    }
+    assert_eq!(here.armed().unwrap(), []);
+}
+
+/// Waits for a completion of each; returns that of the first.
+fn wait_both(alpha: &mut Client, beta: &mut Client) -> u64 {
+    beta.wait_ok();
+    loop {
+        beta.engine.progress();
+        if let Some(completion) = alpha.poll() {
+            assert_eq!(completion.status(), Some(Status::Ok));
+            return completion.wr_id;
+        }
+    }
+}
+
+#[test]
+fn a_machine_that_vanishes_does_not_answer_and_delivers_nothing_twice() {
+    let machines = Machines::new();
+    let (mut alpha, mut beta, to, _memory) = machines.receiving_pair(10);
+    // The request arrives, its answer does not.
+    machines.cut(true);
+    assert!(alpha.post_send(1, to, INLINE));
+    let [first, second] = &*machines.remotes;
+    let mut parcels = Vec::new();
+    while !first
+        .lock()
+        .unwrap()
+        .collect(Uptake::Until(1), &mut parcels)
+        || parcels.is_empty()
+    {
+        alpha.engine.progress();
+    }
+    second.lock().unwrap().deliver(&parcels).unwrap();
+    beta.wait_ok();
+    for remote in [first, second] {
+        remote.lock().unwrap().disconnect();
+    }
+    assert_eq!(first.lock().unwrap().unanswered(), 1);
+    first.lock().unwrap().give_up_lost();
+    assert_eq!(alpha.wait().status(), Some(Status::LocalUnresponsiveRemote));
+    // As long as it is away.
+    assert!(alpha.post_send(2, to, INLINE));
+    let mut nothing = Vec::new();
+    let refused = loop {
+        first
+            .lock()
+            .unwrap()
+            .collect(Uptake::Unresponsive, &mut nothing);
+        if let Some(refused) = alpha.poll() {
+            break refused;
+        }
+    };
+    assert_eq!(refused.status(), Some(Status::LocalUnresponsiveRemote));
+    assert!(nothing.is_empty());
+    // It is back: what is sent now arrives, and nothing else does.
+    machines.cut(false);
+    assert!(alpha.post_send(3, to, INLINE));
+    assert_eq!(wait_both(&mut alpha, &mut beta), 3);
+    for _ in 0..100 {
+        assert!(beta.poll().is_none() && alpha.poll().is_none());
+    }
+}
+
+#[test]
+fn a_host_that_leaves_is_a_queue_pair_that_is_gone_and_one_name_is_one_host() {
+    let machines = Machines::new();
+    let (mut alpha, beta) = machines.pair();
+    let to = alpha.connect(beta.address());
+    let here = fabric(machines.root(0));
+    let listed = here.hosts().unwrap();
+    let other = listed.iter().find(|host| host.name == *"beta").unwrap();
+    assert_eq!(other.machine.as_deref(), Some("second"));
+    // Neither a program of this machine nor another machine becomes this host.
+    let taken = |error: FabricError| error.to_string();
+    let error = taken(here.enter_host(Some("beta"), None, 4).unwrap_err());
+    assert!(
+        error.contains("beta is a device of the machine second"),
+        "{error}"
+    );
+    let mut third = RemoteMachine::new(here.clone(), "third");
+    let error = taken(third.enter(&describe(&beta)).unwrap_err());
+    assert!(error.contains("machine second"), "{error}");
+    let error = taken(third.enter(&describe(&alpha)).unwrap_err());
+    assert!(
+        error.contains("alpha is a device of this machine"),
+        "{error}"
+    );
+    let mut renamed = describe(&beta);
+    renamed.name = DeviceName::new("gamma", 0, 1);
+    let error = taken(third.enter(&renamed).unwrap_err());
+    assert!(error.contains("GID"), "{error}");
+
+    machines.remotes[0].lock().unwrap().leave(beta.engine.gid());
+    assert!(alpha.post_send(1, to, INLINE));
+    let status = alpha.wait().status();
+    assert!(
+        matches!(
+            status,
+            Some(Status::RemoteBadDestQpn | Status::LocalUnreachableRemote)
+        ),
+        "{status:?}"
+    );
+    assert_eq!(here.hosts().unwrap().len(), 1);
+    third.enter(&describe(&beta)).unwrap();
+}
+
+/// More devices than words that a system call waits for. A sleeper is woken by whoever sends to any of them.
+#[test]
+fn each_of_many_devices_wakes_the_sleeper() {
+    const DEVICES: u16 = 200;
+    let root = tempfile::tempdir().unwrap();
+    let mut alpha = Client::open(root.path(), &config("alpha"));
+    let mut remote = RemoteMachine::new(fabric(root.path()), "second");
+    let devices: Vec<RemoteDevice> = (0..DEVICES)
+        .map(|number| {
+            let mut device = describe(&alpha);
+            device.name = DeviceName::new(&format!("beta-{number}"), 0, 1);
+            device.gid.0[..2].copy_from_slice(&number.to_be_bytes());
+            device
+        })
+        .collect();
+    // The same again changes nothing, and one that cannot enter keeps none of the others away.
+    let mut twice = devices.clone();
+    twice.push(describe(&alpha));
+    twice.extend(devices.iter().cloned());
+    let entered = remote.enter_all(&twice).unwrap();
+    let refused: Vec<usize> = (0..entered.len())
+        .filter(|at| entered[*at].is_err())
+        .collect();
+    let repeated = DEVICES + 1..2 * DEVICES + 1;
+    let expected: Vec<usize> = std::iter::once(DEVICES)
+        .chain(repeated)
+        .map(usize::from)
+        .collect();
+    assert_eq!(refused, expected);
+    assert!(
+        remote
+            .enter_all(&devices)
+            .unwrap()
+            .iter()
+            .all(Result::is_ok)
+    );
+    let hosts = || fabric(root.path()).hosts().unwrap().len();
+    assert_eq!(hosts(), usize::from(DEVICES) + 1);
+
+    remote.admit([alpha.engine.gid()].into_iter());
+    for device in [0, 130, 199, 1, 130] {
+        let mut address = alpha.address();
+        address.gid = devices[device].gid;
+        let to = alpha.connect(address);
+        let mut parcels = Vec::new();
+        let sleep = loop {
+            match remote.prepare_to_sleep(Uptake::Until(1 << 20), &mut parcels) {
+                Some(sleep) => break sleep,
+                None => alpha.engine.progress(),
+            }
+        };
+        assert!(parcels.is_empty());
+        std::thread::scope(|scope| {
+            let began = Instant::now();
+            let sleeper = scope.spawn(move || sleep.sleep(PATIENCE));
+            assert!(alpha.post_send(7, to, INLINE));
+            while !sleeper.is_finished() {
+                alpha.engine.progress();
+            }
+            assert!(began.elapsed() < PATIENCE, "nobody woke the sleeper");
+        });
+        let wait = Wait::start();
+        while !remote.collect(Uptake::Until(1 << 20), &mut parcels) {
+            wait.pause(|| format!("nobody rang for device {device}"));
+        }
+        let gid = &devices[device].gid.0[..];
+        assert!(parcels.windows(16).any(|bytes| bytes == gid), "{device}");
+    }
+    remote.leave_if(|_| true);
+    assert_eq!(hosts(), 1);
+}
+
+#[test]
+fn requests_do_not_go_on_to_a_third_machine() {
+    let machines = Machines::new();
+    let (mut alpha, beta) = machines.pair();
+    // The second machine knows a device of a third one, and the first takes it for one of the second.
+    let there: Fabric = fabric(machines.root(1));
+    let mut third = RemoteMachine::new(there, "third");
+    let mut gamma = describe(&beta);
+    gamma.name = DeviceName::new("gamma", 0, 1);
+    gamma.gid.0[15] ^= 1;
+    third.enter(&gamma).unwrap();
+    machines.remotes[0].lock().unwrap().enter(&gamma).unwrap();
+    let mut address = beta.address();
+    address.gid = gamma.gid;
+    let to = alpha.connect(address);
+    assert!(alpha.post_send(1, to, INLINE));
+    assert_eq!(alpha.wait().status(), Some(Status::LocalUnreachableRemote));
+}
+
+/// Delivers a request again and again while its receiver takes nothing, until one has to wait for room.
+fn fill_ring(remote: &Mutex<RemoteMachine>, request: &[u8]) {
+    let mut remote = remote.lock().unwrap();
+    assert_eq!(request[4], REQUEST);
+    while !remote.has_parked() {
+        remote.deliver(request).unwrap();
+    }
+}
+
+/// The outcome of a request that was kept comes while the initiator's ring is full, and then the connection is lost, and
+/// so is the next one.
+#[test]
+fn an_outcome_that_waits_for_room_outlives_the_connection() {
+    let machines = Machines::new();
+    let (mut alpha, mut beta, to, _memory) = machines.receiving_pair(1);
+    let back = beta.connect(alpha.address());
+    let there = fabric(machines.root(1));
+    let rule = r#"label = "kept", when = { operation = "send", nth = 1 }, then = "hold""#;
+    there.arm(&rule.parse::<Fault>().unwrap()).unwrap();
+    beta.poll();
+    let first = &machines.remotes[0];
+    assert!(alpha.post_send(1, to, INLINE));
+    let wait = Wait::start();
+    while !there.armed().unwrap().iter().any(|armed| armed.held > 0) {
+        beta.engine.progress();
+        wait.pause(|| "nothing is kept".to_owned());
+    }
+    machines.cut(true);
+    there
+        .act(efa_device_model::fault::Action::Release("kept".to_owned()))
+        .unwrap();
+    beta.wait_ok();
+    let outcome = carry_until(&machines.remotes, 1, OUTCOME);
+    assert!(beta.post_send(2, back, INLINE));
+    let request = carry_until(&machines.remotes, 1, REQUEST);
+    alpha
+        .engine
+        .with_device(|_| {
+            fill_ring(first, &request);
+            assert_eq!(first.lock().unwrap().unanswered(), 1);
+            first.lock().unwrap().deliver(&outcome).unwrap();
+            for _ in 0..2 {
+                assert_eq!(first.lock().unwrap().unanswered(), 0);
+                first.lock().unwrap().disconnect();
+                first.lock().unwrap().give_up_lost();
+            }
+        })
+        .unwrap();
+    machines.cut(false);
+    let wait = Wait::start();
+    let ended = loop {
+        if let Some(completion) = alpha.poll() {
+            break completion;
+        }
+        wait.check(|| "nobody told the initiator".to_owned());
+    };
+    assert_eq!((ended.wr_id, ended.status()), (1, Some(Status::Ok)));
+}
+
+/// A process has sent data for a read, and the connection is lost before anybody takes it. The next read is served by the same
+/// process, and gets the bytes that it asks for.
+#[test]
+fn data_for_a_read_of_a_lost_connection_is_none_for_the_next_one() {
+    let machines = Machines::new();
+    let (mut alpha, beta) = machines.pair();
+    machines.cut(true);
+    let to = alpha.connect(beta.address());
+    beta.connect(alpha.address());
+    let local = alpha.register(vec![0; 64]);
+    let sources = [1, 2].map(|seed| beta.register(pattern(64, seed)));
+    let there = |at: usize| (sources[at].address(), sources[at].keys.rkey.0);
+    let [first, second] = &*machines.remotes;
+    alpha.post_read(1, to, local.buffer(0, 64), there(0));
+    let request = carry_until(&machines.remotes, 0, REQUEST);
+    second.lock().unwrap().deliver(&request).unwrap();
+    for remote in [first, second] {
+        remote.lock().unwrap().disconnect();
+        remote.lock().unwrap().give_up_lost();
+    }
+    assert_eq!(alpha.wait().status(), Some(Status::LocalUnresponsiveRemote));
+
+    alpha.post_read(2, to, local.buffer(0, 64), there(1));
+    let mut brought = Vec::new();
+    let wait = Wait::start();
+    let ended = loop {
+        if let Some(completion) = alpha.poll() {
+            break completion;
+        }
+        beta.engine.progress();
+        for from in [0, 1] {
+            let bytes = collect(&mut machines.remotes[from].lock().unwrap());
+            for parcel in parcels(&bytes) {
+                if parcel[4] == READ_DATA {
+                    brought.push(parcel[32..].to_vec());
+                }
+                machines.remotes[1 - from]
+                    .lock()
+                    .unwrap()
+                    .deliver(parcel)
+                    .unwrap();
+            }
+        }
+        wait.check(|| "the read does not end".to_owned());
+    };
+    assert_eq!((ended.wr_id, ended.status()), (2, Some(Status::Ok)));
+    assert_eq!(local.bytes, sources[1].bytes);
+    assert_eq!(brought, [sources[1].bytes.to_vec()]);
+}
+
+/// If too much waited for one process, nothing more would be heard for all others.
+#[test]
+fn datagrams_for_a_process_that_is_stopped_do_not_pile_up() {
+    const LENGTH: usize = 4096;
+    let machines = Machines::new();
+    let [alpha, mut beta] = [(0, "alpha"), (1, "beta")].map(|(machine, host)| {
+        let root = machines.root(machine);
+        let client = Client::open_with(root, &config(host), Qkey(1), Service::Ud, |_| {});
+        machines.announce(machine, &client);
+        client
+    });
+    let first = &machines.remotes[0];
+    machines.cut(true);
+    let to = beta.connect(alpha.address());
+    let source = beta.register(pattern(LENGTH, 1));
+    assert!(beta.post_send(1, to, SendData::Buffers(&[source.buffer(0, LENGTH)])));
+    let datagram = carry_until(&machines.remotes, 1, REQUEST);
+    assert!(datagram.len() > LENGTH);
+    alpha
+        .engine
+        .with_device(|_| {
+            let mut first = first.lock().unwrap();
+            // Of all of them, more than may wait.
+            for _ in 0..(300 << 20) / LENGTH {
+                first.deliver(&datagram).unwrap();
+            }
+            assert!(first.has_parked());
+            assert!(!first.is_overloaded());
+        })
+        .unwrap();
+    machines.cut(false);
+    let wait = Wait::start();
+    while first.lock().unwrap().has_parked() {
+        alpha.engine.progress();
+        wait.pause(|| "some still wait".to_owned());
+    }
+}
+
+/// A process was killed whose records waited, and its host is none that the machine knows: nobody takes them any more.
+#[test]
+fn the_ring_of_a_dead_stranger_is_given_up() {
+    let machines = Machines::new();
+    let (_alpha, beta) = machines.pair();
+    machines.cut(true);
+    let mut victim = Process::start("hammer", machines.root(0), 0);
+    victim.hear();
+    victim.say(&beta.address().to_text());
+    victim.say("0 0");
+    let mut remote = machines.remotes[0].lock().unwrap();
+    let wait = Wait::start();
+    while !remote.has_strangers() {
+        assert!(collect(&mut remote).is_empty());
+        wait.pause(|| "the victim sends nothing".to_owned());
+    }
+    // Who sleeps looks after it now and then.
+    assert!(remote.longest_sleep().is_some());
+    remote.check_peers();
+    assert!(remote.has_strangers());
+    victim.kill();
+    remote.check_peers();
+    assert!(!remote.has_strangers());
+    assert_eq!(remote.longest_sleep(), None);
+}
+
+/// It would be kept until the connection is lost, for no outcome ends it.
+#[test]
+fn a_read_that_nobody_waits_for_is_no_parcel() {
+    let machines = Machines::new();
+    let (mut alpha, beta) = machines.pair();
+    machines.cut(true);
+    let to = alpha.connect(beta.address());
+    let local = alpha.register(vec![0; 64]);
+    alpha.post_read(1, to, local.buffer(0, 64), (0, 0));
+    let mut read = carry_until(&machines.remotes, 0, REQUEST);
+    read[8..16].fill(0);
+    let error = machines.remotes[1]
+        .lock()
+        .unwrap()
+        .deliver(&read)
+        .unwrap_err();
+    assert!(error.to_string().ends_with("a bad name"), "{error}");
+}
+
+#[test]
+fn hostile_parcels_are_errors_or_requests_that_fail() {
+    let machines = Machines::new();
+    // Many of the parcels are messages that nobody has sent.
+    let (mut alpha, beta, to, memory) = machines.receiving_pair(1000);
+    machines.cut(true);
+    let source = alpha.register(pattern(64, 1));
+    let there = (memory.address(), memory.keys.rkey.0);
+    assert!(alpha.post_send(1, to, INLINE));
+    alpha.post_read(2, to, source.buffer(0, 64), there);
+    let [first, second] = &*machines.remotes;
+    let mut honest = Vec::new();
+    // Both requests: 8 words of a header each and more.
+    while honest.len() < 2 * 104 {
+        first
+            .lock()
+            .unwrap()
+            .collect(Uptake::Until(1 << 20), &mut honest);
+        alpha.engine.progress();
+    }
+    // Each byte of honest parcels is changed, and each length cut. Whatever comes of it, nobody panics, and
+    // who is honest is served afterwards.
+    let mut parcels = Vec::new();
+    let mut rest = &honest[..];
+    while let Some(length) = rest.first_chunk() {
+        let (parcel, behind) = rest.split_at(u32::from_le_bytes(*length) as usize);
+        parcels.push(parcel.to_vec());
+        rest = behind;
+    }
+    let mut refused = 0;
+    let mut answers = Vec::new();
+    for parcel in &parcels {
+        for at in 4..parcel.len() {
+            for change in [1, 0x80, 0xff] {
+                let mut hostile = parcel.clone();
+                hostile[at] ^= change;
+                refused += u32::from(second.lock().unwrap().deliver(&hostile).is_err());
+            }
+            refused += u32::from(second.lock().unwrap().deliver(&parcel[..at]).is_err());
+            beta.engine.progress();
+            second
+                .lock()
+                .unwrap()
+                .collect(Uptake::Until(1 << 20), &mut answers);
+            second.lock().unwrap().check_peers();
+        }
+    }
+    assert!(refused > 100, "{refused}");
+    // Answers that nobody has asked for.
+    let mut rest = &answers[..];
+    while let Some(length) = rest.first_chunk() {
+        let (parcel, behind) = rest.split_at(u32::from_le_bytes(*length) as usize);
+        let mut other = parcel.to_vec();
+        other[8] ^= 0x40;
+        for parcel in [&other, parcel] {
+            let _ = first.lock().unwrap().deliver(parcel);
+        }
+        rest = behind;
+    }
+    for remote in [first, second] {
+        remote.lock().unwrap().disconnect();
+        remote.lock().unwrap().give_up_lost();
+    }
+    machines.cut(false);
+    assert!(alpha.post_send(100, to, INLINE));
+    let ended = loop {
+        beta.engine.progress();
+        let completion = alpha.poll();
+        if let Some(completion) = completion.filter(|completion| completion.wr_id == 100) {
+            break completion;
+        }
+    };
+    assert_eq!(ended.status(), Some(Status::Ok));
+}

@@ -1,0 +1,74 @@
+//! How a device is attached to the wire: requests leave through [`Uplink`], data moves through
+//! [`Dma`].
+
+use efa_core::address::Gid;
+use efa_core::nic::Status;
+
+use super::HostId;
+use super::memory::AddressSpace;
+use super::wire::Wire;
+use efa_device_model::link::{
+    HostSegment, Link, LinkBusy, LocalData, RequestHeader, Token, Transfer,
+};
+
+/// The wire as one host's device sees it.
+pub(super) struct Uplink<'a> {
+    pub(super) wire: &'a mut Wire,
+    pub(super) host: HostId,
+    pub(super) memory: &'a AddressSpace,
+}
+
+impl Link for Uplink<'_> {
+    fn try_send(
+        &mut self,
+        to: Gid,
+        token: Token,
+        header: &RequestHeader,
+        data: LocalData<'_>,
+    ) -> Result<(), LinkBusy> {
+        self.wire
+            .accept(self.host, self.memory, to, token, header, data)
+    }
+}
+
+/// Moves a request's data between the wire and the responder's memory.
+pub(super) struct Dma<'a> {
+    pub(super) data: &'a mut Vec<u8>,
+    pub(super) memory: &'a mut AddressSpace,
+}
+
+impl Transfer for Dma<'_> {
+    fn fetch(&mut self, offset: u32, to: HostSegment) -> Result<(), Status> {
+        let length = to.length as usize;
+        let source = (offset as usize)
+            .checked_add(length)
+            .and_then(|end| self.data.get(offset as usize..end))
+            .ok_or(Status::LocalBadLength)?;
+        let target = self.memory.bytes_mut(to.address, length);
+        target
+            .map_err(|_| Status::LocalInvalidLkey)?
+            .copy_from_slice(source);
+        Ok(())
+    }
+
+    fn store(&mut self, offset: u32, from: HostSegment) -> Result<(), Status> {
+        let length = from.length as usize;
+        let source = self.memory.bytes(from.address, length);
+        let source = source.map_err(|_| Status::LocalInvalidLkey)?;
+        let start = offset as usize;
+        let end = start.checked_add(length).ok_or(Status::LocalBadLength)?;
+        if self.data.len() < end {
+            self.data.resize(end, 0);
+        }
+        self.data[start..end].copy_from_slice(source);
+        Ok(())
+    }
+
+    fn fill(&mut self, to: u64, bytes: &[u8]) -> Result<(), Status> {
+        let target = self.memory.bytes_mut(to, bytes.len());
+        target
+            .map_err(|_| Status::LocalInvalidLkey)?
+            .copy_from_slice(bytes);
+        Ok(())
+    }
+}

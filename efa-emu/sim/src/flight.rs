@@ -1,0 +1,127 @@
+//! One request on its way.
+
+use std::fmt;
+
+use efa_core::address::Gid;
+use efa_core::nic::Status;
+
+use super::HostId;
+use efa_device_model::fault::{Frame, Stage};
+use efa_device_model::link::{Operation, RequestHeader, Token};
+use efa_device_model::network::{Transmission, Twice};
+
+/// Names a request on the wire.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct FlightId(pub(super) u32);
+
+impl FlightId {
+    pub(super) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A request on its way.
+#[derive(Debug)]
+pub(super) struct Flight {
+    pub(super) initiator: HostId,
+    /// Which life of the initiator made the request.
+    pub(super) life: u32,
+    pub(super) responder: HostId,
+    pub(super) from: Gid,
+    pub(super) to: Gid,
+    pub(super) token: Token,
+    pub(super) header: RequestHeader,
+    /// The data of a send or write from the start; that of a read from its delivery on.
+    pub(super) data: Vec<u8>,
+    /// How often the frame that is on its way was lost.
+    pub(super) lost: u32,
+    /// The answer that a fault prescribes instead of the responder's.
+    pub(super) prescribed: Option<Status>,
+    /// What a fault wants twice of the frame on its way.
+    pub(super) twice: Twice,
+    /// The answer, once the responder has seen the request.
+    pub(super) outcome: Option<Status>,
+    pub(super) path: u16,
+}
+
+impl Flight {
+    /// The request, or its answer, as a frame.
+    pub(super) fn frame(&self, stage: Stage) -> Frame<'_> {
+        Frame {
+            stage,
+            initiator: self.from,
+            responder: self.to,
+            header: &self.header,
+            lost: self.lost,
+            status: match stage {
+                Stage::Request => None,
+                Stage::Answer => self.outcome,
+            },
+            data: match self.has_data(stage) {
+                true => &self.data,
+                false => &[],
+            },
+        }
+    }
+
+    /// The name of the frame that is on its way.
+    pub(super) fn transmission(&self, stage: Stage) -> Transmission {
+        Transmission {
+            lost: self.lost,
+            ..Transmission::first(stage, self.from, self.to, &self.header)
+        }
+    }
+
+    /// Whether the data travels in this direction.
+    fn has_data(&self, stage: Stage) -> bool {
+        (stage == Stage::Answer) == (self.header.operation == Operation::RdmaRead)
+    }
+
+    /// Bytes of data in the request or in its answer.
+    pub(super) fn data_length(&self, stage: Stage) -> usize {
+        match self.has_data(stage) {
+            true => self.data.len(),
+            false => 0,
+        }
+    }
+
+    pub(super) fn sender(&self, stage: Stage) -> HostId {
+        match stage {
+            Stage::Request => self.initiator,
+            Stage::Answer => self.responder,
+        }
+    }
+
+    pub(super) fn receiver(&self, stage: Stage) -> HostId {
+        match stage {
+            Stage::Request => self.responder,
+            Stage::Answer => self.initiator,
+        }
+    }
+}
+
+impl fmt::Display for Flight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let operation = match self.header.operation {
+            Operation::Send => "SEND",
+            Operation::Datagram => "DATAGRAM",
+            Operation::RdmaRead => "RDMA_READ",
+            Operation::RdmaWrite => "RDMA_WRITE",
+        };
+        write!(
+            f,
+            "{}:{} -> {}:{} {operation} length={} sequence={} path={}",
+            self.initiator,
+            self.header.source_qpn,
+            self.responder,
+            self.header.destination_qpn,
+            self.header.length,
+            self.header.sequence,
+            self.path
+        )?;
+        match self.outcome {
+            Some(status) => write!(f, " {status:?}"),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! A simulated host as its programs see it.
+
+use efa_core::address::{Gid, Qpn};
+use efa_core::nic::{Device, Domain, DomainConfig, NicError, QueuePairConfig, UserSlice};
+
+use super::queue_pair::{NicConfig, SimNic, SimQueuePair};
+use super::{Fabric, HostId, MemoryFault, OutOfMemory};
+use efa_device_model::fault::{Action, Errno, Fault, Match, Point};
+
+/// A host of a fabric: memory, and a device to open queue pairs on. A handle: clones name the same
+/// host.
+///
+/// Memory is lost when the host is [killed](Fabric::kill).
+#[derive(Clone, Debug)]
+pub struct SimHost {
+    fabric: Fabric,
+    id: HostId,
+}
+
+impl SimHost {
+    pub(super) fn new(fabric: Fabric, id: HostId) -> Self {
+        SimHost { fabric, id }
+    }
+
+    /// The fabric that the host belongs to.
+    pub fn fabric(&self) -> &Fabric {
+        &self.fabric
+    }
+
+    /// The host's number.
+    pub fn id(&self) -> HostId {
+        self.id
+    }
+
+    /// The GID of the host's device.
+    pub fn gid(&self) -> Gid {
+        self.fabric.0.borrow().wire.port(self.id).gid
+    }
+
+    /// Opens a queue pair, ready to send, with a domain, a completion queue and packet buffers of its
+    /// own.
+    pub fn open_nic(&self, config: NicConfig) -> Result<SimNic, NicError> {
+        let packet_buffers = config.packet_buffers;
+        let mut domain = self.open_domain(&DomainConfig { packet_buffers })?;
+        let service = config.service;
+        let config = QueuePairConfig::from(config);
+        let queue = domain.create_completion_queue(config.completions())?;
+        let queue_pair = SimQueuePair::create(&mut domain, queue, &config, service)?;
+        Ok(SimNic::new(domain, queue_pair))
+    }
+
+    /// Makes the next queue pair on this host get this number, whatever the policy, if it is free
+    /// then.
+    pub fn prefer_qpn(&self, qpn: Qpn) {
+        let next = self.local(Point::QueuePair);
+        self.fabric
+            .install(Fault::new(next, Action::Qpn(qpn)).times(1));
+    }
+
+    /// Makes memory registrations on this host fail as if the device had no regions left: `times` of
+    /// them, after the next `skip` ones.
+    pub fn fail_registrations(&self, skip: u64, times: u64) {
+        let registrations = self.local(Point::Registration);
+        let fail = Action::Fail(Errno(libc::ENOMEM));
+        let fault = Fault::new(registrations, fail).skip(skip).times(times);
+        self.fabric.install(fault);
+    }
+
+    fn local(&self, on: Point) -> Match {
+        Match {
+            host: Some(self.gid().into()),
+            ..Match::any(on)
+        }
+    }
+
+    /// Allocates memory, all zero. Addresses are never used twice.
+    pub fn allocate(&self, length: usize) -> Result<UserSlice, OutOfMemory> {
+        let mut world = self.fabric.0.borrow_mut();
+        let address = world.host(self.id).memory.allocate(length)?;
+        Ok(UserSlice { address, length })
+    }
+
+    /// Allocates memory and fills it.
+    pub fn allocate_from(&self, bytes: &[u8]) -> Result<UserSlice, OutOfMemory> {
+        let slice = self.allocate(bytes.len())?;
+        self.write(slice.address, bytes)
+            .expect("the memory was allocated just now");
+        Ok(slice)
+    }
+
+    /// Frees memory; `address` has to be the first byte of an allocation.
+    pub fn free(&self, address: u64) -> Result<(), MemoryFault> {
+        self.fabric
+            .0
+            .borrow_mut()
+            .host(self.id)
+            .memory
+            .free(address)
+    }
+
+    /// Reads memory.
+    pub fn read(&self, memory: UserSlice) -> Result<Vec<u8>, MemoryFault> {
+        let world = self.fabric.0.borrow();
+        let host = &world.hosts[self.id.index()];
+        Ok(host.memory.bytes(memory.address, memory.length)?.to_vec())
+    }
+
+    /// Writes memory from `address` on.
+    pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), MemoryFault> {
+        let mut world = self.fabric.0.borrow_mut();
+        let memory = &mut world.host(self.id).memory;
+        memory
+            .bytes_mut(address, bytes.len())?
+            .copy_from_slice(bytes);
+        Ok(())
+    }
+}

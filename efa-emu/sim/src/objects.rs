@@ -1,0 +1,350 @@
+//! What a program owns on a host's device, and how it goes away.
+
+use std::cell::RefMut;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use efa_core::address::{Ahn, Gid, Qkey, Qpn};
+use efa_core::nic::{Access, NicError};
+
+use super::host::SimHost;
+use super::memory::AddressSpace;
+use super::world::{Host, World};
+use efa_device_model::device::queue::{CompletionRing, RequestIdSize};
+use efa_device_model::device::{
+    CqId, Error, Lkey, MemoryRegion, PdId, QpChange, QpConfig, QpRings, RegionKeys,
+};
+
+/// What the simulator's clients use, on every generation of the device: with a table, a completion that is staged
+/// to come twice is known to be stale.
+pub(super) const REQUEST_IDS: RequestIdSize = RequestIdSize::Bits16;
+
+/// The device of a host that is down, or that crashed since the domain was opened.
+const HOST_IS_DOWN: NicError = NicError::Device {
+    call: "a call on a host that is down",
+    errno: libc::ENODEV,
+};
+
+/// One life of a host: what was made in it is gone when the host has crashed, also after a restart.
+#[derive(Clone)]
+pub(super) struct HostLife {
+    host: SimHost,
+    life: u32,
+}
+
+impl HostLife {
+    /// The present life of a host.
+    pub(super) fn present(host: &SimHost) -> Result<Self, NicError> {
+        let life = host.fabric().0.borrow().wire.port(host.id()).life;
+        let present = HostLife {
+            host: host.clone(),
+            life,
+        };
+        present.check_alive()?;
+        Ok(present)
+    }
+
+    pub(super) fn host(&self) -> &SimHost {
+        &self.host
+    }
+
+    fn world(&self) -> RefMut<'_, World> {
+        self.host.fabric().0.borrow_mut()
+    }
+
+    pub(super) fn check_alive(&self) -> Result<(), NicError> {
+        match self.is_alive(&self.host.fabric().0.borrow()) {
+            true => Ok(()),
+            false => Err(HOST_IS_DOWN),
+        }
+    }
+
+    fn is_alive(&self, world: &World) -> bool {
+        let port = world.wire.port(self.host.id());
+        port.alive && port.life == self.life
+    }
+
+    /// Calls `f` with the host, if this life lasts.
+    pub(super) fn with_host<T>(
+        &self,
+        f: impl FnOnce(&mut Host) -> Result<T, Error>,
+    ) -> Result<T, NicError> {
+        let mut world = self.world();
+        if !self.is_alive(&world) {
+            return Err(HOST_IS_DOWN);
+        }
+        Ok(f(world.host(self.host.id()))?)
+    }
+
+    /// Gives back what was made in this life. Nobody else uses it, so that does not fail; after a
+    /// crash there is nothing left to give back.
+    fn give_back(&self, f: impl FnOnce(&mut Host) -> Result<(), Error>) {
+        let _ = self.with_host(f);
+    }
+
+    /// Calls `f` with the host's memory. After a crash that is the memory of the host's next life,
+    /// whose addresses differ.
+    pub(super) fn with_memory<T>(&self, f: impl FnOnce(&mut AddressSpace) -> T) -> T {
+        f(&mut self.world().host(self.host.id()).memory)
+    }
+
+    /// Lets the device send what it has.
+    pub(super) fn drive(&self) {
+        self.world().drive(self.host.id());
+    }
+
+    /// The error number of a registration that a fault wants to fail.
+    pub(super) fn registration_failure(&self, length: u64) -> Option<i32> {
+        self.world().registration_failure(self.host.id(), length)
+    }
+
+    pub(super) fn completion_window(&self) -> usize {
+        self.world().completion_window
+    }
+
+    pub(super) fn random_below(&self, bound: usize) -> usize {
+        self.world().completion_random.below(bound as u64) as usize
+    }
+
+    pub(super) fn random_qkey(&self) -> Qkey {
+        Qkey(self.world().qkey_random.next_u32())
+    }
+
+    pub(super) fn next_generation(&self) -> u32 {
+        self.world().host(self.host.id()).next_generation()
+    }
+}
+
+/// A protection domain of the device. It goes with the last object that is in it.
+pub(super) struct ProtectionDomain {
+    life: HostLife,
+    id: PdId,
+}
+
+impl Drop for ProtectionDomain {
+    fn drop(&mut self) {
+        self.life.give_back(|host| host.device.dealloc_pd(self.id));
+    }
+}
+
+/// A completion queue of the device. It goes with the last queue pair that uses it.
+pub(super) struct DeviceCq {
+    life: HostLife,
+    id: CqId,
+}
+
+impl DeviceCq {
+    pub(super) fn create(
+        life: &HostLife,
+        entries: u32,
+    ) -> Result<(Rc<Self>, Arc<CompletionRing>), NicError> {
+        let (id, ring) = life.with_host(|host| host.device.create_cq(entries, REQUEST_IDS))?;
+        let life = life.clone();
+        Ok((Rc::new(DeviceCq { life, id }), ring))
+    }
+}
+
+impl Drop for DeviceCq {
+    fn drop(&mut self) {
+        self.life.give_back(|host| host.device.destroy_cq(self.id));
+    }
+}
+
+/// The registered memory of packet buffers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pool {
+    /// Address of the first buffer.
+    pub(super) base: u64,
+    /// Distance of two buffers in bytes.
+    pub(super) stride: usize,
+    pub(super) lkey: Lkey,
+}
+
+/// What a domain owns. The drop gives back whatever was made, so a creation that fails half-way leaves
+/// nothing behind.
+pub(super) struct DomainObjects {
+    pub(super) life: HostLife,
+    pool: Option<u64>,
+    regions: Vec<Lkey>,
+    handles: Vec<Ahn>,
+    pd: Rc<ProtectionDomain>,
+}
+
+impl DomainObjects {
+    pub(super) fn new(host: &SimHost) -> Result<Self, NicError> {
+        let life = HostLife::present(host)?;
+        let id = life.with_host(|host| host.device.alloc_pd())?;
+        Ok(DomainObjects {
+            pd: Rc::new(ProtectionDomain {
+                life: life.clone(),
+                id,
+            }),
+            life,
+            pool: None,
+            regions: Vec::new(),
+            handles: Vec::new(),
+        })
+    }
+
+    /// Reserves and registers the memory of `count` packet buffers, `stride` bytes apart.
+    pub(super) fn create_pool(&mut self, count: usize, stride: usize) -> Result<Pool, NicError> {
+        let base = self
+            .life
+            .with_memory(|memory| memory.reserve_slots(count, stride))
+            .map_err(|_| NicError::Exhausted("packet buffer: the host's memory is full"))?;
+        self.pool = Some(base);
+        let keys = self.register(MemoryRegion {
+            address: base,
+            length: count as u64 * stride as u64,
+            iova: base,
+            access: Access::LOCAL_WRITE,
+        })?;
+        Ok(Pool {
+            base,
+            stride,
+            lkey: keys.lkey,
+        })
+    }
+
+    pub(super) fn regions(&self) -> usize {
+        self.regions.len()
+    }
+
+    pub(super) fn register(&mut self, region: MemoryRegion) -> Result<RegionKeys, NicError> {
+        let pd = self.pd.id;
+        let keys = self
+            .life
+            .with_host(|host| host.device.register_memory(pd, region))?;
+        self.regions.push(keys.lkey);
+        Ok(keys)
+    }
+
+    pub(super) fn deregister(&mut self, lkey: Lkey) -> Result<(), NicError> {
+        let unknown = NicError::Invalid {
+            what: "local key",
+            value: lkey.0.into(),
+        };
+        let own = self.regions.iter().position(|region| *region == lkey);
+        let own = own.ok_or(unknown)?;
+        self.life
+            .with_host(|host| host.device.deregister_memory(lkey))?;
+        self.regions.swap_remove(own);
+        Ok(())
+    }
+
+    pub(super) fn create_handle(&mut self, gid: Gid) -> Result<Ahn, NicError> {
+        let pd = self.pd.id;
+        let ahn = self.life.with_host(|host| host.device.create_ah(pd, gid))?;
+        self.handles.push(ahn);
+        Ok(ahn)
+    }
+
+    pub(super) fn destroy_handle(&mut self, ahn: Ahn) -> Result<(), NicError> {
+        let unknown = NicError::Invalid {
+            what: "address handle",
+            value: ahn.0.into(),
+        };
+        let own = self.handles.iter().position(|handle| *handle == ahn);
+        let own = own.ok_or(unknown)?;
+        let pd = self.pd.id;
+        self.life
+            .with_host(|host| host.device.destroy_ah(pd, ahn))?;
+        self.handles.swap_remove(own);
+        Ok(())
+    }
+}
+
+impl Drop for DomainObjects {
+    fn drop(&mut self) {
+        let DomainObjects {
+            life,
+            pool,
+            regions,
+            handles,
+            pd,
+        } = self;
+        life.give_back(|host| {
+            for lkey in regions.drain(..) {
+                let _ = host.device.deregister_memory(lkey);
+            }
+            for ahn in handles.drain(..) {
+                let _ = host.device.destroy_ah(pd.id, ahn);
+            }
+            if let Some(base) = pool.take() {
+                let _ = host.memory.free(base);
+            }
+            Ok(())
+        });
+    }
+}
+
+/// A queue pair on the device, and its number.
+pub(super) struct DeviceQueuePair {
+    life: HostLife,
+    qpn: Qpn,
+    is_made: bool,
+    // These go after it.
+    cq: Rc<DeviceCq>,
+    pd: Rc<ProtectionDomain>,
+}
+
+impl DeviceQueuePair {
+    /// Takes a number, for a queue pair of this domain whose completions go to `cq`.
+    pub(super) fn reserve(domain: &DomainObjects, cq: &Rc<DeviceCq>) -> Result<Self, NicError> {
+        let life = domain.life.clone();
+        let taken = life.world().take_qpn(life.host.id());
+        let qpn = taken.ok_or(NicError::Exhausted("queue pair"))?;
+        Ok(DeviceQueuePair {
+            life,
+            qpn,
+            is_made: false,
+            cq: cq.clone(),
+            pd: domain.pd.clone(),
+        })
+    }
+
+    pub(super) fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    /// Makes the queue pair; `config` is given the protection domain and the completion queue.
+    pub(super) fn create(
+        &mut self,
+        config: impl FnOnce(PdId, CqId) -> QpConfig,
+    ) -> Result<QpRings, NicError> {
+        let config = config(self.pd.id, self.cq.id);
+        let qpn = self.qpn;
+        let rings = self
+            .life
+            .with_host(|host| host.device.create_qp(qpn, config))?;
+        self.is_made = true;
+        Ok(rings)
+    }
+
+    /// Takes the queue pair through its states to ready-to-send.
+    pub(super) fn bring_up(&self, qkey: Qkey, rnr_retry: Option<u8>) -> Result<(), NicError> {
+        let mut steps = QpChange::bring_up(qkey, rnr_retry).into_iter();
+        steps.try_for_each(|step| self.modify(&step))
+    }
+
+    pub(super) fn modify(&self, change: &QpChange) -> Result<(), NicError> {
+        self.life
+            .with_host(|host| host.device.modify_qp(self.qpn, change).map(drop))
+    }
+}
+
+impl Drop for DeviceQueuePair {
+    fn drop(&mut self) {
+        let (id, qpn) = (self.life.host.id(), self.qpn);
+        let mut world = self.life.world();
+        if !self.life.is_alive(&world) {
+            return;
+        }
+        let host = world.host(id);
+        if self.is_made {
+            let _ = host.device.destroy_qp(qpn);
+        }
+        host.qpns.release(qpn);
+        world.wire.close(id, qpn);
+    }
+}

@@ -1,0 +1,162 @@
+//! The packet buffers of a domain.
+//!
+//! The bytes of a buffer are in one place at a time: with the program while it owns the buffer, in
+//! the simulated host's memory while the device has it. So a program that touches a buffer which it
+//! gave away is found out, and nothing is copied. A buffer takes memory while the program owns it,
+//! while it is sent, and once the device has written into it; posted receives take none.
+
+use efa_core::address::Qpn;
+use efa_core::nic::{BufferId, NicError};
+
+use super::memory::AddressSpace;
+use super::objects::Pool;
+use efa_device_model::device::queue::Buffer;
+
+/// Where a buffer is.
+enum Place {
+    /// In the pool.
+    Free,
+    /// With the program.
+    Program(Box<[u8]>),
+    /// With the device, in a queue of this queue pair.
+    Device(Qpn),
+}
+
+/// A pool of packet buffers with the addresses that the device knows them by.
+pub(super) struct PacketBuffers {
+    pool: Pool,
+    /// Bytes of a buffer that packets may use.
+    mtu: usize,
+    places: Vec<Place>,
+    free: Vec<u32>,
+}
+
+impl PacketBuffers {
+    /// Distance of the addresses of two buffers when packets have up to `mtu` bytes.
+    pub(super) fn stride_for(mtu: usize) -> usize {
+        mtu.next_multiple_of(64)
+    }
+
+    /// `count` buffers of `mtu` bytes in `pool`.
+    pub(super) fn new(pool: Pool, mtu: usize, count: usize) -> Self {
+        PacketBuffers {
+            pool,
+            mtu,
+            places: (0..count).map(|_| Place::Free).collect(),
+            // The lowest number is handed out first.
+            free: (0..count as u32).rev().collect(),
+        }
+    }
+
+    /// How many buffers are in the pool.
+    pub(super) fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    pub(super) fn acquire(&mut self, memory: &mut AddressSpace) -> Option<BufferId> {
+        let index = self.free.pop()?;
+        self.places[index as usize] = Place::Program(memory.take_spare(self.pool.stride));
+        Some(BufferId(index))
+    }
+
+    pub(super) fn release(&mut self, buffer: BufferId, memory: &mut AddressSpace) {
+        let Some(place) = self.places.get_mut(buffer.0 as usize) else {
+            panic!("release of {buffer:?}, which is no buffer of this domain");
+        };
+        match std::mem::replace(place, Place::Free) {
+            Place::Program(bytes) => memory.put_spare(bytes),
+            other => {
+                *place = other;
+                panic!("release of {buffer:?}, which the caller does not own");
+            }
+        }
+        self.free.push(buffer.0);
+    }
+
+    pub(super) fn bytes(&self, buffer: BufferId) -> &[u8] {
+        match self.places.get(buffer.0 as usize) {
+            Some(Place::Program(bytes)) => &bytes[..self.mtu],
+            _ => panic!("access to {buffer:?}, which the caller does not own"),
+        }
+    }
+
+    pub(super) fn bytes_mut(&mut self, buffer: BufferId) -> &mut [u8] {
+        match self.places.get_mut(buffer.0 as usize) {
+            Some(Place::Program(bytes)) => &mut bytes[..self.mtu],
+            _ => panic!("access to {buffer:?}, which the caller does not own"),
+        }
+    }
+
+    /// `length` bytes of a buffer from `offset` on, if the program owns it and it has them.
+    pub(super) fn range_mut(
+        &mut self,
+        buffer: BufferId,
+        offset: usize,
+        length: usize,
+    ) -> Result<&mut [u8], NicError> {
+        self.check_owned(buffer)?;
+        let out_of_range = NicError::Invalid {
+            what: "offset in a packet buffer",
+            value: offset as u64,
+        };
+        let end = offset.checked_add(length).ok_or(out_of_range)?;
+        let bytes = self.bytes_mut(buffer).get_mut(offset..end);
+        bytes.ok_or(out_of_range)
+    }
+
+    pub(super) fn check_owned(&self, buffer: BufferId) -> Result<(), NicError> {
+        match self.places.get(buffer.0 as usize) {
+            Some(Place::Program(_)) => Ok(()),
+            _ => Err(NicError::Invalid {
+                what: "packet buffer, not owned by the caller:",
+                value: buffer.0.into(),
+            }),
+        }
+    }
+
+    /// How the device is told about `length` bytes of a buffer.
+    pub(super) fn describe(&self, buffer: BufferId, length: usize) -> Buffer {
+        Buffer {
+            address: self.pool.base + u64::from(buffer.0) * self.pool.stride as u64,
+            length: length as u32,
+            lkey: self.pool.lkey.0,
+        }
+    }
+
+    /// Maps a buffer that the program owns into the host's memory, for the device to send.
+    pub(super) fn lend_to_send(&mut self, buffer: BufferId, to: Qpn, memory: &mut AddressSpace) {
+        let place = &mut self.places[buffer.0 as usize];
+        if let Place::Program(bytes) = std::mem::replace(place, Place::Device(to)) {
+            memory.lend(self.pool.base, buffer.0 as usize, bytes);
+        }
+    }
+
+    /// Maps a buffer that the program owns into the host's memory, for the device to write what
+    /// arrives. What it held is gone.
+    pub(super) fn lend_to_receive(&mut self, buffer: BufferId, to: Qpn, memory: &mut AddressSpace) {
+        let place = &mut self.places[buffer.0 as usize];
+        if let Place::Program(bytes) = std::mem::replace(place, Place::Device(to)) {
+            memory.put_spare(bytes);
+            memory.lend_blank(self.pool.base, buffer.0 as usize);
+        }
+    }
+
+    /// Takes a buffer back from the device.
+    pub(super) fn take_back(&mut self, buffer: BufferId, memory: &mut AddressSpace) {
+        // After a crash of the host the memory is gone; the buffer starts over.
+        let bytes = memory.take_back(self.pool.base, buffer.0 as usize);
+        let bytes = bytes.unwrap_or_else(|| memory.take_spare(self.pool.stride));
+        self.places[buffer.0 as usize] = Place::Program(bytes);
+    }
+
+    /// Puts the buffers that a queue pair of the device has back into the pool.
+    pub(super) fn reclaim(&mut self, from: Qpn, memory: &mut AddressSpace) {
+        for index in 0..self.places.len() {
+            if matches!(self.places[index], Place::Device(owner) if owner == from) {
+                let buffer = BufferId(index as u32);
+                self.take_back(buffer, memory);
+                self.release(buffer, memory);
+            }
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Captures of a fabric's traffic.
+
+use std::cell::RefCell;
+use std::io::{self, Write};
+use std::rc::Rc;
+
+use efa_core::nic::Status;
+
+use super::Fabric;
+use super::tap::{TapId, TappedFrame};
+use efa_capture::{InterfaceId, Moment, Recorder, Route, Writer};
+use efa_device_model::fault::Stage;
+use efa_device_model::link::Operation;
+
+/// A running capture; see [`Fabric::capture`].
+pub struct Recording<W: Write> {
+    fabric: Fabric,
+    tap: TapId,
+    state: Rc<RefCell<State<W>>>,
+}
+
+/// What a capture contains.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CaptureConfig {
+    /// Also record the answers that only say that a send or write succeeded.
+    pub acknowledgements: bool,
+}
+
+struct State<W: Write> {
+    recorder: Recorder<Writer<W>>,
+    /// By host number.
+    interfaces: Vec<InterfaceId>,
+    config: CaptureConfig,
+    /// Why an interface could not be declared.
+    error: Option<io::Error>,
+}
+
+impl<W: Write + 'static> Recording<W> {
+    pub(super) fn start(fabric: &Fabric, sink: W, config: CaptureConfig) -> io::Result<Self> {
+        let writer = Writer::new(sink)?;
+        let mtu = fabric.largest_mtu();
+        let state = Rc::new(RefCell::new(State {
+            recorder: Recorder::new(writer, mtu),
+            interfaces: Vec::new(),
+            config,
+            error: None,
+        }));
+        let shared = Rc::clone(&state);
+        let tap = fabric.add_tap(move |frame| shared.borrow_mut().record(frame));
+        Ok(Recording {
+            fabric: fabric.clone(),
+            tap,
+            state,
+        })
+    }
+
+    /// Ends the capture and gives the sink back, with the first error that it made, if it made one.
+    pub fn finish(self) -> io::Result<W> {
+        self.fabric.remove_tap(self.tap);
+        let state = Rc::into_inner(self.state)
+            .expect("only the tap shared the recorder, and it is gone")
+            .into_inner();
+        if let Some(error) = state.error {
+            return Err(error);
+        }
+        state.recorder.into_tap().finish(self.fabric.now())
+    }
+}
+
+impl<W: Write> State<W> {
+    fn record(&mut self, tapped: &TappedFrame<'_>) {
+        if self.error.is_some() {
+            return;
+        }
+        while let Some(interface) = tapped.interfaces.get(self.interfaces.len()) {
+            match self.recorder.tap_mut().add_interface(interface) {
+                Ok(id) => self.interfaces.push(id),
+                Err(error) => {
+                    self.error = Some(error);
+                    return;
+                }
+            }
+        }
+        let moment = Moment {
+            interface: self.interfaces[tapped.host.index()],
+            time: tapped.time,
+            direction: tapped.direction,
+        };
+        let frame = &tapped.frame;
+        let (source, destination) = match frame.stage {
+            Stage::Request => (frame.initiator, frame.responder),
+            Stage::Answer => (frame.responder, frame.initiator),
+        };
+        let route = Route {
+            source,
+            destination,
+            path: tapped.path,
+        };
+        let (header, mut data) = (frame.header, frame.data);
+        let recorder = &mut self.recorder;
+        match (frame.stage, frame.status) {
+            (Stage::Request, _) => {
+                recorder.request(moment, route, header, frame.is_repeated(), &mut data);
+            }
+            (Stage::Answer, Some(Status::Ok)) if header.operation == Operation::RdmaRead => {
+                recorder.read_data(moment, route, header, &mut data);
+            }
+            (Stage::Answer, Some(status)) => {
+                if status != Status::Ok || self.config.acknowledgements {
+                    recorder.status(moment, route, header, status);
+                }
+            }
+            (Stage::Answer, None) => {}
+        }
+    }
+}

@@ -1,0 +1,569 @@
+//! Requests on their way: departure, loss, retransmission, arrival, answer.
+//!
+//! A request is one object for its whole life, however many frames it needs: at any time there is at
+//! most one frame or timer of it, so an event never refers to a request that is gone. What becomes of
+//! a frame is decided by [`efa_device_model::network`]; the wire makes events of it. It never calls a device;
+//! [`super::world`] does when an event says so.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use efa_core::address::{Gid, Qpn};
+use efa_core::nic::Status;
+use slab::Slab;
+
+use super::HostId;
+use super::flight::{Flight, FlightId};
+use super::log::EventLog;
+use super::memory::AddressSpace;
+use super::tap::{FrameTaps, TappedFrame};
+use efa_capture::{Direction, Interface};
+use efa_device_model::device::QueueError;
+use efa_device_model::fault::{
+    Event as Occasion, Fault, FaultId, Faults, Flow, HostName, LocalTally, Stage, Trigger, Verdict,
+    Withheld,
+};
+use efa_device_model::link::{LinkBusy, LocalData, Operation, RequestHeader, Token};
+use efa_device_model::network::{Agenda, Course, Loss, Network, Twice};
+use efa_device_model::prefetch;
+
+/// What happens at a time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Event {
+    /// A frame gets the sender's port.
+    Depart(FlightId, Stage),
+    /// A frame reaches the other side. The rules have not been applied to it.
+    Arrive(FlightId, Stage),
+    /// A frame that faults kept or delayed is handed over.
+    HandOver(FlightId, Stage),
+    /// A lost frame is noticed: it is sent again.
+    Resend(FlightId, Stage),
+    /// The initiating network card ends a request by itself.
+    Fail(FlightId, Status),
+    /// A datagram left its host, which is all that its sender learns.
+    Sent {
+        host: HostId,
+        life: u32,
+        token: Token,
+    },
+    /// A device asked to be called.
+    Timer(HostId),
+    /// A fault ends a host.
+    Kill(HostId),
+    /// A fault removes a host's device.
+    Remove(HostId),
+    /// A fault stages an error of queues of a host's device.
+    Stage(HostId, QueueError),
+}
+
+/// A host's connection to the network.
+#[derive(Debug)]
+pub(super) struct Port {
+    pub(super) gid: Gid,
+    pub(super) alive: bool,
+    /// Counts lives of the host: handles of an earlier life are dead for good.
+    pub(super) life: u32,
+    busy_until: Duration,
+    in_flight: usize,
+}
+
+/// Everything between the devices.
+#[derive(Debug)]
+pub(super) struct Wire {
+    pub(super) now: Duration,
+    pub(super) agenda: Agenda<Event>,
+    pub(super) network: Network,
+    pub(super) faults: Faults,
+    pub(super) tally: LocalTally,
+    next_fault: u64,
+    pub(super) log: EventLog,
+    pub(super) taps: FrameTaps,
+    pub(super) ports: Vec<Port>,
+    /// The hosts as captures name them, by host number.
+    interfaces: Vec<Interface>,
+    pub(super) hosts_by_gid: BTreeMap<Gid, HostId>,
+    flights: Slab<Flight>,
+    held: Withheld<(FlightId, Stage)>,
+    /// Data buffers of finished requests, to be used again.
+    spare: Vec<Vec<u8>>,
+}
+
+/// How many spare data buffers are kept, and how large one may be.
+const SPARE_BUFFERS: usize = 1024;
+const SPARE_CAPACITY: usize = 64 * 1024;
+
+impl Wire {
+    pub(super) fn new(network: Network, log: EventLog) -> Self {
+        Wire {
+            now: Duration::ZERO,
+            agenda: Agenda::default(),
+            network,
+            faults: Faults::default(),
+            tally: LocalTally::default(),
+            next_fault: 0,
+            log,
+            taps: FrameTaps::default(),
+            ports: Vec::new(),
+            interfaces: Vec::new(),
+            hosts_by_gid: BTreeMap::new(),
+            flights: Slab::new(),
+            held: Withheld::default(),
+            spare: Vec::new(),
+        }
+    }
+
+    pub(super) fn connect(&mut self, interface: Interface) -> HostId {
+        let id = HostId(self.ports.len() as u32);
+        let gid = interface.gid;
+        self.interfaces.push(interface);
+        self.ports.push(Port {
+            gid,
+            alive: true,
+            life: 0,
+            busy_until: Duration::ZERO,
+            in_flight: 0,
+        });
+        self.hosts_by_gid.insert(gid, id);
+        id
+    }
+
+    pub(super) fn port(&self, host: HostId) -> &Port {
+        &self.ports[host.0 as usize]
+    }
+
+    pub(super) fn port_mut(&mut self, host: HostId) -> &mut Port {
+        &mut self.ports[host.0 as usize]
+    }
+
+    pub(super) fn flight(&mut self, id: FlightId) -> &mut Flight {
+        &mut self.flights[id.index()]
+    }
+
+    /// Has a request brought into the caches.
+    #[inline]
+    pub(super) fn prefetch(&self, id: FlightId) {
+        if let Some(flight) = self.flights.get(id.index()) {
+            prefetch::value(flight);
+        }
+    }
+
+    /// The host that a frame is for, its queue pair there, and the request's token.
+    #[inline]
+    pub(super) fn receiver(&self, id: FlightId, stage: Stage) -> Option<(HostId, Qpn, Token)> {
+        let flight = self.flights.get(id.index())?;
+        let qpn = match stage {
+            Stage::Request => flight.header.destination_qpn,
+            Stage::Answer => flight.header.source_qpn,
+        };
+        Some((flight.receiver(stage), qpn, flight.token))
+    }
+
+    /// Requests that have not completed, those kept by faults included.
+    pub(super) fn in_flight(&self) -> usize {
+        self.flights.len()
+    }
+
+    /// Takes a request of a device; see [`efa_device_model::link::Link::try_send`].
+    pub(super) fn accept(
+        &mut self,
+        initiator: HostId,
+        memory: &AddressSpace,
+        to: Gid,
+        token: Token,
+        header: &RequestHeader,
+        local: LocalData<'_>,
+    ) -> Result<(), LinkBusy> {
+        let limit = self.network.config.in_flight;
+        let port = self.port_mut(initiator);
+        if port.in_flight >= limit {
+            return Err(LinkBusy);
+        }
+        port.in_flight += 1;
+        let (life, from) = (port.life, port.gid);
+        let mut data = self.spare.pop().unwrap_or_default();
+        let mut reachable = true;
+        match (header.operation, local) {
+            // The device is asked for the target when the data is there.
+            (Operation::RdmaRead, _) => {}
+            (_, LocalData::Inline(bytes)) => data.extend_from_slice(bytes),
+            (_, LocalData::Segments(segments)) => {
+                for segment in segments {
+                    match memory.bytes(segment.address, segment.length as usize) {
+                        Ok(bytes) => data.extend_from_slice(bytes),
+                        Err(_) => reachable = false,
+                    }
+                }
+            }
+        }
+        // A GID that nobody has keeps the initiator as a stand-in; the departure sorts it out.
+        let responder = self.hosts_by_gid.get(&to).copied().unwrap_or(initiator);
+        let flight = self.flights.insert(Flight {
+            initiator,
+            life,
+            responder,
+            from,
+            to,
+            token,
+            header: *header,
+            data,
+            lost: 0,
+            prescribed: None,
+            twice: Twice::Nothing,
+            outcome: None,
+            path: 0,
+        });
+        let flight = FlightId(flight as u32);
+        if reachable {
+            self.queue(flight, Stage::Request);
+        } else {
+            // The program freed memory that was still registered.
+            let failure = Event::Fail(flight, Status::LocalInvalidLkey);
+            self.agenda.add(self.now, failure);
+        }
+        Ok(())
+    }
+
+    /// Whether the host that made a request still lives, in the same life.
+    pub(super) fn initiator_lives(&self, id: FlightId) -> bool {
+        let flight = &self.flights[id.index()];
+        let port = self.port(flight.initiator);
+        port.alive && port.life == flight.life
+    }
+
+    /// Ends a request's life on the wire. Returns its initiator's token if anybody waits for it.
+    pub(super) fn finish(&mut self, id: FlightId) -> Option<(HostId, Token, Status)> {
+        let waiting = self.initiator_lives(id);
+        let flight = self.flights.remove(id.index());
+        if waiting {
+            self.port_mut(flight.initiator).in_flight -= 1;
+        }
+        let mut data = flight.data;
+        if self.spare.len() < SPARE_BUFFERS && data.capacity() <= SPARE_CAPACITY {
+            data.clear();
+            self.spare.push(data);
+        }
+        let status = flight.outcome.filter(|_| waiting)?;
+        Some((flight.initiator, flight.token, status))
+    }
+
+    /// The host loses power. What it has on the wire travels on, and nobody waits for it.
+    pub(super) fn kill(&mut self, host: HostId) {
+        let port = self.port_mut(host);
+        port.alive = false;
+        port.life += 1;
+        port.in_flight = 0;
+        port.busy_until = Duration::ZERO;
+        self.log.add(self.now, format_args!("kill {host}"));
+    }
+
+    /// Notes that a queue pair is gone and its number free.
+    pub(super) fn close(&mut self, host: HostId, qpn: Qpn) {
+        self.log.add(self.now, format_args!("close {host}:{qpn}"));
+    }
+
+    /// Notes an event of a request.
+    pub(super) fn report(&mut self, event: &str, id: FlightId) {
+        let flight = &self.flights[id.index()];
+        self.log.add(self.now, format_args!("{event} {flight}"));
+    }
+
+    /// Queues a frame at its sender's port.
+    pub(super) fn queue(&mut self, id: FlightId, stage: Stage) {
+        let flight = &self.flights[id.index()];
+        let time = self.network.config.wire_time(flight.data_length(stage));
+        let sender = flight.sender(stage);
+        let now = self.now;
+        let port = self.port_mut(sender);
+        let start = port.busy_until.max(now);
+        port.busy_until = start + time;
+        self.agenda.add(start, Event::Depart(id, stage));
+    }
+
+    /// Puts a frame on the wire.
+    pub(super) fn depart(&mut self, id: FlightId, stage: Stage) {
+        if !self.initiator_lives(id) && stage == Stage::Request {
+            self.finish(id);
+            return;
+        }
+        let flight = &mut self.flights[id.index()];
+        if !self.ports[flight.sender(stage).index()].alive {
+            return self.lose(id, stage);
+        }
+        if stage == Stage::Request {
+            if flight.header.operation == Operation::Datagram {
+                let sent = Event::Sent {
+                    host: flight.initiator,
+                    life: flight.life,
+                    token: flight.token,
+                };
+                self.agenda.add(self.now, sent);
+            }
+            if !self.hosts_by_gid.contains_key(&flight.to) {
+                return self.unreachable(id);
+            }
+        }
+        let passage = self.network.transmit(&flight.transmission(stage));
+        flight.path = passage.path;
+        let event = match (stage, flight.lost) {
+            (Stage::Request, 0) => "send",
+            (Stage::Request, _) => "resend",
+            (Stage::Answer, 0) => "answer",
+            (Stage::Answer, _) => "answer-again",
+        };
+        self.log.add(self.now, format_args!("{event} {flight}"));
+        self.observe(id, stage, Direction::Outbound);
+        if passage.is_lost {
+            return self.lose(id, stage);
+        }
+        let length = self.flights[id.index()].data_length(stage);
+        let at = self.now + self.network.config.wire_time(length) + passage.latency;
+        self.agenda.add(at, Event::Arrive(id, stage));
+    }
+
+    /// A frame reaches the other side. Returns whether it is handed over to the device there now.
+    pub(super) fn arrive(&mut self, id: FlightId, stage: Stage) -> bool {
+        if !self.is_received(id, stage) {
+            return false;
+        }
+        self.faults.is_empty() || self.judge(id, stage)
+    }
+
+    /// Whether the receiver of a frame lives: it may have died while the frame was on its way. If not,
+    /// the frame is lost.
+    pub(super) fn is_received(&mut self, id: FlightId, stage: Stage) -> bool {
+        let to = self.flights[id.index()].receiver(stage);
+        let is_alive = self.port(to).alive;
+        if !is_alive {
+            self.lose(id, stage);
+        }
+        is_alive
+    }
+
+    /// Asks the armed faults about a frame that arrives, and carries out what they want. Returns
+    /// whether the frame is handed over now.
+    fn judge(&mut self, id: FlightId, stage: Stage) -> bool {
+        let flow = Flow::from(&self.flights[id.index()].frame(stage));
+        let mut verdict = self.decide_frame(id, stage);
+        let deaths = verdict.take_deaths();
+        let is_deadly = !deaths.is_empty();
+        self.trigger(deaths);
+        let flight = &mut self.flights[id.index()];
+        let course = Course::new(verdict.fate, &flight.transmission(stage), &self.network);
+        match course {
+            Course::Proceeds { twice, status } => {
+                flight.twice = twice;
+                match stage {
+                    Stage::Request => flight.prescribed = status,
+                    Stage::Answer => flight.outcome = status.or(flight.outcome),
+                }
+            }
+            Course::Late(delay) => {
+                self.log.add(self.now, format_args!("delay {flight}"));
+                self.agenda
+                    .add(self.now + delay, Event::HandOver(id, stage));
+            }
+            Course::Held { fault, packets } => {
+                self.log.add(self.now, format_args!("hold {flight}"));
+                self.held.keep(fault, flow, packets, (id, stage));
+            }
+            Course::Lost(loss) => self.suffer(id, stage, loss),
+        }
+        if course.passes() && !self.held.is_empty() {
+            let released = self.held.passed(flow);
+            self.let_go(released.into_iter().map(|(_, frame)| frame));
+        }
+        let proceeds = matches!(course, Course::Proceeds { .. });
+        if proceeds && is_deadly {
+            self.agenda.add_ahead(self.now, Event::HandOver(id, stage));
+        }
+        // The frame itself is handed over first: what is triggered comes behind it.
+        self.trigger(verdict.triggers);
+        proceeds && !is_deadly
+    }
+
+    /// What the responder's side makes of a request without asking the device, if anything.
+    pub(super) fn refusal(&mut self, id: FlightId) -> Option<Status> {
+        let flight = &mut self.flights[id.index()];
+        let prescribed = flight.prescribed.take();
+        prescribed.or_else(|| {
+            let request = flight.transmission(Stage::Request);
+            self.network.refuses(&request).then_some(Status::RemoteRnr)
+        })
+    }
+
+    /// No host has the destination's GID.
+    fn unreachable(&mut self, id: FlightId) {
+        let flight = &self.flights[id.index()];
+        self.log.add(self.now, format_args!("unreachable {flight}"));
+        if flight.header.operation == Operation::Datagram {
+            self.finish(id);
+        } else {
+            let at = self.now + self.network.config.latency;
+            let failure = Event::Fail(id, Status::LocalUnreachableRemote);
+            self.agenda.add(at, failure);
+        }
+    }
+
+    /// A frame is lost: its initiator's network card sends it again or gives up.
+    pub(super) fn lose(&mut self, id: FlightId, stage: Stage) {
+        let flight = &self.flights[id.index()];
+        let loss = self.network.lose(&flight.transmission(stage));
+        self.suffer(id, stage, loss);
+    }
+
+    /// Carries out what follows from a loss.
+    fn suffer(&mut self, id: FlightId, stage: Stage, loss: Loss) {
+        let flight = &mut self.flights[id.index()];
+        let what = match stage {
+            Stage::Request => "lose",
+            Stage::Answer => "lose-answer",
+        };
+        self.log.add(self.now, format_args!("{what} {flight}"));
+        flight.lost = flight.lost.saturating_add(1);
+        match loss {
+            Loss::Repeated { after } => {
+                self.agenda.add(self.now + after, Event::Resend(id, stage));
+            }
+            Loss::Fatal { after } => {
+                let failure = Event::Fail(id, Status::LocalUnresponsiveRemote);
+                self.agenda.add(self.now + after, failure);
+            }
+            Loss::Unnoticed => {
+                self.finish(id);
+            }
+        }
+    }
+
+    pub(super) fn observe(&mut self, id: FlightId, stage: Stage, direction: Direction) {
+        if self.taps.is_empty() {
+            return;
+        }
+        let flight = &self.flights[id.index()];
+        let host = match direction {
+            Direction::Outbound => flight.sender(stage),
+            Direction::Inbound => flight.receiver(stage),
+        };
+        self.taps.call(&TappedFrame {
+            time: self.now,
+            host,
+            direction,
+            interfaces: &self.interfaces,
+            path: flight.path,
+            frame: flight.frame(stage),
+        });
+    }
+
+    /// What the armed faults say about a frame that arrives.
+    fn decide_frame(&mut self, id: FlightId, stage: Stage) -> Verdict {
+        let Wire {
+            faults,
+            tally,
+            interfaces,
+            hosts_by_gid,
+            flights,
+            ..
+        } = self;
+        let frame = flights[id.index()].frame(stage);
+        let named = is_named(interfaces, hosts_by_gid);
+        faults.decide(&Occasion::Frame(frame), &named, tally)
+    }
+
+    /// What the armed faults say about something that happens on a host.
+    pub(super) fn decide(&mut self, event: &Occasion<'_>) -> Verdict {
+        let Wire {
+            faults,
+            tally,
+            interfaces,
+            hosts_by_gid,
+            ..
+        } = self;
+        faults.decide(event, &is_named(interfaces, hosts_by_gid), tally)
+    }
+
+    /// Two hosts, as a cut names them.
+    pub(super) fn pair(&self, a: HostId, b: HostId) -> [HostName; 2] {
+        [a, b].map(|host| HostName::Gid(self.port(host).gid))
+    }
+
+    /// Arms a fault and does what it does at once.
+    pub(super) fn arm(&mut self, fault: Fault) -> FaultId {
+        let id = FaultId(self.next_fault);
+        self.next_fault += 1;
+        self.faults.arm(id, fault);
+        let triggers = self.faults.begin(id, &self.tally);
+        self.trigger(triggers);
+        id
+    }
+
+    /// Disarms a fault and releases what it holds.
+    pub(super) fn disarm(&mut self, id: FaultId) {
+        self.faults.disarm(id);
+        self.release(id, usize::MAX);
+        self.tally.forget(id);
+    }
+
+    /// Does what faults want done beside the event that takes place now, behind it.
+    pub(super) fn trigger(&mut self, triggers: Vec<Trigger>) {
+        for trigger in triggers {
+            match trigger {
+                Trigger::Release(faults) => {
+                    for fault in faults {
+                        self.release(fault, usize::MAX);
+                    }
+                }
+                Trigger::Kill(host) => {
+                    if let Some(id) = self.find(&host) {
+                        self.agenda.add_ahead(self.now, Event::Kill(id));
+                    }
+                }
+                Trigger::Remove(host) => {
+                    if let Some(id) = self.find(&host) {
+                        self.agenda.add_ahead(self.now, Event::Remove(id));
+                    }
+                }
+                Trigger::Queues(host, error) => {
+                    if let Some(id) = self.find(&host) {
+                        self.agenda.add_ahead(self.now, Event::Stage(id, error));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The host that a fault names.
+    fn find(&self, host: &HostName) -> Option<HostId> {
+        let named = is_named(&self.interfaces, &self.hosts_by_gid);
+        let port = self.ports.iter().find(|port| host.is(port.gid, &named))?;
+        self.hosts_by_gid.get(&port.gid).copied()
+    }
+
+    /// How many frames a fault keeps.
+    pub(super) fn held(&self, fault: FaultId) -> usize {
+        self.held.count(fault)
+    }
+
+    /// Hands over the oldest `count` frames that a fault keeps, and returns how many there were.
+    pub(super) fn release(&mut self, fault: FaultId, count: usize) -> usize {
+        let released = self.held.release(fault, count);
+        let number = released.len();
+        self.let_go(released);
+        number
+    }
+
+    /// Lets kept frames be handed over now, right behind the event that takes place.
+    fn let_go(&mut self, released: impl IntoIterator<Item = (FlightId, Stage)>) {
+        for (id, stage) in released {
+            let flight = &self.flights[id.index()];
+            self.log.add(self.now, format_args!("release {flight}"));
+            self.agenda.add_ahead(self.now, Event::HandOver(id, stage));
+        }
+    }
+}
+
+/// Whether a host has a name, for faults.
+fn is_named(interfaces: &[Interface], hosts: &BTreeMap<Gid, HostId>) -> impl Fn(Gid, &str) -> bool {
+    move |gid, name| {
+        let host = hosts.get(&gid);
+        host.is_some_and(|host| interfaces[host.index()].host == name)
+    }
+}

@@ -1,0 +1,367 @@
+//! The hosts of a fabric and the loop that runs events.
+
+use std::time::Duration;
+
+use efa_core::address::{Gid, Qpn};
+use efa_core::nic::Status;
+
+use super::attachment::{Dma, Uplink};
+use super::flight::FlightId;
+use super::memory::AddressSpace;
+use super::wire::{Event, Wire};
+use super::{HostConfig, HostId, Step};
+use efa_capture::{Direction, Interface};
+use efa_device_model::device::{Device, Nearness, QpnAllocator};
+use efa_device_model::fault::{Event as Occasion, Fate, Stage};
+use efa_device_model::link::{Operation, Token};
+use efa_device_model::network::{Random, Twice};
+use efa_device_model::prefetch;
+use efa_device_model::qpn_policy::QpnPolicy;
+
+/// One simulated host: a device and the memory that it reaches.
+pub(super) struct Host {
+    pub(super) config: HostConfig,
+    pub(super) device: Device,
+    pub(super) memory: AddressSpace,
+    pub(super) qpns: QpnAllocator,
+    generation: u32,
+    /// The earliest timer event of the device on the agenda.
+    timer: Option<Duration>,
+}
+
+impl Host {
+    /// A number for the request ids of the next queue pair.
+    pub(super) fn next_generation(&mut self) -> u32 {
+        self.generation = self.generation.wrapping_add(1);
+        self.generation
+    }
+}
+
+/// Everything in a fabric.
+pub(super) struct World {
+    pub(super) wire: Wire,
+    pub(super) hosts: Vec<Host>,
+    pub(super) qpn_policy: QpnPolicy,
+    pub(super) qpn_random: Random,
+    pub(super) qkey_random: Random,
+    pub(super) completion_random: Random,
+    pub(super) completion_window: usize,
+}
+
+impl World {
+    /// Adds a host that has `gid`, which no other host may have.
+    pub(super) fn add_host(&mut self, gid: Gid, config: HostConfig) -> HostId {
+        let number = self.hosts.len();
+        let id = self.wire.connect(Interface {
+            host: config.name.clone().unwrap_or(format!("host{number}")),
+            profile: config.profile.name.to_owned(),
+            gid,
+        });
+        // Far apart, so that an address of one host is not an address of another.
+        let base = (number as u64 + 1) << 44;
+        let memory = AddressSpace::new(base, config.memory);
+        let host = self.new_host(gid, config, memory);
+        self.hosts.push(host);
+        self.wire
+            .log
+            .add(self.wire.now, format_args!("boot {id} {gid}"));
+        id
+    }
+
+    fn new_host(&self, gid: Gid, config: HostConfig, memory: AddressSpace) -> Host {
+        Host {
+            device: Device::new(config.profile.clone(), gid),
+            memory,
+            qpns: QpnAllocator::new(self.qpn_policy, config.profile.max_qp),
+            generation: 0,
+            timer: None,
+            config,
+        }
+    }
+
+    pub(super) fn host(&mut self, id: HostId) -> &mut Host {
+        &mut self.hosts[id.index()]
+    }
+
+    /// A free queue pair number of a host.
+    pub(super) fn take_qpn(&mut self, id: HostId) -> Option<Qpn> {
+        let gid = self.wire.port(id).gid;
+        let verdict = self.wire.decide(&Occasion::QueuePair { host: gid });
+        let preferred = match verdict.fate {
+            Some((_, Fate::Qpn(qpn))) => Some(qpn),
+            _ => None,
+        };
+        self.wire.trigger(verdict.triggers);
+        let host = &mut self.hosts[id.index()];
+        let qpn = preferred
+            .filter(|qpn| host.qpns.take(*qpn))
+            .or_else(|| host.qpns.allocate(self.qpn_random.generator()))?;
+        self.wire
+            .log
+            .add(self.wire.now, format_args!("open {id}:{qpn}"));
+        Some(qpn)
+    }
+
+    /// The error number of a memory registration that a fault wants to fail.
+    pub(super) fn registration_failure(&mut self, id: HostId, length: u64) -> Option<i32> {
+        let host = self.wire.port(id).gid;
+        let verdict = self.wire.decide(&Occasion::Registration { host, length });
+        self.wire.trigger(verdict.triggers);
+        match verdict.fate {
+            Some((_, Fate::Fail(errno))) => Some(errno),
+            _ => None,
+        }
+    }
+
+    /// The host loses power: its device, its queue pairs and its memory are gone.
+    pub(super) fn kill(&mut self, id: HostId) {
+        if !self.wire.port(id).alive {
+            return;
+        }
+        self.wire.kill(id);
+        let gid = self.wire.port(id).gid;
+        let host = self.host(id);
+        let (config, memory) = (host.config.clone(), host.memory.successor());
+        self.hosts[id.index()] = self.new_host(gid, config, memory);
+    }
+
+    /// A killed host comes back, with nothing left of its former life.
+    pub(super) fn restart(&mut self, id: HostId) {
+        let now = self.wire.now;
+        let port = self.wire.port_mut(id);
+        if !port.alive {
+            port.alive = true;
+            self.wire.log.add(now, format_args!("restart {id}"));
+        }
+    }
+
+    /// Lets a host's device send what it has, and notes when it wants to be called again.
+    pub(super) fn drive(&mut self, id: HostId) {
+        let host = &mut self.hosts[id.index()];
+        let now = self.wire.now;
+        let mut uplink = Uplink {
+            wire: &mut self.wire,
+            host: id,
+            memory: &host.memory,
+        };
+        host.device.transmit(now, &mut uplink);
+        if let Some(at) = host.device.next_timeout() {
+            let at = at.max(now);
+            if host.timer.is_none_or(|timer| at < timer) {
+                host.timer = Some(at);
+                self.wire.agenda.add(at, Event::Timer(id));
+            }
+        }
+    }
+
+    /// Has what the next events touch brought into the processor's caches: a fabric of some hundred hosts
+    /// does not fit there, and each event is about other hosts.
+    #[inline]
+    fn look_ahead(&self) {
+        /// How many events ahead each step is done.
+        const FLIGHT: usize = 10;
+        const STEPS: [(usize, Nearness); 4] = [
+            (7, Nearness::Coming),
+            (5, Nearness::Near),
+            (3, Nearness::Close),
+            (1, Nearness::Next),
+        ];
+        let agenda = &self.wire.agenda;
+        if let Some(Event::Depart(id, _) | Event::Arrive(id, _)) = agenda.upcoming(FLIGHT) {
+            self.wire.prefetch(*id);
+        }
+        for (ahead, nearness) in STEPS {
+            let Some(Event::Arrive(id, stage)) = agenda.upcoming(ahead) else {
+                continue;
+            };
+            let Some((host, qpn, token)) = self.wire.receiver(*id, *stage) else {
+                continue;
+            };
+            let host = &self.hosts[host.index()];
+            host.device.expect(qpn, nearness);
+            match nearness {
+                Nearness::Coming => prefetch::value(&host.memory),
+                Nearness::Near if *stage == Stage::Answer => host.device.expect_answer(token),
+                _ => {}
+            }
+        }
+    }
+
+    /// Runs the next event.
+    pub(super) fn step(&mut self) -> Option<Step> {
+        let (time, event) = self.wire.agenda.pop()?;
+        self.wire.now = time;
+        self.look_ahead();
+        let host = match event {
+            Event::Depart(flight, stage) => {
+                self.wire.depart(flight, stage);
+                None
+            }
+            Event::Resend(flight, stage) => {
+                self.wire.queue(flight, stage);
+                None
+            }
+            Event::Arrive(flight, stage) => {
+                let proceeds = self.wire.arrive(flight, stage);
+                proceeds.then(|| self.hand_over(flight, stage))
+            }
+            Event::HandOver(flight, stage) => {
+                let proceeds = self.wire.is_received(flight, stage);
+                proceeds.then(|| self.hand_over(flight, stage))
+            }
+            Event::Fail(flight, status) => {
+                self.wire.flight(flight).outcome = Some(status);
+                Some(self.finish(flight))
+            }
+            Event::Sent { host, life, token } => {
+                if self.wire.port(host).life == life {
+                    self.complete(host, token, Status::Ok);
+                }
+                Some(host)
+            }
+            Event::Kill(host) => {
+                // A rule kills processes, not machines: a device answers that knows nothing of them.
+                self.kill(host);
+                self.restart(host);
+                None
+            }
+            Event::Remove(host) => {
+                self.host(host).device.remove();
+                Some(host)
+            }
+            Event::Stage(host, error) => {
+                self.host(host).device.stage(error);
+                Some(host)
+            }
+            Event::Timer(host) => {
+                let entry = self.host(host);
+                if entry.timer == Some(time) {
+                    entry.timer = None;
+                    self.drive(host);
+                }
+                Some(host)
+            }
+        };
+        Some(Step { time, host })
+    }
+
+    /// Hands a frame over to the device that it is for, and returns that device's host.
+    fn hand_over(&mut self, id: FlightId, stage: Stage) -> HostId {
+        match stage {
+            Stage::Request => self.request_arrives(id),
+            Stage::Answer => self.answer_arrives(id),
+        }
+    }
+
+    fn request_arrives(&mut self, id: FlightId) -> HostId {
+        self.wire.observe(id, Stage::Request, Direction::Inbound);
+        let status = match self.wire.refusal(id) {
+            Some(status) => status,
+            None => self.deliver(id),
+        };
+        let flight = self.wire.flight(id);
+        flight.outcome = Some(status);
+        let responder = flight.responder;
+        let is_datagram = flight.header.operation == Operation::Datagram;
+        self.wire.report("deliver", id);
+        if is_datagram {
+            self.wire.finish(id);
+        } else {
+            let flight = self.wire.flight(id);
+            (flight.lost, flight.twice) = (0, Twice::Nothing);
+            self.wire.queue(id, Stage::Answer);
+        }
+        responder
+    }
+
+    /// Lets the responder's device serve a request.
+    fn deliver(&mut self, id: FlightId) -> Status {
+        let flight = self.wire.flight(id);
+        let (responder, from, header) = (flight.responder, flight.from, flight.header);
+        let twice = flight.twice;
+        let mut data = std::mem::take(&mut flight.data);
+        let host = self.host(responder);
+        let mut dma = Dma {
+            data: &mut data,
+            memory: &mut host.memory,
+        };
+        let device = &mut host.device;
+        let status = match twice {
+            Twice::Completion => {
+                device.duplicating(|device| device.deliver(from, &header, &mut dma))
+            }
+            Twice::Nothing | Twice::Packet => device.deliver(from, &header, &mut dma),
+        };
+        if twice == Twice::Packet {
+            device.deliver(from, &header, &mut dma);
+        }
+        self.wire.flight(id).data = data;
+        if twice == Twice::Packet {
+            self.wire.observe(id, Stage::Request, Direction::Inbound);
+        }
+        status
+    }
+
+    fn answer_arrives(&mut self, id: FlightId) -> HostId {
+        self.wire.observe(id, Stage::Answer, Direction::Inbound);
+        let flight = self.wire.flight(id);
+        let (initiator, token) = (flight.initiator, flight.token);
+        let is_read = flight.header.operation == Operation::RdmaRead;
+        let has_data = is_read && flight.outcome == Some(Status::Ok);
+        if has_data && self.wire.initiator_lives(id) {
+            let flight = self.wire.flight(id);
+            let data = std::mem::take(&mut flight.data);
+            let written = self.scatter(initiator, token, &data);
+            let flight = self.wire.flight(id);
+            flight.data = data;
+            if !written {
+                flight.outcome = Some(Status::LocalInvalidLkey);
+            }
+        }
+        self.finish(id)
+    }
+
+    /// Writes the data of an RDMA read into the initiator's memory. Fails, and writes nothing, if
+    /// that is no longer registered or the device has given the request up.
+    fn scatter(&mut self, initiator: HostId, token: Token, data: &[u8]) -> bool {
+        let host = self.host(initiator);
+        let Some(segments) = host.device.local_memory(token) else {
+            return false;
+        };
+        let mut rest = data;
+        for segment in segments {
+            let (now, later) = rest.split_at(rest.len().min(segment.length as usize));
+            rest = later;
+            match host.memory.bytes_mut(segment.address, now.len()) {
+                Ok(target) => target.copy_from_slice(now),
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    /// Gives the outcome of a request to the initiator's device.
+    fn finish(&mut self, id: FlightId) -> HostId {
+        self.wire.report("complete", id);
+        let flight = self.wire.flight(id);
+        let (initiator, twice) = (flight.initiator, flight.twice);
+        if let Some((host, token, status)) = self.wire.finish(id) {
+            let now = self.wire.now;
+            let device = &mut self.host(host).device;
+            match twice {
+                Twice::Completion => {
+                    device.duplicating(|device| device.complete(now, token, status));
+                }
+                Twice::Nothing | Twice::Packet => device.complete(now, token, status),
+            }
+            self.drive(host);
+        }
+        initiator
+    }
+
+    fn complete(&mut self, host: HostId, token: Token, status: Status) {
+        let now = self.wire.now;
+        self.host(host).device.complete(now, token, status);
+        self.drive(host);
+    }
+}

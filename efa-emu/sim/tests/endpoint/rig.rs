@@ -1,0 +1,358 @@
+//! Endpoints on hosts of a fabric, driven until nothing moves.
+
+use std::time::Duration;
+
+use efa_core::address::RawAddress;
+use efa_core::endpoint::{
+    AtomicArgs, AtomicKind, CompletionEntry, Endpoint, EndpointConfig, EndpointError, ErrorEntry,
+    Event, Instant, IoVec, OperationFlags, PeerId, ReadArgs, RecvArgs, RemoteIoVec, SendArgs,
+    SourceFilter, WriteArgs,
+};
+use efa_core::nic::{
+    Access, Domain as _, Nic as _, QueuePair as _, QueuePairConfig, Region, UserSlice,
+};
+use efa_core::wire::{AtomicDatatype, AtomicOp};
+use efa_device_model::profile::Profile;
+use efa_sim::{Fabric, FabricConfig, HostConfig, NetworkConfig, NicConfig, SimHost, SimNic};
+pub(crate) use efa_testing::pattern;
+
+/// A program with one endpoint on a host of its own.
+pub(crate) struct Program {
+    pub(crate) host: SimHost,
+    pub(crate) endpoint: Endpoint<SimNic>,
+    /// Memory for everything, registered for everything.
+    pub(crate) memory: UserSlice,
+    pub(crate) region: Region,
+    pub(crate) completions: Vec<Result<CompletionEntry, ErrorEntry>>,
+    pub(crate) events: Vec<Event>,
+}
+
+pub(crate) const MEMORY: usize = 1 << 20;
+
+/// Thresholds that bring every subprotocol into reach of small messages.
+pub(crate) fn config() -> EndpointConfig {
+    EndpointConfig {
+        max_medium_size: 20_000,
+        min_read_message_size: 100_000,
+        min_read_write_size: 100_000,
+        cts_window_packets: 2,
+        ..EndpointConfig::default()
+    }
+}
+
+/// A network that keeps the order; faults do the rest.
+pub(crate) fn orderly() -> FabricConfig {
+    FabricConfig {
+        network: NetworkConfig::orderly(Duration::from_micros(5)),
+        completion_window: 1,
+        ..FabricConfig::default()
+    }
+}
+
+pub(crate) struct Rig {
+    pub(crate) fabric: Fabric,
+    pub(crate) programs: Vec<Option<Program>>,
+}
+
+impl Rig {
+    /// Two programs, on devices of this profile.
+    pub(crate) fn pair(fabric: FabricConfig, profile: &str, config: &EndpointConfig) -> Self {
+        let mut rig = Rig {
+            fabric: Fabric::new(fabric),
+            programs: Vec::new(),
+        };
+        for _ in 0..2 {
+            rig.add(profile, config, NicConfig::default());
+        }
+        rig
+    }
+
+    /// Adds a host with a program and returns its number.
+    pub(crate) fn add(&mut self, profile: &str, config: &EndpointConfig, nic: NicConfig) -> usize {
+        let host = self.fabric.add_host(HostConfig {
+            profile: Profile::by_name(profile).unwrap().clone(),
+            ..HostConfig::default()
+        });
+        self.start(host, config, nic)
+    }
+
+    /// Starts a program on a host.
+    pub(crate) fn start(
+        &mut self,
+        host: SimHost,
+        config: &EndpointConfig,
+        nic: NicConfig,
+    ) -> usize {
+        let endpoint = Endpoint::new(host.open_nic(nic).unwrap(), config.clone()).unwrap();
+        self.adopt(host, endpoint)
+    }
+
+    /// Adds a host with a program that receives into its buffers, and returns its number.
+    pub(crate) fn add_zero_copy(&mut self, profile: &str, config: EndpointConfig) -> usize {
+        let host = self.fabric.add_host(HostConfig {
+            profile: Profile::by_name(profile).unwrap().clone(),
+            ..HostConfig::default()
+        });
+        let mut nic = host.open_nic(NicConfig::default()).unwrap();
+        let queue = nic.queue_pair().completion_queue();
+        let user = QueuePairConfig {
+            send_queue_depth: 1,
+            recv_queue_depth: 16,
+            ..NicConfig::default().into()
+        };
+        let user = nic.create_queue_pair(queue, &user).unwrap();
+        let endpoint = Endpoint::with_user_receives(nic, user, config).unwrap();
+        self.adopt(host, endpoint)
+    }
+
+    fn adopt(&mut self, host: SimHost, mut endpoint: Endpoint<SimNic>) -> usize {
+        let memory = host.allocate(MEMORY).unwrap();
+        let region = endpoint.register(memory, Access::all()).unwrap();
+        self.programs.push(Some(Program {
+            host,
+            endpoint,
+            memory,
+            region,
+            completions: Vec::new(),
+            events: Vec::new(),
+        }));
+        self.programs.len() - 1
+    }
+
+    pub(crate) fn program(&mut self, number: usize) -> &mut Program {
+        self.programs[number].as_mut().unwrap()
+    }
+
+    pub(crate) fn address(&mut self, number: usize) -> RawAddress {
+        self.program(number).endpoint.address()
+    }
+
+    pub(crate) fn insert(&mut self, at: usize, address: RawAddress) -> PeerId {
+        self.program(at).endpoint.insert_address(address).unwrap()
+    }
+
+    /// The program is killed: its queue pair goes, nothing is said to anybody.
+    pub(crate) fn kill(&mut self, number: usize) -> SimHost {
+        let program = self.programs[number].take().unwrap();
+        program.host
+    }
+
+    /// Lets every program make progress, without letting time pass.
+    pub(crate) fn poll(&mut self) {
+        let now = Instant(self.fabric.now());
+        for program in self.programs.iter_mut().flatten() {
+            while program.endpoint.progress(now) > 0 {}
+            while let Some(entry) = program.endpoint.poll_completion() {
+                program.completions.push(entry);
+            }
+            while let Some(event) = program.endpoint.poll_event() {
+                program.events.push(event);
+            }
+        }
+    }
+
+    /// Runs until nothing moves any more by itself.
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..1_000_000 {
+            self.poll();
+            let timeout = self
+                .programs
+                .iter()
+                .flatten()
+                .filter_map(|program| program.endpoint.next_timeout())
+                .min();
+            let event = self.fabric.next_event_time();
+            match (event, timeout) {
+                (None, None) => return,
+                (Some(event), Some(Instant(timeout))) if timeout < event => {
+                    self.fabric.run_until(timeout);
+                }
+                (Some(_), _) => {
+                    self.fabric.step();
+                }
+                (None, Some(Instant(timeout))) => self.fabric.run_until(timeout),
+            }
+        }
+        panic!("the programs do not come to rest");
+    }
+
+    /// Starts an operation, letting the programs run as long as it has to be tried again.
+    pub(crate) fn start_operation(
+        &mut self,
+        at: usize,
+        mut start: impl FnMut(&mut Program) -> Result<(), EndpointError>,
+    ) {
+        for _ in 0..100 {
+            match start(self.program(at)) {
+                Ok(()) => return,
+                Err(EndpointError::TryAgain) => self.settle(),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        panic!("the operation has to be tried again for ever");
+    }
+
+    /// Both ends know each other's features: messages went both ways.
+    pub(crate) fn greet(&mut self, one: usize, other: usize) -> (PeerId, PeerId) {
+        let (address, other_address) = (self.address(one), self.address(other));
+        let there = self.insert(one, other_address);
+        let back = self.insert(other, address);
+        for (from, peer, to) in [(one, there, other), (other, back, one)] {
+            self.program(to).recv(0, 0, 0);
+            self.start_operation(from, |program| program.send(peer, 0, 0, 0));
+        }
+        self.settle();
+        for number in [one, other] {
+            let program = self.program(number);
+            assert_eq!(program.completions.len(), 2);
+            program.completions.clear();
+            assert_eq!(program.events, []);
+        }
+        (there, back)
+    }
+}
+
+impl Program {
+    pub(crate) fn piece(&self, offset: u64, length: usize) -> IoVec {
+        IoVec {
+            memory: UserSlice {
+                address: self.memory.address + offset,
+                length,
+            },
+            region: Some(self.region),
+        }
+    }
+
+    pub(crate) fn fill(&self, offset: u64, bytes: &[u8]) {
+        self.host
+            .write(self.memory.address + offset, bytes)
+            .unwrap();
+    }
+
+    pub(crate) fn bytes(&self, offset: u64, length: usize) -> Vec<u8> {
+        let address = self.memory.address + offset;
+        self.host.read(UserSlice { address, length }).unwrap()
+    }
+
+    pub(crate) fn remote(&self, offset: u64, length: usize) -> RemoteIoVec {
+        RemoteIoVec {
+            address: self.memory.address + offset,
+            length: length as u64,
+            key: self.region.remote_key,
+        }
+    }
+
+    pub(crate) fn send(
+        &mut self,
+        peer: PeerId,
+        offset: u64,
+        length: usize,
+        context: u64,
+    ) -> Result<(), EndpointError> {
+        self.send_with(peer, offset, length, OperationFlags::empty(), context)
+    }
+
+    pub(crate) fn send_with(
+        &mut self,
+        peer: PeerId,
+        offset: u64,
+        length: usize,
+        flags: OperationFlags,
+        context: u64,
+    ) -> Result<(), EndpointError> {
+        let data = [self.piece(offset, length)];
+        self.endpoint.send(SendArgs {
+            peer,
+            data: &data,
+            tag: None,
+            cq_data: None,
+            flags: flags | OperationFlags::COMPLETION,
+            context,
+        })
+    }
+
+    pub(crate) fn recv(&mut self, offset: u64, length: usize, context: u64) {
+        self.recv_from(SourceFilter::Any, offset, length, context);
+    }
+
+    pub(crate) fn recv_from(
+        &mut self,
+        source: SourceFilter,
+        offset: u64,
+        length: usize,
+        context: u64,
+    ) {
+        let buffer = [self.piece(offset, length)];
+        self.endpoint
+            .recv(RecvArgs {
+                source,
+                buffer: &buffer,
+                tag: None,
+                flags: OperationFlags::COMPLETION,
+                context,
+            })
+            .unwrap();
+    }
+
+    pub(crate) fn write(
+        &mut self,
+        peer: PeerId,
+        offset: u64,
+        remote: RemoteIoVec,
+        flags: OperationFlags,
+        context: u64,
+    ) -> Result<(), EndpointError> {
+        let data = [self.piece(offset, remote.length as usize)];
+        self.endpoint.write(WriteArgs {
+            peer,
+            data: &data,
+            remote: &[remote],
+            cq_data: None,
+            flags: flags | OperationFlags::COMPLETION,
+            context,
+        })
+    }
+
+    pub(crate) fn read(
+        &mut self,
+        peer: PeerId,
+        offset: u64,
+        remote: RemoteIoVec,
+        context: u64,
+    ) -> Result<(), EndpointError> {
+        let buffer = [self.piece(offset, remote.length as usize)];
+        self.endpoint.read(ReadArgs {
+            peer,
+            buffer: &buffer,
+            remote: &[remote],
+            flags: OperationFlags::COMPLETION,
+            context,
+        })
+    }
+
+    pub(crate) fn fetch_add(
+        &mut self,
+        peer: PeerId,
+        offset: u64,
+        remote: RemoteIoVec,
+        context: u64,
+    ) -> Result<(), EndpointError> {
+        let (operand, result) = ([self.piece(offset, 8)], [self.piece(offset + 8, 8)]);
+        self.endpoint.atomic(AtomicArgs {
+            peer,
+            datatype: AtomicDatatype::UINT64,
+            operation: AtomicOp::SUM,
+            operand: &operand,
+            kind: AtomicKind::Fetch { result: &result },
+            remote: &[remote],
+            flags: OperationFlags::COMPLETION,
+            context,
+        })
+    }
+
+    /// Takes the contexts of all completions, which are successes.
+    pub(crate) fn contexts(&mut self) -> Vec<u64> {
+        let entries = core::mem::take(&mut self.completions);
+        entries.iter().map(|entry| entry.unwrap().context).collect()
+    }
+}

@@ -1,0 +1,374 @@
+//! Endpoints that receive into the application's buffers, by a second queue pair.
+
+use efa_core::endpoint::{
+    CompletionFlags, EndpointConfig, EndpointError, Errno, Event, IoVec, MultiRecvArgs,
+    OperationFlags, PacketError, PeerId, Protocol, ProviderError, RecvArgs, SendArgs, SourceFilter,
+    TagFilter,
+};
+use efa_core::nic::{Nic as _, QueuePair as _};
+use efa_core::wire::PacketType;
+
+use crate::rig::{Program, Rig, config, orderly, pattern};
+use efa_sim::{Fabric, NicConfig};
+
+const PROFILE: &str = "efa2";
+/// The largest packet of the profile, in bytes.
+const MTU: usize = 8928;
+
+/// Where a program's receives begin in its memory, each with as much room.
+const TARGETS: u64 = 512 << 10;
+const ROOM: usize = 10_000;
+
+fn target(number: u64) -> u64 {
+    TARGETS + number * ROOM as u64
+}
+
+/// Two programs that receive into their buffers, and the second in the address vector of the first.
+fn pair() -> (Rig, PeerId) {
+    let mut rig = Rig {
+        fabric: Fabric::new(orderly()),
+        programs: Vec::new(),
+    };
+    rig.add_zero_copy(PROFILE, config());
+    rig.add_zero_copy(PROFILE, config());
+    let address = rig.address(1);
+    let peer = rig.insert(0, address);
+    (rig, peer)
+}
+
+/// A program that does not know of such receivers and does not wait for handshakes, and one that is such a receiver.
+fn ordinary_and_zero_copy() -> (Rig, PeerId) {
+    let mut rig = Rig {
+        fabric: Fabric::new(orderly()),
+        programs: Vec::new(),
+    };
+    rig.add(PROFILE, &config(), NicConfig::default());
+    rig.add_zero_copy(PROFILE, config());
+    let address = rig.address(1);
+    let peer = rig.insert(0, address);
+    (rig, peer)
+}
+
+fn receive(program: &mut Program, buffer: &[IoVec]) -> Result<(), EndpointError> {
+    let posted = program.endpoint.recv(RecvArgs {
+        source: SourceFilter::Any,
+        buffer,
+        tag: None,
+        flags: OperationFlags::COMPLETION,
+        context: 0,
+    });
+    posted.map(|_| ())
+}
+
+#[test]
+fn messages_without_headers_land_in_the_buffers() {
+    let (mut rig, peer) = pair();
+    let lengths = [0, 1, 64, 4096, MTU];
+    for number in 0..lengths.len() as u64 {
+        rig.program(1).recv(target(number), ROOM, 100 + number);
+        assert_eq!(rig.program(1).endpoint.usage().inbound, number as usize + 1);
+    }
+    for (number, length) in (0..).zip(lengths) {
+        let data = pattern(length, number as u8);
+        rig.program(0).fill(0, &data);
+        rig.start_operation(0, |program| program.send(peer, 0, length, number));
+        rig.settle();
+        assert_eq!(rig.program(1).bytes(target(number), length), data);
+    }
+    let back = rig.address(0);
+    let back = rig.insert(1, back);
+    let received = core::mem::take(&mut rig.program(1).completions);
+    for ((number, length), entry) in (0..).zip(lengths).zip(received) {
+        let entry = entry.unwrap();
+        assert_eq!((entry.context, entry.length), (100 + number, length as u64));
+        assert_eq!(entry.flags, CompletionFlags::RECV | CompletionFlags::MSG);
+        assert_eq!(entry.source, Some(back));
+    }
+    assert_eq!(rig.program(0).contexts(), [0, 1, 2, 3, 4]);
+    // The device has written them.
+    let statistics = *rig.program(1).endpoint.statistics();
+    for protocol in Protocol::ALL {
+        assert_eq!(statistics.copied(protocol).received, 0, "{protocol:?}");
+    }
+    assert_eq!(statistics.receives.successes, lengths.len() as u64);
+    assert_eq!(rig.program(1).endpoint.usage().inbound, 0);
+    assert_eq!(rig.program(1).events, []);
+}
+
+#[test]
+fn completion_data_comes_with_the_message() {
+    let (mut rig, peer) = pair();
+    rig.program(1).recv(target(0), ROOM, 7);
+    let data = [rig.program(0).piece(0, 8)];
+    rig.start_operation(0, |program| {
+        program.endpoint.send(SendArgs {
+            peer,
+            data: &data,
+            tag: None,
+            cq_data: Some(0x1234_5678),
+            flags: OperationFlags::INJECT,
+            context: 0,
+        })
+    });
+    rig.settle();
+    let entry = rig.program(1).completions.pop().unwrap().unwrap();
+    assert_eq!((entry.context, entry.data), (7, 0x1234_5678));
+    assert!(entry.flags.contains(CompletionFlags::REMOTE_CQ_DATA));
+}
+
+#[test]
+fn a_message_that_is_longer_than_its_receive_fails_on_both_sides_and_alone() {
+    let (mut rig, peer) = pair();
+    rig.program(1).recv(target(0), 64, 10);
+    rig.program(1).recv(target(1), 64, 11);
+    rig.start_operation(0, |program| program.send(peer, 0, 65, 1));
+    rig.settle();
+    rig.program(0).fill(0, &pattern(64, 3));
+    rig.start_operation(0, |program| program.send(peer, 0, 64, 2));
+    rig.settle();
+    for (at, context, provider) in [
+        (0, 1, ProviderError::RemoteBadLength),
+        (1, 10, ProviderError::LocalBadLength),
+    ] {
+        let [failed, succeeded] = rig.program(at).completions[..] else {
+            panic!("{:?}", rig.program(at).completions);
+        };
+        let failed = failed.unwrap_err();
+        assert_eq!(failed.context, context);
+        assert_eq!(failed.failure.errno, Errno::EMSGSIZE);
+        assert_eq!(failed.failure.provider, provider);
+        assert_eq!(succeeded.unwrap().context, context + 1);
+    }
+    assert_eq!(rig.program(1).bytes(target(1), 64), pattern(64, 3));
+}
+
+#[test]
+fn a_message_waits_for_a_receive() {
+    let (mut rig, peer) = pair();
+    rig.program(0).fill(0, &pattern(64, 9));
+    rig.start_operation(0, |program| program.send(peer, 0, 64, 1));
+    for _ in 0..1000 {
+        rig.poll();
+        rig.fabric.step();
+    }
+    assert_eq!(rig.program(0).completions, []);
+    assert!(rig.program(0).endpoint.statistics().receiver_not_ready > 0);
+    rig.program(1).recv(target(0), ROOM, 2);
+    rig.settle();
+    assert_eq!(rig.program(0).contexts(), [1]);
+    assert_eq!(rig.program(1).contexts(), [2]);
+    assert_eq!(rig.program(1).bytes(target(0), 64), pattern(64, 9));
+}
+
+#[test]
+fn a_message_with_a_header_is_refused_and_the_next_has_none() {
+    let (mut rig, peer) = ordinary_and_zero_copy();
+    rig.program(1).recv(target(0), ROOM, 5);
+    // Two packets, neither of which is received.
+    rig.program(0).send(peer, 0, 12_000, 1).unwrap();
+    rig.settle();
+    let refused = Event::PacketRefused {
+        peer: Some(peer_of(&mut rig)),
+        packet_type: PacketType::MediumMsgRtm.code(),
+        reason: PacketError::MessageWithHeader,
+    };
+    assert_eq!(rig.program(1).events, [refused, refused]);
+    assert_eq!(rig.program(1).completions, []);
+    rig.program(0).fill(0, &pattern(64, 1));
+    rig.program(0).send(peer, 0, 64, 2).unwrap();
+    rig.settle();
+    assert_eq!(rig.program(1).contexts(), [5]);
+    assert_eq!(rig.program(1).bytes(target(0), 64), pattern(64, 1));
+    // Longer messages have no way any more.
+    let refused = rig.program(0).send(peer, 0, MTU + 1, 3);
+    assert!(matches!(refused, Err(EndpointError::OutOfRange { .. })));
+}
+
+/// The first program as the second one knows it.
+fn peer_of(rig: &mut Rig) -> PeerId {
+    let address = rig.address(0);
+    rig.insert(1, address)
+}
+
+#[test]
+fn an_eager_message_with_a_header_is_refused_too() {
+    let (mut rig, peer) = ordinary_and_zero_copy();
+    rig.program(1).recv(target(0), ROOM, 5);
+    rig.program(0).send(peer, 0, 64, 1).unwrap();
+    rig.settle();
+    let refused = Event::PacketRefused {
+        peer: Some(peer_of(&mut rig)),
+        packet_type: PacketType::EagerMsgRtm.code(),
+        reason: PacketError::MessageWithHeader,
+    };
+    assert_eq!(rig.program(1).events, [refused]);
+    assert_eq!(rig.program(1).endpoint.usage().inbound, 1);
+}
+
+#[test]
+fn such_a_receiver_sends_ordinary_messages_to_others_once_it_knows_them() {
+    let (mut rig, _) = ordinary_and_zero_copy();
+    let address = rig.address(0);
+    let peer = rig.insert(1, address);
+    rig.program(0).recv(0, 20_000, 3);
+    rig.program(1).fill(0, &pattern(20_000, 4));
+    assert_eq!(
+        rig.program(1).send(peer, 0, 20_000, 1),
+        Err(EndpointError::TryAgain),
+        "the peer may be such a receiver"
+    );
+    rig.start_operation(1, |program| program.send(peer, 0, 20_000, 1));
+    rig.settle();
+    assert_eq!(rig.program(0).contexts(), [3]);
+    assert_eq!(rig.program(0).bytes(0, 20_000), pattern(20_000, 4));
+}
+
+#[test]
+fn receives_that_software_would_have_to_match_are_refused() {
+    let (mut rig, peer) = pair();
+    let program = rig.program(0);
+    let piece = program.piece(0, 64);
+    let unsupported = |posted| matches!(posted, Err(EndpointError::Unsupported(_)));
+    let args = RecvArgs {
+        source: SourceFilter::Any,
+        buffer: &[piece],
+        tag: None,
+        flags: OperationFlags::COMPLETION,
+        context: 0,
+    };
+    let tagged = RecvArgs {
+        tag: Some(TagFilter::exact(5)),
+        ..args
+    };
+    let directed = RecvArgs {
+        source: SourceFilter::Peer(peer),
+        ..args
+    };
+    for refused in [tagged, directed] {
+        assert!(unsupported(program.endpoint.recv(refused)));
+    }
+    let several = program.endpoint.multi_recv(MultiRecvArgs {
+        source: SourceFilter::Any,
+        buffer: piece,
+        min_free: 8,
+        context: 0,
+    });
+    assert!(unsupported(several));
+    for buffer in [&[piece, piece][..], &[], &[IoVec::new(piece.memory)]] {
+        assert_eq!(receive(program, buffer).unwrap_err().errno(), Errno::EINVAL);
+    }
+    assert_eq!(program.endpoint.usage().inbound, 0);
+    let id = program.endpoint.recv(args).unwrap();
+    assert!(!program.endpoint.cancel(id), "the device has it");
+    assert!(!program.endpoint.cancel_context(0));
+    assert_eq!(program.endpoint.peek(SourceFilter::Any, None), None);
+}
+
+#[test]
+fn receives_wait_for_room_in_the_queue() {
+    let (mut rig, _) = pair();
+    let program = rig.program(0);
+    let piece = [program.piece(0, 64)];
+    let posted = (0..).find(|_| receive(program, &piece).is_err()).unwrap();
+    assert_eq!(posted, program.endpoint.usage().inbound);
+    assert_eq!(receive(program, &piece).unwrap_err().errno(), Errno::EAGAIN);
+}
+
+#[test]
+fn closing_takes_the_receives_back() {
+    let (mut rig, peer) = pair();
+    for number in 0..3 {
+        rig.program(1).recv(target(number), ROOM, number);
+    }
+    rig.start_operation(0, |program| program.send(peer, 0, 64, 1));
+    rig.settle();
+    let Program { endpoint, .. } = rig.programs[1].take().unwrap();
+    let nic = endpoint.close();
+    let others = nic.queue_pair().attributes().recv_queue_depth;
+    assert_eq!(nic.posted_receives(), others, "those of packets");
+    drop(nic);
+    rig.program(0).completions.clear();
+    // The queue pair is gone.
+    rig.start_operation(0, |program| program.send(peer, 0, 64, 2));
+    rig.settle();
+    let failed = rig.program(0).completions.pop().unwrap().unwrap_err();
+    assert_eq!(failed.failure.errno, Errno::ENOTCONN);
+}
+
+/// As [`pair`], after a message from the first to the second, which then removes the first from its address vector.
+fn pair_of_which_the_second_has_removed_the_first() -> (Rig, PeerId) {
+    let (mut rig, peer) = pair();
+    rig.program(1).recv(target(0), ROOM, 0);
+    rig.start_operation(0, |program| program.send(peer, 0, 8, 1));
+    rig.settle();
+    let known = peer_of(&mut rig);
+    rig.program(1).endpoint.remove_address(known).unwrap();
+    rig.program(1).completions.clear();
+    (rig, peer)
+}
+
+#[test]
+fn a_message_of_a_peer_that_was_removed_has_no_source() {
+    let (mut rig, peer) = pair_of_which_the_second_has_removed_the_first();
+    rig.program(1).recv(target(1), ROOM, 1);
+    rig.program(0).send(peer, 0, 8, 2).unwrap();
+    rig.settle();
+    let entry = rig.program(1).completions.pop().unwrap().unwrap();
+    assert_eq!((entry.context, entry.source), (1, None));
+}
+
+#[test]
+fn a_peer_that_was_removed_and_inserted_again_is_greeted_again() {
+    let (mut rig, peer) = pair_of_which_the_second_has_removed_the_first();
+    let again = peer_of(&mut rig);
+    rig.program(1).recv(target(1), ROOM, 1);
+    rig.program(1).recv(target(2), ROOM, 2);
+    let sent = |rig: &mut Rig| rig.program(1).endpoint.statistics().packets_sent;
+    let before = sent(&mut rig);
+    for context in [2, 3] {
+        rig.program(0).send(peer, 0, 8, context).unwrap();
+        rig.settle();
+        let entry = rig.program(1).completions.pop().unwrap().unwrap();
+        assert_eq!(entry.source, Some(again));
+        // Once.
+        assert_eq!(sent(&mut rig), before + 1);
+    }
+}
+
+/// Messages without headers tell as well that their sender is there.
+#[test]
+fn a_sender_of_messages_without_headers_was_not_silent() {
+    const RECEIVER: usize = 0;
+    let mut rig = Rig {
+        fabric: Fabric::new(orderly()),
+        programs: Vec::new(),
+    };
+    let config = EndpointConfig {
+        max_implicit_peers: 3,
+        ..config()
+    };
+    for _ in 0..6 {
+        rig.add_zero_copy(PROFILE, config.clone());
+    }
+    let address = rig.address(RECEIVER);
+    let mut send = |sender: usize| {
+        let peer = rig.insert(sender, address);
+        rig.program(RECEIVER).recv(target(0), ROOM, 0);
+        rig.start_operation(sender, |program| program.send(peer, 0, 8, 1));
+        rig.settle();
+        let entry = rig.program(RECEIVER).completions.pop().unwrap().unwrap();
+        entry.source.unwrap()
+    };
+    // The first of three makes room for the fourth. None of the others was heard since.
+    let ids = [1, 2, 3, 4].map(&mut send);
+    assert_eq!(send(2), ids[1]);
+    send(5);
+    let forgotten: Vec<&Event> = rig.program(RECEIVER).events.iter().collect();
+    match forgotten[..] {
+        [
+            Event::PeerForgotten { peer: first, .. },
+            Event::PeerForgotten { peer: second, .. },
+        ] => assert_eq!([*first, *second], [ids[0], ids[2]]),
+        _ => panic!("{forgotten:?}"),
+    }
+}

@@ -1,0 +1,76 @@
+//! The deterministic fabric, through its public interface.
+
+mod capture;
+mod delivery;
+mod determinism;
+mod engine;
+mod faults;
+mod identity;
+mod memory;
+mod rdma;
+
+use std::time::Duration;
+
+use efa_core::nic::Status;
+use efa_sim::{
+    Fabric, FabricConfig, HostConfig, NetworkConfig, NicConfig, ReceivedPacket, ScriptedPeer,
+};
+
+/// Two peers on two hosts.
+struct Pair {
+    fabric: Fabric,
+    alice: ScriptedPeer,
+    bob: ScriptedPeer,
+}
+
+impl Pair {
+    fn new(config: FabricConfig) -> Self {
+        Self::with(config, NicConfig::default())
+    }
+
+    fn with(config: FabricConfig, nic: NicConfig) -> Self {
+        let fabric = Fabric::new(config);
+        let alice = fabric.add_host(HostConfig::default());
+        let bob = fabric.add_host(HostConfig::default());
+        Pair {
+            alice: ScriptedPeer::open(&alice, nic).unwrap(),
+            bob: ScriptedPeer::open(&bob, nic).unwrap(),
+            fabric,
+        }
+    }
+
+    /// One path, constant latency, completions in queue order: nothing is left to chance.
+    fn orderly() -> Self {
+        Self::new(orderly())
+    }
+}
+
+fn orderly() -> FabricConfig {
+    FabricConfig {
+        network: NetworkConfig::orderly(Duration::from_micros(5)),
+        completion_window: 1,
+        ..FabricConfig::default()
+    }
+}
+
+fn packets(peer: &mut ScriptedPeer) -> Vec<ReceivedPacket> {
+    std::iter::from_fn(|| peer.next_packet().unwrap()).collect()
+}
+
+/// The contexts and statuses of the finished requests, by context.
+fn finished(peer: &mut ScriptedPeer) -> Vec<(u64, Status)> {
+    let mut finished: Vec<_> = std::iter::from_fn(|| peer.next_finished().unwrap())
+        .map(|request| (request.context, request.status))
+        .collect();
+    finished.sort_unstable_by_key(|(context, _)| *context);
+    finished
+}
+
+/// How many lines of the event log contain `text`.
+fn count(fabric: &Fabric, text: &str) -> usize {
+    let log = fabric.log();
+    log.text()
+        .lines()
+        .filter(|line| line.contains(text))
+        .count()
+}

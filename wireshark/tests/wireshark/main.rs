@@ -1,0 +1,6 @@
+//! The dissector: its tables, what it shows, the transfers that it follows, its profile.
+
+mod dissector;
+mod profile;
+mod tables;
+mod transfers;

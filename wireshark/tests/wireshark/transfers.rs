@@ -1,0 +1,1094 @@
+//! What the dissector finds by following conversations: the packets of a transfer, the links between
+//! them, reassembled data, and breaches of the rules in `docs/rules.md`.
+//!
+//! Needs `tshark`; without it the tests say so and pass.
+
+use std::collections::BTreeSet;
+
+use efa_capture::frame::{Kind, Rdma};
+use efa_core::address::{Qkey, Qpn, RawAddress};
+use efa_core::nic::Status;
+use efa_core::rules::RULES;
+use efa_core::wire::{
+    AtomRsp, AtomicDatatype, AtomicOp, Connid, Cts, CtsData, EagerRtm, EagerRtw, Eor,
+    ExtraFeatures, Handshake, Header, LongctsRtm, LongreadRtm, LongreadRtw, MediumRtm, MsgId,
+    OpeType, PeerError, RawAddressHeader, ReadNack, ReadRsp, Receipt, RecvId, Repr as _, ReqFlags,
+    ReqOptions, RmaIov, RmaIovs, Rta, RtaKind, Rtr, RtrKind, RuntreadRtm, SendId, UserRecvQp,
+};
+use efa_device_model::link::RemoteRange;
+use efa_testing::pattern;
+
+use efa_wireshark::talk::{End, Talk};
+use efa_wireshark::{Shown, Tshark};
+
+/// Those that have names; unnamed ones are worth a note.
+const ALL: ExtraFeatures =
+    ExtraFeatures::from_bits_retain((ExtraFeatures::PEER_ERROR.bits() << 1) - 1);
+
+struct Followed(Vec<Shown>);
+
+impl Followed {
+    fn new(tshark: &Tshark, talk: Talk) -> Followed {
+        Followed(tshark.dissect_twice(&talk.capture()))
+    }
+
+    fn frame(&self, number: u32) -> &Shown {
+        &self.0[number as usize - 1]
+    }
+
+    fn value(&self, number: u32, name: &str) -> &str {
+        self.frame(number).one(&format!("efa_rdm.{name}"))
+    }
+
+    /// The frames are one transfer, by this subprotocol, and linked in this order.
+    fn is_transfer(&self, subprotocol: &str, frames: &[u32]) {
+        for (at, number) in frames.iter().enumerate() {
+            let shown = self.frame(*number);
+            let link = |name: &str, target: Option<u32>| {
+                let name = format!("efa_rdm.transfer.{name}");
+                let expected = target.map(|target| target.to_string());
+                let found = shown.has(&name).then(|| shown.one(&name).to_owned());
+                assert_eq!(found, expected, "{name} of frame {number}");
+            };
+            assert_eq!(
+                self.value(*number, "transfer"),
+                self.value(frames[0], "transfer"),
+                "frame {number}"
+            );
+            assert_eq!(self.value(*number, "transfer.subprotocol"), subprotocol);
+            link(
+                "previous_in",
+                at.checked_sub(1).map(|before| frames[before]),
+            );
+            link("next_in", frames.get(at + 1).copied());
+            link("first_in", (at > 0).then(|| frames[0]));
+            link(
+                "last_in",
+                (at + 1 < frames.len()).then(|| frames[frames.len() - 1]),
+            );
+        }
+        let first = self.value(frames[0], "transfer");
+        let count = self.0.iter().filter(|shown| {
+            shown.has("efa_rdm.transfer") && shown.one("efa_rdm.transfer") == first
+        });
+        assert_eq!(count.count(), frames.len(), "frames of transfer {first}");
+        if frames.len() > 1 {
+            let duration: f64 = self
+                .value(frames[frames.len() - 1], "transfer.duration")
+                .parse()
+                .unwrap();
+            let expected = f64::from(frames[frames.len() - 1] - frames[0]) * 1e-6;
+            assert!((duration - expected).abs() < 1e-9, "{duration}");
+        }
+    }
+
+    fn is_response(&self, response: u32, request: u32) {
+        assert_eq!(
+            self.value(response, "transfer.request_in"),
+            request.to_string()
+        );
+        let time: f64 = self
+            .value(response, "transfer.response_time")
+            .parse()
+            .unwrap();
+        assert!(
+            (time - f64::from(response - request) * 1e-6).abs() < 1e-9,
+            "{time}"
+        );
+    }
+
+    /// The rules that frames break.
+    fn broken_rules(&self) -> Vec<(u32, String)> {
+        let mut rules = Vec::new();
+        for (number, shown) in (1..).zip(&self.0) {
+            for prefix in ["efa.rule.", "efa_rdm.rule."] {
+                for (name, _) in shown.fields(prefix) {
+                    rules.push((number, name[prefix.len()..].to_owned()));
+                }
+            }
+        }
+        rules
+    }
+
+    /// The data frames may be sent because of the frame `granted`.
+    fn is_window(&self, granted: u32, data: &[u32]) {
+        assert_eq!(self.value(granted, "transfer.data_in"), data[0].to_string());
+        for frame in data {
+            let grant = self.value(*frame, "transfer.granted_in");
+            assert_eq!(grant, granted.to_string(), "frame {frame}");
+        }
+    }
+
+    fn is_flawless(&self) {
+        assert_eq!(self.broken_rules(), []);
+    }
+
+    fn data(&self, number: u32) -> Vec<u8> {
+        let text = self.value(number, "transfer.data").replace(':', "");
+        let digits: Vec<_> = text
+            .chars()
+            .map(|c| c.to_digit(16).unwrap() as u8)
+            .collect();
+        digits
+            .chunks(2)
+            .map(|pair| pair[0] << 4 | pair[1])
+            .collect()
+    }
+}
+
+fn cts(to: SendId, recv_id: u32, recv_length: u64, from: End) -> Header {
+    Cts {
+        connid: Some(from.connid()),
+        send_id: to,
+        recv_id: RecvId(recv_id),
+        recv_length,
+        ..Cts::default()
+    }
+    .into()
+}
+
+fn data(recv_id: u32, offset: u64, length: u64, from: End) -> Header {
+    CtsData {
+        recv_id: RecvId(recv_id),
+        seg_length: length,
+        seg_offset: offset,
+        connid: Some(from.connid()),
+        ..CtsData::default()
+    }
+    .into()
+}
+
+fn eager(from: End, msg_id: u32) -> Header {
+    EagerRtm {
+        msg_id: MsgId(msg_id),
+        options: from.known(),
+        ..EagerRtm::default()
+    }
+    .into()
+}
+
+fn longcts(from: End, msg_id: u32, length: u64) -> LongctsRtm {
+    LongctsRtm {
+        msg_id: MsgId(msg_id),
+        msg_length: length,
+        send_id: SendId(7),
+        credit_request: 32,
+        tag: Some(0xcafe),
+        options: from.known(),
+        ..LongctsRtm::default()
+    }
+}
+
+#[test]
+fn a_long_cts_message_is_followed_from_request_to_last_data() {
+    let Some(tshark) = Tshark::find() else { return };
+    let message = pattern(300, 0);
+    let mut talk = Talk::new();
+    let request = LongctsRtm {
+        options: End::A.unknown(),
+        ..longcts(End::A, 0, 300)
+    };
+    let rtm = talk.packet(End::A, &request.into(), &message[..100]);
+    let from_b = talk.handshake(End::B, ALL);
+    let first_cts = talk.packet(End::B, &cts(SendId(7), 9, 150, End::B), b"");
+    let from_a = talk.handshake(End::A, ALL);
+    let late = talk.packet(End::A, &data(9, 200, 50, End::A), &message[200..250]);
+    let early = talk.packet(End::A, &data(9, 100, 100, End::A), &message[100..200]);
+    let next = talk.packet(End::A, &eager(End::A, 1), b"another message");
+    let second_cts = talk.packet(End::B, &cts(SendId(7), 9, 50, End::B), b"");
+    let last = talk.packet(End::A, &data(9, 250, 50, End::A), &message[250..]);
+
+    let followed = Followed::new(&tshark, talk);
+    followed.is_transfer(
+        "Long-CTS message",
+        &[rtm, first_cts, late, early, second_cts, last],
+    );
+    followed.is_transfer("Handshake", &[from_b, from_a]);
+    followed.is_transfer("Eager message", &[next]);
+    followed.is_response(first_cts, rtm);
+    assert_eq!(
+        followed.value(rtm, "transfer.response_in"),
+        first_cts.to_string()
+    );
+    followed.is_window(first_cts, &[late, early]);
+    followed.is_window(second_cts, &[last]);
+    assert!(!followed.frame(rtm).has("efa_rdm.transfer.acknowledged_in"));
+    assert_eq!(followed.value(rtm, "transfer.length"), "300");
+    assert_eq!(followed.data(last), message);
+    assert_eq!(
+        followed.value(from_b, "sender_version"),
+        "as libfabric 2.7 or later"
+    );
+    followed.is_flawless();
+}
+
+#[test]
+fn medium_messages_come_in_any_order_and_wait_for_their_turn() {
+    let Some(tshark) = Tshark::find() else { return };
+    let message = pattern(250, 0);
+    let mut talk = Talk::new();
+    let greeting = EagerRtw {
+        options: End::A.unknown(),
+        ..EagerRtw::default()
+    };
+    talk.packet(End::A, &greeting.into(), b"");
+    talk.handshake(End::B, ALL);
+    talk.handshake(End::A, ALL);
+    let segment = |offset: usize| -> Header {
+        MediumRtm {
+            msg_id: MsgId(0),
+            msg_length: 250,
+            seg_offset: offset as u64,
+            options: End::B.known(),
+            ..MediumRtm::default()
+        }
+        .into()
+    };
+    let ahead = talk.packet(End::B, &eager(End::B, 1), b"early");
+    // The peer's first message would be number 0 only if the capture shows its beginning.
+    let second = talk.packet(End::B, &segment(100), &message[100..200]);
+    let third = talk.packet(End::B, &segment(200), &message[200..]);
+    let first = talk.packet(End::B, &segment(0), &message[..100]);
+
+    let followed = Followed::new(&tshark, talk);
+    followed.is_transfer("Medium message", &[second, third, first]);
+    assert_eq!(followed.data(first), message);
+    assert_eq!(followed.value(ahead, "transfer.order"), "1");
+    assert_eq!(
+        followed.value(ahead, "transfer.delivered_in"),
+        second.to_string()
+    );
+    assert_eq!(followed.value(second, "transfer.order"), "0");
+    assert_eq!(followed.broken_rules(), [(ahead, "msg-id-ahead".into())]);
+}
+
+#[test]
+fn each_packet_tells_what_its_two_ends_had_announced() {
+    let Some(tshark) = Tshark::find() else { return };
+    let mut talk = Talk::new();
+    let first = EagerRtm {
+        options: End::A.unknown(),
+        ..EagerRtm::default()
+    };
+    let first = talk.packet(End::A, &first.into(), b"x");
+    let of_b = ExtraFeatures::RDMA_READ.union(ExtraFeatures::READ_NACK);
+    let from_b = talk.handshake(End::B, of_b);
+    let of_a = ExtraFeatures::RDMA_READ.union(ExtraFeatures::RUNTING_READ);
+    let from_a = talk.handshake(End::A, of_a);
+    let message = talk.packet(End::A, &eager(End::A, 1), b"y");
+    let sequence = talk.next_sequence(End::B);
+    let rdma = Rdma {
+        remote: RemoteRange { address: 1, key: 2 },
+        total_length: 3,
+        offset: 0,
+    };
+    let read = talk.request(End::B, Kind::RdmaReadRequest(rdma), sequence, false, b"");
+
+    let followed = Followed::new(&tshark, talk);
+    let announced = |frame: u32| -> BTreeSet<String> {
+        let fields = followed.frame(frame).fields("efa_rdm.negotiated.");
+        fields
+            .flat_map(|(name, values)| values.iter().map(move |value| format!("{name}={value}")))
+            .map(|text| text.trim_start_matches("efa_rdm.negotiated.").to_owned())
+            .collect()
+    };
+    let expect = |frame: u32, expected: &[String]| {
+        let expected: BTreeSet<_> = expected.iter().cloned().collect();
+        assert_eq!(announced(frame), expected, "frame {frame}");
+    };
+    let side = |end: &str, frame: u32, version: &str, features: &str| {
+        vec![
+            format!("{end}_handshake_in={frame}"),
+            format!("{end}_version=as libfabric {version}"),
+            format!("{end}_features={features}"),
+            format!("{end}_device=0x0000efa1"),
+        ]
+    };
+    let both = "features=rdma_read".to_owned();
+    expect(first, &[]);
+    let b = |end| side(end, from_b, "1.20 or later", "rdma_read, read_nack");
+    let a = |end| side(end, from_a, "1.16 or later", "rdma_read, runting_read");
+    expect(from_b, &b("sender"));
+    expect(
+        message,
+        &[a("sender"), b("receiver"), vec![both.clone()]].concat(),
+    );
+    expect(read, &[b("sender"), a("receiver"), vec![both]].concat());
+}
+
+#[test]
+fn message_ids_wrap() {
+    let Some(tshark) = Tshark::find() else { return };
+    let mut talk = Talk::new();
+    let frames: Vec<_> = [0xffff_fffe, 0, 0xffff_ffff, 1]
+        .into_iter()
+        .map(|id| talk.packet(End::B, &eager(End::B, id), b"x"))
+        .collect();
+    let followed = Followed::new(&tshark, talk);
+    let order: Vec<u64> = frames
+        .iter()
+        .map(|frame| followed.value(*frame, "transfer.order").parse().unwrap())
+        .collect();
+    assert_eq!(order, [0xffff_fffe, 1 << 32, 0xffff_ffff, (1 << 32) + 1]);
+    assert_eq!(
+        followed.broken_rules(),
+        [(frames[1], "msg-id-ahead".into())]
+    );
+    assert_eq!(
+        followed.value(frames[1], "transfer.delivered_in"),
+        frames[2].to_string()
+    );
+}
+
+#[test]
+fn a_long_read_contains_its_rdma_reads() {
+    let Some(tshark) = Tshark::find() else { return };
+    let message = pattern(200, 0);
+    let mut talk = Talk::acquainted(ALL);
+    let iov = [RmaIov::new(0x7000_0000_1000, 200, 0x55)];
+    let request = LongreadRtm {
+        msg_id: MsgId(0),
+        msg_length: 200,
+        send_id: SendId(3),
+        read_iov: RmaIovs::new(&iov).unwrap(),
+        options: End::A.known(),
+        ..LongreadRtm::default()
+    };
+    let rtm = talk.packet(End::A, &request.into(), b"");
+    let sequence = talk.next_sequence(End::B);
+    let rdma = |offset| Rdma {
+        remote: RemoteRange {
+            address: 0x7000_0000_1000,
+            key: 0x55,
+        },
+        total_length: 200,
+        offset,
+    };
+    let read = talk.request(End::B, Kind::RdmaReadRequest(rdma(0)), sequence, false, b"");
+    let response = Kind::RdmaReadResponse(rdma(0));
+    let one = talk.request(End::A, response, sequence, false, &message[..150]);
+    let response = Kind::RdmaReadResponse(rdma(150));
+    let two = talk.request(End::A, response, sequence, false, &message[150..]);
+    let eor = Eor {
+        send_id: SendId(3),
+        connid: Some(End::B.connid()),
+        ..Eor::default()
+    };
+    let eor = talk.packet(End::B, &eor.into(), b"");
+    // A read of other memory is no part of it.
+    let other = Rdma {
+        remote: RemoteRange {
+            address: 0x7000_0000_1000,
+            key: 0x56,
+        },
+        ..rdma(0)
+    };
+    let sequence = talk.next_sequence(End::B);
+    let direct = talk.request(End::B, Kind::RdmaReadRequest(other), sequence, false, b"");
+    let answer = talk.answer(End::A, sequence, Status::RemoteBadAddress);
+
+    let followed = Followed::new(&tshark, talk);
+    followed.is_transfer("Long READ message", &[rtm, read, one, two, eor]);
+    followed.is_response(eor, rtm);
+    assert_eq!(followed.data(eor), message);
+    followed.is_transfer("Direct read", &[direct, answer]);
+    assert_eq!(followed.frame(one).one("efa.request_in"), read.to_string());
+    assert_eq!(followed.frame(two).one("efa.request_in"), read.to_string());
+    assert_eq!(followed.frame(read).one("efa.response_in"), one.to_string());
+    assert_eq!(
+        followed.frame(answer).one("efa.request_in"),
+        direct.to_string()
+    );
+    assert_eq!(followed.broken_rules(), [(answer, "device-error".into())]);
+}
+
+#[test]
+fn a_refused_long_read_goes_on_as_long_cts() {
+    let Some(tshark) = Tshark::find() else { return };
+    let mut talk = Talk::acquainted(ALL);
+    let iov = [RmaIov::new(0x1000, 50, 1)];
+    let request = LongreadRtm {
+        msg_length: 50,
+        send_id: SendId(3),
+        read_iov: RmaIovs::new(&iov).unwrap(),
+        options: End::A.known(),
+        ..LongreadRtm::default()
+    };
+    let rtm = talk.packet(End::A, &request.into(), b"");
+    let nack = ReadNack {
+        send_id: SendId(3),
+        connid: Some(End::B.connid()),
+        ..ReadNack::default()
+    };
+    let nack = talk.packet(End::B, &nack.into(), b"");
+    let mut again = LongctsRtm {
+        tag: None,
+        send_id: SendId(3),
+        ..longcts(End::A, 0, 50)
+    };
+    again.options.flags = ReqFlags::READ_NACK;
+    let again = talk.packet(End::A, &again.into(), b"");
+    let grant = talk.packet(End::B, &cts(SendId(3), 1, 50, End::B), b"");
+    let all = talk.packet(End::A, &data(1, 0, 50, End::A), &pattern(50, 0));
+    let followed = Followed::new(&tshark, talk);
+    followed.is_transfer(
+        "Long READ message, continued as long-CTS",
+        &[rtm, nack, again, grant, all],
+    );
+    assert_eq!(followed.broken_rules(), [(nack, "read-refused".into())]);
+}
+
+#[test]
+fn a_runting_read_is_one_transfer() {
+    let Some(tshark) = Tshark::find() else { return };
+    let mut talk = Talk::acquainted(ALL);
+    let iov = [RmaIov::new(0x1000, 300, 1)];
+    let segment = |offset| RuntreadRtm {
+        msg_length: 300,
+        send_id: SendId(3),
+        seg_offset: offset,
+        runt_length: 100,
+        read_iov: RmaIovs::new(&iov).unwrap(),
+        options: End::A.known(),
+        ..RuntreadRtm::default()
+    };
+    let one = talk.packet(End::A, &segment(0).into(), &[1; 60]);
+    let two = talk.packet(End::A, &segment(60).into(), &[2; 40]);
+    let rdma = Rdma {
+        remote: RemoteRange {
+            address: 0x1000 + 100,
+            key: 1,
+        },
+        total_length: 200,
+        offset: 0,
+    };
+    let sequence = talk.next_sequence(End::B);
+    let read = talk.request(End::B, Kind::RdmaReadRequest(rdma), sequence, false, b"");
+    let rest = talk.request(
+        End::A,
+        Kind::RdmaReadResponse(rdma),
+        sequence,
+        false,
+        &[3; 200],
+    );
+    let eor = Eor {
+        send_id: SendId(3),
+        connid: Some(End::B.connid()),
+        ..Eor::default()
+    };
+    let eor = talk.packet(End::B, &eor.into(), b"");
+    let followed = Followed::new(&tshark, talk);
+    followed.is_transfer("Runting read message", &[one, two, read, rest, eor]);
+    assert_eq!(
+        followed.data(eor),
+        [&[1; 60][..], &[2; 40], &[3; 200]].concat()
+    );
+    followed.is_flawless();
+}
+
+#[test]
+fn emulated_reads_and_atomics_lead_to_their_responses() {
+    let Some(tshark) = Tshark::find() else { return };
+    let memory = pattern(120, 0);
+    let mut talk = Talk::acquainted(ALL);
+    let iov = [RmaIov::new(0x1000, 120, 1)];
+    let request = Rtr {
+        kind: RtrKind::Longcts,
+        rma_iov: RmaIovs::new(&iov).unwrap(),
+        msg_length: 120,
+        recv_id: RecvId(4),
+        recv_length: 80,
+        options: End::A.known(),
+    };
+    let rtr = talk.packet(End::A, &request.into(), b"");
+    let response = ReadRsp {
+        connid: Some(End::B.connid()),
+        recv_id: RecvId(4),
+        send_id: SendId(5),
+        seg_length: 50,
+        ..ReadRsp::default()
+    };
+    let readrsp = talk.packet(End::B, &response.into(), &memory[..50]);
+    let window = talk.packet(End::B, &data(4, 50, 30, End::B), &memory[50..80]);
+    let grant = talk.packet(End::A, &cts(SendId(5), 4, 40, End::A), b"");
+    let last = talk.packet(End::B, &data(4, 80, 40, End::B), &memory[80..]);
+
+    let atomic = |kind, msg_id| -> Header {
+        Rta {
+            kind,
+            msg_id: MsgId(msg_id),
+            atomic_datatype: AtomicDatatype::UINT64,
+            atomic_op: AtomicOp::CSWAP,
+            rma_iov: RmaIovs::new(&iov[..1]).unwrap(),
+            options: End::A.known(),
+        }
+        .into()
+    };
+    let compare = talk.packet(End::A, &atomic(RtaKind::Compare(RecvId(6)), 0), &[0; 240]);
+    let old = AtomRsp {
+        connid: Some(End::B.connid()),
+        recv_id: RecvId(6),
+        seg_length: 8,
+        ..AtomRsp::default()
+    };
+    let old = talk.packet(End::B, &old.into(), &[0; 8]);
+    let dc = talk.packet(End::A, &atomic(RtaKind::DcWrite(SendId(6)), 1), &[0; 120]);
+    let receipt = Receipt {
+        send_id: SendId(6),
+        connid: Some(End::B.connid()),
+        ..Receipt::default()
+    };
+    let receipt = talk.packet(End::B, &receipt.into(), b"");
+
+    let followed = Followed::new(&tshark, talk);
+    followed.is_transfer(
+        "Emulated long-CTS read",
+        &[rtr, readrsp, window, grant, last],
+    );
+    followed.is_response(readrsp, rtr);
+    followed.is_window(rtr, &[readrsp, window]);
+    followed.is_window(grant, &[last]);
+    assert_eq!(followed.data(last), memory);
+    followed.is_transfer("Emulated compare atomic", &[compare, old]);
+    followed.is_response(old, compare);
+    followed.is_transfer("Emulated DC atomic", &[dc, receipt]);
+    followed.is_response(receipt, dc);
+    assert_eq!(
+        followed.value(dc, "transfer.acknowledged_in"),
+        receipt.to_string()
+    );
+    followed.is_flawless();
+}
+
+#[test]
+fn writes_and_their_rdma_are_followed() {
+    let Some(tshark) = Tshark::find() else { return };
+    let mut talk = Talk::new();
+    let trigger = EagerRtw {
+        options: End::A.unknown(),
+        ..EagerRtw::default()
+    };
+    let trigger = talk.packet(End::A, &trigger.into(), b"");
+    talk.handshake(End::B, ALL);
+    talk.handshake(End::A, ALL);
+    let target = [RmaIov::new(0x9000, 64, 2)];
+    let source = [RmaIov::new(0x4000, 64, 3)];
+    let request = LongreadRtw {
+        rma_iov: RmaIovs::new(&target).unwrap(),
+        msg_length: 64,
+        send_id: SendId(8),
+        read_iov: RmaIovs::new(&source).unwrap(),
+        options: End::A.known(),
+    };
+    let rtw = talk.packet(End::A, &request.into(), b"");
+    let remote = RemoteRange {
+        address: 0x4000,
+        key: 3,
+    };
+    let rdma = Rdma {
+        remote,
+        total_length: 64,
+        offset: 0,
+    };
+    let sequence = talk.next_sequence(End::B);
+    let read = talk.request(End::B, Kind::RdmaReadRequest(rdma), sequence, false, b"");
+    let response = talk.request(
+        End::A,
+        Kind::RdmaReadResponse(rdma),
+        sequence,
+        false,
+        &[1; 64],
+    );
+    let eor = Eor {
+        send_id: SendId(8),
+        connid: Some(End::B.connid()),
+        ..Eor::default()
+    };
+    let eor = talk.packet(End::B, &eor.into(), b"");
+    let sequence = talk.next_sequence(End::A);
+    let rdma = |offset| Rdma {
+        remote,
+        total_length: 100,
+        offset,
+    };
+    let one = talk.request(End::A, Kind::RdmaWrite(rdma(0)), sequence, false, &[1; 60]);
+    let two = talk.request(End::A, Kind::RdmaWrite(rdma(60)), sequence, false, &[2; 40]);
+
+    let followed = Followed::new(&tshark, talk);
+    followed.is_transfer("Request for a handshake", &[trigger]);
+    followed.is_transfer("Emulated long-read write", &[rtw, read, response, eor]);
+    followed.is_transfer("Direct write", &[one, two]);
+    assert_eq!(followed.data(two), [&[1; 60][..], &[2; 40]].concat());
+    followed.is_flawless();
+}
+
+#[test]
+fn a_refused_packet_is_linked_to_its_retry() {
+    let Some(tshark) = Tshark::find() else { return };
+    let mut talk = Talk::acquainted(ALL);
+    let header = eager(End::A, 0);
+    let mut packet = vec![0; header.header_len()];
+    header.emit(&mut packet).unwrap();
+    let sequence = talk.next_sequence(End::A);
+    let first = talk.request(End::A, Kind::Send, sequence, false, &packet);
+    let refusal = talk.answer(End::B, sequence, Status::RemoteRnr);
+    let second = talk.request(End::A, Kind::Send, sequence, false, &packet);
+    let third = talk.request(End::A, Kind::Send, sequence, true, &packet);
+    let next = talk.packet(End::A, &eager(End::A, 1), b"");
+
+    let followed = Followed::new(&tshark, talk);
+    followed.is_transfer("Eager message", &[first, refusal, second, third]);
+    followed.is_transfer("Eager message", &[next]);
+    for retry in [second, third] {
+        assert_eq!(followed.frame(retry).one("efa.retry_of"), first.to_string());
+        assert_eq!(followed.value(retry, "transfer.retries"), "2");
+    }
+    assert_eq!(
+        followed.broken_rules(),
+        [
+            (refusal, "receiver-not-ready".into()),
+            (third, "retransmission".into())
+        ]
+    );
+}
+
+#[test]
+fn what_libfabric_sends_again_is_a_retry_and_no_second_message() {
+    let Some(tshark) = Tshark::find() else { return };
+    let mut talk = Talk::acquainted(ALL);
+    let first = talk.packet(End::A, &eager(End::A, 0), b"x");
+    // The device repeats it, and gives up.
+    let sequence = talk.next_sequence(End::A) - 1;
+    let refusal = talk.answer(End::B, sequence, Status::RemoteRnr);
+    let again = talk.packet(End::A, &eager(End::A, 0), b"x");
+    let next = talk.packet(End::A, &eager(End::A, 1), b"x");
+    // Two windows of the same size are no retries of each other.
+    let long = LongctsRtm {
+        tag: None,
+        ..longcts(End::A, 2, 60)
+    };
+    let rtm = talk.packet(End::A, &long.into(), &[0; 20]);
+    let window = cts(SendId(7), 1, 20, End::B);
+    let first_window = talk.packet(End::B, &window, b"");
+    let second_window = talk.packet(End::B, &window, b"");
+
+    let followed = Followed::new(&tshark, talk);
+    followed.is_transfer("Eager message", &[first, refusal, again]);
+    followed.is_transfer("Eager message", &[next]);
+    followed.is_transfer("Long-CTS message", &[rtm, first_window, second_window]);
+    assert_eq!(followed.frame(again).one("efa.retry_of"), first.to_string());
+    assert!(!followed.frame(second_window).has("efa.retry_of"));
+    assert_eq!(
+        followed.broken_rules(),
+        [(refusal, "receiver-not-ready".into())]
+    );
+}
+
+#[test]
+fn messages_to_a_user_receive_queue_pair_have_no_header() {
+    let Some(tshark) = Tshark::find() else { return };
+    let mut talk = Talk::new();
+    let handshake = Handshake {
+        extra_info: ALL.into(),
+        device_version: Some(0xefa1),
+        user_recv_qp: Some(UserRecvQp {
+            qpn: 77,
+            qkey: Qkey(1),
+        }),
+        ..Handshake::default()
+    };
+    talk.packet(End::B, &handshake.into(), b"");
+    let header = efa_capture::frame::Repr {
+        kind: Kind::Send,
+        source_qpn: End::A.address().qpn,
+        destination_qpn: efa_core::address::Qpn(77),
+        qkey: Qkey(1),
+        sequence: 0,
+        immediate: None,
+        retransmission: false,
+        path: 0,
+        payload_length: 5,
+        payload_captured: true,
+    };
+    let plain = talk.frame(End::A, header, b"A\x04\x00\x00!");
+    let followed = Followed::new(&tshark, talk);
+    followed.is_transfer("Message without header", &[plain]);
+    assert!(!followed.frame(plain).has("efa_rdm.type"));
+    assert_eq!(followed.frame(plain).one("efa.data"), "41:04:00:00:21");
+}
+
+#[test]
+fn both_ends_of_a_merged_capture_are_followed_separately() {
+    let Some(tshark) = Tshark::find() else { return };
+    // The same message at its sender and, a little later, at its receiver: no id is repeated.
+    use efa_capture::frame::{Frame, Repr};
+    use efa_capture::{CaptureTap, Direction, Interface, InterfaceId, Writer};
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    for (end, host) in [(End::A, "a"), (End::B, "b")] {
+        let gid = end.address().gid;
+        writer
+            .add_interface(&Interface {
+                host: host.into(),
+                profile: "t".into(),
+                gid,
+            })
+            .unwrap();
+    }
+    let (a, b) = (End::A.address(), End::B.address());
+    for id in 0..3_u32 {
+        let header = eager(End::A, id);
+        let mut packet = vec![0; header.header_len()];
+        header.emit(&mut packet).unwrap();
+        let header = Repr {
+            kind: Kind::Send,
+            source_qpn: a.qpn,
+            destination_qpn: b.qpn,
+            qkey: b.qkey,
+            // Not the first ones of their queue pair: the capture begins later.
+            sequence: 1000 + id,
+            immediate: None,
+            retransmission: false,
+            path: 0,
+            payload_length: packet.len() as u32,
+            payload_captured: true,
+        };
+        let frame = Frame {
+            source: a.gid,
+            destination: b.gid,
+            header,
+            payload: &packet,
+        };
+        for (interface, direction) in [(0, Direction::Outbound), (1, Direction::Inbound)] {
+            let time = std::time::Duration::from_nanos(u64::from(2 * id + interface));
+            writer.frame(InterfaceId(interface), time, direction, &frame);
+        }
+    }
+    let capture = writer.finish(std::time::Duration::ZERO).unwrap();
+    let followed = Followed(tshark.dissect_twice(&capture));
+    let transfers: BTreeSet<_> = (1..=6)
+        .map(|frame| followed.value(frame, "transfer"))
+        .collect();
+    assert_eq!(transfers.len(), 6);
+    for frame in 1..=6 {
+        assert_eq!(followed.frame(frame).one("efa.conversation"), "0");
+    }
+    followed.is_flawless();
+}
+
+/// A conversation that breaks each rule once, and the frames in which it does.
+fn offender() -> (Talk, Vec<(u32, &'static str)>) {
+    let mut broken = Vec::new();
+    let mut talk = Talk::new();
+    let first = EagerRtm {
+        options: End::A.unknown(),
+        ..EagerRtm::default()
+    };
+    talk.packet(End::A, &first.into(), b"hello");
+    let mut breaks = |frame, rules: &[&'static str]| {
+        broken.extend(rules.iter().map(|rule| (frame, *rule)));
+    };
+
+    let anonymous = EagerRtm {
+        msg_id: MsgId(1),
+        ..EagerRtm::default()
+    };
+    breaks(
+        talk.packet(End::A, &anonymous.into(), b""),
+        &["raw-address-first"],
+    );
+    let dc = EagerRtm {
+        msg_id: MsgId(2),
+        receipt: Some(SendId(1)),
+        options: End::A.unknown(),
+        ..EagerRtm::default()
+    };
+    breaks(talk.packet(End::A, &dc.into(), b""), &["feature-early"]);
+    talk.handshake(End::B, ExtraFeatures::READ_NACK);
+    let dc = EagerRtm {
+        msg_id: MsgId(3),
+        receipt: Some(SendId(1)),
+        options: End::A.known(),
+        ..EagerRtm::default()
+    };
+    breaks(talk.packet(End::A, &dc.into(), b""), &["feature-announced"]);
+    let handshake = Handshake {
+        extra_info: ALL.into(),
+        ..Handshake::default()
+    };
+    breaks(
+        talk.packet(End::A, &handshake.into(), b""),
+        &["device-version"],
+    );
+    breaks(talk.handshake(End::A, ALL), &["handshake-once"]);
+
+    let stale = ReqOptions {
+        connid: Some(Connid(0xbad)),
+        ..ReqOptions::default()
+    };
+    let stale = EagerRtm {
+        msg_id: MsgId(4),
+        options: stale,
+        ..EagerRtm::default()
+    };
+    breaks(talk.packet(End::A, &stale.into(), b""), &["connid-true"]);
+    breaks(
+        talk.packet(End::A, &eager(End::A, 4), b""),
+        &["msg-id-once"],
+    );
+    breaks(
+        talk.packet(End::A, &eager(End::A, 7), b""),
+        &["msg-id-ahead"],
+    );
+    breaks(
+        talk.packet(End::A, &eager(End::A, 20_000), b""),
+        &["msg-id-ahead", "msg-id-window"],
+    );
+
+    let request = LongctsRtm {
+        tag: None,
+        ..longcts(End::A, 5, 100)
+    };
+    talk.packet(End::A, &request.into(), &[0; 10]);
+    breaks(
+        talk.packet(End::B, &cts(SendId(99), 1, 10, End::B), b""),
+        &["answer-names-request"],
+    );
+    talk.packet(End::B, &cts(SendId(7), 1, 30, End::B), b"");
+    talk.packet(End::A, &data(1, 10, 10, End::A), &[0; 10]);
+    breaks(
+        talk.packet(End::A, &data(1, 10, 10, End::A), &[0; 10]),
+        &["segment-overlap"],
+    );
+    breaks(
+        talk.packet(End::A, &data(1, 50, 40, End::A), &[0; 40]),
+        &["cts-window"],
+    );
+    breaks(
+        talk.packet(End::A, &data(1, 90, 20, End::A), &[0; 20]),
+        &["segment-bounds", "cts-window"],
+    );
+    breaks(
+        talk.packet(End::B, &cts(SendId(7), 1, 0, End::B), b""),
+        &["cts-positive"],
+    );
+    let part = |offset, length| -> Header {
+        MediumRtm {
+            msg_id: MsgId(13),
+            msg_length: length,
+            seg_offset: offset,
+            options: End::A.known(),
+            ..MediumRtm::default()
+        }
+        .into()
+    };
+    breaks(
+        talk.packet(End::A, &part(0, 20), &[0; 10]),
+        &["msg-id-ahead"],
+    );
+    breaks(
+        talk.packet(End::A, &part(10, 21), &[0; 10]),
+        &["segment-agreement"],
+    );
+    let nack = ReadNack {
+        send_id: SendId(7),
+        connid: Some(End::B.connid()),
+        ..ReadNack::default()
+    };
+    breaks(talk.packet(End::B, &nack.into(), b""), &["read-refused"]);
+    let error = PeerError {
+        msg_id: MsgId(13),
+        op_id: 7,
+        emitter_ope_type: OpeType::RXE,
+        prov_errno: 4,
+        connid: Some(End::B.connid()),
+        ..PeerError::default()
+    };
+    breaks(talk.packet(End::B, &error.into(), b""), &["peer-error"]);
+    let nobody = PeerError {
+        emitter_ope_type: OpeType(3),
+        ..error
+    };
+    breaks(
+        talk.packet(End::B, &nobody.into(), b""),
+        &["peer-error", "peer-error-message"],
+    );
+
+    breaks(
+        talk.packet(End::A, &data(98, 0, 1, End::A), b"x"),
+        &["ctsdata-names-cts"],
+    );
+    let receipt = Receipt {
+        send_id: SendId(1),
+        connid: Some(End::B.connid()),
+        ..Receipt::default()
+    };
+    talk.packet(End::B, &receipt.into(), b"");
+    breaks(talk.packet(End::B, &receipt.into(), b""), &["one-answer"]);
+    let liar = RawAddress {
+        qpn: Qpn(99),
+        ..End::A.address()
+    };
+    let liar = EagerRtm {
+        msg_id: MsgId(12),
+        options: ReqOptions {
+            raw_address: Some(RawAddressHeader::new(liar)),
+            ..ReqOptions::default()
+        },
+        ..EagerRtm::default()
+    };
+    breaks(
+        talk.packet(End::A, &liar.into(), b""),
+        &["msg-id-ahead", "raw-address-true"],
+    );
+    let mut lost = talk.header(End::A, Kind::Send, 12);
+    lost.qkey = Qkey(0xbad);
+    let header = eager(End::A, 11);
+    let mut packet = vec![0; header.header_len()];
+    header.emit(&mut packet).unwrap();
+    breaks(
+        talk.frame(End::A, lost, &packet),
+        &["msg-id-ahead", "qkey-true"],
+    );
+
+    // The format.
+    let iov = [RmaIov::new(0, 9, 0)];
+    let write = EagerRtw {
+        rma_iov: RmaIovs::new(&iov).unwrap(),
+        options: End::A.known(),
+        ..EagerRtw::default()
+    };
+    breaks(
+        talk.packet(End::A, &write.into(), b"eight by"),
+        &["iov-length"],
+    );
+    breaks(
+        talk.bytes(End::A, &[65, 4, 0x0c, 0, 1, 0]),
+        &["packet-form"],
+    );
+    breaks(talk.bytes(End::A, &[200, 4, 0, 0]), &["packet-form"]);
+    breaks(talk.bytes(End::A, &[1, 4, 0, 0]), &["packet-form"]);
+    breaks(
+        talk.bytes(End::A, &[64, 3, 4, 0, 6, 0, 0, 0]),
+        &["packet-form"],
+    );
+    let many = [&[70, 4, 0, 0, 5, 0, 0, 0][..], &[0; 5 * 24]].concat();
+    breaks(talk.bytes(End::A, &many), &["packet-form"]);
+    let short = [&[64, 4, 5, 0x80, 6, 0, 0, 0, 31, 0, 0, 0][..], &[0; 32]].concat();
+    breaks(talk.bytes(End::A, &short), &["packet-form"]);
+    breaks(
+        talk.bytes(End::A, &[9, 4, 0, 0, 2, 0, 0, 0]),
+        &["packet-form"],
+    );
+    let short = CtsData {
+        recv_id: RecvId(1),
+        seg_length: 5,
+        connid: Some(End::A.connid()),
+        ..CtsData::default()
+    };
+    breaks(
+        talk.packet(End::A, &short.into(), b"four"),
+        &["packet-form"],
+    );
+    let mut odd = EagerRtm {
+        msg_id: MsgId(6),
+        options: End::A.known(),
+        ..EagerRtm::default()
+    };
+    odd.options.flags = ReqFlags::from_bits_retain(0x400);
+    breaks(talk.packet(End::A, &odd.into(), b""), &["unknown-flags"]);
+    let handshake = [
+        &[9, 4, 2, 0, 4, 0, 0, 0][..],
+        &(1_u64 << 40).to_le_bytes(),
+        &[0; 8],
+    ];
+    breaks(
+        talk.bytes(End::B, &handshake.concat()),
+        &["handshake-once", "unknown-flags"],
+    );
+    let connid = End::A.connid().0.to_le_bytes();
+    let untyped = [&[64, 4, 0, 0x80, 8, 0, 0, 0][..], &connid].concat();
+    breaks(talk.bytes(End::A, &untyped), &["req-flags"]);
+    let both = ReqOptions {
+        connid: Some(End::A.connid()),
+        ..End::A.unknown()
+    };
+    let both = EagerRtm {
+        msg_id: MsgId(9),
+        options: both,
+        ..EagerRtm::default()
+    };
+    breaks(talk.packet(End::A, &both.into(), b""), &["one-identity"]);
+    let eor = Eor {
+        send_id: SendId(7),
+        connid: Some(End::B.connid()),
+        ..Eor::default()
+    };
+    breaks(
+        talk.packet(End::B, &eor.into(), b"more"),
+        &["answer-names-request", "trailing-bytes"],
+    );
+
+    // The device.
+    let sequence = talk.next_sequence(End::A);
+    let answer = talk.answer(End::B, sequence, Status::RemoteRnr);
+    breaks(answer, &["receiver-not-ready"]);
+    breaks(
+        talk.answer(End::B, sequence, Status::RemoteAbort),
+        &["device-error"],
+    );
+    let header = eager(End::A, 10);
+    let mut packet = vec![0; header.header_len()];
+    header.emit(&mut packet).unwrap();
+    breaks(
+        talk.request(End::A, Kind::Send, sequence, true, &packet),
+        &["retransmission"],
+    );
+
+    // The queue pair goes to another endpoint.
+    let new = RawAddress {
+        qkey: Qkey(0x7777),
+        ..End::A.address()
+    };
+    let options = ReqOptions {
+        raw_address: Some(RawAddressHeader::new(new)),
+        ..ReqOptions::default()
+    };
+    let new = EagerRtm {
+        options,
+        ..EagerRtm::default()
+    };
+    breaks(talk.packet(End::A, &new.into(), b""), &["qpn-reused"]);
+    breaks(
+        talk.packet(End::A, &eager(End::A, 12), b""),
+        &["late-packet"],
+    );
+    (talk, broken)
+}
+
+#[test]
+fn every_rule_is_broken_once_and_found_where_it_is_broken() {
+    let Some(tshark) = Tshark::find() else { return };
+    let (talk, broken) = offender();
+    let followed = Followed::new(&tshark, talk);
+    let mut expected: Vec<_> = broken
+        .iter()
+        .map(|(frame, rule)| (*frame, (*rule).to_owned()))
+        .collect();
+    expected.sort();
+    let mut found = followed.broken_rules();
+    found.sort();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn every_rule_of_the_dissector_is_tested() {
+    let ids: BTreeSet<_> = RULES
+        .iter()
+        .filter(|rule| rule.is_dissected())
+        .map(|rule| rule.id)
+        .collect();
+    let mut tested: BTreeSet<_> = offender().1.into_iter().map(|(_, rule)| rule).collect();
+    // Frames that the writer of captures refuses to make; tested with mutated ones.
+    tested.insert("transport-form");
+    assert_eq!(ids, tested);
+}
