@@ -6,7 +6,7 @@
 //! works in the simulator, in a file for `efa-emu run --faults` and as a command to a running fabric:
 //!
 //! ```
-//! use crate::fault::Fault;
+//! use efa_device_model::fault::Fault;
 //!
 //! let fault: Fault = r#"{ label = "late", when = { packet = "HANDSHAKE", nth = 2 }, then = "hold" }"#
 //!     .parse()?;

@@ -64,7 +64,7 @@ fn flag_name(flag: Flags) -> String {
 
 #[test]
 fn the_transport_header_is_documented() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/wire-format.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/wire-format.md");
     let document = std::fs::read_to_string(&path).unwrap();
     let (before, rest) = document
         .split_once(BEGIN)
