@@ -7,7 +7,6 @@ mod bridge;
 mod bundle;
 mod capture;
 mod cluster;
-mod executable;
 mod extcap;
 mod fault;
 mod injection;
@@ -20,7 +19,6 @@ mod stats;
 mod survivors;
 mod unused;
 mod uplink;
-mod watches;
 mod wireshark;
 
 use std::env;

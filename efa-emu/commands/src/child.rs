@@ -2,7 +2,6 @@
 //! becomes ours.
 
 use std::ffi::OsStr;
-use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
@@ -26,30 +25,19 @@ const TAKEN: [i32; 9] = [
     libc::SIGWINCH,
 ];
 
-/// A program that has ended.
-pub struct Ended {
-    /// How it ended.
-    pub status: ExitStatus,
-    /// The number of its process.
-    pub pid: u32,
-    /// The name that the kernel had for its process in the end.
-    pub name: Option<String>,
-}
-
 /// Starts the program and waits for its end, passing signals on. Calls `meanwhile` again and again, after
 /// the time that it returns or earlier.
-pub fn run(command: &mut Command, mut meanwhile: impl FnMut() -> Duration) -> io::Result<Ended> {
+pub fn run(
+    command: &mut Command,
+    mut meanwhile: impl FnMut() -> Duration,
+) -> io::Result<ExitStatus> {
     // Before the start, so that no signal between start and wait ends this process alone.
     let signals = Signals::take(&TAKEN);
     signals.unblock_in(command);
     let mut child = command.spawn()?;
-    let pid = child.id();
     loop {
-        // A process that has ended keeps its name until it is waited for.
-        let name = fs::read_to_string(format!("/proc/{pid}/comm"));
         if let Some(status) = child.try_wait()? {
-            let name = name.ok().map(|name| name.trim_end_matches('\n').to_owned());
-            return Ok(Ended { status, pid, name });
+            return Ok(status);
         }
         let Some(signal) = signals.wait_for(meanwhile()) else {
             continue;

@@ -57,8 +57,6 @@ pub struct Process {
     /// The name that the kernel has for it: the first 15 bytes of the file name that was executed. If that was the
     /// dynamic linker, which was told to run a program, the program's file name.
     pub name: String,
-    /// Its executable.
-    pub executable: PathBuf,
     /// Its variable `FI_PROVIDER`, which selects the providers of libfabric.
     pub fi_provider: Option<String>,
 }
@@ -81,7 +79,6 @@ impl Process {
         Process {
             pid: std::process::id(),
             name: program_name(name.trim_end_matches('\n'), Path::new(&first_word)),
-            executable: fs::read_link("/proc/self/exe").unwrap_or_default(),
             fi_provider: std::env::var("FI_PROVIDER").ok(),
         }
     }
@@ -90,24 +87,21 @@ impl Process {
     fn line(&self) -> String {
         let plain = |text: &str| text.replace(['\t', '\n'], " ");
         format!(
-            "{}\t{}\t{}\t{}\n",
+            "{}\t{}\t{}\n",
             self.pid,
             plain(&self.name),
-            plain(self.fi_provider.as_deref().unwrap_or(UNSET)),
-            plain(&self.executable.to_string_lossy())
+            plain(self.fi_provider.as_deref().unwrap_or(UNSET))
         )
     }
 
     fn parse(line: &str) -> Option<Process> {
-        let mut values = line.splitn(4, '\t');
+        let mut values = line.splitn(3, '\t');
         Some(Process {
             pid: values.next()?.parse().ok()?,
             name: values.next()?.to_owned(),
-            fi_provider: values
-                .next()
+            fi_provider: Some(values.next()?)
                 .filter(|value| *value != UNSET)
                 .map(str::to_owned),
-            executable: values.next()?.into(),
         })
     }
 }
@@ -192,7 +186,6 @@ mod tests {
         append(directory.path(), Step::Opened);
         let found = processes(directory.path(), Step::Opened);
         assert_eq!(found, [Process::current(), Process::current()]);
-        assert_eq!(found[0].executable, std::env::current_exe().unwrap());
         assert_eq!(processes(directory.path(), Step::Listed), []);
     }
 
@@ -201,13 +194,12 @@ mod tests {
         let odd = Process {
             pid: 7,
             name: "a\tb\n".into(),
-            executable: "/tmp/with space".into(),
             fi_provider: Some("tcp\nx".into()),
         };
-        assert_eq!(odd.line(), "7\ta b \ttcp x\t/tmp/with space\n");
-        let read = Process::parse("7\ta b \t-\t/tmp/with space").unwrap();
+        assert_eq!(odd.line(), "7\ta b \ttcp x\n");
+        let read = Process::parse("7\ta b \t-").unwrap();
         assert_eq!((read.pid, read.fi_provider), (7, None));
-        assert_eq!(Process::parse("seven\ta\t-\t/x"), None);
+        assert_eq!(Process::parse("seven\ta\t-"), None);
         assert_eq!(Process::parse("7\ta"), None);
     }
 

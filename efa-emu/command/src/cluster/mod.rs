@@ -179,7 +179,7 @@ impl ClusterArguments {
             members.look();
             told.min(nodes.look().min(capture::turn(&mut recording)))
         };
-        let ended = child::run(&mut command, meanwhile)
+        let status = child::run(&mut command, meanwhile)
             .map_err(|error| child::cannot_start(program, &error))?;
         let idle_rules = settings.idle_rules(&rules);
         // What the cluster has made goes before it does.
@@ -188,20 +188,14 @@ impl ClusterArguments {
         let unused = match layout.is_member() {
             // The programs that may use the devices are not known here.
             true => None,
-            false => {
-                let endpoints = hosts
-                    .iter()
-                    .map(|host| node::shm_endpoints(&directory.path().join(host.name())));
-                let most = endpoints.max().unwrap_or(0);
-                settings.unused(&self.command, &injection, None, most)
-            }
+            false => settings.unused(&hosts, &injection),
         };
         let recorded = recording.map_or_else(Vec::new, capture::RunRecording::end);
         drop(directory);
         drop(hosts);
         leftovers::remove();
         settings.tell(unused.into_iter().chain(idle_rules).chain(recorded));
-        Ok(child::end_as(ended.status))
+        Ok(child::end_as(status))
     }
 }
 

@@ -17,10 +17,6 @@ use super::service::{self, Service};
 use super::session::{Reply, Request};
 use crate::run::host::{EmulatedHost, Injection};
 
-/// The file of a host's directory into which its process writes at its end how many endpoints of libfabric's `shm` provider
-/// appeared there.
-const SHM_ENDPOINTS: &str = "shm-endpoints";
-
 /// What the processes of all hosts have in common.
 pub(super) struct Common<'a> {
     pub(super) injection: &'a Injection,
@@ -51,25 +47,10 @@ pub(super) fn serve(
         Ok((node, service)) => {
             Reply::Started.send(&mut cluster);
             let mut live = host.live_sysfs(&node.sysfs_root);
-            let mut watches = host.watches(&node.sysfs_root);
-            service.run(
-                |request| node.command(request),
-                || live.update(&mut watches),
-            );
-            // Whoever cannot read the number takes it for none.
-            let _ = std::fs::write(
-                directory.join(SHM_ENDPOINTS),
-                watches.shm_endpoints().to_string(),
-            );
+            service.run(|request| node.command(request), || live.update());
         }
         Err(Failure(reason)) => Reply::Refused(reason).send(&mut cluster),
     }
-}
-
-/// How many endpoints of libfabric's `shm` provider appeared on the host with this directory, when its process has ended.
-pub(super) fn shm_endpoints(directory: &Path) -> usize {
-    let text = std::fs::read_to_string(directory.join(SHM_ENDPOINTS)).unwrap_or_default();
-    text.parse().unwrap_or(0)
 }
 
 impl<'a> Node<'a> {

@@ -28,7 +28,6 @@ use crate::injection::{Libraries, Provider};
 use crate::leftovers::SHARED_MEMORY;
 use crate::live_sysfs::LiveSysfs;
 use crate::unused::{self, Facts};
-use crate::watches::Watches;
 use crate::{complain, fault, survivors};
 
 /// `ibv_device` has room for paths of this length.
@@ -318,21 +317,13 @@ impl HostSettings {
         RunRecording::begin(file, &self.capture, self.profile.name, devices).map(Some)
     }
 
-    /// What to say, when the programs of this command have ended, of what would go unnoticed. `first` is the
-    /// process of the command if it is on a host itself, and its name when it ended.
-    pub(crate) fn unused(
-        &self,
-        command: &[OsString],
-        injection: &Injection,
-        first: Option<(u32, Option<String>)>,
-        shm_endpoints: usize,
-    ) -> Option<String> {
+    /// What to say, when the programs of this command have ended, of a device that was not used.
+    pub(crate) fn unused(&self, hosts: &[EmulatedHost], injection: &Injection) -> Option<String> {
+        let mut devices = hosts.iter().flat_map(|host| &host.devices);
         unused::explain(&Facts {
-            command,
+            has_received: devices.any(|device| device.statistics().port.rx_pkts > 0),
             marks: &injection.marks,
-            first,
             fi_provider: env::var("FI_PROVIDER").ok(),
-            shm_endpoints,
             has_shared_memory: access(SHARED_MEMORY, Access::WRITE_OK | Access::EXEC_OK).is_ok(),
         })
     }
@@ -477,10 +468,5 @@ impl EmulatedHost {
     /// What changes in the sysfs tree in this directory.
     pub(crate) fn live_sysfs(&self, sysfs_root: &Path) -> LiveSysfs<'_> {
         LiveSysfs::open(sysfs_root, &self.devices, self.port_rules.as_ref())
-    }
-
-    /// What happens to these counters, and to the shared memory of endpoints on the host's devices.
-    pub(crate) fn watches(&self, sysfs_root: &Path) -> Watches {
-        Watches::open(sysfs_root, &self.config.gids)
     }
 }

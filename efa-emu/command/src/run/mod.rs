@@ -61,17 +61,15 @@ impl RunArguments {
         command.args(arguments);
         host.prepare(&mut command, &sysfs_root, &injection);
         let mut live = host.live_sysfs(&sysfs_root);
-        let mut watches = host.watches(&sysfs_root);
         let meanwhile = || {
             let told = turn(&mut uplink);
-            let pause = live.update(&mut watches);
+            let pause = live.update();
             told.min(pause.min(super::capture::turn(&mut recording)))
         };
-        let ended = child::run(&mut command, meanwhile)
+        let status = child::run(&mut command, meanwhile)
             .map_err(|error| child::cannot_start(program, &error))?;
-        let first = Some((ended.pid, ended.name));
-        let unused = settings.unused(&self.command, &injection, first, watches.shm_endpoints());
-        if !ended.status.success() {
+        let unused = settings.unused(&hosts, &injection);
+        if !status.success() {
             leftovers::remove();
         }
         let surviving = settings.surviving(&injection);
@@ -87,7 +85,7 @@ impl RunArguments {
                 .chain(surviving)
                 .chain(recorded),
         );
-        Ok(child::end_as(ended.status))
+        Ok(child::end_as(status))
     }
 }
 

@@ -122,14 +122,14 @@ impl RunArguments {
             cut,
             failure: None,
         };
-        let ended = child::run(&mut command, || recording.turn())
+        let status = child::run(&mut command, || recording.turn())
             .map_err(|error| child::cannot_start(program, &error))?;
         let lines = recording.end(&self.pcap);
         if !self.quiet {
             lines.iter().for_each(|line| complain(PROGRAM, line));
         }
         drop(directory);
-        Ok(child::end_as(ended.status))
+        Ok(child::end_as(status))
     }
 }
 
