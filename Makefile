@@ -3,7 +3,7 @@ CARGO ?= cargo
 PREFIX ?= /usr/local
 REPORTS := target/conformance
 # What the main job needs, and nothing else. Not optimised: that takes longer than the corpus gains by it.
-SUITE := -p efa-emu -p efa-emu-verbs -p efa-emu-efadv -p efa-conformance-cli
+SUITE := -p efa-emu -p efa-emu-verbs -p efa-emu-efadv -p efa-conformance
 # Twice the processors, since many tests wait for the programs that they start.
 TEST_THREADS := $(shell expr $$(nproc) \* 2)
 
@@ -73,7 +73,7 @@ wireshark-install: release
 wireshark-test:
 	@scripts/setup suite wireshark
 	EFA_MUTATIONS=100000 $(CARGO) test -p efa-wireshark dissector
-	EFA_MUTATIONS=100000 $(CARGO) test -p efa-conformance --test wireshark_rules
+	EFA_MUTATIONS=100000 $(CARGO) test -p efa-check --test check wireshark_rules
 
 ## wireshark-bench: the dissector beside Wireshark's own
 wireshark-bench: setup

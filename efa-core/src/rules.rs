@@ -3,7 +3,7 @@
 //! Everything that judges captures takes its rules from here: `efa-conformance check`, the expert
 //! information of the Wireshark dissector, and the tables of `docs/rules.md`. The dissector's table and
 //! the documentation are generated text, which a test compares with this list
-//! (`conformance/tests/rules_generated.rs`).
+//! (`conformance/check/tests/check/rules_generated.rs`).
 
 use core::fmt;
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use efa_conformance::scenario::Scenario;
+use efa_play::scenario::Scenario;
 
 /// A scenario is refused with the file's name, or its names lead to what they name.
 pub(crate) fn check(bytes: &[u8]) {

@@ -3,6 +3,7 @@
 pub mod addresses;
 #[cfg(feature = "device")]
 pub mod device;
+pub mod fields;
 pub mod heap;
 pub mod json;
 pub mod mpi;

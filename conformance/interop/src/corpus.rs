@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use efa_play::libfabric::Provider;
+use efa_suite::json::Report;
+
 use super::harness::{Bench, Cell, CellResult, Lab, Unmet};
 use super::libfabric::release::{Release, V1_11, V1_17, V2_1, V2_5};
-use efa_conformance::libfabric::Provider;
-use efa_conformance::suite::json::Report;
 
 const GROUP: &str = "corpus";
 const LIMIT: Duration = Duration::from_secs(1200);

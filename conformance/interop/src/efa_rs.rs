@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use efa_commands::installation::Installation;
-use efa_conformance::libfabric::Provider;
-use efa_conformance::scenario::Capability;
 use efa_device_model::profile::Profile;
+use efa_play::libfabric::Provider;
+use efa_play::scenario::Capability;
 
 use super::corpus;
 use super::engine::HEADERLESS;

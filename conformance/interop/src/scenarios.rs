@@ -3,18 +3,18 @@
 
 use std::time::Duration;
 
+use efa_play::operation::EndpointIndex;
+use efa_play::record;
+use efa_play::scenario::{Scenario, Software};
+
 use super::harness::{Bench, Cell, CellResult, Lab, Unmet};
-use efa_conformance::operation::EndpointIndex;
-use efa_conformance::record;
-use efa_conformance::scenario::{Scenario, Software};
-use efa_conformance::suite;
 
 /// The time limit of a whole scenario; each of its waits has a limit of its own.
 const LIMIT: Duration = Duration::from_secs(120);
 
 pub(super) fn cells(lab: &Lab) -> Result<Vec<Cell>, String> {
     let mut cells = Vec::new();
-    for path in suite::find_scenarios(&lab.scenarios.paths, None)? {
+    for path in efa_suite::find_scenarios(&lab.scenarios.paths, None)? {
         let scenario = Scenario::load(&path).map_err(|error| error.to_string())?;
         for (role, endpoint) in scenario.endpoints.iter().enumerate() {
             let name = format!("{} core as {}", scenario.name, endpoint.name);

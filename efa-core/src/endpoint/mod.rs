@@ -10,7 +10,7 @@
 //!
 //! The endpoint is made of parts. Each part is a folder that owns its state and decides, and
 //! returns what has to be done. `channel`, `subprotocols` and the files beside the folders carry
-//! that out. Imports run one way (`conformance/tests/structure.rs`): a folder uses only those above
+//! that out. Imports run one way: a folder uses only those above
 //! it in this list, and none uses the files.
 //!
 //! | folder or file | contents |

@@ -50,7 +50,7 @@ fn file(path: &str, is_test: bool) -> PathBuf {
             format!("efa-core/src/{rest}/mod.rs"),
         ],
         (true, Some(("device", rest))) => vec![format!("efa-emu/sim/tests/endpoint/{rest}.rs")],
-        (true, Some(("faults", _))) => vec![format!("conformance/cli/tests/{path}.rs")],
+        (true, Some(("faults", _))) => vec![format!("conformance/command/tests/{path}.rs")],
         (true, Some(("calls", _))) => vec![format!("efa-emu/verbs/tests/{path}.rs")],
         (true, Some(("promises", rest))) => vec![format!("efa-emu/promises/{rest}.rs")],
         (true, Some(("sim", _))) => vec![format!("efa-emu/sim/tests/{path}.rs")],

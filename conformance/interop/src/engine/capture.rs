@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 
 use efa_capture::frame::Kind;
+use efa_check::capture::{Capture, CapturedPacket};
 use efa_core::nic::Status;
 use efa_core::wire::Packet;
-
-use efa_conformance::trace::{Capture, CapturedPacket};
 
 /// The number of packets or device operations of each kind that a host sent.
 pub(super) fn sent_by(capture: &Capture, host: &str) -> BTreeMap<String, usize> {

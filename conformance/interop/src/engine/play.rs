@@ -3,19 +3,19 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use efa_check::capture::Capture;
+use efa_check::check::{self, Finding};
+use efa_check::merge::merge;
 use efa_core::rules::Severity;
 use efa_core::wire::{ExtraFeatures, Header};
+use efa_play::conduct::ConductError;
+use efa_play::record;
+use efa_play::scenario::Scenario;
 
 use super::capture::{packets, sent_by};
 use super::release::Fetched;
 use super::script::ENGINE;
 use crate::harness::{Bench, CellResult, Unmet};
-use efa_conformance::check::{self, Finding};
-use efa_conformance::conduct::ConductError;
-use efa_conformance::merge::merge;
-use efa_conformance::record;
-use efa_conformance::scenario::Scenario;
-use efa_conformance::trace::Capture;
 
 /// The name of the capture of all hosts, and of the scenario beside it.
 pub(super) const CELL: &str = "cell";

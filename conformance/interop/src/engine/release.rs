@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
+use efa_play::libfabric::Version;
+use efa_play::record::Stock;
+
 use crate::harness::{Bench, Unmet};
-use efa_conformance::libfabric::Version;
-use efa_conformance::record::Stock;
 
 /// One generation of stock libfabric.
 #[derive(Debug)]

@@ -1,8 +1,9 @@
 //! The subprotocols: how each is forced, and its packets.
 
+use efa_play::libfabric::Version;
+
 use super::Initiator;
 use super::release::Release;
-use efa_conformance::libfabric::Version;
 
 /// One way to carry out an operation.
 #[derive(Debug)]

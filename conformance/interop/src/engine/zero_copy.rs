@@ -5,6 +5,7 @@
 
 use efa_core::wire::{ExtraFeatures, Header, PacketType, Repr};
 use efa_device_model::profile::Profile;
+use efa_play::libfabric::Version;
 
 use super::capture::{NOT_READY, packets};
 use super::play::{CELL, Played, Tally, play};
@@ -12,7 +13,6 @@ use super::release::{Fetched, Release};
 use super::script::{ENGINE, REGISTERED, STOCK, Script, unsolicited_write_recv};
 use super::{GROUP, LIMIT};
 use crate::harness::{Bench, Cell, CellResult, Unmet};
-use efa_conformance::libfabric::Version;
 
 /// The other stock endpoint of the cells without the engine.
 pub(super) const PEER: &str = "peer";

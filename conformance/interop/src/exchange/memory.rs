@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use super::pair::{Pair, STALLED};
 use super::{INITIATOR, TARGET, at};
 use crate::harness::Unmet;
-use efa_conformance::application::{Request, Started, Token};
-use efa_conformance::drive::{Command, Event};
-use efa_conformance::operation::{AtomicAction, Payload, RegionAccess, Remote, pattern};
 use efa_core::wire::{AtomicDatatype, AtomicOp};
+use efa_play::application::{Request, Started, Token};
+use efa_play::drive::{Command, Event};
+use efa_play::operation::{AtomicAction, Payload, RegionAccess, Remote, pattern};
 
 /// How often memory is polled that a peer should have written.
 const LOOK: Duration = Duration::from_millis(20);

@@ -2,7 +2,7 @@
 //! where the bytes arrive.
 //!
 //! Each endpoint is stock libfabric or the protocol engine, in its own process and on its own emulated host
-//! ([`efa_conformance::drive`]).
+//! ([`efa_play::drive`]).
 
 mod memory;
 mod pair;
@@ -10,13 +10,14 @@ mod pair;
 use std::fmt;
 use std::path::PathBuf;
 
+use efa_play::application::Request;
+use efa_play::drive::Opening;
+use efa_play::operation::{Payload, SendMode, TagMatch};
+use efa_play::player::{self, Program};
+use efa_play::scenario::Capability;
+
 use self::pair::Pair;
 use super::harness::{Bench, Unmet};
-use efa_conformance::application::Request;
-use efa_conformance::drive::Opening;
-use efa_conformance::operation::{Payload, SendMode, TagMatch};
-use efa_conformance::player::{self, Program};
-use efa_conformance::scenario::Capability;
 
 /// The endpoint that starts operations.
 const INITIATOR: usize = 0;

@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use efa_play::application::{Report, Request, Started, Token};
+use efa_play::drive::{Bytes, Command, Event};
+use efa_play::player::{self, Player, PlayerError, Program};
+
 use super::{INITIATOR, Party, TARGET, Verified};
 use crate::harness::{Bench, Unmet};
-use efa_conformance::application::{Report, Request, Started, Token};
-use efa_conformance::drive::{Bytes, Command, Event};
-use efa_conformance::player::{self, Player, PlayerError, Program};
 
 /// How long operations may take without any of them completing.
 pub(super) const STALLED: Duration = Duration::from_secs(30);

@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use efa_play::libfabric::Provider;
+use efa_play::player::{self, Hosted, Launcher, Patience, Player, Program, hosted};
+
 use super::dialogue::installed;
 use super::hosts::Seat;
 use super::traffic::Traffic;
 use super::{Host, Hosts, Lab, Unmet, Userland};
-use efa_conformance::libfabric::Provider;
-use efa_conformance::player::{self, Hosted, Launcher, Patience, Player, Program, hosted};
 
 /// The number of cells that this process has run, so that each gets its own network.
 static RUN: AtomicU32 = AtomicU32::new(0);

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::process::Command;
 
+use efa_play::player::Hosted;
+
 use super::hosts::Seat;
 use super::process::free_port;
 use super::{Bench, Finished, Running, Unmet, Userland};
-use efa_conformance::player::Hosted;
 
 /// The address of emulated hosts, which share this machine's.
 const LOOPBACK: &str = "127.0.0.1";

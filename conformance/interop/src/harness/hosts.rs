@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::Unmet;
-use efa_conformance::player::{Description, Place, Reach, Recording};
 use efa_device_model::profile::Profile;
+use efa_play::player::{Description, Place, Reach, Recording};
 
 /// The names that cells have for the host of the side that starts, and for the other one.
 const NAMES: [[&str; 2]; 2] = [["a", "client"], ["b", "server"]];

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use super::{Hosts, Unmet};
 use efa_commands::installation::Installation;
-use efa_conformance::player::{Launcher, hosted};
-use efa_conformance::record::Stock;
+use efa_play::player::{Launcher, hosted};
+use efa_play::record::Stock;
 
 /// The scenarios to play, and the libfabric.
 #[derive(Clone, Debug, Default)]

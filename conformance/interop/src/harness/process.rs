@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use super::{Bench, Unmet};
 use efa_commands::ports::{self, is_listened_on, is_listened_on_beside};
-use efa_conformance::drive::LONGEST_ANSWER;
-use efa_conformance::player::hosted::Said;
-use efa_conformance::player::{Place, contain};
+use efa_play::drive::LONGEST_ANSWER;
+use efa_play::player::hosted::Said;
+use efa_play::player::{Place, contain};
 
 /// The number of lines of each output that a failure shows.
 const SHOWN: usize = 20;
@@ -159,7 +159,7 @@ impl<'a> Running<'a> {
         Ok(running)
     }
 
-    /// Starts `command`, which runs a program on another host ([`efa_conformance::player::Hosted::command`]). Its capture, if there is one, goes to the
+    /// Starts `command`, which runs a program on another host ([`efa_play::player::Hosted::command`]). Its capture, if there is one, goes to the
     /// file `capture`.
     pub(crate) fn start_hosted(
         bench: &'a Bench<'a>,
@@ -435,8 +435,8 @@ mod tests {
     use super::super::{Lab, Selection};
     use super::*;
     use efa_commands::installation::Installation;
-    use efa_conformance::drive::{Bytes, Text};
-    use efa_conformance::player::Launcher;
+    use efa_play::drive::{Bytes, Text};
+    use efa_play::player::Launcher;
 
     /// Runs a script in a cell that may take `limit`.
     fn with_bench<T>(limit: Duration, body: impl FnOnce(&Bench) -> T) -> T {

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
+use efa_check::capture::Capture;
+
 use super::Unmet;
-use efa_conformance::trace::Capture;
 
 /// Frames of a capture, counted by the RDM packet's type or the device's operation.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

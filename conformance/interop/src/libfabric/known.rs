@@ -1,8 +1,9 @@
 //! Known faults between stock releases.
 
+use efa_play::libfabric::Version;
+
 use crate::exchange::Topic;
 use crate::harness::{Bench, CellResult, Unmet};
-use efa_conformance::libfabric::Version;
 
 /// A fault of stock libfabric.
 pub(crate) struct Fault {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use efa_conformance::libfabric::Provider;
 use efa_device_model::profile::Profile;
+use efa_play::libfabric::Provider;
 
 use super::GROUP;
 use super::known;

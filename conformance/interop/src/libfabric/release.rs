@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use efa_play::drive::Opening;
+use efa_play::libfabric::{Library, Provider, Version};
+use efa_play::player::{self, Program};
+use efa_play::scenario::{Capability, Settings};
+
 use crate::exchange::Party;
 use crate::harness::{Bench, Host, Unmet, Userland};
-use efa_conformance::drive::Opening;
-use efa_conformance::libfabric::{Library, Provider, Version};
-use efa_conformance::player::{self, Program};
-use efa_conformance::scenario::{Capability, Settings};
 
 /// A build of stock libfabric.
 #[derive(Clone, Copy, Debug)]

@@ -4,14 +4,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use efa_capture::frame::Kind;
+use efa_check::capture::Capture;
 use efa_core::nic::Status;
 use efa_device_model::profile::Profile;
+use efa_play::libfabric::{Provider, Version};
 
 use super::GROUP;
 use super::release::{Release, V1_11, V1_17, V2_1, V2_5};
 use crate::harness::{Bench, Cell, CellResult, Host, Unmet};
-use efa_conformance::libfabric::{Provider, Version};
-use efa_conformance::trace::Capture;
 
 const LIMIT: Duration = Duration::from_secs(120);
 /// The time limit of a pair that cannot work.

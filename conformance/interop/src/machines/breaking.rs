@@ -4,6 +4,9 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use efa_check::capture::Capture;
+use efa_check::check;
+use efa_check::merge::merge;
 use efa_core::nic::Status;
 use efa_core::rules::Severity;
 use efa_shm::Fabric;
@@ -14,9 +17,6 @@ use super::network::{Joining, Machines};
 use super::{GROUP, START};
 use crate::harness::dialogue::installed;
 use crate::harness::{Bench, Cell, CellResult, Running, Unmet};
-use efa_conformance::check;
-use efa_conformance::merge::merge;
-use efa_conformance::trace::Capture;
 
 /// The seed of the moments of kills, which a failing cell reports.
 const SEED: u64 = 0xefa;

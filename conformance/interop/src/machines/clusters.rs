@@ -4,8 +4,8 @@
 use std::ffi::OsString;
 use std::process::Command;
 
-use efa_conformance::player::quote;
 use efa_device_model::sysfs::Rail;
+use efa_play::player::quote;
 
 use super::jobs::{self, run_parts};
 use super::network::{Joining, Machines};

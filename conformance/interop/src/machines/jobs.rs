@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use efa_play::libfabric::Provider;
+use efa_play::player::quote;
+
 use super::network::{Joining, Machines};
 use super::{GROUP, START, nothing_is_left};
-use efa_conformance::libfabric::Provider;
-use efa_conformance::player::quote;
 
 use crate::harness::dialogue::installed;
 use crate::harness::volume::Volume;

@@ -11,7 +11,7 @@ mod network;
 
 use std::time::{Duration, Instant};
 
-use efa_conformance::player::{Launcher, Place, Reach, Recording};
+use efa_play::player::{Launcher, Place, Reach, Recording};
 
 use self::network::{Joining, Machines};
 use super::harness::{Bench, Cell, CellResult, Hosts, Lab, Running, Unmet};

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use efa_conformance::player::quote;
+use efa_play::player::quote;
 
 use crate::harness::dialogue::installed;
 use crate::harness::{Bench, Finished, Running, Unmet};

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use efa_conformance::libfabric::Provider;
+use efa_play::libfabric::Provider;
 
 use crate::harness::{Bench, Running, Unmet};
 

@@ -1,0 +1,90 @@
+//! What a packet says, by which it is recognised when it is seen again.
+
+use std::hash::{DefaultHasher, Hasher};
+
+use efa_core::wire::fields::fields_of;
+use efa_core::wire::{Packet, PacketType, ReqFlags};
+
+use crate::capture::CapturedPacket;
+
+/// Bytes that are kept of a packet which cannot be parsed.
+const KEPT: usize = 512;
+/// Where the flags of the base header are.
+const FLAGS: std::ops::Range<usize> = 2..4;
+
+/// A packet in short: its header, and a digest of its data.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Content {
+    header: Box<[u8]>,
+    /// Bytes of data.
+    length: usize,
+    /// `None` if a snap length cut data off.
+    digest: Option<u64>,
+}
+
+impl Content {
+    /// Takes a packet, which is `parsed` if it can be.
+    pub(super) fn of(frame: &CapturedPacket, parsed: Option<&Packet>) -> Content {
+        let packet = &frame.payload;
+        let header = parsed.map_or(packet.len().min(KEPT), |parsed| parsed.payload.offset);
+        let (header, data) = packet.split_at(header);
+        let digest = || {
+            let mut hasher = DefaultHasher::new();
+            hasher.write(data);
+            hasher.finish()
+        };
+        Content {
+            header: header.into(),
+            length: data.len(),
+            digest: (frame.cut_off == 0).then(digest),
+        }
+    }
+
+    /// Whether the two cannot be of the same packet. Of data that a snap length cut off only the length is
+    /// known.
+    pub(super) fn differs_from(&self, other: &Content) -> bool {
+        let digests = self.digest.zip(other.digest);
+        self.header != other.header
+            || self.length != other.length
+            || digests.is_some_and(|(one, other)| one != other)
+    }
+
+    /// The header's bytes.
+    pub(super) fn header(&self) -> &[u8] {
+        &self.header
+    }
+
+    /// Bytes of header and data.
+    pub(super) fn packet_length(&self) -> usize {
+        self.header.len() + self.length
+    }
+
+    /// The same without the headers that name the sender. Whoever sends a packet again may know by then that
+    /// the peer has the raw address, and give the connection id instead.
+    pub(super) fn without_sender(&self) -> Content {
+        let mut header = Vec::with_capacity(self.header.len());
+        let mut known_to = 0;
+        for field in fields_of(&self.header).into_iter().flatten() {
+            let name = field.descriptor.name;
+            known_to = field.offset + field.bytes.len();
+            if name != "connid" && !name.starts_with("raw_addr.") {
+                header.extend_from_slice(field.bytes);
+            }
+        }
+        header.extend_from_slice(self.header.get(known_to..).unwrap_or_default());
+        let packet_type = PacketType::peek(&self.header);
+        let mut of_sender = ReqFlags::CONNID_HDR;
+        if packet_type.is_some_and(PacketType::is_req) {
+            of_sender |= ReqFlags::RAW_ADDR_HDR;
+        }
+        if let Some(flags) = header.get_mut(FLAGS) {
+            for (byte, mask) in flags.iter_mut().zip(of_sender.bits().to_le_bytes()) {
+                *byte &= !mask;
+            }
+        }
+        Content {
+            header: header.into(),
+            ..*self
+        }
+    }
+}

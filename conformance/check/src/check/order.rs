@@ -1,0 +1,93 @@
+//! Frames in the order of time.
+//!
+//! Several processes append to one capture, each a frame when it gets to it, and captures of several
+//! hosts may be joined one behind the other. Frames are held back until so many are behind them that
+//! no earlier one can be expected any more.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use crate::capture::CapturedPacket;
+
+/// Bytes of frames that are held back.
+const HELD_BYTES: usize = 32 << 20;
+/// What a frame costs besides its payload.
+const FRAME_BYTES: usize = size_of::<CapturedPacket>();
+
+struct Held(CapturedPacket);
+
+impl Held {
+    fn key(&self) -> (Duration, u64) {
+        (self.0.time, self.0.number)
+    }
+}
+
+impl PartialEq for Held {
+    fn eq(&self, other: &Held) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for Held {}
+
+impl PartialOrd for Held {
+    fn partial_cmp(&self, other: &Held) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Held {
+    /// The earliest frame is the greatest.
+    fn cmp(&self, other: &Held) -> Ordering {
+        other.key().cmp(&self.key())
+    }
+}
+
+/// A frame came after one of a later time had been judged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "packet {number} was captured before packets that stand more than {} MiB further up in the file; \
+     sort the capture by time first: `reordercap IN OUT`",
+    HELD_BYTES >> 20
+)]
+pub struct OutOfOrder {
+    /// The frame's number.
+    pub number: u64,
+}
+
+/// Puts frames into the order of time.
+#[derive(Default)]
+pub(super) struct InOrder {
+    held: BinaryHeap<Held>,
+    bytes: usize,
+    released: Duration,
+}
+
+impl InOrder {
+    /// Adds a frame. Returns the earliest one once enough frames are held back.
+    pub(super) fn push(
+        &mut self,
+        frame: CapturedPacket,
+    ) -> Result<Option<CapturedPacket>, OutOfOrder> {
+        if frame.time < self.released {
+            return Err(OutOfOrder {
+                number: frame.number,
+            });
+        }
+        self.bytes += FRAME_BYTES + frame.payload.len();
+        self.held.push(Held(frame));
+        if self.bytes <= HELD_BYTES {
+            return Ok(None);
+        }
+        Ok(self.pop())
+    }
+
+    /// The earliest frame that is held back.
+    pub(super) fn pop(&mut self) -> Option<CapturedPacket> {
+        let Held(frame) = self.held.pop()?;
+        self.bytes -= FRAME_BYTES + frame.payload.len();
+        self.released = frame.time;
+        Some(frame)
+    }
+}

@@ -1,0 +1,336 @@
+//! Every field of every packet of a capture, as text or JSON.
+
+use std::io::{self, Read, Write};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use efa_capture::frame::Kind;
+use efa_capture::{Direction, ReadError};
+use efa_core::wire::fields::{FieldName, Value, fields_of};
+use efa_core::wire::{Packet, PacketType, ParseError, fields};
+use serde::{Serialize, Serializer};
+
+use crate::capture::{CapturedPacket, Frames, UserRecvQps};
+
+/// Why a capture was not shown to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum ShowError {
+    /// Reading the capture failed.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// Writing the output failed.
+    #[error(transparent)]
+    Write(#[from] io::Error),
+}
+
+/// The packets that are shown. An empty condition selects all packets.
+#[derive(Clone, Default, Debug)]
+pub struct Filter {
+    /// Texts; the packet's type contains one of them, in upper or lower case.
+    pub types: Vec<String>,
+    /// The hosts that captured it.
+    pub hosts: Vec<String>,
+    /// Its number in the capture.
+    pub packets: Option<RangeInclusive<u64>>,
+    /// Fields that it has with these values.
+    pub fields: Vec<(String, u64)>,
+}
+
+impl Filter {
+    fn takes(&self, frame: &CapturedPacket, host: &str) -> bool {
+        let kind = frame.kind().to_uppercase();
+        let of_type = |text: &String| kind.contains(&text.to_uppercase());
+        let packet = frame.rdm().unwrap_or_default();
+        let has = |(name, value): &(String, u64)| {
+            let mut fields = fields_of(packet).into_iter().flatten();
+            fields.any(|field| {
+                field.value.as_u64() == Some(*value) && field.name().to_string() == *name
+            })
+        };
+        (self.types.is_empty() || self.types.iter().any(of_type))
+            && (self.hosts.is_empty() || self.hosts.iter().any(|name| name == host))
+            && self
+                .packets
+                .as_ref()
+                .is_none_or(|range| range.contains(&frame.number))
+            && self.fields.iter().all(has)
+    }
+}
+
+/// The names of all fields; those of arrays are without an index.
+pub fn field_names() -> impl Iterator<Item = &'static str> {
+    PacketType::ALL
+        .iter()
+        .flat_map(|packet_type| fields::layout(*packet_type))
+        .map(|field| field.descriptor.name)
+}
+
+/// The output format.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// A line for each field.
+    Text,
+    /// A JSON object for each packet, on a line of its own.
+    Json,
+}
+
+/// Writes the packets of a capture that `filter` selects; returns their number.
+///
+/// # Errors
+/// If reading the capture or writing to `output` fails.
+pub fn show<R: Read>(
+    frames: &mut Frames<R>,
+    filter: &Filter,
+    form: Form,
+    output: &mut impl Write,
+) -> Result<u64, ShowError> {
+    let mut start = None;
+    let mut shown = 0;
+    let mut user_recv = UserRecvQps::default();
+    while let Some(mut frame) = frames.next_frame()? {
+        frame.headerless = user_recv.follow(&frame);
+        let since = frame.time.saturating_sub(*start.get_or_insert(frame.time));
+        let hosts = frames.interfaces();
+        let host = hosts.get(frame.interface).map_or("", String::as_str);
+        if !filter.takes(&frame, host) {
+            continue;
+        }
+        shown += 1;
+        match form {
+            Form::Text => show_text(host, &frame, since, output)?,
+            Form::Json => {
+                serde_json::to_writer(&mut *output, &Shown::of(host, &frame, since))
+                    .map_err(io::Error::from)?;
+                output.write_all(b"\n")?;
+            }
+        }
+    }
+    if form == Form::Text {
+        for damage in frames.damage() {
+            writeln!(output, "damaged: {damage}")?;
+        }
+    }
+    Ok(shown)
+}
+
+/// Why the RDM packet is not valid, as far as the capture has it.
+fn invalid(frame: &CapturedPacket) -> Option<ParseError> {
+    let packet = frame.rdm().filter(|_| frame.cut_off == 0)?;
+    Packet::parse(packet).err()
+}
+
+fn direction_of(frame: &CapturedPacket) -> &'static str {
+    match frame.direction {
+        Some(Direction::Outbound) => "sends",
+        Some(Direction::Inbound) => "receives",
+        None => "sees",
+    }
+}
+
+fn show_text(
+    host: &str,
+    frame: &CapturedPacket,
+    since: Duration,
+    output: &mut impl Write,
+) -> io::Result<()> {
+    let header = &frame.header;
+    for comment in &frame.comments {
+        writeln!(output, "# {comment}")?;
+    }
+    let nanoseconds = since.as_nanos();
+    writeln!(
+        output,
+        "packet {} at {}.{:03} us: {host} {} {}",
+        frame.number,
+        nanoseconds / 1000,
+        nanoseconds % 1000,
+        direction_of(frame),
+        frame.kind()
+    )?;
+    let retry = if header.retransmission { ", again" } else { "" };
+    writeln!(
+        output,
+        "    [{}]:{} -> [{}]:{} Q-key {:#x}, {} number {}{retry}, path {}, {} bytes",
+        frame.source,
+        header.source_qpn,
+        frame.destination,
+        header.destination_qpn,
+        header.qkey.0,
+        header.kind.opcode(),
+        header.sequence,
+        header.path,
+        header.payload_length,
+    )?;
+    if let Some(immediate) = header.immediate {
+        writeln!(output, "    immediate = {immediate:#x}")?;
+    }
+    if let Some(rdma) = header.kind.rdma() {
+        writeln!(
+            output,
+            "    address = {:#x}, key = {:#x}, bytes {} to {} of {}",
+            rdma.remote.address,
+            rdma.remote.key,
+            rdma.offset,
+            u64::from(rdma.offset) + u64::from(header.payload_length),
+            rdma.total_length
+        )?;
+    }
+    if let Kind::Response(status) = header.kind {
+        writeln!(
+            output,
+            "    status = {} ({})",
+            status.code(),
+            status.describe()
+        )?;
+    }
+    let Some(packet) = frame.rdm() else {
+        return Ok(());
+    };
+    let packet = match frame.cut_off {
+        0 => packet,
+        cut_off => {
+            let (there, all) = (frame.there().len(), packet.len());
+            writeln!(
+                output,
+                "    the snap length left {there} of {all} bytes, {cut_off} are missing"
+            )?;
+            frame.there()
+        }
+    };
+    let Some(mut fields) = fields_of(packet) else {
+        let bytes: Vec<String> = packet.iter().take(16).map(|b| format!("{b:02x}")).collect();
+        return writeln!(output, "    {} bytes: {}", packet.len(), bytes.join(" "));
+    };
+    for field in fields.by_ref() {
+        writeln!(output, "    {field}")?;
+    }
+    if let Some(missing) = fields.missing() {
+        writeln!(
+            output,
+            "    {} is cut off: {} bytes are needed at offset {}, {} are there",
+            missing.descriptor.name, missing.needed, missing.offset, missing.available
+        )?;
+    }
+    if let Some(error) = invalid(frame) {
+        writeln!(output, "    not valid: {error}")?;
+    }
+    Ok(())
+}
+
+/// A packet as `--json` shows it; docs/conformance.md describes it.
+#[derive(Serialize)]
+struct Shown<'a> {
+    number: u64,
+    /// Nanoseconds since the first packet.
+    time: u64,
+    host: &'a str,
+    direction: &'static str,
+    #[serde(rename = "type")]
+    kind: String,
+    source: Node,
+    destination: Node,
+    qkey: u32,
+    sequence: u64,
+    retransmission: bool,
+    path: u64,
+    bytes: u64,
+    /// How many of them the capture has, if a snap length cut off the others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    captured: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    immediate: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rdma: Option<ShownRdma>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fields: Option<ShownFields<'a>>,
+    /// Why the packet is not valid.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    invalid: Option<String>,
+    comments: &'a [String],
+}
+
+#[derive(Serialize)]
+struct Node {
+    gid: String,
+    qpn: u64,
+}
+
+#[derive(Serialize)]
+struct ShownRdma {
+    address: u64,
+    key: u64,
+    offset: u64,
+    total_length: u64,
+}
+
+/// The fields of a packet by their names, in the packet's order. Numbers are numbers, GIDs text, and
+/// everything else is bytes in hexadecimal digits.
+struct ShownFields<'a>(&'a [u8]);
+
+impl Serialize for ShownFields<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let fields = fields_of(self.0).into_iter().flatten();
+        serializer.collect_map(fields.map(|field| {
+            let name: FieldName = field.name();
+            (name.to_string(), ShownValue(field.value))
+        }))
+    }
+}
+
+struct ShownValue<'a>(Value<'a>);
+
+impl Serialize for ShownValue<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Value::Unsigned(number) => serializer.serialize_u64(number),
+            Value::Gid(gid) => serializer.collect_str(&gid),
+            Value::Bytes(bytes) => {
+                let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+                serializer.serialize_str(&digits)
+            }
+        }
+    }
+}
+
+impl<'a> Shown<'a> {
+    fn of(host: &'a str, frame: &'a CapturedPacket, since: Duration) -> Self {
+        let header = &frame.header;
+        Shown {
+            number: frame.number,
+            time: since.as_nanos() as u64,
+            host,
+            direction: direction_of(frame),
+            kind: frame.kind(),
+            source: Node {
+                gid: frame.source.to_string(),
+                qpn: header.source_qpn.0.into(),
+            },
+            destination: Node {
+                gid: frame.destination.to_string(),
+                qpn: header.destination_qpn.0.into(),
+            },
+            qkey: header.qkey.0,
+            sequence: header.sequence.into(),
+            retransmission: header.retransmission,
+            path: header.path.into(),
+            bytes: header.payload_length.into(),
+            captured: (frame.cut_off > 0).then_some(frame.there().len() as u64),
+            immediate: header.immediate,
+            rdma: header.kind.rdma().map(|rdma| ShownRdma {
+                address: rdma.remote.address,
+                key: rdma.remote.key.into(),
+                offset: rdma.offset.into(),
+                total_length: rdma.total_length.into(),
+            }),
+            status: match header.kind {
+                Kind::Response(status) => Some(status.describe()),
+                _ => None,
+            },
+            fields: frame.rdm().map(|_| ShownFields(frame.there())),
+            invalid: invalid(frame).map(|error| error.to_string()),
+            comments: &frame.comments,
+        }
+    }
+}

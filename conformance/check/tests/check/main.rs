@@ -1,0 +1,6 @@
+//! Captures judged: by single mistakes, beside the dissector, and what is generated from the rules.
+
+mod example;
+mod faults;
+mod rules_generated;
+mod wireshark_rules;

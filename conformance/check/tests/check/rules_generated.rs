@@ -1,0 +1,111 @@
+//! The texts that are generated from the rules in `efa_core::rules` are current: the tables of `docs/rules.md`
+//! and the dissector's table of expert information.
+//!
+//! After a change of the rules, `EFA_UPDATE=1 cargo test -p efa-check --test check rules_generated`
+//! writes both anew.
+
+use std::fmt::Write as _;
+
+use efa_core::rules::{Chapter, Group, RULES, Rule, Severity};
+
+/// The tables of `docs/rules.md`.
+fn documentation() -> String {
+    let mut text = String::new();
+    for chapter in Chapter::ALL {
+        write!(
+            text,
+            "\n## {}\n\n| id | statement | source | severity | Wireshark | `check` | `run` | meaning |\n\
+             |---|---|---|---|---|---|---|---|\n",
+            chapter.title()
+        )
+        .unwrap();
+        let yes = |is_so| if is_so { "yes" } else { "" };
+        for rule in RULES.iter().filter(|rule| rule.chapter == chapter) {
+            writeln!(
+                text,
+                "| `{}` | `{}` | {} | {} | {} | {} | {} | {} |",
+                rule.id,
+                rule.statement,
+                rule.source,
+                rule.severity,
+                yes(rule.is_dissected()),
+                yes(rule.is_checked()),
+                yes(rule.is_run()),
+                rule.meaning
+            )
+            .unwrap();
+        }
+    }
+    text.push('\n');
+    text
+}
+
+/// The dissector's table.
+fn dissector() -> String {
+    let table = |name: &str, of: &dyn Fn(&Rule) -> bool| {
+        let mut text = format!("local {name} = {{\n");
+        for rule in RULES.iter().filter(|rule| rule.is_dissected() && of(rule)) {
+            let group = match rule.group {
+                Group::Malformed => "MALFORMED",
+                Group::Protocol => "PROTOCOL",
+                Group::Sequence => "SEQUENCE",
+            };
+            let severity = match rule.severity {
+                Severity::Error => "ERROR",
+                Severity::Warning => "WARN",
+                Severity::Note => "NOTE",
+            };
+            writeln!(
+                text,
+                "    {{ \"{}\", {group}, {severity}, \"{}\" }},",
+                rule.id, rule.breach
+            )
+            .unwrap();
+        }
+        text + "}\n"
+    };
+    table("TRANSPORT_RULES", &|rule| {
+        rule.chapter == Chapter::Transport
+    }) + &table("PACKET_RULES", &|rule| rule.chapter != Chapter::Transport)
+}
+
+/// Compares the text between two marks of a file, or writes it if `EFA_UPDATE` is set.
+fn compare(file: &str, begin: &str, end: &str, generated: &str) {
+    let path = efa_testing::workspace::root().join(file);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let marks = text.split_once(begin).and_then(|(before, rest)| {
+        let (current, after) = rest.split_once(end)?;
+        Some((before, current, after))
+    });
+    let Some((before, current, after)) = marks else {
+        panic!(
+            "{file} has no lines `{}` and `{}`",
+            begin.trim(),
+            end.trim()
+        );
+    };
+    if std::env::var_os("EFA_UPDATE").is_some() {
+        let updated = format!("{before}{begin}{generated}{end}{after}");
+        std::fs::write(&path, updated).unwrap();
+        return;
+    }
+    assert!(
+        current == generated,
+        "{file} differs from efa_core::rules; write it anew with \
+         `EFA_UPDATE=1 cargo test -p efa-check --test check rules_generated`"
+    );
+}
+
+#[test]
+fn the_documentation_lists_the_rules_as_they_are() {
+    let begin = "<!-- generated: rules begin -->\n";
+    let end = "<!-- generated: rules end -->\n";
+    compare("docs/rules.md", begin, end, &documentation());
+}
+
+#[test]
+fn the_dissector_has_the_rules_as_they_are() {
+    let begin = "-- generated: rules begin\n";
+    let end = "-- generated: rules end\n";
+    compare("wireshark/efa.lua", begin, end, &dissector());
+}

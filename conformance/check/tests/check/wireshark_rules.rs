@@ -1,0 +1,645 @@
+//! The Wireshark dissector and `efa-conformance check` find the same breaches in the same frames.
+//!
+//! Both share the rules of `docs/rules.md`. The dissector judges each end of a conversation by
+//! itself, so both get captures of one host: those of the corpus, and the same with frames lost,
+//! doubled, exchanged and changed. Needs `tshark`; without it the tests print a message and pass.
+
+use std::collections::{BTreeSet, HashSet};
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use efa_capture::frame::{Frame, Kind};
+use efa_capture::{CaptureTap, Direction, Interface, InterfaceId, Writer};
+use efa_check::capture::{Capture, CapturedPacket};
+use efa_check::check::check;
+use efa_core::address::{Gid, Qkey, Qpn, RawAddress};
+use efa_core::nic::Status;
+use efa_core::rules::{Judge, Rule};
+use efa_core::wire::fields::fields_of;
+use efa_core::wire::{
+    Connid, EagerRtm, ExtraFeatures, Handshake, HandshakeFlags, Header, MediumRtm, MsgId, OpeType,
+    Packet, PacketType, PeerError, RawAddressHeader, RecvId, Repr, ReqOptions, Rtr, RtrKind,
+};
+use efa_testing::workspace::captures;
+use efa_wireshark::Tshark;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+/// (frame, rule)
+type Breaches = BTreeSet<(u64, String)>;
+
+/// The frames that each host of a trace recorded.
+fn views(path: &Path) -> Vec<Vec<CapturedPacket>> {
+    let capture = Capture::load(path).unwrap();
+    (0..capture.interfaces.len())
+        .map(|interface| {
+            let of_host = capture
+                .frames
+                .iter()
+                .filter(|frame| frame.interface == interface);
+            of_host.cloned().collect()
+        })
+        .collect()
+}
+
+/// A capture of one host with these frames.
+fn pcapng(frames: &[CapturedPacket]) -> Vec<u8> {
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    let interface = Interface {
+        host: "a".into(),
+        profile: "test".into(),
+        gid: frames[0].source,
+    };
+    let id = writer.add_interface(&interface).unwrap();
+    assert_eq!(id, InterfaceId::FIRST);
+    for (number, captured) in frames.iter().enumerate() {
+        let mut header = captured.header;
+        header.payload_length = captured.payload.len() as u32;
+        let frame = Frame {
+            source: captured.source,
+            destination: captured.destination,
+            header,
+            payload: &captured.payload,
+        };
+        let time = Duration::from_micros(number as u64);
+        let direction = captured.direction.unwrap_or(Direction::Outbound);
+        writer.frame(id, time, direction, &frame);
+    }
+    writer.finish(Duration::ZERO).unwrap()
+}
+
+fn found_by_check(capture: &[u8]) -> Breaches {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(capture).unwrap();
+    let capture = Capture::load(file.path()).unwrap();
+    let findings = check(&capture).findings;
+    findings
+        .iter()
+        .map(|finding| (finding.packet, finding.rule.id.to_owned()))
+        .collect()
+}
+
+fn found_by_dissector(tshark: &Tshark, capture: &[u8]) -> Breaches {
+    let mut breaches = Breaches::new();
+    for (number, shown) in (1..).zip(tshark.dissect(capture)) {
+        for prefix in ["efa.rule.", "efa_rdm.rule."] {
+            for (name, _) in shown.fields(prefix) {
+                breaches.insert((number, name[prefix.len()..].to_owned()));
+            }
+        }
+    }
+    breaches
+}
+
+/// The indices of the packets that may be changed. The first packet of a conversation is not among
+/// them, because the dissector decides by it whether the capture has the beginning. Nor are packets
+/// that were sent more than once, of which the dissector judges the first attempt and the checker
+/// the last.
+fn changeable(frames: &[CapturedPacket]) -> Vec<usize> {
+    let failed: HashSet<_> = frames
+        .iter()
+        .filter(|frame| matches!(frame.header.kind, Kind::Response(_)))
+        .map(|frame| (frame.destination, frame.header.sequence))
+        .collect();
+    let mut known = HashSet::new();
+    let mut places = Vec::new();
+    for (at, frame) in frames.iter().enumerate() {
+        let ends = [
+            (frame.source, frame.header.source_qpn),
+            (frame.destination, frame.header.destination_qpn),
+        ];
+        let pair = (ends[0].min(ends[1]), ends[0].max(ends[1]));
+        let is_packet = frame.rdm().is_some_and(|packet| packet.len() >= 4);
+        let is_first = is_packet && known.insert(pair);
+        let is_repeated =
+            frame.header.retransmission || failed.contains(&(frame.source, frame.header.sequence));
+        if is_packet && !is_first && !is_repeated {
+            places.push(at);
+        }
+    }
+    places
+}
+
+/// Changes one thing in a capture.
+fn mutate(frames: &mut Vec<CapturedPacket>, rng: &mut StdRng) -> String {
+    let packets = changeable(frames);
+    let at = packets[rng.random_range(0..packets.len())];
+    match rng.random_range(0..10) {
+        0 => {
+            frames.remove(at);
+            format!("frame {} lost", at + 1)
+        }
+        1 => {
+            let mut again = frames[at].clone();
+            again.header.sequence = 1_000_000 + at as u32;
+            frames.push(again);
+            format!("frame {} again at the end", at + 1)
+        }
+        2 => {
+            let other = packets[rng.random_range(0..packets.len())];
+            frames.swap(at, other);
+            format!("frames {} and {} exchanged", at + 1, other + 1)
+        }
+        3 => {
+            frames[at].header.qkey.0 ^= 1;
+            format!("frame {} with another Q-key", at + 1)
+        }
+        _ => change_field(frames, at, rng),
+    }
+}
+
+/// Gives a field of the packet in frame `at` another value.
+fn change_field(frames: &mut [CapturedPacket], at: usize, rng: &mut StdRng) -> String {
+    let fields: Vec<_> = fields_of(&frames[at].payload)
+        .into_iter()
+        .flatten()
+        .map(|field| (field.name(), field.offset, field.bytes.len()))
+        .filter(|(name, _, length)| (1..=8).contains(length) && name.name != "data")
+        .collect();
+    let (name, offset, length) = &fields[rng.random_range(0..fields.len())];
+    let bytes = &mut frames[at].payload[*offset..offset + length];
+    let mut value = [0; 8];
+    value[..*length].copy_from_slice(bytes);
+    let value = u64::from_le_bytes(value);
+    let changed = match rng.random_range(0..5) {
+        0 => value.wrapping_add(1),
+        1 => value.wrapping_sub(1),
+        2 => value ^ 1 << rng.random_range(0..8 * length),
+        3 => 0,
+        _ => rng.random_range(0..20),
+    };
+    bytes.copy_from_slice(&changed.to_le_bytes()[..*length]);
+    format!("frame {}: {name} is {changed} instead of {value}", at + 1)
+}
+
+/// The differences between the two sets of breaches.
+fn disagreement(by_dissector: &Breaches, by_check: &Breaches) -> Option<String> {
+    let shared = |breaches: &Breaches| -> Breaches {
+        let is_shared = |id: &str| Rule::find(id).is_some_and(|rule| rule.judge == Judge::Both);
+        let both = breaches.iter().filter(|(_, rule)| is_shared(rule));
+        both.cloned().collect()
+    };
+    let (dissector, check) = (shared(by_dissector), shared(by_check));
+    (dissector != check).then(|| {
+        format!(
+            "only the dissector: {:?}, only the checker: {:?}",
+            dissector.difference(&check).collect::<Vec<_>>(),
+            check.difference(&dissector).collect::<Vec<_>>()
+        )
+    })
+}
+
+#[test]
+fn dissector_and_checker_find_the_same_breaches_in_the_captures() {
+    let Some(tshark) = Tshark::find() else { return };
+    for path in captures() {
+        for (host, view) in views(&path).iter().enumerate() {
+            let capture = pcapng(view);
+            let found = (
+                found_by_dissector(&tshark, &capture),
+                found_by_check(&capture),
+            );
+            let disagreement = disagreement(&found.0, &found.1);
+            assert_eq!(disagreement, None, "{} host {host}", path.display());
+        }
+    }
+}
+
+/// An operation id as libfabric 2.7 has them: the index stays in bits 21:0, a generation is above.
+/// Different ids stay different.
+fn tagged(id: u32) -> u32 {
+    let index = id & 0x003f_ffff;
+    id ^ (index.wrapping_mul(37).wrapping_add(5) & 0xff) << 22
+}
+
+/// The same frames with other operation ids.
+fn with_tagged_ids(frames: &[CapturedPacket]) -> Vec<CapturedPacket> {
+    let mut frames = frames.to_vec();
+    for frame in &mut frames {
+        if frame.rdm().is_none() {
+            continue;
+        }
+        let ids: Vec<usize> = fields_of(&frame.payload)
+            .into_iter()
+            .flatten()
+            .filter(|field| matches!(field.name().name, "send_id" | "recv_id"))
+            .map(|field| field.offset)
+            .collect();
+        for at in ids {
+            let bytes = frame.payload[at..].first_chunk_mut::<4>().unwrap();
+            *bytes = tagged(u32::from_le_bytes(*bytes)).to_le_bytes();
+        }
+    }
+    frames
+}
+
+/// What operation ids look like is their endpoint's affair: with the ids of libfabric 2.7 both
+/// judges say of a capture what they say of it with dense ones, whether it is right or not.
+#[test]
+fn operation_ids_mean_nothing_to_dissector_and_checker() {
+    let Some(tshark) = Tshark::find() else { return };
+    let mut rng = StdRng::seed_from_u64(27);
+    let (mut named, mut breached) = (BTreeSet::new(), 0);
+    for name in [
+        "delivery-complete",
+        "long-cts",
+        "long-read",
+        "read-emulated",
+        "runting-read",
+        "write-emulated",
+        "releases/atomic-compare-2.5-2.5",
+        "releases/atomic-dc-2.5-2.5",
+        "releases/atomic-fetch-2.5-2.5",
+        "releases/write-dc-2.5-2.5",
+        "releases/write-read-1.17-1.17",
+    ] {
+        let path = efa_testing::workspace::traces().join(format!("{name}.pcapng"));
+        for view in views(&path) {
+            for is_wrong in [false, true] {
+                let mut dense = view.clone();
+                let what = match is_wrong {
+                    true => mutate(&mut dense, &mut rng),
+                    false => "as it is".to_owned(),
+                };
+                let other = with_tagged_ids(&dense);
+                for (before, after) in dense.iter().zip(&other) {
+                    if before.payload != after.payload {
+                        named.extend(before.packet_type());
+                    }
+                }
+                let [dense, other] = [dense, other].map(|frames| pcapng(&frames));
+                let by_check = found_by_check(&dense);
+                assert_eq!(found_by_check(&other), by_check, "{name}: {what}");
+                let by_dissector = found_by_dissector(&tshark, &dense);
+                let found = found_by_dissector(&tshark, &other);
+                assert_eq!(found, by_dissector, "{name}: {what}");
+                breached += by_check.len();
+            }
+        }
+    }
+    assert!(breached > 10, "{breached}");
+    // Every type that has an operation id, but READ_NACK and PEER_ERROR, which no release sent
+    // here.
+    assert!(named.len() >= 19, "{named:?}");
+}
+
+/// A request that comes so late that its send_id belongs to another operation.
+#[test]
+fn dissector_and_checker_tell_operations_of_one_send_id_apart() {
+    let Some(tshark) = Tshark::find() else { return };
+    let path = captures()
+        .into_iter()
+        .find(|path| path.ends_with("delivery-complete.pcapng"));
+    for mut view in views(&path.unwrap()) {
+        let is = |code: u8| move |frame: &CapturedPacket| frame.rdm().is_some_and(|p| p[0] == code);
+        let request = view.iter().position(is(PacketType::DcEagerMsgRtm.code()));
+        let data = view.iter().rposition(is(PacketType::CtsData.code()));
+        // More data follows it of the operation that has the send_id then.
+        view.swap(request.unwrap(), data.unwrap() - 1);
+        let capture = pcapng(&view);
+        let found = (
+            found_by_dissector(&tshark, &capture),
+            found_by_check(&capture),
+        );
+        assert_eq!(disagreement(&found.0, &found.1), None);
+        let names_nothing = |(_, rule): &(u64, String)| rule == "ctsdata-names-cts";
+        assert!(found.0.iter().any(names_nothing), "{:?}", found.0);
+    }
+}
+
+/// What B sees of a conversation of A and B, whose HANDSHAKEs and first message are frames 1 to 3.
+struct Seen(Vec<CapturedPacket>);
+
+const A: u8 = 1;
+const B: u8 = 2;
+
+fn address(host: u8) -> RawAddress {
+    let mut gid = Gid([0; 16]);
+    gid.0[15] = host;
+    RawAddress {
+        gid,
+        qpn: Qpn(host.into()),
+        qkey: Qkey(0x1000 + u32::from(host)),
+    }
+}
+
+impl Seen {
+    fn acquainted() -> Seen {
+        let mut seen = Seen(Vec::new());
+        seen.send(A, &message(0), b"first");
+        for from in [B, A] {
+            let handshake = Handshake {
+                flags: HandshakeFlags::CONNID_HDR,
+                extra_info: ExtraFeatures::all().into(),
+                connid: Some(Connid(address(from).qkey.0)),
+                ..Handshake::default()
+            };
+            seen.send(from, &handshake, b"");
+        }
+        seen
+    }
+
+    fn send(&mut self, from: u8, repr: &impl Repr, data: &[u8]) {
+        let (source, destination) = (address(from), address(A + B - from));
+        let direction = match from {
+            A => Direction::Inbound,
+            _ => Direction::Outbound,
+        };
+        let payload = repr.to_packet(data);
+        self.0.push(CapturedPacket {
+            number: self.0.len() as u64 + 1,
+            interface: 0,
+            time: Duration::ZERO,
+            direction: Some(direction),
+            comments: Vec::new(),
+            source: source.gid,
+            destination: destination.gid,
+            header: efa_capture::frame::Repr {
+                kind: Kind::Send,
+                source_qpn: source.qpn,
+                destination_qpn: destination.qpn,
+                qkey: destination.qkey,
+                sequence: self.0.len() as u32,
+                immediate: None,
+                retransmission: false,
+                path: 0,
+                payload_length: payload.len() as u32,
+                payload_captured: true,
+            },
+            headerless: false,
+            payload,
+            cut_off: 0,
+        });
+    }
+
+    fn gives_up(&mut self, from: u8, side: OpeType, msg_id: u32, op_id: u32) {
+        let error = PeerError {
+            msg_id: MsgId(msg_id),
+            op_id,
+            emitter_ope_type: side,
+            connid: Some(Connid(address(from).qkey.0)),
+            ..PeerError::default()
+        };
+        self.send(from, &error, b"");
+    }
+
+    fn piece(&mut self, msg_id: u32, offset: u64) {
+        let piece = MediumRtm {
+            msg_id: MsgId(msg_id),
+            msg_length: 300,
+            seg_offset: offset,
+            ..MediumRtm::default()
+        };
+        self.send(A, &piece, &[0; 100]);
+    }
+}
+
+/// A message of A.
+fn message(msg_id: u32) -> EagerRtm {
+    EagerRtm {
+        msg_id: MsgId(msg_id),
+        options: ReqOptions {
+            raw_address: Some(RawAddressHeader::new(address(A))),
+            ..ReqOptions::default()
+        },
+        ..EagerRtm::default()
+    }
+}
+
+/// PEER_ERRORs, right ones and wrong ones, with packets of their messages before and behind them.
+#[test]
+fn dissector_and_checker_follow_messages_that_are_given_up() {
+    let Some(tshark) = Tshark::find() else { return };
+    let none = PeerError::NO_OP;
+    let read = Rtr {
+        kind: RtrKind::Longcts,
+        msg_length: 10,
+        recv_id: RecvId(9),
+        recv_length: 10,
+        ..Rtr::default()
+    };
+    let given_up = |seen: &mut Seen| seen.gives_up(A, OpeType::TXE, 1, none);
+    type Case<'a> = (&'a dyn Fn(&mut Seen), &'a [(u64, &'a str)]);
+    let cases: &[Case<'_>] = &[
+        (&|seen| (0..2).for_each(|at| seen.piece(1, 100 * at)), &[]),
+        (&|seen| seen.send(A, &message(1), b""), &[]),
+        (
+            &|seen| (0..2).for_each(|_| seen.piece(1, 0)),
+            &[(6, "segment-overlap")],
+        ),
+        (
+            &|seen| (0..2).for_each(|_| seen.send(A, &message(1), b"")),
+            &[(6, "msg-id-once")],
+        ),
+        (&|seen| seen.gives_up(A, OpeType::TXE, 1, none), &[]),
+        (&|seen| seen.gives_up(A, OpeType::RXE, 1, none), &[]),
+        (
+            &|seen| seen.gives_up(A, OpeType(3), 1, none),
+            &[(5, "peer-error-message")],
+        ),
+        (
+            &|seen| seen.gives_up(A, OpeType(0), 1, none),
+            &[(5, "peer-error-message")],
+        ),
+        // B has no message 0, and operation 9 is a read.
+        (
+            &|seen| {
+                seen.send(A, &read, b"");
+                seen.gives_up(B, OpeType::TXE, 0, 9);
+                seen.gives_up(B, OpeType::TXE, 0, none);
+            },
+            &[(6, "peer-error-message")],
+        ),
+        // It has one.
+        (
+            &|seen| {
+                seen.send(A, &read, b"");
+                seen.send(B, &EagerRtm::default(), b"");
+                seen.gives_up(B, OpeType::TXE, 0, 9);
+            },
+            &[],
+        ),
+    ];
+    for (number, (then, expected)) in cases.iter().enumerate() {
+        let mut seen = Seen::acquainted();
+        given_up(&mut seen);
+        then(&mut seen);
+        let capture = pcapng(&seen.0);
+        let found = (
+            found_by_dissector(&tshark, &capture),
+            found_by_check(&capture),
+        );
+        assert_eq!(disagreement(&found.0, &found.1), None, "case {number}");
+        let wanted = ["peer-error-message", "msg-id-once", "segment-overlap"];
+        let by_check = found.1.iter().map(|(frame, rule)| (*frame, rule.as_str()));
+        let by_check: Vec<_> = by_check.filter(|(_, rule)| wanted.contains(rule)).collect();
+        assert_eq!(by_check, *expected, "case {number}");
+    }
+}
+
+/// Packets that a device refused come again as they were, with another header, or with other
+/// content.
+#[test]
+fn dissector_and_checker_recognize_packets_that_are_sent_again() {
+    let Some(tshark) = Tshark::find() else { return };
+    let mut again = BTreeSet::new();
+    for name in ["not-ready-eager-2.5", "abort-1.17", "not-ready-medium-2.5"] {
+        let path = efa_testing::workspace::traces().join(format!("releases/{name}.pcapng"));
+        for view in views(&path) {
+            for change in ["none", "header", "content", "status"] {
+                let mut frames = view.clone();
+                let changed = change_resent(&mut frames, change);
+                let capture = pcapng(&frames);
+                let by_check = found_by_check(&capture);
+                let by_dissector = found_by_dissector(&tshark, &capture);
+                assert_eq!(
+                    disagreement(&by_dissector, &by_check),
+                    None,
+                    "{name}, {change}"
+                );
+                let is_known = |rule: &str| by_check.iter().any(|(_, found)| found == rule);
+                if let Some(number) = changed {
+                    let rules = by_check.iter().filter(|(packet, _)| *packet == number);
+                    let rules: BTreeSet<_> = rules.map(|(_, rule)| rule.as_str()).collect();
+                    match change {
+                        "content" => assert!(!rules.is_empty(), "{name}"),
+                        _ => assert_eq!(rules, BTreeSet::new(), "{name}, {change}"),
+                    }
+                    again.insert(change);
+                }
+                if change == "none" {
+                    assert!(
+                        !is_known("msg-id-once") && !is_known("segment-overlap"),
+                        "{name}"
+                    );
+                }
+            }
+        }
+    }
+    assert_eq!(
+        again,
+        BTreeSet::from(["content", "header", "none", "status"])
+    );
+}
+
+/// Changes the first packet that is sent again, as a new request, after its receiver was not ready.
+/// Returns its number, if there is one.
+fn change_resent(frames: &mut [CapturedPacket], change: &str) -> Option<u64> {
+    let place = (0..frames.len()).find(|&place| {
+        let frame = &frames[place];
+        let is_resent = frames[..place].iter().any(|earlier| {
+            earlier.payload == frame.payload && earlier.header.sequence != frame.header.sequence
+        });
+        let is_message = matches!(
+            frame.packet_type(),
+            Some(PacketType::EagerMsgRtm | PacketType::MediumMsgRtm)
+        );
+        let has_data = Packet::parse(&frame.payload).is_ok_and(|it| it.payload.length > 0);
+        is_message && has_data && is_resent && frame.direction == Some(Direction::Outbound)
+    })?;
+    let (source, payload) = (frames[place].source, frames[place].payload.clone());
+    match change {
+        "header" => {
+            let packet = Packet::parse(&payload).ok()?;
+            let mut bytes = vec![0; payload.len() + 40];
+            let other = |options: &mut ReqOptions| {
+                let connid = options.sender_connid().unwrap_or(Connid(7));
+                match options.raw_address.take() {
+                    Some(_) => options.connid = Some(connid),
+                    None => {
+                        let address = RawAddress {
+                            gid: source,
+                            qpn: frames[place].header.source_qpn,
+                            qkey: Qkey(connid.0),
+                        };
+                        options.raw_address = Some(RawAddressHeader::new(address));
+                        options.connid = None;
+                    }
+                }
+            };
+            let header: Header = match packet.header {
+                Header::EagerRtm(mut header) => {
+                    other(&mut header.options);
+                    header.into()
+                }
+                Header::MediumRtm(mut header) => {
+                    other(&mut header.options);
+                    header.into()
+                }
+                _ => return None,
+            };
+            let data = packet.payload.of(&payload);
+            let length = header.emit_packet(data, &mut bytes).ok()?;
+            bytes.truncate(length);
+            frames[place].payload = bytes;
+        }
+        "content" => *frames[place].payload.last_mut()? ^= 1,
+        // The device gives up instead of waiting: the packet may be sent again all the same.
+        "status" => {
+            for frame in frames.iter_mut() {
+                if frame.header.kind == Kind::Response(Status::RemoteRnr) {
+                    frame.header.kind = Kind::Response(Status::RemoteAbort);
+                }
+            }
+        }
+        _ => {}
+    }
+    Some(place as u64 + 1)
+}
+
+#[test]
+fn dissector_and_checker_find_the_same_breaches_in_changed_captures() {
+    let Some(tshark) = Tshark::find() else { return };
+    let views: Vec<_> = captures()
+        .iter()
+        .flat_map(|path| views(path).into_iter().map(|view| (path.clone(), view)))
+        // Long captures take long, and have nothing that short ones lack.
+        .filter(|(_, view)| !changeable(view).is_empty() && view.len() < 200)
+        .collect();
+    let mut rng = StdRng::seed_from_u64(seed());
+    let mut broken = BTreeSet::new();
+    let mut disagreements = Vec::new();
+    for _ in 0..mutations() {
+        let (path, mut frames) = views[rng.random_range(0..views.len())].clone();
+        let change = mutate(&mut frames, &mut rng);
+        let capture = pcapng(&frames);
+        let (by_dissector, by_check) = (
+            found_by_dissector(&tshark, &capture),
+            found_by_check(&capture),
+        );
+        broken.extend(by_check.iter().map(|(_, rule)| rule.clone()));
+        if let Some(text) = disagreement(&by_dissector, &by_check) {
+            let name = path.file_name().unwrap_or_default().display();
+            disagreements.push(format!("{name}: {change}: {text}"));
+        }
+    }
+    assert!(
+        disagreements.is_empty(),
+        "{} of {}, seed {}:\n{}",
+        disagreements.len(),
+        mutations(),
+        seed(),
+        disagreements.join("\n")
+    );
+    // The changes do break rules.
+    assert!(broken.len() > 8, "only {broken:?} were broken");
+}
+
+/// The number of mutated captures: `EFA_MUTATIONS` divided by 100, or a number that takes a few
+/// seconds.
+fn mutations() -> usize {
+    number("EFA_MUTATIONS").map_or(60, |wanted| wanted as usize / 100)
+}
+
+/// The seed of the random changes: `EFA_SEED`, or a constant.
+fn seed() -> u64 {
+    number("EFA_SEED").unwrap_or(1)
+}
+
+/// The number in an environment variable, if it is set.
+fn number(variable: &str) -> Option<u64> {
+    let value = std::env::var(variable).ok()?;
+    let number = value.parse();
+    Some(number.unwrap_or_else(|_| panic!("{variable} is no number: {value}")))
+}

@@ -1,0 +1,132 @@
+//! `interop`: the table of software that must work on emulated devices.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use crate::places::Team;
+use crate::progress::Progress;
+use crate::record::SoftwareOptions;
+use crate::{Outcome, complain, corpus, say};
+use efa_commands::installation::Installation;
+use efa_interop::{self as interop, GROUPS, Hosts, Lab, Row, Selection, Summary};
+use efa_play::player::{Launcher, Patience};
+use efa_suite::hosts::Seats;
+
+#[derive(clap::Args)]
+pub(crate) struct Interop {
+    /// Scenarios, or directories of scenarios, of the group `scenarios`. Naming them leaves the other
+    /// groups out.
+    scenarios: Vec<PathBuf>,
+    /// Only this group.
+    #[arg(long, value_name = "NAME")]
+    group: Option<String>,
+    /// Only cells whose name contains this.
+    #[arg(long, value_name = "TEXT")]
+    filter: Option<String>,
+    /// Print the cells instead of running them.
+    #[arg(long)]
+    list: bool,
+    /// Write the results as JUnit XML.
+    #[arg(long, value_name = "FILE", value_parser = crate::report_file)]
+    junit: Option<PathBuf>,
+    /// Write the results as JSON.
+    #[arg(long, value_name = "FILE", value_parser = crate::report_file)]
+    json: Option<PathBuf>,
+    #[command(flatten)]
+    software: SoftwareOptions,
+    #[command(flatten)]
+    hosts: Team,
+}
+
+type Writer = fn(&[Row], &Path) -> std::io::Result<()>;
+
+pub(crate) fn interop(arguments: &mut Interop) -> Outcome {
+    let ended = match arguments.hosts.gather(Patience::DEFAULT.start) {
+        Ok(true) => table(arguments),
+        Ok(false) => return Outcome::Passed,
+        Err(problem) => Err(problem),
+    };
+    match ended {
+        Ok(outcome) => outcome,
+        Err(problem) => complain(problem, Outcome::Unfit),
+    }
+}
+
+/// The pairs of hosts on which the cells run; `None` stands for emulated ones.
+fn places(options: &Team) -> Result<Vec<Option<Hosts>>, String> {
+    if !options.are_named() {
+        return Ok(vec![None]);
+    }
+    let reach = options.reach(Patience::DEFAULT.start);
+    let recording = options.recording();
+    let pair = |seats: Seats| match seats {
+        Seats::Pair { pair, .. } => Ok(pair),
+        Seats::Named(mut places) => match (places.remove("a"), places.remove("b"), places.len()) {
+            (Some(a), Some(b), 0) => Ok([a, b]),
+            _ => Err(
+                "the sides are `a`, which starts, and `b`: name both with --at a=HOST --at b=HOST",
+            ),
+        },
+    };
+    let seats = options.seats(&reach, &mut BTreeSet::new())?.into_iter();
+    let hosts = seats.map(|seats| Hosts::ask(reach.clone(), pair(seats)?, recording.as_ref()));
+    hosts.map(|hosts| hosts.map(Some)).collect()
+}
+
+fn table(arguments: &Interop) -> Result<Outcome, String> {
+    let launcher = Launcher::new(arguments.software.efa_emu.clone())?;
+    let only = (!arguments.scenarios.is_empty()).then_some("scenarios");
+    let scenarios = Selection {
+        paths: corpus::or_named(&arguments.scenarios)?,
+        stock: arguments.software.stock(),
+    };
+    let installation = Installation::of_this_program()
+        .map_err(|error| format!("cannot find this program's own file: {error}"))?;
+    let mut lab = Lab::new(&installation, launcher, scenarios)?;
+    let group = arguments.group.as_deref().or(only);
+    let cells = interop::select(&lab, group, arguments.filter.as_deref())?;
+    if arguments.list {
+        for group in GROUPS {
+            let mut names = cells
+                .iter()
+                .filter(|cell| cell.group() == group.name)
+                .peekable();
+            if names.peek().is_some() {
+                say(format_args!("{}: {}", group.name, group.about));
+            }
+            for cell in names {
+                say(format_args!("  {}", cell.name()));
+            }
+        }
+        return Ok(Outcome::Passed);
+    }
+    let places = places(&arguments.hosts)?;
+    let progress = Progress::new(cells.len() * places.len());
+    let mut rows = Vec::new();
+    for hosts in places {
+        lab = lab.with_hosts(hosts);
+        for cell in &cells {
+            progress.begin(&format!("{} {}", cell.group(), cell.name()));
+            let row = cell.run(&lab);
+            progress.end(std::slice::from_ref(&row));
+            rows.push(row);
+        }
+    }
+    progress.finish();
+    say(Summary::of(&rows));
+    let reports: [(&Option<PathBuf>, Writer); 2] = [
+        (&arguments.junit, interop::report::junit),
+        (&arguments.json, interop::report::json),
+    ];
+    for (path, write) in reports {
+        if let Some(path) = path {
+            write(&rows, path)
+                .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        }
+    }
+    Ok(if rows.iter().any(Row::failed) {
+        Outcome::Failed
+    } else {
+        Outcome::Passed
+    })
+}

@@ -1,0 +1,104 @@
+//! `list`: traces and their descriptions.
+
+use std::path::PathBuf;
+
+use efa_play::trace::Trace;
+use efa_replay::replay::coverage;
+use efa_replay::written;
+use serde::Serialize;
+
+use crate::{Outcome, complain, corpus, say};
+
+#[derive(clap::Args)]
+pub(crate) struct List {
+    /// Traces, or directories of traces; the corpus that belongs to this program if there are none.
+    traces: Vec<PathBuf>,
+    /// Print the page `traces/README.md`: the packet types that the traces cover, by release.
+    #[arg(long)]
+    matrix: bool,
+    /// Print a JSON object for each trace, on a line of its own.
+    #[arg(long, conflicts_with = "matrix")]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Listed<'a> {
+    name: &'a str,
+    path: String,
+    description: String,
+    spec: &'a [String],
+    endpoints: Vec<&'a str>,
+    packets: usize,
+    /// Why the engine cannot play it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    codec_only: Option<String>,
+}
+
+pub(crate) fn run(arguments: &List) -> Outcome {
+    let traces = match corpus::or_named(&arguments.traces)
+        .and_then(|named| efa_suite::find_traces(&named, None))
+    {
+        Ok(traces) => traces,
+        Err(problem) => return complain(problem, Outcome::Unfit),
+    };
+    if arguments.matrix {
+        return matrix(&traces);
+    }
+    let mut outcome = Outcome::Passed;
+    for path in traces {
+        let trace = match written::load(&path) {
+            Ok(trace) => trace,
+            Err(error) => {
+                outcome = complain(error, Outcome::Unfit);
+                continue;
+            }
+        };
+        let scenario = &trace.scenario;
+        let beyond = coverage::beyond_script(&trace);
+        let listed = Listed {
+            name: &scenario.name,
+            path: path.display().to_string(),
+            description: scenario.description.trim().replace('\n', " "),
+            spec: &scenario.spec,
+            endpoints: scenario.endpoints.iter().map(|e| e.name.as_str()).collect(),
+            packets: trace.capture.sent().count(),
+            codec_only: beyond.or_else(|| coverage::beyond_engine(&trace)),
+        };
+        if arguments.json {
+            match serde_json::to_string(&listed) {
+                Ok(line) => say(line),
+                Err(error) => return complain(error, Outcome::Unfit),
+            }
+            continue;
+        }
+        let coverage = match &listed.codec_only {
+            None => String::new(),
+            Some(reason) => format!("; codec only: {reason}"),
+        };
+        say(format_args!(
+            "{:<32} {} ({} packets, spec {}{coverage})",
+            listed.name,
+            listed.description,
+            listed.packets,
+            listed.spec.join(", ")
+        ));
+    }
+    outcome
+}
+
+/// Prints the page about the coverage of the traces. Fails if a packet type is missing without a reason.
+fn matrix(paths: &[PathBuf]) -> Outcome {
+    let loaded: Result<Vec<Trace>, _> = paths.iter().map(|path| written::load(path)).collect();
+    match loaded {
+        Ok(traces) => {
+            let (page, unexplained) = efa_suite::matrix::render(&traces);
+            say(page.trim_end());
+            if unexplained.is_empty() {
+                return Outcome::Passed;
+            }
+            let missing = format!("in no trace: {}", unexplained.join(", "));
+            complain(missing, Outcome::Failed)
+        }
+        Err(error) => complain(error, Outcome::Unfit),
+    }
+}

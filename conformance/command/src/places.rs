@@ -1,0 +1,509 @@
+//! The hosts of `run`, and `place`, by which a host describes itself to one that runs the suite.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use efa_commands::ports::free_port;
+use efa_play::drive::Identity;
+use efa_play::player::{
+    Description, Patience, Place, Player, PlayerError, Program, Reach, Recorder, Recording,
+    RemoteShell,
+};
+use efa_suite::Case;
+use efa_suite::hosts::Seats;
+
+use crate::ranks::{Leader, Part, Ranks};
+use crate::run::Dut;
+use crate::{Outcome, complain, say};
+
+/// An endpoint of a scenario, or a side of two programs, and its place.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct At {
+    pub(crate) endpoint: String,
+    pub(crate) place: Place,
+}
+
+impl FromStr for At {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once('=') {
+            Some((endpoint, place)) if !endpoint.is_empty() => Ok(At {
+                endpoint: endpoint.to_owned(),
+                place: place.parse()?,
+            }),
+            _ => Err(format!(
+                "`{text}` names no endpoint and host: write for example a=node0"
+            )),
+        }
+    }
+}
+
+/// Which pairs of hosts play.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Pairs {
+    /// Every two hosts, in the order in which they are named.
+    All,
+    /// Every two hosts, in both orders.
+    Both,
+    /// Each host with the next one, and the last with the first.
+    Ring,
+}
+
+/// How hosts are reached.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Way {
+    /// What starts commands on hosts: a command with the arguments of ssh.
+    #[arg(long, value_name = "COMMAND", default_value = RemoteShell::DEFAULT)]
+    rsh: RemoteShell,
+    /// `efa-conformance` on the hosts: a path, or a name for the shell there. It is `efa-conformance`, or under a launcher
+    /// the path that this program has, unless another is named.
+    #[arg(long, value_name = "PROGRAM")]
+    remote_program: Option<String>,
+}
+
+impl Way {
+    /// How hosts are reached; `limit` is the time in which they have to answer.
+    pub(crate) fn reach(&self, limit: Duration) -> Reach {
+        let program = self.remote_program.clone();
+        Reach {
+            shell: self.rsh.clone(),
+            program: program.unwrap_or_else(|| REMOTE_PROGRAM.into()),
+            limit,
+        }
+    }
+}
+
+/// Which hosts take part, and what is done there.
+#[derive(clap::Args)]
+#[command(next_help_heading = "On several hosts (docs/two-machines.md)")]
+pub(crate) struct HostOptions {
+    /// Play this endpoint of the scenarios, or this side of the programs, on this host, or on this device of it: `--at
+    /// a=node0 --at b=node1%rdmap0s6`. All endpoints are live, and what the applications see is judged.
+    #[arg(long, value_name = "ENDPOINT=HOST[%DEVICE]",
+          conflicts_with_all = ["hosts", "hostfile", "pairs"])]
+    at: Vec<At>,
+    /// Play everything on pairs of these hosts.
+    #[arg(long, value_name = "HOST[%DEVICE],...", value_delimiter = ',')]
+    hosts: Vec<Place>,
+    /// The same, with the hosts in a file: the first word of each line, `#` begins a comment.
+    #[arg(long, value_name = "FILE")]
+    hostfile: Option<PathBuf>,
+    /// Which pairs of the hosts play; `all` unless another is named. For `run` and `interop`, if no hosts are named, they
+    /// are those on which `mpirun` or `srun` has started it.
+    #[arg(long, value_enum)]
+    pairs: Option<Pairs>,
+    #[command(flatten)]
+    way: Way,
+    /// The device of hosts that are named without one; `all` makes each device of each host of `--hosts` a
+    /// place. Otherwise it is the first EFA device.
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+    /// The command that records what a program on a host sends and receives, in front of the program; `{file}` stands
+    /// for the capture. Without it, `efa-emu run --pcap` where the device is emulated, and `efa-tap run --pcap`
+    /// where it is not.
+    #[arg(long, value_name = "COMMAND", value_parser = recorder, conflicts_with = "no_captures")]
+    recorder: Option<String>,
+    /// Do not record: only what applications see is judged.
+    #[arg(long)]
+    no_captures: bool,
+}
+
+/// The hosts that are named, or those on which a launcher has started this command.
+#[derive(clap::Args)]
+#[command(next_help_heading = "On several hosts (docs/two-machines.md)")]
+pub(crate) struct Team {
+    #[command(flatten)]
+    hosts: HostOptions,
+    #[command(flatten)]
+    ranks: Ranks,
+    /// The other ranks, once they have come.
+    #[arg(skip)]
+    leader: Option<Box<Leader>>,
+}
+
+#[derive(clap::Args)]
+#[command(next_help_heading = "On several hosts (docs/two-machines.md)")]
+pub(crate) struct Places {
+    #[command(flatten)]
+    pub(crate) team: Team,
+    /// The device's port. EFA devices have one.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=1))]
+    port: Option<u8>,
+    /// What plays the endpoints that are not under test, as `--dut` says it; each endpoint in turn is then under
+    /// test. Otherwise all are.
+    #[arg(long, value_name = "WHAT")]
+    peer: Option<Dut>,
+}
+
+fn recorder(command: &str) -> Result<String, String> {
+    Recorder::parse(command).map(|_| command.to_owned())
+}
+
+/// `efa-conformance` on hosts that a remote shell reaches.
+const REMOTE_PROGRAM: &str = "efa-conformance";
+
+/// The word for every device.
+const ALL_DEVICES: &str = "all";
+
+impl HostOptions {
+    /// Returns whether hosts are named.
+    pub(crate) fn are_named(&self) -> bool {
+        !self.at.is_empty() || self.have_hosts()
+    }
+
+    fn have_hosts(&self) -> bool {
+        !self.hosts.is_empty() || self.hostfile.is_some()
+    }
+
+    /// How they are reached; `limit` is the time in which they have to answer.
+    pub(crate) fn reach(&self, limit: Duration) -> Reach {
+        self.way.reach(limit)
+    }
+
+    /// How packets are recorded; `None` if they are not.
+    pub(crate) fn recording(&self) -> Option<Recording> {
+        match &self.recorder {
+            _ if self.no_captures => None,
+            Some(command) => Some(Recording::By(command.clone())),
+            None => Some(Recording::AsTheHostDoes),
+        }
+    }
+
+    /// Asks a host for its versions and devices. Says so if its packets cannot be recorded.
+    fn inspect(
+        &self,
+        reach: &Reach,
+        place: &Place,
+        unrecorded: &mut BTreeSet<String>,
+    ) -> Result<Description, String> {
+        let description = reach.inspect(place).map_err(|error| error.to_string())?;
+        if self.recording() == Some(Recording::AsTheHostDoes)
+            && let Some(why) = &description.no_recorder
+            && unrecorded.insert(place.host.clone())
+        {
+            eprintln!(
+                "efa-conformance: note: the packets of {} are not recorded: {why}; install it there, or name \
+                 another with --recorder",
+                place.host
+            );
+        }
+        Ok(description)
+    }
+
+    /// Asks all hosts for their versions and devices; `others` are hosts beside those that are named. Returns who is to
+    /// sit where; `unrecorded` gets the hosts whose packets cannot be recorded.
+    pub(crate) fn seats(
+        &self,
+        reach: &Reach,
+        others: &[String],
+        unrecorded: &mut BTreeSet<String>,
+    ) -> Result<Vec<Seats>, String> {
+        if !self.at.is_empty() {
+            let mut places = BTreeMap::new();
+            for At { endpoint, place } in &self.at {
+                let place = self.with_device(place);
+                self.inspect(reach, &place, unrecorded)?;
+                if places.insert(endpoint.clone(), place).is_some() {
+                    return Err(format!("--at says twice where endpoint `{endpoint}` is"));
+                }
+            }
+            return Ok(vec![Seats::Named(places)]);
+        }
+        let mut places = Vec::new();
+        for named in self.all_hosts(others)? {
+            let place = self.with_device(&named);
+            let is_all = place.device.as_deref() == Some(ALL_DEVICES);
+            let asked = Place {
+                device: place.device.clone().filter(|_| !is_all),
+                ..place.clone()
+            };
+            let description = self.inspect(reach, &asked, unrecorded)?;
+            match is_all {
+                true => places.extend(description.devices.into_keys().map(|device| Place {
+                    host: place.host.clone(),
+                    device: Some(device),
+                })),
+                false => places.push(place),
+            }
+        }
+        let distinct: BTreeSet<&Place> = places.iter().collect();
+        if distinct.len() < places.len() {
+            return Err("a host is named twice; name two of its devices as HOST%DEVICE".into());
+        }
+        if places.len() < 2 {
+            return Err("pairs need two hosts at least; name them with --hosts HOST,HOST".into());
+        }
+        Ok(pairs_of(&places, self.pairs.unwrap_or(Pairs::All)))
+    }
+
+    fn with_device(&self, place: &Place) -> Place {
+        let device = place.device.clone().or_else(|| self.device.clone());
+        Place {
+            device,
+            ..place.clone()
+        }
+    }
+
+    fn all_hosts(&self, others: &[String]) -> Result<Vec<Place>, String> {
+        let mut hosts = self.hosts.clone();
+        for name in others {
+            hosts.push(name.parse()?);
+        }
+        if let Some(path) = &self.hostfile {
+            let text = std::fs::read_to_string(path)
+                .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+            for (line, text) in text.lines().enumerate() {
+                let text = text.split('#').next().unwrap_or_default();
+                if let Some(word) = text.split_whitespace().next() {
+                    let place = word.parse().map_err(|problem| {
+                        format!("{}, line {}: {problem}", path.display(), line + 1)
+                    })?;
+                    hosts.push(place);
+                }
+            }
+        }
+        Ok(hosts)
+    }
+}
+
+impl Team {
+    /// Returns whether hosts are named.
+    pub(crate) fn are_named(&self) -> bool {
+        self.hosts.are_named() || self.leader.is_some()
+    }
+
+    /// Brings the ranks of a launcher together, if their hosts are the places. Returns whether this process is to run
+    /// what is to be run; if not, it has served the one that did.
+    pub(crate) fn gather(&mut self, limit: Duration) -> Result<bool, String> {
+        let hosts = &self.hosts;
+        if !self.ranks.are_named() && (hosts.pairs.is_none() || hosts.have_hosts()) {
+            return Ok(true);
+        }
+        match self.ranks.meet(limit)? {
+            Part::Lead(leader) => self.leader = Some(leader),
+            Part::Served => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// The words in front of a command that repeats a case.
+    pub(crate) fn launcher_words(&self) -> Vec<String> {
+        self.leader
+            .as_ref()
+            .map_or_else(Vec::new, |leader| leader.words())
+    }
+
+    /// How they are reached; `limit` is the time in which they have to answer.
+    pub(crate) fn reach(&self, limit: Duration) -> Reach {
+        let own = self.hosts.reach(limit);
+        let Some(leader) = &self.leader else {
+            return own;
+        };
+        let program = self.hosts.way.remote_program.as_ref();
+        Reach {
+            shell: leader.shell.clone(),
+            program: program.unwrap_or(&leader.program).clone(),
+            limit,
+        }
+    }
+
+    /// How packets are recorded; `None` if they are not.
+    pub(crate) fn recording(&self) -> Option<Recording> {
+        self.hosts.recording()
+    }
+
+    /// As [`HostOptions::seats`], with the hosts of the other ranks.
+    pub(crate) fn seats(
+        &self,
+        reach: &Reach,
+        unrecorded: &mut BTreeSet<String>,
+    ) -> Result<Vec<Seats>, String> {
+        let others = self.leader.as_ref().map(|leader| &leader.hosts[..]);
+        self.hosts.seats(reach, others.unwrap_or(&[]), unrecorded)
+    }
+}
+
+impl Places {
+    /// What plays the endpoints that are not under test.
+    pub(crate) fn peer(&self) -> Option<&Dut> {
+        self.peer.as_ref()
+    }
+
+    /// The options that repeat a case.
+    pub(crate) fn words(&self, case: &Case) -> Vec<(&'static str, String)> {
+        let mut words: Vec<(&str, String)> = case
+            .places
+            .iter()
+            .map(|(endpoint, place)| ("--at", format!("{endpoint}={place}")))
+            .collect();
+        if words.is_empty() {
+            return words;
+        }
+        words.extend(self.team.leader.as_ref().map(|leader| leader.option()));
+        let HostOptions { way, recorder, .. } = &self.team.hosts;
+        let rsh = way.rsh.to_string();
+        if rsh != RemoteShell::DEFAULT {
+            words.push(("--rsh", rsh));
+        }
+        if let Some(program) = &way.remote_program {
+            words.push(("--remote-program", program.clone()));
+        }
+        if let Some(peer) = &self.peer {
+            words.push(("--peer", peer.to_string()));
+        }
+        if let Some(recorder) = recorder {
+            words.push(("--recorder", recorder.clone()));
+        }
+        words
+    }
+}
+
+fn pairs_of(places: &[Place], pairs: Pairs) -> Vec<Seats> {
+    let numbers = 0..places.len();
+    let chosen: Vec<(usize, usize)> = match pairs {
+        Pairs::All => numbers
+            .flat_map(|first| (first + 1..places.len()).map(move |second| (first, second)))
+            .collect(),
+        Pairs::Both => numbers
+            .clone()
+            .flat_map(|first| numbers.clone().map(move |second| (first, second)))
+            .filter(|(first, second)| first != second)
+            .collect(),
+        Pairs::Ring => numbers
+            .map(|first| (first, (first + 1) % places.len()))
+            .collect(),
+    };
+    chosen
+        .into_iter()
+        .map(|(first, second)| {
+            let pair = [places[first].clone(), places[second].clone()];
+            // Those behind the second one come first, so that all hosts have their turn.
+            let others = (1..places.len()).map(|step| &places[(second + step) % places.len()]);
+            let is_other = |place: &&Place| pair.iter().all(|one| one.host != place.host);
+            let others = others.filter(is_other).cloned().collect();
+            Seats::Pair { pair, others }
+        })
+        .collect()
+}
+
+/// Starts the programs once at each place, and returns what the program under test says it is at the first.
+pub(crate) fn introduce(
+    seats: &[Seats],
+    reach: &Reach,
+    program: &Program,
+    peer: Option<&Program>,
+    patience: Patience,
+) -> Result<Identity, String> {
+    let mut found: Option<Identity> = None;
+    let mut places: Vec<&Place> = Vec::new();
+    for place in seats.iter().flat_map(Seats::places) {
+        if !places.contains(&place) {
+            places.push(place);
+        }
+    }
+    for place in places {
+        let identity = identity(place, reach, program, patience)?;
+        match &found {
+            None => found = Some(identity),
+            Some(first) if first.release != identity.release => {
+                say(format_args!("at {place}: {}", identity.details()));
+            }
+            Some(_) => {}
+        }
+        if let Some(peer) = peer {
+            let identity = identity_of_peer(place, reach, peer, patience)?;
+            say(format_args!("peer at {place}: {}", identity.details()));
+        }
+    }
+    found.ok_or_else(|| "no host is named".into())
+}
+
+fn identity_of_peer(
+    place: &Place,
+    reach: &Reach,
+    peer: &Program,
+    patience: Patience,
+) -> Result<Identity, String> {
+    identity(place, reach, peer, patience).map_err(|problem| format!("--peer: {problem}"))
+}
+
+fn identity(
+    place: &Place,
+    reach: &Reach,
+    program: &Program,
+    patience: Patience,
+) -> Result<Identity, String> {
+    let start = |place| {
+        let nothing = BTreeMap::new();
+        Player::launch_at(
+            "under-test",
+            place,
+            reach,
+            program,
+            &nothing,
+            patience,
+            None,
+        )?
+        .identity()
+    };
+    start(place).map_err(|error: PlayerError| match program {
+        Program::Exec { words } => format!(
+            "{error}; `{}` has to answer `hello version=1` on its standard output there (docs/driver.md)",
+            words.join(" ")
+        ),
+        Program::Core | Program::Libfabric { .. } => error.to_string(),
+    })
+}
+
+#[derive(clap::Args)]
+pub(crate) struct PlaceArguments {
+    /// Print a TCP port that no process listens on instead.
+    #[arg(long, hide = true)]
+    free_port: bool,
+}
+
+/// `place`: prints the line that describes this host.
+pub(crate) fn describe(arguments: &PlaceArguments) -> Outcome {
+    if arguments.free_port {
+        return match free_port() {
+            Ok(port) => {
+                say(port);
+                Outcome::Passed
+            }
+            Err(error) => complain(format_args!("no free port: {error}"), Outcome::Unfit),
+        };
+    }
+    say(Description::of_this_host().line());
+    Outcome::Passed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pairs(pairs: Pairs) -> Vec<String> {
+        let places = ["x", "y", "z"].map(|name| name.parse().unwrap());
+        let seats = pairs_of(&places, pairs);
+        seats
+            .iter()
+            .map(|seats| {
+                let places: Vec<String> = seats.places().map(ToString::to_string).collect();
+                places.join("-")
+            })
+            .collect()
+    }
+
+    #[test]
+    fn pairs_are_made_of_hosts() {
+        assert_eq!(pairs(Pairs::All), ["x-y", "x-z", "y-z"]);
+        assert_eq!(
+            pairs(Pairs::Both),
+            ["x-y", "x-z", "y-x", "y-z", "z-x", "z-y"]
+        );
+        assert_eq!(pairs(Pairs::Ring), ["x-y", "y-z", "z-x"]);
+    }
+}

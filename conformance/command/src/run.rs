@@ -1,0 +1,529 @@
+//! `run`: replaying traces.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::num::{NonZeroU16, NonZeroUsize};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use efa_core::rules::Severity;
+use efa_play::drive::Identity;
+use efa_play::drive::serve::Engine;
+use efa_play::libfabric::{Library, Provider};
+use efa_play::player::{Patience, PlayerError, Program, quote, split_words};
+use efa_replay::replay::outside::Outside;
+use efa_shm::HostConfig;
+use efa_suite::each_event::Changes;
+use efa_suite::expected::Expected;
+use efa_suite::hosts::{Hosts, Task};
+use efa_suite::json::Report;
+use efa_suite::pairs::{self, Matrix};
+use efa_suite::runner::Settings;
+use efa_suite::{Case, Options, Results, Summary, jobs};
+
+use crate::check::severity;
+use crate::corpus;
+use crate::places::{self, Places};
+use crate::progress::Progress;
+use crate::provider::ProviderOptions;
+use crate::{Outcome, complain, say};
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum BackendChoice {
+    /// The deterministic emulator, in this process.
+    Emu,
+    /// Verbs: an EFA device, or the emulated one of `efa-emu run`.
+    Hw,
+    /// Both.
+    All,
+}
+
+/// An implementation, as an option names it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Dut {
+    Core,
+    Libfabric,
+    Exec(Vec<String>),
+}
+
+impl FromStr for Dut {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match (text, text.strip_prefix("exec:")) {
+            ("core", _) => Ok(Dut::Core),
+            ("libfabric", _) => Ok(Dut::Libfabric),
+            (_, Some(command)) => split_words(command).map(Dut::Exec).map_err(|problem| {
+                format!(
+                    "the command is not usable: {problem}; write for example exec:'./program -x'"
+                )
+            }),
+            _ => Err(
+                "write `core`, `libfabric`, or `exec:` and the command that starts a program \
+                      of yours (docs/driver.md)"
+                    .into(),
+            ),
+        }
+    }
+}
+
+/// As `--dut` takes it.
+impl fmt::Display for Dut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Dut::Core => f.write_str("core"),
+            Dut::Libfabric => f.write_str("libfabric"),
+            Dut::Exec(words) => {
+                let words: Vec<String> = words.iter().map(|word| quote(word)).collect();
+                write!(f, "exec:{}", words.join(" "))
+            }
+        }
+    }
+}
+
+impl Dut {
+    /// The program that plays it; `libfabric` is the library of stock libfabric, `provider` what its endpoints are
+    /// opened with.
+    pub(crate) fn program(&self, libfabric: &Path, provider: Provider) -> Program {
+        match self {
+            Dut::Core => Program::Core,
+            Dut::Libfabric => Program::Libfabric {
+                library: libfabric.to_owned(),
+                provider,
+            },
+            Dut::Exec(words) => Program::Exec {
+                words: words.clone(),
+            },
+        }
+    }
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Run {
+    /// Traces, or directories of traces; the corpus that belongs to this program if there are none.
+    traces: Vec<PathBuf>,
+    /// Where the two sides meet.
+    #[arg(long, value_enum, default_value = "emu",
+          conflicts_with_all = ["at", "hosts", "hostfile", "pairs", "under"])]
+    backend: BackendChoice,
+    /// What is under test: `core`, the protocol engine; `libfabric`, stock libfabric; or `exec:COMMAND`, a
+    /// program of yours that speaks the driver protocol (docs/driver.md). `libfabric` and `exec:COMMAND`
+    /// need `--backend hw`.
+    #[arg(long, value_name = "WHAT", default_value = "core")]
+    dut: Dut,
+    /// How long a program under test may take to start, until it answers `hello`, before it counts as hung.
+    #[arg(long, value_name = "SECONDS", default_value_t = Patience::DEFAULT.start.as_secs(),
+          value_parser = clap::value_parser!(u64).range(1..))]
+    start_time: u64,
+    /// How long a program under test may take to answer another command before it counts as hung.
+    #[arg(long, value_name = "SECONDS", default_value_t = Patience::DEFAULT.answer.as_secs(),
+          value_parser = clap::value_parser!(u64).range(1..))]
+    answer_time: u64,
+    /// The commit from which the implementation under test was built, for the reports.
+    #[arg(long, value_name = "COMMIT")]
+    commit: Option<String>,
+    /// The libfabric to put under test.
+    #[arg(long, value_name = "PATH", default_value = Library::DEFAULT)]
+    libfabric: PathBuf,
+    #[command(flatten)]
+    provider: ProviderOptions,
+    /// With `--backend emu`, also replay each trace in this many networks that reorder, lose and refuse
+    /// packets; the applications must see the same.
+    #[arg(long, value_name = "N", default_value_t = 0,
+          conflicts_with_all = ["at", "hosts", "hostfile", "pairs", "under"])]
+    seeds: u64,
+    /// With `--backend emu`, also replay each trace once for each single request and completion of its run,
+    /// which is late (`delay`), refused (`refuse`) or failed (`fail`); `all` for the three.
+    #[arg(long, value_name = "CHANGE", conflicts_with_all = ["at", "hosts", "hostfile", "pairs", "under"])]
+    each_event: Option<Changes>,
+    /// Run this many traces at once, each in its own emulated fabric; with more than one, fault rules on the
+    /// fabric of this process have no effect.
+    #[arg(long, value_name = "N", default_value = "1")]
+    jobs: NonZeroU16,
+    /// Fail if a finding is at least this severe.
+    #[arg(long, value_name = "SEVERITY", default_value = "error", value_parser = severity)]
+    fail_on: Severity,
+    /// Also fail on what an implementation should do but need not: `--fail-on warning`.
+    #[arg(long, conflicts_with = "fail_on")]
+    strict: bool,
+    /// The directory for captures of failed cases; the default is in the directory for temporary files.
+    #[arg(long, value_name = "DIRECTORY")]
+    captures: Option<PathBuf>,
+    /// The cases that the implementation under test is known to fail, and why (docs/conformance.md). For
+    /// releases of stock libfabric, the default is the program's own list.
+    #[arg(long, value_name = "FILE")]
+    expected: Option<PathBuf>,
+    /// Only traces whose name contains this.
+    #[arg(long, value_name = "TEXT")]
+    filter: Option<String>,
+    /// Write the results as JUnit XML.
+    #[arg(long, value_name = "FILE", value_parser = crate::report_file)]
+    junit: Option<PathBuf>,
+    /// Write the results as JSON.
+    #[arg(long, value_name = "FILE", value_parser = crate::report_file)]
+    json: Option<PathBuf>,
+    /// Write the results as a page of HTML; `report` makes one page of several runs.
+    #[arg(long, value_name = "FILE", value_parser = crate::report_file)]
+    html: Option<PathBuf>,
+    #[command(flatten)]
+    places: Places,
+}
+
+impl Run {
+    fn patience(&self) -> Patience {
+        Patience {
+            start: Duration::from_secs(self.start_time),
+            answer: Duration::from_secs(self.answer_time),
+        }
+    }
+
+    fn options(&self) -> Options {
+        Options {
+            seeds: self.seeds,
+            each_event: self.each_event.clone().unwrap_or_default(),
+            fail_on: if self.strict {
+                Severity::Warning
+            } else {
+                self.fail_on
+            },
+            ladders: self.html.is_some() || self.json.is_some(),
+            captures: Some(
+                self.captures
+                    .clone()
+                    .unwrap_or_else(|| std::env::temp_dir().join("efa-conformance-failed")),
+            ),
+        }
+    }
+
+    /// The traces that are named, or those of the corpus.
+    fn traces(&self) -> Result<Vec<PathBuf>, String> {
+        let named = corpus::or_named(&self.traces)?;
+        efa_suite::find_traces(&named, self.filter.as_deref())
+    }
+}
+
+pub(crate) fn run(mut arguments: Run) -> Outcome {
+    match arguments.places.team.gather(arguments.patience().start) {
+        Ok(true) => {}
+        Ok(false) => return Outcome::Passed,
+        Err(problem) => return complain(problem, Outcome::Unfit),
+    }
+    let arguments = &arguments;
+    if arguments.places.team.are_named() {
+        return run_on_hosts(arguments).unwrap_or_else(|text| complain(text, Outcome::Unfit));
+    }
+    let mut outside = match &arguments.dut {
+        Dut::Core => None,
+        dut => Some(Outside::new(
+            dut.program(&arguments.libfabric, arguments.provider.provider()),
+            arguments.patience(),
+        )),
+    };
+    if outside.is_some() && arguments.backend != BackendChoice::Hw {
+        let problem = "only the engine runs in the emulator of this process; put other \
+                       implementations under test with --backend hw";
+        return complain(problem, Outcome::Unfit);
+    }
+    if arguments.backend == BackendChoice::Hw
+        && (arguments.seeds > 0 || arguments.each_event.is_some())
+    {
+        let problem = "--seeds and --each-event change the emulator of this process, and nothing is \
+                       played there; leave them out, or add it with --backend all";
+        return complain(problem, Outcome::Unfit);
+    }
+    let paths = match arguments.traces() {
+        Ok(paths) => paths,
+        Err(problem) => return complain(problem, Outcome::Unfit),
+    };
+    let wants = |choice| arguments.backend == choice || arguments.backend == BackendChoice::All;
+    let introduced = outside.as_mut().map_or(Ok(Engine::identity()), introduce);
+    let mut under_test = match &introduced {
+        Ok(identity) => identity.clone(),
+        // Its cases fail; the reports name what was started.
+        Err(error) if error.is_program => {
+            eprintln!("efa-conformance: {}", error.text);
+            error.started.clone()
+        }
+        Err(error) => return complain(&error.text, Outcome::Unfit),
+    };
+    under_test.commit = arguments.commit.clone().or(under_test.commit);
+    say(format_args!("under test: {}", under_test.details()));
+    let expected = match &arguments.expected {
+        None => Expected::of(&under_test),
+        Some(path) => match Expected::load(path) {
+            Ok(expected) => expected,
+            Err(problem) => return complain(problem, Outcome::Unfit),
+        },
+    };
+    let settings = Settings {
+        emu: wants(BackendChoice::Emu),
+        hw: wants(BackendChoice::Hw),
+        outside,
+        dut: under_test.name.clone(),
+        options: arguments.options(),
+    };
+    let progress = Progress::new(paths.len());
+    let mut cases: Vec<Case> = Vec::new();
+    let mut unfit = Vec::new();
+    let jobs = NonZeroUsize::from(arguments.jobs);
+    let ran = jobs::run_all(
+        &paths,
+        &settings,
+        jobs,
+        super::job::command,
+        |path, mut ended| {
+            for case in &mut ended.cases {
+                expected.judge(case);
+            }
+            progress.begin(&efa_suite::name_of(path));
+            progress.end(&ended.cases);
+            cases.extend(ended.cases);
+            unfit.extend(ended.unfit);
+        },
+    );
+    progress.finish();
+    if let Err(problem) = ran {
+        return complain(problem, Outcome::Unfit);
+    }
+    let was_introduced = introduced.is_ok();
+    conclude(
+        arguments,
+        Results { under_test, cases },
+        &unfit,
+        was_introduced,
+    )
+}
+
+/// Plays the scenarios of the traces on the hosts that are named.
+fn run_on_hosts(arguments: &Run) -> Result<Outcome, String> {
+    let paths = arguments.traces()?;
+    let provider = arguments.provider.provider();
+    let program = arguments.dut.program(&arguments.libfabric, provider);
+    let patience = arguments.patience();
+    let reach = arguments.places.team.reach(patience.start);
+    let mut unrecorded = BTreeSet::new();
+    let seats = arguments.places.team.seats(&reach, &mut unrecorded)?;
+    let peer = arguments.places.peer();
+    let peer = peer.map(|peer| peer.program(&arguments.libfabric, Provider::efa()));
+    let mut under_test = places::introduce(&seats, &reach, &program, peer.as_ref(), patience)?;
+    under_test.commit = arguments.commit.clone().or(under_test.commit);
+    say(format_args!("under test: {}", under_test.details()));
+    let expected = match &arguments.expected {
+        // The lists that come with the program are about replays.
+        None => Expected::default(),
+        Some(path) => Expected::load(path)?,
+    };
+    let hosts = Hosts::new(
+        reach,
+        program,
+        peer,
+        under_test.name.clone(),
+        patience,
+        arguments.options(),
+    )
+    .recorded(arguments.places.team.recording(), unrecorded);
+    let tasks: Vec<Task> = seats
+        .iter()
+        .flat_map(|seats| {
+            paths.iter().map(|path| Task {
+                path: path.clone(),
+                seats: seats.clone(),
+            })
+        })
+        .collect();
+    let progress = Progress::new(tasks.len());
+    let mut cases: Vec<Case> = Vec::new();
+    let mut unfit = Vec::new();
+    hosts.run_all(&tasks, arguments.jobs.into(), |task, mut ended| {
+        for case in &mut ended.cases {
+            expected.judge(case);
+        }
+        progress.begin(&efa_suite::name_of(&task.path));
+        progress.end(&ended.cases);
+        cases.extend(ended.cases);
+        unfit.extend(ended.unfit);
+    });
+    progress.finish();
+    let results = Results { under_test, cases };
+    Ok(conclude(arguments, results, &unfit, true))
+}
+
+/// Prints what the cases come to, and writes the reports.
+fn conclude(arguments: &Run, results: Results, unfit: &[String], was_introduced: bool) -> Outcome {
+    say_causes(&results.cases, arguments);
+    let pairs = pairs::of(&results.cases);
+    if pairs.len() > 1 {
+        say(format_args!("\n{}\n", Matrix::of(&pairs)));
+    }
+    let summary = Summary::of(&results.cases);
+    say(summary);
+    for problem in unfit {
+        eprintln!("efa-conformance: {problem}");
+    }
+    let report = Report::of(&results);
+    type Writer<'r> = &'r dyn Fn(&Path) -> std::io::Result<()>;
+    let reports: [(&Option<PathBuf>, Writer<'_>); 3] = [
+        (&arguments.junit, &|path| {
+            efa_suite::junit::write(&results, path)
+        }),
+        (&arguments.json, &|path| report.write(path)),
+        (&arguments.html, &|path| {
+            efa_suite::html::write(std::slice::from_ref(&report), path)
+        }),
+    ];
+    for (path, write) in reports {
+        if let Some(path) = path
+            && let Err(error) = write(path)
+        {
+            let problem = format!("cannot write {}: {error}", path.display());
+            return complain(problem, Outcome::Unfit);
+        }
+    }
+    if summary.failed > 0 {
+        Outcome::Failed
+    } else if !unfit.is_empty() {
+        Outcome::Unfit
+    } else if !was_introduced && summary.unsupported == results.cases.len() {
+        let problem = "nothing was tested: the program never answered `hello`";
+        complain(problem, Outcome::Unfit)
+    } else {
+        Outcome::Passed
+    }
+}
+
+/// Prints the causes of failures, each with a command that repeats one of its cases.
+fn say_causes(cases: &[Case], arguments: &Run) {
+    let causes = efa_suite::causes(cases);
+    if causes.is_empty() {
+        return;
+    }
+    say("\nfailed, by the first thing that went wrong:");
+    for cause in causes {
+        let first = cause.cases[0];
+        say(format_args!("  {} of {}", cause.cases.len(), cause.text));
+        say(format_args!("      {}", command_for(first, arguments)));
+    }
+}
+
+/// The command that repeats a case, for a shell.
+fn command_for(case: &Case, arguments: &Run) -> String {
+    let mut words: Vec<String> = arguments.places.team.launcher_words();
+    let is_over_verbs = case.backend != "emu";
+    let is_here = case.places.is_empty();
+    if is_over_verbs && is_here && HostConfig::from_env().is_ok() {
+        words.extend(["efa-emu", "run", "--"].map(String::from));
+    }
+    words.extend(["efa-conformance", "run"].map(String::from));
+    words.push(case.path.display().to_string());
+    let mut option = |name: &str, value: String| words.extend([name.to_owned(), value]);
+    if is_here {
+        option("--backend", case.backend.to_string());
+    }
+    for (name, value) in arguments.places.words(case) {
+        option(name, value);
+    }
+    if is_over_verbs {
+        if arguments.dut != Dut::Core {
+            option("--dut", arguments.dut.to_string());
+        }
+        if [Some(&arguments.dut), arguments.places.peer()].contains(&Some(&Dut::Libfabric)) {
+            option("--libfabric", arguments.libfabric.display().to_string());
+        }
+        if arguments.dut == Dut::Libfabric {
+            let words = arguments.provider.provider().words();
+            for pair in words.chunks(2) {
+                let [name, value] = [&pair[0], &pair[1]].map(|word| word.to_string_lossy());
+                option(&name, value.into_owned());
+            }
+        }
+        for (name, seconds, default) in [
+            (
+                "--start-time",
+                arguments.start_time,
+                Patience::DEFAULT.start,
+            ),
+            (
+                "--answer-time",
+                arguments.answer_time,
+                Patience::DEFAULT.answer,
+            ),
+        ] {
+            if seconds != default.as_secs() {
+                option(name, seconds.to_string());
+            }
+        }
+    } else {
+        if arguments.seeds > 0 {
+            option("--seeds", arguments.seeds.to_string());
+        }
+        if let Some(changes) = &arguments.each_event {
+            option("--each-event", changes.to_string());
+        }
+    }
+    if let Some(expected) = &arguments.expected {
+        option("--expected", expected.display().to_string());
+    }
+    if arguments.strict {
+        words.push("--strict".into());
+    } else if arguments.fail_on != Severity::Error {
+        option("--fail-on", arguments.fail_on.to_string());
+    }
+    let words: Vec<String> = words.iter().map(|word| quote(word)).collect();
+    words.join(" ")
+}
+
+/// Why a program did not say who it is.
+struct Unintroduced {
+    text: String,
+    /// The program is at fault, and not the command line or the environment.
+    is_program: bool,
+    /// What is known of the program.
+    started: Identity,
+}
+
+/// Starts a program once to ask for its identity.
+fn introduce(outside: &mut Outside) -> Result<Identity, Box<Unintroduced>> {
+    let error = match outside.start("under-test", &BTreeMap::new()) {
+        Ok((_, identity)) => return Ok(identity),
+        Err(error) => error,
+    };
+    let (text, is_program, name, file) = match &outside.program {
+        Program::Exec { words } => (
+            format!(
+                "--dut exec:{}: {error}; it has to answer `hello version=1` on its standard output \
+                 (docs/driver.md)",
+                words.join(" ")
+            ),
+            !matches!(error, PlayerError::Start { .. }),
+            efa_suite::name_of(Path::new(&words[0])),
+            words[0].clone(),
+        ),
+        Program::Libfabric { library, provider } => (
+            error.to_string(),
+            !matches!(
+                error,
+                PlayerError::Start { .. } | PlayerError::Ended { is_unfit: true, .. }
+            ),
+            provider.software(),
+            library.display().to_string(),
+        ),
+        Program::Core => (
+            error.to_string(),
+            false,
+            efa_suite::ENGINE.to_owned(),
+            String::new(),
+        ),
+    };
+    Err(Box::new(Unintroduced {
+        text,
+        is_program,
+        started: Identity {
+            name,
+            release: None,
+            path: Some(file),
+            commit: None,
+        },
+    }))
+}

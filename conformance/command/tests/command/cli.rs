@@ -1,0 +1,739 @@
+//! The command line: exit status and messages.
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use efa_capture::Direction;
+use efa_check::capture::Capture;
+use efa_core::wire::fields::fields_of;
+use efa_testing::workspace::{efa_conformance, efa_conformance_on_host, outcome, traces};
+
+fn conformance(arguments: &[&str]) -> Output {
+    efa_conformance(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A copy of a trace of the corpus in a directory of its own.
+fn copy(name: &str) -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    for extension in ["toml", "pcapng"] {
+        let file = format!("{name}.{extension}");
+        std::fs::copy(traces().join(&file), directory.path().join(&file)).unwrap();
+    }
+    let path = directory.path().join(format!("{name}.pcapng"));
+    (directory, path)
+}
+
+/// The offset of each frame's RDM packet in a capture's file.
+fn packet_offsets(path: &Path) -> Vec<usize> {
+    let bytes = std::fs::read(path).unwrap();
+    let capture = Capture::load(path).unwrap();
+    let mut from = 0;
+    let mut offsets = Vec::new();
+    for frame in &capture.frames {
+        // Packets are in file order; each is found behind the previous one.
+        let found = bytes[from..]
+            .windows(frame.payload.len())
+            .position(|window| window == frame.payload)
+            .unwrap();
+        offsets.push(from + found);
+        from += found + frame.payload.len();
+    }
+    offsets
+}
+
+#[test]
+fn remarks_fail_where_that_is_asked_for() {
+    let trace = traces().join("releases/not-ready-eager-2.5.pcapng");
+    let trace = trace.display().to_string();
+    for (severity, status) in [("error", 0), ("note", 1)] {
+        let output = conformance(&["run", &trace, "--fail-on", severity]);
+        assert_eq!(outcome(&output).0, Some(status), "{severity}");
+    }
+    let (status, text) = outcome(&conformance(&["run", &trace, "--each-event", "refuse"]));
+    assert_eq!(status, Some(0), "{text}");
+    assert!(text.contains("right with one event changed in "), "{text}");
+}
+
+/// What would have no effect is no success.
+#[test]
+fn networks_of_the_emulator_need_the_emulator() {
+    for options in [["--seeds", "3"], ["--each-event", "all"]] {
+        let arguments = [&["run", "--backend", "hw"][..], &options[..]].concat();
+        let (status, text) = outcome(&conformance(&arguments));
+        assert_eq!(status, Some(2), "{text}");
+        assert!(text.contains("--backend all"), "{text}");
+    }
+}
+
+#[test]
+fn a_trace_passes_and_the_reports_are_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let report = |name: &str| directory.path().join(name).display().to_string();
+    let trace = |name: &str| traces().join(name).display().to_string();
+    let output = conformance(&[
+        "run",
+        &trace("eager-tagged.pcapng"),
+        &trace("eager-untagged.pcapng"),
+        "--filter",
+        "eager-",
+        "--backend",
+        "emu",
+        "--dut",
+        "core",
+        "--seeds",
+        "2",
+        "--junit",
+        &report("junit.xml"),
+        "--json",
+        &report("report.json"),
+        "--html",
+        &report("report.html"),
+    ]);
+    let (status, printed) = outcome(&output);
+    assert_eq!(status, Some(0), "{printed}");
+    assert!(printed.contains("PASS  eager-tagged"), "{printed}");
+    assert!(printed.contains("same outcome under 2 seeds"), "{printed}");
+    assert!(
+        printed.ends_with("4 passed, 0 codec only, 0 skipped, 0 unsupported, 0 known, 0 failed\n"),
+        "{printed}"
+    );
+    // Standard output is not a terminal, so lines are plain.
+    assert!(!printed.contains('\u{1b}'), "{printed}");
+
+    let junit = std::fs::read_to_string(directory.path().join("junit.xml")).unwrap();
+    assert!(
+        junit.contains("<testsuite name=\"emu\" tests=\"4\""),
+        "{junit}"
+    );
+    let json = std::fs::read_to_string(directory.path().join("report.json")).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["summary"]["passed"], 4);
+    assert_eq!(json["cases"][0]["result"], "passed");
+    let html = std::fs::read_to_string(directory.path().join("report.html")).unwrap();
+    // Four cases; each has one drawing, because it went as recorded.
+    assert_eq!(html.matches(">as recorded<").count(), 4, "{html}");
+    assert!(html.contains("EAGER_TAGRTM msg_id 0"), "{html}");
+    assert!(!html.contains("class=\"m\""), "{html}");
+}
+
+/// One byte in the file is another one, as a hex editor would leave it: in the sender's copy of a
+/// packet, and in the receiver's.
+#[test]
+fn a_changed_byte_in_the_file_fails_and_is_named() {
+    for direction in [Direction::Outbound, Direction::Inbound] {
+        for name in [
+            "type",
+            "version",
+            "flags",
+            "msg_id",
+            "tag",
+            "raw_addr.qpn",
+            "raw_addr.connid",
+        ] {
+            let (_directory, path) = copy("eager-tagged");
+            let capture = Capture::load(&path).unwrap();
+            let place = capture
+                .frames
+                .iter()
+                .position(|f| f.kind() == "EAGER_TAGRTM" && f.direction == Some(direction))
+                .unwrap();
+            let frame = &capture.frames[place];
+            let field = fields_of(&frame.payload)
+                .unwrap()
+                .find(|field| field.descriptor.name == name)
+                .unwrap();
+            let at = packet_offsets(&path)[place] + field.offset;
+            let mut bytes = std::fs::read(&path).unwrap();
+            bytes[at] ^= 0x01;
+            std::fs::write(&path, bytes).unwrap();
+
+            let output = conformance(&["run", &path.display().to_string()]);
+            let (status, printed) = outcome(&output);
+            assert_eq!(status, Some(1), "{name}: {printed}");
+            // The two copies differ now, and the engine sends the originally recorded value.
+            let named = printed.lines().map(str::trim).any(|line| {
+                line.trim_start_matches("error: ").starts_with("packet ")
+                    && line.contains(&format!("`{name}` (spec section "))
+                    && line.contains(": expected ")
+                    && line.contains(", actual ")
+            });
+            assert!(named, "{direction:?} {name}:\n{printed}");
+            // The checksum of the frame is also wrong now.
+            assert!(printed.contains("checksum"), "{name}: {printed}");
+        }
+    }
+}
+
+/// Makes the tag of the recorded message another one.
+fn change_tag(path: &Path) {
+    let capture = Capture::load(path).unwrap();
+    let place = capture
+        .frames
+        .iter()
+        .position(|frame| frame.kind() == "EAGER_TAGRTM")
+        .unwrap();
+    let payload = &capture.frames[place].payload;
+    let mut fields = fields_of(payload).unwrap();
+    let tag = fields.find(|f| f.descriptor.name == "tag").unwrap().offset;
+    let mut bytes = std::fs::read(path).unwrap();
+    bytes[packet_offsets(path)[place] + tag] ^= 0x01;
+    std::fs::write(path, bytes).unwrap();
+}
+
+/// A failure leaves a capture, names the statement in the reports, and says how to repeat it. Failures of one
+/// cause are one line at the end.
+#[test]
+fn a_failure_is_kept_grouped_and_repeatable() {
+    let (directory, path) = copy("eager-tagged");
+    change_tag(&path);
+    let file = |name: &str| directory.path().join(name);
+    let output = conformance(&[
+        "run",
+        &path.display().to_string(),
+        "--captures",
+        &file("kept").display().to_string(),
+        "--json",
+        &file("report.json").display().to_string(),
+        "--junit",
+        &file("junit.xml").display().to_string(),
+        "--html",
+        &file("report.html").display().to_string(),
+    ]);
+    let (status, printed) = outcome(&output);
+    assert_eq!(status, Some(1), "{printed}");
+    let html = std::fs::read_to_string(file("report.html")).unwrap();
+    // The engine's packet in place of the sender's differs, and is marked.
+    assert!(html.contains("v4/3.2/request-as-asked tag"), "{html}");
+    assert!(html.contains(">in this run<"), "{html}");
+    assert!(!html.contains("http"), "{html}");
+    let kept = file("kept").join("eager-tagged-a.pcapng");
+    assert!(
+        printed.contains(&format!("captured in {}", kept.display())),
+        "{printed}"
+    );
+    let capture = Capture::load(&kept).unwrap();
+    assert_eq!(capture.interfaces.len(), 2);
+    assert!(
+        capture
+            .frames
+            .iter()
+            .any(|frame| frame.kind() == "EAGER_TAGRTM")
+    );
+    let (_, summary) = printed.split_once("failed, by the first thing").unwrap();
+    assert!(
+        summary.contains(
+            "1 of EAGER_TAGRTM, field `tag`: Not what the application asked for \
+             (v4/3.2/request-as-asked)"
+        ),
+        "{printed}"
+    );
+    let command = format!("efa-conformance run {} --backend emu\n", path.display());
+    assert!(summary.contains(&command), "{printed}");
+    let json = std::fs::read_to_string(file("report.json")).unwrap();
+    assert!(
+        json.contains(r#""statement": "v4/3.2/request-as-asked""#),
+        "{json}"
+    );
+    let junit = std::fs::read_to_string(file("junit.xml")).unwrap();
+    assert!(
+        junit.contains(r#"type="v4/3.2/request-as-asked""#),
+        "{junit}"
+    );
+}
+
+#[test]
+fn over_verbs_a_failure_is_kept_too() {
+    let (directory, path) = copy("eager-tagged");
+    change_tag(&path);
+    let kept = directory.path().join("kept");
+    let fabric = format!("kept-{}", std::process::id());
+    let output = efa_conformance_on_host(&["--fabric", &fabric], &["run", "--backend", "hw"])
+        .arg("--captures")
+        .args([&kept, &path])
+        .output()
+        .unwrap();
+    let (status, printed) = outcome(&output);
+    assert_eq!(status, Some(1), "{printed}");
+    let kept = kept.join("eager-tagged-a.pcapng");
+    assert!(
+        printed.contains(&format!("captured in {}", kept.display())),
+        "{printed}"
+    );
+    let capture = Capture::load(&kept).unwrap();
+    assert!(
+        capture
+            .frames
+            .iter()
+            .any(|frame| frame.kind() == "EAGER_TAGRTM")
+    );
+}
+
+#[test]
+fn results_of_several_runs_make_one_page() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name).display().to_string();
+    let trace = traces().join("eager-tagged.pcapng").display().to_string();
+    for (commit, results) in [("first", file("1.json")), ("second", file("2.json"))] {
+        let output = conformance(&["run", &trace, "--commit", commit, "--json", &results]);
+        assert_eq!(outcome(&output).0, Some(0));
+    }
+    let page = file("page.html");
+    let output = conformance(&["report", &file("1.json"), &file("2.json"), "--html", &page]);
+    let (status, printed) = outcome(&output);
+    assert_eq!(status, Some(0), "{printed}");
+    let html = std::fs::read_to_string(page).unwrap();
+    assert!(
+        html.contains("commit first") && html.contains("commit second"),
+        "{html}"
+    );
+    // A row with two endpoints for each of the two runs; each links to its own case.
+    assert_eq!(
+        html.matches("<th scope=\"row\">eager-tagged</th>").count(),
+        1
+    );
+    for case in ["0-eager-tagged", "1-eager-tagged"] {
+        for role in ["a", "b"] {
+            let name = format!("{case}-core-emu-{role}\"");
+            assert!(html.contains(&format!("href=\"#{name}")), "{name}: {html}");
+            assert!(html.contains(&format!("id=\"{name}")), "{name}: {html}");
+        }
+    }
+}
+
+#[test]
+fn data_outside_of_the_packet_is_protected_as_well() {
+    let (_directory, path) = copy("eager-tagged");
+    let offset = packet_offsets(&path)[0];
+    // The sequence number of the transport header.
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[offset - 32 + 16] ^= 0x01;
+    std::fs::write(&path, &bytes).unwrap();
+    let (status, printed) = outcome(&conformance(&["run", &path.display().to_string()]));
+    assert_eq!(status, Some(1), "{printed}");
+    // Without its magic, it is no longer a frame of the emulated wire.
+    bytes[offset - 32] ^= 0x01;
+    std::fs::write(&path, &bytes).unwrap();
+    let (status, printed) = outcome(&conformance(&["run", &path.display().to_string()]));
+    assert_eq!(status, Some(1), "{printed}");
+    assert!(printed.contains("packet 1: "), "{printed}");
+}
+
+#[test]
+fn check_names_the_rule_that_is_broken() {
+    let traces = traces().join("ping-pong.pcapng").display().to_string();
+    let (status, printed) = outcome(&conformance(&["check", &traces]));
+    assert_eq!(status, Some(0), "{printed}");
+    assert!(
+        printed.contains("10 packets in 2 conversations, 0 errors, 0 warnings"),
+        "{printed}"
+    );
+
+    let (_directory, path) = copy("ping-pong");
+    let place = 0;
+    let at = packet_offsets(&path)[place];
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[at + 1] = 3;
+    std::fs::write(&path, bytes).unwrap();
+    let (status, printed) = outcome(&conformance(&["check", &path.display().to_string()]));
+    assert_eq!(status, Some(1), "{printed}");
+    assert!(
+        printed.contains("packet-form") && printed.contains("version"),
+        "{printed}"
+    );
+
+    let (status, printed) = outcome(&conformance(&["check", "--rules"]));
+    assert_eq!(status, Some(0));
+    assert!(
+        printed.contains("handshake-once") && printed.contains("v4/2.1/handshake-once"),
+        "{printed}"
+    );
+}
+
+#[test]
+fn check_reads_standard_input_and_prints_json() {
+    let capture = std::fs::File::open(traces().join("ping-pong.pcapng")).unwrap();
+    let output = efa_conformance(&["check", "-", "--json"])
+        .stdin(capture)
+        .output()
+        .unwrap();
+    let printed = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{printed}");
+    let json: serde_json::Value = serde_json::from_str(&printed).unwrap();
+    assert_eq!(json["capture"], "-");
+    assert_eq!(json["result"], "passed");
+    assert_eq!(json["packets"], 10);
+    assert_eq!(json["counts"]["error"], 0);
+    assert_eq!(json["findings"], serde_json::json!([]));
+}
+
+/// A capture of the first frames of a trace.
+fn beginning(name: &str, frames: usize) -> tempfile::NamedTempFile {
+    let capture = Capture::load(&traces().join(name)).unwrap();
+    let mut writer = efa_capture::Writer::new(Vec::new()).unwrap();
+    for (interface, host) in capture.interfaces.iter().enumerate() {
+        let mut own = capture.frames.iter().filter(|f| f.interface == interface);
+        let interface = efa_capture::Interface {
+            host: host.clone(),
+            profile: "test".into(),
+            gid: own.next().unwrap().source,
+        };
+        writer.add_interface(&interface).unwrap();
+    }
+    for captured in capture.frames.iter().take(frames) {
+        let frame = efa_capture::frame::Frame {
+            source: captured.source,
+            destination: captured.destination,
+            header: captured.header,
+            payload: &captured.payload,
+        };
+        let interface = efa_capture::InterfaceId(captured.interface as u32);
+        let direction = captured.direction.unwrap_or(Direction::Outbound);
+        efa_capture::CaptureTap::frame(&mut writer, interface, captured.time, direction, &frame);
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(
+        file.path(),
+        writer.finish(std::time::Duration::ZERO).unwrap(),
+    )
+    .unwrap();
+    file
+}
+
+#[test]
+fn check_fails_on_what_it_is_told_to() {
+    // The capture ends before the message does. This proves nothing, so it is a note.
+    let cut = beginning("long-cts.pcapng", 12);
+    let path = cut.path().display().to_string();
+    for (fail_on, expected) in [("error", 0), ("warning", 0), ("note", 1)] {
+        let (status, printed) = outcome(&conformance(&["check", &path, "--fail-on", fail_on]));
+        assert_eq!(status, Some(expected), "{fail_on}: {printed}");
+        assert!(printed.contains("note: packet"), "{printed}");
+    }
+    let (status, printed) = outcome(&conformance(&["check", &path, "--fail-on", "nothing"]));
+    assert_eq!(status, Some(2), "{printed}");
+}
+
+#[test]
+fn check_says_when_there_is_nothing_to_judge() {
+    let empty = beginning("ping-pong.pcapng", 0);
+    let path = empty.path().display().to_string();
+    let (status, printed) = outcome(&conformance(&["check", &path]));
+    assert_eq!(status, Some(2), "{printed}");
+    assert!(printed.contains("nothing to judge"), "{printed}");
+    let (status, printed) = outcome(&conformance(&["check", &path, "--allow-empty"]));
+    assert_eq!(status, Some(0), "{printed}");
+}
+
+#[test]
+fn show_prints_every_field() {
+    let path = traces().join("eager-tagged.pcapng").display().to_string();
+    let (status, printed) = outcome(&conformance(&["show", &path]));
+    assert_eq!(status, Some(0), "{printed}");
+    for line in [
+        "# step 2: a sends tagged question of 100 bytes to b",
+        "    type = 65 (EAGER_TAGRTM)",
+        "    tag = 0x1237",
+        "    raw_addr.size = 36",
+        "    nextra_p3 = 4",
+    ] {
+        assert!(
+            printed.lines().any(|printed| printed == line),
+            "{line}\n{printed}"
+        );
+    }
+}
+
+/// The output of `show --json`, line by line.
+fn shown(arguments: &[&str]) -> Vec<serde_json::Value> {
+    let output = conformance(&[&["show", "--json"], arguments].concat());
+    let (status, printed) = outcome(&output);
+    assert_eq!(status, Some(0), "{printed}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[test]
+fn show_prints_json_for_programs() {
+    let path = traces().join("eager-tagged.pcapng").display().to_string();
+    let packets = shown(&[&path]);
+    assert_eq!(packets.len(), 6);
+    let first = &packets[0];
+    assert_eq!(first["number"], 1);
+    assert_eq!(first["time"], 0);
+    assert_eq!(first["host"], "a");
+    assert_eq!(first["direction"], "sends");
+    assert_eq!(first["type"], "EAGER_TAGRTM");
+    assert_eq!(first["fields"]["tag"], 0x1237);
+    assert_eq!(first["fields"]["raw_addr.size"], 36);
+    assert_eq!(first["fields"]["raw_addr.gid"], first["source"]["gid"]);
+    let data = first["fields"]["data"].as_str().unwrap();
+    assert_eq!(data.len(), 200);
+    assert!(data.bytes().all(|digit| digit.is_ascii_hexdigit()));
+}
+
+#[test]
+fn show_takes_out_what_is_asked_for() {
+    let path = traces().join("long-cts.pcapng").display().to_string();
+    let all = shown(&[&path]);
+    let count = |keep: &dyn Fn(&serde_json::Value) -> bool| all.iter().filter(|p| keep(p)).count();
+    let of_type = |packet: &serde_json::Value, name: &str| packet["type"] == name;
+    let cts = count(&|packet| of_type(packet, "CTS"));
+    let data = count(&|packet| of_type(packet, "CTSDATA"));
+    assert!(cts > 0 && data > cts);
+    // A part of the name, in any case.
+    assert_eq!(shown(&[&path, "--type", "ctsdata"]).len(), data);
+    assert_eq!(
+        shown(&[&path, "--type", "ctsdata", "--type", "handshake"]).len(),
+        data + count(&|packet| of_type(packet, "HANDSHAKE"))
+    );
+    let at_b = shown(&[&path, "--host", "b"]);
+    assert_eq!(at_b.len(), count(&|packet| packet["host"] == "b"));
+    assert!(at_b.len() < all.len());
+    let some = shown(&[&path, "--packets", "3-5"]);
+    let numbers: Vec<u64> = some.iter().filter_map(|p| p["number"].as_u64()).collect();
+    assert_eq!(numbers, [3, 4, 5]);
+    assert_eq!(shown(&[&path, "--packets", "2"]).len(), 1);
+    assert_eq!(shown(&[&path, "--packets", "3-"]).len(), all.len() - 2);
+    let at = all
+        .iter()
+        .find(|packet| of_type(packet, "CTSDATA"))
+        .unwrap();
+    let offset = format!("seg_offset={}", at["fields"]["seg_offset"]);
+    let picked = shown(&[&path, "--type", "CTSDATA", "--field", &offset]);
+    assert!(!picked.is_empty() && picked.len() < data, "{picked:?}");
+    // An entry of an array, in hexadecimal.
+    let extra = |packet: &serde_json::Value| packet["fields"]["extra_info[0]"].as_u64();
+    let wanted = all.iter().find_map(extra).unwrap();
+    let option = format!("extra_info[0]={wanted:#x}");
+    let found = shown(&[&path, "--field", &option]);
+    assert_eq!(found.len(), count(&|packet| extra(packet) == Some(wanted)));
+    assert!(!found.is_empty());
+    // All of several.
+    let none = shown(&[&path, "--field", &offset, "--field", "nextra_p3=4"]);
+    assert_eq!(none.len(), 0);
+}
+
+#[test]
+fn show_reads_standard_input() {
+    let path = traces().join("eager-tagged.pcapng");
+    let output = efa_conformance(&["show", "-", "--type", "HANDSHAKE"])
+        .stdin(std::fs::File::open(path).unwrap())
+        .output()
+        .unwrap();
+    let (status, printed) = outcome(&output);
+    assert_eq!(status, Some(0), "{printed}");
+    assert!(
+        printed.starts_with("packet ") || printed.starts_with("# "),
+        "{printed}"
+    );
+    assert!(!printed.contains("EAGER_TAGRTM"), "{printed}");
+}
+
+#[test]
+fn mistakes_in_the_options_of_show_are_named_with_the_remedy() {
+    let path = traces().join("eager-tagged.pcapng").display().to_string();
+    for (option, value, said) in [
+        ("--field", "msgid=1", "did you mean `msg_id`?"),
+        ("--field", "msg_id", "msg_id=3"),
+        ("--field", "msg_id=x", "`x` is no number"),
+        ("--packets", "5-3", "10-20"),
+        ("--type", "RECEIPTS", "did you mean `RECEIPT`?"),
+        (
+            "--host",
+            "c",
+            "the capture has no host `c`; did you mean `a`?",
+        ),
+    ] {
+        let (status, printed) = outcome(&conformance(&["show", &path, option, value]));
+        assert_eq!(status, Some(2), "{printed}");
+        assert!(printed.contains(said), "{printed}");
+    }
+    let (status, printed) = outcome(&conformance(&["show", &path, "--type", "RECEIPT"]));
+    assert_eq!(status, Some(0), "{printed}");
+    assert!(printed.contains("no packet is shown"), "{printed}");
+}
+
+#[test]
+fn list_prints_json_for_programs() {
+    let output = conformance(&["list", "--json", &traces().display().to_string()]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let traces: Vec<serde_json::Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let found = traces.iter().find(|trace| trace["name"] == "eager-tagged");
+    let trace = found.unwrap();
+    assert_eq!(trace["endpoints"], serde_json::json!(["a", "b"]));
+    assert_eq!(trace["spec"], serde_json::json!(["3.2"]));
+    assert_eq!(trace["packets"], 3);
+    assert!(
+        trace["path"]
+            .as_str()
+            .unwrap()
+            .ends_with("eager-tagged.pcapng")
+    );
+}
+
+#[test]
+fn list_describes_the_traces() {
+    let (status, printed) = outcome(&conformance(&["list", &traces().display().to_string()]));
+    assert_eq!(status, Some(0), "{printed}");
+    assert!(printed.contains("eager-tagged"), "{printed}");
+    assert!(printed.contains("spec 3.2"), "{printed}");
+}
+
+#[test]
+fn wrong_usage_and_unfit_input_are_2_with_the_remedy() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str, contents: &[u8]| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, contents).unwrap();
+        path.display().to_string()
+    };
+    let text = file("text.pcapng", b"no capture at all");
+    let empty = file("empty.pcapng", b"");
+    let orphan = directory.path().join("orphan.pcapng");
+    std::fs::copy(traces().join("eager-tagged.pcapng"), &orphan).unwrap();
+    let orphan = orphan.display().to_string();
+    let typo = file(
+        "typo.toml",
+        &std::fs::read_to_string(traces().join("eager-tagged.toml"))
+            .unwrap()
+            .replace("length = 100", "lenght = 100")
+            .into_bytes(),
+    );
+    let corpus = traces().display().to_string();
+    let cases: [(&[&str], &[&str]); 15] = [
+        (
+            &["report", &text, "--html", "/dev/null"],
+            &["text.pcapng is no report", "--json FILE"],
+        ),
+        (
+            &["report", "no-such-file", "--html", "/dev/null"],
+            &["no-such-file: No such file"],
+        ),
+        (
+            &["run", "no-such-directory"],
+            &["no-such-directory", "neither"],
+        ),
+        (
+            &["run", &corpus, "--filter", "no-such-trace"],
+            &["no-such-trace", "list"],
+        ),
+        (
+            &["run", &corpus, "--backend", "nothing"],
+            &["nothing", "emu"],
+        ),
+        (&["run", &corpus, "--dut", "libfabric"], &["--backend hw"]),
+        (&["run", &text], &["text.pcapng", "not a pcapng"]),
+        (&["run", &orphan], &["orphan.toml is missing"]),
+        (&["check", &text], &["text.pcapng", "not a pcapng"]),
+        (&["show", &empty], &["empty"]),
+        (&["show", "no-such-file"], &["no-such-file"]),
+        (
+            &["record", &typo, "-o", &text],
+            &["typo.toml:33: lenght", "did you mean `length`?"],
+        ),
+        (
+            &[
+                "record",
+                &typo,
+                "-o",
+                &text,
+                "--efa-emu",
+                "./no-such-efa-emu",
+            ],
+            &["typo.toml:33"],
+        ),
+        (
+            &["drive", "libfabric", "--libfabric", "./no-such-library.so"],
+            &["no-such-library.so: cannot open", "No such file"],
+        ),
+        // Another library, which every system has.
+        (
+            &["drive", "libfabric", "--libfabric", "libm.so.6"],
+            &["libm.so.6", "undefined symbol: fi_", "--libfabric PATH"],
+        ),
+    ];
+    for (arguments, expected) in cases {
+        let (status, printed) = outcome(&conformance(arguments));
+        assert_eq!(status, Some(2), "{arguments:?}: {printed}");
+        for expected in expected {
+            assert!(printed.contains(expected), "{arguments:?}: {printed}");
+        }
+    }
+}
+
+#[test]
+fn without_a_device_the_hardware_backend_says_what_to_do() {
+    let corpus = traces().display().to_string();
+    let (status, printed) = outcome(&conformance(&["run", &corpus, "--backend", "hw"]));
+    if status == Some(0) {
+        efa_testing::skip("this machine has an EFA device");
+        return;
+    }
+    assert_eq!(status, Some(2), "{printed}");
+    assert!(printed.contains("efa-emu run --"), "{printed}");
+}
+
+#[test]
+fn a_missing_program_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = directory.path().join("out.pcapng").display().to_string();
+    let scenario = traces().join("eager-tagged.toml").display().to_string();
+    let (status, printed) = outcome(&conformance(&[
+        "record",
+        &scenario,
+        "-o",
+        &output,
+        "--efa-emu",
+        "./no-such-efa-emu",
+    ]));
+    assert_eq!(status, Some(2), "{printed}");
+    assert!(printed.contains("no-such-efa-emu"), "{printed}");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    for command in ["list", "run"] {
+        let mut child = efa_conformance(&[command, &traces().display().to_string()])
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        assert_eq!(text(&output.stderr), "");
+    }
+}
+
+/// The exit statuses are those that `--help` tells.
+#[test]
+fn manual_pages_tell_program_day_and_exit_statuses() {
+    let share = tempfile::tempdir().unwrap();
+    let directory = share.path().to_str().unwrap();
+    let output = efa_conformance(&["pages", directory])
+        .env("SOURCE_DATE_EPOCH", "1700000000")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let help = text(&conformance(&["--help"]).stdout);
+    let (_, statuses) = help.split_once("\nExit status:\n").expect(&help);
+    assert!(statuses.contains("\n  1  something failed\n"), "{help}");
+    for name in ["efa-conformance", "efa-conformance-run"] {
+        let page = share.path().join(format!("man/man1/{name}.1"));
+        let page = std::fs::read_to_string(page).unwrap();
+        let program = format!("efa-conformance {}", env!("CARGO_PKG_VERSION"));
+        let title = format!(".TH {name} 1 2023-11-14 \"{program}\" ");
+        assert!(page.contains(&title), "{page}");
+        let section = format!("\n.SH EXIT STATUS\n{statuses}");
+        assert!(page.contains(&section), "{page}");
+    }
+}

@@ -1,0 +1,545 @@
+//! `run` with endpoints on several hosts: those of an emulated cluster, reached by `efa-emu rsh`.
+//!
+//! Needs `efa-emu` beside the program (`cargo build --workspace`).
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use efa_check::capture::Capture;
+use efa_testing::workspace::{conformance, efa_conformance, efa_emu, outcome, root, traces};
+
+/// The directory of the built programs, and then those of this process.
+fn search_path() -> String {
+    let own = conformance();
+    let own = own.parent().unwrap().display().to_string();
+    let others = std::env::var("PATH").unwrap_or_default();
+    format!("{own}:{others}")
+}
+
+/// A command of the suite beside a cluster of `hosts` hosts that has these options.
+fn suite_beside(hosts: &str, cluster: &[&str], words: &[&str]) -> Command {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let fabric = format!("hosts-{}-{number}", std::process::id());
+    let mut command = efa_emu(&["cluster", hosts, "--quiet", "--fabric", &fabric]);
+    command.args(cluster).arg("--");
+    command.env("PATH", search_path());
+    command.arg(conformance()).args(words);
+    command
+}
+
+/// A command that runs traces beside a cluster of `hosts` hosts.
+fn beside(hosts: &str, names: &[&str], options: &[&str]) -> Command {
+    let mut command = suite_beside(hosts, &[], &["run"]);
+    command.args(
+        names
+            .iter()
+            .map(|name| traces().join(format!("{name}.pcapng"))),
+    );
+    command.args(options);
+    command
+}
+
+/// Runs `eager-tagged` on two hosts; returns the exit status and the output.
+fn run(options: &[&str]) -> (Option<i32>, String) {
+    let places = ["--at", "a=node0", "--at", "b=node1", "--rsh", "efa-emu rsh"];
+    let options = [&places[..], options].concat();
+    outcome(&beside("2", &["eager-tagged"], &options).output().unwrap())
+}
+
+#[track_caller]
+fn expect(ended: (Option<i32>, String), status: i32, texts: &[&str]) {
+    let (ended, printed) = ended;
+    assert_eq!(ended, Some(status), "{printed}");
+    for text in texts {
+        assert!(printed.contains(text), "`{text}` in:\n{printed}");
+    }
+}
+
+/// A directory with an executable script.
+fn script(text: &str) -> (tempfile::TempDir, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let path: PathBuf = directory.path().join("program");
+    fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let name = path.display().to_string();
+    (directory, name)
+}
+
+const NAMES: [&str; 3] = ["eager-tagged", "long-cts", "truncation"];
+const PLACES: [&str; 6] = ["--at", "a=node0", "--at", "b=node1", "--rsh", "efa-emu rsh"];
+
+#[test]
+fn each_endpoint_is_played_where_it_is_told() {
+    let output = beside("2", &NAMES, &PLACES).output().unwrap();
+    let texts = [
+        "PASS  eager-tagged                     hosts efa-core as all, a at node0, b at node1: 3 packets",
+        "3 passed, 0 codec only, 0 skipped, 0 unsupported, 0 known, 0 failed",
+    ];
+    expect(outcome(&output), 0, &texts);
+}
+
+#[test]
+fn stock_libfabric_and_the_engine_meet_on_two_hosts() {
+    let found = efa_emu(&["run", "--", "fi_info", "-p", "efa"]).output();
+    if !found.is_ok_and(|found| found.status.success()) {
+        efa_testing::skip("fi_info finds no EFA device under efa-emu");
+        return;
+    }
+    let both = [&PLACES[..], &["--dut", "libfabric"]].concat();
+    let output = beside("2", &NAMES, &both).output().unwrap();
+    expect(
+        outcome(&output),
+        0,
+        &["under test: libfabric 1.", "3 passed"],
+    );
+    let meet = [
+        &PLACES[..],
+        &["--peer", "libfabric", "--device", "rdmap0s0"],
+    ]
+    .concat();
+    let output = beside("2", &NAMES, &meet).output().unwrap();
+    let texts = [
+        "peer at node1%rdmap0s0: libfabric 1.",
+        "efa-core as b, a at node0%rdmap0s0, b at node1%rdmap0s0",
+        "6 passed",
+    ];
+    expect(outcome(&output), 0, &texts);
+}
+
+/// A cluster chooses libfabric's own provider for the jobs of launchers. A provider that is named is not affected.
+#[test]
+fn a_provider_that_is_named_is_found_beside_a_cluster() {
+    let found = efa_emu(&["run", "--", "fi_info", "-p", "efa"]).output();
+    if !found.is_ok_and(|found| found.status.success()) {
+        efa_testing::skip("fi_info finds no EFA device under efa-emu");
+        return;
+    }
+    let plug_in = ["--dut", "libfabric", "--provider", "efa_rs"];
+    let texts = ["under test: libfabric:efa_rs ", "1 passed"];
+    expect(run(&plug_in), 0, &texts);
+}
+
+#[test]
+fn a_program_of_somebody_else_is_driven_there() {
+    let (_directory, program) = script(r#"exec efa-conformance drive core "$@""#);
+    let dut = format!("exec:{program}");
+    expect(run(&["--dut", &dut]), 0, &["efa-core as all", "1 passed"]);
+}
+
+#[test]
+fn every_pair_of_hosts_is_a_cell_of_the_matrix() {
+    let directory = tempfile::tempdir().unwrap();
+    let report = |name: &str| directory.path().join(name).display().to_string();
+    let (json, junit, html) = (report("r.json"), report("r.xml"), report("r.html"));
+    let hostfile = report("hosts");
+    fs::write(
+        &hostfile,
+        "# the cluster\nnode1 slots=4\n\nnode2 # the last\n",
+    )
+    .unwrap();
+    let options = [
+        "--hosts",
+        "node0",
+        "--hostfile",
+        &hostfile,
+        "--rsh",
+        "efa-emu rsh",
+        "--jobs",
+        "3",
+        "--json",
+        &json,
+        "--junit",
+        &junit,
+        "--html",
+        &html,
+    ];
+    let output = beside("3", &["eager-tagged"], &options).output().unwrap();
+    let matrix = "\
+            node0       node1       node2
+node0       -           1 passed    1 passed
+node1       -           -           1 passed
+node2       -           -           -
+";
+    expect(outcome(&output), 0, &[matrix, "3 passed"]);
+    let read = |path: &str| fs::read_to_string(path).unwrap();
+    let value: serde_json::Value = serde_json::from_str(&read(&json)).unwrap();
+    assert_eq!(
+        value["pairs"][1]["places"],
+        serde_json::json!(["node0", "node2"])
+    );
+    assert_eq!(value["pairs"][1]["summary"]["passed"], 1);
+    let places = serde_json::json!({"a": "node1", "b": "node2"});
+    assert_eq!(value["cases"][2]["places"], places);
+    assert!(read(&junit).contains("name=\"hosts: a at node0, b at node2\""));
+    let page = read(&html);
+    assert!(page.contains("<h2>Pairs of hosts: efa-core"), "{page}");
+    assert!(
+        page.contains("<td class=\"passed\">1 passed</td>"),
+        "{page}"
+    );
+    // The report is read back for pages of several runs.
+    let page = report("again.html");
+    let (status, text) = outcome(
+        &efa_conformance(&["report", &json, "--html", &page])
+            .output()
+            .unwrap(),
+    );
+    assert_eq!(status, Some(0), "{text}");
+    assert!(read(&page).contains("Pairs of hosts"));
+}
+
+#[test]
+fn a_third_endpoint_is_at_a_third_host() {
+    let hosts = ["--hosts", "node0,node1,node2", "--rsh", "efa-emu rsh"];
+    let options = [&hosts[..], &["--pairs", "ring"]].concat();
+    let output = beside("3", &["two-senders"], &options).output().unwrap();
+    let texts = [
+        "a at node0, b at node1, c at node2: ",
+        "a at node1, b at node2, c at node0: ",
+        "a at node2, b at node0, c at node1: ",
+        "3 passed",
+    ];
+    expect(outcome(&output), 0, &texts);
+    // Of two hosts the first one has two of the endpoints.
+    let hosts = ["--hosts", "node0,node1", "--rsh", "efa-emu rsh"];
+    let output = beside("2", &["two-senders"], &hosts).output().unwrap();
+    let texts = ["a at node0, b at node1, c at node0: ", "1 passed"];
+    expect(outcome(&output), 0, &texts);
+}
+
+#[test]
+fn each_device_of_a_host_is_a_place() {
+    let options = [
+        "--hosts",
+        "node0,node1",
+        "--device",
+        "all",
+        "--pairs",
+        "ring",
+        "--rsh",
+        "efa-emu rsh",
+    ];
+    let mut command = beside("2", &["eager-tagged"], &options);
+    // The option stands before the command of the cluster.
+    let words: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+    let mut cluster = efa_emu(&["cluster", "2", "--devices", "2"]);
+    cluster.env("PATH", search_path()).args(&words[2..]);
+    command = cluster;
+    let (status, printed) = outcome(&command.output().unwrap());
+    assert_eq!(status, Some(0), "{printed}");
+    assert!(printed.contains("4 passed"), "{printed}");
+    let names: Vec<&str> = printed
+        .lines()
+        .filter_map(|line| line.split_once("b at node1%"))
+        .map(|(_, device)| device)
+        .collect();
+    assert_eq!(names.len(), 2, "{printed}");
+    assert_ne!(names[0], names[1], "{printed}");
+
+    // They are not only called so: what the second device of one host sends is refused.
+    let faults = tempfile::NamedTempFile::new().unwrap();
+    let rule = "[[fault]]\nwhen = { on = \"request\", sender = \"node1:1\" }\n\
+                then = { status = \"remote-abort\" }\n";
+    fs::write(faults.path(), rule).unwrap();
+    let mut refused = efa_emu(&["cluster", "2", "--devices", "2", "--faults"]);
+    refused.arg(faults.path()).env("PATH", search_path());
+    let output = refused.args(&words[2..]).output().unwrap();
+    expect(outcome(&output), 1, &["2 passed", "2 failed"]);
+}
+
+#[test]
+fn what_no_program_can_play_is_unsupported() {
+    let names = ["releases/not-ready-eager-2.5"];
+    let output = beside("2", &names, &PLACES).output().unwrap();
+    expect(outcome(&output), 0, &["staged faults", "1 unsupported"]);
+    let output = beside(
+        "2",
+        &["eager-tagged"],
+        &["--at", "a=node0", "--rsh", "efa-emu rsh"],
+    );
+    let texts = [
+        "endpoint `b` has no place; say --at b=HOST",
+        "1 unsupported",
+    ];
+    expect(outcome(&{ output }.output().unwrap()), 0, &texts);
+}
+
+#[test]
+fn a_host_that_is_not_there_is_an_error_of_usage() {
+    let options = ["--at", "a=node0", "--at", "b=node7", "--rsh", "efa-emu rsh"];
+    let output = beside("2", &["eager-tagged"], &options).output().unwrap();
+    expect(
+        outcome(&output),
+        2,
+        &["cannot reach node7", "the hosts are node0 to node1"],
+    );
+    let (status, text) = run(&["--device", "rdmap9"]);
+    expect(
+        (status, text),
+        2,
+        &["node0 has no EFA device rdmap9; it has rdmap0s0"],
+    );
+    for wrong in [["--at", "a"], ["--port", "2"], ["--seeds", "1"]] {
+        let (status, text) = run(&wrong);
+        assert_eq!(status, Some(2), "{text}");
+    }
+}
+
+#[test]
+fn a_host_without_program_device_or_silence_is_refused() {
+    let texts = ["node0 has no program `no-such-program`", "--remote-program"];
+    expect(run(&["--remote-program", "no-such-program"]), 2, &texts);
+    let (_directory, banner) = script("echo Welcome; exec efa-conformance \"$@\"");
+    let texts = ["node0 printed `Welcome`", "~/.bashrc"];
+    expect(run(&["--remote-program", &banner]), 2, &texts);
+    let (_directory, other) =
+        script("efa-conformance \"$@\" | sed 's/\"suite\":\"[^\"]*\"/\"suite\":\"9.9.9\"/'");
+    let texts = [
+        "node0 has efa-conformance 9.9.9",
+        "here is efa-conformance 0.1.0",
+    ];
+    expect(run(&["--remote-program", &other]), 2, &texts);
+    // The command of a cluster runs beside the hosts, where no device is.
+    let (_directory, here) = script("shift; exec sh -c \"$1\"");
+    let here = ["--at", "a=x", "--at", "b=y", "--rsh", &here];
+    let output = beside("1", &["eager-tagged"], &here).output().unwrap();
+    expect(outcome(&output), 2, &["x has no EFA device"]);
+}
+
+/// A recorder of an emulated host that shifts the times of `node1` by so many seconds.
+fn shifting(seconds: &str) -> String {
+    format!(
+        "file=$1; shift\n\
+         efa-emu run --quiet --host=$EFA_EMU_HOST --fabric=$EFA_EMU_FABRIC --pcap=$file.own -- \"$@\"\n\
+         status=$?\n\
+         case $EFA_EMU_HOST in node1) by={seconds};; *) by=0;; esac\n\
+         editcap -F pcapng -t $by $file.own $file >&2\n\
+         exit $status"
+    )
+}
+
+#[test]
+fn captures_of_both_hosts_are_judged_as_one_however_far_their_clocks_are_apart() {
+    let directory = tempfile::tempdir().unwrap();
+    let json = directory.path().join("r.json").display().to_string();
+    let clocks = |options: &[&str]| {
+        let options = [&PLACES[..], &["--json", &json], options].concat();
+        let output = beside("2", &NAMES, &options).output().unwrap();
+        expect(
+            outcome(&output),
+            0,
+            &[" packets judged, 1 remarks", "3 passed"],
+        );
+        let report: serde_json::Value =
+            serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+        let text = report["cases"][0]["findings"][0]["text"].as_str().unwrap();
+        let (_, clocks) = text
+            .split_once("compared with that of endpoint `a`: ")
+            .unwrap();
+        clocks.to_owned()
+    };
+    let own = clocks(&[]);
+    assert!(own.starts_with("0.") && own.contains("(within "), "{own}");
+    // What is used where devices are not emulated.
+    let tapped = clocks(&["--recorder", "efa-tap run -q --pcap {file} --"]);
+    assert!(tapped.starts_with("0."), "{tapped}");
+    if !Command::new("editcap")
+        .arg("-v")
+        .output()
+        .is_ok_and(|it| it.status.success())
+    {
+        efa_testing::skip("editcap is not installed (Debian package wireshark-common)");
+        return;
+    }
+    for (seconds, beginnings) in [
+        ("3600", ["3600.", "3599.9"]),
+        ("-3600", ["3600.", "3599.9"]),
+        ("0.0005", ["0.00", "0.00"]),
+    ] {
+        let (_directory, recorder) = script(&shifting(seconds));
+        let found = clocks(&["--recorder", &format!("{recorder} {{file}}")]);
+        assert!(beginnings.iter().any(|it| found.starts_with(it)), "{found}");
+        let way = if seconds == "-3600" {
+            "behind"
+        } else {
+            "ahead"
+        };
+        assert!(!seconds.contains("3600") || found.contains(way), "{found}");
+    }
+}
+
+#[test]
+fn without_captures_only_what_applications_see_is_judged() {
+    let (status, text) = run(&["--no-captures"]);
+    assert_eq!(status, Some(0), "{text}");
+    assert!(!text.contains("packets judged"), "{text}");
+    // A recorder that is no recorder loses the program.
+    let texts = [
+        "no-such-recorder",
+        "1 failed",
+        "--recorder './no-such-recorder {file}'",
+    ];
+    expect(run(&["--recorder", "./no-such-recorder {file}"]), 1, &texts);
+    expect(run(&["--recorder", "tcpdump"]), 2, &["{file}"]);
+}
+
+/// The program's first completion is on its way when its host is gone: a packet has arrived there, so the other host has
+/// sent one.
+#[test]
+fn a_peer_that_dies_in_the_middle_fails_its_case_only() {
+    let (_directory, dies) = script(
+        "case \"$1 $EFA_EMU_HOST\" in place*|*node0) exec efa-conformance \"$@\";; esac\n\
+         efa-conformance \"$@\" | { sed -u '/^completed/Q'; kill -KILL $$; }",
+    );
+    let names = ["eager-tagged", "long-cts", "truncation", "inject"];
+    let kept = tempfile::tempdir().unwrap();
+    let captures = kept.path().display().to_string();
+    let own = ["--remote-program", &dies, "--captures", &captures];
+    let options = [&PLACES[..], &own].concat();
+    let output = beside("2", &names, &options).output().unwrap();
+    let texts = [
+        "the connection to node1",
+        "status 255",
+        "node1 was not tried again: the last 3 cases ended because it was lost or silent",
+        "4 failed",
+        "--at a=node0 --at b=node1 --rsh 'efa-emu rsh' --remote-program",
+    ];
+    expect(outcome(&output), 1, &texts);
+    // The other host's captures have come, with the packets that it had sent by then. The last case was not begun.
+    for name in &names[..3] {
+        let capture = kept.path().join(format!("{name}-node0-node1.pcapng"));
+        let checked = efa_conformance(&["check", &capture.display().to_string()]).output();
+        let (status, printed) = outcome(&checked.unwrap());
+        assert_eq!(status, Some(0), "{printed}");
+        let shown = efa_conformance(&["show", &capture.display().to_string()]).output();
+        let (_, printed) = outcome(&shown.unwrap());
+        assert!(printed.contains("node0"), "{printed}");
+        assert!(!printed.contains("node1"), "{printed}");
+    }
+}
+
+#[test]
+fn a_program_that_is_not_there_is_an_error_of_usage() {
+    let options = ["--dut", "libfabric", "--libfabric", "/no/such/libfabric.so"];
+    expect(run(&options), 2, &["node0", "/no/such/libfabric.so"]);
+}
+
+/// Runs cells of the interoperability table on the hosts of a cluster that has these options.
+fn interop(hosts: &str, cluster: &[&str], options: &[&str]) -> (Option<i32>, String) {
+    let words = [&["interop", "--rsh", "efa-emu rsh"], options].concat();
+    outcome(&suite_beside(hosts, cluster, &words).output().unwrap())
+}
+
+/// Whether the machine has a program; a test that needs it says so.
+fn has(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).any(|directory| directory.join(program).is_file());
+    if !found {
+        efa_testing::skip(format_args!("{program} is not installed"));
+    }
+    found
+}
+
+const SIDES: [&str; 4] = ["--at", "a=node0", "--at", "b=node1"];
+
+#[test]
+fn stock_programs_of_the_table_run_on_two_hosts() {
+    if !has("fi_pingpong") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let json = directory.path().join("t.json").display().to_string();
+    let cells = |filter, options: &[&str]| {
+        let group = ["--group", "libfabric", "--filter", filter, "--json", &json];
+        interop("2", &[], &[&SIDES[..], &group, options].concat())
+    };
+    // A server and a client, with what they print and send.
+    let texts = [
+        "PASS   libfabric  1.17 fi_pingpong dgram                    a at node0, b at node1: ",
+        "bytes checked; DATAGRAM ",
+        "1 passed, 0 known, 0 skipped, 0 failed",
+    ];
+    expect(cells("1.17 fi_pingpong dgram", &[]), 0, &texts);
+    let report: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    let places = serde_json::json!({"a": "node0", "b": "node1"});
+    assert_eq!(report["cells"][0]["places"], places);
+    // Programs that are driven.
+    let texts = ["a at node0, b at node1: ", "HANDSHAKE 2", "1 passed"];
+    expect(cells("1.17 -> 1.17: data", &[]), 0, &texts);
+    // What takes another device than the hosts have, or the emulator, is not run.
+    let texts = [
+        "SKIP   libfabric  1.17 efa0 -> 1.17 efa0: write-data",
+        "this takes a device with part id 0xefa0 (efa0), and node0 has 0xefa2",
+    ];
+    expect(cells("1.17 efa0 -> 1.17 efa0: write-data", &[]), 0, &texts);
+    let texts = ["SKIP", "the kernel's accounting of the sleeping thread"];
+    expect(cells("1.17 fi_cq_sread", &[]), 0, &texts);
+    // The programs really were on the two hosts: each capture is of its host's device.
+    let directory = root().join("target/interop/libfabric/1.17_fi_pingpong_dgram_at_node0_node1");
+    for (side, host) in [("client", "node0"), ("server", "node1")] {
+        let capture = Capture::load(&directory.join(format!("{side}.pcapng"))).unwrap();
+        assert_eq!(capture.interfaces, [host]);
+        assert!(capture.frames.len() > 10, "{}", capture.frames.len());
+    }
+    // Without a recorder there is nothing to count.
+    let texts = ["bytes checked; no frames recorded", "1 passed"];
+    expect(
+        cells("1.17 fi_pingpong dgram", &["--no-captures"]),
+        0,
+        &texts,
+    );
+}
+
+#[test]
+fn the_table_runs_on_every_pair_of_hosts_and_says_what_a_host_lacks() {
+    let pairs = ["--hosts", "node0,node1,node2", "--pairs", "ring"];
+    let cell = ["--group", "rdma_core", "--filter", "ibv_ud_pingpong 44"];
+    if has("ibv_ud_pingpong") {
+        let texts = [
+            "a at node0, b at node1: ",
+            "a at node1, b at node2: ",
+            "a at node2, b at node0: ",
+            "3 passed, 0 known, 0 skipped, 0 failed",
+        ];
+        expect(interop("3", &[], &[&pairs[..], &cell].concat()), 0, &texts);
+    }
+    // Each host says itself what it lacks.
+    let (_directory, without) = script("PATH=/usr/sbin:/bin/nowhere; exec \"${0%/*}/own\" \"$@\"");
+    let own = PathBuf::from(&without).with_file_name("own");
+    std::os::unix::fs::symlink(conformance(), own).unwrap();
+    let options = ["--remote-program", &without];
+    let texts = [
+        "SKIP",
+        "node0: ibv_ud_pingpong is not installed",
+        "1 skipped",
+    ];
+    expect(
+        interop("2", &[], &[&SIDES[..], &cell, &options].concat()),
+        0,
+        &texts,
+    );
+    // The sides have names, and stock programs the first device.
+    for (wrong, text) in [
+        (
+            &["--at", "a=node0"][..],
+            "name both with --at a=HOST --at b=HOST",
+        ),
+        (&["--at", "a=node0", "--at", "c=node1"], "--at b=HOST"),
+        (
+            &["--at", "a=node0%rdmap0s0", "--at", "b=node1"],
+            "stock programs take the first EFA device",
+        ),
+        (
+            &["--at", "a=node0", "--at", "b=node7"],
+            "cannot reach node7",
+        ),
+        (&["--hosts", "node0"], "pairs need two hosts at least"),
+    ] {
+        expect(interop("2", &[], &[wrong, &cell].concat()), 2, &[text]);
+    }
+}

@@ -1,0 +1,195 @@
+//! Quick cells of the interoperability table as tests. `make interop` runs all cells.
+//!
+//! Needs the other programs of the workspace (`cargo build --workspace`) and, for releases that this machine
+//! lacks, their packages (`scripts/userland`); without a package, its tests print a message.
+
+use efa_commands::installation::Installation;
+use efa_interop::{Lab, Outcome, Selection, Unmet};
+use efa_play::player::Launcher;
+use efa_testing::workspace;
+
+/// Runs the cells of group `libfabric` whose names are given; each must work.
+fn all_work(names: &[&str]) {
+    all_of("libfabric", names);
+}
+
+/// Runs the cells of a group whose names are given; each must work.
+fn all_of(group: &str, names: &[&str]) {
+    let launcher = Launcher {
+        efa_emu: workspace::emulator(),
+        efa_conformance: workspace::conformance(),
+        fabric: format!("interop-tests-{}", std::process::id()),
+    };
+    let installation = Installation::of_this_program().unwrap();
+    let lab = Lab::new(&installation, launcher, Selection::default()).unwrap();
+    for name in names {
+        let cells = efa_interop::select(&lab, Some(group), Some(name)).unwrap();
+        let cell = cells.iter().find(|cell| cell.name() == *name).unwrap();
+        let row = cell.run(&lab);
+        match &row.outcome {
+            Outcome::Passed { .. } => println!("{row}"),
+            Outcome::Unmet(Unmet::Skipped(reason)) => {
+                efa_testing::skip(format_args!("{name}: {reason}"))
+            }
+            Outcome::Unmet(_) => panic!("{row}"),
+        }
+    }
+}
+
+#[test]
+fn tools_of_debian_11() {
+    all_work(&[
+        "1.11 fi_info",
+        "1.11 fi_pingpong rdm",
+        "1.11 fi_pingpong dgram",
+    ]);
+}
+
+#[test]
+fn tools_of_debian_12() {
+    all_work(&[
+        "1.17 fi_info",
+        "1.17 fi_pingpong rdm",
+        "1.17 fi_pingpong dgram",
+    ]);
+}
+
+#[test]
+fn tools_of_debian_13() {
+    all_work(&[
+        "2.1 fi_info",
+        "2.1 fi_pingpong rdm -f efa",
+        "2.1 fi_pingpong rdm -f efa-direct",
+        "2.1 fi_pingpong dgram -f efa",
+    ]);
+}
+
+#[test]
+fn an_application_sleeps_until_a_message_comes() {
+    all_work(&[
+        "2.5 fi_cq_sread -f efa-direct",
+        "2.5 fi_cq_sread -f efa",
+        "2.5 fi_cq_sread -f efa without shm",
+    ]);
+}
+
+#[test]
+fn older_releases_cannot_sleep() {
+    all_work(&[
+        "1.11 fi_cq_sread -f EFA-*",
+        "1.17 fi_cq_sread -f efa",
+        "2.1 fi_cq_sread -f efa",
+        "2.1 fi_cq_sread -f efa-direct",
+    ]);
+}
+
+#[test]
+fn the_oldest_and_the_newest_release() {
+    all_work(&[
+        "1.11 -> 2.5: data",
+        "2.5 -> 1.11: data",
+        "1.11 -> 2.5: atomics",
+    ]);
+}
+
+#[test]
+fn neighbouring_releases() {
+    all_work(&[
+        "1.17 -> 1.11: data",
+        "1.17 -> 2.1: delivery-complete",
+        "2.1 -> 1.17: write-data",
+        "2.5 -> 2.1: atomics",
+    ]);
+}
+
+/// The receives of 1.11 are in untouched memory, which it watches with userfaultfd.
+#[test]
+fn release_1_11_reads_into_fresh_memory() {
+    all_work(&["1.17 -> 1.11+rdma: messages"]);
+}
+
+#[test]
+fn the_python_package() {
+    all_of("python", &["efa queries, messages, RDMA, refusals"]);
+}
+
+#[test]
+fn tools_of_rdma_core() {
+    all_of(
+        "rdma_core",
+        &[
+            "ibv_devices 44",
+            "ibv_devices 56.1",
+            "ibv_devinfo -v 56.1",
+            "ibv_ud_pingpong -e 44",
+            "ibv_ud_pingpong -e 56.1",
+        ],
+    );
+}
+
+#[test]
+fn perftest_by_events() {
+    all_of(
+        "perftest",
+        &[
+            "25.01 ib_send_lat -c SRD -n 1000 -e",
+            "25.01 ib_read_lat -c SRD -n 1000 -e",
+            "25.01 ib_write_bw -c SRD -n 1000",
+            "25.01 ib_write_bw, the tenth write aborted",
+        ],
+    );
+}
+
+/// Only mpi4py: the C programs take longer, and `make interop` runs them.
+#[test]
+fn mpi_over_libfabric() {
+    all_of(
+        "mpi",
+        &[
+            "mpich-5.0.2 efa mpi4py 2 ranks 2 hosts",
+            "openmpi-5.0.11 efa mpi4py 2 ranks 2 hosts",
+            "openmpi-4.1.4 efa mpi4py 2 ranks 2 hosts",
+        ],
+    );
+}
+
+#[test]
+fn mpi_over_ucx() {
+    all_of(
+        "mpi",
+        &[
+            "mpich-5.0.2 ucx-srd mpi4py 2 ranks 2 hosts",
+            "openmpi-5.0.11 ucx-srd mpi4py 2 ranks 2 hosts",
+            "mpich-5.0.2 ucx-ud mpi4py 2 ranks 2 hosts",
+        ],
+    );
+}
+
+#[test]
+fn the_engine_and_stock_zero_copy_receivers() {
+    all_of(
+        "engine",
+        &[
+            "messages to zero-copy receiver 1.17.0",
+            "messages to zero-copy receiver 2.1.0",
+            "messages from zero-copy receiver 2.5.1",
+        ],
+    );
+}
+
+#[test]
+fn completion_data_of_direct_writes() {
+    all_of(
+        "engine",
+        &[
+            "unsolicited write with immediate to 2.1.0",
+            "direct write with immediate from 2.5.1",
+        ],
+    );
+}
+
+/// Kills at random moments, in a short form; `efa-conformance interop --group kill` has the long one.
+#[test]
+fn the_network_outlives_twenty_kills() {
+    all_of("kill", &["kill-20 fi_pingpong"]);
+}

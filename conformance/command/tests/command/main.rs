@@ -1,0 +1,18 @@
+//! The program as its users call it.
+
+mod bundle;
+mod cli;
+mod doctor;
+mod eager_example;
+mod exec;
+mod hosts;
+mod hw;
+mod installed;
+mod interop;
+mod live;
+mod output;
+mod packages;
+mod provider;
+mod ranks;
+mod ssh;
+mod survey;

@@ -1,0 +1,167 @@
+//! Whether two hosts can reach each other over EFA: a message in each direction.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::time::{Duration, Instant};
+
+use efa_play::application::subject::Subject;
+use efa_play::application::{Request, RequestError};
+use efa_play::drive::Opening;
+use efa_play::operation::{Payload, SendMode};
+use efa_play::player::{Driven, Patience, Place, Player, Program, Reach};
+
+use super::Finding;
+
+/// The length of each message in bytes.
+const LENGTH: usize = 1024;
+
+/// How long the exchange may take. Devices give up after seconds; what comes later than this does not come.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The messages did not come through.
+enum Broken {
+    /// A side did not get as far as a message.
+    Unfit { who: &'static str, problem: String },
+    /// Both have devices, and a message was lost.
+    Silent(Vec<String>),
+}
+
+/// Exchanges messages with another host, which the remote shell reaches, and says whether they arrived.
+pub fn reach(place: &Place, by: &Reach) -> Finding {
+    let started = Instant::now();
+    let finding = match exchange(place, by) {
+        Ok(()) => {
+            let value = format!("answers over EFA ({:.1?})", started.elapsed());
+            Finding::ok("peer", value)
+        }
+        Err(Broken::Unfit { who, problem }) => Finding::error(
+            "peer",
+            format!("{who} cannot take part: {problem}"),
+        )
+        .remedy(
+            "run `efa-conformance doctor` there; the remote shell has to work without asking, and \
+                 the program has to be there (--remote-program)",
+        ),
+        Err(Broken::Silent(failures)) => {
+            let why = match failures.is_empty() {
+                true => String::new(),
+                false => format!(": {}", failures.join("; ")),
+            };
+            Finding::error("peer", format!("no message came through{why}")).remedy(
+                "the security group of both interfaces must allow all traffic to and from itself, in \
+                 both directions (a rule with a range of addresses is not enough for EFA): aws ec2 \
+                 authorize-security-group-ingress --group-id SG --protocol -1 --source-group SG, and \
+                 the same with -egress; both interfaces must be in one subnet",
+            )
+        }
+    };
+    finding.of(place.to_string())
+}
+
+fn exchange(place: &Place, by: &Reach) -> Result<(), Broken> {
+    const HERE: &str = "this host";
+    const THERE: &str = "the peer";
+    let unfit = |who, problem: &dyn std::fmt::Display| Broken::Unfit {
+        who,
+        problem: problem.to_string(),
+    };
+    by.inspect(place).map_err(|error| unfit(THERE, &error))?;
+    let (program, nothing) = (Program::Core, BTreeMap::new());
+    let here = Player::launch_here(HERE, &program, &nothing, Patience::DEFAULT);
+    let there = Player::launch_at(
+        THERE,
+        place,
+        by,
+        &program,
+        &nothing,
+        Patience::DEFAULT,
+        None,
+    );
+    let mut sides = Vec::new();
+    for (who, player, device) in [(HERE, here, None), (THERE, there, place.device.clone())] {
+        let opening = Opening {
+            device,
+            ..super::messages()
+        };
+        let player = player.map_err(|error| unfit(who, &error))?;
+        let side = Driven::open(player, &opening, Arc::new(AtomicU32::new(0)));
+        sides.push((who, side.map_err(|error| unfit(who, &error))?));
+    }
+    talk(&mut sides)
+}
+
+/// Each side receives one message and sends one.
+fn talk(sides: &mut [(&'static str, Driven)]) -> Result<(), Broken> {
+    const RECEIVE: u64 = 0;
+    const SEND: u64 = 1;
+    let seed = |from: usize| from as u64 + 1;
+    let addresses: Result<Vec<_>, _> = sides
+        .iter()
+        .map(|(who, side)| side.address().map_err(|error| refused(who, &error)))
+        .collect();
+    let addresses = addresses?;
+    for (index, (who, side)) in sides.iter_mut().enumerate() {
+        let other = 1 - index;
+        let receive = Request::Recv {
+            length: LENGTH,
+            from: None,
+            tag: None,
+        };
+        side.insert(other, &addresses[other])
+            .and_then(|()| side.start(RECEIVE, &receive, Some(seed(other))))
+            .map_err(|error| refused(who, &error))?;
+    }
+    let mut to_send = [true; 2];
+    let mut outstanding = [2; 2];
+    let mut failures = Vec::new();
+    let deadline = Instant::now() + PATIENCE;
+    while outstanding != [0; 2] && failures.is_empty() {
+        if Instant::now() > deadline {
+            return Err(Broken::Silent(failures));
+        }
+        for (index, (who, side)) in sides.iter_mut().enumerate() {
+            if to_send[index] {
+                let send = Request::Send {
+                    to: 1 - index,
+                    payload: Payload {
+                        seed: seed(index),
+                        length: LENGTH,
+                    },
+                    tag: None,
+                    data: None,
+                    mode: SendMode::Normal,
+                };
+                match side.start(SEND, &send, None) {
+                    Ok(_) => to_send[index] = false,
+                    Err(RequestError::TryAgain) => {}
+                    Err(error) => return Err(refused(who, &error)),
+                }
+            }
+            for report in side.poll().map_err(|error| refused(who, &error))? {
+                outstanding[index] -= 1;
+                failures.extend(
+                    report
+                        .failure
+                        .map(|failure| format!("{who}: {}", failure.text)),
+                );
+                if report.difference.is_some() {
+                    failures.push(format!("{who}: the message has other bytes than were sent"));
+                }
+            }
+        }
+        // Progress is made on command; there is no hurry.
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    match failures.is_empty() {
+        true => Ok(()),
+        false => Err(Broken::Silent(failures)),
+    }
+}
+
+fn refused(who: &'static str, error: &RequestError) -> Broken {
+    Broken::Unfit {
+        who,
+        problem: error.to_string(),
+    }
+}

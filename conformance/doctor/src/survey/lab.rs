@@ -1,0 +1,354 @@
+//! Queue pairs that talk to each other, of one device or of two, and what experiments do with them.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use efa_core::nic::{Access, DeviceCaps, Status};
+use efa_hw::HwDevice;
+use efa_play::player::{Place, Reach};
+
+use super::side::{
+    Ask, Connection, Done, Failed, Limits, Memory, Rdma, Reply, Reuse, Served, To, status_of,
+};
+
+/// The side that asks, and the side that is asked.
+enum Link {
+    Here(Served),
+    There(Connection),
+}
+
+/// A device that is asked by lines, wherever it is.
+#[derive(Clone)]
+struct Side(Rc<RefCell<Link>>);
+
+/// The devices, and what the first one says of itself.
+pub struct Lab {
+    /// The device of the side that sends, and that of the side that is sent to. They may be the same.
+    sides: [Side; 2],
+    name: String,
+    pub(super) report: Limits,
+}
+
+/// A queue pair in a protection domain of its own.
+pub(super) struct Nic {
+    side: Side,
+    id: usize,
+    pub(super) gid: [u8; 16],
+    qpn: u16,
+    qkey: u32,
+}
+
+/// Two queue pairs.
+pub(super) struct Pair {
+    /// The side that sends.
+    pub(super) a: Nic,
+    /// The side that is sent to.
+    pub(super) b: Nic,
+    /// Where `a` finds `b`.
+    pub(super) to: To,
+}
+
+fn unexpected(reply: &Reply) -> Failed {
+    format!("unexpected answer {reply:?}")
+}
+
+impl Side {
+    fn new(link: Link) -> Self {
+        Side(Rc::new(RefCell::new(link)))
+    }
+
+    fn ask(&self, ask: &Ask) -> Result<Reply, Failed> {
+        match &mut *self.0.borrow_mut() {
+            Link::Here(served) => served.answer(ask),
+            Link::There(connection) => connection.answer(ask),
+        }
+    }
+
+    fn report(&self) -> Result<(String, Limits), Failed> {
+        match self.ask(&Ask::Report)? {
+            Reply::Report { name, limits } => Ok((name, limits)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn open(&self, rnr_retry: u8, unsolicited: bool) -> Result<Nic, Failed> {
+        let opened = self.ask(&Ask::Open {
+            rnr_retry,
+            unsolicited,
+        })?;
+        match opened {
+            Reply::Opened {
+                nic,
+                gid,
+                qpn,
+                qkey,
+            } => Ok(Nic {
+                side: self.clone(),
+                id: nic,
+                gid,
+                qpn,
+                qkey,
+            }),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+impl Lab {
+    /// Both sides on one device of this host.
+    ///
+    /// # Errors
+    /// The device does not say what its limits are.
+    pub fn here(device: HwDevice) -> Result<Lab, Failed> {
+        let side = Side::new(Link::Here(Served::new(device)));
+        let (name, report) = side.report()?;
+        let sides = [side.clone(), side];
+        Ok(Lab {
+            sides,
+            name,
+            report,
+        })
+    }
+
+    /// The side that sends on one host, the side that is sent to on another.
+    ///
+    /// # Errors
+    /// A host cannot be reached, or the devices are of two generations, of which there would be no one profile.
+    pub fn between(places: [&Place; 2], reach: &Reach) -> Result<Lab, Failed> {
+        let mut sides = Vec::new();
+        for place in places {
+            reach.inspect(place).map_err(|error| error.to_string())?;
+            sides.push(Side::new(Link::There(Connection::start(place, reach)?)));
+        }
+        let [a, b] = [sides[0].clone(), sides[1].clone()];
+        let ((name, report), (other, limits)) = (a.report()?, b.report()?);
+        if report.vendor_part_id != limits.vendor_part_id {
+            return Err(format!(
+                "{} has a device with part id {:#06x}, {} one with {:#06x}: a profile is of one generation",
+                places[0], report.vendor_part_id, places[1], limits.vendor_part_id
+            ));
+        }
+        Ok(Lab {
+            name: format!(
+                "{name} of {} to {other} of {}",
+                places[0].host, places[1].host
+            ),
+            sides: [a, b],
+            report,
+        })
+    }
+
+    /// The name of the device, or the devices and their hosts.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The part id of the devices.
+    pub fn part_id(&self) -> u32 {
+        self.report.vendor_part_id
+    }
+
+    pub(super) fn has(&self, caps: DeviceCaps) -> bool {
+        DeviceCaps::from_bits_retain(self.report.device_caps).contains(caps)
+    }
+
+    /// A queue pair of the side that sends.
+    pub(super) fn open(&self) -> Result<Nic, Failed> {
+        self.sides[0].open(super::experiments::RETRIES, false)
+    }
+
+    /// A queue pair of the side that is sent to.
+    pub(super) fn open_target(&self) -> Result<Nic, Failed> {
+        self.sides[1].open(super::experiments::RETRIES, false)
+    }
+
+    /// Two queue pairs, of which the first knows the other.
+    pub(super) fn pair(&self, rnr_retry: u8, unsolicited: bool) -> Result<Pair, Failed> {
+        let a = self.sides[0].open(rnr_retry, unsolicited)?;
+        let b = self.sides[1].open(rnr_retry, unsolicited)?;
+        let to = To {
+            ahn: a.handle(b.gid)?,
+            ..b.address()
+        };
+        Ok(Pair { a, b, to })
+    }
+
+    /// Which numbers queue pairs get again.
+    pub(super) fn reuse(&self) -> Result<Reuse, Failed> {
+        match self.sides[0].ask(&Ask::Reuse)? {
+            Reply::Reuse(reuse) => Ok(reuse),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+impl Nic {
+    fn ask(&self, ask: impl FnOnce(usize) -> Ask) -> Result<Reply, Failed> {
+        self.side.ask(&ask(self.id))
+    }
+
+    fn done(&self, ask: impl FnOnce(usize) -> Ask) -> Result<(), Failed> {
+        match self.ask(ask)? {
+            Reply::Nothing => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Its queue pair number and Q-key, without an address handle.
+    pub(super) fn address(&self) -> To {
+        To {
+            ahn: 0,
+            qpn: self.qpn,
+            qkey: self.qkey,
+        }
+    }
+
+    /// An address handle.
+    pub(super) fn handle(&self, gid: [u8; 16]) -> Result<u16, Failed> {
+        match self.ask(|nic| Ask::Handle { nic, gid })? {
+            Reply::Handle(ahn) => Ok(ahn),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Destroys an address handle.
+    pub(super) fn forget(&self, ahn: u16) -> Result<(), Failed> {
+        self.done(|nic| Ask::Forget { nic, ahn })
+    }
+
+    /// Registers new memory of this length.
+    pub(super) fn memory(&self, length: usize, access: Access) -> Result<Memory, Failed> {
+        let access = access.bits();
+        match self.ask(|nic| Ask::Memory {
+            nic,
+            length,
+            access,
+        })? {
+            Reply::Memory(memory) => Ok(memory),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Registers memory again.
+    pub(super) fn again(&self, memory: Memory, access: Access) -> Result<Memory, Failed> {
+        let access = access.bits();
+        match self.ask(|nic| Ask::Again {
+            nic,
+            memory,
+            access,
+        })? {
+            Reply::Memory(memory) => Ok(memory),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    pub(super) fn deregister(&self, memory: Memory) -> Result<(), Failed> {
+        self.done(|nic| Ask::Deregister { nic, memory })
+    }
+
+    /// Posts a receive.
+    pub(super) fn receive(&self) -> Result<(), Failed> {
+        self.done(|nic| Ask::Receive { nic })
+    }
+
+    /// Posts a send of so many bytes.
+    pub(super) fn send(
+        &self,
+        to: To,
+        length: usize,
+        immediate: Option<u32>,
+        context: u64,
+    ) -> Result<(), Failed> {
+        self.done(|nic| Ask::Send {
+            nic,
+            to,
+            length,
+            payload: None,
+            immediate,
+            context,
+        })
+    }
+
+    /// Posts sends of a few bytes at once, with their numbers as immediate data and as contexts.
+    pub(super) fn send_numbered(&self, to: To, count: u64) -> Result<(), Failed> {
+        self.done(|nic| Ask::SendNumbered { nic, to, count })
+    }
+
+    /// Posts a send of memory under any key.
+    pub(super) fn send_memory(&self, to: To, payload: Memory) -> Result<(), Failed> {
+        self.done(|nic| Ask::Send {
+            nic,
+            to,
+            length: 8,
+            payload: Some(payload),
+            immediate: None,
+            context: 0,
+        })
+    }
+
+    /// Waits for so many completions.
+    fn wait(&self, count: usize) -> Result<Vec<Done>, Failed> {
+        match self.ask(|nic| Ask::Wait { nic, count })? {
+            Reply::Done(done) if done.len() >= count => Ok(done),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+impl Drop for Nic {
+    fn drop(&mut self) {
+        // If the side is gone, so is the queue pair.
+        let _ = self.ask(|nic| Ask::Close { nic });
+    }
+}
+
+impl Pair {
+    /// Waits until each side has so many completions.
+    pub(super) fn wait(&self, at_a: usize, at_b: usize) -> Result<(Vec<Done>, Vec<Done>), Failed> {
+        Ok((self.a.wait(at_a)?, self.b.wait(at_b)?))
+    }
+
+    /// Sends a few bytes, and waits for the end of the send. Returns how it ended, and how long that took on its host.
+    pub(super) fn timed_send(&self) -> Result<(Status, Duration), Failed> {
+        let to = self.to;
+        match self.a.ask(|nic| Ask::SendAndWait { nic, to })? {
+            Reply::Took(status, took) => Ok((status_of(status)?, Duration::from_nanos(took))),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Sends a few bytes, and waits for the end of the send.
+    pub(super) fn send_status(&self) -> Result<Status, Failed> {
+        Ok(self.timed_send()?.0)
+    }
+
+    /// Has the second side know the first, without which RDMA may be refused.
+    pub(super) fn introduce(&self) -> Result<(), Failed> {
+        self.b.handle(self.a.gid).map(drop)
+    }
+
+    /// A read of remote memory into local memory, or the write of the opposite.
+    pub(super) fn rdma(&self, local: &Memory, remote: &Memory, immediate: Option<u32>) -> Rdma {
+        Rdma {
+            to: self.to,
+            local: *local,
+            remote_address: remote.address,
+            remote_key: remote.remote_key,
+            immediate,
+        }
+    }
+
+    /// Posts an RDMA read, and waits for its end.
+    pub(super) fn read(&self, request: Rdma) -> Result<Status, Failed> {
+        self.a.done(|nic| Ask::Read { nic, request })?;
+        self.a.wait(1)?[0].status()
+    }
+
+    /// Posts an RDMA write, and waits for its end and for `at_b` completions of the other side.
+    pub(super) fn write(&self, request: Rdma, at_b: usize) -> Result<(Status, Vec<Done>), Failed> {
+        self.a.done(|nic| Ask::Write { nic, request })?;
+        let (at_a, at_b) = self.wait(1, at_b)?;
+        Ok((at_a[0].status()?, at_b))
+    }
+}

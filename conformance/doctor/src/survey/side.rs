@@ -1,0 +1,665 @@
+//! One side of the experiments: queue pairs of one device, which do what they are asked. The side is in this process, or on
+//! another host, where `efa-conformance survey --side` answers a line of JSON with a line of JSON.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use efa_core::address::{Ahn, Gid, Qkey, Qpn};
+use efa_core::nic::{
+    Access, Completion, CompletionKind, Destination, Domain as _, Doorbell, LocalKey, Nic as _,
+    PolledNic as _, QueuePair as _, QueuePairConfig, RdmaRequest, Region, RemoteKey, SendRequest,
+    Status, UserSlice,
+};
+use efa_hw::{DeviceReport, HwDevice, HwNic, NicConfig};
+use efa_play::player::{Place, Reach};
+use serde::{Deserialize, Serialize};
+
+/// How long to wait for a completion. A device that retries gives up after seconds.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a side on another host may take to answer.
+const ANSWER: Duration = Duration::from_secs(90);
+/// How long a side on another host may take to end.
+const END: Duration = Duration::from_secs(5);
+/// How many times queue pairs are made and destroyed.
+const ROUNDS: usize = 4;
+
+/// Why something failed, in words.
+pub(super) type Failed = String;
+
+/// The destination of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct To {
+    pub(super) ahn: u16,
+    pub(super) qpn: u16,
+    pub(super) qkey: u32,
+}
+
+impl From<To> for Destination {
+    fn from(to: To) -> Self {
+        Destination {
+            ahn: Ahn(to.ahn),
+            qpn: Qpn(to.qpn),
+            qkey: Qkey(to.qkey),
+        }
+    }
+}
+
+/// Memory that was registered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Memory {
+    /// Its number on its queue pair.
+    id: usize,
+    pub(super) address: u64,
+    pub(super) length: usize,
+    pub(super) local_key: u32,
+    pub(super) remote_key: u64,
+}
+
+/// A read of remote memory into local memory, or the write of the opposite.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Rdma {
+    pub(super) to: To,
+    pub(super) local: Memory,
+    pub(super) remote_address: u64,
+    pub(super) remote_key: u64,
+    pub(super) immediate: Option<u32>,
+}
+
+/// What a queue pair has completed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Done {
+    status: u8,
+    pub(super) context: u64,
+    pub(super) kind: Kind,
+}
+
+impl Done {
+    pub(super) fn status(&self) -> Result<Status, Failed> {
+        status_of(self.status)
+    }
+}
+
+/// The kind of a completion, and what it says.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) enum Kind {
+    /// A request of its own.
+    Request,
+    /// A packet arrived.
+    Receive {
+        length: usize,
+        immediate: Option<u32>,
+        ahn: Option<u16>,
+        gid: Option<[u8; 16]>,
+    },
+    /// A write with immediate arrived.
+    Written { took_receive: bool, immediate: u32 },
+}
+
+/// How often a number that was expected for a reason came as the next queue pair's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Reuse {
+    pub(super) rounds: usize,
+    pub(super) lowest: usize,
+    pub(super) last: usize,
+    pub(super) first: usize,
+    pub(super) following: usize,
+}
+
+/// The identity and the limits of a device, under the names of [`DeviceReport`].
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Limits {
+    pub(super) vendor_part_id: u32,
+    pub(super) hw_ver: u32,
+    pub(super) fw_ver: String,
+    pub(super) device_caps: u32,
+    pub(super) max_msg_sz: u32,
+    pub(super) max_sq_wr: u32,
+    pub(super) max_rq_wr: u32,
+    pub(super) max_sq_sge: u32,
+    pub(super) max_rq_sge: u32,
+    pub(super) max_sge_rd: u32,
+    pub(super) inline_buf_size: u32,
+    pub(super) max_rdma_size: u32,
+    pub(super) max_qp: u32,
+    pub(super) max_cq: u32,
+    pub(super) max_cqe: u32,
+    pub(super) max_mr: u32,
+    pub(super) max_mr_size: u64,
+    pub(super) max_pd: u32,
+    pub(super) max_ah: u32,
+    pub(super) comp_vectors: u32,
+}
+
+impl From<DeviceReport> for Limits {
+    fn from(report: DeviceReport) -> Self {
+        Limits {
+            vendor_part_id: report.vendor_part_id,
+            hw_ver: report.hw_ver,
+            fw_ver: report.fw_ver,
+            device_caps: report.device_caps.bits(),
+            max_msg_sz: report.max_msg_sz,
+            max_sq_wr: report.max_sq_wr,
+            max_rq_wr: report.max_rq_wr,
+            max_sq_sge: report.max_sq_sge,
+            max_rq_sge: report.max_rq_sge,
+            max_sge_rd: report.max_sge_rd,
+            inline_buf_size: report.inline_buf_size,
+            max_rdma_size: report.max_rdma_size,
+            max_qp: report.max_qp,
+            max_cq: report.max_cq,
+            max_cqe: report.max_cqe,
+            max_mr: report.max_mr,
+            max_mr_size: report.max_mr_size,
+            max_pd: report.max_pd,
+            max_ah: report.max_ah,
+            comp_vectors: report.comp_vectors,
+        }
+    }
+}
+
+/// What a side is asked.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) enum Ask {
+    /// The device's name and limits.
+    Report,
+    /// A queue pair in a protection domain of its own.
+    Open { rnr_retry: u8, unsolicited: bool },
+    /// Its end.
+    Close { nic: usize },
+    /// An address handle.
+    Handle { nic: usize, gid: [u8; 16] },
+    /// Its end.
+    Forget { nic: usize, ahn: u16 },
+    /// New memory, registered for this access.
+    Memory {
+        nic: usize,
+        length: usize,
+        access: u32,
+    },
+    /// The same memory, registered again.
+    Again {
+        nic: usize,
+        memory: Memory,
+        access: u32,
+    },
+    /// The end of a registration.
+    Deregister { nic: usize, memory: Memory },
+    /// A receive is posted.
+    Receive { nic: usize },
+    /// A packet is sent: of so many bytes of a packet buffer, and of memory under any key.
+    Send {
+        nic: usize,
+        to: To,
+        length: usize,
+        payload: Option<Memory>,
+        immediate: Option<u32>,
+        context: u64,
+    },
+    /// Packets of a few bytes are sent at once, with their numbers as immediate data and as contexts.
+    SendNumbered { nic: usize, to: To, count: u64 },
+    /// A packet of a few bytes is sent, and its completion waited for.
+    SendAndWait { nic: usize, to: To },
+    /// Remote memory is read.
+    Read { nic: usize, request: Rdma },
+    /// Remote memory is written.
+    Write { nic: usize, request: Rdma },
+    /// So many completions are waited for.
+    Wait { nic: usize, count: usize },
+    /// Which numbers queue pairs get again.
+    Reuse,
+}
+
+/// What it answers.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) enum Reply {
+    Nothing,
+    Report {
+        name: String,
+        limits: Limits,
+    },
+    Opened {
+        nic: usize,
+        gid: [u8; 16],
+        qpn: u16,
+        qkey: u32,
+    },
+    Handle(u16),
+    Memory(Memory),
+    Done(Vec<Done>),
+    /// A status, and how long it took in nanoseconds.
+    Took(u8, u64),
+    Reuse(Reuse),
+}
+
+fn words(error: impl std::fmt::Display) -> Failed {
+    error.to_string()
+}
+
+/// A status of the device.
+pub(super) fn status_of(code: u8) -> Result<Status, Failed> {
+    Status::from_code(code).ok_or_else(|| format!("status {code} is unknown"))
+}
+
+/// A queue pair, and the memory that was registered for it.
+struct Opened {
+    nic: HwNic,
+    memories: Vec<(UserSlice, Option<Region>)>,
+}
+
+/// A side in this process.
+pub(super) struct Served {
+    device: HwDevice,
+    /// By their numbers; `None` are those that were closed.
+    opened: Vec<Option<Opened>>,
+}
+
+impl Served {
+    pub(super) fn new(device: HwDevice) -> Self {
+        Served {
+            device,
+            opened: Vec::new(),
+        }
+    }
+
+    /// Does what is asked.
+    ///
+    /// # Errors
+    /// Why it cannot be done.
+    pub(super) fn answer(&mut self, ask: &Ask) -> Result<Reply, Failed> {
+        match *ask {
+            Ask::Report => {
+                let report = self.device.report().map_err(|error| error.to_string())?;
+                Ok(Reply::Report {
+                    name: self.device.name().to_owned(),
+                    limits: report.into(),
+                })
+            }
+            Ask::Open {
+                rnr_retry,
+                unsolicited,
+            } => self.open(rnr_retry, unsolicited),
+            Ask::Close { nic } => {
+                if let Some(place) = self.opened.get_mut(nic) {
+                    *place = None;
+                }
+                Ok(Reply::Nothing)
+            }
+            Ask::Reuse => self.reuse().map(Reply::Reuse),
+            Ask::Handle { nic, .. }
+            | Ask::Forget { nic, .. }
+            | Ask::Memory { nic, .. }
+            | Ask::Again { nic, .. }
+            | Ask::Deregister { nic, .. }
+            | Ask::Receive { nic }
+            | Ask::Send { nic, .. }
+            | Ask::SendNumbered { nic, .. }
+            | Ask::SendAndWait { nic, .. }
+            | Ask::Read { nic, .. }
+            | Ask::Write { nic, .. }
+            | Ask::Wait { nic, .. } => {
+                let opened = self.opened.get_mut(nic).and_then(Option::as_mut);
+                opened.ok_or("there is no such queue pair")?.answer(ask)
+            }
+        }
+    }
+
+    fn small(config: NicConfig) -> NicConfig {
+        NicConfig {
+            send_queue_depth: 128,
+            recv_queue_depth: 128,
+            packet_buffers: 512,
+            ..config
+        }
+    }
+
+    fn open(&mut self, rnr_retry: u8, unsolicited: bool) -> Result<Reply, Failed> {
+        let config = Self::small(NicConfig {
+            rnr_retry,
+            unsolicited_write_recv: unsolicited,
+            ..NicConfig::default()
+        });
+        let nic = self.device.open_nic(config);
+        let nic = nic.map_err(|error| error.to_string())?;
+        let address = nic.address();
+        let memories = Vec::new();
+        self.opened.push(Some(Opened { nic, memories }));
+        Ok(Reply::Opened {
+            nic: self.opened.len() - 1,
+            gid: address.gid.0,
+            qpn: address.qpn.0,
+            qkey: address.qkey.0,
+        })
+    }
+
+    /// Makes four queue pairs, destroys three of them, and looks which number comes next; again and again.
+    fn reuse(&self) -> Result<Reuse, Failed> {
+        let mut found = Reuse {
+            rounds: ROUNDS,
+            ..Reuse::default()
+        };
+        let nic = self.device.open_nic(Self::small(NicConfig::default()));
+        let mut nic = nic.map_err(|error| error.to_string())?;
+        let queue = nic.queue_pair().completion_queue();
+        let config = QueuePairConfig {
+            send_queue_depth: 16,
+            recv_queue_depth: 16,
+            qkey: None,
+            rnr_retry: 3,
+            unsolicited_write_recv: false,
+            service_level: 0,
+        };
+        for _ in 0..ROUNDS {
+            let mut made = Vec::new();
+            for _ in 0..4 {
+                made.push(nic.create_queue_pair(queue, &config).map_err(words)?);
+            }
+            let numbers: Vec<Qpn> = made.iter().map(|pair| pair.address().qpn).collect();
+            let kept = made.pop();
+            // The middle number goes last, so that each reason has a number of its own.
+            let order = [
+                made.pop(),
+                (!made.is_empty()).then(|| made.remove(0)),
+                made.pop(),
+            ];
+            for pair in order.into_iter().flatten() {
+                pair.close(&mut nic);
+            }
+            let next = nic.create_queue_pair(queue, &config).map_err(words)?;
+            let number = next.address().qpn;
+            found.lowest +=
+                usize::from(Some(&number) == numbers[..3].iter().min_by_key(|qpn| qpn.0));
+            found.first += usize::from(number == numbers[2]);
+            found.last += usize::from(number == numbers[1]);
+            found.following += usize::from(number.0 == numbers[3].0.wrapping_add(1));
+            next.close(&mut nic);
+            kept.into_iter().for_each(|pair| pair.close(&mut nic));
+        }
+        Ok(found)
+    }
+}
+
+impl Opened {
+    fn answer(&mut self, ask: &Ask) -> Result<Reply, Failed> {
+        match *ask {
+            Ask::Handle { gid, .. } => {
+                let ahn = self.nic.create_address_handle(Gid(gid)).map_err(words)?;
+                return Ok(Reply::Handle(ahn.0));
+            }
+            Ask::Forget { ahn, .. } => self.nic.destroy_address_handle(Ahn(ahn)).map_err(words)?,
+            Ask::Memory { length, access, .. } => {
+                let slice = self.nic.allocate(length).map_err(words)?;
+                self.memories.push((slice, None));
+                return self.register(self.memories.len() - 1, access);
+            }
+            Ask::Again { memory, access, .. } => return self.register(memory.id, access),
+            Ask::Deregister { memory, .. } => {
+                let (_, region) = self.memory(memory.id)?;
+                if let Some(region) = region.take() {
+                    self.nic.deregister(region).map_err(words)?;
+                }
+            }
+            Ask::Receive { .. } => {
+                let buffer = self.nic.acquire_buffer().ok_or(NO_BUFFER)?;
+                self.nic.post_recv(buffer).map_err(words)?;
+            }
+            Ask::Send {
+                to,
+                length,
+                payload,
+                immediate,
+                context,
+                ..
+            } => self.send(to, length, payload, immediate, context)?,
+            Ask::SendNumbered { to, count, .. } => {
+                for number in 0..count {
+                    self.send(to, 8, None, Some(number as u32), number)?;
+                }
+            }
+            Ask::SendAndWait { to, .. } => {
+                let started = Instant::now();
+                self.send(to, 8, None, None, 0)?;
+                let done = self.wait(1)?;
+                let took = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                return Ok(Reply::Took(done[0].status, took));
+            }
+            Ask::Read { request, .. } => {
+                let request = self.rdma(&request);
+                let posted = self.nic.post_read(&request, Doorbell::Ring);
+                posted.map_err(words)?;
+            }
+            Ask::Write { request, .. } => {
+                let request = self.rdma(&request);
+                let posted = self.nic.post_write(&request, Doorbell::Ring);
+                posted.map_err(words)?;
+            }
+            Ask::Wait { count, .. } => return self.wait(count).map(Reply::Done),
+            Ask::Report | Ask::Open { .. } | Ask::Close { .. } | Ask::Reuse => {}
+        }
+        Ok(Reply::Nothing)
+    }
+
+    fn memory(&mut self, id: usize) -> Result<&mut (UserSlice, Option<Region>), Failed> {
+        let memory = self.memories.get_mut(id);
+        memory.ok_or_else(|| "there is no such memory".into())
+    }
+
+    fn register(&mut self, id: usize, access: u32) -> Result<Reply, Failed> {
+        let (slice, _) = *self.memory(id)?;
+        let access = Access::from_bits_truncate(access);
+        let region = self.nic.register(slice, access).map_err(words)?;
+        *self.memory(id)? = (slice, Some(region));
+        Ok(Reply::Memory(Memory {
+            id,
+            address: slice.address,
+            length: slice.length,
+            local_key: region.local_key.0,
+            remote_key: region.remote_key.0,
+        }))
+    }
+
+    fn send(
+        &mut self,
+        to: To,
+        length: usize,
+        payload: Option<Memory>,
+        immediate: Option<u32>,
+        context: u64,
+    ) -> Result<(), Failed> {
+        let buffer = self.nic.acquire_buffer().ok_or(NO_BUFFER)?;
+        let bytes = self.nic.buffer_mut(buffer);
+        let bytes = bytes.get_mut(..length).ok_or("no packet is as long")?;
+        bytes.fill(0);
+        let request = SendRequest {
+            destination: to.into(),
+            buffer,
+            header_length: length,
+            payload: payload.map(|memory| {
+                let slice = UserSlice {
+                    address: memory.address,
+                    length: memory.length,
+                };
+                (slice, LocalKey(memory.local_key))
+            }),
+            immediate,
+            context,
+        };
+        let posted = self.nic.post_send(&request, Doorbell::Ring);
+        posted.map_err(words)
+    }
+
+    fn rdma(&self, request: &Rdma) -> RdmaRequest {
+        RdmaRequest {
+            destination: request.to.into(),
+            local: UserSlice {
+                address: request.local.address,
+                length: request.local.length,
+            },
+            local_key: LocalKey(request.local.local_key),
+            remote_address: request.remote_address,
+            remote_key: RemoteKey(request.remote_key),
+            immediate: request.immediate,
+            context: 0,
+        }
+    }
+
+    /// Waits until there are so many completions, and returns all that are there by then.
+    fn wait(&mut self, count: usize) -> Result<Vec<Done>, Failed> {
+        let started = Instant::now();
+        let mut completions = Vec::new();
+        while completions.len() < count {
+            self.nic.poll(&mut completions, 64);
+            if started.elapsed() > PATIENCE {
+                return Err(format!(
+                    "after {PATIENCE:?} there are {} of {count} completions",
+                    completions.len()
+                ));
+            }
+        }
+        Ok(completions.iter().map(|done| self.done(done)).collect())
+    }
+
+    /// What a completion says; its buffer belongs to the pool again.
+    fn done(&mut self, completion: &Completion) -> Done {
+        let mut release = |buffer| self.nic.release_buffer(buffer);
+        let kind = match completion.kind {
+            CompletionKind::Send { buffer } => {
+                release(buffer);
+                Kind::Request
+            }
+            CompletionKind::RdmaRead | CompletionKind::RdmaWrite => Kind::Request,
+            // Nobody posts memory of the user.
+            CompletionKind::RecvUser { .. } => Kind::Request,
+            CompletionKind::Recv {
+                buffer,
+                length,
+                source,
+                immediate,
+            } => {
+                release(buffer);
+                Kind::Receive {
+                    length,
+                    immediate,
+                    ahn: source.ahn.map(|ahn| ahn.0),
+                    gid: source.gid.map(|gid| gid.0),
+                }
+            }
+            CompletionKind::RecvRdmaWithImmediate {
+                buffer, immediate, ..
+            } => {
+                buffer.into_iter().for_each(release);
+                Kind::Written {
+                    took_receive: buffer.is_some(),
+                    immediate,
+                }
+            }
+        };
+        Done {
+            status: completion.status.code(),
+            context: completion.context,
+            kind,
+        }
+    }
+}
+
+const NO_BUFFER: &str = "there is no packet buffer left";
+
+/// Does what `input` asks, to its end.
+///
+/// # Errors
+/// The streams fail, or what is asked cannot be read.
+pub fn serve(device: HwDevice, input: impl BufRead, mut output: impl Write) -> io::Result<()> {
+    let mut served = Served::new(device);
+    for line in input.lines() {
+        let ask = serde_json::from_str(&line?)?;
+        let answer = serde_json::to_string(&served.answer(&ask))?;
+        writeln!(output, "{answer}")?;
+        output.flush()?;
+    }
+    Ok(())
+}
+
+/// A side on another host.
+pub(super) struct Connection {
+    place: Place,
+    child: Child,
+    input: Option<ChildStdin>,
+    lines: Receiver<String>,
+}
+
+impl Connection {
+    /// Starts the side.
+    ///
+    /// # Errors
+    /// The remote shell cannot be started. What goes wrong there shows in the first answer.
+    pub(super) fn start(place: &Place, reach: &Reach) -> Result<Self, Failed> {
+        let mut words = [reach.program.as_str(), "survey", "--side"]
+            .map(str::to_owned)
+            .to_vec();
+        words.extend(
+            place
+                .device
+                .iter()
+                .flat_map(|name| ["--device".into(), name.clone()]),
+        );
+        let mut command = reach.shell.command(&place.host, &words);
+        let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = started
+            .map_err(|error| format!("cannot start `{}`: {error}; see --rsh", reach.shell))?;
+        let (sender, lines) = channel();
+        if let Some(output) = child.stdout.take() {
+            thread::spawn(move || {
+                let lines = BufReader::new(output).lines();
+                for line in lines.map_while(Result::ok) {
+                    if sender.send(line).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        Ok(Connection {
+            place: place.clone(),
+            input: child.stdin.take(),
+            child,
+            lines,
+        })
+    }
+
+    /// Asks, and waits for the answer.
+    ///
+    /// # Errors
+    /// Why it cannot be done, or that the connection has ended.
+    pub(super) fn answer(&mut self, ask: &Ask) -> Result<Reply, Failed> {
+        let place = &self.place;
+        let lost = || format!("the connection to {place} ended, or its program did");
+        let line = serde_json::to_string(ask).map_err(|error| error.to_string())?;
+        let input = self.input.as_mut().ok_or_else(lost)?;
+        let told = writeln!(input, "{line}").and_then(|()| input.flush());
+        told.map_err(|_| lost())?;
+        let heard = match self.lines.recv_timeout(ANSWER) {
+            Ok(line) => line,
+            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
+                return Err(format!("{place} did not answer within {ANSWER:?}"));
+            }
+            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return Err(lost()),
+        };
+        let answer: Result<Result<Reply, Failed>, _> = serde_json::from_str(&heard);
+        let answer = answer.map_err(|error| format!("{place} printed `{heard}`: {error}"))?;
+        answer.map_err(|problem| format!("at {place}: {problem}"))
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.input = None;
+        let deadline = Instant::now() + END;
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(2));
+        }
+        // It may have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

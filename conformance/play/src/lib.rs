@@ -1,0 +1,27 @@
+//! Scenarios, and who plays them: what the applications of a trace do and see ([`scenario`]), over
+//! our engine or stock libfabric ([`application`]), in this process or behind the driver protocol
+//! ([`drive`], [`player`]), and as a recording ([`record`]), which becomes a [`trace`].
+//!
+//! ```no_run
+//! use efa_play::trace::Trace;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let trace = Trace::load("traces/eager-tagged.pcapng".as_ref())?;
+//! for (index, step) in trace.scenario.steps.iter().enumerate() {
+//!     println!("{}", step.describe(index, &trace.scenario));
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+pub mod application;
+pub mod conduct;
+pub mod drive;
+pub mod libfabric;
+pub mod operation;
+pub mod play;
+pub mod player;
+pub mod record;
+pub mod scenario;
+pub mod trace;
+pub mod verify;

@@ -1,0 +1,258 @@
+//! Captures with their scenario: traces.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use efa_capture::frame::{self, Opcode};
+use efa_capture::{Direction, ReadError};
+use efa_check::capture::{Capture, CapturedPacket};
+use efa_core::address::{Gid, Qpn};
+use efa_core::nic::Status;
+
+use crate::operation::{EndpointIndex, Remote};
+use crate::scenario::{Scenario, ScenarioError};
+
+/// Why a capture or trace cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// The capture cannot be read.
+    #[error(transparent)]
+    Capture(#[from] ReadError),
+    /// The scenario beside it cannot be used.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    /// The scenario beside it is missing.
+    #[error(
+        "{trace} has no scenario: {scenario} is missing; a trace is a capture with its scenario"
+    )]
+    NoScenario {
+        /// The trace.
+        trace: PathBuf,
+        /// The path of the missing scenario.
+        scenario: PathBuf,
+    },
+    /// The capture does not belong to the scenario.
+    #[error("{trace}: {problem}; record it again with `efa-conformance record`")]
+    Foreign {
+        /// The trace.
+        trace: PathBuf,
+        /// The contradiction.
+        problem: String,
+    },
+}
+
+/// A capture with the scenario that was played.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    /// The scenario.
+    pub scenario: Scenario,
+    /// The capture.
+    pub capture: Capture,
+    /// The endpoint behind each interface.
+    pub endpoint_of: Vec<EndpointIndex>,
+    /// The step during which each frame was captured; the number of steps means after the last one.
+    pub step_of: Vec<usize>,
+    /// The memory of each `register` step.
+    pub regions: HashMap<String, Remote>,
+    /// What became of requests that were not served, by the places of the frames that left.
+    pub refused: HashMap<usize, Status>,
+}
+
+impl fmt::Display for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.scenario.name)
+    }
+}
+
+impl Trace {
+    /// Reads a trace: the capture at `path` and the scenario beside it, `NAME.toml`.
+    pub fn load(path: &Path) -> Result<Self, TraceError> {
+        let capture = Capture::load(path)?;
+        let beside = path.with_extension("toml");
+        if !beside.is_file() {
+            return Err(TraceError::NoScenario {
+                trace: path.to_owned(),
+                scenario: beside,
+            });
+        }
+        Self::new(Scenario::load(&beside)?, capture)
+    }
+
+    /// Joins a capture with its scenario.
+    pub fn new(scenario: Scenario, capture: Capture) -> Result<Self, TraceError> {
+        let foreign = |problem| TraceError::Foreign {
+            trace: capture.path.clone(),
+            problem,
+        };
+        let endpoint_of = capture
+            .interfaces
+            .iter()
+            .map(|name| {
+                scenario
+                    .endpoint(name)
+                    .ok_or_else(|| foreign(format!("the scenario has no endpoint `{name}`")))
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut step_of = Vec::new();
+        let mut regions = HashMap::new();
+        let mut current = None;
+        for frame in &capture.frames {
+            if frame.cut_off > 0 {
+                let problem = format!("a snap length cut off packet {}", frame.number);
+                return Err(foreign(problem));
+            }
+            for comment in &frame.comments {
+                if let Some((id, remote)) = parse_region_comment(comment) {
+                    regions.insert(id.to_owned(), remote);
+                }
+                match step_named(comment, &scenario) {
+                    Ok(None) => {}
+                    Ok(Some(step)) => current = Some(step),
+                    Err(problem) => {
+                        return Err(foreign(format!("packet {}: {problem}", frame.number)));
+                    }
+                }
+            }
+            let Some(step) = current else {
+                return Err(foreign(format!(
+                    "packet {} belongs to no step: the capture has no step comments",
+                    frame.number
+                )));
+            };
+            step_of.push(step);
+        }
+        let refused = refused(&capture.frames, !scenario.faults.is_empty());
+        Ok(Trace {
+            scenario,
+            capture,
+            endpoint_of,
+            step_of,
+            regions,
+            refused,
+        })
+    }
+
+    /// The name of the endpoint behind a frame's interface.
+    pub fn recorder(&self, frame: &CapturedPacket) -> &str {
+        &self.scenario.endpoints[self.endpoint_of[frame.interface]].name
+    }
+
+    /// Indices of the frames that an endpoint's host recorded in one direction.
+    pub fn recorded(
+        &self,
+        endpoint: EndpointIndex,
+        direction: Direction,
+    ) -> impl Iterator<Item = usize> + '_ {
+        self.capture
+            .frames
+            .iter()
+            .enumerate()
+            .filter(move |(_, frame)| {
+                self.endpoint_of[frame.interface] == endpoint && frame.direction == Some(direction)
+            })
+            .map(|(place, _)| place)
+    }
+}
+
+/// What became of requests that were not served, by the places of the frames that left. Where frames may
+/// be lost for good, what never arrived was lost.
+fn refused(frames: &[CapturedPacket], may_be_lost: bool) -> HashMap<usize, Status> {
+    let key = |initiator: Gid, qpn: Qpn, frame: &CapturedPacket| {
+        let sequence = frame.header.sequence;
+        (initiator, qpn, sequence)
+    };
+    let mut outcomes = HashMap::new();
+    for frame in frames {
+        let (from, to) = (frame.header.source_qpn, frame.header.destination_qpn);
+        match frame.header.kind {
+            // The last one counts: devices ask again by themselves.
+            frame::Kind::Response(status) => {
+                outcomes.insert(key(frame.destination, to, frame), status);
+            }
+            frame::Kind::RdmaReadResponse(_) => {}
+            // What is served is not always answered in a capture.
+            _ if frame.direction == Some(Direction::Inbound) => {
+                outcomes.insert(key(frame.source, from, frame), Status::Ok);
+            }
+            _ => {}
+        }
+    }
+    let requests = frames.iter().enumerate().filter(|(_, frame)| {
+        let opcode = frame.header.kind.opcode();
+        let is_answer = matches!(opcode, Opcode::Response | Opcode::RdmaReadResponse);
+        frame.direction == Some(Direction::Outbound) && !is_answer
+    });
+    let of_request = |(place, frame): (usize, &CapturedPacket)| {
+        let lost = may_be_lost.then_some(Status::LocalUnresponsiveRemote);
+        let outcome = outcomes.get(&key(frame.source, frame.header.source_qpn, frame));
+        let status = outcome.copied().or(lost)?;
+        (status != Status::Ok).then_some((place, status))
+    };
+    requests.filter_map(of_request).collect()
+}
+
+/// Returns the step that a frame's comment names, if any. The scenario must describe the step in the same
+/// words.
+fn step_named(comment: &str, scenario: &Scenario) -> Result<Option<usize>, String> {
+    if comment == END_OF_STEPS {
+        return Ok(Some(scenario.steps.len()));
+    }
+    let Some(rest) = comment.strip_prefix("step ") else {
+        return Ok(None);
+    };
+    let number = rest
+        .split_once(':')
+        .and_then(|(number, _)| number.parse().ok());
+    let Some(number) = number.filter(|number| (1..=scenario.steps.len()).contains(number)) else {
+        return Err(format!("`{comment}` is no step of the scenario"));
+    };
+    let index: usize = number - 1;
+    let described = scenario.steps[index].describe(index, scenario);
+    if described != comment {
+        return Err(format!(
+            "it was recorded in `{comment}`, but the scenario says `{described}`"
+        ));
+    }
+    Ok(Some(index))
+}
+
+/// The comment at the first frame after the last step.
+pub const END_OF_STEPS: &str = "end of steps";
+
+/// The comment about registered memory, at the first frame after the registration.
+pub fn region_comment(id: &str, remote: Remote) -> String {
+    let Remote { address, key } = remote;
+    format!("region {id}: address {address:#x}, key {key:#x}")
+}
+
+/// Parses a comment of [`region_comment`].
+pub fn parse_region_comment(comment: &str) -> Option<(&str, Remote)> {
+    let number = |text: &str| u64::from_str_radix(text.strip_prefix("0x")?, 16).ok();
+    let (id, rest) = comment.strip_prefix("region ")?.split_once(": address ")?;
+    let (address, key) = rest.split_once(", key ")?;
+    Some((
+        id,
+        Remote {
+            address: number(address)?,
+            key: number(key)?,
+        },
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comments_about_regions_are_read_back() {
+        let remote = Remote {
+            address: 0x7f00_1234_5000,
+            key: 0x42,
+        };
+        let comment = region_comment("inbox", remote);
+        assert_eq!(comment, "region inbox: address 0x7f0012345000, key 0x42");
+        assert_eq!(parse_region_comment(&comment), Some(("inbox", remote)));
+        assert_eq!(parse_region_comment("region of interest"), None);
+    }
+}

@@ -1,0 +1,124 @@
+//! Memory that packets name.
+
+use efa_core::wire::fields::{Field, fields_of};
+use efa_play::operation::{EndpointIndex, Remote};
+
+use super::policy::MemoryPart;
+use super::{Bindings, Recorded, numbers};
+
+/// Recorded registered memory, and the actual memory that stands for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BoundRegion {
+    /// The owner of the memory.
+    pub owner: EndpointIndex,
+    /// Its length in bytes.
+    pub length: u64,
+    /// The recorded place.
+    pub recorded: Remote,
+    /// The actual place.
+    pub actual: Remote,
+}
+
+/// An entry of an `rma_iov` or `read_iov` array.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IovEntry {
+    /// Address and key.
+    pub remote: Remote,
+    /// Length in bytes.
+    pub length: u64,
+}
+
+/// The entry of array `array` at `index`.
+pub fn iov_entry(packet: &[u8], array: &str, index: Option<usize>) -> Option<IovEntry> {
+    let value = |member: &str| {
+        fields_of(packet)?
+            .find(|field| {
+                field.index == index && field.descriptor.name.strip_prefix(array) == Some(member)
+            })?
+            .value
+            .as_u64()
+    };
+    Some(IovEntry {
+        remote: Remote {
+            address: value(".addr")?,
+            key: value(".key")?,
+        },
+        length: value(".len")?,
+    })
+}
+
+impl Bindings {
+    /// Binds actual memory to recorded memory.
+    pub fn bind_region(&mut self, region: BoundRegion) {
+        self.regions.push(region);
+    }
+
+    /// Returns the actual place for a place in recorded memory of `owner`. Of several regions at the same
+    /// recorded place, the latest counts.
+    pub fn locate(&self, owner: EndpointIndex, recorded: Remote) -> Option<Remote> {
+        self.regions.iter().rev().find_map(|region| {
+            let offset = recorded.address.checked_sub(region.recorded.address)?;
+            let is_inside = region.owner == owner
+                && region.recorded.key == recorded.key
+                && offset <= region.length;
+            is_inside.then(|| Remote {
+                address: region.actual.address.wrapping_add(offset),
+                key: region.actual.key,
+            })
+        })
+    }
+
+    /// Compares an address or key with that of the memory bound to the recorded memory. Memory that the sender
+    /// offers for the first time is bound to the memory that the recorded sender offered.
+    pub(super) fn check_memory(
+        &mut self,
+        part: MemoryPart,
+        recorded: Recorded<'_>,
+        actual: &[u8],
+        expected: &Field<'_>,
+        found: &Field<'_>,
+    ) -> Result<(), String> {
+        let array = expected.descriptor.name.split('.').next().unwrap_or("");
+        let wanted = iov_entry(recorded.bytes, array, expected.index);
+        let offered = iov_entry(actual, array, found.index);
+        let (Some(wanted), Some(offered)) = (wanted, offered) else {
+            return Err("a whole entry".into());
+        };
+        let owner = match part {
+            MemoryPart::SenderAddress | MemoryPart::SenderKey => {
+                if self.locate(recorded.sender, wanted.remote).is_none() {
+                    self.bind_region(BoundRegion {
+                        owner: recorded.sender,
+                        length: wanted.length,
+                        recorded: wanted.remote,
+                        actual: offered.remote,
+                    });
+                }
+                recorded.sender
+            }
+            MemoryPart::ReceiverAddress | MemoryPart::ReceiverKey => recorded.receiver,
+        };
+        let (_, found) = numbers(expected, found);
+        match self.locate(owner, wanted.remote) {
+            Some(place) => {
+                let (wanted, recorded) = match part {
+                    MemoryPart::SenderAddress | MemoryPart::ReceiverAddress => {
+                        (place.address, wanted.remote.address)
+                    }
+                    MemoryPart::SenderKey | MemoryPart::ReceiverKey => {
+                        (place.key, wanted.remote.key)
+                    }
+                };
+                if wanted == found {
+                    Ok(())
+                } else {
+                    Err(format!("{wanted:#x} (recorded {recorded:#x})"))
+                }
+            }
+            None => Err(format!(
+                "memory that was registered, but the trace has {:#x} with key {:#x}",
+                wanted.remote.address, wanted.remote.key
+            )),
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! What can be said of a trace without playing it: each packet is parsed and written again.
+
+use efa_core::rules::Severity;
+use efa_core::wire::fields::fields_of;
+use efa_core::wire::{Packet, Repr};
+use efa_play::trace::Trace;
+
+use super::script::sent_requests;
+use crate::compare::{Finding, Recorded};
+
+/// Parses every packet of a trace and writes it again; the results must be the same but for bytes
+/// without a meaning. Returns how many packets were looked at, and what is wrong.
+pub fn check(trace: &Trace) -> (usize, Vec<String>) {
+    let mut problems = Vec::new();
+    let mut count = 0;
+    for place in sent_requests(trace) {
+        let frame = &trace.capture.frames[place];
+        let Some(bytes) = frame.rdm() else {
+            // A message without a header.
+            continue;
+        };
+        count += 1;
+        let packet = match Packet::parse(bytes) {
+            Ok(packet) => packet,
+            Err(error) => {
+                problems.push(format!(
+                    "packet {} ({}): {error}",
+                    frame.number,
+                    frame.kind()
+                ));
+                continue;
+            }
+        };
+        let mut written = vec![0; packet.header.header_len() + packet.payload.length];
+        match packet
+            .header
+            .emit_packet(packet.payload.of(&frame.payload), &mut written)
+        {
+            Ok(length) => written.truncate(length),
+            Err(error) => {
+                problems.push(format!(
+                    "packet {} ({}): {error}",
+                    frame.number,
+                    frame.kind()
+                ));
+                continue;
+            }
+        }
+        let recorded = Recorded {
+            number: frame.number,
+            sender: 0,
+            receiver: 1,
+            operation: None,
+            bytes: &frame.payload,
+        };
+        let mismatches = rewritten(recorded, &written);
+        problems.extend(mismatches.iter().map(ToString::to_string));
+    }
+    (count, problems)
+}
+
+/// Compares a packet with what was written from its parsed form: all values, whatever their policy.
+fn rewritten(recorded: Recorded<'_>, written: &[u8]) -> Vec<Finding> {
+    let before = fields_of(recorded.bytes).into_iter().flatten();
+    let after: Vec<_> = fields_of(written).into_iter().flatten().collect();
+    let mut mismatches = Vec::new();
+    for field in before {
+        if matches!(field.descriptor.kind, efa_core::wire::fields::Kind::Padding) {
+            continue;
+        }
+        let same = after.iter().find(|other| other.name() == field.name());
+        if same.is_some_and(|other| other.value == field.value) {
+            continue;
+        }
+        let show = |value| {
+            field
+                .descriptor
+                .display(field.packet_type, value)
+                .to_string()
+        };
+        let found = same.map_or_else(|| "absent".into(), |other| show(other.value));
+        let text = format!("expected {}, actual {found}", show(field.value));
+        mismatches.push(recorded.finding(Severity::Error, &field, text));
+    }
+    mismatches
+}

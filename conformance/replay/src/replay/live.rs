@@ -1,0 +1,218 @@
+//! Playing a scenario with the engine as the peer of the endpoint under test.
+//!
+//! A recorded peer answers what the recorded endpoint sent. An endpoint that chooses another
+//! subprotocol, as it may, needs other answers: the engine gives them. The application must see what
+//! the scenario says, as ever.
+
+use efa_core::address::RawAddress;
+use efa_play::application::subject::Subject;
+use efa_play::application::{RequestError, Started};
+use efa_play::operation::{EndpointIndex, Remote};
+use efa_play::play::{self, Comparison, Ledger, Stage, Start};
+use efa_play::scenario::Scenario;
+
+use super::backend::{Backend, BackendError};
+use super::{Engine, Opener};
+
+/// How often everybody is polled without result before nothing more is expected in a `settle`.
+const QUIET_POLLS: u32 = 4;
+
+struct Live<'s, 'b, B: Backend> {
+    scenario: &'s Scenario,
+    backend: &'b mut B,
+    subjects: Vec<Box<dyn Subject>>,
+    ledger: Ledger<'s>,
+    problems: Vec<String>,
+}
+
+/// The scenario cannot go on; the problems say why.
+struct Stopped;
+
+/// Plays a scenario with what `opener` opens as endpoint `dut` and the engine as all others. Returns
+/// what the applications saw that the scenario does not say.
+pub fn play<B: Backend>(
+    scenario: &Scenario,
+    dut: EndpointIndex,
+    backend: &mut B,
+    opener: &mut dyn Opener<B>,
+) -> Result<Vec<String>, BackendError>
+where
+    B::Nic: 'static,
+{
+    backend.reset();
+    let mut subjects: Vec<Box<dyn Subject>> = Vec::new();
+    for (at, endpoint) in scenario.endpoints.iter().enumerate() {
+        subjects.push(if at == dut {
+            opener.open(backend, endpoint)?
+        } else {
+            Engine::default().open(backend, endpoint)?
+        });
+    }
+    let addresses = subjects
+        .iter()
+        .map(|subject| subject.address())
+        .collect::<Result<Vec<_>, RequestError>>()?;
+    for (subject, endpoint) in subjects.iter_mut().zip(&scenario.endpoints) {
+        for &peer in &endpoint.address_vector {
+            let inserted = subject.insert(peer, &addresses[peer]);
+            inserted?;
+        }
+        subject.poll()?;
+    }
+    let places = addresses
+        .iter()
+        .map(|address| address.first_chunk().map(RawAddress::from_bytes))
+        .collect::<Option<Vec<_>>>()
+        .ok_or_else(|| RequestError::Refused("an endpoint has no raw address".into()))?;
+    if let Some(lack) = super::stage(backend, scenario, &places)? {
+        return Ok(vec![format!("the scenario cannot be played: {lack}")]);
+    }
+    let mut live = Live {
+        scenario,
+        backend,
+        subjects,
+        ledger: Ledger::new(scenario),
+        problems: Vec::new(),
+    };
+    // Whether it stopped early shows in the problems.
+    let _ = play::play(&mut live);
+    Ok(live.problems)
+}
+
+impl<'s, B: Backend> Live<'s, '_, B> {
+    fn stop(&mut self, text: String) -> Stopped {
+        self.problems.push(text);
+        Stopped
+    }
+
+    fn idle(&mut self, rounds: u32) -> bool {
+        let timeouts = self.subjects.iter().filter_map(|s| s.next_timeout());
+        let timeout = timeouts.min();
+        self.backend.idle(rounds, timeout)
+    }
+
+    /// Everybody that makes progress does; returns whether anything happened.
+    fn round(&mut self, only: &[EndpointIndex]) -> Result<bool, Stopped> {
+        let mut busy = false;
+        for at in 0..self.subjects.len() {
+            if !only.is_empty() && !only.contains(&at) {
+                continue;
+            }
+            let reports = match self.subjects[at].poll() {
+                Ok(reports) => reports,
+                Err(error) => return Err(self.stop(format!("polling failed: {error}"))),
+            };
+            let name = &self.scenario.endpoints[at].name;
+            for event in self.subjects[at].events().unwrap_or_default() {
+                self.problems
+                    .push(format!("endpoint `{name}` reported {event}"));
+            }
+            for report in reports {
+                busy = true;
+                self.problems.extend(self.ledger.take(at, report));
+            }
+        }
+        Ok(busy)
+    }
+
+    /// Until the named operations are complete and nothing more happens.
+    fn until(&mut self, only: &[EndpointIndex], operations: &[String]) -> Result<(), Stopped> {
+        let (mut idle, mut quiet) = (0, 0);
+        loop {
+            if self.round(only)? {
+                (idle, quiet) = (0, 0);
+                continue;
+            }
+            idle += 1;
+            let goes_on = self.idle(idle);
+            match operations.iter().find(|id| !self.ledger.is_done(id)) {
+                None => {
+                    quiet += 1;
+                    if quiet > QUIET_POLLS.max(self.backend.quiet_rounds().min(200)) || !goes_on {
+                        return Ok(());
+                    }
+                }
+                Some(_) if goes_on => {}
+                Some(id) => {
+                    let text = format!("`{id}` did not complete with the engine as peer");
+                    return Err(self.stop(text));
+                }
+            }
+        }
+    }
+}
+
+impl<'s, B: Backend> Stage<'s> for Live<'s, '_, B> {
+    type Stop = Stopped;
+
+    fn ledger(&mut self) -> &mut Ledger<'s> {
+        &mut self.ledger
+    }
+
+    fn is_live(&self, _: EndpointIndex) -> bool {
+        true
+    }
+
+    fn begin(&mut self, _: usize) {}
+
+    fn start(&mut self, _: usize, start: &Start<'s>) -> Result<Option<Remote>, Stopped> {
+        let id = start.id;
+        let mut rounds = 0;
+        loop {
+            let subject = &mut self.subjects[start.at];
+            match subject.start(start.token, &start.request, start.seed) {
+                Ok(Started::Operation) => return Ok(None),
+                Ok(Started::Region(remote)) => return Ok(Some(remote)),
+                Err(RequestError::TryAgain) => {
+                    self.round(&[])?;
+                    rounds += 1;
+                    if !self.idle(rounds) {
+                        return Err(self.stop(format!("`{id}`: resources stayed short")));
+                    }
+                }
+                Err(error) => {
+                    return Err(self.stop(format!("`{id}` was not started: {error}")));
+                }
+            }
+        }
+    }
+
+    fn wait(
+        &mut self,
+        _: usize,
+        operations: &'s [String],
+        progress: &[EndpointIndex],
+    ) -> Result<(), Stopped> {
+        self.until(progress, operations)
+    }
+
+    fn settle(&mut self, _: usize, progress: &[EndpointIndex]) -> Result<(), Stopped> {
+        self.until(progress, &[])
+    }
+
+    fn compare(&mut self, comparison: Comparison<'s>) -> Result<(), Stopped> {
+        let Comparison {
+            at,
+            region,
+            token,
+            offset,
+            payload,
+            ..
+        } = comparison;
+        let text = match self.subjects[at].check(token, offset, payload) {
+            Ok(None) => return Ok(()),
+            Ok(Some(difference)) => play::differs(&comparison, difference),
+            Err(error) => format!("memory `{region}` cannot be checked: {error}"),
+        };
+        self.problem(text)
+    }
+
+    fn problem(&mut self, text: String) -> Result<(), Stopped> {
+        self.problems.push(text);
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), Stopped> {
+        self.until(&[], &[])
+    }
+}

@@ -1,0 +1,278 @@
+//! Registered memory in a replay, and RDMA reads of it.
+
+use efa_capture::frame::{Kind, Rdma};
+use efa_core::nic::Status;
+use efa_core::rules;
+use efa_play::application::RequestError;
+use efa_play::operation::{EndpointIndex, Payload, Remote};
+use efa_play::play::{self, Comparison};
+
+use super::backend::Backend;
+use super::script::fetched;
+use super::{Replay, Stopped};
+use crate::compare::{BoundRegion, Finding, iov_entry};
+
+/// No region of a trace is longer, in bytes; lengths in packets may be anything.
+pub(super) const MOST_MEMORY: u64 = 1 << 28;
+
+impl<'t, B: Backend> Replay<'t, B> {
+    /// Memory of `owner` stands for what the trace's endpoint registered in step `id`.
+    pub(super) fn bind(
+        &mut self,
+        owner: EndpointIndex,
+        id: &'t str,
+        actual: Remote,
+        length: usize,
+    ) -> Result<(), Stopped> {
+        let Some(&recorded) = self.trace.regions.get(id) else {
+            return self.problem(format!(
+                "the trace does not say where `{id}` was registered; record it again"
+            ));
+        };
+        self.bindings.bind_region(BoundRegion {
+            owner,
+            length: length as u64,
+            recorded,
+            actual,
+        });
+        Ok(())
+    }
+
+    /// A scripted endpoint registers memory.
+    pub(super) fn register(
+        &mut self,
+        at: EndpointIndex,
+        id: &'t str,
+        payload: Payload,
+    ) -> Result<Option<Remote>, Stopped> {
+        let peer = self.peers.iter_mut().find(|peer| peer.endpoint() == at);
+        match peer.map(|peer| peer.register(&payload.bytes())) {
+            Some(Ok(remote)) => {
+                self.bind(at, id, remote, payload.length)?;
+                return Ok(Some(remote));
+            }
+            Some(Err(error)) => self.problem(format!("`{id}` cannot be registered: {error}"))?,
+            None => {}
+        }
+        Ok(None)
+    }
+
+    /// Compares memory of the endpoint under test with a message.
+    pub(super) fn compare_memory(&mut self, comparison: Comparison<'t>) -> Result<(), Stopped> {
+        let Comparison {
+            region,
+            token,
+            offset,
+            payload,
+            ..
+        } = comparison;
+        match self.subject.check(token, offset, payload) {
+            Ok(None) => Ok(()),
+            Ok(Some(difference)) => self.problem(play::differs(&comparison, difference)),
+            Err(RequestError::Unsupported(text)) => Err(self.unsupported(text)),
+            Err(error) => self.problem(format!("memory `{region}` cannot be checked: {error}")),
+        }
+    }
+
+    /// Has a scripted endpoint read what was recorded; `false` if its queue is full.
+    pub(super) fn read(&mut self, place: usize, frame: usize, rdma: Rdma) -> Result<bool, Stopped> {
+        let recorded = Remote {
+            address: rdma.remote.address,
+            key: rdma.remote.key.into(),
+        };
+        let number = self.trace.capture.frames[frame].number;
+        let Some(remote) = self.bindings.locate(self.dut, recorded) else {
+            self.problem(format!(
+                "packet {number} (RDMA_READ_REQUEST) of the trace reads {:#x}, which the endpoint \
+                 under test has not offered",
+                recorded.address
+            ))?;
+            return Err(Stopped);
+        };
+        if u64::from(rdma.total_length) > MOST_MEMORY {
+            self.problem(format!(
+                "packet {number} (RDMA_READ_REQUEST) of the trace asks for {} bytes; the limit is \
+                 {MOST_MEMORY}",
+                rdma.total_length
+            ))?;
+            return Err(Stopped);
+        }
+        let length = rdma.total_length as usize;
+        match self.peers[place].read(frame, remote, length) {
+            Ok(posted) => Ok(posted),
+            Err(error) => {
+                self.problem(format!(
+                    "packet {number} (RDMA_READ_REQUEST) of the trace cannot be played: {error}"
+                ))?;
+                Err(Stopped)
+            }
+        }
+    }
+
+    /// What a scripted endpoint read must be what was read in the trace.
+    pub(super) fn has_read(
+        &mut self,
+        frame: usize,
+        result: Result<Vec<u8>, Status>,
+    ) -> Result<(), Stopped> {
+        let captured = &self.trace.capture.frames[frame];
+        let Kind::RdmaReadRequest(rdma) = captured.header.kind else {
+            return Ok(());
+        };
+        let bytes = match result {
+            Ok(bytes) => bytes,
+            Err(status) if self.trace.refused.get(&frame) == Some(&status) => return Ok(()),
+            Err(status) => {
+                // What the endpoint under test offered is not what it has.
+                let text = format!(
+                    "packet {} (RDMA_READ_REQUEST) of the trace was refused: {}",
+                    captured.number,
+                    status.describe()
+                );
+                return self.add([Finding::of(&rules::REQUEST_AS_ASKED, text)]);
+            }
+        };
+        let wanted = fetched(
+            self.trace,
+            self.dut,
+            Some(captured),
+            rdma.remote.address,
+            bytes.len(),
+        );
+        self.verdict.compared += 1;
+        match wanted.iter().zip(&bytes).position(|(a, b)| a != b) {
+            None => Ok(()),
+            Some(at) => {
+                let text = format!(
+                    "expected {:#04x} at byte {at}, actual {:#04x}",
+                    wanted[at], bytes[at]
+                );
+                self.add([Finding {
+                    packet: Some(captured.number),
+                    packet_type: "RDMA_READ_REQUEST".into(),
+                    field: "data".into(),
+                    ..Finding::of(&rules::DATA_AS_GIVEN, text)
+                }])
+            }
+        }
+    }
+
+    /// Has a scripted endpoint write what was recorded; `false` if its queue is full.
+    pub(super) fn write(
+        &mut self,
+        place: usize,
+        frame: usize,
+        rdma: Rdma,
+    ) -> Result<bool, Stopped> {
+        let recorded = Remote {
+            address: rdma.remote.address,
+            key: rdma.remote.key.into(),
+        };
+        let number = self.trace.capture.frames[frame].number;
+        let Some(remote) = self.bindings.locate(self.dut, recorded) else {
+            self.problem(format!(
+                "packet {number} (RDMA_WRITE) of the trace writes to {:#x}, which the endpoint \
+                 under test has not offered",
+                recorded.address
+            ))?;
+            return Err(Stopped);
+        };
+        let (bytes, immediate) = written(self.trace, frame);
+        match self.peers[place].write(remote, &bytes, immediate) {
+            Ok(posted) => Ok(posted),
+            Err(error) => {
+                self.problem(format!(
+                    "packet {number} (RDMA_WRITE) of the trace cannot be played: {error}"
+                ))?;
+                Err(Stopped)
+            }
+        }
+    }
+
+    /// Memory of a scripted endpoint must hold a message's bytes: nobody but the endpoint under test
+    /// writes there, and by RDMA only. What packets write is compared when they arrive.
+    pub(super) fn compare_scripted_memory(
+        &mut self,
+        comparison: Comparison<'t>,
+    ) -> Result<(), Stopped> {
+        let Comparison {
+            at,
+            region,
+            offset,
+            payload,
+            ..
+        } = comparison;
+        let Some(remote) = self
+            .ledger
+            .region(region)
+            .filter(|_| self.rdma.writes_to(at))
+        else {
+            return Ok(());
+        };
+        let wanted = payload.bytes();
+        let place = remote.address.wrapping_add(offset as u64);
+        let peer = self.peers.iter_mut().find(|peer| peer.endpoint() == at);
+        let Some(Ok(found)) = peer.map(|peer| peer.dump(place, wanted.len())) else {
+            return Ok(());
+        };
+        match wanted.iter().zip(&found).position(|(a, b)| a != b) {
+            None => Ok(()),
+            Some(at) => self.problem(play::differs(
+                &comparison,
+                format_args!(
+                    "byte {at} is {:#04x} instead of {:#04x}",
+                    found[at], wanted[at]
+                ),
+            )),
+        }
+    }
+
+    /// Registers what a scripted endpoint is about to offer for reading.
+    pub(super) fn offer_memory(&mut self, place: usize, packet: &[u8]) -> Result<(), Stopped> {
+        let at = self.peers[place].endpoint();
+        let mut index = 0;
+        while let Some(entry) = iov_entry(packet, "read_iov", Some(index)) {
+            index += 1;
+            if self.bindings.locate(at, entry.remote).is_some() {
+                continue;
+            }
+            let length = entry.length.min(MOST_MEMORY) as usize;
+            let bytes = fetched(self.trace, at, None, entry.remote.address, length);
+            match self.peers[place].register(&bytes) {
+                Ok(actual) => self.bindings.bind_region(BoundRegion {
+                    owner: at,
+                    length: entry.length,
+                    recorded: entry.remote,
+                    actual,
+                }),
+                Err(error) => self.problem(format!("memory cannot be offered: {error}"))?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The data of the RDMA write that begins with `first`, from all its frames, and its immediate.
+fn written(trace: &efa_play::trace::Trace, first: usize) -> (Vec<u8>, Option<u32>) {
+    let head = &trace.capture.frames[first];
+    let mut bytes = Vec::new();
+    let mut immediate = None;
+    for frame in &trace.capture.frames[first..] {
+        let Kind::RdmaWrite(rdma) = frame.header.kind else {
+            continue;
+        };
+        let is_part = frame.interface == head.interface
+            && frame.direction == head.direction
+            && frame.header.source_qpn == head.header.source_qpn
+            && frame.header.sequence == head.header.sequence
+            && !frame.header.retransmission;
+        if is_part {
+            let end = (rdma.offset as usize + frame.payload.len()).min(MOST_MEMORY as usize);
+            bytes.resize(bytes.len().max(end), 0);
+            let start = end - frame.payload.len().min(end);
+            bytes[start..end].copy_from_slice(&frame.payload[..end - start]);
+            immediate = immediate.or(frame.header.immediate);
+        }
+    }
+    (bytes, immediate)
+}

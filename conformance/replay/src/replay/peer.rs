@@ -1,0 +1,425 @@
+//! A scripted endpoint: a bare device that sends given packets and hands over what arrives.
+
+use efa_core::address::RawAddress;
+use efa_core::nic::{
+    Access, BufferId, Completion, CompletionKind, Destination, DeviceCaps, Domain, Doorbell,
+    NicError, QueuePair, RdmaRequest, RemoteKey, SendRequest, Status, UserSlice,
+};
+use efa_play::application::engine::HostNic;
+use efa_play::operation::{EndpointIndex, Remote};
+
+use super::backend::BackendError;
+
+/// What a scripted endpoint's device reported.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Arrival {
+    /// A packet of the endpoint under test.
+    Packet(Vec<u8>),
+    /// A message of the endpoint under test without a header.
+    Headerless {
+        /// The message.
+        bytes: Vec<u8>,
+        /// Its completion data.
+        immediate: Option<u32>,
+    },
+    /// An RDMA write of the endpoint under test arrived, with immediate data.
+    Written {
+        /// The immediate data.
+        immediate: u32,
+    },
+    /// A packet was not delivered.
+    Failed(Status),
+    /// An RDMA read of memory of the endpoint under test ended.
+    Read {
+        /// The name that the read was given.
+        name: usize,
+        /// What was read, or why nothing was.
+        result: Result<Vec<u8>, Status>,
+    },
+}
+
+/// What a send needs beside its bytes.
+#[derive(Clone, Copy, Debug)]
+struct Sending {
+    to: Destination,
+    length: usize,
+    immediate: Option<u32>,
+}
+
+/// A scripted endpoint.
+pub struct Peer<N: HostNic> {
+    endpoint: EndpointIndex,
+    nic: N,
+    to: Destination,
+    /// The device of the queue pair that takes messages without a header.
+    headerless: Option<N>,
+    /// Where the endpoint under test takes those.
+    to_headerless: Option<Destination>,
+    in_flight: usize,
+    /// Packets that met a receiver that was not ready.
+    again: Vec<(BufferId, Sending)>,
+    /// Packets in flight, by their contexts.
+    sending: Vec<(u64, Sending)>,
+    /// RDMA reads in flight: context, name, where the data goes.
+    reads: Vec<(u64, usize, UserSlice)>,
+    /// RDMA writes in flight.
+    writes: usize,
+    next_context: u64,
+    completions: Vec<Completion>,
+}
+
+impl<N: HostNic> Peer<N> {
+    /// Completions taken at once.
+    const BATCH: usize = 64;
+
+    /// Prepares the device of endpoint `endpoint` to talk to the endpoint under test.
+    pub fn new(endpoint: EndpointIndex, mut nic: N, dut: RawAddress) -> Result<Self, BackendError> {
+        let refused = |what| move |source| BackendError::Nic { what, source };
+        let ahn = nic
+            .create_address_handle(dut.gid)
+            .map_err(refused("make an address handle"))?;
+        post_receives(&mut nic)?;
+        Ok(Peer {
+            endpoint,
+            nic,
+            to: Destination {
+                ahn,
+                qpn: dut.qpn,
+                qkey: dut.qkey,
+            },
+            headerless: None,
+            to_headerless: None,
+            in_flight: 0,
+            again: Vec::new(),
+            sending: Vec::new(),
+            reads: Vec::new(),
+            writes: 0,
+            next_context: 0,
+            completions: Vec::new(),
+        })
+    }
+
+    /// Whom it plays.
+    pub fn endpoint(&self) -> EndpointIndex {
+        self.endpoint
+    }
+
+    /// Its device.
+    pub fn nic(&self) -> &N {
+        &self.nic
+    }
+
+    /// Takes what its devices have said of requests that failed.
+    pub fn take_device_errors(&mut self) -> Vec<String> {
+        let devices = self.headerless.iter_mut().chain([&mut self.nic]);
+        devices.flat_map(HostNic::take_device_errors).collect()
+    }
+
+    /// Takes messages without a header on another device, which has the same GID.
+    pub fn takes_headerless_on(&mut self, mut nic: N) -> Result<(), BackendError> {
+        post_receives(&mut nic)?;
+        self.headerless = Some(nic);
+        Ok(())
+    }
+
+    /// Where it takes messages without a header.
+    pub fn headerless_address(&self) -> Option<RawAddress> {
+        self.headerless.as_ref().map(|nic| nic.address())
+    }
+
+    /// Sends messages without a header there, to the endpoint under test.
+    pub fn sends_headerless_to(&mut self, address: RawAddress) {
+        self.to_headerless = Some(Destination {
+            qpn: address.qpn,
+            qkey: address.qkey,
+            ..self.to
+        });
+    }
+
+    /// Whether everything that was sent has arrived.
+    pub fn is_idle(&self) -> bool {
+        self.in_flight == 0 && self.again.is_empty() && !self.is_busy_with_rdma()
+    }
+
+    /// Whether an RDMA operation is in flight.
+    pub fn is_busy_with_rdma(&self) -> bool {
+        !self.reads.is_empty() || self.writes > 0
+    }
+
+    /// Registers memory with these contents for the endpoint under test.
+    pub fn register(&mut self, bytes: &[u8]) -> Result<Remote, NicError> {
+        let memory = self.nic.allocate_user(bytes.len())?;
+        self.nic.fill_user(memory.address, bytes)?;
+        // A device refuses rights that nobody could use.
+        let caps = self.nic.attributes().caps;
+        let mut access = Access::LOCAL_WRITE;
+        access.set(Access::REMOTE_READ, caps.contains(DeviceCaps::RDMA_READ));
+        access.set(Access::REMOTE_WRITE, caps.contains(DeviceCaps::RDMA_WRITE));
+        let region = self.nic.register(memory, access)?;
+        Ok(Remote {
+            address: memory.address,
+            key: region.remote_key.0,
+        })
+    }
+
+    /// Reads memory of the endpoint under test; the result is an [`Arrival::Read`].
+    pub fn read(&mut self, name: usize, remote: Remote, length: usize) -> Result<bool, NicError> {
+        let local = self.nic.allocate_user(length)?;
+        let region = self.nic.register(local, Access::LOCAL_WRITE)?;
+        let context = self.next_context;
+        let posted = self.nic.post_read(
+            &RdmaRequest {
+                destination: self.to,
+                local,
+                local_key: region.local_key,
+                remote_address: remote.address,
+                remote_key: RemoteKey(remote.key),
+                immediate: None,
+                context,
+            },
+            Doorbell::Ring,
+        );
+        match posted {
+            Ok(()) => {
+                self.next_context += 1;
+                self.reads.push((context, name, local));
+                Ok(true)
+            }
+            Err(NicError::QueueFull) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes to memory of the endpoint under test; `false` if the device's queue is full.
+    pub fn write(
+        &mut self,
+        remote: Remote,
+        bytes: &[u8],
+        immediate: Option<u32>,
+    ) -> Result<bool, NicError> {
+        let local = self.nic.allocate_user(bytes.len())?;
+        self.nic.fill_user(local.address, bytes)?;
+        let region = self.nic.register(local, Access::LOCAL_WRITE)?;
+        let posted = self.nic.post_write(
+            &RdmaRequest {
+                destination: self.to,
+                local,
+                local_key: region.local_key,
+                remote_address: remote.address,
+                remote_key: RemoteKey(remote.key),
+                immediate,
+                context: self.next_context,
+            },
+            Doorbell::Ring,
+        );
+        match posted {
+            Ok(()) => {
+                self.next_context += 1;
+                self.writes += 1;
+                Ok(true)
+            }
+            Err(NicError::QueueFull) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The bytes of registered memory.
+    pub fn dump(&mut self, address: u64, length: usize) -> Result<Vec<u8>, NicError> {
+        self.nic.dump_user(UserSlice { address, length })
+    }
+
+    /// Sends a packet; `false` if the device's queue is full.
+    pub fn send(&mut self, bytes: &[u8]) -> Result<bool, NicError> {
+        self.send_to(self.to, bytes, None)
+    }
+
+    /// Sends a message without a header; `false` if the device's queue is full, or the endpoint under test has
+    /// not said where it takes such messages.
+    pub fn send_headerless(
+        &mut self,
+        bytes: &[u8],
+        immediate: Option<u32>,
+    ) -> Result<bool, NicError> {
+        match self.to_headerless {
+            Some(to) => self.send_to(to, bytes, immediate),
+            None => Ok(false),
+        }
+    }
+
+    fn send_to(
+        &mut self,
+        to: Destination,
+        bytes: &[u8],
+        immediate: Option<u32>,
+    ) -> Result<bool, NicError> {
+        if bytes.len() > self.nic.attributes().mtu {
+            return Err(NicError::Invalid {
+                what: "packet length",
+                value: bytes.len() as u64,
+            });
+        }
+        let Some(buffer) = self.nic.acquire_buffer() else {
+            return Ok(false);
+        };
+        self.nic.buffer_mut(buffer)[..bytes.len()].copy_from_slice(bytes);
+        let length = bytes.len();
+        let sending = Sending {
+            to,
+            length,
+            immediate,
+        };
+        self.post(buffer, sending)
+    }
+
+    fn post(&mut self, buffer: BufferId, sending: Sending) -> Result<bool, NicError> {
+        let context = self.next_context;
+        let posted = self.nic.post_send(
+            &SendRequest {
+                destination: sending.to,
+                buffer,
+                header_length: sending.length,
+                payload: None,
+                immediate: sending.immediate,
+                context,
+            },
+            Doorbell::Ring,
+        );
+        match posted {
+            Ok(()) => {
+                self.next_context += 1;
+                self.sending.push((context, sending));
+                self.in_flight += 1;
+                Ok(true)
+            }
+            Err(NicError::QueueFull) => {
+                self.nic.release_buffer(buffer);
+                Ok(false)
+            }
+            Err(error) => {
+                self.nic.release_buffer(buffer);
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes what the device has to say.
+    pub fn poll(&mut self) -> Vec<Arrival> {
+        let mut arrivals = Vec::new();
+        let mut completions = std::mem::take(&mut self.completions);
+        self.nic.poll(&mut completions, Self::BATCH);
+        for completion in completions.drain(..) {
+            match completion.kind {
+                CompletionKind::Send { buffer } => {
+                    self.in_flight -= 1;
+                    let place = self
+                        .sending
+                        .iter()
+                        .position(|(context, _)| *context == completion.context);
+                    let sending = place.map(|place| self.sending.swap_remove(place).1);
+                    match (completion.status, sending) {
+                        (Status::RemoteRnr, Some(sending)) => self.again.push((buffer, sending)),
+                        (Status::Ok, _) => self.nic.release_buffer(buffer),
+                        (status, _) => {
+                            self.nic.release_buffer(buffer);
+                            arrivals.push(Arrival::Failed(status));
+                        }
+                    }
+                }
+                CompletionKind::Recv { buffer, length, .. } => {
+                    if completion.status == Status::Ok {
+                        let bytes = self.nic.buffer(buffer)[..length].to_vec();
+                        arrivals.push(Arrival::Packet(bytes));
+                    }
+                    if self.nic.post_recv(buffer).is_err() {
+                        self.nic.release_buffer(buffer);
+                    }
+                }
+                CompletionKind::RdmaRead => {
+                    let found = self
+                        .reads
+                        .iter()
+                        .position(|(context, ..)| *context == completion.context);
+                    let Some(found) = found else { continue };
+                    let (_, name, local) = self.reads.swap_remove(found);
+                    let result = match completion.status {
+                        Status::Ok => self
+                            .nic
+                            .dump_user(local)
+                            .map_err(|_| Status::LocalQpInternalError),
+                        status => Err(status),
+                    };
+                    arrivals.push(Arrival::Read { name, result });
+                }
+                CompletionKind::RdmaWrite => {
+                    self.writes -= 1;
+                    if completion.status != Status::Ok {
+                        arrivals.push(Arrival::Failed(completion.status));
+                    }
+                }
+                // Nobody posts memory of the user.
+                CompletionKind::RecvUser { .. } => {}
+                CompletionKind::RecvRdmaWithImmediate {
+                    buffer, immediate, ..
+                } => {
+                    arrivals.push(Arrival::Written { immediate });
+                    if let Some(buffer) = buffer
+                        && self.nic.post_recv(buffer).is_err()
+                    {
+                        self.nic.release_buffer(buffer);
+                    }
+                }
+            }
+        }
+        if let Some(nic) = &mut self.headerless {
+            nic.poll(&mut completions, Self::BATCH);
+            for completion in completions.drain(..) {
+                let CompletionKind::Recv {
+                    buffer,
+                    length,
+                    immediate,
+                    ..
+                } = completion.kind
+                else {
+                    continue;
+                };
+                if completion.status == Status::Ok {
+                    let bytes = nic.buffer(buffer)[..length].to_vec();
+                    arrivals.push(Arrival::Headerless { bytes, immediate });
+                }
+                if nic.post_recv(buffer).is_err() {
+                    nic.release_buffer(buffer);
+                }
+            }
+        }
+        self.completions = completions;
+        for (buffer, sending) in std::mem::take(&mut self.again) {
+            let length = sending.length;
+            let bytes = self.nic.buffer(buffer)[..length].to_vec();
+            self.nic.release_buffer(buffer);
+            match self.send_to(sending.to, &bytes, sending.immediate) {
+                Ok(true) => {}
+                Ok(false) => {
+                    if let Some(buffer) = self.nic.acquire_buffer() {
+                        self.nic.buffer_mut(buffer)[..length].copy_from_slice(&bytes);
+                        self.again.push((buffer, sending));
+                    }
+                }
+                Err(_) => arrivals.push(Arrival::Failed(Status::LocalQpInternalError)),
+            }
+        }
+        arrivals
+    }
+}
+
+fn post_receives<N: HostNic>(nic: &mut N) -> Result<(), BackendError> {
+    for _ in 0..nic.queue_pair().attributes().recv_queue_depth / 2 {
+        let Some(buffer) = nic.acquire_buffer() else {
+            break;
+        };
+        nic.post_recv(buffer).map_err(|source| BackendError::Nic {
+            what: "post a receive",
+            source,
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,70 @@
+//! What goes over the emulated fabric of this process: recorded by `efa-emu capture`, which asks the
+//! devices of all processes.
+
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::channel;
+use std::thread::{self, JoinHandle};
+
+use efa_play::player::Launcher;
+use efa_shm::HostConfig;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A recording that goes on until it is ended or dropped.
+pub(super) struct Recording {
+    recorder: Child,
+    bytes: Option<JoinHandle<Vec<u8>>>,
+}
+
+impl Recording {
+    /// Begins to record. `None` without an emulated fabric: real devices do not let anybody watch.
+    pub(super) fn begin() -> Option<Self> {
+        let fabric = HostConfig::from_env().ok()?.fabric;
+        let efa_emu = Launcher::new(None).ok()?.efa_emu;
+        let mut recorder = Command::new(efa_emu)
+            .args(["capture", "--fabric", &fabric])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .ok()?;
+        let output = recorder.stdout.take();
+        let (begun, first_byte) = channel();
+        let bytes = output.map(|mut output| {
+            thread::spawn(move || {
+                let mut bytes = vec![0; 1];
+                // The first byte says that all devices record; what cannot be read is not there.
+                match output.read_exact(&mut bytes) {
+                    Ok(()) => {
+                        let _ = begun.send(());
+                        let _ = output.read_to_end(&mut bytes);
+                    }
+                    Err(_) => bytes.clear(),
+                }
+                bytes
+            })
+        });
+        let recording = Recording { recorder, bytes };
+        // If the recorder ends instead, nobody sends.
+        first_byte.recv().ok()?;
+        Some(recording)
+    }
+
+    /// Ends the recording; the capture, as pcapng.
+    pub(super) fn end(mut self) -> Option<Vec<u8>> {
+        let recorder = Pid::from_child(&self.recorder);
+        kill_process(recorder, Signal::INT).ok()?;
+        let bytes = self.bytes.take()?.join().ok()?;
+        (!bytes.is_empty()).then_some(bytes)
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        // One that was told to end does so by itself, with the last of its output.
+        if self.bytes.is_some() {
+            let _ = self.recorder.kill();
+        }
+        let _ = self.recorder.wait();
+    }
+}

@@ -1,0 +1,886 @@
+//! Who sends what after what, taken from a trace.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
+
+use efa_capture::Direction;
+use efa_capture::frame::Kind;
+use efa_check::capture::CapturedPacket;
+use efa_core::address::{Qkey, RawAddress};
+use efa_core::nic::Status;
+use efa_core::wire::{Family, PacketType};
+use efa_play::operation::EndpointIndex;
+use efa_play::trace::Trace;
+
+use super::operations::{Operations, data, is_provocation, number, segment};
+use super::ranges::Ranges;
+use crate::compare::policy::may_repeat;
+use crate::compare::{OperationIndex, compare_data};
+
+/// The addresses of a trace's endpoints, as its frames show them.
+#[derive(Clone, Debug)]
+pub struct Cast {
+    /// In the order of the scenario.
+    pub addresses: Vec<RawAddress>,
+}
+
+impl Cast {
+    /// Finds each endpoint's address and checks that all frames agree on them.
+    pub fn of(trace: &Trace) -> Result<Self, String> {
+        let count = trace.scenario.endpoints.len();
+        let mut addresses: Vec<Option<RawAddress>> = vec![None; count];
+        let mut qkeys: Vec<Option<(u64, Qkey)>> = vec![None; count];
+        for place in sent_requests(trace) {
+            let frame = &trace.capture.frames[place];
+            let endpoint = trace.endpoint_of[frame.interface];
+            let name = &trace.scenario.endpoints[endpoint].name;
+            let seen = RawAddress {
+                gid: frame.source,
+                qpn: frame.header.source_qpn,
+                qkey: Qkey(0),
+            };
+            match addresses[endpoint] {
+                None => addresses[endpoint] = Some(seen),
+                Some(known) if known == seen => {}
+                Some(known) => {
+                    return Err(format!(
+                        "packet {}, transport header: sender [{}]:{}, but endpoint `{name}` is \
+                         [{}]:{}",
+                        frame.number, seen.gid, seen.qpn, known.gid, known.qpn
+                    ));
+                }
+            }
+        }
+        for place in sent_requests(trace) {
+            let frame = &trace.capture.frames[place];
+            let receiver = addresses.iter().position(|known| {
+                known.is_some_and(|known| {
+                    known.gid == frame.destination && known.qpn == frame.header.destination_qpn
+                })
+            });
+            let Some(receiver) = receiver else {
+                // Somebody who never answered: nothing to compare with.
+                continue;
+            };
+            match qkeys[receiver] {
+                None => qkeys[receiver] = Some((frame.number, frame.header.qkey)),
+                Some((_, known)) if known == frame.header.qkey => {}
+                Some((first, known)) => {
+                    return Err(format!(
+                        "packet {}, transport header field `Q-key`: expected {:#x} as in packet \
+                         {first}, actual {:#x}",
+                        frame.number, known.0, frame.header.qkey.0
+                    ));
+                }
+            }
+        }
+        let addresses = addresses
+            .into_iter()
+            .zip(qkeys)
+            .enumerate()
+            .map(|(at, (address, qkey))| {
+                let name = &trace.scenario.endpoints[at].name;
+                let address = address.ok_or_else(|| format!("endpoint `{name}` sent nothing"))?;
+                let (_, qkey) =
+                    qkey.ok_or_else(|| format!("nothing was sent to endpoint `{name}`"))?;
+                Ok(RawAddress { qkey, ..address })
+            })
+            .collect::<Result<_, String>>()?;
+        Ok(Cast { addresses })
+    }
+}
+
+/// Places of the sends as they left their hosts, each once: without repetitions below the protocol, and
+/// without those that receivers were not ready for, which come again.
+pub fn sent_requests(trace: &Trace) -> impl Iterator<Item = usize> + '_ {
+    let frames = trace.capture.frames.iter().enumerate();
+    frames
+        .filter(|(place, frame)| {
+            frame.direction == Some(Direction::Outbound)
+                && matches!(frame.header.kind, Kind::Send)
+                && !frame.header.retransmission
+                && !comes_again(trace, *place)
+        })
+        .map(|(place, _)| place)
+}
+
+/// Whether a frame left before its receiver was ready.
+fn comes_again(trace: &Trace, place: usize) -> bool {
+    trace.refused.get(&place) == Some(&Status::RemoteRnr)
+}
+
+/// The same packet at its sender and at its receiver has the same key.
+pub fn packet_key(frame: &CapturedPacket) -> (efa_core::address::Gid, u16, u32) {
+    (
+        frame.source,
+        frame.header.source_qpn.0,
+        frame.header.sequence,
+    )
+}
+
+/// What a scripted endpoint does.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The frame of the packet, or of the request to read or write.
+    pub place: usize,
+    /// The step during which it was sent.
+    step: usize,
+    /// Packets of the endpoint under test that its sender had received before, by their place in
+    /// `expected`.
+    needs: Vec<usize>,
+    /// Bytes of its data that have been sent: fewer than all if the endpoint under test grants less
+    /// than the recorded one.
+    pub sent: usize,
+}
+
+/// What must have come for an expected packet to count as sent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Need {
+    /// A packet that is compared with it.
+    Packet,
+    /// These bytes of the operation's data, in packets of any size.
+    Bytes(Range<u64>),
+    /// Permission to send the operation's data up to here, in steps of any size.
+    Grant(u64),
+    /// Any packet to the same receiver.
+    Anything,
+}
+
+/// A packet that the endpoint under test is expected to send.
+#[derive(Clone, Debug)]
+struct Expected {
+    place: usize,
+    step: usize,
+    receiver: EndpointIndex,
+    operation: Option<OperationIndex>,
+    need: Need,
+    /// A packet was compared with it.
+    matched: bool,
+}
+
+/// How far the data of an operation has got. Data in packets flows in one direction only.
+#[derive(Clone, Debug, Default)]
+struct Transfer {
+    /// What has been sent.
+    sent: Ranges,
+    /// Up to here its receiver has permitted to send.
+    granted: u64,
+}
+
+/// What a packet of the endpoint under test stands for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// The recorded packet at `place`.
+    Recorded {
+        /// Its place.
+        place: usize,
+    },
+    /// It asks for a HANDSHAKE, which the recorded endpoint did not do; that is always allowed.
+    Provocation,
+    /// It starts an operation that the recorded endpoint started with the packet at `place`, by
+    /// another subprotocol.
+    OtherSubprotocol {
+        /// The recorded packet's place.
+        place: usize,
+    },
+    /// Nothing: there is one too many.
+    Surplus,
+}
+
+/// What is still to happen in a replay.
+pub struct Script<'t> {
+    trace: &'t Trace,
+    operations: Operations,
+    expected: Vec<Expected>,
+    peers: BTreeMap<EndpointIndex, (Vec<Entry>, usize)>,
+    transfers: HashMap<OperationIndex, Transfer>,
+    /// Up to where each recorded CTS permits to send.
+    grants: HashMap<usize, u64>,
+    /// Scripted endpoints that have received something.
+    reached: BTreeSet<EndpointIndex>,
+    last_matched: Option<u64>,
+}
+
+impl<'t> Script<'t> {
+    /// The script for `dut` under test.
+    pub fn new(trace: &'t Trace, dut: EndpointIndex) -> Self {
+        let frames = &trace.capture.frames;
+        let operations = Operations::of(trace);
+        let grants = grants(trace, &operations);
+        let sender_copy: HashMap<_, _> = sent_requests(trace)
+            .map(|place| (packet_key(&frames[place]), place))
+            .collect();
+        let mut expected: Vec<Expected> = Vec::new();
+        let mut by_place = HashMap::new();
+        let mut peers: BTreeMap<EndpointIndex, (Vec<Entry>, usize)> = BTreeMap::new();
+        let mut received: BTreeMap<EndpointIndex, Vec<usize>> = BTreeMap::new();
+        for (place, frame) in frames.iter().enumerate() {
+            if frame.header.retransmission || comes_again(trace, place) {
+                continue;
+            }
+            let at = trace.endpoint_of[frame.interface];
+            let step = trace.step_of[place];
+            let is_rdma = match frame.header.kind {
+                Kind::RdmaReadRequest(_) => true,
+                Kind::RdmaWrite(rdma) => rdma.offset == 0,
+                _ => false,
+            };
+            let is_played = matches!(frame.header.kind, Kind::Send) || (is_rdma && at != dut);
+            if !is_played {
+                continue;
+            }
+            match frame.direction {
+                Some(Direction::Outbound) if at == dut && trace.refused.contains_key(&place) => {
+                    // Nobody gets it.
+                }
+                Some(Direction::Outbound) if at == dut => {
+                    by_place.insert(place, expected.len());
+                    expected.push(Expected {
+                        place,
+                        step,
+                        receiver: operations.receiver(place).unwrap_or(dut),
+                        operation: operations.operation(place),
+                        need: need(frame, grants.get(&place)),
+                        matched: false,
+                    });
+                }
+                Some(Direction::Outbound) => {
+                    let node = (frame.destination, frame.header.destination_qpn);
+                    if !is_rdma && operations.receiver(place) != Some(dut) {
+                        continue;
+                    }
+                    if is_rdma && !is_node_of(trace, dut, node) {
+                        continue;
+                    }
+                    let needs = received.remove(&at).unwrap_or_default();
+                    peers.entry(at).or_default().0.push(Entry {
+                        place,
+                        step,
+                        needs,
+                        sent: 0,
+                    });
+                }
+                Some(Direction::Inbound) if at != dut => {
+                    if let Some(sent) = sender_copy.get(&packet_key(frame))
+                        && let Some(&index) = by_place.get(sent)
+                    {
+                        received.entry(at).or_default().push(index);
+                    }
+                }
+                Some(Direction::Inbound) | None => {}
+            }
+        }
+        Script {
+            trace,
+            operations,
+            expected,
+            peers,
+            transfers: HashMap::new(),
+            grants,
+            reached: BTreeSet::new(),
+            last_matched: None,
+        }
+    }
+
+    /// The operations of the trace.
+    pub fn operations(&self) -> &Operations {
+        &self.operations
+    }
+
+    fn recorded(&self, expected: &Expected) -> &'t [u8] {
+        &self.trace.capture.frames[expected.place].payload
+    }
+
+    /// What a packet stands for that arrived at `receiver`. `named` is the operation that it names by
+    /// an id of the receiver, if it names one.
+    pub fn role(
+        &mut self,
+        receiver: EndpointIndex,
+        bytes: &[u8],
+        named: Option<OperationIndex>,
+    ) -> Role {
+        self.reached.insert(receiver);
+        let role = self.find_role(receiver, bytes, named);
+        if let Role::Recorded { place } = role {
+            self.last_matched = Some(self.trace.capture.frames[place].number);
+        }
+        role
+    }
+
+    fn find_role(
+        &mut self,
+        receiver: EndpointIndex,
+        bytes: &[u8],
+        named: Option<OperationIndex>,
+    ) -> Role {
+        let Some(packet_type) = PacketType::peek(bytes) else {
+            return self.first_open(receiver, bytes);
+        };
+        let trace = self.trace;
+        let type_of = |expected: &Expected| trace.capture.frames[expected.place].packet_type();
+        if is_provocation(bytes) {
+            let open = self.expected.iter_mut().find(|expected| {
+                expected.receiver == receiver
+                    && !expected.matched
+                    && expected.need == Need::Anything
+            });
+            return match open {
+                Some(expected) => {
+                    expected.matched = true;
+                    let place = expected.place;
+                    Role::Recorded { place }
+                }
+                None => Role::Provocation,
+            };
+        }
+        let operation = match packet_type.family() {
+            Family::Rtm | Family::Rta => {
+                let msg_id = number(bytes, "msg_id");
+                let same = |expected: &&Expected| {
+                    let starts = type_of(expected).is_some_and(|recorded| {
+                        matches!(recorded.family(), Family::Rtm | Family::Rta)
+                    });
+                    starts
+                        && expected.receiver == receiver
+                        && number(self.recorded(expected), "msg_id") == msg_id
+                };
+                self.expected.iter().find(same).and_then(|e| e.operation)
+            }
+            family @ (Family::Rtw | Family::Rtr) => {
+                let length = number(bytes, "rma_iov.len");
+                let open = || {
+                    self.expected.iter().filter(|expected| {
+                        expected.receiver == receiver
+                            && !expected.matched
+                            && expected.need != Need::Anything
+                            && type_of(expected).map(PacketType::family) == Some(family)
+                    })
+                };
+                // Operations of one kind may start in any order.
+                let key = |packet: &[u8]| (length_and_data(packet), packet.first().copied());
+                let alike = open().find(|expected| key(self.recorded(expected)) == key(bytes));
+                alike
+                    .or_else(|| open().find(|e| number(self.recorded(e), "rma_iov.len") == length))
+                    .or_else(|| open().next())
+                    .and_then(|expected| expected.operation)
+            }
+            _ => named,
+        };
+        if packet_type == PacketType::Handshake {
+            let open = self.expected.iter_mut().find(|expected| {
+                expected.receiver == receiver
+                    && !expected.matched
+                    && type_of(expected) == Some(packet_type)
+            });
+            return open.map_or(Role::Surplus, |expected| {
+                expected.matched = true;
+                Role::Recorded {
+                    place: expected.place,
+                }
+            });
+        }
+        let Some(operation) = operation else {
+            return self.first_open(receiver, bytes);
+        };
+        self.place_in(operation, receiver, packet_type, bytes)
+    }
+
+    /// Whether messages without a header are to come to `receiver`.
+    pub fn expects_headerless(&self, receiver: EndpointIndex) -> bool {
+        self.expected.iter().any(|expected| {
+            let frame = &self.trace.capture.frames[expected.place];
+            expected.receiver == receiver && frame.headerless
+        })
+    }
+
+    /// The recorded message without header that one stands for that arrived at `receiver`: one with the same
+    /// content, or else the first that has not come.
+    pub fn headerless(
+        &mut self,
+        receiver: EndpointIndex,
+        bytes: &[u8],
+        immediate: Option<u32>,
+    ) -> Option<usize> {
+        self.reached.insert(receiver);
+        let frames = &self.trace.capture.frames;
+        let open = |expected: &Expected| {
+            !expected.matched && expected.receiver == receiver && frames[expected.place].headerless
+        };
+        let same = |expected: &Expected| {
+            let frame = &frames[expected.place];
+            frame.payload == bytes && frame.header.immediate == immediate
+        };
+        let found = self.expected.iter().position(|e| open(e) && same(e));
+        let found = found.or_else(|| self.expected.iter().position(open))?;
+        let expected = &mut self.expected[found];
+        expected.matched = true;
+        self.last_matched = Some(frames[expected.place].number);
+        Some(expected.place)
+    }
+
+    /// The recorded packet of an operation that a packet of that operation stands for.
+    fn place_in(
+        &mut self,
+        operation: OperationIndex,
+        receiver: EndpointIndex,
+        packet_type: PacketType,
+        bytes: &[u8],
+    ) -> Role {
+        let trace = self.trace;
+        let type_of = |expected: &Expected| trace.capture.frames[expected.place].packet_type();
+        let start = segment(bytes).map(|(start, _)| start);
+        // What carries nothing has nothing to be divided.
+        let is_empty = segment(bytes).is_some_and(|(_, data)| data.is_empty());
+        let of_operation = |expected: &Expected| {
+            expected.operation == Some(operation) && expected.receiver == receiver
+        };
+        let find = |test: &dyn Fn(&Expected) -> bool| {
+            self.expected
+                .iter()
+                .position(|expected| of_operation(expected) && test(expected))
+        };
+        let same = |expected: &Expected| type_of(expected) == Some(packet_type);
+        let divided = |expected: &Expected| {
+            type_of(expected).is_some_and(|recorded| may_repeat(recorded, packet_type))
+        };
+        let found = find(&|e| {
+            same(e) && !e.matched && segment(self.recorded(e)).map(|(start, _)| start) == start
+        })
+        .or_else(|| find(&|e| same(e) && !e.matched))
+        .or_else(|| find(&divided).filter(|_| !is_empty));
+        if let Some(found) = found {
+            let expected = &mut self.expected[found];
+            expected.matched = true;
+            return Role::Recorded {
+                place: expected.place,
+            };
+        }
+        // In any subprotocol it is about as much memory: else it is no form of this operation, but perhaps a
+        // second copy of the one before.
+        let memory = |bytes: &[u8]| number(bytes, "rma_iov.len");
+        let other = |expected: &Expected| {
+            !expected.matched
+                && memory(self.recorded(expected)) == memory(bytes)
+                && type_of(expected)
+                    .is_some_and(|recorded| is_other_subprotocol(recorded, packet_type))
+        };
+        if let Some(found) = find(&other) {
+            return Role::OtherSubprotocol {
+                place: self.expected[found].place,
+            };
+        }
+        // A request with a wrong type or number is compared with the right one.
+        if packet_type.is_req() {
+            return self.first_open(receiver, bytes);
+        }
+        Role::Surplus
+    }
+
+    /// A packet that names no operation of the trace: it is taken for the recorded one that is still
+    /// open and differs least, so that a single wrong field is reported as what it is.
+    fn first_open(&mut self, receiver: EndpointIndex, bytes: &[u8]) -> Role {
+        /// In so many bytes a packet of another type may differ to be taken for the same.
+        const NEAR: usize = 8;
+        let frames = &self.trace.capture.frames;
+        let is_same_type =
+            |expected: &Expected| frames[expected.place].payload.first() == bytes.first();
+        let distance =
+            |expected: &Expected| differing_bytes(&frames[expected.place].payload, bytes);
+        let nearest = self
+            .expected
+            .iter_mut()
+            .filter(|expected| !expected.matched && expected.receiver == receiver)
+            .filter(|expected| !frames[expected.place].headerless)
+            .filter(|expected| is_same_type(expected) || distance(expected) <= NEAR)
+            .min_by_key(|expected| (!is_same_type(expected), distance(expected)));
+        nearest.map_or(Role::Surplus, |expected| {
+            expected.matched = true;
+            Role::Recorded {
+                place: expected.place,
+            }
+        })
+    }
+
+    /// Takes note of what a packet of the endpoint under test carries and permits, as part of the
+    /// operation of the recorded packet at `place`. Returns what is wrong with that.
+    pub fn take(&mut self, place: usize, bytes: &[u8]) -> Vec<(&'static str, String)> {
+        let mut wrong = Vec::new();
+        let Some(operation) = self.operations.operation(place) else {
+            return wrong;
+        };
+        let Some(packet_type) = PacketType::peek(bytes) else {
+            return wrong;
+        };
+        let content = &self.operations.get(operation).content;
+        let transfer = self.transfers.entry(operation).or_default();
+        if let Some((start, data)) = segment(bytes) {
+            let end = start.saturating_add(data.len() as u64);
+            if let Some(length) = number(bytes, "seg_length")
+                && length != data.len() as u64
+            {
+                wrong.push((
+                    "seg_length",
+                    format!(
+                        "expected {}, the length of the data, actual {length}",
+                        data.len()
+                    ),
+                ));
+            }
+            let total = content.len() as u64;
+            if end > total && !data.is_empty() {
+                let text = format!("data from byte {start} to {end} of {total}");
+                wrong.push(("data", text));
+            }
+            if packet_type == PacketType::CtsData && end > transfer.granted {
+                let text = format!(
+                    "data from byte {start} to {end}; the receiver has permitted {}",
+                    transfer.granted
+                );
+                wrong.push(("seg_offset", text));
+            }
+            if let Some(length) = number(bytes, "msg_length")
+                && length != total
+                && total > 0
+                && is_whole_in_packets(packet_type)
+            {
+                let text = format!("expected {total}, the length of the message, actual {length}");
+                wrong.push(("msg_length", text));
+            }
+            let known = transfer.sent.insert(start..end);
+            if known > 0 {
+                wrong.push((
+                    "seg_offset",
+                    format!("{known} of the bytes from {start} to {end} were sent before"),
+                ));
+            }
+            let from = content.get(start as usize..).unwrap_or_default();
+            let wanted = &from[..from.len().min(data.len())];
+            if let Err(text) = compare_data(wanted, &data[..wanted.len()]) {
+                wrong.push(("data", format!("expected {text}")));
+            }
+            if let Some(runt) = number(bytes, "runt_length")
+                && (runt == 0 || runt > number(bytes, "msg_length").unwrap_or(0))
+            {
+                wrong.push(("runt_length", format!("{runt} bytes of the message")));
+            }
+        }
+        permit(transfer, packet_type, bytes);
+        wrong
+    }
+
+    /// The next packet that the scripted endpoint `at` sends, if it may be sent by now.
+    pub fn due(&self, at: EndpointIndex, step: usize) -> Option<Entry> {
+        let (entries, next) = self.peers.get(&at)?;
+        let entry = entries.get(*next)?;
+        if entry.step > step {
+            return None;
+        }
+        let frames = &self.trace.capture.frames;
+        let frame = &frames[entry.place];
+        if frame.packet_type() == Some(PacketType::Handshake) && !entry.needs.is_empty() {
+            // It answers whatever comes first.
+            return self.reached.contains(&at).then(|| entry.clone());
+        }
+        let operation = self.operations.operation(entry.place);
+        let is_data = frame.packet_type() == Some(PacketType::CtsData);
+        let has_come = |&index: &usize| {
+            let expected = &self.expected[index];
+            let is_permission = is_data
+                && expected.operation == operation
+                && matches!(expected.need, Need::Grant(_));
+            // Data that its packet had no room for follows when it is permitted, and what it does
+            // not permit now it permits later.
+            let has_begun = expected.matched
+                && frames[expected.place]
+                    .packet_type()
+                    .is_some_and(|packet_type| {
+                        waits_for_permission(packet_type) || packet_type == PacketType::Cts
+                    });
+            is_permission || has_begun || self.is_met(expected) || self.is_window_open(expected)
+        };
+        entry.needs.iter().all(has_come).then(|| entry.clone())
+    }
+
+    /// The HANDSHAKE that the scripted endpoint `at` sends next, if something has come that it answers.
+    pub fn early_handshake(&self, at: EndpointIndex) -> Option<Entry> {
+        let (entries, next) = self.peers.get(&at)?;
+        let entry = entries.get(*next)?;
+        let frame = &self.trace.capture.frames[entry.place];
+        let is_answer = frame.packet_type() == Some(PacketType::Handshake)
+            && !entry.needs.is_empty()
+            && self.reached.contains(&at);
+        is_answer.then(|| entry.clone())
+    }
+
+    /// How many bytes of its operation's data the scripted sender of `place` may have sent by now.
+    pub fn permitted(&self, place: usize) -> u64 {
+        let operation = self.operations.operation(place);
+        let transfer = operation.and_then(|operation| self.transfers.get(&operation));
+        transfer.map_or(0, |transfer| transfer.granted)
+    }
+
+    /// What the CTS at `place` permits when the endpoint under test has divided its data otherwise
+    /// than the recorded one: so much that both may send up to the same byte.
+    pub fn grant(&self, place: usize) -> Option<u64> {
+        let end = self.grants.get(&place)?;
+        end.checked_sub(self.permitted(place))
+            .filter(|length| *length > 0)
+    }
+
+    /// Takes note of a packet that a scripted endpoint sent for the recorded one at `place`.
+    pub fn sent(&mut self, place: usize, bytes: &[u8]) {
+        let Some(operation) = self.operations.operation(place) else {
+            return;
+        };
+        let Some(packet_type) = PacketType::peek(bytes) else {
+            return;
+        };
+        let transfer = self.transfers.entry(operation).or_default();
+        if let Some((start, data)) = segment(bytes) {
+            transfer.sent.insert(start..start + data.len() as u64);
+        }
+        permit(transfer, packet_type, bytes);
+    }
+
+    /// The scripted endpoint `at` has sent this many bytes of the data of the packet that was due, and
+    /// more are to follow.
+    pub fn sent_part(&mut self, at: EndpointIndex, bytes: usize) {
+        if let Some((entries, next)) = self.peers.get_mut(&at)
+            && let Some(entry) = entries.get_mut(*next)
+        {
+            entry.sent += bytes;
+        }
+    }
+
+    /// The scripted endpoint `at` has done what was due.
+    pub fn done(&mut self, at: EndpointIndex) {
+        if let Some((_, next)) = self.peers.get_mut(&at) {
+            *next += 1;
+        }
+    }
+
+    /// The number of the packet that was matched last.
+    pub fn last_matched(&self) -> Option<u64> {
+        self.last_matched
+    }
+
+    /// Whether a CTS cannot have come yet, because what the one before it permits has not been sent:
+    /// the endpoint under test permits more at a time than the recorded one.
+    fn is_window_open(&self, expected: &Expected) -> bool {
+        let transfer = expected
+            .operation
+            .and_then(|operation| self.transfers.get(&operation));
+        matches!(expected.need, Need::Grant(_))
+            && transfer.is_some_and(|transfer| transfer.granted > transfer.sent.count())
+    }
+
+    fn is_met(&self, expected: &Expected) -> bool {
+        let transfer = expected
+            .operation
+            .and_then(|operation| self.transfers.get(&operation));
+        match &expected.need {
+            Need::Packet => expected.matched,
+            Need::Bytes(range) => transfer.is_some_and(|transfer| transfer.sent.contains(range)),
+            Need::Grant(end) => transfer.is_some_and(|transfer| transfer.granted >= *end),
+            Need::Anything => self.reached.contains(&expected.receiver),
+        }
+    }
+
+    /// Whether everything up to `step` has happened.
+    pub fn is_done(&self, step: usize) -> bool {
+        self.missing(step).is_none()
+            && self
+                .peers
+                .values()
+                .all(|(entries, next)| entries.get(*next).is_none_or(|entry| entry.step > step))
+    }
+
+    /// The first packet up to `step` that the endpoint under test has not sent.
+    pub fn missing(&self, step: usize) -> Option<usize> {
+        self.expected
+            .iter()
+            .find(|expected| expected.step <= step && !self.is_met(expected))
+            .map(|expected| expected.place)
+    }
+
+    /// Whether the packet at `place` came before its step, and ahead of a packet of a scripted endpoint
+    /// that was sent before it.
+    pub fn is_ahead(&self, place: usize, step: usize) -> bool {
+        let is_due_before = |(entries, next): &(Vec<Entry>, usize)| {
+            let rest = entries.get(*next..).unwrap_or_default();
+            rest.iter().any(|entry| entry.place < place)
+        };
+        self.trace.step_of[place] > step && self.peers.values().any(is_due_before)
+    }
+
+    /// All packets that the endpoint under test has not sent.
+    pub fn all_missing(&self) -> Vec<usize> {
+        let missing = self
+            .expected
+            .iter()
+            .filter(|expected| !self.is_met(expected));
+        missing.map(|expected| expected.place).collect()
+    }
+}
+
+/// Whether `node` is the queue pair of an endpoint.
+fn is_node_of(
+    trace: &Trace,
+    endpoint: EndpointIndex,
+    node: (efa_core::address::Gid, efa_core::address::Qpn),
+) -> bool {
+    sent_requests(trace).any(|place| {
+        let frame = &trace.capture.frames[place];
+        trace.endpoint_of[frame.interface] == endpoint
+            && (frame.source, frame.header.source_qpn) == node
+    })
+}
+
+/// What an endpoint under test must send in the place of a recorded packet.
+fn need(frame: &CapturedPacket, grant: Option<&u64>) -> Need {
+    let Some(packet) = frame.rdm() else {
+        return Need::Packet;
+    };
+    if is_provocation(packet) {
+        return Need::Anything;
+    }
+    if let Some(end) = grant {
+        return Need::Grant(*end);
+    }
+    match segment(packet) {
+        Some((start, data)) if !data.is_empty() => Need::Bytes(start..start + data.len() as u64),
+        _ => Need::Packet,
+    }
+}
+
+/// Up to which byte of its operation each CTS of a trace permits to send.
+fn grants(trace: &Trace, operations: &Operations) -> HashMap<usize, u64> {
+    let mut transfers: HashMap<OperationIndex, Transfer> = HashMap::new();
+    let mut grants = HashMap::new();
+    for place in sent_requests(trace) {
+        let packet = &trace.capture.frames[place].payload[..];
+        let (Some(operation), Some(packet_type)) =
+            (operations.operation(place), PacketType::peek(packet))
+        else {
+            continue;
+        };
+        let transfer = transfers.entry(operation).or_default();
+        if let Some((start, data)) = segment(packet) {
+            transfer
+                .sent
+                .insert(start..start.saturating_add(data.len() as u64));
+        }
+        permit(transfer, packet_type, packet);
+        if packet_type == PacketType::Cts {
+            grants.insert(place, transfer.granted);
+        }
+    }
+    grants
+}
+
+/// What a packet permits the sender of an operation's data to have sent in all. What comes with the
+/// request needs no permission; after a READ_NACK that is what ran ahead as runt.
+fn permit(transfer: &mut Transfer, packet_type: PacketType, bytes: &[u8]) {
+    use PacketType as T;
+    match packet_type {
+        T::ReadRsp => {}
+        _ if waits_for_permission(packet_type) => transfer.granted = transfer.sent.count(),
+        T::LongctsRtr | T::ShortRtr => {
+            transfer.granted = number(bytes, "recv_length").unwrap_or(0);
+        }
+        T::Cts => {
+            let length = number(bytes, "recv_length").unwrap_or(0);
+            transfer.granted = transfer.granted.saturating_add(length);
+        }
+        _ => {}
+    }
+}
+
+/// Whether a packet starts the same operation as the recorded one, by another subprotocol. What the
+/// application asked for (delivery complete) is no matter of choice.
+fn is_other_subprotocol(recorded: PacketType, found: PacketType) -> bool {
+    recorded != found
+        && recorded.is_req()
+        && recorded.family() == found.family()
+        && recorded.is_tagged() == found.is_tagged()
+        && recorded.family() != Family::Rta
+        && (recorded.is_delivery_complete() == found.is_delivery_complete()
+            || is_read_based(recorded)
+            || is_read_based(found))
+}
+
+/// Whether an EOR ends it, which says as much as a RECEIPT.
+fn is_read_based(packet_type: PacketType) -> bool {
+    use PacketType as T;
+    matches!(
+        packet_type,
+        T::LongreadMsgRtm
+            | T::LongreadTagRtm
+            | T::LongreadRtw
+            | T::RuntreadMsgRtm
+            | T::RuntreadTagRtm
+    )
+}
+
+/// What tells emulated writes and reads apart, whatever ids they have.
+fn length_and_data(packet: &[u8]) -> (Option<u64>, Vec<u8>) {
+    const SOME: usize = 64;
+    let data = data(packet);
+    let some = &data[..data.len().min(SOME)];
+    (number(packet, "rma_iov.len"), some.to_vec())
+}
+
+/// Whether a packet begins a transfer of which the rest needs permission.
+fn waits_for_permission(packet_type: PacketType) -> bool {
+    packet_type.is_windowed_by_receiver() || packet_type == PacketType::ReadRsp
+}
+
+/// Whether all of a message goes in packets of this type.
+fn is_whole_in_packets(packet_type: PacketType) -> bool {
+    packet_type.is_segment_of_message()
+        && !packet_type.is_read_by_receiver()
+        && !packet_type.is_windowed_by_receiver()
+}
+
+/// In how many bytes two packets differ, as far as headers reach.
+fn differing_bytes(a: &[u8], b: &[u8]) -> usize {
+    const HEADERS: usize = 256;
+    let differing = a.iter().zip(b).take(HEADERS).filter(|(a, b)| a != b);
+    differing.count() + a.len().abs_diff(b.len())
+}
+
+/// The data that RDMA reads fetched from memory of a trace's endpoint: the read that `request` asks
+/// for, if it is `Some`, otherwise whatever was fetched of `length` bytes at `address`.
+pub fn fetched(
+    trace: &Trace,
+    owner: EndpointIndex,
+    request: Option<&CapturedPacket>,
+    address: u64,
+    length: usize,
+) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    for frame in &trace.capture.frames {
+        let Kind::RdmaReadResponse(rdma) = frame.header.kind else {
+            continue;
+        };
+        let is_sent = frame.direction == Some(Direction::Outbound);
+        if !is_sent || trace.endpoint_of[frame.interface] != owner {
+            continue;
+        }
+        if let Some(request) = request
+            && (frame.header.sequence != request.header.sequence
+                || frame.destination != request.source
+                || frame.header.destination_qpn != request.header.source_qpn)
+        {
+            continue;
+        }
+        let start = rdma.remote.address.wrapping_add(rdma.offset.into());
+        let offset = start.checked_sub(address).map(|offset| offset as usize);
+        let place =
+            offset.and_then(|offset| bytes.get_mut(offset..)?.get_mut(..frame.payload.len()));
+        if let Some(place) = place {
+            place.copy_from_slice(&frame.payload);
+        }
+    }
+    bytes
+}

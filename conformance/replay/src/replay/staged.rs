@@ -1,0 +1,195 @@
+//! Faults over verbs: the emulated fabric of this process stages them, if there is one.
+//!
+//! All endpoints share one host there. What a rule says of a host is said of the endpoint's queue pair
+//! instead; what concerns a whole host is not possible.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use efa_core::address::RawAddress;
+use efa_device_model::fault::{Action, Fault, HostName, Match};
+use efa_play::player::Launcher;
+use efa_play::scenario::file_of_faults;
+use efa_shm::HostConfig;
+
+/// Rules that are in force until this is dropped. They are armed by a process of its own, as recordings are:
+/// the devices of this process belong to a host, and only others may look it up.
+pub(super) struct Staged {
+    efa_emu: PathBuf,
+    fabric: String,
+    labels: Vec<String>,
+}
+
+impl Staged {
+    /// Arms rules about endpoints at these addresses. The error says what is missing.
+    pub(super) fn begin(
+        faults: &[Fault],
+        addresses: &[(&str, RawAddress)],
+    ) -> Result<Self, String> {
+        let rules: Vec<Fault> = faults
+            .iter()
+            .map(|fault| about_queue_pairs(fault, addresses))
+            .collect::<Result<_, _>>()?;
+        let lack = "staged faults, which need an emulated fabric";
+        let fabric = HostConfig::from_env().map_err(|_| lack)?.fabric;
+        let efa_emu = Launcher::new(None).map_err(|_| lack)?.efa_emu;
+        let text = file_of_faults(&rules);
+        let mut labels: Vec<String> = rules.into_iter().map(|rule| rule.label).collect();
+        labels.sort_unstable();
+        labels.dedup();
+        let staged = Staged {
+            efa_emu,
+            fabric,
+            labels,
+        };
+        staged.run(&["add", "--file", "-"], &text)?;
+        Ok(staged)
+    }
+
+    /// The rules that have not been applied, as the emulator lists them.
+    pub(super) fn unapplied(&self) -> Vec<String> {
+        // A fabric that is gone tells nothing.
+        let list = self.run(&["list"], "").unwrap_or_default();
+        let idle = list.lines().filter_map(|line| {
+            let mut words = line.split_whitespace();
+            let (_seen, applied) = (words.next()?, words.next()?);
+            let rule = line.get(line.find('{')?..)?;
+            let is_own = self
+                .labels
+                .iter()
+                .any(|label| rule.contains(&format!("label = \"{label}\"")));
+            (is_own && applied == "0").then(|| rule.to_owned())
+        });
+        idle.collect()
+    }
+
+    /// Runs `efa-emu fault`; returns its output.
+    fn run(&self, arguments: &[&str], input: &str) -> Result<String, String> {
+        let text = |error: std::io::Error| error.to_string();
+        let mut process = Command::new(&self.efa_emu)
+            .args(["fault", "--fabric", &self.fabric])
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(text)?;
+        if let Some(mut stdin) = process.stdin.take() {
+            // If it ends without reading, it says why.
+            let _ = stdin.write_all(input.as_bytes());
+        }
+        let output = process.wait_with_output().map_err(text)?;
+        match output.status.success() {
+            true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+            false => Err(format!(
+                "staged faults: {}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            )),
+        }
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        for label in &self.labels {
+            // A fabric that is gone has no rules.
+            let _ = self.run(&["clear", label], "");
+        }
+    }
+}
+
+/// The label of a scenario's rule beside those that others have armed in the fabric.
+fn label(own: &str) -> String {
+    format!("scenario {own}")
+}
+
+/// The same rule, about the queue pairs of the endpoints that it names.
+fn about_queue_pairs(fault: &Fault, addresses: &[(&str, RawAddress)]) -> Result<Fault, String> {
+    const HOSTS: &str = "staged faults of whole hosts, which need a host for each endpoint";
+    let address = |host: &HostName| {
+        let name = host.to_string();
+        let found = addresses.iter().find(|(endpoint, _)| *endpoint == name);
+        found.map(|(_, address)| *address).ok_or(HOSTS)
+    };
+    if fault.then.is_about_hosts() {
+        return Err(HOSTS.into());
+    }
+    let then = match &fault.then {
+        Action::Release(own) => Action::Release(label(own)),
+        then => then.clone(),
+    };
+    let Some(when) = &fault.when else {
+        return Err(HOSTS.into());
+    };
+    if when.host.is_some() {
+        return Err(HOSTS.into());
+    }
+    let sender = when.sender.as_ref().map(address).transpose()?;
+    let receiver = when.receiver.as_ref().map(address).transpose()?;
+    let host = |address: RawAddress| HostName::Gid(address.gid);
+    let when = Match {
+        sender: sender.map(host),
+        source_qpn: sender.map(|address| address.qpn),
+        receiver: receiver.map(host),
+        destination_qpn: receiver.map(|address| address.qpn),
+        ..when.clone()
+    };
+    Ok(Fault {
+        label: label(&fault.label),
+        when: Some(when),
+        then,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use efa_core::address::{Gid, Qkey, Qpn};
+
+    use super::*;
+
+    const A: RawAddress = RawAddress {
+        gid: Gid([0xfe; 16]),
+        qpn: Qpn(3),
+        qkey: Qkey(1),
+    };
+    const B: RawAddress = RawAddress { qpn: Qpn(4), ..A };
+
+    fn translated(rule: &str) -> Result<String, String> {
+        let rule: Fault = rule.parse().unwrap();
+        about_queue_pairs(&rule, &[("a", A), ("b", B)]).map(|rule| rule.to_string())
+    }
+
+    #[test]
+    fn hosts_become_queue_pairs() {
+        let rule =
+            r#"when = { packet = "CTS", sender = "b", receiver = "a" }, then = { not-ready = 8 }"#;
+        let text = translated(rule).unwrap();
+        assert!(text.contains("source-qpn = 4"), "{text}");
+        assert!(text.contains("destination-qpn = 3"), "{text}");
+        assert!(text.contains(&format!("sender = \"{}\"", A.gid)), "{text}");
+        assert!(text.contains("CTS"), "{text}");
+    }
+
+    #[test]
+    fn labels_are_kept_apart_from_those_of_others() {
+        let held = translated(r#"label = "x", when = { packet = "CTS" }, then = "hold""#).unwrap();
+        assert!(held.contains(r#"label = "scenario x""#), "{held}");
+        let freed = translated(r#"when = { packet = "EOR" }, then = { release = "x" }"#).unwrap();
+        assert!(freed.contains(r#"release = "scenario x""#), "{freed}");
+    }
+
+    #[test]
+    fn what_concerns_whole_hosts_is_lacking() {
+        for rule in [
+            r#"when = { on = "registration", host = "a" }, then = { fail = "ENOMEM" }"#,
+            r#"when = { packet = "CTS" }, then = { kill = "a" }"#,
+            r#"then = { cut = ["a", "b"] }"#,
+        ] {
+            assert!(
+                translated(rule).unwrap_err().contains("whole hosts"),
+                "{rule}"
+            );
+        }
+    }
+}

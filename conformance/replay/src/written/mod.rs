@@ -1,0 +1,367 @@
+//! Scenarios whose packets are written by hand.
+//!
+//! What stock software cannot be made to do, a scenario may spell out: its `[[packet]]` tables name the
+//! packets of both sides, in their order, by the names of fields that `show` prints. What a packet does
+//! not name has the value that a right endpoint gives it. From that comes a trace like any other,
+//! although nobody has played it: replay sends the packets of the scripted side and compares those of
+//! the tested side with what is written, under the same policy as those of a recording.
+
+mod named;
+mod operation;
+mod packet;
+mod stage;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
+use std::time::Duration;
+
+use efa_capture::Direction;
+use efa_capture::frame::{Kind, Opcode, Rdma, Repr};
+use efa_check::capture::{Capture, CapturedPacket};
+use efa_core::nic::Status;
+use efa_core::wire::PacketType;
+use efa_device_model::link::RemoteRange;
+use efa_play::operation::{EndpointIndex, Remote};
+use efa_play::scenario::{Action, Scenario, ScenarioError, WrittenPacket, suggest};
+use efa_play::trace::{Trace, TraceError};
+
+use crate::compare::iov_entry;
+use crate::replay::operations::number;
+use named::{Named, OF_REQUESTS};
+use operation::Written;
+use packet::{Situation, unsigned};
+
+/// Reads a trace: a recording, `NAME.pcapng`, or a scenario with packets, `NAME.toml`.
+///
+/// # Errors
+/// If it cannot be read, or a packet is not one.
+pub fn load(path: &Path) -> Result<Trace, TraceError> {
+    if path
+        .extension()
+        .is_some_and(|extension| extension == "toml")
+    {
+        return trace(Scenario::load(path)?);
+    }
+    Trace::load(path)
+}
+
+/// The trace that a scenario with packets describes.
+///
+/// # Errors
+/// If a packet has an unknown type or field, or a value that its field cannot hold.
+pub fn trace(scenario: Scenario) -> Result<Trace, TraceError> {
+    let mut author = Author::new(&scenario);
+    for packet in &scenario.packets {
+        author.write(packet)?;
+    }
+    let Author {
+        frames, step_of, ..
+    } = author;
+    let regions = scenario.steps.iter().enumerate();
+    let regions = regions.filter_map(|(step, it)| match &it.action {
+        Action::Start { id, .. } => Some((id.clone(), stage::memory(step))),
+        _ => None,
+    });
+    Ok(Trace {
+        capture: Capture {
+            path: scenario.path.clone(),
+            interfaces: scenario.endpoints.iter().map(|e| e.name.clone()).collect(),
+            frames,
+            damage: Vec::new(),
+            lossy: Vec::new(),
+        },
+        endpoint_of: (0..scenario.endpoints.len()).collect(),
+        step_of,
+        regions: regions.collect(),
+        refused: HashMap::new(),
+        scenario,
+    })
+}
+
+/// Writes the frames, one after the other.
+struct Author<'s> {
+    scenario: &'s Scenario,
+    operations: BTreeMap<&'s str, Written>,
+    /// Messages so far, by sender and receiver.
+    messages: BTreeMap<(EndpointIndex, EndpointIndex), u64>,
+    /// Who has got whose HANDSHAKE.
+    greeted: BTreeSet<(EndpointIndex, EndpointIndex)>,
+    /// Requests so far, by who made them.
+    requests: BTreeMap<EndpointIndex, u32>,
+    frames: Vec<CapturedPacket>,
+    step_of: Vec<usize>,
+}
+
+/// Between two frames.
+const TICK: Duration = Duration::from_micros(1);
+
+/// Requests that are no packets of the protocol, as `show` names them.
+const REQUESTS: [Opcode; 2] = [Opcode::RdmaReadRequest, Opcode::RdmaWrite];
+
+impl<'s> Author<'s> {
+    fn new(scenario: &'s Scenario) -> Self {
+        let steps = scenario.steps.iter().enumerate();
+        let operations = steps.filter_map(|(step, it)| match &it.action {
+            Action::Start { id, .. } => Some((id.as_str(), Written::of(scenario, step)?)),
+            _ => None,
+        });
+        Author {
+            scenario,
+            operations: operations.collect(),
+            messages: BTreeMap::new(),
+            greeted: BTreeSet::new(),
+            requests: BTreeMap::new(),
+            frames: Vec::new(),
+            step_of: Vec::new(),
+        }
+    }
+
+    fn write(&mut self, packet: &'s WrittenPacket) -> Result<(), ScenarioError> {
+        let mut named = Named::of(self.scenario, packet);
+        let (name, given) = named.need_text("type")?;
+        let of_name = |packet_type: &&PacketType| packet_type.name() == name;
+        if let Some(&packet_type) = PacketType::ALL.iter().find(of_name) {
+            named.read_fields(packet, packet_type)?;
+            return self.send(packet, packet_type, &named);
+        }
+        let request = REQUESTS
+            .into_iter()
+            .find(|opcode| opcode.to_string() == name);
+        let Some(request) = request else {
+            let requests: Vec<String> = REQUESTS.iter().map(ToString::to_string).collect();
+            let types = PacketType::ALL.iter().map(|packet_type| packet_type.name());
+            let known = types.chain(requests.iter().map(String::as_str));
+            let problem = format!("there is no packet type `{name}`");
+            return Err(named.error(given, problem, suggest(name, known)));
+        };
+        self.rdma(packet, request, &named)
+    }
+
+    /// The operation that a packet names with `of`.
+    fn operation(&self, named: &Named<'s>) -> Result<Option<&'s str>, ScenarioError> {
+        if named.other("of").is_none() {
+            return Ok(None);
+        }
+        let (id, given) = named.need_text("of")?;
+        match self.operations.get_key_value(id) {
+            Some((id, _)) => Ok(Some(id)),
+            None => Err(named.error(
+                given,
+                format!("no step sends, writes or reads `{id}`"),
+                suggest(id, self.operations.keys().copied()),
+            )),
+        }
+    }
+
+    fn send(
+        &mut self,
+        packet: &'s WrittenPacket,
+        packet_type: PacketType,
+        named: &Named<'s>,
+    ) -> Result<(), ScenarioError> {
+        use efa_core::wire::Family;
+        let WrittenPacket { from, to, .. } = *packet;
+        let id = self.operation(named)?;
+        let is_message = matches!(packet_type.family(), Family::Rtm | Family::Rta);
+        let next = self.messages.get(&(from, to)).copied().unwrap_or(0);
+        let mut written = id.map(|id| self.operations[id].clone());
+        if let Some(written) = &mut written {
+            if is_message && written.msg_id.is_none() {
+                written.msg_id = Some(next);
+                self.messages.insert((from, to), next + 1);
+            }
+            // A write that is asked for again comes from its start.
+            if packet_type.family() == Family::Rtw {
+                written.start_afresh();
+            }
+        }
+        let situation = Situation {
+            scenario: self.scenario,
+            sender: from,
+            has_handshake: self.greeted.contains(&(from, to)),
+            operation: written.as_ref(),
+            msg_id: written
+                .as_ref()
+                .and_then(|written| written.msg_id)
+                .unwrap_or(0),
+        };
+        let emitted = situation.emit(packet_type, named)?;
+        if let (Some(id), Some(mut written)) = (id, written) {
+            let recv_length = number(&emitted.bytes, "recv_length").unwrap_or(0) as usize;
+            written.follow(packet_type, emitted.data.end, recv_length);
+            if packet_type.is_read_by_receiver() {
+                written.offer(pieces(&emitted.bytes));
+            }
+            self.operations.insert(id, written);
+        }
+        if packet_type == PacketType::Handshake {
+            self.greeted.insert((to, from));
+        }
+        let request = self.request(packet, Kind::Send, emitted.bytes.len());
+        self.carry(packet, request, &emitted.bytes);
+        self.answer(packet, request, Status::Ok);
+        Ok(())
+    }
+
+    /// An RDMA request, with what comes back.
+    fn rdma(
+        &mut self,
+        packet: &'s WrittenPacket,
+        opcode: Opcode,
+        named: &Named<'s>,
+    ) -> Result<(), ScenarioError> {
+        if let Some(foreign) = packet
+            .keys
+            .iter()
+            .find(|key| !OF_REQUESTS.contains(&key.name.as_str()))
+        {
+            let list: Vec<String> = OF_REQUESTS.iter().map(|key| format!("`{key}`")).collect();
+            return Err(self.scenario.error_at(
+                foreign.line,
+                &foreign.name,
+                format!("{opcode} does not take this key"),
+                format!("it takes `from`, `to`, {}", list.join(", ")),
+            ));
+        }
+        let Some(id) = self.operation(named)? else {
+            return Err(named.whole("of", "the request needs this key", "name an operation"));
+        };
+        let written = self.operations[id].clone();
+        let total = written.content.len();
+        let key = |key: &str| {
+            let given = named.other(key);
+            given.map(|given| Ok((given, unsigned(named, given, 4)? as usize)))
+        };
+        let offset = key("offset").transpose()?.map_or(0, |(_, offset)| offset);
+        let length = key("length").transpose()?;
+        let length = length.map_or(total.saturating_sub(offset), |(_, length)| length);
+        let Some(bytes) = written.content.get(offset..offset.saturating_add(length)) else {
+            return Err(named.whole(
+                "length",
+                format!(
+                    "bytes {offset} to {} of an operation of {total}",
+                    offset + length
+                ),
+                "correct `length` or `offset`",
+            ));
+        };
+        // A message, and a write that is read by its target, is where its sender has it; what is read
+        // or written by its initiator is in the target's memory.
+        let is_offered = opcode == Opcode::RdmaReadRequest && !written.is_read;
+        let remote = match is_offered {
+            true => written.offered(offset, length).ok_or_else(|| {
+                let problem = format!("bytes {offset} to {} are in no one piece", offset + length);
+                named.whole(
+                    "length",
+                    problem,
+                    "write a request for each entry of `read_iov`",
+                )
+            })?,
+            false => Remote {
+                address: written.target.address + offset as u64,
+                ..written.target
+            },
+        };
+        let rdma = Rdma {
+            remote: RemoteRange {
+                address: remote.address,
+                key: remote.key as u32,
+            },
+            total_length: length as u32,
+            offset: 0,
+        };
+        match opcode {
+            Opcode::RdmaWrite => {
+                let mut request = self.request(packet, Kind::RdmaWrite(rdma), length);
+                // In the order of the network, as stock libfabric has it.
+                request.immediate = written.data.map(|data| (data as u32).swap_bytes());
+                self.carry(packet, request, bytes);
+                self.answer(packet, request, Status::Ok);
+            }
+            _ => {
+                let request = self.request(packet, Kind::RdmaReadRequest(rdma), 0);
+                self.carry(packet, request, &[]);
+                let data = Repr {
+                    payload_length: length as u32,
+                    ..answer_to(request, Kind::RdmaReadResponse(rdma))
+                };
+                self.carry(&turned(packet), data, bytes);
+            }
+        }
+        Ok(())
+    }
+
+    fn request(&mut self, packet: &WrittenPacket, kind: Kind, length: usize) -> Repr {
+        let sequence = self.requests.entry(packet.from).or_default();
+        *sequence += 1;
+        Repr {
+            kind,
+            source_qpn: stage::address(packet.from).qpn,
+            destination_qpn: stage::address(packet.to).qpn,
+            qkey: stage::address(packet.to).qkey,
+            sequence: *sequence,
+            immediate: None,
+            retransmission: false,
+            path: 0,
+            payload_length: length as u32,
+            payload_captured: true,
+        }
+    }
+
+    /// What the responder's device says of a request.
+    fn answer(&mut self, packet: &WrittenPacket, request: Repr, status: Status) {
+        let answer = answer_to(request, Kind::Response(status));
+        self.carry(&turned(packet), answer, &[]);
+    }
+
+    /// A frame leaves its sender and arrives at its receiver.
+    fn carry(&mut self, packet: &WrittenPacket, header: Repr, payload: &[u8]) {
+        for (interface, direction) in [
+            (packet.from, Direction::Outbound),
+            (packet.to, Direction::Inbound),
+        ] {
+            self.frames.push(CapturedPacket {
+                number: self.frames.len() as u64 + 1,
+                interface,
+                time: TICK * self.frames.len() as u32,
+                direction: Some(direction),
+                comments: Vec::new(),
+                source: stage::address(packet.from).gid,
+                destination: stage::address(packet.to).gid,
+                header,
+                headerless: false,
+                payload: payload.to_vec(),
+                cut_off: 0,
+            });
+            self.step_of.push(packet.step);
+        }
+    }
+}
+
+/// The lengths of the pieces of memory that a packet offers for reading.
+fn pieces(packet: &[u8]) -> Vec<usize> {
+    let entries = (0..).map_while(|index| iov_entry(packet, "read_iov", Some(index)));
+    entries.map(|entry| entry.length as usize).collect()
+}
+
+/// The header of an answer to a request.
+fn answer_to(request: Repr, kind: Kind) -> Repr {
+    Repr {
+        kind,
+        source_qpn: request.destination_qpn,
+        destination_qpn: request.source_qpn,
+        immediate: None,
+        payload_length: 0,
+        ..request
+    }
+}
+
+/// The same packet's place, the other way round.
+fn turned(packet: &WrittenPacket) -> WrittenPacket {
+    WrittenPacket {
+        from: packet.to,
+        to: packet.from,
+        keys: Vec::new(),
+        ..*packet
+    }
+}

@@ -1,0 +1,147 @@
+//! The operations that packets are about, and how far their data has got.
+
+use efa_core::wire::{AtomicDatatype, AtomicOp, PacketType};
+use efa_play::operation::{AtomicAction, Place, Remote};
+use efa_play::scenario::{Action, Operation, Scenario};
+
+use super::stage;
+
+/// An operation of a scenario.
+#[derive(Clone, Debug)]
+pub(super) struct Written {
+    /// The step that starts it.
+    pub(super) step: usize,
+    pub(super) content: Vec<u8>,
+    /// Its data comes from the target.
+    pub(super) is_read: bool,
+    pub(super) tag: Option<u64>,
+    /// Remote completion data.
+    pub(super) data: Option<u64>,
+    /// The peer's memory, if it names any.
+    pub(super) target: Remote,
+    pub(super) atomic: Option<(AtomicOp, AtomicDatatype)>,
+    /// Its place in the sequence from its sender, once it has got one.
+    pub(super) msg_id: Option<u64>,
+    /// Bytes of the content that were sent.
+    pub(super) sent: usize,
+    /// Up to here its receiver has permitted to send.
+    pub(super) granted: usize,
+    /// Lengths of the pieces of its sender's buffer that were offered for reading.
+    pieces: Vec<usize>,
+}
+
+impl Written {
+    /// The operation that the step at `step` starts, if it moves data to or from a peer.
+    pub(super) fn of(scenario: &Scenario, step: usize) -> Option<Self> {
+        let Action::Start { operation, .. } = &scenario.steps.get(step)?.action else {
+            return None;
+        };
+        let mut written = Written {
+            step,
+            is_read: false,
+            content: operation
+                .payload()
+                .map(|payload| payload.bytes())
+                .unwrap_or_default(),
+            tag: None,
+            data: None,
+            target: Remote { address: 0, key: 0 },
+            atomic: None,
+            msg_id: None,
+            sent: 0,
+            granted: 0,
+            pieces: Vec::new(),
+        };
+        match operation {
+            Operation::Send { tag, data, .. } => {
+                written.tag = *tag;
+                written.data = *data;
+            }
+            Operation::Write { remote, data, .. } => {
+                written.data = *data;
+                written.target = region(scenario, remote).0;
+            }
+            Operation::Read { remote, length, .. } => {
+                let (target, bytes) = region(scenario, remote);
+                written.target = target;
+                written.is_read = true;
+                written.content = bytes.get(..*length).unwrap_or_default().to_vec();
+            }
+            Operation::Atomic {
+                remote,
+                datatype,
+                action,
+                ..
+            } => {
+                written.target = region(scenario, remote).0;
+                written.atomic = Some((action.code(), *datatype));
+                if let AtomicAction::Compare(_, comparand) = action {
+                    written.content.extend(comparand.bytes());
+                }
+            }
+            Operation::Recv { .. } | Operation::Register { .. } => return None,
+        }
+        Some(written)
+    }
+
+    /// Takes note of a packet that carries the data up to `end`.
+    pub(super) fn follow(&mut self, packet_type: PacketType, end: usize, recv_length: usize) {
+        use PacketType as T;
+        if packet_type.carries_data() {
+            self.sent = self.sent.max(end);
+        }
+        match packet_type {
+            T::Cts => self.granted += recv_length,
+            T::ReadRsp => {}
+            T::ShortRtr | T::LongctsRtr => self.granted = recv_length,
+            _ if packet_type.is_windowed_by_receiver() => self.granted = self.sent,
+            _ => {}
+        }
+    }
+
+    /// Takes note of a request that offers the buffer in pieces of these lengths.
+    pub(super) fn offer(&mut self, pieces: Vec<usize>) {
+        self.pieces = pieces;
+    }
+
+    /// Where a part of the buffer is, if it was offered in one piece.
+    pub(super) fn offered(&self, offset: usize, length: usize) -> Option<Remote> {
+        let mut start = 0;
+        for (index, piece) in self.pieces.iter().enumerate() {
+            if (start..start + piece).contains(&offset) && offset + length <= start + piece {
+                let remote = stage::piece(self.step, index);
+                let address = remote.address + (offset - start) as u64;
+                return Some(Remote { address, ..remote });
+            }
+            start += piece;
+        }
+        None
+    }
+
+    /// What was sent does not count: the operation starts again.
+    pub(super) fn start_afresh(&mut self) {
+        self.sent = 0;
+        self.granted = 0;
+    }
+}
+
+/// The place in memory that a step registered, and the bytes from there on.
+fn region(scenario: &Scenario, place: &Place) -> (Remote, Vec<u8>) {
+    let step = scenario
+        .steps
+        .iter()
+        .position(|step| matches!(&step.action, Action::Start { id, .. } if *id == place.region));
+    let Some(step) = step else {
+        // A scenario that was read names regions that exist.
+        return (Remote { address: 0, key: 0 }, Vec::new());
+    };
+    let bytes = match &scenario.steps[step].action {
+        Action::Start {
+            operation: Operation::Register { payload, .. },
+            ..
+        } => payload.bytes(),
+        _ => Vec::new(),
+    };
+    let rest = bytes.get(place.offset..).unwrap_or_default().to_vec();
+    (place.within(stage::memory(step)), rest)
+}

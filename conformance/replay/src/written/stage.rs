@@ -1,0 +1,51 @@
+//! Where a scenario that is written by hand takes place.
+//!
+//! Nobody has played it: its endpoints have addresses, its operations ids and its memory places that
+//! are made up. They only have to be told apart: in a replay others take their place, as those of a
+//! recording.
+
+use std::net::Ipv6Addr;
+
+use efa_core::address::{Gid, Qkey, Qpn, RawAddress};
+use efa_play::operation::{EndpointIndex, Remote};
+
+use crate::compare::policy::IdKind;
+
+/// The address of an endpoint.
+pub(super) fn address(at: EndpointIndex) -> RawAddress {
+    let number = at as u16 + 1;
+    RawAddress {
+        gid: Gid::from(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, number)),
+        qpn: Qpn(number),
+        qkey: Qkey(0x1000_0000 + u32::from(number)),
+    }
+}
+
+/// Where the bytes of the operation are that the step at this place starts: a buffer that is sent, or
+/// a region. No operation is so long that it reaches the next one's.
+pub(super) fn memory(step: usize) -> Remote {
+    let number = step as u64 + 1;
+    Remote {
+        address: number << 32,
+        key: number,
+    }
+}
+
+/// The same for a piece of the buffer of a message or a write: pieces are registered one by one, and
+/// apart from each other.
+pub(super) fn piece(step: usize, index: usize) -> Remote {
+    let Remote { address, key } = memory(step);
+    Remote {
+        address: address + ((index as u64) << 28),
+        key: key + ((index as u64) << 16),
+    }
+}
+
+/// The id that an endpoint gives to the operation that the step at this place starts.
+pub(super) fn id(step: usize, kind: IdKind) -> u64 {
+    let number = step as u64 + 1;
+    match kind {
+        IdKind::Send => 0x1000 + number,
+        IdKind::Receive => 0x2000 + number,
+    }
+}

@@ -1,0 +1,171 @@
+//! One trace with one endpoint under test, and how it ended.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use efa_replay::compare::Finding;
+use serde::{Deserialize, Serialize};
+
+use crate::ladder::Ladder;
+
+/// How a case ended.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Outcome {
+    /// Everything went as recorded.
+    Passed {
+        /// Packets of the endpoint under test that were compared.
+        compared: usize,
+        /// Packets that the scripted endpoints sent.
+        played: usize,
+        /// The number of seeds under which the outcome was the same.
+        seeds: usize,
+        /// The number of runs with one event changed in which nothing went wrong.
+        events: usize,
+        /// Legal differences from the recording.
+        remarks: Vec<Finding>,
+    },
+    /// The endpoint under test or its device lacks something that the trace needs.
+    Unsupported {
+        /// What is lacking.
+        reason: String,
+    },
+    /// The trace cannot be played: its packets were only parsed, written again and checked against
+    /// the rules.
+    CodecOnly {
+        /// Why.
+        reason: String,
+        /// The number of packets.
+        packets: usize,
+    },
+    /// The scenario says that nothing else can take this endpoint's place.
+    NotUnderTest {
+        /// Why.
+        reason: String,
+    },
+    /// The release under test is known to fail the case by its own fault.
+    Expected {
+        /// The row of docs/deviations.md with the reason and the evidence.
+        row: u32,
+        /// The reasons of the failure.
+        findings: Vec<Finding>,
+    },
+    /// A statement of the protocol or of the scenario does not hold.
+    Failed {
+        /// The violated statements.
+        findings: Vec<Finding>,
+        /// The capture of the case.
+        capture: Option<PathBuf>,
+    },
+}
+
+/// One trace, on one backend, with one endpoint under test.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Case {
+    /// The trace's name.
+    pub trace: String,
+    /// The trace's file.
+    pub path: PathBuf,
+    /// The backend's name.
+    pub backend: String,
+    /// What is under test, such as `core`.
+    pub dut: String,
+    /// The endpoint whose place the implementation under test takes; `all` if it takes all of them,
+    /// or if the trace was not played.
+    pub role: String,
+    /// Where each endpoint was played, if that was not on this host.
+    pub places: BTreeMap<String, String>,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The recorded messages beside the actual ones; empty unless [`crate::Options::ladders`] asks
+    /// for them.
+    pub ladder: Ladder,
+    /// How long the case took.
+    pub duration: Duration,
+}
+
+impl Case {
+    /// Returns whether the case failed.
+    pub fn failed(&self) -> bool {
+        matches!(self.outcome, Outcome::Failed { .. })
+    }
+
+    /// `TRACE BACKEND ROLE`.
+    pub fn name(&self) -> String {
+        format!("{} {} {}", self.trace, self.backend, self.role)
+    }
+
+    /// Where it was played, as in `a at node0, b at node1`; empty on this host.
+    pub fn whereabouts(&self) -> String {
+        let places = self.places.iter();
+        let places: Vec<String> = places
+            .map(|(endpoint, place)| format!("{endpoint} at {place}"))
+            .collect();
+        places.join(", ")
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut name = format!(
+            "{:<32} {:<4} {} as {}",
+            self.trace, self.backend, self.dut, self.role
+        );
+        if !self.places.is_empty() {
+            name += &format!(", {}", self.whereabouts());
+        }
+        match &self.outcome {
+            Outcome::Passed {
+                compared,
+                played,
+                seeds,
+                events,
+                remarks,
+            } => {
+                match self.places.is_empty() {
+                    true => write!(
+                        f,
+                        "PASS  {name}: {compared} packets compared, {played} played"
+                    )?,
+                    false if *compared == 0 => write!(f, "PASS  {name}")?,
+                    false => write!(f, "PASS  {name}: {compared} packets judged")?,
+                }
+                if *seeds > 0 {
+                    write!(f, ", same outcome under {seeds} seeds")?;
+                }
+                if *events > 0 {
+                    write!(f, ", right with one event changed in {events} runs")?;
+                }
+                if !remarks.is_empty() {
+                    write!(f, ", {} remarks", remarks.len())?;
+                }
+                Ok(())
+            }
+            Outcome::CodecOnly { reason, packets } => write!(
+                f,
+                "CODEC {name}: codec only: {reason}; {packets} packets parsed, written again and \
+                 checked"
+            ),
+            Outcome::Unsupported { reason } => write!(f, "UNSUP {name}: unsupported: {reason}"),
+            Outcome::NotUnderTest { reason } => write!(f, "SKIP  {name}: {reason}"),
+            Outcome::Expected { row, findings } => {
+                write!(f, "KNOWN {name}: row {row} of docs/deviations.md")?;
+                match findings.first() {
+                    Some(finding) => write!(f, ": {finding}"),
+                    None => Ok(()),
+                }
+            }
+            Outcome::Failed { findings, capture } => {
+                write!(f, "FAIL  {name}")?;
+                for finding in findings {
+                    write!(f, "\n      {finding}")?;
+                }
+                if let Some(capture) = capture {
+                    write!(f, "\n      captured in {}", capture.display())?;
+                }
+                Ok(())
+            }
+        }
+    }
+}

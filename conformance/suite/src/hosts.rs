@@ -1,0 +1,745 @@
+//! Playing scenarios on several hosts.
+//!
+//! Nothing is replayed there: scripted packets need the device's own frames, and a real device shows them to
+//! nobody. All endpoints are live, each at its place, and what the applications see is compared with the
+//! scenario. Where the hosts can record, their captures are merged, by clocks that are compared, and judged.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use efa_check::capture::Capture;
+use efa_check::check;
+use efa_check::clocks;
+use efa_check::merge::merge_clocks;
+use efa_core::rules;
+use efa_core::rules::Severity;
+use efa_play::conduct::{ConductError, Conductor, Played, Transcript};
+use efa_play::player::{Patience, Place, Player, PlayerError, Program, Reach, Recording};
+use efa_play::record::Scratch;
+use efa_play::scenario::{EndpointSpec, Scenario, Software};
+use efa_replay::compare::Finding;
+
+use super::ladder::Ladder;
+use super::runner::Ended;
+use super::{Case, Options, Outcome, STOCK};
+
+/// The name of this backend in results.
+pub const BACKEND: &str = "hosts";
+
+/// After so many cases in a row that ended because a host was lost or silent, it is given up.
+const MOST_LOST: u32 = 3;
+
+/// Who sits where.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Seats {
+    /// Endpoints by their names.
+    Named(BTreeMap<String, Place>),
+    /// The first endpoint of each scenario at the first place of the pair, the second at the second.
+    Pair {
+        /// Who talks.
+        pair: [Place; 2],
+        /// Where further endpoints are, in turn. If there is no such place, they are at those of the pair in turn.
+        others: Vec<Place>,
+    },
+}
+
+impl Seats {
+    /// The places that were named, or the pair.
+    pub fn places(&self) -> impl Iterator<Item = &Place> {
+        match self {
+            Seats::Named(places) => places.values().collect::<Vec<_>>(),
+            Seats::Pair { pair, .. } => pair.iter().collect(),
+        }
+        .into_iter()
+    }
+
+    /// The place of an endpoint.
+    fn of(&self, index: usize, name: &str) -> Option<&Place> {
+        match self {
+            Seats::Named(places) => places.get(name),
+            Seats::Pair { pair, others } => {
+                Some(match (index.checked_sub(pair.len()), &others[..]) {
+                    (Some(further), [_, ..]) => &others[further % others.len()],
+                    _ => &pair[index % pair.len()],
+                })
+            }
+        }
+    }
+}
+
+/// A scenario that is to be played.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Task {
+    /// The trace.
+    pub path: PathBuf,
+    /// Where.
+    pub seats: Seats,
+}
+
+/// The hosts, and the software under test.
+#[derive(Debug)]
+pub struct Hosts {
+    reach: Reach,
+    program: Program,
+    /// Who plays the endpoints that are not under test; `None`: all are.
+    peer: Option<Program>,
+    /// The name in results of what is under test.
+    dut: String,
+    patience: Patience,
+    options: Options,
+    /// How packets are recorded, if they are.
+    recording: Option<Recording>,
+    /// The hosts on which they cannot be.
+    unrecorded: BTreeSet<String>,
+    /// The number of cases that each host was lost or silent in since the last one that it was heard in.
+    lost: Mutex<BTreeMap<String, u32>>,
+}
+
+/// Why a scenario did not come to its end.
+enum Stop {
+    Conduct(ConductError),
+    /// The host is not tried any more.
+    GivenUp(String),
+}
+
+impl From<ConductError> for Stop {
+    fn from(error: ConductError) -> Self {
+        Stop::Conduct(error)
+    }
+}
+
+impl From<PlayerError> for Stop {
+    fn from(error: PlayerError) -> Self {
+        Stop::Conduct(error.into())
+    }
+}
+
+impl Hosts {
+    /// `program` plays the endpoints under test, `peer` the others; without it all are under test at once.
+    pub fn new(
+        reach: Reach,
+        program: Program,
+        peer: Option<Program>,
+        dut: String,
+        patience: Patience,
+        options: Options,
+    ) -> Self {
+        Hosts {
+            reach,
+            program,
+            peer,
+            dut,
+            patience,
+            options,
+            recording: None,
+            unrecorded: BTreeSet::new(),
+            lost: Mutex::default(),
+        }
+    }
+
+    /// Records packets and judges them, but for those of the hosts in `unrecorded`.
+    #[must_use]
+    pub fn recorded(self, recording: Option<Recording>, unrecorded: BTreeSet<String>) -> Self {
+        Hosts {
+            recording,
+            unrecorded,
+            ..self
+        }
+    }
+
+    /// Plays all tasks, up to `jobs` at once. `ended` gets the results in the order of `tasks`.
+    pub fn run_all(&self, tasks: &[Task], jobs: NonZeroUsize, mut ended: impl FnMut(&Task, Ended)) {
+        let next = AtomicUsize::new(0);
+        let (sender, results) = channel();
+        thread::scope(|scope| {
+            for _ in 0..jobs.get().min(tasks.len()) {
+                let (sender, next) = (sender.clone(), &next);
+                scope.spawn(move || {
+                    while let Some((number, task)) = {
+                        let number = next.fetch_add(1, Ordering::Relaxed);
+                        tasks.get(number).map(|task| (number, task))
+                    } {
+                        if sender.send((number, self.run(task))).is_err() {
+                            break;
+                        }
+                    }
+                });
+            }
+            drop(sender);
+            let mut early = BTreeMap::new();
+            let mut due = 0;
+            for (number, result) in results {
+                early.insert(number, result);
+                while let Some(result) = early.remove(&due) {
+                    ended(&tasks[due], result);
+                    due += 1;
+                }
+            }
+        });
+    }
+
+    /// Plays a scenario: once if all endpoints are under test, otherwise with each in turn.
+    pub fn run(&self, task: &Task) -> Ended {
+        let scenario = match Scenario::load(&task.path.with_extension("toml")) {
+            Ok(scenario) => scenario,
+            Err(error) => {
+                return Ended {
+                    cases: Vec::new(),
+                    unfit: vec![error.to_string()],
+                };
+            }
+        };
+        let roles: Vec<Option<usize>> = match self.peer {
+            None => vec![None],
+            Some(_) => {
+                let endpoints = scenario.endpoints.iter().enumerate();
+                let played = endpoints.filter(|(_, it)| it.software != Software::Script);
+                played.map(|(role, _)| Some(role)).collect()
+            }
+        };
+        let cases = roles
+            .into_iter()
+            .map(|role| self.case(&task.path, &scenario, role, &task.seats))
+            .collect();
+        Ended {
+            cases,
+            unfit: Vec::new(),
+        }
+    }
+
+    fn case(&self, path: &Path, scenario: &Scenario, role: Option<usize>, seats: &Seats) -> Case {
+        let start = Instant::now();
+        let endpoints = scenario.endpoints.iter().enumerate();
+        let places = endpoints.filter_map(|(index, endpoint)| {
+            let place = seats.of(index, &endpoint.name)?;
+            Some((endpoint.name.clone(), place.to_string()))
+        });
+        let places = places.collect();
+        let outcome = match self.obstacle(scenario, role, seats) {
+            Some(outcome) => outcome,
+            None => self.outcome(scenario, role, seats),
+        };
+        Case {
+            trace: scenario.name.clone(),
+            path: path.to_owned(),
+            backend: BACKEND.to_owned(),
+            dut: self.dut.clone(),
+            role: role.map_or("all".into(), |role| scenario.endpoints[role].name.clone()),
+            places,
+            outcome,
+            ladder: Ladder::default(),
+            duration: start.elapsed(),
+        }
+    }
+
+    /// Why a scenario is not played, if it is not.
+    fn obstacle(&self, scenario: &Scenario, role: Option<usize>, seats: &Seats) -> Option<Outcome> {
+        let unsupported = |reason: String| Some(Outcome::Unsupported { reason });
+        let endpoints = || scenario.endpoints.iter().enumerate();
+        if let Some((_, endpoint)) = endpoints().find(|(_, it)| it.software == Software::Script) {
+            let name = &endpoint.name;
+            return unsupported(format!(
+                "the packets of endpoint `{name}` are written by hand: no program sends them"
+            ));
+        }
+        if !scenario.faults.is_empty() {
+            return unsupported(
+                "staged faults, which only an emulator of this host can stage".into(),
+            );
+        }
+        let homeless = endpoints().find(|(index, it)| seats.of(*index, &it.name).is_none());
+        if let Some((_, endpoint)) = homeless {
+            let name = &endpoint.name;
+            return unsupported(format!(
+                "endpoint `{name}` has no place; say --at {name}=HOST"
+            ));
+        }
+        // Stock libfabric can always take the place of stock libfabric.
+        let mut under_test =
+            endpoints().filter(|(index, _)| role.is_none_or(|role| role == *index));
+        let reason = under_test.find_map(|(_, it)| it.not_under_test.clone());
+        reason
+            .filter(|_| self.dut != STOCK)
+            .map(|reason| Outcome::NotUnderTest { reason })
+    }
+
+    fn outcome(&self, scenario: &Scenario, role: Option<usize>, seats: &Seats) -> Outcome {
+        let error = |text: String| vec![Finding::plain(Severity::Error, text)];
+        let (transcript, stop) = match self.play(scenario, role, seats) {
+            Ok(Played { transcript, error }) => (transcript, error.map(Stop::Conduct)),
+            Err(stop) => (Transcript::default(), Some(stop)),
+        };
+        let stopped = match stop {
+            None => Vec::new(),
+            Some(Stop::Conduct(ConductError::Player(PlayerError::Unsupported {
+                text, ..
+            }))) => {
+                return Outcome::Unsupported { reason: text };
+            }
+            Some(Stop::Conduct(conducted)) => error(conducted.to_string()),
+            Some(Stop::GivenUp(host)) => error(format!(
+                "{host} was not tried again: the last {MOST_LOST} cases ended because it was lost or silent"
+            )),
+        };
+        let mut judged = judge(scenario, role, &transcript.captures);
+        let problems = transcript.problems.into_iter();
+        let seen = problems.map(|text| Finding::of(&rules::OUTCOME, text));
+        // What an application sees follows from what went wrong on the wire.
+        let found = std::mem::take(&mut judged.findings);
+        let findings: Vec<Finding> = stopped.into_iter().chain(found).chain(seen).collect();
+        let (mut findings, mut remarks): (Vec<Finding>, Vec<Finding>) = findings
+            .into_iter()
+            .partition(|finding| finding.severity >= self.options.fail_on);
+        if findings.is_empty() {
+            remarks.append(&mut judged.statements);
+            Outcome::Passed {
+                compared: judged.packets,
+                played: 0,
+                seeds: 0,
+                events: 0,
+                remarks,
+            }
+        } else {
+            findings.append(&mut judged.statements);
+            let name = self.name_of_capture(scenario, role, seats);
+            let directory = self.options.captures.as_ref();
+            let capture = directory.and_then(|directory| judged.keep(directory, &name));
+            Outcome::Failed { findings, capture }
+        }
+    }
+
+    /// The name of the file with the capture of a failed case.
+    fn name_of_capture(&self, scenario: &Scenario, role: Option<usize>, seats: &Seats) -> String {
+        let mut name = scenario.name.clone();
+        if let Some(role) = role {
+            name += &format!("-{}", scenario.endpoints[role].name);
+        }
+        for place in seats.places() {
+            name += &format!("-{place}");
+        }
+        name.replace('/', "_") + ".pcapng"
+    }
+
+    /// The program that plays an endpoint.
+    fn program(&self, role: Option<usize>, index: usize) -> &Program {
+        match (&self.peer, role) {
+            (Some(peer), Some(role)) if role != index => peer,
+            _ => &self.program,
+        }
+    }
+
+    fn play(
+        &self,
+        scenario: &Scenario,
+        role: Option<usize>,
+        seats: &Seats,
+    ) -> Result<Played, Stop> {
+        let mut cast = scenario.clone();
+        let mut players = Vec::new();
+        let mut hosts = Vec::new();
+        for (index, endpoint) in cast.endpoints.iter_mut().enumerate() {
+            let program = self.program(role, index);
+            // Recordings need a certain release; live runs take the one that is there.
+            endpoint.version = None;
+            endpoint.software = match program {
+                Program::Core => Software::Core,
+                Program::Libfabric { .. } | Program::Exec { .. } => Software::Libfabric,
+            };
+            if let Some(place) = seats.of(index, &endpoint.name) {
+                self.may_try(&place.host)?;
+                hosts.push(place.host.clone());
+                players.push(self.launch(endpoint, place, program)?);
+            }
+        }
+        let played = Conductor::new(&cast, players, PathBuf::new()).play();
+        self.note(&hosts, played.error.as_ref());
+        Ok(played)
+    }
+
+    fn launch(
+        &self,
+        endpoint: &EndpointSpec,
+        place: &Place,
+        program: &Program,
+    ) -> Result<Player, PlayerError> {
+        let recording = self.recording.as_ref();
+        Player::launch_at(
+            &endpoint.name,
+            place,
+            &self.reach,
+            program,
+            &endpoint.environment,
+            self.patience,
+            recording.filter(|_| !self.unrecorded.contains(&place.host)),
+        )
+    }
+
+    fn may_try(&self, host: &str) -> Result<(), Stop> {
+        let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        match lost.get(host) {
+            Some(MOST_LOST..) => Err(Stop::GivenUp(host.to_owned())),
+            _ => Ok(()),
+        }
+    }
+
+    /// Counts the cases that end because hosts are lost or silent.
+    fn note(&self, hosts: &[String], error: Option<&ConductError>) {
+        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        match error {
+            Some(ConductError::Player(PlayerError::Lost { host, .. })) => {
+                *lost.entry(host.clone()).or_default() += 1;
+            }
+            // One of them, and nothing is known of the others.
+            Some(ConductError::Player(PlayerError::Silent { .. })) => {
+                for host in hosts {
+                    *lost.entry(host.clone()).or_default() += 1;
+                }
+            }
+            Some(_) => {}
+            None => lost.retain(|host, _| !hosts.contains(host)),
+        }
+    }
+}
+
+/// What the captures of a case come to.
+#[derive(Default)]
+struct Judged {
+    /// Violated rules.
+    findings: Vec<Finding>,
+    /// How the clocks compare, and what the captures lack. A case does not fail by them.
+    statements: Vec<Finding>,
+    /// The number of packets that were judged.
+    packets: usize,
+    /// The merged capture, in its directory.
+    merged: Option<(Scratch, PathBuf)>,
+}
+
+impl Judged {
+    /// Keeps the merged capture in a directory.
+    fn keep(&self, directory: &Path, name: &str) -> Option<PathBuf> {
+        let (_, merged) = self.merged.as_ref()?;
+        let path = directory.join(name);
+        let copied = std::fs::create_dir_all(directory).and_then(|()| std::fs::copy(merged, &path));
+        // The verdict does not depend on it.
+        copied.is_ok().then_some(path)
+    }
+}
+
+/// Judges the captures of the endpoints: as one, or if that cannot be, because their clocks contradict each other or one
+/// of them lost frames, each by itself. Of endpoints that are not under test what is wrong is a note.
+fn judge(scenario: &Scenario, role: Option<usize>, captures: &[Vec<u8>]) -> Judged {
+    let mut judged = Judged::default();
+    if captures.iter().all(Vec::is_empty) {
+        return judged;
+    }
+    let Recorded {
+        directory,
+        captures,
+        problems,
+    } = match Recorded::load(scenario, captures) {
+        Ok(recorded) => recorded,
+        Err(problem) => {
+            judged.state(format!("the captures are not judged: {problem}"));
+            return judged;
+        }
+    };
+    for problem in problems {
+        judged.state(problem);
+    }
+    match merged(scenario, &captures, &directory.0) {
+        Ok(Merged {
+            path,
+            capture,
+            endpoints,
+            clocks,
+        }) => {
+            judged.take(role, &capture, &endpoints);
+            for text in clocks {
+                judged.state(text);
+            }
+            judged.merged = Some((directory, path));
+        }
+        Err(problem) => {
+            judged.state(format!("each capture is judged by itself: {problem}"));
+            for (at, _, capture) in &captures {
+                judged.take(role, capture, &vec![*at; capture.interfaces.len()]);
+            }
+        }
+    }
+    judged
+}
+
+impl Judged {
+    /// Adds what the rules say about a capture; `endpoints` are those behind its interfaces.
+    fn take(&mut self, role: Option<usize>, capture: &Capture, endpoints: &[usize]) {
+        let checked = check::check(capture);
+        self.packets += usize::try_from(checked.packets).unwrap_or(usize::MAX);
+        let found = checked.worse_than(Severity::Note).map(|found| {
+            let endpoint = endpoints.get(found.interface).copied();
+            let is_under_test = role.is_none() || role == endpoint;
+            let finding = Finding::of_capture(found);
+            Finding {
+                severity: if is_under_test {
+                    finding.severity
+                } else {
+                    Severity::Note
+                },
+                ..finding
+            }
+        });
+        self.findings.extend(found);
+        for text in &capture.damage {
+            self.state(text.clone());
+        }
+    }
+
+    fn state(&mut self, text: String) {
+        self.statements.push(Finding::plain(Severity::Note, text));
+    }
+}
+
+/// The captures of endpoints, in files.
+struct Recorded {
+    directory: Scratch,
+    /// The endpoint, the file, and what is in it.
+    captures: Vec<(usize, PathBuf, Capture)>,
+    /// Why others cannot be read.
+    problems: Vec<String>,
+}
+
+impl Recorded {
+    fn load(scenario: &Scenario, captures: &[Vec<u8>]) -> Result<Self, std::io::Error> {
+        let mut recorded = Recorded {
+            directory: Scratch::new()?,
+            captures: Vec::new(),
+            problems: Vec::new(),
+        };
+        for (at, bytes) in captures.iter().enumerate().filter(|(_, it)| !it.is_empty()) {
+            let path = recorded.directory.0.join(format!("{at}.pcapng"));
+            std::fs::write(&path, bytes)?;
+            match Capture::load(&path) {
+                Ok(capture) => recorded.captures.push((at, path, capture)),
+                Err(error) => {
+                    let name = &scenario.endpoints[at].name;
+                    let problem =
+                        format!("the capture of endpoint `{name}` is not judged: {error}");
+                    recorded.problems.push(problem);
+                }
+            }
+        }
+        Ok(recorded)
+    }
+}
+
+/// The captures of several endpoints as one.
+struct Merged {
+    path: PathBuf,
+    capture: Capture,
+    /// The endpoint behind each interface.
+    endpoints: Vec<usize>,
+    /// How the clocks of the hosts compare.
+    clocks: Vec<String>,
+}
+
+fn merged(
+    scenario: &Scenario,
+    recorded: &[(usize, PathBuf, Capture)],
+    directory: &Path,
+) -> Result<Merged, String> {
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let name = |at: usize| &scenario.endpoints[at].name;
+    let loaded: Vec<&Capture> = recorded.iter().map(|(.., capture)| capture).collect();
+    let differences = clocks::align(&loaded).map_err(|(at, error)| {
+        format!(
+            "the capture of endpoint `{}`: {error}",
+            name(recorded[at].0)
+        )
+    })?;
+    let first = recorded.first().map_or(0, |(at, ..)| *at);
+    let described = recorded.iter().zip(&differences).skip(1);
+    let described = described
+        .map(|((at, ..), difference)| {
+            format!(
+                "the clock of endpoint `{}` compared with that of endpoint `{}`: {difference}",
+                name(*at),
+                name(first)
+            )
+        })
+        .collect::<Vec<_>>();
+    let sources: Vec<_> = recorded
+        .iter()
+        .zip(&differences)
+        .map(|((_, path, _), difference)| (path.clone(), *difference))
+        .collect();
+    let path = directory.join("merged.pcapng");
+    let comments = [vec![scenario.description.clone()], described.clone()].concat();
+    merge_clocks(&sources, &comments, &[], &path).map_err(|error| text(&error))?;
+    let capture = Capture::load(&path).map_err(|error| text(&error))?;
+    let endpoints = recorded
+        .iter()
+        .flat_map(|(at, _, it)| vec![*at; it.interfaces.len()]);
+    Ok(Merged {
+        path,
+        capture,
+        endpoints: endpoints.collect(),
+        clocks: described,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use pcap_file::pcapng::blocks::PcapNgBlock;
+    use pcap_file::pcapng::{Block, PcapNgReader, PcapNgWriter};
+
+    use super::*;
+
+    fn place(text: &str) -> Place {
+        text.parse().unwrap()
+    }
+
+    /// A trace of the corpus: its scenario, and the bytes of its capture.
+    fn trace(name: &str) -> (Scenario, Vec<u8>) {
+        let path = efa_testing::workspace::traces().join(name);
+        let scenario = Scenario::load(&path.with_extension("toml")).unwrap();
+        (scenario, std::fs::read(path).unwrap())
+    }
+
+    fn statements(judged: &Judged) -> String {
+        let texts = judged.statements.iter().map(|it| it.text.as_str());
+        texts.collect::<Vec<_>>().join("; ")
+    }
+
+    #[test]
+    fn captures_that_are_no_conversation_are_judged_each_by_itself() {
+        let (scenario, eager) = trace("eager-tagged.pcapng");
+        let (_, long) = trace("long-cts.pcapng");
+        let alone = |capture: &Vec<u8>| judge(&scenario, None, &[capture.clone(), Vec::new()]);
+        let packets = alone(&eager).packets + alone(&long).packets;
+        assert!(alone(&eager).packets > 0 && alone(&long).packets > 0);
+        let judged = judge(&scenario, None, &[eager, long]);
+        let said = statements(&judged);
+        let why = "each capture is judged by itself: the capture of endpoint `b`: no packet is in both captures";
+        assert!(said.contains(why), "{said}");
+        assert_eq!(judged.packets, packets);
+        assert!(judged.findings.is_empty(), "{:?}", judged.findings);
+    }
+
+    /// A trace of the corpus as its hosts recorded it, each with a clock of its own: `shown` says what the clock of a host
+    /// shows, by the host's number, the number of the frame on it, and the true time.
+    fn recorded_apart(
+        name: &str,
+        shown: impl Fn(usize, usize, Duration) -> Duration,
+    ) -> (Scenario, Vec<Vec<u8>>) {
+        let (scenario, bytes) = trace(name);
+        let mut hosts: Vec<(PcapNgWriter<Vec<u8>>, usize)> = Vec::new();
+        let mut reader = PcapNgReader::new(&bytes[..]).unwrap();
+        while let Some(block) = reader.next_block() {
+            match block.unwrap().into_owned() {
+                Block::InterfaceDescription(interface) => {
+                    let mut writer = PcapNgWriter::new(Vec::new()).unwrap();
+                    writer.write_block(&interface.into_block()).unwrap();
+                    hosts.push((writer, 0));
+                }
+                Block::EnhancedPacket(mut packet) => {
+                    let number = packet.interface_id as usize;
+                    let (writer, frames) = &mut hosts[number];
+                    packet.interface_id = 0;
+                    packet.timestamp = shown(number, *frames, packet.timestamp);
+                    *frames += 1;
+                    writer.write_block(&packet.into_block()).unwrap();
+                }
+                _ => {}
+            }
+        }
+        let captures = hosts.into_iter().map(|(writer, _)| writer.into_inner());
+        (scenario, captures.collect())
+    }
+
+    /// The number of frames in a capture.
+    fn frames_of(bytes: &[u8]) -> usize {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), bytes).unwrap();
+        Capture::load(file.path()).unwrap().frames.len()
+    }
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn a_clock_that_was_set_during_a_capture_leaves_each_to_be_judged_by_itself() {
+        // The middle of the second host's capture.
+        let (_, captures) = recorded_apart("ping-pong.pcapng", |_, _, time| time);
+        let half = frames_of(&captures[1]) / 2;
+        assert!(half > 2);
+        for forward in [true, false] {
+            let (scenario, captures) =
+                recorded_apart("ping-pong.pcapng", |host, frame, time| match host {
+                    1 if frame < half => time,
+                    1 if forward => time + HOUR,
+                    1 => time - HOUR,
+                    _ => time,
+                });
+            let judged = judge(&scenario, None, &captures);
+            let said = statements(&judged);
+            let why = "each capture is judged by itself: the capture of endpoint `b`: whatever the difference of the \
+                       clocks, packets arrived before they were sent: a clock was set during the capture";
+            assert!(said.contains(why), "{said}");
+            // Nothing is lost, nothing is invented, and nothing is merged.
+            let whole: usize = captures
+                .iter()
+                .map(|capture| judge(&scenario, None, &[capture.clone(), Vec::new()]).packets)
+                .sum();
+            assert_eq!(judged.packets, whole);
+            assert!(judged.findings.is_empty(), "{:?}", judged.findings);
+            assert!(judged.merged.is_none());
+        }
+        // The same hour from the beginning on is a clock that is ahead.
+        let (scenario, captures) = recorded_apart("ping-pong.pcapng", |host, _, time| match host {
+            1 => time + HOUR,
+            _ => time,
+        });
+        let judged = judge(&scenario, None, &captures);
+        let said = statements(&judged);
+        assert!(said.contains("of endpoint `a`: 3"), "{said}");
+        assert!(judged.merged.is_some());
+    }
+
+    #[test]
+    fn a_capture_that_cannot_be_read_keeps_no_other_one_from_being_judged() {
+        let (scenario, eager) = trace("eager-tagged.pcapng");
+        let judged = judge(&scenario, None, &[b"rubbish".to_vec(), eager]);
+        let said = statements(&judged);
+        assert!(
+            said.contains("the capture of endpoint `a` is not judged: "),
+            "{said}"
+        );
+        assert!(judged.packets > 0);
+        let judged = judge(&scenario, None, &[b"rubbish".to_vec(), Vec::new()]);
+        assert_eq!((judged.packets, judged.statements.len()), (0, 1));
+    }
+
+    #[test]
+    fn further_endpoints_are_at_other_places_than_the_pair_if_there_are_any() {
+        let seats = |others: &[&str]| {
+            let others = others.iter().map(|name| place(name)).collect();
+            let pair = [place("x"), place("y%efa_1")];
+            let seats = Seats::Pair { pair, others };
+            let names = ["a", "b", "c", "d", "e"].iter().enumerate();
+            let names = names.map(|(index, name)| seats.of(index, name).unwrap().to_string());
+            names.collect::<Vec<_>>()
+        };
+        assert_eq!(seats(&[]), ["x", "y%efa_1", "x", "y%efa_1", "x"]);
+        assert_eq!(seats(&["z"]), ["x", "y%efa_1", "z", "z", "z"]);
+        assert_eq!(seats(&["z", "w"]), ["x", "y%efa_1", "z", "w", "z"]);
+        let named = Seats::Named(BTreeMap::from([("b".to_owned(), place("x"))]));
+        assert_eq!(named.of(1, "b"), Some(&place("x")));
+        assert_eq!(named.of(0, "a"), None);
+    }
+}

@@ -1,0 +1,339 @@
+//! Running traces in several processes at once, each with its own fabric.
+//!
+//! A device and its fabric belong to their process, so cases that run side by side without meeting each other
+//! need processes. Each process reads the settings from a line of JSON, and answers `null` or the reason why
+//! it cannot start. Each further line is the path of a trace, which the process answers with an [`Ended`].
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader, Write};
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+
+use efa_shm::{ENV_FABRIC, Fabric, HostConfig};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::runner::{Ended, Runner, Settings};
+
+/// Runs all traces. `ended` gets the results in the order of `paths`, each as soon as all earlier ones have
+/// been passed on. With one job the traces run in this process, and fault rules on its fabric apply. Several
+/// jobs run in processes that `program` starts, which must call [`serve`].
+///
+/// # Errors
+/// A message if there is no device, if several jobs would share a real device, or if a process cannot be
+/// started.
+pub fn run_all(
+    paths: &[PathBuf],
+    settings: &Settings,
+    jobs: NonZeroUsize,
+    program: impl Fn() -> Command + Sync,
+    mut ended: impl FnMut(&Path, Ended),
+) -> Result<(), String> {
+    if jobs.get() == 1 {
+        let mut runner = Runner::open(settings.clone()).map_err(|error| error.to_string())?;
+        for path in paths {
+            ended(path, runner.run(path));
+        }
+        return Ok(());
+    }
+    let own = match settings.hw.then(HostConfig::from_env).transpose() {
+        Ok(host) => host.map(|host| host.fabric),
+        Err(error) => {
+            return Err(format!(
+                "--jobs {jobs} with verbs needs emulated devices, which `efa-emu run` provides; on real \
+                 ones cases would meet: use --jobs 1 ({error})"
+            ));
+        }
+    };
+    let jobs = jobs.get().min(paths.len());
+    let start = |job: usize| {
+        let mut command = program();
+        if let Some(own) = &own {
+            let fabric = format!("{own}-job-{}-{job}", std::process::id());
+            command.env(ENV_FABRIC, fabric);
+        }
+        Job::start(command, settings)
+    };
+    let started: Result<Vec<Job>, String> = (0..jobs).map(start).collect();
+    let next = AtomicUsize::new(0);
+    let (results, all) = channel();
+    thread::scope(|scope| {
+        for (number, job) in started?.into_iter().enumerate() {
+            let (results, next, start) = (results.clone(), &next, &start);
+            scope.spawn(move || job.work(paths, next, &results, || start(number)));
+        }
+        drop(results);
+        let mut early = BTreeMap::new();
+        let mut due = 0;
+        for (index, result) in all {
+            early.insert(index, result);
+            while let Some(result) = early.remove(&due) {
+                ended(&paths[due], result);
+                due += 1;
+            }
+        }
+        Ok::<(), String>(())
+    })?;
+    if settings.hw {
+        // The jobs' fabrics are among the dead ones.
+        Fabric::remove_dead();
+    }
+    Ok(())
+}
+
+/// The main function of a process that [`run_all`] starts. It returns when its input ends.
+///
+/// # Errors
+/// If its input is not what [`run_all`] writes, or its output cannot be written.
+pub fn serve(mut input: impl BufRead, mut output: impl Write) -> io::Result<()> {
+    let Some(settings) = read_line(&mut input)? else {
+        return Ok(());
+    };
+    let mut runner = match Runner::open(settings) {
+        Ok(runner) => runner,
+        Err(error) => return write_line(&mut output, &Some(error.to_string())),
+    };
+    write_line(&mut output, &None::<String>)?;
+    while let Some(path) = read_line::<PathBuf>(&mut input)? {
+        write_line(&mut output, &runner.run(&path))?;
+    }
+    Ok(())
+}
+
+fn write_line(output: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(value)?;
+    line.push(b'\n');
+    output.write_all(&line)?;
+    output.flush()
+}
+
+/// Reads a line's value; `None` at the end of the input.
+fn read_line<T: DeserializeOwned>(input: &mut impl BufRead) -> io::Result<Option<T>> {
+    let mut line = String::new();
+    if input.read_line(&mut line)? == 0 {
+        return Ok(None);
+    }
+    Ok(Some(serde_json::from_str(&line)?))
+}
+
+/// A process that runs traces.
+struct Job {
+    process: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Job {
+    fn start(mut command: Command, settings: &Settings) -> Result<Job, String> {
+        let failed = |error: io::Error| format!("cannot start a process that runs traces: {error}");
+        let mut process = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(failed)?;
+        let input = process.stdin.take();
+        let output = process.stdout.take();
+        let output = output.ok_or_else(|| failed(io::ErrorKind::BrokenPipe.into()))?;
+        let mut job = Job {
+            process,
+            input,
+            output: BufReader::new(output),
+        };
+        match job.ask::<Option<String>>(settings).map_err(failed)? {
+            None => Ok(job),
+            Some(problem) => Err(problem),
+        }
+    }
+
+    /// Takes traces until none is left. If the process dies, that is the trace's result, and another process
+    /// continues.
+    fn work(
+        mut self,
+        paths: &[PathBuf],
+        next: &AtomicUsize,
+        results: &Sender<(usize, Ended)>,
+        again: impl Fn() -> Result<Job, String>,
+    ) {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(path) = paths.get(index) else {
+                return;
+            };
+            let result = self.ask(path).unwrap_or_else(|error| {
+                let mut problem = format!(
+                    "{}: the process that ran it gave no result: {error}{}",
+                    path.display(),
+                    self.how_it_ended()
+                );
+                match again() {
+                    Ok(job) => self = job,
+                    Err(error) => problem = format!("{problem}; then: {error}"),
+                }
+                Ended {
+                    cases: Vec::new(),
+                    unfit: vec![problem],
+                }
+            });
+            // The receiver of the results has ended.
+            if results.send((index, result)).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn ask<T: for<'a> Deserialize<'a>>(
+        &mut self,
+        question: &(impl Serialize + ?Sized),
+    ) -> io::Result<T> {
+        let input = self.input.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+        write_line(input, &question)?;
+        read_line(&mut self.output)?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    }
+
+    fn how_it_ended(&mut self) -> String {
+        match self.process.try_wait() {
+            Ok(Some(status)) => format!(" ({status})"),
+            _ => String::new(),
+        }
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        // The process ends at the end of its input.
+        self.input = None;
+        let _ = self.process.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+
+    fn settings(hw: bool) -> Settings {
+        Settings {
+            emu: !hw,
+            hw,
+            outside: None,
+            dut: "core".to_owned(),
+            options: Options::default(),
+        }
+    }
+
+    fn two() -> NonZeroUsize {
+        NonZeroUsize::new(2).unwrap()
+    }
+
+    /// A program that answers as a shell script says.
+    fn script(text: &str) -> impl Fn() -> Command + Sync {
+        move || {
+            let mut command = Command::new("sh");
+            command.args(["-c", text]);
+            command
+        }
+    }
+
+    #[test]
+    fn results_come_in_order_and_each_from_one_process() {
+        let paths: Vec<PathBuf> = (0..20).map(|n| format!("{n}").into()).collect();
+        // Takes longer for some than for others, and says what it was asked.
+        let answer = r#"read settings; echo null
+            while IFS= read -r path; do
+                [ "$path" != '"3"' ] || sleep 0.2
+                path=${path#?}; echo "{\"cases\":[],\"unfit\":[\"${path%?}\"]}"
+            done"#;
+        let mut seen = Vec::new();
+        run_all(
+            &paths,
+            &settings(false),
+            two(),
+            script(answer),
+            |path, ended| {
+                assert_eq!(ended.unfit, [path.display().to_string()]);
+                seen.push(path.to_owned());
+            },
+        )
+        .unwrap();
+        assert_eq!(seen, paths);
+    }
+
+    #[test]
+    fn a_process_that_dies_costs_one_result() {
+        let paths: Vec<PathBuf> = ["a", "deadly", "b", "c"].map(PathBuf::from).to_vec();
+        let answer = r#"read settings; echo null
+            while IFS= read -r path; do
+                [ "$path" != '"deadly"' ] || kill -SEGV $$
+                echo '{"cases":[],"unfit":[]}'
+            done"#;
+        let mut lost = Vec::new();
+        let mut count = 0;
+        run_all(
+            &paths,
+            &settings(false),
+            two(),
+            script(answer),
+            |_, ended| {
+                count += 1;
+                lost.extend(ended.unfit);
+            },
+        )
+        .unwrap();
+        assert_eq!((count, lost.len()), (4, 1), "{lost:?}");
+        assert!(
+            lost[0].starts_with("deadly: the process that ran it gave no result"),
+            "{lost:?}"
+        );
+    }
+
+    #[test]
+    fn what_cannot_start_is_said_once() {
+        let paths = [PathBuf::from("a"), PathBuf::from("b")];
+        let says = |program: &str| {
+            run_all(
+                &paths,
+                &settings(false),
+                two(),
+                script(program),
+                |path, _| panic!("{}", path.display()),
+            )
+            .unwrap_err()
+        };
+        assert_eq!(says("read settings; echo '\"no device\"'"), "no device");
+        assert!(
+            says("exit").contains("cannot start a process"),
+            "{}",
+            says("exit")
+        );
+    }
+
+    #[test]
+    fn the_corpus_has_the_same_results_in_other_processes() {
+        let traces = efa_testing::workspace::traces();
+        let paths = crate::find_traces(&[traces], Some("eager")).unwrap();
+        let path = &paths[0];
+        let mut here = Runner::open(settings(false)).unwrap().run(path);
+        let question = format!(
+            "{}\n{}\n",
+            serde_json::to_string(&settings(false)).unwrap(),
+            serde_json::to_string(path).unwrap()
+        );
+        let mut output = Vec::new();
+        serve(question.as_bytes(), &mut output).unwrap();
+        let mut output = output.as_slice();
+        assert_eq!(
+            read_line::<Option<String>>(&mut output).unwrap(),
+            Some(None)
+        );
+        let mut there: Ended = read_line(&mut output).unwrap().unwrap();
+        for case in here.cases.iter_mut().chain(&mut there.cases) {
+            case.duration = std::time::Duration::ZERO;
+        }
+        assert!(!here.cases.is_empty());
+        assert_eq!(format!("{here:?}"), format!("{there:?}"));
+    }
+}

@@ -1,0 +1,342 @@
+//! Ladders: the recorded packets beside the actual ones.
+
+use std::collections::{BTreeSet, HashMap};
+
+use efa_capture::Direction;
+use efa_capture::frame::Kind;
+use efa_check::capture::CapturedPacket;
+use efa_core::address::Gid;
+use efa_core::nic::Status;
+use efa_core::wire::PacketType;
+use efa_core::wire::fields::{self, Value, fields_of};
+use efa_play::operation::EndpointIndex;
+use efa_play::trace::Trace;
+use efa_replay::replay::{Exchanged, What};
+use serde::{Deserialize, Serialize};
+
+/// What can pass from one endpoint to another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Nature {
+    /// A packet.
+    Packet,
+    /// A request to a device to read or write memory.
+    Request,
+    /// A device's refusal.
+    Refusal,
+}
+
+/// A packet or device operation from one endpoint to another.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Message {
+    /// Its kind, such as `EAGER_MSGRTM`.
+    pub kind: String,
+    /// The fields that distinguish it from others of its kind.
+    pub detail: String,
+    /// The number of the recorded packet that it is, or that it stands for.
+    pub number: Option<u64>,
+    /// Whether it is a packet, or what a device was asked or answered.
+    pub nature: Nature,
+}
+
+/// A rung: a recorded message, the actual one in its place, or both.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Rung {
+    /// The sender.
+    pub from: EndpointIndex,
+    /// The receiver.
+    pub to: EndpointIndex,
+    /// The recorded message.
+    pub expected: Option<Message>,
+    /// The actual message.
+    pub actual: Option<Message>,
+}
+
+/// The recorded messages beside the actual ones.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Ladder {
+    /// The names of the endpoints.
+    pub endpoints: Vec<String>,
+    /// In the order of time.
+    pub rungs: Vec<Rung>,
+}
+
+/// The fields that a ladder names: those by which a reader follows a message.
+const TELLING: [&str; 8] = [
+    "msg_id",
+    "send_id",
+    "recv_id",
+    "msg_length",
+    "runt_length",
+    "seg_offset",
+    "recv_length",
+    "user_recv_qp.qpn",
+];
+
+/// The fields that distinguish a packet from others of its type.
+fn detail(packet: &[u8]) -> String {
+    let named = |name: &str| {
+        let mut fields = fields_of(packet).into_iter().flatten();
+        fields.find(|field| field.descriptor.name == name)
+    };
+    let mut words: Vec<String> = TELLING
+        .iter()
+        .filter_map(|name| match named(name)?.value {
+            Value::Unsigned(value) => Some(format!("{name} {value}")),
+            _ => None,
+        })
+        .collect();
+    if let Some(field) = fields_of(packet)
+        .into_iter()
+        .flatten()
+        .find(|field| field.descriptor.kind == fields::Kind::Data)
+    {
+        words.push(format!("{} B", field.bytes.len()));
+    }
+    words.join(", ")
+}
+
+fn of_packet(packet: &[u8], headerless: bool, number: Option<u64>) -> Message {
+    let packet_type = PacketType::peek(packet).filter(|_| !headerless);
+    let (kind, detail) = match packet_type {
+        Some(packet_type) => (packet_type.to_string(), detail(packet)),
+        None if headerless => (
+            "message without header".into(),
+            format!("{} B", packet.len()),
+        ),
+        None => (
+            match packet.first() {
+                Some(code) => format!("packet of unassigned type {code}"),
+                None => "empty packet".into(),
+            },
+            format!("{} B", packet.len()),
+        ),
+    };
+    Message {
+        kind,
+        detail,
+        number,
+        nature: Nature::Packet,
+    }
+}
+
+fn of_rdma(writes: bool, length: u64, immediate: Option<u32>, number: Option<u64>) -> Message {
+    let mut detail = format!("{length} B");
+    if let Some(immediate) = immediate {
+        detail += &format!(", immediate {immediate:#x}");
+    }
+    Message {
+        kind: if writes { "RDMA write" } else { "RDMA read" }.into(),
+        detail,
+        number,
+        nature: Nature::Request,
+    }
+}
+
+fn of_refusal(status: Status, number: Option<u64>) -> Message {
+    Message {
+        kind: status.describe().to_owned(),
+        detail: String::new(),
+        number,
+        nature: Nature::Refusal,
+    }
+}
+
+/// The message for a recorded frame; `None` for repetitions and acknowledgements.
+fn of_frame(frame: &CapturedPacket) -> Option<Message> {
+    let header = &frame.header;
+    if header.retransmission {
+        return None;
+    }
+    let number = Some(frame.number);
+    match header.kind {
+        Kind::Send => Some(of_packet(&frame.payload, frame.headerless, number)),
+        Kind::RdmaReadRequest(rdma) => Some(of_rdma(false, rdma.total_length.into(), None, number)),
+        Kind::RdmaWrite(rdma) if rdma.offset == 0 => Some(of_rdma(
+            true,
+            rdma.total_length.into(),
+            header.immediate,
+            number,
+        )),
+        Kind::Response(status) if status != Status::Ok => Some(of_refusal(status, number)),
+        _ => None,
+    }
+}
+
+impl Ladder {
+    /// Returns whether the ladder has no rungs, because nothing was sent or no ladder was asked for.
+    pub fn is_empty(&self) -> bool {
+        self.rungs.is_empty()
+    }
+
+    /// Puts a trace beside the messages of its replay.
+    pub fn of(trace: &Trace, exchanged: &[Exchanged]) -> Self {
+        let frames = &trace.capture.frames;
+        let owners: HashMap<Gid, EndpointIndex> = frames
+            .iter()
+            .filter(|frame| frame.direction == Some(Direction::Outbound))
+            .map(|frame| (frame.source, trace.endpoint_of[frame.interface]))
+            .collect();
+        let recorded = frames.iter().filter_map(|frame| {
+            let outbound = frame.direction == Some(Direction::Outbound);
+            Some(Rung {
+                from: trace.endpoint_of[frame.interface],
+                to: *owners.get(&frame.destination)?,
+                expected: Some(of_frame(frame).filter(|_| outbound)?),
+                actual: None,
+            })
+        });
+        let happened = exchanged.iter().map(|exchanged| {
+            let frame = exchanged.place.map(|place| &frames[place]);
+            let number = frame.map(|frame| frame.number);
+            let actual = match (&exchanged.what, frame) {
+                (What::Packet(bytes), _) => {
+                    of_packet(bytes, frame.is_some_and(|frame| frame.headerless), number)
+                }
+                (What::Asked { writes, length }, _) => of_rdma(*writes, *length, None, number),
+                (What::Refused(status), _) => of_refusal(*status, number),
+                (What::Rdma, Some(frame)) => of_frame(frame)?,
+                (What::Rdma, None) => return None,
+            };
+            Some(Rung {
+                from: exchanged.from,
+                to: exchanged.to,
+                expected: None,
+                actual: Some(actual),
+            })
+        });
+        Ladder {
+            endpoints: trace
+                .scenario
+                .endpoints
+                .iter()
+                .map(|endpoint| endpoint.name.clone())
+                .collect(),
+            rungs: beside(recorded.collect(), happened.flatten().collect()),
+        }
+    }
+}
+
+/// Joins recorded and actual messages: those of the longest part in recorded order share rungs, and all
+/// others have rungs of their own.
+fn beside(recorded: Vec<Rung>, happened: Vec<Rung>) -> Vec<Rung> {
+    let places: HashMap<u64, usize> = recorded
+        .iter()
+        .enumerate()
+        .filter_map(|(place, rung)| Some((rung.expected.as_ref()?.number?, place)))
+        .collect();
+    let place_of = |rung: &Rung| places.get(&rung.actual.as_ref()?.number?).copied();
+    let stands_for: Vec<Option<usize>> = happened.iter().map(place_of).collect();
+    let in_order = longest_rising(&stands_for);
+    let mut recorded = recorded.into_iter().enumerate().peekable();
+    let mut rungs = Vec::new();
+    for (index, mut rung) in happened.into_iter().enumerate() {
+        let Some(place) = stands_for[index].filter(|_| in_order.contains(&index)) else {
+            rungs.push(rung);
+            continue;
+        };
+        while let Some((_, missed)) = recorded.next_if(|(before, _)| *before < place) {
+            rungs.push(missed);
+        }
+        rung.expected = recorded.next().and_then(|(_, found)| found.expected);
+        rungs.push(rung);
+    }
+    rungs.extend(recorded.map(|(_, missed)| missed));
+    rungs
+}
+
+/// The indices of a longest strictly rising subsequence of the present values.
+fn longest_rising(values: &[Option<usize>]) -> BTreeSet<usize> {
+    // `ends[n]` is the index of the smallest value with which a subsequence of n + 1 values can end.
+    let mut ends: Vec<usize> = Vec::new();
+    let mut before: Vec<Option<usize>> = vec![None; values.len()];
+    for (index, value) in values.iter().enumerate() {
+        if value.is_none() {
+            continue;
+        }
+        let length = ends.partition_point(|end| values[*end] < *value);
+        before[index] = length.checked_sub(1).map(|shorter| ends[shorter]);
+        match ends.get_mut(length) {
+            Some(end) => *end = index,
+            None => ends.push(index),
+        }
+    }
+    let mut chosen = BTreeSet::new();
+    let mut at = ends.last().copied();
+    while let Some(index) = at {
+        chosen.insert(index);
+        at = before[index];
+    }
+    chosen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(number: Option<u64>) -> Option<Message> {
+        Some(Message {
+            kind: "CTS".into(),
+            detail: String::new(),
+            number,
+            nature: Nature::Packet,
+        })
+    }
+
+    fn recorded(number: u64) -> Rung {
+        Rung {
+            from: 0,
+            to: 1,
+            expected: message(Some(number)),
+            actual: None,
+        }
+    }
+
+    fn happened(number: Option<u64>) -> Rung {
+        Rung {
+            from: 0,
+            to: 1,
+            expected: None,
+            actual: message(number),
+        }
+    }
+
+    /// Rungs as pairs of the numbers on their two sides; 0 stands for something without a number.
+    fn numbers(rungs: &[Rung]) -> Vec<(Option<u64>, Option<u64>)> {
+        let number = |side: &Option<Message>| side.as_ref().map(|side| side.number.unwrap_or(0));
+        rungs
+            .iter()
+            .map(|rung| (number(&rung.expected), number(&rung.actual)))
+            .collect()
+    }
+
+    #[test]
+    fn what_is_missing_late_or_too_much_has_a_rung_of_its_own() {
+        let recorded = [1, 3, 4, 6, 7].map(recorded).to_vec();
+        let happened = [Some(1), Some(4), None, Some(3), Some(7)]
+            .map(happened)
+            .to_vec();
+        let rungs = beside(recorded, happened);
+        assert_eq!(
+            numbers(&rungs),
+            [
+                (Some(1), Some(1)),
+                (None, Some(4)),
+                (None, Some(0)),
+                (Some(3), Some(3)),
+                (Some(4), None),
+                (Some(6), None),
+                (Some(7), Some(7)),
+            ]
+        );
+    }
+
+    #[test]
+    fn the_longest_rising_choice_is_found() {
+        let values = [Some(5), Some(1), None, Some(2), Some(2), Some(9), Some(3)];
+        let chosen = longest_rising(&values);
+        assert_eq!(chosen.len(), 3);
+        let chosen: Vec<_> = chosen.iter().map(|index| values[*index]).collect();
+        assert!(chosen.is_sorted_by(|a, b| a < b), "{chosen:?}");
+    }
+}

@@ -1,0 +1,38 @@
+//! Running a corpus of traces: which traces there are ([`find_traces`]), one case of one
+//! ([`run_trace`]), many at once ([`jobs`]), on other hosts ([`hosts`]), and what the reports say.
+//!
+//! ```no_run
+//! use efa_replay::replay::emu::Emu;
+//! use efa_suite::{Options, Summary, find_traces, run_engine};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut cases = Vec::new();
+//! for path in find_traces(&["traces".into()], Some("eager"))? {
+//!     let trace = efa_replay::written::load(&path)?;
+//!     cases.extend(run_engine(&trace, &mut Emu::orderly(), &Options::default())?);
+//! }
+//! println!("{}", Summary::of(&cases));
+//! # Ok(())
+//! # }
+//! ```
+
+mod case;
+mod corpus;
+pub mod each_event;
+pub mod expected;
+pub mod hosts;
+pub mod html;
+pub mod jobs;
+pub mod json;
+pub mod junit;
+pub mod ladder;
+pub mod matrix;
+pub mod pairs;
+mod results;
+mod run;
+pub mod runner;
+
+pub use case::{Case, Outcome};
+pub use corpus::{Unusable, find_scenarios, find_traces, name_of};
+pub use results::{Cause, Results, Summary, causes};
+pub use run::{ENGINE, Options, STOCK, run_engine, run_outside, run_trace};

@@ -1,0 +1,357 @@
+//! Running the cases of one trace.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use efa_capture::Reader;
+use efa_check::capture::Frames;
+use efa_check::check;
+use efa_core::rules::{self, Severity};
+use efa_core::wire::PacketType;
+use efa_device_model::fault::Action::Repeat;
+use efa_device_model::fault::{Fault, HostName, Match, PacketTypes};
+use efa_play::scenario::{Action, Capability, Operation, Scenario, Software};
+use efa_play::trace::Trace;
+use efa_replay::compare::Finding;
+use efa_replay::replay::backend::{Backend, BackendError};
+use efa_replay::replay::emu::Emu;
+use efa_replay::replay::hw::Hw;
+use efa_replay::replay::outside::Outside;
+use efa_replay::replay::{Engine, Opener, Strictness, codec, coverage, live, replay};
+use serde::{Deserialize, Serialize};
+
+use crate::each_event::{self, Changes};
+use crate::ladder::Ladder;
+use crate::{Case, Outcome};
+
+/// The engine's name in results.
+pub const ENGINE: &str = "core";
+/// Stock libfabric's name in results.
+pub const STOCK: &str = "libfabric";
+
+/// What is wrong with a trace before anything is played.
+fn inspect(trace: &Trace) -> Vec<Finding> {
+    let checked = check::check(&trace.capture);
+    let broken = checked.worse_than(Severity::Warning);
+    let broken = broken.filter(|finding| !trace.scenario.breaks.contains(&finding.rule.id));
+    let damage = trace.capture.damage.iter().cloned();
+    damage
+        .chain(broken.map(ToString::to_string))
+        .map(|text| Finding::plain(Severity::Error, text))
+        .collect()
+}
+
+/// How cases are run.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Options {
+    /// The number of disorderly networks in which the engine must bring about the same outcome.
+    pub seeds: u64,
+    /// What is done to each single event of a run of the engine.
+    pub each_event: Changes,
+    /// What makes a case fail.
+    #[serde(with = "efa_replay::compare::words::severity")]
+    pub fail_on: Severity,
+    /// Keep the messages of each case, for reports that draw them.
+    pub ladders: bool,
+    /// Where captures of failed cases go; `None` keeps none.
+    pub captures: Option<PathBuf>,
+}
+
+impl Default for Options {
+    /// No seeds; what every implementation must do.
+    fn default() -> Self {
+        Options {
+            seeds: 0,
+            each_event: Changes::default(),
+            fail_on: Severity::Error,
+            ladders: false,
+            captures: None,
+        }
+    }
+}
+
+/// Runs one trace on one backend, each endpoint in turn under test.
+pub fn run_trace<B: Backend>(
+    trace: &Trace,
+    backend: &mut B,
+    dut: &str,
+    opener: &mut dyn Opener<B>,
+    beyond: Option<String>,
+    options: &Options,
+) -> Result<Vec<Case>, BackendError>
+where
+    B::Nic: 'static,
+{
+    let name = backend.name();
+    let case = |role: &str, outcome, ladder, start: Instant| Case {
+        trace: trace.scenario.name.clone(),
+        path: trace.capture.path.clone(),
+        backend: name.to_owned(),
+        dut: dut.to_owned(),
+        role: role.to_owned(),
+        places: BTreeMap::new(),
+        outcome,
+        ladder,
+        duration: start.elapsed(),
+    };
+    let wrong = inspect(trace);
+    if let Some(reason) = beyond {
+        let start = Instant::now();
+        let (packets, problems) = codec::check(trace);
+        let mut findings: Vec<Finding> = problems
+            .into_iter()
+            .map(|text| Finding::plain(Severity::Error, text))
+            .collect();
+        findings.extend(wrong);
+        let outcome = if findings.is_empty() {
+            Outcome::CodecOnly { reason, packets }
+        } else {
+            let capture = None;
+            Outcome::Failed { findings, capture }
+        };
+        return Ok(vec![case("all", outcome, Ladder::default(), start)]);
+    }
+    let mut cases = Vec::new();
+    for (role, endpoint) in trace.scenario.endpoints.iter().enumerate() {
+        let start = Instant::now();
+        if endpoint.software == Software::Script {
+            continue;
+        }
+        // Stock libfabric can always take the place of stock libfabric.
+        if let Some(reason) = &endpoint.not_under_test
+            && dut != STOCK
+        {
+            let reason = reason.clone();
+            cases.push(case(
+                &endpoint.name,
+                Outcome::NotUnderTest { reason },
+                Ladder::default(),
+                start,
+            ));
+            continue;
+        }
+        let (outcome, ladder) = run_role(trace, role, backend, opener, &wrong, options)?;
+        cases.push(case(&endpoint.name, outcome, ladder, start));
+    }
+    Ok(cases)
+}
+
+fn run_role<B: Backend>(
+    trace: &Trace,
+    role: usize,
+    backend: &mut B,
+    opener: &mut dyn Opener<B>,
+    wrong: &[Finding],
+    options: &Options,
+) -> Result<(Outcome, Ladder), BackendError>
+where
+    B::Nic: 'static,
+{
+    backend.capture_next();
+    let mut verdict = replay(trace, role, Strictness::Fields, backend, opener)?;
+    let mut captured = backend.take_capture();
+    if let Some(reason) = verdict.unsupported {
+        return Ok((Outcome::Unsupported { reason }, Ladder::default()));
+    }
+    let ladder = match options.ladders {
+        true => Ladder::of(trace, &verdict.exchanged),
+        false => Ladder::default(),
+    };
+    if let Some(how) = verdict.departed.take() {
+        if trace.scenario.is_written() {
+            // Nobody else does what the packets are about.
+            return Ok((Outcome::Unsupported { reason: how }, Ladder::default()));
+        }
+        let text = format!("{how}; played with the engine as its peer");
+        verdict.add([Finding::plain(Severity::Note, text)]);
+        backend.capture_next();
+        let problems = live::play(&trace.scenario, role, backend, opener)?;
+        captured = backend.take_capture();
+        if let Some(idle) = backend.unapplied().into_iter().next() {
+            let reason = format!("{how}: nothing happens that the fault {idle} is about");
+            return Ok((Outcome::Unsupported { reason }, Ladder::default()));
+        }
+        verdict.add(
+            problems
+                .into_iter()
+                .map(|text| Finding::of(&rules::OUTCOME, text)),
+        );
+    }
+    verdict.add(wrong.iter().cloned());
+    let name = &trace.scenario.endpoints[role].name;
+    if let Some(capture) = &captured {
+        // Rules say more than differences do.
+        verdict.findings.splice(0..0, judge(capture, name));
+    }
+    let mut same = 0;
+    if verdict.failures(options.fail_on).next().is_none() {
+        for seed in 1..=options.seeds {
+            let texts = under_seed(trace, role, seed)?;
+            if texts.is_empty() {
+                same += 1;
+            }
+            verdict.add(
+                texts
+                    .into_iter()
+                    .map(|text| Finding::of(&rules::OUTCOME, format!("seed {seed}: {text}"))),
+            );
+        }
+    }
+    let mut events = 0;
+    if verdict.failures(options.fail_on).next().is_none() {
+        let changes = &options.each_event.0;
+        let turns = each_event::run(trace, role, &mut Engine::default(), changes, 1)?;
+        events = turns.runs;
+        let wrong = turns.texts.into_iter();
+        verdict.add(wrong.map(|text| Finding::of(&rules::OUTCOME, text)));
+    }
+    // What an application sees follows from what went wrong on the wire.
+    let is_outcome = |finding: &Finding| {
+        finding
+            .rule
+            .is_some_and(|rule| rule.id == rules::OUTCOME.id)
+    };
+    verdict.findings.sort_by_key(is_outcome);
+    let (mut findings, remarks) = verdict
+        .findings
+        .into_iter()
+        .partition::<Vec<_>, _>(|finding| finding.severity >= options.fail_on);
+    let outcome = if findings.is_empty() {
+        Outcome::Passed {
+            compared: verdict.compared,
+            played: verdict.played,
+            seeds: same,
+            events,
+            remarks,
+        }
+    } else {
+        // They explain a failure and are none: what is tested may have to cope with them.
+        let said = verdict.device_errors.into_iter();
+        findings.extend(said.map(|text| Finding::plain(Severity::Note, text)));
+        let capture = match &options.captures {
+            Some(directory) => {
+                if captured.is_none() && !verdict.never_opened {
+                    backend.capture_next_at_any_cost();
+                    replay(trace, role, Strictness::Fields, backend, opener)?;
+                    captured = backend.take_capture();
+                }
+                captured.and_then(|capture| keep(&capture, trace, name, directory))
+            }
+            None => None,
+        };
+        Outcome::Failed { findings, capture }
+    };
+    Ok((outcome, ladder))
+}
+
+/// What the passive judge says of the endpoint on the host `name` in the capture of a run.
+fn judge(capture: &[u8], name: &str) -> Vec<Finding> {
+    // A capture that cannot be read tells nothing; the verdict on the packets stands.
+    let Ok(reader) = Reader::new(capture, name) else {
+        return Vec::new();
+    };
+    let mut frames = Frames::new(reader).without_rdma_data();
+    let mut judge = check::Judge::new();
+    while let Ok(Some(frame)) = frames.next_frame() {
+        if judge.frame(frame).is_err() {
+            return Vec::new();
+        }
+    }
+    let hosts = frames.interfaces();
+    let is_its =
+        |found: &&check::Finding| hosts.get(found.interface).is_some_and(|host| host == name);
+    let checked = judge.finish();
+    let mut broken: Vec<_> = checked.worse_than(Severity::Note).filter(is_its).collect();
+    // What never came is said of the request, but often follows from what came instead.
+    broken.sort_by_key(|finding| finding.rule.id == rules::ANSWER_MISSING.id);
+    broken.into_iter().map(Finding::of_capture).collect()
+}
+
+/// Keeps the capture of a case.
+fn keep(capture: &[u8], trace: &Trace, name: &str, directory: &Path) -> Option<PathBuf> {
+    let path = directory.join(format!("{}-{name}.pcapng", trace.scenario.name));
+    let written = std::fs::create_dir_all(directory).and_then(|()| std::fs::write(&path, capture));
+    // The verdict does not depend on it.
+    written.is_ok().then_some(path)
+}
+
+/// Every `every`-th packet to an endpoint arrives twice, of the types whose second copies show.
+fn second_copies(to: &str, every: u64) -> Fault {
+    let types = PacketType::ALL.iter();
+    let types = types.filter(|of| of.has_header() && of.shows_second_copies());
+    let when = Match {
+        packet: PacketTypes(types.map(|of| of.code()).collect()),
+        receiver: Some(HostName::Name(to.to_owned())),
+        every: Some(every),
+        ..Match::default()
+    };
+    Fault::new(when, Repeat)
+}
+
+/// Replays with the engine in a network that reorders, loses and refuses packets, and in which
+/// packets to it come twice. Under every other seed an endpoint that only listens has an empty
+/// address book, so that its device cannot name the senders.
+fn under_seed(trace: &Trace, role: usize, seed: u64) -> Result<Vec<String>, BackendError> {
+    let stranger = (seed % 2 == 1 && only_listens(&trace.scenario, role)).then(|| {
+        let mut trace = trace.clone();
+        let endpoint = &mut trace.scenario.endpoints[role];
+        endpoint.address_vector.clear();
+        // Nor can completions name a source that is not in the address vector.
+        endpoint.capabilities.retain(|c| *c != Capability::Source);
+        trace
+    });
+    let name = &trace.scenario.endpoints[role].name;
+    let mut emu = Emu::disorderly(seed).with_fault(second_copies(name, 1 + seed % 3));
+    let trace = stranger.as_ref().unwrap_or(trace);
+    let mut engine = Engine { seed };
+    let verdict = replay(trace, role, Strictness::Outcome, &mut emu, &mut engine)?;
+    match verdict.departed {
+        Some(how) if trace.scenario.is_written() => Ok(vec![how]),
+        Some(_) => live::play(&trace.scenario, role, &mut emu, &mut engine),
+        None => Ok(verdict.texts()),
+    }
+}
+
+/// Returns whether an endpoint's application never names a peer.
+fn only_listens(scenario: &Scenario, role: usize) -> bool {
+    scenario.steps.iter().all(|step| match &step.action {
+        Action::Start { at, operation, .. } if *at == role => matches!(
+            operation,
+            Operation::Recv { from: None, .. } | Operation::Register { .. }
+        ),
+        _ => true,
+    })
+}
+
+/// Runs one trace on one backend with the engine under test.
+pub fn run_engine<B: Backend>(
+    trace: &Trace,
+    backend: &mut B,
+    options: &Options,
+) -> Result<Vec<Case>, BackendError>
+where
+    B::Nic: 'static,
+{
+    let beyond = coverage::beyond_script(trace).or_else(|| coverage::beyond_engine(trace));
+    run_trace(
+        trace,
+        backend,
+        ENGINE,
+        &mut Engine::default(),
+        beyond,
+        options,
+    )
+}
+
+/// Runs one trace on verbs with a program under test, whose name in results is `dut`.
+pub fn run_outside(
+    trace: &Trace,
+    backend: &mut Hw,
+    dut: &str,
+    outside: &mut Outside,
+    options: &Options,
+) -> Result<Vec<Case>, BackendError> {
+    let beyond = coverage::beyond_script(trace);
+    run_trace(trace, backend, dut, outside, beyond, options)
+}

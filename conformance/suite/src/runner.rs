@@ -1,0 +1,98 @@
+//! Running traces, one after the other, on the selected backends.
+
+use std::path::Path;
+
+use efa_replay::replay::backend::BackendError;
+use efa_replay::replay::emu::Emu;
+use efa_replay::replay::hw::Hw;
+use efa_replay::replay::outside::Outside;
+use efa_replay::written;
+use serde::{Deserialize, Serialize};
+
+use super::each_event::Changes;
+use super::{Case, Options, run_engine, run_outside};
+
+/// The implementation under test, and the backends.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Settings {
+    /// Run in the deterministic emulator of this process.
+    pub emu: bool,
+    /// Run on verbs.
+    pub hw: bool,
+    /// The program under test, on verbs only; `None` is the engine.
+    pub outside: Option<Outside>,
+    /// The name in results of the implementation under test.
+    pub dut: String,
+    /// What makes a case fail, and what is kept of cases.
+    pub options: Options,
+}
+
+/// The results of a trace.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Ended {
+    /// One for each backend and endpoint.
+    pub cases: Vec<Case>,
+    /// Why cases are missing: the trace or the environment is at fault.
+    pub unfit: Vec<String>,
+}
+
+/// Runs traces.
+pub struct Runner {
+    settings: Settings,
+    emu: Option<Emu>,
+    hw: Option<Hw>,
+}
+
+impl Runner {
+    /// Opens the backends.
+    ///
+    /// # Errors
+    /// [`BackendError::Unfit`] if there is no device for the verbs.
+    pub fn open(settings: Settings) -> Result<Self, BackendError> {
+        Ok(Runner {
+            emu: settings.emu.then(Emu::orderly),
+            hw: settings.hw.then(Hw::open_device).transpose()?,
+            settings,
+        })
+    }
+
+    /// Runs a trace on each backend, each endpoint in turn under test.
+    pub fn run(&mut self, path: &Path) -> Ended {
+        let trace = match written::load(path) {
+            Ok(trace) => trace,
+            Err(error) => {
+                return Ended {
+                    cases: Vec::new(),
+                    unfit: vec![error.to_string()],
+                };
+            }
+        };
+        let mut ended = Ended::default();
+        let mut add = |result: Result<Vec<Case>, BackendError>| match result {
+            Ok(cases) => ended.cases.extend(cases),
+            Err(error) => ended.unfit.push(format!("{}: {error}", path.display())),
+        };
+        let Settings {
+            outside,
+            dut,
+            options,
+            ..
+        } = &mut self.settings;
+        if let Some(backend) = &mut self.emu {
+            add(run_engine(&trace, backend, options));
+        }
+        if let Some(backend) = &mut self.hw {
+            // Seeds have an effect in the emulated network only.
+            let options = Options {
+                seeds: 0,
+                each_event: Changes::default(),
+                ..options.clone()
+            };
+            add(match outside {
+                Some(outside) => run_outside(&trace, backend, dut, outside, &options),
+                None => run_engine(&trace, backend, &options),
+            });
+        }
+        ended
+    }
+}

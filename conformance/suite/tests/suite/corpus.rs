@@ -1,0 +1,180 @@
+//! The corpus: its scenarios and its traces.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use efa_capture::frame::OUTER_LEN;
+use efa_check::capture::Capture;
+use efa_check::check;
+use efa_core::rules::Severity;
+use efa_play::scenario::{Scenario, Software};
+use efa_play::trace::Trace;
+use efa_replay::replay::codec;
+use efa_replay::replay::emu::Emu;
+use efa_replay::written;
+use efa_suite::{Options, Outcome};
+use efa_testing::workspace;
+
+/// What stock software was recorded doing.
+fn recordings() -> Vec<PathBuf> {
+    let mut all = traces();
+    all.retain(|path| {
+        path.extension()
+            .is_some_and(|extension| extension == "pcapng")
+    });
+    all
+}
+
+/// Recordings, and scenarios whose packets are written by hand.
+fn traces() -> Vec<PathBuf> {
+    efa_suite::find_traces(&[workspace::traces()], None).unwrap()
+}
+
+/// What was played for the recordings.
+fn scenarios() -> Vec<PathBuf> {
+    efa_suite::find_scenarios(
+        &[workspace::traces(), workspace::traces().join("releases")],
+        None,
+    )
+    .unwrap()
+}
+
+fn load(path: &Path) -> Trace {
+    written::load(path).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn seeds(seeds: u64) -> Options {
+    Options {
+        seeds,
+        ..Options::default()
+    }
+}
+
+#[test]
+fn every_trace_has_its_scenario_and_the_other_way_round() {
+    let names = |files: Vec<PathBuf>| -> Vec<String> {
+        files.iter().map(|path| efa_suite::name_of(path)).collect()
+    };
+    assert_eq!(names(recordings()), names(scenarios()));
+    for path in recordings() {
+        let trace = load(&path);
+        // The corpus is recorded from stock software.
+        for endpoint in &trace.scenario.endpoints {
+            assert_eq!(endpoint.software, Software::Libfabric, "{trace}");
+        }
+        assert_eq!(trace.capture.damage, Vec::<String>::new(), "{trace}");
+        assert!(!trace.scenario.description.is_empty() && !trace.scenario.spec.is_empty());
+    }
+}
+
+/// The page about the corpus is the output of `efa-conformance list --matrix`, and gives a reason for
+/// everything that no trace has.
+#[test]
+fn the_page_says_what_the_corpus_covers() {
+    let traces: Vec<Trace> = traces().iter().map(|path| load(path)).collect();
+    let (page, unexplained) = efa_suite::matrix::render(&traces);
+    assert_eq!(unexplained, Vec::<String>::new());
+    let path = workspace::traces().join("README.md");
+    let written = std::fs::read_to_string(path).unwrap();
+    assert!(
+        written.trim_end() == page.trim_end(),
+        "traces/README.md is old: efa-conformance list traces --matrix > traces/README.md"
+    );
+}
+
+#[test]
+fn no_trace_breaks_a_rule_and_all_survive_the_codec() {
+    for path in traces() {
+        let trace = load(&path);
+        let checked = check::check(&trace.capture);
+        // A release may not know what a later one expects of it (docs/deviations.md): a warning.
+        let broken = checked.worse_than(Severity::Warning);
+        let broken: Vec<&str> = broken.map(|finding| finding.rule.id).collect();
+        // Only what is written by hand breaks rules, and only those that it names.
+        assert_eq!(broken, trace.scenario.breaks, "{trace}");
+        let (packets, problems) = codec::check(&trace);
+        assert_eq!(problems, Vec::<String>::new(), "{trace}");
+        assert_eq!(packets as u64, checked.packets, "{trace}");
+    }
+}
+
+#[test]
+fn the_engine_takes_the_place_of_stock_libfabric() {
+    let mut emu = Emu::orderly();
+    for path in traces() {
+        let trace = load(&path);
+        for case in efa_suite::run_engine(&trace, &mut emu, &seeds(3)).unwrap() {
+            let passed = matches!(case.outcome, Outcome::Passed { .. });
+            let excused = matches!(case.outcome, Outcome::NotUnderTest { .. });
+            // The engine has no mode in which it receives messages without a header.
+            let endpoint = trace.scenario.endpoint(&case.role).unwrap();
+            let is_receiver = trace.scenario.endpoints[endpoint].max_message.is_some();
+            let lacks = matches!(&case.outcome, Outcome::Unsupported { .. } if is_receiver);
+            assert!(passed || excused || lacks, "{case}");
+        }
+    }
+}
+
+/// The engine plays every scenario with itself, and its capture replays in every role and in disorderly
+/// networks.
+#[test]
+fn the_engine_plays_every_scenario_with_itself() {
+    let mut themes = std::collections::BTreeSet::new();
+    for path in scenarios() {
+        let scenario = Scenario::load(&path).unwrap_or_else(|error| panic!("{error}"));
+        // For the engine, a theme is the same in all releases.
+        let theme = scenario.name.split("-1.").next().unwrap_or_default();
+        let theme = theme.split("-2.").next().unwrap_or_default().to_owned();
+        if !themes.insert(theme) {
+            continue;
+        }
+        let trace = crate::rehearsal::rehearse(&scenario);
+        let cases = efa_suite::run_engine(&trace, &mut Emu::orderly(), &seeds(5)).unwrap();
+        for case in cases {
+            let passed = matches!(case.outcome, Outcome::Passed { .. });
+            let excused = matches!(case.outcome, Outcome::NotUnderTest { .. });
+            assert!(passed || excused, "{case}");
+        }
+    }
+}
+
+/// The capture as if it had been recorded with this snap length.
+fn cut(capture: &Capture, snaplen: usize) -> Capture {
+    let mut capture = capture.clone();
+    for frame in &mut capture.frames {
+        let headers = OUTER_LEN + frame.header.header_len();
+        let kept = snaplen.saturating_sub(headers).min(frame.payload.len());
+        frame.cut_off = frame.payload.len() - kept;
+        frame.payload[kept..].fill(0);
+    }
+    capture
+}
+
+/// A capture with a snap length is judged by what it has: nothing is found that the whole one does not have.
+/// With 256 bytes every packet is judged, with fewer some have half a header.
+#[test]
+fn a_snap_length_breaks_no_rule() {
+    let mut torn = 0;
+    for path in recordings() {
+        let whole = load(&path).capture;
+        let of_whole = check::check(&whole);
+        let found: HashSet<_> = of_whole
+            .findings
+            .iter()
+            .map(|finding| (finding.rule.id, finding.packet))
+            .collect();
+        for snaplen in [128, 150, 256] {
+            let of_cut = check::check(&cut(&whole, snaplen));
+            for finding in of_cut.findings {
+                let known = found.contains(&(finding.rule.id, finding.packet));
+                assert!(known, "{}, {snaplen} bytes: {finding}", path.display());
+            }
+            if snaplen == 256 {
+                assert_eq!(of_cut.packets, of_whole.packets, "{}", path.display());
+            } else {
+                torn += of_whole.packets - of_cut.packets;
+            }
+        }
+    }
+    assert!(torn > 100, "only {torn} packets have half a header");
+}

@@ -1,0 +1,161 @@
+//! Each event of a run changed once: the engine gets over it, and a program that does not is noticed.
+
+use efa_core::endpoint::Instant;
+use efa_play::application::subject::Subject;
+use efa_play::application::{Report, Request, RequestError, Started, Token};
+use efa_play::operation::{EndpointIndex, Payload, pattern::Difference};
+use efa_play::scenario::{EndpointSpec, Software};
+use efa_play::trace::Trace;
+use efa_replay::replay::backend::BackendError;
+use efa_replay::replay::emu::Emu;
+use efa_replay::replay::{Engine, Opener};
+use efa_replay::written;
+use efa_suite::each_event::{self, Change, Turns};
+
+fn load(name: &str) -> Trace {
+    let path = efa_testing::workspace::traces().join(name);
+    written::load(&path).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn turns(trace: &str, role: usize, opener: &mut dyn Opener<Emu>, change: Change) -> Turns {
+    each_event::run(&load(trace), role, opener, &[change], 1).unwrap()
+}
+
+/// A trace of each subprotocol. The rest of the corpus, and the events between those of [`EVERY`], are left to
+/// `efa-conformance run --each-event all`.
+const SHARE: [&str; 10] = [
+    "eager-tagged.pcapng",
+    "medium-untagged.pcapng",
+    "long-cts.pcapng",
+    "long-read.pcapng",
+    "runting-read.pcapng",
+    "delivery-complete.pcapng",
+    "write-emulated.pcapng",
+    "read-emulated.pcapng",
+    "releases/atomic-fetch-2.5-2.5.pcapng",
+    "written/read-nack-message.toml",
+];
+
+/// One event in so many has its turn; the first of each kind always has.
+const EVERY: usize = 3;
+
+#[test]
+fn the_engine_gets_over_each_event() {
+    let mut runs = 0;
+    for name in SHARE {
+        let trace = load(name);
+        for role in 0..trace.scenario.endpoints.len() {
+            if trace.scenario.endpoints[role].software == Software::Script {
+                continue;
+            }
+            let engine = &mut Engine::default();
+            let turns = each_event::run(&trace, role, engine, &Change::ALL, EVERY).unwrap();
+            assert_eq!(turns.texts, Vec::<String>::new(), "{name}, endpoint {role}");
+            runs += turns.runs;
+        }
+    }
+    // Each trace has tens of events, of which a third have several turns.
+    assert!(runs > 100, "{runs}");
+}
+
+/// The engine with a mistake in what its application is told.
+struct Wrong(fn(Report) -> Vec<Report>);
+
+struct WrongSubject {
+    right: Box<dyn Subject>,
+    wrong: fn(Report) -> Vec<Report>,
+}
+
+impl Opener<Emu> for Wrong {
+    fn open(
+        &mut self,
+        backend: &mut Emu,
+        endpoint: &EndpointSpec,
+    ) -> Result<Box<dyn Subject>, BackendError> {
+        let right = Engine::default().open(backend, endpoint)?;
+        let wrong = self.0;
+        Ok(Box::new(WrongSubject { right, wrong }))
+    }
+}
+
+impl Subject for WrongSubject {
+    fn address(&self) -> Result<Vec<u8>, RequestError> {
+        self.right.address()
+    }
+
+    fn insert(&mut self, peer: EndpointIndex, address: &[u8]) -> Result<(), RequestError> {
+        self.right.insert(peer, address)
+    }
+
+    fn start(
+        &mut self,
+        token: Token,
+        request: &Request,
+        expected: Option<u64>,
+    ) -> Result<Started, RequestError> {
+        self.right.start(token, request, expected)
+    }
+
+    fn check(
+        &mut self,
+        token: Token,
+        offset: usize,
+        payload: Payload,
+    ) -> Result<Option<Difference>, RequestError> {
+        self.right.check(token, offset, payload)
+    }
+
+    fn poll(&mut self) -> Result<Vec<Report>, RequestError> {
+        let reports = self.right.poll()?;
+        Ok(reports.into_iter().flat_map(self.wrong).collect())
+    }
+
+    fn events(&mut self) -> Result<Vec<String>, RequestError> {
+        self.right.events()
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        self.right.next_timeout()
+    }
+}
+
+#[test]
+fn a_program_that_keeps_failures_to_itself_is_noticed() {
+    let wrong = |report: Report| match report.failure {
+        Some(_) => Vec::new(),
+        None => vec![report],
+    };
+    let turns = turns("read-direct.pcapng", 0, &mut Wrong(wrong), Change::Fail);
+    let found = turns
+        .texts
+        .iter()
+        .any(|text| text.starts_with("fail of ") && text.contains("neither completes nor fails"));
+    assert!(found, "{:?}", turns.texts);
+}
+
+#[test]
+fn a_program_that_takes_failures_for_success_is_noticed() {
+    let wrong = |report: Report| {
+        let failure = None;
+        vec![Report { failure, ..report }]
+    };
+    let turns = turns("read-direct.pcapng", 0, &mut Wrong(wrong), Change::Fail);
+    let found = turns
+        .texts
+        .iter()
+        .any(|text| text.starts_with("fail of own RDMA read") && text.contains("bytes"));
+    assert!(found, "{:?}", turns.texts);
+}
+
+#[test]
+fn a_program_that_completes_twice_is_noticed() {
+    let wrong = |report: Report| vec![report.clone(), report];
+    for change in Change::ALL {
+        let turns = turns("eager-tagged.pcapng", 0, &mut Wrong(wrong), change);
+        let found = turns
+            .texts
+            .iter()
+            .any(|text| text.contains("completed twice"));
+        assert!(found, "{change}: {:?}", turns.texts);
+    }
+}

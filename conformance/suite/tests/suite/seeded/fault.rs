@@ -1,0 +1,239 @@
+//! How a fault is declared.
+
+use std::ops::Range;
+
+use efa_core::rules::Rule;
+use efa_core::wire::PacketType;
+use efa_core::wire::fields::fields_of;
+use efa_testing::fields::{number, write};
+
+use super::play::Play;
+
+/// One fault.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    pub(crate) id: &'static str,
+    /// What the engine does wrong, for people.
+    pub(crate) does: &'static str,
+    /// The trace in which it shows, and the endpoint in whose place the engine is.
+    pub(crate) trace: &'static str,
+    pub(crate) endpoint: usize,
+    /// What the peers announce instead of what they announced when they were recorded.
+    pub(crate) announced: Option<u64>,
+    pub(crate) act: Act,
+    pub(crate) caught: Caught,
+}
+
+impl Fault {
+    /// What it shows in.
+    pub(crate) fn play(&self) -> Play {
+        (self.trace, self.endpoint, self.announced)
+    }
+
+    /// The fault, with peers that announce these features.
+    pub(crate) const fn with_peers_that_announce(self, features: u64) -> Fault {
+        Fault {
+            announced: Some(features),
+            ..self
+        }
+    }
+}
+
+/// Who catches a fault, and what is named.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Caught {
+    /// `check`, on the capture alone, and so `run` as well: this rule.
+    ByCheck(&'static Rule),
+    /// `run` only: this rule.
+    ByRun(&'static Rule),
+}
+
+impl Caught {
+    /// The statement that `run` has to name.
+    pub(crate) fn statement(self) -> &'static str {
+        match self {
+            Caught::ByCheck(rule) | Caught::ByRun(rule) => rule.statement,
+        }
+    }
+
+    /// The rule that `check` has to report.
+    pub(crate) fn rule(self) -> Option<&'static str> {
+        match self {
+            Caught::ByCheck(rule) => Some(rule.id),
+            Caught::ByRun(_) => None,
+        }
+    }
+}
+
+/// Declares a fault: id, what the engine does, trace and endpoint, where the fault is, who catches it.
+pub(crate) const fn fault(
+    id: &'static str,
+    does: &'static str,
+    (trace, endpoint): (&'static str, usize),
+    act: Act,
+    caught: Caught,
+) -> Fault {
+    Fault {
+        id,
+        does,
+        trace,
+        endpoint,
+        announced: None,
+        act,
+        caught,
+    }
+}
+
+/// Where the fault is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Act {
+    /// The engine sends such packets otherwise.
+    Sends(Packets, Change),
+    /// It takes such packets for something else.
+    Hears(Packets, Change),
+    /// It answers such packets at once, and not when it should.
+    Invents(Packets, fn(&[u8]) -> Vec<u8>),
+    /// Its RDMA reads.
+    Reads(RdmaChange),
+    /// Its RDMA writes.
+    Writes(RdmaChange),
+}
+
+/// Packets of one type.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Packets {
+    pub(crate) kind: PacketType,
+    /// Which of them, counted from 0; all if `None`.
+    nth: Option<usize>,
+}
+
+impl Packets {
+    pub(crate) fn has(&self, nth: usize) -> bool {
+        self.nth.is_none_or(|wanted| wanted == nth)
+    }
+}
+
+/// All packets of a type.
+pub(crate) const fn all(kind: PacketType) -> Packets {
+    Packets { kind, nth: None }
+}
+
+/// One packet of a type.
+pub(crate) const fn nth(kind: PacketType, nth: usize) -> Packets {
+    Packets {
+        kind,
+        nth: Some(nth),
+    }
+}
+
+/// What is wrong with a packet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Change {
+    /// A field has another value.
+    Set(&'static str, u64),
+    /// A field has more, modulo its width.
+    Add(&'static str, u64),
+    /// A field has less, modulo its width.
+    Sub(&'static str, u64),
+    /// Two fields are exchanged.
+    Swap(&'static str, &'static str),
+    /// Flags are not set.
+    Clear(u16),
+    /// The parts whose fields begin with this, and the flag of the part, are not there.
+    Without(&'static str, u16),
+    /// Eight bytes in front of the data, and the flag that announces them.
+    With(u64, u16),
+    /// A field is not there, although its flag is set.
+    Drop(&'static str),
+    /// The bytes of a field are in the opposite order.
+    Reverse(&'static str),
+    /// The last bytes are missing.
+    Shorter(usize),
+    /// The last bytes are missing, and the field that counts them agrees.
+    Fewer(&'static str, usize),
+    /// The last byte is another one.
+    Garbled,
+    /// The packet never comes.
+    Lost,
+    /// It comes twice.
+    Twice,
+    /// It comes once more, after the next packet of this type, in either direction.
+    Again(PacketType),
+}
+
+/// What is wrong with RDMA requests.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum RdmaChange {
+    /// So many bytes less.
+    Shorter(usize),
+    /// So many bytes further on.
+    Elsewhere(i64),
+    /// Not made.
+    Skipped,
+    /// Made after the packet that says that they are over.
+    Late,
+    /// These bits of the immediate data are inverted.
+    Immediate(u32),
+}
+
+impl Change {
+    /// The packet as it is with the change.
+    pub(crate) fn of(self, packet: &[u8]) -> Vec<u8> {
+        let mut changed = packet.to_vec();
+        let flags = number(packet, "flags");
+        match self {
+            Change::Set(name, value) => write(&mut changed, name, value),
+            Change::Add(name, by) => {
+                write(&mut changed, name, number(packet, name).wrapping_add(by));
+            }
+            Change::Sub(name, by) => {
+                write(&mut changed, name, number(packet, name).wrapping_sub(by));
+            }
+            Change::Swap(one, other) => {
+                write(&mut changed, one, number(packet, other));
+                write(&mut changed, other, number(packet, one));
+            }
+            Change::Clear(bits) => write(&mut changed, "flags", flags & !u64::from(bits)),
+            Change::Without(part, flag) => {
+                let fields = fields_of(packet).into_iter().flatten();
+                let places: Vec<_> = fields
+                    .filter(|field| field.descriptor.name.starts_with(part))
+                    .map(|field| field.offset..field.offset + field.bytes.len())
+                    .collect();
+                for place in places.into_iter().rev() {
+                    changed.drain(place);
+                }
+                write(&mut changed, "flags", flags & !u64::from(flag));
+            }
+            Change::With(value, flag) => {
+                let fields = fields_of(packet).into_iter().flatten();
+                let header = fields.filter(|field| field.descriptor.name != "data");
+                let end = header.map(|field| field.offset + field.bytes.len()).max();
+                let end = end.unwrap_or(packet.len());
+                changed.splice(end..end, value.to_le_bytes());
+                write(&mut changed, "flags", flags | u64::from(flag));
+            }
+            Change::Drop(name) => {
+                let place = place(packet, name);
+                changed.drain(place);
+            }
+            Change::Reverse(name) => changed[place(packet, name)].reverse(),
+            Change::Shorter(by) => changed.truncate(packet.len() - by),
+            Change::Fewer(name, by) => {
+                changed.truncate(packet.len() - by);
+                write(&mut changed, name, number(packet, name) - by as u64);
+            }
+            Change::Garbled => *changed.last_mut().expect("packets have bytes") ^= 0x55,
+            Change::Lost | Change::Twice | Change::Again(_) => {}
+        }
+        changed
+    }
+}
+
+/// Where a field of a packet is.
+fn place(packet: &[u8], name: &str) -> Range<usize> {
+    let mut fields = fields_of(packet).into_iter().flatten();
+    let field = fields.find(|field| field.descriptor.name == name);
+    let field = field.expect("the packet has the field");
+    field.offset..field.offset + field.bytes.len()
+}

@@ -1,0 +1,31 @@
+//! Numbers in packets, by the names of their fields.
+
+use efa_core::wire::fields::fields_of;
+
+/// A number in a packet.
+///
+/// # Panics
+/// If the packet has no such field.
+pub fn number(packet: &[u8], name: &str) -> u64 {
+    let (at, length) = place(packet, name);
+    let mut bytes = [0; 8];
+    bytes[..length].copy_from_slice(&packet[at..at + length]);
+    u64::from_le_bytes(bytes)
+}
+
+/// Writes a number, modulo the field's width.
+///
+/// # Panics
+/// If the packet has no such field.
+pub fn write(packet: &mut [u8], name: &str, value: u64) {
+    let (at, length) = place(packet, name);
+    packet[at..at + length].copy_from_slice(&value.to_le_bytes()[..length]);
+}
+
+/// Where a field is: offset and length, of which the first eight bytes count.
+fn place(packet: &[u8], name: &str) -> (usize, usize) {
+    let mut fields = fields_of(packet).into_iter().flatten();
+    let field = fields.find(|field| field.descriptor.name == name);
+    let place = field.map(|field| (field.offset, field.bytes.len().min(8)));
+    place.unwrap_or_else(|| panic!("no field {name}"))
+}
