@@ -8,6 +8,7 @@ SUITE := -p efa-emu -p efa-emu-verbs -p efa-emu-efadv -p efa-conformance
 TEST_THREADS := $(shell expr $$(nproc) \* 2)
 
 .PHONY: conformance test lint sim coverage fuzz verify bench interop arm64 setup build release
+.PHONY: deny minimum-rust
 .PHONY: wireshark-install wireshark-test wireshark-bench
 .PHONY: dist dist-test dist-arm64 install
 .DEFAULT_GOAL := conformance
@@ -48,6 +49,17 @@ lint: setup
 	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
 	$(CARGO) clippy -p efa-core --test coverage_proof --quiet -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
+
+## deny: licences, advisories and sources of all crates (deny.toml); needs the network, so `make test` leaves it out
+deny:
+	@$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install cargo-deny --locked --quiet
+	$(CARGO) deny check
+
+## minimum-rust: all code with the oldest Rust that Cargo.toml permits, which rustup fetches
+MINIMUM_RUST = $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+minimum-rust: setup
+	rustup toolchain install $(MINIMUM_RUST) --profile minimal
+	$(CARGO) +$(MINIMUM_RUST) check --workspace --all-targets --locked --quiet
 
 ## bench: micro benchmarks, then stock programs over the device beside other providers; 20 minutes at most
 bench: release
