@@ -1,7 +1,8 @@
-//! What the Python package index is told: the metadata that `scripts/wheel.py` writes into a wheel.
+//! The packages of `make dist` by their names, and what the Python package index is told: the metadata that
+//! `scripts/wheel.py` writes into a wheel.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use efa_testing::workspace::{outcome, root};
@@ -17,45 +18,45 @@ const STAGED: [&str; 4] = [
     "share/doc/efa-rdm/THIRD-PARTY-LICENSES",
 ];
 
-fn python(arguments: &[&str], repository: Option<&str>) -> String {
-    let mut command = Command::new("python3");
-    command.arg("-B").args(arguments);
-    command.env("SOURCE_DATE_EPOCH", "1700000000");
-    command.env_remove("EFA_RDM_REPOSITORY");
-    if let Some(repository) = repository {
-        command.env("EFA_RDM_REPOSITORY", repository);
-        command.env("EFA_RDM_REVISION", REVISION);
-    }
-    let (status, text) = outcome(&command.output().unwrap());
-    assert_eq!(status, Some(0), "{arguments:?}: {text}");
-    text
-}
-
-/// Makes a wheel in a directory, of files that have their names in them.
-fn wheel(directory: &Path, repository: Option<&str>) -> PathBuf {
-    let stage = directory.join("stage");
+/// Makes a wheel of files that have their names in them; returns its bytes, and the files in its `dist-info`, each behind
+/// its name, and separated from the next one by a zero.
+fn wheel(repository: &str) -> (Vec<u8>, String) {
+    const SCRIPT: &str = r#"
+import subprocess, sys, zipfile
+script, stage, wheel = sys.argv[1:]
+subprocess.run([sys.executable, "-B", script, stage, wheel], check=True)
+for name in zipfile.ZipFile(wheel).namelist():
+    if ".dist-info/" in name:
+        print(name, zipfile.ZipFile(wheel).read(name).decode(), sep="\n", end="\0")
+"#;
+    let directory = tempfile::tempdir().unwrap();
+    let stage = directory.path().join("stage");
     for name in STAGED {
         let path = stage.join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, name).unwrap();
     }
-    let file = directory.join("efa_rdm-1.2.3-py3-none-any.whl");
-    let script = root().join("scripts/wheel.py");
-    let arguments = [&script, &stage, &file].map(|path| path.to_str().unwrap());
-    python(&arguments, repository);
-    file
+    let file = directory.path().join("efa_rdm-1.2.3-py3-none-any.whl");
+    let output = Command::new("python3")
+        .args(["-c", SCRIPT])
+        .args([&root().join("scripts/wheel.py"), &stage, &file])
+        .env("SOURCE_DATE_EPOCH", "1700000000")
+        .env("EFA_RDM_REPOSITORY", repository)
+        .env("EFA_RDM_REVISION", REVISION)
+        .output()
+        .unwrap();
+    let (status, text) = outcome(&output);
+    assert_eq!(status, Some(0), "{text}");
+    (fs::read(file).unwrap(), text)
 }
 
-/// A file of a wheel.
-fn file(wheel: &Path, name: &str) -> String {
-    let read = "import sys, zipfile; print(zipfile.ZipFile(sys.argv[1]).read(sys.argv[2]).decode(), end='')";
-    python(&["-c", read, wheel.to_str().unwrap(), name], None)
-}
-
-fn metadata(repository: Option<&str>) -> String {
-    let directory = tempfile::tempdir().unwrap();
-    let wheel = wheel(directory.path(), repository);
-    file(&wheel, "efa_rdm-1.2.3.dist-info/METADATA")
+/// The file of this name in `dist-info`.
+fn file<'a>(files: &'a str, name: &str) -> &'a str {
+    let beginning = format!("efa_rdm-1.2.3.dist-info/{name}\n");
+    let found = files
+        .split('\0')
+        .find_map(|file| file.strip_prefix(&beginning));
+    found.unwrap_or_else(|| panic!("no {name}: {files}"))
 }
 
 /// Where the links of a text lead, but for those within it.
@@ -68,10 +69,18 @@ fn links(text: &str) -> Vec<&str> {
 #[test]
 fn links_lead_to_the_repository() {
     let readme = fs::read_to_string(root().join("README.md")).unwrap();
-    let metadata = metadata(Some(&format!("{REPOSITORY}/")));
-    let field = format!("\nProject-URL: Repository, {REPOSITORY}\n");
-    assert!(metadata.contains(&field), "{metadata}");
-    let (of_readme, of_wheel) = (links(&readme), links(&metadata));
+    let (_, files) = wheel(&format!("{REPOSITORY}/"));
+    let metadata = file(&files, "METADATA");
+    let (fields, description) = metadata.split_once("\n\n").unwrap();
+    assert!(fields.lines().all(|field| field.contains(": ")), "{fields}");
+    for field in [
+        &format!("Project-URL: Repository, {REPOSITORY}"),
+        "Version: 1.2.3",
+    ] {
+        assert!(fields.lines().any(|line| line == field), "{fields}");
+    }
+    assert!(description.starts_with("# "), "{description}");
+    let (of_readme, of_wheel) = (links(&readme), links(metadata));
     assert!(of_readme.len() > 50, "{of_readme:?}");
     assert_eq!(of_readme.len(), of_wheel.len());
     for (before, after) in of_readme.into_iter().zip(of_wheel) {
@@ -86,47 +95,46 @@ fn links_lead_to_the_repository() {
 }
 
 #[test]
-fn there_are_no_links_without_a_repository() {
-    let metadata = metadata(None);
+fn without_a_repository_there_are_no_links() {
+    let (_, files) = wheel("");
+    let metadata = file(&files, "METADATA");
     assert!(!metadata.contains("Project-URL"), "{metadata}");
-    let relative = links(&metadata).into_iter();
-    let relative: Vec<&str> = relative
-        .filter(|link| !link.starts_with("https:"))
-        .collect();
-    assert_eq!(relative, [""; 0]);
+    let links = links(metadata);
+    assert!(
+        links.iter().all(|link| link.starts_with("https:")),
+        "{links:?}"
+    );
     // Their words stay.
-    assert!(metadata.contains(
-        "\n| install it | `make install PREFIX=$HOME/.local`, or a package: docs/install.md |\n"
-    ));
     assert!(metadata.contains("\n| `traces` | the corpus |\n"));
 }
 
 #[test]
-fn the_description_comes_after_fields_alone() {
-    for repository in [None, Some(REPOSITORY)] {
-        let metadata = metadata(repository);
-        let (fields, description) = metadata.split_once("\n\n").unwrap();
-        for field in fields.lines() {
-            assert!(field.contains(": "), "{field}");
-        }
-        assert!(fields.contains("\nVersion: 1.2.3\n"), "{fields}");
-        assert!(description.starts_with("# "), "{description}");
+fn a_wheel_has_all_licences_and_is_reproducible() {
+    let (first, files) = wheel("");
+    assert_eq!(first, wheel("").0);
+    for path in &STAGED[1..] {
+        let name = format!(
+            "licenses/{}",
+            Path::new(path).file_name().unwrap().display()
+        );
+        assert_eq!(file(&files, &name), *path);
+        assert!(file(&files, "RECORD").contains(&format!("{name},sha256=")));
     }
 }
 
+/// The release workflow and those who install packages choose them by name.
 #[test]
-fn it_has_all_licences_and_is_the_same_again() {
-    let directories = [(); 2].map(|()| tempfile::tempdir().unwrap());
-    let wheels = directories
-        .each_ref()
-        .map(|directory| wheel(directory.path(), None));
-    let [first, second] = wheels.each_ref().map(|wheel| fs::read(wheel).unwrap());
-    assert_eq!(first, second);
-    let record = file(&wheels[0], "efa_rdm-1.2.3.dist-info/RECORD");
-    for path in &STAGED[1..] {
-        let name = path.rsplit('/').next().unwrap();
-        let name = format!("efa_rdm-1.2.3.dist-info/licenses/{name}");
-        assert_eq!(file(&wheels[0], &name), *path);
-        assert!(record.contains(&format!("{name},sha256=")), "{record}");
+fn packages_have_the_documented_names() {
+    let page = fs::read_to_string(root().join("docs/install.md")).unwrap();
+    for machine in ["x86_64", "aarch64"] {
+        let mut command = Command::new(root().join("scripts/dist"));
+        let names = command.arg("names").env("EFA_DIST_MACHINE", machine);
+        let (status, names) = outcome(&names.output().unwrap());
+        assert_eq!(status, Some(0), "{names}");
+        assert_eq!(names.lines().count(), 3, "{names}");
+        for name in names.lines() {
+            let written = name.replacen(env!("CARGO_PKG_VERSION"), "VERSION", 1);
+            assert!(page.contains(&written), "docs/install.md: no {written}");
+        }
     }
 }
