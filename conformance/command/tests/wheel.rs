@@ -1,4 +1,4 @@
-//! The packages of `make dist` by their names, and what the Python package index is told: the metadata that
+//! The packages of `make dist`: their names, when they are published, and what the Python package index is told: the metadata that
 //! `scripts/wheel.py` writes into a wheel.
 
 use std::fs;
@@ -136,5 +136,26 @@ fn packages_have_the_documented_names() {
             let written = name.replacen(env!("CARGO_PKG_VERSION"), "VERSION", 1);
             assert!(page.contains(&written), "docs/install.md: no {written}");
         }
+    }
+}
+
+#[test]
+fn nothing_is_published_before_it_was_used() {
+    let workflow = fs::read_to_string(root().join(".github/workflows/release.yml")).unwrap();
+    let steps = [
+        "actions/checkout@",
+        "scripts/dist version",
+        "run: make dist\n",
+        "run: make dist-test\n",
+        "run: make dist-arm64\n",
+        "scripts/dist commit",
+        "action-gh-release@",
+        "gh-action-pypi-publish@",
+    ];
+    let places = steps.map(|step| workflow.find(step).unwrap_or_else(|| panic!("no {step}")));
+    assert!(places.is_sorted(), "{places:?}");
+    // A step that is left out, or whose failure is none, would let the next ones publish.
+    for key in [" if:", "continue-on-error:"] {
+        assert!(!workflow.contains(key), "{key}");
     }
 }
