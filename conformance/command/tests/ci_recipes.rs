@@ -1,7 +1,8 @@
 //! The jobs of `docs/ci.md`: their commands run here as they are printed, over some of the traces.
 //!
-//! Stand-ins replace those that need a network, root or many minutes: `apt-get`, `git clone` (some traces),
-//! `cargo build` (the programs that were built for the tests), and building libfabric (the installed one).
+//! Stand-ins replace those that need a network, root or many minutes: `apt-get`, `git clone` (some
+//! traces), `cargo build` (the programs that were built for the tests), and building libfabric (the
+//! installed one).
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
@@ -14,7 +15,8 @@ use yaml_rust2::{Yaml, YamlLoader};
 const TRACES: [&str; 3] = ["eager-tagged", "long-cts", "read-emulated"];
 const JOBS: [&str; 3] = ["engine", "distribution", "branch"];
 
-/// The stand-ins, as functions of the shell. `cargo` gives the programs of the packages that it is told to build.
+/// The stand-ins, as functions of the shell. `cargo` gives the programs of the packages that it is
+/// told to build.
 const STAND_INS: &str = r#"
 apt-get() { :; }
 git() {
@@ -41,7 +43,8 @@ cargo() {
 make() { mkdir -p installed/lib && cp "$LIBFABRIC" installed/lib/libfabric.so.1; }
 "#;
 
-/// The scripts of each job in the `index`-th YAML block, in their order: GitHub's `run`, GitLab's `script`.
+/// The scripts of each job in the `index`-th YAML block, in their order: GitHub's `run`, GitLab's
+/// `script`.
 fn jobs(index: usize) -> [Vec<String>; 3] {
     let text = std::fs::read_to_string(root().join("docs/ci.md")).unwrap();
     let page = text.split("```yaml\n").nth(index + 1).unwrap();
@@ -65,7 +68,8 @@ fn both_systems_run_the_same_commands() {
     assert_eq!(github, jobs(1));
 }
 
-/// Runs the scripts of a job in a clean directory, as GitHub's runner does; returns what they print, and the report.
+/// Runs the scripts of a job in a clean directory, as GitHub's runner does; returns what they
+/// print, and the report.
 fn run(job: &[String], libfabric: &Path) -> (String, String) {
     let beside = tempfile::tempdir().unwrap();
     let clone = beside.path().join("clone");

@@ -1,4 +1,5 @@
-//! What `efa-conformance` prints with `--json`: the documented fields. All commands with this option are documented.
+//! What `efa-conformance` prints with `--json`: the documented fields. All commands with this
+//! option are documented.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -119,7 +120,8 @@ fn show() {
     }
 }
 
-/// A directory with a trace of the corpus; its capture has another tag, and its scenario this at its end.
+/// A directory with a trace of the corpus; its capture has another tag, and its scenario this at
+/// its end.
 fn changed(name: &str, scenario: &str) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let mut capture = std::fs::read(traces().join(format!("{name}.pcapng"))).unwrap();

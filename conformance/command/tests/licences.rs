@@ -1,5 +1,5 @@
-//! What the packages say about the crates that are linked into them: `scripts/dist licences`, beside what is in the
-//! built files. Which licences there may be is in `deny.toml`.
+//! What the packages say about the crates that are linked into them: `scripts/dist licences`,
+//! beside what is in the built files. Which licences there may be is in `deny.toml`.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! The packages of `make dist`: their names, when they are published, and what the Python package index is told: the metadata that
-//! `scripts/wheel.py` writes into a wheel.
+//! The packages of `make dist`: their names, when they are published, and what the Python package
+//! index is told: the metadata that `scripts/wheel.py` writes into a wheel.
 
 use std::fs;
 use std::path::Path;
@@ -18,8 +18,8 @@ const STAGED: [&str; 4] = [
     "share/doc/efa-rdm/THIRD-PARTY-LICENSES",
 ];
 
-/// Makes a wheel of files that have their names in them; returns its bytes, and the files in its `dist-info`, each behind
-/// its name, and separated from the next one by a zero.
+/// Makes a wheel of files that have their names in them; returns its bytes, and the files in its
+/// `dist-info`, each behind its name, and separated from the next one by a zero.
 fn wheel(repository: &str) -> (Vec<u8>, String) {
     const SCRIPT: &str = r#"
 import subprocess, sys, zipfile

@@ -1,6 +1,6 @@
-//! What is meant for crates.io can be packaged, says what it is, and brings its users no more than they need. The
-//! libraries that programs load are not (the two in place of rdma-core, the tap, the provider of libfabric): `cargo`
-//! installs no such libraries.
+//! What is meant for crates.io can be packaged, says what it is, and brings its users no more than
+//! they need. The libraries that programs load are not (the two in place of rdma-core, the tap, the
+//! provider of libfabric): `cargo` installs no such libraries.
 
 use std::process::Command;
 

@@ -1,9 +1,10 @@
-# Runs the commands of a block, in a directory like a clone that was built, with the programs in the path.
+# Runs the commands of a block, in a directory like a clone that was built, with the programs in
+# the path.
 # usage: bash block.sh SCRIPT QUIET TRACE...; ROOT, PROGRAMS and TMPDIR are set
 # QUIET is the exit status with which nothing is printed, or `-`.
 set -euo pipefail
 
-# In namespaces the block sees no fabrics, ports and processes of the machine, and all that it starts
+# In namespaces the block sees no fabrics, ports and processes of the machine, and what it starts
 # ends with it. Where the system forbids them, blocks take turns.
 if [ -z "${EFA_PAGES:-}" ]; then
     alone=(setpriv --pdeathsig KILL unshare --user --map-root-user
@@ -61,7 +62,8 @@ run() {
     . "$script"
     for process in $(jobs -p); do wait "$process"; done
 }
-# As the pages call what is elsewhere here; Wireshark's programs warn root, as whom containers often run.
+# As the pages call what is elsewhere here, and without the warnings of Wireshark's programs to
+# root.
 as_shown() {
     sed -u -e "s|$PROGRAMS|~/efa/target/release|g" -e "s|$HOME|~|g" \
         -e '/^efa-emu: note: you are root/d' -e '/^Running as user "root"/d'

@@ -1,5 +1,5 @@
-//! Commands in the text and in blocks that are not run: the programs know the subcommands and options, and the
-//! Makefile the targets.
+//! Commands in the text and in blocks that are not run: the programs know the subcommands and
+//! options, and the Makefile the targets.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use efa_testing::workspace::{built, root};
 const PROGRAMS: [&str; 4] = ["efa-emu", "efa-conformance", "efa-tap", "make"];
 
 /// The commands of these programs in a line: those that they start are behind `--`.
-fn commands(line: &str) -> impl Iterator<Item = Vec<&str>> {
+pub(crate) fn commands(line: &str) -> impl Iterator<Item = Vec<&str>> {
     let code = line.split(" #").next().unwrap_or_default();
     // Its packages have names of programs.
     let code = if code.contains("cargo ") { "" } else { code };
@@ -29,8 +29,8 @@ fn commands(line: &str) -> impl Iterator<Item = Vec<&str>> {
     })
 }
 
-/// What is between single backquotes in a page's text. A span may go on in the next line, but not beyond the end of its
-/// paragraph.
+/// What is between single backquotes in a page's text. A span may go on in the next line, but not
+/// beyond the end of its paragraph.
 fn spans(text: &str) -> Vec<String> {
     let outside = text.split("\n```").step_by(2);
     let paragraphs = outside.flat_map(|prose| prose.split("\n\n"));
@@ -47,7 +47,7 @@ fn help(words: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Whether a word is a subcommand or an option's name rather than something that the reader replaces.
+/// Whether a word is a subcommand or an option rather than something that the reader replaces.
 fn is_name(word: &str) -> bool {
     let is_part = |letter: char| letter.is_ascii_lowercase() || letter == '-';
     word.chars().any(|letter| letter != '-') && word.chars().all(is_part)

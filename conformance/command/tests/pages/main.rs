@@ -1,10 +1,11 @@
-//! The fenced blocks of the pages. Those of `console` (prompts and output) and `sh` (commands alone) are run
-//! by trycmd, each in a directory like a clone ([`block.sh`](block.sh)), and print what the page shows, but
-//! for numbers and spaces. A comment before a block tells what the page does not show, in lines `KEY: VALUE`:
+//! The fenced blocks of the pages. Those of `console` (prompts and output) and `sh` (commands
+//! alone) are run by trycmd, each in a directory like a clone ([`block.sh`](block.sh)), and print
+//! what the page shows, but for numbers and spaces. A comment before a block has what the page does
+//! not show, in lines `KEY: VALUE`:
 //!
 //! | key | value |
 //! |---|---|
-//! | `first` | a command that is run before the block; functions of the shell are in `block.sh` |
+//! | `first` | a command that is run before the block; shell functions are in `block.sh` |
 //! | `with` | `TEXT => OTHER`: what a reader writes for a text of the block |
 //! | `status` | the exit status, if it is not 0 |
 //! | `traces` | the corpus, if it is not that of [`TRACES`] |
@@ -12,9 +13,11 @@
 //! | `printed by` | the block is a part of what this command prints |
 //! | `file` | the block is written to this file, which the commands of `first` read |
 //! | `part of` | the block is a part of this file of the project |
-//! | `tested by` | the test that checks the block: `NAME`, or `NAME: TEXT` with a text of both |
+//! | `tested by` | a test of the block: `NAME`, or `NAME: TEXT` with a text of both |
 //! | `not run` | why nothing checks the block |
 //! | `below ...` | the same for all further blocks of the page that have no comment |
+//!
+//! A test that does not read the page at least uses the options of the block's commands.
 
 mod known;
 
@@ -141,21 +144,33 @@ impl Block {
             let text = fs::read_to_string(root().join(file)).unwrap_or_default();
             return (!text.contains(&self.text)).then(|| format!("not a part of {file}"));
         }
-        let (name, part) = self.value("tested by").map(|test| {
+        let mut tests = Vec::new();
+        for test in self.values("tested by") {
             let (name, part) = test.split_once(": ").unwrap_or((test, ""));
-            (name.to_owned(), part)
-        })?;
-        let is_there = |source: &&String| source.contains(&format!("fn {name}("));
-        let Some(source) = sources.iter().find(is_there) else {
-            return Some(format!("there is no test `{name}`"));
-        };
-        let has = |text: &str| text.contains(part);
-        (!has(&self.text) || !has(source)).then(|| format!("no `{part}` in block and test"))
+            let is_there = |source: &str| source.contains(&format!("fn {name}("));
+            let Some(source) = sources.iter().find(|source| is_there(source)) else {
+                return Some(format!("there is no test `{name}`"));
+            };
+            if !self.text.contains(part) || !source.contains(part) {
+                return Some(format!("no `{part}` in block and `{name}`"));
+            }
+            tests.push(source);
+        }
+        let (page, _) = self.place.split_once(':').expect("a page and a line");
+        if tests.is_empty() || tests.iter().any(|source| source.contains(page)) {
+            return None;
+        }
+        let commands = self.text.lines().flat_map(known::commands).flatten();
+        let mut options = commands.filter(|word| word.starts_with("--"));
+        let is_used = |option: &str| tests.iter().any(|source| source.contains(option));
+        let unused = options.find(|option| !is_used(option));
+        unused.map(|option| format!("no test has `{option}`"))
     }
 }
 
-/// A line as trycmd's pattern, in which each number stands for any, but for those that are a part of a name (`rdmap0s0`) or
-/// count what is wrong (`0 failed`). The spaces beside a number may be others.
+/// A line as trycmd's pattern, in which each number stands for any, but for those that are a part
+/// of a name (`rdmap0s0`) or count what is wrong (`0 failed`). The spaces beside a number may be
+/// others.
 fn measured(line: &str) -> String {
     const ANY: &str = "[..]";
     // What a terminal shows of Ctrl+C.
