@@ -24,8 +24,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use efa_commands::installation;
 use efa_commands::{self, Failure, output};
-use efa_commands::{installation, pages};
+use efa_options::pages;
 
 /// What [`Outcome`] is for those who start the program.
 const EXIT_STATUS: &str = "\

@@ -1,10 +1,10 @@
-//! Does what the command line says, which is that of `efa-emu bridge` ([`efa_commands::bridge`]).
+//! Does what the command line says, which is that of `efa-emu bridge` ([`efa_options::bridge`]).
 
 use std::process::ExitCode;
 
 use clap::Parser;
 use efa_commands::Failure;
-use efa_commands::bridge::{BridgeArguments, BridgeCommand};
+use efa_options::bridge::{BridgeArguments, BridgeCommand};
 
 use crate::{key, meeting};
 

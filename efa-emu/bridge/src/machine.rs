@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use efa_commands::bridge::SHORTEST_TIMEOUT;
 use efa_core::address::Gid;
+use efa_options::bridge::SHORTEST_TIMEOUT;
 use efa_shm::Fabric;
 use efa_shm::remote::{Alarm, RemoteMachine, Uptake};
 

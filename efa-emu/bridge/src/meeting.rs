@@ -13,9 +13,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use efa_commands::Failure;
-use efa_commands::bridge::Join;
 use efa_commands::signals::Signals;
 use efa_core::address::Gid;
+use efa_options::bridge::Join;
 use efa_shm::{BridgePost, Fabric};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

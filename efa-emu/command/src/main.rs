@@ -26,9 +26,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use efa_commands::bridge::BridgeArguments;
 use efa_commands::end;
-use efa_commands::{installation, pages};
+use efa_commands::installation;
+use efa_options::bridge::BridgeArguments;
+use efa_options::pages;
 
 const PROGRAM: &str = "efa-emu";
 

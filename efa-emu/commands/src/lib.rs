@@ -1,13 +1,10 @@
 //! What the commands of this project that start other programs have in common: failures as one line, a directory
 //! for each run, waiting for a program as a shell does, finding what is preloaded into it.
 
-pub mod bridge;
-pub mod capture_output;
 pub mod child;
 pub mod installation;
 mod libraries;
 pub mod output;
-pub mod pages;
 pub mod ports;
 mod run_directory;
 pub mod shell;

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use efa_commands::capture_output::{CaptureOptions, Store, TICK, Written, parse_filter};
+use efa_options::capture_output::{CaptureOptions, Store, TICK, Written, parse_filter};
 use efa_shm::DEFAULT_FABRIC;
 
 use efa_commands::Failure;

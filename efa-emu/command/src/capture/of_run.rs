@@ -7,7 +7,7 @@ use efa_shm::{Host, Recorded};
 
 use super::spool::Spool;
 use efa_commands::Failure;
-use efa_commands::capture_output::{CaptureOptions, Store, Written};
+use efa_options::capture_output::{CaptureOptions, Store, Written};
 
 /// A run that is recorded.
 pub(crate) struct RunRecording<'a> {

@@ -17,7 +17,7 @@ use efa_shm::{Fabric, FabricError, Host, HostStatus, Recorded, Recorder};
 
 use super::spool::Spool;
 use efa_commands::Failure;
-use efa_commands::capture_output::{Filter, Store, Written};
+use efa_options::capture_output::{Filter, Store, Written};
 
 /// How long devices have to begin recording; a process that was stopped never does.
 const PATIENCE: Duration = Duration::from_secs(3);

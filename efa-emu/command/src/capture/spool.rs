@@ -9,7 +9,7 @@ use efa_capture::{FollowedFrame, Follower, Interface, InterfaceId};
 use efa_shm::{Host, Recorded};
 
 use efa_commands::Failure;
-use efa_commands::capture_output::Store;
+use efa_options::capture_output::Store;
 
 /// After this many bytes another file is begun. The files lie in memory, those of each device that is recorded.
 const LONGEST_FILE: u64 = 4 << 20;
@@ -149,9 +149,9 @@ mod tests {
 
     use efa_capture::frame::{Frame, Kind, Repr};
     use efa_capture::{CaptureTap, Direction, SharedFile, WHOLE_FRAMES};
-    use efa_commands::capture_output::CaptureOptions;
     use efa_core::address::{Gid, Qkey, Qpn};
     use efa_device_model::profile::Profile;
+    use efa_options::capture_output::CaptureOptions;
     use efa_shm::Fabric;
 
     use super::*;
@@ -246,7 +246,7 @@ mod tests {
             self.spool.turn(&self.host, &mut self.store).unwrap();
         }
 
-        fn end(mut self) -> efa_commands::capture_output::Written {
+        fn end(mut self) -> efa_options::capture_output::Written {
             self.spool.finish(&mut self.store).unwrap();
             let written = self.store.finish().unwrap();
             assert_eq!(written.frames + written.dropped, self.written);

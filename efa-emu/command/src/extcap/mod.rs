@@ -19,8 +19,8 @@ use efa_shm::{DEFAULT_FABRIC, Fabric, FabricError, HostStatus};
 
 use super::capture::{Output, Recording, record};
 use efa_commands::Failure;
-use efa_commands::capture_output::{Filter, Store, TICK, parse_filter};
 use efa_commands::signals::Signals;
+use efa_options::capture_output::{Filter, Store, TICK, parse_filter};
 use toolbar::Toolbar;
 
 /// What the names of the interfaces begin with; the fabric's name follows.

@@ -8,7 +8,6 @@ use std::process::Command;
 use std::time::Duration;
 
 use clap::Args;
-use efa_commands::capture_output::CaptureOptions;
 use efa_commands::{Failure, RunDirectory};
 use efa_device_model::fault::{Fault, FaultId, Match};
 use efa_device_model::network::Reliability;
@@ -16,6 +15,7 @@ use efa_device_model::numa;
 use efa_device_model::profile::{self, Profile};
 use efa_device_model::qpn_policy::QpnPolicy;
 use efa_device_model::sysfs::{self, Rail};
+use efa_options::capture_output::CaptureOptions;
 use efa_shm::usage;
 use efa_shm::{
     DEFAULT_FABRIC, Fabric, Host, HostConfig, NetworkOptions, PortRules, check_limits,

@@ -10,11 +10,11 @@ use efa_capture::frame::{Frame, MAX_PAYLOAD, OUTER_LEN, Repr};
 use efa_capture::{
     CaptureTap, Direction, FollowedFrame, Interface, InterfaceId, Moment, Recorder, Route,
 };
-use efa_commands::capture_output::Store;
 use efa_core::address::{Gid, Qkey, Qpn};
 use efa_core::nic::Status;
 use efa_core::wire::Packet;
 use efa_device_model::link::{Operation, RemoteRange, RequestHeader};
+use efa_options::capture_output::Store;
 
 use crate::exchange::{Entry, Record, flag, kind};
 

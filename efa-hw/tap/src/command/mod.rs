@@ -10,7 +10,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use efa_commands::end;
-use efa_commands::{installation, pages};
+use efa_commands::installation;
+use efa_options::pages;
 
 const EXIT_STATUS: &str = "\
 Exit status:

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use efa_capture::InterfaceId;
 use efa_commands::Failure;
-use efa_commands::capture_output::Store;
 use efa_core::address::Gid;
+use efa_options::capture_output::Store;
 use memmap2::MmapRaw;
 use zerocopy::FromBytes as _;
 
@@ -252,7 +252,7 @@ impl Process {
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
-    use efa_commands::capture_output::CaptureOptions;
+    use efa_options::capture_output::CaptureOptions;
 
     use super::*;
 

@@ -11,9 +11,9 @@ use std::time::Duration;
 use clap::Args;
 use efa_capture::frame::OUTER_LEN;
 use efa_capture::frame::header::HEADER_LEN;
-use efa_commands::capture_output::{CaptureOptions, Store, parse_filter};
 use efa_commands::installation::Installation;
 use efa_commands::{Failure, RunDirectory, child, complain, directory_of};
+use efa_options::capture_output::{CaptureOptions, Store, parse_filter};
 
 use super::frames::Cut;
 use super::process::{Process, Rings};

@@ -19,7 +19,7 @@ use efa_shm::DeviceName;
 use super::files::{self, Files};
 use super::filter::{Filter, Seen};
 use super::options::CaptureOptions;
-use crate::Failure;
+use efa_commands::Failure;
 
 /// How long a frame waits for others that are older.
 const HELD: Duration = Duration::from_millis(500);

@@ -13,7 +13,7 @@ use clap::builder::Resettable;
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use crate::Failure;
+use efa_commands::Failure;
 
 /// Where each shell looks for completions, and the name of the file after that of the program.
 const COMPLETIONS: [(Shell, &str, &str, &str); 3] = [

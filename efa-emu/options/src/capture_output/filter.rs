@@ -10,9 +10,9 @@
 
 use std::net::Ipv6Addr;
 
-use crate::Failure;
 use efa_capture::Direction;
 use efa_capture::frame::Frame;
+use efa_commands::Failure;
 use efa_core::address::{Gid, Qpn};
 use efa_core::wire::PacketType;
 use efa_shm::DeviceName;

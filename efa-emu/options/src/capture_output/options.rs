@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use efa_capture::WHOLE_FRAMES;
 
-use crate::Failure;
+use efa_commands::Failure;
 
 /// Long enough for all headers of the outer layers and of the emulated wire.
 const SHORTEST: u32 = 128;

@@ -11,7 +11,7 @@ use efa_capture::{FileWriter, FollowedFrame, Interface, InterfaceId};
 use rustix::fs::{FlockOperation, flock};
 
 use super::options::Ring;
-use crate::Failure;
+use efa_commands::Failure;
 
 /// What was written to files that have ended.
 #[derive(Clone, Copy, Default)]
