@@ -62,11 +62,12 @@ run() {
     . "$script"
     for process in $(jobs -p); do wait "$process"; done
 }
-# As the pages call what is elsewhere here, and without the warnings of Wireshark's programs to
-# root.
+# As the pages call what is elsewhere here. Wireshark's programs warn root, as whom containers often
+# run; Open MPI warns on a busy machine, where its child calls setpgid and exec before it.
 as_shown() {
     sed -u -e "s|$PROGRAMS|~/efa/target/release|g" -e "s|$HOME|~|g" \
-        -e '/^efa-emu: note: you are root/d' -e '/^Running as user "root"/d'
+        -e '/^efa-emu: note: you are root/d' -e '/^Running as user "root"/d' \
+        -e '/plm:rsh: Warning: setpgid(.*) failed in parent/d'
 }
 set +e
 (run) >"$SEEN" 2>&1
