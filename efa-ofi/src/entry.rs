@@ -65,6 +65,7 @@ unsafe extern "C" fn getinfo(
     result: *mut *mut fi_info,
 ) -> c_int {
     border::status(|| {
+        efa_log::init();
         // SAFETY: the caller's contract is the same.
         let infos = unsafe { info::offer(version, node, service, flags, hints) }?;
         // SAFETY: valid for a write.

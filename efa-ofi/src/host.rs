@@ -158,6 +158,7 @@ fn callers() -> Vec<String> {
 
 /// Writes a line to the log at level `info`, if libfabric was found.
 pub(crate) fn explain(part: Part, text: &str) {
+    tracing::debug!(target: "efa_ofi", "{text}");
     if let Some(host) = HOST.get().and_then(Option::as_ref) {
         host.explain(part, text);
     }
@@ -165,6 +166,7 @@ pub(crate) fn explain(part: Part, text: &str) {
 
 /// Writes a line to the log at level `warn`, if libfabric was found.
 pub(crate) fn warn(part: Part, text: &str) {
+    tracing::warn!(target: "efa_ofi", "{text}");
     if let Some(host) = HOST.get().and_then(Option::as_ref) {
         host.warn(part, text);
     }

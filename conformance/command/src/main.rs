@@ -136,6 +136,7 @@ fn say(text: impl Display) {
 
 /// Runs the command that the process's arguments name.
 fn main() -> ExitCode {
+    efa_log::init();
     let outcome = match Arguments::parse().command {
         Command::Run(arguments) => run::run(*arguments),
         Command::Report(arguments) => report::report(&arguments),

@@ -138,6 +138,7 @@ impl<N: Nic> Endpoint<N> {
         state.heard = true;
         if state.failure.is_some() {
             self.channel.reports.statistics.from_failed_peers += 1;
+            trace_packet_of_failed_peer(peer);
             return None;
         }
         if state.handshake.greet() {
@@ -225,6 +226,14 @@ impl<N: Nic> Endpoint<N> {
         let Some(state) = self.channel.peers.state_mut(peer) else {
             return;
         };
+        tracing::info!(
+            %peer,
+            features = ?features.extra,
+            device_version = features.device_version,
+            user_recv_qpn = features.user_recv_qp.map(|(qpn, _)| qpn.0),
+            peer_to_peer = features.peer_to_peer,
+            "HANDSHAKE received"
+        );
         let waited = state.handshake.receive(features);
         for id in waited.refused_reads {
             self.receive_side().refuse_read(peer, id);
@@ -235,4 +244,9 @@ impl<N: Nic> Endpoint<N> {
         }
         self.channel.send_pending_aborts(peer);
     }
+}
+
+#[cold]
+fn trace_packet_of_failed_peer(peer: PeerId) {
+    tracing::debug!(%peer, reason = "the peer was given up", "packet dropped");
 }

@@ -120,7 +120,9 @@ impl<N: Nic> Endpoint<N> {
             }
             Work::Handshake(peer) => {
                 let handshake = self.channel.handshake;
-                self.channel.send_control(peer, &handshake).map(|()| false)
+                let sent = self.channel.send_control(peer, &handshake);
+                sent.map(|()| tracing::debug!(%peer, "HANDSHAKE sent"))
+                    .map(|()| false)
             }
             Work::Fill(peer) => self.channel.fill_gaps(peer).map(|()| false),
             Work::Resend(id) => self.resend(id).map(|()| false),

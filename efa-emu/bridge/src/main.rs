@@ -34,6 +34,7 @@ use efa_commands::{self, end};
 const PROGRAM: &str = "efa-emu bridge";
 
 fn main() -> ExitCode {
+    efa_log::init();
     end(PROGRAM, arguments::execute())
 }
 

@@ -91,6 +91,7 @@ enum Command {
 
 /// Parses the command line and runs the command.
 fn main() -> ExitCode {
+    efa_log::init();
     let mut words = env::args_os();
     let called = words.next().map(PathBuf::from);
     if called.is_some_and(|path| path.ends_with(cluster::AGENT)) {

@@ -33,6 +33,7 @@ impl Trouble {
     /// Says what happened, if it is the first of its kind.
     #[cold]
     pub(super) fn say(self, what: fmt::Arguments<'_>) {
+        tracing::warn!(kind = ?self, "{what}");
         static SAID: AtomicU32 = AtomicU32::new(0);
         let bit = 1 << self as u32;
         if SAID.fetch_or(bit, Ordering::Relaxed) & bit == 0 {

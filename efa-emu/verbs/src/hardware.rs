@@ -97,6 +97,7 @@ impl Hardware {
         serial: u64,
         events: Arc<AsyncEvents>,
     ) -> Result<Hardware, Errno> {
+        efa_log::init();
         let engine = Engine::open(&device.config).inspect_err(|error| {
             // Verbs have no other place for a reason.
             eprintln!("efa-emu: cannot open the device: {error}");

@@ -311,7 +311,7 @@ impl fmt::Display for Event {
 }
 
 /// A packet type id by its name, if it has one.
-struct TypeName(u8);
+pub(crate) struct TypeName(pub(crate) u8);
 
 impl fmt::Display for TypeName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -6,7 +6,9 @@ use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::base::immediate;
 use crate::wire::PacketType;
 
-use super::completion::{CompletionEntry, CompletionFlags, ErrorEntry, Event, PacketError};
+use super::completion::{
+    CompletionEntry, CompletionFlags, ErrorEntry, Event, PacketError, TypeName,
+};
 use super::error::{Errno, Failure, ProviderError};
 use super::statistics::Statistics;
 
@@ -96,6 +98,13 @@ impl Reports {
     /// Counts and reports a failure.
     #[cold]
     pub(crate) fn failed(&mut self, entry: ErrorEntry) {
+        tracing::debug!(
+            peer = entry.source.map(tracing::field::display),
+            context = entry.context,
+            flags = ?entry.flags,
+            reason = %entry.failure,
+            "operation failed"
+        );
         self.statistics.count(entry.flags, false);
         self.completions.push_back(Err(entry));
     }
@@ -149,6 +158,7 @@ impl Reports {
 
     #[cold]
     pub(crate) fn event(&mut self, event: Event) {
+        trace(&event);
         if self.events.len() >= self.max_events {
             self.events.pop_front();
             self.statistics.events_dropped += 1;
@@ -183,6 +193,53 @@ impl Reports {
     pub(crate) fn refuse_id(&mut self, peer: PeerId, packet_type: PacketType, id: u32) {
         let reason = PacketError::StaleOperation { id };
         self.refuse(Some(peer), packet_type.code(), reason);
+    }
+}
+
+/// Shows an event, with the fields that most kinds of events have.
+fn trace(event: &Event) {
+    let shown = tracing::field::display;
+    match event {
+        Event::PacketRefused {
+            peer,
+            packet_type,
+            reason,
+        } => tracing::debug!(
+            peer = peer.map(shown),
+            packet_type = %TypeName(*packet_type),
+            %reason,
+            "packet dropped"
+        ),
+        Event::PeerFailed { peer, failure } => {
+            tracing::warn!(%peer, reason = %failure, "peer given up");
+        }
+        Event::SendingFailed { peer, failure } => {
+            tracing::warn!(%peer, reason = %failure, "no more messages to this peer");
+        }
+        Event::PeerForgotten { peer, address } => {
+            tracing::info!(%peer, %address, "idle peer forgotten, to make room for another");
+        }
+        Event::RemoteOperationFailed {
+            peer,
+            packet_type,
+            failure,
+        } => tracing::debug!(
+            %peer,
+            packet_type = %TypeName(*packet_type),
+            reason = %failure,
+            "request of a peer refused"
+        ),
+        Event::ControlSendFailed {
+            peer,
+            packet_type,
+            failure,
+        } => tracing::debug!(
+            %peer,
+            packet_type = %TypeName(*packet_type),
+            reason = %failure,
+            "control packet not sent"
+        ),
+        other => tracing::warn!(reason = %other, "device error"),
     }
 }
 

@@ -22,6 +22,7 @@ impl<N: Nic> Channel<N> {
             ..EagerRtw::default()
         })?;
         self.post_packet(peer, Owner::Provocation, packet)?;
+        tracing::debug!(%peer, "empty write sent, to get the peer's HANDSHAKE");
         if let Some(state) = self.peers.state_mut(peer) {
             state.handshake.request_sent();
         }
@@ -43,6 +44,7 @@ impl<N: Nic> Channel<N> {
 
     /// The error of an operation for which there is no protocol, or none yet.
     pub(crate) fn no_protocol(&mut self, peer: PeerId, reason: NoProtocol) -> EndpointError {
+        tracing::debug!(%peer, %reason, "operation not started");
         match reason {
             NoProtocol::AwaitHandshake => self.await_handshake(peer),
             NoProtocol::Unsupported(what) => EndpointError::Unsupported(what),

@@ -78,6 +78,7 @@ impl<N: Nic> Channel<N> {
             return;
         };
         state.handshake.request_lost();
+        tracing::info!(%peer, reason = %failure, "peer is gone");
         if failure.is_queue_pair_gone() {
             self.gone.push((peer, failure));
         }

@@ -58,6 +58,14 @@ impl<N: Nic> Channel<N> {
     /// Notes that a packet or RDMA request is lost: what follows for its peer and for the sequence
     /// of messages. What follows for an operation is left to the caller.
     pub(crate) fn lost(&mut self, lost: &Finished, failure: Failure, loss: Loss) {
+        tracing::debug!(
+            peer = %lost.peer,
+            packet_type = %lost.what,
+            msg_id = lost.sequenced.map(|id| id.0),
+            reason = %failure,
+            ?loss,
+            "packet lost"
+        );
         if let What::Packet(_, Some(buffer)) = lost.what {
             self.posting.recycle(buffer);
         }

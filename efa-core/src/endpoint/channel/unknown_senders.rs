@@ -35,6 +35,13 @@ impl<N: Nic> Channel<N> {
     ) -> Introduced {
         let Some(address) = introduction.raw_address else {
             self.reports.statistics.unknown_senders += 1;
+            tracing::debug!(
+                qpn = %source.qpn,
+                ahn = source.ahn.map(|ahn| ahn.0),
+                packet_type = %introduction.packet_type,
+                reason = "the sender is not in the address vector, and the packet has no raw address",
+                "packet dropped"
+            );
             return Introduced::Nobody;
         };
         let addresses = self.peers.addresses();
@@ -63,7 +70,14 @@ impl<N: Nic> Channel<N> {
             .addresses_mut()
             .add(&mut **nic, address, false)
             .ok();
-        self.reports.statistics.unknown_senders += u64::from(added.is_none());
+        match added {
+            Some(peer) => tracing::info!(%peer, %address, "peer introduced itself"),
+            None => {
+                self.reports.statistics.unknown_senders += 1;
+                let reason = "the device has no room for another address handle";
+                tracing::debug!(%address, reason, "packet dropped");
+            }
+        }
         added
     }
 

@@ -33,6 +33,12 @@ impl PeerBackoff {
         self.until.is_some()
     }
 
+    /// How long nothing is to be sent to the peer.
+    pub(super) fn remaining(&self, now: Instant) -> Duration {
+        let until = self.until.map_or(now.0, |until| until.0);
+        until.saturating_sub(now.0)
+    }
+
     /// Returns whether the peer accepts packets.
     pub(crate) fn is_idle(&self) -> bool {
         self.until.is_none() && self.last_wait.is_zero() && self.parked.is_empty()

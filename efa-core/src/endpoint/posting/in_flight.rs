@@ -1,6 +1,8 @@
 //! Requests in flight. What the device accepted is remembered until its completion, so that it can
 //! be posted again if the receiver had no buffer, and so that its operation learns of its end.
 
+use core::fmt;
+
 use crate::address::{Qkey, Qpn};
 use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::reports::Report;
@@ -110,6 +112,16 @@ pub(crate) enum What {
     Read(u64),
     /// An RDMA write.
     Write,
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            What::Packet(packet_type, _) => packet_type.fmt(f),
+            What::Read(_) => f.write_str("RDMA read"),
+            What::Write => f.write_str("RDMA write"),
+        }
+    }
 }
 
 impl InFlight {

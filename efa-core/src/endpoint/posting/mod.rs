@@ -438,8 +438,23 @@ impl<N: Nic> Posting<N> {
             return;
         };
         packet.refusals += 1;
-        let (peer, refusals) = (packet.peer, packet.refusals);
-        match self.backoffs.refused(peer, backoff, refusals, now) {
+        let Finished {
+            peer,
+            what,
+            sequenced,
+            ..
+        } = packet.finished();
+        let refusals = packet.refusals;
+        let next = self.backoffs.refused(peer, backoff, refusals, now);
+        tracing::debug!(
+            %peer,
+            packet_type = %what,
+            msg_id = sequenced.map(|id| id.0),
+            attempt = refusals,
+            again_in = ?backoff.remaining(now),
+            "RNR: the packet is posted again"
+        );
+        match next {
             Refused::Resend => self.work.push(Priority::Resend, Work::Resend(id)),
             Refused::Park => self.park(backoff, Work::Resend(id)),
         }
@@ -456,6 +471,13 @@ impl<N: Nic> Posting<N> {
             return false;
         }
         in_flight.repeats += 1;
+        tracing::debug!(
+            peer = %in_flight.peer,
+            packet_type = %in_flight.finished().what,
+            attempt = in_flight.repeats,
+            limit = MAX_REPEATS,
+            "refused by the peer's device: the packet is posted again"
+        );
         self.queue(Work::Resend(id));
         true
     }

@@ -4,6 +4,8 @@
 //! operations, writes and reads alike), except that a peer without a feature is served by the
 //! baseline protocols wherever they can do the work (spec section 2.1, case a).
 
+use core::fmt;
+
 use crate::address::{Qkey, Qpn};
 use crate::nic::Access;
 use crate::wire::{AtomicDatatype, ExtraFeatures};
@@ -45,10 +47,33 @@ impl Local {
     /// the first generation or neither is (stock libfabric since 2.0). A peer that does not state
     /// its device (before 1.20) is assumed to match.
     fn can_read(&self, peer: &PeerFeatures) -> bool {
+        self.obstacle_to_read(peer).is_none()
+    }
+
+    /// Why the two devices cannot read from each other, if they cannot.
+    fn obstacle_to_read(&self, peer: &PeerFeatures) -> Option<&'static str> {
         let same_generation = peer.device_version.is_none_or(|version| {
             (version == FIRST_GENERATION) == (self.part_id == FIRST_GENERATION)
         });
-        self.rdma_read && peer.extra.contains(ExtraFeatures::RDMA_READ) && same_generation
+        if !self.rdma_read {
+            Some("no RDMA read by the own device, or not for this memory")
+        } else if !peer.extra.contains(ExtraFeatures::RDMA_READ) {
+            Some("the peer does not announce RDMA read")
+        } else if !same_generation {
+            Some("one of the devices is of the first generation")
+        } else {
+            None
+        }
+    }
+
+    /// Why an operation of at least the size for RDMA read is sent by packets.
+    fn reason_for_packets(&self, peer: Option<&PeerFeatures>) -> &'static str {
+        match peer {
+            None => "the peer's HANDSHAKE has not arrived",
+            Some(peer) => self
+                .obstacle_to_read(peer)
+                .unwrap_or("the length is below the limit for RDMA"),
+        }
     }
 }
 
@@ -90,6 +115,63 @@ impl MessageProtocol {
     }
 }
 
+/// Why [`message`] chose `protocol`, for the log.
+pub(crate) fn why_message(
+    local: &Local,
+    peer: Option<&PeerFeatures>,
+    query: &MessageQuery,
+    protocol: MessageProtocol,
+) -> &'static str {
+    match protocol {
+        MessageProtocol::Headerless(..) => "the peer is a zero-copy receiver",
+        MessageProtocol::RuntRead(_) => "RDMA read, and the peer has room for a runt",
+        MessageProtocol::LongRead if query.delivery_complete => "RDMA read, with delivery complete",
+        MessageProtocol::LongRead => "RDMA read, and no room for a runt or no support for it",
+        MessageProtocol::Eager => "fits one packet",
+        _ if query.length >= local.min_read_message_size => local.reason_for_packets(peer),
+        MessageProtocol::Medium => "at most the size of a medium message",
+        MessageProtocol::LongCts => "below the limit for RDMA read",
+    }
+}
+
+/// Why [`write`] chose `protocol`, for the log.
+pub(crate) fn why_write(
+    local: &Local,
+    peer: Option<&PeerFeatures>,
+    query: &WriteQuery,
+    protocol: WriteProtocol,
+) -> &'static str {
+    match protocol {
+        WriteProtocol::Direct => "both devices support RDMA write",
+        WriteProtocol::LongRead => "RDMA read, but no RDMA write",
+        WriteProtocol::Eager if query.inject => "injected",
+        _ if query.length == 0 => "no data",
+        _ if !local.rdma_write => "no RDMA write by the own device, or not for this memory",
+        _ if query.fits_rdma == FitsRdma::No => "not one RDMA request",
+        _ if peer.is_some_and(|peer| !peer.peer_to_peer) => {
+            "the peer's device does not reach its memory"
+        }
+        WriteProtocol::Eager | WriteProtocol::LongCts => "the peer does not announce RDMA write",
+    }
+}
+
+/// Why [`read`] chose `protocol`, for the log.
+pub(crate) fn why_read(
+    local: &Local,
+    peer: Option<&PeerFeatures>,
+    length: u64,
+    protocol: ReadProtocol,
+) -> &'static str {
+    match protocol {
+        ReadProtocol::Direct => "both devices support RDMA read",
+        _ if length == 0 => "no data",
+        _ if peer.is_some_and(|peer| !peer.peer_to_peer) => {
+            "the peer's device does not reach its memory"
+        }
+        _ => local.reason_for_packets(peer),
+    }
+}
+
 /// Why there is no protocol for an operation, or none yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NoProtocol {
@@ -97,6 +179,15 @@ pub(crate) enum NoProtocol {
     AwaitHandshake,
     /// The peer lacks the feature.
     Unsupported(&'static str),
+}
+
+impl fmt::Display for NoProtocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NoProtocol::AwaitHandshake => f.write_str("the peer's HANDSHAKE has not arrived"),
+            NoProtocol::Unsupported(what) => write!(f, "unsupported: {what}"),
+        }
+    }
 }
 
 /// Chooses the subprotocol of a message. `peer` is `None` before its handshake. A message that

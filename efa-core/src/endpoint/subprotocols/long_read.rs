@@ -108,6 +108,7 @@ impl<N: Nic> SendSide<'_, N> {
         let id = OutboundId::from_wire(nack.send_id.0);
         match self.sending.nacked(peer, id) {
             Ok(runt) => {
+                tracing::debug!(%peer, op_id = nack.send_id.0, "READ_NACK received: data goes by packets");
                 if let Some(runt) = runt {
                     self.channel.peers.end_read_based(peer, runt);
                 }
@@ -132,6 +133,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
             return;
         }
         if let Some(peer) = self.receiving.refuse_read(id, in_packets) {
+            tracing::debug!(%peer, op_id = id.to_wire(), "RDMA read not possible: data is asked for by packets");
             self.refuse_read(peer, id);
         }
     }

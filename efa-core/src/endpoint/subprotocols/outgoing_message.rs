@@ -78,7 +78,7 @@ impl<N: Nic> SendSide<'_, N> {
             options: header.options,
         };
         let (peer, length) = (args.peer, query.length);
-        let mut protocol = protocol;
+        let (mut protocol, mut local) = (protocol, self.channel.local);
         let mut registered = None;
         if protocol.is_read_by_peer() {
             registered = self
@@ -86,7 +86,7 @@ impl<N: Nic> SendSide<'_, N> {
                 .register_source(args.data, Access::REMOTE_READ)?;
             if registered.is_none() {
                 let features = self.channel.peers.features(peer);
-                let local = self.channel.local.without_rdma();
+                local = local.without_rdma();
                 protocol = match choice::message(&local, features, query) {
                     Ok(protocol) => protocol,
                     Err(reason) => return Err(self.channel.no_protocol(peer, reason)),
@@ -94,6 +94,14 @@ impl<N: Nic> SendSide<'_, N> {
             }
         }
         let report = send_report(args);
+        tracing::debug!(
+            %peer,
+            msg_id = head.msg_id.0,
+            subprotocol = ?protocol,
+            length,
+            reason = choice::why_message(&local, self.channel.peers.features(peer), query, protocol),
+            "message to send"
+        );
         let request = Request::Message(head);
         match (protocol, registered) {
             (MessageProtocol::LongRead, Some(data)) => {

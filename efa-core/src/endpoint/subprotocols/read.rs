@@ -49,13 +49,23 @@ impl<N: Nic> ReceiveSide<'_, N> {
             .receiving
             .start(transfer)
             .ok_or(EndpointError::TryAgain)?;
+        let show = |local: &Local, subprotocol| {
+            let reason = choice::why_read(local, features.as_ref(), length, subprotocol);
+            tracing::debug!(peer = %args.peer, ?subprotocol, length, reason, "read");
+        };
         if protocol == ReadProtocol::Direct && self.plan_reads(id, source, 0, false).is_ok() {
+            show(&local, protocol);
             return Ok(());
         }
-        let kind = match choose(&local.without_rdma()) {
-            Ok(ReadProtocol::Short) => RtrKind::Short,
-            _ => RtrKind::Longcts,
+        let local = match protocol {
+            ReadProtocol::Direct => local.without_rdma(),
+            ReadProtocol::Short | ReadProtocol::LongCts => local,
         };
+        let (protocol, kind) = match choose(&local.without_rdma()) {
+            Ok(ReadProtocol::Short) => (ReadProtocol::Short, RtrKind::Short),
+            _ => (ReadProtocol::LongCts, RtrKind::Longcts),
+        };
+        show(&local, protocol);
         self.request_read(id, args.peer, kind, &source, length)
             .inspect_err(|_| {
                 self.receiving.finish(id);

@@ -81,7 +81,8 @@ impl<N: Nic> SendSide<'_, N> {
             inject,
             fits_rdma: self.channel.sizes.fits_rdma(args, length),
         };
-        let mut protocol = match choice::write(&self.channel.local, features.as_ref(), &query) {
+        let mut local = self.channel.local;
+        let mut protocol = match choice::write(&local, features.as_ref(), &query) {
             Ok(protocol) => protocol,
             Err(reason) => return Err(self.channel.no_protocol(args.peer, reason)),
         };
@@ -89,13 +90,20 @@ impl<N: Nic> SendSide<'_, N> {
         if let Some(access) = protocol.registration() {
             registered = self.channel.register_source(args.data, access)?;
             if registered.is_none() {
-                let local = self.channel.local.without_rdma();
+                local = local.without_rdma();
                 protocol = match choice::write(&local, features.as_ref(), &query) {
                     Ok(protocol) => protocol,
                     Err(reason) => return Err(self.channel.no_protocol(args.peer, reason)),
                 };
             }
         }
+        tracing::debug!(
+            peer = %args.peer,
+            subprotocol = ?protocol,
+            length,
+            reason = choice::why_write(&local, features.as_ref(), &query, protocol),
+            "write"
+        );
         let request = Request::Write(head);
         match (protocol, registered) {
             (WriteProtocol::Direct, Some(data)) => {

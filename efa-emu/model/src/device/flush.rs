@@ -14,6 +14,7 @@ impl Device {
         if let Some(qp) = self.qps.get_mut(qpn) {
             qp.state = QpState::Error;
             qp.broken = true;
+            tracing::warn!(%qpn, "queue pair failed: its queues are invalid, or a rule says so");
             self.flush(qpn);
             self.cqs.raise(DeviceEvent::QpFatal(qpn));
         }

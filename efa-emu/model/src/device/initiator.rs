@@ -379,6 +379,7 @@ impl Device {
             if let Err(status) = prepared {
                 let failure = LocalFailure::of_entry(&request.wqe, entry, status);
                 initiator.flight.release(index);
+                tracing::debug!(%qpn, status = ?failure.status, "work request refused");
                 failure.count(&mut self.counters);
                 self.cqs
                     .write(qp.config.send_cq, &failure.entry(qpn, &qp.config));
@@ -428,6 +429,7 @@ impl Device {
             if qp.rnr_retry == RNR_RETRY_INFINITE || request.rnr_retries < u32::from(qp.rnr_retry) {
                 let delay = self.profile.rnr_backoff.delay(request.rnr_retries);
                 request.rnr_retries = request.rnr_retries.saturating_add(1);
+                trace_rnr_retry(request, delay);
                 request.place = Place::RnrTimer;
                 let token = found.renew();
                 initiator.timers.push(Reverse((now + delay, token.0)));
@@ -494,6 +496,18 @@ impl Device {
             .filter(move |(_, request)| request.qpn == qpn && request.place == Place::Link)
             .map(|(index, _)| flight.token(index))
     }
+}
+
+#[cold]
+fn trace_rnr_retry(request: &Request, again_in: Duration) {
+    tracing::debug!(
+        qpn = %request.qpn,
+        ahn = request.ahn().0,
+        peer = %request.to,
+        attempt = request.rnr_retries,
+        ?again_in,
+        "RNR: the request is sent again"
+    );
 }
 
 /// The status of the initiator's completion, from the link's answer.

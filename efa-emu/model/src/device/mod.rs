@@ -156,6 +156,9 @@ impl Device {
             false => carry_out(self),
         };
         self.commands.count(command, result.is_err());
+        if result.is_err() {
+            tracing::debug!(gid = %self.gid, ?command, "command refused");
+        }
         result
     }
 
@@ -276,6 +279,7 @@ impl Device {
         self.command(Command::CreateAh, |device| {
             device.check_pd(pd)?;
             let ahn = device.book.create(pd, gid)?;
+            tracing::debug!(ahn = ahn.0, peer = %gid, "address handle made");
             device.retain_pd(pd);
             Ok(ahn)
         })
@@ -424,6 +428,7 @@ impl Device {
                 return Err(error);
             }
             device.retain_pd(config.pd);
+            tracing::info!(gid = %device.gid, %qpn, service = ?config.service, "queue pair made");
             device
                 .qps
                 .insert(qpn, QueuePair::new(config, rings.clone()));

@@ -223,7 +223,7 @@ fn count_failed(counters: &mut Counters, operation: WqeOperation) {
 pub(super) fn count_completed(counters: &mut Counters, request: &Request, status: Status) {
     let bytes = u64::from(request.length);
     if status != Status::Ok {
-        return count_error(counters, request.wqe.operation(), status);
+        return count_error(counters, request, status);
     }
     match request.operation {
         Operation::Send | Operation::Datagram => {
@@ -242,8 +242,18 @@ pub(super) fn count_completed(counters: &mut Counters, request: &Request, status
 }
 
 #[cold]
-fn count_error(counters: &mut Counters, operation: WqeOperation, status: Status) {
-    count_failed(counters, operation);
+fn count_error(counters: &mut Counters, request: &Request, status: Status) {
+    tracing::debug!(
+        qpn = %request.qpn,
+        ahn = request.ahn().0,
+        peer = %request.to,
+        operation = ?request.operation,
+        length = request.length,
+        rnr_retries = request.rnr_retries,
+        ?status,
+        "request failed"
+    );
+    count_failed(counters, request.wqe.operation());
     match status {
         Status::LocalUnresponsiveRemote => counters.unresponsive_remote_events += 1,
         Status::LocalUnreachableRemote => counters.impaired_remote_conn_events += 1,

@@ -161,23 +161,42 @@ impl Device {
             }
             Err(refusal) => {
                 let is_dropped = !transfer.is_put_off();
-                self.refuse(header.destination_qpn, refusal, is_dropped)
+                self.refuse(from, header, refusal, is_dropped)
             }
         }
     }
 
     /// Counts a refused request. Returns the status for its initiator.
     #[cold]
-    fn refuse(&mut self, qpn: Qpn, refusal: Refusal, is_dropped: bool) -> Status {
+    fn refuse(
+        &mut self,
+        from: Gid,
+        header: &RequestHeader,
+        refusal: Refusal,
+        is_dropped: bool,
+    ) -> Status {
+        let qpn = header.destination_qpn;
+        let status = match refusal {
+            Refusal::Status(status) => status,
+            Refusal::Malformed => Status::RemoteAbort,
+        };
+        if is_dropped {
+            tracing::debug!(
+                peer = %from,
+                peer_qpn = %header.source_qpn,
+                %qpn,
+                operation = ?header.operation,
+                length = header.length,
+                ?status,
+                "packet dropped"
+            );
+        }
         self.counters.rx_drops += u64::from(is_dropped);
         self.trouble.rnr_refusals += u64::from(refusal == Refusal::Status(Status::RemoteRnr));
-        match refusal {
-            Refusal::Status(status) => status,
-            Refusal::Malformed => {
-                self.fail(qpn);
-                Status::RemoteAbort
-            }
+        if refusal == Refusal::Malformed {
+            self.fail(qpn);
         }
+        status
     }
 
     /// Delivers a message to a posted receive.

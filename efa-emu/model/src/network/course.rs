@@ -62,6 +62,14 @@ impl Course {
         let Some((fault, fate)) = fate else {
             return proceeds;
         };
+        tracing::debug!(
+            fault = fault.0,
+            qpn = %transmission.source_qpn,
+            sequence = transmission.sequence,
+            stage = ?transmission.stage,
+            ?fate,
+            "a staged fault applies to a frame"
+        );
         match fate {
             // These are about other events than frames.
             Fate::Fail(_) | Fate::Qpn(_) => proceeds,

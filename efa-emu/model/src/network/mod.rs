@@ -328,7 +328,17 @@ impl Network {
     /// What follows from the loss of a transmission.
     pub fn lose(&self, transmission: &Transmission) -> Loss {
         let reliability = &self.config.reliability;
-        reliability.after_loss(transmission.operation, transmission.lost)
+        let follows = reliability.after_loss(transmission.operation, transmission.lost);
+        tracing::debug!(
+            peer = %transmission.responder,
+            qpn = %transmission.source_qpn,
+            sequence = transmission.sequence,
+            stage = ?transmission.stage,
+            attempt = transmission.lost + 1,
+            ?follows,
+            "frame lost"
+        );
+        follows
     }
 
     /// Whether the receiver claims not to be ready for a request that arrives.

@@ -357,6 +357,7 @@ impl Inbound {
                     && !ring.peer.is_alive()
             });
             if is_over {
+                tracing::info!(slot, "the process at the other end of a ring has ended");
                 self.drop_ring(slot);
                 self.segment.free(slot);
             }

@@ -316,6 +316,7 @@ impl Outbound {
             return None;
         }
         let token = self.failing.pop_due(monotonic_now())?;
+        tracing::debug!("request given up: each attempt was lost");
         Some((token, Status::LocalUnresponsiveRemote))
     }
 

@@ -116,7 +116,11 @@ impl Routes {
         {
             return Ok(route.ring);
         }
-        self.find_other(key, rings)
+        let found = self.find_other(key, rings);
+        if let Err(reason) = &found {
+            tracing::debug!(peer = %gid, peer_qpn = %qpn, ?reason, "no way to a queue pair");
+        }
+        found
     }
 
     #[cold]
@@ -207,6 +211,7 @@ impl Routes {
         match peer.segment.claim_ring(own, self.ring_bytes) {
             Ok(Some((slot, memory))) => {
                 usage::mark(Step::Sent);
+                tracing::debug!(peer = %to.gid, process = ?to.id, slot, "ring to a process set up");
                 let segment = Arc::clone(&peer.segment);
                 let index = rings.insert(R::new(Producer::new(segment, slot, memory), peer));
                 self.rings.insert(to, index);

@@ -56,6 +56,7 @@ enum Command {
 const PROGRAM: &str = "efa-tap";
 
 pub(crate) fn main() -> ExitCode {
+    efa_log::init();
     let outcome = match Arguments::parse().command {
         Command::Run(arguments) => arguments.execute(),
         Command::On { pid } => switch::switch(pid, true),

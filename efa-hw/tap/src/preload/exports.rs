@@ -105,6 +105,7 @@ unsafe fn adopt_context(context: *mut ffi::ibv_context) {
         if query_device(context, &raw mut attributes) != 0 || attributes.vendor_id != AMAZON {
             return;
         }
+        efa_log::init();
         ring::begin();
         let Some(ring) = ring::own() else { return };
         let mut port = ffi::ibv_port_attr::default();
@@ -115,6 +116,7 @@ unsafe fn adopt_context(context: *mut ffi::ibv_context) {
             return;
         }
         let device = OPENED.fetch_add(1, Ordering::Relaxed);
+        tracing::info!(device, gid = %efa_core::address::Gid(gid.raw), "device is recorded");
         let end = verbs_context::of(context);
         let ops = &mut (*context).ops;
         let real = RealOps {

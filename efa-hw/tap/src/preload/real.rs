@@ -145,6 +145,7 @@ fn is_own(address: *mut c_void) -> bool {
 
 /// Writes a line to standard error, whole.
 pub(crate) fn say(text: &str) {
+    tracing::warn!("{text}");
     if std::env::var_os(ENV_QUIET).is_none() {
         let line = format!("efa-tap: process {}: {text}\n", std::process::id());
         let _ = std::io::stderr().write_all(line.as_bytes());
