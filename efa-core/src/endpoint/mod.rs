@@ -29,7 +29,8 @@
 //! | `dispatch`, `introduction`, `sent` | handling a received packet, also of an unknown sender, and the completion of a sent one |
 //! | `requests` | requests of peers for memory |
 //! | `user_receives` | receiving into the application's buffers, by a second queue pair |
-//! | `pending_work` | work that waited |
+//! | `progress`, `pending_work` | completions of the device; work that waited |
+//! | `operations`, `registered` | the calls that start and cancel operations; registered memory |
 //! | `open`, `addresses` | opening and closing; the address vector, and the end of a peer |
 //! | `domain` | what several endpoints share, and the endpoints in it |
 //!
@@ -62,11 +63,14 @@ mod introduction;
 mod memory;
 mod one_sided;
 mod open;
+mod operations;
 mod peers;
 mod pending_work;
 mod posting;
+mod progress;
 mod quota;
 mod receiving;
+mod registered;
 mod requests;
 mod sending;
 mod sent;
@@ -90,12 +94,11 @@ pub use domain::Domain;
 pub use subprotocols::atomics::{AtomicLimits, atomic_limits};
 
 use crate::address::RawAddress;
-
-use crate::nic::{self, Access, Completion, Domain as _, Nic, PolledNic, Region, UserSlice};
+use crate::nic::{self, Completion, Nic};
 
 use channel::Channel;
-use one_sided::{OneSided, Withdrawn};
-use receiving::{Filter, Receiving};
+use one_sided::OneSided;
+use receiving::Receiving;
 use sending::Sending;
 use subprotocols::atomics::AtomicTarget;
 use subprotocols::turns::Turns;
@@ -116,59 +119,6 @@ pub struct Endpoint<N: Nic> {
     one_sided: OneSided,
     /// Completions of the device, of one poll.
     batch: Vec<Completion>,
-}
-
-impl<N: PolledNic> Endpoint<N> {
-    /// Makes all progress that is possible at time `now`: takes completions from the device (one
-    /// poll of [`EndpointConfig::poll_batch`]), handles packets, and posts pending and resent ones.
-    /// Returns the number of device completions taken. If that is the whole batch, there may be
-    /// more.
-    pub fn progress(&mut self, now: Instant) -> usize {
-        self.channel.now = now;
-        if self.channel.posting.is_deferring() {
-            self.channel.posting.flush();
-        }
-        let mut taken = 0;
-        if self.channel.reports.has_room() {
-            let mut batch = core::mem::take(&mut self.batch);
-            taken = self
-                .channel
-                .posting
-                .poll(&mut batch, self.channel.config.poll_batch);
-            for completion in &batch {
-                self.on_completion(completion);
-            }
-            batch.clear();
-            self.batch = batch;
-            if taken == 0 {
-                self.end_waits();
-            }
-        }
-        self.finish_progress();
-        taken
-    }
-
-    /// Registers memory, for use as [`IoVec::region`] and, if `access` allows it, by peers. Remote
-    /// access that the device does not support is emulated.
-    ///
-    /// # Errors
-    /// The device refuses.
-    pub fn register(&mut self, memory: UserSlice, access: Access) -> Result<Region, EndpointError> {
-        let nic = self.channel.posting.nic_mut();
-        self.one_sided.exposed.register(&mut **nic, memory, access)
-    }
-
-    /// Ends a registration of [`Endpoint::register`]. No operation of the application may be using
-    /// it. Writes and reads of peers that use it fail.
-    ///
-    /// # Errors
-    /// The region is not registered.
-    pub fn deregister(&mut self, region: Region) -> Result<(), EndpointError> {
-        if let Some(gone) = self.one_sided.exposed.withdraw(region) {
-            self.end_accesses(&gone);
-        }
-        Ok(self.channel.posting.nic_mut().deregister(region)?)
-    }
 }
 
 impl<N: Nic> Endpoint<N> {
@@ -225,170 +175,6 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    /// Starts to send a message.
-    ///
-    /// # Errors
-    /// Nothing was sent and no completion follows; see [`EndpointError`].
-    pub fn send(&mut self, args: SendArgs<'_>) -> Result<(), EndpointError> {
-        self.batched(args.flags, |endpoint| {
-            endpoint.send_side().start_send(&args)
-        })
-    }
-
-    /// Starts to write a peer's memory. On completion the data has arrived at the peer or has left
-    /// this side, depending on the subprotocol; with [`OperationFlags::DELIVERY_COMPLETE`] it is in
-    /// the memory.
-    ///
-    /// # Errors
-    /// Nothing was written and no completion follows. [`EndpointError::TryAgain`] until the peer's
-    /// handshake has arrived.
-    pub fn write(&mut self, args: WriteArgs<'_>) -> Result<(), EndpointError> {
-        self.batched(args.flags, |endpoint| {
-            endpoint.send_side().start_write(&args)
-        })
-    }
-
-    /// Starts to read a peer's memory.
-    ///
-    /// # Errors
-    /// Nothing was read and no completion follows. [`EndpointError::TryAgain`] until the peer's
-    /// handshake has arrived.
-    pub fn read(&mut self, args: ReadArgs<'_>) -> Result<(), EndpointError> {
-        self.batched(args.flags, |endpoint| {
-            endpoint.receive_side().start_read(&args)
-        })
-    }
-
-    /// Starts an atomic operation on a peer's memory. Atomics take their turn among the messages to
-    /// the peer.
-    ///
-    /// # Errors
-    /// Nothing was sent and no completion follows; see [`EndpointError`].
-    pub fn atomic(&mut self, args: AtomicArgs<'_>) -> Result<(), EndpointError> {
-        self.batched(args.flags, |endpoint| match args.kind {
-            AtomicKind::Write => endpoint.send_side().start_atomic_write(&args),
-            AtomicKind::Fetch { result } | AtomicKind::Compare { result, .. } => {
-                endpoint.receive_side().start_fetching_atomic(&args, result)
-            }
-        })
-    }
-
-    /// Posts a receive. If a matching message has already arrived, the receive completes at once,
-    /// in the completion queue.
-    ///
-    /// # Errors
-    /// Nothing was posted; see [`EndpointError`].
-    pub fn recv(&mut self, args: RecvArgs<'_>) -> Result<ReceiveId, EndpointError> {
-        if self.is_zero_copy() {
-            return self.post_user_receive(&args);
-        }
-        self.receive_side().start_recv(&args)
-    }
-
-    /// Posts a buffer for several untagged messages.
-    ///
-    /// # Errors
-    /// Nothing was posted; see [`EndpointError`].
-    pub fn multi_recv(&mut self, args: MultiRecvArgs) -> Result<ReceiveId, EndpointError> {
-        if self.is_zero_copy() {
-            return Err(EndpointError::Unsupported(
-                "multi-receive buffers of a zero-copy receiver",
-            ));
-        }
-        self.receive_side().start_multi_recv(&args)
-    }
-
-    /// Returns the first message that a receive with these filters would take, and leaves it there
-    /// (`FI_PEEK`). `tag` is `None` for untagged messages.
-    pub fn peek(&mut self, source: SourceFilter, tag: Option<TagFilter>) -> Option<MessageInfo> {
-        self.receiving.unexpected.peek(source, tag)
-    }
-
-    /// Returns the first message that a receive with these filters would take, and reserves it: no
-    /// other receive takes it (`FI_PEEK` with `FI_CLAIM`). It must be received or discarded.
-    pub fn claim(
-        &mut self,
-        source: SourceFilter,
-        tag: Option<TagFilter>,
-    ) -> Option<(ClaimId, MessageInfo)> {
-        let unexpected = &mut self.receiving.unexpected;
-        let info = unexpected.peek(source, tag)?;
-        let id = unexpected.claim(tag.is_some(), &Filter::new(source, tag))?;
-        Some((id, info))
-    }
-
-    /// Receives a claimed message (`FI_CLAIM`).
-    ///
-    /// # Errors
-    /// The claim names no message, or there are too many operations.
-    pub fn recv_claimed(&mut self, args: ClaimedRecvArgs<'_>) -> Result<ReceiveId, EndpointError> {
-        self.receive_side().receive_claimed(&args)
-    }
-
-    /// Discards a claimed message (`FI_CLAIM` with `FI_DISCARD`). No completion follows.
-    ///
-    /// # Errors
-    /// The claim names no message, or there are too many operations.
-    pub fn discard(&mut self, claim: ClaimId) -> Result<(), EndpointError> {
-        self.receive_side().discard_claimed(claim)
-    }
-
-    /// Cancels a receive that no message has matched yet. It completes with `FI_ECANCELED`. Returns
-    /// whether there was such a receive. The device does not give receives of a zero-copy receiver
-    /// back.
-    pub fn cancel(&mut self, receive: ReceiveId) -> bool {
-        self.receive_side()
-            .withdraw_posted(receive, Failure::CANCELED)
-    }
-
-    /// Cancels the oldest receive that was posted with this context, as [`Endpoint::cancel`]. Takes
-    /// time in proportion to the number of posted receives.
-    pub fn cancel_context(&mut self, context: u64) -> bool {
-        let found = self.receiving.posted.oldest_with_context(context);
-        found.is_some_and(|id| self.cancel(id))
-    }
-
-    /// When `progress` has to be called even if no completion arrives. `None` if it need not be.
-    pub fn next_timeout(&self) -> Option<Instant> {
-        self.channel.posting.next_backoff_end()
-    }
-
-    /// Takes the next completion, in the order in which operations ended.
-    pub fn poll_completion(&mut self) -> Option<Result<CompletionEntry, ErrorEntry>> {
-        self.channel.reports.next_completion()
-    }
-
-    /// Takes the next event, oldest first.
-    pub fn poll_event(&mut self) -> Option<Event> {
-        self.channel.reports.next_event()
-    }
-
-    /// Returns whether there is work that needs `progress`: packets in flight or pending, including
-    /// those that the application does not know of (handshake, EOR, receipt, ...). An orderly end
-    /// calls `progress` until this is false.
-    pub fn has_packets_in_flight(&self) -> bool {
-        self.channel.posting.is_busy() || !self.channel.gone.is_empty()
-    }
-
-    /// Starts an operation, which may be one of several (`FI_MORE`): the device is told of all of
-    /// them at once.
-    #[inline(always)]
-    fn batched(
-        &mut self,
-        flags: OperationFlags,
-        start: impl FnOnce(&mut Self) -> Result<(), EndpointError>,
-    ) -> Result<(), EndpointError> {
-        let more = flags.contains(OperationFlags::MORE);
-        if more {
-            self.channel.posting.begin_batch();
-        }
-        let started = start(self);
-        if self.channel.posting.is_deferring() {
-            self.channel.posting.end_batch(more);
-        }
-        started
-    }
-
     #[inline]
     fn send_side(&mut self) -> SendSide<'_, N> {
         SendSide {
@@ -420,37 +206,6 @@ impl<N: Nic> Endpoint<N> {
         AtomicTarget {
             channel: &mut self.channel,
             one_sided: &mut self.one_sided,
-        }
-    }
-
-    /// Posts what waits, as far as the device has room.
-    #[inline]
-    pub(crate) fn finish_progress(&mut self) {
-        self.channel.end_backoffs();
-        self.do_pending_work();
-        self.channel.post_receives();
-    }
-
-    /// Ends the accesses of peers to a region that they may not use any more: after deregistration
-    /// its memory may be used for something else.
-    pub(crate) fn end_accesses(&mut self, gone: &Withdrawn) {
-        if self.channel.quota.pending() == 0 {
-            return;
-        }
-        let exposed = &self.one_sided.exposed;
-        let writes = self
-            .receiving
-            .transfers
-            .peers_writes(|target| exposed.loses(gone, target, Access::REMOTE_WRITE));
-        let reads = self
-            .sending
-            .peers_reads(|source| exposed.loses(gone, source, Access::REMOTE_READ));
-        let failure = Failure::new(Errno::EINVAL, ProviderError::RmaAddress);
-        for id in writes {
-            self.receive_side().fail_inbound(id, failure);
-        }
-        for id in reads {
-            self.send_side().fail_outbound(id, failure);
         }
     }
 }

@@ -1,10 +1,15 @@
 //! Requests from their post to their end, over a device that completes nothing.
 
+use super::retry::MAX_REPEATS;
 use super::*;
 use crate::address::{Ahn, Qkey, Qpn};
-use crate::endpoint::base::ids::Id;
+use crate::endpoint::api::error::EndpointError;
+use crate::endpoint::api::time::Instant;
+use crate::endpoint::base::ids::{Id, PeerId};
+use crate::endpoint::memory::packet::ReceivedPacket;
+use crate::nic::Destination;
 use crate::nic::fake::{FakeNic, fake_nic};
-use crate::wire::{Eor, RecvId, SendId};
+use crate::wire::{Eor, PacketType, RecvId, Repr, SendId};
 
 const TO: Destination = Destination {
     ahn: Ahn(3),

@@ -1,9 +1,12 @@
+use super::results::Mistake;
 use super::*;
 use crate::endpoint::base::ids::Id;
 use crate::endpoint::base::steps;
-use crate::endpoint::{CompletionFlags, Errno, ProviderError};
+use crate::endpoint::{CompletionFlags, Errno, Failure, IoVec, ProviderError};
 use crate::nic::{LocalKey, Region, RemoteKey, UserSlice};
-use crate::wire::{Header, MsgId, RecvId, ReqFlags, ReqOptions, RmaIov, RmaIovs, SendId};
+use crate::wire::{
+    Connid, Cts, Header, MsgId, RecvId, ReqFlags, ReqOptions, RmaIov, RmaIovs, SendId,
+};
 
 const FAILURE: Failure = Failure::new(Errno::EIO, ProviderError::None);
 const CONNID: Connid = Connid(77);

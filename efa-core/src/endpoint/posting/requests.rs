@@ -1,0 +1,200 @@
+//! Posting packets and RDMA requests, and what is remembered of them until they end.
+
+use crate::endpoint::api::error::EndpointError;
+use crate::endpoint::api::operation::IoVec;
+use crate::endpoint::base::ids::{PacketId, PeerId};
+use crate::endpoint::memory::iov::{Attached, attach};
+use crate::endpoint::memory::rdma::RdmaPart;
+use crate::nic::{BufferId, Destination, Domain, Nic};
+use crate::wire::{MsgId, PacketType, Repr};
+
+use super::Posting;
+use super::in_flight::{
+    Finished, Headerless, InFlight, OnePacket, Outgoing, Owner, PostedRequest, Rdma, hand_over,
+};
+
+impl<N: Nic> Posting<N> {
+    /// Takes a packet buffer and writes a header into it.
+    ///
+    /// # Errors
+    /// [`EndpointError::TryAgain`] if there is no buffer; [`EndpointError::OutOfRange`] if the
+    /// header does not fit.
+    #[inline(always)]
+    pub(crate) fn start_packet(&mut self, header: &impl Repr) -> Result<Outgoing, EndpointError> {
+        let buffer = self.nic.acquire_buffer().ok_or(EndpointError::TryAgain)?;
+        match header.emit(self.nic.buffer_mut(buffer)) {
+            Ok(length) => Ok(Outgoing {
+                packet_type: header.packet_type(),
+                buffer,
+                in_buffer: length,
+                gathered: None,
+                headerless: None,
+                sequenced: None,
+            }),
+            Err(error) => {
+                self.nic.release_buffer(buffer);
+                Err(EndpointError::OutOfRange {
+                    what: "header length",
+                    value: error.needed as u64,
+                    limit: error.available as u64,
+                })
+            }
+        }
+    }
+
+    /// Takes a packet buffer for a packet without a header.
+    ///
+    /// # Errors
+    /// [`EndpointError::TryAgain`] if there is no buffer.
+    pub(crate) fn start_headerless(
+        &mut self,
+        headerless: Headerless,
+    ) -> Result<Outgoing, EndpointError> {
+        let buffer = self.nic.acquire_buffer().ok_or(EndpointError::TryAgain)?;
+        Ok(Outgoing {
+            // The packet has no type on the wire. This is the type that it stands for.
+            packet_type: PacketType::EagerMsgRtm,
+            buffer,
+            in_buffer: 0,
+            gathered: None,
+            headerless: Some(headerless),
+            sequenced: None,
+        })
+    }
+
+    /// Appends `length` bytes of the pieces from `offset` on to a packet. Returns how many bytes
+    /// were copied; the device gathers the others. On an error the packet's buffer is released.
+    #[inline(always)]
+    pub(crate) fn attach(
+        &mut self,
+        packet: &mut Outgoing,
+        pieces: &[IoVec],
+        offset: u64,
+        length: usize,
+        may_gather: bool,
+    ) -> Result<usize, EndpointError> {
+        let Outgoing {
+            buffer, in_buffer, ..
+        } = *packet;
+        match attach(
+            &mut self.nic,
+            buffer,
+            in_buffer,
+            pieces,
+            offset,
+            length,
+            may_gather,
+        ) {
+            Ok(Attached {
+                in_buffer: end,
+                gathered,
+            }) => {
+                packet.in_buffer = end;
+                packet.gathered = gathered;
+                Ok(end - in_buffer)
+            }
+            Err(error) => {
+                self.nic.release_buffer(buffer);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Appends bytes of the engine to a packet.
+    pub(crate) fn attach_bytes(&mut self, packet: &mut Outgoing, bytes: &[u8]) {
+        let start = packet.in_buffer;
+        packet.in_buffer += bytes.len();
+        self.nic.buffer_mut(packet.buffer)[start..packet.in_buffer].copy_from_slice(bytes);
+    }
+
+    /// Posts a packet. On an error its buffer is released.
+    #[inline(always)]
+    pub(crate) fn post_packet(
+        &mut self,
+        peer: PeerId,
+        destination: Destination,
+        owner: Owner,
+        packet: Outgoing,
+    ) -> Result<(), EndpointError> {
+        self.post(peer, destination, owner, PostedRequest::Packet(packet))
+            .inspect_err(|_| self.nic.release_buffer(packet.buffer))
+    }
+
+    /// Posts an RDMA request.
+    pub(crate) fn post_rdma(
+        &mut self,
+        peer: PeerId,
+        destination: Destination,
+        owner: Owner,
+        part: RdmaPart,
+        rdma: Rdma,
+    ) -> Result<(), EndpointError> {
+        self.post(peer, destination, owner, PostedRequest::Rdma(part, rdma))
+    }
+
+    #[inline(always)]
+    fn post(
+        &mut self,
+        peer: PeerId,
+        destination: Destination,
+        owner: Owner,
+        request: PostedRequest,
+    ) -> Result<(), EndpointError> {
+        let id = self.in_flight.next_id().ok_or(EndpointError::TryAgain)?;
+        hand_over(&mut self.nic, destination, &request, id, self.doorbell)?;
+        let stored = self.in_flight.insert(InFlight {
+            peer,
+            owner,
+            request,
+            refusals: 0,
+            repeats: 0,
+        });
+        debug_assert!(stored.is_ok_and(|stored| stored == id));
+        Ok(())
+    }
+
+    /// Releases the buffer of a packet that was not posted.
+    pub(crate) fn give_up(&mut self, packet: &Outgoing) {
+        self.nic.release_buffer(packet.buffer);
+    }
+
+    /// To whom a packet or RDMA request goes.
+    pub(crate) fn peer(&self, id: PacketId) -> Option<PeerId> {
+        self.in_flight.get(id).map(|in_flight| in_flight.peer)
+    }
+
+    /// Forgets a request that is complete or given up. The caller passes its buffer, if it has one,
+    /// to [`Posting::recycle`].
+    #[inline(never)]
+    pub(crate) fn take(&mut self, id: PacketId) -> Option<Finished> {
+        self.in_flight.end(id, |packet| Some(packet.finished()))
+    }
+
+    /// As [`Posting::take`], for an operation of one packet that is in a buffer. Most requests are.
+    #[inline(always)]
+    pub(crate) fn take_whole(
+        &mut self,
+        id: PacketId,
+    ) -> Option<(PeerId, OnePacket, BufferId, Option<MsgId>)> {
+        self.in_flight.end(id, |in_flight| {
+            match (&in_flight.owner, &in_flight.request) {
+                (Owner::Whole(operation), PostedRequest::Packet(packet)) => {
+                    Some((in_flight.peer, *operation, packet.buffer, packet.sequenced))
+                }
+                _ => None,
+            }
+        })
+    }
+
+    /// The number of requests that the device has, or that wait to be posted again.
+    pub(crate) fn len(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// The number of operations of one packet.
+    pub(crate) fn one_packet_operations(&self) -> usize {
+        let is_whole = |in_flight: &InFlight| matches!(in_flight.owner, Owner::Whole(_));
+        let in_flight = self.in_flight.iter();
+        in_flight.filter(|(_, packet)| is_whole(packet)).count()
+    }
+}

@@ -1,0 +1,106 @@
+//! The next packet or RDMA write of an operation, and what is noted once it is posted.
+
+use crate::endpoint::api::operation::IoVec;
+use crate::endpoint::api::statistics::Protocol;
+use crate::endpoint::base::ids::OutboundId;
+use crate::endpoint::memory::rdma::next_part;
+use crate::wire::Connid;
+
+use super::Sending;
+use super::results::{Due, Next};
+use super::stream::{NextPacket, Progress, Stream};
+
+impl Sending {
+    /// Notes that an operation may have something to post. Returns whether it has to be queued.
+    #[must_use]
+    pub(crate) fn enqueue(&mut self, id: OutboundId) -> bool {
+        let Some((operation, bulk)) = self.with_bulk(id) else {
+            return false;
+        };
+        let due = operation.failure.is_none() && !bulk.queued && bulk.has_work();
+        bulk.queued |= due;
+        due
+    }
+
+    /// Notes that an operation is no longer queued.
+    pub(crate) fn dequeue(&mut self, id: OutboundId) {
+        if let Some((_, bulk)) = self.with_bulk(id) {
+            bulk.queued = false;
+        }
+    }
+
+    /// Whether a queued operation has something to post. If not, it is no longer queued.
+    pub(crate) fn due(&mut self, id: OutboundId) -> Due {
+        let Some((operation, bulk)) = self.with_bulk(id) else {
+            return Due::Nothing;
+        };
+        if operation.failure.is_some() || !bulk.has_work() {
+            bulk.queued = false;
+            return Due::Nothing;
+        }
+        match bulk.stream {
+            Stream::CtsData(_) => Due::Data(operation.peer),
+            _ => Due::Post,
+        }
+    }
+
+    /// The next packet or RDMA write of an operation. RDMA writes have at most `rdma_limit` bytes.
+    /// `connid` is our connection id; `data_connid` is that for CTSDATA, `None` if the peer does
+    /// not want one.
+    pub(crate) fn next(
+        &self,
+        id: OutboundId,
+        rdma_limit: usize,
+        connid: Connid,
+        data_connid: Option<Connid>,
+    ) -> Option<Next> {
+        let operation = self.operations.get(id)?;
+        let bulk = self.bulk_of(operation)?;
+        if let Stream::RdmaWrite(target, immediate) = &bulk.stream {
+            let (source, end) = (bulk.source.as_slice(), bulk.to_move);
+            return Some(
+                match next_part(source, target, bulk.moved, end, rdma_limit) {
+                    Some(part) => Next::Write(part, *immediate),
+                    None => Next::Unregistered,
+                },
+            );
+        }
+        let progress = Progress {
+            length: operation.length,
+            moved: bulk.moved,
+            allowed: bulk.allowed - bulk.moved,
+            to_move: bulk.to_move,
+        };
+        let mut next = bulk
+            .stream
+            .next_packet(id, progress, self.headers, connid, data_connid)?;
+        next.sequenced = operation.msg_id.filter(|_| !operation.request_posted);
+        Some(Next::Packet(next))
+    }
+
+    /// The source of an operation, the offset of the next packet's data in it, and the protocol to
+    /// count it under.
+    pub(crate) fn data(&self, id: OutboundId) -> Option<(&[IoVec], u64, Protocol)> {
+        let bulk = self.bulk_of(self.operations.get(id)?)?;
+        Some((bulk.source.as_slice(), bulk.moved, bulk.protocol))
+    }
+
+    /// Notes that the packet of [`Sending::next`] was posted.
+    pub(crate) fn packet_posted(&mut self, id: OutboundId, packet: &NextPacket) {
+        if let Some((operation, bulk)) = self.with_bulk(id) {
+            operation.outstanding += 1;
+            operation.request_posted = true;
+            bulk.moved += packet.size as u64;
+            bulk.allowed = bulk.allowed.max(bulk.moved);
+            bulk.stream = packet.then;
+        }
+    }
+
+    /// Notes that the RDMA write of [`Sending::next`], of this many bytes, was posted.
+    pub(crate) fn write_posted(&mut self, id: OutboundId, length: u64) {
+        if let Some((operation, bulk)) = self.with_bulk(id) {
+            operation.outstanding += 1;
+            bulk.moved += length;
+        }
+    }
+}

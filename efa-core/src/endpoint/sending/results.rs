@@ -1,0 +1,84 @@
+//! What the methods of [`Sending`](super::Sending) return: what has to be posted, released and
+//! reported.
+
+use crate::endpoint::api::completion::PacketError;
+use crate::endpoint::api::error::Failure;
+use crate::endpoint::api::reports::Report;
+use crate::endpoint::base::ids::PeerId;
+use crate::endpoint::memory::rdma::RdmaPart;
+use crate::endpoint::memory::registration::OwnRegions;
+use crate::endpoint::posting::Abandoned;
+use crate::wire::MsgId;
+
+use super::sequence::Loss;
+use super::stream::NextPacket;
+
+/// The next packet or RDMA write of an operation.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "packets are the usual case, and it lives for one call"
+)]
+pub(crate) enum Next {
+    /// A packet. Data of the operation's source follows its header.
+    Packet(NextPacket),
+    /// An RDMA write, with immediate data.
+    Write(RdmaPart, Option<u32>),
+    /// An RDMA write of memory that is not registered, which is an error.
+    Unregistered,
+}
+
+/// Whether an operation has something to post.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Due {
+    /// Nothing now.
+    Nothing,
+    /// A packet or RDMA write.
+    Post,
+    /// CTSDATA to this peer, whose handshake may have to arrive first.
+    Data(PeerId),
+}
+
+/// Why a peer's packet has no effect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Mistake {
+    /// There is no such operation with the peer, or it does not wait for such a packet.
+    NoOperation,
+    /// The sizes contradict the operation.
+    Sizes,
+    /// The operation takes no window now, or none of this operation of the peer.
+    Window,
+}
+
+impl Mistake {
+    /// The error to report for a packet that names the operation `id`.
+    pub(crate) fn error(self, id: u32) -> PacketError {
+        match self {
+            Mistake::NoOperation => PacketError::StaleOperation { id },
+            Mistake::Sizes => PacketError::SizeMismatch,
+            Mistake::Window => PacketError::UnexpectedWindow { id },
+        }
+    }
+}
+
+/// What has to be done for an operation that ended.
+pub(crate) struct Ended {
+    pub(crate) peer: PeerId,
+    pub(crate) report: Option<Report>,
+    /// Length of the data in bytes.
+    pub(crate) length: u64,
+    pub(crate) failure: Option<Failure>,
+    /// The `msg_id` of a message or atomic that failed, and whether the peer may have some of it.
+    pub(crate) lost: Option<(MsgId, Loss)>,
+    /// What the peer waits for in vain, if that can be said.
+    pub(crate) abandoned: Option<Abandoned>,
+    pub(crate) leftovers: Leftovers,
+}
+
+/// Resources of an operation that have to be released.
+#[derive(Default)]
+pub(crate) struct Leftovers {
+    /// Registrations that have to be ended.
+    pub(crate) own_regions: OwnRegions,
+    /// The runt in bytes that has to be ended in [`ReadBased`].
+    pub(crate) runt: Option<u64>,
+}
