@@ -6,7 +6,7 @@ use crate::nic::{Domain, Nic, PolledNic};
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::error::{EndpointError, Failure};
 use crate::endpoint::base::ids::PeerId;
-use crate::endpoint::subprotocols::receive_calls::Whole;
+use crate::endpoint::subprotocols::receive_calls::CompleteMessages;
 
 impl<N: PolledNic> Endpoint<N> {
     /// Takes an address out of the address vector. Operations with the peer fail with
@@ -85,7 +85,7 @@ impl<N: Nic> Endpoint<N> {
             self.receive_side().drop_unexpected(peer, message);
         }
         self.receive_side()
-            .drop_postponed(peer, failure, Whole::Dropped);
+            .drop_held_operations(peer, failure, CompleteMessages::Dropped);
         if let Some(state) = self.channel.peers.state_mut(peer) {
             for head in state.window.drain() {
                 self.channel.drop_held(peer, head);

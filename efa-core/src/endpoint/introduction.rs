@@ -18,7 +18,7 @@ impl<N: Nic> Endpoint<N> {
         let address = match self.channel.introduced(source, introduction) {
             Introduced::Peer(peer) => return Some(peer),
             Introduced::New(address) => address,
-            Introduced::Nobody => return None,
+            Introduced::Unknown => return None,
         };
         // Of the remembered owners of a queue pair number, all but the newest are dead. Without a
         // limit for them, one sender that makes up connection ids could take the room of all

@@ -5,15 +5,15 @@ use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::error::Failure;
 use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::posting::Work;
-use crate::endpoint::subprotocols::receive_calls::Whole;
+use crate::endpoint::subprotocols::receive_calls::CompleteMessages;
 use crate::nic::Nic;
 use crate::wire::{Eor, Receipt};
 
 /// What became of a piece of [`Work`].
-enum Outcome {
+enum WorkResult {
     Done,
     /// There is more to do, after other work.
-    Again,
+    Requeue,
     /// The device has no room.
     Blocked,
 }
@@ -28,18 +28,18 @@ impl<N: Nic> Endpoint<N> {
                 && let Some(state) = self.channel.peers.state_mut(peer)
                 && state.backoff.is_active()
             {
-                self.channel.posting.park(&mut state.backoff, work);
+                self.channel.posting.hold_work(&mut state.backoff, work);
                 continue;
             }
             match self.do_work(work) {
-                Outcome::Done => {
+                WorkResult::Done => {
                     if let Some(peer) = work.answers() {
                         self.channel.quota.end_answer(peer);
                     }
                     self.end_given_up();
                 }
-                Outcome::Again => self.channel.posting.queue(work),
-                Outcome::Blocked => return self.channel.posting.put_back(work),
+                WorkResult::Requeue => self.channel.posting.queue(work),
+                WorkResult::Blocked => return self.channel.posting.requeue(work),
             }
         }
     }
@@ -81,7 +81,7 @@ impl<N: Nic> Endpoint<N> {
             self.channel.drop_held(peer, head);
         }
         self.receive_side()
-            .drop_postponed(peer, failure, Whole::Received);
+            .drop_held_operations(peer, failure, CompleteMessages::Received);
         if let Some(state) = self.channel.peers.state_mut(peer) {
             for head in state.window.drain() {
                 self.channel.drop_held(peer, head);
@@ -99,7 +99,7 @@ impl<N: Nic> Endpoint<N> {
             | Work::PeerError { peer, .. }
             | Work::AtomicResponse { peer, .. } => Some(peer),
             Work::GiveUp | Work::Admission => None,
-            Work::Resend(id) => self.channel.posting.peer(id),
+            Work::Retry(id) => self.channel.posting.peer(id),
             Work::Outbound(id) => self.sending.peer(id),
             Work::Inbound(id) => self
                 .receiving
@@ -109,7 +109,7 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    fn do_work(&mut self, work: Work) -> Outcome {
+    fn do_work(&mut self, work: Work) -> WorkResult {
         let connid = Some(self.channel.address.qkey.into());
         let more = match work {
             // Every piece of work that is done ends the operations of these peers.
@@ -125,7 +125,7 @@ impl<N: Nic> Endpoint<N> {
                     .map(|()| false)
             }
             Work::Fill(peer) => self.channel.fill_gaps(peer).map(|()| false),
-            Work::Resend(id) => self.resend(id).map(|()| false),
+            Work::Retry(id) => self.retry(id).map(|()| false),
             Work::Outbound(id) => self.send_side().send_stream(id),
             Work::Inbound(id) => self.receive_side().serve_inbound(id),
             Work::AtomicResponse { key, .. } => self
@@ -164,9 +164,9 @@ impl<N: Nic> Endpoint<N> {
                 .map(|()| false),
         };
         match more {
-            Ok(true) => Outcome::Again,
-            Err(EndpointError::TryAgain) => Outcome::Blocked,
-            Ok(false) | Err(_) => Outcome::Done,
+            Ok(true) => WorkResult::Requeue,
+            Err(EndpointError::TryAgain) => WorkResult::Blocked,
+            Ok(false) | Err(_) => WorkResult::Done,
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::endpoint::Endpoint;
 use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::memory::packet::ReceivedPacket;
-use crate::endpoint::receiving::Postponed;
+use crate::endpoint::receiving::HeldOperation;
 use crate::nic::Nic;
 use crate::wire::{Header, LongctsRtw, LongreadRtw, Packet, PacketType, Payload, Rtr};
 
@@ -53,7 +53,7 @@ impl<N: Nic> Endpoint<N> {
         let packet_type = request.packet_type;
         if self.channel.begin_request(peer, packet_type) {
             match self.channel.make_wait(peer, packet, packet_type) {
-                Some(head) => self.channel.quota.postpone(peer, Postponed::Request(head)),
+                Some(head) => self.channel.quota.hold(peer, HeldOperation::Request(head)),
                 None => self.channel.quota.end_request(peer),
             }
         } else {
@@ -95,9 +95,9 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    fn admit(&mut self, peer: PeerId, operation: Postponed) {
+    fn admit(&mut self, peer: PeerId, operation: HeldOperation) {
         match operation {
-            Postponed::Request(head) => {
+            HeldOperation::Request(head) => {
                 self.channel.quota.end_request(peer);
                 let Some((packet, _)) = self.channel.take_held(peer, head) else {
                     return;
@@ -108,7 +108,7 @@ impl<N: Nic> Endpoint<N> {
                 }
                 self.channel.posting.release(packet);
             }
-            Postponed::Part(key) => self.receive_side().receive_postponed(peer, key),
+            HeldOperation::Part(key) => self.receive_side().receive_held_part(peer, key),
         }
     }
 }

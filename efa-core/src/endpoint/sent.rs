@@ -3,7 +3,7 @@
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::error::{EndpointError, Failure};
 use crate::endpoint::base::ids::PacketId;
-use crate::endpoint::posting::{Finished, Owner, What};
+use crate::endpoint::posting::{Finished, FinishedRequest, Owner};
 use crate::endpoint::sending::Loss;
 use crate::nic::{Nic, Status};
 
@@ -18,7 +18,8 @@ impl<N: Nic> Endpoint<N> {
             }
             return;
         }
-        let Some((peer, operation, buffer, sequenced)) = self.channel.posting.take_whole(id) else {
+        let Some((peer, operation, buffer, sequenced)) = self.channel.posting.take_one_packet(id)
+        else {
             return self.on_other_done(id);
         };
         self.sending.free();
@@ -39,12 +40,12 @@ impl<N: Nic> Endpoint<N> {
             return;
         };
         self.channel.got_through(done.peer);
-        if let What::Packet(_, Some(buffer)) = done.what {
+        if let FinishedRequest::Packet(_, Some(buffer)) = done.what {
             self.channel.posting.recycle(buffer);
         }
         let failure = self.channel.peers.arrived(done.peer, done.sequenced);
         match done.owner {
-            Owner::Whole(operation) => {
+            Owner::OnePacket(operation) => {
                 self.channel
                     .reports
                     .sent(done.peer, &operation.report, operation.length, failure);
@@ -54,11 +55,11 @@ impl<N: Nic> Endpoint<N> {
                 self.send_side().finish_outbound(id);
             }
             Owner::Inbound(id) => {
-                if let What::Read(length) = done.what {
+                if let FinishedRequest::Read(length) = done.what {
                     self.receive_side().on_read_done(id, length, None);
                 }
             }
-            Owner::Nobody | Owner::Provocation => {}
+            Owner::Control | Owner::Provocation => {}
         }
     }
 
@@ -66,8 +67,8 @@ impl<N: Nic> Endpoint<N> {
     ///
     /// # Errors
     /// Only [`EndpointError::TryAgain`]; other errors end its operation.
-    pub(crate) fn resend(&mut self, id: PacketId) -> Result<(), EndpointError> {
-        match self.channel.post_again(id) {
+    pub(crate) fn retry(&mut self, id: PacketId) -> Result<(), EndpointError> {
+        match self.channel.retry_post(id) {
             Err(error) if !matches!(error, EndpointError::TryAgain) => {
                 self.lose_packet(id, Failure::of_post(&error), Loss::NotDelivered);
                 Ok(())
@@ -80,7 +81,7 @@ impl<N: Nic> Endpoint<N> {
     #[inline]
     fn take_packet(&mut self, id: PacketId) -> Option<Finished> {
         let taken = self.channel.posting.take(id)?;
-        if let Owner::Whole(_) = taken.owner {
+        if let Owner::OnePacket(_) = taken.owner {
             self.sending.free();
         }
         Some(taken)
@@ -93,7 +94,7 @@ impl<N: Nic> Endpoint<N> {
         };
         self.channel.lost(&lost, failure, loss);
         match (lost.owner, lost.what) {
-            (Owner::Whole(operation), _) => {
+            (Owner::OnePacket(operation), _) => {
                 let failure = self.channel.peers.failure_of(lost.peer).unwrap_or(failure);
                 self.channel.reports.sent(
                     lost.peer,
@@ -109,9 +110,11 @@ impl<N: Nic> Endpoint<N> {
                 self.sending.lost(id, failure, loss);
                 self.send_side().finish_outbound(id);
             }
-            (Owner::Inbound(id), What::Packet(..)) => self.receive_side().fail_inbound(id, failure),
+            (Owner::Inbound(id), FinishedRequest::Packet(..)) => {
+                self.receive_side().fail_inbound(id, failure)
+            }
             (Owner::Inbound(id), _) => self.receive_side().on_read_done(id, 0, Some(failure)),
-            (Owner::Nobody | Owner::Provocation, _) => {}
+            (Owner::Control | Owner::Provocation, _) => {}
         }
     }
 }

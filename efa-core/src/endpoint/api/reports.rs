@@ -23,7 +23,7 @@ pub(crate) struct Report {
 
 /// What the application is told of the end of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum EndReport {
     Nothing,
     /// Nothing, but a success with these flags is counted.
     Counted(CompletionFlags),
@@ -72,13 +72,13 @@ impl Reports {
 
     /// Reports the end of an operation.
     #[inline(always)]
-    pub(crate) fn report(&mut self, outcome: Outcome) {
+    pub(crate) fn report(&mut self, outcome: EndReport) {
         match outcome {
-            Outcome::Nothing => {}
-            Outcome::Counted(flags) => self.succeeded_silently(flags),
-            Outcome::Succeeded(entry) => self.succeeded(entry),
-            Outcome::Failed(entry) => self.failed(entry),
-            Outcome::Event(event) => self.event(event),
+            EndReport::Nothing => {}
+            EndReport::Counted(flags) => self.succeeded_silently(flags),
+            EndReport::Succeeded(entry) => self.succeeded(entry),
+            EndReport::Failed(entry) => self.failed(entry),
+            EndReport::Event(event) => self.event(event),
         }
     }
 

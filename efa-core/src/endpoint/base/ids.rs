@@ -178,7 +178,7 @@ operation_id! {
     pub(crate) PacketId
 }
 
-enum Slot<T> {
+enum ArenaSlot<T> {
     Free { next: u32 },
     Used(T),
 }
@@ -186,7 +186,7 @@ enum Slot<T> {
 /// A vector of slots with a free list. All operations take constant time, and allocate only while
 /// it grows.
 pub(crate) struct Arena<T, I> {
-    slots: Vec<(u32, Slot<T>)>,
+    slots: Vec<(u32, ArenaSlot<T>)>,
     free: u32,
     used: usize,
     limit: usize,
@@ -249,10 +249,10 @@ impl<T, I: Id> Arena<T, I> {
         match self.slots.get_mut(self.free as usize) {
             Some((generation, slot)) => {
                 let id = I::new(self.free, *generation);
-                if let Slot::Free { next } = *slot {
+                if let ArenaSlot::Free { next } = *slot {
                     self.free = next;
                 }
-                *slot = Slot::Used(value);
+                *slot = ArenaSlot::Used(value);
                 Ok(id)
             }
             None => Ok(self.grow(value)),
@@ -262,7 +262,7 @@ impl<T, I: Id> Arena<T, I> {
     #[inline(never)]
     fn grow(&mut self, value: T) -> I {
         let id = I::new(self.slots.len() as u32, 0);
-        self.slots.push((0, Slot::Used(value)));
+        self.slots.push((0, ArenaSlot::Used(value)));
         id
     }
 
@@ -274,7 +274,7 @@ impl<T, I: Id> Arena<T, I> {
             Some((generation, _)) => *generation = generation.wrapping_add(1) & I::GENERATION_MASK,
             None => {
                 self.free = id.index() as u32;
-                self.slots.push((1, Slot::Free { next: END }));
+                self.slots.push((1, ArenaSlot::Free { next: END }));
             }
         }
         Some(id)
@@ -284,11 +284,12 @@ impl<T, I: Id> Arena<T, I> {
     #[inline]
     pub(crate) fn remove(&mut self, id: I) -> Option<T> {
         let (generation, slot) = self.slots.get_mut(id.index())?;
-        if *generation != id.generation() || matches!(slot, Slot::Free { .. }) {
+        if *generation != id.generation() || matches!(slot, ArenaSlot::Free { .. }) {
             return None;
         }
         *generation = generation.wrapping_add(1) & I::GENERATION_MASK;
-        let Slot::Used(value) = core::mem::replace(slot, Slot::Free { next: self.free }) else {
+        let ArenaSlot::Used(value) = core::mem::replace(slot, ArenaSlot::Free { next: self.free })
+        else {
             return None;
         };
         self.free = id.index() as u32;
@@ -304,11 +305,11 @@ impl<T, I: Id> Arena<T, I> {
         if *generation != id.generation() {
             return None;
         }
-        let Slot::Used(value) = slot else {
+        let ArenaSlot::Used(value) = slot else {
             return None;
         };
         let result = last(value)?;
-        *slot = Slot::Free { next: self.free };
+        *slot = ArenaSlot::Free { next: self.free };
         *generation = generation.wrapping_add(1) & I::GENERATION_MASK;
         self.free = id.index() as u32;
         self.used -= 1;
@@ -318,7 +319,9 @@ impl<T, I: Id> Arena<T, I> {
     #[inline]
     pub(crate) fn get(&self, id: I) -> Option<&T> {
         match self.slots.get(id.index()) {
-            Some((generation, Slot::Used(value))) if *generation == id.generation() => Some(value),
+            Some((generation, ArenaSlot::Used(value))) if *generation == id.generation() => {
+                Some(value)
+            }
             _ => None,
         }
     }
@@ -326,7 +329,9 @@ impl<T, I: Id> Arena<T, I> {
     #[inline]
     pub(crate) fn get_mut(&mut self, id: I) -> Option<&mut T> {
         match self.slots.get_mut(id.index()) {
-            Some((generation, Slot::Used(value))) if *generation == id.generation() => Some(value),
+            Some((generation, ArenaSlot::Used(value))) if *generation == id.generation() => {
+                Some(value)
+            }
             _ => None,
         }
     }
@@ -335,7 +340,7 @@ impl<T, I: Id> Arena<T, I> {
     #[inline]
     pub(crate) fn at(&self, index: usize) -> Option<(I, &T)> {
         match self.slots.get(index) {
-            Some((generation, Slot::Used(value))) => {
+            Some((generation, ArenaSlot::Used(value))) => {
                 Some((I::new(index as u32, *generation), value))
             }
             _ => None,
@@ -346,7 +351,7 @@ impl<T, I: Id> Arena<T, I> {
     #[inline]
     pub(crate) fn at_mut(&mut self, index: usize) -> Option<&mut T> {
         match self.slots.get_mut(index) {
-            Some((_, Slot::Used(value))) => Some(value),
+            Some((_, ArenaSlot::Used(value))) => Some(value),
             _ => None,
         }
     }
@@ -354,8 +359,8 @@ impl<T, I: Id> Arena<T, I> {
     /// All objects, in the order of their slots, to change them.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.slots.iter_mut().filter_map(|(_, slot)| match slot {
-            Slot::Used(value) => Some(value),
-            Slot::Free { .. } => None,
+            ArenaSlot::Used(value) => Some(value),
+            ArenaSlot::Free { .. } => None,
         })
     }
 
@@ -369,8 +374,8 @@ impl<T, I: Id> Arena<T, I> {
                 super::steps::step();
             })
             .filter_map(|(index, (generation, slot))| match slot {
-                Slot::Used(value) => Some((I::new(index as u32, *generation), value)),
-                Slot::Free { .. } => None,
+                ArenaSlot::Used(value) => Some((I::new(index as u32, *generation), value)),
+                ArenaSlot::Free { .. } => None,
             })
     }
 }

@@ -78,7 +78,7 @@ impl<N: Nic> Channel<N> {
         let sequenced = (what.side == OpeType::TXE).then_some(what.msg_id);
         let posted = self.posting.start_packet(&error).and_then(|mut packet| {
             packet.sequenced = sequenced;
-            self.post_packet(peer, Owner::Nobody, packet)
+            self.post_packet(peer, Owner::Control, packet)
         });
         match (sequenced, &posted) {
             (None, _) | (_, Err(EndpointError::TryAgain)) => {}

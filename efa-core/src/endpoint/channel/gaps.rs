@@ -46,7 +46,7 @@ impl<N: Nic> Channel<N> {
             };
             let posted = self.posting.start_packet(&header).and_then(|mut packet| {
                 packet.sequenced = Some(msg_id);
-                self.post_packet(peer, Owner::Nobody, packet)
+                self.post_packet(peer, Owner::Control, packet)
             });
             match posted {
                 Ok(()) => self.peers.gap_filled(peer),

@@ -27,7 +27,7 @@ use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::peers::Peers;
 use crate::endpoint::posting::{Posting, Work};
 use crate::endpoint::quota::Quota;
-use crate::endpoint::receiving::Postponed;
+use crate::endpoint::receiving::HeldOperation;
 use crate::endpoint::sending::choice::Local;
 use crate::nic::Nic;
 use crate::wire::{Handshake, PacketType};
@@ -51,7 +51,7 @@ pub(crate) struct Channel<N> {
     /// Peers whose queue pair does not exist any more, and the failure that said so, for
     /// [`Endpoint::end_waits`](crate::endpoint::Endpoint::end_waits).
     pub(crate) gone: Vec<(PeerId, Failure)>,
-    pub(crate) quota: Quota<Postponed>,
+    pub(crate) quota: Quota<HeldOperation>,
     /// Completions and events for the application.
     pub(crate) reports: Reports,
     pub(crate) now: Instant,

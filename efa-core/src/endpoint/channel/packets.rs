@@ -95,7 +95,7 @@ impl<N: Nic> Channel<N> {
         let posted = self
             .posting
             .start_packet(header)
-            .and_then(|packet| self.post_packet(peer, Owner::Nobody, packet));
+            .and_then(|packet| self.post_packet(peer, Owner::Control, packet));
         self.control_posted(peer, header.packet_type(), posted)
     }
 
@@ -149,7 +149,7 @@ impl<N: Nic> Channel<N> {
     /// Notes that a peer accepted a packet.
     #[inline]
     pub(crate) fn got_through(&mut self, peer: PeerId) {
-        if self.posting.any_refused()
+        if self.posting.any_rnr()
             && let Some(state) = self.peers.state_mut(peer)
         {
             self.posting.got_through(&mut state.backoff);

@@ -4,7 +4,7 @@
 use crate::endpoint::api::completion::Event;
 use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
 use crate::endpoint::base::ids::{PacketId, PeerId};
-use crate::endpoint::posting::{Abandoned, Finished, Owner, What};
+use crate::endpoint::posting::{Abandoned, Finished, FinishedRequest, Owner};
 use crate::endpoint::sending::Loss;
 use crate::nic::{Nic, Status};
 use crate::wire::{OpeType, PacketType, PeerError};
@@ -26,7 +26,7 @@ impl<N: Nic> Channel<N> {
         match status {
             Status::RemoteRnr => match self.peers.state_mut(peer) {
                 Some(state) => {
-                    self.posting.refused(id, &mut state.backoff, self.now);
+                    self.posting.rnr(id, &mut state.backoff, self.now);
                     None
                 }
                 None => {
@@ -36,7 +36,7 @@ impl<N: Nic> Channel<N> {
             },
             // A packet names no memory of the peer, so the peer's device may accept it the next
             // time.
-            Status::RemoteBadAddress | Status::RemoteAbort if self.posting.repeat(id) => None,
+            Status::RemoteBadAddress | Status::RemoteAbort if self.posting.retry(id) => None,
             _ => Some((self.peers.failure_for(peer, status), status.into())),
         }
     }
@@ -45,12 +45,12 @@ impl<N: Nic> Channel<N> {
     ///
     /// # Errors
     /// The device refused it, or the peer is unknown.
-    pub(crate) fn post_again(&mut self, id: PacketId) -> Result<(), EndpointError> {
+    pub(crate) fn retry_post(&mut self, id: PacketId) -> Result<(), EndpointError> {
         let Some(peer) = self.posting.peer(id) else {
             return Ok(());
         };
         let destination = self.destination(peer)?;
-        self.posting.post_again(id, destination)?;
+        self.posting.retry_post(id, destination)?;
         self.reports.statistics.packets_sent += 1;
         Ok(())
     }
@@ -66,13 +66,13 @@ impl<N: Nic> Channel<N> {
             ?loss,
             "packet lost"
         );
-        if let What::Packet(_, Some(buffer)) = lost.what {
+        if let FinishedRequest::Packet(_, Some(buffer)) = lost.what {
             self.posting.recycle(buffer);
         }
         if failure.is_peer_gone() {
             self.peer_gone(lost.peer, failure);
         }
-        if let What::Packet(packet_type, _) = lost.what
+        if let FinishedRequest::Packet(packet_type, _) = lost.what
             && let Some(state) = self.peers.state_mut(lost.peer)
         {
             match packet_type {
@@ -89,14 +89,14 @@ impl<N: Nic> Channel<N> {
                 // How much of the message the peer has is known at the end of the operation.
                 (Owner::Outbound(_), _) => {}
                 // Whether the peer has the message was not known, and now it may wait for it.
-                (Owner::Nobody, What::Packet(PacketType::PeerError, _)) => {
+                (Owner::Control, FinishedRequest::Packet(PacketType::PeerError, _)) => {
                     self.request_lost(lost.peer, msg_id, failure, Loss::Unknown);
                 }
                 // A packet that was to fill a gap is lost too, although the peer is there.
-                (Owner::Nobody, _) if !failure.is_peer_gone() => {
+                (Owner::Control, _) if !failure.is_peer_gone() => {
                     self.request_lost(lost.peer, msg_id, failure, Loss::Unknown);
                 }
-                (Owner::Whole(_), _) if loss == Loss::Unknown => {
+                (Owner::OnePacket(_), _) if loss == Loss::Unknown => {
                     let what = Abandoned {
                         msg_id,
                         op_id: PeerError::NO_OP,
@@ -108,18 +108,18 @@ impl<N: Nic> Channel<N> {
             }
         }
         match lost.owner {
-            Owner::Nobody => self.answer_lost(lost.peer, lost.what, failure),
+            Owner::Control => self.answer_lost(lost.peer, lost.what, failure),
             Owner::Provocation => {
                 if let Some(state) = self.peers.state_mut(lost.peer) {
                     state.handshake.provocation_lost(failure);
                 }
             }
-            Owner::Whole(_) | Owner::Outbound(_) | Owner::Inbound(_) => {}
+            Owner::OnePacket(_) | Owner::Outbound(_) | Owner::Inbound(_) => {}
         }
     }
 
     /// Handles the loss of a packet that belongs to no operation of the application.
-    pub(crate) fn answer_lost(&mut self, peer: PeerId, what: What, failure: Failure) {
+    pub(crate) fn answer_lost(&mut self, peer: PeerId, what: FinishedRequest, failure: Failure) {
         if failure.is_peer_gone() {
             // This is normal at the end of a program: the peer closed its endpoint without waiting
             // for packets that the application does not know of (spec section 2.3).
@@ -129,8 +129,8 @@ impl<N: Nic> Channel<N> {
         self.reports.event(Event::ControlSendFailed {
             peer,
             packet_type: match what {
-                What::Packet(packet_type, _) => packet_type.code(),
-                What::Read(_) | What::Write => 0,
+                FinishedRequest::Packet(packet_type, _) => packet_type.code(),
+                FinishedRequest::Read(_) | FinishedRequest::Write => 0,
             },
             failure,
         });

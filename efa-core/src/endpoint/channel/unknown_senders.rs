@@ -22,7 +22,7 @@ pub(crate) enum Introduced {
     /// A new peer, with this address.
     New(RawAddress),
     /// Nobody that the packet names. It has to be dropped.
-    Nobody,
+    Unknown,
 }
 
 impl<N: Nic> Channel<N> {
@@ -42,14 +42,14 @@ impl<N: Nic> Channel<N> {
                 reason = "the sender is not in the address vector, and the packet has no raw address",
                 "packet dropped"
             );
-            return Introduced::Nobody;
+            return Introduced::Unknown;
         };
         let addresses = self.peers.addresses();
         if !addresses.is_plausible(source, &address) {
             let packet_type = introduction.packet_type.code();
             self.reports
                 .refuse(None, packet_type, PacketError::ForeignAddress);
-            return Introduced::Nobody;
+            return Introduced::Unknown;
         }
         match addresses.find(&address) {
             Some(peer) => Introduced::Peer(peer),

@@ -10,7 +10,7 @@ use crate::wire::RmaIovs;
 
 /// A registered region, and the access that peers have.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct ExposedRegion {
     memory: UserSlice,
     access: Access,
     region: Region,
@@ -18,7 +18,7 @@ struct Entry {
 
 /// Registered memory, by remote key.
 #[derive(Default)]
-pub(crate) struct Exposed(HashMap<u64, Entry>);
+pub(crate) struct Exposed(HashMap<u64, ExposedRegion>);
 
 /// A region that peers may no longer access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,7 +68,7 @@ impl Exposed {
     }
 
     fn insert(&mut self, memory: UserSlice, access: Access, region: Region) {
-        let entry = Entry {
+        let entry = ExposedRegion {
             memory,
             access,
             region,
@@ -104,7 +104,7 @@ impl Exposed {
 
     /// Removes a region. `None` if it was not exposed.
     pub(crate) fn withdraw(&mut self, region: Region) -> Option<Withdrawn> {
-        let Entry { memory, region, .. } = self.0.remove(&region.remote_key.0)?;
+        let ExposedRegion { memory, region, .. } = self.0.remove(&region.remote_key.0)?;
         Some(Withdrawn { memory, region })
     }
 

@@ -28,22 +28,22 @@ pub(super) struct Peer {
     /// The number of endpoints that keep state about it.
     users: u16,
     /// The slots of the next older and the next newer peer with the same AHN and QPN.
-    older: Option<Slot>,
-    newer: Option<Slot>,
+    older: Option<PeerSlot>,
+    newer: Option<PeerSlot>,
 }
 
 /// A peer's slot in the arena, for links that are removed with the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Slot(NonZeroU32);
+struct PeerSlot(NonZeroU32);
 
-impl From<PeerId> for Slot {
+impl From<PeerId> for PeerSlot {
     fn from(id: PeerId) -> Self {
         // Ids have no slot with all bits set, so the next number is not 0.
-        Slot(NonZeroU32::MIN.saturating_add(id.index() as u32))
+        PeerSlot(NonZeroU32::MIN.saturating_add(id.index() as u32))
     }
 }
 
-impl Slot {
+impl PeerSlot {
     fn index(self) -> usize {
         self.0.get() as usize - 1
     }
@@ -56,9 +56,9 @@ pub(super) const MAX_OWNERS: usize = 8;
 /// The address vector. The endpoints of a domain may share it.
 pub(crate) struct AddressVector {
     peers: Arena<Peer, PeerId>,
-    by_address: HashTable<Slot>,
+    by_address: HashTable<PeerSlot>,
     /// The newest peer of each AHN and QPN.
-    by_sender: HashTable<Slot>,
+    by_sender: HashTable<PeerSlot>,
     /// The GID of each AHN in use, and the number of peers that use it.
     gids: Gids,
     implicit: usize,
@@ -175,7 +175,7 @@ impl AddressVector {
     }
 
     #[inline]
-    fn current(&self, ahn: Ahn, qpn: Qpn) -> Option<Slot> {
+    fn current(&self, ahn: Ahn, qpn: Qpn) -> Option<PeerSlot> {
         self.by_sender
             .find(sender_hash(ahn, qpn), |slot| {
                 has_sender(&self.peers, *slot, ahn, qpn)
@@ -248,7 +248,7 @@ impl AddressVector {
             newer: None,
         };
         let id = self.peers.insert(peer).ok()?;
-        let slot = Slot::from(id);
+        let slot = PeerSlot::from(id);
         if let Some(current) = current.and_then(|current| self.peers.at_mut(current.index())) {
             current.newer = Some(slot);
         }
@@ -334,7 +334,7 @@ impl AddressVector {
         let peer = self.peers.get(id)?;
         let Destination { ahn, qpn, .. } = peer.destination;
         let (older, newer) = (peer.older, peer.newer);
-        let slot = Slot::from(id);
+        let slot = PeerSlot::from(id);
         if let Some(address) = self.address(id)
             && let Ok(entry) = self
                 .by_address
@@ -398,7 +398,7 @@ impl AddressVector {
     }
 }
 
-fn has_sender(peers: &Arena<Peer, PeerId>, slot: Slot, ahn: Ahn, qpn: Qpn) -> bool {
+fn has_sender(peers: &Arena<Peer, PeerId>, slot: PeerSlot, ahn: Ahn, qpn: Qpn) -> bool {
     peers
         .at(slot.index())
         .is_some_and(|(_, peer)| peer.destination.ahn == ahn && peer.destination.qpn == qpn)

@@ -23,7 +23,7 @@ pub(crate) struct PeerBackoff {
     /// The length of the last wait; zero once the peer has accepted a packet.
     last_wait: Duration,
     /// Work for the peer that is done after the wait.
-    pub(super) parked: VecDeque<Work>,
+    pub(super) held_work: VecDeque<Work>,
 }
 
 impl PeerBackoff {
@@ -41,17 +41,17 @@ impl PeerBackoff {
 
     /// Returns whether the peer accepts packets.
     pub(crate) fn is_idle(&self) -> bool {
-        self.until.is_none() && self.last_wait.is_zero() && self.parked.is_empty()
+        self.until.is_none() && self.last_wait.is_zero() && self.held_work.is_empty()
     }
 }
 
 /// What to do with a packet for which the peer had no receive buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Refused {
+pub(super) enum AfterRnr {
     /// Post it again.
-    Resend,
+    RetryNow,
     /// Post it again after the wait.
-    Park,
+    RetryAfterBackoff,
 }
 
 /// The waits of all peers.
@@ -76,19 +76,19 @@ impl Backoffs {
         }
     }
 
-    /// Notes that a peer had no receive buffer for a packet, for the `refusals`-th time.
-    pub(super) fn refused(
+    /// Notes that a peer had no receive buffer for a packet, for the `attempt`-th time.
+    pub(super) fn rnr(
         &mut self,
         peer: PeerId,
         backoff: &mut PeerBackoff,
-        refusals: u32,
+        attempt: u32,
         now: Instant,
-    ) -> Refused {
+    ) -> AfterRnr {
         if backoff.is_active() {
-            return Refused::Park;
+            return AfterRnr::RetryAfterBackoff;
         }
-        if refusals <= 1 {
-            return Refused::Resend;
+        if attempt <= 1 {
+            return AfterRnr::RetryNow;
         }
         let wait = if backoff.last_wait.is_zero() {
             self.waiting_peers += 1;
@@ -103,7 +103,7 @@ impl Backoffs {
         backoff.last_wait = wait;
         backoff.until = Some(until);
         self.timers.push(Reverse((until, peer)));
-        Refused::Park
+        AfterRnr::RetryAfterBackoff
     }
 
     /// Returns whether any peer has refused packets since it last accepted one.
@@ -178,12 +178,12 @@ mod tests {
         let (mut all, mut one) = (backoffs(), PeerBackoff::default());
         let peer = PeerId::new(3, 0);
         let mut now = Instant::START;
-        assert_eq!(all.refused(peer, &mut one, 1, now), Refused::Resend);
+        assert_eq!(all.rnr(peer, &mut one, 1, now), AfterRnr::RetryNow);
         assert!(!all.any());
         for wait in [100, 200, 350, 350] {
-            assert_eq!(all.refused(peer, &mut one, 2, now), Refused::Park);
+            assert_eq!(all.rnr(peer, &mut one, 2, now), AfterRnr::RetryAfterBackoff);
             // Other packets for the peer wait with it.
-            assert_eq!(all.refused(peer, &mut one, 1, now), Refused::Park);
+            assert_eq!(all.rnr(peer, &mut one, 1, now), AfterRnr::RetryAfterBackoff);
             let until = now + wait * MICRO;
             assert_eq!(all.next_end(), Some(until));
             assert!(!end(&mut all, &mut one, now));
@@ -194,14 +194,14 @@ mod tests {
         assert!(all.any());
         all.got_through(&mut one);
         assert!(!all.any());
-        all.refused(peer, &mut one, 2, now);
+        all.rnr(peer, &mut one, 2, now);
         assert_eq!(all.next_end(), Some(now + 100 * MICRO));
     }
 
     #[test]
     fn a_packet_that_gets_through_during_a_wait_does_not_end_the_series() {
         let (mut all, mut one) = (backoffs(), PeerBackoff::default());
-        all.refused(PeerId::new(3, 0), &mut one, 2, Instant::START);
+        all.rnr(PeerId::new(3, 0), &mut one, 2, Instant::START);
         all.got_through(&mut one);
         assert!(all.any() && one.is_active());
         all.forget(&mut one);
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn a_timer_of_an_earlier_peer_ends_nothing() {
         let (mut all, mut gone) = (backoffs(), PeerBackoff::default());
-        all.refused(PeerId::new(3, 0), &mut gone, 2, Instant::START);
+        all.rnr(PeerId::new(3, 0), &mut gone, 2, Instant::START);
         let mut new = PeerBackoff::default();
         let (until, _) = all.next_over(Instant::START + 100 * MICRO).unwrap();
         assert!(!new.end(until));

@@ -19,9 +19,9 @@ pub(crate) struct InFlight {
     pub(crate) owner: Owner,
     pub(crate) request: PostedRequest,
     /// How often the receiver was not ready.
-    pub(super) refusals: u32,
+    pub(super) rnr_count: u32,
     /// How often it was posted again after another loss.
-    pub(super) repeats: u8,
+    pub(super) retries: u8,
 }
 
 /// What was posted.
@@ -29,13 +29,13 @@ pub(crate) struct InFlight {
 pub(crate) enum PostedRequest {
     Packet(Outgoing),
     /// A packet that waits outside of a packet buffer, because others need the buffer.
-    Stored(Box<Stored>),
+    OutOfBuffer(Box<OutOfBuffer>),
     Rdma(RdmaPart, Rdma),
 }
 
 /// A packet, and the bytes of its buffer.
 #[derive(Debug)]
-pub(crate) struct Stored {
+pub(crate) struct OutOfBuffer {
     pub(super) packet: Outgoing,
     pub(super) bytes: Box<[u8]>,
 }
@@ -52,13 +52,13 @@ pub(crate) enum Rdma {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Owner {
     /// The packet is the whole operation.
-    Whole(OnePacket),
+    OnePacket(OnePacket),
     /// A sending operation, which ends after the packet's completion.
     Outbound(OutboundId),
     /// A transfer, which fails if the packet cannot be sent.
     Inbound(InboundId),
     /// No operation: the application does not know of the packet.
-    Nobody,
+    Control,
     /// No operation, but operations wait for the peer's HANDSHAKE, which answers the packet.
     Provocation,
 }
@@ -98,14 +98,14 @@ pub(crate) struct Headerless {
 pub(crate) struct Finished {
     pub(crate) peer: PeerId,
     pub(crate) owner: Owner,
-    pub(crate) what: What,
+    pub(crate) what: FinishedRequest,
     /// The id of the message or atomic that the packet began.
     pub(crate) sequenced: Option<MsgId>,
 }
 
 /// The kind of request that is complete.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum What {
+pub(crate) enum FinishedRequest {
     /// A packet, and its buffer if it was in one.
     Packet(PacketType, Option<BufferId>),
     /// An RDMA read of this many bytes.
@@ -114,12 +114,12 @@ pub(crate) enum What {
     Write,
 }
 
-impl fmt::Display for What {
+impl fmt::Display for FinishedRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            What::Packet(packet_type, _) => packet_type.fmt(f),
-            What::Read(_) => f.write_str("RDMA read"),
-            What::Write => f.write_str("RDMA write"),
+            FinishedRequest::Packet(packet_type, _) => packet_type.fmt(f),
+            FinishedRequest::Read(_) => f.write_str("RDMA read"),
+            FinishedRequest::Write => f.write_str("RDMA write"),
         }
     }
 }
@@ -133,15 +133,19 @@ impl InFlight {
             owner: self.owner,
             what: match &self.request {
                 PostedRequest::Packet(packet) => {
-                    What::Packet(packet.packet_type, Some(packet.buffer))
+                    FinishedRequest::Packet(packet.packet_type, Some(packet.buffer))
                 }
-                PostedRequest::Stored(stored) => What::Packet(stored.packet.packet_type, None),
-                PostedRequest::Rdma(part, Rdma::Read) => What::Read(part.local.length as u64),
-                PostedRequest::Rdma(_, Rdma::Write(_)) => What::Write,
+                PostedRequest::OutOfBuffer(stored) => {
+                    FinishedRequest::Packet(stored.packet.packet_type, None)
+                }
+                PostedRequest::Rdma(part, Rdma::Read) => {
+                    FinishedRequest::Read(part.local.length as u64)
+                }
+                PostedRequest::Rdma(_, Rdma::Write(_)) => FinishedRequest::Write,
             },
             sequenced: match &self.request {
                 PostedRequest::Packet(packet) => packet.sequenced,
-                PostedRequest::Stored(stored) => stored.packet.sequenced,
+                PostedRequest::OutOfBuffer(stored) => stored.packet.sequenced,
                 PostedRequest::Rdma(..) => None,
             },
         }
@@ -151,7 +155,7 @@ impl InFlight {
     pub(crate) fn buffer(&self) -> Option<BufferId> {
         match &self.request {
             PostedRequest::Packet(packet) => Some(packet.buffer),
-            PostedRequest::Stored(_) | PostedRequest::Rdma(..) => None,
+            PostedRequest::OutOfBuffer(_) | PostedRequest::Rdma(..) => None,
         }
     }
 }
@@ -190,7 +194,7 @@ pub(super) fn hand_over<N: Nic>(
             nic.post_send(&request, doorbell)
         }
         // The packet has no buffer from which it could be posted.
-        PostedRequest::Stored(_) => Err(NicError::QueueFull),
+        PostedRequest::OutOfBuffer(_) => Err(NicError::QueueFull),
         PostedRequest::Rdma(part, rdma) => {
             let mut request = RdmaRequest {
                 destination,

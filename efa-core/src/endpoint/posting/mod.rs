@@ -26,7 +26,9 @@ use work::WorkQueues;
 
 pub(crate) use backoff::PeerBackoff;
 pub(crate) use held::{HeldId, footprint};
-pub(crate) use in_flight::{Finished, Headerless, OnePacket, Outgoing, Owner, Rdma, What};
+pub(crate) use in_flight::{
+    Finished, FinishedRequest, Headerless, OnePacket, Outgoing, Owner, Rdma,
+};
 pub(crate) use work::{Abandoned, QUANTUM, Work};
 
 /// The device, requests in flight, pending work, and packet buffers.
@@ -37,9 +39,9 @@ pub(crate) struct Posting<N> {
     backoffs: Backoffs,
     /// The number of pieces of work that wait for the end of a back-off, for all peers; the number
     /// of packet buffers that they hold, and its limit.
-    parked: usize,
-    parked_buffers: usize,
-    max_parked_buffers: usize,
+    held_work: usize,
+    held_work_buffers: usize,
+    max_held_work_buffers: usize,
     receives: ReceiveBuffers,
     /// Received packets that wait.
     held: Held,
@@ -59,13 +61,13 @@ impl<N: Nic> Posting<N> {
             }
         }
         Posting {
-            max_parked_buffers: nic.queue_pair().attributes().send_queue_depth / 4,
+            max_held_work_buffers: nic.queue_pair().attributes().send_queue_depth / 4,
             nic,
             in_flight: Arena::new(usize::MAX),
             work: WorkQueues::default(),
             backoffs: Backoffs::new(config),
-            parked: 0,
-            parked_buffers: 0,
+            held_work: 0,
+            held_work_buffers: 0,
             receives,
             // A quarter of the receive queue may wait in buffers, so that new packets still arrive.
             held: Held::new(wanted_receives / 4, config.held_bytes),
@@ -113,7 +115,7 @@ impl<N: Nic> Posting<N> {
             self.nic.release_buffer(buffer);
         }
         while let Some(work) = self.work.pop() {
-            if let Work::Resend(id) = work
+            if let Work::Retry(id) = work
                 && let Some(buffer) = self.in_flight.remove(id).and_then(|packet| packet.buffer())
             {
                 self.nic.release_buffer(buffer);

@@ -14,8 +14,8 @@ impl<N: Nic> Posting<N> {
     }
 
     /// Puts work back for which the device had no room.
-    pub(crate) fn put_back(&mut self, work: Work) {
-        self.work.put_back(self.priority(work), work);
+    pub(crate) fn requeue(&mut self, work: Work) {
+        self.work.requeue(self.priority(work), work);
     }
 
     /// Takes the work to do next.
@@ -26,12 +26,12 @@ impl<N: Nic> Posting<N> {
 
     fn priority(&self, work: Work) -> Priority {
         match work {
-            Work::Resend(id) => match self.in_flight.get(id) {
+            Work::Retry(id) => match self.in_flight.get(id) {
                 Some(InFlight {
-                    request: PostedRequest::Stored(_),
+                    request: PostedRequest::OutOfBuffer(_),
                     ..
-                }) => Priority::Restock,
-                _ => Priority::Resend,
+                }) => Priority::RetryWithoutBuffer,
+                _ => Priority::Retry,
             },
             Work::GiveUp => Priority::GiveUp,
             _ => Priority::Other,
@@ -40,7 +40,7 @@ impl<N: Nic> Posting<N> {
 
     /// Returns whether there are requests in flight, or work that waits.
     pub(crate) fn is_busy(&self) -> bool {
-        self.in_flight.len() > 0 || self.work.has_other() || self.parked > 0
+        self.in_flight.len() > 0 || self.work.has_other() || self.held_work > 0
     }
 
     /// Returns whether there is something to do before the next completion of the device.

@@ -146,8 +146,8 @@ impl<N: Nic> Posting<N> {
             peer,
             owner,
             request,
-            refusals: 0,
-            repeats: 0,
+            rnr_count: 0,
+            retries: 0,
         });
         debug_assert!(stored.is_ok_and(|stored| stored == id));
         Ok(())
@@ -172,13 +172,13 @@ impl<N: Nic> Posting<N> {
 
     /// As [`Posting::take`], for an operation of one packet that is in a buffer. Most requests are.
     #[inline(always)]
-    pub(crate) fn take_whole(
+    pub(crate) fn take_one_packet(
         &mut self,
         id: PacketId,
     ) -> Option<(PeerId, OnePacket, BufferId, Option<MsgId>)> {
         self.in_flight.end(id, |in_flight| {
             match (&in_flight.owner, &in_flight.request) {
-                (Owner::Whole(operation), PostedRequest::Packet(packet)) => {
+                (Owner::OnePacket(operation), PostedRequest::Packet(packet)) => {
                     Some((in_flight.peer, *operation, packet.buffer, packet.sequenced))
                 }
                 _ => None,
@@ -193,7 +193,7 @@ impl<N: Nic> Posting<N> {
 
     /// The number of operations of one packet.
     pub(crate) fn one_packet_operations(&self) -> usize {
-        let is_whole = |in_flight: &InFlight| matches!(in_flight.owner, Owner::Whole(_));
+        let is_whole = |in_flight: &InFlight| matches!(in_flight.owner, Owner::OnePacket(_));
         let in_flight = self.in_flight.iter();
         in_flight.filter(|(_, packet)| is_whole(packet)).count()
     }

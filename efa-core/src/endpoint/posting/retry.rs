@@ -7,62 +7,62 @@ use crate::endpoint::base::ids::{PacketId, PeerId};
 use crate::nic::{BufferId, Destination, Domain, Nic};
 
 use super::Posting;
-use super::backoff::{PeerBackoff, Refused};
-use super::in_flight::{Finished, InFlight, Outgoing, PostedRequest, Stored, hand_over};
+use super::backoff::{AfterRnr, PeerBackoff};
+use super::in_flight::{Finished, InFlight, OutOfBuffer, Outgoing, PostedRequest, hand_over};
 use super::work::{Priority, Work};
 
 /// How often a packet that the peer's device refuses is posted again.
-pub(super) const MAX_REPEATS: u8 = 3;
+pub(super) const MAX_RETRIES: u8 = 3;
 
 impl<N: Nic> Posting<N> {
     /// Handles a packet for which the peer had no receive buffer: queues it, or makes it wait for
     /// the end of the peer's back-off.
-    pub(crate) fn refused(&mut self, id: PacketId, backoff: &mut PeerBackoff, now: Instant) {
+    pub(crate) fn rnr(&mut self, id: PacketId, backoff: &mut PeerBackoff, now: Instant) {
         let Some(packet) = self.in_flight.get_mut(id) else {
             return;
         };
-        packet.refusals += 1;
+        packet.rnr_count += 1;
         let Finished {
             peer,
             what,
             sequenced,
             ..
         } = packet.finished();
-        let refusals = packet.refusals;
-        let next = self.backoffs.refused(peer, backoff, refusals, now);
+        let rnr_count = packet.rnr_count;
+        let next = self.backoffs.rnr(peer, backoff, rnr_count, now);
         tracing::debug!(
             %peer,
             packet_type = %what,
             msg_id = sequenced.map(|id| id.0),
-            attempt = refusals,
+            attempt = rnr_count,
             again_in = ?backoff.remaining(now),
             "RNR: the packet is posted again"
         );
         match next {
-            Refused::Resend => self.work.push(Priority::Resend, Work::Resend(id)),
-            Refused::Park => self.park(backoff, Work::Resend(id)),
+            AfterRnr::RetryNow => self.work.push(Priority::Retry, Work::Retry(id)),
+            AfterRnr::RetryAfterBackoff => self.hold_work(backoff, Work::Retry(id)),
         }
     }
 
-    /// Queues a packet that was not delivered to be posted again, at most [`MAX_REPEATS`] times.
+    /// Queues a packet that was not delivered to be posted again, at most [`MAX_RETRIES`] times.
     /// Returns whether it was queued.
-    pub(crate) fn repeat(&mut self, id: PacketId) -> bool {
+    pub(crate) fn retry(&mut self, id: PacketId) -> bool {
         let Some(in_flight) = self.in_flight.get_mut(id) else {
             return false;
         };
         let is_packet = !matches!(in_flight.request, PostedRequest::Rdma(..));
-        if !is_packet || in_flight.repeats >= MAX_REPEATS {
+        if !is_packet || in_flight.retries >= MAX_RETRIES {
             return false;
         }
-        in_flight.repeats += 1;
+        in_flight.retries += 1;
         tracing::debug!(
             peer = %in_flight.peer,
             packet_type = %in_flight.finished().what,
-            attempt = in_flight.repeats,
-            limit = MAX_REPEATS,
-            "refused by the peer's device: the packet is posted again"
+            attempt = in_flight.retries,
+            limit = MAX_RETRIES,
+            "rnr by the peer's device: the packet is posted again"
         );
-        self.queue(Work::Resend(id));
+        self.queue(Work::Retry(id));
         true
     }
 
@@ -70,12 +70,12 @@ impl<N: Nic> Posting<N> {
     ///
     /// # Errors
     /// As for the first time. The request is still remembered then.
-    pub(crate) fn post_again(
+    pub(crate) fn retry_post(
         &mut self,
         id: PacketId,
         destination: Destination,
     ) -> Result<(), EndpointError> {
-        self.restore(id)?;
+        self.move_into_buffer(id)?;
         match self.in_flight.get(id) {
             Some(known) => hand_over(
                 &mut self.nic,
@@ -89,26 +89,26 @@ impl<N: Nic> Posting<N> {
     }
 
     /// Makes work wait for the end of a peer's back-off.
-    pub(crate) fn park(&mut self, backoff: &mut PeerBackoff, work: Work) {
-        backoff.parked.push_back(work);
-        self.parked += 1;
-        if let Work::Resend(id) = work
+    pub(crate) fn hold_work(&mut self, backoff: &mut PeerBackoff, work: Work) {
+        backoff.held_work.push_back(work);
+        self.held_work += 1;
+        if let Work::Retry(id) = work
             && self.is_in_buffer(id)
         {
-            if self.parked_buffers < self.max_parked_buffers {
-                self.parked_buffers += 1;
-            } else if let Some(buffer) = self.store(id) {
+            if self.held_work_buffers < self.max_held_work_buffers {
+                self.held_work_buffers += 1;
+            } else if let Some(buffer) = self.move_out_of_buffer(id) {
                 self.recycle(buffer);
             }
         }
     }
 
     /// Queues all work that waits for the end of a peer's back-off.
-    fn unpark(&mut self, backoff: &mut PeerBackoff) {
-        self.parked -= backoff.parked.len();
-        while let Some(work) = backoff.parked.pop_front() {
-            if let Work::Resend(id) = work {
-                self.parked_buffers -= usize::from(self.is_in_buffer(id));
+    fn release_held_work(&mut self, backoff: &mut PeerBackoff) {
+        self.held_work -= backoff.held_work.len();
+        while let Some(work) = backoff.held_work.pop_front() {
+            if let Work::Retry(id) = work {
+                self.held_work_buffers -= usize::from(self.is_in_buffer(id));
             }
             self.queue(work);
         }
@@ -121,20 +121,20 @@ impl<N: Nic> Posting<N> {
 
     /// Moves a packet that waits for its peer out of its buffer, so that a peer that is not ready
     /// does not hold the buffers of all others. Returns the buffer.
-    fn store(&mut self, id: PacketId) -> Option<BufferId> {
+    fn move_out_of_buffer(&mut self, id: PacketId) -> Option<BufferId> {
         let InFlight { request, .. } = self.in_flight.get_mut(id)?;
         let PostedRequest::Packet(packet) = *request else {
             return None;
         };
         let bytes = self.nic.buffer(packet.buffer)[..packet.in_buffer].into();
-        *request = PostedRequest::Stored(Box::new(Stored { packet, bytes }));
+        *request = PostedRequest::OutOfBuffer(Box::new(OutOfBuffer { packet, bytes }));
         Some(packet.buffer)
     }
 
     /// Moves a packet back into a buffer, if it is not in one.
-    fn restore(&mut self, id: PacketId) -> Result<(), EndpointError> {
+    fn move_into_buffer(&mut self, id: PacketId) -> Result<(), EndpointError> {
         if let Some(InFlight { request, .. }) = self.in_flight.get_mut(id)
-            && let PostedRequest::Stored(stored) = request
+            && let PostedRequest::OutOfBuffer(stored) = request
         {
             let buffer = self.nic.acquire_buffer().ok_or(EndpointError::TryAgain)?;
             self.nic.buffer_mut(buffer)[..stored.bytes.len()].copy_from_slice(&stored.bytes);
@@ -146,10 +146,10 @@ impl<N: Nic> Posting<N> {
         Ok(())
     }
 
-    /// Returns whether any peer has refused packets since it last accepted one. Otherwise
+    /// Returns whether any peer has rnr packets since it last accepted one. Otherwise
     /// [`Posting::got_through`] has no effect.
     #[inline]
-    pub(crate) fn any_refused(&self) -> bool {
+    pub(crate) fn any_rnr(&self) -> bool {
         self.backoffs.any()
     }
 
@@ -173,7 +173,7 @@ impl<N: Nic> Posting<N> {
     /// Ends a peer's back-off if it ends at `until`.
     pub(crate) fn end_backoff(&mut self, until: Instant, backoff: &mut PeerBackoff) {
         if backoff.end(until) {
-            self.unpark(backoff);
+            self.release_held_work(backoff);
         }
     }
 
@@ -181,6 +181,6 @@ impl<N: Nic> Posting<N> {
     /// and will fail.
     pub(crate) fn forget_backoff(&mut self, backoff: &mut PeerBackoff) {
         self.backoffs.forget(backoff);
-        self.unpark(backoff);
+        self.release_held_work(backoff);
     }
 }

@@ -1,6 +1,6 @@
 //! Requests from their post to their end, over a device that completes nothing.
 
-use super::retry::MAX_REPEATS;
+use super::retry::MAX_RETRIES;
 use super::*;
 use crate::address::{Ahn, Qkey, Qpn};
 use crate::endpoint::api::error::EndpointError;
@@ -40,7 +40,7 @@ fn post(posting: &mut Posting<FakeNic>, operation: u32) -> (PacketId, Vec<u8>) {
     let id = posting.in_flight.next_id().unwrap();
     let packet = posting.start_packet(&header).unwrap();
     posting
-        .post_packet(peer(), TO, Owner::Nobody, packet)
+        .post_packet(peer(), TO, Owner::Control, packet)
         .unwrap();
     (id, header.to_packet(&[]))
 }
@@ -60,7 +60,7 @@ fn a_request_is_remembered_until_its_end() {
     assert_eq!(last_posted(&posting), bytes);
     assert_eq!(posting.peer(id), Some(peer()));
     let Some(Finished {
-        what: What::Packet(PacketType::Eor, Some(buffer)),
+        what: FinishedRequest::Packet(PacketType::Eor, Some(buffer)),
         ..
     }) = posting.take(id)
     else {
@@ -93,17 +93,17 @@ fn the_device_is_told_of_a_batch_once() {
 #[test]
 fn packets_that_wait_for_their_peer_leave_some_buffers_to_others() {
     let mut posting = posting();
-    posting.max_parked_buffers = 1;
+    posting.max_held_work_buffers = 1;
     let mut backoff = PeerBackoff::default();
     let (ids, bytes): (Vec<_>, Vec<_>) = (0..3).map(|number| post(&mut posting, number)).unzip();
     assert_eq!(posting.nic().free.len(), 5);
     // The first refusal of a packet is answered at once, the second one with a wait.
     for id in &ids {
-        posting.refused(*id, &mut backoff, at(0));
-        assert_eq!(posting.next_work(), Some(Work::Resend(*id)));
+        posting.rnr(*id, &mut backoff, at(0));
+        assert_eq!(posting.next_work(), Some(Work::Retry(*id)));
     }
     for id in &ids {
-        posting.refused(*id, &mut backoff, at(0));
+        posting.rnr(*id, &mut backoff, at(0));
     }
     assert_eq!(posting.next_work(), None);
     assert_eq!(posting.nic().free.len(), 7, "one stays in its buffer");
@@ -111,8 +111,8 @@ fn packets_that_wait_for_their_peer_leave_some_buffers_to_others() {
     let (until, _) = posting.next_over(at(1_000_000)).unwrap();
     posting.end_backoff(until, &mut backoff);
     for (id, bytes) in ids.iter().zip(&bytes) {
-        assert_eq!(posting.next_work(), Some(Work::Resend(*id)));
-        posting.post_again(*id, TO).unwrap();
+        assert_eq!(posting.next_work(), Some(Work::Retry(*id)));
+        posting.retry_post(*id, TO).unwrap();
         assert_eq!(last_posted(&posting), bytes);
     }
     assert_eq!(posting.nic().free.len(), 5);
@@ -121,15 +121,15 @@ fn packets_that_wait_for_their_peer_leave_some_buffers_to_others() {
 #[test]
 fn a_packet_without_a_buffer_to_be_posted_from_is_not_lost() {
     let mut posting = posting();
-    posting.max_parked_buffers = 0;
+    posting.max_held_work_buffers = 0;
     let mut backoff = PeerBackoff::default();
     let (id, bytes) = post(&mut posting, 1);
-    posting.park(&mut backoff, Work::Resend(id));
+    posting.hold_work(&mut backoff, Work::Retry(id));
     let taken = core::mem::take(&mut posting.nic_mut().free);
-    let again = posting.post_again(id, TO);
+    let again = posting.retry_post(id, TO);
     assert!(matches!(again, Err(EndpointError::TryAgain)), "{again:?}");
     posting.nic_mut().free = taken;
-    posting.post_again(id, TO).unwrap();
+    posting.retry_post(id, TO).unwrap();
     assert_eq!(last_posted(&posting), bytes);
 }
 
@@ -137,11 +137,11 @@ fn a_packet_without_a_buffer_to_be_posted_from_is_not_lost() {
 fn a_packet_that_is_not_delivered_is_repeated_a_few_times() {
     let mut posting = posting();
     let (id, _) = post(&mut posting, 1);
-    for _ in 0..MAX_REPEATS {
-        assert!(posting.repeat(id));
-        assert_eq!(posting.next_work(), Some(Work::Resend(id)));
+    for _ in 0..MAX_RETRIES {
+        assert!(posting.retry(id));
+        assert_eq!(posting.next_work(), Some(Work::Retry(id)));
     }
-    assert!(!posting.repeat(id));
+    assert!(!posting.retry(id));
     assert_eq!(posting.next_work(), None);
 }
 
@@ -150,7 +150,7 @@ fn what_the_device_does_not_have_is_given_back_at_the_end() {
     let mut posting = posting();
     let (waiting, _) = post(&mut posting, 1);
     post(&mut posting, 2);
-    assert!(posting.repeat(waiting));
+    assert!(posting.retry(waiting));
     let buffer = posting.nic_mut().acquire_buffer().unwrap();
     let received = ReceivedPacket::in_buffer(buffer, 64);
     assert!(posting.hold(received, None).is_ok());

@@ -17,7 +17,7 @@ pub(crate) enum Work {
     /// Fill the places of lost messages with requests that do nothing.
     Fill(PeerId),
     /// Post a packet again.
-    Resend(PacketId),
+    Retry(PacketId),
     /// Send packets, or post RDMA writes, of a sending operation.
     Outbound(OutboundId),
     /// Send a CTS or READ_NACK, or post RDMA reads, of a transfer.
@@ -66,7 +66,7 @@ impl Work {
             | Work::Admission
             | Work::Handshake(_)
             | Work::Fill(_)
-            | Work::Resend(_)
+            | Work::Retry(_)
             | Work::Outbound(_)
             | Work::Inbound(_) => None,
         }
@@ -82,10 +82,10 @@ pub(super) enum Priority {
     /// The end of peers that were given up, before anything is sent for their operations.
     GiveUp,
     /// Resent packets that hold buffers, for which other work may be waiting.
-    Resend,
+    Retry,
     /// Resent packets that need a buffer. Resent packets that hold one go first, because they may
     /// hold all buffers.
-    Restock,
+    RetryWithoutBuffer,
     /// Everything else.
     Other,
 }
@@ -106,7 +106,7 @@ impl WorkQueues {
     }
 
     /// Puts work that was taken back in front.
-    pub(super) fn put_back(&mut self, priority: Priority, work: Work) {
+    pub(super) fn requeue(&mut self, priority: Priority, work: Work) {
         self.queues[priority as usize].push_front(work);
         self.len += 1;
     }
@@ -146,19 +146,19 @@ mod tests {
 
     #[test]
     fn peers_end_first_then_packets_that_hold_buffers_go_and_blocked_work_keeps_its_place() {
-        let resend = |index| Work::Resend(PacketId::new(index, 0));
+        let retry = |index| Work::Retry(PacketId::new(index, 0));
         let mut queues = WorkQueues::default();
         queues.push(Priority::Other, Work::Admission);
-        queues.push(Priority::Restock, resend(1));
-        queues.push(Priority::Resend, resend(2));
-        queues.push(Priority::Resend, resend(3));
+        queues.push(Priority::RetryWithoutBuffer, retry(1));
+        queues.push(Priority::Retry, retry(2));
+        queues.push(Priority::Retry, retry(3));
         queues.push(Priority::GiveUp, Work::GiveUp);
         assert!(queues.has_other());
         assert_eq!(queues.pop(), Some(Work::GiveUp));
-        assert_eq!(queues.pop(), Some(resend(2)));
-        queues.put_back(Priority::Resend, resend(2));
+        assert_eq!(queues.pop(), Some(retry(2)));
+        queues.requeue(Priority::Retry, retry(2));
         let order: Vec<Work> = core::iter::from_fn(|| queues.pop()).collect();
-        assert_eq!(order, [resend(2), resend(3), resend(1), Work::Admission]);
+        assert_eq!(order, [retry(2), retry(3), retry(1), Work::Admission]);
         assert!(!queues.has_other());
         assert!(!queues.has_any());
         queues.push(Priority::GiveUp, Work::GiveUp);

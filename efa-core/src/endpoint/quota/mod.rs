@@ -174,7 +174,7 @@ impl<W> Quota<W> {
     }
 
     /// Makes an operation wait behind the others of its peer.
-    pub(crate) fn postpone(&mut self, peer: PeerId, operation: W) {
+    pub(crate) fn hold(&mut self, peer: PeerId, operation: W) {
         if self.share(peer).waiting.is_empty() {
             self.line_up(peer);
         }

@@ -55,12 +55,12 @@ fn waiting_operations_run_one_of_each_peer_in_turn_and_none_overtakes_its_own() 
     let mut quota = Quota::new(9, 3);
     let (a, b) = (peer(0), peer(1));
     for name in ["a1", "a2", "a3"] {
-        quota.postpone(a, name);
+        quota.hold(a, name);
     }
     // There is room, but other operations of the peer wait.
     assert!(!quota.admits(a));
     assert!(quota.admits(b));
-    quota.postpone(b, "b1");
+    quota.hold(b, "b1");
     assert_eq!(quota.waiting(), 4);
     quota.begin_operation(a);
     quota.begin_operation(b);
@@ -77,8 +77,8 @@ fn waiting_operations_run_one_of_each_peer_in_turn_and_none_overtakes_its_own() 
 #[test]
 fn what_waits_of_a_peer_that_goes_is_given_back_and_others_keep_their_turn() {
     let mut quota = Quota::new(9, 1);
-    quota.postpone(peer(0), "gone");
-    quota.postpone(peer(1), "stays");
+    quota.hold(peer(0), "gone");
+    quota.hold(peer(1), "stays");
     assert_eq!(quota.withdraw(peer(0)), ["gone"]);
     assert!(quota.withdraw(peer(0)).is_empty());
     assert!(quota.is_idle(peer(0)));

@@ -2,7 +2,7 @@
 
 use crate::endpoint::api::completion::{CompletionEntry, CompletionFlags, ErrorEntry, Event};
 use crate::endpoint::api::error::{Errno, Failure, ProviderError};
-use crate::endpoint::api::reports::Outcome;
+use crate::endpoint::api::reports::EndReport;
 use crate::endpoint::base::ids::PeerId;
 use crate::wire::PacketType;
 
@@ -27,7 +27,7 @@ pub(crate) enum Audience {
     /// The application that started it.
     Starter,
     /// To nobody: the application discarded the message.
-    Nobody,
+    None,
     /// To the application as the target of a peer's operation, which a request of this type
     /// started. A success is reported if it has CQ data; a failure is an event.
     Target(PacketType),
@@ -61,7 +61,7 @@ impl Ending {
         capacity: u64,
         failure: Option<Failure>,
         is_free: bool,
-    ) -> Outcome {
+    ) -> EndReport {
         const TRUNCATED: Failure = Failure::new(Errno::ETRUNC, ProviderError::None);
         let failure = failure.or((length > capacity).then_some(TRUNCATED));
         let mut flags = self.flags;
@@ -69,15 +69,15 @@ impl Ending {
             flags.set(CompletionFlags::MULTI_RECV, is_free);
         }
         match (failure, self.audience) {
-            (_, Audience::Nobody) => Outcome::Nothing,
+            (_, Audience::None) => EndReport::Nothing,
             (Some(failure), Audience::Target(request)) => {
-                Outcome::Event(Event::RemoteOperationFailed {
+                EndReport::Event(Event::RemoteOperationFailed {
                     peer,
                     packet_type: request.code(),
                     failure,
                 })
             }
-            (Some(failure), Audience::Starter) => Outcome::Failed(ErrorEntry {
+            (Some(failure), Audience::Starter) => EndReport::Failed(ErrorEntry {
                 context: self.context,
                 flags,
                 length: length.min(capacity),
@@ -88,9 +88,9 @@ impl Ending {
                 failure,
             }),
             // Of peers' operations only those with CQ data concern the application.
-            (None, Audience::Target(_)) if !self.report_success => Outcome::Nothing,
-            (None, _) if !self.report_success => Outcome::Counted(flags),
-            (None, _) => Outcome::Succeeded(CompletionEntry {
+            (None, Audience::Target(_)) if !self.report_success => EndReport::Nothing,
+            (None, _) if !self.report_success => EndReport::Counted(flags),
+            (None, _) => EndReport::Succeeded(CompletionEntry {
                 context: self.context,
                 flags,
                 length,
@@ -158,13 +158,13 @@ mod tests {
             buffer: 0,
         };
         let outcome = receive().outcome(peer(), 10, 10, None, false);
-        assert_eq!(outcome, Outcome::Succeeded(expected));
+        assert_eq!(outcome, EndReport::Succeeded(expected));
         let silent = Ending {
             report_success: false,
             ..receive()
         };
         let outcome = silent.outcome(peer(), 10, 10, None, false);
-        assert_eq!(outcome, Outcome::Counted(expected.flags));
+        assert_eq!(outcome, EndReport::Counted(expected.flags));
     }
 
     #[test]
@@ -175,7 +175,7 @@ mod tests {
                 report_success: false,
                 ..receive()
             };
-            let Outcome::Failed(entry) = silent.outcome(peer(), 10, 8, failure, false) else {
+            let EndReport::Failed(entry) = silent.outcome(peer(), 10, 8, failure, false) else {
                 panic!("a failure is reported");
             };
             assert_eq!(entry.failure.errno, expected);
@@ -190,7 +190,7 @@ mod tests {
             flags: CompletionFlags::RMA | CompletionFlags::READ,
             ..receive()
         };
-        let Outcome::Succeeded(entry) = read.outcome(peer(), 1, 1, None, false) else {
+        let EndReport::Succeeded(entry) = read.outcome(peer(), 1, 1, None, false) else {
             panic!("a success is reported");
         };
         assert_eq!(entry.source, None);
@@ -199,12 +199,12 @@ mod tests {
     #[test]
     fn a_discarded_message_is_not_reported_whatever_became_of_it() {
         let discarded = Ending {
-            audience: Audience::Nobody,
+            audience: Audience::None,
             ..receive()
         };
         for failure in [None, Some(FAILURE)] {
             let outcome = discarded.outcome(peer(), 10, 0, failure, false);
-            assert_eq!(outcome, Outcome::Nothing);
+            assert_eq!(outcome, EndReport::Nothing);
         }
     }
 
@@ -217,15 +217,15 @@ mod tests {
         };
         assert!(write(false).is_peers() && write(false).is_remote());
         let outcome = write(false).outcome(peer(), 10, 10, None, false);
-        assert_eq!(outcome, Outcome::Nothing);
+        assert_eq!(outcome, EndReport::Nothing);
         let outcome = write(true).outcome(peer(), 10, 10, None, false);
-        assert!(matches!(outcome, Outcome::Succeeded(_)));
+        assert!(matches!(outcome, EndReport::Succeeded(_)));
         let outcome = write(true).outcome(peer(), 10, 10, Some(FAILURE), false);
         let expected = Event::RemoteOperationFailed {
             peer: peer(),
             packet_type: PacketType::LongctsRtw.code(),
             failure: FAILURE,
         };
-        assert_eq!(outcome, Outcome::Event(expected));
+        assert_eq!(outcome, EndReport::Event(expected));
     }
 }

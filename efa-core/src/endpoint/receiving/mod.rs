@@ -29,12 +29,12 @@ pub(crate) use arrived::Arrived;
 pub(crate) use ending::{Audience, Ending, message_flags, receive_flags};
 pub(crate) use matching::Filter;
 pub(crate) use posted::{NewReceive, PostedReceives};
-pub(crate) use progress::{ReadStart, Step};
+pub(crate) use progress::{NextAction, ReadStart};
 pub(crate) use reorder::{Position, ReorderWindow};
 pub(crate) use transfer::{Arrival, Ask, EndedTransfer, Nack, Transfer};
 pub(crate) use transfers::Transfers;
 pub(crate) use unexpected::{
-    PartKey, Postponed, PostponedPart, Segment, UnexpectedMessage, UnexpectedMessages,
+    HeldOperation, HeldPart, PartKey, Segment, UnexpectedMessage, UnexpectedMessages,
 };
 
 /// The state of receiving.

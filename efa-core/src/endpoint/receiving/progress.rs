@@ -34,7 +34,7 @@ enum Supply {
 
 /// What has to be done for a transfer next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Step {
+pub(crate) enum NextAction {
     /// Wait for more data.
     Wait,
     /// End it.
@@ -90,15 +90,17 @@ impl Progress {
     }
 
     /// What has to be done next, if the device has no reads of the transfer.
-    pub(super) fn next_step(&self) -> Step {
+    pub(super) fn next_action(&self) -> NextAction {
         if self.is_complete() {
-            return Step::Finish;
+            return NextAction::Finish;
         }
         match self.supply {
-            Supply::Windows { granted: 0 } => Step::Grant,
-            Supply::Refused { in_packets } if self.arrived.bytes() >= in_packets => Step::Refuse,
+            Supply::Windows { granted: 0 } => NextAction::Grant,
+            Supply::Refused { in_packets } if self.arrived.bytes() >= in_packets => {
+                NextAction::Refuse
+            }
             Supply::Unasked | Supply::Windows { .. } | Supply::Refused { .. } | Supply::Nacked => {
-                Step::Wait
+                NextAction::Wait
             }
         }
     }
@@ -203,30 +205,33 @@ mod tests {
         assert_eq!(progress.take(0, 61), Insertion::Misfit);
         // As many bytes as the message has, but not each of them.
         assert_eq!(progress.take(60, 40), Insertion::Repeated);
-        assert_eq!((progress.lacking(), progress.next_step()), (60, Step::Wait));
+        assert_eq!(
+            (progress.lacking(), progress.next_action()),
+            (60, NextAction::Wait)
+        );
         assert_eq!(progress.take(0, 60), Insertion::New);
-        assert_eq!(progress.next_step(), Step::Finish);
+        assert_eq!(progress.next_action(), NextAction::Finish);
     }
 
     #[test]
     fn a_window_takes_what_was_granted_and_its_end_asks_for_the_next() {
         let mut progress = Progress::new(100);
         assert_eq!(progress.take_granted(0, 1), Insertion::Misfit);
-        assert_eq!(progress.next_step(), Step::Wait);
+        assert_eq!(progress.next_action(), NextAction::Wait);
         progress.windows_follow();
-        assert_eq!(progress.next_step(), Step::Grant);
+        assert_eq!(progress.next_action(), NextAction::Grant);
         progress.granted(8);
-        assert_eq!(progress.next_step(), Step::Wait);
+        assert_eq!(progress.next_action(), NextAction::Wait);
         // That is more than the window, and more than the message.
         assert_eq!(progress.take_granted(0, 9), Insertion::Misfit);
         assert_eq!(progress.take_granted(93, 8), Insertion::Misfit);
         assert_eq!(progress.take_granted(0, 5), Insertion::New);
-        assert_eq!(progress.next_step(), Step::Wait);
+        assert_eq!(progress.next_action(), NextAction::Wait);
         // A second copy uses nothing of the window up, whether there is room for it or not.
         assert_eq!(progress.take_granted(2, 3), Insertion::Repeated);
         assert_eq!(progress.take_granted(0, 5), Insertion::Repeated);
         assert_eq!(progress.take_granted(5, 3), Insertion::New);
-        assert_eq!(progress.next_step(), Step::Grant);
+        assert_eq!(progress.next_action(), NextAction::Grant);
         assert_eq!(progress.take_granted(5, 3), Insertion::Repeated);
         assert_eq!(progress.take_granted(8, 1), Insertion::Misfit);
         // The answer to a read of nothing has no data.
@@ -238,15 +243,15 @@ mod tests {
         let mut progress = Progress::new(100);
         assert!(!progress.nack_answered(100));
         progress.refuse(10);
-        assert_eq!(progress.next_step(), Step::Wait);
+        assert_eq!(progress.next_action(), NextAction::Wait);
         assert_eq!(progress.take(0, 10), Insertion::New);
-        assert_eq!(progress.next_step(), Step::Refuse);
+        assert_eq!(progress.next_action(), NextAction::Refuse);
         assert_eq!(progress.readable(10, Some(100)), ReadStart::Nothing);
         progress.nacked();
-        assert_eq!(progress.next_step(), Step::Wait);
+        assert_eq!(progress.next_action(), NextAction::Wait);
         assert!(!progress.nack_answered(99));
         assert!(progress.nack_answered(100));
-        assert_eq!(progress.next_step(), Step::Grant);
+        assert_eq!(progress.next_action(), NextAction::Grant);
     }
 
     #[test]
@@ -272,13 +277,16 @@ mod tests {
         assert_eq!(progress.take(11, 1), Insertion::Misfit);
         assert_eq!(progress.take(0, 11), Insertion::Repeated);
         progress.read(48);
-        assert_eq!((progress.lacking(), progress.next_step()), (1, Step::Wait));
+        assert_eq!(
+            (progress.lacking(), progress.next_action()),
+            (1, NextAction::Wait)
+        );
         progress.read(1);
-        assert_eq!(progress.next_step(), Step::Finish);
+        assert_eq!(progress.next_action(), NextAction::Finish);
         // The packets may have brought more than the target has room for.
         let mut progress = Progress::new(100);
         assert_eq!(progress.plan_reads(11, 5), 11);
-        assert_eq!(progress.next_step(), Step::Wait);
+        assert_eq!(progress.next_action(), NextAction::Wait);
         assert_eq!(progress.take(0, 11), Insertion::New);
         assert!(progress.is_complete());
     }

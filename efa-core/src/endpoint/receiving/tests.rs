@@ -117,7 +117,7 @@ fn segments_follow_their_message_to_its_transfer() {
     let (peer, id) = (peer(1), MsgId(3));
     receiving
         .unexpected
-        .keep(peer, Some(7), UnexpectedMessage::segmented(3));
+        .hold(peer, Some(7), UnexpectedMessage::segmented(3));
     let (_, _, message) = receiving.unexpected.take(true, &any(7)).unwrap();
     let transfer = Transfer::new(peer, message.msg_id, 30, Iov::NONE, ending());
     let transfer = receiving.start(transfer).unwrap();
@@ -151,15 +151,15 @@ fn the_answer_to_a_nack_finds_its_message_and_no_other_peers_packet_does() {
         send_id: SendId(8),
         ..LongctsRtm::default()
     };
-    let step = |receiving: &Receiving| receiving.transfers.get(id).unwrap().next_step();
+    let step = |receiving: &Receiving| receiving.transfers.get(id).unwrap().next_action();
     assert_eq!(receiving.nack_answered(peer(1), &answer), None);
     assert_eq!(receiving.refuse_read(id, 0), Some(peer(1)));
-    assert_eq!(step(&receiving), Step::Refuse);
+    assert_eq!(step(&receiving), NextAction::Refuse);
     assert_eq!(receiving.nack_answered(peer(1), &answer), None);
     receiving.transfers.get_mut(id).unwrap().nacked();
     assert_eq!(receiving.nack_answered(peer(2), &answer), None);
     assert_eq!(receiving.nack_answered(peer(1), &answer), Some(id));
-    assert_eq!(step(&receiving), Step::Grant);
+    assert_eq!(step(&receiving), NextAction::Grant);
 }
 
 /// A queue pair that states another connection id in each packet makes the engine remove a peer for
@@ -182,7 +182,7 @@ fn the_end_of_a_peer_costs_what_the_peer_has() {
         assert!(receiving.post(tagged(0, from(number, 2))).is_some());
         for tag in [3, 4] {
             let message = UnexpectedMessage::segmented(1);
-            receiving.unexpected.keep(peer(number), Some(tag), message);
+            receiving.unexpected.hold(peer(number), Some(tag), message);
         }
         assert!(receiving.start(transfer(peer(number), ending())).is_some());
         let filter = from(number, 4);

@@ -14,7 +14,7 @@ use crate::wire::{MsgId, RmaIovs, SendId};
 
 use super::arrived::{Arrived, Insertion};
 use super::ending::Ending;
-use super::progress::{Progress, ReadStart, Step};
+use super::progress::{NextAction, Progress, ReadStart};
 use super::read_plan::ReadPlan;
 
 /// A transfer of data from a peer into the memory of this endpoint's application.
@@ -186,7 +186,7 @@ impl Transfer {
         is_message.then_some(self.msg_id)
     }
 
-    /// Notes that the peer has given up the message. [`Transfer::next_step`] returns when it ends.
+    /// Notes that the peer has given up the message. [`Transfer::next_action`] returns when it ends.
     pub(crate) fn peer_aborted(&mut self) {
         self.peer_aborted = true;
         self.abort(Failure::PEER_ABORTED);
@@ -199,19 +199,21 @@ impl Transfer {
     }
 
     /// What has to be done next.
-    pub(crate) fn next_step(&self) -> Step {
+    pub(crate) fn next_action(&self) -> NextAction {
         let step = match self.aborted {
-            true => Step::Finish,
-            false => self.progress.next_step(),
+            true => NextAction::Finish,
+            false => self.progress.next_action(),
         };
         match step {
             // The device still writes the transfer's memory.
-            Step::Finish if self.plan.as_ref().is_some_and(ReadPlan::is_outstanding) => Step::Wait,
+            NextAction::Finish if self.plan.as_ref().is_some_and(ReadPlan::is_outstanding) => {
+                NextAction::Wait
+            }
             step => step,
         }
     }
 
-    /// Notes that the transfer failed. [`Transfer::next_step`] returns when it ends.
+    /// Notes that the transfer failed. [`Transfer::next_action`] returns when it ends.
     pub(crate) fn abort(&mut self, failure: Failure) {
         self.fail(failure);
         self.aborted = true;
@@ -501,7 +503,7 @@ mod tests {
             let arrival = transfer.arrived(offset, length, false);
             assert!(matches!(arrival, Arrival::Copy { fits, .. } if fits == expected));
         }
-        assert_eq!(transfer.next_step(), Step::Finish);
+        assert_eq!(transfer.next_action(), NextAction::Finish);
         let ended = transfer.end();
         assert_eq!((ended.length, ended.capacity), (100, 70));
         assert_eq!((ended.eor, ended.receipt), (None, None));
@@ -513,7 +515,7 @@ mod tests {
         transfer.note_receipt(Some(SendId(4)));
         transfer.fail(FAILURE);
         assert_eq!(transfer.arrived(0, 100, false), Arrival::Drop);
-        assert_eq!(transfer.next_step(), Step::Finish);
+        assert_eq!(transfer.next_action(), NextAction::Finish);
         let ended = transfer.end();
         assert_eq!((ended.receipt, ended.failure), (None, Some(FAILURE)));
     }
@@ -523,17 +525,17 @@ mod tests {
         let mut transfer = transfer(100, 100);
         transfer.windows_follow(SendId(6), true);
         assert!(transfer.arrived(0, 30, false) != Arrival::Misfit);
-        assert_eq!(transfer.next_step(), Step::Grant);
+        assert_eq!(transfer.next_action(), NextAction::Grant);
         let window = transfer.next_window(50);
         assert_eq!((window.send_id, window.length), (SendId(6), 50));
         transfer.granted(50);
         assert_eq!(transfer.arrived(30, 51, true), Arrival::Misfit);
         assert!(transfer.arrived(30, 50, true) != Arrival::Misfit);
-        assert_eq!(transfer.next_step(), Step::Grant);
+        assert_eq!(transfer.next_action(), NextAction::Grant);
         assert_eq!(transfer.next_window(50).length, 20);
         transfer.granted(20);
         assert!(transfer.arrived(80, 20, true) != Arrival::Misfit);
-        assert_eq!(transfer.next_step(), Step::Finish);
+        assert_eq!(transfer.next_action(), NextAction::Finish);
         assert_eq!(transfer.end().receipt, Some((SendId(6), MsgId(5))));
     }
 
@@ -549,11 +551,11 @@ mod tests {
             transfer.read_posted(part.local.length as u64);
         }
         assert_eq!(lengths, [60, 30]);
-        assert_eq!(transfer.next_step(), Step::Wait);
+        assert_eq!(transfer.next_action(), NextAction::Wait);
         assert!(transfer.read_done(30));
-        assert_eq!(transfer.next_step(), Step::Wait);
+        assert_eq!(transfer.next_action(), NextAction::Wait);
         assert!(transfer.read_done(60));
-        assert_eq!(transfer.next_step(), Step::Finish);
+        assert_eq!(transfer.next_action(), NextAction::Finish);
         let ended = transfer.end();
         assert_eq!((ended.eor, ended.receipt), (Some(SendId(6)), None));
         assert_eq!((ended.length, ended.capacity), (120, 100));
@@ -576,11 +578,11 @@ mod tests {
         let mut transfer = read(120);
         transfer.read_posted(90);
         transfer.abort(FAILURE);
-        assert_eq!(transfer.next_step(), Step::Wait);
+        assert_eq!(transfer.next_action(), NextAction::Wait);
         // No more reads are posted for it.
         assert!(matches!(transfer.next_read(60), Ok(None)));
         assert!(transfer.read_done(0));
-        assert_eq!(transfer.next_step(), Step::Finish);
+        assert_eq!(transfer.next_action(), NextAction::Finish);
         let ended = transfer.end();
         assert_eq!((ended.eor, ended.failure), (None, Some(FAILURE)));
     }
@@ -601,7 +603,7 @@ mod tests {
         transfer.demand.ask(Ask::Cts);
         assert_eq!(transfer.demand.asks(), Ask::Cts);
         transfer.abort(FAILURE);
-        assert_eq!(transfer.next_step(), Step::Finish);
+        assert_eq!(transfer.next_action(), NextAction::Finish);
         assert_eq!(transfer.demand.asks(), Ask::Nothing);
     }
 

@@ -91,19 +91,19 @@ impl Claim {
 
 /// An operation of a peer that waits for room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Postponed {
+pub(crate) enum HeldOperation {
     /// A request to write or read, of which this packet waits.
     Request(HeldId),
     /// A message for a part of a multi-receive buffer.
     Part(PartKey),
 }
 
-/// Names a [`PostponedPart`].
+/// Names a [`HeldPart`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PartKey(u32);
 
 /// A message that has its part of a multi-receive buffer and waits for room.
-pub(crate) struct PostponedPart {
+pub(crate) struct HeldPart {
     pub(crate) message: UnexpectedMessage,
     pub(crate) target: IoVec,
     pub(crate) ending: Ending,
@@ -115,7 +115,7 @@ pub(crate) enum Segment {
     /// To a transfer.
     Transfer(InboundId),
     /// To the message's packets that wait, in front of this one.
-    Kept(HeldId),
+    Held(HeldId),
     /// Nowhere: no message lacks it.
     Unknown,
 }
@@ -127,7 +127,7 @@ pub(crate) struct UnexpectedMessages {
     claims: Arena<Claim, ClaimId>,
     /// The claims by peer; each by its slot.
     claims_by_peer: ByPeer,
-    parts: Slab<PostponedPart>,
+    parts: Slab<HeldPart>,
     assemblies: Assemblies,
     ranges: RangePool,
 }
@@ -180,7 +180,7 @@ impl UnexpectedMessages {
     }
 
     /// Keeps a message that no receive accepts.
-    pub(crate) fn keep(&mut self, peer: PeerId, tag: Option<u64>, message: UnexpectedMessage) {
+    pub(crate) fn hold(&mut self, peer: PeerId, tag: Option<u64>, message: UnexpectedMessage) {
         let tagged = tag.is_some();
         let (msg_id, segmented) = (message.msg_id, message.segmented);
         let key = self.queues(tagged).push(peer, tag.unwrap_or(0), message);
@@ -290,17 +290,17 @@ impl UnexpectedMessages {
     }
 
     /// Makes a message wait for room.
-    pub(crate) fn postpone(&mut self, peer: PeerId, part: PostponedPart) -> Postponed {
+    pub(crate) fn hold_part(&mut self, peer: PeerId, part: HeldPart) -> HeldOperation {
         let (msg_id, segmented) = (part.message.msg_id, part.message.segmented);
         let key = PartKey(self.parts.insert(part) as u32);
         if segmented {
             self.assemblies.set(peer, msg_id, Assembly::Waiting(key));
         }
-        Postponed::Part(key)
+        HeldOperation::Part(key)
     }
 
-    /// Removes a message of [`UnexpectedMessages::postpone`].
-    pub(crate) fn take_postponed(&mut self, PartKey(key): PartKey) -> PostponedPart {
+    /// Removes a message of [`UnexpectedMessages::hold_part`].
+    pub(crate) fn take_held_part(&mut self, PartKey(key): PartKey) -> HeldPart {
         self.parts.remove(key as usize)
     }
 }
@@ -324,7 +324,7 @@ impl UnexpectedMessages {
             Some(Assembly::Transfer(id)) => Segment::Transfer(id),
             Some(assembly) => self
                 .message_of(assembly)
-                .map_or(Segment::Unknown, |message| Segment::Kept(message.head)),
+                .map_or(Segment::Unknown, |message| Segment::Held(message.head)),
             None => Segment::Unknown,
         }
     }
@@ -520,14 +520,14 @@ mod tests {
         let mut messages = messages();
         let (peer, id) = (peer(1), MsgId(3));
         assert_eq!(messages.segment(peer, id), Segment::Unknown);
-        messages.keep(peer, Some(7), UnexpectedMessage::segmented(3));
-        assert_eq!(messages.segment(peer, id), Segment::Kept(held(3)));
+        messages.hold(peer, Some(7), UnexpectedMessage::segmented(3));
+        assert_eq!(messages.segment(peer, id), Segment::Held(held(3)));
         assert!(!messages.admits_segment(peer, id, 0, 10), "a second copy");
         assert!(messages.admits_segment(peer, id, 20, 10));
         messages.add_segment(peer, id, held(8));
         // Claimed: further packets go to the claim.
         let claim = messages.claim(true, &any(7)).unwrap();
-        assert_eq!(messages.segment(peer, id), Segment::Kept(held(8)));
+        assert_eq!(messages.segment(peer, id), Segment::Held(held(8)));
         assert!(messages.first(true, &any(7)).is_none());
         assert!(!messages.admits_segment(peer, id, 20, 10), "a second copy");
         assert!(messages.admits_segment(peer, id, 15, 5));
@@ -536,7 +536,7 @@ mod tests {
         assert_eq!(claim.message.head, held(9));
         assert!(!claim.message.is_whole());
         // Waiting for room: they go there.
-        let part = PostponedPart {
+        let part = HeldPart {
             ending: claim.ending(),
             message: claim.message,
             target: IoVec::new(UserSlice {
@@ -544,14 +544,14 @@ mod tests {
                 length: 0,
             }),
         };
-        let Postponed::Part(key) = messages.postpone(peer, part) else {
+        let HeldOperation::Part(key) = messages.hold_part(peer, part) else {
             panic!("a message waits");
         };
         assert!(!messages.admits_segment(peer, id, 15, 5), "a second copy");
         assert!(messages.admits_segment(peer, id, 10, 5));
         messages.add_segment(peer, id, held(10));
-        assert_eq!(messages.segment(peer, id), Segment::Kept(held(10)));
-        let message = messages.take_postponed(key).message;
+        assert_eq!(messages.segment(peer, id), Segment::Held(held(10)));
+        let message = messages.take_held_part(key).message;
         assert_eq!(message.head, held(10));
         assert!(message.is_whole());
         // Received: they go to the transfer.
@@ -574,7 +574,7 @@ mod tests {
             (1, 3, Some(9)),
             (2, 4, Some(7)),
         ] {
-            messages.keep(peer(number), tag, UnexpectedMessage::segmented(msg_id));
+            messages.hold(peer(number), tag, UnexpectedMessage::segmented(msg_id));
         }
         assert!(messages.admits_segment(peer(1), MsgId(2), 10, 20));
         messages.add_segment(peer(1), MsgId(2), held(12));
@@ -596,11 +596,11 @@ mod tests {
         const FAILURE: Failure = Failure::CANCELED;
         let mut messages = messages();
         let peer = peer(1);
-        messages.keep(peer, Some(7), UnexpectedMessage::segmented(3));
+        messages.hold(peer, Some(7), UnexpectedMessage::segmented(3));
         assert_eq!(messages.abandon(peer, MsgId(4), FAILURE, []), None);
         assert_eq!(messages.abandon(peer, MsgId(3), FAILURE, []), Some(held(3)));
         assert_eq!((messages.len(), messages.assemblies_len()), (0, 0));
-        messages.keep(peer, Some(7), UnexpectedMessage::segmented(5));
+        messages.hold(peer, Some(7), UnexpectedMessage::segmented(5));
         let claim = messages.claim(true, &any(7)).unwrap();
         assert_eq!(messages.abandon(peer, MsgId(5), FAILURE, []), Some(held(5)));
         assert_eq!(messages.abandon(peer, MsgId(5), FAILURE, []), None, "once");
@@ -617,7 +617,7 @@ mod tests {
             (2, 3, Some(7)),
             (1, 4, Some(9)),
         ] {
-            messages.keep(peer(number), tag, UnexpectedMessage::segmented(msg_id));
+            messages.hold(peer(number), tag, UnexpectedMessage::segmented(msg_id));
         }
         messages.claim(true, &any(9)).unwrap();
         assert!(!messages.has_none_of(peer(1)));

@@ -308,7 +308,7 @@ fn send_old_values<N: Nic>(
         .start_packet(&header)
         .and_then(|mut packet| {
             channel.posting.attach_bytes(&mut packet, values);
-            channel.post_packet(peer, Owner::Nobody, packet)
+            channel.post_packet(peer, Owner::Control, packet)
         });
     channel.control_posted(peer, PacketType::AtomRsp, posted)
 }

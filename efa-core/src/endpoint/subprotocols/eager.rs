@@ -31,7 +31,7 @@ impl<N: Nic> SendSide<'_, N> {
         }
         let report = send_report(args);
         let owner = match &mut header.receipt {
-            None => Owner::Whole(OnePacket { report, length }),
+            None => Owner::OnePacket(OnePacket { report, length }),
             Some(send_id) => {
                 let (msg_id, awaited) = (Some(header.msg_id), Awaited::Receipt);
                 let outbound = Outbound::one_packet(args.peer, msg_id, report, length, awaited);
@@ -57,7 +57,7 @@ impl<N: Nic> SendSide<'_, N> {
             });
         match (owner, posted.is_ok()) {
             // The packet counts as an operation.
-            (Owner::Whole(_), true) => self.sending.reserve(),
+            (Owner::OnePacket(_), true) => self.sending.reserve(),
             (Owner::Outbound(id), false) => {
                 self.sending.discard(id);
             }

@@ -55,7 +55,7 @@ impl<N: Nic> SendSide<'_, N> {
             may_gather,
         )?;
         // The packet's arrival is its delivery, so no RECEIPT is needed.
-        let owner = Owner::Whole(OnePacket {
+        let owner = Owner::OnePacket(OnePacket {
             report: send_report(args),
             length,
         });

@@ -29,14 +29,14 @@ pub(crate) struct Rtm<'a> {
     pub(crate) cq_data: Option<u64>,
     /// Length of the whole message in bytes.
     pub(crate) length: u64,
-    pub(crate) extent: Extent<'a>,
+    pub(crate) extent: MessagePart<'a>,
     /// Where the data of this packet is.
     pub(crate) payload: Payload,
 }
 
 /// Which part of its message a packet is.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Extent<'a> {
+pub(crate) enum MessagePart<'a> {
     /// All of it. Names the sender's operation if that wants a RECEIPT.
     Whole(Option<SendId>),
     /// A segment. Others with the same `msg_id` may follow.
@@ -85,7 +85,7 @@ impl<'a> Rtm<'a> {
             tag: eager.tag,
             cq_data: eager.options.cq_data,
             length: payload.length as u64,
-            extent: Extent::Whole(eager.receipt),
+            extent: MessagePart::Whole(eager.receipt),
             payload,
         }
     }
@@ -101,28 +101,28 @@ impl<'a> Rtm<'a> {
                 medium.tag,
                 &medium.options,
                 medium.msg_length,
-                Extent::Medium(medium),
+                MessagePart::Medium(medium),
             ),
             Header::RuntreadRtm(runt) => (
                 runt.msg_id,
                 runt.tag,
                 &runt.options,
                 runt.msg_length,
-                Extent::Runt(runt),
+                MessagePart::Runt(runt),
             ),
             Header::LongctsRtm(long) => (
                 long.msg_id,
                 long.tag,
                 &long.options,
                 long.msg_length,
-                Extent::LongCts(long),
+                MessagePart::LongCts(long),
             ),
             Header::LongreadRtm(long) => (
                 long.msg_id,
                 long.tag,
                 &long.options,
                 long.msg_length,
-                Extent::LongRead(long),
+                MessagePart::LongRead(long),
             ),
             _ => return None,
         };
@@ -156,15 +156,15 @@ impl<'a> Rtm<'a> {
     /// Where the data of this packet begins in the message.
     pub(crate) fn offset(&self) -> u64 {
         match self.extent {
-            Extent::Whole(_) | Extent::LongCts(_) | Extent::LongRead(_) => 0,
-            Extent::Medium(medium) => medium.seg_offset,
-            Extent::Runt(runt) => runt.seg_offset,
+            MessagePart::Whole(_) | MessagePart::LongCts(_) | MessagePart::LongRead(_) => 0,
+            MessagePart::Medium(medium) => medium.seg_offset,
+            MessagePart::Runt(runt) => runt.seg_offset,
         }
     }
 
     /// Returns whether other packets of the same `msg_id` may follow.
     pub(crate) fn is_segment(&self) -> bool {
-        matches!(self.extent, Extent::Medium(_) | Extent::Runt(_))
+        matches!(self.extent, MessagePart::Medium(_) | MessagePart::Runt(_))
     }
 }
 
@@ -179,7 +179,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
             return self.match_multi(found.receive, peer, packet, rtm);
         }
         let receive = found.receive;
-        if let Extent::Whole(receipt) = rtm.extent {
+        if let MessagePart::Whole(receipt) = rtm.extent {
             self.receive_eager(receive, peer, &packet, rtm, receipt);
             return self.channel.posting.release(packet);
         }
@@ -213,7 +213,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
             Ok(head) => {
                 let unexpected = &mut self.receiving.unexpected;
                 let arrived = unexpected.nothing_arrived(rtm.is_segment());
-                unexpected.keep(peer, rtm.tag, rtm.unexpected(head, arrived));
+                unexpected.hold(peer, rtm.tag, rtm.unexpected(head, arrived));
             }
             Err(packet) => {
                 self.channel.posting.release(packet);
@@ -235,24 +235,24 @@ impl<N: Nic> ReceiveSide<'_, N> {
         let taken = match (self.receiving.transfers.get_mut(id), rtm.extent) {
             // An earlier packet has ended it.
             (None, _) => false,
-            (Some(transfer), Extent::Whole(receipt)) => {
+            (Some(transfer), MessagePart::Whole(receipt)) => {
                 transfer.note_receipt(receipt);
                 self.take_data(id, packet, payload, 0, Protocol::Eager, false)
             }
-            (Some(transfer), Extent::Medium(medium)) => {
+            (Some(transfer), MessagePart::Medium(medium)) => {
                 transfer.note_receipt(medium.receipt);
                 let (offset, protocol) = (medium.seg_offset, Protocol::Medium);
                 transfer.is_of_length(medium.msg_length)
                     && self.take_data(id, packet, payload, offset, protocol, false)
             }
-            (Some(transfer), Extent::LongCts(long)) => {
+            (Some(transfer), MessagePart::LongCts(long)) => {
                 transfer.windows_follow(long.send_id, long.delivery_complete);
                 self.take_data(id, packet, payload, 0, Protocol::LongCts, false)
             }
-            (Some(_), Extent::LongRead(long)) => {
+            (Some(_), MessagePart::LongRead(long)) => {
                 self.start_message_read(id, long.send_id, &long.read_iov, 0)
             }
-            (Some(transfer), Extent::Runt(runt)) => {
+            (Some(transfer), MessagePart::Runt(runt)) => {
                 let (offset, protocol) = (runt.seg_offset, Protocol::RuntingRead);
                 transfer.is_of_length(runt.msg_length)
                     && self.start_message_read(id, runt.send_id, &runt.read_iov, runt.runt_length)

@@ -7,7 +7,7 @@ use crate::endpoint::base::ids::{InboundId, PeerId};
 use crate::endpoint::memory::iov::copy_out;
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::posting::{Abandoned, Owner, Work};
-use crate::endpoint::receiving::{Arrival, Ask, Ending, Nack, Step};
+use crate::endpoint::receiving::{Arrival, Ask, Ending, Nack, NextAction};
 use crate::endpoint::subprotocols::ReceiveSide;
 use crate::nic::Nic;
 use crate::wire::{ExtraFeatures, OpeType, PacketType, Payload, ReadNack, RecvId};
@@ -70,14 +70,14 @@ impl<N: Nic> ReceiveSide<'_, N> {
         let Some(transfer) = self.receiving.transfers.get_mut(id) else {
             return;
         };
-        match transfer.next_step() {
-            Step::Wait => {}
-            Step::Finish => self.finish_inbound(id),
-            Step::Grant => {
+        match transfer.next_action() {
+            NextAction::Wait => {}
+            NextAction::Finish => self.finish_inbound(id),
+            NextAction::Grant => {
                 transfer.demand.ask(Ask::Cts);
                 self.queue_inbound(id);
             }
-            Step::Refuse => self.refuse_data(id),
+            NextAction::Refuse => self.refuse_data(id),
         }
     }
 
@@ -142,7 +142,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
             ..ReadNack::default()
         };
         let owner = if is_write {
-            Owner::Nobody
+            Owner::Control
         } else {
             Owner::Inbound(id)
         };

@@ -7,7 +7,7 @@
 use crate::endpoint::api::completion::PacketError;
 use crate::endpoint::api::error::Failure;
 use crate::endpoint::base::ids::{InboundId, PeerId};
-use crate::endpoint::receiving::{Position, Postponed, Segment};
+use crate::endpoint::receiving::{HeldOperation, Position, Segment};
 use crate::endpoint::subprotocols::SendSide;
 use crate::endpoint::subprotocols::turns::Turns;
 use crate::nic::Nic;
@@ -90,7 +90,7 @@ impl<N: Nic> Turns<'_, N> {
     fn abandon_message(&mut self, peer: PeerId, msg_id: MsgId) -> bool {
         let by_packets = match self.receiving.unexpected.segment(peer, msg_id) {
             Segment::Transfer(id) => Some(id),
-            Segment::Kept(_) | Segment::Unknown => None,
+            Segment::Held(_) | Segment::Unknown => None,
         };
         let transfers = &self.receiving.transfers;
         if let Some(id) = by_packets.or_else(|| transfers.of_message(peer, msg_id)) {
@@ -99,8 +99,8 @@ impl<N: Nic> Turns<'_, N> {
         }
         let waiting = self.channel.quota.waiting_of(peer);
         let parts = waiting.filter_map(|operation| match operation {
-            Postponed::Part(key) => Some(*key),
-            Postponed::Request(_) => None,
+            HeldOperation::Part(key) => Some(*key),
+            HeldOperation::Request(_) => None,
         });
         let unexpected = &mut self.receiving.unexpected;
         let head = unexpected.abandon(peer, msg_id, Failure::PEER_ABORTED, parts);

@@ -9,16 +9,16 @@ use crate::endpoint::base::ids::{ClaimId, PeerId, ReceiveId};
 use crate::endpoint::memory::iov::Iov;
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::receiving::{
-    Audience, Ending, Filter, NewReceive, PartKey, Postponed, PostponedPart, Transfer,
+    Audience, Ending, Filter, HeldOperation, HeldPart, NewReceive, PartKey, Transfer,
     UnexpectedMessage, receive_flags,
 };
 use crate::endpoint::subprotocols::ReceiveSide;
-use crate::endpoint::subprotocols::incoming_message::{Extent, Rtm};
+use crate::endpoint::subprotocols::incoming_message::{MessagePart, Rtm};
 use crate::nic::Nic;
 
 /// What becomes of whole messages that wait for room when nothing more of their sender is to come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Whole {
+pub(crate) enum CompleteMessages {
     /// They are received.
     Received,
     /// They are dropped, as all others.
@@ -90,7 +90,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
     /// Receives a message that has already arrived. Returns an id by which nothing can be cancelled.
     ///
     /// # Errors
-    /// As of [`ReceiveSide::receive_kept`].
+    /// As of [`ReceiveSide::receive_held`].
     fn receive_at_once(
         &mut self,
         peer: PeerId,
@@ -100,7 +100,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
     ) -> Result<ReceiveId, EndpointError> {
         let id = self.receiving.posted.skip_id();
         let id = id.ok_or(EndpointError::TryAgain)?;
-        self.receive_kept(peer, message, target, ending)?;
+        self.receive_held(peer, message, target, ending)?;
         Ok(id)
     }
 
@@ -109,7 +109,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
     /// # Errors
     /// [`EndpointError::TryAgain`] if there are too many operations. The caller has to check that
     /// first, because the message is lost then.
-    pub(crate) fn receive_kept(
+    pub(crate) fn receive_held(
         &mut self,
         peer: PeerId,
         message: UnexpectedMessage,
@@ -187,7 +187,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         {
             match self.channel.quota.admits(peer) {
                 true => self.receive_part(peer, message, target, ending),
-                false => self.postpone_part(peer, message, target, ending),
+                false => self.hold_part(peer, message, target, ending),
             }
         }
         Ok(id)
@@ -203,7 +203,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
     ) {
         let length = rtm.length;
         // A message that ends with its first packet does not keep others from running.
-        if !matches!(rtm.extent, Extent::Whole(_)) && !self.channel.quota.admits(peer) {
+        if !matches!(rtm.extent, MessagePart::Whole(_)) && !self.channel.quota.admits(peer) {
             let Some(head) = self.channel.make_wait(peer, packet, rtm.packet_type) else {
                 return;
             };
@@ -214,7 +214,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
                 .posted
                 .next_part(receive, length, rtm.cq_data)
             {
-                Some((target, ending)) => self.postpone_part(peer, message, target, ending),
+                Some((target, ending)) => self.hold_part(peer, message, target, ending),
                 None => self.drop_unexpected(peer, message),
             }
             return;
@@ -236,43 +236,48 @@ impl<N: Nic> ReceiveSide<'_, N> {
     }
 
     /// Makes a message wait that has its part of a multi-receive buffer.
-    fn postpone_part(
+    fn hold_part(
         &mut self,
         peer: PeerId,
         message: UnexpectedMessage,
         target: IoVec,
         ending: Ending,
     ) {
-        let part = PostponedPart {
+        let part = HeldPart {
             message,
             target,
             ending,
         };
-        let operation = self.receiving.unexpected.postpone(peer, part);
-        self.channel.quota.postpone(peer, operation);
+        let operation = self.receiving.unexpected.hold_part(peer, part);
+        self.channel.quota.hold(peer, operation);
     }
 
-    /// Receives a message of [`ReceiveSide::postpone_part`].
-    pub(crate) fn receive_postponed(&mut self, peer: PeerId, key: PartKey) {
-        let PostponedPart {
+    /// Receives a message of [`ReceiveSide::hold_part`].
+    pub(crate) fn receive_held_part(&mut self, peer: PeerId, key: PartKey) {
+        let HeldPart {
             message,
             target,
             ending,
-        } = self.receiving.unexpected.take_postponed(key);
+        } = self.receiving.unexpected.take_held_part(key);
         self.receive_part(peer, message, target, ending);
     }
 
     /// Drops all operations of a peer that wait for room, but perhaps not messages that are whole.
-    pub(crate) fn drop_postponed(&mut self, peer: PeerId, failure: Failure, whole: Whole) {
+    pub(crate) fn drop_held_operations(
+        &mut self,
+        peer: PeerId,
+        failure: Failure,
+        whole: CompleteMessages,
+    ) {
         for operation in self.channel.quota.withdraw(peer) {
             match operation {
-                Postponed::Request(head) => {
+                HeldOperation::Request(head) => {
                     self.channel.quota.end_request(peer);
                     self.channel.drop_held(peer, head);
                 }
-                Postponed::Part(key) => {
-                    let part = self.receiving.unexpected.take_postponed(key);
-                    if whole == Whole::Received && part.message.is_whole() {
+                HeldOperation::Part(key) => {
+                    let part = self.receiving.unexpected.take_held_part(key);
+                    if whole == CompleteMessages::Received && part.message.is_whole() {
                         self.receive_part(peer, part.message, part.target, part.ending);
                         continue;
                     }
@@ -295,7 +300,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
     ) {
         self.channel.quota.begin_operation(peer);
         // Operations of peers always have room.
-        let received = self.receive_kept(peer, message, Iov::One(target), ending);
+        let received = self.receive_held(peer, message, Iov::One(target), ending);
         debug_assert!(received.is_ok());
     }
 }
@@ -329,9 +334,9 @@ impl<N: Nic> ReceiveSide<'_, N> {
         // The message is received without a buffer, so that the sender's side of the protocol ends
         // normally.
         let ending = Ending {
-            audience: Audience::Nobody,
+            audience: Audience::None,
             ..claim.ending()
         };
-        self.receive_kept(claim.peer, claim.message, Iov::NONE, ending)
+        self.receive_held(claim.peer, claim.message, Iov::NONE, ending)
     }
 }

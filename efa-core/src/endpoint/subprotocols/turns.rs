@@ -207,7 +207,7 @@ impl<N: Nic> Turns<'_, N> {
                 }
                 self.channel.posting.release(packet);
             }
-            Segment::Kept(head) => self.join_kept(peer, packet, request, head),
+            Segment::Held(head) => self.join_held(peer, packet, request, head),
             Segment::Unknown => {
                 self.channel.reports.refuse(
                     Some(peer),
@@ -222,7 +222,7 @@ impl<N: Nic> Turns<'_, N> {
     /// Handles a further segment of a message that no receive has taken: it joins the packets that
     /// wait, of which `head` is the last, unless it is a second copy.
     #[inline(never)]
-    fn join_kept(
+    fn join_held(
         &mut self,
         peer: PeerId,
         packet: ReceivedPacket,

@@ -10,7 +10,7 @@ use crate::endpoint::base::ids::PeerId;
 
 /// The place of a message. It changes when holes are closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Place(u64);
+pub(super) struct ArrivalNumber(u64);
 
 /// A message and its slot in the slab.
 #[derive(Clone, Copy, Debug)]
@@ -35,8 +35,8 @@ pub(super) struct Arrivals {
 
 impl Arrivals {
     /// Puts a message behind all others.
-    pub(super) fn push(&mut self, source: PeerId, tag: u64, node: u32) -> Place {
-        let place = Place(self.first + self.arrivals.len() as u64);
+    pub(super) fn push(&mut self, source: PeerId, tag: u64, node: u32) -> ArrivalNumber {
+        let place = ArrivalNumber(self.first + self.arrivals.len() as u64);
         self.arrivals
             .push_back(ArrivedMessage { source, tag, node });
         self.messages += 1;
@@ -44,7 +44,7 @@ impl Arrivals {
     }
 
     /// Removes a message. `moved` is called with the new places of others.
-    pub(super) fn remove(&mut self, place: Place, moved: impl FnMut(u32, Place)) {
+    pub(super) fn remove(&mut self, place: ArrivalNumber, moved: impl FnMut(u32, ArrivalNumber)) {
         let index = (place.0 - self.first) as usize;
         self.arrivals[index].node = HOLE;
         self.messages -= 1;
@@ -57,10 +57,10 @@ impl Arrivals {
         }
     }
 
-    fn close_holes(&mut self, mut moved: impl FnMut(u32, Place)) {
+    fn close_holes(&mut self, mut moved: impl FnMut(u32, ArrivalNumber)) {
         self.arrivals.retain(|arrival| arrival.node != HOLE);
         for (index, arrival) in self.arrivals.iter().enumerate() {
-            moved(arrival.node, Place(self.first + index as u64));
+            moved(arrival.node, ArrivalNumber(self.first + index as u64));
         }
     }
 

@@ -8,7 +8,7 @@ use crate::endpoint::base::hash::Mixer;
 use crate::endpoint::base::ids::PeerId;
 
 use super::Filter;
-use super::arrivals::{Arrivals, Place};
+use super::arrivals::{ArrivalNumber, Arrivals};
 use super::queues::{Key, Links, Nodes, Queues};
 
 const BY_SOURCE_AND_TAG: usize = 0;
@@ -34,7 +34,7 @@ struct Queued<M> {
     tag: u64,
     links: [Links; 2],
     of_source: PeerLinks,
-    place: Place,
+    place: ArrivalNumber,
 }
 
 impl<M> OfPeers for Slab<Queued<M>> {
