@@ -33,9 +33,9 @@ pub struct Domain<D: nic::Domain> {
     /// The ids of all endpoints, oldest first.
     order: Vec<EndpointId>,
     by_queue_pair: HashMap<Qpn, EndpointId>,
-    /// The endpoint that holds what is shared.
+    /// The endpoint that has the shared parts.
     holder: Option<EndpointId>,
-    /// What is shared. While an endpoint holds it, this is what the endpoint had in its place.
+    /// The shared parts. While an endpoint has them, these are the endpoint's own.
     shared: Shared<D>,
     /// The completion queues of the endpoints.
     queues: Vec<CompletionQueueId>,
@@ -50,7 +50,7 @@ struct Shared<D> {
 }
 
 impl<D: nic::Domain> Shared<D> {
-    /// Swaps what is shared with an endpoint's own: lends it, or takes it back.
+    /// Swaps the shared parts with an endpoint's own: lends them, or takes them back.
     fn exchange(&mut self, endpoint: &mut Endpoint<LentNic<D>>) {
         mem::swap(&mut self.nic, endpoint.nic_mut().loan_mut());
         mem::swap(&mut self.addresses, endpoint.channel.peers.addresses_mut());
@@ -175,7 +175,7 @@ impl<D: nic::Domain> Domain<D> {
         true
     }
 
-    /// Ends an endpoint that was taken out of the table. The domain holds what is shared.
+    /// Ends an endpoint that was taken out of the table. The domain has the shared parts.
     fn end(&mut self, mut endpoint: Endpoint<LentNic<D>>) {
         self.shared.exchange(&mut endpoint);
         endpoint.leave_domain();
@@ -194,7 +194,7 @@ impl<D: nic::Domain> Domain<D> {
         }
         let Shared { nic, addresses, .. } = &mut self.shared;
         for ahn in addresses.ids().filter_map(|peer| addresses.ahn(peer)) {
-            // The domain is closing, so there is nobody to report an error to.
+            // The domain is closing, so an error cannot be reported.
             let _ = nic.destroy_address_handle(ahn);
         }
         self.shared.nic.into_inner()
@@ -211,7 +211,7 @@ impl<D: nic::Domain> Domain<D> {
         self.endpoints.get_mut(id)
     }
 
-    /// Takes back what is shared.
+    /// Takes the shared parts back.
     fn bring_home(&mut self) -> &mut Shared<D> {
         if let Some(holder) = self.holder.take()
             && let Some(endpoint) = self.endpoints.get_mut(holder)
@@ -351,7 +351,8 @@ impl<D: nic::Domain> Domain<D> {
         taken
     }
 
-    /// How many completions to take from a queue at once; `None` if an endpoint has no room for more.
+    /// How many completions to take from a queue at once; `None` if an endpoint has no room for
+    /// more.
     fn room(&self, queue: CompletionQueueId) -> Option<usize> {
         let users = self.order.iter().filter_map(|id| self.endpoints.get(*id));
         let mut users = users.filter(|user| user.nic().queue_pair().completion_queue() == queue);

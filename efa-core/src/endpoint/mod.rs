@@ -18,7 +18,7 @@
 //! | `base` | ids and the arenas behind them, lists by peer, hashing, random numbers, immediate data |
 //! | `api` | what the application sees: arguments, completions, events, errors, settings, counters, time |
 //! | `memory` | the application's memory in pieces, its registrations, copies between it and packets |
-//! | `quota` | limits on what is done for peers at a time, and the operations that wait for room |
+//! | `quota` | limits on the requests of peers that are served at a time, and those that wait for room |
 //! | `peers` | the address vector, the sender of a packet, the handshake with each peer |
 //! | `posting` | the device, packets and requests in flight, received packets that wait, pending work, back-off, packet buffers |
 //! | `receiving` | the order window of each peer; posted receives and their matching; messages that wait; transfers of incoming data, and their reports |
@@ -158,7 +158,7 @@ impl<N: Nic> Endpoint<N> {
         &self.channel.reports.statistics
     }
 
-    /// What the endpoint holds now.
+    /// Objects that the endpoint has now.
     pub fn usage(&self) -> Usage {
         Usage {
             peers: self.channel.peers.addresses().len(),

@@ -74,10 +74,10 @@ impl<N: PolledNic> Endpoint<N> {
         Ok(Self::build(nic, None, config))
     }
 
-    /// Opens an endpoint that receives into the application's buffers, by a second queue pair, which
-    /// uses the same completion queue and domain. Its HANDSHAKE asks peers for messages without
-    /// headers to that queue pair (extra request 7). Messages of its own wait for the handshake of
-    /// the peer, as with [`EndpointConfig::handshake_before_messages`].
+    /// Opens an endpoint that receives into the application's buffers, by a second queue pair,
+    /// which uses the same completion queue and domain. Its HANDSHAKE asks peers for messages
+    /// without headers to that queue pair (extra request 7). Messages of its own wait for the
+    /// handshake of the peer, as with [`EndpointConfig::handshake_before_messages`].
     ///
     /// Receives need one piece of registered memory, and take untagged messages of any sender. They
     /// cannot be cancelled. A message that is longer than its receive fails on both sides with
@@ -106,7 +106,7 @@ impl<N: PolledNic> Endpoint<N> {
             .ids()
             .filter_map(|peer| self.channel.peers.addresses().ahn(peer))
         {
-            // The queue pair is closing, so there is nobody to report an error to.
+            // The queue pair is closing, so an error cannot be reported.
             let _ = self.channel.posting.nic_mut().destroy_address_handle(ahn);
         }
         self.deregister_all_own();

@@ -1,4 +1,4 @@
-//! What follows for an operation when the device has completed one of its packets or RDMA requests.
+//! Completions of packets and RDMA requests: their effects on the operations.
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::api::error::{EndpointError, Failure};

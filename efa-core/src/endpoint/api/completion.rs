@@ -1,4 +1,4 @@
-//! What is reported to the application: completions of its operations, and events that belong to no
+//! Reports to the application: completions of its operations, and events that belong to no
 //! operation.
 
 use core::fmt;
@@ -83,7 +83,8 @@ pub struct ErrorEntry {
 }
 
 impl ErrorEntry {
-    /// The failure of an operation that has left no data: `length`, `overflow_length`, `data` and `tag` are 0.
+    /// The failure of an operation that has left no data: `length`, `overflow_length`, `data` and
+    /// `tag` are 0.
     pub const fn without_data(
         context: u64,
         flags: CompletionFlags,
@@ -216,8 +217,8 @@ pub enum PacketError {
         /// Where its data begins, in bytes from the start of the message.
         offset: u64,
     },
-    /// It opens a window of an operation whose last window is not used up, or that another operation
-    /// of the peer has opened: it, or the request before it, is a second copy.
+    /// It opens a window of an operation whose last window is not used up, or that another
+    /// operation of the peer has opened: it, or the request before it, is a second copy.
     UnexpectedWindow {
         /// The id in the packet.
         id: u32,
@@ -234,8 +235,8 @@ pub enum PacketError {
     /// Its sizes or offsets contradict each other or the operation.
     SizeMismatch,
     /// It is a message with a header, and this endpoint receives into the application's buffers
-    /// ([`Endpoint::with_user_receives`](crate::endpoint::Endpoint::with_user_receives)): its sender
-    /// did not wait for the handshake, or does not know the request. The message is lost.
+    /// ([`Endpoint::with_user_receives`](crate::endpoint::Endpoint::with_user_receives)): its
+    /// sender did not wait for the handshake, or does not know the request. The message is lost.
     MessageWithHeader,
 }
 

@@ -1,4 +1,5 @@
-//! What the application sees: arguments, completions, events, errors, settings, counters, time.
+//! Types of the application's interface: arguments, completions, events, errors, settings,
+//! counters, time.
 
 pub(crate) mod completion;
 pub(crate) mod config;

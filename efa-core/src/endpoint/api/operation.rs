@@ -1,4 +1,4 @@
-//! What the application asks for: the arguments of sends, receives and one-sided operations.
+//! Arguments of the application's calls: sends, receives and one-sided operations.
 
 use crate::nic::{Region, RemoteKey, UserSlice};
 use crate::wire::{AtomicDatatype, AtomicOp};

@@ -21,7 +21,7 @@ pub(crate) struct Report {
     pub(crate) success: bool,
 }
 
-/// What the application is told of the end of an operation.
+/// The report to the application at the end of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum EndReport {
     Nothing,

@@ -141,7 +141,7 @@ impl Statistics {
     }
 }
 
-/// What an endpoint holds now.
+/// Objects that an endpoint has now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
     /// Entries of the address vector, including peers that introduced themselves.

@@ -22,8 +22,8 @@ impl PeerId {
         PeerId(bits)
     }
 
-    /// The peer's place among those that there are now. A place is used again after its peer was removed, so that
-    /// tables by place stay small.
+    /// The peer's place among those that there are now. A place is used again after its peer was
+    /// removed, so that tables by place stay small.
     pub const fn place(self) -> usize {
         self.0 as u32 as usize
     }
@@ -83,7 +83,7 @@ impl Id for EndpointId {
     }
 }
 
-/// What an [`Arena`] hands out.
+/// An id of an object in an [`Arena`].
 pub(crate) trait Id: Copy + Eq {
     /// The number of slots that the id can name.
     const MAX_SLOTS: usize;
@@ -96,8 +96,9 @@ pub(crate) trait Id: Copy + Eq {
 }
 
 /// Ids of 32 bits, the width of the protocol's `send_id` and `recv_id`: 20 bits of slot, 11 bits of
-/// generation, and a top bit that is 1 for the kinds `with_top_bit`. An id from the wire is accepted
-/// only if its generation is current *and* the operation belongs to the peer that sent the packet.
+/// generation, and a top bit that is 1 for the kinds `with_top_bit`. An id from the wire is
+/// accepted only if its generation is current *and* the operation belongs to the peer that sent the
+/// packet.
 macro_rules! operation_id {
     ($(#[doc = $doc:literal])* $vis:vis $name:ident) => {
         operation_id! { @top 0, $(#[doc = $doc])* $vis $name }

@@ -61,7 +61,7 @@ impl From<MsgId> for Conversation {
     }
 }
 
-/// What follows when a message or atomic was lost.
+/// The effect of a lost message or atomic on the sequence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum AfterLoss {
     /// Nothing is to be sent now.

@@ -1,4 +1,4 @@
-//! The channel to the peers: what operations in both directions need.
+//! The channel to the peers: state and methods that operations in both directions need.
 //!
 //! [`Channel`] knows no operation. When it finds that an operation is concerned (a peer has to be
 //! given up, an answer can be sent), it queues work or returns that. Each of its parts does alone
@@ -36,7 +36,7 @@ pub(crate) use conversation::Conversation;
 pub(crate) use sizes::{MAX_REQUEST_HEADER, Sizes, atomic_operand};
 pub(crate) use unknown_senders::{Introduced, Introduction};
 
-/// What operations in both directions need.
+/// State that operations in both directions need.
 pub(crate) struct Channel<N> {
     pub(crate) config: EndpointConfig,
     pub(crate) address: RawAddress,

@@ -144,7 +144,7 @@ impl<N: Nic> Channel<N> {
     }
 }
 
-// What follows.
+// Completions and back-off.
 impl<N: Nic> Channel<N> {
     /// Notes that a peer accepted a packet.
     #[inline]

@@ -1,5 +1,5 @@
 //! Packets and RDMA requests that the device gives back without success: whether they go again, and
-//! what follows for the peer.
+//! the effects for the peer.
 
 use crate::endpoint::api::completion::Event;
 use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
@@ -55,8 +55,8 @@ impl<N: Nic> Channel<N> {
         Ok(())
     }
 
-    /// Notes that a packet or RDMA request is lost: what follows for its peer and for the sequence
-    /// of messages. What follows for an operation is left to the caller.
+    /// Notes that a packet or RDMA request is lost: the effects for its peer and for the sequence
+    /// of messages. The effects for an operation are left to the caller.
     pub(crate) fn lost(&mut self, lost: &Finished, failure: Failure, loss: Loss) {
         tracing::debug!(
             peer = %lost.peer,

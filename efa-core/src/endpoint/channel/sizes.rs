@@ -95,7 +95,8 @@ impl Sizes {
     }
 }
 
-/// The largest length in bytes of an operand of an atomic: the request has to fit one packet of `mtu` bytes.
+/// The largest length in bytes of an operand of an atomic: the request has to fit one packet of
+/// `mtu` bytes.
 pub(crate) fn atomic_operand(mtu: usize, kind: AtomicKind<'_>) -> usize {
     let payload = mtu.saturating_sub(ATOMIC_HEADER);
     match kind {

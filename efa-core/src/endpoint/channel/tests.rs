@@ -142,7 +142,7 @@ fn a_packet_that_cannot_be_posted_gives_its_buffer_back() {
     let (mut channel, peer) = usual();
     let free = channel.posting.nic().free.len();
     let handshake = channel.handshake;
-    // A full queue is no error: the packet is sent later.
+    // A full queue is not an error: the packet is sent later.
     channel.posting.nic_mut().refuse_packets = Some(NicError::QueueFull);
     let sent = channel.send_control(peer, &handshake);
     assert!(matches!(sent, Err(EndpointError::TryAgain)), "{sent:?}");
@@ -154,7 +154,7 @@ fn a_packet_that_cannot_be_posted_gives_its_buffer_back() {
         [Event::ControlSendFailed { .. }]
     ));
     assert_eq!(channel.posting.nic().free.len(), free);
-    // Nobody waits for a packet to a peer that is gone.
+    // A packet to a peer that is gone is not needed.
     let stranger = PeerId::new(99, 0);
     channel.send_control(stranger, &handshake).unwrap();
     assert!(events(&mut channel).is_empty());

@@ -8,7 +8,7 @@ use crate::wire::PacketType;
 
 use super::Channel;
 
-/// What the packet of a sender states that is not in the address vector.
+/// The address in a packet of a sender that is not in the address vector.
 pub(crate) struct Introduction {
     pub(crate) packet_type: PacketType,
     pub(crate) raw_address: Option<RawAddress>,
@@ -21,7 +21,7 @@ pub(crate) enum Introduced {
     Peer(PeerId),
     /// A new peer, with this address.
     New(RawAddress),
-    /// Nobody that the packet names. It has to be dropped.
+    /// Unknown: the packet has to be dropped.
     Unknown,
 }
 

@@ -12,7 +12,7 @@ use crate::endpoint::one_sided::soft_float::{
 /// Returns the size of an element in bytes.
 ///
 /// # Errors
-/// The name of what is not supported.
+/// The name of an unsupported operation.
 pub(crate) fn check(
     datatype: AtomicDatatype,
     operation: AtomicOp,

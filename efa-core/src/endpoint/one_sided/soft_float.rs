@@ -1,5 +1,5 @@
-//! Floating-point elements of atomics for which Rust has no type: short ones, and C's `long double`,
-//! whose format is that of the platform.
+//! Floating-point elements of atomics for which Rust has no type: short ones, and C's `long
+//! double`, whose format is that of the platform.
 
 use core::cmp::Ordering;
 use core::marker::PhantomData;

@@ -306,7 +306,8 @@ impl AddressVector {
         self.peers.get(id).map_or(0, |peer| peer.users)
     }
 
-    /// Notes that an endpoint keeps state about a peer from now on. `None` if there is no such peer.
+    /// Notes that an endpoint keeps state about a peer from now on. `None` if there is no such
+    /// peer.
     pub(super) fn begin_use(&mut self, id: PeerId) -> Option<()> {
         self.peers.get_mut(id)?.users += 1;
         Some(())

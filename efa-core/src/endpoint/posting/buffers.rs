@@ -46,7 +46,8 @@ impl ReceiveBuffers {
         !self.to_post.is_empty()
     }
 
-    /// Hands over the buffers that wait to be posted. The device took those that are missing afterwards.
+    /// Hands over the buffers that wait to be posted. The device took those that are missing
+    /// afterwards.
     #[inline]
     pub(super) fn post<R>(&mut self, lend: impl FnOnce(&mut Vec<BufferId>) -> R) -> R {
         let before = self.to_post.len();

@@ -1,5 +1,5 @@
-//! Requests in flight. What the device accepted is remembered until its completion, so that it can
-//! be posted again if the receiver had no buffer, and so that its operation learns of its end.
+//! Requests in flight. A request is remembered until its completion, so that it can be posted again
+//! if the receiver had no buffer, and so that its operation learns of its end.
 
 use core::fmt;
 
@@ -24,7 +24,7 @@ pub(crate) struct InFlight {
     pub(super) retries: u8,
 }
 
-/// What was posted.
+/// A packet or RDMA request that was posted.
 #[derive(Debug)]
 pub(crate) enum PostedRequest {
     Packet(Outgoing),
@@ -93,7 +93,7 @@ pub(crate) struct Headerless {
     pub(crate) immediate: Option<u32>,
 }
 
-/// What remains of a packet or RDMA request that is complete.
+/// A packet or RDMA request that is complete.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Finished {
     pub(crate) peer: PeerId,

@@ -1,4 +1,4 @@
-//! Posting packets and RDMA requests, and what is remembered of them until they end.
+//! Posting packets and RDMA requests, and their state until they end.
 
 use crate::endpoint::api::error::EndpointError;
 use crate::endpoint::api::operation::IoVec;

@@ -1,4 +1,4 @@
-//! Limits on what is done for peers at a time.
+//! Limits on the requests of peers that are served at a time.
 //!
 //! A peer can ask for work without end: writes and reads of our memory, answers. Each takes memory
 //! until it is done, and a peer that accepts no packets makes it last. Two limits keep this in
@@ -21,7 +21,7 @@ use hashbrown::HashMap;
 
 use crate::endpoint::base::ids::PeerId;
 
-/// What is done for one peer.
+/// Requests of one peer.
 struct Share<W> {
     /// Pending requests, including answers that wait to be sent.
     pending: usize,
@@ -46,7 +46,7 @@ impl<W> Share<W> {
     }
 }
 
-/// What is done for all peers.
+/// Requests of all peers.
 pub(crate) struct Quota<W> {
     /// The limit of [`Share::pending`].
     max_pending: usize,

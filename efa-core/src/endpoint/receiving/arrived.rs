@@ -21,11 +21,11 @@ pub(crate) struct Arrived {
     front: u64,
     /// The number of bytes in `ranges`.
     beyond: u64,
-    /// What has arrived behind `front`, in order. No two of them touch, and none touches `front`.
+    /// The data behind `front`, in order. No two of them touch, and none touches `front`.
     ranges: Vec<Range<u64>>,
 }
 
-/// What becomes of a piece of data, by what has arrived before.
+/// How a piece of data relates to the data that arrived before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Insertion {
     /// None of it was there. It counts now.

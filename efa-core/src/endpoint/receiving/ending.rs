@@ -26,7 +26,7 @@ pub(crate) struct Ending {
 pub(crate) enum Audience {
     /// The application that started it.
     Starter,
-    /// To nobody: the application discarded the message.
+    /// To no one: the application discarded the message.
     None,
     /// To the application as the target of a peer's operation, which a request of this type
     /// started. A success is reported if it has CQ data; a failure is an event.

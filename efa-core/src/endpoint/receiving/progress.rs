@@ -32,7 +32,7 @@ enum Supply {
     Nacked,
 }
 
-/// What has to be done for a transfer next.
+/// The next action for a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NextAction {
     /// Wait for more data.
@@ -45,7 +45,7 @@ pub(crate) enum NextAction {
     Refuse,
 }
 
-/// What follows from a packet that says where data can be read.
+/// The effect of a packet that says where data can be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ReadStart {
     /// The reads have to start.
@@ -68,7 +68,7 @@ impl Progress {
         }
     }
 
-    /// What has arrived in packets.
+    /// The data that arrived in packets.
     #[inline]
     pub(super) fn arrived_mut(&mut self) -> &mut Arrived {
         &mut self.arrived
@@ -89,7 +89,7 @@ impl Progress {
         self.lacking() == 0
     }
 
-    /// What has to be done next, if the device has no reads of the transfer.
+    /// The next action, if the device has no reads of the transfer.
     pub(super) fn next_action(&self) -> NextAction {
         if self.is_complete() {
             return NextAction::Finish;
@@ -262,7 +262,7 @@ mod tests {
         assert_eq!(progress.readable(101, Some(100)), ReadStart::Mismatch);
         assert_eq!(progress.readable(100, Some(100)), ReadStart::Nothing);
         assert_eq!(progress.readable(10, Some(100)), ReadStart::Read);
-        // A packet has brought what the reads are to bring.
+        // A packet has brought data that is also being read.
         assert_eq!(progress.take(10, 1), Insertion::New);
         assert_eq!(progress.readable(10, Some(100)), ReadStart::Mismatch);
         assert_eq!(progress.readable(11, Some(100)), ReadStart::Read);

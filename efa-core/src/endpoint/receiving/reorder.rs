@@ -40,8 +40,8 @@ pub(crate) struct ReorderWindow {
     near: Option<Box<[Option<HeldId>; NEAR]>>,
     near_held: usize,
     far: HashTable<(MsgId, HeldId)>,
-    /// Ids that were processed before their turn: because order is not wanted, or because nothing is
-    /// to come of them.
+    /// Ids that were processed before their turn: because order is not wanted, or because nothing
+    /// is to come of them.
     done: HashTable<MsgId>,
 }
 

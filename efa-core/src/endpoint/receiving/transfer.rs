@@ -45,7 +45,7 @@ pub(crate) struct Transfer {
     pub(super) links: PeerLinks,
 }
 
-/// What has to be sent or posted for a transfer.
+/// A packet or request that a transfer needs.
 #[derive(Debug)]
 pub(crate) struct Demand {
     /// The packet that has to be sent to the peer next.
@@ -62,7 +62,7 @@ pub(crate) enum Ask {
     ReadNack,
 }
 
-/// What has to be done with a piece of data.
+/// The action for a piece of data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Arrival<'a> {
     /// Copy it to these pieces, which have room for `fits` bytes of it.
@@ -94,7 +94,7 @@ pub(crate) struct Nack {
     pub(crate) is_write: bool,
 }
 
-/// What has to be done for a transfer that ended.
+/// Effects of a transfer that ended.
 #[derive(Debug)]
 pub(crate) struct EndedTransfer {
     pub(crate) peer: PeerId,
@@ -186,7 +186,8 @@ impl Transfer {
         is_message.then_some(self.msg_id)
     }
 
-    /// Notes that the peer has given up the message. [`Transfer::next_action`] returns when it ends.
+    /// Notes that the peer has given up the message. [`Transfer::next_action`] returns when it
+    /// ends.
     pub(crate) fn peer_aborted(&mut self) {
         self.peer_aborted = true;
         self.abort(Failure::PEER_ABORTED);
@@ -198,7 +199,7 @@ impl Transfer {
         self.ending.flags.contains(flags)
     }
 
-    /// What has to be done next.
+    /// The next action.
     pub(crate) fn next_action(&self) -> NextAction {
         let step = match self.aborted {
             true => NextAction::Finish,
@@ -225,7 +226,7 @@ impl Transfer {
         self.failure.get_or_insert(failure);
     }
 
-    /// What has to be done now that the transfer has ended.
+    /// The effects of the end of the transfer.
     pub(super) fn end(self) -> EndedTransfer {
         let is_delivered = self.progress.is_complete() && self.failure.is_none();
         let tells_peer = self.plan.as_ref().is_some_and(|plan| plan.tells_peer);
@@ -271,7 +272,7 @@ impl Transfer {
         }
     }
 
-    /// What has arrived in packets.
+    /// The data that arrived in packets.
     #[inline]
     pub(super) fn arrived_mut(&mut self) -> &mut Arrived {
         self.progress.arrived_mut()

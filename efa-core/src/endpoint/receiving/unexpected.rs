@@ -365,7 +365,7 @@ impl UnexpectedMessages {
         arrived
     }
 
-    /// Takes back what a message used that has left.
+    /// Releases the memory of a message that was taken.
     #[inline]
     pub(crate) fn left(&mut self, mut message: UnexpectedMessage) {
         self.ranges.take_back(&mut message.arrived);

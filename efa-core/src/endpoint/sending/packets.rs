@@ -1,4 +1,4 @@
-//! The next packet or RDMA write of an operation, and what is noted once it is posted.
+//! The next packet or RDMA write of an operation, and the progress once it is posted.
 
 use crate::endpoint::api::operation::IoVec;
 use crate::endpoint::api::statistics::Protocol;

@@ -32,7 +32,8 @@ impl Sending {
             _ => return Err(Mistake::NoOperation),
         };
         // All windows of an operation are opened by one operation of the peer. Another one has
-        // begun with a second copy of the request, and the data must not be divided between the two.
+        // begun with a second copy of the request, and the data must not be divided between the
+        // two.
         let is_others =
             matches!(bulk.stream, Stream::CtsData(Some(recv_id)) if recv_id != cts.recv_id);
         // The peer opens a window when all data of the last one has arrived. What comes before is a

@@ -60,7 +60,7 @@ impl Mistake {
     }
 }
 
-/// What has to be done for an operation that ended.
+/// Effects of an operation that ended.
 pub(crate) struct Ended {
     pub(crate) peer: PeerId,
     pub(crate) report: Option<Report>,
@@ -69,7 +69,7 @@ pub(crate) struct Ended {
     pub(crate) failure: Option<Failure>,
     /// The `msg_id` of a message or atomic that failed, and whether the peer may have some of it.
     pub(crate) lost: Option<(MsgId, Loss)>,
-    /// What the peer waits for in vain, if that can be said.
+    /// The message to name in a PEER_ERROR, if one can be sent.
     pub(crate) abandoned: Option<Abandoned>,
     pub(crate) leftovers: Leftovers,
 }

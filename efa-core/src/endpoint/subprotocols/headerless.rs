@@ -16,7 +16,8 @@ use crate::endpoint::posting::{Headerless, Owner};
 use crate::endpoint::subprotocols::outgoing_message::send_report;
 
 impl<N: Nic> SendSide<'_, N> {
-    /// Sends a message without a header. It is not part of the sequence of messages, and not tagged.
+    /// Sends a message without a header. It is not part of the sequence of messages, and not
+    /// tagged.
     pub(crate) fn send_headerless(
         &mut self,
         args: &SendArgs<'_>,

@@ -14,9 +14,9 @@ use crate::wire::{ExtraFeatures, OpeType, PacketType, Payload, ReadNack, RecvId}
 
 impl<N: Nic> ReceiveSide<'_, N> {
     /// Copies a piece of a transfer's data from a packet: one that the peer sent without being
-    /// asked or, with `in_window`, one that it was granted. A second copy is refused, and has no other
-    /// effect. Returns false, without an effect, if the piece contradicts what is known of the
-    /// transfer.
+    /// asked or, with `in_window`, one that it was granted. A second copy is refused, and has no
+    /// other effect. Returns false, without an effect, if the piece contradicts what is known of
+    /// the transfer.
     pub(crate) fn take_data(
         &mut self,
         id: InboundId,
@@ -234,7 +234,8 @@ impl<N: Nic> ReceiveSide<'_, N> {
         self.channel.reports.report(outcome);
     }
 
-    /// Refuses a packet that contradicts its transfer, and fails the transfer, whose data is missing.
+    /// Refuses a packet that contradicts its transfer, and fails the transfer, whose data is
+    /// missing.
     pub(crate) fn refuse_misfit(&mut self, id: InboundId, peer: PeerId, packet_type: PacketType) {
         self.channel
             .reports

@@ -16,7 +16,7 @@ use crate::endpoint::subprotocols::ReceiveSide;
 use crate::endpoint::subprotocols::incoming_message::{MessagePart, Rtm};
 use crate::nic::Nic;
 
-/// What becomes of whole messages that wait for room when nothing more of their sender is to come.
+/// Whether complete messages that wait for room are received when their sender is gone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CompleteMessages {
     /// They are received.
@@ -53,8 +53,9 @@ impl<N: Nic> ReceiveSide<'_, N> {
         posted.ok_or(EndpointError::TryAgain)
     }
 
-    /// Receives the first message to have arrived that the filter of a receive accepts, if there is one.
-    /// It gets values, because a reference would keep the arguments of every receive in memory.
+    /// Receives the first message to have arrived that the filter of a receive accepts, if there is
+    /// one. It gets values, because a reference would keep the arguments of every receive in
+    /// memory.
     #[inline(never)]
     fn receive_unexpected(
         &mut self,
@@ -87,7 +88,8 @@ impl<N: Nic> ReceiveSide<'_, N> {
         true
     }
 
-    /// Receives a message that has already arrived. Returns an id by which nothing can be cancelled.
+    /// Receives a message that has already arrived. Returns an id by which nothing can be
+    /// cancelled.
     ///
     /// # Errors
     /// As of [`ReceiveSide::receive_held`].

@@ -3,15 +3,15 @@
 use crate::wire::descriptor::{Array, FieldDescriptor, Presence, Section, Width};
 use crate::wire::packet_type::PacketType;
 
-/// The sections of a packet type's format, from the base header to the end of the packet. Fields that
-/// only other types of the format have are among them, see [`Presence::is_of`].
+/// The sections of a packet type's format, from the base header to the end of the packet. Fields
+/// that only other types of the format have are among them, see [`Presence::is_of`].
 pub const fn sections(packet_type: PacketType) -> &'static [&'static Section] {
     packet_type.sections()
 }
 
-/// Forms of a type's packets that development states of libfabric had and no release, by their length
-/// in bytes, which tells them from the released form. [`fields_of`](super::fields_of) walks along them;
-/// [`Packet::parse`](crate::wire::Packet::parse) refuses them.
+/// Forms of a type's packets that development states of libfabric had and no release, by their
+/// length in bytes, which tells them from the released form. [`fields_of`](super::fields_of) walks
+/// along them; [`Packet::parse`](crate::wire::Packet::parse) refuses them.
 pub const fn forms(packet_type: PacketType) -> &'static [(usize, &'static [&'static Section])] {
     packet_type.other_forms()
 }

@@ -27,7 +27,8 @@
 //! ```
 //!
 //! The tables and the typed parser ([`Packet::parse`](super::Packet::parse)) come from the same
-//! declarations. Tests hold them to it: they must agree on every value, every offset and every error.
+//! declarations. Tests hold them to it: they must agree on every value, every offset and every
+//! error.
 
 mod field;
 mod layout;

@@ -1,4 +1,4 @@
-//! What follows for a packet type from the table of its format.
+//! Properties of packet types that follow from the tables of their formats.
 
 use crate::address::RawAddress;
 use crate::wire::codec::RawAddressHeader;
@@ -6,7 +6,8 @@ use crate::wire::descriptor::{Kind, Section, Width};
 use crate::wire::packet_type::{Family, PacketType};
 
 impl PacketType {
-    /// Returns whether several packets of this type make up one message: each says where its data belongs.
+    /// Returns whether several packets of this type make up one message: each says where its data
+    /// belongs.
     pub const fn is_segment_of_message(self) -> bool {
         matches!(self.family(), Family::Rtm) && self.has_field("seg_offset")
     }
@@ -16,7 +17,8 @@ impl PacketType {
         self.is_req() && self.has_field("read_iov_count")
     }
 
-    /// Returns whether the request starts a transfer that goes on in windows that its receiver grants with CTS.
+    /// Returns whether the request starts a transfer that goes on in windows that its receiver
+    /// grants with CTS.
     pub const fn is_windowed_by_receiver(self) -> bool {
         self.is_req() && self.has_field("credit_request")
     }
@@ -62,7 +64,8 @@ impl PacketType {
     /// Returns whether application data may follow the headers.
     ///
     /// Packets of the other types end with their headers. Stock receivers do not check that, and
-    /// neither does [`Packet::parse`](crate::wire::Packet::parse): what follows is kept as the payload.
+    /// neither does [`Packet::parse`](crate::wire::Packet::parse): what follows is kept as the
+    /// payload.
     pub const fn carries_data(self) -> bool {
         let sections = self.sections();
         match sections[sections.len() - 1].fields {

@@ -63,12 +63,13 @@ impl<'a> Fields<'a> {
         self.missing
     }
 
-    /// What the walk has not covered yet: at its end, the cut field or nothing.
+    /// The bytes that the walk has not covered yet: at its end, the cut field or nothing.
     pub fn rest(&self) -> &'a [u8] {
         self.packet.get(self.offset..).unwrap_or_default()
     }
 
-    /// Bytes of the headers that packets of this type and with these flags have in the released form.
+    /// Bytes of the headers that packets of this type and with these flags have in the released
+    /// form.
     pub(in crate::wire) fn released_len(&self) -> usize {
         self.packet_type.header_len(self.flags, 0)
     }

@@ -33,8 +33,8 @@ use crate::endpoint::base::ids::PeerId;
 pub(crate) use messages::{MessageKey, MessageQueues};
 pub(crate) use receives::{Found, PostedEntry, ReceiveQueues, Receives};
 
-/// What a receive accepts. Untagged receives, which have queues of their own, have the filter of
-/// tag 0.
+/// The messages that a receive accepts. Untagged receives, which have queues of their own, have the
+/// filter of tag 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Filter {
     pub(crate) source: SourceFilter,

@@ -118,8 +118,8 @@ impl ReceiveQueues {
         }
     }
 
-    /// Posts a receive behind all others. Its entry was the last one that [`ReceiveQueues::new_entry`]
-    /// made.
+    /// Posts a receive behind all others. Its entry was the last one that
+    /// [`ReceiveQueues::new_entry`] made.
     #[inline]
     pub(crate) fn post(&mut self, receives: &mut impl Receives, slot: u32) {
         let group = &mut self.groups[receives.entry(slot).group as usize];
