@@ -2,16 +2,16 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use crate::border::{self, Object};
-use crate::fabric::Fabric;
-use crate::ffi::{fi_context, fi_fabric_attr, fi_info, fi_provider, fid_fabric};
-use crate::host::Host;
-use crate::info;
+use efa_core::endpoint::Errno;
 
-/// The version of the provider: the newest release of libfabric with whose efa provider it was tested, 2.5.1, as
-/// libfabric numbers its own providers (`FI_VERSION(major * 100 + minor, revision * 10)`). Open MPI's `btl/ofi` takes all
-/// providers whose names begin with `efa` for that one, and refuses those of releases before 1.12.
-pub(crate) const VERSION: u32 = 205 << 16 | 10;
+use crate::capabilities::VERSION;
+use crate::ffi::host::Host;
+use crate::ffi::object::Object;
+use crate::ffi::result::status;
+use crate::ffi::{fi_context, fi_fabric_attr, fi_info, fi_provider, fid_fabric};
+use crate::info::offer::offer;
+use crate::objects::fabric::Fabric;
+use crate::open;
 
 struct Provider(std::cell::UnsafeCell<fi_provider>);
 
@@ -31,31 +31,35 @@ static PROVIDER: Provider = Provider(std::cell::UnsafeCell::new(fi_provider {
     cleanup: Some(cleanup),
 }));
 
-/// The provider as libfabric knows it.
-pub(crate) fn provider() -> *mut fi_provider {
-    PROVIDER.0.get()
-}
-
-/// The entry point of a plug-in (`FI_EXT_INI`). Returns null if the libfabric that calls cannot be found.
+/// The entry point of a plug-in (`FI_EXT_INI`).
+///
+/// # Returns
+/// The provider; null if the libfabric that calls cannot be found.
 #[unsafe(no_mangle)]
 #[expect(unreachable_pub, reason = "it is found by its name")]
 pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
-    match std::panic::catch_unwind(Host::find) {
+    let provider = PROVIDER.0.get();
+    match std::panic::catch_unwind(|| Host::find(provider)) {
         Ok(Some(host)) => {
             // SAFETY: libfabric looks at it after this call.
-            unsafe { (*provider()).fi_version = host.version() };
-            provider()
+            unsafe { (*provider).fi_version = host.version() };
+            provider
         }
         _ => std::ptr::null_mut(),
     }
 }
 
+/// Called before the provider is unloaded; takes and returns nothing, and there is nothing to do.
 extern "C" fn cleanup() {}
 
-/// `fi_getinfo`.
+/// Lists what there is for hints (`fi_getinfo`).
+///
+/// # Returns
+/// 0 with a list in `result` that the caller frees; `-FI_ENODATA` if there is nothing.
 ///
 /// # Safety
-/// As libfabric documents: strings and hints are valid or null, and `result` is valid for a write.
+/// Strings and hints are null or valid, with all that the hints lead to, and `result` is null or
+/// valid for a write.
 unsafe extern "C" fn getinfo(
     version: u32,
     node: *const c_char,
@@ -64,29 +68,32 @@ unsafe extern "C" fn getinfo(
     hints: *const fi_info,
     result: *mut *mut fi_info,
 ) -> c_int {
-    border::status(|| {
+    status(|| {
         efa_log::init();
-        // SAFETY: the caller's contract is the same.
-        let infos = unsafe { info::offer(version, node, service, flags, hints) }?;
-        // SAFETY: valid for a write.
-        unsafe { result.write(infos) };
+        // SAFETY: by the caller's contract.
+        let result = unsafe { result.as_mut() }.ok_or(Errno::EINVAL)?;
+        // SAFETY: likewise.
+        *result = unsafe { offer(version, node, service, flags, hints) }?;
         Ok(())
     })
 }
 
-/// `fi_fabric`.
+/// Opens a fabric (`fi_fabric`).
+///
+/// # Returns
+/// 0 with the fabric in `result`; `-FI_EINVAL` without `result`.
 ///
 /// # Safety
-/// As libfabric documents: the attributes are valid, and `result` is valid for a write.
+/// The attributes are null or valid, and `result` is null or valid for a write.
 unsafe extern "C" fn fabric(
     attributes: *mut fi_fabric_attr,
     result: *mut *mut fid_fabric,
     context: *mut c_void,
 ) -> c_int {
-    border::status(|| {
+    status(|| {
         // SAFETY: by the caller's contract.
         let version = unsafe { attributes.as_ref() }.map_or(0, |attributes| attributes.api_version);
-        // SAFETY: by the caller's contract.
-        unsafe { Fabric::new(version, context).give_to(result) }
+        // SAFETY: likewise.
+        unsafe { Fabric::new(version, &open::FABRIC, context).give_to(result) }
     })
 }

@@ -10,8 +10,8 @@ use std::sync::OnceLock;
 use efa_core::endpoint::Errno;
 use efa_hw::{ForkSupport, enable_fork_support, fork_support};
 
-use crate::border::{ENODATA, Result};
-use crate::host::{Part, explain, warn};
+use crate::ffi::host::{Subsystem, info, warn};
+use crate::ffi::result::{ENODATA, Result};
 use crate::settings;
 
 /// What this process has, from the first look on.
@@ -40,7 +40,7 @@ pub(crate) fn prepare() -> Result<()> {
     let found = SUPPORT.get_or_init(|| {
         let found = look();
         if let Err(error) = &found {
-            warn(Part::Core, &format!("support for forks: {error}"));
+            warn(Subsystem::Core, &format!("support for forks: {error}"));
         }
         found.ok()
     });
@@ -56,8 +56,8 @@ fn look() -> std::result::Result<ForkSupport, efa_hw::OpenError> {
         Need::Nothing => Ok(support),
         Need::ToEnable => {
             enable_fork_support()?;
-            explain(
-                Part::Core,
+            info(
+                Subsystem::Core,
                 "libibverbs keeps registered memory from children",
             );
             Ok(ForkSupport::Enabled)

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use efa_core::endpoint::EndpointConfig;
 
-use crate::host::{Part, warn};
+use crate::ffi::host::{Subsystem, warn};
 
 /// The settings of an endpoint.
 pub(crate) fn of_environment() -> EndpointConfig {
@@ -36,7 +36,7 @@ pub(crate) fn of_environment() -> EndpointConfig {
 }
 
 /// Whether libfabric's own efa provider would reach peers of the same host through shared memory. This one does not, but
-/// applications turn it off that want to receive into their buffers ([`crate::zero_copy`]).
+/// applications turn it off that want to receive into their buffers (`objects::zero_copy`).
 pub(crate) fn shared_memory() -> bool {
     is_on("FI_EFA_ENABLE_SHM_TRANSFER", true)
 }
@@ -56,7 +56,7 @@ pub(crate) fn is_on(name: &str, default: bool) -> bool {
         Some("1" | "yes" | "true" | "on") => true,
         _ => {
             let told = format!("{name} is neither on nor off: {}", text.display());
-            warn(Part::Core, &told);
+            warn(Subsystem::Core, &told);
             default
         }
     }
@@ -70,7 +70,7 @@ fn read<T: FromStr>(name: &str, value: &mut T) {
     match text.to_str().and_then(|text| text.parse().ok()) {
         Some(wanted) => *value = wanted,
         None => warn(
-            Part::Endpoint,
+            Subsystem::Endpoint,
             &format!("{name} is no number in range: {}", text.display()),
         ),
     }

@@ -1,0 +1,390 @@
+//! Untagged and tagged messages (`fi_msg`, `fi_tagged`).
+
+use std::ffi::c_void;
+use std::sync::atomic::Ordering;
+
+use efa_core::endpoint::{
+    ClaimId, ClaimedRecvArgs, CompletionEntry, CompletionFlags, Errno, ErrorEntry, Failure, IoVec,
+    MultiRecvArgs, ProviderError, RecvArgs, SendArgs, SourceFilter, TagFilter,
+};
+use efa_core::nic::LentNic;
+use efa_hw::HwDomain;
+
+use crate::calls::segments::{length_of, local, local_list};
+use crate::calls::shim::transfer_calls;
+use crate::calls::start::{Call, start};
+use crate::ffi::result::{EBADFLAGS, EOPBADSTATE, EOPNOTSUPP, Result};
+use crate::ffi::table::Table;
+use crate::ffi::*;
+use crate::objects::endpoint::Endpoint;
+
+pub(crate) static UNTAGGED: Table<fi_ops_msg> = Table::new(fi_ops_msg {
+    size: size_of::<fi_ops_msg>(),
+    recv: Some(recv),
+    recvv: Some(recvv),
+    recvmsg: Some(recvmsg),
+    send: Some(send),
+    sendv: Some(sendv),
+    sendmsg: Some(sendmsg),
+    inject: Some(inject),
+    senddata: Some(senddata),
+    injectdata: Some(injectdata),
+});
+
+pub(crate) static TAGGED: Table<fi_ops_tagged> = Table::new(fi_ops_tagged {
+    size: size_of::<fi_ops_tagged>(),
+    recv: Some(trecv),
+    recvv: Some(trecvv),
+    recvmsg: Some(trecvmsg),
+    send: Some(tsend),
+    sendv: Some(tsendv),
+    sendmsg: Some(tsendmsg),
+    inject: Some(tinject),
+    senddata: Some(tsenddata),
+    injectdata: Some(tinjectdata),
+});
+
+/// What a call may say of a receive. `FI_REMOTE_CQ_DATA` changes nothing, since data comes with the
+/// message in any case; MPICH 3.4 and Intel MPI set it when they probe.
+const RECEIVE_FLAGS: u64 =
+    FI_MORE | FI_COMPLETION | FI_MULTI_RECV | FI_PEEK | FI_CLAIM | FI_DISCARD | FI_REMOTE_CQ_DATA;
+
+/// Untagged or tagged, as a flag of completions.
+#[inline]
+fn kind<T>(tag: Option<T>) -> CompletionFlags {
+    match tag {
+        Some(_) => CompletionFlags::TAGGED,
+        None => CompletionFlags::MSG,
+    }
+}
+
+#[inline]
+fn start_send(endpoint: &Endpoint, data: &[IoVec], tag: Option<u64>, call: Call) -> Result<usize> {
+    call.check_flags()?;
+    let completion = (CompletionFlags::SEND | kind(tag), length_of(data));
+    start(endpoint, &call, completion, |engine, start| {
+        engine.send(SendArgs {
+            peer: start.peer,
+            data,
+            tag,
+            cq_data: call.data,
+            flags: start.flags,
+            context: start.context,
+        })
+    })
+}
+
+/// Posts a receive, looks for a message (`FI_PEEK`), or takes one that was claimed (`FI_CLAIM`).
+#[inline]
+fn start_receive(
+    endpoint: &Endpoint,
+    buffer: &[IoVec],
+    tag: Option<TagFilter>,
+    call: Call,
+) -> Result<usize> {
+    let enabled = endpoint.enabled()?;
+    let mut state = endpoint.domain().operation()?;
+    let state = &mut *state;
+    let source = match call.peer {
+        // Without the capability the argument means nothing.
+        _ if !enabled.directed => SourceFilter::Any,
+        FI_ADDR_UNSPEC => SourceFilter::Any,
+        address => SourceFilter::Peer(enabled.route.addresses(&state.tables)?.peer(address)?),
+    };
+    let flags = enabled.receives.or_default(call.flags);
+    if flags & !RECEIVE_FLAGS != 0 {
+        return Err(EBADFLAGS);
+    }
+    let context = call.context.addr() as u64;
+    let engine = state.core.endpoint(enabled.id).ok_or(EOPBADSTATE)?;
+    if enabled.zero_copy && flags & (FI_PEEK | FI_CLAIM) != 0 {
+        // Messages do not wait here.
+        return Err(EOPNOTSUPP);
+    }
+    if flags & FI_PEEK != 0 {
+        let result = look_for(engine, source, tag, flags, context);
+        if let Ok((entry, Some(claim))) = &result {
+            let claimed = (*claim, *entry);
+            state.claims.insert((enabled.id, context), claimed);
+        }
+        enabled.route.report(
+            &mut state.tables,
+            result.map(|(entry, _)| entry).map_err(|entry| *entry),
+        );
+        return Ok(0);
+    }
+    if flags & FI_CLAIM != 0 {
+        let claimed = state.claims.remove(&(enabled.id, context));
+        let (claim, entry) = claimed.ok_or(Errno::EINVAL)?;
+        if flags & FI_DISCARD != 0 {
+            engine.discard(claim).map_err(|error| error.errno())?;
+            enabled.route.report(&mut state.tables, Ok(entry));
+            return Ok(0);
+        }
+        let posted = engine.recv_claimed(ClaimedRecvArgs {
+            claim,
+            buffer,
+            flags: enabled.receives.of(flags),
+            context,
+        });
+        return match posted {
+            Ok(_) => Ok(0),
+            Err(error) => {
+                // It can be claimed once more.
+                state.claims.insert((enabled.id, context), (claim, entry));
+                Err(error.errno())
+            }
+        };
+    }
+    if flags & FI_MULTI_RECV != 0 && tag.is_none() {
+        let [single] = buffer else {
+            return Err(Errno::EINVAL);
+        };
+        let min_free = endpoint.min_multi_recv.load(Ordering::Relaxed);
+        let posted = engine.multi_recv(MultiRecvArgs {
+            source,
+            buffer: *single,
+            min_free: min_free.clamp(1, single.memory.length.max(1)),
+            context,
+        });
+        posted.map_err(|error| error.errno())?;
+        return Ok(0);
+    }
+    let posted = engine.recv(RecvArgs {
+        source,
+        buffer,
+        tag,
+        flags: enabled.receives.of(flags),
+        context,
+    });
+    posted.map(|_| 0).map_err(|error| error.errno())
+}
+
+/// Looks for a message that has arrived (`FI_PEEK`), and claims or discards it if the flags say so.
+/// Returns the entry for the completion queue, or for its errors.
+fn look_for(
+    engine: &mut efa_core::endpoint::Endpoint<LentNic<HwDomain>>,
+    source: SourceFilter,
+    tag: Option<TagFilter>,
+    flags: u64,
+    context: u64,
+) -> std::result::Result<(CompletionEntry, Option<ClaimId>), Box<ErrorEntry>> {
+    let found = match flags & (FI_CLAIM | FI_DISCARD) {
+        0 => engine.peek(source, tag).map(|found| (None, found)),
+        _ => engine
+            .claim(source, tag)
+            .map(|(claim, found)| (Some(claim), found)),
+    };
+    let fail = |errno| {
+        let failure = Failure {
+            errno,
+            provider: ProviderError::None,
+        };
+        let flags = CompletionFlags::RECV | kind(tag);
+        let entry = ErrorEntry::without_data(context, flags, None, failure);
+        Box::new(ErrorEntry {
+            tag: tag.map_or(0, |tag| tag.tag),
+            ..entry
+        })
+    };
+    let (mut claim, found) = found.ok_or_else(|| fail(Errno::ENOMSG))?;
+    if flags & FI_DISCARD != 0
+        && let Some(claim) = claim.take()
+    {
+        engine.discard(claim).map_err(|error| fail(error.errno()))?;
+    }
+    let data = match found.cq_data {
+        Some(_) => CompletionFlags::REMOTE_CQ_DATA,
+        None => CompletionFlags::empty(),
+    };
+    let entry = CompletionEntry {
+        context,
+        flags: CompletionFlags::RECV | kind(tag) | data,
+        length: found.length,
+        data: found.cq_data.unwrap_or(0),
+        tag: found.tag.unwrap_or(0),
+        source: Some(found.source),
+        buffer: 0,
+    };
+    Ok((entry, claim))
+}
+
+transfer_calls! {
+    /// Receives a message (`fi_recv`).
+    fn recv(
+        endpoint, buffer: *mut c_void, length: usize, descriptor: *mut c_void, from: fi_addr_t,
+        context: *mut c_void,
+    ) {
+        // SAFETY: by the caller's contract.
+        let buffer = unsafe { local(buffer, length, descriptor) }?;
+        start_receive(endpoint, &[buffer], None, Call::new(from, context))
+    }
+
+    /// Receives a message into several segments (`fi_recvv`).
+    fn recvv(
+        endpoint, list: *const iovec, descriptors: *mut *mut c_void, count: usize,
+        from: fi_addr_t, context: *mut c_void,
+    ) {
+        // SAFETY: by the caller's contract.
+        let buffer = unsafe { local_list(list, descriptors, count, 1) }?;
+        start_receive(endpoint, buffer.as_slice(), None, Call::new(from, context))
+    }
+
+    /// Receives a message that a structure describes (`fi_recvmsg`).
+    fn recvmsg(endpoint, message: *const fi_msg, flags: u64) {
+        // SAFETY: by the caller's contract.
+        let message = unsafe { message.as_ref() }.ok_or(Errno::EINVAL)?;
+        // SAFETY: likewise.
+        let buffer =
+            unsafe { local_list(message.msg_iov, message.desc, message.iov_count, 1) }?;
+        let call = Call::message(message.addr, 0, flags, message.context);
+        start_receive(endpoint, buffer.as_slice(), None, call)
+    }
+
+    /// Sends a message (`fi_send`).
+    fn send(
+        endpoint, buffer: *const c_void, length: usize, descriptor: *mut c_void, to: fi_addr_t,
+        context: *mut c_void,
+    ) {
+        // SAFETY: by the caller's contract.
+        let data = unsafe { local(buffer, length, descriptor) }?;
+        start_send(endpoint, &[data], None, Call::new(to, context))
+    }
+
+    /// Sends a message of several segments (`fi_sendv`).
+    fn sendv(
+        endpoint, list: *const iovec, descriptors: *mut *mut c_void, count: usize, to: fi_addr_t,
+        context: *mut c_void,
+    ) {
+        // SAFETY: by the caller's contract.
+        let data = unsafe { local_list(list, descriptors, count, 1) }?;
+        start_send(endpoint, data.as_slice(), None, Call::new(to, context))
+    }
+
+    /// Sends a message that a structure describes (`fi_sendmsg`).
+    fn sendmsg(endpoint, message: *const fi_msg, flags: u64) {
+        // SAFETY: by the caller's contract.
+        let message = unsafe { message.as_ref() }.ok_or(Errno::EINVAL)?;
+        // SAFETY: likewise.
+        let data =
+            unsafe { local_list(message.msg_iov, message.desc, message.iov_count, 1) }?;
+        let call = Call::message(message.addr, message.data, flags, message.context);
+        start_send(endpoint, data.as_slice(), None, call)
+    }
+
+    /// Sends a message whose buffer is free on return (`fi_inject`).
+    fn inject(endpoint, buffer: *const c_void, length: usize, to: fi_addr_t) {
+        // SAFETY: there is no descriptor.
+        let data = unsafe { local(buffer, length, std::ptr::null_mut()) }?;
+        start_send(endpoint, &[data], None, Call::inject(to))
+    }
+
+    /// Sends a message with completion data (`fi_senddata`).
+    fn senddata(
+        endpoint, buffer: *const c_void, length: usize, descriptor: *mut c_void, data: u64,
+        to: fi_addr_t, context: *mut c_void,
+    ) {
+        // SAFETY: by the caller's contract.
+        let buffer = unsafe { local(buffer, length, descriptor) }?;
+        start_send(endpoint, &[buffer], None, Call::new(to, context).with_data(data))
+    }
+
+    /// As [`inject`], with completion data (`fi_injectdata`).
+    fn injectdata(endpoint, buffer: *const c_void, length: usize, data: u64, to: fi_addr_t) {
+        // SAFETY: there is no descriptor.
+        let buffer = unsafe { local(buffer, length, std::ptr::null_mut()) }?;
+        start_send(endpoint, &[buffer], None, Call::inject(to).with_data(data))
+    }
+
+    /// Receives a tagged message (`fi_trecv`).
+    fn trecv(
+        endpoint, buffer: *mut c_void, length: usize, descriptor: *mut c_void, from: fi_addr_t,
+        tag: u64, ignore: u64, context: *mut c_void,
+    ) {
+        // SAFETY: by the caller's contract.
+        let buffer = unsafe { local(buffer, length, descriptor) }?;
+        start_receive(endpoint, &[buffer], Some(TagFilter { tag, ignore }), Call::new(from, context))
+    }
+
+    /// Receives a tagged message into several segments (`fi_trecvv`).
+    fn trecvv(
+        endpoint, list: *const iovec, descriptors: *mut *mut c_void, count: usize,
+        from: fi_addr_t, tag: u64, ignore: u64, context: *mut c_void,
+    ) {
+        // SAFETY: by the caller's contract.
+        let buffer = unsafe { local_list(list, descriptors, count, 1) }?;
+        start_receive(endpoint, buffer.as_slice(), Some(TagFilter { tag, ignore }), Call::new(from, context))
+    }
+
+    /// Receives a tagged message that a structure describes (`fi_trecvmsg`).
+    fn trecvmsg(endpoint, message: *const fi_msg_tagged, flags: u64) {
+        // SAFETY: by the caller's contract.
+        let message = unsafe { message.as_ref() }.ok_or(Errno::EINVAL)?;
+        // SAFETY: likewise.
+        let buffer =
+            unsafe { local_list(message.msg_iov, message.desc, message.iov_count, 1) }?;
+        let filter = TagFilter {
+            tag: message.tag,
+            ignore: message.ignore,
+        };
+        let call = Call::message(message.addr, 0, flags, message.context);
+        start_receive(endpoint, buffer.as_slice(), Some(filter), call)
+    }
+
+    /// Sends a tagged message (`fi_tsend`).
+    fn tsend(
+        endpoint, buffer: *const c_void, length: usize, descriptor: *mut c_void, to: fi_addr_t,
+        tag: u64, context: *mut c_void,
+    ) {
+        // SAFETY: by the caller's contract.
+        let data = unsafe { local(buffer, length, descriptor) }?;
+        start_send(endpoint, &[data], Some(tag), Call::new(to, context))
+    }
+
+    /// Sends a tagged message of several segments (`fi_tsendv`).
+    fn tsendv(
+        endpoint, list: *const iovec, descriptors: *mut *mut c_void, count: usize, to: fi_addr_t,
+        tag: u64, context: *mut c_void,
+    ) {
+        // SAFETY: by the caller's contract.
+        let data = unsafe { local_list(list, descriptors, count, 1) }?;
+        start_send(endpoint, data.as_slice(), Some(tag), Call::new(to, context))
+    }
+
+    /// Sends a tagged message that a structure describes (`fi_tsendmsg`).
+    fn tsendmsg(endpoint, message: *const fi_msg_tagged, flags: u64) {
+        // SAFETY: by the caller's contract.
+        let message = unsafe { message.as_ref() }.ok_or(Errno::EINVAL)?;
+        // SAFETY: likewise.
+        let data =
+            unsafe { local_list(message.msg_iov, message.desc, message.iov_count, 1) }?;
+        let call = Call::message(message.addr, message.data, flags, message.context);
+        start_send(endpoint, data.as_slice(), Some(message.tag), call)
+    }
+
+    /// Sends a tagged message whose buffer is free on return (`fi_tinject`).
+    fn tinject(endpoint, buffer: *const c_void, length: usize, to: fi_addr_t, tag: u64) {
+        // SAFETY: there is no descriptor.
+        let data = unsafe { local(buffer, length, std::ptr::null_mut()) }?;
+        start_send(endpoint, &[data], Some(tag), Call::inject(to))
+    }
+
+    /// Sends a tagged message with completion data (`fi_tsenddata`).
+    fn tsenddata(
+        endpoint, buffer: *const c_void, length: usize, descriptor: *mut c_void, data: u64,
+        to: fi_addr_t, tag: u64, context: *mut c_void,
+    ) {
+        // SAFETY: by the caller's contract.
+        let buffer = unsafe { local(buffer, length, descriptor) }?;
+        start_send(endpoint, &[buffer], Some(tag), Call::new(to, context).with_data(data))
+    }
+
+    /// As [`tinject`], with completion data (`fi_tinjectdata`).
+    fn tinjectdata(
+        endpoint, buffer: *const c_void, length: usize, data: u64, to: fi_addr_t, tag: u64,
+    ) {
+        // SAFETY: there is no descriptor.
+        let buffer = unsafe { local(buffer, length, std::ptr::null_mut()) }?;
+        start_send(endpoint, &[buffer], Some(tag), Call::inject(to).with_data(data))
+    }
+}

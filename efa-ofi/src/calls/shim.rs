@@ -1,0 +1,37 @@
+//! The C functions of calls that transfer data.
+
+/// Defines functions for libfabric's tables. Each begins with the endpoint, has an expression that
+/// starts the operation and returns `Result<usize>`, and gets the part of its documentation that is
+/// the same for all.
+macro_rules! transfer_calls {
+    ($(
+        $(#[$documentation:meta])*
+        fn $name:ident($endpoint:ident, $($argument:ident: $type:ty),* $(,)?) $start:block
+    )*) => {$(
+        $(#[$documentation])*
+        ///
+        /// # Returns
+        /// 0 once the operation has been started; `-FI_EINVAL` for arguments that are not valid,
+        /// `-FI_EBADFLAGS`, `-FI_EOPBADSTATE` before the endpoint is enabled, `-FI_EAGAIN` while
+        /// resources are short, `-FI_EOPNOTSUPP` for what the endpoint cannot do.
+        ///
+        /// # Safety
+        /// The endpoint is null or a live object of libfabric's; so are descriptors, which are of
+        /// registrations. Structures and lists are null or valid with all that they lead to, and
+        /// lists have as many elements as their count says. Buffers are the application's until
+        /// the operation has completed, or until this returns if its data is injected.
+        unsafe extern "C" fn $name(
+            endpoint: *mut $crate::ffi::fid_ep,
+            $($argument: $type),*
+        ) -> isize {
+            $crate::ffi::result::ssize(|| {
+                // SAFETY: by the caller's contract.
+                let endpoint = unsafe { $crate::ffi::object::transfer_object(endpoint.cast()) };
+                let $endpoint: &$crate::objects::endpoint::Endpoint = endpoint?;
+                $start
+            })
+        }
+    )*};
+}
+
+pub(crate) use transfer_calls;

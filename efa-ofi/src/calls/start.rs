@@ -1,0 +1,189 @@
+//! What all calls that send data have in common.
+
+use std::ffi::c_void;
+
+use efa_core::endpoint::{
+    CompletionEntry, CompletionFlags, Endpoint as Engine, EndpointError, OperationFlags, PeerId,
+};
+use efa_core::nic::LentNic;
+use efa_hw::HwDomain;
+
+use crate::ffi::result::{EBADFLAGS, EOPBADSTATE, Result};
+use crate::ffi::*;
+use crate::objects::enabled::Enabled;
+use crate::objects::endpoint::Endpoint;
+use crate::state::route::INJECTED;
+
+/// What a call may say of a send or write. A fence and the completion of a match (`FI_FENCE`,
+/// `FI_MATCH_COMPLETE`) are not offered.
+const SEND_FLAGS: u64 = FI_MORE
+    | FI_COMPLETION
+    | FI_INJECT
+    | FI_INJECT_COMPLETE
+    | FI_TRANSMIT_COMPLETE
+    | FI_DELIVERY_COMPLETE
+    | FI_REMOTE_CQ_DATA
+    | HIGH_PPS;
+
+/// A flag of libfabric 2.7's efa provider (`FI_EFA_WR_HIGH_PPS`): that the device may trade latency
+/// for more messages per second. It changes nothing that an application can rely on, and the device
+/// is not told.
+const HIGH_PPS: u64 = 1 << 60;
+
+/// What a call says of its operation besides memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Call {
+    pub(crate) peer: fi_addr_t,
+    /// For the peer's completion queue.
+    pub(crate) data: Option<u64>,
+    /// The call's flags, if it has any.
+    pub(crate) flags: Option<u64>,
+    pub(crate) context: *mut c_void,
+    inject: Inject,
+}
+
+/// Whether the data is copied within the call.
+#[derive(Clone, Copy)]
+enum Inject {
+    Always,
+    /// If the flags say so.
+    ByFlag,
+    /// It comes from the peer.
+    Never,
+}
+
+impl Call {
+    /// A call without flags.
+    #[inline]
+    pub(crate) fn new(peer: fi_addr_t, context: *mut c_void) -> Call {
+        Call {
+            peer,
+            data: None,
+            flags: None,
+            context,
+            inject: Inject::ByFlag,
+        }
+    }
+
+    /// A call whose buffer is free when it returns, and whose success is not reported.
+    #[inline]
+    pub(crate) fn inject(peer: fi_addr_t) -> Call {
+        Call {
+            inject: Inject::Always,
+            ..Call::new(peer, std::ptr::null_mut())
+        }
+    }
+
+    /// A call that a structure describes.
+    #[inline]
+    pub(crate) fn message(peer: fi_addr_t, data: u64, flags: u64, context: *mut c_void) -> Call {
+        Call {
+            data: (flags & FI_REMOTE_CQ_DATA != 0).then_some(data),
+            flags: Some(flags),
+            ..Call::new(peer, context)
+        }
+    }
+
+    #[inline]
+    pub(crate) fn with_data(self, data: u64) -> Call {
+        Call {
+            data: Some(data),
+            ..self
+        }
+    }
+
+    /// A call that gets data from the peer: its memory is in use until it has completed.
+    #[inline]
+    pub(crate) fn fetching(self) -> Call {
+        Call {
+            inject: Inject::Never,
+            ..self
+        }
+    }
+
+    /// # Errors
+    /// `FI_EBADFLAGS` for flags that sends and writes do not have.
+    #[inline]
+    pub(crate) fn check_flags(&self) -> Result<()> {
+        match self.flags {
+            Some(flags) if flags & !SEND_FLAGS != 0 => Err(EBADFLAGS),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// How an operation is started.
+pub(crate) struct Start {
+    pub(crate) peer: PeerId,
+    /// What the engine is told.
+    pub(crate) flags: OperationFlags,
+    /// The context that the engine returns.
+    pub(crate) context: u64,
+    /// The application's context, if a success is to be reported at once: the engine reports
+    /// nothing of data that was copied within the call.
+    reports_now: Option<u64>,
+}
+
+impl Start {
+    #[inline]
+    fn new(enabled: &Enabled, call: &Call, peer: PeerId) -> Start {
+        let injected = |flags, reports_now| Start {
+            peer,
+            flags,
+            context: INJECTED,
+            reports_now,
+        };
+        let flags = match call.inject {
+            Inject::Always => return injected(OperationFlags::INJECT, None),
+            Inject::ByFlag => enabled.sends.or_default(call.flags),
+            Inject::Never => enabled.sends.or_default(call.flags) & !FI_INJECT,
+        };
+        let flags = enabled.sends.of(flags);
+        let context = call.context.addr() as u64;
+        if flags.contains(OperationFlags::INJECT) {
+            let reports_now = flags.contains(OperationFlags::COMPLETION);
+            let flags = flags.difference(OperationFlags::COMPLETION);
+            return injected(flags, reports_now.then_some(context));
+        }
+        Start {
+            peer,
+            flags,
+            context,
+            reports_now: None,
+        }
+    }
+}
+
+/// Starts an operation that sends `length` bytes to a peer, and whose completion has these flags.
+///
+/// # Errors
+/// `FI_EOPBADSTATE` before the endpoint is enabled, `FI_EINVAL` for an unknown peer, and those of
+/// the engine.
+#[inline]
+pub(crate) fn start(
+    endpoint: &Endpoint,
+    call: &Call,
+    (completion, length): (CompletionFlags, u64),
+    post: impl FnOnce(&mut Engine<LentNic<HwDomain>>, &Start) -> std::result::Result<(), EndpointError>,
+) -> Result<usize> {
+    let enabled = endpoint.enabled()?;
+    let mut state = endpoint.domain().operation()?;
+    let state = &mut *state;
+    let peer = enabled.route.addresses(&state.tables)?.peer(call.peer)?;
+    let start = Start::new(enabled, call, peer);
+    let engine = state.core.endpoint(enabled.id).ok_or(EOPBADSTATE)?;
+    post(engine, &start).map_err(|error| error.errno())?;
+    if let Some(context) = start.reports_now {
+        let done = CompletionEntry {
+            context,
+            flags: completion,
+            length,
+            data: 0,
+            tag: 0,
+            source: None,
+            buffer: 0,
+        };
+        enabled.route.report(&mut state.tables, Ok(done));
+    }
+    Ok(0)
+}

@@ -1,0 +1,173 @@
+//! What the provider uses of the libfabric that has loaded it, whatever its file is called: it links
+//! with none, so that one file serves all releases, and two of them in a process.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::ffi::{FI_LOG_INFO, FI_LOG_WARN, fi_info, fi_provider};
+
+type DupInfo = unsafe extern "C" fn(*const fi_info) -> *mut fi_info;
+type Version = unsafe extern "C" fn() -> u32;
+type LogEnabled = unsafe extern "C" fn(*const fi_provider, u32, u32) -> c_int;
+type Log =
+    unsafe extern "C" fn(*const fi_provider, u32, u32, *const c_char, c_int, *const c_char, ...);
+
+/// The functions of the libfabric that has loaded this provider.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Host {
+    dup_info: DupInfo,
+    version: Version,
+    log_enabled: Option<LogEnabled>,
+    log: Option<Log>,
+}
+
+static HOST: OnceLock<Option<Host>> = OnceLock::new();
+
+/// This provider, as lines of the log name it.
+static PROVIDER: AtomicPtr<fi_provider> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Who writes to libfabric's log (`enum fi_log_subsys`).
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Subsystem {
+    Core = crate::ffi::FI_LOG_CORE as isize,
+    Domain = crate::ffi::FI_LOG_DOMAIN as isize,
+    Endpoint = crate::ffi::FI_LOG_EP_CTRL as isize,
+}
+
+impl Host {
+    /// Finds the libfabric that loads this provider, for the first time; later it is the same.
+    pub(crate) fn find(provider: *mut fi_provider) -> Option<&'static Host> {
+        PROVIDER.store(provider, Ordering::Relaxed);
+        HOST.get_or_init(|| {
+            callers()
+                .into_iter()
+                .chain(["libfabric.so.1".to_owned()])
+                .find_map(|file| Host::of(&file))
+        })
+        .as_ref()
+    }
+
+    /// The libfabric that has loaded this provider.
+    pub(crate) fn get() -> Option<&'static Host> {
+        HOST.get().and_then(Option::as_ref)
+    }
+
+    /// The functions of a loaded object.
+    fn of(file: &str) -> Option<Host> {
+        let file = CString::new(file).ok()?;
+        // The empty name is that of the program.
+        let name = match file.is_empty() {
+            true => std::ptr::null(),
+            false => file.as_ptr(),
+        };
+        // SAFETY: the name is a string or null; nothing is loaded that is not already. The handle
+        // is kept: the object stays as long as this provider.
+        let handle = unsafe { libc::dlopen(name, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        if handle.is_null() {
+            return None;
+        }
+        let find = |name: &CStr| -> Option<*mut c_void> {
+            // SAFETY: the handle is open and the name is a string.
+            let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
+            (!found.is_null()).then_some(found)
+        };
+        // SAFETY: these are the types of libfabric's functions in all releases.
+        unsafe {
+            Some(Host {
+                dup_info: std::mem::transmute::<*mut c_void, DupInfo>(find(c"fi_dupinfo")?),
+                version: std::mem::transmute::<*mut c_void, Version>(find(c"fi_version")?),
+                log_enabled: find(c"fi_log_enabled")
+                    .map(|found| std::mem::transmute::<*mut c_void, LogEnabled>(found)),
+                log: find(c"fi_log").map(|found| std::mem::transmute::<*mut c_void, Log>(found)),
+            })
+        }
+    }
+
+    fn log(&self, level: u32, from: Subsystem, text: &str) {
+        let (Some(enabled), Some(log)) = (self.log_enabled, self.log) else {
+            return;
+        };
+        let provider = PROVIDER.load(Ordering::Relaxed);
+        let Ok(text) = CString::new(format!("{text}\n")) else {
+            return;
+        };
+        // SAFETY: the provider lives for ever, and the format takes one string.
+        unsafe {
+            if enabled(provider, level, from as u32) != 0 {
+                log(
+                    provider,
+                    level,
+                    from as u32,
+                    c"efa_rs".as_ptr(),
+                    0,
+                    c"%s".as_ptr(),
+                    text.as_ptr(),
+                );
+            }
+        }
+    }
+
+    /// The newest interface that this libfabric has. It asks no provider for more than the provider
+    /// says that it speaks, and structures only grow at their end.
+    pub(crate) fn version(&self) -> u32 {
+        // SAFETY: takes nothing.
+        unsafe { (self.version)() }
+    }
+
+    /// Allocates an info with its attributes (`fi_allocinfo`), as large as this libfabric has it.
+    pub(crate) fn allocate_info(&self) -> *mut fi_info {
+        // SAFETY: null is documented to give an empty one.
+        unsafe { (self.dup_info)(std::ptr::null()) }
+    }
+}
+
+/// The files of the objects whose functions have led here, innermost first, without this one. The
+/// program has an empty name.
+fn callers() -> Vec<String> {
+    let mut addresses = [std::ptr::null_mut::<c_void>(); 64];
+    // SAFETY: the array has room for as many as are asked for.
+    let count = unsafe { libc::backtrace(addresses.as_mut_ptr(), addresses.len() as c_int) };
+    let object = |address: *const c_void| {
+        let mut found = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+        // SAFETY: the structure is valid for a write; zeroes are valid in it.
+        let found = unsafe {
+            libc::dladdr(address, found.as_mut_ptr());
+            found.assume_init()
+        };
+        (!found.dli_fname.is_null()).then(|| {
+            // SAFETY: the dynamic linker's strings live as long as the object, which is in use.
+            let name = unsafe { CStr::from_ptr(found.dli_fname) };
+            name.to_string_lossy().into_owned()
+        })
+    };
+    let own = object(callers as *const c_void);
+    let mut files: Vec<String> = Vec::new();
+    for address in addresses.iter().take(usize::try_from(count).unwrap_or(0)) {
+        let file = object(address.cast_const());
+        if file != own
+            && let Some(file) = file
+            && !files.contains(&file)
+        {
+            files.push(file);
+        }
+    }
+    files.push(String::new());
+    files
+}
+
+/// Writes a line to libfabric's log at level `info`.
+pub(crate) fn info(from: Subsystem, text: &str) {
+    tracing::debug!(target: "efa_ofi", "{text}");
+    if let Some(host) = Host::get() {
+        host.log(FI_LOG_INFO, from, text);
+    }
+}
+
+/// Writes a line to libfabric's log at level `warn`.
+pub(crate) fn warn(from: Subsystem, text: &str) {
+    tracing::warn!(target: "efa_ofi", "{text}");
+    if let Some(host) = Host::get() {
+        host.log(FI_LOG_WARN, from, text);
+    }
+}

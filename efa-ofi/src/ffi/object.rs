@@ -1,0 +1,223 @@
+//! Objects that C holds by pointers: given to it, found again, and closed.
+
+use std::ffi::{c_int, c_void};
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use efa_core::endpoint::Errno;
+
+use crate::ffi::registry;
+use crate::ffi::result::{EBUSY, ETOOSMALL, Result, status};
+use crate::ffi::table::Table;
+use crate::ffi::{fi_ops, fid};
+
+/// An object that begins with libfabric's structure for it.
+///
+/// # Safety
+/// The type is `#[repr(C)]`, its first member begins with a `fid`, and every object with this class
+/// whose operations are [`Object::operations`] is of this type.
+pub(crate) unsafe trait Object: Sized {
+    /// libfabric's number of the class (`FI_CLASS_...`).
+    const CLASS: u32;
+    /// It is memory and nothing else, so that a forked child has one of its own.
+    const IS_MEMORY: bool = false;
+    /// What tells the object from those of other providers.
+    fn operations() -> &'static Table<fi_ops>;
+
+    /// Prepares for the end of the object; it stays open if that fails.
+    ///
+    /// # Errors
+    /// `FI_EBUSY` while other objects need it, and what the device says.
+    fn before_close(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Gives the object to C, until [`close`].
+    fn give(self) -> *mut Self {
+        let object = Box::into_raw(Box::new(self));
+        // SAFETY: the object was allocated above, and begins with a `fid`.
+        unsafe {
+            let fid = &mut *object.cast::<fid>();
+            fid.fclass = Self::CLASS as usize;
+            fid.ops = Self::operations().as_c();
+        }
+        registry::insert(object.expose_provenance(), Self::CLASS, Self::IS_MEMORY);
+        object
+    }
+
+    /// Gives the object to C through a pointer to the structure that it begins with.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` if the pointer is null.
+    ///
+    /// # Safety
+    /// The pointer is null or valid for a write.
+    unsafe fn give_to<T>(self, result: *mut *mut T) -> Result<()> {
+        if result.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: by the caller's contract.
+        unsafe { result.write(self.give().cast()) };
+        Ok(())
+    }
+}
+
+/// What an object begins with; class and operations come with [`Object::give`].
+pub(crate) fn new_fid(context: *mut c_void) -> fid {
+    fid {
+        context,
+        ..fid::default()
+    }
+}
+
+/// Returns the object that a pointer from C names, if it is open, and of this type. Any pointer may
+/// be asked about: null, a foreign one, and one to an object that was closed, as long as no new
+/// object of its type has its address.
+///
+/// # Errors
+/// `FI_EINVAL` if there is no such object.
+///
+/// # Safety
+/// C does not close the object meanwhile.
+pub(crate) unsafe fn object<'a, T: Object>(pointer: *const c_void) -> Result<&'a T> {
+    match registry::class_at(pointer.addr()) == Some(T::CLASS) {
+        // SAFETY: what `give` has entered there is a `T`, until `close`.
+        true => Ok(unsafe { &*pointer.cast::<T>() }),
+        false => Err(Errno::EINVAL),
+    }
+}
+
+/// The object that was opened first of those of a type that are open and `matches`; null if there
+/// is none.
+pub(crate) fn first_open<T: Object>(matches: impl Fn(&T) -> bool) -> *mut c_void {
+    let first = registry::first_of(T::CLASS, |address| {
+        // SAFETY: what `give` has entered there is a `T` until `close`, which waits for the table.
+        matches(unsafe { &*std::ptr::with_exposed_provenance::<T>(address) })
+    });
+    first.map_or(std::ptr::null_mut(), std::ptr::with_exposed_provenance_mut)
+}
+
+/// As [`object`], for data transfers, which cannot afford the table: a pointer to something other
+/// than a `fid` is not noticed.
+///
+/// # Errors
+/// `FI_EINVAL` if the pointer is null, or the object of another type.
+///
+/// # Safety
+/// The pointer is null, or leads to a live object of libfabric's, which C does not close meanwhile.
+#[inline]
+pub(crate) unsafe fn transfer_object<'a, T: Object>(pointer: *const c_void) -> Result<&'a T> {
+    // SAFETY: by the caller's contract there is a `fid` behind a pointer that is not null.
+    let Some(fid) = (unsafe { pointer.cast::<fid>().as_ref() }) else {
+        return Err(Errno::EINVAL);
+    };
+    if fid.fclass != T::CLASS as usize || fid.ops != T::operations().as_c() {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: class and operations say that it is a `T`, and C does not end objects that are in use.
+    Ok(unsafe { &*pointer.cast::<T>() })
+}
+
+/// Closes an object (`fi_close`).
+///
+/// # Returns
+/// 0, `-FI_EINVAL` if the pointer names no open object of this type, or the error of
+/// [`Object::before_close`].
+///
+/// # Safety
+/// Any pointer is permitted. No other call uses the object, and none does after this.
+pub(crate) unsafe extern "C" fn close<T: Object>(fid: *mut fid) -> c_int {
+    status(|| {
+        // SAFETY: by the caller's contract.
+        unsafe { object::<T>(fid.cast()) }?.before_close()?;
+        registry::remove(fid.addr());
+        // SAFETY: an open object is a `T` that `give` made from a box; C gives up its pointer.
+        unsafe {
+            // A transfer that comes too late is refused, as long as the memory is not used again.
+            (*fid).fclass = 0;
+            drop(Box::from_raw(fid.cast::<T>()));
+        }
+        Ok(())
+    })
+}
+
+/// How many other objects need this one: it cannot be closed before them.
+#[derive(Debug, Default)]
+pub(crate) struct Users(AtomicUsize);
+
+impl Users {
+    /// # Errors
+    /// `FI_EBUSY` if there are any.
+    pub(crate) fn none(&self) -> Result<()> {
+        match self.0.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            _ => Err(EBUSY),
+        }
+    }
+}
+
+/// An object that others need.
+///
+/// # Safety
+/// [`Object::before_close`] fails while there are users.
+pub(crate) unsafe trait Shared: Object {
+    fn users(&self) -> &Users;
+}
+
+/// A reference to an object, which stays open until this is dropped.
+pub(crate) struct Ref<T: Shared>(NonNull<T>);
+
+impl<T: Shared> Ref<T> {
+    pub(crate) fn new(object: &T) -> Ref<T> {
+        object.users().0.fetch_add(1, Ordering::Relaxed);
+        Ref(NonNull::from(object))
+    }
+
+    /// Whether this is a reference to the object that `other` refers to.
+    pub(crate) fn is(&self, other: &Ref<T>) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl<T: Shared> Deref for Ref<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: an object with users is not closed.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl<T: Shared> Drop for Ref<T> {
+    fn drop(&mut self) {
+        self.users().0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Copies bytes to where C has room for `length` of them, and returns how many there are in
+/// `length`.
+///
+/// # Errors
+/// `FI_ETOOSMALL`: as many as there is room for were copied. `FI_EINVAL` if a pointer is null.
+///
+/// # Safety
+/// `length` is null or valid for reads and writes, and `to` for as many bytes as it says.
+pub(crate) unsafe fn copy_out(bytes: &[u8], to: *mut c_void, length: *mut usize) -> Result<()> {
+    // SAFETY: by the caller's contract.
+    let length = unsafe { length.as_mut() }.ok_or(Errno::EINVAL)?;
+    let room = std::mem::replace(length, bytes.len());
+    let copied = room.min(bytes.len());
+    if copied > 0 {
+        if to.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: `to` has room for `room` bytes.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.cast(), copied) };
+    }
+    match copied == bytes.len() {
+        true => Ok(()),
+        false => Err(ETOOSMALL),
+    }
+}

@@ -1,0 +1,5 @@
+//! What there is, and how hints are answered (`fi_getinfo`).
+
+mod hints;
+mod nic;
+pub(crate) mod offer;

@@ -1,0 +1,410 @@
+//! Completion queues.
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use efa_core::endpoint::Errno;
+
+use crate::ffi::object::{self, Object, Ref, Shared, Users, close, new_fid, transfer_object};
+use crate::ffi::result::{ENOSYS, Result, ssize, status};
+use crate::ffi::table::Table;
+use crate::ffi::*;
+use crate::objects::domain::Domain;
+use crate::objects::queue::{Waitable, control, strerror};
+use crate::state::completions::Completions;
+use crate::state::wait::{Deadline, Sleeper, WaitFd, WaitObject, Woken};
+
+/// A completion queue (`fid_cq`).
+#[repr(C)]
+pub(crate) struct CompletionQueue {
+    c: fid_cq,
+    format: Format,
+    /// The key of its entries in the domain's tables.
+    pub(crate) key: usize,
+    users: Users,
+    wait_object: WaitObject,
+    /// Calls wait for a number of completions (`FI_CQ_COND_THRESHOLD`).
+    threshold: bool,
+    signaled: AtomicBool,
+    pub(crate) domain: Ref<Domain>,
+}
+
+/// What an entry has (`enum fi_cq_format`).
+#[derive(Clone, Copy, Debug)]
+enum Format {
+    Context,
+    Message,
+    Data,
+    Tagged,
+}
+
+impl Format {
+    fn size(self) -> usize {
+        match self {
+            Format::Context => size_of::<fi_cq_entry>(),
+            Format::Message => size_of::<fi_cq_msg_entry>(),
+            Format::Data => size_of::<fi_cq_data_entry>(),
+            Format::Tagged => size_of::<fi_cq_tagged_entry>(),
+        }
+    }
+}
+
+// SAFETY: `#[repr(C)]`, and the first member begins with a `fid`; no other type has these
+// operations.
+unsafe impl Object for CompletionQueue {
+    const CLASS: u32 = FI_CLASS_CQ;
+
+    fn operations() -> &'static Table<fi_ops> {
+        &FID
+    }
+
+    fn before_close(&self) -> Result<()> {
+        self.users.none()
+    }
+}
+
+// SAFETY: `before_close` looks for users.
+unsafe impl Shared for CompletionQueue {
+    fn users(&self) -> &Users {
+        &self.users
+    }
+}
+
+static FID: Table<fi_ops> = Table::new(fi_ops {
+    close: Some(close::<CompletionQueue>),
+    control: Some(control::<CompletionQueue>),
+    ..unsupported::FID
+});
+
+static OPS: Table<fi_ops_cq> = Table::new(fi_ops_cq {
+    size: size_of::<fi_ops_cq>(),
+    read: Some(read),
+    readfrom: Some(readfrom),
+    readerr: Some(readerr),
+    sread: Some(sread),
+    sreadfrom: Some(sreadfrom),
+    signal: Some(signal),
+    strerror: Some(strerror::<fid_cq>),
+});
+
+impl CompletionQueue {
+    /// Opens a queue. What the attributes leave open is filled in.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for unknown flags and conditions, `FI_ENOSYS` for formats and wait objects that
+    /// there are not.
+    pub(crate) fn open(
+        domain: &Domain,
+        attributes: &mut fi_cq_attr,
+        context: *mut c_void,
+    ) -> Result<CompletionQueue> {
+        // Queues of a GPU (`FI_XPU`), of another provider (`FI_PEER`), and what may come.
+        if attributes.flags & !FI_AFFINITY != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let threshold = match attributes.wait_cond {
+            FI_CQ_COND_NONE => false,
+            FI_CQ_COND_THRESHOLD => true,
+            // It only counts for those who wait.
+            _ if attributes.wait_obj == FI_WAIT_NONE => false,
+            _ => return Err(Errno::EINVAL),
+        };
+        if attributes.format == FI_CQ_FORMAT_UNSPEC {
+            attributes.format = FI_CQ_FORMAT_TAGGED;
+        }
+        let format = match attributes.format {
+            FI_CQ_FORMAT_TAGGED => Format::Tagged,
+            FI_CQ_FORMAT_CONTEXT => Format::Context,
+            FI_CQ_FORMAT_MSG => Format::Message,
+            FI_CQ_FORMAT_DATA => Format::Data,
+            _ => return Err(ENOSYS),
+        };
+        let mut state = domain.state()?;
+        let wait_object = state.wait_object(attributes.wait_obj)?;
+        attributes.wait_obj = wait_object.kind();
+        let completions = Completions::new(wait_object.fd().cloned());
+        Ok(CompletionQueue {
+            c: fid_cq {
+                fid: new_fid(context),
+                ops: OPS.as_c(),
+            },
+            format,
+            key: state.tables.queues.insert(completions),
+            users: Users::default(),
+            wait_object,
+            threshold,
+            signaled: AtomicBool::new(false),
+            domain: Ref::new(domain),
+        })
+    }
+
+    /// Returns whether calls or programs may sleep until it changes.
+    pub(crate) fn can_sleep(&self) -> bool {
+        self.wait_object.fd().is_some()
+    }
+
+    /// Makes progress, and moves what has completed to the application.
+    ///
+    /// # Errors
+    /// `FI_EAGAIN` if there are not `least` completions and no error behind them, `FI_EAVAIL` if an
+    /// error comes first.
+    ///
+    /// # Safety
+    /// `buffer` has room for `count` entries, and `sources`, unless null, for as many addresses.
+    unsafe fn read(
+        &self,
+        buffer: *mut c_void,
+        count: usize,
+        sources: *mut fi_addr_t,
+        least: usize,
+    ) -> Result<usize> {
+        let mut state = self.domain.state()?;
+        state.progress();
+        let completions = state.tables.completions(self.key)?;
+        let available = completions.available(least)?;
+        if buffer.is_null() && count > 0 {
+            return Err(Errno::EINVAL);
+        }
+        let size = self.format.size();
+        let taken = available.min(count);
+        for (index, (entry, source)) in completions.take(taken).enumerate() {
+            // SAFETY: the room that the caller promises. The formats are prefixes of each other.
+            unsafe {
+                let to = buffer.cast::<u8>().add(index * size);
+                std::ptr::copy_nonoverlapping(std::ptr::from_ref(&entry).cast::<u8>(), to, size);
+                if !sources.is_null() {
+                    sources.add(index).write(source);
+                }
+            }
+        }
+        Ok(taken)
+    }
+
+    /// As [`CompletionQueue::read`], for at most `timeout` milliseconds, or without end if that is
+    /// negative.
+    ///
+    /// # Errors
+    /// `FI_ENOSYS` if the queue was opened without waiting; `FI_EAGAIN` after the time, after
+    /// `fi_cq_signal`, and after a signal that the process handled.
+    ///
+    /// # Safety
+    /// As there, and `condition` is null or what the queue's attributes say.
+    unsafe fn wait(
+        &self,
+        buffer: *mut c_void,
+        count: usize,
+        sources: *mut fi_addr_t,
+        condition: *const c_void,
+        timeout: c_int,
+    ) -> Result<usize> {
+        if matches!(self.wait_object, WaitObject::None) {
+            return Err(ENOSYS);
+        }
+        let least = match self.threshold && !condition.is_null() {
+            // SAFETY: by the caller's contract a number.
+            true => unsafe { condition.cast::<usize>().read() }.clamp(1, count.max(1)),
+            false => 1,
+        };
+        let (start, until) = (Instant::now(), Deadline::after(timeout));
+        loop {
+            // SAFETY: the caller's contract is the same.
+            match unsafe { self.read(buffer, count, sources, least) } {
+                Err(Errno::EAGAIN) => {}
+                result => return result,
+            }
+            if self.signaled.swap(false, Ordering::AcqRel) {
+                return Err(Errno::EAGAIN);
+            }
+            let is_over = until.has_passed()
+                || self.wait_object.pause(start, until, |wait_fd| {
+                    let sleeper = self.arm(wait_fd, least)?;
+                    Ok(sleeper.filter(|_| !self.signaled.load(Ordering::Acquire)))
+                })? == Woken::Interrupted;
+            if is_over {
+                // What there is, if it is fewer than were asked for.
+                // SAFETY: the caller's contract is the same.
+                return unsafe { self.read(buffer, count, sources, 1) };
+            }
+        }
+    }
+
+    /// Asks for a notification at the next entry. Nobody sleeps if there are `enough` entries
+    /// already, or may be some soon.
+    fn arm<'a>(&self, wait_fd: &'a Arc<WaitFd>, enough: usize) -> Result<Option<Sleeper<'a>>> {
+        let mut state = self.domain.state()?;
+        let waits = state.arm()? && state.tables.completions(self.key)?.arm(enough);
+        Ok(waits.then(|| wait_fd.prepare()))
+    }
+}
+
+impl Waitable for CompletionQueue {
+    fn wait_object(&self) -> (fi_wait_obj, Option<BorrowedFd<'_>>) {
+        let fd = self.wait_object.fd().map(|fd| fd.as_fd());
+        (self.wait_object.kind(), fd)
+    }
+
+    fn try_wait(&self) -> Result<()> {
+        let wait_fd = self.wait_object.fd().ok_or(Errno::EINVAL)?;
+        let is_empty = self.arm(wait_fd, 1)?.is_some();
+        match is_empty && !self.signaled.swap(false, Ordering::AcqRel) {
+            true => Ok(()),
+            false => Err(Errno::EAGAIN),
+        }
+    }
+}
+
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        if let Ok(mut state) = self.domain.state() {
+            state.tables.queues.try_remove(self.key);
+        }
+    }
+}
+
+/// Reads completions (`fi_cq_read`).
+///
+/// # Returns
+/// How many were read; `-FI_EAGAIN` if there are none, `-FI_EAVAIL` if a failure comes first.
+///
+/// # Safety
+/// `queue` is null or a live object of libfabric's; `buffer` is null or has room for `count`
+/// entries of the queue's format.
+unsafe extern "C" fn read(queue: *mut fid_cq, buffer: *mut c_void, entries: usize) -> isize {
+    // SAFETY: the caller's contract is the same; null is permitted for the sources.
+    unsafe { readfrom(queue, buffer, entries, std::ptr::null_mut()) }
+}
+
+/// Reads completions, with the addresses of senders (`fi_cq_readfrom`).
+///
+/// # Returns
+/// As [`read`].
+///
+/// # Safety
+/// As for [`read`], and `sources` is null or has room for as many addresses.
+unsafe extern "C" fn readfrom(
+    queue: *mut fid_cq,
+    buffer: *mut c_void,
+    entries: usize,
+    sources: *mut fi_addr_t,
+) -> isize {
+    ssize(|| {
+        // SAFETY: by the caller's contract.
+        let queue: &CompletionQueue = unsafe { transfer_object(queue.cast()) }?;
+        // SAFETY: likewise.
+        unsafe { queue.read(buffer, entries, sources, 1) }
+    })
+}
+
+/// Reads completions, and waits for them for `timeout` milliseconds (`fi_cq_sread`).
+///
+/// # Returns
+/// As [`read`], and `-FI_ENOSYS` if the queue was opened without waiting.
+///
+/// # Safety
+/// As for [`read`], and `condition` is null, or leads to a number if the queue was opened for
+/// `FI_CQ_COND_THRESHOLD`.
+unsafe extern "C" fn sread(
+    queue: *mut fid_cq,
+    buffer: *mut c_void,
+    entries: usize,
+    condition: *const c_void,
+    timeout: c_int,
+) -> isize {
+    // SAFETY: the caller's contract is the same; null is permitted for the sources.
+    unsafe {
+        sreadfrom(
+            queue,
+            buffer,
+            entries,
+            std::ptr::null_mut(),
+            condition,
+            timeout,
+        )
+    }
+}
+
+/// As [`sread`], with the addresses of senders (`fi_cq_sreadfrom`).
+///
+/// # Returns
+/// As [`sread`].
+///
+/// # Safety
+/// As for [`sread`] and [`readfrom`].
+unsafe extern "C" fn sreadfrom(
+    queue: *mut fid_cq,
+    buffer: *mut c_void,
+    entries: usize,
+    sources: *mut fi_addr_t,
+    condition: *const c_void,
+    timeout: c_int,
+) -> isize {
+    ssize(|| {
+        // SAFETY: by the caller's contract.
+        let queue: &CompletionQueue = unsafe { transfer_object(queue.cast()) }?;
+        // SAFETY: likewise.
+        unsafe { queue.wait(buffer, entries, sources, condition, timeout) }
+    })
+}
+
+/// Reads a failure (`fi_cq_readerr`).
+///
+/// # Returns
+/// 1; `-FI_EAGAIN` if there is none, or successes come first; `-FI_EINVAL` for a wrong object.
+///
+/// # Safety
+/// `buffer` is null or leads to an entry.
+unsafe extern "C" fn readerr(
+    queue: *mut fid_cq,
+    buffer: *mut fi_cq_err_entry,
+    _flags: u64,
+) -> isize {
+    ssize(|| {
+        // SAFETY: any pointer is permitted.
+        let queue: &CompletionQueue = unsafe { object::object(queue.cast()) }?;
+        // SAFETY: by the caller's contract.
+        let to = unsafe { buffer.as_mut() }.ok_or(Errno::EINVAL)?;
+        let mut state = queue.domain.state()?;
+        let failure = state.tables.completions(queue.key)?.take_failure();
+        let failed = failure.ok_or(Errno::EAGAIN)?;
+        to.op_context = failed.context as *mut c_void;
+        to.flags = failed.flags.bits();
+        to.len = failed.length as usize;
+        to.buf = std::ptr::null_mut();
+        to.data = failed.data;
+        to.tag = failed.tag;
+        to.olen = failed.overflow_length as usize;
+        to.err = failed.failure.errno.0;
+        to.prov_errno = failed.failure.provider.code() as c_int;
+        // Since interface 1.5 the application says how much room it has for more; there is no more.
+        to.err_data_size = 0;
+        Ok(1)
+    })
+}
+
+/// Ends a call that waits for completions (`fi_cq_signal`).
+///
+/// # Returns
+/// 0, or `-FI_EINVAL` for a wrong object and a queue that was opened without waiting.
+///
+/// # Safety
+/// Any pointer is permitted.
+unsafe extern "C" fn signal(queue: *mut fid_cq) -> c_int {
+    status(|| {
+        // SAFETY: any pointer is permitted.
+        let queue: &CompletionQueue = unsafe { object::object(queue.cast()) }?;
+        if matches!(queue.wait_object, WaitObject::None) {
+            return Err(Errno::EINVAL);
+        }
+        // Before the eventfd, which is written and read by system calls: who has been woken by it
+        // finds the signal, and who has looked for the signal before that has been prepared to be
+        // woken.
+        queue.signaled.store(true, Ordering::Release);
+        if let Some(wait_fd) = queue.wait_object.fd() {
+            wait_fd.eventfd.notify();
+        }
+        Ok(())
+    })
+}

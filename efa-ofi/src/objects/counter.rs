@@ -1,0 +1,384 @@
+//! Counters of completions (`fi_cntr`).
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use efa_core::endpoint::{self, EndpointId, Errno, Statistics};
+
+use crate::ffi::object::{Object, Ref, Shared, Users, close, new_fid, object, transfer_object};
+use crate::ffi::result::{EAVAIL, ENOSYS, Result, status};
+use crate::ffi::table::Table;
+use crate::ffi::*;
+use crate::objects::domain::Domain;
+use crate::objects::queue::{Waitable, control};
+use crate::state::counts::{CounterSleeper, Counts};
+use crate::state::domain::State;
+use crate::state::wait::{Deadline, Sleeper, WaitFd, WaitObject, Woken};
+
+/// The operations that a counter can count.
+const OPERATIONS: u64 = FI_SEND | FI_RECV | FI_READ | FI_WRITE;
+
+/// A counter (`fid_cntr`).
+#[repr(C)]
+pub(crate) struct Counter {
+    c: fid_cntr,
+    wait_object: WaitObject,
+    users: Users,
+    counts: Arc<Mutex<Counts>>,
+    pub(crate) domain: Ref<Domain>,
+}
+
+/// One of the two values of a counter.
+#[derive(Clone, Copy)]
+enum Value {
+    Successes,
+    Errors,
+}
+
+impl Value {
+    fn of(self, counter: &mut endpoint::Counter) -> &mut u64 {
+        match self {
+            Value::Successes => &mut counter.successes,
+            Value::Errors => &mut counter.errors,
+        }
+    }
+}
+
+// SAFETY: `#[repr(C)]`, and `fid_cntr` begins with a `fid`; no other type has these operations.
+unsafe impl Object for Counter {
+    const CLASS: u32 = FI_CLASS_CNTR;
+
+    fn operations() -> &'static Table<fi_ops> {
+        &FID
+    }
+
+    fn before_close(&self) -> Result<()> {
+        self.users.none()
+    }
+}
+
+// SAFETY: `before_close` looks for users.
+unsafe impl Shared for Counter {
+    fn users(&self) -> &Users {
+        &self.users
+    }
+}
+
+static FID: Table<fi_ops> = Table::new(fi_ops {
+    close: Some(close::<Counter>),
+    control: Some(control::<Counter>),
+    ..unsupported::FID
+});
+
+static OPS: Table<fi_ops_cntr> = Table::new(fi_ops_cntr {
+    size: size_of::<fi_ops_cntr>(),
+    read: Some(read),
+    readerr: Some(readerr),
+    add: Some(add),
+    set: Some(set),
+    wait: Some(wait),
+    adderr: Some(adderr),
+    seterr: Some(seterr),
+});
+
+impl Counter {
+    /// Opens a counter of completions.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for flags, `FI_ENOSYS` for counters of bytes, which came with a later interface,
+    /// and for wait objects that there are not.
+    pub(crate) fn open(
+        domain: &Domain,
+        attributes: Option<&fi_cntr_attr>,
+        context: *mut c_void,
+    ) -> Result<Counter> {
+        let (events, wait_obj, flags) = match attributes {
+            Some(attributes) => (attributes.events, attributes.wait_obj, attributes.flags),
+            None => (FI_CNTR_EVENTS_COMP, FI_WAIT_NONE, 0),
+        };
+        if flags != 0 {
+            return Err(Errno::EINVAL);
+        }
+        if events != FI_CNTR_EVENTS_COMP {
+            return Err(ENOSYS);
+        }
+        Ok(Counter {
+            c: fid_cntr {
+                fid: new_fid(context),
+                ops: OPS.as_c(),
+            },
+            wait_object: domain.state()?.wait_object(wait_obj)?,
+            users: Users::default(),
+            counts: Arc::default(),
+            domain: Ref::new(domain),
+        })
+    }
+
+    /// Checks that an endpoint can be bound for these operations.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for none or an unknown one, `FI_EOPNOTSUPP` for those of peers: their counting is
+    /// a capability (`FI_RMA_EVENT`) that this provider does not have.
+    pub(crate) fn check(operations: u64) -> Result<()> {
+        const REMOTE: u64 = FI_REMOTE_READ | FI_REMOTE_WRITE;
+        if operations == 0 || operations & !(OPERATIONS | REMOTE) != 0 {
+            return Err(Errno::EINVAL);
+        }
+        match operations & REMOTE {
+            0 => Ok(()),
+            _ => Err(Errno::EOPNOTSUPP),
+        }
+    }
+
+    /// Returns whether calls or programs may sleep until it changes.
+    pub(crate) fn can_sleep(&self) -> bool {
+        self.wait_object.fd().is_some()
+    }
+
+    /// Counts these operations of an endpoint from now on.
+    pub(crate) fn attach(&self, endpoint: EndpointId, operations: u64) {
+        if let Ok(mut counts) = self.counts.lock() {
+            counts.sources.push((endpoint, operations));
+        }
+    }
+
+    /// Keeps what an endpoint has counted that closes now.
+    pub(crate) fn detach(&self, endpoint: EndpointId, statistics: &Statistics) {
+        if let Ok(mut counts) = self.counts.lock() {
+            counts.detach(endpoint, statistics);
+        }
+    }
+
+    /// Makes progress, and runs a call with what the application has added and with the values.
+    fn with<T>(
+        &self,
+        call: impl FnOnce(&mut endpoint::Counter, endpoint::Counter) -> T,
+    ) -> Result<T> {
+        let mut state = self.domain.state()?;
+        state.progress();
+        let mut counts = self.counts.lock().map_err(|_| Errno::EOTHER)?;
+        let values = counts.values(&mut state.core);
+        let result = call(&mut counts.base, values);
+        drop(counts);
+        // Who sleeps until the counter changes may be waiting for this.
+        state.deliver();
+        Ok(result)
+    }
+
+    fn values(&self) -> Result<endpoint::Counter> {
+        self.with(|_, values| values)
+    }
+
+    fn add(&self, value: Value, added: u64) -> Result<()> {
+        self.with(|base, _| {
+            let base = value.of(base);
+            *base = base.wrapping_add(added);
+        })
+    }
+
+    fn set(&self, value: Value, wanted: u64) -> Result<()> {
+        self.with(|base, mut values| {
+            let base = value.of(base);
+            let counted = value.of(&mut values).wrapping_sub(*base);
+            *base = wanted.wrapping_sub(counted);
+        })
+    }
+
+    /// Waits until the counter is at least `threshold`.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` if the counter was opened without waiting, `FI_EAVAIL` if an operation fails
+    /// meanwhile, `FI_ETIMEDOUT`, and `FI_EINTR` after a signal that the process handled.
+    fn wait(&self, threshold: u64, timeout: c_int) -> Result<()> {
+        if matches!(self.wait_object, WaitObject::None) {
+            return Err(Errno::EINVAL);
+        }
+        let errors = self.values()?.errors;
+        let (start, until) = (Instant::now(), Deadline::after(timeout));
+        loop {
+            let values = self.values()?;
+            if values.successes >= threshold {
+                return Ok(());
+            }
+            if values.errors != errors {
+                return Err(EAVAIL);
+            }
+            if until.has_passed() {
+                return Err(Errno(libc::ETIMEDOUT));
+            }
+            let woken = self
+                .wait_object
+                .pause(start, until, |wait_fd| self.arm(wait_fd, Some(values)))?;
+            if woken == Woken::Interrupted {
+                return Err(Errno(libc::EINTR));
+            }
+        }
+    }
+
+    /// Asks for a notification when the counter has other values than now. Nobody sleeps if these
+    /// are not `values` any more.
+    fn arm<'a>(
+        &self,
+        wait_fd: &'a Arc<WaitFd>,
+        values: Option<endpoint::Counter>,
+    ) -> Result<Option<Sleeper<'a>>> {
+        let mut state = self.domain.state()?;
+        if !state.arm()? {
+            return Ok(None);
+        }
+        let now = {
+            let counts = self.counts.lock().map_err(|_| Errno::EOTHER)?;
+            counts.values(&mut state.core)
+        };
+        if values.is_some_and(|values| values != now) {
+            return Ok(None);
+        }
+        self.forget_sleepers(&mut state);
+        state.sleepers.push(CounterSleeper {
+            counts: Arc::clone(&self.counts),
+            wait_fd: Arc::clone(wait_fd),
+            values: now,
+        });
+        Ok(Some(wait_fd.prepare()))
+    }
+
+    fn forget_sleepers(&self, state: &mut State) {
+        let is_own = |sleeper: &CounterSleeper| Arc::ptr_eq(&sleeper.counts, &self.counts);
+        state.sleepers.retain(|sleeper| !is_own(sleeper));
+    }
+}
+
+impl Waitable for Counter {
+    fn wait_object(&self) -> (fi_wait_obj, Option<BorrowedFd<'_>>) {
+        let fd = self.wait_object.fd().map(|fd| fd.as_fd());
+        (self.wait_object.kind(), fd)
+    }
+
+    fn try_wait(&self) -> Result<()> {
+        let wait_fd = self.wait_object.fd().ok_or(Errno::EINVAL)?;
+        match self.arm(wait_fd, None)? {
+            Some(_) => Ok(()),
+            None => Err(Errno::EAGAIN),
+        }
+    }
+}
+
+impl Drop for Counter {
+    fn drop(&mut self) {
+        if let Ok(mut state) = self.domain.state() {
+            self.forget_sleepers(&mut state);
+        }
+    }
+}
+
+/// A value of a counter. What is no counter has the value 0: the interface has no room for errors.
+///
+/// # Safety
+/// The counter is null or a live object of libfabric's.
+unsafe fn value(counter: *mut fid_cntr, value: Value) -> u64 {
+    let mut result = 0;
+    status(|| {
+        // SAFETY: by the caller's contract.
+        let counter: &Counter = unsafe { transfer_object(counter.cast()) }?;
+        result = *value.of(&mut counter.values()?);
+        Ok(())
+    });
+    result
+}
+
+/// Runs a call on a counter.
+///
+/// # Safety
+/// Any pointer is permitted.
+unsafe fn change(counter: *mut fid_cntr, call: impl FnOnce(&Counter) -> Result<()>) -> c_int {
+    // SAFETY: any pointer is permitted.
+    status(|| call(unsafe { object(counter.cast()) }?))
+}
+
+/// Reads how many operations have succeeded (`fi_cntr_read`).
+///
+/// # Returns
+/// The value; 0 for what is no counter.
+///
+/// # Safety
+/// `counter` is null or a live object of libfabric's.
+unsafe extern "C" fn read(counter: *mut fid_cntr) -> u64 {
+    // SAFETY: the caller's contract is the same.
+    unsafe { value(counter, Value::Successes) }
+}
+
+/// Reads how many operations have failed (`fi_cntr_readerr`).
+///
+/// # Returns
+/// As [`read`].
+///
+/// # Safety
+/// As for [`read`].
+unsafe extern "C" fn readerr(counter: *mut fid_cntr) -> u64 {
+    // SAFETY: the caller's contract is the same.
+    unsafe { value(counter, Value::Errors) }
+}
+
+/// Adds to the successes (`fi_cntr_add`).
+///
+/// # Returns
+/// 0, or `-FI_EINVAL` for what is no counter.
+///
+/// # Safety
+/// Any pointer is permitted.
+unsafe extern "C" fn add(counter: *mut fid_cntr, value: u64) -> c_int {
+    // SAFETY: any pointer is permitted.
+    unsafe { change(counter, |counter| counter.add(Value::Successes, value)) }
+}
+
+/// Adds to the errors (`fi_cntr_adderr`).
+///
+/// # Returns
+/// As [`add`].
+///
+/// # Safety
+/// As for [`add`].
+unsafe extern "C" fn adderr(counter: *mut fid_cntr, value: u64) -> c_int {
+    // SAFETY: any pointer is permitted.
+    unsafe { change(counter, |counter| counter.add(Value::Errors, value)) }
+}
+
+/// Sets the successes (`fi_cntr_set`).
+///
+/// # Returns
+/// As [`add`].
+///
+/// # Safety
+/// As for [`add`].
+unsafe extern "C" fn set(counter: *mut fid_cntr, value: u64) -> c_int {
+    // SAFETY: any pointer is permitted.
+    unsafe { change(counter, |counter| counter.set(Value::Successes, value)) }
+}
+
+/// Sets the errors (`fi_cntr_seterr`).
+///
+/// # Returns
+/// As [`add`].
+///
+/// # Safety
+/// As for [`add`].
+unsafe extern "C" fn seterr(counter: *mut fid_cntr, value: u64) -> c_int {
+    // SAFETY: any pointer is permitted.
+    unsafe { change(counter, |counter| counter.set(Value::Errors, value)) }
+}
+
+/// Waits until the successes reach `threshold`, for `timeout` milliseconds, or without end if that
+/// is negative (`fi_cntr_wait`).
+///
+/// # Returns
+/// 0; `-FI_ETIMEDOUT`; `-FI_EAVAIL` if an operation fails meanwhile; `-FI_EINVAL` for what is no
+/// counter, and one that was opened without waiting.
+///
+/// # Safety
+/// Any pointer is permitted.
+unsafe extern "C" fn wait(counter: *mut fid_cntr, threshold: u64, timeout: c_int) -> c_int {
+    // SAFETY: any pointer is permitted.
+    unsafe { change(counter, |counter| counter.wait(threshold, timeout)) }
+}

@@ -1,0 +1,177 @@
+//! Domains: one device, opened for an application.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::Arc;
+
+use efa_core::endpoint::Errno;
+
+use crate::capabilities::device_of;
+use crate::ffi::object::{Object, Ref, Shared, Users, close, new_fid};
+use crate::ffi::result::Result;
+use crate::ffi::table::Table;
+use crate::ffi::*;
+use crate::fork;
+use crate::objects::fabric::Fabric;
+use crate::state::domain::{Operation, State};
+use crate::state::lock::{Guard, Lock};
+use crate::state::progress::Progress;
+
+/// A domain (`fid_domain`).
+#[repr(C)]
+pub(crate) struct Domain {
+    c: fid_domain,
+    /// The device's name.
+    pub(crate) device: String,
+    users: Users,
+    /// The application registers all memory that operations use (`FI_MR_LOCAL`).
+    pub(crate) registers_all: bool,
+    /// That of endpoints that have none (`FI_TC_...`).
+    pub(crate) traffic_class: u32,
+    state: Arc<Lock<State>>,
+    /// The thread of automatic progress, if the application asked for that.
+    progress: Option<Progress>,
+    _fabric: Ref<Fabric>,
+}
+
+// SAFETY: `#[repr(C)]`, and the first member begins with a `fid`; no other type has these
+// operations.
+unsafe impl Object for Domain {
+    const CLASS: u32 = FI_CLASS_DOMAIN;
+
+    fn operations() -> &'static Table<fi_ops> {
+        &FID
+    }
+
+    fn before_close(&self) -> Result<()> {
+        self.users.none()
+    }
+}
+
+// SAFETY: `before_close` looks for users.
+unsafe impl Shared for Domain {
+    fn users(&self) -> &Users {
+        &self.users
+    }
+}
+
+static FID: Table<fi_ops> = Table::new(fi_ops {
+    close: Some(close::<Domain>),
+    bind: Some(bind),
+    ops_open: Some(ops_open),
+    ..unsupported::FID
+});
+
+impl Domain {
+    /// Opens the device that the info names, with the calls that open other objects from it.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` without a domain's name, `FI_ENODATA` if the device cannot be opened, which is in
+    /// the log.
+    ///
+    /// # Safety
+    /// The info and what it leads to are valid, or null.
+    pub(crate) unsafe fn open(
+        fabric: &Fabric,
+        info: *const fi_info,
+        calls: &'static Table<fi_ops_domain>,
+        registration: &'static Table<fi_ops_mr>,
+        context: *mut c_void,
+    ) -> Result<Domain> {
+        // SAFETY: by the caller's contract.
+        let attributes = unsafe { info.as_ref().and_then(|info| info.domain_attr.as_ref()) };
+        let attributes = attributes.filter(|attributes| !attributes.name.is_null());
+        let attributes = attributes.ok_or(Errno::EINVAL)?;
+        // SAFETY: a name that is not null is a string.
+        let name = unsafe { CStr::from_ptr(attributes.name) }.to_string_lossy();
+        fork::prepare()?;
+        fork::guard()?;
+        let state = State::open(device_of(&name))?;
+        let models = [attributes.control_progress, attributes.data_progress];
+        let is_automatic = models.contains(&FI_PROGRESS_AUTO);
+        let state = match attributes.threading == FI_THREAD_DOMAIN && !is_automatic {
+            // SAFETY: this is what the threading model means, and no thread makes progress by
+            // itself.
+            true => unsafe { Lock::unsynchronized(state) },
+            false => Lock::new(state),
+        };
+        let state = Arc::new(state);
+        let progress = match is_automatic {
+            true => Some(Progress::start(&state)?),
+            false => None,
+        };
+        Ok(Domain {
+            c: fid_domain {
+                fid: new_fid(context),
+                ops: calls.as_c(),
+                mr: registration.as_c(),
+            },
+            device: device_of(&name).to_owned(),
+            users: Users::default(),
+            registers_all: attributes.mr_mode as u64 & FI_MR_LOCAL != 0,
+            traffic_class: attributes.tclass,
+            state,
+            progress,
+            _fabric: Ref::new(fabric),
+        })
+    }
+
+    /// The state, locked.
+    ///
+    /// # Errors
+    /// `FI_EOTHER` after a panic of another thread in the engine.
+    #[inline]
+    pub(crate) fn state(&self) -> Result<Guard<'_, State>> {
+        self.state.lock()
+    }
+
+    /// The state, locked, for a call that starts an operation.
+    ///
+    /// # Errors
+    /// As for [`Domain::state`].
+    #[inline]
+    pub(crate) fn operation(&self) -> Result<Operation<'_>> {
+        self.state().map(Operation)
+    }
+
+    /// Returns whether the domain makes progress by itself.
+    pub(crate) fn is_automatic(&self) -> bool {
+        self.progress.is_some()
+    }
+}
+
+/// Binds an event queue, for which there are no events (`fi_domain_bind`). The arguments are not
+/// looked at.
+///
+/// # Returns
+/// 0, or `-FI_EOPNOTSUPP` for `FI_REG_MR`: registration is not asynchronous.
+extern "C" fn bind(_domain: *mut fid, _queue: *mut fid, flags: u64) -> c_int {
+    match flags & FI_REG_MR {
+        0 => 0,
+        _ => -libc::EOPNOTSUPP,
+    }
+}
+
+/// Refuses the tables of operations of libfabric's efa provider (`fi_open_ops`), which there is none
+/// of here: not to ask which of the machine's networks a registration uses, and not to write the
+/// device's queues without the provider.
+///
+/// # Returns
+/// `-FI_EOPNOTSUPP` for those that stock has for domains (2.7), `-FI_EINVAL` for others, as from
+/// stock.
+///
+/// # Safety
+/// `name` is null or a string.
+unsafe extern "C" fn ops_open(
+    _domain: *mut fid,
+    name: *const c_char,
+    _flags: u64,
+    _result: *mut *mut c_void,
+    _context: *mut c_void,
+) -> c_int {
+    // SAFETY: a string or null, by the caller's contract.
+    let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) });
+    match name.map(CStr::to_bytes) {
+        Some(b"efa domain ops" | b"efa gda ops") => -libc::EOPNOTSUPP,
+        _ => -libc::EINVAL,
+    }
+}

@@ -1,0 +1,460 @@
+//! Endpoints: what they are told before they are enabled, their options, and their end.
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::time::{Duration, Instant};
+
+use efa_core::endpoint::{EndpointId, Errno};
+use efa_core::nic::{Domain as _, Nic as _, QueuePair as _};
+
+use crate::capabilities::{self, RX_OP_FLAGS, TX_OP_FLAGS};
+use crate::ffi::object::{Object, Ref, close, copy_out, new_fid, object};
+use crate::ffi::result::{
+    EBADFLAGS, ENOPROTOOPT, ENOSYS, EOPBADSTATE, EOPNOTSUPP, Result, ssize, status,
+};
+use crate::ffi::table::Table;
+use crate::ffi::*;
+use crate::objects::binding::Bindings;
+use crate::objects::domain::Domain;
+use crate::objects::enabled::{Attributes, Enabled};
+use crate::objects::options::{self, Limits, Options};
+use crate::settings;
+use crate::state::wait;
+
+/// How long an endpoint that closes goes on with what peers still wait for.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// How long it sleeps between looks.
+const LINGER_INTERVAL: Duration = Duration::from_micros(100);
+
+/// What an endpoint starts with as [`Endpoint::min_multi_recv`].
+const MIN_MULTI_RECV: usize = 64;
+
+/// An endpoint (`fid_ep`).
+#[repr(C)]
+pub(crate) struct Endpoint {
+    c: fid_ep,
+    domain: Ref<Domain>,
+    settings: Mutex<Settings>,
+    /// What must be left of a multi-receive buffer for another message, in bytes
+    /// (`FI_OPT_MIN_MULTI_RECV`): of those that are posted after the option is set, which
+    /// applications do before and after they enable the endpoint.
+    pub(crate) min_multi_recv: AtomicUsize,
+    enabled: OnceLock<Enabled>,
+}
+
+/// What an endpoint is told before it is enabled, and options that may change later.
+struct Settings {
+    bindings: Bindings,
+    attributes: Attributes,
+    options: Options,
+}
+
+// SAFETY: `#[repr(C)]`, and the first member begins with a `fid`; no other type has these
+// operations.
+unsafe impl Object for Endpoint {
+    const CLASS: u32 = FI_CLASS_EP;
+
+    fn operations() -> &'static Table<fi_ops> {
+        &FID
+    }
+
+    fn before_close(&self) -> Result<()> {
+        let Some(Enabled { id, .. }) = self.enabled.get() else {
+            return Ok(());
+        };
+        self.linger(*id)?;
+        let mut state = self.domain.state()?;
+        state.endpoints.retain(|(other, _)| other != id);
+        state.claims.retain(|(other, _), _| other != id);
+        let mut queue = None;
+        if let Some(engine) = state.core.endpoint(*id) {
+            if let Ok(settings) = self.settings.lock() {
+                settings.bindings.detach_counters(*id, engine.statistics());
+            }
+            queue = Some(engine.nic().queue_pair().completion_queue());
+        }
+        state.core.close_endpoint(*id);
+        if let Some(queue) = queue {
+            state.end_queue(queue);
+        }
+        Ok(())
+    }
+}
+
+static FID: Table<fi_ops> = Table::new(fi_ops {
+    close: Some(close::<Endpoint>),
+    bind: Some(bind),
+    control: Some(control),
+    ..unsupported::FID
+});
+
+static OPS: Table<fi_ops_ep> = Table::new(fi_ops_ep {
+    size: size_of::<fi_ops_ep>(),
+    cancel: Some(cancel),
+    getopt: Some(getopt),
+    setopt: Some(setopt),
+    tx_ctx: Some(unsupported::tx_ctx),
+    rx_ctx: Some(unsupported::rx_ctx),
+    rx_size_left: Some(unsupported::size_left),
+    tx_size_left: Some(unsupported::size_left),
+});
+
+static CM: Table<fi_ops_cm> = Table::new(fi_ops_cm {
+    size: size_of::<fi_ops_cm>(),
+    setname: Some(unsupported::setname),
+    getname: Some(getname),
+    getpeer: Some(unsupported::getpeer),
+    connect: Some(unsupported::connect),
+    listen: Some(unsupported::listen),
+    accept: Some(unsupported::accept),
+    reject: Some(unsupported::reject),
+    shutdown: Some(unsupported::shutdown),
+    join: Some(unsupported::join),
+});
+
+/// The tables of the calls that transfer data.
+pub(crate) struct TransferCalls {
+    pub(crate) msg: &'static Table<fi_ops_msg>,
+    pub(crate) tagged: &'static Table<fi_ops_tagged>,
+    pub(crate) rma: &'static Table<fi_ops_rma>,
+    pub(crate) atomic: &'static Table<fi_ops_atomic>,
+}
+
+impl Endpoint {
+    /// An endpoint as its info describes it.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for another type than `FI_EP_RDM`.
+    ///
+    /// # Safety
+    /// The attributes of the info are valid or null.
+    pub(crate) unsafe fn new(
+        domain: &Domain,
+        info: &fi_info,
+        calls: &TransferCalls,
+        context: *mut c_void,
+    ) -> Result<Endpoint> {
+        // SAFETY: by the caller's contract.
+        let (ep, tx, rx) = unsafe {
+            (
+                info.ep_attr.as_ref(),
+                info.tx_attr.as_ref(),
+                info.rx_attr.as_ref(),
+            )
+        };
+        if ep.is_some_and(|attributes| !matches!(attributes.type_, FI_EP_UNSPEC | FI_EP_RDM)) {
+            return Err(Errno::EINVAL);
+        }
+        let (ep, tx, rx) = (
+            ep.copied().unwrap_or_default(),
+            tx.copied().unwrap_or_default(),
+            rx.copied().unwrap_or_default(),
+        );
+        let max_message = match ep.max_msg_size {
+            0 => capabilities::MAX_MESSAGE,
+            promised => promised,
+        };
+        let environment = settings::of_environment();
+        Ok(Endpoint {
+            c: fid_ep {
+                fid: new_fid(context),
+                ops: OPS.as_c(),
+                cm: CM.as_c(),
+                msg: calls.msg.as_c(),
+                rma: calls.rma.as_c(),
+                tagged: calls.tagged.as_c(),
+                atomic: calls.atomic.as_c(),
+                collective: unsupported::COLLECTIVE.as_c(),
+            },
+            settings: Mutex::new(Settings {
+                bindings: Bindings::default(),
+                attributes: Attributes {
+                    tx_op_flags: tx.op_flags,
+                    rx_op_flags: rx.op_flags,
+                    directed: info.caps & FI_DIRECTED_RECV != 0,
+                    names_source: info.caps & FI_SOURCE != 0,
+                    caps: info.caps,
+                    msg_order: tx.msg_order | rx.msg_order,
+                    service_level: capabilities::service_level(domain.traffic_class, tx.tclass),
+                },
+                options: Options::new(&environment, max_message, [tx.size, rx.size]),
+            }),
+            min_multi_recv: AtomicUsize::new(MIN_MULTI_RECV),
+            enabled: OnceLock::new(),
+            domain: Ref::new(domain),
+        })
+    }
+
+    #[inline]
+    pub(crate) fn domain(&self) -> &Domain {
+        &self.domain
+    }
+
+    /// # Errors
+    /// `FI_EOPBADSTATE` before it is enabled.
+    #[inline]
+    pub(crate) fn enabled(&self) -> Result<&Enabled> {
+        self.enabled.get().ok_or(EOPBADSTATE)
+    }
+
+    fn settings(&self) -> Result<MutexGuard<'_, Settings>> {
+        self.settings.lock().map_err(|_| Errno::EOTHER)
+    }
+
+    /// Opens the queue pair.
+    fn enable(&self) -> Result<()> {
+        let settings = self.settings()?;
+        if self.enabled.get().is_some() {
+            return Ok(());
+        }
+        let Settings {
+            bindings,
+            attributes,
+            options,
+        } = &*settings;
+        let enabled = Enabled::new(&self.c.fid, &self.domain, bindings, attributes, options)?;
+        let _ = self.enabled.set(enabled);
+        Ok(())
+    }
+
+    /// Gets or sets the flags of calls without any. `flags` say for which direction.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` without exactly one direction, `FI_EBADFLAGS` for flags that there are not.
+    fn operation_flags(&self, flags: &mut u64, sets: bool) -> Result<()> {
+        let mut settings = self.settings()?;
+        let attributes = &mut settings.attributes;
+        let enabled = self.enabled.get();
+        let (kept, used, known) = match *flags & (FI_TRANSMIT | FI_RECV) {
+            FI_TRANSMIT => {
+                let used = enabled.map(|enabled| &enabled.sends);
+                (&mut attributes.tx_op_flags, used, TX_OP_FLAGS)
+            }
+            FI_RECV => {
+                let used = enabled.map(|enabled| &enabled.receives);
+                (&mut attributes.rx_op_flags, used, RX_OP_FLAGS)
+            }
+            _ => return Err(Errno::EINVAL),
+        };
+        if !sets {
+            *flags = *kept;
+            return Ok(());
+        }
+        let wanted = *flags & !(FI_TRANSMIT | FI_RECV);
+        if wanted & !known != 0 {
+            return Err(EBADFLAGS);
+        }
+        *kept = wanted;
+        if let Some(used) = used {
+            used.default.store(wanted, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// What the device can do, and the queues of its endpoints.
+    fn limits(&self) -> Result<Limits> {
+        let mut state = self.domain.state()?;
+        Ok(Limits::new(state.core.nic_mut().attributes()))
+    }
+
+    /// Goes on with what peers still wait for, a while at most. Other threads use the domain
+    /// meanwhile.
+    fn linger(&self, id: EndpointId) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            let mut state = self.domain.state()?;
+            let taken = state.progress();
+            let engine = state.core.endpoint(id);
+            if engine.is_none_or(|engine| !engine.has_packets_in_flight()) {
+                return Ok(());
+            }
+            drop(state);
+            match start.elapsed() {
+                passed if passed > LINGER => return Ok(()),
+                // Packets that a peer does not take keep nobody from the processor.
+                passed if taken == 0 && passed > wait::SPIN => {
+                    std::thread::sleep(LINGER_INTERVAL);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Binds an address vector, a completion queue, a counter or an event queue (`fi_ep_bind`).
+///
+/// # Returns
+/// 0; `-FI_EOPBADSTATE` after the endpoint was enabled, or an error of [`Bindings::bind`].
+///
+/// # Safety
+/// Any pointers are permitted.
+unsafe extern "C" fn bind(fid: *mut fid, other: *mut fid, flags: u64) -> c_int {
+    status(|| {
+        // SAFETY: any pointer is permitted.
+        let endpoint: &Endpoint = unsafe { object(fid.cast()) }?;
+        let mut settings = endpoint.settings()?;
+        if endpoint.enabled.get().is_some() {
+            return Err(EOPBADSTATE);
+        }
+        // SAFETY: any pointer is permitted.
+        unsafe {
+            settings
+                .bindings
+                .bind(&endpoint.domain, other.cast(), flags)
+        }
+    })
+}
+
+/// Enables an endpoint (`FI_ENABLE`), and gets and sets the flags of calls without any
+/// (`FI_GETOPSFLAG`, `FI_SETOPSFLAG`) (`fi_control`).
+///
+/// # Returns
+/// 0; `-FI_ENOSYS` for other commands, or an error of [`Enabled::new`].
+///
+/// # Safety
+/// For the two commands about flags, `argument` is null or leads to a `uint64_t`.
+unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
+    status(|| {
+        // SAFETY: any pointer is permitted.
+        let endpoint: &Endpoint = unsafe { object(fid.cast()) }?;
+        let command = u32::try_from(command).map_err(|_| ENOSYS)?;
+        match command {
+            FI_ENABLE => endpoint.enable(),
+            FI_GETOPSFLAG | FI_SETOPSFLAG => {
+                // SAFETY: by the caller's contract.
+                let flags = unsafe { argument.cast::<u64>().as_mut() }.ok_or(Errno::EINVAL)?;
+                endpoint.operation_flags(flags, command == FI_SETOPSFLAG)
+            }
+            // An alias would be the same queues with other flags, which `FI_SETOPSFLAG` gives as
+            // well.
+            _ => Err(ENOSYS),
+        }
+    })
+}
+
+/// Copies the endpoint's own address out (`fi_getname`).
+///
+/// # Returns
+/// 0; `-FI_EOPBADSTATE` before the endpoint is enabled, `-FI_ETOOSMALL` if the address has no room.
+///
+/// # Safety
+/// `length` is null or valid for reads and writes, and `address` for as many bytes as it says.
+unsafe extern "C" fn getname(fid: fid_t, address: *mut c_void, length: *mut usize) -> c_int {
+    status(|| {
+        // SAFETY: any pointer is permitted.
+        let endpoint: &Endpoint = unsafe { object(fid.cast()) }?;
+        if length.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        let id = endpoint.enabled()?.id;
+        let mut state = endpoint.domain.state()?;
+        let own = state.core.endpoint(id).ok_or(EOPBADSTATE)?.address();
+        // SAFETY: by the caller's contract.
+        unsafe { copy_out(&own.to_bytes(), address, length) }
+    })
+}
+
+/// Ends the receive with this context (`fi_cancel`).
+///
+/// # Returns
+/// 0; `-FI_ENOENT` if there is none, `-FI_EOPNOTSUPP` with zero-copy receive: the device does not
+/// give back what it has.
+///
+/// # Safety
+/// Any pointers are permitted.
+unsafe extern "C" fn cancel(fid: fid_t, context: *mut c_void) -> isize {
+    ssize(|| {
+        // SAFETY: any pointer is permitted.
+        let endpoint: &Endpoint = unsafe { object(fid.cast()) }?;
+        let Enabled { id, zero_copy, .. } = *endpoint.enabled()?;
+        if zero_copy {
+            return Err(EOPNOTSUPP);
+        }
+        let mut state = endpoint.domain.state()?;
+        let engine = state.core.endpoint(id).ok_or(EOPBADSTATE)?;
+        let found = engine.cancel_context(context.addr() as u64);
+        state.deliver();
+        match found {
+            true => Ok(0),
+            false => Err(Errno::ENOENT),
+        }
+    })
+}
+
+/// The endpoint whose option of this level a call is about.
+///
+/// # Errors
+/// `FI_EINVAL` for what is no endpoint, `FI_ENOPROTOOPT` for other levels than `FI_OPT_ENDPOINT`.
+///
+/// # Safety
+/// As for [`object`].
+unsafe fn with_options<'a>(fid: fid_t, level: c_int) -> Result<&'a Endpoint> {
+    // SAFETY: the caller's contract is the same.
+    let endpoint = unsafe { object(fid.cast()) }?;
+    match level == FI_OPT_ENDPOINT as c_int {
+        true => Ok(endpoint),
+        false => Err(ENOPROTOOPT),
+    }
+}
+
+/// Copies an option out (`fi_getopt`).
+///
+/// # Returns
+/// 0, or an error of [`Options::get`].
+///
+/// # Safety
+/// `length` is null or valid for reads and writes, and `value` for as many bytes as it says.
+unsafe extern "C" fn getopt(
+    fid: fid_t,
+    level: c_int,
+    option: c_int,
+    value: *mut c_void,
+    length: *mut usize,
+) -> c_int {
+    status(|| {
+        // SAFETY: any pointer is permitted.
+        let endpoint = unsafe { with_options(fid, level) }?;
+        if option == FI_OPT_MIN_MULTI_RECV as c_int {
+            let bytes = endpoint.min_multi_recv.load(Ordering::Relaxed);
+            // SAFETY: by the caller's contract.
+            return unsafe { copy_out(&bytes.to_ne_bytes(), value, length) };
+        }
+        let limits = endpoint.limits()?;
+        let settings = endpoint.settings()?;
+        // SAFETY: by the caller's contract.
+        unsafe { settings.options.get(option, &limits, value, length) }
+    })
+}
+
+/// Sets an option (`fi_setopt`).
+///
+/// # Returns
+/// 0, or an error of [`Options::set`].
+///
+/// # Safety
+/// `value` is null or has `length` bytes.
+unsafe extern "C" fn setopt(
+    fid: fid_t,
+    level: c_int,
+    option: c_int,
+    value: *const c_void,
+    length: usize,
+) -> c_int {
+    status(|| {
+        // SAFETY: any pointer is permitted.
+        let endpoint = unsafe { with_options(fid, level) }?;
+        if option == FI_OPT_MIN_MULTI_RECV as c_int {
+            // SAFETY: by the caller's contract.
+            let bytes = usize::from_ne_bytes(unsafe { options::take(value, length) }?);
+            endpoint.min_multi_recv.store(bytes, Ordering::Relaxed);
+            return Ok(());
+        }
+        let limits = endpoint.limits()?;
+        let is_enabled = endpoint.enabled.get().is_some();
+        let options = &mut endpoint.settings()?.options;
+        // SAFETY: by the caller's contract.
+        unsafe { options.set(option, &limits, is_enabled, value, length) }
+    })
+}

@@ -1,0 +1,284 @@
+//! Event queues: what the application has written, and failures of operations that have no
+//! completion. Nothing else of this provider happens asynchronously.
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use efa_core::endpoint::Errno;
+
+use crate::ffi::object::{Object, Ref, Shared, Users, close, new_fid, object};
+use crate::ffi::result::{EAVAIL, ENOSYS, ETOOSMALL, Result, ssize};
+use crate::ffi::table::Table;
+use crate::ffi::*;
+use crate::objects::fabric::Fabric;
+use crate::objects::queue::{Waitable, control, strerror};
+use crate::state::events::Events;
+use crate::state::wait::{self, Deadline, EventFd, Woken};
+
+/// An event queue (`fid_eq`).
+#[repr(C)]
+pub(crate) struct EventQueue {
+    c: fid_eq,
+    users: Users,
+    pub(crate) events: Arc<Events>,
+    _fabric: Ref<Fabric>,
+}
+
+/// Events that a queue holds if its attributes do not say.
+const SIZE: usize = 1024;
+
+// SAFETY: `#[repr(C)]`, and the first member begins with a `fid`; no other type has these
+// operations.
+unsafe impl Object for EventQueue {
+    const CLASS: u32 = FI_CLASS_EQ;
+
+    fn operations() -> &'static Table<fi_ops> {
+        &FID
+    }
+
+    fn before_close(&self) -> Result<()> {
+        self.users.none()
+    }
+}
+
+// SAFETY: `before_close` looks for users.
+unsafe impl Shared for EventQueue {
+    fn users(&self) -> &Users {
+        &self.users
+    }
+}
+
+static FID: Table<fi_ops> = Table::new(fi_ops {
+    close: Some(close::<EventQueue>),
+    control: Some(control::<EventQueue>),
+    ..unsupported::FID
+});
+
+static OPS: Table<fi_ops_eq> = Table::new(fi_ops_eq {
+    size: size_of::<fi_ops_eq>(),
+    read: Some(read),
+    readerr: Some(readerr),
+    write: Some(write),
+    sread: Some(sread),
+    strerror: Some(strerror::<fid_eq>),
+});
+
+impl EventQueue {
+    /// # Errors
+    /// `FI_EINVAL` for unknown flags, `FI_ENOSYS` for wait objects without a descriptor.
+    pub(crate) fn open(
+        fabric: &Fabric,
+        attributes: Option<&fi_eq_attr>,
+        context: *mut c_void,
+    ) -> Result<EventQueue> {
+        let (wait_obj, size, flags) = match attributes {
+            Some(attributes) => (attributes.wait_obj, attributes.size, attributes.flags),
+            None => (FI_WAIT_NONE, 0, 0),
+        };
+        if flags & !(FI_WRITE | FI_AFFINITY) != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let eventfd = match wait_obj {
+            FI_WAIT_NONE => None,
+            FI_WAIT_UNSPEC | FI_WAIT_FD => Some(EventFd::new()?),
+            // Wait sets, mutexes with condition variables, and looking again and again.
+            _ => return Err(ENOSYS),
+        };
+        let limit = if size == 0 { SIZE } else { size };
+        Ok(EventQueue {
+            c: fid_eq {
+                fid: new_fid(context),
+                ops: OPS.as_c(),
+            },
+            users: Users::default(),
+            events: Arc::new(Events::new(limit, eventfd)),
+            _fabric: Ref::new(fabric),
+        })
+    }
+
+    /// Takes the first event, or only looks at it.
+    ///
+    /// # Errors
+    /// `FI_EAVAIL` if a failure comes first, `FI_EAGAIN` if there is nothing, `FI_ETOOSMALL` if the
+    /// event has no room.
+    ///
+    /// # Safety
+    /// `event` is valid for a write, and `buffer` for `length` bytes.
+    unsafe fn take(
+        &self,
+        event: *mut u32,
+        buffer: *mut c_void,
+        length: usize,
+        flags: u64,
+    ) -> Result<usize> {
+        if event.is_null() || (buffer.is_null() && length > 0) {
+            return Err(Errno::EINVAL);
+        }
+        self.events.with(|events| {
+            if !events.failed.is_empty() {
+                return Err(EAVAIL);
+            }
+            let (kind, bytes) = events.written.front().ok_or(Errno::EAGAIN)?;
+            if bytes.len() > length {
+                return Err(ETOOSMALL);
+            }
+            let count = bytes.len();
+            // SAFETY: by the caller's contract, and the event has room.
+            unsafe {
+                event.write(*kind);
+                if count > 0 {
+                    std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.cast(), count);
+                }
+            }
+            if flags & FI_PEEK == 0 {
+                events.written.pop_front();
+            }
+            Ok(count)
+        })
+    }
+}
+
+impl Waitable for EventQueue {
+    fn wait_object(&self) -> (fi_wait_obj, Option<BorrowedFd<'_>>) {
+        match &self.events.eventfd {
+            Some(eventfd) => (FI_WAIT_FD, Some(eventfd.as_fd())),
+            None => (FI_WAIT_NONE, None),
+        }
+    }
+
+    fn try_wait(&self) -> Result<()> {
+        if self.events.eventfd.is_none() {
+            return Err(Errno::EINVAL);
+        }
+        match self.events.lock()?.is_empty() {
+            true => Ok(()),
+            false => Err(Errno::EAGAIN),
+        }
+    }
+}
+
+/// Reads an event that the application has written (`fi_eq_read`).
+///
+/// # Returns
+/// Its length in bytes; `-FI_EAGAIN` if there is none, `-FI_EAVAIL` if a failure comes first,
+/// `-FI_ETOOSMALL` if it has no room.
+///
+/// # Safety
+/// `event` is null or valid for a write, and `buffer` is null or has room for `length` bytes.
+unsafe extern "C" fn read(
+    queue: *mut fid_eq,
+    event: *mut u32,
+    buffer: *mut c_void,
+    length: usize,
+    flags: u64,
+) -> isize {
+    ssize(|| {
+        // SAFETY: any pointer is permitted for the queue; the others by the caller's contract.
+        unsafe { object::<EventQueue>(queue.cast())?.take(event, buffer, length, flags) }
+    })
+}
+
+/// As [`read`], and waits for an event for `timeout` milliseconds (`fi_eq_sread`).
+///
+/// # Returns
+/// As [`read`], and `-FI_ENOSYS` if the queue was opened without waiting.
+///
+/// # Safety
+/// As for [`read`].
+unsafe extern "C" fn sread(
+    queue: *mut fid_eq,
+    event: *mut u32,
+    buffer: *mut c_void,
+    length: usize,
+    timeout: c_int,
+    flags: u64,
+) -> isize {
+    ssize(|| {
+        // SAFETY: any pointer is permitted.
+        let queue: &EventQueue = unsafe { object(queue.cast()) }?;
+        let eventfd = queue.events.eventfd.as_ref().ok_or(ENOSYS)?;
+        let until = Deadline::after(timeout);
+        loop {
+            // SAFETY: by the caller's contract.
+            match unsafe { queue.take(event, buffer, length, flags) } {
+                Err(Errno::EAGAIN) if !until.has_passed() => {}
+                result => return result,
+            }
+            if wait::sleep(eventfd.as_fd(), until)? == Woken::Interrupted {
+                // SAFETY: by the caller's contract.
+                return unsafe { queue.take(event, buffer, length, flags) };
+            }
+        }
+    })
+}
+
+/// Reads the failure of an operation that has no completion (`fi_eq_readerr`).
+///
+/// # Returns
+/// The size of the entry in bytes; `-FI_EAGAIN` if there is none.
+///
+/// # Safety
+/// `buffer` is null or leads to an entry.
+unsafe extern "C" fn readerr(
+    queue: *mut fid_eq,
+    buffer: *mut fi_eq_err_entry,
+    flags: u64,
+) -> isize {
+    ssize(|| {
+        // SAFETY: any pointer is permitted.
+        let queue: &EventQueue = unsafe { object(queue.cast()) }?;
+        // SAFETY: by the caller's contract.
+        let to = unsafe { buffer.as_mut() }.ok_or(Errno::EINVAL)?;
+        queue.events.with(|events| {
+            let failed = events.failed.front().ok_or(Errno::EAGAIN)?;
+            to.fid = failed.endpoint;
+            to.context = failed.context;
+            to.data = 0;
+            to.err = failed.failure.errno.0;
+            to.prov_errno = failed.failure.provider.code() as c_int;
+            // The application says how much room it has for more; there is no more.
+            to.err_data_size = 0;
+            if flags & FI_PEEK == 0 {
+                events.failed.pop_front();
+            }
+            Ok(size_of::<fi_eq_err_entry>())
+        })
+    })
+}
+
+/// Writes an event for [`read`] (`fi_eq_write`).
+///
+/// # Returns
+/// `length`; `-FI_EAGAIN` if the queue is full.
+///
+/// # Safety
+/// `buffer` is null or has `length` bytes.
+unsafe extern "C" fn write(
+    queue: *mut fid_eq,
+    event: u32,
+    buffer: *const c_void,
+    length: usize,
+    _flags: u64,
+) -> isize {
+    ssize(|| {
+        // SAFETY: any pointer is permitted.
+        let queue: &EventQueue = unsafe { object(queue.cast()) }?;
+        let bytes = match length {
+            0 => Vec::new(),
+            _ if buffer.is_null() => return Err(Errno::EINVAL),
+            // SAFETY: by the caller's contract.
+            _ => unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), length) }.to_vec(),
+        };
+        queue
+            .events
+            .with(|events| match events.written.len() < events.limit {
+                true => {
+                    events.written.push_back((event, bytes));
+                    Ok(length)
+                }
+                // Somebody has to read first.
+                false => Err(Errno::EAGAIN),
+            })
+    })
+}

@@ -1,0 +1,15 @@
+//! The objects that applications open, beneath the calls that open them and transfer data.
+
+pub(crate) mod address_vector;
+pub(crate) mod binding;
+pub(crate) mod completion_queue;
+pub(crate) mod counter;
+pub(crate) mod domain;
+pub(crate) mod enabled;
+pub(crate) mod endpoint;
+pub(crate) mod event_queue;
+pub(crate) mod fabric;
+pub(crate) mod memory_region;
+pub(crate) mod options;
+pub(crate) mod queue;
+pub(crate) mod zero_copy;

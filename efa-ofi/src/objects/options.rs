@@ -1,0 +1,268 @@
+//! Options of endpoints (`fi_getopt`, `fi_setopt`): those of libfabric's own efa provider.
+//!
+//! Options that promise something (the largest message, or that no shared memory is wanted) are kept. They matter where the
+//! endpoint decides whether it receives into the application's buffers ([`crate::objects::zero_copy`]).
+
+use std::ffi::{c_int, c_void};
+
+use efa_core::endpoint::{EndpointConfig, Errno};
+use efa_core::nic::{DeviceCaps, NicAttributes, QueuePairConfig};
+
+use crate::capabilities::{INJECT_SIZE, MAX_MESSAGE, queue_sizes};
+use crate::ffi::object::copy_out;
+use crate::ffi::result::{ENOPROTOOPT, EOPBADSTATE, EOPNOTSUPP, Result};
+use crate::ffi::{FI_OPT_FI_HMEM_P2P, FI_OPT_RX_SIZE, FI_OPT_TX_SIZE};
+use crate::settings;
+
+/// Options that came after the headers from which the bindings are generated (libfabric 2.0, `rdma/fi_endpoint.h`).
+const CUDA_API_PERMITTED: c_int = 10;
+const SHARED_MEMORY_PERMITTED: c_int = 11;
+/// The first of eight sizes: those of messages, tagged messages, RMA and atomics, and then what may be injected of each.
+const MAX_MSG_SIZE: c_int = 12;
+const SIZES: c_int = 8;
+
+/// Options of the efa provider (libfabric 1.14 to 2.5, `rdma/fi_ext.h`).
+const EFA: c_int = -(0xefa << 16);
+const RNR_RETRY: c_int = EFA;
+const EMULATED_READ: c_int = EFA + 1;
+const EMULATED_WRITE: c_int = EFA + 2;
+const EMULATED_ATOMICS: c_int = EFA + 3;
+const USE_DEVICE_RDMA: c_int = EFA + 4;
+const SENDRECV_IN_ORDER: c_int = EFA + 5;
+const WRITE_IN_ORDER: c_int = EFA + 6;
+const HOMOGENEOUS_PEERS: c_int = EFA + 7;
+
+/// Whether memory of devices is reached directly (`FI_HMEM_P2P_...`).
+const P2P_ENABLED: c_int = 0;
+const P2P_REQUIRED: c_int = 1;
+const P2P_DISABLED: c_int = 3;
+
+/// The largest number of repetitions; it means without end.
+const RNR_WITHOUT_END: usize = 7;
+
+/// What options ask for at most.
+#[derive(Clone, Debug)]
+pub(crate) struct Limits {
+    caps: DeviceCaps,
+    /// Entries of the queues of an endpoint, which it has in any case.
+    queue_sizes: [usize; 2],
+}
+
+impl Limits {
+    pub(crate) fn new(device: &NicAttributes) -> Limits {
+        Limits {
+            caps: device.caps,
+            queue_sizes: queue_sizes(device).into(),
+        }
+    }
+}
+
+/// Whether an option is one of the two sizes of queues, and which: that of sends or that of receives.
+fn queue_of(option: c_int) -> Option<usize> {
+    let options = [FI_OPT_TX_SIZE, FI_OPT_RX_SIZE];
+    options.iter().position(|queue| *queue as c_int == option)
+}
+
+/// What an endpoint is told by options.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    rnr_retry: usize,
+    p2p: c_int,
+    sizes: [usize; SIZES as usize],
+    /// How many sends and receives the application starts before the first of them completes; 0 if it does not say.
+    queue_sizes: [usize; 2],
+    use_device_rdma: bool,
+    shared_memory: bool,
+}
+
+impl Options {
+    /// The options of an endpoint that was told nothing but by the environment, and by its info the length of the longest
+    /// message in bytes and the sizes of its queues.
+    pub(crate) fn new(
+        config: &EndpointConfig,
+        max_message: usize,
+        queue_sizes: [usize; 2],
+    ) -> Options {
+        let limits = [max_message, INJECT_SIZE];
+        Options {
+            rnr_retry: 3,
+            p2p: P2P_ENABLED,
+            sizes: std::array::from_fn(|index| limits[index / 4]),
+            queue_sizes,
+            use_device_rdma: config.use_device_rdma,
+            shared_memory: settings::shared_memory(),
+        }
+    }
+
+    /// The longest message that the application sends or receives, in bytes.
+    pub(crate) fn max_message(&self) -> usize {
+        self.sizes[0]
+    }
+
+    /// Whether the application permits shared memory for peers on the same host.
+    pub(crate) fn permits_shared_memory(&self) -> bool {
+        self.shared_memory
+    }
+
+    /// Puts the options into the settings of the engine and the device.
+    pub(crate) fn apply(&self, config: &mut EndpointConfig, queue_pair: &mut QueuePairConfig) {
+        config.use_device_rdma = self.use_device_rdma;
+        queue_pair.rnr_retry = self.rnr_retry.min(RNR_WITHOUT_END) as u8;
+    }
+
+    /// Copies an option to the application.
+    ///
+    /// # Errors
+    /// `FI_ENOPROTOOPT` for one that there is not, `FI_ETOOSMALL` if the value has no room.
+    ///
+    /// # Safety
+    /// `length` is null or valid for reads and writes, and `value` for as many bytes as it says.
+    pub(crate) unsafe fn get(
+        &self,
+        option: c_int,
+        limits: &Limits,
+        value: *mut c_void,
+        length: *mut usize,
+    ) -> Result<()> {
+        let emulates = |cap| !(self.use_device_rdma && limits.caps.contains(cap));
+        let size = usize::try_from(option - MAX_MSG_SIZE).ok();
+        let size = size.and_then(|index| self.sizes.get(index));
+        let queue = queue_of(option).map(|queue| match self.queue_sizes[queue] {
+            0 => &limits.queue_sizes[queue],
+            _ => &self.queue_sizes[queue],
+        });
+        let (size, switch) = match (option, size.or(queue)) {
+            (_, Some(size)) => (size.to_ne_bytes(), false),
+            (RNR_RETRY, _) => (self.rnr_retry.to_ne_bytes(), false),
+            (EMULATED_READ, _) => ([0; 8], emulates(DeviceCaps::RDMA_READ)),
+            (EMULATED_WRITE, _) => ([0; 8], emulates(DeviceCaps::RDMA_WRITE)),
+            (EMULATED_ATOMICS, _) => ([0; 8], true),
+            (option, _) if option == FI_OPT_FI_HMEM_P2P as c_int => {
+                // SAFETY: the caller's contract is the same.
+                return unsafe { copy_out(&self.p2p.to_ne_bytes(), value, length) };
+            }
+            _ => return Err(ENOPROTOOPT),
+        };
+        let bytes = match option {
+            EMULATED_READ | EMULATED_WRITE | EMULATED_ATOMICS => &[u8::from(switch)][..],
+            _ => &size,
+        };
+        // SAFETY: the caller's contract is the same.
+        unsafe { copy_out(bytes, value, length) }
+    }
+
+    /// Sets an option of an endpoint that is enabled or not.
+    ///
+    /// # Errors
+    /// `FI_ENOPROTOOPT` for one that there is not, `FI_EINVAL` for a value that it cannot have, `FI_EOPNOTSUPP` for what the
+    /// device cannot do, `FI_EOPBADSTATE` if it comes too late.
+    ///
+    /// # Safety
+    /// `value` is null or has `length` bytes.
+    pub(crate) unsafe fn set(
+        &mut self,
+        option: c_int,
+        limits: &Limits,
+        is_enabled: bool,
+        value: *const c_void,
+        length: usize,
+    ) -> Result<()> {
+        if let Ok(index) = usize::try_from(option - MAX_MSG_SIZE)
+            && let Some(size) = self.sizes.get_mut(index)
+        {
+            // SAFETY: the caller's contract is the same.
+            let wanted = usize::from_ne_bytes(unsafe { take(value, length) }?);
+            let limit = [MAX_MESSAGE, INJECT_SIZE][index / 4];
+            return match wanted <= limit {
+                true => {
+                    *size = wanted;
+                    Ok(())
+                }
+                false => Err(Errno::EINVAL),
+            };
+        }
+        if let Some(queue) = queue_of(option) {
+            // SAFETY: the caller's contract is the same.
+            let wanted = usize::from_ne_bytes(unsafe { take(value, length) }?);
+            return match (is_enabled, wanted) {
+                (true, _) => Err(EOPBADSTATE),
+                (false, wanted) if (1..=limits.queue_sizes[queue]).contains(&wanted) => {
+                    self.queue_sizes[queue] = wanted;
+                    Ok(())
+                }
+                _ => Err(Errno::EINVAL),
+            };
+        }
+        if option == FI_OPT_FI_HMEM_P2P as c_int {
+            // SAFETY: the caller's contract is the same.
+            let wanted = c_int::from_ne_bytes(unsafe { take(value, length) }?);
+            return match wanted {
+                // There is no memory of other devices.
+                P2P_REQUIRED => Err(EOPNOTSUPP),
+                P2P_ENABLED..=P2P_DISABLED => {
+                    self.p2p = wanted;
+                    Ok(())
+                }
+                _ => Err(Errno::EINVAL),
+            };
+        }
+        if option == RNR_RETRY {
+            // SAFETY: the caller's contract is the same.
+            let wanted = usize::from_ne_bytes(unsafe { take(value, length) }?);
+            return match (is_enabled, wanted) {
+                (true, _) => Err(EOPBADSTATE),
+                (false, 0..=RNR_WITHOUT_END) => {
+                    self.rnr_retry = wanted;
+                    Ok(())
+                }
+                _ => Err(Errno::EINVAL),
+            };
+        }
+        if !matches!(
+            option,
+            CUDA_API_PERMITTED
+                | SHARED_MEMORY_PERMITTED
+                | USE_DEVICE_RDMA
+                | SENDRECV_IN_ORDER
+                | WRITE_IN_ORDER
+                | HOMOGENEOUS_PEERS
+        ) {
+            return Err(ENOPROTOOPT);
+        }
+        // SAFETY: the caller's contract is the same.
+        let [wanted] = unsafe { take(value, length) }?;
+        match (option, wanted != 0) {
+            (USE_DEVICE_RDMA, _) if is_enabled => Err(EOPBADSTATE),
+            (USE_DEVICE_RDMA, true) if !limits.caps.contains(DeviceCaps::RDMA_READ) => {
+                Err(EOPNOTSUPP)
+            }
+            (USE_DEVICE_RDMA, wanted) => {
+                self.use_device_rdma = wanted;
+                Ok(())
+            }
+            (SENDRECV_IN_ORDER | WRITE_IN_ORDER, true) => Err(EOPNOTSUPP),
+            (SHARED_MEMORY_PERMITTED, _) if is_enabled => Err(EOPBADSTATE),
+            (SHARED_MEMORY_PERMITTED, wanted) => {
+                self.shared_memory = wanted && settings::shared_memory();
+                Ok(())
+            }
+            // GPUs are not used, and what peers can do is learned from each.
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Reads a value of the application.
+///
+/// # Errors
+/// `FI_EINVAL` if it is null or has another length.
+///
+/// # Safety
+/// As for [`Options::set`].
+pub(crate) unsafe fn take<const N: usize>(value: *const c_void, length: usize) -> Result<[u8; N]> {
+    if value.is_null() || length != N {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: by the caller's contract, and of any alignment.
+    Ok(unsafe { value.cast::<[u8; N]>().read_unaligned() })
+}

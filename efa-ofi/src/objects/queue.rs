@@ -1,0 +1,99 @@
+//! What completion queues, event queues and counters have in common: programs wait for them.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use efa_core::endpoint::Errno;
+
+use crate::ffi::object::{Object, object};
+use crate::ffi::result::{ENODATA, ENOSYS, Result, status};
+use crate::ffi::{FI_GETWAIT, FI_GETWAITOBJ, fi_wait_obj, fid};
+
+/// An object on whose descriptor programs may sleep.
+pub(crate) trait Waitable: Object {
+    /// The kind of wait object, and its descriptor if it has one.
+    fn wait_object(&self) -> (fi_wait_obj, Option<BorrowedFd<'_>>);
+
+    /// Prepares for sleeping on the descriptor (`fi_trywait`).
+    ///
+    /// # Errors
+    /// `FI_EAGAIN` if there is something to read, or may be soon; `FI_EINVAL` if there is no
+    /// descriptor.
+    fn try_wait(&self) -> Result<()>;
+}
+
+/// [`Waitable::try_wait`] of the object at a pointer; `None` if there is none of this type.
+///
+/// # Safety
+/// As for [`object`].
+pub(crate) unsafe fn try_wait<T: Waitable>(pointer: *const c_void) -> Option<Result<()>> {
+    // SAFETY: the caller's contract is the same.
+    let object = unsafe { object::<T>(pointer) };
+    object.ok().map(T::try_wait)
+}
+
+/// Returns the descriptor (`FI_GETWAIT`) or the kind (`FI_GETWAITOBJ`) of an object's wait object
+/// (`fi_control`).
+///
+/// # Returns
+/// 0; `-FI_EINVAL` for a wrong object or without an argument, `-FI_ENODATA` without a descriptor,
+/// `-FI_ENOSYS` for other commands.
+///
+/// # Safety
+/// `argument` is null or valid for a write of an `int` or an `enum fi_wait_obj`.
+pub(crate) unsafe extern "C" fn control<T: Waitable>(
+    fid: *mut fid,
+    command: c_int,
+    argument: *mut c_void,
+) -> c_int {
+    status(|| {
+        // SAFETY: any pointer is permitted.
+        let (kind, descriptor) = unsafe { object::<T>(fid.cast()) }?.wait_object();
+        if argument.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        match u32::try_from(command) {
+            Ok(FI_GETWAIT) => {
+                let descriptor = descriptor.ok_or(ENODATA)?.as_raw_fd();
+                // SAFETY: by the caller's contract.
+                unsafe { argument.cast::<c_int>().write(descriptor) };
+            }
+            // SAFETY: by the caller's contract.
+            Ok(FI_GETWAITOBJ) => unsafe { argument.cast::<fi_wait_obj>().write(kind) },
+            _ => return Err(ENOSYS),
+        }
+        Ok(())
+    })
+}
+
+/// Describes a provider's error number (`fi_cq_strerror`, `fi_eq_strerror`), also into the buffer
+/// unless that is null.
+///
+/// # Returns
+/// A string that lives for ever.
+///
+/// # Safety
+/// `buffer` is null or valid for writes of `length` bytes. Nothing else is looked at.
+pub(crate) unsafe extern "C" fn strerror<T>(
+    _queue: *mut T,
+    provider_errno: c_int,
+    _data: *const c_void,
+    buffer: *mut c_char,
+    length: usize,
+) -> *const c_char {
+    let text: &'static CStr = match provider_errno {
+        0 => c"no further detail",
+        1..4096 => c"status of the device",
+        _ => c"error of the protocol",
+    };
+    if !buffer.is_null() && length > 0 {
+        let bytes = text.to_bytes();
+        let count = bytes.len().min(length - 1);
+        // SAFETY: there is room for `length` bytes.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.cast(), count);
+            buffer.add(count).write(0);
+        }
+    }
+    text.as_ptr()
+}

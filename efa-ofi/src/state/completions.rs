@@ -1,0 +1,115 @@
+//! The entries of completion queues.
+
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use efa_core::endpoint::{CompletionEntry, Errno, ErrorEntry};
+
+use crate::ffi::result::{EAVAIL, Result};
+use crate::ffi::{fi_addr_t, fi_cq_tagged_entry};
+use crate::state::wait::WaitFd;
+
+/// What has completed and was not read.
+#[derive(Debug, Default)]
+pub(crate) struct Completions {
+    done: VecDeque<(fi_cq_tagged_entry, fi_addr_t)>,
+    /// How many successes the application has taken.
+    taken: u64,
+    /// With the number of all successes that came before.
+    failed: VecDeque<(u64, ErrorEntry)>,
+    wait_fd: Option<Arc<WaitFd>>,
+    /// Somebody sleeps until there is another entry.
+    armed: bool,
+}
+
+impl Completions {
+    /// An empty queue, whose sleepers wait for `wait_fd`.
+    pub(crate) fn new(wait_fd: Option<Arc<WaitFd>>) -> Completions {
+        Completions {
+            wait_fd,
+            ..Completions::default()
+        }
+    }
+
+    /// How many successes are read before the next failure. `None` if there is no failure.
+    #[inline]
+    fn before_failure(&self) -> Option<usize> {
+        let (before, _) = self.failed.front()?;
+        Some((before - self.taken) as usize)
+    }
+
+    /// Adds the end of an operation.
+    #[inline]
+    pub(crate) fn add(
+        &mut self,
+        result: std::result::Result<CompletionEntry, ErrorEntry>,
+        source: fi_addr_t,
+    ) {
+        match result {
+            Ok(entry) => self.done.push_back((
+                fi_cq_tagged_entry {
+                    op_context: entry.context as *mut c_void,
+                    flags: entry.flags.bits(),
+                    len: entry.length as usize,
+                    buf: entry.buffer as *mut c_void,
+                    data: entry.data,
+                    tag: entry.tag,
+                },
+                source,
+            )),
+            Err(entry) => {
+                let before = self.taken + self.done.len() as u64;
+                self.failed.push_back((before, entry));
+            }
+        }
+        if self.armed
+            && let Some(wait_fd) = &self.wait_fd
+        {
+            self.armed = false;
+            wait_fd.eventfd.notify();
+        }
+    }
+
+    /// How many successes can be taken.
+    ///
+    /// # Errors
+    /// `FI_EAGAIN` if there are not `least` and no failure behind them, `FI_EAVAIL` if a failure
+    /// comes first.
+    #[inline]
+    pub(crate) fn available(&self, least: usize) -> Result<usize> {
+        match self.before_failure() {
+            // More do not come before the failure was read.
+            Some(0) => Err(EAVAIL),
+            Some(before) => Ok(before),
+            None if self.done.len() < least => Err(Errno::EAGAIN),
+            None => Ok(self.done.len()),
+        }
+    }
+
+    /// Takes that many successes, which there are.
+    #[inline]
+    pub(crate) fn take(
+        &mut self,
+        count: usize,
+    ) -> impl Iterator<Item = (fi_cq_tagged_entry, fi_addr_t)> {
+        self.taken += count as u64;
+        self.done.drain(..count)
+    }
+
+    /// Takes the next failure, unless successes come first.
+    pub(crate) fn take_failure(&mut self) -> Option<ErrorEntry> {
+        match self.before_failure() {
+            Some(0) => self.failed.pop_front().map(|(_, entry)| entry),
+            _ => None,
+        }
+    }
+
+    /// Asks for a notification at the next entry. Returns `false` if there are `enough` successes
+    /// already, or a failure.
+    pub(crate) fn arm(&mut self, enough: usize) -> bool {
+        let waits = self.done.len() < enough && self.failed.is_empty();
+        self.armed |= waits;
+        waits
+    }
+}

@@ -1,0 +1,82 @@
+//! The values of counters.
+//!
+//! The engine counts all ends of operations, whether or not they are reported. A counter is the sum
+//! of what it is bound to, and of what the application has added.
+
+use std::sync::{Arc, Mutex};
+
+use efa_core::endpoint::{Counter, Domain, EndpointId, Statistics};
+use efa_hw::HwDomain;
+
+use crate::ffi::{FI_READ, FI_RECV, FI_SEND, FI_WRITE};
+use crate::state::wait::WaitFd;
+
+/// What a counter is the sum of.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    /// What the application has added, and what endpoints have counted that were closed. Together
+    /// with the counts of the sources this is the counter's value, in arithmetic that wraps around.
+    pub(crate) base: Counter,
+    /// Endpoints, with the operations that are counted of each (`FI_SEND`, ...).
+    pub(crate) sources: Vec<(EndpointId, u64)>,
+}
+
+impl Counts {
+    pub(crate) fn values(&self, engine: &mut Domain<HwDomain>) -> Counter {
+        let mut values = self.base;
+        for (endpoint, operations) in &self.sources {
+            if let Some(endpoint) = engine.endpoint(*endpoint) {
+                add(&mut values, endpoint.statistics(), *operations);
+            }
+        }
+        values
+    }
+
+    /// Keeps what an endpoint has counted that closes now.
+    pub(crate) fn detach(&mut self, endpoint: EndpointId, statistics: &Statistics) {
+        let Counts { base, sources } = self;
+        sources.retain(|(source, operations)| {
+            let closes = *source == endpoint;
+            if closes {
+                add(base, statistics, *operations);
+            }
+            !closes
+        });
+    }
+}
+
+/// Adds what an endpoint has counted of these operations.
+fn add(to: &mut Counter, statistics: &Statistics, operations: u64) {
+    let counters = [
+        (FI_SEND, statistics.sends),
+        (FI_RECV, statistics.receives),
+        (FI_READ, statistics.reads),
+        (FI_WRITE, statistics.writes),
+    ];
+    for (operation, counter) in counters {
+        if operations & operation != 0 {
+            to.successes = to.successes.wrapping_add(counter.successes);
+            to.errors = to.errors.wrapping_add(counter.errors);
+        }
+    }
+}
+
+/// Somebody who sleeps until a counter has other values than these.
+#[derive(Debug)]
+pub(crate) struct CounterSleeper {
+    pub(crate) counts: Arc<Mutex<Counts>>,
+    pub(crate) wait_fd: Arc<WaitFd>,
+    pub(crate) values: Counter,
+}
+
+impl CounterSleeper {
+    /// Notifies if the values have changed. Returns whether it did.
+    pub(crate) fn wake(&self, engine: &mut Domain<HwDomain>) -> bool {
+        let counts = self.counts.lock();
+        let changed = counts.is_ok_and(|counts| counts.values(engine) != self.values);
+        if changed {
+            self.wait_fd.eventfd.notify();
+        }
+        changed
+    }
+}

@@ -1,0 +1,307 @@
+//! The state of a domain: one opened device, with the endpoints on it and what they share.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fmt::Display;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use efa_core::endpoint::{ClaimId, CompletionEntry, EndpointId, Errno, PeerId};
+use efa_core::nic::{
+    CompletionQueueId, Device as _, Domain as _, DomainConfig, NicError, UserSlice,
+};
+use efa_hw::{CacheLimits, HwDevice, HwDomain, OpenError};
+
+use crate::ffi::host::{Subsystem, info, warn};
+use crate::ffi::result::{ENODATA, ENOSYS, Result};
+use crate::ffi::{FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_YIELD, fi_wait_obj};
+use crate::fork;
+use crate::state::counts::CounterSleeper;
+use crate::state::lock::Guard;
+use crate::state::route::Route;
+use crate::state::tables::Tables;
+use crate::state::wait::{DeviceEvents, WaitFd, WaitObject};
+
+/// What the objects of a domain share. One lock is held during each of their calls.
+pub(crate) struct State {
+    pub(crate) core: efa_core::endpoint::Domain<HwDomain>,
+    opened: Instant,
+    /// The enabled endpoints.
+    pub(crate) endpoints: Vec<(EndpointId, Route)>,
+    pub(crate) tables: Tables,
+    /// In how many address vectors each peer is.
+    pub(crate) peers: HashMap<PeerId, usize>,
+    /// Messages that were claimed, by the context that claimed them, with what was told of each.
+    pub(crate) claims: HashMap<(EndpointId, u64), (ClaimId, CompletionEntry)>,
+    /// What sleepers wait for, from the first object on that can sleep.
+    device_events: Option<DeviceEvents>,
+    /// Those who sleep until a counter changes.
+    pub(crate) sleepers: Vec<CounterSleeper>,
+    /// Somebody may sleep: what ends within a call has to be delivered at its end.
+    may_sleep: bool,
+}
+
+/// The state during a call that starts an operation. Those who sleep see what ends within the call
+/// only if it is delivered at its end.
+pub(crate) struct Operation<'a>(pub(crate) Guard<'a, State>);
+
+impl Deref for Operation<'_> {
+    type Target = State;
+
+    #[inline]
+    fn deref(&self) -> &State {
+        &self.0
+    }
+}
+
+impl DerefMut for Operation<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.0
+    }
+}
+
+impl Drop for Operation<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.0.may_sleep {
+            self.0.deliver();
+        }
+    }
+}
+
+// SAFETY: endpoints, to which it points, are used by one thread at a time, which has the lock.
+unsafe impl Send for State {}
+
+impl State {
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// `FI_ENODATA` if it cannot be opened, which is in the log.
+    pub(crate) fn open(device: &str) -> Result<State> {
+        fn refused(error: impl Display) -> Errno {
+            warn(Subsystem::Domain, &error.to_string());
+            ENODATA
+        }
+        let device = HwDevice::shared(device).map_err(refused)?;
+        // Each endpoint adds its own.
+        let config = DomainConfig { packet_buffers: 0 };
+        let mut domain = device.open_domain(&config).map_err(refused)?;
+        // SAFETY: libfabric's interface says of all memory in calls what `allow_user` asks for.
+        unsafe { domain.allow_user(USER_MEMORY) }.map_err(refused)?;
+        if fork::is_kept_from_children() {
+            info(
+                Subsystem::Domain,
+                "registrations are not kept, so that children have the memory between operations",
+            );
+        } else if let Err(error) = domain.cache_registrations(CacheLimits::default()) {
+            // Operations go on registering memory that the application did not register.
+            info(
+                Subsystem::Domain,
+                &format!("registrations are not kept: {error}"),
+            );
+        }
+        Ok(State {
+            core: efa_core::endpoint::Domain::new(domain, rand::random()),
+            opened: Instant::now(),
+            endpoints: Vec::new(),
+            tables: Tables::default(),
+            peers: HashMap::new(),
+            claims: HashMap::new(),
+            device_events: None,
+            sleepers: Vec::new(),
+            may_sleep: false,
+        })
+    }
+
+    /// The time, as the engine counts it.
+    #[inline]
+    pub(crate) fn now(&self) -> efa_core::endpoint::Instant {
+        efa_core::endpoint::Instant::START + self.opened.elapsed()
+    }
+
+    /// Makes progress on all endpoints, and hands what completed to their completion queues.
+    /// Returns how many completions the device had.
+    pub(crate) fn progress(&mut self) -> usize {
+        let now = self.now();
+        let taken = self.core.progress(now);
+        if taken > 0 {
+            self.report_events();
+        }
+        self.deliver();
+        taken
+    }
+
+    /// Reports what belongs to no operation of the application.
+    fn report_events(&mut self) {
+        for (id, route) in &self.endpoints {
+            let Some(engine) = self.core.endpoint(*id) else {
+                continue;
+            };
+            while let Some(event) = engine.poll_event() {
+                route.event(&event);
+            }
+        }
+    }
+
+    /// Hands what completed to the completion queues, and wakes those who sleep until a counter
+    /// changes.
+    pub(crate) fn deliver(&mut self) {
+        for (id, route) in &self.endpoints {
+            let Some(engine) = self.core.endpoint(*id) else {
+                continue;
+            };
+            while let Some(result) = engine.poll_completion() {
+                route.report(&mut self.tables, result);
+            }
+        }
+        if !self.sleepers.is_empty() {
+            self.wake_sleepers();
+        }
+    }
+
+    /// Notes that a peer has left an address vector. With the last one it leaves the domain.
+    ///
+    /// # Errors
+    /// The device does not give back its address handle.
+    pub(crate) fn forget(&mut self, peer: PeerId) -> Result<()> {
+        if let Entry::Occupied(mut vectors) = self.peers.entry(peer) {
+            *vectors.get_mut() -= 1;
+            if *vectors.get() > 0 {
+                return Ok(());
+            }
+            vectors.remove();
+        }
+        let removed = self.core.remove_address(peer);
+        removed.map_err(|error| error.errno())
+    }
+
+    /// What sleepers wait for.
+    ///
+    /// # Errors
+    /// The process has too many descriptors.
+    pub(crate) fn device_events(&mut self) -> Result<&mut DeviceEvents> {
+        match &mut self.device_events {
+            Some(events) => Ok(events),
+            empty => Ok(empty.insert(DeviceEvents::new()?)),
+        }
+    }
+
+    /// A wait object of an object of this domain.
+    ///
+    /// # Errors
+    /// `FI_ENOSYS` for wait sets, and mutexes with condition variables. The process has too many
+    /// descriptors.
+    pub(crate) fn wait_object(&mut self, kind: fi_wait_obj) -> Result<WaitObject> {
+        match kind {
+            FI_WAIT_NONE => Ok(WaitObject::None),
+            FI_WAIT_YIELD => Ok(WaitObject::Yield),
+            FI_WAIT_UNSPEC | FI_WAIT_FD => {
+                let wait_fd = WaitFd::new(self.device_events()?)?;
+                Ok(WaitObject::Fd(Arc::new(wait_fd)))
+            }
+            _ => Err(ENOSYS),
+        }
+    }
+
+    /// Makes a completion queue of the device. Its events wake sleepers if `notifies`, as far as
+    /// the device has them.
+    ///
+    /// # Errors
+    /// `FI_ENOMEM` if the device has no room for it, which is in the log.
+    pub(crate) fn create_queue(
+        &mut self,
+        entries: usize,
+        notifies: bool,
+    ) -> Result<CompletionQueueId> {
+        let refused = |error: OpenError| {
+            warn(Subsystem::Endpoint, &format!("completion queue: {error}"));
+            Errno::ENOMEM
+        };
+        self.device_events()?;
+        let (nic, Some(events)) = (self.core.nic_mut(), &mut self.device_events) else {
+            return Err(Errno::EOTHER);
+        };
+        if notifies {
+            match nic.create_completion_queue_with_channel(entries) {
+                Ok(queue) => {
+                    let channel = nic.channel(queue).map_err(unable)?;
+                    events.add(queue, channel)?;
+                    // Who sleeps already is woken by this queue, too.
+                    nic.arm(queue).map_err(unable)?;
+                    return Ok(queue);
+                }
+                Err(error) => info(
+                    Subsystem::Endpoint,
+                    &format!(
+                        "sleeping on a completion queue means looking each millisecond: {error}"
+                    ),
+                ),
+            }
+        }
+        let queue = nic.create_completion_queue(entries).map_err(refused)?;
+        if notifies {
+            events.polled.push(queue);
+        }
+        Ok(queue)
+    }
+
+    /// Ends a completion queue of the device whose queue pair is gone.
+    pub(crate) fn end_queue(&mut self, queue: CompletionQueueId) {
+        let nic = self.core.nic_mut();
+        if let Some(events) = &mut self.device_events {
+            events.remove(queue, nic.channel(queue).ok());
+        }
+        if let Err(error) = nic.destroy_completion_queue(queue) {
+            warn(Subsystem::Endpoint, &format!("completion queue: {error}"));
+        }
+    }
+
+    /// Wakes those whose counter has changed.
+    #[cold]
+    fn wake_sleepers(&mut self) {
+        let mut sleepers = std::mem::take(&mut self.sleepers);
+        sleepers.retain(|sleeper| !sleeper.wake(&mut self.core));
+        self.sleepers = sleepers;
+    }
+
+    /// Asks the devices for an event at the next completion, and does all that there is to do.
+    /// Returns whether that is all, so that the caller may sleep after it has looked for what it
+    /// waits for, with the lock: a completion that comes from now on makes the descriptor of
+    /// [`State::device_events`] readable.
+    ///
+    /// # Errors
+    /// The device does not notify of completions any more.
+    pub(crate) fn arm(&mut self) -> Result<bool> {
+        /// Polls of the devices: more would keep others from the lock.
+        const ROUNDS: usize = 16;
+        self.may_sleep = true;
+        let nic = self.core.nic_mut();
+        for queue in self.device_events.iter().flat_map(|events| &events.queues) {
+            nic.arm(*queue).map_err(unable)?;
+        }
+        let is_quiet =
+            (0..ROUNDS).any(|_| self.progress() == 0) && !self.core.nic_mut().has_failed();
+        let now = self.now();
+        let next = self.core.next_timeout();
+        let next = next.map(|next| next.0.saturating_sub(now.0));
+        let events = self.device_events()?;
+        let look = (!events.polled.is_empty()).then_some(Duration::from_millis(1));
+        events.wake_after(next.into_iter().chain(look).min())?;
+        Ok(is_quiet)
+    }
+}
+
+/// What the device says when it cannot notify.
+fn unable(error: NicError) -> Errno {
+    warn(Subsystem::Domain, &format!("sleeping: {error}"));
+    Errno::EOTHER
+}
+
+/// All memory that a program can have: what libfabric's calls name is the application's
+/// responsibility.
+const USER_MEMORY: UserSlice = UserSlice {
+    address: 4096,
+    length: (1 << 47) - 2 * 4096,
+};

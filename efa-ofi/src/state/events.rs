@@ -1,0 +1,102 @@
+//! The events of event queues.
+
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::sync::{Mutex, MutexGuard};
+
+use efa_core::endpoint::{Errno, Failure};
+
+use crate::ffi::host::{Subsystem, warn};
+use crate::ffi::result::{EOVERFLOW, Result};
+use crate::ffi::{fid, fid_t};
+use crate::state::wait::EventFd;
+
+/// What an event queue holds, and the descriptor that tells of it.
+#[derive(Debug)]
+pub(crate) struct Events {
+    queued: Mutex<Queued>,
+    /// Notified while there are events, if the queue was opened for waiting.
+    pub(crate) eventfd: Option<EventFd>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Queued {
+    pub(crate) written: VecDeque<(u32, Vec<u8>)>,
+    pub(crate) failed: VecDeque<FailedOperation>,
+    /// As many events as the queue holds of each of the two.
+    pub(crate) limit: usize,
+}
+
+impl Queued {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.written.is_empty() && self.failed.is_empty()
+    }
+}
+
+/// The failure of an operation that has no completion.
+#[derive(Debug)]
+pub(crate) struct FailedOperation {
+    pub(crate) endpoint: fid_t,
+    /// That of the endpoint.
+    pub(crate) context: *mut c_void,
+    pub(crate) failure: Failure,
+}
+
+// SAFETY: the pointers are handed to the application, and not followed.
+unsafe impl Send for FailedOperation {}
+
+impl Events {
+    /// A queue for `limit` events.
+    pub(crate) fn new(limit: usize, eventfd: Option<EventFd>) -> Events {
+        Events {
+            queued: Mutex::new(Queued {
+                written: VecDeque::new(),
+                failed: VecDeque::new(),
+                limit,
+            }),
+            eventfd,
+        }
+    }
+
+    /// # Errors
+    /// `FI_EOTHER` after a panic of another thread.
+    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Queued>> {
+        self.queued.lock().map_err(|_| Errno::EOTHER)
+    }
+
+    /// Runs a call on the events, after which the descriptor says whether there are any.
+    pub(crate) fn with<T>(&self, call: impl FnOnce(&mut Queued) -> Result<T>) -> Result<T> {
+        let mut queued = self.lock()?;
+        let result = call(&mut queued);
+        if let Some(eventfd) = &self.eventfd {
+            match queued.is_empty() {
+                true => eventfd.clear(),
+                false => eventfd.notify(),
+            }
+        }
+        result
+    }
+
+    /// Adds the failure of an operation of an endpoint. Without room for it, it is in the log
+    /// instead.
+    pub(crate) fn fail(&self, endpoint: &fid, failure: Failure) {
+        let failed = FailedOperation {
+            endpoint: std::ptr::from_ref(endpoint).cast_mut(),
+            context: endpoint.context,
+            failure,
+        };
+        let added = self.with(|events| match events.failed.len() < events.limit {
+            true => {
+                events.failed.push_back(failed);
+                Ok(())
+            }
+            false => Err(EOVERFLOW),
+        });
+        if added.is_err() {
+            let text = format!(
+                "an event queue is full; an operation without a completion failed: {failure}"
+            );
+            warn(Subsystem::Endpoint, &text);
+        }
+    }
+}

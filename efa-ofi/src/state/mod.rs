@@ -1,0 +1,13 @@
+//! What the objects of a domain share, under one lock: the engine, the entries of completion queues
+//! and address vectors, and who sleeps.
+
+pub(crate) mod addresses;
+pub(crate) mod completions;
+pub(crate) mod counts;
+pub(crate) mod domain;
+pub(crate) mod events;
+pub(crate) mod lock;
+pub(crate) mod progress;
+pub(crate) mod route;
+pub(crate) mod tables;
+pub(crate) mod wait;

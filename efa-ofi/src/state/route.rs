@@ -1,0 +1,143 @@
+//! Where the ends of an endpoint's operations go.
+
+use std::sync::Arc;
+
+use efa_core::endpoint::{
+    CompletionEntry, CompletionFlags, Errno, ErrorEntry, Event, Failure, PacketError, ProviderError,
+};
+
+use crate::ffi::host::{Subsystem, warn};
+use crate::ffi::result::Result;
+use crate::ffi::{FI_ADDR_UNSPEC, fid};
+use crate::state::addresses::Addresses;
+use crate::state::events::Events;
+use crate::state::tables::Tables;
+
+/// The context of operations that have no completion any more: those whose data was copied within
+/// the call. It is no address of memory.
+pub(crate) const INJECTED: u64 = u64::MAX;
+
+/// What an enabled endpoint is bound to.
+#[derive(Clone, Debug)]
+pub(crate) struct Route {
+    /// The endpoint as the application knows it.
+    pub(crate) fid: *const fid,
+    /// The address vector, as an index of [`Tables::vectors`].
+    pub(crate) vector: usize,
+    /// The completion queues, as keys of [`Tables::queues`].
+    pub(crate) transmit: Option<usize>,
+    pub(crate) receive: Option<usize>,
+    pub(crate) events: Option<Arc<Events>>,
+    /// Completions name the sender (`FI_SOURCE`).
+    pub(crate) names_source: bool,
+}
+
+impl Route {
+    /// The entries of the address vector.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` if the vector is gone.
+    #[inline]
+    pub(crate) fn addresses<'a>(&self, tables: &'a Tables) -> Result<&'a Addresses> {
+        let addresses = tables.vectors.get(self.vector).and_then(Option::as_ref);
+        addresses.ok_or(Errno::EINVAL)
+    }
+
+    /// Hands the end of an operation to the completion queue of its direction.
+    #[inline]
+    pub(crate) fn report(
+        &self,
+        tables: &mut Tables,
+        result: std::result::Result<CompletionEntry, ErrorEntry>,
+    ) {
+        const RECEIVED: CompletionFlags = CompletionFlags::RECV
+            .union(CompletionFlags::REMOTE_READ)
+            .union(CompletionFlags::REMOTE_WRITE);
+        let (flags, source) = match &result {
+            Ok(entry) => (entry.flags, entry.source),
+            Err(entry) if entry.context == INJECTED => return self.fail_injected(entry.failure),
+            Err(entry) => (entry.flags, entry.source),
+        };
+        let queue = match flags.intersects(RECEIVED) {
+            true => self.receive,
+            false => self.transmit,
+        };
+        let Some(queue) = queue else {
+            return;
+        };
+        let source = source.filter(|_| self.names_source);
+        let source = source.and_then(|peer| Some(self.addresses(tables).ok()?.address(peer)));
+        if let Ok(completions) = tables.completions(queue) {
+            completions.add(result, source.unwrap_or(FI_ADDR_UNSPEC));
+        }
+    }
+
+    /// Reports the failure of an operation that has no completion: to the event queue, or to the
+    /// log.
+    #[cold]
+    fn fail_injected(&self, failure: Failure) {
+        if !self.fail(failure) {
+            let text = format!("an operation without a completion failed: {failure}");
+            warn(Subsystem::Endpoint, &text);
+        }
+    }
+
+    /// Reports something that belongs to no operation of the application.
+    #[cold]
+    pub(crate) fn event(&self, event: &Event) {
+        if !failure_of(event).is_some_and(|failure| self.fail(failure)) {
+            warn(Subsystem::Endpoint, &event.to_string());
+        }
+    }
+
+    /// Adds a failure to the event queue; returns `false` if there is none.
+    fn fail(&self, failure: Failure) -> bool {
+        let Some(events) = &self.events else {
+            return false;
+        };
+        // SAFETY: the domain forgets this when the endpoint closes.
+        events.fail(unsafe { &*self.fid }, failure);
+        true
+    }
+}
+
+/// The failure that an event queue gets for something that belongs to no operation of the
+/// application, if it gets one.
+fn failure_of(event: &Event) -> Option<Failure> {
+    let Event::PacketRefused { reason, .. } = event else {
+        return None;
+    };
+    let provider = match reason {
+        PacketError::MessageWithHeader => ProviderError::HeaderAtZeroCopyReceiver,
+        PacketError::NoMessage { .. } => ProviderError::PeerAborted,
+        _ => return None,
+    };
+    Some(Failure {
+        errno: Errno::EINVAL,
+        provider,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_queue_gets_what_the_application_would_miss() {
+        let failure = |reason| {
+            let event = Event::PacketRefused {
+                peer: None,
+                packet_type: 12,
+                reason,
+            };
+            failure_of(&event).map(|failure| (failure.errno, failure.provider.code()))
+        };
+        for (reason, code) in [
+            (PacketError::MessageWithHeader, 4125),
+            (PacketError::NoMessage { id: 7 }, 4127),
+        ] {
+            assert_eq!(failure(reason), Some((Errno::EINVAL, code)));
+        }
+        assert_eq!(failure(PacketError::StaleOperation { id: 7 }), None);
+    }
+}
