@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use efa_core::endpoint::Errno;
 use efa_hw::{ForkSupport, enable_fork_support, fork_support};
 
-use crate::ffi::host::{Subsystem, info, warn};
+use crate::ffi::host::{log_info, log_warn};
 use crate::ffi::result::{ENODATA, Result};
 use crate::settings;
 
@@ -40,7 +40,7 @@ pub(crate) fn prepare() -> Result<()> {
     let found = SUPPORT.get_or_init(|| {
         let found = look();
         if let Err(error) = &found {
-            warn(Subsystem::Core, &format!("support for forks: {error}"));
+            log_warn!(Core, "support for forks: {error}");
         }
         found.ok()
     });
@@ -56,10 +56,7 @@ fn look() -> std::result::Result<ForkSupport, efa_hw::OpenError> {
         Need::Nothing => Ok(support),
         Need::ToEnable => {
             enable_fork_support()?;
-            info(
-                Subsystem::Core,
-                "libibverbs keeps registered memory from children",
-            );
+            log_info!(Core, "libibverbs keeps registered memory from children");
             Ok(ForkSupport::Enabled)
         }
     }

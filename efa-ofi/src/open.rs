@@ -49,8 +49,8 @@ static DOMAIN: Table<fi_ops_domain> = Table::new(fi_ops_domain {
 
 /// The calls of endpoints that transfer data.
 static TRANSFERS: TransferCalls = TransferCalls {
-    msg: &messages::UNTAGGED,
-    tagged: &messages::TAGGED,
+    msg: &messages::untagged::OPS,
+    tagged: &messages::tagged::OPS,
     rma: &one_sided::OPS,
     atomic: &atomics::OPS,
 };

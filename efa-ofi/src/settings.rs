@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use efa_core::endpoint::EndpointConfig;
 
-use crate::ffi::host::{Subsystem, warn};
+use crate::ffi::host::log_warn;
 
 /// The settings of an endpoint.
 pub(crate) fn of_environment() -> EndpointConfig {
@@ -55,8 +55,7 @@ pub(crate) fn is_on(name: &str, default: bool) -> bool {
         Some("0" | "no" | "false" | "off") => false,
         Some("1" | "yes" | "true" | "on") => true,
         _ => {
-            let told = format!("{name} is neither on nor off: {}", text.display());
-            warn(Subsystem::Core, &told);
+            log_warn!(Core, "{name} is neither on nor off: {}", text.display());
             default
         }
     }
@@ -69,9 +68,6 @@ fn read<T: FromStr>(name: &str, value: &mut T) {
     };
     match text.to_str().and_then(|text| text.parse().ok()) {
         Some(wanted) => *value = wanted,
-        None => warn(
-            Subsystem::Endpoint,
-            &format!("{name} is no number in range: {}", text.display()),
-        ),
+        None => log_warn!(Endpoint, "{name} is no number in range: {}", text.display()),
     }
 }

@@ -16,33 +16,9 @@ use crate::calls::start::{Call, start};
 use crate::ffi::result::{EBADFLAGS, EOPBADSTATE, EOPNOTSUPP, Result};
 use crate::ffi::table::Table;
 use crate::ffi::*;
+use crate::objects::enabled::Enabled;
 use crate::objects::endpoint::Endpoint;
-
-pub(crate) static UNTAGGED: Table<fi_ops_msg> = Table::new(fi_ops_msg {
-    size: size_of::<fi_ops_msg>(),
-    recv: Some(recv),
-    recvv: Some(recvv),
-    recvmsg: Some(recvmsg),
-    send: Some(send),
-    sendv: Some(sendv),
-    sendmsg: Some(sendmsg),
-    inject: Some(inject),
-    senddata: Some(senddata),
-    injectdata: Some(injectdata),
-});
-
-pub(crate) static TAGGED: Table<fi_ops_tagged> = Table::new(fi_ops_tagged {
-    size: size_of::<fi_ops_tagged>(),
-    recv: Some(trecv),
-    recvv: Some(trecvv),
-    recvmsg: Some(trecvmsg),
-    send: Some(tsend),
-    sendv: Some(tsendv),
-    sendmsg: Some(tsendmsg),
-    inject: Some(tinject),
-    senddata: Some(tsenddata),
-    injectdata: Some(tinjectdata),
-});
+use crate::state::domain::State;
 
 /// What a call may say of a receive. `FI_REMOTE_CQ_DATA` changes nothing, since data comes with the
 /// message in any case; MPICH 3.4 and Intel MPI set it when they probe.
@@ -83,81 +59,100 @@ fn start_receive(
     call: Call,
 ) -> Result<usize> {
     let enabled = endpoint.enabled()?;
-    let mut state = endpoint.domain().operation()?;
-    let state = &mut *state;
-    let source = match call.peer {
-        // Without the capability the argument means nothing.
-        _ if !enabled.directed => SourceFilter::Any,
-        FI_ADDR_UNSPEC => SourceFilter::Any,
-        address => SourceFilter::Peer(enabled.route.addresses(&state.tables)?.peer(address)?),
-    };
-    let flags = enabled.receives.or_default(call.flags);
-    if flags & !RECEIVE_FLAGS != 0 {
-        return Err(EBADFLAGS);
-    }
-    let context = call.context.addr() as u64;
-    let engine = state.core.endpoint(enabled.id).ok_or(EOPBADSTATE)?;
-    if enabled.zero_copy && flags & (FI_PEEK | FI_CLAIM) != 0 {
-        // Messages do not wait here.
-        return Err(EOPNOTSUPP);
-    }
-    if flags & FI_PEEK != 0 {
-        let result = look_for(engine, source, tag, flags, context);
-        if let Ok((entry, Some(claim))) = &result {
-            let claimed = (*claim, *entry);
-            state.claims.insert((enabled.id, context), claimed);
+    endpoint.domain().operation(|state| {
+        let source = match call.peer {
+            // Without the capability the argument means nothing.
+            _ if !enabled.directed => SourceFilter::Any,
+            FI_ADDR_UNSPEC => SourceFilter::Any,
+            address => SourceFilter::Peer(enabled.route.addresses(&state.tables)?.peer(address)?),
+        };
+        let flags = enabled.receives.or_default(call.flags);
+        if flags & !RECEIVE_FLAGS != 0 {
+            return Err(EBADFLAGS);
         }
-        enabled.route.report(
-            &mut state.tables,
-            result.map(|(entry, _)| entry).map_err(|entry| *entry),
-        );
-        return Ok(0);
-    }
-    if flags & FI_CLAIM != 0 {
-        let claimed = state.claims.remove(&(enabled.id, context));
-        let (claim, entry) = claimed.ok_or(Errno::EINVAL)?;
-        if flags & FI_DISCARD != 0 {
-            engine.discard(claim).map_err(|error| error.errno())?;
-            enabled.route.report(&mut state.tables, Ok(entry));
-            return Ok(0);
-        }
-        let posted = engine.recv_claimed(ClaimedRecvArgs {
-            claim,
-            buffer,
-            flags: enabled.receives.of(flags),
-            context,
-        });
-        return match posted {
-            Ok(_) => Ok(0),
-            Err(error) => {
-                // It can be claimed once more.
-                state.claims.insert((enabled.id, context), (claim, entry));
-                Err(error.errno())
+        let context = call.context.addr() as u64;
+        if flags & (FI_PEEK | FI_CLAIM) != 0 {
+            if enabled.zero_copy {
+                // Messages do not wait here.
+                return Err(EOPNOTSUPP);
             }
+            return match flags & FI_PEEK {
+                0 => take_claimed(enabled, state, buffer, flags, context),
+                _ => peek(enabled, state, source, tag, flags, context),
+            };
+        }
+        let engine = state.core.endpoint(enabled.id).ok_or(EOPBADSTATE)?;
+        let posted = if flags & FI_MULTI_RECV != 0 && tag.is_none() {
+            let [buffer] = *buffer else {
+                return Err(Errno::EINVAL);
+            };
+            let min_free = endpoint.min_multi_recv.load(Ordering::Relaxed);
+            engine.multi_recv(MultiRecvArgs {
+                source,
+                buffer,
+                min_free: min_free.clamp(1, buffer.memory.length.max(1)),
+                context,
+            })
+        } else {
+            engine.recv(RecvArgs {
+                source,
+                buffer,
+                tag,
+                flags: enabled.receives.of(flags),
+                context,
+            })
         };
+        posted.map(|_| 0).map_err(|error| error.errno())
+    })
+}
+
+/// Looks for a message (`FI_PEEK`), and reports what was found.
+fn peek(
+    enabled: &Enabled,
+    state: &mut State,
+    source: SourceFilter,
+    tag: Option<TagFilter>,
+    flags: u64,
+    context: u64,
+) -> Result<usize> {
+    let engine = state.core.endpoint(enabled.id).ok_or(EOPBADSTATE)?;
+    let result = look_for(engine, source, tag, flags, context);
+    if let Ok((entry, Some(claim))) = &result {
+        let claimed = (*claim, *entry);
+        state.claims.insert((enabled.id, context), claimed);
     }
-    if flags & FI_MULTI_RECV != 0 && tag.is_none() {
-        let [single] = buffer else {
-            return Err(Errno::EINVAL);
-        };
-        let min_free = endpoint.min_multi_recv.load(Ordering::Relaxed);
-        let posted = engine.multi_recv(MultiRecvArgs {
-            source,
-            buffer: *single,
-            min_free: min_free.clamp(1, single.memory.length.max(1)),
-            context,
-        });
-        posted.map_err(|error| error.errno())?;
+    let result = result.map(|(entry, _)| entry).map_err(|entry| *entry);
+    enabled.route.report(&mut state.tables, result);
+    Ok(0)
+}
+
+/// Receives or discards the message that was claimed with this context (`FI_CLAIM`).
+fn take_claimed(
+    enabled: &Enabled,
+    state: &mut State,
+    buffer: &[IoVec],
+    flags: u64,
+    context: u64,
+) -> Result<usize> {
+    let engine = state.core.endpoint(enabled.id).ok_or(EOPBADSTATE)?;
+    let claimed = state.claims.remove(&(enabled.id, context));
+    let (claim, entry) = claimed.ok_or(Errno::EINVAL)?;
+    if flags & FI_DISCARD != 0 {
+        engine.discard(claim).map_err(|error| error.errno())?;
+        enabled.route.report(&mut state.tables, Ok(entry));
         return Ok(0);
     }
-    let posted = engine.recv(RecvArgs {
-        source,
+    let posted = engine.recv_claimed(ClaimedRecvArgs {
+        claim,
         buffer,
-        tag,
         flags: enabled.receives.of(flags),
         context,
     });
-    posted.map(|_| 0).map_err(|error| error.errno())
+    posted.map(|_| 0).map_err(|error| {
+        // It can be claimed once more.
+        state.claims.insert((enabled.id, context), (claim, entry));
+        error.errno()
+    })
 }
 
 /// Looks for a message that has arrived (`FI_PEEK`), and claims or discards it if the flags say so.
@@ -209,182 +204,156 @@ fn look_for(
     Ok((entry, claim))
 }
 
-transfer_calls! {
-    /// Receives a message (`fi_recv`).
-    fn recv(
-        endpoint, buffer: *mut c_void, length: usize, descriptor: *mut c_void, from: fi_addr_t,
-        context: *mut c_void,
-    ) {
-        // SAFETY: by the caller's contract.
-        let buffer = unsafe { local(buffer, length, descriptor) }?;
-        start_receive(endpoint, &[buffer], None, Call::new(from, context))
-    }
+/// Defines the functions of untagged or of tagged messages. Those of the latter have tags as well,
+/// and a filter for them where they receive.
+macro_rules! message_calls {
+    (
+        $message:ty, [$($tag:ident)?], [$($ignore:ident)?],
+        $value:expr, $filter:expr, $value_of:expr, $filter_of:expr
+    ) => {
+        transfer_calls! {
+            /// Receives a message (`fi_recv`, `fi_trecv`).
+            fn recv(
+                endpoint, buffer: *mut c_void, length: usize, descriptor: *mut c_void,
+                from: fi_addr_t, $($tag: u64,)? $($ignore: u64,)? context: *mut c_void,
+            ) {
+                // SAFETY: by the caller's contract.
+                let buffer = unsafe { local(buffer, length, descriptor) }?;
+                start_receive(endpoint, &[buffer], $filter, Call::new(from, context))
+            }
 
-    /// Receives a message into several segments (`fi_recvv`).
-    fn recvv(
-        endpoint, list: *const iovec, descriptors: *mut *mut c_void, count: usize,
-        from: fi_addr_t, context: *mut c_void,
-    ) {
-        // SAFETY: by the caller's contract.
-        let buffer = unsafe { local_list(list, descriptors, count, 1) }?;
-        start_receive(endpoint, buffer.as_slice(), None, Call::new(from, context))
-    }
+            /// Receives a message into several segments (`fi_recvv`, `fi_trecvv`).
+            fn recvv(
+                endpoint, list: *const iovec, descriptors: *mut *mut c_void, count: usize,
+                from: fi_addr_t, $($tag: u64,)? $($ignore: u64,)? context: *mut c_void,
+            ) {
+                // SAFETY: by the caller's contract.
+                let buffer = unsafe { local_list(list, descriptors, count, 1) }?;
+                start_receive(endpoint, buffer.as_slice(), $filter, Call::new(from, context))
+            }
 
-    /// Receives a message that a structure describes (`fi_recvmsg`).
-    fn recvmsg(endpoint, message: *const fi_msg, flags: u64) {
-        // SAFETY: by the caller's contract.
-        let message = unsafe { message.as_ref() }.ok_or(Errno::EINVAL)?;
-        // SAFETY: likewise.
-        let buffer =
-            unsafe { local_list(message.msg_iov, message.desc, message.iov_count, 1) }?;
-        let call = Call::message(message.addr, 0, flags, message.context);
-        start_receive(endpoint, buffer.as_slice(), None, call)
-    }
+            /// Receives a message that a structure describes (`fi_recvmsg`, `fi_trecvmsg`).
+            fn recvmsg(endpoint, message: *const $message, flags: u64) {
+                // SAFETY: by the caller's contract.
+                let message = unsafe { message.as_ref() }.ok_or(Errno::EINVAL)?;
+                let buffer =
+                    // SAFETY: likewise.
+                    unsafe { local_list(message.msg_iov, message.desc, message.iov_count, 1) }?;
+                let call = Call::message(message.addr, message.data, flags, message.context);
+                start_receive(endpoint, buffer.as_slice(), $filter_of(message), call)
+            }
 
-    /// Sends a message (`fi_send`).
-    fn send(
-        endpoint, buffer: *const c_void, length: usize, descriptor: *mut c_void, to: fi_addr_t,
-        context: *mut c_void,
-    ) {
-        // SAFETY: by the caller's contract.
-        let data = unsafe { local(buffer, length, descriptor) }?;
-        start_send(endpoint, &[data], None, Call::new(to, context))
-    }
+            /// Sends a message (`fi_send`, `fi_tsend`).
+            fn send(
+                endpoint, buffer: *const c_void, length: usize, descriptor: *mut c_void,
+                to: fi_addr_t, $($tag: u64,)? context: *mut c_void,
+            ) {
+                // SAFETY: by the caller's contract.
+                let buffer = unsafe { local(buffer, length, descriptor) }?;
+                start_send(endpoint, &[buffer], $value, Call::new(to, context))
+            }
 
-    /// Sends a message of several segments (`fi_sendv`).
-    fn sendv(
-        endpoint, list: *const iovec, descriptors: *mut *mut c_void, count: usize, to: fi_addr_t,
-        context: *mut c_void,
-    ) {
-        // SAFETY: by the caller's contract.
-        let data = unsafe { local_list(list, descriptors, count, 1) }?;
-        start_send(endpoint, data.as_slice(), None, Call::new(to, context))
-    }
+            /// Sends a message of several segments (`fi_sendv`, `fi_tsendv`).
+            fn sendv(
+                endpoint, list: *const iovec, descriptors: *mut *mut c_void, count: usize,
+                to: fi_addr_t, $($tag: u64,)? context: *mut c_void,
+            ) {
+                // SAFETY: by the caller's contract.
+                let buffer = unsafe { local_list(list, descriptors, count, 1) }?;
+                start_send(endpoint, buffer.as_slice(), $value, Call::new(to, context))
+            }
 
-    /// Sends a message that a structure describes (`fi_sendmsg`).
-    fn sendmsg(endpoint, message: *const fi_msg, flags: u64) {
-        // SAFETY: by the caller's contract.
-        let message = unsafe { message.as_ref() }.ok_or(Errno::EINVAL)?;
-        // SAFETY: likewise.
-        let data =
-            unsafe { local_list(message.msg_iov, message.desc, message.iov_count, 1) }?;
-        let call = Call::message(message.addr, message.data, flags, message.context);
-        start_send(endpoint, data.as_slice(), None, call)
-    }
+            /// Sends a message that a structure describes (`fi_sendmsg`, `fi_tsendmsg`).
+            fn sendmsg(endpoint, message: *const $message, flags: u64) {
+                // SAFETY: by the caller's contract.
+                let message = unsafe { message.as_ref() }.ok_or(Errno::EINVAL)?;
+                let buffer =
+                    // SAFETY: likewise.
+                    unsafe { local_list(message.msg_iov, message.desc, message.iov_count, 1) }?;
+                let call = Call::message(message.addr, message.data, flags, message.context);
+                start_send(endpoint, buffer.as_slice(), $value_of(message), call)
+            }
 
-    /// Sends a message whose buffer is free on return (`fi_inject`).
-    fn inject(endpoint, buffer: *const c_void, length: usize, to: fi_addr_t) {
-        // SAFETY: there is no descriptor.
-        let data = unsafe { local(buffer, length, std::ptr::null_mut()) }?;
-        start_send(endpoint, &[data], None, Call::inject(to))
-    }
+            /// Sends a message whose buffer is free on return (`fi_inject`, `fi_tinject`).
+            fn inject(
+                endpoint, buffer: *const c_void, length: usize, to: fi_addr_t, $($tag: u64,)?
+            ) {
+                // SAFETY: there is no descriptor.
+                let buffer = unsafe { local(buffer, length, std::ptr::null_mut()) }?;
+                start_send(endpoint, &[buffer], $value, Call::inject(to))
+            }
 
-    /// Sends a message with completion data (`fi_senddata`).
-    fn senddata(
-        endpoint, buffer: *const c_void, length: usize, descriptor: *mut c_void, data: u64,
-        to: fi_addr_t, context: *mut c_void,
-    ) {
-        // SAFETY: by the caller's contract.
-        let buffer = unsafe { local(buffer, length, descriptor) }?;
-        start_send(endpoint, &[buffer], None, Call::new(to, context).with_data(data))
-    }
+            /// Sends a message with completion data (`fi_senddata`, `fi_tsenddata`).
+            fn senddata(
+                endpoint, buffer: *const c_void, length: usize, descriptor: *mut c_void,
+                data: u64, to: fi_addr_t, $($tag: u64,)? context: *mut c_void,
+            ) {
+                // SAFETY: by the caller's contract.
+                let buffer = unsafe { local(buffer, length, descriptor) }?;
+                let call = Call::new(to, context).with_data(data);
+                start_send(endpoint, &[buffer], $value, call)
+            }
 
-    /// As [`inject`], with completion data (`fi_injectdata`).
-    fn injectdata(endpoint, buffer: *const c_void, length: usize, data: u64, to: fi_addr_t) {
-        // SAFETY: there is no descriptor.
-        let buffer = unsafe { local(buffer, length, std::ptr::null_mut()) }?;
-        start_send(endpoint, &[buffer], None, Call::inject(to).with_data(data))
-    }
+            /// As [`inject`], with completion data (`fi_injectdata`, `fi_tinjectdata`).
+            fn injectdata(
+                endpoint, buffer: *const c_void, length: usize, data: u64, to: fi_addr_t,
+                $($tag: u64,)?
+            ) {
+                // SAFETY: there is no descriptor.
+                let buffer = unsafe { local(buffer, length, std::ptr::null_mut()) }?;
+                start_send(endpoint, &[buffer], $value, Call::inject(to).with_data(data))
+            }
+        }
+    };
+}
 
-    /// Receives a tagged message (`fi_trecv`).
-    fn trecv(
-        endpoint, buffer: *mut c_void, length: usize, descriptor: *mut c_void, from: fi_addr_t,
-        tag: u64, ignore: u64, context: *mut c_void,
-    ) {
-        // SAFETY: by the caller's contract.
-        let buffer = unsafe { local(buffer, length, descriptor) }?;
-        start_receive(endpoint, &[buffer], Some(TagFilter { tag, ignore }), Call::new(from, context))
-    }
+/// Untagged messages.
+pub(crate) mod untagged {
+    use super::*;
 
-    /// Receives a tagged message into several segments (`fi_trecvv`).
-    fn trecvv(
-        endpoint, list: *const iovec, descriptors: *mut *mut c_void, count: usize,
-        from: fi_addr_t, tag: u64, ignore: u64, context: *mut c_void,
-    ) {
-        // SAFETY: by the caller's contract.
-        let buffer = unsafe { local_list(list, descriptors, count, 1) }?;
-        start_receive(endpoint, buffer.as_slice(), Some(TagFilter { tag, ignore }), Call::new(from, context))
-    }
+    pub(crate) static OPS: Table<fi_ops_msg> = Table::new(fi_ops_msg {
+        size: size_of::<fi_ops_msg>(),
+        recv: Some(recv),
+        recvv: Some(recvv),
+        recvmsg: Some(recvmsg),
+        send: Some(send),
+        sendv: Some(sendv),
+        sendmsg: Some(sendmsg),
+        inject: Some(inject),
+        senddata: Some(senddata),
+        injectdata: Some(injectdata),
+    });
 
-    /// Receives a tagged message that a structure describes (`fi_trecvmsg`).
-    fn trecvmsg(endpoint, message: *const fi_msg_tagged, flags: u64) {
-        // SAFETY: by the caller's contract.
-        let message = unsafe { message.as_ref() }.ok_or(Errno::EINVAL)?;
-        // SAFETY: likewise.
-        let buffer =
-            unsafe { local_list(message.msg_iov, message.desc, message.iov_count, 1) }?;
-        let filter = TagFilter {
+    message_calls!(fi_msg, [], [], None, None, |_| None, |_| None);
+}
+
+/// Tagged messages.
+pub(crate) mod tagged {
+    use super::*;
+
+    pub(crate) static OPS: Table<fi_ops_tagged> = Table::new(fi_ops_tagged {
+        size: size_of::<fi_ops_tagged>(),
+        recv: Some(recv),
+        recvv: Some(recvv),
+        recvmsg: Some(recvmsg),
+        send: Some(send),
+        sendv: Some(sendv),
+        sendmsg: Some(sendmsg),
+        inject: Some(inject),
+        senddata: Some(senddata),
+        injectdata: Some(injectdata),
+    });
+
+    message_calls!(
+        fi_msg_tagged,
+        [tag],
+        [ignore],
+        Some(tag),
+        Some(TagFilter { tag, ignore }),
+        |message: &fi_msg_tagged| Some(message.tag),
+        |message: &fi_msg_tagged| Some(TagFilter {
             tag: message.tag,
             ignore: message.ignore,
-        };
-        let call = Call::message(message.addr, 0, flags, message.context);
-        start_receive(endpoint, buffer.as_slice(), Some(filter), call)
-    }
-
-    /// Sends a tagged message (`fi_tsend`).
-    fn tsend(
-        endpoint, buffer: *const c_void, length: usize, descriptor: *mut c_void, to: fi_addr_t,
-        tag: u64, context: *mut c_void,
-    ) {
-        // SAFETY: by the caller's contract.
-        let data = unsafe { local(buffer, length, descriptor) }?;
-        start_send(endpoint, &[data], Some(tag), Call::new(to, context))
-    }
-
-    /// Sends a tagged message of several segments (`fi_tsendv`).
-    fn tsendv(
-        endpoint, list: *const iovec, descriptors: *mut *mut c_void, count: usize, to: fi_addr_t,
-        tag: u64, context: *mut c_void,
-    ) {
-        // SAFETY: by the caller's contract.
-        let data = unsafe { local_list(list, descriptors, count, 1) }?;
-        start_send(endpoint, data.as_slice(), Some(tag), Call::new(to, context))
-    }
-
-    /// Sends a tagged message that a structure describes (`fi_tsendmsg`).
-    fn tsendmsg(endpoint, message: *const fi_msg_tagged, flags: u64) {
-        // SAFETY: by the caller's contract.
-        let message = unsafe { message.as_ref() }.ok_or(Errno::EINVAL)?;
-        // SAFETY: likewise.
-        let data =
-            unsafe { local_list(message.msg_iov, message.desc, message.iov_count, 1) }?;
-        let call = Call::message(message.addr, message.data, flags, message.context);
-        start_send(endpoint, data.as_slice(), Some(message.tag), call)
-    }
-
-    /// Sends a tagged message whose buffer is free on return (`fi_tinject`).
-    fn tinject(endpoint, buffer: *const c_void, length: usize, to: fi_addr_t, tag: u64) {
-        // SAFETY: there is no descriptor.
-        let data = unsafe { local(buffer, length, std::ptr::null_mut()) }?;
-        start_send(endpoint, &[data], Some(tag), Call::inject(to))
-    }
-
-    /// Sends a tagged message with completion data (`fi_tsenddata`).
-    fn tsenddata(
-        endpoint, buffer: *const c_void, length: usize, descriptor: *mut c_void, data: u64,
-        to: fi_addr_t, tag: u64, context: *mut c_void,
-    ) {
-        // SAFETY: by the caller's contract.
-        let buffer = unsafe { local(buffer, length, descriptor) }?;
-        start_send(endpoint, &[buffer], Some(tag), Call::new(to, context).with_data(data))
-    }
-
-    /// As [`tinject`], with completion data (`fi_tinjectdata`).
-    fn tinjectdata(
-        endpoint, buffer: *const c_void, length: usize, data: u64, to: fi_addr_t, tag: u64,
-    ) {
-        // SAFETY: there is no descriptor.
-        let buffer = unsafe { local(buffer, length, std::ptr::null_mut()) }?;
-        start_send(endpoint, &[buffer], Some(tag), Call::inject(to).with_data(data))
-    }
+        })
+    );
 }

@@ -167,23 +167,23 @@ pub(crate) fn start(
     post: impl FnOnce(&mut Engine<LentNic<HwDomain>>, &Start) -> std::result::Result<(), EndpointError>,
 ) -> Result<usize> {
     let enabled = endpoint.enabled()?;
-    let mut state = endpoint.domain().operation()?;
-    let state = &mut *state;
-    let peer = enabled.route.addresses(&state.tables)?.peer(call.peer)?;
-    let start = Start::new(enabled, call, peer);
-    let engine = state.core.endpoint(enabled.id).ok_or(EOPBADSTATE)?;
-    post(engine, &start).map_err(|error| error.errno())?;
-    if let Some(context) = start.reports_now {
-        let done = CompletionEntry {
-            context,
-            flags: completion,
-            length,
-            data: 0,
-            tag: 0,
-            source: None,
-            buffer: 0,
-        };
-        enabled.route.report(&mut state.tables, Ok(done));
-    }
-    Ok(0)
+    endpoint.domain().operation(|state| {
+        let peer = enabled.route.addresses(&state.tables)?.peer(call.peer)?;
+        let start = Start::new(enabled, call, peer);
+        let engine = state.core.endpoint(enabled.id).ok_or(EOPBADSTATE)?;
+        post(engine, &start).map_err(|error| error.errno())?;
+        if let Some(context) = start.reports_now {
+            let done = CompletionEntry {
+                context,
+                flags: completion,
+                length,
+                data: 0,
+                tag: 0,
+                source: None,
+                buffer: 0,
+            };
+            enabled.route.report(&mut state.tables, Ok(done));
+        }
+        Ok(0)
+    })
 }

@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::ffi::{FI_LOG_INFO, FI_LOG_WARN, fi_info, fi_provider};
+use crate::ffi::{fi_info, fi_provider};
 
 type DupInfo = unsafe extern "C" fn(*const fi_info) -> *mut fi_info;
 type Version = unsafe extern "C" fn() -> u32;
@@ -156,18 +156,37 @@ fn callers() -> Vec<String> {
     files
 }
 
-/// Writes a line to libfabric's log at level `info`.
-pub(crate) fn info(from: Subsystem, text: &str) {
-    tracing::debug!(target: "efa_ofi", "{text}");
+/// Writes a line to libfabric's log at a level.
+pub(crate) fn log(level: u32, from: Subsystem, text: &str) {
+    match level {
+        FI_LOG_WARN => tracing::warn!(target: "efa_ofi", "{text}"),
+        _ => tracing::debug!(target: "efa_ofi", "{text}"),
+    }
     if let Some(host) = Host::get() {
-        host.log(FI_LOG_INFO, from, text);
+        host.log(level, from, text);
     }
 }
 
-/// Writes a line to libfabric's log at level `warn`.
-pub(crate) fn warn(from: Subsystem, text: &str) {
-    tracing::warn!(target: "efa_ofi", "{text}");
-    if let Some(host) = Host::get() {
-        host.log(FI_LOG_WARN, from, text);
-    }
+/// Writes a line to libfabric's log at level `info`: `log_info!(Core, "device {name}")`.
+macro_rules! log_info {
+    ($from:ident, $($text:tt)+) => {
+        $crate::ffi::host::log(
+            $crate::ffi::FI_LOG_INFO,
+            $crate::ffi::host::Subsystem::$from,
+            &format!($($text)+),
+        )
+    };
 }
+
+/// As [`log_info`], at level `warn`.
+macro_rules! log_warn {
+    ($from:ident, $($text:tt)+) => {
+        $crate::ffi::host::log(
+            $crate::ffi::FI_LOG_WARN,
+            $crate::ffi::host::Subsystem::$from,
+            &format!($($text)+),
+        )
+    };
+}
+
+pub(crate) use {log_info, log_warn};

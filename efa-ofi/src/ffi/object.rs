@@ -16,19 +16,22 @@ use crate::ffi::{fi_ops, fid};
 ///
 /// # Safety
 /// The type is `#[repr(C)]`, its first member begins with a `fid`, and every object with this class
-/// whose operations are [`Object::operations`] is of this type.
+/// whose operations are [`Object::OPERATIONS`] is of this type.
 pub(crate) unsafe trait Object: Sized {
     /// libfabric's number of the class (`FI_CLASS_...`).
     const CLASS: u32;
     /// It is memory and nothing else, so that a forked child has one of its own.
     const IS_MEMORY: bool = false;
     /// What tells the object from those of other providers.
-    fn operations() -> &'static Table<fi_ops>;
+    const OPERATIONS: &'static Table<fi_ops>;
+
+    /// Who keeps it open.
+    fn users(&self) -> &Users;
 
     /// Prepares for the end of the object; it stays open if that fails.
     ///
     /// # Errors
-    /// `FI_EBUSY` while other objects need it, and what the device says.
+    /// What the device says.
     fn before_close(&self) -> Result<()> {
         Ok(())
     }
@@ -40,7 +43,7 @@ pub(crate) unsafe trait Object: Sized {
         unsafe {
             let fid = &mut *object.cast::<fid>();
             fid.fclass = Self::CLASS as usize;
-            fid.ops = Self::operations().as_c();
+            fid.ops = Self::OPERATIONS.as_c();
         }
         registry::insert(object.expose_provenance(), Self::CLASS, Self::IS_MEMORY);
         object
@@ -112,7 +115,7 @@ pub(crate) unsafe fn transfer_object<'a, T: Object>(pointer: *const c_void) -> R
     let Some(fid) = (unsafe { pointer.cast::<fid>().as_ref() }) else {
         return Err(Errno::EINVAL);
     };
-    if fid.fclass != T::CLASS as usize || fid.ops != T::operations().as_c() {
+    if fid.fclass != T::CLASS as usize || fid.ops != T::OPERATIONS.as_c() {
         return Err(Errno::EINVAL);
     }
     // SAFETY: class and operations say that it is a `T`, and C does not end objects that are in use.
@@ -122,15 +125,19 @@ pub(crate) unsafe fn transfer_object<'a, T: Object>(pointer: *const c_void) -> R
 /// Closes an object (`fi_close`).
 ///
 /// # Returns
-/// 0, `-FI_EINVAL` if the pointer names no open object of this type, or the error of
-/// [`Object::before_close`].
+/// 0, `-FI_EINVAL` if the pointer names no open object of this type, `-FI_EBUSY` while others need
+/// it, or the error of [`Object::before_close`].
 ///
 /// # Safety
 /// Any pointer is permitted. No other call uses the object, and none does after this.
 pub(crate) unsafe extern "C" fn close<T: Object>(fid: *mut fid) -> c_int {
     status(|| {
         // SAFETY: by the caller's contract.
-        unsafe { object::<T>(fid.cast()) }?.before_close()?;
+        let object: &T = unsafe { object(fid.cast()) }?;
+        if object.users().0.load(Ordering::Relaxed) > 0 {
+            return Err(EBUSY);
+        }
+        object.before_close()?;
         registry::remove(fid.addr());
         // SAFETY: an open object is a `T` that `give` made from a box; C gives up its pointer.
         unsafe {
@@ -146,29 +153,10 @@ pub(crate) unsafe extern "C" fn close<T: Object>(fid: *mut fid) -> c_int {
 #[derive(Debug, Default)]
 pub(crate) struct Users(AtomicUsize);
 
-impl Users {
-    /// # Errors
-    /// `FI_EBUSY` if there are any.
-    pub(crate) fn none(&self) -> Result<()> {
-        match self.0.load(Ordering::Relaxed) {
-            0 => Ok(()),
-            _ => Err(EBUSY),
-        }
-    }
-}
-
-/// An object that others need.
-///
-/// # Safety
-/// [`Object::before_close`] fails while there are users.
-pub(crate) unsafe trait Shared: Object {
-    fn users(&self) -> &Users;
-}
-
 /// A reference to an object, which stays open until this is dropped.
-pub(crate) struct Ref<T: Shared>(NonNull<T>);
+pub(crate) struct Ref<T: Object>(NonNull<T>);
 
-impl<T: Shared> Ref<T> {
+impl<T: Object> Ref<T> {
     pub(crate) fn new(object: &T) -> Ref<T> {
         object.users().0.fetch_add(1, Ordering::Relaxed);
         Ref(NonNull::from(object))
@@ -180,7 +168,7 @@ impl<T: Shared> Ref<T> {
     }
 }
 
-impl<T: Shared> Deref for Ref<T> {
+impl<T: Object> Deref for Ref<T> {
     type Target = T;
 
     #[inline]
@@ -190,7 +178,7 @@ impl<T: Shared> Deref for Ref<T> {
     }
 }
 
-impl<T: Shared> Drop for Ref<T> {
+impl<T: Object> Drop for Ref<T> {
     fn drop(&mut self) {
         self.users().0.fetch_sub(1, Ordering::Relaxed);
     }

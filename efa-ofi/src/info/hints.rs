@@ -9,7 +9,7 @@ use crate::capabilities::{
     CAPS, DOMAIN_CAPS, FABRIC, INJECT_SIZE, MR_MODE, MSG_ORDER, ONE_SIDED, RX_OP_FLAGS, RX_SIZE,
     TX_OP_FLAGS, TX_SIZE,
 };
-use crate::ffi::host::{Subsystem, info};
+use crate::ffi::host::log_info;
 use crate::ffi::object::object;
 use crate::ffi::result::{ENODATA, Result};
 use crate::ffi::*;
@@ -18,7 +18,7 @@ use crate::objects::fabric::Fabric;
 
 /// Explains why the hints cannot be met.
 pub(crate) fn refuse(reason: &str) -> Errno {
-    info(Subsystem::Core, reason);
+    log_info!(Core, "{reason}");
     ENODATA
 }
 
@@ -37,33 +37,17 @@ pub(crate) unsafe fn text(pointer: *const c_char) -> Option<String> {
 pub(crate) struct Hints {
     pub(crate) caps: u64,
     pub(crate) destination: Option<RawAddress>,
-    pub(crate) addr_format: u32,
-    pub(crate) ep_type: u32,
-    pub(crate) protocol: u32,
-    pub(crate) max_msg_size: usize,
-    pub(crate) tx_op_flags: u64,
+    addr_format: u32,
+    /// Attributes that are not there are zero.
+    ep: fi_ep_attr,
+    pub(crate) tx: fi_tx_attr,
+    pub(crate) rx: fi_rx_attr,
+    pub(crate) domain: fi_domain_attr,
     pub(crate) tx_msg_order: Option<u64>,
-    pub(crate) inject_size: usize,
-    pub(crate) tx_size: usize,
-    pub(crate) tx_iov_limit: usize,
-    pub(crate) rma_iov_limit: usize,
-    pub(crate) rx_op_flags: u64,
     pub(crate) rx_msg_order: Option<u64>,
-    pub(crate) rx_size: usize,
-    pub(crate) rx_iov_limit: usize,
     pub(crate) mr_mode: Option<u64>,
-    pub(crate) threading: u32,
-    pub(crate) control_progress: u32,
-    pub(crate) data_progress: u32,
-    pub(crate) resource_mgmt: u32,
-    pub(crate) av_type: u32,
-    pub(crate) cq_data_size: usize,
-    pub(crate) mr_key_size: usize,
-    /// Of the domain, and of sends.
-    pub(crate) traffic_classes: [u32; 2],
-    pub(crate) domain_caps: u64,
-    pub(crate) domain: Option<String>,
-    pub(crate) fabric: Option<String>,
+    pub(crate) domain_name: Option<String>,
+    fabric_name: Option<String>,
     /// The device of a domain that is open already.
     pub(crate) device: Option<String>,
 }
@@ -78,80 +62,53 @@ impl Hints {
         let Some(hints) = hints else {
             return Ok(Hints::default());
         };
-        let has_destination = hints.addr_format == FI_ADDR_EFA
-            && hints.dest_addrlen == RawAddress::LEN
-            && !hints.dest_addr.is_null();
-        let mut wanted = Hints {
-            caps: hints.caps,
-            addr_format: hints.addr_format,
-            destination: has_destination.then(|| {
-                // SAFETY: by the caller's contract an address of this length, of any alignment.
-                let bytes = unsafe {
-                    hints
-                        .dest_addr
-                        .cast::<[u8; RawAddress::LEN]>()
-                        .read_unaligned()
-                };
-                RawAddress::from_bytes(&bytes)
-            }),
-            ..Hints::default()
+        // SAFETY: by the caller's contract.
+        let (ep, tx, rx, domain, fabric) = unsafe {
+            (
+                hints.ep_attr.as_ref().copied(),
+                hints.tx_attr.as_ref().copied(),
+                hints.rx_attr.as_ref().copied(),
+                hints.domain_attr.as_ref().copied(),
+                hints.fabric_attr.as_ref().copied().unwrap_or_default(),
+            )
         };
-        // SAFETY: by the caller's contract, here and below.
-        if let Some(attr) = unsafe { hints.ep_attr.as_ref() } {
-            wanted.ep_type = attr.type_;
-            wanted.protocol = attr.protocol;
-            wanted.max_msg_size = attr.max_msg_size;
+        let mut wanted = Hints {
+            caps: hints.caps
+                | tx.map_or(0, |attributes| attributes.caps)
+                | rx.map_or(0, |attributes| attributes.caps),
+            destination: None,
+            addr_format: hints.addr_format,
+            ep: ep.unwrap_or_default(),
+            tx: tx.unwrap_or_default(),
+            rx: rx.unwrap_or_default(),
+            domain: domain.unwrap_or_default(),
+            tx_msg_order: tx.map(|attributes| attributes.msg_order),
+            rx_msg_order: rx.map(|attributes| attributes.msg_order),
+            mr_mode: domain.map(|attributes| attributes.mr_mode as u64),
+            // SAFETY: by the caller's contract.
+            domain_name: domain.and_then(|attributes| unsafe { text(attributes.name) }),
+            // SAFETY: likewise.
+            fabric_name: unsafe { text(fabric.name) },
+            device: None,
+        };
+        if hints.addr_format == FI_ADDR_EFA
+            && hints.dest_addrlen == RawAddress::LEN
+            && !hints.dest_addr.is_null()
+        {
+            let bytes = hints.dest_addr.cast::<[u8; RawAddress::LEN]>();
+            // SAFETY: by the caller's contract an address of this length, of any alignment.
+            let bytes = unsafe { bytes.read_unaligned() };
+            wanted.destination = Some(RawAddress::from_bytes(&bytes));
         }
-        // SAFETY: as above.
-        if let Some(attr) = unsafe { hints.tx_attr.as_ref() } {
-            wanted.caps |= attr.caps;
-            wanted.tx_op_flags = attr.op_flags;
-            wanted.tx_msg_order = Some(attr.msg_order);
-            wanted.inject_size = attr.inject_size;
-            wanted.tx_size = attr.size;
-            wanted.tx_iov_limit = attr.iov_limit;
-            wanted.rma_iov_limit = attr.rma_iov_limit;
-            wanted.traffic_classes[1] = attr.tclass;
+        if !wanted.domain.domain.is_null() {
+            // SAFETY: by the caller's contract.
+            let domain = unsafe { object::<Domain>(wanted.domain.domain.cast()) };
+            let domain = domain.map_err(|_| refuse("the domain is not one of this provider"))?;
+            wanted.device = Some(domain.device.clone());
         }
-        // SAFETY: as above.
-        if let Some(attr) = unsafe { hints.rx_attr.as_ref() } {
-            wanted.caps |= attr.caps;
-            wanted.rx_op_flags = attr.op_flags;
-            wanted.rx_msg_order = Some(attr.msg_order);
-            wanted.rx_size = attr.size;
-            wanted.rx_iov_limit = attr.iov_limit;
-        }
-        // SAFETY: as above.
-        if let Some(attr) = unsafe { hints.domain_attr.as_ref() } {
-            wanted.mr_mode = Some(attr.mr_mode as u64);
-            wanted.threading = attr.threading;
-            wanted.control_progress = attr.control_progress;
-            wanted.data_progress = attr.data_progress;
-            wanted.resource_mgmt = attr.resource_mgmt;
-            wanted.av_type = attr.av_type;
-            wanted.cq_data_size = attr.cq_data_size;
-            wanted.mr_key_size = attr.mr_key_size;
-            wanted.traffic_classes[0] = attr.tclass;
-            wanted.domain_caps = attr.caps;
-            // SAFETY: as above.
-            wanted.domain = unsafe { text(attr.name) };
-            if !attr.domain.is_null() {
-                // SAFETY: as above.
-                let domain = unsafe { object::<Domain>(attr.domain.cast()) };
-                let domain =
-                    domain.map_err(|_| refuse("the domain is not one of this provider"))?;
-                wanted.device = Some(domain.device.clone());
-            }
-        }
-        // SAFETY: as above.
-        if let Some(attr) = unsafe { hints.fabric_attr.as_ref() } {
-            // SAFETY: as above.
-            wanted.fabric = unsafe { text(attr.name) };
-            // SAFETY: as above.
-            let fabric = || unsafe { object::<Fabric>(attr.fabric.cast()) };
-            if !attr.fabric.is_null() && fabric().is_err() {
-                return Err(refuse("the fabric is not one of this provider"));
-            }
+        // SAFETY: likewise.
+        if !fabric.fabric.is_null() && unsafe { object::<Fabric>(fabric.fabric.cast()) }.is_err() {
+            return Err(refuse("the fabric is not one of this provider"));
         }
         Ok(wanted)
     }
@@ -180,44 +137,39 @@ impl Hints {
             ))),
         };
         subset("capabilities", self.caps, CAPS)?;
-        subset("capabilities of the domain", self.domain_caps, DOMAIN_CAPS)?;
+        subset("capabilities of the domain", self.domain.caps, DOMAIN_CAPS)?;
         one_of("address format", self.addr_format, &[FI_ADDR_EFA])?;
-        one_of("endpoint type", self.ep_type, &[FI_EP_RDM])?;
-        one_of("protocol", self.protocol, &[FI_PROTO_EFA])?;
-        subset("operation flags of sends", self.tx_op_flags, TX_OP_FLAGS)?;
-        subset("operation flags of receives", self.rx_op_flags, RX_OP_FLAGS)?;
+        one_of("endpoint type", self.ep.type_, &[FI_EP_RDM])?;
+        one_of("protocol", self.ep.protocol, &[FI_PROTO_EFA])?;
+        subset("operation flags of sends", self.tx.op_flags, TX_OP_FLAGS)?;
+        subset("operation flags of receives", self.rx.op_flags, RX_OP_FLAGS)?;
         subset(
             "message order",
             self.tx_msg_order.unwrap_or(0) | self.rx_msg_order.unwrap_or(0),
             MSG_ORDER,
         )?;
-        at_most("inject size", self.inject_size, INJECT_SIZE)?;
-        at_most("size of the transmit queue", self.tx_size, TX_SIZE)?;
-        at_most("size of the receive queue", self.rx_size, RX_SIZE)?;
-        at_most("pieces of a send", self.tx_iov_limit, IOV_LIMIT)?;
-        at_most("pieces of a receive", self.rx_iov_limit, IOV_LIMIT)?;
-        at_most("pieces of remote memory", self.rma_iov_limit, IOV_LIMIT)?;
-        at_most("size of completion data", self.cq_data_size, 8)?;
-        one_of(
-            "progress of control",
-            self.control_progress,
-            &[FI_PROGRESS_AUTO, FI_PROGRESS_MANUAL],
-        )?;
-        one_of(
-            "progress of data",
-            self.data_progress,
-            &[FI_PROGRESS_AUTO, FI_PROGRESS_MANUAL],
-        )?;
+        at_most("inject size", self.tx.inject_size, INJECT_SIZE)?;
+        at_most("size of the transmit queue", self.tx.size, TX_SIZE)?;
+        at_most("size of the receive queue", self.rx.size, RX_SIZE)?;
+        at_most("pieces of a send", self.tx.iov_limit, IOV_LIMIT)?;
+        at_most("pieces of a receive", self.rx.iov_limit, IOV_LIMIT)?;
+        at_most("pieces of remote memory", self.tx.rma_iov_limit, IOV_LIMIT)?;
+        at_most("size of completion data", self.domain.cq_data_size, 8)?;
+        let progress = [FI_PROGRESS_AUTO, FI_PROGRESS_MANUAL];
+        let domain = &self.domain;
+        one_of("progress of control", domain.control_progress, &progress)?;
+        one_of("progress of data", domain.data_progress, &progress)?;
         if let Some(mode) = self.mr_mode
             && self.caps & ONE_SIDED != 0
             && mode != FI_MR_BASIC as u64
             && mode & MR_MODE != MR_MODE
         {
             return Err(refuse(&format!(
-                "memory registration mode {mode:#x}: one-sided operations need {MR_MODE:#x} (virtual addresses, allocated memory, keys of the provider)"
+                "memory registration mode {mode:#x}: one-sided operations need {MR_MODE:#x} \
+                 (virtual addresses, allocated memory, keys of the provider)"
             )));
         }
-        if let Some(fabric) = &self.fabric
+        if let Some(fabric) = &self.fabric_name
             && fabric.as_bytes() != FABRIC.to_bytes()
         {
             return Err(refuse(&format!(

@@ -8,7 +8,7 @@ use efa_core::endpoint::Errno;
 use efa_core::nic::Device as _;
 use efa_hw::{DeviceReport, HwDevice};
 
-use crate::ffi::object::{Object, close, object};
+use crate::ffi::object::{Object, Users, close, object};
 use crate::ffi::result::{ENOSYS, status};
 use crate::ffi::table::Table;
 use crate::ffi::*;
@@ -25,6 +25,7 @@ pub(crate) struct Nic {
     c: fid_nic,
     /// What the attributes point to.
     texts: Texts,
+    users: Users,
 }
 
 #[derive(Clone)]
@@ -41,9 +42,10 @@ struct Texts {
 unsafe impl Object for Nic {
     const CLASS: u32 = FI_CLASS_NIC;
     const IS_MEMORY: bool = true;
+    const OPERATIONS: &'static Table<fi_ops> = &FID;
 
-    fn operations() -> &'static Table<fi_ops> {
-        &FID
+    fn users(&self) -> &Users {
+        &self.users
     }
 }
 
@@ -97,6 +99,7 @@ impl Nic {
                 ..fid_nic::default()
             },
             texts,
+            users: Users::default(),
         }
     }
 

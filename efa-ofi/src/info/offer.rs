@@ -11,7 +11,7 @@ use crate::capabilities::{
     DOMAIN_CAPS, FABRIC, INJECT_SIZE, MAX_MESSAGE, MR_MODE, MSG_ORDER, RX_CAPS, TX_CAPS, VERSION,
     domain_name, granted, largest_atomic, queue_sizes, traffic_class,
 };
-use crate::ffi::host::{Host, Subsystem, info};
+use crate::ffi::host::{Host, log_info};
 use crate::ffi::object::first_open;
 use crate::ffi::result::{ENODATA, Result};
 use crate::ffi::*;
@@ -62,32 +62,25 @@ pub(crate) unsafe fn offer(
         let device = match HwDevice::shared(&name) {
             Ok(device) => device,
             Err(error) => {
-                info(
-                    Subsystem::Core,
-                    &format!("device {name} is not offered: {error}"),
-                );
+                log_info!(Core, "device {name} is not offered: {error}");
                 continue;
             }
         };
-        if let Some(domain) = &wanted.domain
+        if let Some(domain) = &wanted.domain_name
             && *domain != domain_name(&name)
         {
-            info(
-                Subsystem::Core,
-                &format!(
-                    "domain {} is not the one asked for, {domain}",
-                    domain_name(&name)
-                ),
+            log_info!(
+                Core,
+                "domain {} is not the one asked for, {domain}",
+                domain_name(&name)
             );
             continue;
         }
         let (tx_size, rx_size) = queue_sizes(&device.attributes());
-        if wanted.tx_size > tx_size || wanted.rx_size > rx_size {
-            info(
-                Subsystem::Core,
-                &format!(
-                    "device {name} has transmit queues of {tx_size} and receive queues of {rx_size} at most"
-                ),
+        if wanted.tx.size > tx_size || wanted.rx.size > rx_size {
+            log_info!(
+                Core,
+                "device {name} has transmit queues of {tx_size} and receive queues of {rx_size} at most"
             );
             continue;
         }
@@ -162,37 +155,37 @@ fn fill(
     ep.tx_ctx_cnt = 1;
     ep.rx_ctx_cnt = 1;
     tx.caps = caps & TX_CAPS;
-    tx.op_flags = hints.tx_op_flags;
+    tx.op_flags = hints.tx.op_flags;
     // Who has hints gets no more than is asked for, as from libfabric's efa provider.
     tx.msg_order = hints.tx_msg_order.unwrap_or(MSG_ORDER);
     tx.inject_size = INJECT_SIZE;
-    tx.size = or(hints.tx_size, tx_size);
+    tx.size = or(hints.tx.size, tx_size);
     tx.iov_limit = IOV_LIMIT;
     tx.rma_iov_limit = IOV_LIMIT;
     rx.caps = caps & RX_CAPS;
-    rx.op_flags = hints.rx_op_flags;
+    rx.op_flags = hints.rx.op_flags;
     rx.msg_order = hints.rx_msg_order.unwrap_or(MSG_ORDER);
-    rx.size = or(hints.rx_size, rx_size);
+    rx.size = or(hints.rx.size, rx_size);
     rx.iov_limit = IOV_LIMIT;
     domain.name = allocate_text(&domain_name(device.name()));
     let is_of_device = |domain: &Domain| domain.device == device.name();
     domain.domain = first_open::<Domain>(is_of_device).cast();
-    domain.threading = match hints.threading {
+    domain.threading = match hints.domain.threading {
         FI_THREAD_UNSPEC => FI_THREAD_SAFE,
         asked => asked,
     };
     // Automatic progress takes a thread: on request only. There is one for both.
-    let progress = match [hints.control_progress, hints.data_progress] {
+    let progress = match [hints.domain.control_progress, hints.domain.data_progress] {
         models if models.contains(&FI_PROGRESS_AUTO) => FI_PROGRESS_AUTO,
         _ => FI_PROGRESS_MANUAL,
     };
     domain.control_progress = progress;
     domain.data_progress = progress;
-    domain.resource_mgmt = match hints.resource_mgmt {
+    domain.resource_mgmt = match hints.domain.resource_mgmt {
         FI_RM_UNSPEC => FI_RM_ENABLED,
         asked => asked,
     };
-    domain.av_type = match hints.av_type {
+    domain.av_type = match hints.domain.av_type {
         FI_AV_UNSPEC => FI_AV_TABLE,
         asked => asked,
     };
@@ -219,7 +212,7 @@ fn fill(
     domain.mr_iov_limit = 1;
     domain.mr_cnt = 65_536;
     domain.caps = DOMAIN_CAPS;
-    [domain.tclass, tx.tclass] = hints.traffic_classes.map(traffic_class);
+    [domain.tclass, tx.tclass] = [hints.domain.tclass, hints.tx.tclass].map(traffic_class);
     fabric.name = allocate_text(&FABRIC.to_string_lossy());
     fabric.fabric = first_open::<Fabric>(|_| true).cast();
     fabric.prov_version = VERSION;

@@ -6,8 +6,8 @@ use std::net::Ipv6Addr;
 use efa_core::address::{Gid, Qkey, Qpn, RawAddress};
 use efa_core::endpoint::Errno;
 
-use crate::ffi::host::{Subsystem, info};
-use crate::ffi::object::{Object, Ref, Shared, Users, close, copy_out, new_fid, object};
+use crate::ffi::host::log_info;
+use crate::ffi::object::{Object, Ref, Users, close, copy_out, new_fid, object};
 use crate::ffi::result::{ENODATA, ENOSYS, ETOOSMALL, Result, ssize, status};
 use crate::ffi::table::Table;
 use crate::ffi::*;
@@ -29,18 +29,8 @@ pub(crate) struct AddressVector {
 // operations.
 unsafe impl Object for AddressVector {
     const CLASS: u32 = FI_CLASS_AV;
+    const OPERATIONS: &'static Table<fi_ops> = &FID;
 
-    fn operations() -> &'static Table<fi_ops> {
-        &FID
-    }
-
-    fn before_close(&self) -> Result<()> {
-        self.users.none()
-    }
-}
-
-// SAFETY: `before_close` looks for users.
-unsafe impl Shared for AddressVector {
     fn users(&self) -> &Users {
         &self.users
     }
@@ -153,7 +143,7 @@ impl Drop for AddressVector {
 /// `FI_ENODATA` for other texts, which are in the log.
 pub(crate) fn address_of(node: &str, service: Option<&str>) -> Result<RawAddress> {
     let refuse = |reason: String| {
-        info(Subsystem::Core, &reason);
+        log_info!(Core, "{reason}");
         ENODATA
     };
     if let Ok(address) = node.parse() {

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use efa_core::endpoint::Errno;
 
-use crate::ffi::object::{self, Object, Ref, Shared, Users, close, new_fid, transfer_object};
+use crate::ffi::object::{self, Object, Ref, Users, close, new_fid, transfer_object};
 use crate::ffi::result::{ENOSYS, Result, ssize, status};
 use crate::ffi::table::Table;
 use crate::ffi::*;
@@ -56,18 +56,8 @@ impl Format {
 // operations.
 unsafe impl Object for CompletionQueue {
     const CLASS: u32 = FI_CLASS_CQ;
+    const OPERATIONS: &'static Table<fi_ops> = &FID;
 
-    fn operations() -> &'static Table<fi_ops> {
-        &FID
-    }
-
-    fn before_close(&self) -> Result<()> {
-        self.users.none()
-    }
-}
-
-// SAFETY: `before_close` looks for users.
-unsafe impl Shared for CompletionQueue {
     fn users(&self) -> &Users {
         &self.users
     }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use efa_core::endpoint::{self, EndpointId, Errno, Statistics};
 
-use crate::ffi::object::{Object, Ref, Shared, Users, close, new_fid, object, transfer_object};
+use crate::ffi::object::{Object, Ref, Users, close, new_fid, object, transfer_object};
 use crate::ffi::result::{EAVAIL, ENOSYS, Result, status};
 use crate::ffi::table::Table;
 use crate::ffi::*;
@@ -49,18 +49,8 @@ impl Value {
 // SAFETY: `#[repr(C)]`, and `fid_cntr` begins with a `fid`; no other type has these operations.
 unsafe impl Object for Counter {
     const CLASS: u32 = FI_CLASS_CNTR;
+    const OPERATIONS: &'static Table<fi_ops> = &FID;
 
-    fn operations() -> &'static Table<fi_ops> {
-        &FID
-    }
-
-    fn before_close(&self) -> Result<()> {
-        self.users.none()
-    }
-}
-
-// SAFETY: `before_close` looks for users.
-unsafe impl Shared for Counter {
     fn users(&self) -> &Users {
         &self.users
     }

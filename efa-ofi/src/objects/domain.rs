@@ -6,13 +6,13 @@ use std::sync::Arc;
 use efa_core::endpoint::Errno;
 
 use crate::capabilities::device_of;
-use crate::ffi::object::{Object, Ref, Shared, Users, close, new_fid};
+use crate::ffi::object::{Object, Ref, Users, close, new_fid};
 use crate::ffi::result::Result;
 use crate::ffi::table::Table;
 use crate::ffi::*;
 use crate::fork;
 use crate::objects::fabric::Fabric;
-use crate::state::domain::{Operation, State};
+use crate::state::domain::State;
 use crate::state::lock::{Guard, Lock};
 use crate::state::progress::Progress;
 
@@ -37,18 +37,8 @@ pub(crate) struct Domain {
 // operations.
 unsafe impl Object for Domain {
     const CLASS: u32 = FI_CLASS_DOMAIN;
+    const OPERATIONS: &'static Table<fi_ops> = &FID;
 
-    fn operations() -> &'static Table<fi_ops> {
-        &FID
-    }
-
-    fn before_close(&self) -> Result<()> {
-        self.users.none()
-    }
-}
-
-// SAFETY: `before_close` looks for users.
-unsafe impl Shared for Domain {
     fn users(&self) -> &Users {
         &self.users
     }
@@ -124,13 +114,22 @@ impl Domain {
         self.state.lock()
     }
 
-    /// The state, locked, for a call that starts an operation.
+    /// Runs a call that starts an operation. Those who sleep see what ends within the call only if
+    /// it is delivered at its end.
     ///
     /// # Errors
-    /// As for [`Domain::state`].
+    /// As for [`Domain::state`], and those of the call.
     #[inline]
-    pub(crate) fn operation(&self) -> Result<Operation<'_>> {
-        self.state().map(Operation)
+    pub(crate) fn operation(
+        &self,
+        call: impl FnOnce(&mut State) -> Result<usize>,
+    ) -> Result<usize> {
+        let mut state = self.state()?;
+        let result = call(&mut state);
+        if state.may_sleep {
+            state.deliver();
+        }
+        result
     }
 
     /// Returns whether the domain makes progress by itself.

@@ -8,7 +8,7 @@ use efa_core::endpoint::{EndpointConfig, EndpointId, Errno, OperationFlags};
 use efa_core::nic::{Domain as _, QueuePairConfig};
 
 use crate::capabilities::queue_sizes;
-use crate::ffi::host::{Subsystem, info, warn};
+use crate::ffi::host::{log_info, log_warn};
 use crate::ffi::result::{ENOAV, ENOCQ, Result};
 use crate::ffi::{FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_INJECT, FI_MORE, fid};
 use crate::objects::binding::{Bindings, BoundQueue};
@@ -77,7 +77,7 @@ pub(crate) struct Attributes {
 
 /// Writes why something was refused to the log.
 fn refused(what: &str, error: &dyn Display, errno: Errno) -> Errno {
-    warn(Subsystem::Endpoint, &format!("{what}: {error}"));
+    log_warn!(Endpoint, "{what}: {error}");
     errno
 }
 
@@ -174,8 +174,7 @@ fn open_queue_pairs(
             return Err(error);
         }
         // A traffic class is a wish, and not every device and libefa knows service levels.
-        let text = format!("without the traffic class: {error}");
-        info(Subsystem::Endpoint, &text);
+        log_info!(Endpoint, "without the traffic class: {error}");
         config.service_level = 0;
         nic.create_queue_pair(queue, &config)
     });

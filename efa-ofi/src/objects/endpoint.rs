@@ -9,7 +9,7 @@ use efa_core::endpoint::{EndpointId, Errno};
 use efa_core::nic::{Domain as _, Nic as _, QueuePair as _};
 
 use crate::capabilities::{self, RX_OP_FLAGS, TX_OP_FLAGS};
-use crate::ffi::object::{Object, Ref, close, copy_out, new_fid, object};
+use crate::ffi::object::{Object, Ref, Users, close, copy_out, new_fid, object};
 use crate::ffi::result::{
     EBADFLAGS, ENOPROTOOPT, ENOSYS, EOPBADSTATE, EOPNOTSUPP, Result, ssize, status,
 };
@@ -42,6 +42,7 @@ pub(crate) struct Endpoint {
     /// applications do before and after they enable the endpoint.
     pub(crate) min_multi_recv: AtomicUsize,
     enabled: OnceLock<Enabled>,
+    users: Users,
 }
 
 /// What an endpoint is told before it is enabled, and options that may change later.
@@ -55,9 +56,10 @@ struct Settings {
 // operations.
 unsafe impl Object for Endpoint {
     const CLASS: u32 = FI_CLASS_EP;
+    const OPERATIONS: &'static Table<fi_ops> = &FID;
 
-    fn operations() -> &'static Table<fi_ops> {
-        &FID
+    fn users(&self) -> &Users {
+        &self.users
     }
 
     fn before_close(&self) -> Result<()> {
@@ -183,6 +185,7 @@ impl Endpoint {
             }),
             min_multi_recv: AtomicUsize::new(MIN_MULTI_RECV),
             enabled: OnceLock::new(),
+            users: Users::default(),
             domain: Ref::new(domain),
         })
     }

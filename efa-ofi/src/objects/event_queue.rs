@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use efa_core::endpoint::Errno;
 
-use crate::ffi::object::{Object, Ref, Shared, Users, close, new_fid, object};
+use crate::ffi::object::{Object, Ref, Users, close, new_fid, object};
 use crate::ffi::result::{EAVAIL, ENOSYS, ETOOSMALL, Result, ssize};
 use crate::ffi::table::Table;
 use crate::ffi::*;
@@ -32,18 +32,8 @@ const SIZE: usize = 1024;
 // operations.
 unsafe impl Object for EventQueue {
     const CLASS: u32 = FI_CLASS_EQ;
+    const OPERATIONS: &'static Table<fi_ops> = &FID;
 
-    fn operations() -> &'static Table<fi_ops> {
-        &FID
-    }
-
-    fn before_close(&self) -> Result<()> {
-        self.users.none()
-    }
-}
-
-// SAFETY: `before_close` looks for users.
-unsafe impl Shared for EventQueue {
     fn users(&self) -> &Users {
         &self.users
     }

@@ -2,8 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use crate::ffi::object::{Object, Shared, Users, close, new_fid};
-use crate::ffi::result::Result;
+use crate::ffi::object::{Object, Users, close, new_fid};
 use crate::ffi::table::Table;
 use crate::ffi::*;
 
@@ -19,18 +18,8 @@ pub(crate) struct Fabric {
 unsafe impl Object for Fabric {
     const CLASS: u32 = FI_CLASS_FABRIC;
     const IS_MEMORY: bool = true;
+    const OPERATIONS: &'static Table<fi_ops> = &FID;
 
-    fn operations() -> &'static Table<fi_ops> {
-        &FID
-    }
-
-    fn before_close(&self) -> Result<()> {
-        self.users.none()
-    }
-}
-
-// SAFETY: `before_close` looks for users.
-unsafe impl Shared for Fabric {
     fn users(&self) -> &Users {
         &self.users
     }

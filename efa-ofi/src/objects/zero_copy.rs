@@ -6,7 +6,7 @@
 
 use efa_core::nic::QueuePairConfig;
 
-use crate::ffi::host::{Subsystem, info};
+use crate::ffi::host::log_info;
 use crate::ffi::*;
 use crate::settings;
 
@@ -52,10 +52,7 @@ pub(crate) fn queue_pair(
         promises if !promises.registers_all => "FI_MR_LOCAL is not offered",
         promises if promises.permits_shared_memory => "shared memory is permitted",
         _ => {
-            info(
-                Subsystem::Endpoint,
-                "receives are into the application's buffers",
-            );
+            log_info!(Endpoint, "receives are into the application's buffers");
             return Some(QueuePairConfig {
                 // It sends nothing.
                 send_queue_depth: 1,
@@ -65,9 +62,9 @@ pub(crate) fn queue_pair(
             });
         }
     };
-    info(
-        Subsystem::Endpoint,
-        &format!("receives are not into the application's buffers: {lacking}"),
+    log_info!(
+        Endpoint,
+        "receives are not into the application's buffers: {lacking}"
     );
     None
 }

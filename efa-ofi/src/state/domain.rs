@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt::Display;
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,12 +12,11 @@ use efa_core::nic::{
 };
 use efa_hw::{CacheLimits, HwDevice, HwDomain, OpenError};
 
-use crate::ffi::host::{Subsystem, info, warn};
+use crate::ffi::host::{log_info, log_warn};
 use crate::ffi::result::{ENODATA, ENOSYS, Result};
 use crate::ffi::{FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_YIELD, fi_wait_obj};
 use crate::fork;
 use crate::state::counts::CounterSleeper;
-use crate::state::lock::Guard;
 use crate::state::route::Route;
 use crate::state::tables::Tables;
 use crate::state::wait::{DeviceEvents, WaitFd, WaitObject};
@@ -39,36 +37,7 @@ pub(crate) struct State {
     /// Those who sleep until a counter changes.
     pub(crate) sleepers: Vec<CounterSleeper>,
     /// Somebody may sleep: what ends within a call has to be delivered at its end.
-    may_sleep: bool,
-}
-
-/// The state during a call that starts an operation. Those who sleep see what ends within the call
-/// only if it is delivered at its end.
-pub(crate) struct Operation<'a>(pub(crate) Guard<'a, State>);
-
-impl Deref for Operation<'_> {
-    type Target = State;
-
-    #[inline]
-    fn deref(&self) -> &State {
-        &self.0
-    }
-}
-
-impl DerefMut for Operation<'_> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut State {
-        &mut self.0
-    }
-}
-
-impl Drop for Operation<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        if self.0.may_sleep {
-            self.0.deliver();
-        }
-    }
+    pub(crate) may_sleep: bool,
 }
 
 // SAFETY: endpoints, to which it points, are used by one thread at a time, which has the lock.
@@ -81,7 +50,7 @@ impl State {
     /// `FI_ENODATA` if it cannot be opened, which is in the log.
     pub(crate) fn open(device: &str) -> Result<State> {
         fn refused(error: impl Display) -> Errno {
-            warn(Subsystem::Domain, &error.to_string());
+            log_warn!(Domain, "{error}");
             ENODATA
         }
         let device = HwDevice::shared(device).map_err(refused)?;
@@ -91,16 +60,13 @@ impl State {
         // SAFETY: libfabric's interface says of all memory in calls what `allow_user` asks for.
         unsafe { domain.allow_user(USER_MEMORY) }.map_err(refused)?;
         if fork::is_kept_from_children() {
-            info(
-                Subsystem::Domain,
-                "registrations are not kept, so that children have the memory between operations",
+            log_info!(
+                Domain,
+                "registrations are not kept, so that children have the memory between operations"
             );
         } else if let Err(error) = domain.cache_registrations(CacheLimits::default()) {
             // Operations go on registering memory that the application did not register.
-            info(
-                Subsystem::Domain,
-                &format!("registrations are not kept: {error}"),
-            );
+            log_info!(Domain, "registrations are not kept: {error}");
         }
         Ok(State {
             core: efa_core::endpoint::Domain::new(domain, rand::random()),
@@ -216,7 +182,7 @@ impl State {
         notifies: bool,
     ) -> Result<CompletionQueueId> {
         let refused = |error: OpenError| {
-            warn(Subsystem::Endpoint, &format!("completion queue: {error}"));
+            log_warn!(Endpoint, "completion queue: {error}");
             Errno::ENOMEM
         };
         self.device_events()?;
@@ -232,11 +198,9 @@ impl State {
                     nic.arm(queue).map_err(unable)?;
                     return Ok(queue);
                 }
-                Err(error) => info(
-                    Subsystem::Endpoint,
-                    &format!(
-                        "sleeping on a completion queue means looking each millisecond: {error}"
-                    ),
+                Err(error) => log_info!(
+                    Endpoint,
+                    "sleeping on a completion queue means looking each millisecond: {error}"
                 ),
             }
         }
@@ -254,7 +218,7 @@ impl State {
             events.remove(queue, nic.channel(queue).ok());
         }
         if let Err(error) = nic.destroy_completion_queue(queue) {
-            warn(Subsystem::Endpoint, &format!("completion queue: {error}"));
+            log_warn!(Endpoint, "completion queue: {error}");
         }
     }
 
@@ -295,7 +259,7 @@ impl State {
 
 /// What the device says when it cannot notify.
 fn unable(error: NicError) -> Errno {
-    warn(Subsystem::Domain, &format!("sleeping: {error}"));
+    log_warn!(Domain, "sleeping: {error}");
     Errno::EOTHER
 }
 

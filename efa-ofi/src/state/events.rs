@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use efa_core::endpoint::{Errno, Failure};
 
-use crate::ffi::host::{Subsystem, warn};
+use crate::ffi::host::log_warn;
 use crate::ffi::result::{EOVERFLOW, Result};
 use crate::ffi::{fid, fid_t};
 use crate::state::wait::EventFd;
@@ -93,10 +93,10 @@ impl Events {
             false => Err(EOVERFLOW),
         });
         if added.is_err() {
-            let text = format!(
+            log_warn!(
+                Endpoint,
                 "an event queue is full; an operation without a completion failed: {failure}"
             );
-            warn(Subsystem::Endpoint, &text);
         }
     }
 }

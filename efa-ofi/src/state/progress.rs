@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use efa_core::endpoint::Errno;
 
-use crate::ffi::host::{Subsystem, warn};
+use crate::ffi::host::log_warn;
 use crate::ffi::result::Result;
 use crate::state::domain::State;
 use crate::state::lock::Lock;
@@ -37,8 +37,7 @@ impl Progress {
             .spawn(move || {
                 let (state, wait_fd, ends) = moved;
                 if let Err(Errno(error)) = run(&state, &wait_fd, &ends) {
-                    let text = format!("no automatic progress any more: error {error}");
-                    warn(Subsystem::Domain, &text);
+                    log_warn!(Domain, "no automatic progress any more: error {error}");
                 }
             });
         let thread = thread.map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EAGAIN)))?;

@@ -6,7 +6,7 @@ use efa_core::endpoint::{
     CompletionEntry, CompletionFlags, Errno, ErrorEntry, Event, Failure, PacketError, ProviderError,
 };
 
-use crate::ffi::host::{Subsystem, warn};
+use crate::ffi::host::log_warn;
 use crate::ffi::result::Result;
 use crate::ffi::{FI_ADDR_UNSPEC, fid};
 use crate::state::addresses::Addresses;
@@ -77,8 +77,10 @@ impl Route {
     #[cold]
     fn fail_injected(&self, failure: Failure) {
         if !self.fail(failure) {
-            let text = format!("an operation without a completion failed: {failure}");
-            warn(Subsystem::Endpoint, &text);
+            log_warn!(
+                Endpoint,
+                "an operation without a completion failed: {failure}"
+            );
         }
     }
 
@@ -86,7 +88,7 @@ impl Route {
     #[cold]
     pub(crate) fn event(&self, event: &Event) {
         if !failure_of(event).is_some_and(|failure| self.fail(failure)) {
-            warn(Subsystem::Endpoint, &event.to_string());
+            log_warn!(Endpoint, "{event}");
         }
     }
 
