@@ -1,25 +1,19 @@
-//! What the provider uses of the libfabric that has loaded it, whatever its file is called: it links
-//! with none, so that one file serves all releases, and two of them in a process.
+//! What the provider uses of the libfabric that has loaded it, whatever its file is called: it
+//! links with none, so that one file serves all releases, and two of them in a process.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::ffi::{fi_info, fi_provider};
-
-type DupInfo = unsafe extern "C" fn(*const fi_info) -> *mut fi_info;
-type Version = unsafe extern "C" fn() -> u32;
-type LogEnabled = unsafe extern "C" fn(*const fi_provider, u32, u32) -> c_int;
-type Log =
-    unsafe extern "C" fn(*const fi_provider, u32, u32, *const c_char, c_int, *const c_char, ...);
+use crate::ffi::{fi_dupinfo_t, fi_info, fi_log_enabled_t, fi_log_t, fi_provider, fi_version_t};
 
 /// The functions of the libfabric that has loaded this provider.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Host {
-    dup_info: DupInfo,
-    version: Version,
-    log_enabled: Option<LogEnabled>,
-    log: Option<Log>,
+    dup_info: fi_dupinfo_t,
+    version: fi_version_t,
+    log_enabled: Option<fi_log_enabled_t>,
+    log: Option<fi_log_t>,
 }
 
 static HOST: OnceLock<Option<Host>> = OnceLock::new();
@@ -27,7 +21,7 @@ static HOST: OnceLock<Option<Host>> = OnceLock::new();
 /// This provider, as lines of the log name it.
 static PROVIDER: AtomicPtr<fi_provider> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Who writes to libfabric's log (`enum fi_log_subsys`).
+/// A part of libfabric's log (`enum fi_log_subsys`).
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Subsystem {
     Core = crate::ffi::FI_LOG_CORE as isize,
@@ -75,11 +69,12 @@ impl Host {
         // SAFETY: these are the types of libfabric's functions in all releases.
         unsafe {
             Some(Host {
-                dup_info: std::mem::transmute::<*mut c_void, DupInfo>(find(c"fi_dupinfo")?),
-                version: std::mem::transmute::<*mut c_void, Version>(find(c"fi_version")?),
+                dup_info: std::mem::transmute::<*mut c_void, fi_dupinfo_t>(find(c"fi_dupinfo")?),
+                version: std::mem::transmute::<*mut c_void, fi_version_t>(find(c"fi_version")?),
                 log_enabled: find(c"fi_log_enabled")
-                    .map(|found| std::mem::transmute::<*mut c_void, LogEnabled>(found)),
-                log: find(c"fi_log").map(|found| std::mem::transmute::<*mut c_void, Log>(found)),
+                    .map(|found| std::mem::transmute::<*mut c_void, fi_log_enabled_t>(found)),
+                log: find(c"fi_log")
+                    .map(|found| std::mem::transmute::<*mut c_void, fi_log_t>(found)),
             })
         }
     }

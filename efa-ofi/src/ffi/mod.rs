@@ -1,7 +1,6 @@
 //! libfabric's C interface: its declarations, what all functions that C calls have in common, and
 //! the functions of libfabric's that this provider calls.
 
-mod bindings;
 pub(crate) mod host;
 pub(crate) mod object;
 mod registry;
@@ -9,4 +8,4 @@ pub(crate) mod result;
 pub(crate) mod table;
 pub(crate) mod unsupported;
 
-pub(crate) use bindings::*;
+pub(crate) use efa_libfabric_sys::*;

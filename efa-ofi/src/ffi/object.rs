@@ -22,16 +22,16 @@ pub(crate) unsafe trait Object: Sized {
     const CLASS: u32;
     /// It is memory and nothing else, so that a forked child has one of its own.
     const IS_MEMORY: bool = false;
-    /// What tells the object from those of other providers.
+    /// Distinguishes the object from those of other providers.
     const OPERATIONS: &'static Table<fi_ops>;
 
-    /// Who keeps it open.
+    /// The objects that keep it open.
     fn users(&self) -> &Users;
 
     /// Prepares for the end of the object; it stays open if that fails.
     ///
     /// # Errors
-    /// What the device says.
+    /// Those of the device.
     fn before_close(&self) -> Result<()> {
         Ok(())
     }
@@ -118,7 +118,8 @@ pub(crate) unsafe fn transfer_object<'a, T: Object>(pointer: *const c_void) -> R
     if fid.fclass != T::CLASS as usize || fid.ops != T::OPERATIONS.as_c() {
         return Err(Errno::EINVAL);
     }
-    // SAFETY: class and operations say that it is a `T`, and C does not end objects that are in use.
+    // SAFETY: class and operations are those of `T`, and C does not end objects that are in
+    // use.
     Ok(unsafe { &*pointer.cast::<T>() })
 }
 

@@ -5,7 +5,8 @@
 //! `fi_cq_export_xpu` and `fi_cntr_export_xpu` (2.7) jump through whatever lies where they expect
 //! their slot. So every table that this provider gives to C is a [`Table`].
 
-/// Slots behind the operations of a table. From libfabric 1.17 to 2.7 no table has grown by more than 4.
+/// Slots behind the operations of a table. From libfabric 1.17 to 2.7 no table has grown by more
+/// than 4.
 const LATER: usize = 16;
 
 /// A table of operations with slots behind it, whose functions return `-FI_ENOSYS`. They do not
@@ -30,17 +31,17 @@ impl<T> Table<T> {
         }
     }
 
-    /// The table for a structure of libfabric's, which has a pointer to the operations that it knows
-    /// by the type `C`: `T`, or what `T` begins with.
+    /// The table for a structure of libfabric's, which has a pointer to the operations that it
+    /// knows by the type `C`: `T`, or what `T` begins with.
     pub(crate) const fn as_c<C>(&'static self) -> *mut C {
         const { assert!(size_of::<C>() <= size_of::<T>()) }
         std::ptr::from_ref(self).cast_mut().cast()
     }
 }
 
-/// What a caller finds in slots that have no operation; returns `-FI_ENOSYS`. Who calls a function
-/// with more arguments than it takes cleans up after itself, and who expects an `int` looks at the
-/// lower half of the result, on all processors that EFA is for (x86-64, aarch64).
+/// The function in slots that have no operation; returns `-FI_ENOSYS`. The calling conventions of
+/// the processors that EFA is for (x86-64, aarch64) permit more arguments than a function takes, and
+/// a caller that expects an `int` reads the lower half of the result.
 extern "C" fn later() -> isize {
     -(libc::ENOSYS as isize)
 }

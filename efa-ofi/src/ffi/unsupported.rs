@@ -42,7 +42,9 @@ without! {
     srx_ctx(*mut fid_domain, *mut fi_rx_attr, *mut *mut fid_ep, *mut c_void) -> c_int;
     query_collective(*mut fid_domain, fi_collective_op, *mut fi_collective_attr, u64) -> c_int;
 
-    insertsym(*mut fid_av, *const c_char, usize, *const c_char, usize, *mut fi_addr_t, u64, *mut c_void) -> c_int;
+    insertsym(
+        *mut fid_av, *const c_char, usize, *const c_char, usize, *mut fi_addr_t, u64, *mut c_void
+    ) -> c_int;
     av_set(*mut fid_av, *mut fi_av_set_attr, *mut *mut fid_av_set, *mut c_void) -> c_int;
     insert_auth_key(*mut fid_av, *const c_void, usize, *mut fi_addr_t, u64) -> c_int;
     lookup_auth_key(*mut fid_av, fi_addr_t, *mut c_void, *mut usize) -> c_int;
@@ -62,12 +64,29 @@ without! {
     size_left(*mut fid_ep) -> isize;
 
     barrier(*mut fid_ep, fi_addr_t, *mut c_void) -> isize;
-    broadcast(*mut fid_ep, *mut c_void, usize, *mut c_void, fi_addr_t, fi_addr_t, fi_datatype, u64, *mut c_void) -> isize;
-    exchange(*mut fid_ep, *const c_void, usize, *mut c_void, *mut c_void, *mut c_void, fi_addr_t, fi_datatype, u64, *mut c_void) -> isize;
-    combine(*mut fid_ep, *const c_void, usize, *mut c_void, *mut c_void, *mut c_void, fi_addr_t, fi_datatype, fi_op, u64, *mut c_void) -> isize;
-    reduce(*mut fid_ep, *const c_void, usize, *mut c_void, *mut c_void, *mut c_void, fi_addr_t, fi_addr_t, fi_datatype, fi_op, u64, *mut c_void) -> isize;
-    distribute(*mut fid_ep, *const c_void, usize, *mut c_void, *mut c_void, *mut c_void, fi_addr_t, fi_addr_t, fi_datatype, u64, *mut c_void) -> isize;
-    collective_message(*mut fid_ep, *const fi_msg_collective, *mut fi_ioc, *mut *mut c_void, usize, u64) -> isize;
+    broadcast(
+        *mut fid_ep, *mut c_void, usize, *mut c_void, fi_addr_t, fi_addr_t, fi_datatype, u64,
+        *mut c_void
+    ) -> isize;
+    exchange(
+        *mut fid_ep, *const c_void, usize, *mut c_void, *mut c_void, *mut c_void, fi_addr_t,
+        fi_datatype, u64, *mut c_void
+    ) -> isize;
+    combine(
+        *mut fid_ep, *const c_void, usize, *mut c_void, *mut c_void, *mut c_void, fi_addr_t,
+        fi_datatype, fi_op, u64, *mut c_void
+    ) -> isize;
+    reduce(
+        *mut fid_ep, *const c_void, usize, *mut c_void, *mut c_void, *mut c_void, fi_addr_t,
+        fi_addr_t, fi_datatype, fi_op, u64, *mut c_void
+    ) -> isize;
+    distribute(
+        *mut fid_ep, *const c_void, usize, *mut c_void, *mut c_void, *mut c_void, fi_addr_t,
+        fi_addr_t, fi_datatype, u64, *mut c_void
+    ) -> isize;
+    collective_message(
+        *mut fid_ep, *const fi_msg_collective, *mut fi_ioc, *mut *mut c_void, usize, u64
+    ) -> isize;
     barrier2(*mut fid_ep, fi_addr_t, u64, *mut c_void) -> isize;
 }
 

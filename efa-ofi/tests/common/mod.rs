@@ -1,5 +1,6 @@
-//! The provider as an application sees it: through the C interface of the libfabric that is installed, on an emulated
-//! device. Two endpoints, each in a domain of its own, talk to each other within the process.
+//! The provider as an application sees it: through the C interface of the libfabric that is
+//! installed, on an emulated device. Two endpoints, each in a domain of its own, talk to each other
+//! within the process.
 #![allow(dead_code, reason = "not every test needs all of it")]
 #![allow(
     clippy::macro_metavars_in_unsafe,
@@ -9,24 +10,9 @@
 #[path = "../../../efa-hw/tests/common/mod.rs"]
 mod device;
 
-/// libfabric's C interface.
-#[allow(
-    non_camel_case_types,
-    non_upper_case_globals,
-    non_snake_case,
-    missing_docs,
-    unreachable_pub,
-    unsafe_op_in_unsafe_fn,
-    clippy::all,
-    clippy::undocumented_unsafe_blocks
-)]
-pub(crate) mod c {
-    include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
-    /// Any address.
-    pub const FI_ADDR_UNSPEC: fi_addr_t = u64::MAX;
-}
+pub(crate) use efa_libfabric_sys as c;
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::ptr::{null, null_mut};
 
 use efa_testing::patience::Wait;
@@ -39,12 +25,14 @@ const VERSION: u32 = 1 << 16 | 17;
 /// The directory of the plug-in.
 const PLUG_INS: &str = concat!(env!("OUT_DIR"), "/plug-in");
 
-/// Runs a test with the provider. `name` is the path of the test, which runs in a process of its own.
+/// Runs a test with the provider. `name` is the path of the test, which runs in a process of its
+/// own.
 pub(crate) fn with_provider(name: &str, body: impl FnOnce(&Libfabric)) {
     with_provider_and(name, |_| (), body);
 }
 
-/// As [`with_provider`]. `prepare` changes how that process is started; what it returns is dropped when it has ended.
+/// As [`with_provider`]. `prepare` changes how that process is started; what it returns is dropped
+/// when it has ended.
 pub(crate) fn with_provider_and<T>(
     name: &str,
     prepare: impl FnOnce(&mut std::process::Command) -> T,
@@ -69,23 +57,12 @@ pub(crate) fn with_provider_under<T>(
     device::with_device_under(tool, name, prepare, |_| body(&Libfabric::load()));
 }
 
-type GetInfo = unsafe extern "C" fn(
-    u32,
-    *const c_char,
-    *const c_char,
-    u64,
-    *const fi_info,
-    *mut *mut fi_info,
-) -> c_int;
-type OpenFabric =
-    unsafe extern "C" fn(*mut fi_fabric_attr, *mut *mut fid_fabric, *mut c_void) -> c_int;
-
 /// The functions that libfabric exports. All others are in the tables of its objects.
 pub(crate) struct Libfabric {
-    pub(crate) getinfo: GetInfo,
-    pub(crate) dupinfo: unsafe extern "C" fn(*const fi_info) -> *mut fi_info,
-    pub(crate) freeinfo: unsafe extern "C" fn(*mut fi_info),
-    pub(crate) fabric: OpenFabric,
+    pub(crate) getinfo: fi_getinfo_t,
+    pub(crate) dupinfo: fi_dupinfo_t,
+    pub(crate) freeinfo: fi_freeinfo_t,
+    pub(crate) fabric: fi_fabric_t,
 }
 
 impl Libfabric {
@@ -102,15 +79,10 @@ impl Libfabric {
         // SAFETY: these are the types of libfabric's functions.
         unsafe {
             Libfabric {
-                getinfo: std::mem::transmute::<*mut c_void, GetInfo>(find(c"fi_getinfo")),
-                dupinfo: std::mem::transmute::<
-                    *mut c_void,
-                    unsafe extern "C" fn(*const fi_info) -> *mut fi_info,
-                >(find(c"fi_dupinfo")),
-                freeinfo: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut fi_info)>(
-                    find(c"fi_freeinfo"),
-                ),
-                fabric: std::mem::transmute::<*mut c_void, OpenFabric>(find(c"fi_fabric")),
+                getinfo: std::mem::transmute::<*mut c_void, fi_getinfo_t>(find(c"fi_getinfo")),
+                dupinfo: std::mem::transmute::<*mut c_void, fi_dupinfo_t>(find(c"fi_dupinfo")),
+                freeinfo: std::mem::transmute::<*mut c_void, fi_freeinfo_t>(find(c"fi_freeinfo")),
+                fabric: std::mem::transmute::<*mut c_void, fi_fabric_t>(find(c"fi_fabric")),
             }
         }
     }
@@ -186,7 +158,8 @@ fn enable(endpoint: *mut fid_ep) {
 
 /// Calls `fi_control` of an object.
 pub(crate) fn control<T, A>(object: *mut T, command: u32, argument: &mut A) -> c_int {
-    // SAFETY: every object begins with a `fid`, and is open; the test's argument is what the command takes.
+    // SAFETY: every object begins with a `fid`, and is open; the test's argument is what the
+    // command takes.
     unsafe {
         let fid = object.cast::<fid>();
         let control = (*(*fid).ops).control.expect("the tables are complete");
