@@ -8,25 +8,29 @@ use efa_core::wire::{AtomicDatatype, AtomicOp};
 
 use crate::ffi::*;
 
-/// The version of the provider: the newest release of libfabric with whose efa provider it was tested, 2.5.1, as
-/// libfabric numbers its own providers (`FI_VERSION(major * 100 + minor, revision * 10)`). Open MPI's `btl/ofi` takes all
-/// providers whose names begin with `efa` for that one, and refuses those of releases before 1.12.
+/// The version of the provider: the newest release of libfabric with whose efa provider it was
+/// tested, 2.5.1, as libfabric numbers its own providers (`FI_VERSION(major * 100 + minor, revision
+/// * 10)`). Open MPI's `btl/ofi` takes all providers whose names begin with `efa` for that one, and
+/// refuses those of releases before 1.12.
 pub(crate) const VERSION: u32 = 205 << 16 | 10;
 
 /// The name of the fabric: all EFA devices that can reach each other.
 pub(crate) const FABRIC: &CStr = c"efa";
 
-/// What follows the device's name in the name of a domain, as in those of libfabric's own efa provider.
+/// What follows the device's name in the name of a domain, as in those of libfabric's own efa
+/// provider.
 pub(crate) const DOMAIN_SUFFIX: &str = "-rdm";
 
-/// Sends that an endpoint takes until some complete, and receive buffers of a packet each, on a device that can do so many.
+/// Sends that an endpoint takes until some complete, and receive buffers of a packet each, on a
+/// device that can do so many.
 pub(crate) const TX_SIZE: usize = 1024;
 pub(crate) const RX_SIZE: usize = 2048;
 
 /// The largest message in bytes.
 pub(crate) const MAX_MESSAGE: usize = u64::MAX as usize;
 
-/// The longest message that is copied within the call (`fi_inject`), in bytes, with each of the stock releases as a peer.
+/// The longest message that is copied within the call (`fi_inject`), in bytes, with each of the
+/// stock releases as a peer.
 pub(crate) const INJECT_SIZE: usize = 8192;
 
 pub(crate) const MESSAGES: u64 = FI_MSG | FI_TAGGED;
@@ -55,15 +59,16 @@ pub(crate) const TX_OP_FLAGS: u64 =
     FI_INJECT | FI_COMPLETION | FI_TRANSMIT_COMPLETE | FI_INJECT_COMPLETE | FI_DELIVERY_COMPLETE;
 pub(crate) const RX_OP_FLAGS: u64 = FI_COMPLETION | FI_MULTI_RECV;
 
-/// Messages are matched in the order in which they were sent, and atomics are carried out in theirs. MPICH uses atomics for
-/// its windows only if they are ordered.
+/// Messages are matched in the order in which they were sent, and atomics are carried out in
+/// theirs. MPICH uses atomics for its windows only if they are ordered.
 pub(crate) const MSG_ORDER: u64 = FI_ORDER_SAS
     | FI_ORDER_ATOMIC_RAR
     | FI_ORDER_ATOMIC_RAW
     | FI_ORDER_ATOMIC_WAR
     | FI_ORDER_ATOMIC_WAW;
 
-/// What an application has to do about memory that peers access. Other memory need not be registered.
+/// What an application has to do about memory that peers access. Other memory need not be
+/// registered.
 pub(crate) const MR_MODE: u64 = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 
 /// The sizes of the transmit and the receive queue of an endpoint on a device with these limits.
@@ -94,8 +99,8 @@ pub(crate) fn domain_name(device: &str) -> String {
     format!("{device}{DOMAIN_SUFFIX}")
 }
 
-/// The capabilities of an endpoint whose application asks for these. What is asked for without a direction has all of its
-/// directions. Secondary capabilities are there on request only.
+/// The capabilities of an endpoint whose application asks for these. What is asked for without a
+/// direction has all of its directions. Secondary capabilities are there on request only.
 pub(crate) fn granted(wanted: u64) -> u64 {
     if wanted == 0 {
         return CAPS;
@@ -114,8 +119,8 @@ pub(crate) fn granted(wanted: u64) -> u64 {
         | directions(ONE_SIDED, ACCESSING)
 }
 
-/// The traffic class that is granted to who asks for this one: as from stock, none instead of those that the device does not
-/// tell apart.
+/// The traffic class that is granted to who asks for this one: as from stock, none instead of those
+/// that the device does not tell apart.
 pub(crate) fn traffic_class(asked: u32) -> u32 {
     match asked {
         FI_TC_BEST_EFFORT | FI_TC_LOW_LATENCY => asked,
@@ -123,7 +128,8 @@ pub(crate) fn traffic_class(asked: u32) -> u32 {
     }
 }
 
-/// The service level of an endpoint's packets, for the traffic classes of its domain and of its sends.
+/// The service level of an endpoint's packets, for the traffic classes of its domain and of its
+/// sends.
 pub(crate) fn service_level(domain: u32, sends: u32) -> u8 {
     let class = match sends {
         FI_TC_UNSPEC => domain,

@@ -15,7 +15,8 @@ use crate::open;
 
 struct Provider(std::cell::UnsafeCell<fi_provider>);
 
-// SAFETY: libfabric alone writes to its part of the structure, as it does with the statics of other providers.
+// SAFETY: libfabric alone writes to its part of the structure, as it does with the statics of other
+// providers.
 unsafe impl Sync for Provider {}
 
 static PROVIDER: Provider = Provider(std::cell::UnsafeCell::new(fi_provider {

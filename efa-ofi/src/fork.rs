@@ -1,8 +1,9 @@
 //! Processes that fork, as libfabric's own efa provider has it.
 //!
-//! Where the kernel copies registered memory for children, nothing has to be done. Elsewhere libibverbs keeps it from them if
-//! it is asked to (`FI_EFA_FORK_SAFE`, `RDMAV_FORK_SAFE`, `IBV_FORK_SAFE`), and a process that does not ask for it ends when it
-//! forks, because the device could go on with memory that is not the process's any more.
+//! Where the kernel copies registered memory for children, nothing has to be done. Elsewhere
+//! libibverbs keeps it from them if it is asked to (`FI_EFA_FORK_SAFE`, `RDMAV_FORK_SAFE`,
+//! `IBV_FORK_SAFE`), and a process that does not ask for it ends when it forks, because the device
+//! could go on with memory that is not the process's any more.
 
 use std::env;
 use std::sync::OnceLock;
@@ -17,14 +18,15 @@ use crate::settings;
 /// What this process has, from the first look on.
 static SUPPORT: OnceLock<Option<ForkSupport>> = OnceLock::new();
 
-/// What has to be done for a process in which nobody has registered memory.
+/// What has to be done for a process without registered memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Need {
     Nothing,
     ToEnable,
 }
 
-/// Decides what has to be done, from the state of libibverbs and from whether the environment asks for support.
+/// Decides what has to be done, from the state of libibverbs and from whether the environment asks
+/// for support.
 fn need(support: ForkSupport, is_asked_for: bool) -> Need {
     match (support, is_asked_for) {
         (ForkSupport::Disabled | ForkSupport::Unknown, true) => Need::ToEnable,
@@ -62,7 +64,8 @@ fn look() -> std::result::Result<ForkSupport, efa_hw::OpenError> {
     }
 }
 
-/// Returns whether children lack memory that is registered. Registrations must not outlast their operations then.
+/// Returns whether children lack memory that is registered. Registrations must not outlast their
+/// operations then.
 pub(crate) fn is_kept_from_children() -> bool {
     SUPPORT.get() == Some(&Some(ForkSupport::Enabled))
 }
@@ -87,14 +90,15 @@ pub(crate) fn guard() -> Result<()> {
     }
 }
 
-/// What is said when a process ends because it forks.
-const MESSAGE: &str = "efa_rs: this process forks, and has memory that is registered with an EFA device. With this kernel and \
-this libibverbs the device could then write to pages that are not the process's any more. Set FI_EFA_FORK_SAFE=1, or use \
-Linux 5.13 with rdma-core 35 or newer. The process ends now.\n";
+/// Printed when a process ends because it forks.
+const MESSAGE: &str = "efa_rs: this process forks, and has memory that is registered with an EFA \
+device. With this kernel and this libibverbs the device could then write to pages that are not the \
+process's any more. Set FI_EFA_FORK_SAFE=1, or use Linux 5.13 with rdma-core 35 or newer. The \
+process ends now.\n";
 
 /// Called in the process that forks, before it does.
 unsafe extern "C" fn end() {
-    // SAFETY: the message is as long as said; neither function needs anything else.
+    // SAFETY: the message has this length; neither function needs anything else.
     unsafe {
         libc::write(libc::STDERR_FILENO, MESSAGE.as_ptr().cast(), MESSAGE.len());
         libc::abort();

@@ -1,9 +1,10 @@
-//! The protocol engine as a provider that stock libfabric loads: `libefa_rs-fi.so`, provider `efa_rs`.
+//! The protocol engine as a provider that stock libfabric loads: `libefa_rs-fi.so`, provider
+//! `efa_rs`.
 //!
 //! A libfabric that finds the file in a directory of `FI_PROVIDER_PATH` calls
 //! [`fi_prov_ini`](entry::fi_prov_ini). All else goes through tables of functions in the objects
-//! that C holds. Each function is a thin shell: it checks its pointers ([`ffi`]), takes the domain's
-//! lock, and calls the engine.
+//! that C holds. Each function is a thin shell: it checks its pointers ([`ffi`]), takes the
+//! domain's lock, and calls the engine.
 //!
 //! The modules, from the top: [`entry`] is what libfabric calls first; [`info`] answers hints, and
 //! [`open`] has the calls that open objects; [`calls`] transfer data; [`objects`] are what

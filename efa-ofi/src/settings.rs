@@ -35,8 +35,9 @@ pub(crate) fn of_environment() -> EndpointConfig {
     config
 }
 
-/// Whether libfabric's own efa provider would reach peers of the same host through shared memory. This one does not, but
-/// applications turn it off that want to receive into their buffers (`objects::zero_copy`).
+/// Whether libfabric's own efa provider would reach peers of the same host through shared memory.
+/// This one does not, but applications turn it off that want to receive into their buffers
+/// (`objects::zero_copy`).
 pub(crate) fn shared_memory() -> bool {
     is_on("FI_EFA_ENABLE_SHM_TRANSFER", true)
 }
@@ -46,7 +47,8 @@ pub(crate) fn zero_copy() -> bool {
     is_on("FI_EFA_USE_ZCPY_RX", true)
 }
 
-/// A switch, in one of the ways in which libfabric's variables have it. What is none of them is told, and changes nothing.
+/// A switch, in one of the ways in which libfabric's variables have it. Another value changes
+/// nothing, and is in the log.
 pub(crate) fn is_on(name: &str, default: bool) -> bool {
     let Some(text) = env::var_os(name) else {
         return default;
@@ -61,13 +63,17 @@ pub(crate) fn is_on(name: &str, default: bool) -> bool {
     }
 }
 
-/// Reads a variable. What cannot be its value is told, and changes nothing.
+/// Reads a variable. A value that it cannot have changes nothing, and is in the log.
 fn read<T: FromStr>(name: &str, value: &mut T) {
     let Some(text) = env::var_os(name) else {
         return;
     };
     match text.to_str().and_then(|text| text.parse().ok()) {
         Some(wanted) => *value = wanted,
-        None => log_warn!(Endpoint, "{name} is no number in range: {}", text.display()),
+        None => log_warn!(
+            Endpoint,
+            "{name} is not a number in range: {}",
+            text.display()
+        ),
     }
 }

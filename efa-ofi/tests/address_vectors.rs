@@ -97,8 +97,8 @@ fn endpoints_of_a_domain_have_vectors_of_their_own() {
 #[test]
 fn a_vector_of_many_entries_ends() {
     with_provider("a_vector_of_many_entries_ends", |libfabric| {
-        // All of one queue pair, as if it had been opened that often. A removal that walks along the others would take
-        // some hundred million steps.
+        // All of one queue pair, as if it had been opened that often. A removal that walks along
+        // the others would take some hundred million steps.
         const COUNT: usize = 20_000;
         let side = Side::open(libfabric, &Options::default());
         side.enable();

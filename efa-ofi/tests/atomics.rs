@@ -26,7 +26,8 @@ impl Target<'_> {
     }
 }
 
-/// Runs a test with a pair whose right side has registered these values, and returns what they are afterwards.
+/// Runs a test with a pair whose right side has registered these values, and returns what they are
+/// afterwards.
 fn with_target<T: Clone>(
     libfabric: &common::Libfabric,
     values: &[T],

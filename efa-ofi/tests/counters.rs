@@ -26,7 +26,8 @@ fn values(counter: *mut fid_cntr) -> (u64, u64) {
     )
 }
 
-/// Two sides, with a counter of what the left one sends and reads, and one of what the right one receives.
+/// Two sides, with a counter of what the left one sends and reads, and one of what the right one
+/// receives.
 fn with_counters(libfabric: &Libfabric, body: impl FnOnce(&Pair, *mut fid_cntr, *mut fid_cntr)) {
     let options = Options {
         queue_flags: FI_SELECTIVE_COMPLETION,

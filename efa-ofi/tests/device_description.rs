@@ -50,7 +50,8 @@ fn copies_of_an_info_describe_the_device_too() {
 fn the_description_in_words_has_an_end() {
     with_provider("the_description_in_words_has_an_end", |libfabric| {
         let info = libfabric.info(|_| {}).expect("there is a device");
-        // SAFETY: the info is valid; each buffer has as many bytes as the call is told, and a text in them.
+        // SAFETY: the info is valid; each buffer has as many bytes as the call is told, and a text
+        // in them.
         unsafe {
             let fid = &raw const (*(*info).nic).fid;
             let tostr = (*(*fid).ops).tostr.expect("the tables are complete");

@@ -14,7 +14,8 @@ use std::ptr::null_mut;
 use common::c::*;
 use common::{Libfabric, Options, Pair, close, with_provider_and};
 
-/// The variable by which the preloaded library is a kernel that shares the pages of registered memory with children.
+/// The variable by which the preloaded library is a kernel that shares the pages of registered
+/// memory with children.
 const SHARES_PAGES: &str = "KERNEL_SHARES_PAGES";
 
 /// What libibverbs says of forks: `enum ibv_fork_status`.
@@ -45,7 +46,8 @@ fn fork(memory: &mut [u8]) {
     assert_eq!(libc::WEXITSTATUS(status), 7);
 }
 
-/// Sends messages between memory that is registered all the time, with a fork while a receive is posted.
+/// Sends messages between memory that is registered all the time, with a fork while a receive is
+/// posted.
 fn exchange(libfabric: &Libfabric) {
     let pair = Pair::open(libfabric, &Options::default());
     let (mut source, mut target) = (vec![0_u8; 100_000], vec![0_u8; 100_000]);
@@ -105,7 +107,8 @@ fn libibverbs_is_asked_before_the_first_registration() {
         .into_iter()
         .enumerate()
     {
-        // Each in a process of its own. The nested one, which is the first round there, does not start others.
+        // Each in a process of its own. The nested one, which is the first round there, does not
+        // start others.
         let name = "libibverbs_is_asked_before_the_first_registration";
         let prepare = |command: &mut Command| older_kernel(command, variable, "1");
         with_provider_and(name, prepare, |libfabric| {

@@ -46,7 +46,8 @@ fn the_version_is_numbered_as_those_of_libfabrics_own_providers() {
     let name = "the_version_is_numbered_as_those_of_libfabrics_own_providers";
     with_provider(name, |libfabric| {
         let info = libfabric.info(|_| {}).expect("there is a device");
-        // Open MPI refuses efa providers before this one, and compares the first three letters of the name.
+        // Open MPI refuses efa providers before this one, and compares the first three letters of
+        // the name.
         let oldest = 112 << 16;
         // SAFETY: the info is valid, with all attributes, until it is freed.
         unsafe {
@@ -116,7 +117,8 @@ fn atomics_are_carried_out_in_order() {
 fn what_is_not_known_is_refused_or_not_asked_for() {
     let name = "what_is_not_known_is_refused_or_not_asked_for";
     with_provider(name, |libfabric| {
-        // What an application wants and cannot have: capabilities of the endpoint and of the domain.
+        // What an application wants and cannot have: capabilities of the endpoint and of the
+        // domain.
         for bit in 0..64 {
             let (wanted, offered) = (1 << bit, libfabric.info(|hints| hints.caps = 1 << bit));
             let known = FI_MSG
@@ -141,8 +143,8 @@ fn what_is_not_known_is_refused_or_not_asked_for() {
                 unsafe { (libfabric.freeinfo)(info) };
             }
         }
-        // What an application is ready to do for a provider is not a wish: the answer has what is needed. Among it are modes of
-        // releases to come, and `FI_MR_XPU_DESC` of 2.7.
+        // What an application is ready to do for a provider is not a wish: the answer has what is
+        // needed. Among it are modes of releases to come, and `FI_MR_XPU_DESC` of 2.7.
         const XPU_DESC: c_int = 1 << 12;
         let needed = (FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY) as c_int;
         for more in [0, XPU_DESC, 1 << 30, !(FI_MR_BASIC as c_int)] {

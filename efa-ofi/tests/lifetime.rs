@@ -111,7 +111,8 @@ fn what_is_closed_leaves_nothing() {
             }
             let wait = Wait::start();
             let mut after = Possessions::now();
-            // A thread that has ended is listed for a moment longer, here and before: of one round at most.
+            // A thread that has ended is listed for a moment longer, here and before: of one round
+            // at most.
             while after.threads > before.threads {
                 wait.pause(|| format!("{after:?} {before:?}"));
                 after = Possessions::now();
@@ -122,8 +123,8 @@ fn what_is_closed_leaves_nothing() {
     });
 }
 
-/// Opens a pair with more objects than it needs, lets it talk, and closes everything in the order that `arrange` makes of the
-/// order of opening. What is still used is tried again, after the rest.
+/// Opens a pair with more objects than it needs, lets it talk, and closes everything in the order
+/// that `arrange` makes of the order of opening. What is still used is tried again, after the rest.
 fn close_in_order(libfabric: &Libfabric, arrange: fn(&mut Vec<*mut fid>)) {
     let pair = Pair::open(libfabric, &Options::default());
     let (mut data, mut memory) = (vec![7_u8; 1 << 20], vec![0_u8; 1 << 20]);
@@ -371,8 +372,8 @@ fn a_child_may_close_what_it_has_inherited() {
                 close(left.domain),
                 close(events),
             ];
-            // A child that opens its own is a process as any other: the info and the fabric are memory.
-            // SAFETY: the info is valid.
+            // A child that opens its own is a process as any other: the info and the fabric are
+            // memory. SAFETY: the info is valid.
             let copy = unsafe { (libfabric.dupinfo)(left.info) };
             let is_right = refused == [EINVAL; 4] && closed == [0; 6] && !copy.is_null();
             // SAFETY: ends the child.

@@ -33,8 +33,8 @@ fn post(pair: &Pair, buffer: &mut [u8]) -> *mut c_void {
     context
 }
 
-/// What a completion on the right side says: the buffer, the offset in it, the length, and whether the buffer is the
-/// application's again.
+/// What a completion on the right side says: the buffer, the offset in it, the length, and whether
+/// the buffer is the application's again.
 fn received(pair: &Pair) -> (*mut c_void, usize, usize, bool) {
     let (entry, source) = pair.right_completion();
     assert_eq!(source, pair.to_left);
@@ -143,7 +143,8 @@ fn a_buffer_is_free_when_its_last_message_is_complete() {
         assert_eq!(pair.right.set_option(FI_OPT_MIN_MULTI_RECV, 64), 0);
         let mut buffer = vec![0_u8; LONG + 100];
         let context = post(&pair, &mut buffer);
-        // The bytes of the long message come later than its announcement, and than the short message.
+        // The bytes of the long message come later than its announcement, and than the short
+        // message.
         let (long, short) = (content(1, LONG), content(2, 50));
         let (endpoint, to, no) = (pair.left.endpoint, pair.to_right, null_mut());
         for data in [&long, &short] {

@@ -1,4 +1,5 @@
-//! The provider under libfabric 2.7, whose tables of operations are longer than those of the machine's headers.
+//! The provider under libfabric 2.7, whose tables of operations are longer than those of the
+//! machine's headers.
 
 #[macro_use]
 mod common;
@@ -29,8 +30,8 @@ type Slot = unsafe extern "C" fn(
     usize,
 ) -> isize;
 
-/// The tables of libfabric 2.7, in the order of their slots behind `size` (`rdma/fabric.h` and the others). This provider
-/// has no operation for those in parentheses.
+/// The tables of libfabric 2.7, in the order of their slots behind `size` (`rdma/fabric.h` and the
+/// others). This provider has no operation for those in parentheses.
 const FID: &str = "close bind control ops_open (tostr) (ops_set)";
 const FABRIC: &str = "domain (passive_ep) eq_open (wait_open) trywait domain2";
 const DOMAIN: &str = "av_open cq_open endpoint (scalable_ep) cntr_open (poll_open) (stx_ctx) (srx_ctx) query_atomic \
@@ -52,8 +53,8 @@ const EQ: &str = "read readerr write sread strerror";
 const CQ: &str = "read readfrom readerr sread sreadfrom signal strerror (export_xpu)";
 const CNTR: &str = "read readerr add set wait adderr seterr (export_xpu)";
 
-/// The slots of an object that has these of its own. `control` is called for the command 0 (`FI_GETFIDFLAG`), which there is
-/// not; objects with a descriptor look at the argument first.
+/// The slots of an object that has these of its own. `control` is called for the command 0
+/// (`FI_GETFIDFLAG`), which there is not; objects with a descriptor look at the argument first.
 fn fid_with(own: &str) -> String {
     let has = |name: &str| own.split(' ').any(|own| own == name);
     let slots = FID.split(' ').map(|slot| slot.trim_matches(['(', ')']));
@@ -64,8 +65,8 @@ fn fid_with(own: &str) -> String {
     slots.collect::<Vec<_>>().join(" ")
 }
 
-/// Calls each slot of a table, and those behind it that a later release may add, with the object and zeros. Returns the slots
-/// that were there, as the tables above have them.
+/// Calls each slot of a table, and those behind it that a later release may add, with the object
+/// and zeros. Returns the slots that were there, as the tables above have them.
 ///
 /// # Safety
 /// The object is open, and the table is one of its own.
@@ -74,7 +75,8 @@ unsafe fn call_all(object: *mut c_void, table: *const c_void, slots: &str) -> St
         // SAFETY: by the caller's contract a table, whose slots follow its size.
         let slot = unsafe { table.cast::<Option<Slot>>().add(1 + index).read() };
         let slot = slot.unwrap_or_else(|| panic!("slot {index} of {slots} is null"));
-        // SAFETY: on the processors that libfabric is for, functions take as many of the arguments as they have.
+        // SAFETY: on the processors that libfabric is for, functions take as many of the arguments
+        // as they have.
         unsafe { slot(object, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0) }
     };
     let mut found = Vec::new();
@@ -279,7 +281,8 @@ fn nothing_is_opened_for_a_gpu() {
         assert_eq!((status, vector), (ENOSYS, null_mut()));
         let mut memory = [0_u8; 64];
         let region = side.register(&mut memory);
-        // `FI_GET_MR_XPU_DESC` comes behind `FI_GET_FD`, and that behind the last of the machine's headers.
+        // `FI_GET_MR_XPU_DESC` comes behind `FI_GET_FD`, and that behind the last of the machine's
+        // headers.
         let command = FI_EXPORT_FID + 2;
         assert_eq!(control(region, command, &mut [0_u64; 4]), ENOSYS);
         assert_eq!(close(region), 0);

@@ -1,5 +1,5 @@
-//! Stock programs over the provider: `fi_info` and `fi_pingpong` of several releases of libfabric, each of which loads
-//! the plug-in, with each other and with stock libfabric's own efa provider.
+//! Stock programs over the provider: `fi_info` and `fi_pingpong` of several releases of libfabric,
+//! each of which loads the plug-in, with each other and with stock libfabric's own efa provider.
 
 #[path = "../../efa-emu/verbs/tests/common/mod.rs"]
 mod common;
@@ -144,8 +144,8 @@ fn other_releases_load_it_and_are_its_peers() {
         };
         converse((&release, "efa_rs"), (&installed, "efa_rs"), "tagged");
         converse((&installed, "efa"), (&release, "efa_rs"), "tagged");
-        // The efa provider of 1.11 offers a prefix, which the program takes, and sends as part of the message: this
-        // fails with every release but 1.11 (docs/interop.md).
+        // The efa provider of 1.11 offers a prefix, which the program takes, and sends as part of
+        // the message: this fails with every release but 1.11 (docs/interop.md).
         if name == "debian11" {
             continue;
         }

@@ -30,7 +30,8 @@ fn with_automatic_target(name: &str, body: impl FnOnce(&Pair)) {
     });
 }
 
-/// Starts an operation on the left, and waits until it has completed there. Only the left side makes progress.
+/// Starts an operation on the left, and waits until it has completed there. Only the left side
+/// makes progress.
 #[track_caller]
 fn complete(left: &Side, what: &str, mut call: impl FnMut() -> isize) {
     let wait = Wait::start();

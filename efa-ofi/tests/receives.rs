@@ -1,4 +1,5 @@
-//! What receives take: messages that are looked at and claimed first, messages of one sender, messages in pieces.
+//! What receives take: messages that are looked at and claimed first, messages of one sender,
+//! messages in pieces.
 
 #[macro_use]
 mod common;

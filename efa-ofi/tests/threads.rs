@@ -72,7 +72,8 @@ impl Several {
         }
     }
 
-    /// Sends messages from one endpoint to the other and receives as many, with tags of this thread.
+    /// Sends messages from one endpoint to the other and receives as many, with tags of this
+    /// thread.
     fn exchange(&self, thread: u64, done: &AtomicU64) {
         let mut buffers = vec![0_u64; MESSAGES as usize];
         let data: Vec<u64> = (0..MESSAGES).map(|number| thread << 32 | number).collect();

@@ -1,5 +1,5 @@
-//! Sleeping through the C interface: in calls, and on descriptors. A wake-up that is lost leaves a test asleep without
-//! end.
+//! Sleeping through the C interface: in calls, and on descriptors. A wake-up that is lost leaves a
+//! test asleep without end.
 
 #[macro_use]
 mod common;
@@ -101,8 +101,8 @@ fn own_time() -> i64 {
 /// How long a call sleeps that nothing wakes, in milliseconds.
 const LONG: c_int = 600;
 
-/// Makes a call that sleeps for [`LONG`]. It hardly uses the processor, also on a machine that gives each thread a small
-/// part of its time.
+/// Makes a call that sleeps for [`LONG`]. It hardly uses the processor, also on a machine that
+/// gives each thread a small part of its time.
 #[track_caller]
 fn asleep<T>(call: impl FnOnce() -> T) -> T {
     let begin = own_time();
@@ -155,7 +155,8 @@ fn a_descriptor_is_readable_from_when_there_is_something_to_read() {
     });
 }
 
-/// Sends `messages` messages back and forth between two threads, which sleep by `sleep` whenever they wait.
+/// Sends `messages` messages back and forth between two threads, which sleep by `sleep` whenever
+/// they wait.
 fn back_and_forth(pair: &Pair, messages: u64, sleep: fn(&Side) -> fi_cq_tagged_entry) {
     let shared = Threads(pair);
     thread::scope(|scope| {

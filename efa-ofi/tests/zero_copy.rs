@@ -19,7 +19,8 @@ const ENOENT: isize = -(libc::ENOENT as isize);
 /// The largest packet of the emulated device in bytes.
 const MTU: usize = 8928;
 
-/// libfabric's number of a message with a header at an endpoint that receives into the application's buffers.
+/// libfabric's number of a message with a header at an endpoint that receives into the
+/// application's buffers.
 const HEADER_AT_ZERO_COPY_RECEIVER: c_int = 4125;
 
 /// What an application asks for that receives into its buffers.
@@ -29,7 +30,8 @@ const OPTIONS: Options = Options {
     ..Options::USUAL
 };
 
-/// An endpoint that is not enabled, of an application that promises what is needed if `max_message` is short enough.
+/// An endpoint that is not enabled, of an application that promises what is needed if `max_message`
+/// is short enough.
 fn promising(libfabric: &Libfabric, options: &Options, max_message: usize) -> Side {
     let side = Side::open(libfabric, options);
     assert_eq!(side.set(MAX_MSG_SIZE, max_message), 0);
@@ -44,7 +46,8 @@ fn pair(libfabric: &Libfabric) -> Pair {
     )
 }
 
-/// Returns whether an endpoint receives into the application's buffers: then it cannot cancel receives.
+/// Returns whether an endpoint receives into the application's buffers: then it cannot cancel
+/// receives.
 fn is_zero_copy(side: &Side) -> bool {
     let mut nothing = 0_u64;
     match side.cancel((&raw mut nothing).cast()) {

@@ -410,14 +410,14 @@ pub(crate) fn query(
     limits(domain, Action::new(datatype, operation), kind)
 }
 
-/// Defines the functions that say how many elements an operation may have.
+/// Defines the functions that return how many elements an operation may have.
 macro_rules! valid_calls {
     ($($(#[$documentation:meta])* $name:ident: $kind:expr;)*) => {$(
         $(#[$documentation])*
         ///
         /// # Returns
-        /// 0; `-FI_EINVAL` for what is no endpoint, `-FI_EOPNOTSUPP` if the operation is not defined
-        /// for the datatype.
+        /// 0; `-FI_EINVAL` for what is no endpoint, `-FI_EOPNOTSUPP` if the operation is not
+        /// defined for the datatype.
         ///
         /// # Safety
         /// `count` is null or valid for a write.

@@ -20,7 +20,7 @@ use crate::objects::enabled::Enabled;
 use crate::objects::endpoint::Endpoint;
 use crate::state::domain::State;
 
-/// What a call may say of a receive. `FI_REMOTE_CQ_DATA` changes nothing, since data comes with the
+/// The flags of receives. `FI_REMOTE_CQ_DATA` changes nothing, since data comes with the
 /// message in any case; MPICH 3.4 and Intel MPI set it when they probe.
 const RECEIVE_FLAGS: u64 =
     FI_MORE | FI_COMPLETION | FI_MULTI_RECV | FI_PEEK | FI_CLAIM | FI_DISCARD | FI_REMOTE_CQ_DATA;
@@ -155,7 +155,7 @@ fn take_claimed(
     })
 }
 
-/// Looks for a message that has arrived (`FI_PEEK`), and claims or discards it if the flags say so.
+/// Looks for a message that has arrived (`FI_PEEK`), and claims or discards it if flags ask for it.
 /// Returns the entry for the completion queue, or for its errors.
 fn look_for(
     engine: &mut efa_core::endpoint::Endpoint<LentNic<HwDomain>>,
@@ -208,9 +208,22 @@ fn look_for(
 /// and a filter for them where they receive.
 macro_rules! message_calls {
     (
-        $message:ty, [$($tag:ident)?], [$($ignore:ident)?],
+        $table:ident, $message:ty, [$($tag:ident)?], [$($ignore:ident)?],
         $value:expr, $filter:expr, $value_of:expr, $filter_of:expr
     ) => {
+        pub(crate) static OPS: Table<$table> = Table::new($table {
+            size: size_of::<$table>(),
+            recv: Some(recv),
+            recvv: Some(recvv),
+            recvmsg: Some(recvmsg),
+            send: Some(send),
+            sendv: Some(sendv),
+            sendmsg: Some(sendmsg),
+            inject: Some(inject),
+            senddata: Some(senddata),
+            injectdata: Some(injectdata),
+        });
+
         transfer_calls! {
             /// Receives a message (`fi_recv`, `fi_trecv`).
             fn recv(
@@ -311,40 +324,15 @@ macro_rules! message_calls {
 pub(crate) mod untagged {
     use super::*;
 
-    pub(crate) static OPS: Table<fi_ops_msg> = Table::new(fi_ops_msg {
-        size: size_of::<fi_ops_msg>(),
-        recv: Some(recv),
-        recvv: Some(recvv),
-        recvmsg: Some(recvmsg),
-        send: Some(send),
-        sendv: Some(sendv),
-        sendmsg: Some(sendmsg),
-        inject: Some(inject),
-        senddata: Some(senddata),
-        injectdata: Some(injectdata),
-    });
-
-    message_calls!(fi_msg, [], [], None, None, |_| None, |_| None);
+    message_calls!(fi_ops_msg, fi_msg, [], [], None, None, |_| None, |_| None);
 }
 
 /// Tagged messages.
 pub(crate) mod tagged {
     use super::*;
 
-    pub(crate) static OPS: Table<fi_ops_tagged> = Table::new(fi_ops_tagged {
-        size: size_of::<fi_ops_tagged>(),
-        recv: Some(recv),
-        recvv: Some(recvv),
-        recvmsg: Some(recvmsg),
-        send: Some(send),
-        sendv: Some(sendv),
-        sendmsg: Some(sendmsg),
-        inject: Some(inject),
-        senddata: Some(senddata),
-        injectdata: Some(injectdata),
-    });
-
     message_calls!(
+        fi_ops_tagged,
         fi_msg_tagged,
         [tag],
         [ignore],

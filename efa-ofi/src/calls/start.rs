@@ -14,7 +14,7 @@ use crate::objects::enabled::Enabled;
 use crate::objects::endpoint::Endpoint;
 use crate::state::route::INJECTED;
 
-/// What a call may say of a send or write. A fence and the completion of a match (`FI_FENCE`,
+/// The flags of sends and writes. A fence and the completion of a match (`FI_FENCE`,
 /// `FI_MATCH_COMPLETE`) are not offered.
 const SEND_FLAGS: u64 = FI_MORE
     | FI_COMPLETION
@@ -26,11 +26,11 @@ const SEND_FLAGS: u64 = FI_MORE
     | HIGH_PPS;
 
 /// A flag of libfabric 2.7's efa provider (`FI_EFA_WR_HIGH_PPS`): that the device may trade latency
-/// for more messages per second. It changes nothing that an application can rely on, and the device
-/// is not told.
+/// for more messages per second. It changes nothing that an application can rely on, and is not
+/// passed to the device.
 const HIGH_PPS: u64 = 1 << 60;
 
-/// What a call says of its operation besides memory.
+/// An operation as its call describes it, without the memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Call {
     pub(crate) peer: fi_addr_t,
@@ -46,7 +46,7 @@ pub(crate) struct Call {
 #[derive(Clone, Copy)]
 enum Inject {
     Always,
-    /// If the flags say so.
+    /// If the flags have `FI_INJECT`.
     ByFlag,
     /// It comes from the peer.
     Never,
@@ -115,7 +115,7 @@ impl Call {
 /// How an operation is started.
 pub(crate) struct Start {
     pub(crate) peer: PeerId,
-    /// What the engine is told.
+    /// The engine's flags.
     pub(crate) flags: OperationFlags,
     /// The context that the engine returns.
     pub(crate) context: u64,
@@ -154,6 +154,9 @@ impl Start {
     }
 }
 
+/// What the engine returns when it is given an operation.
+type Posted = std::result::Result<(), EndpointError>;
+
 /// Starts an operation that sends `length` bytes to a peer, and whose completion has these flags.
 ///
 /// # Errors
@@ -164,7 +167,7 @@ pub(crate) fn start(
     endpoint: &Endpoint,
     call: &Call,
     (completion, length): (CompletionFlags, u64),
-    post: impl FnOnce(&mut Engine<LentNic<HwDomain>>, &Start) -> std::result::Result<(), EndpointError>,
+    post: impl FnOnce(&mut Engine<LentNic<HwDomain>>, &Start) -> Posted,
 ) -> Result<usize> {
     let enabled = endpoint.enabled()?;
     endpoint.domain().operation(|state| {

@@ -1,6 +1,7 @@
 //! What an info says of the device (`fi_info.nic`).
 //!
-//! The object belongs to its info: libfabric copies it with the command `FI_DUP` and closes it with the info.
+//! The object belongs to its info: libfabric copies it with the command `FI_DUP` and closes it with
+//! the info.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
@@ -132,7 +133,7 @@ impl Nic {
 
 impl Drop for Nic {
     fn drop(&mut self) {
-        // SAFETY: `new` has made boxes of all three, and nobody else frees them.
+        // SAFETY: `new` has made boxes of all three, and nothing else frees them.
         unsafe {
             drop(Box::from_raw(self.c.device_attr));
             drop(Box::from_raw(self.c.bus_attr));

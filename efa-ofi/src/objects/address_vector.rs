@@ -42,8 +42,8 @@ static FID: Table<fi_ops> = Table::new(fi_ops {
     ..unsupported::FID
 });
 
-/// The operations of libfabric 2.7 (`rdma/fi_domain.h`); those of the headers from which the bindings
-/// are generated end with `av_set`.
+/// The operations of libfabric 2.7 (`rdma/fi_domain.h`); those of the headers from which the
+/// bindings are generated end with `av_set`.
 #[repr(C)]
 struct Operations {
     first: fi_ops_av,
@@ -354,7 +354,8 @@ unsafe extern "C" fn lookup2(
     }
 }
 
-/// Writes an address as text, as far as there is room, and its length with the end (`fi_av_straddr`).
+/// Writes an address as text, as far as there is room, and its length with the end
+/// (`fi_av_straddr`).
 ///
 /// # Returns
 /// The text, or an empty one if a pointer is null.

@@ -96,7 +96,7 @@ impl Bindings {
         Ok(())
     }
 
-    /// Returns whether somebody may sleep until something happens on the endpoint.
+    /// Returns whether a thread may sleep until something happens on the endpoint.
     pub(crate) fn can_sleep(&self) -> bool {
         let queues = [&self.transmit, &self.receive].into_iter().flatten();
         let mut counters = self.counters.iter();

@@ -98,7 +98,7 @@ impl CompletionQueue {
         let threshold = match attributes.wait_cond {
             FI_CQ_COND_NONE => false,
             FI_CQ_COND_THRESHOLD => true,
-            // It only counts for those who wait.
+            // Conditions only concern calls that wait.
             _ if attributes.wait_obj == FI_WAIT_NONE => false,
             _ => return Err(Errno::EINVAL),
         };
@@ -181,7 +181,7 @@ impl CompletionQueue {
     /// `fi_cq_signal`, and after a signal that the process handled.
     ///
     /// # Safety
-    /// As there, and `condition` is null or what the queue's attributes say.
+    /// As there, and `condition` is null, or leads to a number if the queue has a threshold.
     unsafe fn wait(
         &self,
         buffer: *mut c_void,
@@ -221,7 +221,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Asks for a notification at the next entry. Nobody sleeps if there are `enough` entries
+    /// Asks for a notification at the next entry. Returns `None` if there are `enough` entries
     /// already, or may be some soon.
     fn arm<'a>(&self, wait_fd: &'a Arc<WaitFd>, enough: usize) -> Result<Option<Sleeper<'a>>> {
         let mut state = self.domain.state()?;
@@ -368,7 +368,7 @@ unsafe extern "C" fn readerr(
         to.olen = failed.overflow_length as usize;
         to.err = failed.failure.errno.0;
         to.prov_errno = failed.failure.provider.code() as c_int;
-        // Since interface 1.5 the application says how much room it has for more; there is no more.
+        // Since interface 1.5 the application passes a buffer for more data; there is none.
         to.err_data_size = 0;
         Ok(1)
     })
@@ -388,9 +388,8 @@ unsafe extern "C" fn signal(queue: *mut fid_cq) -> c_int {
         if matches!(queue.wait_object, WaitObject::None) {
             return Err(Errno::EINVAL);
         }
-        // Before the eventfd, which is written and read by system calls: who has been woken by it
-        // finds the signal, and who has looked for the signal before that has been prepared to be
-        // woken.
+        // Before the eventfd, whose system calls order the two: a thread that it wakes sees the
+        // signal, and one that has looked for the signal earlier was already prepared to be woken.
         queue.signaled.store(true, Ordering::Release);
         if let Some(wait_fd) = queue.wait_object.fd() {
             wait_fd.eventfd.notify();

@@ -109,8 +109,8 @@ impl Counter {
     /// Checks that an endpoint can be bound for these operations.
     ///
     /// # Errors
-    /// `FI_EINVAL` for none or an unknown one, `FI_EOPNOTSUPP` for those of peers: their counting is
-    /// a capability (`FI_RMA_EVENT`) that this provider does not have.
+    /// `FI_EINVAL` for none or an unknown one, `FI_EOPNOTSUPP` for those of peers: their counting
+    /// is a capability (`FI_RMA_EVENT`) that this provider does not have.
     pub(crate) fn check(operations: u64) -> Result<()> {
         const REMOTE: u64 = FI_REMOTE_READ | FI_REMOTE_WRITE;
         if operations == 0 || operations & !(OPERATIONS | REMOTE) != 0 {
@@ -152,7 +152,7 @@ impl Counter {
         let values = counts.values(&mut state.core);
         let result = call(&mut counts.base, values);
         drop(counts);
-        // Who sleeps until the counter changes may be waiting for this.
+        // A thread that sleeps until the counter changes may be waiting for this.
         state.deliver();
         Ok(result)
     }
@@ -207,8 +207,8 @@ impl Counter {
         }
     }
 
-    /// Asks for a notification when the counter has other values than now. Nobody sleeps if these
-    /// are not `values` any more.
+    /// Asks for a notification when the counter has other values than now. Returns `None` if these
+    /// are not `values` any more, or may change soon.
     fn arm<'a>(
         &self,
         wait_fd: &'a Arc<WaitFd>,

@@ -55,8 +55,8 @@ impl Domain {
     /// Opens the device that the info names, with the calls that open other objects from it.
     ///
     /// # Errors
-    /// `FI_EINVAL` without a domain's name, `FI_ENODATA` if the device cannot be opened, which is in
-    /// the log.
+    /// `FI_EINVAL` without a domain's name, `FI_ENODATA` if the device cannot be opened, which is
+    /// in the log.
     ///
     /// # Safety
     /// The info and what it leads to are valid, or null.
@@ -114,8 +114,8 @@ impl Domain {
         self.state.lock()
     }
 
-    /// Runs a call that starts an operation. Those who sleep see what ends within the call only if
-    /// it is delivered at its end.
+    /// Runs a call that starts an operation. Threads that sleep see what ends within the call
+    /// because it is delivered at its end.
     ///
     /// # Errors
     /// As for [`Domain::state`], and those of the call.
@@ -150,9 +150,9 @@ extern "C" fn bind(_domain: *mut fid, _queue: *mut fid, flags: u64) -> c_int {
     }
 }
 
-/// Refuses the tables of operations of libfabric's efa provider (`fi_open_ops`), which there is none
-/// of here: not to ask which of the machine's networks a registration uses, and not to write the
-/// device's queues without the provider.
+/// Refuses the tables of operations of libfabric's efa provider (`fi_open_ops`), which there is
+/// none of here: not to ask which of the machine's networks a registration uses, and not to write
+/// the device's queues without the provider.
 ///
 /// # Returns
 /// `-FI_EOPNOTSUPP` for those that stock has for domains (2.7), `-FI_EINVAL` for others, as from

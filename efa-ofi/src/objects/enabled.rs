@@ -49,7 +49,7 @@ impl Flags {
         flags.unwrap_or_else(|| self.default.load(Ordering::Relaxed))
     }
 
-    /// What the engine is told, for a call with these flags.
+    /// The engine's flags, for a call with these.
     #[inline]
     pub(crate) fn of(&self, flags: u64) -> OperationFlags {
         let known = FI_MORE | FI_INJECT | FI_DELIVERY_COMPLETE;
@@ -62,7 +62,7 @@ impl Flags {
     }
 }
 
-/// What the info of an endpoint says.
+/// The attributes of an endpoint, from its info.
 #[derive(Debug)]
 pub(crate) struct Attributes {
     pub(crate) tx_op_flags: u64,
@@ -151,7 +151,7 @@ impl Enabled {
 }
 
 /// Opens an endpoint of the engine on a queue pair, and on a second one for zero-copy receive if
-/// `user` describes it. Its completion queue `notifies` if somebody may sleep.
+/// `user` describes it. Its completion queue `notifies` if a thread may sleep.
 fn open_queue_pairs(
     state: &mut State,
     mut config: QueuePairConfig,

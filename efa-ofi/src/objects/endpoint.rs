@@ -1,4 +1,4 @@
-//! Endpoints: what they are told before they are enabled, their options, and their end.
+//! Endpoints: their configuration before they are enabled, their options, and their end.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -45,7 +45,7 @@ pub(crate) struct Endpoint {
     users: Users,
 }
 
-/// What an endpoint is told before it is enabled, and options that may change later.
+/// The configuration of an endpoint, until it is enabled, and options that may change later.
 struct Settings {
     bindings: Bindings,
     attributes: Attributes,
@@ -222,7 +222,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Gets or sets the flags of calls without any. `flags` say for which direction.
+    /// Gets or sets the flags of calls without any. `flags` have one direction.
     ///
     /// # Errors
     /// `FI_EINVAL` without exactly one direction, `FI_EBADFLAGS` for flags that there are not.
@@ -276,7 +276,7 @@ impl Endpoint {
             drop(state);
             match start.elapsed() {
                 passed if passed > LINGER => return Ok(()),
-                // Packets that a peer does not take keep nobody from the processor.
+                // A peer that takes no packets must not keep this thread spinning.
                 passed if taken == 0 && passed > wait::SPIN => {
                     std::thread::sleep(LINGER_INTERVAL);
                 }

@@ -25,7 +25,7 @@ pub(crate) struct EventQueue {
     _fabric: Ref<Fabric>,
 }
 
-/// Events that a queue holds if its attributes do not say.
+/// Events that a queue holds unless its attributes have a size.
 const SIZE: usize = 1024;
 
 // SAFETY: `#[repr(C)]`, and the first member begins with a `fid`; no other type has these
@@ -227,7 +227,7 @@ unsafe extern "C" fn readerr(
             to.data = 0;
             to.err = failed.failure.errno.0;
             to.prov_errno = failed.failure.provider.code() as c_int;
-            // The application says how much room it has for more; there is no more.
+            // The application passes a buffer for more data; there is none.
             to.err_data_size = 0;
             if flags & FI_PEEK == 0 {
                 events.failed.pop_front();
@@ -267,7 +267,7 @@ unsafe extern "C" fn write(
                     events.written.push_back((event, bytes));
                     Ok(length)
                 }
-                // Somebody has to read first.
+                // The application has to read first.
                 false => Err(Errno::EAGAIN),
             })
     })

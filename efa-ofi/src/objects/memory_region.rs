@@ -68,7 +68,7 @@ impl Registration {
         if self.flags & !FI_RMA_EVENT != 0 {
             return Err(EBADFLAGS);
         }
-        // Who says nothing sends and receives, as with stock.
+        // No access means sends and receives, as with stock.
         let wanted = match self.access {
             0 => FI_SEND | FI_RECV,
             access => access,

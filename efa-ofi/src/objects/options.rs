@@ -1,9 +1,11 @@
 //! Options of endpoints (`fi_getopt`, `fi_setopt`): those of libfabric's own efa provider.
 //!
-//! Options that promise something (the largest message, or that no shared memory is wanted) are kept. They matter where the
-//! endpoint decides whether it receives into the application's buffers ([`crate::objects::zero_copy`]).
+//! Options that promise something (the largest message, or that no shared memory is wanted) are
+//! kept. They matter where the endpoint decides whether it receives into the application's buffers
+//! ([`crate::objects::zero_copy`]).
 
 use std::ffi::{c_int, c_void};
+use std::ops::RangeInclusive;
 
 use efa_core::endpoint::{EndpointConfig, Errno};
 use efa_core::nic::{DeviceCaps, NicAttributes, QueuePairConfig};
@@ -14,12 +16,14 @@ use crate::ffi::result::{ENOPROTOOPT, EOPBADSTATE, EOPNOTSUPP, Result};
 use crate::ffi::{FI_OPT_FI_HMEM_P2P, FI_OPT_RX_SIZE, FI_OPT_TX_SIZE};
 use crate::settings;
 
-/// Options that came after the headers from which the bindings are generated (libfabric 2.0, `rdma/fi_endpoint.h`).
+/// Options that came after the headers from which the bindings are generated (libfabric 2.0,
+/// `rdma/fi_endpoint.h`).
 const CUDA_API_PERMITTED: c_int = 10;
 const SHARED_MEMORY_PERMITTED: c_int = 11;
-/// The first of eight sizes: those of messages, tagged messages, RMA and atomics, and then what may be injected of each.
+/// The first of eight sizes: those of messages, tagged messages, RMA and atomics, and then what may
+/// be injected of each.
 const MAX_MSG_SIZE: c_int = 12;
-const SIZES: c_int = 8;
+const SIZES: usize = 8;
 
 /// Options of the efa provider (libfabric 1.14 to 2.5, `rdma/fi_ext.h`).
 const EFA: c_int = -(0xefa << 16);
@@ -32,7 +36,8 @@ const SENDRECV_IN_ORDER: c_int = EFA + 5;
 const WRITE_IN_ORDER: c_int = EFA + 6;
 const HOMOGENEOUS_PEERS: c_int = EFA + 7;
 
-/// Whether memory of devices is reached directly (`FI_HMEM_P2P_...`).
+/// Whether memory of devices is reached directly: the option, and its values.
+const P2P: c_int = FI_OPT_FI_HMEM_P2P as c_int;
 const P2P_ENABLED: c_int = 0;
 const P2P_REQUIRED: c_int = 1;
 const P2P_DISABLED: c_int = 3;
@@ -57,27 +62,35 @@ impl Limits {
     }
 }
 
-/// Whether an option is one of the two sizes of queues, and which: that of sends or that of receives.
+/// The index of an option among the eight sizes, if it is one.
+fn size_of_messages(option: c_int) -> Option<usize> {
+    let index = usize::try_from(option.checked_sub(MAX_MSG_SIZE)?).ok()?;
+    (index < SIZES).then_some(index)
+}
+
+/// Whether an option is one of the two sizes of queues, and which: that of sends or that of
+/// receives.
 fn queue_of(option: c_int) -> Option<usize> {
     let options = [FI_OPT_TX_SIZE, FI_OPT_RX_SIZE];
     options.iter().position(|queue| *queue as c_int == option)
 }
 
-/// What an endpoint is told by options.
+/// The options of an endpoint.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     rnr_retry: usize,
     p2p: c_int,
-    sizes: [usize; SIZES as usize],
-    /// How many sends and receives the application starts before the first of them completes; 0 if it does not say.
+    sizes: [usize; SIZES],
+    /// How many sends and receives the application starts before the first of them completes; 0 if
+    /// it sets no size.
     queue_sizes: [usize; 2],
     use_device_rdma: bool,
     shared_memory: bool,
 }
 
 impl Options {
-    /// The options of an endpoint that was told nothing but by the environment, and by its info the length of the longest
-    /// message in bytes and the sizes of its queues.
+    /// The options of an endpoint at first: from the environment, and from its info the length of
+    /// the longest message in bytes and the sizes of its queues.
     pub(crate) fn new(
         config: &EndpointConfig,
         max_message: usize,
@@ -124,38 +137,34 @@ impl Options {
         value: *mut c_void,
         length: *mut usize,
     ) -> Result<()> {
-        let emulates = |cap| !(self.use_device_rdma && limits.caps.contains(cap));
-        let size = usize::try_from(option - MAX_MSG_SIZE).ok();
-        let size = size.and_then(|index| self.sizes.get(index));
-        let queue = queue_of(option).map(|queue| match self.queue_sizes[queue] {
-            0 => &limits.queue_sizes[queue],
-            _ => &self.queue_sizes[queue],
-        });
-        let (size, switch) = match (option, size.or(queue)) {
-            (_, Some(size)) => (size.to_ne_bytes(), false),
-            (RNR_RETRY, _) => (self.rnr_retry.to_ne_bytes(), false),
-            (EMULATED_READ, _) => ([0; 8], emulates(DeviceCaps::RDMA_READ)),
-            (EMULATED_WRITE, _) => ([0; 8], emulates(DeviceCaps::RDMA_WRITE)),
-            (EMULATED_ATOMICS, _) => ([0; 8], true),
-            (option, _) if option == FI_OPT_FI_HMEM_P2P as c_int => {
-                // SAFETY: the caller's contract is the same.
-                return unsafe { copy_out(&self.p2p.to_ne_bytes(), value, length) };
-            }
-            _ => return Err(ENOPROTOOPT),
-        };
-        let bytes = match option {
-            EMULATED_READ | EMULATED_WRITE | EMULATED_ATOMICS => &[u8::from(switch)][..],
-            _ => &size,
-        };
         // SAFETY: the caller's contract is the same.
-        unsafe { copy_out(bytes, value, length) }
+        let give = |bytes: &[u8]| unsafe { copy_out(bytes, value, length) };
+        let emulates = |cap| !(self.use_device_rdma && limits.caps.contains(cap));
+        if let Some(index) = size_of_messages(option) {
+            return give(&self.sizes[index].to_ne_bytes());
+        }
+        if let Some(queue) = queue_of(option) {
+            let size = match self.queue_sizes[queue] {
+                0 => limits.queue_sizes[queue],
+                wanted => wanted,
+            };
+            return give(&size.to_ne_bytes());
+        }
+        match option {
+            P2P => give(&self.p2p.to_ne_bytes()),
+            RNR_RETRY => give(&self.rnr_retry.to_ne_bytes()),
+            EMULATED_READ => give(&[emulates(DeviceCaps::RDMA_READ).into()]),
+            EMULATED_WRITE => give(&[emulates(DeviceCaps::RDMA_WRITE).into()]),
+            EMULATED_ATOMICS => give(&[1]),
+            _ => Err(ENOPROTOOPT),
+        }
     }
 
     /// Sets an option of an endpoint that is enabled or not.
     ///
     /// # Errors
-    /// `FI_ENOPROTOOPT` for one that there is not, `FI_EINVAL` for a value that it cannot have, `FI_EOPNOTSUPP` for what the
-    /// device cannot do, `FI_EOPBADSTATE` if it comes too late.
+    /// `FI_ENOPROTOOPT` for one that there is not, `FI_EINVAL` for a value that it cannot have,
+    /// `FI_EOPNOTSUPP` for what the device cannot do, `FI_EOPBADSTATE` if it comes too late.
     ///
     /// # Safety
     /// `value` is null or has `length` bytes.
@@ -167,88 +176,71 @@ impl Options {
         value: *const c_void,
         length: usize,
     ) -> Result<()> {
-        if let Ok(index) = usize::try_from(option - MAX_MSG_SIZE)
-            && let Some(size) = self.sizes.get_mut(index)
-        {
-            // SAFETY: the caller's contract is the same.
-            let wanted = usize::from_ne_bytes(unsafe { take(value, length) }?);
-            let limit = [MAX_MESSAGE, INJECT_SIZE][index / 4];
-            return match wanted <= limit {
-                true => {
-                    *size = wanted;
-                    Ok(())
-                }
-                false => Err(Errno::EINVAL),
-            };
+        // SAFETY: the caller's contract is the same.
+        let size = || unsafe { take(value, length) }.map(usize::from_ne_bytes);
+        // SAFETY: likewise.
+        let switch = || unsafe { take(value, length) }.map(|[byte]| byte != 0);
+        let before_enable = || match is_enabled {
+            true => Err(EOPBADSTATE),
+            false => Ok(()),
+        };
+        if let Some(index) = size_of_messages(option) {
+            self.sizes[index] = within(0..=[MAX_MESSAGE, INJECT_SIZE][index / 4], size()?)?;
+            return Ok(());
         }
         if let Some(queue) = queue_of(option) {
-            // SAFETY: the caller's contract is the same.
-            let wanted = usize::from_ne_bytes(unsafe { take(value, length) }?);
-            return match (is_enabled, wanted) {
-                (true, _) => Err(EOPBADSTATE),
-                (false, wanted) if (1..=limits.queue_sizes[queue]).contains(&wanted) => {
-                    self.queue_sizes[queue] = wanted;
-                    Ok(())
+            let wanted = size()?;
+            before_enable()?;
+            self.queue_sizes[queue] = within(1..=limits.queue_sizes[queue], wanted)?;
+            return Ok(());
+        }
+        match option {
+            P2P => {
+                // SAFETY: the caller's contract is the same.
+                let wanted = c_int::from_ne_bytes(unsafe { take(value, length) }?);
+                if wanted == P2P_REQUIRED {
+                    // There is no memory of other devices.
+                    return Err(EOPNOTSUPP);
                 }
-                _ => Err(Errno::EINVAL),
-            };
-        }
-        if option == FI_OPT_FI_HMEM_P2P as c_int {
-            // SAFETY: the caller's contract is the same.
-            let wanted = c_int::from_ne_bytes(unsafe { take(value, length) }?);
-            return match wanted {
-                // There is no memory of other devices.
-                P2P_REQUIRED => Err(EOPNOTSUPP),
-                P2P_ENABLED..=P2P_DISABLED => {
-                    self.p2p = wanted;
-                    Ok(())
-                }
-                _ => Err(Errno::EINVAL),
-            };
-        }
-        if option == RNR_RETRY {
-            // SAFETY: the caller's contract is the same.
-            let wanted = usize::from_ne_bytes(unsafe { take(value, length) }?);
-            return match (is_enabled, wanted) {
-                (true, _) => Err(EOPBADSTATE),
-                (false, 0..=RNR_WITHOUT_END) => {
-                    self.rnr_retry = wanted;
-                    Ok(())
-                }
-                _ => Err(Errno::EINVAL),
-            };
-        }
-        if !matches!(
-            option,
-            CUDA_API_PERMITTED
-                | SHARED_MEMORY_PERMITTED
-                | USE_DEVICE_RDMA
-                | SENDRECV_IN_ORDER
-                | WRITE_IN_ORDER
-                | HOMOGENEOUS_PEERS
-        ) {
-            return Err(ENOPROTOOPT);
-        }
-        // SAFETY: the caller's contract is the same.
-        let [wanted] = unsafe { take(value, length) }?;
-        match (option, wanted != 0) {
-            (USE_DEVICE_RDMA, _) if is_enabled => Err(EOPBADSTATE),
-            (USE_DEVICE_RDMA, true) if !limits.caps.contains(DeviceCaps::RDMA_READ) => {
-                Err(EOPNOTSUPP)
+                self.p2p = within(P2P_ENABLED..=P2P_DISABLED, wanted)?;
             }
-            (USE_DEVICE_RDMA, wanted) => {
+            RNR_RETRY => {
+                let wanted = size()?;
+                before_enable()?;
+                self.rnr_retry = within(0..=RNR_WITHOUT_END, wanted)?;
+            }
+            USE_DEVICE_RDMA => {
+                let wanted = switch()?;
+                before_enable()?;
+                if wanted && !limits.caps.contains(DeviceCaps::RDMA_READ) {
+                    return Err(EOPNOTSUPP);
+                }
                 self.use_device_rdma = wanted;
-                Ok(())
             }
-            (SENDRECV_IN_ORDER | WRITE_IN_ORDER, true) => Err(EOPNOTSUPP),
-            (SHARED_MEMORY_PERMITTED, _) if is_enabled => Err(EOPBADSTATE),
-            (SHARED_MEMORY_PERMITTED, wanted) => {
+            SHARED_MEMORY_PERMITTED => {
+                let wanted = switch()?;
+                before_enable()?;
                 self.shared_memory = wanted && settings::shared_memory();
-                Ok(())
+            }
+            SENDRECV_IN_ORDER | WRITE_IN_ORDER => {
+                if switch()? {
+                    return Err(EOPNOTSUPP);
+                }
             }
             // GPUs are not used, and what peers can do is learned from each.
-            _ => Ok(()),
+            CUDA_API_PERMITTED | HOMOGENEOUS_PEERS => _ = switch()?,
+            _ => return Err(ENOPROTOOPT),
         }
+        Ok(())
+    }
+}
+
+/// # Errors
+/// `FI_EINVAL` for a value outside of the range.
+fn within<T: PartialOrd>(range: RangeInclusive<T>, value: T) -> Result<T> {
+    match range.contains(&value) {
+        true => Ok(value),
+        false => Err(Errno::EINVAL),
     }
 }
 

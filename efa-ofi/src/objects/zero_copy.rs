@@ -1,8 +1,10 @@
-//! Receiving into the application's buffers (zero-copy receive), as the efa provider of libfabric 1.22 to 2.5 does: a second
-//! queue pair has the receives of the application, and peers send messages there without a header.
+//! Receiving into the application's buffers (zero-copy receive), as the efa provider of libfabric
+//! 1.22 to 2.5 does: a second queue pair has the receives of the application, and peers send
+//! messages there without a header.
 //!
-//! Nobody asks for it by name. An endpoint does it whose application promises all that it needs. Such an endpoint exchanges
-//! messages only with peers that know the request: others find their messages refused.
+//! There is no option for it: an endpoint does it if its application promises all that it needs.
+//! Such an endpoint exchanges messages only with peers that know the request: others find their
+//! messages refused.
 
 use efa_core::nic::QueuePairConfig;
 
@@ -10,8 +12,8 @@ use crate::ffi::host::log_info;
 use crate::ffi::*;
 use crate::settings;
 
-/// What the device cannot do in the place of software: to compare tags and senders, to put several messages into one buffer,
-/// and to compute.
+/// What the device cannot do in the place of software: to compare tags and senders, to put several
+/// messages into one buffer, and to compute.
 const PREVENTING: u64 = FI_TAGGED | FI_DIRECTED_RECV | FI_ATOMIC | FI_MULTI_RECV;
 
 /// What an application promises.
@@ -28,14 +30,15 @@ pub(crate) struct Promises {
     pub(crate) registers_all: bool,
 }
 
-/// Returns whether an application with these capabilities and this order of messages may receive into its buffers, if it
-/// registers them.
+/// Returns whether an application with these capabilities and this order of messages may receive
+/// into its buffers, if it registers them.
 pub(crate) fn is_possible(caps: u64, msg_order: u64) -> bool {
     caps & FI_MSG != 0 && caps & PREVENTING == 0 && msg_order & FI_ORDER_SAS == 0
 }
 
-/// The second queue pair of an endpoint with this main queue pair on a device with this largest packet; `None` if the
-/// application does not promise enough, and then what it lacks is in libfabric's log.
+/// The second queue pair of an endpoint with this main queue pair on a device with this largest
+/// packet; `None` if the application does not promise enough, and then what it lacks is in
+/// libfabric's log.
 pub(crate) fn queue_pair(
     main: &QueuePairConfig,
     promises: &Promises,

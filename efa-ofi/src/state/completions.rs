@@ -19,7 +19,7 @@ pub(crate) struct Completions {
     /// With the number of all successes that came before.
     failed: VecDeque<(u64, ErrorEntry)>,
     wait_fd: Option<Arc<WaitFd>>,
-    /// Somebody sleeps until there is another entry.
+    /// A thread sleeps until there is another entry.
     armed: bool,
 }
 

@@ -61,7 +61,7 @@ fn add(to: &mut Counter, statistics: &Statistics, operations: u64) {
     }
 }
 
-/// Somebody who sleeps until a counter has other values than these.
+/// A thread that sleeps until a counter has other values than these.
 #[derive(Debug)]
 pub(crate) struct CounterSleeper {
     pub(crate) counts: Arc<Mutex<Counts>>,

@@ -30,13 +30,13 @@ pub(crate) struct State {
     pub(crate) tables: Tables,
     /// In how many address vectors each peer is.
     pub(crate) peers: HashMap<PeerId, usize>,
-    /// Messages that were claimed, by the context that claimed them, with what was told of each.
+    /// Messages that were claimed, by the context that claimed them, with the completion of each.
     pub(crate) claims: HashMap<(EndpointId, u64), (ClaimId, CompletionEntry)>,
     /// What sleepers wait for, from the first object on that can sleep.
     device_events: Option<DeviceEvents>,
-    /// Those who sleep until a counter changes.
+    /// Sleepers that wait until a counter changes.
     pub(crate) sleepers: Vec<CounterSleeper>,
-    /// Somebody may sleep: what ends within a call has to be delivered at its end.
+    /// Threads may sleep: what ends within a call has to be delivered at its end.
     pub(crate) may_sleep: bool,
 }
 
@@ -57,7 +57,7 @@ impl State {
         // Each endpoint adds its own.
         let config = DomainConfig { packet_buffers: 0 };
         let mut domain = device.open_domain(&config).map_err(refused)?;
-        // SAFETY: libfabric's interface says of all memory in calls what `allow_user` asks for.
+        // SAFETY: libfabric's interface demands of all memory in calls what `allow_user` does.
         unsafe { domain.allow_user(USER_MEMORY) }.map_err(refused)?;
         if fork::is_kept_from_children() {
             log_info!(
@@ -111,8 +111,8 @@ impl State {
         }
     }
 
-    /// Hands what completed to the completion queues, and wakes those who sleep until a counter
-    /// changes.
+    /// Hands what completed to the completion queues, and wakes sleepers whose counter has
+    /// changed.
     pub(crate) fn deliver(&mut self) {
         for (id, route) in &self.endpoints {
             let Some(engine) = self.core.endpoint(*id) else {
@@ -194,7 +194,7 @@ impl State {
                 Ok(queue) => {
                     let channel = nic.channel(queue).map_err(unable)?;
                     events.add(queue, channel)?;
-                    // Who sleeps already is woken by this queue, too.
+                    // Threads that sleep already are woken by this queue, too.
                     nic.arm(queue).map_err(unable)?;
                     return Ok(queue);
                 }

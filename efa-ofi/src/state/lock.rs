@@ -1,8 +1,8 @@
 //! The lock of a domain.
 //!
 //! An application that promises to make one call of a domain at a time (`FI_THREAD_DOMAIN`) needs
-//! none, unless the domain has a thread of its own for automatic progress. All others share a mutex,
-//! whatever threading model they asked for.
+//! none, unless the domain has a thread of its own for automatic progress. All others share a
+//! mutex, whatever threading model they asked for.
 
 use std::cell::{Cell, UnsafeCell};
 use std::ops::{Deref, DerefMut};
@@ -22,7 +22,7 @@ pub(crate) struct Lock<T> {
 }
 
 // SAFETY: with a mutex one thread at a time reaches the value, and `busy` is not used. Without one,
-// who made the lock promised the same (`Lock::unsynchronized`).
+// the caller of `Lock::unsynchronized` has promised the same.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
@@ -75,7 +75,7 @@ impl<T> Deref for Guard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: while this exists, nobody else has the lock.
+        // SAFETY: the lock is held while this exists.
         unsafe { &*self.lock.value.get() }
     }
 }
@@ -91,7 +91,7 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        // With a mutex nobody looks at it, and a write to it would be one of several threads.
+        // With a mutex it is not used, and several threads would write to it.
         if self.lock.mutex.is_none() {
             self.lock.busy.set(std::thread::panicking());
         }

@@ -78,7 +78,7 @@ fn run(state: &Lock<State>, wait_fd: &WaitFd, ends: &AtomicBool) -> Result<()> {
         let is_quiet = state.lock()?.arm()?;
         match is_quiet {
             true => _ = wait::sleep(wait_fd.as_fd(), forever)?,
-            // Who waits for the lock takes it first.
+            // Threads that wait for the lock take it first.
             false => std::thread::yield_now(),
         }
     }

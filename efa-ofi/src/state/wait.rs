@@ -2,13 +2,13 @@
 //!
 //! What wakes a sleeper is either something that a device reports, or something that another thread
 //! has done. The first is the same for all objects of a domain: the events of its device's queues
-//! and the time-outs of the engine ([`DeviceEvents`]). The second is an eventfd of the object's own.
-//! Both together are one descriptor ([`WaitFd`]), which applications get by `FI_GETWAIT`.
+//! and the time-outs of the engine ([`DeviceEvents`]). The second is an eventfd of the object's
+//! own. Both together are one descriptor ([`WaitFd`]), which applications get by `FI_GETWAIT`.
 //!
 //! Nothing is overlooked, because a sleeper takes the domain's lock, asks the devices for an event,
-//! and only then looks whether there is anything to do (`State::arm`). From then on, what comes from
-//! the devices makes the descriptor readable; and who takes it from them in another thread, with the
-//! lock, notifies those for whom it was.
+//! and only then looks whether there is anything to do (`State::arm`). From then on, what comes
+//! from the devices makes the descriptor readable; and another thread that polls it, with the lock,
+//! notifies the sleepers for whom it was.
 
 use std::ffi::c_int;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -102,7 +102,7 @@ impl EventFd {
     }
 
     pub(crate) fn clear(&self) {
-        // It fails where nobody has notified.
+        // It fails if there was no notification.
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 }
@@ -134,7 +134,8 @@ impl Epoll {
     }
 }
 
-/// What all sleepers of a domain wait for: events of the device's queues, and the time-outs of the engine.
+/// What all sleepers of a domain wait for: events of the device's queues, and the time-outs of the
+/// engine.
 #[derive(Debug)]
 pub(crate) struct DeviceEvents {
     epoll: Epoll,
@@ -176,7 +177,7 @@ impl DeviceEvents {
         self.polled.retain(|other| *other != queue);
     }
 
-    /// Wakes the sleepers after this time at the latest, or ends what was asked for before.
+    /// Wakes the sleepers after this time at the latest, or stops the timer.
     pub(crate) fn wake_after(&mut self, time: Option<Duration>) -> Result<()> {
         if time.is_none() && !self.timer_is_set {
             return Ok(());
@@ -222,7 +223,7 @@ impl WaitFd {
 
     /// Prepares for sleeping. Called with the domain's lock, when there is nothing to do.
     pub(crate) fn prepare(&self) -> Sleeper<'_> {
-        // The notification may be for another sleeper, who has not noticed yet. Until then nobody
+        // The notification may be for another sleeper that has not woken yet. Until then none
         // sleeps.
         if self.sleepers.fetch_add(1, Ordering::Relaxed) == 0 {
             self.eventfd.clear();
