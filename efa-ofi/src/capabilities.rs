@@ -9,9 +9,9 @@ use efa_core::wire::{AtomicDatatype, AtomicOp};
 use crate::ffi::*;
 
 /// The version of the provider: the newest release of libfabric with whose efa provider it was
-/// tested, 2.5.1, as libfabric numbers its own providers (`FI_VERSION(major * 100 + minor, revision
-/// * 10)`). Open MPI's `btl/ofi` takes all providers whose names begin with `efa` for that one, and
-/// refuses those of releases before 1.12.
+/// tested, 2.5.1, as libfabric numbers its own providers: `FI_VERSION(major * 100 + minor,
+/// revision * 10)`. Open MPI's `btl/ofi` takes all providers whose names begin with `efa` for that
+/// one, and refuses those of releases before 1.12.
 pub(crate) const VERSION: u32 = 205 << 16 | 10;
 
 /// The name of the fabric: all EFA devices that can reach each other.

@@ -263,100 +263,62 @@ impl Drop for Counter {
     }
 }
 
-/// A value of a counter. What is no counter has the value 0: the interface has no room for errors.
-///
-/// # Safety
-/// The counter is null or a live object of libfabric's.
-unsafe fn value(counter: *mut fid_cntr, value: Value) -> u64 {
-    let mut result = 0;
-    status(|| {
-        // SAFETY: by the caller's contract.
-        let counter: &Counter = unsafe { transfer_object(counter.cast()) }?;
-        result = *value.of(&mut counter.values()?);
-        Ok(())
-    });
-    result
+/// Defines functions that read a value.
+macro_rules! read_calls {
+    ($($(#[$documentation:meta])* $name:ident: $value:expr;)*) => {$(
+        $(#[$documentation])*
+        ///
+        /// # Returns
+        /// The value; 0 for what is no counter, since the interface has no room for errors.
+        ///
+        /// # Safety
+        /// `counter` is null or a live object of libfabric's.
+        unsafe extern "C" fn $name(counter: *mut fid_cntr) -> u64 {
+            let mut result = 0;
+            status(|| {
+                // SAFETY: by the caller's contract.
+                let counter: &Counter = unsafe { transfer_object(counter.cast()) }?;
+                result = *$value.of(&mut counter.values()?);
+                Ok(())
+            });
+            result
+        }
+    )*};
 }
 
-/// Runs a call on a counter.
-///
-/// # Safety
-/// Any pointer is permitted.
-unsafe fn change(counter: *mut fid_cntr, call: impl FnOnce(&Counter) -> Result<()>) -> c_int {
-    // SAFETY: any pointer is permitted.
-    status(|| call(unsafe { object(counter.cast()) }?))
+read_calls! {
+    /// Reads how many operations have succeeded (`fi_cntr_read`).
+    read: Value::Successes;
+    /// Reads how many operations have failed (`fi_cntr_readerr`).
+    readerr: Value::Errors;
 }
 
-/// Reads how many operations have succeeded (`fi_cntr_read`).
-///
-/// # Returns
-/// The value; 0 for what is no counter.
-///
-/// # Safety
-/// `counter` is null or a live object of libfabric's.
-unsafe extern "C" fn read(counter: *mut fid_cntr) -> u64 {
-    // SAFETY: the caller's contract is the same.
-    unsafe { value(counter, Value::Successes) }
+/// Defines functions that change a value.
+macro_rules! change_calls {
+    ($($(#[$documentation:meta])* $name:ident: $method:ident, $value:expr;)*) => {$(
+        $(#[$documentation])*
+        ///
+        /// # Returns
+        /// 0, or `-FI_EINVAL` for what is no counter.
+        ///
+        /// # Safety
+        /// Any pointer is permitted.
+        unsafe extern "C" fn $name(counter: *mut fid_cntr, value: u64) -> c_int {
+            // SAFETY: any pointer is permitted.
+            status(|| unsafe { object::<Counter>(counter.cast()) }?.$method($value, value))
+        }
+    )*};
 }
 
-/// Reads how many operations have failed (`fi_cntr_readerr`).
-///
-/// # Returns
-/// As [`read`].
-///
-/// # Safety
-/// As for [`read`].
-unsafe extern "C" fn readerr(counter: *mut fid_cntr) -> u64 {
-    // SAFETY: the caller's contract is the same.
-    unsafe { value(counter, Value::Errors) }
-}
-
-/// Adds to the successes (`fi_cntr_add`).
-///
-/// # Returns
-/// 0, or `-FI_EINVAL` for what is no counter.
-///
-/// # Safety
-/// Any pointer is permitted.
-unsafe extern "C" fn add(counter: *mut fid_cntr, value: u64) -> c_int {
-    // SAFETY: any pointer is permitted.
-    unsafe { change(counter, |counter| counter.add(Value::Successes, value)) }
-}
-
-/// Adds to the errors (`fi_cntr_adderr`).
-///
-/// # Returns
-/// As [`add`].
-///
-/// # Safety
-/// As for [`add`].
-unsafe extern "C" fn adderr(counter: *mut fid_cntr, value: u64) -> c_int {
-    // SAFETY: any pointer is permitted.
-    unsafe { change(counter, |counter| counter.add(Value::Errors, value)) }
-}
-
-/// Sets the successes (`fi_cntr_set`).
-///
-/// # Returns
-/// As [`add`].
-///
-/// # Safety
-/// As for [`add`].
-unsafe extern "C" fn set(counter: *mut fid_cntr, value: u64) -> c_int {
-    // SAFETY: any pointer is permitted.
-    unsafe { change(counter, |counter| counter.set(Value::Successes, value)) }
-}
-
-/// Sets the errors (`fi_cntr_seterr`).
-///
-/// # Returns
-/// As [`add`].
-///
-/// # Safety
-/// As for [`add`].
-unsafe extern "C" fn seterr(counter: *mut fid_cntr, value: u64) -> c_int {
-    // SAFETY: any pointer is permitted.
-    unsafe { change(counter, |counter| counter.set(Value::Errors, value)) }
+change_calls! {
+    /// Adds to the successes (`fi_cntr_add`).
+    add: add, Value::Successes;
+    /// Adds to the errors (`fi_cntr_adderr`).
+    adderr: add, Value::Errors;
+    /// Sets the successes (`fi_cntr_set`).
+    set: set, Value::Successes;
+    /// Sets the errors (`fi_cntr_seterr`).
+    seterr: set, Value::Errors;
 }
 
 /// Waits until the successes reach `threshold`, for `timeout` milliseconds, or without end if that
@@ -370,5 +332,5 @@ unsafe extern "C" fn seterr(counter: *mut fid_cntr, value: u64) -> c_int {
 /// Any pointer is permitted.
 unsafe extern "C" fn wait(counter: *mut fid_cntr, threshold: u64, timeout: c_int) -> c_int {
     // SAFETY: any pointer is permitted.
-    unsafe { change(counter, |counter| counter.wait(threshold, timeout)) }
+    status(|| unsafe { object::<Counter>(counter.cast()) }?.wait(threshold, timeout))
 }

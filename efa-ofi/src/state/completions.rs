@@ -106,10 +106,35 @@ impl Completions {
     }
 
     /// Asks for a notification at the next entry. Returns `false` if there are `enough` successes
-    /// already, or a failure.
+    /// already, or a failure; threads that wait for more are notified all the same.
     pub(crate) fn arm(&mut self, enough: usize) -> bool {
         let waits = self.done.len() < enough && self.failed.is_empty();
         self.armed |= waits;
         waits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use efa_core::endpoint::CompletionFlags;
+
+    use super::*;
+
+    #[test]
+    fn a_second_waiter_keeps_the_first_armed() {
+        let mut completions = Completions::default();
+        let entry = CompletionEntry {
+            context: 0,
+            flags: CompletionFlags::RECV,
+            length: 0,
+            data: 0,
+            tag: 0,
+            source: None,
+            buffer: 0,
+        };
+        completions.add(Ok(entry), 0);
+        assert!(completions.arm(2), "one of two");
+        assert!(!completions.arm(1), "there is one");
+        assert!(completions.armed);
     }
 }
