@@ -87,6 +87,46 @@ fn a_copied_operation_is_reported_once_on_request() {
 }
 
 #[test]
+fn reads_ignore_the_inject_flag() {
+    with_provider("reads_ignore_the_inject_flag", |libfabric| {
+        let pair = Pair::open(libfabric, &Options::default());
+        let endpoint = pair.left.endpoint;
+        let mut memory = [7_u64];
+        let region = pair.right.register(&mut memory);
+        // SAFETY: the registration is open.
+        let key = unsafe { (*region).key };
+        let mut buffer = [0_u64];
+        let context = buffer.as_mut_ptr().cast::<c_void>();
+        let local = [iovec {
+            iov_base: context,
+            iov_len: 8,
+        }];
+        let remote = [fi_rma_iov {
+            addr: memory.as_ptr().addr() as u64,
+            len: 8,
+            key,
+        }];
+        let read = fi_msg_rma {
+            msg_iov: local.as_ptr(),
+            iov_count: 1,
+            addr: pair.to_right,
+            rma_iov: remote.as_ptr(),
+            rma_iov_count: 1,
+            context,
+            ..fi_msg_rma::default()
+        };
+        pair.start(|| call!(endpoint => rma.readmsg(&read, FI_INJECT | FI_COMPLETION)));
+        let (entry, _) = pair.left_completion();
+        assert_eq!((entry.op_context, entry.flags), (context, FI_RMA | FI_READ));
+        // SAFETY: the read has completed.
+        assert_eq!(unsafe { context.cast::<u64>().read() }, 7);
+        assert_eq!(pair.left.read().err(), Some(AGAIN));
+        assert_eq!(close(region), 0);
+        pair.close(libfabric);
+    });
+}
+
+#[test]
 fn failures_of_calls_without_completions_go_to_the_event_queue() {
     let name = "failures_of_calls_without_completions_go_to_the_event_queue";
     with_provider(name, |libfabric| {
