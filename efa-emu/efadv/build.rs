@@ -1,7 +1,7 @@
 //! Gives the shared library its SONAME, its symbol versions, and the dependency on the library that
 //! has the implementation.
 
-#[path = "../build/link.rs"]
+#[path = "../verbs/build/link.rs"]
 mod link;
 
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use std::process::Command;
 const IMPLEMENTATION: &str = "libibverbs.so.1";
 
 fn main() {
-    println!("cargo::rerun-if-changed=../build/link.rs");
+    println!("cargo::rerun-if-changed=../verbs/build/link.rs");
     link::shared_library("libefa.so.1", "libefa.map");
     link::link_argument("-Wl,--no-as-needed");
     link::link_argument(&link_stand_in().display().to_string());
