@@ -13,7 +13,7 @@
 
 pub mod sessions;
 #[allow(dead_code, reason = "a model uses a part")]
-#[path = "../../efa-emu/verbs/src/spin.rs"]
+#[path = "../../efa-emu/verbs/src/objects/spin.rs"]
 mod spin;
 mod sync;
 #[allow(dead_code, reason = "a model uses a part")]
@@ -25,20 +25,22 @@ pub use table::numbers;
 pub use transport::{counter, doorbells, rings};
 
 /// What `spin` knows of threads.
-mod interrupted {
-    /// Says that a lock is held; nothing here interrupts a thread.
-    pub(crate) struct Locking;
+mod ffi {
+    pub(crate) mod interrupted {
+        /// Says that a lock is held; nothing here interrupts a thread.
+        pub(crate) struct Locking;
 
-    impl Locking {
-        pub(crate) fn new() -> Locking {
-            Locking
+        impl Locking {
+            pub(crate) fn new() -> Locking {
+                Locking
+            }
         }
-    }
 
-    /// A number that only the calling thread has.
-    pub(crate) fn this_thread() -> usize {
-        let name = format!("{:?}", loom::thread::current().id());
-        let digits: String = name.chars().filter(char::is_ascii_digit).collect();
-        1 + digits.parse::<usize>().expect("threads are numbered")
+        /// A number that only the calling thread has.
+        pub(crate) fn this_thread() -> usize {
+            let name = format!("{:?}", loom::thread::current().id());
+            let digits: String = name.chars().filter(char::is_ascii_digit).collect();
+            1 + digits.parse::<usize>().expect("threads are numbered")
+        }
     }
 }

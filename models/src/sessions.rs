@@ -3,7 +3,7 @@
 use loom::sync::Arc;
 use loom::thread;
 
-use crate::interrupted::Locking;
+use crate::ffi::interrupted::Locking;
 use crate::spin::SpinCell;
 
 /// Calls of two threads change the value one after the other.

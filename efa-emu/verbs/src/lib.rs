@@ -4,49 +4,27 @@
 //! ([`exports`]); `efa-emu-efadv` builds the one with the SONAME `libefa.so.1`, a front for this one.
 //! `efa-emu run` preloads both.
 //!
-//! Every function here is a thin shell: it checks and converts what a program passes, and calls safe
-//! code. What the hardware and the kernel driver would do is in [`efa_device_model::device`], what rdma-core's
+//! | module | holds | uses |
+//! |---|---|---|
+//! | [`abi`] | layouts and constants of the C headers | |
+//! | [`ffi`] | error numbers, structures of other versions, signals that interrupt a call | |
+//! | [`objects`] | contexts, domains, regions, queues: safe code over the device | `abi`, `ffi` |
+//! | [`registry`] | every object that a program has a pointer to | `objects` |
+//! | [`calls`] | the C functions by family: check, convert, look up, call | all of these |
+//! | [`exports`] | which function is exported under which name and version | `calls` |
+//!
+//! What the hardware and the kernel driver would do is in [`efa_device_model::device`], what rdma-core's
 //! user-space driver would do in [`efa_device_model::provider`], and how requests reach other processes in
-//! [`efa_shm`]. The contract of each function is that of the verb in rdma-core's manual
-//! pages; what a `# Safety` section adds is what this library relies on.
+//! [`efa_shm`].
 
 mod abi;
 #[cfg(test)]
 mod abi_layout;
-mod address_handle;
-mod async_event;
-mod buffer;
-mod builder;
-mod channel;
-mod comp_counter;
-mod comp_queue;
-mod context;
-mod device;
-mod device_node;
-mod domain;
-mod efadv;
-mod errno;
-mod event_pipe;
-mod event_queue;
+mod calls;
 mod exports;
-mod handles;
-mod hardware;
-mod interrupted;
-mod loading;
-mod mapping;
-mod memory_region;
-mod poll;
-mod post;
-mod qp_plan;
-mod query;
-mod queue_pair;
-mod queues;
-mod residue;
-mod spin;
-mod strings;
-mod sysfs_files;
-mod unsupported;
-mod vanished;
+mod ffi;
+mod objects;
+mod registry;
 
-// `spin` names it so, that the models can give it loom's types.
+// The models compile `objects::spin` with other types of this name.
 use efa_shm::sync;

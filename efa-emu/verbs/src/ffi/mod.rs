@@ -1,0 +1,7 @@
+//! What a C function needs that no object does: error numbers, structures of other sizes than ours, signals that
+//! interrupt a call, and the caller's stack.
+
+pub(crate) mod errno;
+pub(crate) mod interrupted;
+pub(crate) mod stack;
+pub(crate) mod structures;

@@ -1,0 +1,63 @@
+//! Address handles.
+
+use std::sync::Arc;
+
+use efa_core::address::{Ahn, Gid};
+
+use super::domain::Domain;
+use super::handle::{CStruct, Handle, handle};
+use crate::abi::ibv_ah;
+use crate::ffi::errno::Errno;
+
+/// An address handle.
+pub(crate) struct AddressHandle {
+    c: CStruct<ibv_ah>,
+    domain: Arc<Domain>,
+    pub(crate) ahn: Ahn,
+}
+
+handle!(AddressHandle, ibv_ah);
+
+impl AddressHandle {
+    /// Makes an address handle in a domain. All handles of one GID have the same
+    /// number.
+    pub(crate) fn create(domain: Arc<Domain>, gid: Gid) -> Result<Arc<AddressHandle>, Errno> {
+        let hardware = domain.context.hardware()?;
+        let make = || Ok(hardware.with_device(|device| device.create_ah(domain.id, gid))??);
+        let ahn = domain.life.join(make)?;
+        Ok(Arc::new(AddressHandle {
+            c: CStruct::new(ibv_ah {
+                context: domain.context.c_pointer(),
+                pd: domain.c_pointer(),
+                handle: u32::from(ahn.0),
+            }),
+            domain,
+            ahn,
+        }))
+    }
+
+    /// Takes the handle back from the device; its own was removed.
+    pub(crate) fn destroy(&self) -> Result<(), Errno> {
+        let domain = &self.domain;
+        let destroyed = domain
+            .context
+            .forget(|device| device.destroy_ah(domain.id, self.ahn));
+        domain.life.leave();
+        destroyed
+    }
+}
+
+/// The number that goes into work requests: that of the handle, or for a null pointer one that the
+/// device refuses.
+///
+/// # Safety
+/// `handle` is null or an address handle of this library that was not destroyed long ago.
+#[inline]
+pub(crate) unsafe fn number(handle: *const ibv_ah) -> u16 {
+    // SAFETY: valid by contract. The C structure is the handle's own, and its `handle` field, which
+    // is what is read, never changes.
+    match unsafe { handle.as_ref() } {
+        Some(handle) => handle.handle as u16,
+        None => Ahn::UNKNOWN,
+    }
+}

@@ -1,0 +1,323 @@
+//! Completion queues: their events and their end. Polling is in [`crate::calls::poll`].
+
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use efa_device_model::device::CqId;
+use efa_device_model::device::queue::CompletionRing;
+use efa_device_model::provider::CompletionQueue;
+
+use super::channel::Channel;
+use super::context::Context;
+use super::domain::Domain;
+use super::event_queue::CqAddress;
+use super::handle::{CStruct, Handle, data_path_handle};
+use super::life::Life;
+use super::queues::{Polled, QueueIndex};
+use super::spin::SpinCell;
+use crate::abi::{efadv_cq, ibv_cq, ibv_cq_ex};
+use crate::ffi::errno::Errno;
+use crate::ffi::interrupted::Locking;
+
+/// What programs see of a completion queue. The polling session, which holds the lock of `polled`, writes the current
+/// completion to it.
+#[repr(C)]
+pub(crate) struct CompQueueC {
+    pub(crate) ex: ibv_cq_ex,
+    pub(crate) efa: efadv_cq,
+}
+
+/// A completion queue.
+#[repr(C)]
+pub(crate) struct CompQueue {
+    c: CStruct<CompQueueC>,
+    pub(crate) context: Arc<Context>,
+    pub(crate) id: CqId,
+    pub(crate) life: Life,
+    /// The device does not have the queue any more, and may give its id to another. Set under the device's lock.
+    pub(crate) ended: AtomicBool,
+    /// `None` once the queue was destroyed.
+    pub(crate) polled: SpinCell<Option<Polled>>,
+    /// The program requested an event; done by [`CompQueue::catch_up`].
+    arm_pending: AtomicBool,
+    /// Events that the program took and that the queue does not know of yet; noted by
+    /// [`CompQueue::catch_up`].
+    taken_pending: AtomicU32,
+    /// The client may write the doorbell without a call.
+    watched: AtomicBool,
+    channel: Option<Arc<Channel>>,
+    parent_domain: Option<Arc<Domain>>,
+    /// Events taken and events acknowledged.
+    events: Mutex<Events>,
+    acknowledged: Condvar,
+}
+
+#[derive(Default)]
+struct Events {
+    taken: u64,
+    acknowledged: u64,
+}
+
+data_path_handle!(CompQueue, ibv_cq);
+
+/// What a completion queue is made of.
+pub(crate) struct Options {
+    pub(crate) entries: u32,
+    /// What the program gives as `cq_context`.
+    pub(crate) program_context: *mut c_void,
+    pub(crate) channel: Option<Arc<Channel>>,
+    pub(crate) parent_domain: Option<Arc<Domain>>,
+}
+
+impl CompQueue {
+    /// Makes a completion queue; `c` makes its structure, from the basic part.
+    pub(crate) fn create(
+        context: Arc<Context>,
+        options: Options,
+        c: impl FnOnce(ibv_cq) -> CompQueueC,
+    ) -> Result<Arc<CompQueue>, Errno> {
+        match options.parent_domain.clone() {
+            Some(domain) => domain.life.join(|| Self::create_in(context, options, c)),
+            None => Self::create_in(context, options, c),
+        }
+    }
+
+    fn create_in(
+        context: Arc<Context>,
+        options: Options,
+        c: impl FnOnce(ibv_cq) -> CompQueueC,
+    ) -> Result<Arc<CompQueue>, Errno> {
+        let hardware = context.hardware()?;
+        let request_ids = context.device.profile.longest_request_ids();
+        let (id, ring) =
+            hardware.with_device(|device| device.create_cq(options.entries, request_ids))??;
+        let channel = options.channel;
+        let base = ibv_cq {
+            context: context.c_pointer(),
+            channel: channel
+                .as_ref()
+                .map_or(core::ptr::null_mut(), |channel| channel.c_pointer()),
+            cq_context: options.program_context,
+            handle: id.0,
+            cqe: ring.entries() as c_int,
+            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+            cond: libc::PTHREAD_COND_INITIALIZER,
+            comp_events_completed: 0,
+            async_events_completed: 0,
+        };
+        let queue = Arc::new(CompQueue {
+            c: CStruct::new(c(base)),
+            context,
+            id,
+            life: Life::new(),
+            ended: AtomicBool::new(false),
+            polled: SpinCell::new(Some(Polled {
+                hardware: Arc::clone(&hardware),
+                completions: CompletionQueue::new(ring),
+                owners: QueueIndex::default(),
+                event_for_unread: false,
+            })),
+            arm_pending: AtomicBool::new(false),
+            taken_pending: AtomicU32::new(0),
+            watched: AtomicBool::new(false),
+            channel,
+            parent_domain: options.parent_domain,
+            events: Mutex::default(),
+            acknowledged: Condvar::new(),
+        });
+        if let Some(channel) = &queue.channel
+            && let Err(errno) = channel.attach(id, queue.address(), &hardware)
+        {
+            // The channel was destroyed meanwhile; nothing may stay of the queue.
+            hardware.forget(|device| device.destroy_cq(id))?;
+            return Err(errno);
+        }
+        Ok(queue)
+    }
+
+    fn address(&self) -> CqAddress {
+        CqAddress::new(self.c_pointer())
+    }
+
+    /// The program takes an event, and from now on owes an acknowledgement for it.
+    pub(crate) fn count_event(&self) {
+        self.events
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .taken += 1;
+        self.taken_pending.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The program is done with events that it took.
+    pub(crate) fn acknowledge_events(&self, events: u64) {
+        let mut counts = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.acknowledged += events;
+        self.acknowledged.notify_all();
+    }
+
+    /// The last step of the end of a queue that the device does not have any more: drops its events, and waits
+    /// until the program has acknowledged those that it took. Not for a forked child: the events are its parent's.
+    fn drain_events(&self) {
+        if let Some(channel) = &self.channel {
+            if let Ok(hardware) = self.context.hardware() {
+                hardware.unsubscribe(self.id);
+            }
+            channel.discard(self.address());
+        }
+        let counts = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let pending = |counts: &mut Events| counts.acknowledged < counts.taken;
+        drop(self.acknowledged.wait_while(counts, pending));
+        if let Ok(events) = self.context.async_events() {
+            events.drain(self.c_pointer().addr());
+        }
+    }
+
+    /// Makes the device poll the doorbell from now on. Returns the ring, for the client.
+    pub(crate) fn watch(&self) -> Result<Arc<CompletionRing>, Errno> {
+        let ring = match self.polled.lock(&Locking::new()).as_ref() {
+            Some(polled) => Arc::clone(polled.completions.ring()),
+            None => return Err(Errno::INVAL),
+        };
+        self.life.during(|| self.begin_watching())?;
+        Ok(ring)
+    }
+
+    fn begin_watching(&self) -> Result<(), Errno> {
+        let hardware = self.context.hardware()?;
+        if !self.watched.swap(true, Ordering::AcqRel) {
+            hardware.watch_cq(self.id, true)?;
+        }
+        Ok(())
+    }
+
+    /// How many entries the queue has.
+    pub(crate) fn entries(&self) -> c_int {
+        // SAFETY: the field is never written by the library after the queue was made.
+        unsafe { (*self.c_pointer()).cqe }
+    }
+
+    /// What the program gave as `cq_context`.
+    pub(crate) fn program_context(&self) -> *mut c_void {
+        // SAFETY: the field is never written by the library after the queue was made.
+        unsafe { (*self.c_pointer()).cq_context }
+    }
+
+    /// Does what other calls could not do because the lock may have been held, even by a polling
+    /// session of their own thread: notes events that were taken, and requests another.
+    /// To be called after leaving such notes and after releasing the lock.
+    #[inline]
+    pub(crate) fn catch_up(&self) {
+        if self.is_behind() {
+            self.catch_up_now();
+        }
+    }
+
+    #[inline]
+    fn is_behind(&self) -> bool {
+        self.arm_pending.load(Ordering::Relaxed) || self.taken_pending.load(Ordering::Relaxed) != 0
+    }
+
+    #[cold]
+    fn catch_up_now(&self) {
+        let locking = Locking::new();
+        while self.is_behind() {
+            let Some(mut guard) = self.polled.try_lock(&locking) else {
+                // The thread that holds the lock catches up when it releases it. It may overlook what was noted at
+                // that very moment; then the next poll catches up, and who requests an event polls once
+                // more before waiting, as the verbs demand.
+                return;
+            };
+            let taken = self.taken_pending.swap(0, Ordering::Relaxed);
+            let arm = self.arm_pending.swap(false, Ordering::Relaxed);
+            if let Some(polled) = guard.as_mut() {
+                for _ in 0..taken {
+                    polled.completions.event_received();
+                }
+                if arm {
+                    self.arm(polled);
+                }
+            }
+        }
+    }
+
+    /// Requests an event from the device.
+    fn arm(&self, polled: &mut Polled) {
+        polled.completions.request_notification();
+        polled.hardware.arm_cq(self.id);
+        polled.event_for_unread = self.channel.is_some() && polled.completions.has_unread();
+    }
+
+    /// To be called after polling, with what was polled. If the program has polled all that an
+    /// event would tell it of, and has not taken the event yet, the event is taken back, and comes
+    /// with the next completion.
+    ///
+    /// A device could not do that, and programs that wait have to expect an event for nothing. But
+    /// perftest's latency tests request the next event before they poll, and count on one event for
+    /// one completion.
+    #[inline]
+    pub(crate) fn after_polling(&self, polled: &mut Polled) {
+        if polled.event_for_unread {
+            self.take_back_event(polled);
+        }
+    }
+
+    #[cold]
+    fn take_back_event(&self, polled: &mut Polled) {
+        if polled.completions.has_unread() {
+            return;
+        }
+        polled.event_for_unread = false;
+        if let Some(channel) = &self.channel
+            && channel.take_back(self.address())
+        {
+            polled.completions.event_received();
+            self.arm(polled);
+        }
+    }
+
+    /// The program requests one event as soon as there is a completion that was not polled yet. The calling thread
+    /// may be inside a polling session of this queue.
+    pub(crate) fn request_event(&self) {
+        self.arm_pending.store(true, Ordering::Relaxed);
+        self.catch_up();
+    }
+
+    /// Takes the queue from the device, and with `remove` its handle from the program; `EBUSY` while queue pairs use
+    /// it. Waits until all events that were taken are acknowledged, those of its channel and asynchronous ones.
+    pub(crate) fn destroy(&self, remove: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+        self.life.end(|| {
+            let watched = self.watched.swap(false, Ordering::AcqRel);
+            if watched && let Ok(hardware) = self.context.hardware() {
+                // It fails in a forked child, whose device polls nothing.
+                let _ = hardware.watch_cq(self.id, false);
+            }
+            let destroyed = self.context.forget(|device| {
+                device.destroy_cq(self.id)?;
+                self.ended.store(true, Ordering::Relaxed);
+                Ok(())
+            });
+            if destroyed.is_err() && watched {
+                self.begin_watching()?;
+            }
+            destroyed
+        })?;
+        if !self.context.is_forked() {
+            self.drain_events();
+        }
+        remove()?;
+        self.release();
+        if let Some(channel) = &self.channel {
+            channel.detach();
+        }
+        if let Some(domain) = &self.parent_domain {
+            domain.life.leave();
+        }
+        Ok(())
+    }
+
+    /// Drops what is large, and what there is of the device: its context is being closed, or the queue was destroyed.
+    pub(crate) fn release(&self) {
+        *self.polled.lock_or_break_session(&Locking::new()) = None;
+    }
+}

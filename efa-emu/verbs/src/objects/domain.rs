@@ -1,0 +1,108 @@
+//! Protection domains, parent domains and thread domains.
+
+use std::sync::Arc;
+
+use efa_device_model::device::PdId;
+
+use super::context::Context;
+use super::handle::{CStruct, Handle, handle};
+use super::life::SharedLife;
+use crate::abi::{ibv_pd, ibv_td};
+use crate::ffi::errno::Errno;
+
+/// A protection domain, or a parent domain, which is another name for one.
+pub(crate) struct Domain {
+    c: CStruct<ibv_pd>,
+    pub(crate) context: Arc<Context>,
+    pub(crate) id: PdId,
+    /// Objects are made in it.
+    pub(crate) life: SharedLife,
+    parent: Option<Parent>,
+}
+
+/// What a parent domain is made of.
+struct Parent {
+    original: Arc<Domain>,
+    thread_domain: Option<Arc<ThreadDomain>>,
+}
+
+handle!(Domain, ibv_pd);
+
+impl Domain {
+    /// Makes a protection domain of the device.
+    pub(crate) fn alloc(context: Arc<Context>) -> Result<Arc<Domain>, Errno> {
+        let hardware = context.hardware()?;
+        let id = hardware.with_device(|device| device.alloc_pd())??;
+        Ok(Domain::new(context, id, None))
+    }
+
+    /// Makes a parent domain, which keeps the others until [`Domain::dealloc`].
+    pub(crate) fn parent_of(
+        original: Arc<Domain>,
+        thread_domain: Option<Arc<ThreadDomain>>,
+    ) -> Result<Arc<Domain>, Errno> {
+        original.life.join(|| match &thread_domain {
+            Some(thread_domain) => thread_domain.life.join(|| Ok(())),
+            None => Ok(()),
+        })?;
+        let (context, id) = (Arc::clone(&original.context), original.id);
+        let parent = Parent {
+            original,
+            thread_domain,
+        };
+        Ok(Domain::new(context, id, Some(parent)))
+    }
+
+    fn new(context: Arc<Context>, id: PdId, parent: Option<Parent>) -> Arc<Domain> {
+        Arc::new(Domain {
+            c: CStruct::new(ibv_pd {
+                context: context.c_pointer(),
+                handle: id.0,
+            }),
+            context,
+            id,
+            life: SharedLife::new(),
+            parent,
+        })
+    }
+
+    pub(crate) fn is_parent(&self) -> bool {
+        self.parent.is_some()
+    }
+
+    /// Ends the domain, and with `remove` its handle; `EBUSY` while anything uses it.
+    pub(crate) fn dealloc(&self, remove: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+        self.life.end(|| {
+            if !self.is_parent() {
+                self.context.forget(|device| device.dealloc_pd(self.id))?;
+            }
+            remove()
+        })?;
+        if let Some(parent) = &self.parent {
+            parent.original.life.leave();
+            if let Some(thread_domain) = &parent.thread_domain {
+                thread_domain.life.leave();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A promise of the program to use objects in one thread only. There are no locks to save here.
+pub(crate) struct ThreadDomain {
+    c: CStruct<ibv_td>,
+    /// Parent domains are made with it.
+    pub(crate) life: SharedLife,
+}
+
+handle!(ThreadDomain, ibv_td);
+
+impl ThreadDomain {
+    pub(crate) fn new(context: &Context) -> Arc<ThreadDomain> {
+        let context = context.c_pointer();
+        Arc::new(ThreadDomain {
+            c: CStruct::new(ibv_td { context }),
+            life: SharedLife::new(),
+        })
+    }
+}

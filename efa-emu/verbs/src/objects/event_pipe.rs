@@ -1,0 +1,144 @@
+//! A queue of events behind a descriptor that reads as the kernel's does: a pipe.
+//!
+//! Most programs leave the reading to the library. libfabric's direct data path (from 2.6 on) reads the
+//! descriptor of a completion channel by itself.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::ffi::errno::Errno;
+
+/// Events of `SIZE` bytes that the program has not taken yet.
+pub(crate) struct EventPipe<const SIZE: usize> {
+    /// The read end that the program knows, and may make non-blocking.
+    program: OwnedFd,
+    /// Both ends as the library uses them: non-blocking.
+    ends: Mutex<PipeEnds<SIZE>>,
+}
+
+struct PipeEnds<const SIZE: usize> {
+    read: File,
+    write: File,
+}
+
+impl<const SIZE: usize> PipeEnds<SIZE> {
+    /// Takes the oldest event, if there is one.
+    fn pop(&mut self) -> Option<[u8; SIZE]> {
+        let mut bytes = [0; SIZE];
+        match self.read.read(&mut bytes) {
+            Ok(read) if read == SIZE => Some(bytes),
+            _ => None,
+        }
+    }
+
+    fn push(&mut self, event: [u8; SIZE]) {
+        // It fails if the pipe is full, of thousands of events that the program does not take. More
+        // would tell it nothing.
+        let _ = self.write.write(&event);
+    }
+}
+
+/// Which of the matching events [`EventPipe::discard`] removes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Discard {
+    Oldest,
+    All,
+}
+
+impl<const SIZE: usize> EventPipe<SIZE> {
+    pub(crate) fn new() -> Result<Self, Errno> {
+        let mut ends = [0; 2];
+        // SAFETY: room for two descriptors.
+        if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+            return Err(Errno::last());
+        }
+        // SAFETY: new, and nobody else's.
+        let [program, write] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
+        // Opened anew, so that whether they block is not what the program makes of its descriptor.
+        let again = |end: &OwnedFd, options: &mut OpenOptions| {
+            options
+                .custom_flags(libc::O_NONBLOCK)
+                .open(format!("/proc/self/fd/{}", end.as_raw_fd()))
+                .map_err(|error| Errno::new(error.raw_os_error().unwrap_or(libc::EIO)))
+        };
+        let read = again(&program, OpenOptions::new().read(true))?;
+        let write = again(&write, OpenOptions::new().write(true))?;
+        Ok(EventPipe {
+            program,
+            ends: Mutex::new(PipeEnds { read, write }),
+        })
+    }
+
+    /// The descriptor for the program.
+    pub(crate) fn descriptor(&self) -> RawFd {
+        self.program.as_raw_fd()
+    }
+
+    fn ends(&self) -> MutexGuard<'_, PipeEnds<SIZE>> {
+        self.ends.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds an event.
+    pub(crate) fn push(&self, event: [u8; SIZE]) {
+        self.ends().push(event);
+    }
+
+    /// Removes events that match, and returns whether there were any. A concurrent reader may take a later event
+    /// before an earlier one.
+    pub(crate) fn discard(&self, which: Discard, matches: impl Fn(&[u8; SIZE]) -> bool) -> bool {
+        let mut ends = self.ends();
+        let mut kept = Vec::new();
+        let mut removed = false;
+        while let Some(event) = ends.pop() {
+            if matches(&event) && (which == Discard::All || !removed) {
+                removed = true;
+            } else {
+                kept.push(event);
+            }
+        }
+        for event in kept {
+            ends.push(event);
+        }
+        removed
+    }
+
+    /// Takes the oldest event of which `receive` makes something, waiting for one unless the program's descriptor
+    /// is non-blocking. `receive` runs under the lock: an event is in the pipe, or was received.
+    pub(crate) fn take<R>(
+        &self,
+        mut receive: impl FnMut([u8; SIZE]) -> Option<R>,
+    ) -> Result<R, Errno> {
+        loop {
+            {
+                let mut ends = self.ends();
+                while let Some(event) = ends.pop() {
+                    if let Some(received) = receive(event) {
+                        return Ok(received);
+                    }
+                }
+            }
+            self.wait()?;
+        }
+    }
+
+    fn wait(&self) -> Result<(), Errno> {
+        // SAFETY: takes no pointers.
+        let flags = unsafe { libc::fcntl(self.descriptor(), libc::F_GETFL) };
+        if flags & libc::O_NONBLOCK != 0 {
+            return Err(Errno::AGAIN);
+        }
+        let mut descriptor = libc::pollfd {
+            fd: self.descriptor(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one descriptor.
+        match unsafe { libc::poll(&raw mut descriptor, 1, -1) } {
+            1 => Ok(()),
+            _ => Err(Errno::last()),
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! The hardware half of an opened device, as the verbs use it: one engine. Its last user ends it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use efa_core::address::Qpn;
+use efa_device_model::device::{
+    self, CqId, DeviceEvent, Lkey, PdId, QpChange, QpConfig, QpRings, QpState, RegionKeys,
+};
+use efa_shm::{Engine, EngineError, FabricError};
+
+use super::device::Device;
+use super::event_queue::{CqAddress, EventQueue};
+use crate::ffi::errno::Errno;
+use crate::ffi::interrupted::Locking;
+
+/// Where the events of completion queues go.
+type Subscribers = HashMap<CqId, (Arc<EventQueue>, CqAddress)>;
+
+/// The engine of an opened device.
+pub(crate) struct Hardware {
+    engine: Engine,
+    subscribers: Arc<Mutex<Subscribers>>,
+}
+
+fn lock(subscribers: &Mutex<Subscribers>) -> MutexGuard<'_, Subscribers> {
+    subscribers.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether objects of a device that was removed can be ended, by the variable of rdma-core.
+fn may_end_removed() -> bool {
+    static ALLOWED: OnceLock<bool> = OnceLock::new();
+    *ALLOWED.get_or_init(|| {
+        let value = std::env::var_os("RDMAV_ALLOW_DISASSOC_DESTROY");
+        value.is_some_and(|value| value != "0")
+    })
+}
+
+/// Runs a verb that ends something; in a forked child there is nothing to end.
+fn unless_forked(verb: impl FnOnce() -> Result<(), EngineError>) -> Result<(), Errno> {
+    let _locking = Locking::new();
+    match verb() {
+        Err(EngineError::Fabric(FabricError::Forked)) => Ok(()),
+        result => Ok(result?),
+    }
+}
+
+impl Hardware {
+    /// Opens the device. `on_event` gets its asynchronous events, under the device's lock.
+    pub(crate) fn open(
+        device: &Device,
+        on_event: impl Fn(DeviceEvent) + Send + 'static,
+    ) -> Result<Hardware, Errno> {
+        efa_log::init();
+        let engine = Engine::open(&device.config).inspect_err(|error| {
+            // Verbs have no other place for a reason.
+            eprintln!("efa-emu: cannot open the device: {error}");
+        })?;
+        let subscribers = Arc::new(Mutex::<Subscribers>::default());
+        let by_queue = Arc::clone(&subscribers);
+        engine.set_event_handler(Some(Box::new(move |event| match event {
+            DeviceEvent::Completion(queue) => {
+                if let Some((events, address)) = lock(&by_queue).get(&queue) {
+                    events.raise(*address);
+                }
+            }
+            other => on_event(other),
+        })))?;
+        Ok(Hardware {
+            engine,
+            subscribers,
+        })
+    }
+
+    /// Whether this is a forked child of the process that opened the device: the threads that held
+    /// anything do not exist here.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.engine.is_forked()
+    }
+
+    /// Runs a verb that makes or changes an object.
+    pub(crate) fn with_device<R>(
+        &self,
+        verb: impl FnOnce(&mut device::Device) -> R,
+    ) -> Result<R, Errno> {
+        let _locking = Locking::new();
+        Ok(self.engine.with_device(verb)?)
+    }
+
+    /// `EIO` after the device was removed, if objects cannot be ended then.
+    fn check_end(&self) -> Result<(), Errno> {
+        match may_end_removed() {
+            true => Ok(()),
+            false => self.check_present(),
+        }
+    }
+
+    /// `EIO` after the device was removed. A forked child, which has no device, cannot tell.
+    pub(crate) fn check_present(&self) -> Result<(), Errno> {
+        let _locking = Locking::new();
+        match self.engine.with_device(|device| device.check_present()) {
+            Ok(result) => Ok(result?),
+            Err(FabricError::Forked) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Runs a verb that ends an object. There is nothing to end, and no error, in a forked child, which
+    /// has no device.
+    pub(crate) fn forget(
+        &self,
+        verb: impl FnOnce(&mut device::Device) -> Result<(), device::Error>,
+    ) -> Result<(), Errno> {
+        self.check_end()?;
+        let _locking = Locking::new();
+        match self.engine.with_device(verb) {
+            Ok(result) => Ok(result?),
+            Err(FabricError::Forked) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub(crate) fn register_memory(
+        &self,
+        pd: PdId,
+        region: device::MemoryRegion,
+    ) -> Result<RegionKeys, Errno> {
+        let _locking = Locking::new();
+        Ok(self.engine.register_memory(pd, region)?)
+    }
+
+    /// As [`Hardware::forget`].
+    pub(crate) fn deregister_memory(&self, lkey: Lkey) -> Result<(), Errno> {
+        self.check_end()?;
+        unless_forked(|| self.engine.deregister_memory(lkey))
+    }
+
+    pub(crate) fn modify_qp(&self, qpn: Qpn, change: &QpChange) -> Result<(), Errno> {
+        let _locking = Locking::new();
+        Ok(self.engine.modify_qp(qpn, change)?)
+    }
+
+    /// Forgets what a queue pair has to do, as a first step of its end: nobody touches the memory of its
+    /// requests any more. `EBUSY` and no change if a peer that has stopped would. As
+    /// [`Hardware::forget`] otherwise.
+    pub(crate) fn stop_qp(&self, qpn: Qpn) -> Result<(), Errno> {
+        self.check_end()?;
+        let reset = QpChange {
+            state: Some(QpState::Reset),
+            ..QpChange::default()
+        };
+        unless_forked(|| self.engine.modify_qp(qpn, &reset))
+    }
+
+    /// As [`Hardware::stop_qp`], for the requests of all queue pairs, before the device is closed.
+    pub(crate) fn quiesce(&self) -> Result<(), Errno> {
+        unless_forked(|| self.engine.quiesce())
+    }
+
+    pub(crate) fn create_qp(&self, config: QpConfig) -> Result<(Qpn, QpRings), Errno> {
+        let _locking = Locking::new();
+        Ok(self.engine.create_qp(config)?)
+    }
+
+    /// As [`Hardware::forget`].
+    pub(crate) fn destroy_qp(&self, qpn: Qpn) -> Result<(), Errno> {
+        unless_forked(|| self.engine.destroy_qp(qpn))
+    }
+
+    /// Processes the send queue, whose doorbell was written.
+    #[inline(always)]
+    pub(crate) fn doorbell_written(&self, qpn: Qpn, _: &Locking) -> Result<(), Errno> {
+        Ok(self.engine.look_at_send_queue(qpn)?)
+    }
+
+    /// Processes the doorbell of a completion queue, which asks for an event.
+    pub(crate) fn arm_cq(&self, queue: CqId) {
+        // It fails for a queue that is being destroyed, which raises no events any more.
+        let _locking = Locking::new();
+        let _ = self.engine.arm_cq(queue);
+    }
+
+    /// Makes the device poll a completion queue's doorbell by itself, or stops that.
+    pub(crate) fn watch_cq(&self, queue: CqId, watched: bool) -> Result<(), Errno> {
+        let _locking = Locking::new();
+        Ok(self.engine.watch_cq(queue, watched)?)
+    }
+
+    /// As [`Hardware::watch_cq`], for the doorbells of a queue pair.
+    pub(crate) fn watch_qp(&self, qpn: Qpn, watched: bool) -> Result<(), Errno> {
+        let _locking = Locking::new();
+        Ok(self.engine.watch_qp(qpn, watched)?)
+    }
+
+    /// Lets the device work in the calling thread, unless another thread is at it.
+    #[inline]
+    pub(crate) fn progress(&self, _: &Locking) {
+        self.engine.progress();
+    }
+
+    /// Whether a poll that has found nothing should call [`Hardware::rest`].
+    #[inline]
+    pub(crate) fn should_rest(&self) -> bool {
+        self.engine.should_rest()
+    }
+
+    /// Lets others have the processor after a poll that found nothing. The caller holds no lock; the engine takes its
+    /// own meanwhile.
+    pub(crate) fn rest(&self, _: &Locking) {
+        self.engine.rest();
+    }
+
+    /// Sends the events of a completion queue, whose address the program knows, to `events`.
+    pub(crate) fn subscribe(&self, queue: CqId, events: Arc<EventQueue>, address: CqAddress) {
+        lock(&self.subscribers).insert(queue, (events, address));
+    }
+
+    /// Stops the events of a completion queue.
+    pub(crate) fn unsubscribe(&self, queue: CqId) {
+        lock(&self.subscribers).remove(&queue);
+    }
+}

@@ -1,0 +1,139 @@
+//! Memory regions.
+
+use core::ffi::{c_int, c_void};
+use core::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use efa_core::nic::Access;
+use efa_device_model::device::{Lkey, MemoryRegion as Registration};
+
+use super::domain::Domain;
+use super::handle::{CStruct, Handle, handle};
+use super::life::Life;
+use super::mapping::Mapping;
+use crate::abi::{ibv_mr, verbs_mr};
+use crate::ffi::errno::Errno;
+
+/// A registered region.
+pub(crate) struct MemoryRegion {
+    c: CStruct<verbs_mr>,
+    domain: Arc<Domain>,
+    lkey: Lkey,
+    life: Life,
+    /// Addresses of the memory in this process.
+    addresses: Range<u64>,
+    /// Memory that was mapped for the region.
+    mapping: Mutex<Option<Mapping>>,
+}
+
+handle!(MemoryRegion, ibv_mr);
+
+/// What a program sees of a region beside its keys.
+pub(crate) struct Shown {
+    pub(crate) address: *mut c_void,
+    pub(crate) mr_type: c_int,
+    pub(crate) flags: u32,
+}
+
+/// Brings the pages of a region in, as pinning them for a real device does. Libraries count on it:
+/// libfabric 1.11 watches registered ranges with userfaultfd and never answers a fault on a page that
+/// is missing, so the first access to it would wait for ever.
+fn populate(region: Registration) -> Result<(), Errno> {
+    // SAFETY: asks for a number.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64;
+    let start = region.address - region.address % page;
+    let end = region
+        .address
+        .checked_add(region.length)
+        .ok_or(Errno::FAULT)?;
+    let advice = if region
+        .access
+        .intersects(Access::LOCAL_WRITE | Access::REMOTE_WRITE)
+    {
+        libc::MADV_POPULATE_WRITE
+    } else {
+        libc::MADV_POPULATE_READ
+    };
+    // SAFETY: the advice changes no contents, whatever the range is.
+    let advise =
+        |length| match unsafe { libc::madvise(start as usize as *mut c_void, length, advice) } {
+            0 => Ok(()),
+            _ => Err(Errno::last()),
+        };
+    let length = (end - start) as usize;
+    match advise(length).map_err(Errno::number) {
+        // Not mapped at all.
+        Err(libc::ENOMEM | libc::EFAULT) => Err(Errno::FAULT),
+        // Not mapped for this access, or not of memory that can be pinned; but Linux before 5.14
+        // knows no such advice, not even for nothing.
+        Err(libc::EINVAL) if advise(0).is_ok() => Err(Errno::FAULT),
+        _ => Ok(()),
+    }
+}
+
+impl MemoryRegion {
+    /// Registers memory, which `mapping` keeps if it was mapped for that.
+    pub(crate) fn register(
+        domain: Arc<Domain>,
+        registration: Registration,
+        shown: &Shown,
+        mapping: Option<Mapping>,
+    ) -> Result<Arc<MemoryRegion>, Errno> {
+        let hardware = domain.context.hardware()?;
+        // What the device refuses is not brought in first: it may be more than there is.
+        if hardware
+            .with_device(|device| device.check_region(domain.id, &registration))?
+            .is_ok()
+        {
+            populate(registration)?;
+        }
+        let register = || hardware.register_memory(domain.id, registration);
+        let keys = domain.life.join(register)?;
+        let c = verbs_mr {
+            ibv_mr: ibv_mr {
+                context: domain.context.c_pointer(),
+                pd: domain.c_pointer(),
+                addr: shown.address,
+                length: registration.length as usize,
+                handle: keys.lkey.0,
+                lkey: keys.lkey.0,
+                rkey: keys.rkey.0,
+            },
+            mr_type: shown.mr_type,
+            access: shown.flags as c_int,
+        };
+        Ok(Arc::new(MemoryRegion {
+            c: CStruct::new(c),
+            domain,
+            lkey: keys.lkey,
+            life: Life::new(),
+            addresses: registration.address..registration.address + registration.length,
+            mapping: Mutex::new(mapping),
+        }))
+    }
+
+    /// Returns whether this byte of the process's memory is in the region.
+    pub(crate) fn contains(&self, address: u64) -> bool {
+        self.addresses.contains(&address)
+    }
+
+    /// Ends the registration, and with `remove` its handle. `EBUSY`, and the region is as it was, while a peer that
+    /// has stopped in the middle of a copy from or to the region would go on with it.
+    pub(crate) fn deregister(
+        &self,
+        remove: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        self.life.end(|| {
+            // After the device was closed there is no registration either.
+            if let Ok(hardware) = self.domain.context.hardware() {
+                hardware.deregister_memory(self.lkey)?;
+            }
+            remove()?;
+            self.domain.life.leave();
+            let mapping = &self.mapping;
+            let mut mapping = mapping.lock().unwrap_or_else(PoisonError::into_inner);
+            drop(mapping.take());
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,159 @@
+//! Registered memory that the program has unmapped.
+//!
+//! A real device has pinned the pages, and goes on using them. Here the device is code in the program's
+//! process that copies from and to the memory, in a verb or in the device's thread, and would end the process
+//! with `SIGSEGV`, or with `SIGBUS` where a mapped file was shortened. So the first registration installs
+//! handlers for both. If the device touches a page of registered memory that is not there, it gets one that
+//! nobody else uses: that is where a real device's copy goes. Everything else goes to whoever had the
+//! signal before.
+//!
+//! This costs the data path nothing. A page that was put there stays: by the time of the deregistration, the
+//! program may have mapped something else in its place.
+
+use core::ffi::{c_int, c_void};
+use core::mem::{transmute, zeroed};
+use core::ptr::{null, without_provenance_mut};
+use core::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Once, OnceLock};
+
+use efa_shm::is_device_thread;
+
+use crate::ffi::errno;
+use crate::ffi::interrupted::inside_another_verb;
+
+const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
+
+/// `si_code` of a page that is not mapped.
+const SEGV_MAPERR: c_int = 1;
+/// `si_code` of a page behind the end of a file.
+const BUS_ADRERR: c_int = 2;
+
+/// The size of a page, which arm64's kernels choose when they are built. Signal handlers may not ask for it.
+static PAGE: AtomicUsize = AtomicUsize::new(0);
+
+/// What the process did on the signals before.
+static BEFORE: OnceLock<[libc::sigaction; 2]> = OnceLock::new();
+
+/// Whether a byte of this process's memory is registered. Allocates nothing.
+static IS_REGISTERED: OnceLock<fn(u64) -> bool> = OnceLock::new();
+
+/// Installs the handlers, the first time.
+pub(crate) fn install(is_registered: fn(u64) -> bool) {
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| {
+        // SAFETY: takes no pointers.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        PAGE.store(page as usize, Ordering::Relaxed);
+        IS_REGISTERED.get_or_init(|| is_registered);
+        BEFORE.get_or_init(|| SIGNALS.map(|signal| action_on(signal, None)));
+        // SAFETY: all zeroes is a valid value.
+        let mut action: libc::sigaction = unsafe { zeroed() };
+        action.sa_sigaction = on_fault as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        for signal in SIGNALS {
+            action_on(signal, Some(&action));
+        }
+    });
+}
+
+/// Returns what the process does on a signal, and changes it if `new` is some.
+fn action_on(signal: c_int, new: Option<&libc::sigaction>) -> libc::sigaction {
+    // SAFETY: all zeroes is a valid value, which the call replaces.
+    let mut before: libc::sigaction = unsafe { zeroed() };
+    let new = new.map_or(null(), core::ptr::from_ref);
+    // SAFETY: null or a valid action, and room for one.
+    unsafe { libc::sigaction(signal, new, &raw mut before) };
+    before
+}
+
+/// The handler of both signals.
+///
+/// # Safety
+/// Called by the kernel, with its structures.
+unsafe extern "C" fn on_fault(
+    signal: c_int,
+    information: *mut libc::siginfo_t,
+    context: *mut c_void,
+) {
+    let number = errno::get();
+    // SAFETY: the kernel's structure, of a signal that has an address.
+    let (code, address) = unsafe { ((*information).si_code, (*information).si_addr()) };
+    if !put_page(signal, code, address.addr()) {
+        // SAFETY: passed on.
+        unsafe { pass_on(signal, code, information, context) };
+    }
+    errno::set(number);
+}
+
+/// Puts a page where the device misses one. Returns whether that was the reason for the signal.
+fn put_page(signal: c_int, code: c_int, address: usize) -> bool {
+    // What a file has lost is still mapped.
+    let (missing, how) = match signal {
+        libc::SIGSEGV => (SEGV_MAPERR, libc::MAP_FIXED_NOREPLACE),
+        _ => (BUS_ADRERR, libc::MAP_FIXED),
+    };
+    let is_device = || inside_another_verb() || is_device_thread();
+    let is_registered = || {
+        let check = IS_REGISTERED.get();
+        check.is_some_and(|is_registered| is_registered(address as u64))
+    };
+    if code != missing || !is_device() || !is_registered() {
+        return false;
+    }
+    let length = PAGE.load(Ordering::Relaxed);
+    let page: *mut c_void = without_provenance_mut(address & !(length - 1));
+    // SAFETY: nothing is mapped there, or nothing that could be read or written.
+    let mapped = unsafe {
+        libc::mmap(
+            page,
+            length,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | how,
+            -1,
+            0,
+        )
+    };
+    // Another thread may have been faster.
+    mapped == page || (mapped == libc::MAP_FAILED && errno::get() == libc::EEXIST)
+}
+
+/// Does what the process would have done without the handler.
+///
+/// # Safety
+/// The arguments are those of the handler.
+unsafe fn pass_on(
+    signal: c_int,
+    code: c_int,
+    information: *mut libc::siginfo_t,
+    context: *mut c_void,
+) {
+    let index = SIGNALS.iter().position(|known| *known == signal);
+    let Some(before) = BEFORE.get().zip(index).map(|(all, index)| &all[index]) else {
+        return;
+    };
+    match before.sa_sigaction {
+        libc::SIG_DFL | libc::SIG_IGN => {
+            action_on(signal, Some(before));
+            // A fault comes again when the handler returns, a signal that was sent does not.
+            if code <= 0 {
+                // SAFETY: takes no pointers.
+                unsafe { libc::raise(signal) };
+            }
+        }
+        handler if before.sa_flags & libc::SA_SIGINFO != 0 => {
+            // SAFETY: a handler that was installed with this flag has this type.
+            unsafe {
+                let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
+                    transmute(handler);
+                handler(signal, information, context);
+            }
+        }
+        handler => {
+            // SAFETY: a handler that was installed without the flag has this type.
+            unsafe {
+                let handler: extern "C" fn(c_int) = transmute(handler);
+                handler(signal);
+            }
+        }
+    }
+}

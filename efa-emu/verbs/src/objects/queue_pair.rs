@@ -1,0 +1,332 @@
+//! Queue pairs: making and ending them, and their state. Posting is in [`crate::calls::post`] and
+//! [`crate::calls::builder`].
+
+use core::ffi::c_int;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use efa_core::address::Qpn;
+use efa_device_model::device::{QpAttributes, QpChange, QpConfig, QpRings, QpState};
+use efa_device_model::provider::{RecvQueue, RecvQueueConfig, SendQueue, SendQueueConfig};
+
+use super::comp_queue::CompQueue;
+use super::context::Context;
+use super::domain::Domain;
+use super::handle::{CStruct, Handle, data_path_handle};
+use super::life::Life;
+use super::qp_plan::QpPlan;
+use super::queues::{Queues, Sender};
+use super::spin::SpinCell;
+use crate::abi::{
+    IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, efadv_qp,
+    ibv_qp, ibv_qp_init_attr, ibv_qp_init_attr_ex, verbs_qp,
+};
+use crate::ffi::errno::Errno;
+use crate::ffi::interrupted::Locking;
+
+/// What programs see of a queue pair. The library writes only `state`, atomically, after it was made.
+#[repr(C)]
+pub(crate) struct QueuePairC {
+    pub(crate) verbs: verbs_qp,
+    pub(crate) efa: efadv_qp,
+}
+
+/// A queue pair.
+#[repr(C)]
+pub(crate) struct QueuePair {
+    c: CStruct<QueuePairC>,
+    pub(crate) context: Arc<Context>,
+    pub(crate) qpn: Qpn,
+    life: Life,
+    pub(crate) queues: Arc<Queues>,
+    dependencies: Dependencies,
+    pub(crate) plan: QpPlan,
+    signal_all: bool,
+    /// `None` once the queue pair was destroyed.
+    rings: Mutex<Option<QpRings>>,
+    /// The client may write the doorbells without a call.
+    watched: AtomicBool,
+}
+
+/// The objects that a queue pair uses.
+pub(crate) struct Dependencies {
+    pub(crate) domain: Arc<Domain>,
+    pub(crate) send_cq: Arc<CompQueue>,
+    pub(crate) recv_cq: Arc<CompQueue>,
+}
+
+data_path_handle!(QueuePair, ibv_qp);
+
+/// Distinguishes the request ids of queue pairs that get the same number one after the other.
+fn next_generation() -> u32 {
+    static GENERATION: AtomicU32 = AtomicU32::new(1);
+    GENERATION.fetch_add(1, Ordering::Relaxed)
+}
+
+impl QueuePair {
+    /// Makes a queue pair as planned; `c` makes its structure, from the basic part.
+    pub(crate) fn create(
+        context: &Arc<Context>,
+        dependencies: Dependencies,
+        plan: QpPlan,
+        attributes: &ibv_qp_init_attr_ex,
+        c: impl FnOnce(ibv_qp) -> QueuePairC,
+    ) -> Result<Arc<QueuePair>, Errno> {
+        let Dependencies {
+            domain,
+            send_cq,
+            recv_cq,
+        } = &dependencies;
+        let hardware = context.hardware()?;
+        let config = QpConfig {
+            service: plan.service,
+            pd: domain.id,
+            send_cq: send_cq.id,
+            recv_cq: recv_cq.id,
+            send_entries: plan.send_entries,
+            wqe_size: plan.wqe_size,
+            recv_descriptors: plan.recv_descriptors,
+            unsolicited_write_recv: plan.unsolicited_write_recv,
+            request_ids: plan.request_ids,
+        };
+        let (qpn, rings) = domain.life.join(|| {
+            Life::during_both(&send_cq.life, &recv_cq.life, || hardware.create_qp(config))
+        })?;
+        let generation = next_generation();
+        let signal_all = attributes.sq_sig_all != 0;
+        let queues = Arc::new(Queues {
+            send: SpinCell::new(Some(Sender::new(
+                SendQueue::new(
+                    Arc::clone(&rings.send),
+                    SendQueueConfig {
+                        max_sge: plan.cap.max_send_sge,
+                        max_rdma_sge: context.device.profile.max_rdma_sge,
+                        max_inline: plan.cap.max_inline_data,
+                        inline_write: plan.inline_write,
+                        signal_all,
+                        request_ids: plan.request_ids,
+                        generation,
+                    },
+                ),
+                hardware,
+            ))),
+            recv: SpinCell::new(Some(RecvQueue::new(
+                Arc::clone(&rings.recv),
+                RecvQueueConfig {
+                    max_sge: plan.cap.max_recv_sge,
+                    generation,
+                },
+            ))),
+        });
+        for queue in [send_cq, recv_cq] {
+            if let Some(polled) = queue.polled.lock(&Locking::new()).as_mut() {
+                polled.owners.insert(qpn, Arc::clone(&queues));
+            }
+        }
+        let base = ibv_qp {
+            context: context.c_pointer(),
+            qp_context: attributes.qp_context,
+            pd: attributes.pd,
+            send_cq: attributes.send_cq,
+            recv_cq: attributes.recv_cq,
+            srq: null_mut(),
+            handle: u32::from(qpn.0),
+            qp_num: u32::from(qpn.0),
+            state: IBV_QPS_RESET,
+            qp_type: attributes.qp_type,
+            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+            cond: libc::PTHREAD_COND_INITIALIZER,
+            events_completed: 0,
+        };
+        Ok(Arc::new(QueuePair {
+            c: CStruct::new(c(base)),
+            context: Arc::clone(context),
+            qpn,
+            life: Life::new(),
+            queues,
+            dependencies,
+            plan,
+            signal_all,
+            rings: Mutex::new(Some(rings)),
+            watched: AtomicBool::new(false),
+        }))
+    }
+
+    /// Makes the device poll the doorbells from now on. Returns the rings, for the client.
+    pub(crate) fn watch(&self) -> Result<QpRings, Errno> {
+        self.life.during(|| {
+            let hardware = self.context.hardware()?;
+            let rings = self.with_rings(|rings| rings.clone()).ok_or(Errno::INVAL)?;
+            if !self.watched.swap(true, Ordering::AcqRel) {
+                hardware.watch_qp(self.qpn, true)?;
+            }
+            Ok(rings)
+        })
+    }
+
+    fn with_rings<R>(&self, work: impl FnOnce(&mut Option<QpRings>) -> R) -> R {
+        let _locking = Locking::new();
+        work(&mut self.rings.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Shows a new state to both queues and the program.
+    fn set_state(&self, state: QpState) {
+        let locking = Locking::new();
+        if let Some(sender) = self.queues.send.lock(&locking).as_mut() {
+            sender.queue.set_state(state);
+        }
+        if let Some(queue) = self.queues.recv.lock(&locking).as_mut() {
+            queue.set_state(state);
+        }
+        self.show(state);
+    }
+
+    /// As [`QueuePair::set_state`], of a queue pair that the device has failed. A queue that is in use learns it by
+    /// its completions.
+    fn show_failure(&self) {
+        let locking = Locking::new();
+        if let Some(mut queue) = self.queues.send.try_lock(&locking)
+            && let Some(sender) = queue.as_mut()
+        {
+            sender.queue.set_state(QpState::Error);
+        }
+        if let Some(mut queue) = self.queues.recv.try_lock(&locking)
+            && let Some(queue) = queue.as_mut()
+        {
+            queue.set_state(QpState::Error);
+        }
+        self.show(QpState::Error);
+    }
+
+    fn show(&self, state: QpState) {
+        // SAFETY: the field is in the handle, and the library accesses it only here. Programs read it when they like.
+        let shown = unsafe { AtomicI32::from_ptr(&raw mut (*self.c_pointer()).state) };
+        shown.store(state_number(state), Ordering::Relaxed);
+    }
+
+    /// Changes attributes of the queue pair.
+    pub(crate) fn modify(&self, change: &QpChange) -> Result<(), Errno> {
+        self.life.during(|| {
+            self.context.hardware()?.modify_qp(self.qpn, change)?;
+            if let Some(state) = change.state {
+                self.set_state(state);
+            }
+            Ok(())
+        })
+    }
+
+    /// The attributes that the device has. With `show_failure`, a queue pair that it has failed is shown as such from
+    /// then on.
+    pub(crate) fn query(&self, show_failure: bool) -> Result<QpAttributes, Errno> {
+        self.life.during(|| {
+            let hardware = self.context.hardware()?;
+            let found = hardware.with_device(|device| device.query_qp(self.qpn))??;
+            if show_failure && found.state == QpState::Error {
+                self.show_failure();
+            }
+            Ok(found)
+        })
+    }
+
+    /// What the queue pair was made with.
+    pub(crate) fn initial_attributes(&self) -> ibv_qp_init_attr {
+        let pointer = self.c_pointer();
+        // SAFETY: the fields are not written by the library after the queue pair was made.
+        let (qp_context, qp_type) = unsafe { ((*pointer).qp_context, (*pointer).qp_type) };
+        ibv_qp_init_attr {
+            qp_context,
+            send_cq: self.dependencies.send_cq.c_pointer(),
+            recv_cq: self.dependencies.recv_cq.c_pointer(),
+            srq: null_mut(),
+            cap: self.plan.cap.into(),
+            qp_type,
+            sq_sig_all: c_int::from(self.signal_all),
+        }
+    }
+
+    /// Takes the queue pair from the device, and with `remove` its handle from the program. `EBUSY`, and the queue
+    /// pair is as it was, while a peer that has stopped in the middle of a copy from or to the memory of a request
+    /// would go on with it. Waits until all asynchronous events that were taken are acknowledged.
+    pub(crate) fn destroy(&self, remove: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+        self.life.end(|| {
+            if let Ok(hardware) = self.context.hardware() {
+                hardware.stop_qp(self.qpn)?;
+            }
+            remove()?;
+            self.release()
+        })?;
+        // Those of a forked child are its parent's.
+        if !self.context.is_forked()
+            && let Ok(events) = self.context.async_events()
+        {
+            events.drain(self.c_pointer().addr());
+        }
+        Ok(())
+    }
+
+    /// Ends a queue pair whose handle was removed, because its context is being closed.
+    pub(crate) fn close(&self) {
+        // An error has no recipient.
+        let _ = self.life.end(|| self.release());
+    }
+
+    /// Ends a queue pair that programs do not know any more.
+    fn release(&self) -> Result<(), Errno> {
+        // First, because the number may go to another queue pair as soon as the device has it back.
+        let locking = Locking::new();
+        let hardware = self.context.hardware().ok();
+        // In a forked child, the threads whose sessions these are do not exist.
+        let orphaned = hardware
+            .as_ref()
+            .is_none_or(|hardware| hardware.is_forked());
+        for queue in [&self.dependencies.send_cq, &self.dependencies.recv_cq] {
+            let mut polled = queue.polled.lock_beside_session(&locking, orphaned);
+            if let Some(polled) = polled.as_mut() {
+                polled.owners.remove(self.qpn);
+            }
+        }
+        let destroyed = match &hardware {
+            Some(hardware) => {
+                if self.watched.swap(false, Ordering::AcqRel) {
+                    // It fails in a forked child, whose device polls nothing.
+                    let _ = hardware.watch_qp(self.qpn, false);
+                }
+                hardware.destroy_qp(self.qpn)
+            }
+            None => Ok(()),
+        };
+        // Whoever still has the pointer finds no queues.
+        *self.queues.send.lock_or_break_session(&locking) = None;
+        *self.queues.recv.lock_or_break_session(&locking) = None;
+        self.with_rings(|rings| *rings = None);
+        self.dependencies.domain.life.leave();
+        destroyed
+    }
+}
+
+pub(crate) fn state_number(state: QpState) -> c_int {
+    match state {
+        QpState::Reset => IBV_QPS_RESET,
+        QpState::Init => IBV_QPS_INIT,
+        QpState::ReadyToReceive => IBV_QPS_RTR,
+        QpState::ReadyToSend => IBV_QPS_RTS,
+        QpState::SendQueueDrained => IBV_QPS_SQD,
+        QpState::Error => IBV_QPS_ERR,
+    }
+}
+
+pub(crate) fn state_from_number(number: c_int) -> Result<QpState, Errno> {
+    let states = [
+        QpState::Reset,
+        QpState::Init,
+        QpState::ReadyToReceive,
+        QpState::ReadyToSend,
+        QpState::SendQueueDrained,
+        QpState::Error,
+    ];
+    let found = states
+        .into_iter()
+        .find(|state| state_number(*state) == number);
+    found.ok_or(Errno::INVAL)
+}

@@ -1,0 +1,134 @@
+//! The queues of a queue pair, and how a completion queue finds them.
+
+use std::sync::Arc;
+
+use efa_core::address::Qpn;
+use efa_device_model::provider::{CompletionQueue, QueueOwner, RecvQueue, Retired, SendQueue};
+
+use super::hardware::Hardware;
+use super::spin::SpinCell;
+use crate::ffi::errno::Errno;
+use crate::ffi::interrupted::Locking;
+
+/// Both queues of a queue pair, each behind its own lock. `None` once it was destroyed: their memory,
+/// and what they hold of the device, does not wait for the handle.
+pub(crate) struct Queues {
+    pub(crate) send: SpinCell<Option<Sender>>,
+    pub(crate) recv: SpinCell<Option<RecvQueue>>,
+}
+
+/// A send queue, and the hardware behind its doorbell.
+pub(crate) struct Sender {
+    pub(crate) queue: SendQueue,
+    hardware: Arc<Hardware>,
+}
+
+impl Sender {
+    pub(crate) fn new(queue: SendQueue, hardware: Arc<Hardware>) -> Sender {
+        Sender { queue, hardware }
+    }
+
+    /// Makes the device process the queue, which is that of `qpn` and whose doorbell was written. The caller holds
+    /// the lock meanwhile, so that the hardware stays.
+    #[inline(always)]
+    pub(crate) fn doorbell_written(&self, qpn: Qpn, locking: &Locking) -> Result<(), Errno> {
+        self.hardware.doorbell_written(qpn, locking)
+    }
+}
+
+const PAGE_BITS: u32 = 8;
+const PAGE: usize = 1 << PAGE_BITS;
+
+type Page = [Option<Arc<Queues>>; PAGE];
+
+/// Queue pairs by number.
+#[derive(Default)]
+pub(crate) struct QueueIndex {
+    pages: Vec<Option<Box<Page>>>,
+}
+
+impl QueueIndex {
+    fn place(qpn: Qpn) -> (usize, usize) {
+        (usize::from(qpn.0 >> PAGE_BITS), usize::from(qpn.0) % PAGE)
+    }
+
+    pub(crate) fn insert(&mut self, qpn: Qpn, queues: Arc<Queues>) {
+        let (page, slot) = Self::place(qpn);
+        if self.pages.len() <= page {
+            self.pages.resize_with(page + 1, || None);
+        }
+        let page = self.pages[page].get_or_insert_with(|| Box::new([const { None }; PAGE]));
+        page[slot] = Some(queues);
+    }
+
+    pub(crate) fn remove(&mut self, qpn: Qpn) {
+        let (page, slot) = Self::place(qpn);
+        if let Some(Some(page)) = self.pages.get_mut(page) {
+            page[slot] = None;
+        }
+    }
+
+    #[inline]
+    fn get(&self, qpn: Qpn) -> Option<&Queues> {
+        let (page, slot) = Self::place(qpn);
+        self.pages.get(page)?.as_ref()?[slot].as_deref()
+    }
+}
+
+/// Queue pairs by number, for a call that may lock their queues.
+pub(crate) struct Owners<'a> {
+    pub(crate) index: &'a QueueIndex,
+    pub(crate) locking: &'a Locking,
+}
+
+impl QueueOwner for Owners<'_> {
+    #[inline]
+    fn retire_send(&mut self, qpn: Qpn, request_id: u16) -> Retired {
+        match self.index.get(qpn) {
+            Some(queues) => match queues.send.lock(self.locking).as_mut() {
+                Some(sender) => sender.queue.retire(request_id),
+                None => Retired::Stale,
+            },
+            None => Retired::Stale,
+        }
+    }
+
+    #[inline]
+    fn retire_recv(&mut self, qpn: Qpn, request_id: u16) -> Retired {
+        match self.index.get(qpn) {
+            Some(queues) => match queues.recv.lock(self.locking).as_mut() {
+                Some(queue) => queue.retire(request_id),
+                None => Retired::Stale,
+            },
+            None => Retired::Stale,
+        }
+    }
+
+    fn owns(&mut self, qpn: Qpn) -> bool {
+        self.index.get(qpn).is_some()
+    }
+}
+
+/// A completion queue together with the queue pairs that complete into it. They are entered and
+/// removed under the completion queue's lock, so that polling meets whole queue pairs only.
+pub(crate) struct Polled {
+    /// What fills the queue.
+    pub(crate) hardware: Arc<Hardware>,
+    pub(crate) completions: CompletionQueue,
+    pub(crate) owners: QueueIndex,
+    /// The device was asked for an event while entries waited to be polled, and so raised it at
+    /// once.
+    pub(crate) event_for_unread: bool,
+}
+
+impl Polled {
+    /// The completion queue, and what it needs for polling.
+    #[inline]
+    pub(crate) fn split<'a>(
+        &'a mut self,
+        locking: &'a Locking,
+    ) -> (&'a mut CompletionQueue, Owners<'a>) {
+        let index = &self.owners;
+        (&mut self.completions, Owners { index, locking })
+    }
+}

@@ -1,0 +1,269 @@
+//! A lock that may stay held from one verbs call to a later one.
+//!
+//! Polling a completion queue and building work requests are sessions of several calls, between
+//! which other threads must stay out; a guard's lifetime cannot say that.
+
+use core::ops::{Deref, DerefMut};
+
+use crate::ffi::interrupted::{Locking, this_thread};
+use crate::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use crate::sync::{SPINS, UnsafeCell, spin_loop, yield_now};
+
+const FREE: u32 = 0;
+/// Held by a call that is running.
+const CALL: u32 = 1;
+/// Held by a session whose next call has not come yet.
+const SESSION: u32 = 2;
+
+/// A value behind a lock with sessions.
+pub(crate) struct SpinCell<T> {
+    state: AtomicU32,
+    /// The thread of the session that holds the lock, if one does.
+    owner: AtomicUsize,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: a guard is the only way to the value, and there is one guard at a time.
+unsafe impl<T: Send> Sync for SpinCell<T> {}
+
+impl<T> SpinCell<T> {
+    pub(crate) fn new(value: T) -> Self {
+        SpinCell {
+            state: AtomicU32::new(FREE),
+            owner: AtomicUsize::new(0),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Waits for the lock.
+    #[inline]
+    pub(crate) fn lock<'a>(&'a self, locking: &'a Locking) -> SpinGuard<'a, T> {
+        loop {
+            if let Some(guard) = self.try_lock(locking) {
+                return guard;
+            }
+            for _ in 0..SPINS {
+                spin_loop();
+                if self.state.load(Ordering::Relaxed) == FREE {
+                    break;
+                }
+            }
+            if self.state.load(Ordering::Relaxed) != FREE {
+                yield_now();
+            }
+        }
+    }
+
+    /// Takes the lock if it is free.
+    #[inline]
+    pub(crate) fn try_lock<'a>(&'a self, locking: &'a Locking) -> Option<SpinGuard<'a, T>> {
+        self.take(FREE, FREE, locking)
+    }
+
+    /// Continues the session that holds the lock until [`SpinGuard::end`]; `None` if there is none. Which
+    /// session that is, only its owner knows: two threads that both believe it to be theirs take turns call
+    /// by call.
+    #[inline]
+    pub(crate) fn resume<'a>(&'a self, locking: &'a Locking) -> Option<SpinGuard<'a, T>> {
+        self.take(SESSION, SESSION, locking)
+    }
+
+    /// The value, for a reader inside the session that holds the lock; `None` without a session.
+    ///
+    /// # Safety
+    /// The session is the caller's: no other thread makes a call of it meanwhile.
+    #[inline]
+    pub(crate) unsafe fn in_session(&self) -> Option<&T> {
+        if self.state.load(Ordering::Relaxed) != SESSION {
+            return None;
+        }
+        // SAFETY: the lock is held, and by contract the next call that may change the value comes
+        // after this one.
+        Some(unsafe { &*self.value.get() })
+    }
+
+    /// For a change that polling must not meet but that its own session may see between two calls:
+    /// waits for the lock, unless the session is the caller's, which goes on after it. A session of
+    /// another thread is waited for, except if all other threads are `gone`: then it is abandoned.
+    pub(crate) fn lock_beside_session<'a>(
+        &'a self,
+        locking: &'a Locking,
+        gone: bool,
+    ) -> SpinGuard<'a, T> {
+        loop {
+            if let Some(guard) = self.try_lock(locking) {
+                return guard;
+            }
+            // The owner is written before the state says that there is a session, and no other thread
+            // makes the caller the owner, or ends its session.
+            let own = self.state.load(Ordering::Acquire) == SESSION
+                && self.owner.load(Ordering::Relaxed) == this_thread();
+            if (own || gone)
+                && let Some(mut guard) = self.resume(locking)
+            {
+                if !own {
+                    guard.release_to = FREE;
+                }
+                return guard;
+            }
+            yield_now();
+        }
+    }
+
+    /// For the end of the object: nobody may be inside a call, and a session is abandoned.
+    pub(crate) fn lock_or_break_session<'a>(&'a self, locking: &'a Locking) -> SpinGuard<'a, T> {
+        loop {
+            if let Some(mut guard) = self.try_lock(locking).or_else(|| self.resume(locking)) {
+                guard.release_to = FREE;
+                return guard;
+            }
+            yield_now();
+        }
+    }
+
+    #[inline]
+    fn take<'a>(&'a self, from: u32, release_to: u32, _: &'a Locking) -> Option<SpinGuard<'a, T>> {
+        self.state
+            .compare_exchange(from, CALL, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+            .then(|| SpinGuard {
+                cell: self,
+                release_to,
+            })
+    }
+}
+
+/// The lock, held by the running call.
+pub(crate) struct SpinGuard<'a, T> {
+    cell: &'a SpinCell<T>,
+    /// The state that the lock gets when the guard is dropped.
+    release_to: u32,
+}
+
+// SAFETY: a reference to the guard gives shared references to the value, and nothing else.
+unsafe impl<T: Sync> Sync for SpinGuard<'_, T> {}
+
+impl<T> SpinGuard<'_, T> {
+    /// Makes the call the first of a session of this thread: the lock stays held until a
+    /// [`SpinCell::resume`] and [`SpinGuard::end`].
+    #[inline]
+    pub(crate) fn hold(mut self) {
+        self.cell.owner.store(this_thread(), Ordering::Relaxed);
+        self.release_to = SESSION;
+    }
+
+    /// Ends the session with the call.
+    #[inline]
+    pub(crate) fn end(mut self) {
+        self.release_to = FREE;
+    }
+}
+
+impl<T> Deref for SpinGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: the state is `CALL`, set by the making of this guard, which nobody else has.
+        unsafe { &*self.cell.value.get() }
+    }
+}
+
+impl<T> DerefMut for SpinGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as in `deref`.
+        unsafe { &mut *self.cell.value.get() }
+    }
+}
+
+impl<T> Drop for SpinGuard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.cell.state.store(self.release_to, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn threads_take_turns() {
+        let cell = Arc::new(SpinCell::new(0u64));
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let cell = Arc::clone(&cell);
+                std::thread::spawn(move || {
+                    let locking = Locking::new();
+                    for _ in 0..2000 {
+                        *cell.lock(&locking) += 1;
+                    }
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert_eq!(*cell.lock(&Locking::new()), 8000);
+    }
+
+    /// The owner of a session may change the value beside it, and the session goes on; another thread
+    /// waits for its end.
+    #[test]
+    fn only_the_owner_of_a_session_gets_in_beside_it() {
+        let cell = Arc::new(SpinCell::new(0));
+        let locking = Locking::new();
+        cell.lock(&locking).hold();
+        *cell.lock_beside_session(&locking, false) += 1;
+        assert!(cell.try_lock(&locking).is_none(), "the session goes on");
+        let other = Arc::clone(&cell);
+        let waiting = std::thread::spawn(move || {
+            let locking = Locking::new();
+            let mut value = other.lock_beside_session(&locking, false);
+            let seen = *value;
+            *value += 10;
+            seen
+        });
+        // However late the other thread comes, it sees what was changed before the session's end.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        *cell.lock_beside_session(&locking, false) += 1;
+        assert!(!waiting.is_finished());
+        cell.resume(&locking).unwrap().end();
+        assert_eq!(waiting.join().unwrap(), 2);
+        assert_eq!(*cell.try_lock(&locking).unwrap(), 12);
+    }
+
+    /// In a forked child there is no other thread that could end its session.
+    #[test]
+    fn a_session_of_a_thread_that_is_gone_is_abandoned() {
+        let cell = Arc::new(SpinCell::new(0));
+        let other = Arc::clone(&cell);
+        let thread = std::thread::spawn(move || other.lock(&Locking::new()).hold());
+        thread.join().unwrap();
+        let locking = Locking::new();
+        drop(cell.lock_beside_session(&locking, true));
+        assert!(cell.try_lock(&locking).is_some());
+    }
+
+    #[test]
+    fn a_session_keeps_others_out_until_its_end() {
+        let cell = SpinCell::new(1);
+        let locking = Locking::new();
+        assert!(cell.resume(&locking).is_none(), "no session yet");
+        cell.lock(&locking).hold();
+        assert!(cell.try_lock(&locking).is_none());
+        let mut guard = cell.resume(&locking).unwrap();
+        assert!(cell.resume(&locking).is_none(), "its call is running");
+        *guard += 1;
+        drop(guard);
+        assert!(cell.try_lock(&locking).is_none(), "the session goes on");
+        cell.resume(&locking).unwrap().end();
+        assert_eq!(*cell.try_lock(&locking).unwrap(), 2);
+        cell.lock(&locking).hold();
+        drop(cell.lock_or_break_session(&locking));
+        assert!(cell.try_lock(&locking).is_some());
+    }
+}
