@@ -125,16 +125,13 @@ impl Table {
 
     /// Ends whatever the handle is of.
     fn end(&self, kind: Kind, handle: *mut c_void) -> c_int {
-        // SAFETY: the library looks the handle up.
-        let status = unsafe {
-            match kind {
-                Kind::Region => ibv_dereg_mr(handle.cast()),
-                Kind::Pair => ibv_destroy_qp(handle.cast()),
-                Kind::Handle => ibv_destroy_ah(handle.cast()),
-                Kind::Queue => ibv_destroy_cq(handle.cast()),
-                Kind::Channel => ibv_destroy_comp_channel(handle.cast()),
-                Kind::Domain => ibv_dealloc_pd(handle.cast()),
-            }
+        let status = match kind {
+            Kind::Region => ibv_dereg_mr(handle.cast()),
+            Kind::Pair => ibv_destroy_qp(handle.cast()),
+            Kind::Handle => ibv_destroy_ah(handle.cast()),
+            Kind::Queue => ibv_destroy_cq(handle.cast()),
+            Kind::Channel => ibv_destroy_comp_channel(handle.cast()),
+            Kind::Domain => ibv_dealloc_pd(handle.cast()),
         };
         if status == 0 {
             let number = handle.addr();
@@ -395,6 +392,5 @@ fn run(bytes: &[u8]) {
             assert_eq!(status, 0, "a {kind:?} cannot be ended");
         }
     }
-    // SAFETY: a live context.
-    assert_eq!(unsafe { ibv_close_device(endpoint.context) }, 0);
+    assert_eq!(ibv_close_device(endpoint.context), 0);
 }

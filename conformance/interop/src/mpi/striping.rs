@@ -1,5 +1,5 @@
 //! Jobs whose hosts have several devices, by which libraries send at the same time. MPICH 5.0.2 of the wheel needs to be told
-//! of PCI devices for that: `efa-emu/verbs/tests/rails.rs` does.
+//! of PCI devices for that: `efa-emu/verbs/tests/programs/rails.rs` does.
 
 use super::library::{Installation, Layout, Library, Transport};
 use super::{GROUP, LIMIT, POINT_TO_POINT, checks_of};

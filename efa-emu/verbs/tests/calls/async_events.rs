@@ -122,9 +122,7 @@ fn a_removed_device_ends_what_it_was_asked_for() {
         );
         // Posting goes on as with a dead queue pair: by completions.
         assert_eq!(post_recv(pair, 7, &mut [sge(region, 0, 8)]), 0);
-        let mut list = [sge(region, 0, 8)];
-        let mut request = send_request(&endpoint, pair, 8, &mut list);
-        assert_eq!(post_send(pair, &mut request).0, 0);
+        send(&endpoint, pair, pair, 8, &mut [sge(region, 0, 8)]);
         let ended: Vec<_> = wait_for(queue, 2)
             .iter()
             .map(|completion| (completion.wr_id, completion.status as u32))
@@ -185,15 +183,12 @@ fn objects_of_a_removed_device_can_be_ended_on_request() {
         let region = endpoint.register(&mut [0u8; 64], IBV_ACCESS_LOCAL_WRITE);
         fault(&["remove", "alpha"]);
         assert_eq!(next(endpoint.context), (DEVICE_FATAL, 0));
-        // SAFETY: live objects.
-        unsafe {
-            assert_eq!(ibv_destroy_qp(pair), 0);
-            assert_eq!(ibv_destroy_cq(queue), 0);
-            assert_eq!(ibv_dereg_mr(region), 0);
-            assert_eq!(ibv_destroy_ah(endpoint.handle), 0);
-            assert_eq!(ibv_dealloc_pd(endpoint.pd), 0);
-            assert_eq!(ibv_close_device(endpoint.context), 0);
-        }
+        assert_eq!(ibv_destroy_qp(pair), 0);
+        assert_eq!(ibv_destroy_cq(queue), 0);
+        assert_eq!(ibv_dereg_mr(region), 0);
+        assert_eq!(ibv_destroy_ah(endpoint.handle), 0);
+        assert_eq!(ibv_dealloc_pd(endpoint.pd), 0);
+        assert_eq!(ibv_close_device(endpoint.context), 0);
     });
 }
 
@@ -219,10 +214,7 @@ fn a_port_loses_its_link_and_gets_it_back() {
         let queue = endpoint.cq(4);
         let (from, to) = (endpoint.srd(queue, 0), endpoint.srd(queue, 0));
         assert_eq!(post_recv(to, 1, &mut []), 0);
-        assert_eq!(
-            post_send(from, &mut send_request(&endpoint, to, 2, &mut [])).0,
-            0
-        );
+        send(&endpoint, from, to, 2, &mut []);
         assert!(
             wait_for(queue, 2)
                 .iter()
@@ -278,8 +270,7 @@ fn the_link_of_a_port_gets_another_speed() {
         ]);
         for (wr_id, expected) in [(1, DEFAULT), (2, (2, 64, 2000))] {
             assert_eq!(post_recv(pair, wr_id, &mut []), 0);
-            let mut request = send_request(&endpoint, pair, wr_id, &mut []);
-            assert_eq!(post_send(pair, &mut request).0, 0);
+            send(&endpoint, pair, pair, wr_id, &mut []);
             assert!(wait_for(queue, 2).iter().all(|done| done.status == 0));
             if wr_id == 2 {
                 assert_eq!(next(endpoint.context), (DEVICE_SPEED_CHANGE, 0));
@@ -322,11 +313,8 @@ fn a_completion_queue_that_is_too_small_raises_an_event() {
         assert_eq!(ids, [0, 1, 2, 3]);
         assert_eq!(poll(queue, &mut [ibv_wc::default()]), 0);
         assert!(!has_event(endpoint.context), "it is told once");
-        // SAFETY: live objects.
-        unsafe {
-            assert_eq!(ibv_destroy_qp(pair), 0);
-            assert_eq!(ibv_destroy_cq(queue), 0);
-        }
+        assert_eq!(ibv_destroy_qp(pair), 0);
+        assert_eq!(ibv_destroy_cq(queue), 0);
     });
 }
 
@@ -362,8 +350,7 @@ fn a_staged_error_fails_one_queue_pair_or_all() {
         assert_eq!(post_recv(failed, 8, &mut []), EINVAL);
 
         assert_eq!(post_recv(other, 1, &mut []), 0);
-        let mut request = send_request(&endpoint, other, 2, &mut []);
-        assert_eq!(post_send(other, &mut request).0, 0);
+        send(&endpoint, other, other, 2, &mut []);
         assert!(wait_for(queue, 2).iter().all(|done| done.status == 0));
         fault(&["qp-error", "alpha"]);
         assert_eq!(next(endpoint.context), (QP_FATAL, other.addr()));
@@ -372,8 +359,7 @@ fn a_staged_error_fails_one_queue_pair_or_all() {
         change_state(failed, IBV_QPS_RESET, IBV_QP_STATE);
         ready(failed);
         assert_eq!(post_recv(failed, 1, &mut []), 0);
-        let mut request = send_request(&endpoint, failed, 2, &mut []);
-        assert_eq!(post_send(failed, &mut request).0, 0);
+        send(&endpoint, failed, failed, 2, &mut []);
         assert!(wait_for(queue, 2).iter().all(|done| done.status == 0));
     });
 }
@@ -386,14 +372,11 @@ fn a_staged_error_of_a_completion_queue_loses_a_completion() {
         let [sends, receives, other] = [(); 3].map(|()| endpoint.cq(16));
         let (mut request, mut efa) = endpoint.srd_request(sends, 0);
         request.recv_cq = receives;
-        // SAFETY: live objects, and attributes on the stack.
-        let pair =
-            unsafe { efadv_create_qp_ex(endpoint.context, &raw mut request, &raw mut efa, 24) };
+        let pair = endpoint.create(&mut request, &mut efa);
         ready(pair);
         let exchange = |wr_id| {
             assert_eq!(post_recv(pair, wr_id, &mut []), 0);
-            let mut request = send_request(&endpoint, pair, wr_id, &mut []);
-            assert_eq!(post_send(pair, &mut request).0, 0);
+            send(&endpoint, pair, pair, wr_id, &mut []);
         };
         // SAFETY: a live queue pair.
         let number = unsafe { (*pair).qp_num }.to_string();
@@ -434,8 +417,7 @@ fn a_rule_fails_the_queue_pair_of_a_request() {
             assert_eq!(post_recv(pair, wr_id, &mut []), 0);
         }
         let send = |wr_id, completions| {
-            let mut request = send_request(&endpoint, pair, wr_id, &mut []);
-            assert_eq!(post_send(pair, &mut request).0, 0);
+            send(&endpoint, pair, pair, wr_id, &mut []);
             let done = wait_for(queue, completions);
             let done = done.iter().map(|done| (done.wr_id, done.status as u32));
             done.collect::<Vec<_>>()
@@ -458,14 +440,10 @@ fn objects_wait_for_the_acknowledgement_of_their_events() {
             let queue = endpoint.cq(16);
             (queue, endpoint.srd(queue, 0))
         };
-        let destroy_pair: Destroy = |pair| {
-            // SAFETY: a live queue pair that nothing else uses.
-            unsafe { ibv_destroy_qp(std::ptr::with_exposed_provenance_mut(pair)) }
-        };
-        let destroy_queue: Destroy = |queue| {
-            // SAFETY: likewise.
-            unsafe { ibv_destroy_cq(std::ptr::with_exposed_provenance_mut(queue)) }
-        };
+        let destroy_pair: Destroy =
+            |pair| ibv_destroy_qp(std::ptr::with_exposed_provenance_mut(pair));
+        let destroy_queue: Destroy =
+            |queue| ibv_destroy_cq(std::ptr::with_exposed_provenance_mut(queue));
         let (queue, pair) = make();
         let objects = [
             (pair.expose_provenance(), destroy_pair),
@@ -490,11 +468,9 @@ fn objects_wait_for_the_acknowledgement_of_their_events() {
         while !has_event(endpoint.context) {
             wait.check(|| "no event".into());
         }
-        // SAFETY: live objects.
-        unsafe {
-            assert_eq!(ibv_destroy_qp(pair), 0);
-            assert_eq!(ibv_destroy_cq(queue), 0);
-        }
+        assert_eq!(ibv_destroy_qp(pair), 0);
+        assert_eq!(ibv_destroy_cq(queue), 0);
+
         assert!(!has_event(endpoint.context), "of what does not exist");
     });
 }

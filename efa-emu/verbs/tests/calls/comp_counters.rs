@@ -74,11 +74,7 @@ fn expect(counter: *mut ibv_comp_cntr, expected: (u64, u64)) {
 /// A queue pair in the state reset.
 fn reset_pair(endpoint: &Endpoint, queue: *mut ibv_cq) -> *mut ibv_qp {
     let (mut attributes, mut efa) = endpoint.srd_request(queue, ALL_OPS);
-    let size = size_of::<efadv_qp_init_attr>() as u32;
-    // SAFETY: live objects, and attributes on the stack.
-    let pair =
-        unsafe { efadv_create_qp_ex(endpoint.context, &raw mut attributes, &raw mut efa, size) };
-    assert!(!pair.is_null(), "errno {}", errno());
+    let pair = endpoint.create(&mut attributes, &mut efa);
     pair
 }
 
@@ -118,9 +114,7 @@ fn count_each_kind_of_operation() {
             assert_eq!(post_recv(two, wr_id, &mut [sge(region, 0, 8)]), 0);
         }
         for wr_id in 0..3 {
-            let mut list = [sge(region, 8, 8)];
-            let mut request = send_request(&endpoint, two, wr_id, &mut list);
-            assert_eq!(post_send(one, &mut request).0, 0);
+            send(&endpoint, one, two, wr_id, &mut [sge(region, 8, 8)]);
         }
         // SAFETY: live objects, and the session of a correct program.
         unsafe {
@@ -161,15 +155,12 @@ fn count_each_kind_of_operation() {
         change_state(two, IBV_QPS_ERR, IBV_QP_STATE);
         expect(of_two[1], (3, 1));
 
-        // SAFETY: live objects.
-        unsafe {
-            assert_eq!(ibv_destroy_comp_cntr(of_one[0]), EBUSY);
-            assert_eq!(ibv_destroy_qp(one), 0);
-            assert_eq!(ibv_destroy_qp(two), 0);
-            for counter in of_one.into_iter().chain(of_two) {
-                assert_eq!(ibv_destroy_comp_cntr(counter), 0);
-                assert_eq!(ibv_destroy_comp_cntr(counter), EINVAL);
-            }
+        assert_eq!(ibv_destroy_comp_cntr(of_one[0]), EBUSY);
+        assert_eq!(ibv_destroy_qp(one), 0);
+        assert_eq!(ibv_destroy_qp(two), 0);
+        for counter in of_one.into_iter().chain(of_two) {
+            assert_eq!(ibv_destroy_comp_cntr(counter), 0);
+            assert_eq!(ibv_destroy_comp_cntr(counter), EINVAL);
         }
     });
 }
@@ -195,24 +186,18 @@ fn are_set_and_added_to_in_memory_of_the_program() {
             unsafe { (&raw const values).cast::<u64>().add(index).read_volatile() }
         };
         assert_eq!(read(counter), (7, 8));
-        // SAFETY: a live counter.
-        unsafe {
-            assert_eq!(ibv_set_comp_cntr(counter, 100), 0);
-            assert_eq!(ibv_inc_comp_cntr(counter, 5), 0);
-            assert_eq!(ibv_set_err_comp_cntr(counter, 1), 0);
-            assert_eq!(ibv_inc_err_comp_cntr(counter, 2), 0);
-        }
+        assert_eq!(ibv_set_comp_cntr(counter, 100), 0);
+        assert_eq!(ibv_inc_comp_cntr(counter, 5), 0);
+        assert_eq!(ibv_set_err_comp_cntr(counter, 1), 0);
+        assert_eq!(ibv_inc_err_comp_cntr(counter, 2), 0);
+
         assert_eq!((value(0), value(1)), (105, 3));
 
         // One counter for several operations of two queue pairs.
         let queue = endpoint.cq(16);
         let (one, two) = (reset_pair(&endpoint, queue), reset_pair(&endpoint, queue));
         assert_eq!(attach(one, counter, SEND | RDMA_READ), 0);
-        change_state(
-            two,
-            IBV_QPS_INIT,
-            IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY,
-        );
+        change_state(two, IBV_QPS_INIT, IDENTITY);
         assert_eq!(attach(two, counter, RECV), 0);
         assert_eq!(
             attach(one, counter, RDMA_READ | RDMA_WRITE),
@@ -225,21 +210,15 @@ fn are_set_and_added_to_in_memory_of_the_program() {
         assert_eq!(attach(two, counter, SEND), EINVAL, "not before it works");
         ready(one);
         assert_eq!(post_recv(two, 1, &mut []), 0);
-        assert_eq!(
-            post_send(one, &mut send_request(&endpoint, two, 2, &mut [])).0,
-            0
-        );
+        send(&endpoint, one, two, 2, &mut []);
         expect(counter, (107, 3));
         values[0] = 0;
         std::hint::black_box(&mut values);
         assert_eq!(read(counter).0, 0, "it is the program's memory");
-        // SAFETY: live objects.
-        unsafe {
-            assert_eq!(ibv_destroy_qp(one), 0);
-            assert_eq!(ibv_destroy_comp_cntr(counter), EBUSY);
-            assert_eq!(ibv_destroy_qp(two), 0);
-            assert_eq!(ibv_destroy_comp_cntr(counter), 0);
-        }
+        assert_eq!(ibv_destroy_qp(one), 0);
+        assert_eq!(ibv_destroy_comp_cntr(counter), EBUSY);
+        assert_eq!(ibv_destroy_qp(two), 0);
+        assert_eq!(ibv_destroy_comp_cntr(counter), 0);
     });
 }
 

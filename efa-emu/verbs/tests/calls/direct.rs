@@ -10,6 +10,7 @@ use efa_testing::patience::Wait;
 use libc::EINVAL;
 
 use crate::abi::*;
+use crate::common::forbid_with;
 use crate::on_emulated_host;
 use crate::verbs::*;
 
@@ -167,6 +168,54 @@ fn receive(region: *mut ibv_mr, offset: usize, length: u32, request: u16) -> [u6
     ]
 }
 
+/// What a client has of a queue pair that it uses by itself, which sends to itself.
+struct Direct {
+    sends: Ring,
+    receives: Ring,
+    /// The queue pair's own address handle number and number.
+    to: (u16, u16),
+    attributes: [efadv_wq_attr; 2],
+}
+
+impl Direct {
+    fn of(endpoint: &Endpoint, pair: *mut ibv_qp) -> Direct {
+        let (mut send, mut receive): (efadv_wq_attr, efadv_wq_attr) = (zeroed(), zeroed());
+        // SAFETY: a live queue pair, and structures of these sizes.
+        let qpn = unsafe {
+            let short = efadv_query_qp_wqs(pair, &raw mut send, &raw mut receive, 32);
+            assert_eq!(short, EINVAL, "too short");
+            let queried = efadv_query_qp_wqs(pair, &raw mut send, &raw mut receive, 40);
+            assert_eq!(queried, 0);
+            (*pair).qp_num as u16
+        };
+        Direct {
+            sends: Ring::of(&send),
+            receives: Ring::of(&receive),
+            to: (ahn_of(endpoint.handle), qpn),
+            attributes: [send, receive],
+        }
+    }
+
+    /// Posts a send of one piece.
+    fn send(&mut self, request: u64, region: *mut ibv_mr, offset: usize, length: u32) {
+        self.post(request, 0, 1, &buffer(region, offset, length));
+    }
+
+    /// Posts a request with these words behind its head.
+    fn post(&mut self, request: u64, kind: u8, count: u16, rest: &[u64]) {
+        let head = head(&self.sends, request, kind, count, self.to);
+        self.sends.write(&[&head, rest].concat());
+        self.sends.ring();
+    }
+
+    /// Posts a receive of one piece.
+    fn receive(&mut self, region: *mut ibv_mr, offset: usize, length: u32, request: u16) {
+        self.receives
+            .write(&receive(region, offset, length, request));
+        self.receives.ring();
+    }
+}
+
 /// The upper bits of request ids, where they have any.
 const UPPER: u64 = 0xa6a5_a4a3_a2a1_0000;
 
@@ -176,56 +225,36 @@ fn exchange(inline: u32, entry_size: u32, has_long_ids: bool) {
     let queue = endpoint.cq(64);
     let (mut request, mut efa) = endpoint.srd_request(queue, 0x1f);
     request.cap.max_inline_data = inline;
-    // SAFETY: live objects.
-    let pair = unsafe { efadv_create_qp_ex(endpoint.context, &raw mut request, &raw mut efa, 24) };
+    let pair = endpoint.create(&mut request, &mut efa);
     ready(pair);
     let mut memory: Vec<u8> = (0..=255).collect();
     let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ;
     let region = endpoint.register(&mut memory, access);
-    let mut number = efadv_ah_attr::default();
-    let (mut of_send, mut of_receive): (efadv_wq_attr, efadv_wq_attr) = (zeroed(), zeroed());
-    // SAFETY: live objects.
-    let qpn = unsafe {
-        assert_eq!(efadv_query_ah(endpoint.handle, &raw mut number, 16), 0);
-        let (send, receive) = (&raw mut of_send, &raw mut of_receive);
-        assert_eq!(
-            efadv_query_qp_wqs(pair, send, receive, 32),
-            EINVAL,
-            "too short"
-        );
-        assert_eq!(efadv_query_qp_wqs(pair, send, receive, 40), 0);
-        (*pair).qp_num as u16
-    };
+    let mut direct = Direct::of(&endpoint, pair);
+    let ([of_send, of_receive], (_, qpn)) = (direct.attributes, direct.to);
     assert_eq!((of_send.entry_size, of_send.num_entries), (entry_size, 16));
     assert_eq!((of_receive.entry_size, of_receive.num_entries), (16, 32));
     // `EFADV_WQ_CAPS_64_BIT_REQ_ID`; receives never have it.
     assert_eq!((of_send.caps, of_receive.caps), (has_long_ids.into(), 0));
     let upper = if has_long_ids { UPPER } else { 0 };
     let mut completions = Completions::of(queue);
-    let (mut sends, mut receives) = (Ring::of(&of_send), Ring::of(&of_receive));
-    let to = (number.ahn, qpn);
 
     for round in 0..100u16 {
-        receives.write(&receive(region, 128, 100, round));
-        receives.ring();
+        direct.receive(region, 128, 100, round);
         let wanted = memory[usize::from(round)..][..16].to_vec();
+        let id = upper | u64::from(round);
         if round % 2 == 0 {
-            let [a, b, c, d] = head(&sends, upper | u64::from(round), 0, 1, to);
-            let [e, f] = buffer(region, usize::from(round), 16);
-            sends.write(&[a, b, c, d, e, f]);
+            direct.send(id, region, usize::from(round), 16);
         } else {
             const INLINE: u8 = 1 << 5;
-            let length = inline as u16;
-            let mut words = head(&sends, upper | u64::from(round), INLINE, length, to).to_vec();
             let mut data = wanted.clone();
-            data.resize(usize::from(length), 0x55);
-            words.extend(
-                data.chunks(8)
-                    .map(|chunk| u64::from_le_bytes(chunk.try_into().unwrap())),
-            );
-            sends.write(&words);
+            data.resize(inline as usize, 0x55);
+            let words: Vec<_> = data
+                .chunks(8)
+                .map(|chunk| u64::from_le_bytes(chunk.try_into().unwrap()))
+                .collect();
+            direct.post(id, INLINE, inline as u16, &words);
         }
-        sends.ring();
         let mut seen = [completions.next(), completions.next()];
         seen.sort_by_key(|entry| entry.flags);
         let length = if round % 2 == 0 { 16 } else { inline as u16 };
@@ -234,7 +263,7 @@ fn exchange(inline: u32, entry_size: u32, has_long_ids: bool) {
             (sent.request, sent.status, sent.flags, sent.qpn),
             (round, 0, OF_SEND_QUEUE, qpn)
         );
-        assert_eq!(sent.long_request, upper | u64::from(round));
+        assert_eq!(sent.long_request, id);
         let expected = Entry {
             request: round,
             status: 0,
@@ -251,30 +280,27 @@ fn exchange(inline: u32, entry_size: u32, has_long_ids: bool) {
     // An RDMA read: the peer's memory, then ours.
     const READ: u8 = 1;
     memory[128..160].fill(0);
-    let mut words = head(&sends, upper | 7, READ, 1, to).to_vec();
     // SAFETY: a live region.
     let (rkey, address) = unsafe { ((*region).rkey, (*region).addr.addr() as u64) };
-    words.extend([32 | u64::from(rkey) << 32, address + 64]);
-    words.extend(buffer(region, 128, 32));
-    sends.write(&words);
-    sends.ring();
+    let [to, memory_of_peer] = [32 | u64::from(rkey) << 32, address + 64];
+    let [length_and_key, here] = buffer(region, 128, 32);
+    direct.post(
+        upper | 7,
+        READ,
+        1,
+        &[to, memory_of_peer, length_and_key, here],
+    );
     let done = completions.next();
     assert_eq!((done.long_request, done.status), (upper | 7, 0));
     assert_eq!(memory[128..160], (64..96).collect::<Vec<u8>>());
 
     // What makes no sense fails, and takes nothing else along.
-    let mut words = head(&sends, upper | 8, 9, 1, to).to_vec();
-    words.extend(buffer(region, 0, 8));
-    sends.write(&words);
-    sends.ring();
+    direct.post(upper | 8, 9, 1, &buffer(region, 0, 8));
     let done = completions.next();
     let seen = (done.long_request, done.status);
     assert_eq!(seen, (upper | 8, 3), "an unknown operation");
-    // SAFETY: live objects.
-    unsafe {
-        assert_eq!(ibv_destroy_qp(pair), 0);
-        assert_eq!(ibv_destroy_cq(queue), 0);
-    }
+    assert_eq!(ibv_destroy_qp(pair), 0);
+    assert_eq!(ibv_destroy_cq(queue), 0);
 }
 
 #[test]
@@ -299,28 +325,15 @@ fn entries_with_64_bit_request_ids() {
 #[test]
 fn clients_that_know_16_bit_request_ids_find_them_on_every_generation() {
     on_emulated_host("efa4", || {
-        let endpoint = Endpoint::new();
-        let queue = endpoint.cq(4);
-        let pair = endpoint.srd(queue, 0);
-        let mut memory = [0u8; 8];
-        let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+        let (endpoint, queue, pair, region) = Endpoint::with_pair(4, 8);
         let (mut of_send, mut of_receive): (efadv_wq_attr, efadv_wq_attr) = (zeroed(), zeroed());
         of_send.caps = 0xeeee;
         // SAFETY: a live queue pair.
         let asked = unsafe { efadv_query_qp_wqs(pair, &raw mut of_send, &raw mut of_receive, 36) };
         assert_eq!((asked, of_send.caps), (0, 0xeeee), "there is no such field");
-        let (mut sends, mut completions) = (Ring::of(&of_send), Completions::of(queue));
-        let mut number = efadv_ah_attr::default();
-        // SAFETY: live objects.
-        let qpn = unsafe {
-            assert_eq!(efadv_query_ah(endpoint.handle, &raw mut number, 16), 0);
-            (*pair).qp_num as u16
-        };
+        let (mut direct, mut completions) = (Direct::of(&endpoint, pair), Completions::of(queue));
         assert_eq!(post_recv(pair, 1, &mut [sge(region, 0, 8)]), 0);
-        let mut words = head(&sends, 0x1234, 0, 1, (number.ahn, qpn)).to_vec();
-        words.extend(buffer(region, 0, 8));
-        sends.write(&words);
-        sends.ring();
+        direct.send(0x1234, region, 0, 8);
         let seen = [completions.next(), completions.next()];
         let sent = seen
             .iter()
@@ -337,27 +350,11 @@ fn clients_that_know_16_bit_request_ids_find_them_on_every_generation() {
 #[test]
 fn a_request_that_is_written_directly_is_polled_with_its_whole_id() {
     on_emulated_host("efa4", || {
-        let endpoint = Endpoint::new();
-        let queue = endpoint.cq(4);
-        let pair = endpoint.srd(queue, 0);
-        let mut memory = [0u8; 8];
-        let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
-        let (mut of_send, mut of_receive): (efadv_wq_attr, efadv_wq_attr) = (zeroed(), zeroed());
-        let mut number = efadv_ah_attr::default();
-        // SAFETY: live objects.
-        let qpn = unsafe {
-            let (send, receive) = (&raw mut of_send, &raw mut of_receive);
-            assert_eq!(efadv_query_qp_wqs(pair, send, receive, 40), 0);
-            assert_eq!(efadv_query_ah(endpoint.handle, &raw mut number, 16), 0);
-            (*pair).qp_num as u16
-        };
-        let mut sends = Ring::of(&of_send);
+        let (endpoint, queue, pair, region) = Endpoint::with_pair(4, 8);
+        let mut direct = Direct::of(&endpoint, pair);
         for id in [UPPER | 9, u64::MAX, 0] {
             assert_eq!(post_recv(pair, 1 << 40, &mut [sge(region, 0, 8)]), 0);
-            let mut words = head(&sends, id, 0, 1, (number.ahn, qpn)).to_vec();
-            words.extend(buffer(region, 0, 8));
-            sends.write(&words);
-            sends.ring();
+            direct.send(id, region, 0, 8);
             let mut ids = wait_for(queue, 2)
                 .iter()
                 .map(|done| done.wr_id)
@@ -374,52 +371,12 @@ fn a_request_that_is_written_directly_is_polled_with_its_whole_id() {
 #[test]
 fn entries_without_userfaultfd() {
     on_emulated_host("efa2", || {
-        forbid(libc::SYS_userfaultfd);
+        forbid_with(libc::EPERM, &[libc::SYS_userfaultfd]);
         // SAFETY: makes nothing that outlives the call.
         let refused = unsafe { libc::syscall(libc::SYS_userfaultfd, 0) };
         assert_eq!((refused, errno()), (-1, libc::EPERM));
         exchange(32, 64, false);
     });
-}
-
-/// Has a system call fail from now on, as containers do.
-fn forbid(call: libc::c_long) {
-    const NUMBER_OF_CALL: u32 = 0;
-    let operation = |code: u32, k, (jt, jf)| libc::sock_filter {
-        code: code as u16,
-        jt,
-        jf,
-        k,
-    };
-    let next = (0, 0);
-    let refuse = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
-    let mut filter = [
-        operation(
-            libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
-            NUMBER_OF_CALL,
-            next,
-        ),
-        operation(
-            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
-            call as u32,
-            (0, 1),
-        ),
-        operation(libc::BPF_RET | libc::BPF_K, refuse, next),
-        operation(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, next),
-    ];
-    let program = libc::sock_fprog {
-        len: filter.len() as u16,
-        filter: filter.as_mut_ptr(),
-    };
-    // SAFETY: the filter is valid during the calls.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        let mode = libc::SECCOMP_MODE_FILTER;
-        assert_eq!(
-            libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program),
-            0
-        );
-    }
 }
 
 /// Polls that find nothing wait, while others want the processors.
@@ -446,55 +403,26 @@ fn entries_beside_programs_that_never_wait() {
 #[test]
 fn a_forked_childs_doorbells_are_its_own() {
     on_emulated_host("efa2", || {
-        let endpoint = Endpoint::new();
-        let queue = endpoint.cq(64);
-        let pair = endpoint.srd(queue, 0);
-        let mut memory = [0u8; 64];
-        let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
-        let (mut of_send, mut of_receive): (efadv_wq_attr, efadv_wq_attr) = (zeroed(), zeroed());
-        let mut number = efadv_ah_attr::default();
-        // SAFETY: live objects.
-        let qpn = unsafe {
-            let (send, receive) = (&raw mut of_send, &raw mut of_receive);
-            assert_eq!(efadv_query_qp_wqs(pair, send, receive, 40), 0);
-            assert_eq!(efadv_query_ah(endpoint.handle, &raw mut number, 16), 0);
-            (*pair).qp_num as u16
-        };
-        let mut completions = Completions::of(queue);
-        let (mut sends, mut receives) = (Ring::of(&of_send), Ring::of(&of_receive));
+        let (endpoint, queue, pair, region) = Endpoint::with_pair(64, 64);
+        let (mut direct, mut completions) = (Direct::of(&endpoint, pair), Completions::of(queue));
         for round in 0..20 {
-            // SAFETY: the child makes system calls and stores only.
-            let child = unsafe { libc::fork() };
-            if child == 0 {
-                sends.counter = 7;
-                sends.ring();
-                let _ = completions
-                    .0
-                    .word(completions.0.counter, 0)
-                    .load(Ordering::Relaxed);
-                // SAFETY: ends the child without its exit handlers.
-                unsafe { libc::_exit(0) };
-            }
-            receives.write(&receive(region, 0, 8, round));
-            receives.ring();
-            let [a, b, c, d] = head(&sends, u64::from(round), 0, 1, (number.ahn, qpn));
-            let [e, f] = buffer(region, 8, 8);
-            sends.write(&[a, b, c, d, e, f]);
-            sends.ring();
+            let child = fork(|| {
+                direct.sends.counter = 7;
+                direct.sends.ring();
+                let entry = completions.0.word(completions.0.counter, 0);
+                entry.load(Ordering::Relaxed);
+                true
+            });
+            direct.receive(region, 0, 8, round);
+            direct.send(round.into(), region, 8, 8);
             for _ in 0..2 {
                 let entry = completions.next();
                 assert_eq!((entry.request, entry.status), (round, 0));
             }
-            let mut status = -1;
-            // SAFETY: room for the status.
-            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-            assert_eq!(status, 0);
+            assert_eq!(child.wait(), 0);
         }
-        // SAFETY: live objects.
-        unsafe {
-            assert_eq!(ibv_destroy_qp(pair), 0);
-            assert_eq!(ibv_destroy_cq(queue), 0);
-        }
+        assert_eq!(ibv_destroy_qp(pair), 0);
+        assert_eq!(ibv_destroy_cq(queue), 0);
     });
 }
 
@@ -504,15 +432,7 @@ fn a_doorbell_arms_a_queue_for_an_event() {
     on_emulated_host("efa2", || {
         const ARM: u32 = 1 << 31;
         let endpoint = Endpoint::new();
-        // SAFETY: live objects.
-        let (channel, queue) = unsafe {
-            let channel = ibv_create_comp_channel(endpoint.context);
-            let none = std::ptr::null_mut();
-            (
-                channel,
-                ibv_create_cq(endpoint.context, 64, none, channel, 0),
-            )
-        };
+        let (channel, queue) = endpoint.channel_and_cq(std::ptr::null_mut());
         let pair = endpoint.srd(queue, 0);
         let mut memory = [0u8; 16];
         let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
@@ -521,11 +441,7 @@ fn a_doorbell_arms_a_queue_for_an_event() {
         let doorbell = unsafe { AtomicU32::from_ptr(completions.0.doorbell) };
         doorbell.store(ARM, Ordering::Release);
         assert_eq!(post_recv(pair, 1, &mut [sge(region, 0, 8)]), 0);
-        let mut list = [sge(region, 8, 8)];
-        assert_eq!(
-            post_send(pair, &mut send_request(&endpoint, pair, 2, &mut list)).0,
-            0
-        );
+        send(&endpoint, pair, pair, 2, &mut [sge(region, 8, 8)]);
         let (mut of, mut context) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: a live channel; it blocks until the event comes.
         let taken: c_int = unsafe { ibv_get_cq_event(channel, &raw mut of, &raw mut context) };
@@ -541,17 +457,12 @@ fn a_channels_descriptor_reads_as_the_kernels() {
         const ARM: u32 = 1 << 31;
         const SEQUENCE: u32 = 29;
         let endpoint = Endpoint::new();
-        // SAFETY: a live context.
-        let channel = unsafe { ibv_create_comp_channel(endpoint.context) };
-        // SAFETY: live objects.
-        let queue_of =
-            || unsafe { ibv_create_cq(endpoint.context, 64, std::ptr::null_mut(), channel, 0) };
+        let channel = ibv_create_comp_channel(endpoint.context);
+        let queue_of = || ibv_create_cq(endpoint.context, 64, std::ptr::null_mut(), channel, 0);
         let (sends, receives) = (queue_of(), queue_of());
         let (mut request, mut efa) = endpoint.srd_request(sends, 0);
         request.recv_cq = receives;
-        // SAFETY: live objects.
-        let pair =
-            unsafe { efadv_create_qp_ex(endpoint.context, &raw mut request, &raw mut efa, 24) };
+        let pair = endpoint.create(&mut request, &mut efa);
         ready(pair);
         let mut memory = [0u8; 16];
         let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
@@ -564,9 +475,7 @@ fn a_channels_descriptor_reads_as_the_kernels() {
                 doorbell.store(ARM | times << SEQUENCE | times, Ordering::Release);
             }
             assert_eq!(post_recv(pair, 1, &mut [sge(region, 0, 8)]), 0);
-            let mut list = [sge(region, 8, 8)];
-            let mut request = send_request(&endpoint, pair, 2, &mut list);
-            assert_eq!(post_send(pair, &mut request).0, 0);
+            send(&endpoint, pair, pair, 2, &mut [sge(region, 8, 8)]);
         };
         // SAFETY: a live channel; the descriptor blocks until an event comes.
         let read = || unsafe {
@@ -669,11 +578,7 @@ impl Activity {
 #[test]
 fn doorbells_cost_those_who_asked_for_them() {
     on_emulated_host("efa2", || {
-        let endpoint = Endpoint::new();
-        let queue = endpoint.cq(64);
-        let pair = endpoint.srd(queue, 0);
-        let mut memory = [0u8; 64];
-        let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+        let (endpoint, queue, pair, region) = Endpoint::with_pair(64, 64);
         let by_calls = || {
             assert_eq!(post_recv(pair, 1, &mut [sge(region, 0, 8)]), 0);
             let mut list = [sge(region, 8, 8)];
@@ -685,26 +590,13 @@ fn doorbells_cost_those_who_asked_for_them() {
         let without = |idle: Activity| idle.sleeps < 30 && idle.ticks < 5;
         Activity::assert_idle("without doorbells", without);
 
-        let (mut of_send, mut of_receive): (efadv_wq_attr, efadv_wq_attr) = (zeroed(), zeroed());
-        let mut number = efadv_ah_attr::default();
-        // SAFETY: live objects.
-        let qpn = unsafe {
-            let (send, receive) = (&raw mut of_send, &raw mut of_receive);
-            assert_eq!(efadv_query_qp_wqs(pair, send, receive, 40), 0);
-            assert_eq!(efadv_query_ah(endpoint.handle, &raw mut number, 16), 0);
-            (*pair).qp_num as u16
-        };
-        let mut completions = Completions::of(queue);
-        let (mut sends, mut receives) = (Ring::of(&of_send), Ring::of(&of_receive));
+        let (mut direct, mut completions) = (Direct::of(&endpoint, pair), Completions::of(queue));
         // The calls have used one entry of each queue, and two completions.
-        (sends.counter, receives.counter, completions.0.counter) = (1, 1, 2);
+        (direct.sends.counter, direct.receives.counter) = (1, 1);
+        completions.0.counter = 2;
         for round in 0..3 {
-            receives.write(&receive(region, 0, 8, round));
-            receives.ring();
-            let [a, b, c, d] = head(&sends, round.into(), 0, 1, (number.ahn, qpn));
-            let [e, f] = buffer(region, 8, 8);
-            sends.write(&[a, b, c, d, e, f]);
-            sends.ring();
+            direct.receive(region, 0, 8, round);
+            direct.send(round.into(), region, 8, 8);
             for _ in 0..2 {
                 let entry = completions.next();
                 assert_eq!((entry.request, entry.status), (round, 0));
@@ -713,11 +605,9 @@ fn doorbells_cost_those_who_asked_for_them() {
                 (1..2000).contains(&idle.sleeps) && idle.ticks < 15
             });
         }
-        // SAFETY: live objects.
-        unsafe {
-            assert_eq!(ibv_destroy_qp(pair), 0);
-            assert_eq!(ibv_destroy_cq(queue), 0);
-        }
+        assert_eq!(ibv_destroy_qp(pair), 0);
+        assert_eq!(ibv_destroy_cq(queue), 0);
+
         Activity::assert_idle("without doorbells again", without);
     });
 }

@@ -55,29 +55,25 @@ fn cycle(in_order: bool) {
     } = endpoint;
     let mut memory = [0u8; 64];
     let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
-    // SAFETY: live objects.
-    unsafe {
-        let channel = ibv_create_comp_channel(context);
-        let queue = ibv_create_cq(context, 64, null_mut(), channel, 0);
-        let pair = endpoint.srd(queue, 0);
-        let mut data = [sge(region, 0, 64)];
-        assert_eq!(post_recv(pair, 1, &mut data), 0);
-        let mut request = send_request(&endpoint, pair, 2, &mut data);
-        assert_eq!(post_send(pair, &mut request).0, 0);
-        wait_for(queue, 2);
-        if in_order {
-            assert_eq!(ibv_destroy_qp(pair), 0);
-        } else {
-            assert_eq!(ibv_close_device(context), 0);
-        }
-        assert_eq!(ibv_destroy_cq(queue), 0);
-        assert_eq!(ibv_destroy_comp_channel(channel), 0);
-        assert_eq!(ibv_dereg_mr(region), 0);
-        assert_eq!(ibv_destroy_ah(handle), 0);
-        assert_eq!(ibv_dealloc_pd(pd), 0);
-        if in_order {
-            assert_eq!(ibv_close_device(context), 0);
-        }
+    let channel = ibv_create_comp_channel(context);
+    let queue = ibv_create_cq(context, 64, null_mut(), channel, 0);
+    let pair = endpoint.srd(queue, 0);
+    let mut data = [sge(region, 0, 64)];
+    assert_eq!(post_recv(pair, 1, &mut data), 0);
+    send(&endpoint, pair, pair, 2, &mut data);
+    wait_for(queue, 2);
+    if in_order {
+        assert_eq!(ibv_destroy_qp(pair), 0);
+    } else {
+        assert_eq!(ibv_close_device(context), 0);
+    }
+    assert_eq!(ibv_destroy_cq(queue), 0);
+    assert_eq!(ibv_destroy_comp_channel(channel), 0);
+    assert_eq!(ibv_dereg_mr(region), 0);
+    assert_eq!(ibv_destroy_ah(handle), 0);
+    assert_eq!(ibv_dealloc_pd(pd), 0);
+    if in_order {
+        assert_eq!(ibv_close_device(context), 0);
     }
 }
 
@@ -118,13 +114,8 @@ fn of_queue_pairs_leaves_no_rings() {
                 let (mut request, mut efa) = endpoint.srd_request(queue, 0);
                 request.cap.max_send_wr = 1024;
                 request.cap.max_recv_wr = 1024;
-                let size = size_of::<efadv_qp_init_attr>() as u32;
-                // SAFETY: live objects, and attributes on the stack.
-                unsafe {
-                    let pair =
-                        efadv_create_qp_ex(endpoint.context, &raw mut request, &raw mut efa, size);
-                    assert_eq!(ibv_destroy_qp(pair), 0);
-                }
+                let pair = endpoint.create(&mut request, &mut efa);
+                assert_eq!(ibv_destroy_qp(pair), 0);
             }
         };
         pass(100);
@@ -151,9 +142,7 @@ fn of_a_queue_pair_waits_for_another_threads_polling_session() {
         let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
         for number in [1, 2] {
             assert_eq!(post_recv(pair, number, &mut [sge(region, 0, 64)]), 0);
-            let mut data = [sge(region, 0, 8)];
-            let mut request = send_request(&endpoint, pair, 10 + number, &mut data);
-            assert_eq!(post_send(pair, &mut request).0, 0);
+            send(&endpoint, pair, pair, 10 + number, &mut [sge(region, 0, 8)]);
         }
         let extended: *mut ibv_cq_ex = queue.cast();
         // SAFETY: a live completion queue, in a session of this thread where that is needed.
@@ -169,8 +158,7 @@ fn of_a_queue_pair_waits_for_another_threads_polling_session() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let pair: *mut ibv_qp = std::ptr::with_exposed_provenance_mut(address);
-                // SAFETY: a live object, which nobody else uses.
-                let status: c_int = unsafe { ibv_destroy_qp(pair) };
+                let status: c_int = ibv_destroy_qp(pair);
                 destroyed.store(true, Ordering::SeqCst);
                 assert_eq!(status, 0);
             });
@@ -305,8 +293,7 @@ fn of_a_domain_and_the_making_of_something_in_it_do_not_both_succeed() {
         const KINDS: [Make; 2] = [
             |shared, domain| {
                 let access = IBV_ACCESS_LOCAL_WRITE as c_int;
-                // SAFETY: memory of this length; the library looks the domain up.
-                unsafe { ibv_reg_mr(domain, shared.memory, shared.length, access).cast() }
+                ibv_reg_mr(domain, shared.memory, shared.length, access).cast()
             },
             |shared, domain| {
                 let mut attributes: ibv_ah_attr = zeroed();
@@ -327,8 +314,7 @@ fn of_a_domain_and_the_making_of_something_in_it_do_not_both_succeed() {
         let mut ends = 0;
         for round in 0..200u32 {
             let make = KINDS[round as usize % 2];
-            // SAFETY: a live context.
-            let first = unsafe { ibv_alloc_pd(endpoint.context) };
+            let first = ibv_alloc_pd(endpoint.context);
             let (made, status, second) = std::thread::scope(|scope| {
                 let maker = scope.spawn(|| {
                     let mut domain: *mut ibv_pd = null_mut();
@@ -342,11 +328,8 @@ fn of_a_domain_and_the_making_of_something_in_it_do_not_both_succeed() {
                     std::hint::spin_loop();
                 }
                 (0..round * 14 % 4000).for_each(|_| std::hint::spin_loop());
-                // SAFETY: a live domain and a live context.
-                let (status, second) = unsafe {
-                    // The next domain gets the number of one that has ended.
-                    (ibv_dealloc_pd(first), ibv_alloc_pd(endpoint.context))
-                };
+                let (status, second) = // The next domain gets the number of one that has ended.
+                    (ibv_dealloc_pd(first), ibv_alloc_pd(endpoint.context));
                 (maker.join().unwrap(), status, second)
             });
             ends += u32::from(status == 0);
@@ -354,16 +337,13 @@ fn of_a_domain_and_the_making_of_something_in_it_do_not_both_succeed() {
             let expected = if is_made { libc::EBUSY } else { 0 };
             assert_eq!(status, expected, "round {round}");
             let made: *mut c_void = std::ptr::with_exposed_provenance_mut(made);
-            // SAFETY: live objects.
-            unsafe {
-                assert_eq!(ibv_dealloc_pd(second), 0, "nothing was made in it");
-                if is_made {
-                    match round % 2 {
-                        0 => assert_eq!(ibv_dereg_mr(made.cast()), 0),
-                        _ => assert_eq!(ibv_destroy_ah(made.cast()), 0),
-                    }
-                    assert_eq!(ibv_dealloc_pd(first), 0);
+            assert_eq!(ibv_dealloc_pd(second), 0, "nothing was made in it");
+            if is_made {
+                match round % 2 {
+                    0 => assert_eq!(ibv_dereg_mr(made.cast()), 0),
+                    _ => assert_eq!(ibv_destroy_ah(made.cast()), 0),
                 }
+                assert_eq!(ibv_dealloc_pd(first), 0);
             }
         }
         assert!(ends > 0, "no domain ended while something was made in it");

@@ -51,15 +51,9 @@ fn readable(channel: *mut ibv_comp_channel, milliseconds: c_int) -> bool {
     unsafe { libc::poll(&raw mut descriptor, 1, milliseconds) == 1 }
 }
 
-/// A completion channel, and a completion queue of 64 entries that tells it, with [`CONTEXT`].
+/// A completion channel, and a completion queue that tells it, with [`CONTEXT`].
 fn channel_and_queue(endpoint: &Endpoint) -> (*mut ibv_comp_channel, *mut ibv_cq) {
-    let context = std::ptr::without_provenance_mut(CONTEXT);
-    // SAFETY: live objects.
-    unsafe {
-        let channel = ibv_create_comp_channel(endpoint.context);
-        let queue = ibv_create_cq(endpoint.context, 64, context, channel, 0);
-        (channel, queue)
-    }
+    endpoint.channel_and_cq(std::ptr::without_provenance_mut(CONTEXT))
 }
 
 #[test]
@@ -70,20 +64,14 @@ fn wake_a_program_that_waits() {
         let sends = endpoint.cq(64);
         let (mut request, mut efa) = endpoint.srd_request(queue, 0);
         request.send_cq = sends;
-        // SAFETY: live objects.
-        let receiver =
-            unsafe { efadv_create_qp_ex(endpoint.context, &raw mut request, &raw mut efa, 24) };
+        let receiver = endpoint.create(&mut request, &mut efa);
         ready(receiver);
         let sender = endpoint.srd(sends, 0);
         let mut memory = vec![0u8; 64];
         let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
         let send = || {
             assert_eq!(post_recv(receiver, 1, &mut [sge(region, 0, 8)]), 0);
-            let mut list = [sge(region, 8, 8)];
-            assert_eq!(
-                post_send(sender, &mut send_request(&endpoint, receiver, 2, &mut list)).0,
-                0
-            );
+            send(&endpoint, sender, receiver, 2, &mut [sge(region, 8, 8)]);
             wait_for(sends, 1);
         };
         assert_eq!(arm(queue, 1), EOPNOTSUPP, "solicited events");
@@ -108,22 +96,16 @@ fn wake_a_program_that_waits() {
 
         // Events that were taken hold the queue until they are acknowledged.
         let held = queue.addr();
-        // SAFETY: live queue pairs.
-        unsafe {
-            assert_eq!(ibv_destroy_qp(receiver), 0);
-            assert_eq!(ibv_destroy_qp(sender), 0);
-        }
-        let destroying = std::thread::spawn(move || {
-            // SAFETY: a live queue that nothing else uses.
-            unsafe { ibv_destroy_cq(std::ptr::with_exposed_provenance_mut(held)) }
-        });
+        assert_eq!(ibv_destroy_qp(receiver), 0);
+        assert_eq!(ibv_destroy_qp(sender), 0);
+
+        let destroying =
+            std::thread::spawn(move || ibv_destroy_cq(std::ptr::with_exposed_provenance_mut(held)));
         std::thread::sleep(Duration::from_millis(50));
         assert!(!destroying.is_finished());
-        // SAFETY: a live queue.
-        unsafe { ibv_ack_cq_events(queue, 2) };
+        ibv_ack_cq_events(queue, 2);
         assert_eq!(destroying.join().unwrap(), 0);
-        // SAFETY: a live channel that no queue uses.
-        assert_eq!(unsafe { ibv_destroy_comp_channel(channel) }, 0);
+        assert_eq!(ibv_destroy_comp_channel(channel), 0);
     });
 }
 
@@ -138,17 +120,13 @@ fn an_event_for_what_was_polled_meanwhile_is_taken_back() {
         let receives = endpoint.cq(64);
         let (mut request, mut efa) = endpoint.srd_request(queue, 0);
         request.recv_cq = receives;
-        // SAFETY: live objects.
-        let pair =
-            unsafe { efadv_create_qp_ex(endpoint.context, &raw mut request, &raw mut efa, 24) };
+        let pair = endpoint.create(&mut request, &mut efa);
         ready(pair);
         let mut memory = vec![0u8; 64];
         let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
         let exchange = || {
             assert_eq!(post_recv(pair, 1, &mut [sge(region, 0, 8)]), 0);
-            let mut list = [sge(region, 8, 8)];
-            let mut request = send_request(&endpoint, pair, 2, &mut list);
-            assert_eq!(post_send(pair, &mut request).0, 0);
+            send(&endpoint, pair, pair, 2, &mut [sge(region, 8, 8)]);
             wait_for(receives, 1);
         };
         assert_eq!(arm(queue, 0), 0);
@@ -156,8 +134,7 @@ fn an_event_for_what_was_polled_meanwhile_is_taken_back() {
             exchange();
             assert!(readable(channel, 60_000));
             assert_eq!(take(channel), Ok(queue));
-            // SAFETY: a live queue.
-            unsafe { ibv_ack_cq_events(queue, 1) };
+            ibv_ack_cq_events(queue, 1);
             assert_eq!(arm(queue, 0), 0);
             wait_for(queue, 1);
             assert!(!readable(channel, 0), "all was polled");
@@ -172,13 +149,10 @@ fn an_event_for_what_was_polled_meanwhile_is_taken_back() {
         exchange();
         assert!(readable(channel, 60_000));
         assert_eq!(take(channel), Ok(queue));
-        // SAFETY: live objects, and all events acknowledged.
-        unsafe {
-            ibv_ack_cq_events(queue, 2);
-            assert_eq!(ibv_destroy_qp(pair), 0);
-            assert_eq!(ibv_destroy_cq(queue), 0);
-            assert_eq!(ibv_destroy_comp_channel(channel), 0);
-        }
+        ibv_ack_cq_events(queue, 2);
+        assert_eq!(ibv_destroy_qp(pair), 0);
+        assert_eq!(ibv_destroy_cq(queue), 0);
+        assert_eq!(ibv_destroy_comp_channel(channel), 0);
     });
 }
 
@@ -187,11 +161,7 @@ fn an_event_for_what_was_polled_meanwhile_is_taken_back() {
 fn threads_share_queues() {
     on_emulated_host("efa2", || {
         const EACH: u64 = 500;
-        let endpoint = Endpoint::new();
-        let queue = endpoint.cq(64);
-        let pair = endpoint.srd(queue, 0);
-        let mut memory = vec![0u8; 64];
-        let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+        let (endpoint, queue, pair, region) = Endpoint::with_pair(64, 64);
         let (receive, send) = (sge(region, 0, 8), sge(region, 8, 8));
         let shared = [pair.expose_provenance(), queue.expose_provenance()];
         let done = std::sync::atomic::AtomicU64::new(0);
@@ -250,31 +220,17 @@ fn threads_share_queues() {
 #[test]
 fn forked_children_have_no_device() {
     on_emulated_host("efa2", || {
-        let endpoint = Endpoint::new();
-        let queue = endpoint.cq(64);
-        let pair = endpoint.srd(queue, 0);
-        let mut memory = vec![0u8; 64];
-        let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+        let (endpoint, queue, pair, region) = Endpoint::with_pair(64, 64);
         let mut list = [sge(region, 0, 8)];
         let mut request = send_request(&endpoint, pair, 1, &mut list);
-        // SAFETY: the child calls verbs, which promise not to hang, and `_exit`.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            // SAFETY: the objects were copied with the process.
-            let refused = unsafe {
-                post_send(pair, &mut request).0 != 0
-                    && poll(queue, &mut [ibv_wc::default()]) == 0
-                    && ibv_alloc_pd(endpoint.context).is_null()
-                    && ibv_destroy_qp(pair) == 0
-                    && ibv_close_device(endpoint.context) == 0
-            };
-            // SAFETY: ends the child without the test harness' handlers.
-            unsafe { libc::_exit(if refused { 0 } else { 1 }) };
-        }
-        let mut status = 0;
-        // SAFETY: our child, and a place for its status.
-        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        assert_eq!(status, 0);
+        let child = fork(|| {
+            post_send(pair, &mut request).0 != 0
+                && poll(queue, &mut [ibv_wc::default()]) == 0
+                && ibv_alloc_pd(endpoint.context).is_null()
+                && ibv_destroy_qp(pair) == 0
+                && ibv_close_device(endpoint.context) == 0
+        });
+        assert_eq!(child.wait(), 0);
         assert_eq!(post_recv(pair, 2, &mut [sge(region, 8, 8)]), 0);
         assert_eq!(post_send(pair, &mut request).0, 0);
         wait_for(queue, 2);
@@ -302,18 +258,8 @@ fn forked_children_leave_events_alone() {
         change_state(pair, IBV_QPS_RESET, IBV_QP_STATE);
         ready(pair);
         completed();
-        // SAFETY: the child calls verbs, which promise not to hang, and `_exit`.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            // SAFETY: the objects were copied with the process.
-            let ended = unsafe { ibv_destroy_qp(pair) == 0 && ibv_destroy_cq(queue) == 0 };
-            // SAFETY: ends the child without the test harness' handlers.
-            unsafe { libc::_exit(if ended { 0 } else { 1 }) };
-        }
-        let mut status = 0;
-        // SAFETY: our child, and a place for its status.
-        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        assert_eq!(status, 0);
+        let child = fork(|| ibv_destroy_qp(pair) == 0 && ibv_destroy_cq(queue) == 0);
+        assert_eq!(child.wait(), 0);
         assert_eq!(take(channel), Ok(queue), "the parent's");
     });
 }

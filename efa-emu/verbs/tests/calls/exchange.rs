@@ -36,10 +36,12 @@ fn classic_sends() {
             ),
             0
         );
-        let mut list = [sge(source, 0, 20), sge(source, 100, 60)];
-        assert_eq!(
-            post_send(sender, &mut send_request(&endpoint, receiver, 2, &mut list)).0,
-            0
+        send(
+            &endpoint,
+            sender,
+            receiver,
+            2,
+            &mut [sge(source, 0, 20), sge(source, 100, 60)],
         );
         let done = wait_for(queue, 2);
         assert_eq!(
@@ -53,12 +55,9 @@ fn classic_sends() {
             (done[0].src_qp, done[0].qp_num, done[1].qp_num),
             (numbers.0, numbers.1, numbers.0)
         );
-        let mut number = efadv_ah_attr::default();
-        // SAFETY: a live handle.
-        let result = unsafe { efadv_query_ah(endpoint.handle, &raw mut number, 16) };
-        assert_eq!(result, 0);
         assert_eq!(
-            done[0].slid, number.ahn,
+            done[0].slid,
+            ahn_of(endpoint.handle),
             "the sender is in the address book"
         );
         assert_eq!(room[..20], out[..20]);
@@ -88,8 +87,7 @@ fn classic_sends() {
 
         // Nothing can be sent, too.
         assert_eq!(post_recv(receiver, 5, &mut []), 0);
-        let mut request = send_request(&endpoint, receiver, 6, &mut []);
-        assert_eq!(post_send(sender, &mut request).0, 0);
+        send(&endpoint, sender, receiver, 6, &mut []);
         let done = wait_for(queue, 2);
         assert_eq!(
             (done[0].status, done[0].byte_len, done[1].status),
@@ -138,8 +136,7 @@ fn queue_pairs_share_a_completion_queue_until_one_is_destroyed() {
         };
         // Some of both, the rest stays in the queue.
         let mut ids = take(6);
-        // SAFETY: a live queue pair, not used any more.
-        assert_eq!(unsafe { ibv_destroy_qp(goes) }, 0);
+        assert_eq!(ibv_destroy_qp(goes), 0);
         ids.retain(|wr_id| *wr_id >= 200);
         ids.extend(take(8 - ids.len()));
         ids.sort_unstable();
@@ -211,8 +208,7 @@ fn wrong_requests_are_not_posted() {
         }
         assert_eq!(post_recv(receiver, 16, &mut list[..1]), ENOMEM);
         let mut request = send_request(&endpoint, receiver, 0, &mut list[..1]);
-        // SAFETY: a live queue pair.
-        assert_eq!(unsafe { ibv_destroy_qp(receiver) }, 0);
+        assert_eq!(ibv_destroy_qp(receiver), 0);
         for _ in 0..16 {
             assert_eq!(post_send(sender, &mut request).0, 0);
         }
@@ -243,9 +239,7 @@ fn states_allow_and_flush() {
         let (mut request, mut efa) = endpoint.srd_request(queue, 0);
         let mut memory = vec![0u8; 64];
         let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
-        // SAFETY: live objects.
-        let pair =
-            unsafe { efadv_create_qp_ex(endpoint.context, &raw mut request, &raw mut efa, 24) };
+        let pair = endpoint.create(&mut request, &mut efa);
         let mut list = [sge(region, 0, 8)];
         let mut send = send_request(&endpoint, pair, 1, &mut list);
         assert_eq!(post_send(pair, &mut send).0, EINVAL, "a send in reset");
@@ -622,11 +616,7 @@ fn datagrams() {
         let (one, two) = (ud(), ud());
         assert_eq!(post_recv(two, 1, &mut [sge(region, 100, 100)]), 0);
         memory[..5].copy_from_slice(b"hello");
-        let mut list = [sge(region, 0, 5)];
-        assert_eq!(
-            post_send(one, &mut send_request(&endpoint, two, 2, &mut list)).0,
-            0
-        );
+        send(&endpoint, one, two, 2, &mut [sge(region, 0, 5)]);
         let done = wait_for(queue, 2);
         assert_eq!((done[0].status, done[0].byte_len), (0, 45));
         assert_eq!(&memory[140..145], b"hello");

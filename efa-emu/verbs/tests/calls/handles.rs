@@ -228,8 +228,7 @@ fn that_are_none_are_refused_by_every_function() {
         let queue = endpoint.cq(4);
         let pair = endpoint.srd(queue, 0);
         let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
-        // SAFETY: a live context.
-        let channel = unsafe { ibv_create_comp_channel(endpoint.context) };
+        let channel = ibv_create_comp_channel(endpoint.context);
         for row in ROWS {
             check(row, null_mut(), "null");
             check(row, foreign(), "memory of the program");
@@ -244,16 +243,14 @@ fn that_are_none_are_refused_by_every_function() {
         for row in ROWS {
             check(row, thread_domain.cast(), "a thread domain");
         }
-        // SAFETY: live objects.
-        unsafe {
-            assert_eq!(ibv_dereg_mr(region), 0);
-            assert_eq!(ibv_destroy_qp(pair), 0);
-            assert_eq!(ibv_destroy_cq(queue), 0);
-            assert_eq!(ibv_destroy_comp_channel(channel), 0);
-            assert_eq!(ibv_destroy_ah(endpoint.handle), 0);
-            assert_eq!(ibv_dealloc_pd(endpoint.pd), 0);
-            assert_eq!(ibv_close_device(endpoint.context), 0);
-        }
+        assert_eq!(ibv_dereg_mr(region), 0);
+        assert_eq!(ibv_destroy_qp(pair), 0);
+        assert_eq!(ibv_destroy_cq(queue), 0);
+        assert_eq!(ibv_destroy_comp_channel(channel), 0);
+        assert_eq!(ibv_destroy_ah(endpoint.handle), 0);
+        assert_eq!(ibv_dealloc_pd(endpoint.pd), 0);
+        assert_eq!(ibv_close_device(endpoint.context), 0);
+
         let freed: [*mut c_void; 7] = [
             region.cast(),
             pair.cast(),

@@ -48,20 +48,15 @@ fn exchange(endpoint: &Endpoint, from: ibv_sge, to: ibv_sge, by_itself: bool) {
     let queue = endpoint.cq(16);
     let pair = endpoint.srd(queue, 0);
     assert_eq!(post_recv(pair, 1, &mut [to]), 0);
-    let mut data = [from];
-    let mut request = send_request(endpoint, pair, 2, &mut data);
-    assert_eq!(post_send(pair, &mut request).0, 0);
+    send(endpoint, pair, pair, 2, &mut [from]);
     if by_itself {
         std::thread::sleep(Duration::from_millis(50));
     }
     for completion in wait_for(queue, 2) {
         assert_eq!(completion.status, 0);
     }
-    // SAFETY: live objects.
-    unsafe {
-        assert_eq!(ibv_destroy_qp(pair), 0);
-        assert_eq!(ibv_destroy_cq(queue), 0);
-    }
+    assert_eq!(ibv_destroy_qp(pair), 0);
+    assert_eq!(ibv_destroy_cq(queue), 0);
 }
 
 fn place(address: u64, region: *mut ibv_mr) -> ibv_sge {
@@ -88,8 +83,7 @@ fn behind_a_descriptor_is_registered() {
         }
         let access = IBV_ACCESS_LOCAL_WRITE as c_int;
         let register = |descriptor: c_int, offset, length, iova, access| {
-            // SAFETY: a live domain.
-            unsafe { ibv_reg_dmabuf_mr(endpoint.pd, offset, length, iova, descriptor, access) }
+            ibv_reg_dmabuf_mr(endpoint.pd, offset, length, iova, descriptor, access)
         };
         for (number, descriptor) in [Some(&memory), dmabuf.as_ref()]
             .into_iter()
@@ -117,8 +111,7 @@ fn behind_a_descriptor_is_registered() {
                     .read()
             };
             assert_eq!(&found, b"hello");
-            // SAFETY: a live region.
-            assert_eq!(unsafe { ibv_dereg_mr(region) }, 0);
+            assert_eq!(ibv_dereg_mr(region), 0);
         }
         let other = std::fs::File::open("/dev/null").unwrap();
         let memory = memory.as_raw_fd();
@@ -321,8 +314,7 @@ fn beyond_the_limits_is_refused_before_it_is_brought_in() {
             ((4 << 30) + PAGE, write, remote, "pages for remote write"),
         ] {
             let memory = map(length, protection, None);
-            // SAFETY: a live domain; memory of this length.
-            let region = unsafe { ibv_reg_mr(endpoint.pd, memory, length, access) };
+            let region = ibv_reg_mr(endpoint.pd, memory, length, access);
             expect_null(region, ENOMEM, what);
             // SAFETY: the mapping of above.
             assert_eq!(unsafe { libc::munmap(memory, length) }, 0);
@@ -341,8 +333,7 @@ fn that_a_program_unmaps_while_it_is_registered_ends_nobody() {
         let own = place(hello.as_ptr().addr() as u64, source);
         let access = IBV_ACCESS_LOCAL_WRITE as c_int;
         let register = |memory| {
-            // SAFETY: a live domain; memory of a page.
-            let region = unsafe { ibv_reg_mr(endpoint.pd, memory, PAGE, access) };
+            let region = ibv_reg_mr(endpoint.pd, memory, PAGE, access);
             assert!(!region.is_null(), "errno {}", errno());
             region
         };
@@ -364,8 +355,7 @@ fn that_a_program_unmaps_while_it_is_registered_ends_nobody() {
                         true => exchange(&endpoint, own, gone, by_itself),
                         false => exchange(&endpoint, gone, own, by_itself),
                     }
-                    // SAFETY: a live region.
-                    assert_eq!(unsafe { ibv_dereg_mr(region) }, 0);
+                    assert_eq!(ibv_dereg_mr(region), 0);
                 }
             }
         }
@@ -378,22 +368,17 @@ fn that_is_not_there_still_ends_a_program_that_touches_it() {
     on_emulated_host("efa2", || {
         let endpoint = Endpoint::new();
         let memory = map(PAGE, libc::PROT_READ | libc::PROT_WRITE, None);
-        // SAFETY: a live domain; memory of a page.
-        let region =
-            unsafe { ibv_reg_mr(endpoint.pd, memory, PAGE, IBV_ACCESS_LOCAL_WRITE as c_int) };
+        let region = ibv_reg_mr(endpoint.pd, memory, PAGE, IBV_ACCESS_LOCAL_WRITE as c_int);
         assert!(!region.is_null());
-        // SAFETY: the mapping of above. The child touches it and does nothing else.
-        unsafe {
-            assert_eq!(libc::munmap(memory, PAGE), 0);
-            let child = libc::fork();
-            if child == 0 {
-                memory.cast::<u8>().write_volatile(1);
-                libc::_exit(0);
-            }
-            let mut status = 0;
-            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
-            assert!(libc::WIFSIGNALED(status), "{status:#x}");
-            assert_eq!(libc::WTERMSIG(status), libc::SIGSEGV);
-        }
+        // SAFETY: the mapping of above.
+        assert_eq!(unsafe { libc::munmap(memory, PAGE) }, 0);
+        let child = fork(|| {
+            // SAFETY: it is not there, and the child does nothing else.
+            unsafe { memory.cast::<u8>().write_volatile(1) };
+            false
+        });
+        let status = child.wait();
+        assert!(libc::WIFSIGNALED(status), "{status:#x}");
+        assert_eq!(libc::WTERMSIG(status), libc::SIGSEGV);
     });
 }

@@ -53,21 +53,19 @@ fn outlive_their_context() {
         let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
         let queue = endpoint.cq(4);
         let pair = endpoint.srd(queue, 0);
-        // SAFETY: live objects.
-        unsafe {
-            assert_eq!(ibv_close_device(endpoint.context), 0);
-            // The device ended the queue pair.
-            assert_eq!(ibv_destroy_qp(pair), EINVAL);
-            expect_null(
-                ibv_reg_mr(endpoint.pd, memory.as_mut_ptr().cast(), 64, 1),
-                libc::EBADF,
-                "registration after the end of the device",
-            );
-            assert_eq!(ibv_destroy_cq(queue), 0);
-            assert_eq!(ibv_dereg_mr(region), 0);
-            assert_eq!(ibv_destroy_ah(endpoint.handle), 0);
-            assert_eq!(ibv_dealloc_pd(endpoint.pd), 0);
-        }
+        assert_eq!(ibv_close_device(endpoint.context), 0);
+        // The device ended the queue pair.
+        assert_eq!(ibv_destroy_qp(pair), EINVAL);
+        expect_null(
+            ibv_reg_mr(endpoint.pd, memory.as_mut_ptr().cast(), 64, 1),
+            libc::EBADF,
+            "registration after the end of the device",
+        );
+        assert_eq!(ibv_destroy_cq(queue), 0);
+        assert_eq!(ibv_dereg_mr(region), 0);
+        assert_eq!(ibv_destroy_ah(endpoint.handle), 0);
+        assert_eq!(ibv_dealloc_pd(endpoint.pd), 0);
+
         // And the device can be opened again.
         Endpoint::new();
     });
@@ -166,12 +164,10 @@ fn lie_in_the_structures_of_rdma_core() {
         let with_builders = endpoint.srd(queue, IBV_QP_EX_WITH_SEND);
         let (mut attributes, mut efa) = endpoint.srd_request(queue, 0);
         attributes.comp_mask = IBV_QP_INIT_ATTR_PD;
-        let size = size_of::<efadv_qp_init_attr>() as u32;
+        let _size = size_of::<efadv_qp_init_attr>() as u32;
         // SAFETY: live objects, and attributes on the stack.
         unsafe {
-            let plain =
-                efadv_create_qp_ex(endpoint.context, &raw mut attributes, &raw mut efa, size);
-            assert!(!plain.is_null(), "errno {}", errno());
+            let plain = endpoint.create(&mut attributes, &mut efa);
             let region: *const verbs_mr = region.cast();
             assert_eq!(
                 ((*region).mr_type, (*region).access),
@@ -196,7 +192,7 @@ fn queue_pairs_change_state_by_the_table() {
         let (mut request, mut efa) = endpoint.srd_request(queue, IBV_QP_EX_WITH_SEND);
         // SAFETY: live objects, and attributes on the stack.
         unsafe {
-            let pair = efadv_create_qp_ex(endpoint.context, &raw mut request, &raw mut efa, 24);
+            let pair = endpoint.create(&mut request, &mut efa);
             let modify = |state: c_int, mask: u32, change: fn(&mut ibv_qp_attr)| {
                 let mut attributes: ibv_qp_attr = zeroed();
                 attributes.qp_state = state;
@@ -206,7 +202,6 @@ fn queue_pairs_change_state_by_the_table() {
                 ibv_modify_qp(pair, &raw mut attributes, mask as c_int)
             };
             let none: fn(&mut ibv_qp_attr) = |_| {};
-            let identity = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
             assert_eq!(
                 modify(IBV_QPS_RTS, IBV_QP_STATE, none),
                 EINVAL,
@@ -217,15 +212,15 @@ fn queue_pairs_change_state_by_the_table() {
                 EINVAL,
                 "without port and keys"
             );
-            assert_eq!(modify(IBV_QPS_INIT, identity, |a| a.port_num = 2), EINVAL);
-            assert_eq!(modify(IBV_QPS_INIT, identity, |a| a.pkey_index = 1), EINVAL);
+            assert_eq!(modify(IBV_QPS_INIT, IDENTITY, |a| a.port_num = 2), EINVAL);
+            assert_eq!(modify(IBV_QPS_INIT, IDENTITY, |a| a.pkey_index = 1), EINVAL);
             assert_eq!(
-                modify(IBV_QPS_INIT, identity | 1 << 8, none),
+                modify(IBV_QPS_INIT, IDENTITY | 1 << 8, none),
                 EOPNOTSUPP,
                 "a path MTU"
             );
-            assert_eq!(modify(99, identity, none), EINVAL, "an unknown state");
-            assert_eq!(modify(IBV_QPS_INIT, identity, none), 0);
+            assert_eq!(modify(99, IDENTITY, none), EINVAL, "an unknown state");
+            assert_eq!(modify(IBV_QPS_INIT, IDENTITY, none), 0);
             assert_eq!(modify(IBV_QPS_RTR, IBV_QP_STATE, none), 0);
             let retries = IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_RNR_RETRY;
             assert_eq!(modify(IBV_QPS_RTS, retries, |a| a.rnr_retry = 8), EINVAL);
@@ -353,8 +348,7 @@ fn have_what_was_asked_for_and_no_more() {
             for (asked, fits) in [(0, 0), (5, 5), (32, 32), (33, 33), (80, 80)] {
                 let (mut request, mut efa) = endpoint.srd_request(queue, 0);
                 request.cap.max_inline_data = asked;
-                let pair = efadv_create_qp_ex(context, &raw mut request, &raw mut efa, 24);
-                assert!(!pair.is_null(), "errno {}", errno());
+                let pair = endpoint.create(&mut request, &mut efa);
                 assert_eq!(request.cap.max_inline_data, asked);
                 ready(pair);
                 let mut data = [7u8; 81];

@@ -210,8 +210,7 @@ fn reach_each_other() {
             assert_eq!(inbox[..], (1000..1000 + RAILS as u64).collect::<Vec<_>>());
         }
         for rail in &rails {
-            // SAFETY: a live context.
-            assert_eq!(unsafe { ibv_close_device(rail.endpoint.context) }, 0);
+            assert_eq!(ibv_close_device(rail.endpoint.context), 0);
         }
     });
 }
@@ -229,8 +228,7 @@ fn are_struck_by_rules_of_their_own() {
             let endpoint = Endpoint::number(index);
             let mut memory = [0u8; 64];
             let address = memory.as_mut_ptr().cast();
-            // SAFETY: a live protection domain.
-            let region = unsafe { ibv_reg_mr(endpoint.pd, address, 64, 1) };
+            let region = ibv_reg_mr(endpoint.pd, address, 64, 1);
             match index {
                 1 => expect_null(region, libc::ENOMEM, "registration"),
                 _ => assert!(!region.is_null(), "errno {}", errno()),
@@ -302,8 +300,7 @@ fn have_a_thousand_queue_pairs_each() {
         }
         // Their end takes them back, and what they had.
         for endpoint in &endpoints {
-            // SAFETY: a live context.
-            assert_eq!(unsafe { ibv_close_device(endpoint.context) }, 0);
+            assert_eq!(ibv_close_device(endpoint.context), 0);
         }
         assert!(
             descriptors() <= before.1 + 1,

@@ -132,8 +132,7 @@ const CASES: &[Case] = &[
         provoke: |stage| {
             let mut gid = stage.endpoint.gid;
             gid.raw[15] ^= 0x55;
-            // SAFETY: a live context.
-            let pd = unsafe { ibv_alloc_pd(stage.endpoint.context) };
+            let pd = ibv_alloc_pd(stage.endpoint.context);
             stage.send(|request, _| request.ud.ah = handle_of(pd, gid));
         },
     },
@@ -145,8 +144,7 @@ const CASES: &[Case] = &[
             let mut memory = [0u8; 16];
             let region = stage.endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
             let gone = sge(region, 0, 16);
-            // SAFETY: a live region.
-            assert_eq!(unsafe { ibv_dereg_mr(region) }, 0);
+            assert_eq!(ibv_dereg_mr(region), 0);
             stage.send(|_, list| list[0] = gone);
         },
     },
@@ -182,8 +180,7 @@ const CASES: &[Case] = &[
             let mut memory = [0u8; 64];
             let region = stage.endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
             assert_eq!(post_recv(stage.receiver, 5, &mut [sge(region, 0, 64)]), 0);
-            // SAFETY: a live region.
-            assert_eq!(unsafe { ibv_dereg_mr(region) }, 0);
+            assert_eq!(ibv_dereg_mr(region), 0);
             stage.send(|_, _| {});
         },
     },
@@ -425,16 +422,9 @@ fn every_status_by_its_cause() {
             println!("{} {}", case.code, case.cause);
             stage.sends = stage.endpoint.cq(16);
             let (mut request, mut efa) = stage.endpoint.srd_request(stage.sends, ALL_OPS);
-            // SAFETY: live objects, and attributes on the stack.
-            stage.sender = unsafe {
-                let context = stage.endpoint.context;
-                efadv_create_qp_ex(context, &raw mut request, &raw mut efa, 24)
-            };
-            let identity = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
+            stage.sender = stage.endpoint.create(&mut request, &mut efa);
             let retries = IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_RNR_RETRY;
-            change_state(stage.sender, IBV_QPS_INIT, identity);
-            change_state(stage.sender, IBV_QPS_RTR, IBV_QP_STATE);
-            change_state(stage.sender, IBV_QPS_RTS, retries);
+            ready_with(stage.sender, retries);
             stage.receiver = stage.endpoint.srd(stage.endpoint.cq(16), 0);
             (case.provoke)(&stage);
             let found = wait_for(stage.sends, 1)[0];
@@ -444,12 +434,9 @@ fn every_status_by_its_cause() {
                 "{}",
                 case.cause
             );
-            // SAFETY: live objects.
-            unsafe {
-                assert_eq!(ibv_destroy_qp(stage.sender), 0);
-                assert_eq!(ibv_destroy_qp(stage.receiver), 0);
-                assert_eq!(ibv_destroy_cq(stage.sends), 0);
-            }
+            assert_eq!(ibv_destroy_qp(stage.sender), 0);
+            assert_eq!(ibv_destroy_qp(stage.receiver), 0);
+            assert_eq!(ibv_destroy_cq(stage.sends), 0);
         }
         let codes: Vec<u32> = CASES.iter().map(|case| case.code).collect();
         assert_eq!(codes, (0..16).chain([18]).collect::<Vec<_>>());

@@ -46,9 +46,7 @@ impl Talk {
         for _ in 0..messages {
             let mut room = [sge(self.region, 4096, 4096)];
             assert_eq!(post_recv(to, 1, &mut room), 0);
-            let mut data = [sge(self.region, 0, 64)];
-            let mut request = send_request(&self.endpoint, to, 2, &mut data);
-            assert_eq!(post_send(from, &mut request).0, 0);
+            send(&self.endpoint, from, to, 2, &mut [sge(self.region, 0, 64)]);
             let mut seen = 0;
             while seen < 2 {
                 let mut completions = [ibv_wc::default(); 2];

@@ -18,7 +18,13 @@ pub(crate) fn symbol(name: &str) -> *mut c_void {
 
 /// Defines functions that call those of the library of the same name.
 macro_rules! verbs {
-    ($(fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)+) => { $(
+    ($($safety:ident { $(fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)+ })+) => { $($(
+        verb!($safety fn $name($($argument: $type),*) $(-> $result)?);
+    )+)+ };
+}
+
+macro_rules! verb {
+    (may_follow_pointers fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?) => {
         pub(crate) unsafe fn $name($($argument: $type),*) $(-> $result)? {
             type Function = unsafe extern "C" fn($($type),*) $(-> $result)?;
             // SAFETY: the library defines the function with this signature.
@@ -26,27 +32,25 @@ macro_rules! verbs {
             // SAFETY: passed on to the caller.
             unsafe { function($($argument),*) }
         }
-    )+ };
+    };
+    (looks_up_handles fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?) => {
+        pub(crate) fn $name($($argument: $type),*) $(-> $result)? {
+            type Function = extern "C" fn($($type),*) $(-> $result)?;
+            // SAFETY: the library defines the function with this signature.
+            let function: Function = unsafe { std::mem::transmute(symbol(stringify!($name))) };
+            function($($argument),*)
+        }
+    };
 }
 
 verbs! {
-    fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device;
-    fn ibv_free_device_list(list: *mut *mut ibv_device);
+looks_up_handles {
     fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char;
     fn ibv_get_device_guid(device: *mut ibv_device) -> u64;
     fn ibv_get_device_index(device: *mut ibv_device) -> c_int;
     fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context;
     fn ibv_close_device(context: *mut ibv_context) -> c_int;
-    fn ibv_query_device(context: *mut ibv_context, attributes: *mut ibv_device_attr) -> c_int;
-    fn ibv_query_port(context: *mut ibv_context, port: u8, attributes: *mut ibv_port_attr) -> c_int;
-    fn ibv_query_port_speed(context: *mut ibv_context, port: u32, speed: *mut u64) -> c_int;
-    fn ibv_query_gid(context: *mut ibv_context, port: u8, index: c_int, gid: *mut ibv_gid) -> c_int;
-    fn ibv_query_pkey(context: *mut ibv_context, port: u8, index: c_int, pkey: *mut u16) -> c_int;
     fn ibv_get_pkey_index(context: *mut ibv_context, port: u8, pkey: u16) -> c_int;
-    fn _ibv_query_gid_ex(context: *mut ibv_context, port: u32, index: u32,
-        row: *mut ibv_gid_entry, flags: u32, size: usize) -> c_int;
-    fn _ibv_query_gid_table(context: *mut ibv_context, rows: *mut ibv_gid_entry, max: usize,
-        flags: u32, size: usize) -> isize;
     fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd;
     fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int;
     fn ibv_reg_mr(pd: *mut ibv_pd, address: *mut c_void, length: usize, access: c_int)
@@ -55,30 +59,53 @@ verbs! {
         access: c_uint) -> *mut ibv_mr;
     fn ibv_reg_dmabuf_mr(pd: *mut ibv_pd, offset: u64, length: usize, iova: u64, fd: c_int,
         access: c_int) -> *mut ibv_mr;
-    fn ibv_reg_mr_ex(pd: *mut ibv_pd, attributes: *mut ibv_mr_init_attr) -> *mut ibv_mr;
     fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int;
-    fn ibv_alloc_buf(pd: *mut ibv_pd, size: usize, buffer: *mut *mut ibv_buf) -> *mut c_void;
     fn ibv_free_buf(buffer: *mut ibv_buf);
     fn ibv_reg_buf_mr(pd: *mut ibv_pd, buffer: *mut ibv_buf, address: *mut c_void,
         length: usize, access: c_int) -> *mut ibv_mr;
     fn ibv_export_buf_dmabuf_fd(buffer: *mut ibv_buf) -> c_int;
-    fn ibv_create_ah(pd: *mut ibv_pd, attributes: *mut ibv_ah_attr) -> *mut ibv_ah;
     fn ibv_destroy_ah(handle: *mut ibv_ah) -> c_int;
     fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel;
     fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int;
-    fn ibv_get_cq_event(channel: *mut ibv_comp_channel, queue: *mut *mut ibv_cq,
-        context: *mut *mut c_void) -> c_int;
     fn ibv_ack_cq_events(queue: *mut ibv_cq, events: c_uint);
     fn ibv_create_cq(context: *mut ibv_context, entries: c_int, cq_context: *mut c_void,
         channel: *mut ibv_comp_channel, vector: c_int) -> *mut ibv_cq;
     fn ibv_destroy_cq(queue: *mut ibv_cq) -> c_int;
+    fn ibv_destroy_qp(pair: *mut ibv_qp) -> c_int;
+    fn ibv_qp_to_qp_ex(pair: *mut ibv_qp) -> *mut ibv_qp_ex;
+    fn ibv_query_qp_data_in_order(pair: *mut ibv_qp, operation: c_uint, flags: u32) -> c_int;
+    fn ibv_destroy_comp_cntr(counter: *mut ibv_comp_cntr) -> c_int;
+    fn ibv_set_comp_cntr(counter: *mut ibv_comp_cntr, value: u64) -> c_int;
+    fn ibv_set_err_comp_cntr(counter: *mut ibv_comp_cntr, value: u64) -> c_int;
+    fn ibv_inc_comp_cntr(counter: *mut ibv_comp_cntr, amount: u64) -> c_int;
+    fn ibv_inc_err_comp_cntr(counter: *mut ibv_comp_cntr, amount: u64) -> c_int;
+    fn ibv_create_srq(pd: *mut ibv_pd, attributes: *mut c_void) -> *mut c_void;
+    fn ibv_resize_cq(queue: *mut ibv_cq, entries: c_int) -> c_int;
+    fn ibv_fork_init() -> c_int;
+    fn ibv_is_fork_initialized() -> c_int;
+    fn efadv_cq_from_ibv_cq_ex(queue: *mut ibv_cq_ex) -> *mut efadv_cq;
+}
+may_follow_pointers {
+    fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device;
+    fn ibv_free_device_list(list: *mut *mut ibv_device);
+    fn ibv_query_device(context: *mut ibv_context, attributes: *mut ibv_device_attr) -> c_int;
+    fn ibv_query_port(context: *mut ibv_context, port: u8, attributes: *mut ibv_port_attr) -> c_int;
+    fn ibv_query_port_speed(context: *mut ibv_context, port: u32, speed: *mut u64) -> c_int;
+    fn ibv_query_gid(context: *mut ibv_context, port: u8, index: c_int, gid: *mut ibv_gid) -> c_int;
+    fn ibv_query_pkey(context: *mut ibv_context, port: u8, index: c_int, pkey: *mut u16) -> c_int;
+    fn _ibv_query_gid_ex(context: *mut ibv_context, port: u32, index: u32,
+        row: *mut ibv_gid_entry, flags: u32, size: usize) -> c_int;
+    fn _ibv_query_gid_table(context: *mut ibv_context, rows: *mut ibv_gid_entry, max: usize,
+        flags: u32, size: usize) -> isize;
+    fn ibv_reg_mr_ex(pd: *mut ibv_pd, attributes: *mut ibv_mr_init_attr) -> *mut ibv_mr;
+    fn ibv_alloc_buf(pd: *mut ibv_pd, size: usize, buffer: *mut *mut ibv_buf) -> *mut c_void;
+    fn ibv_create_ah(pd: *mut ibv_pd, attributes: *mut ibv_ah_attr) -> *mut ibv_ah;
+    fn ibv_get_cq_event(channel: *mut ibv_comp_channel, queue: *mut *mut ibv_cq,
+        context: *mut *mut c_void) -> c_int;
     fn ibv_create_qp(pd: *mut ibv_pd, attributes: *mut ibv_qp_init_attr) -> *mut ibv_qp;
     fn ibv_modify_qp(pair: *mut ibv_qp, attributes: *mut ibv_qp_attr, mask: c_int) -> c_int;
     fn ibv_query_qp(pair: *mut ibv_qp, attributes: *mut ibv_qp_attr, mask: c_int,
         initial: *mut ibv_qp_init_attr) -> c_int;
-    fn ibv_destroy_qp(pair: *mut ibv_qp) -> c_int;
-    fn ibv_qp_to_qp_ex(pair: *mut ibv_qp) -> *mut ibv_qp_ex;
-    fn ibv_query_qp_data_in_order(pair: *mut ibv_qp, operation: c_uint, flags: u32) -> c_int;
     fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int;
     fn ibv_ack_async_event(event: *mut ibv_async_event);
     fn _ibv_query_comp_cntr_caps(context: *mut ibv_context, caps: *mut ibv_comp_cntr_caps,
@@ -88,30 +115,19 @@ verbs! {
     fn efadv_create_comp_cntr(context: *mut ibv_context,
         attributes: *const ibv_comp_cntr_init_attr, efa: *const efadv_comp_cntr_init_attr,
         size: u32) -> *mut ibv_comp_cntr;
-    fn ibv_destroy_comp_cntr(counter: *mut ibv_comp_cntr) -> c_int;
-    fn ibv_set_comp_cntr(counter: *mut ibv_comp_cntr, value: u64) -> c_int;
-    fn ibv_set_err_comp_cntr(counter: *mut ibv_comp_cntr, value: u64) -> c_int;
-    fn ibv_inc_comp_cntr(counter: *mut ibv_comp_cntr, amount: u64) -> c_int;
-    fn ibv_inc_err_comp_cntr(counter: *mut ibv_comp_cntr, amount: u64) -> c_int;
     fn ibv_read_comp_cntr(counter: *mut ibv_comp_cntr, value: *mut u64) -> c_int;
     fn ibv_read_err_comp_cntr(counter: *mut ibv_comp_cntr, value: *mut u64) -> c_int;
     fn ibv_qp_attach_comp_cntr(pair: *mut ibv_qp, counter: *mut ibv_comp_cntr,
         attributes: *const ibv_qp_attach_comp_cntr_attr) -> c_int;
-    fn ibv_create_srq(pd: *mut ibv_pd, attributes: *mut c_void) -> *mut c_void;
-    fn ibv_resize_cq(queue: *mut ibv_cq, entries: c_int) -> c_int;
     fn ibv_attach_mcast(pair: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int;
-    fn ibv_fork_init() -> c_int;
-    fn ibv_is_fork_initialized() -> c_int;
     fn efadv_query_device(context: *mut ibv_context, attributes: *mut efadv_device_attr,
         size: u32) -> c_int;
     fn efadv_query_ah(handle: *mut ibv_ah, attributes: *mut efadv_ah_attr, size: u32) -> c_int;
-    fn efadv_query_mr(region: *mut ibv_mr, attributes: *mut efadv_mr_attr, size: u32) -> c_int;
     fn efadv_query_cq(queue: *mut ibv_cq, attributes: *mut efadv_cq_attr, size: u32) -> c_int;
     fn efadv_query_qp_wqs(pair: *mut ibv_qp, send: *mut efadv_wq_attr,
         receive: *mut efadv_wq_attr, size: u32) -> c_int;
     fn efadv_create_cq(context: *mut ibv_context, attributes: *mut ibv_cq_init_attr_ex,
         efa: *mut efadv_cq_init_attr, size: u32) -> *mut ibv_cq_ex;
-    fn efadv_cq_from_ibv_cq_ex(queue: *mut ibv_cq_ex) -> *mut efadv_cq;
     fn efadv_create_driver_qp(pd: *mut ibv_pd, attributes: *mut ibv_qp_init_attr, kind: u32)
         -> *mut ibv_qp;
     fn efadv_create_qp_ex(context: *mut ibv_context, attributes: *mut ibv_qp_init_attr_ex,
@@ -120,6 +136,51 @@ verbs! {
         size: u32) -> c_int;
     fn efadv_get_max_rq_depth(context: *mut ibv_context, attributes: *mut efadv_rq_depth_attr,
         size: u32) -> c_int;
+}
+}
+
+/// Forks a child that does something and ends, without its exit handlers, by whether that was right.
+pub(crate) fn fork(work: impl FnOnce() -> bool) -> Child {
+    // SAFETY: the child makes verbs, which promise not to hang, and system calls.
+    let process = unsafe { libc::fork() };
+    if process == 0 {
+        let status = i32::from(!work());
+        // SAFETY: as above.
+        unsafe { libc::_exit(status) };
+    }
+    Child(process)
+}
+
+/// A forked child, which ends with this value.
+pub(crate) struct Child(pub(crate) i32);
+
+impl Child {
+    /// Waits for its end and returns its status.
+    pub(crate) fn wait(self) -> c_int {
+        let mut status = 0;
+        // SAFETY: our child, and a place for its status.
+        let ended = unsafe { libc::waitpid(self.0, &raw mut status, 0) };
+        assert_eq!(ended, self.0);
+        std::mem::forget(self);
+        status
+    }
+
+    /// Kills it and returns its status.
+    pub(crate) fn kill(self) -> c_int {
+        // SAFETY: our child.
+        assert_eq!(unsafe { libc::kill(self.0, libc::SIGKILL) }, 0);
+        self.wait()
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // SAFETY: our child, whose status nobody wants.
+        unsafe {
+            libc::kill(self.0, libc::SIGKILL);
+            libc::waitpid(self.0, null_mut(), 0);
+        }
+    }
 }
 
 /// A C structure with all bytes zero.
@@ -168,6 +229,9 @@ pub(crate) const IBV_SEND_INLINE: c_uint = 1 << 3;
 /// The Q-key of every queue pair in these tests.
 pub(crate) const QKEY: u32 = 0x1234_5678;
 
+/// What the change from reset to init names.
+pub(crate) const IDENTITY: u32 = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
+
 /// A process with one protection domain and one address handle to its own host.
 pub(crate) struct Endpoint {
     pub(crate) context: *mut ibv_context,
@@ -199,18 +263,40 @@ impl Endpoint {
         }
     }
 
+    /// An endpoint with a completion queue of so many entries, an SRD queue pair that works, without builders, and so
+    /// many registered bytes.
+    pub(crate) fn with_pair(
+        entries: c_int,
+        bytes: usize,
+    ) -> (Endpoint, *mut ibv_cq, *mut ibv_qp, *mut ibv_mr) {
+        let endpoint = Endpoint::new();
+        let queue = endpoint.cq(entries);
+        let pair = endpoint.srd(queue, 0);
+        let region = endpoint.register(Vec::leak(vec![0u8; bytes]), IBV_ACCESS_LOCAL_WRITE);
+        (endpoint, queue, pair, region)
+    }
+
     pub(crate) fn cq(&self, entries: c_int) -> *mut ibv_cq {
-        // SAFETY: a live context.
-        let queue = unsafe { ibv_create_cq(self.context, entries, null_mut(), null_mut(), 0) };
+        let queue = ibv_create_cq(self.context, entries, null_mut(), null_mut(), 0);
         assert!(!queue.is_null(), "errno {}", errno());
         queue
+    }
+
+    /// A completion channel, and a completion queue of 64 entries that sends its events there.
+    pub(crate) fn channel_and_cq(
+        &self,
+        cq_context: *mut c_void,
+    ) -> (*mut ibv_comp_channel, *mut ibv_cq) {
+        let channel = ibv_create_comp_channel(self.context);
+        let queue = ibv_create_cq(self.context, 64, cq_context, channel, 0);
+        assert!(!queue.is_null(), "errno {}", errno());
+        (channel, queue)
     }
 
     pub(crate) fn register<T>(&self, memory: &mut [T], access: c_uint) -> *mut ibv_mr {
         let address: *mut c_void = memory.as_mut_ptr().cast();
         let length = std::mem::size_of_val(memory);
-        // SAFETY: a live protection domain.
-        let region = unsafe { ibv_reg_mr(self.pd, address, length, access as c_int) };
+        let region = ibv_reg_mr(self.pd, address, length, access as c_int);
         assert!(!region.is_null(), "errno {}", errno());
         region
     }
@@ -218,12 +304,22 @@ impl Endpoint {
     /// An SRD queue pair that works, with these builders, on one completion queue.
     pub(crate) fn srd(&self, queue: *mut ibv_cq, ops: u64) -> *mut ibv_qp {
         let (mut attributes, mut efa) = self.srd_request(queue, ops);
-        let size = size_of::<efadv_qp_init_attr>() as u32;
-        // SAFETY: live objects, and attributes on the stack.
-        let pair =
-            unsafe { efadv_create_qp_ex(self.context, &raw mut attributes, &raw mut efa, size) };
-        assert!(!pair.is_null(), "errno {}", errno());
+        let pair = self.create(&mut attributes, &mut efa);
         ready(pair);
+        pair
+    }
+
+    /// A queue pair in the state reset, as requested.
+    #[track_caller]
+    pub(crate) fn create(
+        &self,
+        request: &mut ibv_qp_init_attr_ex,
+        efa: &mut efadv_qp_init_attr,
+    ) -> *mut ibv_qp {
+        let size = size_of::<efadv_qp_init_attr>() as u32;
+        // SAFETY: a live context, and structures of these sizes.
+        let pair = unsafe { efadv_create_qp_ex(self.context, request, efa, size) };
+        assert!(!pair.is_null(), "errno {}", errno());
         pair
     }
 
@@ -263,12 +359,29 @@ pub(crate) fn handle_of(pd: *mut ibv_pd, gid: ibv_gid) -> *mut ibv_ah {
     handle
 }
 
+/// The number of an address handle.
+#[track_caller]
+pub(crate) fn ahn_of(handle: *mut ibv_ah) -> u16 {
+    let mut attributes = efadv_ah_attr::default();
+    // SAFETY: a structure of this size.
+    assert_eq!(
+        unsafe { efadv_query_ah(handle, &raw mut attributes, 16) },
+        0
+    );
+    attributes.ahn
+}
+
 /// Brings a queue pair to the state in which it sends.
 pub(crate) fn ready(pair: *mut ibv_qp) {
-    let identity = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
-    change_state(pair, IBV_QPS_INIT, identity);
+    ready_with(pair, IBV_QP_STATE | IBV_QP_SQ_PSN);
+}
+
+/// As [`ready`]; with `IBV_QP_RNR_RETRY` in the mask of the last change, it gives up at once if the receiver is not
+/// ready.
+pub(crate) fn ready_with(pair: *mut ibv_qp, last_mask: u32) {
+    change_state(pair, IBV_QPS_INIT, IDENTITY);
     change_state(pair, IBV_QPS_RTR, IBV_QP_STATE);
-    change_state(pair, IBV_QPS_RTS, IBV_QP_STATE | IBV_QP_SQ_PSN);
+    change_state(pair, IBV_QPS_RTS, last_mask);
 }
 
 /// Brings a queue pair to a state. Of what else `mask` may name, receiver-not-ready retries are 0.
@@ -312,6 +425,19 @@ pub(crate) fn post_send(pair: *mut ibv_qp, request: &mut ibv_send_wr) -> (c_int,
     let post = unsafe { (*(*pair).context).ops.post_send.unwrap() };
     // SAFETY: as above, and a request on the stack.
     (unsafe { post(pair, &raw mut *request, &raw mut bad) }, bad)
+}
+
+/// Posts a send of `list` to `to` on the same host.
+#[track_caller]
+pub(crate) fn send(
+    endpoint: &Endpoint,
+    from: *mut ibv_qp,
+    to: *mut ibv_qp,
+    wr_id: u64,
+    list: &mut [ibv_sge],
+) {
+    let mut request = send_request(endpoint, to, wr_id, list);
+    assert_eq!(post_send(from, &mut request).0, 0);
 }
 
 /// `ibv_post_recv`, likewise.

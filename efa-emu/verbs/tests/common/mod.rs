@@ -1,7 +1,12 @@
 //! What the tests share: finding what was built and what is installed, and running programs for a
 //! bounded time without leaving any behind.
 
-#![allow(dead_code, reason = "each test program uses a part of this")]
+#![allow(
+    dead_code,
+    unused_imports,
+    unused_macros,
+    reason = "each test program uses a part of this"
+)]
 
 pub(crate) mod exported;
 
@@ -31,6 +36,33 @@ pub(crate) fn installed(program: &str, package: &str) -> Option<PathBuf> {
         ));
     }
     found
+}
+
+/// Ends the test, with a line that says why, if a program is not installed.
+macro_rules! needs {
+    ($program:expr, $package:expr) => {
+        if crate::common::installed($program, $package).is_none() {
+            return;
+        }
+    };
+}
+pub(crate) use needs;
+
+/// Runs a program to its end.
+#[track_caller]
+pub(crate) fn run(command: Command) -> Outcome {
+    Program::start(command).wait()
+}
+
+/// Runs a program that has to succeed; `what` names it in the failure.
+#[track_caller]
+pub(crate) fn succeed(command: Command, what: &str) -> Outcome {
+    run(command).expect_success(what)
+}
+
+/// The words of a command line, which has no quotes.
+pub(crate) fn words(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
 }
 
 /// A fabric of this test's own, so that tests do not meet.
@@ -139,6 +171,14 @@ impl Outcome {
             self.stderr
         );
         self
+    }
+
+    /// Checks that all of these parts were printed to standard error.
+    #[track_caller]
+    pub(crate) fn expect_stderr(&self, parts: &[&str]) {
+        for part in parts {
+            assert!(self.stderr.contains(part), "{part}: {}", self.stderr);
+        }
     }
 
     /// The exit status as a shell would report it.
@@ -467,6 +507,11 @@ pub(crate) fn files_with(directory: &Path, part: &str) -> Vec<String> {
 
 /// Makes these system calls fail with `ENOSYS` in the calling thread and in the processes that it starts.
 pub(crate) fn forbid(calls: &[libc::c_long]) {
+    forbid_with(libc::ENOSYS, calls);
+}
+
+/// As [`forbid`], with this error.
+pub(crate) fn forbid_with(error: i32, calls: &[libc::c_long]) {
     let step = |code: u32, jump_if: u8, jump_else: u8, k: u32| libc::sock_filter {
         code: code as u16,
         jt: jump_if,
@@ -479,7 +524,7 @@ pub(crate) fn forbid(calls: &[libc::c_long]) {
     for call in calls {
         let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
         filter.push(step(equal, 0, 1, *call as u32));
-        filter.push(give(libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32));
+        filter.push(give(libc::SECCOMP_RET_ERRNO | error as u32));
     }
     filter.push(give(libc::SECCOMP_RET_ALLOW));
     let program = libc::sock_fprog {

@@ -1,18 +1,12 @@
 //! rdma-core's tools over the emulated device.
 
-mod common;
-
-use common::{Program, TestFabric, installed};
+use crate::common::{Program, TestFabric, needs, succeed};
 
 #[test]
 fn ibv_devices_lists_the_device() {
-    if installed("ibv_devices", "ibverbs-utils").is_none() {
-        return;
-    }
+    needs!("ibv_devices", "ibverbs-utils");
     let fabric = TestFabric::new();
-    let list = Program::start(fabric.host(&["ibv_devices"]))
-        .wait()
-        .expect_success("ibv_devices");
+    let list = succeed(fabric.host(&["ibv_devices"]), "ibv_devices");
     assert!(list.stdout.contains("rdmap0s0"), "{}", list.stdout);
     assert!(
         list.stdout.contains("00efa0fffe"),
@@ -25,9 +19,7 @@ fn ibv_devices_lists_the_device() {
 /// `-v` asks for the GID's type through rdma-core's private interface.
 #[test]
 fn ibv_devinfo_shows_device_and_port() {
-    if installed("ibv_devinfo", "ibverbs-utils").is_none() {
-        return;
-    }
+    needs!("ibv_devinfo", "ibverbs-utils");
     let fabric = TestFabric::new();
     let info = Program::start(fabric.run(&["--profile", "efa1", "--", "ibv_devinfo", "-v"]));
     let info = info.wait().expect_success("ibv_devinfo").stdout;

@@ -1,14 +1,12 @@
 //! Captures of stock programs' traffic: of one run, and of a fabric that runs.
 
-mod common;
-
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Stdio;
 
-use common::{Dialogue, Outcome, Program, TestFabric, files_with, installed};
+use crate::common::{Dialogue, Outcome, Program, TestFabric, files_with, needs, run, words};
 use efa_capture::{Direction, Reader};
 use efa_commands::ports::free_port;
 use efa_device_model::profile::Profile;
@@ -70,9 +68,7 @@ fn summary(path: &Path, dropped: u64) -> String {
 /// Both hosts of a run with `--pcap` see the same frames, from their sides.
 #[test]
 fn both_hosts_of_a_dialogue_record_it() {
-    if installed("fi_pingpong", "libfabric-bin").is_none() {
-        return;
-    }
+    needs!("fi_pingpong", "libfabric-bin");
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
     let [one, two] = ["one", "two"].map(|name| directory.path().join(name));
@@ -97,18 +93,13 @@ fn both_hosts_of_a_dialogue_record_it() {
 /// A capture of the whole fabric, begun before its hosts, ended by the user: nothing is missed.
 #[test]
 fn a_running_fabric_is_recorded_until_the_interrupt() {
-    if installed("fi_pingpong", "libfabric-bin").is_none() {
-        return;
-    }
+    needs!("fi_pingpong", "libfabric-bin");
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("fabric.pcapng");
     let capture = start_capture(&fabric, &file);
     pingpong(&fabric).run(&["--host", "alpha"], &["--host", "beta"]);
-    // It leaves hosts when nobody else is in them.
-    fabric.wait_for_captures(0);
-    capture.signal(libc::SIGINT);
-    let outcome = capture.wait().expect_success("capture");
+    let outcome = stop(&fabric, capture);
     assert!(
         outcome.stderr.contains(" frames of 2 hosts, ")
             && outcome.stderr.contains(" bytes, 0 dropped\n"),
@@ -134,9 +125,7 @@ fn a_running_fabric_is_recorded_until_the_interrupt() {
 /// A device that was there before the capture records when the capture's first byte is there.
 #[test]
 fn a_capture_begins_when_the_devices_record() {
-    if installed("fi_pingpong", "libfabric-bin").is_none() {
-        return;
-    }
+    needs!("fi_pingpong", "libfabric-bin");
     let fabric = TestFabric::new();
     let dialogue = pingpong(&fabric);
     let server = dialogue.server(&["--host", "alpha"]);
@@ -146,11 +135,9 @@ fn a_capture_begins_when_the_devices_record() {
     let client = dialogue.client(&["--host", "beta"]);
     client.wait().expect_success("client");
     server.wait().expect_success("server");
-    fabric.wait_for_captures(0);
-    capture.signal(libc::SIGINT);
-    let outcome = capture.wait().expect_success("capture");
+    let outcome = stop(&fabric, capture);
     let begun = format!("recording fabric {}: alpha; Ctrl+C", fabric.name());
-    assert!(outcome.stderr.contains(&begun), "{}", outcome.stderr);
+    outcome.expect_stderr(&[&begun]);
     let mut recorded = frames(&file);
     recorded.sort();
     let [(_, seen, sent), (_, others_seen, others_sent)] = &recorded[..] else {
@@ -203,10 +190,10 @@ fn a_recorder_that_was_stopped_holds_nobody_up() {
     let capture = start_capture(&fabric, &file);
     let heard = |outcome: Outcome| outcome.expect_success("run").stderr;
     let quiet = || fabric.run(&["--quiet", "--", "true"]);
-    assert_eq!(heard(Program::start(quiet()).wait()), "");
+    assert_eq!(heard(run(quiet())), "");
     fabric.wait_for_captures(0);
     stop_outside_the_registry(&capture, &fabric);
-    let warning = heard(Program::start(quiet()).wait());
+    let warning = heard(run(quiet()));
     assert!(warning.contains("does not answer"), "{warning}");
     capture.signal(libc::SIGCONT);
     capture.signal(libc::SIGINT);
@@ -226,13 +213,34 @@ fn start_capture(fabric: &TestFabric, file: &Path) -> Program {
     capture
 }
 
+/// Ends a capture once it has left the hosts, which it does when nobody else is in them.
+fn stop(fabric: &TestFabric, capture: Program) -> Outcome {
+    fabric.wait_for_captures(0);
+    capture.signal(libc::SIGINT);
+    capture.wait().expect_success("capture")
+}
+
+/// Captures a fabric into files in a directory, and waits for the first one.
+fn start_ring(fabric: &TestFabric, directory: &Path, options: &[&str]) -> Program {
+    let mut command = efa_emu(&["capture", "--fabric", fabric.name(), "-w"]);
+    command.arg(directory.join("ring")).args(options);
+    let capture = Program::start(command);
+    wait_for_file(directory, "ring_00001_");
+    capture
+}
+
+fn wait_for_file(directory: &Path, part: &str) {
+    let wait = Wait::start();
+    while files_with(directory, part).is_empty() {
+        wait.pause(|| format!("there is no file {part}"));
+    }
+}
+
 /// The filter decides which frames are recorded, and a reader that goes away ends the recording even
 /// when there is nothing to record.
 #[test]
 fn a_filtered_capture_goes_into_a_pipe_until_nobody_reads_it() {
-    if installed("fi_pingpong", "libfabric-bin").is_none() {
-        return;
-    }
+    needs!("fi_pingpong", "libfabric-bin");
     let fabric = TestFabric::new();
     let mut command = efa_emu(&["capture", "--fabric", fabric.name()]);
     command.args("host beta and outbound and rdm".split(' '));
@@ -267,28 +275,18 @@ fn a_filtered_capture_goes_into_a_pipe_until_nobody_reads_it() {
 
 #[test]
 fn a_wrong_filter_is_refused() {
-    let command = efa_emu(&[
-        "capture",
-        "-w",
-        "/no/such/directory/x.pcapng",
-        "qpn",
-        "70000",
-    ]);
-    let outcome = Program::start(command).wait();
+    let command = efa_emu(&words("capture -w /no/such/directory/x.pcapng qpn 70000"));
+    let outcome = run(command);
     assert_eq!(outcome.code(), 2);
-    assert!(outcome.stderr.contains("\"70000\""), "{}", outcome.stderr);
+    outcome.expect_stderr(&["\"70000\""]);
 }
 
 #[test]
 fn a_capture_that_cannot_be_written_is_refused() {
     let command = efa_emu(&["capture", "-w", "/no/such/directory/x.pcapng"]);
-    let outcome = Program::start(command).wait();
+    let outcome = run(command);
     assert_eq!(outcome.code(), 2);
-    assert!(
-        outcome.stderr.contains("/no/such/directory/x.pcapng"),
-        "{}",
-        outcome.stderr
-    );
+    outcome.expect_stderr(&["/no/such/directory/x.pcapng"]);
 }
 
 /// Two processes of one run talk over its device, with shell commands in between that `script` has.
@@ -316,9 +314,7 @@ fn times(path: &Path) -> Vec<std::time::Duration> {
 
 #[test]
 fn all_processes_of_a_host_are_recorded_in_the_order_of_time() {
-    if installed("fi_pingpong", "libfabric-bin").is_none() {
-        return;
-    }
+    needs!("fi_pingpong", "libfabric-bin");
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
     let [of_run, of_fabric] = ["run", "fabric"].map(|name| directory.path().join(name));
@@ -328,9 +324,7 @@ fn all_processes_of_a_host_are_recorded_in_the_order_of_time() {
         .wait()
         .expect_success("run");
     assert_eq!(outcome.stderr, summary(&of_run, 0));
-    fabric.wait_for_captures(0);
-    capture.signal(libc::SIGINT);
-    capture.wait().expect_success("capture");
+    stop(&fabric, capture);
     for path in [&of_run, &of_fabric] {
         let times = times(path);
         // Each message as it is sent and as it is received, in both directions.
@@ -355,7 +349,7 @@ fn a_capture_that_somebody_writes_is_refused() {
         second,
         efa_emu(&["capture", "--fabric", fabric.name(), "-w", path]),
     ] {
-        let outcome = Program::start(other).wait();
+        let outcome = run(other);
         assert_eq!(outcome.code(), 2, "{outcome:?}");
         let reason =
             format!("efa-emu: another efa-emu is writing the capture {path}: name another file\n");
@@ -364,7 +358,7 @@ fn a_capture_that_somebody_writes_is_refused() {
     assert_eq!(fs::read(&file).unwrap(), before);
     first.signal(libc::SIGTERM);
     first.wait();
-    let outcome = Program::start(fabric.run(&["--pcap", path, "--", "true"])).wait();
+    let outcome = run(fabric.run(&["--pcap", path, "--", "true"]));
     let said = outcome.expect_success("nobody writes it any more").stderr;
     assert!(
         said.contains(&format!("efa-emu: {path}: it has no RDM packets\n")),
@@ -374,9 +368,7 @@ fn a_capture_that_somebody_writes_is_refused() {
 
 #[test]
 fn a_capture_without_packets_of_the_protocol_is_told() {
-    if installed("ib_send_bw", "perftest").is_none() {
-        return;
-    }
+    needs!("ib_send_bw", "perftest");
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("perftest");
@@ -388,16 +380,14 @@ fn a_capture_without_packets_of_the_protocol_is_told() {
     let path = file.display();
     let reason =
         format!("efa-emu: {path}: it has no RDM packets: none of its 20 sends is one; UCX");
-    assert!(client.stderr.contains(&reason), "{}", client.stderr);
+    client.expect_stderr(&[&reason]);
 }
 
 /// The options of `dumpcap`: files of a limited size with number and time in their names, the last ones of
 /// which stay, and frames that are cut off.
 #[test]
 fn a_ring_of_files_keeps_the_last_frames() {
-    if installed("fi_pingpong", "libfabric-bin").is_none() {
-        return;
-    }
+    needs!("fi_pingpong", "libfabric-bin");
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ring.pcapng");
@@ -446,8 +436,7 @@ fn a_ring_of_files_keeps_the_last_frames() {
     let frames: usize = summary.split(' ').next().unwrap().parse().unwrap();
     assert!(frames > recorded.len() && frames >= 800, "{summary}");
 
-    let refused =
-        Program::start(fabric.run(&["--pcap", "x", "-b", "files:3", "--", "true"])).wait();
+    let refused = run(fabric.run(&["--pcap", "x", "-b", "files:3", "--", "true"]));
     assert_eq!(refused.code(), 2);
     assert!(refused.stderr.contains("add -b filesize:N"), "{refused:?}");
 }
@@ -456,9 +445,7 @@ fn a_ring_of_files_keeps_the_last_frames() {
 /// told; the program goes on.
 #[test]
 fn frames_for_which_there_is_no_room_are_told() {
-    if installed("fi_pingpong", "libfabric-bin").is_none() {
-        return;
-    }
+    needs!("fi_pingpong", "libfabric-bin");
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
     let [file, go] = ["small", "go"].map(|name| directory.path().join(name));
@@ -496,23 +483,16 @@ fn frames_for_which_there_is_no_room_are_told() {
 /// `efa-emu capture` takes the same options.
 #[test]
 fn a_fabric_is_recorded_into_a_ring_of_files() {
-    if installed("fi_pingpong", "libfabric-bin").is_none() {
-        return;
-    }
+    needs!("fi_pingpong", "libfabric-bin");
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
-    let mut command = efa_emu(&["capture", "--fabric", fabric.name(), "-w"]);
-    command.arg(directory.path().join("ring"));
-    command.args(["-b", "packets:10", "-b", "files:2", "-s", "150", "outbound"]);
-    let capture = Program::start(command);
-    let wait = Wait::start();
-    while files_with(directory.path(), "ring_00001_").is_empty() {
-        wait.pause(|| "there is no first file".to_owned());
-    }
+    let capture = start_ring(
+        &fabric,
+        directory.path(),
+        &["-b", "packets:10", "-b", "files:2", "-s", "150", "outbound"],
+    );
     pingpong(&fabric).run(&["--host", "alpha"], &["--host", "beta"]);
-    fabric.wait_for_captures(0);
-    capture.signal(libc::SIGINT);
-    let outcome = capture.wait().expect_success("capture");
+    let outcome = stop(&fabric, capture);
     let summary = outcome.stderr.lines().last().unwrap();
     let all: usize = summary
         .strip_prefix("efa-emu: ")
@@ -541,25 +521,14 @@ fn a_fabric_is_recorded_into_a_ring_of_files() {
 /// A file is full by its age, however little it has: `-b duration:N`.
 #[test]
 fn a_fabric_is_recorded_into_files_of_a_limited_time() {
-    if installed("fi_pingpong", "libfabric-bin").is_none() {
-        return;
-    }
+    needs!("fi_pingpong", "libfabric-bin");
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
-    let mut command = efa_emu(&["capture", "--fabric", fabric.name(), "-w"]);
-    command.arg(directory.path().join("ring"));
-    command.args(["-b", "duration:0.5"]);
-    let capture = Program::start(command);
-    let wait = Wait::start();
-    while files_with(directory.path(), "ring_00001_").is_empty() {
-        wait.pause(|| "there is no first file".to_owned());
-    }
+    let capture = start_ring(&fabric, directory.path(), &["-b", "duration:0.5"]);
     pingpong(&fabric).run(&["--host", "alpha"], &["--host", "beta"]);
     fabric.wait_for_captures(0);
     // No frame comes that would begin it.
-    while files_with(directory.path(), "ring_00002_").is_empty() {
-        wait.pause(|| "there is no second file".to_owned());
-    }
+    wait_for_file(directory.path(), "ring_00002_");
     capture.signal(libc::SIGINT);
     let outcome = capture.wait().expect_success("capture");
     let summary = outcome.stderr.lines().last().unwrap();

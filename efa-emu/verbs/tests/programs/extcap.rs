@@ -1,17 +1,15 @@
 //! Fabrics as interfaces of Wireshark: what `efa-emu extcap` tells it, and a live capture by `tshark`.
 
-mod common;
-
 use std::path::Path;
 use std::process::Command;
 
-use common::{Dialogue, Outcome, Program, TestFabric, installed};
+use crate::common::{Dialogue, Outcome, Program, TestFabric, installed, run, succeed, words};
 use efa_testing::workspace::{efa_emu, root};
 
 fn extcap(arguments: &[&str]) -> Outcome {
     let mut command = efa_emu(&["extcap"]);
     command.args(arguments);
-    Program::start(command).wait()
+    run(command)
 }
 
 #[test]
@@ -63,19 +61,13 @@ fn what_wireshark_never_asks_is_refused() {
         (&["--extcap-interface", "efa-emu-x", "--capture"], "--fifo"),
         (&["--extcap-interface", "efa-emu-x"], "--capture"),
         (
-            &[
-                "--extcap-interface",
-                "efa-emu-x",
-                "--capture",
-                "--fifo",
-                "/no/pipe",
-            ],
+            &words("--extcap-interface efa-emu-x --capture --fifo /no/pipe"),
             "/no/pipe",
         ),
     ] {
         let outcome = extcap(arguments);
         assert_eq!(outcome.code(), 2, "{arguments:?}");
-        assert!(outcome.stderr.contains(remedy), "{}", outcome.stderr);
+        outcome.expect_stderr(&[remedy]);
     }
 }
 
@@ -101,9 +93,7 @@ fn tshark_captures_a_running_fabric() {
     let sleepers = ["alpha", "beta"].map(|host| fabric.sleeper(host));
     let home = tempfile::tempdir().unwrap();
     let install = efa_emu(&["wireshark", "install", "--interfaces-only"]);
-    Program::start(in_home(install, home.path()))
-        .wait()
-        .expect_success("efa-emu wireshark install");
+    succeed(in_home(install, home.path()), "efa-emu wireshark install");
     let tshark = |arguments: &[&str]| {
         let mut command = Command::new("tshark");
         command.args(arguments);

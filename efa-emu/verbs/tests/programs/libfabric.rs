@@ -1,10 +1,10 @@
 //! Stock libfabric (`fi_info`, `fi_pingpong`) over the emulated device.
 
-mod common;
-
 use std::path::Path;
 
-use common::{Dialogue, NO_FOREIGN_HANDLER, Outcome, Program, TestFabric, files_with, installed};
+use crate::common::{
+    Dialogue, NO_FOREIGN_HANDLER, Outcome, Program, TestFabric, files_with, needs,
+};
 use efa_testing::patience::Wait;
 
 const PACKAGE: &str = "libfabric-bin";
@@ -32,9 +32,7 @@ const ALL_SIZES: [&str; 6] = ["64", "256", "1k", "4k", "64k", "1m"];
 
 #[test]
 fn fi_info_lists_both_endpoint_types() {
-    if installed("fi_info", PACKAGE).is_none() {
-        return;
-    }
+    needs!("fi_info", PACKAGE);
     let fabric = TestFabric::new();
     let info = Program::start(fabric.host(&["fi_info", "-p", "efa"]));
     let info = info.wait().expect_success("fi_info").stdout;
@@ -60,9 +58,7 @@ fn fi_info_lists_both_endpoint_types() {
 
 #[test]
 fn pingpong_rdm_between_two_hosts() {
-    if installed("fi_pingpong", PACKAGE).is_none() {
-        return;
-    }
+    needs!("fi_pingpong", PACKAGE);
     let fabric = TestFabric::new();
     let [server, client] = pingpong(&fabric, &["-e", "rdm"]).run(&[], &[]);
     assert_eq!(sizes(&server), ALL_SIZES);
@@ -71,9 +67,7 @@ fn pingpong_rdm_between_two_hosts() {
 
 #[test]
 fn pingpong_rdm_verifies_its_data() {
-    if installed("fi_pingpong", PACKAGE).is_none() {
-        return;
-    }
+    needs!("fi_pingpong", PACKAGE);
     let fabric = TestFabric::new();
     let [_, client] = pingpong(&fabric, &["-e", "rdm", "-c"]).run(&[], &[]);
     assert_eq!(sizes(&client), ALL_SIZES);
@@ -81,9 +75,7 @@ fn pingpong_rdm_verifies_its_data() {
 
 #[test]
 fn pingpong_rdm_with_one_size() {
-    if installed("fi_pingpong", PACKAGE).is_none() {
-        return;
-    }
+    needs!("fi_pingpong", PACKAGE);
     for (size, shown) in [("64", "64"), ("8192", "8k"), ("1048576", "1m")] {
         let fabric = TestFabric::new();
         let [_, client] = pingpong(&fabric, &["-e", "rdm", "-c", "-S", size]).run(&[], &[]);
@@ -93,9 +85,7 @@ fn pingpong_rdm_with_one_size() {
 
 #[test]
 fn pingpong_dgram_between_two_hosts() {
-    if installed("fi_pingpong", PACKAGE).is_none() {
-        return;
-    }
+    needs!("fi_pingpong", PACKAGE);
     let fabric = TestFabric::new();
     // The largest default size that fits the MTU.
     for arguments in [&["-e", "dgram"][..], &["-e", "dgram", "-c"]] {
@@ -108,9 +98,7 @@ fn pingpong_dgram_between_two_hosts() {
 /// and then both use the device under one GID.
 #[test]
 fn pingpong_within_one_host() {
-    if installed("fi_pingpong", PACKAGE).is_none() {
-        return;
-    }
+    needs!("fi_pingpong", PACKAGE);
     let fabric = TestFabric::new();
     let options = ["--host", "alpha"];
     pingpong(&fabric, &["-e", "rdm", "-c"]).run(&options, &options);
@@ -121,9 +109,7 @@ fn pingpong_within_one_host() {
 
 #[test]
 fn pingpong_with_every_generation() {
-    if installed("fi_pingpong", PACKAGE).is_none() {
-        return;
-    }
+    needs!("fi_pingpong", PACKAGE);
     for profile in ["efa0", "efa1", "efa2", "efa3"] {
         let fabric = TestFabric::new();
         let options = ["--profile", profile];
@@ -135,9 +121,7 @@ fn pingpong_with_every_generation() {
 /// are reused: the data arrives nevertheless.
 #[test]
 fn pingpong_over_a_bad_network() {
-    if installed("fi_pingpong", PACKAGE).is_none() {
-        return;
-    }
+    needs!("fi_pingpong", PACKAGE);
     let fabric = TestFabric::new();
     let options = [
         "--seed",
@@ -168,9 +152,7 @@ const CLIENT: &str = "killing-client";
 /// application's affair, but it can be ended; then a new pair works and nothing is left.
 #[test]
 fn a_killed_side_leaves_nothing_behind() {
-    if installed("fi_pingpong", PACKAGE).is_none() {
-        return;
-    }
+    needs!("fi_pingpong", PACKAGE);
     let fabric = TestFabric::new();
     for kill_client in [true, false] {
         let mut long = pingpong(&fabric, &["-e", "rdm", "-I", "100000000", "-S", "65536"]);

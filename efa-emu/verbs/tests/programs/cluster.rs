@@ -1,12 +1,12 @@
 //! `efa-emu cluster` and `efa-emu rsh`: what scripts, tools and MPI launchers meet that start programs on hosts.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::{Outcome, Program, TestFabric, files_with, forbid, installed};
+use crate::common::{
+    Outcome, Program, TestFabric, files_with, forbid, installed, needs, run, succeed,
+};
 use efa_capture::{Direction, Reader};
 use efa_shm::list_hosts;
 use efa_testing::patience::Wait;
@@ -25,7 +25,7 @@ fn script(hosts: &str, options: &[&str], text: &str) -> Outcome {
     let arguments = [options, &["--quiet", "--", "sh", "-c", text]].concat();
     let mut command = cluster(&fabric, hosts, &arguments);
     command.env("FROM_THE_TERMINAL", "yes");
-    let outcome = Program::start(command).wait();
+    let outcome = run(command);
     assert!(!fabric.directory().exists(), "the cluster is gone");
     outcome
 }
@@ -99,9 +99,7 @@ fn sleeps_of_all_programs_may_end_late() {
     assert_eq!(slack(&["--timer-slack", "0s"]), own.repeat(2));
     let outcome = script("2", &["--timer-slack", "5"], "true");
     assert_eq!(outcome.status.code(), Some(2));
-    for part in ["--timer-slack", "timer-slack=5", "a duration such as"] {
-        assert!(outcome.stderr.contains(part), "{part}: {}", outcome.stderr);
-    }
+    outcome.expect_stderr(&["--timer-slack", "timer-slack=5", "a duration such as"]);
 }
 
 #[test]
@@ -138,7 +136,7 @@ fn a_command_gets_the_standard_streams_and_no_other_descriptors() {
         .arg(&held)
         .arg(inner.get_program())
         .args(inner.get_args());
-    let outcome = Program::start(command).wait().expect_success(text);
+    let outcome = succeed(command, text);
     let numbers: Vec<_> = outcome
         .stdout
         .lines()
@@ -166,7 +164,7 @@ fn a_command_ends_with_its_client() {
     let name = directory.path().join("script").display().to_string();
     let fabric = TestFabric::new();
     let command = cluster(&fabric, "1", &["--", "sh", "-c", text, &name]);
-    let outcome = Program::start(command).wait().expect_success("cluster");
+    let outcome = succeed(command, "cluster");
     assert_eq!(outcome.stdout, "ended\nended\n");
 }
 
@@ -224,14 +222,12 @@ fn a_host_that_dies_is_reported() {
     let name = directory.path().join("process").display().to_string();
     let fabric = TestFabric::new();
     let command = cluster(&fabric, "2", &["--", "sh", "-c", text, &name]);
-    let outcome = Program::start(command).wait().expect_success(text);
+    let outcome = succeed(command, text);
     assert_eq!(outcome.stdout, "255\n255\nalive\nended\n");
-    for part in [
+    outcome.expect_stderr(&[
         "the connection to node1 was closed",
         "node1 has ended, and what ran there",
-    ] {
-        assert!(outcome.stderr.contains(part), "{part}: {}", outcome.stderr);
-    }
+    ]);
 }
 
 #[test]
@@ -261,11 +257,7 @@ fn hosts_are_machines_of_their_own() {
             .join(" "),
         format!("node1 node1 127.1.0.1 node0 {user} {user} not here 9 127.1.0.2 node1")
     );
-    assert!(
-        outcome.stderr.contains("No such file"),
-        "{}",
-        outcome.stderr
-    );
+    outcome.expect_stderr(&["No such file"]);
 }
 
 #[test]
@@ -276,7 +268,7 @@ fn what_cannot_be_is_refused_in_one_line() {
     let rsh = |arguments: &[&str]| {
         let mut command = efa_emu(&["rsh"]);
         command.args(arguments).env("EFA_EMU_FABRIC", fabric.name());
-        Program::start(command).wait()
+        run(command)
     };
     while rsh(&["node1", "true"]).code() != 0 {
         wait.pause(|| "there is no cluster".into());
@@ -291,9 +283,7 @@ fn what_cannot_be_is_refused_in_one_line() {
     refused(rsh(&["-x"]), 255, "needs a host");
     refused(rsh(&[]), 255, "needs a host");
     refused(rsh(&["-V"]), 0, "OpenSSH_");
-    let start = |hosts: &str, command: &str| {
-        Program::start(cluster(&fabric, hosts, &["--", command])).wait()
-    };
+    let start = |hosts: &str, command: &str| run(cluster(&fabric, hosts, &["--", command]));
     refused(start("1", "true"), 2, "has a host node0 already");
     refused(start("0", "true"), 2, "1 to 1024");
     drop(sleeper);
@@ -327,7 +317,7 @@ fn hosts_do_not_look_at_the_registry_one_by_one() {
             .arg(log.path())
             .arg(cluster.get_program())
             .args(cluster.get_args());
-        Program::start(traced).wait().expect_success("strace");
+        succeed(traced, "strace");
         let registry = fabric.directory().join("registry");
         let registry = format!("\"{}\"", registry.display());
         let log = std::fs::read_to_string(log.path()).unwrap();
@@ -436,7 +426,7 @@ impl Job {
         std::fs::write(&path, source).unwrap();
         let mut command = Command::new(compiler);
         command.arg(&path).arg("-o").arg(job.program());
-        Program::start(command).wait().expect_success("mpicc");
+        succeed(command, "mpicc");
         job
     }
 
@@ -491,7 +481,7 @@ impl Job {
             .args(["-n", ranks])
             .arg(self.program())
             .stdin(Stdio::null());
-        let outcome = Program::start(command).wait().expect_success("mpirun");
+        let outcome = succeed(command, "mpirun");
         (outcome.stdout, capture)
     }
 }
@@ -635,9 +625,7 @@ fn is_sent_by_both(traffic: &Traffic, to_itself: bool, least: usize) -> bool {
 /// Tools that run commands on many hosts call ssh, and are told which hosts there are.
 #[test]
 fn pdsh_reaches_all_hosts() {
-    if installed("pdsh", "pdsh").is_none() {
-        return;
-    }
+    needs!("pdsh", "pdsh");
     let text =
         "pdsh 'echo $HOSTNAME' | sort; pdsh -w node2 echo; pdsh -w node3 true 2>&1 | head -n 1";
     assert_eq!(
@@ -656,9 +644,7 @@ fn slurm_starts_jobs_on_the_hosts() {
         return;
     }
     for (program, package) in [("srun", "slurm-client"), ("munged", "munge")] {
-        if installed(program, package).is_none() {
-            return;
-        }
+        needs!(program, package);
     }
     let Some(mut job) = Job::for_debian(PLACES) else {
         return;
@@ -779,7 +765,7 @@ fn a_cluster_larger_than_shared_memory_is_refused_before_there_is_a_host() {
             .arg(cluster.get_program())
             .args(cluster.get_args())
             .env_remove("TMPDIR");
-        Program::start(command).wait()
+        run(command)
     };
     let small = start("4", "1").expect_success("it fits");
     assert_eq!((&*small.stdout, &*small.stderr), ("started\n", ""));
@@ -830,7 +816,7 @@ fn a_job_on_one_host_says_that_its_capture_has_no_messages() {
             .args(["--oversubscribe", "-n", "4"])
             .arg(job.program())
             .envs(variables.iter().copied());
-        let outcome = Program::start(command).wait().expect_success("mpirun");
+        let outcome = succeed(command, "mpirun");
         assert!(outcome.stdout.ends_with(" right\n"), "{outcome:?}");
         let said = outcome.stderr;
         for line in [

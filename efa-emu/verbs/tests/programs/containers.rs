@@ -1,13 +1,13 @@
 //! Containers of one pod: they share `/dev/shm` and the network, but each numbers its processes by
 //! itself and sees no others in `/proc`. And containers that may ask the kernel for little.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Dialogue, Program, TestFabric, files_with, forbid, installed, started_by};
+use crate::common::{
+    Dialogue, TestFabric, files_with, forbid, installed, needs, started_by, succeed,
+};
 use efa_testing::patience::Wait;
 
 const PACKAGE: &str = "libfabric-bin";
@@ -59,9 +59,7 @@ fn pingpong_of_containers<'a>(fabric: &'a TestFabric, arguments: &[&'a str]) -> 
 /// by RDMA read takes the rings.
 #[test]
 fn a_kernel_that_permits_little_is_enough() {
-    if installed("fi_pingpong", PACKAGE).is_none() {
-        return;
-    }
+    needs!("fi_pingpong", PACKAGE);
     forbid(&[
         libc::SYS_process_vm_readv,
         libc::SYS_process_vm_writev,
@@ -108,9 +106,7 @@ fn a_new_run_leaves_other_containers_their_shared_memory() {
     let objects = shared_memory_of_two_hosts(&fabric);
 
     let newcomer = started_by(&CONTAINER, TestFabric::new().host(&["true"]));
-    Program::start(newcomer)
-        .wait()
-        .expect_success("efa-emu run");
+    succeed(newcomer, "efa-emu run");
     for object in &objects {
         assert!(
             Path::new("/dev/shm").join(object).exists(),

@@ -1,17 +1,15 @@
 //! What `efa-emu run` says of programs that made no use of the device: one line with the reason, as far as it
 //! is known, and nothing of programs that did.
 
-mod common;
-
 use std::process::Command;
 
-use common::{Dialogue, Outcome, Program, TestFabric, installed};
+use crate::common::{Dialogue, Outcome, TestFabric, installed, needs, run};
 use efa_testing::workspace::efa_emu;
 
 /// What a command prints on standard error.
 #[track_caller]
 fn said(command: Command) -> String {
-    Program::start(command).wait().stderr
+    run(command).stderr
 }
 
 /// Checks that this is one line of `efa-emu` with all these parts.
@@ -72,18 +70,18 @@ fn programs_that_go_on_after_the_run() {
     let fabric = TestFabric::new();
     let script = "setsid sleep 3600 >/dev/null 2>&1 & echo $!
                   until grep -q \"^$!.sleep\" $EFA_EMU_USAGE/loaded; do sleep 0.01; done";
-    let outcome = Program::start(fabric.host(&["bash", "-c", script])).wait();
+    let outcome = run(fabric.host(&["bash", "-c", script]));
     let pid: i32 = outcome.stdout.trim().parse().unwrap();
     // SAFETY: takes no pointers.
     assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
     let line = format!("sleep ({pid}) goes on after the run");
-    assert!(outcome.stderr.contains(&line), "{}", outcome.stderr);
+    outcome.expect_stderr(&[&line]);
     for ended in ["sleep 0.1 & wait", "sleep 3600 & kill $!; wait"] {
         let said = said(fabric.host(&["bash", "-c", ended]));
         assert!(!said.contains("after the run"), "{ended}: {said}");
     }
     let quiet = fabric.run(&["--quiet", "--", "bash", "-c", script]);
-    let outcome = Program::start(quiet).wait();
+    let outcome = run(quiet);
     let pid: i32 = outcome.stdout.trim().parse().unwrap();
     // SAFETY: as above.
     unsafe { libc::kill(pid, libc::SIGKILL) };
@@ -99,7 +97,7 @@ fn options_of_a_capture_without_a_file() {
         (&["-b", "filesize:1"], "name its file with --pcap"),
         (&["--pcap", "-"], "--pcap needs a file"),
     ] {
-        let outcome = Program::start(fabric.run(&[options, &["--", "true"]].concat())).wait();
+        let outcome = run(fabric.run(&[options, &["--", "true"]].concat()));
         assert_eq!(outcome.code(), 2, "{outcome:?}");
         assert_line(&outcome.stderr, &[reason]);
     }
@@ -176,9 +174,7 @@ fn shared_memory_in_place_of_the_device() {
 /// AddressSanitizer refuses programs whose first library it is not, unless it is told otherwise.
 #[test]
 fn a_program_with_address_sanitizer() {
-    if installed("gcc", "gcc").is_none() {
-        return;
-    }
+    needs!("gcc", "gcc");
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("program");
     let source = directory.path().join("program.c");
@@ -195,7 +191,7 @@ fn a_program_with_address_sanitizer() {
     let program = program.to_str().unwrap();
     // Also if the program is not the first one.
     for command in [&[program][..], &["sh", "-c", "\"$0\"; exit $?", program]] {
-        let outcome = Program::start(TestFabric::new().host(command)).wait();
+        let outcome = run(TestFabric::new().host(command));
         assert_eq!(outcome.code(), 7, "{outcome:?}");
         assert_line(
             &outcome.stderr,
@@ -226,9 +222,7 @@ int main(void) {
 /// A rule about a host that nobody is. One about hosts that are there, to which nothing has happened, is no mistake.
 #[test]
 fn a_rule_that_names_a_host_that_is_not_there() {
-    if installed("fi_info", "libfabric-bin").is_none() {
-        return;
-    }
+    needs!("fi_info", "libfabric-bin");
     let directory = tempfile::tempdir().unwrap();
     let rules = directory.path().join("rules.toml");
     let text = r#"

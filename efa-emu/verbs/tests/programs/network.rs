@@ -1,16 +1,14 @@
 //! What the network options of `efa-emu run` do to a stock program, as its capture shows it.
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
-use common::{Dialogue, TestFabric, installed};
-use efa_capture::frame::{Kind, Repr};
-use efa_capture::{Direction, Reader};
+use crate::common::{Dialogue, TestFabric, installed, needs};
 use efa_core::address::Qpn;
 use efa_core::nic::Status;
+use efa_capture::{Direction, Reader};
+use efa_capture::frame::{Kind, Repr};
 
 /// Messages of `fi_pingpong` in each direction.
 const ROUNDS: u32 = 3;
@@ -190,9 +188,7 @@ fn latency_is_waited_for() {
 #[test]
 fn a_rule_delays_datagrams() {
     const DELAY: Duration = Duration::from_millis(40);
-    if installed("ibv_ud_pingpong", "ibverbs-utils").is_none() {
-        return;
-    }
+    needs!("ibv_ud_pingpong", "ibverbs-utils");
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
     let rules = directory.path().join("rules.toml");
@@ -232,9 +228,7 @@ then = {{ delay = "{}ms" }}
 /// The number of a queue pair that was destroyed is the next one's, or comes last.
 #[test]
 fn numbers_are_reused_by_the_policy() {
-    if installed("fi_pingpong", "libfabric-bin").is_none() {
-        return;
-    }
+    needs!("fi_pingpong", "libfabric-bin");
     for (policy, reused) in [("lowest", true), ("oldest", false)] {
         let fabric = TestFabric::new();
         let directory = tempfile::tempdir().unwrap();

@@ -1,10 +1,8 @@
 //! Machines that lack what most have: `/dev/shm`, a home that can be written to. Tests make them with namespaces.
 
-mod common;
-
 use std::process::Command;
 
-use common::{Outcome, Program, installed};
+use crate::common::{Outcome, needs, run};
 use efa_testing::workspace::emulator;
 
 /// `/dev` with some devices only.
@@ -50,7 +48,7 @@ fn on_a_machine(setup: &str, script: &str) -> Option<Outcome> {
         let programs = emulator();
         let programs = programs.parent().expect("a program is in a directory");
         command.env("PATH", format!("{}:{path}", programs.display()));
-        Program::start(command).wait()
+        run(command)
     };
     let made = machine(setup);
     if !made.status.success() {
@@ -66,9 +64,7 @@ fn on_a_machine(setup: &str, script: &str) -> Option<Outcome> {
 /// Two programs of rdma-core talk over SRD, between hosts of `run` and of `cluster`.
 #[test]
 fn devices_work_without_dev_shm() {
-    if installed("ib_send_lat", "perftest").is_none() {
-        return;
-    }
+    needs!("ib_send_lat", "perftest");
     let script = r#"
         cd "$TMPDIR"
         test="ib_send_lat -c SRD -x 0 -n 10"
@@ -93,9 +89,7 @@ fn devices_work_without_dev_shm() {
 /// libfabric's efa provider needs it, and says nothing that helps.
 #[test]
 fn programs_that_do_without_the_device_for_lack_of_dev_shm_are_told() {
-    if installed("fi_pingpong", "libfabric-bin").is_none() {
-        return;
-    }
+    needs!("fi_pingpong", "libfabric-bin");
     let script = r#"
         cd "$TMPDIR"
         pair="fi_pingpong -p efa -e rdm & server=\$!
@@ -119,9 +113,7 @@ fn programs_that_do_without_the_device_for_lack_of_dev_shm_are_told() {
 
 #[test]
 fn a_home_that_cannot_be_written_to_matters_to_wireshark_only() {
-    if installed("fi_info", "libfabric-bin").is_none() {
-        return;
-    }
+    needs!("fi_info", "libfabric-bin");
     let script = r#"
         efa-emu run -- fi_info -p efa | sed -n 1p
         efa-emu cluster 1 -- ssh node0 fi_info -p efa | sed -n 1p
@@ -136,7 +128,5 @@ fn a_home_that_cannot_be_written_to_matters_to_wireshark_only() {
         "{}",
         outcome.stderr
     );
-    for part in ["cannot create", "/place/", "HOME"] {
-        assert!(outcome.stderr.contains(part), "{part}: {}", outcome.stderr);
-    }
+    outcome.expect_stderr(&["cannot create", "/place/", "HOME"]);
 }

@@ -1,18 +1,16 @@
 //! What `efa-emu` prints with `--json`: the documented fields, with the values of what is there.
 
-mod common;
-
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use common::{Dialogue, Program, TestFabric, installed};
+use crate::common::{Dialogue, TestFabric, needs, run, succeed};
 use efa_testing::json::assert_documented;
 use efa_testing::workspace::efa_emu;
 use serde_json::Value;
 
 #[track_caller]
 fn printed(arguments: &[&str]) -> Value {
-    let outcome = Program::start(efa_emu(arguments)).wait();
+    let outcome = run(efa_emu(arguments));
     let text = outcome.expect_success("a command with --json").stdout;
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
@@ -42,7 +40,7 @@ fn rules() {
     let _host = fabric.sleeper("alpha");
     let fault = |arguments: &[&str]| {
         let all = [&["fault", "--fabric", fabric.name()], arguments].concat();
-        Program::start(efa_emu(&all)).wait().expect_success("fault")
+        succeed(efa_emu(&all), "fault")
     };
     let list = ["fault", "--fabric", fabric.name(), "list", "--json"];
     assert_eq!(printed(&list), Value::Array(Vec::new()));
@@ -63,9 +61,7 @@ fn rules() {
 /// While two programs talk, and wait for a receive that one of them posts late.
 #[test]
 fn hosts_and_their_counters() {
-    if installed("ib_send_bw", "perftest").is_none() {
-        return;
-    }
+    needs!("ib_send_bw", "perftest");
     let fabric = TestFabric::new();
     let arguments = [
         "ib_send_bw",

@@ -1,7 +1,5 @@
 //! `efa-emu run` as a command: environment, exit status, signals, what it refuses and what it leaves.
 
-mod common;
-
 use std::ffi::OsStr;
 use std::fs::DirBuilder;
 use std::os::unix::ffi::OsStrExt;
@@ -10,12 +8,12 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Program, TestFabric, files_with, installed};
+use crate::common::{Program, TestFabric, files_with, installed, needs, run, succeed};
 use efa_testing::patience::Wait;
 use efa_testing::workspace::{built, efa_emu, root};
 
-fn shell(fabric: &TestFabric, script: &str) -> common::Outcome {
-    Program::start(fabric.host(&["sh", "-c", script])).wait()
+fn shell(fabric: &TestFabric, script: &str) -> crate::common::Outcome {
+    run(fabric.host(&["sh", "-c", script]))
 }
 
 #[test]
@@ -86,7 +84,7 @@ fn what_cannot_be_run_is_refused_in_one_line() {
         ),
     ];
     for (arguments, parts) in cases {
-        let outcome = Program::start(fabric.run(arguments)).wait();
+        let outcome = run(fabric.run(arguments));
         assert_eq!(outcome.code(), 2, "{arguments:?}: {}", outcome.stderr);
         assert_eq!(outcome.stdout, "", "{arguments:?}");
         let lines: Vec<_> = outcome.stderr.lines().collect();
@@ -101,9 +99,9 @@ fn what_cannot_be_run_is_refused_in_one_line() {
         &["--qpn-reuse", "newest", "--", "true"],
         &[],
     ] {
-        let outcome = Program::start(fabric.run(usage)).wait();
+        let outcome = run(fabric.run(usage));
         assert_eq!(outcome.code(), 2, "{usage:?}");
-        assert!(outcome.stderr.contains("--help"), "{}", outcome.stderr);
+        outcome.expect_stderr(&["--help"]);
     }
 }
 
@@ -113,7 +111,7 @@ fn missing_libraries_are_reported_with_the_places_searched() {
     let fabric = TestFabric::new();
     let mut command = fabric.host(&["true"]);
     command.env("EFA_EMU_LIB", elsewhere.path());
-    let outcome = Program::start(command).wait();
+    let outcome = run(command);
     assert_eq!(outcome.code(), 2);
     assert!(
         outcome
@@ -122,11 +120,7 @@ fn missing_libraries_are_reported_with_the_places_searched() {
         "{}",
         outcome.stderr
     );
-    assert!(
-        outcome.stderr.contains("cargo build --workspace"),
-        "{}",
-        outcome.stderr
-    );
+    outcome.expect_stderr(&["cargo build --workspace"]);
 
     // The same directory with the libraries in it works, and so does the installed layout.
     for library in ["libefa_emu_verbs.so", "libefa_emu_efadv.so"] {
@@ -134,9 +128,7 @@ fn missing_libraries_are_reported_with_the_places_searched() {
     }
     let mut command = fabric.host(&["true"]);
     command.env("EFA_EMU_LIB", elsewhere.path());
-    Program::start(command)
-        .wait()
-        .expect_success("libraries by EFA_EMU_LIB");
+    succeed(command, "libraries by EFA_EMU_LIB");
 
     // The dissector is what tells an installation.
     let [bin, lib, data] = ["bin", "lib/efa-rdm", "share/efa-rdm/wireshark"]
@@ -152,9 +144,7 @@ fn missing_libraries_are_reported_with_the_places_searched() {
     let mut command = Command::new(bin.join("efa-emu"));
     command.args(["run", "--fabric", fabric.name(), "--"]);
     command.args(["sh", "-c", "echo $LD_PRELOAD"]);
-    let outcome = Program::start(command)
-        .wait()
-        .expect_success("libraries in ../lib/efa-rdm");
+    let outcome = succeed(command, "libraries in ../lib/efa-rdm");
     assert!(
         outcome
             .stdout
@@ -178,12 +168,10 @@ fn a_fabric_of_another_version_is_refused_with_the_names_of_both() {
         .unwrap();
     let registry = directory.join("registry");
     std::fs::write(&registry, format!("efa-emu fabric layout 99\n{theirs}\n")).unwrap();
-    let outcome = Program::start(fabric.host(&["true"])).wait();
+    let outcome = run(fabric.host(&["true"]));
     assert_eq!(outcome.code(), 2);
     let ours = built("efa-emu").display().to_string();
-    for part in ["layout 99", theirs, &ours, "use one of the two"] {
-        assert!(outcome.stderr.contains(part), "{part}: {}", outcome.stderr);
-    }
+    outcome.expect_stderr(&["layout 99", theirs, &ours, "use one of the two"]);
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
@@ -212,17 +200,13 @@ fn a_library_refuses_a_fabric_whose_frames_have_another_version() {
     assert_ne!(outcome.code(), 0, "{outcome:?}");
     let library = built("efa-emu").with_file_name("libefa_emu_verbs.so");
     let library = library.display().to_string();
-    for part in ["transport header 99", &library, "use one of the two"] {
-        assert!(outcome.stderr.contains(part), "{part}: {}", outcome.stderr);
-    }
+    outcome.expect_stderr(&["transport header 99", &library, "use one of the two"]);
     std::fs::remove_dir_all(fabric.directory()).unwrap();
 }
 
 #[test]
 fn the_version_tells_commit_or_clone_and_formats() {
-    let outcome = Program::start(efa_emu(&["--version"]))
-        .wait()
-        .expect_success("--version");
+    let outcome = succeed(efa_emu(&["--version"]), "--version");
     let lines: Vec<_> = outcome.stdout.lines().collect();
     let clone = root().display();
     assert!(
@@ -250,7 +234,7 @@ fn the_program_gets_its_environment_and_the_users() {
     ]);
     command.env("LD_PRELOAD", "libm.so.6");
     command.env("EFA_EMU_RUN", "77");
-    let outcome = Program::start(command).wait().expect_success("environment");
+    let outcome = succeed(command, "environment");
     let lines: Vec<_> = outcome.stdout.lines().collect();
     let preloads: Vec<_> = lines[0].split(':').collect();
     assert_eq!(
@@ -313,9 +297,7 @@ const TEMPORARY_DIRECTORIES: [Option<&[u8]>; 8] = [
 /// `LD_LIBRARY_PATH`, and the hosts of a cluster by `ssh` in `PATH`.
 #[test]
 fn any_directory_for_temporary_files_will_do() {
-    if installed("ibv_devices", "ibverbs-utils").is_none() {
-        return;
-    }
+    needs!("ibv_devices", "ibverbs-utils");
     let fabric = TestFabric::new();
     let fabric_name = fabric.name();
     let devices = "cd / && ibv_devices | grep -c rdmap && ls \"${LD_LIBRARY_PATH%%:*}/libibverbs.so\" | wc -l";
@@ -330,7 +312,7 @@ fn any_directory_for_temporary_files_will_do() {
             Some(_) => place.path().join(relative),
             None => relative.into(),
         };
-        let run = ["run", "--fabric", fabric_name, "--", "sh", "-c", devices];
+        let of_run = ["run", "--fabric", fabric_name, "--", "sh", "-c", devices];
         let cluster = [
             "cluster",
             "2",
@@ -342,10 +324,10 @@ fn any_directory_for_temporary_files_will_do() {
             "-c",
             hosts,
         ];
-        for (arguments, lines) in [(&run[..], 2), (&cluster[..], 1)] {
+        for (arguments, lines) in [(&of_run[..], 2), (&cluster[..], 1)] {
             let mut command = efa_emu(arguments);
             command.current_dir(place.path()).env("TMPDIR", &named);
-            let outcome = Program::start(command).wait();
+            let outcome = run(command);
             let outcome = outcome.expect_success(&format!("{named:?} {arguments:?}"));
             assert_eq!(
                 outcome.stdout.lines().count(),
@@ -375,9 +357,7 @@ fn the_next_run_removes_what_a_killed_one_left() {
     killed.signal(libc::SIGKILL);
     wait_for_end(killed.id());
     assert_eq!(state(), 1);
-    Program::start(run(&["true"]))
-        .wait()
-        .expect_success("next run");
+    succeed(run(&["true"]), "next run");
     assert_eq!(state(), 1, "the orphan still uses its tree");
     // SAFETY: takes no pointers; the process is in the group of `killed`, which has not ended.
     unsafe { libc::kill(orphan, libc::SIGKILL) };
@@ -385,7 +365,7 @@ fn the_next_run_removes_what_a_killed_one_left() {
     // A run in another fabric cleans up, too.
     let mut elsewhere = TestFabric::new().host(&["true"]);
     elsewhere.env("TMPDIR", temporary.path());
-    Program::start(elsewhere).wait().expect_success("next run");
+    succeed(elsewhere, "next run");
     assert_eq!(state(), 0);
     assert!(!fabric.directory().exists());
 }
@@ -405,10 +385,7 @@ fn wait_for_end(pid: i32) {
 
 #[test]
 fn profiles_are_listed_with_sources() {
-    let all = Program::start(efa_emu(&["profiles"]))
-        .wait()
-        .expect_success("profiles")
-        .stdout;
+    let all = succeed(efa_emu(&["profiles"]), "profiles").stdout;
     for expected in [
         "efa0",
         "efa2 (default)",
@@ -430,10 +407,7 @@ fn profiles_are_listed_with_sources() {
     assert_eq!(row("vendor_part_id")[1..6], parts);
     assert_eq!(row("RDMA_READ")[1..6], ["no", "yes", "yes", "yes", "yes"]);
     assert_eq!(row("RDMA_WRITE")[1..6], ["no", "no", "yes", "yes", "yes"]);
-    let one = Program::start(efa_emu(&["profiles", "efa0"]))
-        .wait()
-        .expect_success("profiles efa0")
-        .stdout;
+    let one = succeed(efa_emu(&["profiles", "efa0"]), "profiles efa0").stdout;
     assert!(
         one.starts_with("efa0: ") && !one.contains("\nefa1: "),
         "{one}"
@@ -446,24 +420,22 @@ fn profiles_are_listed_with_sources() {
 fn a_limit_on_file_sizes_is_told_and_ends_nobody() {
     let limit = "--fsize=1000000";
     let fabric = TestFabric::new();
-    let mut run = Command::new("prlimit");
-    run.args([limit, "--"]).arg(built("efa-emu")).args([
+    let mut command = Command::new("prlimit");
+    command.args([limit, "--"]).arg(built("efa-emu")).args([
         "run",
         "--fabric",
         fabric.name(),
         "--",
         "true",
     ]);
-    let outcome = Program::start(run).wait();
+    let outcome = run(command);
     assert_eq!(outcome.code(), 2, "{outcome:?}");
     assert!(outcome.stderr.contains("ulimit -f"), "{outcome:?}");
     assert_eq!(outcome.stderr.trim_end().lines().count(), 1, "{outcome:?}");
 
     // A program that gets the limit later: its device cannot be opened, and the program goes on.
-    if installed("ibv_devinfo", "ibverbs-utils").is_none() {
-        return;
-    }
-    let outcome = Program::start(fabric.host(&["prlimit", limit, "ibv_devinfo"])).wait();
+    needs!("ibv_devinfo", "ibverbs-utils");
+    let outcome = run(fabric.host(&["prlimit", limit, "ibv_devinfo"]));
     assert_eq!(outcome.status.signal(), None, "{outcome:?}");
     assert!(!outcome.status.success(), "{outcome:?}");
     assert!(outcome.stderr.contains("ulimit -f"), "{outcome:?}");

@@ -2,15 +2,13 @@
 //! devices of other vendors load, and whatever name a program opens the library by, it gets the emulated
 //! device.
 
-mod common;
-
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use common::exported::{PRIVATE, PRIVATE_FLAG, PRIVATE_VERSIONS};
-use common::{Program, TestFabric, installed};
+use crate::common::exported::{PRIVATE, PRIVATE_FLAG, PRIVATE_VERSIONS};
+use crate::common::{TestFabric, needs, run, succeed, words};
 
 /// Compiles C; fails with the compiler's messages.
 fn compile(directory: &Path, output: &str, source: &str, arguments: &[&str]) {
@@ -59,24 +57,13 @@ fn another_rdma_core(directory: &Path, private: u32) {
         directory,
         "libibverbs.so.1",
         &library,
-        &[
-            "-shared",
-            "-fPIC",
-            "-Wl,-soname,libibverbs.so.1",
-            "-Wl,--version-script,versions",
-        ],
+        &words("-shared -fPIC -Wl,-soname,libibverbs.so.1 -Wl,--version-script,versions"),
     );
     compile(
         directory,
         "libvendor.so",
         &vendor,
-        &[
-            "-shared",
-            "-fPIC",
-            "-Wl,-soname,libvendor.so",
-            "libibverbs.so.1",
-            "-Wl,-z,now",
-        ],
+        &words("-shared -fPIC -Wl,-soname,libvendor.so libibverbs.so.1 -Wl,-z,now"),
     );
     let program = "
         #include <stdio.h>
@@ -92,27 +79,20 @@ fn another_rdma_core(directory: &Path, private: u32) {
         directory,
         "program",
         program,
-        &[
-            "libvendor.so",
-            "libibverbs.so.1",
-            "-Wl,--disable-new-dtags,-rpath,$ORIGIN",
-            "-Wl,-z,now",
-        ],
+        &words("libvendor.so libibverbs.so.1 -Wl,--disable-new-dtags,-rpath,$ORIGIN -Wl,-z,now"),
     );
 }
 
 /// The program's own libibverbs is found by an RPATH, which goes before `LD_LIBRARY_PATH`.
 #[test]
 fn libraries_of_every_rdma_core_load() {
-    if installed("cc", "gcc").is_none() {
-        return;
-    }
+    needs!("cc", "gcc");
     for private in PRIVATE_VERSIONS {
         let directory = tempfile::tempdir().unwrap();
         another_rdma_core(directory.path(), *private);
         let program = directory.path().join("program");
         let fabric = TestFabric::new();
-        let outcome = Program::start(fabric.host(&[program.to_str().unwrap()])).wait();
+        let outcome = run(fabric.host(&[program.to_str().unwrap()]));
         let outcome = outcome.expect_success(&format!("private interface {private}"));
         assert_eq!(
             outcome.stdout, "1 devices, flag 0\n",
@@ -125,9 +105,7 @@ fn libraries_of_every_rdma_core_load() {
 /// use this name too. The links in the test stand for that package; they are found if ours are not.
 #[test]
 fn every_name_of_the_library_leads_to_the_device() {
-    if installed("cc", "gcc").is_none() {
-        return;
-    }
+    needs!("cc", "gcc");
     let directory = tempfile::tempdir().unwrap();
     another_rdma_core(directory.path(), 34);
     for name in ["libibverbs.so", "libefa.so", "libefa.so.1"] {
@@ -162,7 +140,7 @@ fn every_name_of_the_library_leads_to_the_device() {
         "libefa.so.1",
     ]);
     command.env("LD_LIBRARY_PATH", directory.path());
-    let outcome = Program::start(command).wait().expect_success("opener");
+    let outcome = succeed(command, "opener");
     assert_eq!(
         outcome.stdout,
         "libibverbs.so: 1 devices, verbs\nlibibverbs.so.1: 1 devices, verbs\n\

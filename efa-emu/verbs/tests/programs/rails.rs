@@ -1,12 +1,10 @@
 //! Hosts with several devices, as stock programs and the commands see them.
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Dialogue, Program, TestFabric, installed};
+use crate::common::{Dialogue, Program, TestFabric, needs, run, succeed, words};
 use efa_capture::Reader;
 use efa_testing::mpi::{OPEN_MPI, OPEN_MPI_OVER_LIBFABRIC, OPEN_MPI_OVER_UCX};
 use efa_testing::patience::Wait;
@@ -16,16 +14,14 @@ const NAMES: [&str; 4] = ["rdmap16s27", "rdmap20s27", "rdmap24s27", "rdmap28s27"
 
 #[test]
 fn ibv_devinfo_finds_each_by_its_name() {
-    if installed("ibv_devinfo", "ibverbs-utils").is_none() {
-        return;
-    }
+    needs!("ibv_devinfo", "ibverbs-utils");
     let fabric = TestFabric::new();
     let run = |arguments: &[&str]| {
         let command = [
             &["--host", "alpha", "--devices", "4", "--", "ibv_devinfo"],
             arguments,
         ];
-        let outcome = Program::start(fabric.run(&command.concat())).wait();
+        let outcome = run(fabric.run(&command.concat()));
         outcome.expect_success("ibv_devinfo").stdout
     };
     let list = run(&["-l"]);
@@ -79,21 +75,10 @@ fn uses_only(index: usize, dialogue: impl Fn(&TestFabric, &[&str])) {
 
 #[test]
 fn programs_of_libfabric_choose_by_name() {
-    if installed("fi_pingpong", "libfabric-bin").is_none() {
-        return;
-    }
+    needs!("fi_pingpong", "libfabric-bin");
     let fabric = TestFabric::new();
-    let info = fabric.run(&[
-        "--devices",
-        "4",
-        "--",
-        "fi_info",
-        "-p",
-        "efa",
-        "-t",
-        "FI_EP_RDM",
-    ]);
-    let info = Program::start(info).wait().expect_success("fi_info").stdout;
+    let info = fabric.run(&words("--devices 4 -- fi_info -p efa -t FI_EP_RDM"));
+    let info = succeed(info, "fi_info").stdout;
     for name in NAMES {
         assert!(
             info.contains(&format!("{name}-rdm")),
@@ -123,9 +108,7 @@ fn programs_of_libfabric_choose_by_name() {
 
 #[test]
 fn perftest_chooses_by_name() {
-    if installed("ib_send_bw", "perftest").is_none() {
-        return;
-    }
+    needs!("ib_send_bw", "perftest");
     uses_only(2, |fabric, alpha| {
         let arguments = [
             "ib_send_bw",
@@ -147,9 +130,7 @@ fn perftest_chooses_by_name() {
 /// memory unless told not to.
 #[test]
 fn of_one_host_talk_to_each_other() {
-    if installed("fi_pingpong", "libfabric-bin").is_none() {
-        return;
-    }
+    needs!("fi_pingpong", "libfabric-bin");
     let fabric = TestFabric::new();
     let arguments = ["fi_pingpong", "-p", "efa", "-e", "rdm", "-c", "-I", "3"];
     let mut dialogue = Dialogue::new(&fabric, &arguments, "-B", "-P");
@@ -178,7 +159,7 @@ fn commands_name_hosts_and_devices() {
         };
         let mut program = efa_emu(&[command, "--fabric", fabric.name()]);
         program.args(rest);
-        Program::start(program).wait()
+        run(program)
     };
     let stats = |host: &str| {
         let outcome = efa_emu(&["stats", "--json", "--host", host]);
@@ -202,7 +183,7 @@ fn commands_name_hosts_and_devices() {
     // Whoever joins has as many devices, and says nothing else.
     let join = |options: &[&str]| {
         let count = ["--", "sh", "-c", "ls $SYSFS_PATH/class/infiniband | wc -l"];
-        Program::start(fabric.run(&[&["--host", "alpha"], options, &count].concat())).wait()
+        run(fabric.run(&[&["--host", "alpha"], options, &count].concat()))
     };
     assert_eq!(join(&[]).expect_success("join").stdout.trim(), "3");
     assert_eq!(join(&["--devices", "3"]).code(), 0);
@@ -213,7 +194,7 @@ fn commands_name_hosts_and_devices() {
     ] {
         let outcome = join(options);
         assert_eq!((outcome.code(), outcome.stdout.as_str()), (2, ""));
-        assert!(outcome.stderr.contains(part), "{}", outcome.stderr);
+        outcome.expect_stderr(&[part]);
         assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);
     }
 }
@@ -257,7 +238,7 @@ impl Job {
         std::fs::write(&path, source).unwrap();
         let mut compiler = Command::new(job.bin.join("mpicc"));
         compiler.arg(&path).arg("-o").arg(job.program());
-        Program::start(compiler).wait().expect_success("mpicc");
+        succeed(compiler, "mpicc");
         Some(job)
     }
 
@@ -323,7 +304,7 @@ fn a_job_ends_when_a_device_is_removed() {
         }
         let memory = memory_of_mpich(&fabric);
         let removal = efa_emu(&["fault", "--fabric", fabric.name(), "remove", "beta"]);
-        Program::start(removal).wait().expect_success("remove");
+        succeed(removal, "remove");
         let outcome = running.wait();
         for file in memory {
             let _ = std::fs::remove_file(file);
@@ -405,7 +386,7 @@ fn devices_of_a_transfer(
     command.arg(program).arg(":");
     command.args(run("beta", &["sh", "-c"])).arg(&stats);
     command.envs(environment.iter().copied());
-    let outcome = Program::start(command).wait().expect_success("the job");
+    let outcome = succeed(command, "the job");
     assert!(outcome.stdout.contains("right"), "{}", outcome.stdout);
     let read = outcome.stdout.lines().filter_map(|line| {
         let (_, value) = line.split_once("\"rdma_read_bytes\": ")?;

@@ -1,13 +1,11 @@
 //! `--provider`: a provider of libfabric that belongs to efa-emu, for the programs of a run and of a cluster.
 
-mod common;
-
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Program, TestFabric};
+use crate::common::{TestFabric, run, succeed};
 use efa_testing::workspace::{built, efa_emu};
 
 /// A directory of libraries as an installation has it, with a provider `other`.
@@ -24,10 +22,7 @@ fn printed(mut command: Command, libraries: &Path) -> String {
     command.env("EFA_EMU_LIB", libraries);
     command.env("FI_PROVIDER", "efa");
     command.env("FI_PROVIDER_PATH", "/of/the/user");
-    Program::start(command)
-        .wait()
-        .expect_success("a provider")
-        .stdout
+    succeed(command, "a provider").stdout
 }
 
 const VARIABLES: &str = "echo $FI_PROVIDER $FI_PROVIDER_PATH";
@@ -38,8 +33,8 @@ fn programs_find_the_provider_and_may_use_no_other() {
     let libraries = libraries(parent.path());
     let expected = format!("other {}:/of/the/user\n", libraries.display());
     let fabric = TestFabric::new();
-    let run = fabric.run(&["-q", "--provider", "other", "--", "sh", "-c", VARIABLES]);
-    assert_eq!(printed(run, &libraries), expected);
+    let command = fabric.run(&["-q", "--provider", "other", "--", "sh", "-c", VARIABLES]);
+    assert_eq!(printed(command, &libraries), expected);
 
     let script = format!("echo $I_MPI_OFI_PROVIDER; ssh node1 '{VARIABLES}'");
     let mut cluster = efa_emu(&["cluster", "2", "--quiet", "--fabric", fabric.name()]);
@@ -51,9 +46,9 @@ fn programs_find_the_provider_and_may_use_no_other() {
 fn without_the_option_the_users_choice_stays() {
     let parent = tempfile::tempdir().unwrap();
     let fabric = TestFabric::new();
-    let run = fabric.host(&["sh", "-c", VARIABLES]);
+    let command = fabric.host(&["sh", "-c", VARIABLES]);
     assert_eq!(
-        printed(run, &libraries(parent.path())),
+        printed(command, &libraries(parent.path())),
         "efa /of/the/user\n"
     );
 }
@@ -63,12 +58,12 @@ fn a_provider_that_is_not_there_is_refused_with_the_places_searched() {
     let parent = tempfile::tempdir().unwrap();
     let libraries = libraries(parent.path());
     let fabric = TestFabric::new();
-    let mut run = fabric.run(&["--provider", "no-such", "--", "true"]);
-    run.env("EFA_EMU_LIB", &libraries);
-    let outcome = Program::start(run).wait();
+    let mut command = fabric.run(&["--provider", "no-such", "--", "true"]);
+    command.env("EFA_EMU_LIB", &libraries);
+    let outcome = run(command);
     assert_eq!(outcome.code(), 2, "{}", outcome.stderr);
     let place = libraries.display().to_string();
     for part in ["libno-such-fi.so", &place, "FI_PROVIDER=no-such"] {
-        assert!(outcome.stderr.contains(part), "{}", outcome.stderr);
+        outcome.expect_stderr(&[part]);
     }
 }

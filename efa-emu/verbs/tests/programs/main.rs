@@ -1,0 +1,20 @@
+//! The commands of `efa-emu`, and stock programs on emulated hosts.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod beside;
+mod capture;
+mod cluster;
+mod containers;
+mod extcap;
+mod json;
+mod libfabric;
+mod network;
+mod perftest;
+mod poor_places;
+mod provider;
+mod rails;
+mod run;
+mod tools;
+mod unnoticed;
