@@ -1,5 +1,5 @@
-//! The `libefa.so.1` of the emulated device: a front, because a program must find the functions in a
-//! library of that name while they share their state with `libibverbs.so.1`.
+//! The `libefa.so.1` of the emulated device: a front, because a program must find the functions in
+//! a library of that name while they share their state with `libibverbs.so.1`.
 //!
 //! Each function jumps to the one that `efa-emu-verbs` exports as `efa_emu_NAME`; arguments and
 //! result pass through untouched. For unsafe contracts and behaviour see `efadv` there.

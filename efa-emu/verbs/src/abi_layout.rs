@@ -1,5 +1,5 @@
-//! Sizes and offsets of the ABI, which are those of x86-64 but for the length of the C library's mutex: held as
-//! numbers, and compared with the installed headers.
+//! Sizes and offsets of the ABI, which are those of x86-64 but for the length of the C library's
+//! mutex: held as numbers, and compared with the installed headers.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -7,8 +7,8 @@ use std::process::Command;
 
 use crate::abi::*;
 
-/// How much longer `pthread_mutex_t` is than on x86-64, where it has 40 bytes. What lies behind one is as
-/// much further.
+/// How much longer `pthread_mutex_t` is than on x86-64, where it has 40 bytes. What lies behind one
+/// is as much further.
 const M: usize = if cfg!(target_arch = "aarch64") { 8 } else { 0 };
 
 /// A size or an offset.
@@ -24,8 +24,8 @@ struct Fact {
 }
 
 /// Facts about a structure: its size and offsets. Those behind `newer`, and a size that is given as
-/// `newer`, headers of rdma-core 44 do not know. `field as "path"` gives a field's name in C where it
-/// differs.
+/// `newer`, headers of rdma-core 44 do not know. `field as "path"` gives a field's name in C where
+/// it differs.
 macro_rules! layout {
     ($facts:ident, $type:ident [newer $size:expr] $($fields:tt)*) => {
         $facts.push(size_of_fact!($type, $size, false));

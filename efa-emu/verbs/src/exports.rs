@@ -1,9 +1,9 @@
 //! Which function is exported under which name and version.
 //!
 //! A versioned symbol is a jump in front of the Rust function: the assembler's `.symver` must stand
-//! in the same object file as the symbol that it names, and nothing guarantees that of a function and
-//! the assembly beside it. The calls of the data path do not come through here: they go through pointers
-//! in the context, the queue pair and the completion queue.
+//! in the same object file as the symbol that it names, and nothing guarantees that of a function
+//! and the assembly beside it. The calls of the data path do not come through here: they go through
+//! pointers in the context, the queue pair and the completion queue.
 
 use crate::calls::{
     address_handle, async_event, buffer, channel, comp_counter, comp_queue, context, device,
@@ -77,7 +77,8 @@ macro_rules! export_one {
     };
 }
 
-/// For the versions that new programs link to (`"@@"`), and those that only programs of their time need (`"@"`).
+/// For the versions that new programs link to (`"@@"`), and those that only programs of their time
+/// need (`"@"`).
 macro_rules! exports {
     ($at:literal $($version:literal { $($group:ident $how:tt { $($name:ident)+ })+ })+) => {
         $($($(export_one!($name, $at, $version, $group $how);)+)+)+
@@ -213,10 +214,10 @@ exports! { "@"
     }
 }
 
-// The private interface between rdma-core's libibverbs and its libraries for the devices of other vendors,
-// which programs such as perftest are linked to. With these definitions each of them loads, of whatever
-// release. They register their drivers, find no device, and so call nothing else. Some tools call
-// `ibv_query_gid_type` and `ibv_read_ibdev_sysfs_file`.
+// The private interface between rdma-core's libibverbs and its libraries for the devices of other
+// vendors, which programs such as perftest are linked to. With these definitions each of them
+// loads, of whatever release. They register their drivers, find no device, and so call nothing
+// else. Some tools call `ibv_query_gid_type` and `ibv_read_ibdev_sysfs_file`.
 macro_rules! private_exports {
     ($at:literal $($version:literal $register:ident)+) => { $(
         exports! { $at $version {

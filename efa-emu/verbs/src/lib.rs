@@ -1,8 +1,8 @@
 //! The ABI of libibverbs and libefa over the emulated EFA device.
 //!
-//! The package builds a shared library with the SONAME `libibverbs.so.1` and all its symbol versions
-//! ([`exports`]); `efa-emu-efadv` builds the one with the SONAME `libefa.so.1`, a front for this one.
-//! `efa-emu run` preloads both.
+//! The package builds a shared library with the SONAME `libibverbs.so.1` and all its symbol
+//! versions ([`exports`]); `efa-emu-efadv` builds the one with the SONAME `libefa.so.1`, a front
+//! for this one. `efa-emu run` preloads both.
 //!
 //! | module | holds | uses |
 //! |---|---|---|

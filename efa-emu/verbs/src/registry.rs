@@ -1,10 +1,10 @@
 //! The registry: every object that programs have a pointer to, by that pointer.
 //!
-//! Programs hand back pointers. For calls off the data path every pointer is looked up here, so that a null, freed
-//! or foreign one is `EINVAL` instead of a wild access.
+//! Programs hand back pointers. For calls off the data path every pointer is looked up here, so
+//! that a null, freed or foreign one is `EINVAL` instead of a wild access.
 //!
-//! Calls of the data path have no time for that: they follow the pointer. So that a freed one leads to an object that
-//! says that it is dead, the memory of freed objects is kept for a while.
+//! Calls of the data path have no time for that: they follow the pointer. So that a freed one leads
+//! to an object that says that it is dead, the memory of freed objects is kept for a while.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,6 +1,7 @@
-//! What rdma-core's `driver.h` puts around public structures. Its libraries reach from the pointer to a
-//! public structure to what lies behind that structure, so every object that programs get has these.
-//! The layouts are the same in rdma-core 33 to 65, except that [`verbs_qp`] grows with [`ibv_qp_ex`].
+//! What rdma-core's `driver.h` puts around public structures. Its libraries reach from the pointer
+//! to a public structure to what lies behind that structure, so every object that programs get has
+//! these. The layouts are the same in rdma-core 33 to 65, except that [`verbs_qp`] grows with
+//! [`ibv_qp_ex`].
 
 use core::ffi::{c_char, c_int, c_void};
 
@@ -35,7 +36,7 @@ pub(crate) const IBV_MR_TYPE_DMABUF_MR: c_int = 3;
 pub(crate) struct verbs_mr {
     pub(crate) ibv_mr: ibv_mr,
     pub(crate) mr_type: c_int,
-    /// The access flags that the program asked for.
+    /// The access flags that the program gave.
     pub(crate) access: c_int,
 }
 

@@ -108,7 +108,7 @@ pub(crate) struct ibv_port_attr {
     pub(crate) active_speed_ex: u32,
 }
 
-/// The port attributes of clients that do not look into `verbs_context` (rdma-core's
+/// The port attributes of clients that do not use `verbs_context` (rdma-core's
 /// `_compat_ibv_port_attr`): up to and including `flags`.
 pub(crate) const COMPAT_PORT_ATTR_SIZE: usize =
     core::mem::offset_of!(ibv_port_attr, port_cap_flags2);

@@ -15,8 +15,8 @@ const IBV_WC_GRH: u32 = 1 << 0;
 
 /// Makes an address handle. Of the attributes only the destination GID matters to the device.
 ///
-/// Returns the handle, or null with `errno`: `EINVAL` for an unknown `pd`, null attributes, or a port or GID index
-/// that the device does not have; or the device's error.
+/// Returns the handle, or null with `errno`: `EINVAL` for an unknown `pd`, null attributes, or a
+/// port or GID index that the device does not have; or the device's error.
 ///
 /// # Safety
 /// `attributes` is null or valid for a read.
@@ -41,14 +41,14 @@ fn create(pd: *mut ibv_pd, attributes: &ibv_ah_attr) -> Result<*mut ibv_ah, Errn
 
 /// Destroys an address handle.
 ///
-/// Returns 0 or an errno: `EINVAL` for a pointer that is no handle, or the device's error, after which the handle is
-/// gone as well.
+/// Returns 0 or an errno: `EINVAL` for a pointer that is no handle, or the device's error, after
+/// which the handle is gone as well.
 pub(crate) extern "C" fn ibv_destroy_ah(handle: *mut ibv_ah) -> c_int {
     errno::status_of_end(|| ADDRESS_HANDLES.remove(handle)?.destroy())
 }
 
-/// Writes the attributes for an answer to a received packet. They are in its GRH, or nowhere: without one the
-/// address is in the completion only as the number of a handle that exists already.
+/// Writes the attributes for an answer to a received packet. They are in its GRH, or nowhere:
+/// without one the address is in the completion only as the number of a handle that exists already.
 ///
 /// Returns 0, or -1 with `errno`: `EINVAL` for an unknown context or a null pointer that is needed.
 ///

@@ -16,7 +16,8 @@ use crate::objects::handle::Handle;
 use crate::objects::queue_pair::QueuePair;
 use crate::registry::{COMP_QUEUES, CONTEXTS, QUEUE_PAIRS};
 
-/// Raises an event of the device in the context with this serial number. Called by the device, under its lock.
+/// Raises an event of the device in the context with this serial number. Called by the device,
+/// under its lock.
 pub(super) fn raise(event: DeviceEvent, serial: u64, events: &AsyncEvents) {
     const PORT: usize = 1;
     match event {
@@ -51,11 +52,11 @@ pub(super) fn raise(event: DeviceEvent, serial: u64, events: &AsyncEvents) {
     }
 }
 
-/// Waits for the next event of the context, unless its descriptor is non-blocking, and writes it to `*event`. An event
-/// about an object has to be acknowledged before the object can be destroyed.
+/// Waits for the next event of the context, unless its descriptor is non-blocking, and writes it to
+/// `*event`. An event about an object has to be acknowledged before the object can be destroyed.
 ///
-/// Returns 0, or -1 with `errno`: `EAGAIN` if there is no event and the descriptor is non-blocking, `EINVAL` for a
-/// pointer that is null or no context, `EBADF` if the device was closed meanwhile.
+/// Returns 0, or -1 with `errno`: `EAGAIN` if there is no event and the descriptor is non-blocking,
+/// `EINVAL` for a pointer that is null or no context, `EBADF` if the device was closed meanwhile.
 ///
 /// # Safety
 /// `event` is null or valid for a write.
@@ -79,7 +80,8 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(
     }))
 }
 
-/// Acknowledges an event that the program took: its object may end. Does nothing for a null pointer.
+/// Acknowledges an event that the program took: its object may end. Does nothing for a null
+/// pointer.
 ///
 /// # Safety
 /// `event` is null or valid for a read.

@@ -10,7 +10,8 @@ use crate::registry::{BUFFERS, DOMAINS};
 
 /// Allocates page-aligned memory of `size` bytes, and writes its handle to `*buffer`.
 ///
-/// Returns the memory, or null with `errno`: `EINVAL` for an unknown `pd` or a null `buffer`, `ENOMEM`.
+/// Returns the memory, or null with `errno`: `EINVAL` for an unknown `pd` or a null `buffer`,
+/// `ENOMEM`.
 ///
 /// # Safety
 /// `buffer` is null or valid for a write.
@@ -41,8 +42,8 @@ pub(crate) extern "C" fn ibv_free_buf(buffer: *mut ibv_buf) {
 
 /// Registers `length` bytes at `address`, which lie in the buffer, with these access flags.
 ///
-/// Returns the region, or null with `errno`: `EINVAL` for unknown handles, a buffer of another `pd` or memory outside
-/// of it, or as [`ibv_reg_mr`](super::memory_region::ibv_reg_mr).
+/// Returns the region, or null with `errno`: `EINVAL` for unknown handles, a buffer of another `pd`
+/// or memory outside of it, or as [`ibv_reg_mr`](super::memory_region::ibv_reg_mr).
 pub(crate) extern "C" fn ibv_reg_buf_mr(
     pd: *mut ibv_pd,
     buffer: *mut ibv_buf,

@@ -1,7 +1,7 @@
 //! Building work requests with the calls of `ibv_qp_ex`.
 //!
-//! A session holds the send queue's lock from `wr_start` to `wr_complete` or `wr_abort`. Calls outside
-//! of a session do nothing.
+//! A session holds the send queue's lock from `wr_start` to `wr_complete` or `wr_abort`. Calls
+//! outside of a session do nothing.
 
 use core::ffi::{c_int, c_uint, c_void};
 use core::mem::offset_of;
@@ -109,8 +109,8 @@ unsafe extern "C" fn wr_start(pair: *mut ibv_qp_ex) {
 
 /// Ends the session and posts its requests.
 ///
-/// Returns 0 or an errno, and then nothing is posted: `EINVAL` without a session or for a request that EFA does not
-/// have, `ENOMEM` for a full queue; or the device's error.
+/// Returns 0 or an errno, and then nothing is posted: `EINVAL` without a session or for a request
+/// that EFA does not have, `ENOMEM` for a full queue; or the device's error.
 ///
 /// # Safety
 /// `pair` is null or a queue pair of this library.
@@ -202,7 +202,8 @@ unsafe extern "C" fn wr_set_ud_addr(
     unsafe { in_session(pair, |queue, _, _| queue.set_ud_addr(to)) };
 }
 
-/// Sets the data of the request: bytes that are copied before this returns. Too many fail the session.
+/// Sets the data of the request: bytes that are copied before this returns. Too many fail the
+/// session.
 ///
 /// # Safety
 /// `pair` is null or a queue pair of this library; `address` is valid for reads of `length` bytes.
@@ -237,7 +238,8 @@ unsafe extern "C" fn wr_set_inline_data_list(
     unsafe {
         in_session(pair, |queue, _, _| match fits {
             true => queue.set_inline_data_list(&[copy.as_slice()]),
-            // Null, or longer than what fits any work request: refused like what is too long for this one.
+            // Null, or longer than what fits any work request: refused like what is too long for
+            // this one.
             false => queue.set_inline_data_list(&[copy.as_slice(), &[0; 128]]),
         });
     }

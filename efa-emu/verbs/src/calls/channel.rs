@@ -10,8 +10,8 @@ use crate::registry::{CHANNELS, COMP_QUEUES, CONTEXTS};
 
 /// Makes a completion channel.
 ///
-/// Returns the channel, or null with `errno`: `EINVAL` for an unknown context, or the reason why there is no
-/// descriptor.
+/// Returns the channel, or null with `errno`: `EINVAL` for an unknown context, or the reason why
+/// there is no descriptor.
 pub(crate) extern "C" fn ibv_create_comp_channel(
     context: *mut ibv_context,
 ) -> *mut ibv_comp_channel {
@@ -21,7 +21,8 @@ pub(crate) extern "C" fn ibv_create_comp_channel(
 
 /// Destroys a completion channel and its descriptor.
 ///
-/// Returns 0 or an errno: `EBUSY` while completion queues use the channel, `EINVAL` for a pointer that is none.
+/// Returns 0 or an errno: `EBUSY` while completion queues use the channel, `EINVAL` for a pointer
+/// that is none.
 pub(crate) extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     errno::status_of_end(|| {
         let remove = || CHANNELS.remove(channel).map(drop);
@@ -29,12 +30,12 @@ pub(crate) extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel
     })
 }
 
-/// Waits for the next event of the channel, unless its descriptor is non-blocking, and writes the completion queue
-/// that raised it to `*queue`, its `cq_context` to `*queue_context`. Each event taken has to be acknowledged before
-/// its completion queue can be destroyed.
+/// Waits for the next event of the channel, unless its descriptor is non-blocking, and writes the
+/// completion queue that raised it to `*queue`, its `cq_context` to `*queue_context`. Each event
+/// taken has to be acknowledged before its completion queue can be destroyed.
 ///
-/// Returns 0, or -1 with `errno`: `EAGAIN` if there is no event and the descriptor is non-blocking, `EINVAL` for a
-/// pointer that is null or no channel.
+/// Returns 0, or -1 with `errno`: `EAGAIN` if there is no event and the descriptor is non-blocking,
+/// `EINVAL` for a pointer that is null or no channel.
 ///
 /// # Safety
 /// `queue` and `queue_context` are null or valid for writes.
@@ -47,8 +48,8 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
         if queue.is_null() || queue_context.is_null() {
             return Err(Errno::INVAL);
         }
-        // Counted at once, so that a completion queue that is being destroyed finds the event among those of the
-        // channel or in its count.
+        // Counted at once, so that a completion queue that is being destroyed finds the event among
+        // those of the channel or in its count.
         let queue = channel.events()?.take(|address| {
             let queue = COMP_QUEUES.get(address.pointer()).ok()?;
             queue.count_event();

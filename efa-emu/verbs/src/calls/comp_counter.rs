@@ -35,8 +35,8 @@ unsafe fn value(location: &efadv_memory_location, is_used: bool) -> Result<Count
 }
 
 /// # Safety
-/// `attributes` is null or valid for reads; a location that `efa` uses is memory of the program that stays until the
-/// counter is destroyed.
+/// `attributes` is null or valid for reads; a location that `efa` uses is memory of the program
+/// that stays until the counter is destroyed.
 unsafe fn create(
     context: *mut ibv_context,
     attributes: *const ibv_comp_cntr_init_attr,
@@ -67,8 +67,8 @@ unsafe fn create(
 
 /// Makes a completion counter that the library counts in.
 ///
-/// Returns the counter, or null with `errno`: `EINVAL` for an unknown context or null attributes, `EOPNOTSUPP` for
-/// options that EFA does not have, or the device's error.
+/// Returns the counter, or null with `errno`: `EINVAL` for an unknown context or null attributes,
+/// `EOPNOTSUPP` for options that EFA does not have, or the device's error.
 ///
 /// # Safety
 /// `attributes` is null or valid for reads.
@@ -83,12 +83,12 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_cntr(
 
 /// Makes a completion counter, in the program's memory where `efa` says so.
 ///
-/// Returns the counter, or null with the `errno` of [`ibv_create_comp_cntr`]; `EOPNOTSUPP` for a context of another
-/// library, `EFAULT` for a location that is null or not aligned.
+/// Returns the counter, or null with the `errno` of [`ibv_create_comp_cntr`]; `EOPNOTSUPP` for a
+/// context of another library, `EFAULT` for a location that is null or not aligned.
 ///
 /// # Safety
-/// `attributes` is null or valid for reads; `efa` is null or valid for reads of `size` bytes, and what it names is
-/// memory of the program that stays until the counter is destroyed.
+/// `attributes` is null or valid for reads; `efa` is null or valid for reads of `size` bytes, and
+/// what it names is memory of the program that stays until the counter is destroyed.
 pub(crate) unsafe extern "C" fn efadv_create_comp_cntr(
     context: *mut ibv_context,
     attributes: *const ibv_comp_cntr_init_attr,
@@ -107,7 +107,8 @@ pub(crate) unsafe extern "C" fn efadv_create_comp_cntr(
 
 /// Destroys a completion counter.
 ///
-/// Returns 0 or an errno: `EBUSY` while the counter is attached to a queue pair, `EINVAL` for a pointer that is none.
+/// Returns 0 or an errno: `EBUSY` while the counter is attached to a queue pair, `EINVAL` for a
+/// pointer that is none.
 pub(crate) extern "C" fn ibv_destroy_comp_cntr(counter: *mut ibv_comp_cntr) -> c_int {
     errno::status_of_end(|| {
         let counter = COUNTERS.get(counter)?;
@@ -121,7 +122,8 @@ macro_rules! changes {
     ($($(#[$doc:meta])* $name:ident: $values:ident.$change:ident;)+) => { $(
         $(#[$doc])*
         ///
-        /// Returns 0 or an errno: `EINVAL` for a pointer that is no counter, `EIO` after the device was removed.
+        /// Returns 0 or an errno: `EINVAL` for a pointer that is no counter, `EIO` after the device
+        /// was removed.
         pub(crate) extern "C" fn $name(counter: *mut ibv_comp_cntr, value: u64) -> c_int {
             errno::status(COUNTERS.get(counter).and_then(|counter| {
                 counter.context.check_present()?;
@@ -143,60 +145,42 @@ changes! {
     ibv_inc_err_comp_cntr: errors.add;
 }
 
-/// Reads a value in memory. Lets the device work for this thread first: a program may read its counters
-/// and poll nothing.
-///
-/// # Safety
-/// `to` is null or valid for a write.
-unsafe fn read(
-    counter: *mut ibv_comp_cntr,
-    to: *mut u64,
-    select: impl FnOnce(&CompCounter) -> &CounterValue,
-) -> c_int {
-    errno::status(COUNTERS.get(counter).and_then(|counter| {
-        if to.is_null() {
-            return Err(Errno::INVAL);
+/// Defines functions that read a value of a counter in memory. They let the device work for this
+/// thread first: a program may read its counters and poll nothing.
+macro_rules! reads {
+    ($($(#[$doc:meta])* $name:ident: $values:ident;)+) => { $(
+        $(#[$doc])*
+        ///
+        /// Returns 0 or an errno: `EINVAL` for a pointer that is no counter, or a null `value`.
+        ///
+        /// # Safety
+        /// `value` is null or valid for a write.
+        pub(crate) unsafe extern "C" fn $name(
+            counter: *mut ibv_comp_cntr,
+            value: *mut u64,
+        ) -> c_int {
+            errno::status(COUNTERS.get(counter).and_then(|counter| {
+                if let Ok(hardware) = counter.context.hardware() {
+                    hardware.progress(&Locking::new());
+                }
+                // SAFETY: valid by contract.
+                unsafe { write(value, counter.values.$values.get()) }
+            }))
         }
-        if let Ok(hardware) = counter.context.hardware() {
-            hardware.progress(&Locking::new());
-        }
-        // SAFETY: valid by contract.
-        unsafe { write(to, select(&counter.values).get()) }
-    }))
+    )+ };
 }
 
-/// Writes the number of completions to `*value`.
-///
-/// Returns 0 or an errno: `EINVAL` for a pointer that is no counter, or a null `value`.
-///
-/// # Safety
-/// `value` is null or valid for a write.
-pub(crate) unsafe extern "C" fn ibv_read_comp_cntr(
-    counter: *mut ibv_comp_cntr,
-    value: *mut u64,
-) -> c_int {
-    // SAFETY: passed on.
-    unsafe { read(counter, value, |values| &values.completions) }
-}
-
-/// Writes the number of failed completions to `*value`.
-///
-/// Returns 0 or an errno: `EINVAL` for a pointer that is no counter, or a null `value`.
-///
-/// # Safety
-/// `value` is null or valid for a write.
-pub(crate) unsafe extern "C" fn ibv_read_err_comp_cntr(
-    counter: *mut ibv_comp_cntr,
-    value: *mut u64,
-) -> c_int {
-    // SAFETY: passed on.
-    unsafe { read(counter, value, |values| &values.errors) }
+reads! {
+    /// Writes the number of completions to `*value`.
+    ibv_read_comp_cntr: completions;
+    /// Writes the number of failed completions to `*value`.
+    ibv_read_err_comp_cntr: errors;
 }
 
 /// Counts operations of a queue pair, those in `op_mask`, from now on.
 ///
-/// Returns 0 or an errno: `EINVAL` for unknown handles or handles of different contexts, null attributes, or no
-/// operation that is known; or the device's error.
+/// Returns 0 or an errno: `EINVAL` for unknown handles or handles of different contexts, null
+/// attributes, or no operation that is known; or the device's error.
 ///
 /// # Safety
 /// `attributes` is null or valid for reads.
@@ -223,8 +207,8 @@ pub(crate) unsafe extern "C" fn ibv_qp_attach_comp_cntr(
 
 /// Writes how many counters the device has, and what they can count.
 ///
-/// Returns 0 or an errno: `EOPNOTSUPP` if the device's generation has no counters, `EINVAL` for an unknown context
-/// or null `caps`, `EIO` after the device was removed.
+/// Returns 0 or an errno: `EOPNOTSUPP` if the device's generation has no counters, `EINVAL` for an
+/// unknown context or null `caps`, `EIO` after the device was removed.
 ///
 /// # Safety
 /// `caps` is null or valid for writes of `size` bytes.

@@ -20,7 +20,8 @@ use crate::objects::context::Context;
 use crate::objects::handle::Handle;
 use crate::registry::{CHANNELS, COMP_QUEUES, CONTEXTS, DOMAINS};
 
-/// The channel of a new completion queue, if the program wants one; checks the completion vector as well.
+/// The channel of a new completion queue, if the program wants one; checks the completion vector as
+/// well.
 fn channel(
     context: &Arc<Context>,
     channel: *mut ibv_comp_channel,
@@ -43,11 +44,12 @@ fn channel(
     Ok(Some(channel))
 }
 
-/// Makes a completion queue with at least `entries` entries. `queue_context` comes back with its events, which go to
-/// `channel` unless that is null.
+/// Makes a completion queue with at least `entries` entries. `queue_context` comes back with its
+/// events, which go to `channel` unless that is null.
 ///
-/// Returns the queue, or null with `errno`: `EINVAL` for unknown handles or values that the device does not have,
-/// `EOPNOTSUPP` for a channel if its generation has no events; or the device's error.
+/// Returns the queue, or null with `errno`: `EINVAL` for unknown handles or values that the device
+/// does not have, `EOPNOTSUPP` for a channel if its generation has no events; or the device's
+/// error.
 pub(crate) extern "C" fn ibv_create_cq(
     context: *mut ibv_context,
     entries: c_int,
@@ -80,11 +82,12 @@ fn c_structure(base: ibv_cq, wc_flags: u64, efa_wc_flags: u64) -> CompQueueC {
 
 /// Makes a completion queue with the readers that `wc_flags` names. Slot of `verbs_context`.
 ///
-/// Returns the queue, or null with the `errno` of [`ibv_create_cq`]; `EOPNOTSUPP` for options that EFA does not have.
-/// The real number of entries is written to `cqe`.
+/// Returns the queue, or null with the `errno` of [`ibv_create_cq`]; `EOPNOTSUPP` for options that
+/// EFA does not have. The real number of entries is written to `cqe`.
 ///
 /// # Safety
-/// `attributes` is null or valid for reads up to the last field that its `comp_mask` names, and for writes of `cqe`.
+/// `attributes` is null or valid for reads up to the last field that its `comp_mask` names, and for
+/// writes of `cqe`.
 pub(crate) unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
     attributes: *mut ibv_cq_init_attr_ex,
@@ -97,7 +100,8 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
 /// Makes a completion queue with EFA's own options.
 ///
 /// # Safety
-/// `request` is null or valid for reads up to the last field that its `comp_mask` names, and for writes of `cqe`.
+/// `request` is null or valid for reads up to the last field that its `comp_mask` names, and for
+/// writes of `cqe`.
 pub(super) unsafe fn create_extended(
     context: *mut ibv_context,
     request: *mut ibv_cq_init_attr_ex,
@@ -149,9 +153,11 @@ pub(super) unsafe fn create_extended(
     Ok(COMP_QUEUES.insert(queue).cast())
 }
 
-/// Requests one event as soon as there is a completion that was not polled yet. Through the context's table.
+/// Requests one event as soon as there is a completion that was not polled yet. Through the
+/// context's table.
 ///
-/// Returns 0 or an errno: `EINVAL` for a null pointer, `EOPNOTSUPP` for events of solicited completions only.
+/// Returns 0 or an errno: `EINVAL` for a null pointer, `EOPNOTSUPP` for events of solicited
+/// completions only.
 ///
 /// # Safety
 /// `queue` is null or a completion queue of this library.
@@ -167,17 +173,19 @@ pub(crate) unsafe extern "C" fn req_notify_cq(queue: *mut ibv_cq, solicited_only
     0
 }
 
-/// Acknowledges `events` events that the program took. Does nothing for a pointer that is no completion queue.
+/// Acknowledges `events` events that the program took. Does nothing for a pointer that is no
+/// completion queue.
 pub(crate) extern "C" fn ibv_ack_cq_events(queue: *mut ibv_cq, events: c_uint) {
     if let Ok(queue) = COMP_QUEUES.get(queue) {
         queue.acknowledge_events(events.into());
     }
 }
 
-/// Destroys a completion queue. Waits until all events that were taken are acknowledged, those of its channel and
-/// asynchronous ones.
+/// Destroys a completion queue. Waits until all events that were taken are acknowledged, those of
+/// its channel and asynchronous ones.
 ///
-/// Returns 0 or an errno: `EBUSY` while queue pairs use the queue, `EINVAL` for a pointer that is none.
+/// Returns 0 or an errno: `EBUSY` while queue pairs use the queue, `EINVAL` for a pointer that is
+/// none.
 pub(crate) extern "C" fn ibv_destroy_cq(queue: *mut ibv_cq) -> c_int {
     errno::status_of_end(|| {
         let queue = COMP_QUEUES.get(queue)?;

@@ -62,8 +62,8 @@ fn c_structure(device: &Device, async_fd: RawFd) -> verbs_context {
 
 /// Opens the device and starts what serves it. Each call makes a context of its own.
 ///
-/// Returns the context, or null with `errno`: `ENODEV` for a pointer that is no device of the list, or the reason why
-/// it cannot be opened, which is also printed.
+/// Returns the context, or null with `errno`: `ENODEV` for a pointer that is no device of the list,
+/// or the reason why it cannot be opened, which is also printed.
 pub(crate) extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
     errno::pointer(with_cleared_stack(|| {
         let device = Device::find(device)?;
@@ -72,11 +72,12 @@ pub(crate) extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_co
     }))
 }
 
-/// Closes the context: its thread, its descriptors and its memory are gone when this returns. Objects made from it go
-/// on existing until they are destroyed, but do nothing.
+/// Closes the context: its thread, its descriptors and its memory are gone when this returns.
+/// Objects made from it go on existing until they are destroyed, but do nothing.
 ///
-/// Returns 0 or an errno: `EINVAL` for a pointer that is no context; `EBUSY`, and the device stays open, while a peer
-/// that has stopped in the middle of a copy from or to memory of the device would go on with it.
+/// Returns 0 or an errno: `EINVAL` for a pointer that is no context; `EBUSY`, and the device stays
+/// open, while a peer that has stopped in the middle of a copy from or to memory of the device
+/// would go on with it.
 pub(crate) extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     errno::status_of_end(|| {
         if let Ok(hardware) = CONTEXTS.get(context)?.hardware() {

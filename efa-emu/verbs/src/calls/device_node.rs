@@ -1,14 +1,15 @@
-//! The devices' character devices, `/dev/infiniband/uverbs0` and so on, for programs that look for them.
+//! The devices' character devices, `/dev/infiniband/uverbs0` and so on, for programs that look for
+//! them.
 //!
 //! UCX silently leaves a device out unless `stat` finds a character device under its name and
 //! `access` lets it read and write. No file of that kind can be made without root, and none is
-//! needed: programs never open it, because opening devices is this library's work. So `stat` and `access` are
-//! answered here, for these paths and only in a process that has the devices. Every other call goes
-//! to the kernel as it is.
+//! needed: programs never open it, because opening devices is this library's work. So `stat` and
+//! `access` are answered here, for these paths and only in a process that has the devices. Every
+//! other call goes to the kernel as it is.
 //!
-//! The calls go to the kernel directly, not to the C library's functions of the same names: which of
-//! them exist differs between its releases, and finding them takes `dlsym`, which may allocate, while
-//! `stat` and `access` are also called from signal handlers and allocators.
+//! The calls go to the kernel directly, not to the C library's functions of the same names: which
+//! of them exist differs between its releases, and finding them takes `dlsym`, which may allocate,
+//! while `stat` and `access` are also called from signal handlers and allocators.
 
 use core::ffi::{CStr, c_char, c_int, c_long};
 
@@ -24,12 +25,12 @@ const NUMBER: (u32, u32) = (231, 192);
 /// What udev's rules for RDMA devices set.
 const MODE: libc::mode_t = libc::S_IFCHR | 0o666;
 
-/// Layouts of `struct stat` that programs for a C library before 2.33 name: the kernel's own, and the
-/// C library's, which is the same one on 64-bit machines.
+/// Layouts of `struct stat` that programs for a C library before 2.33 name: the kernel's own, and
+/// the C library's, which is the same one on 64-bit machines.
 const STAT_VERSIONS: [c_int; 2] = [0, 1];
 
-/// The index of this process's device that `path` names, after the kernel has refused a call about it as `errno`
-/// says; `None` for other paths.
+/// The index of this process's device that `path` names, after the kernel has refused a call about
+/// it as `errno` says; `None` for other paths.
 ///
 /// # Safety
 /// `path` is what the call passed.
@@ -45,12 +46,13 @@ unsafe fn refused_ours(path: *const c_char) -> Option<u32> {
         .and_then(Device::with_node)
 }
 
-/// Asks the kernel, and answers for a device that it does not know.
+/// Calls the kernel, and answers for a device that it does not know.
 ///
 /// Returns 0, or -1 with the `errno` of `stat(2)`.
 ///
 /// # Safety
-/// `path` is a C string, or a pointer that the kernel refuses; `status` is null or valid for a write.
+/// `path` is a C string, or a pointer that the kernel refuses; `status` is null or valid for a
+/// write.
 unsafe fn stat_of(path: *const c_char, status: *mut libc::stat) -> c_int {
     let directory = c_long::from(libc::AT_FDCWD);
     // SAFETY: the system call checks its pointers itself.
@@ -73,61 +75,43 @@ unsafe fn stat_of(path: *const c_char, status: *mut libc::stat) -> c_int {
     0
 }
 
-/// Writes the attributes of a file. The kernel checks its pointers; a device of this process that it does not know is
-/// a character device.
-///
-/// Returns 0, or -1 with the `errno` of `stat(2)`.
-///
-/// # Safety
-/// `path` is a C string, or a pointer that the kernel refuses; `status` is null or valid for a write.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn stat(path: *const c_char, status: *mut libc::stat) -> c_int {
-    // SAFETY: passed on.
-    unsafe { stat_of(path, status) }
+/// Defines the names of `stat`. On 64-bit machines those with `64` have the same structure.
+macro_rules! stats {
+    ($($(#[$doc:meta])* $name:ident($($version:ident: c_int,)? *mut $structure:ty);)+) => { $(
+        $(#[$doc])*
+        ///
+        /// Returns 0, or -1 with the `errno` of `stat(2)`. The kernel checks the pointers.
+        ///
+        /// # Safety
+        /// `path` is a C string, or a pointer that the kernel refuses; `status` is null or valid
+        /// for a write.
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub(crate) unsafe extern "C" fn $name(
+            $($version: c_int,)?
+            path: *const c_char,
+            status: *mut $structure,
+        ) -> c_int {
+            $(if !STAT_VERSIONS.contains(&$version) {
+                errno::set(libc::EINVAL);
+                return -1;
+            })?
+            // SAFETY: passed on; the structures are the same.
+            unsafe { stat_of(path, status.cast()) }
+        }
+    )+ };
 }
 
-/// [`stat`] by another name: the structures are the same on 64-bit machines.
-///
-/// # Safety
-/// As for [`stat`]: `path` is a C string, or a pointer that the kernel refuses; `status` is null or valid for a write.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn stat64(path: *const c_char, status: *mut libc::stat64) -> c_int {
-    // SAFETY: passed on.
-    unsafe { stat_of(path, status.cast()) }
-}
-
-/// [`stat`] for programs that were linked to a C library before 2.33.
-///
-/// Returns as [`stat`]; -1 with the `errno` `EINVAL` for a version that does not exist.
-///
-/// # Safety
-/// As for [`stat`]: `path` is a C string, or a pointer that the kernel refuses; `status` is null or valid for a write.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn __xstat(
-    version: c_int,
-    path: *const c_char,
-    status: *mut libc::stat,
-) -> c_int {
-    if !STAT_VERSIONS.contains(&version) {
-        errno::set(libc::EINVAL);
-        return -1;
-    }
-    // SAFETY: passed on.
-    unsafe { stat_of(path, status) }
-}
-
-/// [`__xstat`] by another name: the structures are the same on 64-bit machines.
-///
-/// # Safety
-/// As for [`stat`]: `path` is a C string, or a pointer that the kernel refuses; `status` is null or valid for a write.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn __xstat64(
-    version: c_int,
-    path: *const c_char,
-    status: *mut libc::stat64,
-) -> c_int {
-    // SAFETY: passed on.
-    unsafe { __xstat(version, path, status.cast()) }
+stats! {
+    /// Writes the attributes of a file. A device of this process that the kernel does not know is a
+    /// character device.
+    stat(*mut libc::stat);
+    /// `stat` by another name.
+    stat64(*mut libc::stat64);
+    /// `stat` for programs that were linked to a C library before 2.33; `EINVAL` for a version that
+    /// does not exist.
+    __xstat(version: c_int, *mut libc::stat);
+    /// `__xstat` by another name.
+    __xstat64(version: c_int, *mut libc::stat64);
 }
 
 /// Checks whether the program may use a file. Devices of this process may be read and written.

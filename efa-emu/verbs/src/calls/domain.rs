@@ -15,7 +15,8 @@ use crate::registry::{CONTEXTS, DOMAINS, THREAD_DOMAINS};
 
 /// Makes a protection domain.
 ///
-/// Returns the domain, or null with `errno`: `EINVAL` for an unknown context, or the device's error.
+/// Returns the domain, or null with `errno`: `EINVAL` for an unknown context, or the device's
+/// error.
 pub(crate) extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     let domain = CONTEXTS.get(context).and_then(Domain::alloc);
     errno::pointer(domain.map(|domain| DOMAINS.insert(domain)))
@@ -23,7 +24,8 @@ pub(crate) extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
 
 /// Ends a protection domain or parent domain.
 ///
-/// Returns 0 or an errno: `EBUSY` while anything uses the domain, `EINVAL` for a pointer that is none.
+/// Returns 0 or an errno: `EBUSY` while anything uses the domain, `EINVAL` for a pointer that is
+/// none.
 pub(crate) extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     errno::status_of_end(|| {
         let remove = || DOMAINS.remove(pd).map(drop);
@@ -31,10 +33,11 @@ pub(crate) extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     })
 }
 
-/// Makes a parent domain of a protection domain and, unless `td` is null, a thread domain. Slot of `verbs_context`.
+/// Makes a parent domain of a protection domain and, unless `td` is null, a thread domain. Slot of
+/// `verbs_context`.
 ///
-/// Returns the domain, or null with `errno`: `EOPNOTSUPP` for custom allocators, `EINVAL` for null attributes, unknown
-/// handles, another context's domain or one that is a parent domain itself.
+/// Returns the domain, or null with `errno`: `EOPNOTSUPP` for custom allocators, `EINVAL` for null
+/// attributes, unknown handles, another context's domain or one that is a parent domain itself.
 ///
 /// # Safety
 /// `attributes` is null or valid for reads up to `comp_mask`; nothing behind it is read.
@@ -66,8 +69,8 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
 
 /// Makes a thread domain. Slot of `verbs_context`.
 ///
-/// Returns the domain, or null with `errno`: `EINVAL` for an unknown context or null attributes, `EOPNOTSUPP` for
-/// attributes that EFA does not have.
+/// Returns the domain, or null with `errno`: `EINVAL` for an unknown context or null attributes,
+/// `EOPNOTSUPP` for attributes that EFA does not have.
 ///
 /// # Safety
 /// `attributes` is null or a structure that starts with 32 bits of `comp_mask`.
@@ -87,7 +90,8 @@ pub(crate) unsafe extern "C" fn alloc_td(
 
 /// Ends a thread domain. Slot of `verbs_context`.
 ///
-/// Returns 0 or an errno: `EBUSY` while a parent domain uses the thread domain, `EINVAL` for a pointer that is none.
+/// Returns 0 or an errno: `EBUSY` while a parent domain uses the thread domain, `EINVAL` for a
+/// pointer that is none.
 pub(crate) extern "C" fn dealloc_td(thread_domain: *mut ibv_td) -> c_int {
     errno::status_of_end(|| {
         let remove = || THREAD_DOMAINS.remove(thread_domain).map(drop);

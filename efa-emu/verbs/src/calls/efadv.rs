@@ -36,8 +36,8 @@ macro_rules! up_to {
 
 /// Writes the attributes of the device that only EFA has.
 ///
-/// Returns 0 or an errno: `EOPNOTSUPP` for a context of another library, so that clients try another device;
-/// `EINVAL` for null attributes or too few bytes.
+/// Returns 0 or an errno: `EOPNOTSUPP` for a context of another library, so that clients try
+/// another device; `EINVAL` for null attributes or too few bytes.
 ///
 /// # Safety
 /// `attributes` is null or valid for writes of `size` bytes.
@@ -77,7 +77,8 @@ pub(crate) unsafe extern "C" fn efadv_query_device(
 
 /// Writes the number of an address handle.
 ///
-/// Returns 0 or an errno: `EINVAL` for a pointer that is no handle, null attributes or too few bytes.
+/// Returns 0 or an errno: `EINVAL` for a pointer that is no handle, null attributes or too few
+/// bytes.
 ///
 /// # Safety
 /// `attributes` is null or valid for writes of `size` bytes.
@@ -97,9 +98,11 @@ pub(crate) unsafe extern "C" fn efadv_query_ah(
     }))
 }
 
-/// Writes the paths by which the device reaches the memory: it does not tell, and says so by validity bits of 0.
+/// Writes the paths by which the device reaches the memory: it does not tell, and says so by
+/// validity bits of 0.
 ///
-/// Returns 0 or an errno: `EINVAL` for a pointer that is no region, null attributes or too few bytes.
+/// Returns 0 or an errno: `EINVAL` for a pointer that is no region, null attributes or too few
+/// bytes.
 ///
 /// # Safety
 /// `attributes` is null or valid for writes of `size` bytes.
@@ -130,11 +133,11 @@ fn check_out<T>(to: *mut T, size: usize, shortest: usize) -> Result<(), Errno> {
     }
 }
 
-/// Writes where the memory and the doorbell of a completion queue are. From now on the client may read entries and
-/// write the doorbell without a call, so the device polls the doorbell by itself.
+/// Writes where the memory and the doorbell of a completion queue are. From now on the client may
+/// read entries and write the doorbell without a call, so the device polls the doorbell by itself.
 ///
-/// Returns 0 or an errno: `EINVAL` for a pointer that is no completion queue, null attributes, too few bytes, or a
-/// queue that was destroyed; or the device's error.
+/// Returns 0 or an errno: `EINVAL` for a pointer that is no completion queue, null attributes, too
+/// few bytes, or a queue that was destroyed; or the device's error.
 ///
 /// # Safety
 /// `attributes` is null or valid for writes of `size` bytes.
@@ -159,11 +162,11 @@ pub(crate) unsafe extern "C" fn efadv_query_cq(
     }))
 }
 
-/// Writes where the memory and the doorbells of a queue pair's queues are. From now on the client may use them without
-/// a call, so the device polls the doorbells by itself.
+/// Writes where the memory and the doorbells of a queue pair's queues are. From now on the client
+/// may use them without a call, so the device polls the doorbells by itself.
 ///
-/// Returns 0 or an errno: `EINVAL` for a pointer that is no queue pair, null attributes, or too few bytes; or the
-/// device's error.
+/// Returns 0 or an errno: `EINVAL` for a pointer that is no queue pair, null attributes, or too few
+/// bytes; or the device's error.
 ///
 /// # Safety
 /// `send` and `receive` are null or valid for writes of `size` bytes.
@@ -219,12 +222,12 @@ pub(crate) unsafe extern "C" fn efadv_query_qp_wqs(
 
 /// Makes a completion queue with EFA's own options.
 ///
-/// Returns the queue, or null with the `errno` of [`ibv_create_cq`](comp_queue::ibv_create_cq); `EINVAL` also for
-/// options that are null, too short, or of a newer version.
+/// Returns the queue, or null with the `errno` of [`ibv_create_cq`](comp_queue::ibv_create_cq);
+/// `EINVAL` also for options that are null, too short, or of a newer version.
 ///
 /// # Safety
-/// `attributes` is null or valid for reads up to the last field that its `comp_mask` names, and for writes of `cqe`;
-/// `efa` is null or valid for reads of `size` bytes.
+/// `attributes` is null or valid for reads up to the last field that its `comp_mask` names, and for
+/// writes of `cqe`; `efa` is null or valid for reads of `size` bytes.
 pub(crate) unsafe extern "C" fn efadv_create_cq(
     context: *mut ibv_context,
     attributes: *mut ibv_cq_init_attr_ex,
@@ -248,11 +251,12 @@ pub(crate) extern "C" fn efadv_cq_from_ibv_cq_ex(queue: *mut ibv_cq_ex) -> *mut 
     queue.wrapping_byte_add(offset_of!(CompQueueC, efa)).cast()
 }
 
-/// Makes an SRD queue pair for a program that knows only the basic attributes. The sizes that it really has are
-/// written to `cap`.
+/// Makes an SRD queue pair for a program that knows only the basic attributes. The sizes that it
+/// really has are written to `cap`.
 ///
-/// Returns the queue pair, or null with the `errno` of [`ibv_create_qp`](queue_pair::ibv_create_qp); `EINVAL` for
-/// another `qp_type`, `EOPNOTSUPP` for another `driver_qp_type`.
+/// Returns the queue pair, or null with the `errno` of
+/// [`ibv_create_qp`](queue_pair::ibv_create_qp); `EINVAL` for another `qp_type`, `EOPNOTSUPP` for
+/// another `driver_qp_type`.
 ///
 /// # Safety
 /// `attributes` is null or valid for reads and writes.
@@ -276,15 +280,15 @@ pub(crate) unsafe extern "C" fn efadv_create_driver_qp(
     errno::pointer(queue_pair::create_basic(pd, attributes, &efa))
 }
 
-/// Makes an SRD queue pair with the builders that `send_ops_flags` names, and EFA's own options. The sizes that it
-/// really has are written to `cap`.
+/// Makes an SRD queue pair with the builders that `send_ops_flags` names, and EFA's own options.
+/// The sizes that it really has are written to `cap`.
 ///
-/// Returns the queue pair, or null with the `errno` of [`efadv_create_driver_qp`]; `EINVAL` also for options that are
-/// null, too short, or of a newer version.
+/// Returns the queue pair, or null with the `errno` of [`efadv_create_driver_qp`]; `EINVAL` also
+/// for options that are null, too short, or of a newer version.
 ///
 /// # Safety
-/// `attributes` is null or valid for reads up to the last field that its `comp_mask` names, and for writes of
-/// `cap`; `efa` is null or valid for reads of `size` bytes.
+/// `attributes` is null or valid for reads up to the last field that its `comp_mask` names, and for
+/// writes of `cap`; `efa` is null or valid for reads of `size` bytes.
 pub(crate) unsafe extern "C" fn efadv_create_qp_ex(
     context: *mut ibv_context,
     attributes: *mut ibv_qp_init_attr_ex,
@@ -323,8 +327,9 @@ fn depth(context: *mut ibv_context, depth: impl FnOnce(&Profile) -> Result<u32, 
     }
 }
 
-/// Returns the depth of the deepest send queue for work requests of this shape, or a negative errno: `EOPNOTSUPP` for a
-/// context of another library, `EINVAL` for attributes that are null, too short, or beyond the device.
+/// Returns the depth of the deepest send queue for work requests of this shape, or a negative
+/// errno: `EOPNOTSUPP` for a context of another library, `EINVAL` for attributes that are null, too
+/// short, or beyond the device.
 ///
 /// # Safety
 /// `attributes` is null or valid for reads of `size` bytes.
@@ -350,8 +355,8 @@ pub(crate) unsafe extern "C" fn efadv_get_max_sq_depth(
     })
 }
 
-/// Returns the depth of the deepest receive queue for receives of this shape, or a negative errno as
-/// [`efadv_get_max_sq_depth`].
+/// Returns the depth of the deepest receive queue for receives of this shape, or a negative errno
+/// as [`efadv_get_max_sq_depth`].
 ///
 /// # Safety
 /// `attributes` is null or valid for reads of `size` bytes.

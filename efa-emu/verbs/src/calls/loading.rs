@@ -1,5 +1,5 @@
-//! What happens when a process loads the library, before its first instruction: next to nothing, since shells
-//! and launchers load it too.
+//! What happens when a process loads the library, before its first instruction: next to nothing,
+//! since shells and launchers load it too.
 
 use efa_shm::usage;
 

@@ -94,10 +94,12 @@ fn insert(
     Ok(REGIONS.insert(region))
 }
 
-/// Registers `length` bytes at `address`, which must be mapped, with these access flags (`ibv_access_flags`).
+/// Registers `length` bytes at `address`, which must be mapped, with these access flags
+/// (`ibv_access_flags`).
 ///
-/// Returns the region, or null with `errno`: `EINVAL` for an unknown `pd`, `EOPNOTSUPP` for flags that EFA does not
-/// have, `EFAULT` for memory that is not mapped for the access, or the device's error.
+/// Returns the region, or null with `errno`: `EINVAL` for an unknown `pd`, `EOPNOTSUPP` for flags
+/// that EFA does not have, `EFAULT` for memory that is not mapped for the access, or the device's
+/// error.
 pub(crate) extern "C" fn ibv_reg_mr(
     pd: *mut ibv_pd,
     address: *mut c_void,
@@ -130,11 +132,11 @@ pub(crate) extern "C" fn ibv_reg_mr_iova2(
     errno::pointer(register(pd, address, length, iova, flags))
 }
 
-/// Registers `length` bytes from `offset` on of the memory behind a descriptor: a dma-buf of memory of this machine
-/// (udmabuf), or a memfd, which stands for one where there is no such device.
+/// Registers `length` bytes from `offset` on of the memory behind a descriptor: a dma-buf of memory
+/// of this machine (udmabuf), or a memfd, which stands for one where there is no such device.
 ///
-/// Returns the region, or null with `errno`: `EBADF` for what is no descriptor, `EINVAL` for other files or too few
-/// bytes, as from the kernel, or as [`ibv_reg_mr`].
+/// Returns the region, or null with `errno`: `EBADF` for what is no descriptor, `EINVAL` for other
+/// files or too few bytes, as from the kernel, or as [`ibv_reg_mr`].
 pub(crate) extern "C" fn ibv_reg_dmabuf_mr(
     pd: *mut ibv_pd,
     offset: u64,
@@ -147,11 +149,12 @@ pub(crate) extern "C" fn ibv_reg_dmabuf_mr(
     errno::pointer(register_dmabuf(pd, offset, length, iova, descriptor, flags))
 }
 
-/// Registers what the attributes describe: memory, memory behind a descriptor, or a part of a buffer that the
-/// library has allocated.
+/// Registers what the attributes describe: memory, memory behind a descriptor, or a part of a
+/// buffer that the library has allocated.
 ///
-/// Returns the region, or null with `errno`: `EINVAL` for null attributes or fields that do not belong together,
-/// `EOPNOTSUPP` for fields that EFA does not have, or as the call for what is described.
+/// Returns the region, or null with `errno`: `EINVAL` for null attributes or fields that do not
+/// belong together, `EOPNOTSUPP` for fields that EFA does not have, or as the call for what is
+/// described.
 ///
 /// # Safety
 /// `attributes` is null or valid for reads up to the last field that its `comp_mask` names.
@@ -204,9 +207,9 @@ fn register_requested(pd: *mut ibv_pd, request: &ibv_mr_init_attr) -> Result<*mu
 
 /// Deregisters memory.
 ///
-/// Returns 0 or an errno: `EINVAL` for a pointer that is no region; `EBUSY`, and the region is as it was, while a
-/// peer that has stopped in the middle of a copy from or to the region would go on with it. The kernel's drivers
-/// give that for an object that is in use.
+/// Returns 0 or an errno: `EINVAL` for a pointer that is no region; `EBUSY`, and the region is as
+/// it was, while a peer that has stopped in the middle of a copy from or to the region would go on
+/// with it. The kernel's drivers give that for an object that is in use.
 pub(crate) extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     errno::status_of_end(|| {
         let remove = || REGIONS.remove(mr).map(drop);

@@ -16,8 +16,8 @@ use crate::objects::comp_queue::{CompQueue, CompQueueC};
 use crate::objects::hardware::Hardware;
 use crate::objects::queues::Polled;
 
-/// The C structure of a completion queue that both pollers work on. As with rdma-core, it has the readers that
-/// the program requested by `wc_flags`, and null pointers in place of the others.
+/// The C structure of a completion queue that both pollers work on. As with rdma-core, it has the
+/// readers that the program requested by `wc_flags`, and null pointers in place of the others.
 pub(super) fn extended(base: ibv_cq, wc_flags: u64) -> ibv_cq_ex {
     let wants = |flag: u64| wc_flags & flag != 0;
     ibv_cq_ex {
@@ -77,8 +77,8 @@ fn to_wc(completion: &Completion) -> ibv_wc {
     }
 }
 
-/// If there is no completion, lets the device work for this thread: on a busy machine that is faster
-/// than waiting for the device's own thread.
+/// If there is no completion, lets the device work for this thread: on a busy machine that is
+/// faster than waiting for the device's own thread.
 #[inline(always)]
 fn work_if_empty(polled: &Polled, locking: &Locking) {
     if !polled.completions.has_unread() {
@@ -95,11 +95,12 @@ fn to_rest(polled: &Polled) -> Option<Arc<Hardware>> {
 
 /// Takes up to `limit` completions. Through the context's table.
 ///
-/// Returns how many there were, or a negative errno: `EINVAL` for a null or destroyed queue or a negative limit.
+/// Returns how many there were, or a negative errno: `EINVAL` for a null or destroyed queue or a
+/// negative limit.
 ///
 /// # Safety
-/// `queue` is null or a completion queue of this library; `completions` is valid for writes of `limit`
-/// entries.
+/// `queue` is null or a completion queue of this library; `completions` is valid for writes of
+/// `limit` entries.
 pub(crate) unsafe extern "C" fn poll_cq(
     queue: *mut ibv_cq,
     limit: c_int,
@@ -155,12 +156,12 @@ unsafe fn show(queue: *mut ibv_cq_ex, completion: &Completion) {
 
 /// Begins a session with the first completion, which keeps other threads out until [`end_poll`].
 ///
-/// Returns 0, or an errno, and then there is no session: `ENOENT` if there is no completion, `EINVAL` for a null or
-/// destroyed queue or attributes with a `comp_mask`.
+/// Returns 0, or an errno, and then there is no session: `ENOENT` if there is no completion,
+/// `EINVAL` for a null or destroyed queue or attributes with a `comp_mask`.
 ///
 /// # Safety
-/// `queue` is null or a completion queue of this library; `attributes` is null or starts with 32 bits
-/// of `comp_mask`.
+/// `queue` is null or a completion queue of this library; `attributes` is null or starts with 32
+/// bits of `comp_mask`.
 unsafe extern "C" fn start_poll(queue: *mut ibv_cq_ex, attributes: *mut c_void) -> c_int {
     // SAFETY: by contract.
     let Some(cq) = (unsafe { CompQueue::from_pointer(queue.cast()) }) else {
@@ -198,7 +199,8 @@ unsafe extern "C" fn start_poll(queue: *mut ibv_cq_ex, attributes: *mut c_void) 
 
 /// Moves the session to the next completion.
 ///
-/// Returns 0, or an errno: `ENOENT` if there is no other, `EINVAL` for a null or destroyed queue or without a session.
+/// Returns 0, or an errno: `ENOENT` if there is no other, `EINVAL` for a null or destroyed queue or
+/// without a session.
 ///
 /// # Safety
 /// `queue` is null or a completion queue of this library, in a session of the caller if in any.
@@ -244,8 +246,8 @@ unsafe extern "C" fn end_poll(queue: *mut ibv_cq_ex) {
     }
 }
 
-/// Reads something of the current completion: the session's, or, after it, its last one, as rdma-core leaves
-/// it readable. `absent` before the first.
+/// Reads something of the current completion: the session's, or, after it, its last one, as
+/// rdma-core leaves it readable. `absent` before the first.
 ///
 /// # Safety
 /// `queue` is null or a completion queue of this library, in a session of the caller if in any.
@@ -279,7 +281,8 @@ macro_rules! readers {
         $(#[$doc])*
         ///
         /// # Safety
-        /// `queue` is null or a completion queue of this library, in a session of the caller if in any.
+        /// `queue` is null or a completion queue of this library, in a session of the caller if in
+        /// any.
         unsafe extern "C" fn $name(queue: *mut ibv_cq_ex) -> $type {
             // SAFETY: by contract.
             unsafe { read(queue, 0, $get) }
@@ -319,12 +322,12 @@ fn behind(efa: *mut efadv_cq) -> *mut ibv_cq_ex {
 
 /// Writes the GID of a sender that has no address handle here to `*gid`.
 ///
-/// Returns 0, or a negative errno: `ENOENT` if the sender has a handle or the device did not say, `EINVAL` for a null
-/// `gid`.
+/// Returns 0, or a negative errno: `ENOENT` if the sender has a handle or the device did not say,
+/// `EINVAL` for a null `gid`.
 ///
 /// # Safety
-/// `efa` is null or comes from `efadv_cq_from_ibv_cq_ex`, in a session of the caller; `gid` is null or valid for
-/// a write.
+/// `efa` is null or comes from `efadv_cq_from_ibv_cq_ex`, in a session of the caller; `gid` is null
+/// or valid for a write.
 unsafe extern "C" fn wc_read_sgid(efa: *mut efadv_cq, gid: *mut ibv_gid) -> c_int {
     // SAFETY: by contract.
     let sender = unsafe { read(behind(efa), None, Completion::sgid) };

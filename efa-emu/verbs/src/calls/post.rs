@@ -105,8 +105,9 @@ pub(crate) unsafe fn peer(handle: *const ibv_ah, qpn: u32, qkey: u32) -> UdAddre
 
 /// Posts a list of sends. Through the context's table.
 ///
-/// Returns 0 or an errno, and then `*bad` is the first one that was not posted; those before it were: `EINVAL` for a
-/// null or destroyed queue pair or a request that EFA does not have, `ENOMEM` for a full queue; or the device's error.
+/// Returns 0 or an errno, and then `*bad` is the first one that was not posted; those before it
+/// were: `EINVAL` for a null or destroyed queue pair or a request that EFA does not have, `ENOMEM`
+/// for a full queue; or the device's error.
 ///
 /// # Safety
 /// `pair` is null or a queue pair of this library. `requests` is null or a valid list, with gather
@@ -153,12 +154,12 @@ pub(crate) unsafe extern "C" fn post_send(
 /// Writes one request into the ring.
 ///
 /// # Safety
-/// `request` is valid for reads of the fields that every version of the structure has; its gather list and address
-/// handle are valid for as long as the call takes, and inline data can be read.
+/// `request` is valid for reads of the fields that every version of the structure has; its gather
+/// list and address handle are valid for as long as the call takes, and inline data can be read.
 #[inline(always)]
 unsafe fn write_send(queue: &mut SendQueue, request: *const ibv_send_wr) -> Result<(), Errno> {
-    // Field by field: the structures of programs that were built against an older header are shorter.
-    // SAFETY: by contract.
+    // Field by field: the structures of programs that were built against an older header are
+    // shorter. SAFETY: by contract.
     let (opcode, immediate) = unsafe { ((*request).opcode, (*request).imm_data) };
     let opcode = match opcode {
         IBV_WR_SEND => SendOpcode::Send,
@@ -270,7 +271,8 @@ unsafe fn report<T>(result: Result<(), Errno>, next: *mut T, bad: *mut *mut T) -
     }
 }
 
-/// Would post receives to a shared receive queue, which EFA does not have. Through the context's table.
+/// Would post receives to a shared receive queue, which EFA does not have. Through the context's
+/// table.
 ///
 /// Returns `EOPNOTSUPP`, with `requests` in `*bad`.
 ///

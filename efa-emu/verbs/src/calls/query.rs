@@ -127,7 +127,8 @@ fn gid_row(context: &Context) -> ibv_gid_entry {
 
 /// Writes the device's attributes.
 ///
-/// Returns 0 or an errno: `EINVAL` for an unknown context or null attributes, `EIO` after the device was removed.
+/// Returns 0 or an errno: `EINVAL` for an unknown context or null attributes, `EIO` after the
+/// device was removed.
 ///
 /// # Safety
 /// `attributes` is null or valid for a write.
@@ -141,11 +142,11 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     }))
 }
 
-/// Writes the device's attributes and, of the extensions, the number of ports: EFA reports no other. Slot of
-/// `verbs_context`.
+/// Writes the device's attributes and, of the extensions, the number of ports: EFA reports no
+/// other. Slot of `verbs_context`.
 ///
-/// Returns 0 or an errno as [`ibv_query_device`]; `EINVAL` also for input with a `comp_mask`, or a structure that is
-/// shorter than `ibv_device_attr`.
+/// Returns 0 or an errno as [`ibv_query_device`]; `EINVAL` also for input with a `comp_mask`, or a
+/// structure that is shorter than `ibv_device_attr`.
 ///
 /// # Safety
 /// `attributes` is null or valid for writes of `size` bytes; `input` is null or a structure that
@@ -172,10 +173,11 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     }))
 }
 
-/// Writes the attributes of the port; `size` is that of the caller's structure. Slot of `verbs_context`.
+/// Writes the attributes of the port; `size` is that of the caller's structure. Slot of
+/// `verbs_context`.
 ///
-/// Returns 0 or an errno: `EINVAL` for an unknown context or port or null attributes, `EIO` after the device was
-/// removed.
+/// Returns 0 or an errno: `EINVAL` for an unknown context or port or null attributes, `EIO` after
+/// the device was removed.
 ///
 /// # Safety
 /// `attributes` is null or valid for writes of `size` bytes.
@@ -227,8 +229,8 @@ pub(crate) unsafe extern "C" fn ibv_query_port_speed(
 
 /// Writes the GID of the port, the only one, to `*gid`.
 ///
-/// Returns 0, or -1 with `errno`: `EINVAL` for an unknown context, port or index, or a null `gid`; `EIO` after the
-/// device was removed.
+/// Returns 0, or -1 with `errno`: `EINVAL` for an unknown context, port or index, or a null `gid`;
+/// `EIO` after the device was removed.
 ///
 /// # Safety
 /// `gid` is null or valid for a write.
@@ -268,8 +270,8 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
 
 /// Writes the GID tables of all ports, as far as there is room: there is one row.
 ///
-/// Returns the number of rows, or a negative errno: `EINVAL` for an unknown context, null `rows` or no room,
-/// `EOPNOTSUPP` for flags.
+/// Returns the number of rows, or a negative errno: `EINVAL` for an unknown context, null `rows` or
+/// no room, `EOPNOTSUPP` for flags.
 ///
 /// # Safety
 /// `rows` is null or valid for writes of `max_rows` rows of `row_size` bytes.
@@ -328,8 +330,8 @@ pub(crate) unsafe extern "C" fn ibv_query_pkey(
     }))
 }
 
-/// Returns the index of a partition key (big endian), or -1 with `errno`: `EINVAL` for a key, port or context that is
-/// not known, `EIO` after the device was removed.
+/// Returns the index of a partition key (big endian), or -1 with `errno`: `EINVAL` for a key, port
+/// or context that is not known, `EIO` after the device was removed.
 pub(crate) extern "C" fn ibv_get_pkey_index(
     context: *mut ibv_context,
     port: u8,

@@ -62,7 +62,8 @@ fn create(
 /// Makes a queue pair of a type that `check` lets pass.
 ///
 /// # Safety
-/// `attributes` is null or valid for reads up to the last field that its `comp_mask` names, and for writes of `cap`.
+/// `attributes` is null or valid for reads up to the last field that its `comp_mask` names, and for
+/// writes of `cap`.
 pub(super) unsafe fn create_extended(
     context: &Arc<Context>,
     attributes: *mut ibv_qp_init_attr_ex,
@@ -108,11 +109,11 @@ pub(super) fn create_basic(
     Ok(pair)
 }
 
-/// Makes a UD queue pair; SRD queue pairs are made by calls of libefa. The sizes that it really has are written to
-/// `cap`.
+/// Makes a UD queue pair; SRD queue pairs are made by calls of libefa. The sizes that it really has
+/// are written to `cap`.
 ///
-/// Returns the queue pair, or null with `errno`: `EOPNOTSUPP` for another type, `EINVAL` for unknown handles, null
-/// attributes, or sizes beyond the device; or the device's error.
+/// Returns the queue pair, or null with `errno`: `EOPNOTSUPP` for another type, `EINVAL` for
+/// unknown handles, null attributes, or sizes beyond the device; or the device's error.
 ///
 /// # Safety
 /// `attributes` is null or valid for reads and writes.
@@ -136,7 +137,8 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
 /// Returns the queue pair, or null with the `errno` of [`ibv_create_qp`].
 ///
 /// # Safety
-/// `attributes` is null or valid for reads up to the last field that its `comp_mask` names, and for writes of `cap`.
+/// `attributes` is null or valid for reads up to the last field that its `comp_mask` names, and for
+/// writes of `cap`.
 pub(crate) unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
     attributes: *mut ibv_qp_init_attr_ex,
@@ -181,8 +183,9 @@ fn change(attributes: &ibv_qp_attr, mask: u32) -> Result<QpChange, Errno> {
 
 /// Changes the attributes of a queue pair that `mask` selects (`ibv_qp_attr_mask`).
 ///
-/// Returns 0 or an errno: `EOPNOTSUPP` for attributes that EFA does not have, `EINVAL` for a pointer that is null or
-/// no queue pair, or a change that its state does not allow; or the device's error.
+/// Returns 0 or an errno: `EOPNOTSUPP` for attributes that EFA does not have, `EINVAL` for a
+/// pointer that is null or no queue pair, or a change that its state does not allow; or the
+/// device's error.
 ///
 /// # Safety
 /// `attributes` is null or valid for reads of [`QP_ATTR_SIZE`] bytes.
@@ -201,14 +204,15 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
     }))
 }
 
-/// Writes all attributes that EFA has, whatever `mask` selects, and what the queue pair was made with to `*initial`.
-/// A queue pair that the device has failed is shown as such from then on.
+/// Writes all attributes that EFA has, whatever `mask` selects, and what the queue pair was made
+/// with to `*initial`. A queue pair that the device has failed is shown as such from then on.
 ///
-/// Returns 0 or an errno: `EOPNOTSUPP` for a mask with attributes that EFA does not have, `EINVAL` for a pointer that
-/// is null or no queue pair; or the device's error.
+/// Returns 0 or an errno: `EOPNOTSUPP` for a mask with attributes that EFA does not have, `EINVAL`
+/// for a pointer that is null or no queue pair; or the device's error.
 ///
 /// # Safety
-/// `attributes` is null or valid for writes of [`QP_ATTR_SIZE`] bytes, `initial` null or valid for writes.
+/// `attributes` is null or valid for writes of [`QP_ATTR_SIZE`] bytes, `initial` null or valid for
+/// writes.
 pub(crate) unsafe extern "C" fn ibv_query_qp(
     pair: *mut ibv_qp,
     attributes: *mut ibv_qp_attr,
@@ -256,8 +260,9 @@ fn current_attributes(pair: &QueuePair, found: &QpAttributes) -> ibv_qp_attr {
 
 /// Destroys a queue pair. Waits until all asynchronous events that were taken are acknowledged.
 ///
-/// Returns 0 or an errno: `EINVAL` for a pointer that is no queue pair; `EBUSY`, and the queue pair is as it was, while
-/// a peer that has stopped in the middle of a copy from or to the memory of a request would go on with it.
+/// Returns 0 or an errno: `EINVAL` for a pointer that is no queue pair; `EBUSY`, and the queue pair
+/// is as it was, while a peer that has stopped in the middle of a copy from or to the memory of a
+/// request would go on with it.
 pub(crate) extern "C" fn ibv_destroy_qp(pair: *mut ibv_qp) -> c_int {
     errno::status_of_end(|| {
         let remove = || QUEUE_PAIRS.remove(pair).map(drop);
@@ -265,8 +270,8 @@ pub(crate) extern "C" fn ibv_destroy_qp(pair: *mut ibv_qp) -> c_int {
     })
 }
 
-/// Returns the extended queue pair, which is the same pointer, or null for a queue pair that was made without builders
-/// and for a pointer that is none.
+/// Returns the extended queue pair, which is the same pointer, or null for a queue pair that was
+/// made without builders and for a pointer that is none.
 pub(crate) extern "C" fn ibv_qp_to_qp_ex(pair: *mut ibv_qp) -> *mut ibv_qp_ex {
     match QUEUE_PAIRS.get(pair) {
         Ok(found) if found.plan.send_ops.is_some() => pair.cast(),

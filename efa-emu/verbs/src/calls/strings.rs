@@ -11,7 +11,8 @@ fn name(names: &[&'static CStr], value: c_int) -> *const c_char {
         .as_ptr()
 }
 
-/// Returns the name of a node type (`ibv_node_type`), a C string that stays; "unknown" for other values.
+/// Returns the name of a node type (`ibv_node_type`), a C string that stays; "unknown" for other
+/// values.
 pub(crate) extern "C" fn ibv_node_type_str(node_type: c_int) -> *const c_char {
     const NAMES: [&CStr; 8] = [
         c"unknown",
@@ -164,7 +165,8 @@ pub(crate) extern "C" fn ibv_rate_to_mult(value: c_int) -> c_int {
         .unwrap_or(-1)
 }
 
-/// Returns the rate that is this multiple of 2.5 Gbit/s, `IBV_RATE_MAX` for a multiple that is none.
+/// Returns the rate that is this multiple of 2.5 Gbit/s, `IBV_RATE_MAX` for a multiple that is
+/// none.
 pub(crate) extern "C" fn mult_to_ibv_rate(multiple: c_int) -> c_int {
     rate(|(_, known, _)| *known == Some(multiple)).map_or(RATE_MAX, |(code, ..)| code)
 }

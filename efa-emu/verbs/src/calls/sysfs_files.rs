@@ -17,7 +17,8 @@ pub(crate) extern "C" fn ibv_get_sysfs_path() -> *const c_char {
 
 /// Reads `DIRECTORY/FILE` into `buffer` as a C string without its trailing newline.
 ///
-/// Returns its length, or -1 with `errno`: `EINVAL` for a null pointer or no room, or why the file cannot be read.
+/// Returns its length, or -1 with `errno`: `EINVAL` for a null pointer or no room, or why the file
+/// cannot be read.
 ///
 /// # Safety
 /// `directory` and `file` are null or C strings; `buffer` is null or has room for `size` bytes.
@@ -40,7 +41,8 @@ pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
     length_or_minus_one(unsafe { read_attribute(&path, buffer, size) })
 }
 
-/// Reads a file in the infiniband class directory of a device. `file` is a printf format; it has no conversions.
+/// Reads a file in the infiniband class directory of a device. `file` is a printf format; it has no
+/// conversions.
 ///
 /// Returns as [`ibv_read_sysfs_file`]; `ENODEV` for what is no device.
 ///

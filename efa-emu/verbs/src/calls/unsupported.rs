@@ -1,5 +1,5 @@
-//! What EFA does not have, in the shapes of C functions. They follow no pointer. Those that take no arguments are
-//! exported under names of functions that do, which the C calling convention allows.
+//! What EFA does not have, in the shapes of C functions. They follow no pointer. Those that take no
+//! arguments are exported under names of functions that do, which the C calling convention allows.
 
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr::null_mut;
@@ -38,13 +38,15 @@ pub(crate) extern "C" fn none() -> c_uint {
     0
 }
 
-/// For verbs that are not needed and so succeed: preparations for `fork`. Registered memory is read through the
-/// process' own mappings, which copy-on-write cannot move away from the device. Returns 0.
+/// For verbs that are not needed and so succeed: preparations for `fork`. Registered memory is read
+/// through the process' own mappings, which copy-on-write cannot move away from the device. Returns
+/// 0.
 pub(crate) extern "C" fn success() -> c_int {
     0
 }
 
-/// Would make a memory window. Through the context's table. Returns null with the `errno` `EOPNOTSUPP`.
+/// Would make a memory window. Through the context's table. Returns null with the `errno`
+/// `EOPNOTSUPP`.
 pub(crate) extern "C" fn alloc_mw(_pd: *mut c_void, _mw_type: c_int) -> *mut c_void {
     no_pointer()
 }

@@ -1,10 +1,10 @@
 //! Noticing that a verb is called by a signal handler that interrupted another verb.
 //!
 //! Programs call `exit` in signal handlers (libfabric's shared memory provider does on `SIGTERM`),
-//! and their exit handlers destroy what they have: objects, the device. Verbs of the kernel's devices
-//! hold no lock that could stop them. Here the interrupted call may hold any lock, and would never
-//! release it. Verbs that end objects therefore do nothing in this case: the process is about to end,
-//! and everything ends with it.
+//! and their exit handlers destroy what they have: objects, the device. Verbs of the kernel's
+//! devices hold no lock that could stop them. Here the interrupted call may hold any lock, and
+//! would never release it. Verbs that end objects therefore do nothing in this case: the process is
+//! about to end, and everything ends with it.
 
 use core::marker::PhantomData;
 use core::sync::atomic::{Ordering, compiler_fence};
@@ -52,11 +52,11 @@ pub(crate) fn this_thread() -> usize {
 #[cfg_attr(target_arch = "aarch64", path = "interrupted/aarch64.rs")]
 mod locks;
 
-// To find a thread-local variable, code of a shared library calls a function of the C library, unless
-// the variable lies where every thread has it from its start (the initial-exec model). The C library
-// keeps some room there for libraries that are loaded late; these are 4 bytes of it. Rust has no
-// stable way to ask for that model, so the variable is declared in assembly. It saves a call in each
-// verb of the data path.
+// To find a thread-local variable, code of a shared library calls a function of the C library,
+// unless the variable lies where every thread has it from its start (the initial-exec model). The C
+// library keeps some room there for libraries that are loaded late; these are 4 bytes of it. Rust
+// has no stable way to ask for that model, so the variable is declared in assembly. It saves a call
+// in each verb of the data path.
 core::arch::global_asm!(
     ".pushsection .tbss.efa_emu_verbs_locks, \"awT\", @nobits",
     ".globl efa_emu_verbs_locks",

@@ -1,5 +1,5 @@
-//! What a C function needs that no object does: error numbers, structures of other sizes than ours, signals that
-//! interrupt a call, and the caller's stack.
+//! What a C function needs that no object does: error numbers, structures of other sizes than ours,
+//! signals that interrupt a call, and the caller's stack.
 
 pub(crate) mod errno;
 pub(crate) mod interrupted;

@@ -1,9 +1,10 @@
 //! What calls leave on the stack of the program.
 //!
 //! libfabric 1.17 reads flags of datagram completions from stack memory that nobody has written
-//! (`efa_ep_progress_internal`, with queues of the format `FI_CQ_FORMAT_CONTEXT`), and follows a null pointer if
-//! bit 61 is set there (docs/known-failures.md). Text has that bit in half of its bytes. So the calls that handle
-//! text, which are those that find and open the device, clear the stack that they have used.
+//! (`efa_ep_progress_internal`, with queues of the format `FI_CQ_FORMAT_CONTEXT`), and follows a
+//! null pointer if bit 61 is set there (docs/known-failures.md). Text has that bit in half of its
+//! bytes. So the calls that handle text, which are those that find and open the device, clear the
+//! stack that they have used.
 
 use std::hint::black_box;
 

@@ -1,5 +1,5 @@
-//! Reading and writing the structures of programs, which may have been built against older or newer headers, and
-//! so have shorter or longer structures than ours.
+//! Reading and writing the structures of programs, which may have been built against older or newer
+//! headers, and so have shorter or longer structures than ours.
 
 use core::mem::MaybeUninit;
 use core::ptr::copy_nonoverlapping;
@@ -18,8 +18,8 @@ pub(crate) unsafe fn zeroed<T>() -> T {
 /// Reads the first `size` bytes of a structure; the rest is zero.
 ///
 /// # Safety
-/// `from` is valid for reads of `size` bytes, which are no more than those of `T`; zero bytes must be a valid `T`,
-/// and so must be what the program has written.
+/// `from` is valid for reads of `size` bytes, which are no more than those of `T`; zero bytes must
+/// be a valid `T`, and so must be what the program has written.
 pub(crate) unsafe fn read_prefix<T: Copy>(from: *const T, size: usize) -> T {
     debug_assert!(size <= size_of::<T>());
     // SAFETY: by contract.
@@ -29,12 +29,12 @@ pub(crate) unsafe fn read_prefix<T: Copy>(from: *const T, size: usize) -> T {
     copy
 }
 
-/// Reads a structure up to its field `$first`, which is the first that its `comp_mask` vouches for, and of the
-/// others those that it does. `EINVAL` for a null pointer.
+/// Reads a structure up to its field `$first`, which is the first that its `comp_mask` vouches for,
+/// and of the others those that it does. `EINVAL` for a null pointer.
 ///
 /// # Safety
-/// To be called in an unsafe function whose contract is that the pointer is null or valid for reads up to the last
-/// field that `comp_mask` names.
+/// To be called in an unsafe function whose contract is that the pointer is null or valid for reads
+/// up to the last field that `comp_mask` names.
 macro_rules! read_masked {
     ($from:expr, $type:ty, $first:ident, { $($mask:ident: $field:ident),+ $(,)? }) => {{
         let from: *const $type = $from;
@@ -57,9 +57,9 @@ macro_rules! read_masked {
 }
 pub(crate) use read_masked;
 
-/// Reads a structure of which the program knows the first `size` bytes. What it does not know is zero; what we do
-/// not know has to be. `EINVAL` for a null pointer, less than `shortest` bytes, or anything else in what we do not
-/// know.
+/// Reads a structure of which the program knows the first `size` bytes. What it does not know is
+/// zero; what we do not know has to be. `EINVAL` for a null pointer, less than `shortest` bytes, or
+/// anything else in what we do not know.
 ///
 /// # Safety
 /// `from` is null or valid for reads of `size` bytes, and zero bytes are a valid `T`.
@@ -108,8 +108,9 @@ pub(crate) unsafe fn write<T>(to: *mut T, value: T) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Writes as much of `value` as the program's structure of `size` bytes has room for, and zeroes what the program
-/// has and we do not know. `EINVAL` for a null pointer, or for less than `shortest` bytes.
+/// Writes as much of `value` as the program's structure of `size` bytes has room for, and zeroes
+/// what the program has and we do not know. `EINVAL` for a null pointer, or for less than
+/// `shortest` bytes.
 ///
 /// # Safety
 /// `to` is null or valid for writes of `size` bytes.
@@ -123,8 +124,8 @@ pub(crate) unsafe fn write_sized<T: Copy>(
         return Err(Errno::INVAL);
     }
     let known = size.min(size_of::<T>());
-    // SAFETY: `known` bytes are readable in `value` and writable at `to`; the rest up to `size` is writable by
-    // contract.
+    // SAFETY: `known` bytes are readable in `value` and writable at `to`; the rest up to `size` is
+    // writable by contract.
     unsafe {
         copy_nonoverlapping((&raw const *value).cast::<u8>(), to.cast::<u8>(), known);
         to.cast::<u8>().add(known).write_bytes(0, size - known);

@@ -1,5 +1,6 @@
-//! Asynchronous events: failures of objects and changes of the device and its port. An event is 16 bytes, as in
-//! the kernel's `ib_uverbs_async_event_desc`: the address of the object, or the number of the port, and the type.
+//! Asynchronous events: failures of objects and changes of the device and its port. An event is 16
+//! bytes, as in the kernel's `ib_uverbs_async_event_desc`: the address of the object, or the number
+//! of the port, and the type.
 
 use core::ffi::c_int;
 use std::collections::BTreeMap;
@@ -26,8 +27,8 @@ fn is_about_object(event_type: c_int) -> bool {
     matches!(event_type, IBV_EVENT_CQ_ERR | IBV_EVENT_QP_FATAL)
 }
 
-/// Events that programs took and have not acknowledged: their number for each object, by its address. An event that
-/// is acknowledged does not say of which context it was.
+/// Events that programs took and have not acknowledged: their number for each object, by its
+/// address. An event that is acknowledged does not say of which context it was.
 static UNACKNOWLEDGED: Mutex<BTreeMap<usize, u32>> = Mutex::new(BTreeMap::new());
 static ACKNOWLEDGED: Condvar = Condvar::new();
 
@@ -65,7 +66,8 @@ impl AsyncEvents {
         self.0.descriptor()
     }
 
-    /// Adds an event about an object, by its address, or about a port. Called by the device, under its lock.
+    /// Adds an event about an object, by its address, or about a port. Called by the device, under
+    /// its lock.
     pub(crate) fn raise(&self, event_type: c_int, element: usize) {
         let mut bytes = [0; EVENT_SIZE];
         bytes[..8].copy_from_slice(&(element as u64).to_ne_bytes());
@@ -84,8 +86,8 @@ impl AsyncEvents {
         })
     }
 
-    /// For an object that has ended in the device: drops its events, and waits until the program has acknowledged
-    /// those that it took.
+    /// For an object that has ended in the device: drops its events, and waits until the program
+    /// has acknowledged those that it took.
     pub(crate) fn drain(&self, object: usize) {
         self.0.discard(Discard::All, |bytes| {
             let (event_type, element) = read(bytes);

@@ -1,5 +1,5 @@
-//! Buffers that the library allocates. EFA has no memory of its own for them, so they are ordinary memory, as
-//! rdma-core gives to every device that wants no other.
+//! Buffers that the library allocates. EFA has no memory of its own for them, so they are ordinary
+//! memory, as rdma-core gives to every device that wants no other.
 
 use core::ffi::c_void;
 use core::ptr::null_mut;
@@ -31,7 +31,7 @@ impl Buffer {
     /// Allocates page-aligned memory.
     pub(crate) fn allocate(pd: *mut ibv_pd, size: usize) -> Result<Arc<Buffer>, Errno> {
         let mut memory = null_mut();
-        // SAFETY: asks for a number.
+        // SAFETY: takes no pointers.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as usize;
         // SAFETY: room for a pointer.
         match unsafe { libc::posix_memalign(&raw mut memory, page, size) } {

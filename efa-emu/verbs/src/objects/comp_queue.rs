@@ -20,8 +20,8 @@ use crate::abi::{efadv_cq, ibv_cq, ibv_cq_ex};
 use crate::ffi::errno::Errno;
 use crate::ffi::interrupted::Locking;
 
-/// What programs see of a completion queue. The polling session, which holds the lock of `polled`, writes the current
-/// completion to it.
+/// What programs see of a completion queue. The polling session, which holds the lock of `polled`,
+/// writes the current completion to it.
 #[repr(C)]
 pub(crate) struct CompQueueC {
     pub(crate) ex: ibv_cq_ex,
@@ -35,7 +35,8 @@ pub(crate) struct CompQueue {
     pub(crate) context: Arc<Context>,
     pub(crate) id: CqId,
     pub(crate) life: Life,
-    /// The device does not have the queue any more, and may give its id to another. Set under the device's lock.
+    /// The device does not have the queue any more, and may give its id to another. Set under the
+    /// device's lock.
     pub(crate) ended: AtomicBool,
     /// `None` once the queue was destroyed.
     pub(crate) polled: SpinCell<Option<Polled>>,
@@ -156,8 +157,9 @@ impl CompQueue {
         self.acknowledged.notify_all();
     }
 
-    /// The last step of the end of a queue that the device does not have any more: drops its events, and waits
-    /// until the program has acknowledged those that it took. Not for a forked child: the events are its parent's.
+    /// The last step of the end of a queue that the device does not have any more: drops its
+    /// events, and waits until the program has acknowledged those that it took. Not for a forked
+    /// child: the events are its parent's.
     fn drain_events(&self) {
         if let Some(channel) = &self.channel {
             if let Ok(hardware) = self.context.hardware() {
@@ -223,9 +225,9 @@ impl CompQueue {
         let locking = Locking::new();
         while self.is_behind() {
             let Some(mut guard) = self.polled.try_lock(&locking) else {
-                // The thread that holds the lock catches up when it releases it. It may overlook what was noted at
-                // that very moment; then the next poll catches up, and who requests an event polls once
-                // more before waiting, as the verbs demand.
+                // The thread that holds the lock catches up when it releases it. It may overlook
+                // what was noted at that very moment; then the next poll catches up, and who
+                // requests an event polls once more before waiting, as the verbs demand.
                 return;
             };
             let taken = self.taken_pending.swap(0, Ordering::Relaxed);
@@ -276,15 +278,16 @@ impl CompQueue {
         }
     }
 
-    /// The program requests one event as soon as there is a completion that was not polled yet. The calling thread
-    /// may be inside a polling session of this queue.
+    /// The program requests one event as soon as there is a completion that was not polled yet. The
+    /// calling thread may be inside a polling session of this queue.
     pub(crate) fn request_event(&self) {
         self.arm_pending.store(true, Ordering::Relaxed);
         self.catch_up();
     }
 
-    /// Takes the queue from the device, and with `remove` its handle from the program; `EBUSY` while queue pairs use
-    /// it. Waits until all events that were taken are acknowledged, those of its channel and asynchronous ones.
+    /// Takes the queue from the device, and with `remove` its handle from the program; `EBUSY`
+    /// while queue pairs use it. Waits until all events that were taken are acknowledged, those of
+    /// its channel and asynchronous ones.
     pub(crate) fn destroy(&self, remove: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
         self.life.end(|| {
             let watched = self.watched.swap(false, Ordering::AcqRel);
@@ -316,7 +319,8 @@ impl CompQueue {
         Ok(())
     }
 
-    /// Drops what is large, and what there is of the device: its context is being closed, or the queue was destroyed.
+    /// Drops what is large, and what there is of the device: its context is being closed, or the
+    /// queue was destroyed.
     pub(crate) fn release(&self) {
         *self.polled.lock_or_break_session(&Locking::new()) = None;
     }

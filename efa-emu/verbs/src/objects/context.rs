@@ -14,8 +14,8 @@ use crate::abi::{ibv_context, verbs_context};
 use crate::ffi::errno::Errno;
 use crate::ffi::interrupted::Locking;
 
-/// An opened device. Programs read its table of functions on the data path, so the structure stays for
-/// a while after it was closed; what it opened goes.
+/// An opened device. Programs read its table of functions on the data path, so the structure stays
+/// for a while after it was closed; what it opened goes.
 pub(crate) struct Context {
     c: CStruct<verbs_context>,
     /// What the context was opened on.
@@ -42,8 +42,9 @@ impl Handle for Context {
 }
 
 impl Context {
-    /// Opens the device. `c` makes the structure with its table of functions, from the descriptor of asynchronous
-    /// events; `on_event` gets each of these, with the serial number of the context.
+    /// Opens the device. `c` makes the structure with its table of functions, from the descriptor
+    /// of asynchronous events; `on_event` gets each of these, with the serial number of the
+    /// context.
     pub(crate) fn open(
         device: &'static Device,
         c: impl FnOnce(RawFd) -> verbs_context,
@@ -65,8 +66,8 @@ impl Context {
         }))
     }
 
-    /// What was opened; `EBADF` after the device was closed, as a system call on its descriptor would
-    /// be.
+    /// What was opened; `EBADF` after the device was closed, as a system call on its descriptor
+    /// would be.
     fn with_opened<R>(&self, get: impl FnOnce(&Opened) -> R) -> Result<R, Errno> {
         let _locking = Locking::new();
         let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
@@ -78,8 +79,8 @@ impl Context {
         self.with_opened(|opened| Arc::clone(&opened.hardware))
     }
 
-    /// Runs a verb that ends an object; see [`Hardware::forget`]. After the device was closed there is
-    /// nothing to end either.
+    /// Runs a verb that ends an object; see [`Hardware::forget`]. After the device was closed there
+    /// is nothing to end either.
     pub(crate) fn forget(
         &self,
         verb: impl FnOnce(&mut device::Device) -> Result<(), device::Error>,

@@ -52,7 +52,8 @@ pub(crate) struct Device {
     pub(crate) gid: Gid,
 }
 
-// SAFETY: the C structure is never written after it was made; its pointers are null or to constants.
+// SAFETY: the C structure is never written after it was made; its pointers are null or to
+// constants.
 unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}

@@ -1,7 +1,7 @@
 //! A queue of events behind a descriptor that reads as the kernel's does: a pipe.
 //!
-//! Most programs leave the reading to the library. libfabric's direct data path (from 2.6 on) reads the
-//! descriptor of a completion channel by itself.
+//! Most programs leave the reading to the library. libfabric's direct data path (from 2.6 on) reads
+//! the descriptor of a completion channel by itself.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -86,8 +86,8 @@ impl<const SIZE: usize> EventPipe<SIZE> {
         self.ends().push(event);
     }
 
-    /// Removes events that match, and returns whether there were any. A concurrent reader may take a later event
-    /// before an earlier one.
+    /// Removes events that match, and returns whether there were any. A concurrent reader may take
+    /// a later event before an earlier one.
     pub(crate) fn discard(&self, which: Discard, matches: impl Fn(&[u8; SIZE]) -> bool) -> bool {
         let mut ends = self.ends();
         let mut kept = Vec::new();
@@ -105,8 +105,9 @@ impl<const SIZE: usize> EventPipe<SIZE> {
         removed
     }
 
-    /// Takes the oldest event of which `receive` makes something, waiting for one unless the program's descriptor
-    /// is non-blocking. `receive` runs under the lock: an event is in the pipe, or was received.
+    /// Takes the oldest event of which `receive` makes something, waiting for one unless the
+    /// program's descriptor is non-blocking. `receive` runs under the lock: an event is in the
+    /// pipe, or was received.
     pub(crate) fn take<R>(
         &self,
         mut receive: impl FnMut([u8; SIZE]) -> Option<R>,

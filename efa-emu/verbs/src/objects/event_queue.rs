@@ -1,5 +1,5 @@
-//! What a completion channel delivers: events of completion queues. An event is 8 bytes: the address of the
-//! `ibv_cq`, as in the kernel's `ib_uverbs_comp_event_desc`.
+//! What a completion channel delivers: events of completion queues. An event is 8 bytes: the
+//! address of the `ibv_cq`, as in the kernel's `ib_uverbs_comp_event_desc`.
 
 use std::os::fd::RawFd;
 
@@ -46,8 +46,8 @@ impl EventQueue {
         self.0.descriptor()
     }
 
-    /// Adds an event. Called by the device, under its lock. A queue has one event at a time, unless its client
-    /// writes the doorbell again and again.
+    /// Adds an event. Called by the device, under its lock. A queue has one event at a time, unless
+    /// its client writes the doorbell again and again.
     pub(crate) fn raise(&self, queue: CqAddress) {
         self.0.push(queue.to_bytes());
     }
@@ -58,15 +58,15 @@ impl EventQueue {
         self.0.discard(Discard::All, |event| *event == bytes);
     }
 
-    /// Takes back an event of a completion queue that the program has not taken yet, and returns whether there
-    /// was one.
+    /// Takes back an event of a completion queue that the program has not taken yet, and returns
+    /// whether there was one.
     pub(crate) fn take_back(&self, queue: CqAddress) -> bool {
         let bytes = queue.to_bytes();
         self.0.discard(Discard::Oldest, |event| *event == bytes)
     }
 
-    /// Takes the oldest event of which `receive` makes something, waiting for it unless the program's descriptor
-    /// is non-blocking. `receive` runs under the lock.
+    /// Takes the oldest event of which `receive` makes something, waiting for it unless the
+    /// program's descriptor is non-blocking. `receive` runs under the lock.
     pub(crate) fn take<R>(
         &self,
         mut receive: impl FnMut(CqAddress) -> Option<R>,

@@ -2,13 +2,13 @@
 
 use core::cell::UnsafeCell;
 
-/// The C structure of an object. The library writes it while the object is made, and afterwards only where a field's
-/// user says how; programs read it, and may write it, at any time.
+/// The C structure of an object. The library writes it while the object is made, and afterwards
+/// only where a field's user says how; programs read it, and may write it, at any time.
 #[repr(transparent)]
 pub(crate) struct CStruct<T>(UnsafeCell<T>);
 
-// SAFETY: a shared reference gives an address and nothing else. Whoever follows it answers for that; the pointers in
-// the structure are addresses for the program.
+// SAFETY: a shared reference gives an address and nothing else. Whoever follows it answers for
+// that; the pointers in the structure are addresses for the program.
 unsafe impl<T> Send for CStruct<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for CStruct<T> {}
@@ -29,8 +29,8 @@ pub(crate) trait Handle {
     /// The C structure.
     type C;
 
-    /// What the program gets: the address of a `C` inside the object, by which it is found in its registry. It is
-    /// the same as long as the object does not move, and may be written through.
+    /// What the program gets: the address of a `C` inside the object, by which it is found in its
+    /// registry. It is the same as long as the object does not move, and may be written through.
     fn c_pointer(&self) -> *mut Self::C;
 }
 
@@ -47,15 +47,16 @@ macro_rules! handle {
     };
 }
 
-/// As `handle!`, for objects of the data path, which begin with their structure: a program's pointer is followed
-/// without a look into the registry.
+/// As `handle!`, for objects of the data path, which begin with their structure: a program's
+/// pointer is followed without being looked up in the registry.
 macro_rules! data_path_handle {
     ($object:ident, $c:ty) => {
         impl $crate::objects::handle::Handle for $object {
             type C = $c;
 
             fn c_pointer(&self) -> *mut $c {
-                // Of the whole object, as `from_pointer` gets it back; only what is in the cell is written to.
+                // Of the whole object, as `from_pointer` gets it back; only what is in the cell is
+                // written to.
                 const { assert!(core::mem::offset_of!($object, c) == 0) };
                 core::ptr::from_ref(self).cast_mut().cast()
             }
@@ -65,10 +66,12 @@ macro_rules! data_path_handle {
             /// The object behind a pointer of the data path; `None` for a null pointer.
             ///
             /// # Safety
-            /// `pointer` is null or an object of this library and type that was not destroyed long ago.
+            /// `pointer` is null or an object of this library and type that was not destroyed long
+            /// ago.
             #[inline]
             pub(crate) unsafe fn from_pointer<'a>(pointer: *const $c) -> Option<&'a $object> {
-                // SAFETY: the C structure is at the start of the `repr(C)` object, which lives by contract.
+                // SAFETY: the C structure is at the start of the `repr(C)` object, which lives by
+                // contract.
                 unsafe { pointer.cast::<$object>().as_ref() }
             }
         }

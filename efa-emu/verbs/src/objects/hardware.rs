@@ -105,8 +105,8 @@ impl Hardware {
         }
     }
 
-    /// Runs a verb that ends an object. There is nothing to end, and no error, in a forked child, which
-    /// has no device.
+    /// Runs a verb that ends an object. There is nothing to end, and no error, in a forked child,
+    /// which has no device.
     pub(crate) fn forget(
         &self,
         verb: impl FnOnce(&mut device::Device) -> Result<(), device::Error>,
@@ -140,8 +140,8 @@ impl Hardware {
         Ok(self.engine.modify_qp(qpn, change)?)
     }
 
-    /// Forgets what a queue pair has to do, as a first step of its end: nobody touches the memory of its
-    /// requests any more. `EBUSY` and no change if a peer that has stopped would. As
+    /// Forgets what a queue pair has to do, as a first step of its end: nobody touches the memory
+    /// of its requests any more. `EBUSY` and no change if a peer that has stopped would. As
     /// [`Hardware::forget`] otherwise.
     pub(crate) fn stop_qp(&self, qpn: Qpn) -> Result<(), Errno> {
         self.check_end()?;
@@ -173,7 +173,7 @@ impl Hardware {
         Ok(self.engine.look_at_send_queue(qpn)?)
     }
 
-    /// Processes the doorbell of a completion queue, which asks for an event.
+    /// Processes the doorbell of a completion queue, which requests an event.
     pub(crate) fn arm_cq(&self, queue: CqId) {
         // It fails for a queue that is being destroyed, which raises no events any more.
         let _locking = Locking::new();
@@ -204,8 +204,8 @@ impl Hardware {
         self.engine.should_rest()
     }
 
-    /// Lets others have the processor after a poll that found nothing. The caller holds no lock; the engine takes its
-    /// own meanwhile.
+    /// Lets others have the processor after a poll that found nothing. The caller holds no lock;
+    /// the engine takes its own meanwhile.
     pub(crate) fn rest(&self, _: &Locking) {
         self.engine.rest();
     }

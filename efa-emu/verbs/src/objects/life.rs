@@ -7,8 +7,9 @@ use std::sync::{PoisonError, RwLock};
 use crate::ffi::errno::Errno;
 use crate::ffi::interrupted::Locking;
 
-/// Whether the device still has the object behind a handle. Who works on the object by its number does so in
-/// [`Life::during`]: once another thread has ended it, the number may be another object's.
+/// Whether the device still has the object behind a handle. Who works on the object by its number
+/// does so in [`Life::during`]: once another thread has ended it, the number may be another
+/// object's.
 pub(crate) struct Life(RwLock<bool>);
 
 impl Life {
@@ -84,8 +85,8 @@ impl SharedLife {
         self.members.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Ends the object: `EBUSY` while something is in it, `EINVAL` if it has ended. If `end` fails it is still
-    /// there.
+    /// Ends the object: `EBUSY` while something is in it, `EINVAL` if it has ended. If `end` fails
+    /// it is still there.
     pub(crate) fn end(&self, end: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
         self.life
             .end(|| match self.members.load(Ordering::Relaxed) {

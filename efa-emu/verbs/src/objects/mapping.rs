@@ -19,7 +19,7 @@ unsafe impl Send for Mapping {}
 
 /// The page size in bytes.
 fn page() -> u64 {
-    // SAFETY: asks for a number.
+    // SAFETY: takes no pointers.
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64
 }
 
@@ -36,8 +36,8 @@ impl Mapping {
     /// Maps `length` bytes from `offset` on.
     ///
     /// # Errors
-    /// The kernel's for a dma-buf: `EBADF` if there is no such descriptor, `EINVAL` if it is no memory or
-    /// has fewer bytes.
+    /// The kernel's for a dma-buf: `EBADF` if there is no such descriptor, `EINVAL` if it is no
+    /// memory or has fewer bytes.
     pub(crate) fn new(
         descriptor: c_int,
         offset: u64,
@@ -48,7 +48,8 @@ impl Mapping {
         if unsafe { libc::fcntl(descriptor, libc::F_GETFD) } < 0 {
             return Err(Errno::last());
         }
-        // SAFETY: takes no pointers. The position means nothing to a dma-buf; that of a memfd is put back.
+        // SAFETY: takes no pointers. The position means nothing to a dma-buf; that of a memfd is
+        // put back.
         let size = unsafe {
             let before = libc::lseek(descriptor, 0, libc::SEEK_CUR);
             let size = libc::lseek(descriptor, 0, libc::SEEK_END);

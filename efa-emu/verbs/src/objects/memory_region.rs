@@ -36,10 +36,10 @@ pub(crate) struct Shown {
 }
 
 /// Brings the pages of a region in, as pinning them for a real device does. Libraries count on it:
-/// libfabric 1.11 watches registered ranges with userfaultfd and never answers a fault on a page that
-/// is missing, so the first access to it would wait for ever.
+/// libfabric 1.11 watches registered ranges with userfaultfd and never answers a fault on a page
+/// that is missing, so the first access to it would wait for ever.
 fn populate(region: Registration) -> Result<(), Errno> {
-    // SAFETY: asks for a number.
+    // SAFETY: takes no pointers.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64;
     let start = region.address - region.address % page;
     let end = region
@@ -117,8 +117,9 @@ impl MemoryRegion {
         self.addresses.contains(&address)
     }
 
-    /// Ends the registration, and with `remove` its handle. `EBUSY`, and the region is as it was, while a peer that
-    /// has stopped in the middle of a copy from or to the region would go on with it.
+    /// Ends the registration, and with `remove` its handle. `EBUSY`, and the region is as it was,
+    /// while a peer that has stopped in the middle of a copy from or to the region would go on with
+    /// it.
     pub(crate) fn deregister(
         &self,
         remove: impl FnOnce() -> Result<(), Errno>,

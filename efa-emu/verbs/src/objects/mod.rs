@@ -1,5 +1,6 @@
-//! The objects behind the handles of programs, and what they are made of. They take each other as references:
-//! programs' pointers, and the registry that finds them, are the business of [`crate::calls`].
+//! The objects behind the handles of programs, and what they are made of. They take each other as
+//! references: programs' pointers, and the registry that finds them, are the business of
+//! [`crate::calls`].
 
 pub(crate) mod address_handle;
 pub(crate) mod async_events;

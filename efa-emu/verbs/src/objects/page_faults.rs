@@ -1,14 +1,14 @@
 //! Registered memory that the program has unmapped.
 //!
-//! A real device has pinned the pages, and goes on using them. Here the device is code in the program's
-//! process that copies from and to the memory, in a verb or in the device's thread, and would end the process
-//! with `SIGSEGV`, or with `SIGBUS` where a mapped file was shortened. So the first registration installs
-//! handlers for both. If the device touches a page of registered memory that is not there, it gets one that
-//! nobody else uses: that is where a real device's copy goes. Everything else goes to whoever had the
-//! signal before.
+//! A real device has pinned the pages, and goes on using them. Here the device is code in the
+//! program's process that copies from and to the memory, in a verb or in the device's thread, and
+//! would end the process with `SIGSEGV`, or with `SIGBUS` where a mapped file was shortened. So the
+//! first registration installs handlers for both. If the device touches a page of registered memory
+//! that is not there, it gets one that nobody else uses: that is where a real device's copy goes.
+//! Everything else goes to whoever had the signal before.
 //!
-//! This costs the data path nothing. A page that was put there stays: by the time of the deregistration, the
-//! program may have mapped something else in its place.
+//! This costs the data path nothing. A page that was put there stays: by the time of the
+//! deregistration, the program may have mapped something else in its place.
 
 use core::ffi::{c_int, c_void};
 use core::mem::{transmute, zeroed};
@@ -28,7 +28,8 @@ const SEGV_MAPERR: c_int = 1;
 /// `si_code` of a page behind the end of a file.
 const BUS_ADRERR: c_int = 2;
 
-/// The size of a page, which arm64's kernels choose when they are built. Signal handlers may not ask for it.
+/// The size of a page, which arm64's kernels choose when they are built. Signal handlers may not
+/// ask for it.
 static PAGE: AtomicUsize = AtomicUsize::new(0);
 
 /// What the process did on the signals before.

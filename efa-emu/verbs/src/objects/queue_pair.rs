@@ -25,7 +25,8 @@ use crate::abi::{
 use crate::ffi::errno::Errno;
 use crate::ffi::interrupted::Locking;
 
-/// What programs see of a queue pair. The library writes only `state`, atomically, after it was made.
+/// What programs see of a queue pair. The library writes only `state`, atomically, after it was
+/// made.
 #[repr(C)]
 pub(crate) struct QueuePairC {
     pub(crate) verbs: verbs_qp,
@@ -182,8 +183,8 @@ impl QueuePair {
         self.show(state);
     }
 
-    /// As [`QueuePair::set_state`], of a queue pair that the device has failed. A queue that is in use learns it by
-    /// its completions.
+    /// As [`QueuePair::set_state`], of a queue pair that the device has failed. A queue that is in
+    /// use learns it by its completions.
     fn show_failure(&self) {
         let locking = Locking::new();
         if let Some(mut queue) = self.queues.send.try_lock(&locking)
@@ -200,7 +201,8 @@ impl QueuePair {
     }
 
     fn show(&self, state: QpState) {
-        // SAFETY: the field is in the handle, and the library accesses it only here. Programs read it when they like.
+        // SAFETY: the field is in the handle, and the library accesses it only here. Programs read
+        // it when they like.
         let shown = unsafe { AtomicI32::from_ptr(&raw mut (*self.c_pointer()).state) };
         shown.store(state_number(state), Ordering::Relaxed);
     }
@@ -216,8 +218,8 @@ impl QueuePair {
         })
     }
 
-    /// The attributes that the device has. With `show_failure`, a queue pair that it has failed is shown as such from
-    /// then on.
+    /// The attributes that the device has. With `show_failure`, a queue pair that it has failed is
+    /// shown as such from then on.
     pub(crate) fn query(&self, show_failure: bool) -> Result<QpAttributes, Errno> {
         self.life.during(|| {
             let hardware = self.context.hardware()?;
@@ -245,9 +247,10 @@ impl QueuePair {
         }
     }
 
-    /// Takes the queue pair from the device, and with `remove` its handle from the program. `EBUSY`, and the queue
-    /// pair is as it was, while a peer that has stopped in the middle of a copy from or to the memory of a request
-    /// would go on with it. Waits until all asynchronous events that were taken are acknowledged.
+    /// Takes the queue pair from the device, and with `remove` its handle from the program.
+    /// `EBUSY`, and the queue pair is as it was, while a peer that has stopped in the middle of a
+    /// copy from or to the memory of a request would go on with it. Waits until all asynchronous
+    /// events that were taken are acknowledged.
     pub(crate) fn destroy(&self, remove: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
         self.life.end(|| {
             if let Ok(hardware) = self.context.hardware() {

@@ -10,8 +10,8 @@ use super::spin::SpinCell;
 use crate::ffi::errno::Errno;
 use crate::ffi::interrupted::Locking;
 
-/// Both queues of a queue pair, each behind its own lock. `None` once it was destroyed: their memory,
-/// and what they hold of the device, does not wait for the handle.
+/// Both queues of a queue pair, each behind its own lock. `None` once it was destroyed: their
+/// memory, and what they hold of the device, does not wait for the handle.
 pub(crate) struct Queues {
     pub(crate) send: SpinCell<Option<Sender>>,
     pub(crate) recv: SpinCell<Option<RecvQueue>>,
@@ -28,8 +28,8 @@ impl Sender {
         Sender { queue, hardware }
     }
 
-    /// Makes the device process the queue, which is that of `qpn` and whose doorbell was written. The caller holds
-    /// the lock meanwhile, so that the hardware stays.
+    /// Makes the device process the queue, which is that of `qpn` and whose doorbell was written.
+    /// The caller holds the lock meanwhile, so that the hardware stays.
     #[inline(always)]
     pub(crate) fn doorbell_written(&self, qpn: Qpn, locking: &Locking) -> Result<(), Errno> {
         self.hardware.doorbell_written(qpn, locking)
@@ -116,8 +116,7 @@ pub(crate) struct Polled {
     pub(crate) hardware: Arc<Hardware>,
     pub(crate) completions: CompletionQueue,
     pub(crate) owners: QueueIndex,
-    /// The device was asked for an event while entries waited to be polled, and so raised it at
-    /// once.
+    /// An event was requested while entries waited to be polled, and so was raised at once.
     pub(crate) event_for_unread: bool,
 }
 

@@ -60,9 +60,9 @@ impl<T> SpinCell<T> {
         self.take(FREE, FREE, locking)
     }
 
-    /// Continues the session that holds the lock until [`SpinGuard::end`]; `None` if there is none. Which
-    /// session that is, only its owner knows: two threads that both believe it to be theirs take turns call
-    /// by call.
+    /// Continues the session that holds the lock until [`SpinGuard::end`]; `None` if there is none.
+    /// Which session that is, only its owner knows: two threads that both believe it to be theirs
+    /// take turns call by call.
     #[inline]
     pub(crate) fn resume<'a>(&'a self, locking: &'a Locking) -> Option<SpinGuard<'a, T>> {
         self.take(SESSION, SESSION, locking)
@@ -94,8 +94,8 @@ impl<T> SpinCell<T> {
             if let Some(guard) = self.try_lock(locking) {
                 return guard;
             }
-            // The owner is written before the state says that there is a session, and no other thread
-            // makes the caller the owner, or ends its session.
+            // The owner is written before the state says that there is a session, and no other
+            // thread makes the caller the owner, or ends its session.
             let own = self.state.load(Ordering::Acquire) == SESSION
                 && self.owner.load(Ordering::Relaxed) == this_thread();
             if (own || gone)
@@ -210,8 +210,8 @@ mod tests {
         assert_eq!(*cell.lock(&Locking::new()), 8000);
     }
 
-    /// The owner of a session may change the value beside it, and the session goes on; another thread
-    /// waits for its end.
+    /// The owner of a session may change the value beside it, and the session goes on; another
+    /// thread waits for its end.
     #[test]
     fn only_the_owner_of_a_session_gets_in_beside_it() {
         let cell = Arc::new(SpinCell::new(0));
