@@ -85,11 +85,8 @@ impl Completions {
         let mut attributes: efadv_cq_attr = zeroed();
         // SAFETY: a live queue.
         unsafe {
-            assert_eq!(
-                efadv_query_cq(queue, &raw mut attributes, 16),
-                EINVAL,
-                "too short"
-            );
+            let answer = efadv_query_cq(queue, &raw mut attributes, 16);
+            assert_eq!(answer, EINVAL, "too short");
             assert_eq!(efadv_query_cq(queue, &raw mut attributes, 24), 0);
             assert!(
                 attributes.doorbell.is_null(),
@@ -259,10 +256,8 @@ fn exchange(inline: u32, entry_size: u32, has_long_ids: bool) {
         seen.sort_by_key(|entry| entry.flags);
         let length = if round % 2 == 0 { 16 } else { inline as u16 };
         let sent = &seen[0];
-        assert_eq!(
-            (sent.request, sent.status, sent.flags, sent.qpn),
-            (round, 0, OF_SEND_QUEUE, qpn)
-        );
+        let answer = (sent.request, sent.status, sent.flags, sent.qpn);
+        assert_eq!(answer, (round, 0, OF_SEND_QUEUE, qpn));
         assert_eq!(sent.long_request, id);
         let expected = Entry {
             request: round,
@@ -339,10 +334,8 @@ fn clients_that_know_16_bit_request_ids_find_them_on_every_generation() {
             .iter()
             .find(|entry| entry.flags == OF_SEND_QUEUE)
             .unwrap();
-        assert_eq!(
-            (sent.request, sent.status, sent.long_request),
-            (0x1234, 0, 0x1234)
-        );
+        let answer = (sent.request, sent.status, sent.long_request);
+        assert_eq!(answer, (0x1234, 0, 0x1234));
     });
 }
 

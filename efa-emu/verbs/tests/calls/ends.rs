@@ -91,10 +91,8 @@ fn of_devices_leaves_no_thread_descriptor_or_memory() {
             cycle(false);
         }
         let after = Held::now();
-        assert_eq!(
-            (after.threads, after.descriptors),
-            (before.threads, before.descriptors)
-        );
+        let answer = (after.threads, after.descriptors);
+        assert_eq!(answer, (before.threads, before.descriptors));
         // What is kept of freed handles is a structure of some hundred bytes for each. A device that
         // stayed would be 64 MiB.
         assert!(

@@ -44,17 +44,13 @@ fn classic_sends() {
             &mut [sge(source, 0, 20), sge(source, 100, 60)],
         );
         let done = wait_for(queue, 2);
-        assert_eq!(
-            (done[0].status, done[0].opcode, done[0].byte_len),
-            (0, RECV, 80)
-        );
+        let got = (done[0].status, done[0].opcode, done[0].byte_len);
+        assert_eq!(got, (0, RECV, 80));
         assert_eq!((done[1].status, done[1].opcode), (0, SEND));
         // SAFETY: live queue pairs.
         let numbers = unsafe { ((*sender).qp_num, (*receiver).qp_num) };
-        assert_eq!(
-            (done[0].src_qp, done[0].qp_num, done[1].qp_num),
-            (numbers.0, numbers.1, numbers.0)
-        );
+        let got = (done[0].src_qp, done[0].qp_num, done[1].qp_num);
+        assert_eq!(got, (numbers.0, numbers.1, numbers.0));
         assert_eq!(
             done[0].slid,
             ahn_of(endpoint.handle),
@@ -79,20 +75,16 @@ fn classic_sends() {
         assert_eq!(post_send(sender, &mut request).0, 0);
         inline.fill(0);
         let done = wait_for(queue, 2);
-        assert_eq!(
-            (done[0].byte_len, done[0].wc_flags, done[0].imm_data),
-            (11, WITH_IMM, 0x0102_0304)
-        );
+        let got = (done[0].byte_len, done[0].wc_flags, done[0].imm_data);
+        assert_eq!(got, (11, WITH_IMM, 0x0102_0304));
         assert_eq!(&room[200..211], b"inline data");
 
         // Nothing can be sent, too.
         assert_eq!(post_recv(receiver, 5, &mut []), 0);
         send(&endpoint, sender, receiver, 6, &mut []);
         let done = wait_for(queue, 2);
-        assert_eq!(
-            (done[0].status, done[0].byte_len, done[1].status),
-            (0, 0, 0)
-        );
+        let got = (done[0].status, done[0].byte_len, done[1].status);
+        assert_eq!(got, (0, 0, 0));
     });
 }
 
@@ -184,11 +176,8 @@ fn wrong_requests_are_not_posted() {
             let here = &raw mut request;
             assert_eq!(post_send(sender, &mut request), (EINVAL, here), "{what}");
         }
-        assert_eq!(
-            post_recv(receiver, 1, &mut list[..3]),
-            EINVAL,
-            "three scatter entries"
-        );
+        let got = post_recv(receiver, 1, &mut list[..3]);
+        assert_eq!(got, EINVAL, "three scatter entries");
 
         // Of a list, what is before the wrong one is posted.
         let mut second = send_request(&endpoint, receiver, 11, &mut list[1..2]);
@@ -213,17 +202,11 @@ fn wrong_requests_are_not_posted() {
             assert_eq!(post_send(sender, &mut request).0, 0);
         }
         let here = &raw mut request;
-        assert_eq!(
-            post_send(sender, &mut request),
-            (ENOMEM, here),
-            "completions were not polled"
-        );
+        let got = post_send(sender, &mut request);
+        assert_eq!(got, (ENOMEM, here), "completions were not polled");
         for completion in wait_for(queue, 16) {
-            assert_eq!(
-                (completion.status, completion.vendor_err),
-                (15, 9),
-                "bad destination QPN"
-            );
+            let got = (completion.status, completion.vendor_err);
+            assert_eq!(got, (15, 9), "bad destination QPN");
         }
         assert_eq!(post_send(sender, &mut request).0, 0, "there is room again");
         wait_for(queue, 1);
@@ -243,11 +226,8 @@ fn states_allow_and_flush() {
         let mut list = [sge(region, 0, 8)];
         let mut send = send_request(&endpoint, pair, 1, &mut list);
         assert_eq!(post_send(pair, &mut send).0, EINVAL, "a send in reset");
-        assert_eq!(
-            post_recv(pair, 2, &mut [sge(region, 0, 8)]),
-            EINVAL,
-            "a receive in reset"
-        );
+        let got = post_recv(pair, 2, &mut [sge(region, 0, 8)]);
+        assert_eq!(got, EINVAL, "a receive in reset");
         ready(pair);
         for wr_id in 3..6 {
             assert_eq!(post_recv(pair, wr_id, &mut [sge(region, 0, 8)]), 0);
@@ -258,11 +238,8 @@ fn states_allow_and_flush() {
         let result = unsafe { ibv_modify_qp(pair, &raw mut attributes, IBV_QP_STATE as c_int) };
         assert_eq!(result, 0);
         for completion in wait_for(queue, 3) {
-            assert_eq!(
-                (completion.status, completion.vendor_err),
-                (5, 1),
-                "flushed"
-            );
+            let got = (completion.status, completion.vendor_err);
+            assert_eq!(got, (5, 1), "flushed");
         }
         assert_eq!(post_send(pair, &mut send).0, EINVAL, "a send in error");
     });
@@ -443,11 +420,8 @@ fn rdma_by_builders_and_extended_polling() {
             }
             // The last completion can be read after its session, and the queue is free for the next.
             assert_eq!(Some(&shown(queue)), seen.last());
-            assert_eq!(
-                (*queue).start_poll.unwrap()(queue, null_mut()),
-                ENOENT,
-                "nothing more"
-            );
+            let got = (*queue).start_poll.unwrap()(queue, null_mut());
+            assert_eq!(got, ENOENT, "nothing more");
             seen.sort();
             assert_eq!(
                 seen,
@@ -561,11 +535,8 @@ fn sessions_are_all_or_nothing() {
             (*builders).wr_start.unwrap()(builders);
             good(builders);
             (*builders).wr_abort.unwrap()(builders);
-            assert_eq!(
-                (*builders).wr_complete.unwrap()(builders),
-                EINVAL,
-                "there is no session"
-            );
+            let got = (*builders).wr_complete.unwrap()(builders);
+            assert_eq!(got, EINVAL, "there is no session");
             let too_many = build(one, 1, |builders| (0..17).for_each(|_| good(builders)));
             assert_eq!(too_many, ENOMEM);
 
@@ -578,11 +549,8 @@ fn sessions_are_all_or_nothing() {
                 0
             );
             let done = wait_for(queue, 2);
-            assert_eq!(
-                (done[0].wr_id, done[1].wr_id),
-                (2, 3),
-                "nothing else was posted"
-            );
+            let got = (done[0].wr_id, done[1].wr_id);
+            assert_eq!(got, (2, 3), "nothing else was posted");
         }
     });
 }

@@ -283,22 +283,16 @@ fn of_another_context_are_refused() {
             let pair = efadv_create_qp_ex(two.context, &raw mut request, &raw mut efa, 24);
             expect_null(pair, EINVAL, "a queue pair of another's protection domain");
             let channel = ibv_create_comp_channel(one.context);
-            expect_null(
-                ibv_create_cq(two.context, 4, null_mut(), channel, 0),
-                EINVAL,
-                "a completion queue with another's channel",
-            );
+            let got = ibv_create_cq(two.context, 4, null_mut(), channel, 0);
+            expect_null(got, EINVAL, "a completion queue with another's channel");
             let alloc = |context: *mut ibv_context, pd: *mut ibv_pd| {
                 let mut attributes: ibv_parent_domain_init_attr = zeroed();
                 attributes.pd = pd;
                 let slots = verbs_context_of(context);
                 (*slots).alloc_parent_domain.unwrap()(context, &raw mut attributes)
             };
-            expect_null(
-                alloc(two.context, one.pd),
-                EINVAL,
-                "a parent domain of another's",
-            );
+            let got = alloc(two.context, one.pd);
+            expect_null(got, EINVAL, "a parent domain of another's");
             let parent = alloc(one.context, one.pd);
             assert!(!parent.is_null());
             let mut attributes = ibv_cq_init_attr_ex {

@@ -149,11 +149,8 @@ fn behind_a_descriptor_is_registered() {
             ),
             (memory, 0, 64, 0, ON_DEMAND, EOPNOTSUPP, "on demand"),
         ] {
-            expect_null(
-                register(descriptor, offset, length, iova, access),
-                expected,
-                what,
-            );
+            let answer = register(descriptor, offset, length, iova, access);
+            expect_null(answer, expected, what);
         }
     });
 }
@@ -261,11 +258,8 @@ fn that_the_library_allocates_is_registered_in_parts() {
                 (endpoint.pd, PAGE, PAGE + 1),
                 (endpoint.pd, 2 * PAGE + 1, 0),
             ] {
-                expect_null(
-                    register(pd, offset, length),
-                    EINVAL,
-                    "outside of the buffer",
-                );
+                let answer = register(pd, offset, length);
+                expect_null(answer, EINVAL, "outside of the buffer");
             }
             let before = start.byte_sub(1);
             let region = ibv_reg_buf_mr(endpoint.pd, buffer, before, 1, access);
@@ -275,11 +269,8 @@ fn that_the_library_allocates_is_registered_in_parts() {
             ibv_free_buf(buffer);
             let region = ibv_reg_buf_mr(endpoint.pd, buffer, start, PAGE, access);
             expect_null(region, EINVAL, "a buffer that was freed");
-            expect_null(
-                ibv_alloc_buf(endpoint.pd, usize::MAX - 4 * PAGE, &raw mut buffer),
-                ENOMEM,
-                "more memory than there is",
-            );
+            let answer = ibv_alloc_buf(endpoint.pd, usize::MAX - 4 * PAGE, &raw mut buffer);
+            expect_null(answer, ENOMEM, "more memory than there is");
         }
     });
 }

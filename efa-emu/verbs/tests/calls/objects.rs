@@ -83,10 +83,8 @@ fn report_what_they_are() {
             let mut device: ibv_device_attr = zeroed();
             assert_eq!(ibv_query_device(context, &raw mut device), 0);
             assert_eq!((device.vendor_id, device.vendor_part_id), (0x1d0f, 0xefa3));
-            assert_eq!(
-                (device.phys_port_cnt, device.max_pkeys, device.max_srq),
-                (1, 1, 0)
-            );
+            let answer = (device.phys_port_cnt, device.max_pkeys, device.max_srq);
+            assert_eq!(answer, (1, 1, 0));
 
             // Clients of all ages: 48, 52 and 56 bytes, and one from the future.
             let query_port = (*verbs_context_of(context)).query_port.unwrap();
@@ -104,10 +102,8 @@ fn report_what_they_are() {
 
             let mut efa = efadv_device_attr::default();
             assert_eq!(efadv_query_device(context, &raw mut efa, 32), 0);
-            assert_eq!(
-                (efa.max_sq_wr, efa.max_rq_wr, efa.device_caps),
-                (4096, 32768, 0x1f)
-            );
+            let answer = (efa.max_sq_wr, efa.max_rq_wr, efa.device_caps);
+            assert_eq!(answer, (4096, 32768, 0x1f));
             assert_eq!((efa.inline_buf_size, efa.inline_buf_size_ex), (32, 80));
             assert_eq!(efadv_query_device(context, &raw mut efa, 22), EINVAL);
             // Without the largest RDMA request, which came last, there is no RDMA.
@@ -169,10 +165,8 @@ fn lie_in_the_structures_of_rdma_core() {
         unsafe {
             let plain = endpoint.create(&mut attributes, &mut efa);
             let region: *const verbs_mr = region.cast();
-            assert_eq!(
-                ((*region).mr_type, (*region).access),
-                (IBV_MR_TYPE_MR, access as c_int)
-            );
+            let answer = ((*region).mr_type, (*region).access);
+            assert_eq!(answer, (IBV_MR_TYPE_MR, access as c_int));
             for (pair, mask) in [(plain, 0), (with_builders, VERBS_QP_EX)] {
                 let pair: *const verbs_qp = pair.cast();
                 assert_eq!((*pair).comp_mask & VERBS_QP_EX, mask);
@@ -202,23 +196,14 @@ fn queue_pairs_change_state_by_the_table() {
                 ibv_modify_qp(pair, &raw mut attributes, mask as c_int)
             };
             let none: fn(&mut ibv_qp_attr) = |_| {};
-            assert_eq!(
-                modify(IBV_QPS_RTS, IBV_QP_STATE, none),
-                EINVAL,
-                "from reset to RTS"
-            );
-            assert_eq!(
-                modify(IBV_QPS_INIT, IBV_QP_STATE, none),
-                EINVAL,
-                "without port and keys"
-            );
+            let answer = modify(IBV_QPS_RTS, IBV_QP_STATE, none);
+            assert_eq!(answer, EINVAL, "from reset to RTS");
+            let answer = modify(IBV_QPS_INIT, IBV_QP_STATE, none);
+            assert_eq!(answer, EINVAL, "without port and keys");
             assert_eq!(modify(IBV_QPS_INIT, IDENTITY, |a| a.port_num = 2), EINVAL);
             assert_eq!(modify(IBV_QPS_INIT, IDENTITY, |a| a.pkey_index = 1), EINVAL);
-            assert_eq!(
-                modify(IBV_QPS_INIT, IDENTITY | 1 << 8, none),
-                EOPNOTSUPP,
-                "a path MTU"
-            );
+            let answer = modify(IBV_QPS_INIT, IDENTITY | 1 << 8, none);
+            assert_eq!(answer, EOPNOTSUPP, "a path MTU");
             assert_eq!(modify(99, IDENTITY, none), EINVAL, "an unknown state");
             assert_eq!(modify(IBV_QPS_INIT, IDENTITY, none), 0);
             assert_eq!(modify(IBV_QPS_RTR, IBV_QP_STATE, none), 0);
@@ -229,10 +214,8 @@ fn queue_pairs_change_state_by_the_table() {
             let mut attributes: ibv_qp_attr = zeroed();
             let mut initial: ibv_qp_init_attr = zeroed();
             let mask = (IBV_QP_STATE | IBV_QP_QKEY | IBV_QP_CAP | IBV_QP_RNR_RETRY) as c_int;
-            assert_eq!(
-                ibv_query_qp(pair, &raw mut attributes, mask, &raw mut initial),
-                0
-            );
+            let answer = ibv_query_qp(pair, &raw mut attributes, mask, &raw mut initial);
+            assert_eq!(answer, 0);
             assert_eq!((attributes.qp_state, attributes.qkey), (IBV_QPS_RTS, 77));
             assert_eq!(attributes.cur_qp_state, IBV_QPS_RESET, "left zero");
             assert_eq!((attributes.port_num, attributes.rnr_retry), (1, 3));
@@ -246,11 +229,8 @@ fn queue_pairs_change_state_by_the_table() {
 
             assert_eq!(modify(IBV_QPS_ERR, IBV_QP_STATE, none), 0);
             assert_eq!((*pair).state, IBV_QPS_ERR);
-            assert_eq!(
-                modify(IBV_QPS_RTS, IBV_QP_STATE, none),
-                EINVAL,
-                "out of error by reset only"
-            );
+            let answer = modify(IBV_QPS_RTS, IBV_QP_STATE, none);
+            assert_eq!(answer, EINVAL, "out of error by reset only");
             assert_eq!(modify(IBV_QPS_RESET, IBV_QP_STATE, none), 0);
 
             assert_eq!(ibv_query_qp_data_in_order(pair, 2, 0), 0);
@@ -283,18 +263,12 @@ fn of_older_generations_are_refused_what_they_lack() {
             assert_eq!(attributes.cqe, 128);
             assert!((*efadv_cq_from_ibv_cq_ex(queue)).wc_read_sgid.is_none());
             efa.comp_mask = 1;
-            expect_null(
-                efadv_create_cq(context, &raw mut attributes, &raw mut efa, 16),
-                EINVAL,
-                "an unknown comp_mask",
-            );
+            let answer = efadv_create_cq(context, &raw mut attributes, &raw mut efa, 16);
+            expect_null(answer, EINVAL, "an unknown comp_mask");
             attributes.wc_flags = 1 << 7;
             efa.comp_mask = 0;
-            expect_null(
-                efadv_create_cq(context, &raw mut attributes, &raw mut efa, 16),
-                EOPNOTSUPP,
-                "time stamps",
-            );
+            let answer = efadv_create_cq(context, &raw mut attributes, &raw mut efa, 16);
+            expect_null(answer, EOPNOTSUPP, "time stamps");
             let (mut request, mut efa) =
                 endpoint.srd_request(queue.cast(), IBV_QP_EX_WITH_RDMA_READ);
             let refused = efadv_create_qp_ex(context, &raw mut request, &raw mut efa, 24);

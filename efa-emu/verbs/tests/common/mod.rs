@@ -535,9 +535,7 @@ pub(crate) fn forbid_with(error: i32, calls: &[libc::c_long]) {
     unsafe {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
         let mode = libc::SECCOMP_MODE_FILTER;
-        assert_eq!(
-            libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program),
-            0
-        );
+        let answer = libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program);
+        assert_eq!(answer, 0);
     }
 }

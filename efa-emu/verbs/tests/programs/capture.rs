@@ -407,10 +407,8 @@ fn a_ring_of_files_keeps_the_last_frames() {
             let [name, number, time, ending] = parts[..] else {
                 panic!("{name}");
             };
-            assert_eq!(
-                (name, number.len(), time.len(), ending),
-                ("ring", 5, 14, "pcapng")
-            );
+            let got = (name, number.len(), time.len(), ending);
+            assert_eq!(got, ("ring", 5, 14, "pcapng"));
             number.parse().unwrap()
         })
         .collect();

@@ -50,10 +50,8 @@ fn are_namespaces_permitted() -> bool {
 fn the_command_of_a_cluster_is_its_exit_status() {
     assert_eq!(script("2", &[], "exit 0").code(), 0);
     assert_eq!(script("2", &[], "exit 7").code(), 7);
-    assert_eq!(
-        script("2", &[], "kill -KILL $$").code(),
-        128 + libc::SIGKILL
-    );
+    let answer = script("2", &[], "kill -KILL $$").code();
+    assert_eq!(answer, 128 + libc::SIGKILL);
 }
 
 #[test]

@@ -43,10 +43,8 @@ fn a_running_fabric_is_an_interface_with_its_hosts_as_options() {
         assert!(options.contains(&value), "{options}");
     }
     assert!(options.contains("{call=--qpn}"), "{options}");
-    assert_eq!(
-        ask(&["--extcap-dlts"]),
-        "dlt {number=1}{name=EN10MB}{display=Ethernet}\n"
-    );
+    let answer = ask(&["--extcap-dlts"]);
+    assert_eq!(answer, "dlt {number=1}{name=EN10MB}{display=Ethernet}\n");
     assert_eq!(ask(&["--extcap-capture-filter", "host alpha and rdm"]), "");
     let reason = ask(&["--extcap-capture-filter", "tcp port 80"]);
     assert!(reason.contains("\"tcp\""), "{reason}");

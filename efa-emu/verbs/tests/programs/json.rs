@@ -104,10 +104,8 @@ fn hosts_and_their_counters() {
     let ps = printed(&["ps", "--fabric", fabric.name(), "--json"]);
     assert_documented("efa-emu ps", std::slice::from_ref(&ps), &[]);
     let device = &ps[1];
-    assert_eq!(
-        (&device["host"], &device["device"]),
-        (&"server".into(), &0.into())
-    );
+    let answer = (&device["host"], &device["device"]);
+    assert_eq!(answer, (&"server".into(), &0.into()));
     assert_eq!(device["profile"], "efa2");
     let processes = device["processes"].as_array().unwrap();
     let open: Vec<_> = processes

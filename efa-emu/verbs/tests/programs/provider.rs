@@ -47,10 +47,8 @@ fn without_the_option_the_users_choice_stays() {
     let parent = tempfile::tempdir().unwrap();
     let fabric = TestFabric::new();
     let command = fabric.host(&["sh", "-c", VARIABLES]);
-    assert_eq!(
-        printed(command, &libraries(parent.path())),
-        "efa /of/the/user\n"
-    );
+    let answer = printed(command, &libraries(parent.path()));
+    assert_eq!(answer, "efa /of/the/user\n");
 }
 
 #[test]

@@ -269,11 +269,8 @@ fn hosts_of_runs_are_distinct_unless_they_are_named() {
     joined.inner_id();
     let ps = fabric.ps();
     let hosts = |name: &str| ps.lines().filter(|line| line.starts_with(name)).count();
-    assert_eq!(
-        (hosts("host-1 "), hosts("host-2 "), hosts("host-3 ")),
-        (2, 1, 0),
-        "{ps}"
-    );
+    let answer = (hosts("host-1 "), hosts("host-2 "), hosts("host-3 "));
+    assert_eq!(answer, (2, 1, 0), "{ps}");
     for program in [first, second, joined] {
         program.signal(libc::SIGTERM);
         assert_eq!(program.wait().code(), 143, "the signal reaches the program");
@@ -329,11 +326,8 @@ fn any_directory_for_temporary_files_will_do() {
             command.current_dir(place.path()).env("TMPDIR", &named);
             let outcome = run(command);
             let outcome = outcome.expect_success(&format!("{named:?} {arguments:?}"));
-            assert_eq!(
-                outcome.stdout.lines().count(),
-                lines,
-                "{named:?} {outcome:?}"
-            );
+            let answer = outcome.stdout.lines().count();
+            assert_eq!(answer, lines, "{named:?} {outcome:?}");
         }
     }
 }
