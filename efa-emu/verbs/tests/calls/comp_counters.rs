@@ -74,8 +74,7 @@ fn expect(counter: *mut ibv_comp_cntr, expected: (u64, u64)) {
 /// A queue pair in the state reset.
 fn reset_pair(endpoint: &Endpoint, queue: *mut ibv_cq) -> *mut ibv_qp {
     let (mut attributes, mut efa) = endpoint.srd_request(queue, ALL_OPS);
-    let pair = endpoint.create(&mut attributes, &mut efa);
-    pair
+    endpoint.create(&mut attributes, &mut efa)
 }
 
 #[test]

@@ -364,10 +364,8 @@ pub(crate) fn handle_of(pd: *mut ibv_pd, gid: ibv_gid) -> *mut ibv_ah {
 pub(crate) fn ahn_of(handle: *mut ibv_ah) -> u16 {
     let mut attributes = efadv_ah_attr::default();
     // SAFETY: a structure of this size.
-    assert_eq!(
-        unsafe { efadv_query_ah(handle, &raw mut attributes, 16) },
-        0
-    );
+    let answer = unsafe { efadv_query_ah(handle, &raw mut attributes, 16) };
+    assert_eq!(answer, 0);
     attributes.ahn
 }
 
