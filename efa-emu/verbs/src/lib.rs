@@ -1,17 +1,17 @@
 //! The ABI of libibverbs and libefa over the emulated EFA device.
 //!
 //! The package builds a shared library with the SONAME `libibverbs.so.1` and all its symbol
-//! versions ([`exports`]); `efa-emu-efadv` builds the one with the SONAME `libefa.so.1`, a front
+//! versions (`exports`); `efa-emu-efadv` builds the one with the SONAME `libefa.so.1`, a front
 //! for this one. `efa-emu run` preloads both.
 //!
 //! | module | holds | uses |
 //! |---|---|---|
-//! | [`abi`] | layouts and constants of the C headers | |
-//! | [`ffi`] | error numbers, structures of other versions, signals that interrupt a call | |
-//! | [`objects`] | contexts, domains, regions, queues: safe code over the device | `abi`, `ffi` |
-//! | [`registry`] | every object that a program has a pointer to | `objects` |
-//! | [`calls`] | the C functions by family: check, convert, look up, call | all of these |
-//! | [`exports`] | which function is exported under which name and version | `calls` |
+//! | `abi` | layouts and constants of the C headers | |
+//! | `ffi` | error numbers, structures of other versions, signals that interrupt a call | |
+//! | `objects` | contexts, domains, regions, queues: safe code over the device | `abi`, `ffi` |
+//! | `registry` | every object that a program has a pointer to | `objects` |
+//! | `calls` | the C functions by family: check, convert, look up, call | all of these |
+//! | `exports` | which function is exported under which name and version | `calls` |
 //!
 //! What the hardware and the kernel driver would do is in [`efa_device_model::device`], what rdma-core's
 //! user-space driver would do in [`efa_device_model::provider`], and how requests reach other processes in
