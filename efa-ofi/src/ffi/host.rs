@@ -154,7 +154,7 @@ fn callers() -> Vec<String> {
 /// Writes a line to libfabric's log at a level.
 pub(crate) fn log(level: u32, from: Subsystem, text: &str) {
     match level {
-        FI_LOG_WARN => tracing::warn!(target: "efa_ofi", "{text}"),
+        super::FI_LOG_WARN => tracing::warn!(target: "efa_ofi", "{text}"),
         _ => tracing::debug!(target: "efa_ofi", "{text}"),
     }
     if let Some(host) = Host::get() {

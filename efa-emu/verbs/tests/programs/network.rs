@@ -5,10 +5,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::common::{Dialogue, TestFabric, installed, needs};
+use efa_capture::frame::{Kind, Repr};
+use efa_capture::{Direction, Reader};
 use efa_core::address::Qpn;
 use efa_core::nic::Status;
-use efa_capture::{Direction, Reader};
-use efa_capture::frame::{Kind, Repr};
 
 /// Messages of `fi_pingpong` in each direction.
 const ROUNDS: u32 = 3;
