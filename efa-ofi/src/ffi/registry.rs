@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use crate::ffi::table::Table;
 use crate::ffi::{fi_ops, fid, unsupported};
 
-/// The open registry.
+/// The open objects.
 #[derive(Default)]
 struct Registry {
     by_address: Option<HashMap<usize, Class>>,

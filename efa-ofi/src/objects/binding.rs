@@ -98,9 +98,9 @@ impl Bindings {
 
     /// Returns whether a thread may sleep until something happens on the endpoint.
     pub(crate) fn can_sleep(&self) -> bool {
-        let queues = [&self.transmit, &self.receive].into_iter().flatten();
+        let mut queues = [&self.transmit, &self.receive].into_iter().flatten();
         let mut counters = self.counters.iter();
-        queues.into_iter().any(|bound| bound.queue.can_sleep())
+        queues.any(|bound| bound.queue.can_sleep())
             || counters.any(|(counter, _)| counter.can_sleep())
     }
 
