@@ -1,5 +1,6 @@
 //! The protocol engine on the simulated device: the failures that EFA users have met, staged.
 
+mod decisions;
 mod identity;
 mod overtaking;
 mod rig;
