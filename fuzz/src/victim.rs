@@ -248,7 +248,7 @@ impl<'a> Victim<'a> {
                 .queues
                 .post_rdma(wr_id, to, Kind::Write(None), buffer, (0, 1)),
         }
-        let _ = self.meeting.device().look_at_send_queue(QPN);
+        let _ = self.meeting.device().read_send_doorbell(QPN);
     }
 
     /// Forgets everything, and begins again.

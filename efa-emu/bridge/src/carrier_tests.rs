@@ -258,7 +258,7 @@ impl Sender {
             data: SendData::Inline(&[b"hello"]),
         };
         self.queues.send.post(&request).unwrap();
-        self.engine.look_at_send_queue(self.queues.qpn).unwrap();
+        self.engine.process_send_doorbell(self.queues.qpn).unwrap();
         self.engine.progress();
     }
 }

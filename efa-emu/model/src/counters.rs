@@ -73,7 +73,8 @@ impl Statistics {
 }
 
 counters! {
-    /// The commands that the device got: verbs that make, change or end an object. Queries are not counted.
+    /// The commands that the device got: verbs that make, change or end an object. Queries are not
+    /// counted.
     CommandCounters
 
     /// Commands given to the device.

@@ -1,12 +1,12 @@
 //! The EFA device: what it does with the requests of its clients, without I/O and without a clock.
 //!
 //! * [`device`]: the hardware half; [`provider`]: the user-space half.
-//! * [`link`]: what the device needs of whatever carries its requests. Two links implement it, each in a
-//!   package of its own: `efa-sim`, any number of hosts in one thread and in virtual time, and `efa-shm`,
-//!   processes and shared memory.
+//! * [`link`]: what the device needs of whatever carries its requests. Two links implement it, each
+//!   in a package of its own: `efa-sim`, any number of hosts in one thread and in virtual time, and
+//!   `efa-shm`, processes and shared memory.
 //! * [`network`] and [`fault`]: what happens to frames, on both links.
-//! * [`profile`]: the generations of the device, built in or of a file; [`qpn_policy`]: which queue pair
-//!   numbers it gives out; [`counters`]: its statistics.
+//! * [`profile`]: the generations of the device, built in or of a file; [`qpn_policy`]: which queue
+//!   pair numbers it gives out; [`counters`]: its statistics.
 //! * [`sysfs`]: the files that programs expect of it; [`numa`]: the processors that it is near to;
 //!   [`port`]: what its port says of itself.
 

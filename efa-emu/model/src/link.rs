@@ -47,7 +47,8 @@ pub struct RequestHeader {
     pub destination_qpn: Qpn,
     /// The Q-key that the initiator believes the responder's queue pair to have.
     pub qkey: Qkey,
-    /// Counts the requests of the initiating queue pair, from 0, wrapping. A retry keeps its number.
+    /// Counts the requests of the initiating queue pair, from 0, wrapping. A retry keeps its
+    /// number.
     pub sequence: u32,
     /// How often the device made this request before, because the receiver was not ready. A link
     /// brings [`RequestHeader::MOST_CARRIED_RETRIES`] at most.
@@ -113,7 +114,8 @@ pub trait Link {
 /// The device names only memory that it has checked. Offsets count from the start of the request's
 /// data, and the device never goes beyond `RequestHeader::length`.
 pub trait Transfer {
-    /// Copies `to.length` bytes of the request's data, from `offset` on, into the responder's memory.
+    /// Copies `to.length` bytes of the request's data, from `offset` on, into the responder's
+    /// memory.
     fn fetch(&mut self, offset: u32, to: HostSegment) -> Result<(), Status>;
 
     /// Copies the responder's memory `from` into the initiator's buffer at `offset` (RDMA read).
@@ -131,9 +133,9 @@ pub trait Transfer {
         true
     }
 
-    /// Whether the link hands the request, whose transfer has failed, to the device again: its data waits for room, or
-    /// will come another way. Such a request was not dropped.
-    fn is_put_off(&self) -> bool {
+    /// Whether the link hands the request, whose transfer has failed, to the device again: its data
+    /// waits for room, or will come another way. Such a request was not dropped.
+    fn is_deferred(&self) -> bool {
         false
     }
 }

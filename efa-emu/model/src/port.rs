@@ -12,8 +12,8 @@ pub struct PortLink {
     pub speed: LinkSpeed,
 }
 
-/// A speed of a link: lanes, and the rate of each. The kernel driver names no others (amzn-drivers `efa` 3.1.0,
-/// `efa_link_gbps_to_speed_and_width`).
+/// A speed of a link: lanes, and the rate of each. The kernel driver names no others (amzn-drivers
+/// `efa` 3.1.0, `efa_link_gbps_to_speed_and_width`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LinkSpeed {
     /// Of all lanes together, in Gbit/s.

@@ -38,8 +38,9 @@ impl RnrBackoff {
 /// How long the request ids of a send queue are: in its work requests, and in their completions.
 ///
 /// A client with 16-bit ids keeps a table from them to the ids of its application. With 64 bits the
-/// application's id itself goes through the device. Both sides agree on it when the queue pair is made
-/// (rdma-core of August 2026: `EFA_CREATE_QP_WITH_SQ_64_BIT_REQ_ID`). Ids of receives always have 16 bits.
+/// application's id itself goes through the device. Both sides agree on it when the queue pair is
+/// made (rdma-core of August 2026: `EFA_CREATE_QP_WITH_SQ_64_BIT_REQ_ID`). Ids of receives always
+/// have 16 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RequestIdSize {
     /// Bytes 0 and 1 of an entry.
@@ -76,8 +77,8 @@ pub struct Statuses {
     pub unknown_peer: Status,
 }
 
-/// One generation of the device. [`Profile::by_name`] finds the built-in ones, [`Profile::named`] also those of
-/// files; a test may change any field of its own copy.
+/// One generation of the device. [`Profile::by_name`] finds the built-in ones, [`Profile::named`]
+/// also those of files; a test may change any field of its own copy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Profile {
     /// The name that `efa-emu run --profile` takes.
@@ -279,7 +280,8 @@ impl Profile {
         PROFILES.iter().find(|profile| profile.name == name)
     }
 
-    /// The longest request ids that send queues can have. libefa uses them wherever the device has them.
+    /// The longest request ids that send queues can have. libefa uses them wherever the device has
+    /// them.
     pub fn longest_request_ids(&self) -> RequestIdSize {
         match self.long_request_ids {
             true => RequestIdSize::Bits64,
@@ -301,8 +303,8 @@ impl Profile {
         }
     }
 
-    /// Every attribute with its source, in the order of `efa-emu profiles`. Names, order and sources
-    /// are those of all profiles.
+    /// Every attribute with its source, in the order of `efa-emu profiles`. Names, order and
+    /// sources are those of all profiles.
     pub fn attributes(&self) -> Vec<Attribute> {
         /// A mock of the device by people who have one.
         const MOCK: &str = "UCX contrib/ibmock, for part id 0xefa1";

@@ -11,13 +11,14 @@ use rand::Rng;
 /// completions of a destroyed queue pair reach its successor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum QpnPolicy {
-    /// The lowest free number: reuse as soon as possible. This is the default, because EFA's own software
-    /// expects it: rdma-core 63 and libfabric 2.6 count the generations of each number, to tell late
-    /// completions of a destroyed queue pair from those of a queue pair that got its number right after.
+    /// The lowest free number: reuse as soon as possible. This is the default, because EFA's own
+    /// software expects it: rdma-core 63 and libfabric 2.6 count the generations of each number, to
+    /// tell late completions of a destroyed queue pair from those of a queue pair that got its
+    /// number right after.
     #[default]
     Lowest,
-    /// A number that was never used, or else the one that has been free for the longest time: reuse as
-    /// late as possible.
+    /// A number that was never used, or else the one that has been free for the longest time: reuse
+    /// as late as possible.
     Oldest,
     /// Any free number.
     Random,
@@ -30,8 +31,8 @@ impl QpnPolicy {
         ("random", QpnPolicy::Random),
     ];
 
-    /// Chooses among free numbers. Each comes with the time since which it is free, and with a `T` of
-    /// the caller. Only [`QpnPolicy::Random`] draws from `random`.
+    /// Chooses among free numbers. Each comes with the time since which it is free, and with a `T`
+    /// of the caller. Only [`QpnPolicy::Random`] draws from `random`.
     pub fn choose<T>(
         self,
         free: impl Iterator<Item = (Qpn, u32, T)>,

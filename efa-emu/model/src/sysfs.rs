@@ -34,14 +34,15 @@ pub const DEVICE_NAME: &str = "rdmap0s0";
 
 /// PCI domain, bus, device and function of the device of a host that has one.
 ///
-/// The address of a host bridge. No device of a real machine can be in its place, so nobody mistakes
-/// the emulated device for one; libraries that look up where a device sits among processors and
-/// memory take this address for "not known" (MPICH 5), or find the bridge that most machines have.
-/// MPICH aborts if a device claims any other place that its topology library cannot find.
+/// The address of a host bridge. No device of a real machine can be in its place, so nobody
+/// mistakes the emulated device for one; libraries that look up where a device sits among
+/// processors and memory take this address for "not known" (MPICH 5), or find the bridge that most
+/// machines have. MPICH aborts if a device claims any other place that its topology library cannot
+/// find.
 const PCI_ADDRESS: &str = "0000:00:00.0";
 
-/// PCI bus of the first of several devices, and how many lie between two: each device is a rail, alone on
-/// its bus below a host bridge of its own.
+/// PCI bus of the first of several devices, and how many lie between two: each device is a rail,
+/// alone on its bus below a host bridge of its own.
 const FIRST_BUS: u32 = 0x10;
 const BUS_STEP: u32 = 4;
 
@@ -113,7 +114,8 @@ impl Rail {
         root.join("class/infiniband").join(self.device_name())
     }
 
-    /// The node that the device is near to: neighbouring devices share one. `None` where it is not known.
+    /// The node that the device is near to: neighbouring devices share one. `None` where it is not
+    /// known.
     fn node(self, nodes: &[Node]) -> Option<&Node> {
         let count = nodes.len() as u32;
         (!self.is_only()).then(|| nodes.get((self.index * count / self.devices) as usize))?
@@ -126,8 +128,8 @@ pub const VERBS_ABI_VERSION: u32 = 6;
 /// PCI class of an EFA device: network controller, Ethernet.
 const PCI_CLASS: u32 = 0x02_00_00;
 
-/// Writes the tree of a host with devices of this profile whose ports have these GIDs. Several devices are near to
-/// one of the nodes each.
+/// Writes the tree of a host with devices of this profile whose ports have these GIDs. Several
+/// devices are near to one of the nodes each.
 ///
 /// `root` must exist and be empty.
 pub fn generate(root: &Path, profile: &Profile, gids: &[Gid], nodes: &[Node]) -> io::Result<()> {
@@ -320,8 +322,8 @@ fn draft(root: &Path, rail: Rail) -> PathBuf {
     root.join(format!("{}.draft", rail.device_name()))
 }
 
-/// Gives a file another value. Who opens it reads the old value or the new one, and no mixture. Who has it open
-/// keeps the old one.
+/// Gives a file another value. Who opens it reads the old value or the new one, and no mixture. Who
+/// has it open keeps the old one.
 fn replace(file: &Path, draft: &Path, value: impl std::fmt::Display) -> io::Result<()> {
     fs::write(draft, format!("{value}\n"))?;
     fs::rename(draft, file)
@@ -347,9 +349,9 @@ pub fn counter_directories(root: &Path, rail: Rail) -> [PathBuf; 2] {
 
 /// The files of a tree that tell what a device counts.
 ///
-/// They are plain files that whoever made the tree replaces again and again. A file system in user space
-/// would make each value as it is read, but it takes a device node and the right to mount, which containers
-/// and test machines rarely give.
+/// They are plain files that whoever made the tree replaces again and again. A file system in user
+/// space would make each value as it is read, but it takes a device node and the right to mount,
+/// which containers and test machines rarely give.
 #[derive(Debug)]
 pub struct CounterFiles {
     /// With the value that the file has.

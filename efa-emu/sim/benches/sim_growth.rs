@@ -1,14 +1,15 @@
 //! How the deterministic fabric grows: from 2 to 10,000 hosts in one process and one thread.
 //!
-//! Every host has one queue pair with 256 posted receives and keeps 16 packets of 64 bytes in flight
-//! to hosts all over the fabric. For each number of hosts it prints events and packets per second of
-//! processor time, the process's memory per queue pair before and after the traffic, and heap
-//! allocations per packet once the traffic runs. The last two lines compare the rates at 64 and 512
-//! hosts, and say how much memory the largest fabric took.
+//! Every host has one queue pair with 256 posted receives and keeps 16 packets of 64 bytes in
+//! flight to hosts all over the fabric. For each number of hosts it prints events and packets per
+//! second of processor time, the process's memory per queue pair before and after the traffic, and
+//! heap allocations per packet once the traffic runs. The last two lines compare the rates at 64
+//! and 512 hosts, and say how much memory the largest fabric took.
 //!
-//! Each number of hosts runs in a process of its own, so that none finds memory that another has left. The
-//! GNU C library's allocator is asked to use huge pages there (`GLIBC_TUNABLES`): some hundred hosts are
-//! more pages than the processor remembers, and looking one up costs more than the memory access itself.
+//! Each number of hosts runs in a process of its own, so that none finds memory that another has
+//! left. The GNU C library's allocator is asked to use huge pages there (`GLIBC_TUNABLES`): some
+//! hundred hosts are more pages than the processor remembers, and looking one up costs more than
+//! the memory access itself.
 
 use std::collections::BTreeMap;
 use std::error::Error;

@@ -4,7 +4,7 @@
 use efa_core::address::Gid;
 use efa_core::nic::Status;
 
-use super::HostId;
+use super::host_id::HostId;
 use super::memory::AddressSpace;
 use super::wire::Wire;
 use efa_device_model::link::{

@@ -61,13 +61,13 @@ impl QueueOwner for AllQueues {
     }
 }
 
-/// A protection domain of a simulated host with registered packet buffers, and the completion queues
-/// and queue pairs that are made in it. Dropping it gives everything back.
+/// A protection domain of a simulated host with registered packet buffers, and the completion
+/// queues and queue pairs that are made in it. Dropping it gives everything back.
 ///
 /// # Panics
 /// Touching a packet buffer that the caller does not own is a bug of the caller and panics, in
-/// [`Domain::buffer`], [`Domain::buffer_mut`] and [`Domain::release_buffer`]. The calls that can fail
-/// return [`NicError::Invalid`] instead.
+/// [`Domain::buffer`], [`Domain::buffer_mut`] and [`Domain::release_buffer`]. The calls that can
+/// fail return [`NicError::Invalid`] instead.
 pub struct SimDomain {
     attributes: NicAttributes,
     pub(super) profile: Profile,

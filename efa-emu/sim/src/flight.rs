@@ -5,7 +5,7 @@ use std::fmt;
 use efa_core::address::Gid;
 use efa_core::nic::Status;
 
-use super::HostId;
+use super::host_id::HostId;
 use efa_device_model::fault::{Frame, Stage};
 use efa_device_model::link::{Operation, RequestHeader, Token};
 use efa_device_model::network::{Transmission, Twice};

@@ -1,10 +1,11 @@
 //! A simulated host as its programs see it.
 
 use efa_core::address::{Gid, Qpn};
-use efa_core::nic::{Device, Domain, DomainConfig, NicError, QueuePairConfig, UserSlice};
+use efa_core::nic::UserSlice;
 
-use super::queue_pair::{NicConfig, SimNic, SimQueuePair};
-use super::{Fabric, HostId, MemoryFault, OutOfMemory};
+use super::fabric::Fabric;
+use super::host_id::HostId;
+use super::memory::{MemoryFault, OutOfMemory};
 use efa_device_model::fault::{Action, Errno, Fault, Match, Point};
 
 /// A host of a fabric: memory, and a device to open queue pairs on. A handle: clones name the same
@@ -13,7 +14,7 @@ use efa_device_model::fault::{Action, Errno, Fault, Match, Point};
 /// Memory is lost when the host is [killed](Fabric::kill).
 #[derive(Clone, Debug)]
 pub struct SimHost {
-    fabric: Fabric,
+    pub(super) fabric: Fabric,
     id: HostId,
 }
 
@@ -37,18 +38,6 @@ impl SimHost {
         self.fabric.0.borrow().wire.port(self.id).gid
     }
 
-    /// Opens a queue pair, ready to send, with a domain, a completion queue and packet buffers of its
-    /// own.
-    pub fn open_nic(&self, config: NicConfig) -> Result<SimNic, NicError> {
-        let packet_buffers = config.packet_buffers;
-        let mut domain = self.open_domain(&DomainConfig { packet_buffers })?;
-        let service = config.service;
-        let config = QueuePairConfig::from(config);
-        let queue = domain.create_completion_queue(config.completions())?;
-        let queue_pair = SimQueuePair::create(&mut domain, queue, &config, service)?;
-        Ok(SimNic::new(domain, queue_pair))
-    }
-
     /// Makes the next queue pair on this host get this number, whatever the policy, if it is free
     /// then.
     pub fn prefer_qpn(&self, qpn: Qpn) {
@@ -57,8 +46,8 @@ impl SimHost {
             .install(Fault::new(next, Action::Qpn(qpn)).times(1));
     }
 
-    /// Makes memory registrations on this host fail as if the device had no regions left: `times` of
-    /// them, after the next `skip` ones.
+    /// Makes memory registrations on this host fail as if the device had no regions left: `times`
+    /// of them, after the next `skip` ones.
     pub fn fail_registrations(&self, skip: u64, times: u64) {
         let registrations = self.local(Point::Registration);
         let fail = Action::Fail(Errno(libc::ENOMEM));

@@ -52,12 +52,12 @@ enum Block {
     /// One allocation of a program.
     Plain(Box<[u8]>),
     /// Packet buffers side by side. A slot is only mapped while its buffer is lent to the device.
-    Slots { size: usize, slots: Vec<Slot> },
+    Slots { size: usize, slots: Vec<BufferSlot> },
 }
 
 /// The place of a packet buffer.
 #[derive(Clone, Debug)]
-enum Slot {
+enum BufferSlot {
     /// Not mapped: the program owns the buffer, or it is in the pool.
     Unmapped,
     /// Lent to the device to be written, and not written yet. It takes no memory.
@@ -100,7 +100,7 @@ impl AddressSpace {
     /// Reserves addresses for `count` packet buffers, `size` bytes apart, none of them mapped yet.
     pub(crate) fn reserve_slots(&mut self, count: usize, size: usize) -> Result<u64, OutOfMemory> {
         let address = self.claim((count as u64).saturating_mul(size as u64))?;
-        let slots = vec![Slot::Unmapped; count];
+        let slots = vec![BufferSlot::Unmapped; count];
         self.blocks.insert(address, Block::Slots { size, slots });
         Ok(address)
     }
@@ -145,7 +145,7 @@ impl AddressSpace {
     /// Maps slot `index` of the slots at `base` with a buffer that the device reads.
     pub(crate) fn lend(&mut self, base: u64, index: usize, buffer: Box<[u8]>) {
         if let Some(slot) = self.slot(base, index) {
-            *slot = Slot::Filled(buffer);
+            *slot = BufferSlot::Filled(buffer);
         }
     }
 
@@ -153,7 +153,7 @@ impl AddressSpace {
     /// memory from then on, and cannot be read before.
     pub(crate) fn lend_blank(&mut self, base: u64, index: usize) {
         if let Some(slot) = self.slot(base, index) {
-            *slot = Slot::Blank;
+            *slot = BufferSlot::Blank;
         }
     }
 
@@ -162,14 +162,14 @@ impl AddressSpace {
         let Block::Slots { size, slots } = self.blocks.get_mut(&base)? else {
             return None;
         };
-        match std::mem::replace(slots.get_mut(index)?, Slot::Unmapped) {
-            Slot::Unmapped => None,
-            Slot::Blank => Some(take_spare(&mut self.spare, *size)),
-            Slot::Filled(buffer) => Some(buffer),
+        match std::mem::replace(slots.get_mut(index)?, BufferSlot::Unmapped) {
+            BufferSlot::Unmapped => None,
+            BufferSlot::Blank => Some(take_spare(&mut self.spare, *size)),
+            BufferSlot::Filled(buffer) => Some(buffer),
         }
     }
 
-    fn slot(&mut self, base: u64, index: usize) -> Option<&mut Slot> {
+    fn slot(&mut self, base: u64, index: usize) -> Option<&mut BufferSlot> {
         match self.blocks.get_mut(&base)? {
             Block::Slots { slots, .. } => slots.get_mut(index),
             Block::Plain(_) => None,
@@ -201,7 +201,7 @@ impl AddressSpace {
         let (bytes, offset) = match block {
             Block::Plain(bytes) => (bytes, offset),
             Block::Slots { size, slots } => {
-                let Some(Slot::Filled(buffer)) = slots.get(offset / size) else {
+                let Some(BufferSlot::Filled(buffer)) = slots.get(offset / size) else {
                     return Err(fault);
                 };
                 (buffer, offset % size)
@@ -232,10 +232,10 @@ impl AddressSpace {
             Block::Plain(bytes) => (bytes, offset),
             Block::Slots { size, slots } => {
                 let slot = slots.get_mut(offset / *size).ok_or(fault)?;
-                if matches!(slot, Slot::Blank) {
-                    *slot = Slot::Filled(take_spare(&mut self.spare, *size));
+                if matches!(slot, BufferSlot::Blank) {
+                    *slot = BufferSlot::Filled(take_spare(&mut self.spare, *size));
                 }
-                let Slot::Filled(buffer) = slot else {
+                let BufferSlot::Filled(buffer) = slot else {
                     return Err(fault);
                 };
                 (buffer, offset % *size)

@@ -15,8 +15,8 @@ use efa_device_model::device::{
     CqId, Error, Lkey, MemoryRegion, PdId, QpChange, QpConfig, QpRings, RegionKeys,
 };
 
-/// What the simulator's clients use, on every generation of the device: with a table, a completion that is staged
-/// to come twice is known to be stale.
+/// What the simulator's clients use, on every generation of the device: with a table, a completion
+/// that is staged to come twice is known to be stale.
 pub(super) const REQUEST_IDS: RequestIdSize = RequestIdSize::Bits16;
 
 /// The device of a host that is down, or that crashed since the domain was opened.
@@ -160,8 +160,8 @@ pub(super) struct Pool {
     pub(super) lkey: Lkey,
 }
 
-/// What a domain owns. The drop gives back whatever was made, so a creation that fails half-way leaves
-/// nothing behind.
+/// What a domain owns. The drop gives back whatever was made, so a creation that fails half-way
+/// leaves nothing behind.
 pub(super) struct DomainObjects {
     pub(super) life: HostLife,
     pool: Option<u64>,

@@ -13,7 +13,7 @@ use super::objects::Pool;
 use efa_device_model::device::queue::Buffer;
 
 /// Where a buffer is.
-enum Place {
+enum BufferState {
     /// In the pool.
     Free,
     /// With the program.
@@ -27,7 +27,7 @@ pub(super) struct PacketBuffers {
     pool: Pool,
     /// Bytes of a buffer that packets may use.
     mtu: usize,
-    places: Vec<Place>,
+    places: Vec<BufferState>,
     free: Vec<u32>,
 }
 
@@ -42,7 +42,7 @@ impl PacketBuffers {
         PacketBuffers {
             pool,
             mtu,
-            places: (0..count).map(|_| Place::Free).collect(),
+            places: (0..count).map(|_| BufferState::Free).collect(),
             // The lowest number is handed out first.
             free: (0..count as u32).rev().collect(),
         }
@@ -55,7 +55,7 @@ impl PacketBuffers {
 
     pub(super) fn acquire(&mut self, memory: &mut AddressSpace) -> Option<BufferId> {
         let index = self.free.pop()?;
-        self.places[index as usize] = Place::Program(memory.take_spare(self.pool.stride));
+        self.places[index as usize] = BufferState::Program(memory.take_spare(self.pool.stride));
         Some(BufferId(index))
     }
 
@@ -63,8 +63,8 @@ impl PacketBuffers {
         let Some(place) = self.places.get_mut(buffer.0 as usize) else {
             panic!("release of {buffer:?}, which is no buffer of this domain");
         };
-        match std::mem::replace(place, Place::Free) {
-            Place::Program(bytes) => memory.put_spare(bytes),
+        match std::mem::replace(place, BufferState::Free) {
+            BufferState::Program(bytes) => memory.put_spare(bytes),
             other => {
                 *place = other;
                 panic!("release of {buffer:?}, which the caller does not own");
@@ -75,14 +75,14 @@ impl PacketBuffers {
 
     pub(super) fn bytes(&self, buffer: BufferId) -> &[u8] {
         match self.places.get(buffer.0 as usize) {
-            Some(Place::Program(bytes)) => &bytes[..self.mtu],
+            Some(BufferState::Program(bytes)) => &bytes[..self.mtu],
             _ => panic!("access to {buffer:?}, which the caller does not own"),
         }
     }
 
     pub(super) fn bytes_mut(&mut self, buffer: BufferId) -> &mut [u8] {
         match self.places.get_mut(buffer.0 as usize) {
-            Some(Place::Program(bytes)) => &mut bytes[..self.mtu],
+            Some(BufferState::Program(bytes)) => &mut bytes[..self.mtu],
             _ => panic!("access to {buffer:?}, which the caller does not own"),
         }
     }
@@ -106,7 +106,7 @@ impl PacketBuffers {
 
     pub(super) fn check_owned(&self, buffer: BufferId) -> Result<(), NicError> {
         match self.places.get(buffer.0 as usize) {
-            Some(Place::Program(_)) => Ok(()),
+            Some(BufferState::Program(_)) => Ok(()),
             _ => Err(NicError::Invalid {
                 what: "packet buffer, not owned by the caller:",
                 value: buffer.0.into(),
@@ -126,7 +126,7 @@ impl PacketBuffers {
     /// Maps a buffer that the program owns into the host's memory, for the device to send.
     pub(super) fn lend_to_send(&mut self, buffer: BufferId, to: Qpn, memory: &mut AddressSpace) {
         let place = &mut self.places[buffer.0 as usize];
-        if let Place::Program(bytes) = std::mem::replace(place, Place::Device(to)) {
+        if let BufferState::Program(bytes) = std::mem::replace(place, BufferState::Device(to)) {
             memory.lend(self.pool.base, buffer.0 as usize, bytes);
         }
     }
@@ -135,7 +135,7 @@ impl PacketBuffers {
     /// arrives. What it held is gone.
     pub(super) fn lend_to_receive(&mut self, buffer: BufferId, to: Qpn, memory: &mut AddressSpace) {
         let place = &mut self.places[buffer.0 as usize];
-        if let Place::Program(bytes) = std::mem::replace(place, Place::Device(to)) {
+        if let BufferState::Program(bytes) = std::mem::replace(place, BufferState::Device(to)) {
             memory.put_spare(bytes);
             memory.lend_blank(self.pool.base, buffer.0 as usize);
         }
@@ -146,13 +146,13 @@ impl PacketBuffers {
         // After a crash of the host the memory is gone; the buffer starts over.
         let bytes = memory.take_back(self.pool.base, buffer.0 as usize);
         let bytes = bytes.unwrap_or_else(|| memory.take_spare(self.pool.stride));
-        self.places[buffer.0 as usize] = Place::Program(bytes);
+        self.places[buffer.0 as usize] = BufferState::Program(bytes);
     }
 
     /// Puts the buffers that a queue pair of the device has back into the pool.
     pub(super) fn reclaim(&mut self, from: Qpn, memory: &mut AddressSpace) {
         for index in 0..self.places.len() {
-            if matches!(self.places[index], Place::Device(owner) if owner == from) {
+            if matches!(self.places[index], BufferState::Device(owner) if owner == from) {
                 let buffer = BufferId(index as u32);
                 self.take_back(buffer, memory);
                 self.release(buffer, memory);

@@ -1,9 +1,9 @@
 //! An SRD queue pair of a simulated host.
 
-use efa_core::address::{Qkey, RawAddress};
+use efa_core::address::RawAddress;
 use efa_core::nic::{
     BufferId, CompletionQueueId, Destination, DeviceCaps, Doorbell, LocalKey, NicAttributes,
-    NicError, OwnNic, QueuePair, QueuePairConfig, RdmaRequest, SendRequest, UserSlice,
+    NicError, QueuePair, QueuePairConfig, RdmaRequest, SendRequest, UserSlice,
 };
 
 use super::domain::{Posted, SimDomain};
@@ -14,56 +14,6 @@ use efa_device_model::provider::{
     self, RecvQueue, RecvQueueConfig, SendData, SendFlags, SendOpcode, SendQueue, SendQueueConfig,
     UdAddress,
 };
-
-/// A queue pair of a simulated host with a domain of its own.
-pub type SimNic = OwnNic<SimDomain>;
-
-/// How a [`SimNic`] is made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct NicConfig {
-    /// What the queue pair carries.
-    pub service: Service,
-    /// Work requests that the send queue holds, a power of two.
-    pub send_queue_depth: usize,
-    /// Receives that the receive queue holds, a power of two.
-    pub recv_queue_depth: usize,
-    /// Packet buffers. Their memory is taken when a buffer is first used.
-    pub packet_buffers: usize,
-    /// The Q-key, `None` for a random one.
-    pub qkey: Option<Qkey>,
-    /// How often a send to a receiver that is not ready is repeated, 7 for ever. libfabric sets 3.
-    pub rnr_retry: u8,
-    /// RDMA writes with immediate consume no receive, if the device can do that.
-    pub unsolicited_write_recv: bool,
-}
-
-impl Default for NicConfig {
-    /// SRD, 256 sends, 1024 receives, buffers for both, a random Q-key, 3 RNR retries.
-    fn default() -> Self {
-        NicConfig {
-            service: Service::Srd,
-            send_queue_depth: 256,
-            recv_queue_depth: 1024,
-            packet_buffers: 256 + 1024,
-            qkey: None,
-            rnr_retry: 3,
-            unsolicited_write_recv: false,
-        }
-    }
-}
-
-impl From<NicConfig> for QueuePairConfig {
-    fn from(config: NicConfig) -> Self {
-        QueuePairConfig {
-            send_queue_depth: config.send_queue_depth,
-            recv_queue_depth: config.recv_queue_depth,
-            qkey: config.qkey,
-            rnr_retry: config.rnr_retry,
-            unsolicited_write_recv: config.unsolicited_write_recv,
-            service_level: 0,
-        }
-    }
-}
 
 /// The client's halves of the queues of one queue pair.
 pub(super) struct Queues {
@@ -192,7 +142,7 @@ impl SimQueuePair {
         self.is_deferred = false;
         domain.queues(qpn)?.send.publish();
         let life = &domain.objects.life;
-        life.with_host(|host| host.device.look_at_send_queue(qpn))?;
+        life.with_host(|host| host.device.read_send_doorbell(qpn))?;
         life.drive();
         Ok(())
     }
@@ -375,7 +325,8 @@ impl QueuePair for SimQueuePair {
     }
 }
 
-/// The bit of a receive into memory of the user, whose other bits are its place among what is posted.
+/// The bit of a receive into memory of the user, whose other bits are its place among what is
+/// posted.
 const USER_RECEIVE: u64 = 1 << 63;
 
 fn user_receive(place: usize) -> u64 {

@@ -6,7 +6,8 @@ use std::rc::Rc;
 
 use efa_core::nic::Status;
 
-use super::Fabric;
+use super::config::HostConfig;
+use super::fabric::Fabric;
 use super::tap::{TapId, TappedFrame};
 use efa_capture::{InterfaceId, Moment, Recorder, Route, Writer};
 use efa_device_model::fault::Stage;
@@ -112,5 +113,22 @@ impl<W: Write> State<W> {
             }
             (Stage::Answer, None) => {}
         }
+    }
+}
+
+impl Fabric {
+    /// Captures all traffic from now on into `sink`, as pcapng with an interface per host.
+    pub fn capture<W: Write + 'static>(
+        &self,
+        sink: W,
+        config: CaptureConfig,
+    ) -> io::Result<Recording<W>> {
+        Recording::start(self, sink, config)
+    }
+
+    fn largest_mtu(&self) -> usize {
+        let world = self.0.borrow();
+        let mtus = world.hosts.iter().map(|host| host.config.profile.mtu);
+        mtus.max().unwrap_or(HostConfig::default().profile.mtu) as usize
     }
 }

@@ -9,7 +9,7 @@ use efa_core::nic::{
 };
 
 use super::host::SimHost;
-use super::queue_pair::{NicConfig, SimNic};
+use super::nic::{NicConfig, SimNic};
 
 /// A packet that a [`ScriptedPeer`] received.
 #[derive(Clone, PartialEq, Eq, Debug)]

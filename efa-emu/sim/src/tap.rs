@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::HostId;
+use super::host_id::HostId;
 use efa_capture::{Direction, Interface};
 use efa_device_model::fault::Frame;
 

@@ -1,9 +1,9 @@
 //! Requests on their way: departure, loss, retransmission, arrival, answer.
 //!
-//! A request is one object for its whole life, however many frames it needs: at any time there is at
-//! most one frame or timer of it, so an event never refers to a request that is gone. What becomes of
-//! a frame is decided by [`efa_device_model::network`]; the wire makes events of it. It never calls a device;
-//! [`super::world`] does when an event says so.
+//! A request is one object for its whole life, however many frames it needs: at any time there is
+//! at most one frame or timer of it, so an event never refers to a request that is gone. What
+//! becomes of a frame is decided by [`efa_device_model::network`]; the wire makes events of it. It
+//! never calls a device; [`super::world`] does when an event says so.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,29 +12,29 @@ use efa_core::address::{Gid, Qpn};
 use efa_core::nic::Status;
 use slab::Slab;
 
-use super::HostId;
 use super::flight::{Flight, FlightId};
+use super::host_id::HostId;
 use super::log::EventLog;
 use super::memory::AddressSpace;
 use super::tap::{FrameTaps, TappedFrame};
 use efa_capture::{Direction, Interface};
 use efa_device_model::device::QueueError;
 use efa_device_model::fault::{
-    Event as Occasion, Fault, FaultId, Faults, Flow, HostName, LocalTally, Stage, Trigger, Verdict,
-    Withheld,
+    Deferred, Event as FaultEvent, Fault, FaultId, Faults, Flow, HostName, LocalTally, Stage,
+    Trigger, Verdict,
 };
 use efa_device_model::link::{LinkBusy, LocalData, Operation, RequestHeader, Token};
-use efa_device_model::network::{Agenda, Course, Loss, Network, Twice};
+use efa_device_model::network::{Course, EventQueue, Loss, Network, Twice};
 use efa_device_model::prefetch;
 
 /// What happens at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Event {
+pub(super) enum WireEvent {
     /// A frame gets the sender's port.
     Depart(FlightId, Stage),
     /// A frame reaches the other side. The rules have not been applied to it.
     Arrive(FlightId, Stage),
-    /// A frame that faults kept or delayed is handed over.
+    /// A frame that faults deferred or delayed is handed over.
     HandOver(FlightId, Stage),
     /// A lost frame is noticed: it is sent again.
     Resend(FlightId, Stage),
@@ -71,7 +71,7 @@ pub(super) struct Port {
 #[derive(Debug)]
 pub(super) struct Wire {
     pub(super) now: Duration,
-    pub(super) agenda: Agenda<Event>,
+    pub(super) events: EventQueue<WireEvent>,
     pub(super) network: Network,
     pub(super) faults: Faults,
     pub(super) tally: LocalTally,
@@ -83,7 +83,7 @@ pub(super) struct Wire {
     interfaces: Vec<Interface>,
     pub(super) hosts_by_gid: BTreeMap<Gid, HostId>,
     flights: Slab<Flight>,
-    held: Withheld<(FlightId, Stage)>,
+    deferred: Deferred<(FlightId, Stage)>,
     /// Data buffers of finished requests, to be used again.
     spare: Vec<Vec<u8>>,
 }
@@ -96,7 +96,7 @@ impl Wire {
     pub(super) fn new(network: Network, log: EventLog) -> Self {
         Wire {
             now: Duration::ZERO,
-            agenda: Agenda::default(),
+            events: EventQueue::default(),
             network,
             faults: Faults::default(),
             tally: LocalTally::default(),
@@ -107,7 +107,7 @@ impl Wire {
             interfaces: Vec::new(),
             hosts_by_gid: BTreeMap::new(),
             flights: Slab::new(),
-            held: Withheld::default(),
+            deferred: Deferred::default(),
             spare: Vec::new(),
         }
     }
@@ -158,7 +158,7 @@ impl Wire {
         Some((flight.receiver(stage), qpn, flight.token))
     }
 
-    /// Requests that have not completed, those kept by faults included.
+    /// Requests that have not completed, those that faults hold included.
     pub(super) fn in_flight(&self) -> usize {
         self.flights.len()
     }
@@ -217,8 +217,8 @@ impl Wire {
             self.queue(flight, Stage::Request);
         } else {
             // The program freed memory that was still registered.
-            let failure = Event::Fail(flight, Status::LocalInvalidLkey);
-            self.agenda.add(self.now, failure);
+            let failure = WireEvent::Fail(flight, Status::LocalInvalidLkey);
+            self.events.add(self.now, failure);
         }
         Ok(())
     }
@@ -276,7 +276,7 @@ impl Wire {
         let port = self.port_mut(sender);
         let start = port.busy_until.max(now);
         port.busy_until = start + time;
-        self.agenda.add(start, Event::Depart(id, stage));
+        self.events.add(start, WireEvent::Depart(id, stage));
     }
 
     /// Puts a frame on the wire.
@@ -291,12 +291,12 @@ impl Wire {
         }
         if stage == Stage::Request {
             if flight.header.operation == Operation::Datagram {
-                let sent = Event::Sent {
+                let sent = WireEvent::Sent {
                     host: flight.initiator,
                     life: flight.life,
                     token: flight.token,
                 };
-                self.agenda.add(self.now, sent);
+                self.events.add(self.now, sent);
             }
             if !self.hosts_by_gid.contains_key(&flight.to) {
                 return self.unreachable(id);
@@ -317,7 +317,7 @@ impl Wire {
         }
         let length = self.flights[id.index()].data_length(stage);
         let at = self.now + self.network.config.wire_time(length) + passage.latency;
-        self.agenda.add(at, Event::Arrive(id, stage));
+        self.events.add(at, WireEvent::Arrive(id, stage));
     }
 
     /// A frame reaches the other side. Returns whether it is handed over to the device there now.
@@ -328,8 +328,8 @@ impl Wire {
         self.faults.is_empty() || self.judge(id, stage)
     }
 
-    /// Whether the receiver of a frame lives: it may have died while the frame was on its way. If not,
-    /// the frame is lost.
+    /// Whether the receiver of a frame lives: it may have died while the frame was on its way. If
+    /// not, the frame is lost.
     pub(super) fn is_received(&mut self, id: FlightId, stage: Stage) -> bool {
         let to = self.flights[id.index()].receiver(stage);
         let is_alive = self.port(to).alive;
@@ -359,22 +359,23 @@ impl Wire {
             }
             Course::Late(delay) => {
                 self.log.add(self.now, format_args!("delay {flight}"));
-                self.agenda
-                    .add(self.now + delay, Event::HandOver(id, stage));
+                self.events
+                    .add(self.now + delay, WireEvent::HandOver(id, stage));
             }
-            Course::Held { fault, packets } => {
+            Course::Deferred { fault, packets } => {
                 self.log.add(self.now, format_args!("hold {flight}"));
-                self.held.keep(fault, flow, packets, (id, stage));
+                self.deferred.defer(fault, flow, packets, (id, stage));
             }
             Course::Lost(loss) => self.suffer(id, stage, loss),
         }
-        if course.passes() && !self.held.is_empty() {
-            let released = self.held.passed(flow);
+        if course.passes() && !self.deferred.is_empty() {
+            let released = self.deferred.passed(flow);
             self.let_go(released.into_iter().map(|(_, frame)| frame));
         }
         let proceeds = matches!(course, Course::Proceeds { .. });
         if proceeds && is_deadly {
-            self.agenda.add_ahead(self.now, Event::HandOver(id, stage));
+            self.events
+                .add_ahead(self.now, WireEvent::HandOver(id, stage));
         }
         // The frame itself is handed over first: what is triggered comes behind it.
         self.trigger(verdict.triggers);
@@ -399,8 +400,8 @@ impl Wire {
             self.finish(id);
         } else {
             let at = self.now + self.network.config.latency;
-            let failure = Event::Fail(id, Status::LocalUnreachableRemote);
-            self.agenda.add(at, failure);
+            let failure = WireEvent::Fail(id, Status::LocalUnreachableRemote);
+            self.events.add(at, failure);
         }
     }
 
@@ -422,11 +423,12 @@ impl Wire {
         flight.lost = flight.lost.saturating_add(1);
         match loss {
             Loss::Repeated { after } => {
-                self.agenda.add(self.now + after, Event::Resend(id, stage));
+                self.events
+                    .add(self.now + after, WireEvent::Resend(id, stage));
             }
             Loss::Fatal { after } => {
-                let failure = Event::Fail(id, Status::LocalUnresponsiveRemote);
-                self.agenda.add(self.now + after, failure);
+                let failure = WireEvent::Fail(id, Status::LocalUnresponsiveRemote);
+                self.events.add(self.now + after, failure);
             }
             Loss::Unnoticed => {
                 self.finish(id);
@@ -465,11 +467,11 @@ impl Wire {
         } = self;
         let frame = flights[id.index()].frame(stage);
         let named = is_named(interfaces, hosts_by_gid);
-        faults.decide(&Occasion::Frame(frame), &named, tally)
+        faults.decide(&FaultEvent::Frame(frame), &named, tally)
     }
 
     /// What the armed faults say about something that happens on a host.
-    pub(super) fn decide(&mut self, event: &Occasion<'_>) -> Verdict {
+    pub(super) fn decide(&mut self, event: &FaultEvent<'_>) -> Verdict {
         let Wire {
             faults,
             tally,
@@ -513,17 +515,17 @@ impl Wire {
                 }
                 Trigger::Kill(host) => {
                     if let Some(id) = self.find(&host) {
-                        self.agenda.add_ahead(self.now, Event::Kill(id));
+                        self.events.add_ahead(self.now, WireEvent::Kill(id));
                     }
                 }
                 Trigger::Remove(host) => {
                     if let Some(id) = self.find(&host) {
-                        self.agenda.add_ahead(self.now, Event::Remove(id));
+                        self.events.add_ahead(self.now, WireEvent::Remove(id));
                     }
                 }
                 Trigger::Queues(host, error) => {
                     if let Some(id) = self.find(&host) {
-                        self.agenda.add_ahead(self.now, Event::Stage(id, error));
+                        self.events.add_ahead(self.now, WireEvent::Stage(id, error));
                     }
                 }
             }
@@ -539,23 +541,24 @@ impl Wire {
 
     /// How many frames a fault keeps.
     pub(super) fn held(&self, fault: FaultId) -> usize {
-        self.held.count(fault)
+        self.deferred.count(fault)
     }
 
     /// Hands over the oldest `count` frames that a fault keeps, and returns how many there were.
     pub(super) fn release(&mut self, fault: FaultId, count: usize) -> usize {
-        let released = self.held.release(fault, count);
+        let released = self.deferred.release(fault, count);
         let number = released.len();
         self.let_go(released);
         number
     }
 
-    /// Lets kept frames be handed over now, right behind the event that takes place.
+    /// Lets deferred frames be handed over now, right behind the event that takes place.
     fn let_go(&mut self, released: impl IntoIterator<Item = (FlightId, Stage)>) {
         for (id, stage) in released {
             let flight = &self.flights[id.index()];
             self.log.add(self.now, format_args!("release {flight}"));
-            self.agenda.add_ahead(self.now, Event::HandOver(id, stage));
+            self.events
+                .add_ahead(self.now, WireEvent::HandOver(id, stage));
         }
     }
 }

@@ -6,13 +6,14 @@ use efa_core::address::{Gid, Qpn};
 use efa_core::nic::Status;
 
 use super::attachment::{Dma, Uplink};
+use super::config::HostConfig;
 use super::flight::FlightId;
+use super::host_id::HostId;
 use super::memory::AddressSpace;
-use super::wire::{Event, Wire};
-use super::{HostConfig, HostId, Step};
+use super::wire::{Wire, WireEvent};
 use efa_capture::{Direction, Interface};
 use efa_device_model::device::{Device, Nearness, QpnAllocator};
-use efa_device_model::fault::{Event as Occasion, Fate, Stage};
+use efa_device_model::fault::{Event as FaultEvent, Fate, Stage};
 use efa_device_model::link::{Operation, Token};
 use efa_device_model::network::{Random, Twice};
 use efa_device_model::prefetch;
@@ -25,7 +26,7 @@ pub(super) struct Host {
     pub(super) memory: AddressSpace,
     pub(super) qpns: QpnAllocator,
     generation: u32,
-    /// The earliest timer event of the device on the agenda.
+    /// The earliest timer event of the device in the event queue.
     timer: Option<Duration>,
 }
 
@@ -35,6 +36,15 @@ impl Host {
         self.generation = self.generation.wrapping_add(1);
         self.generation
     }
+}
+
+/// What one step of a fabric did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FabricStep {
+    /// The virtual time of the event.
+    pub time: Duration,
+    /// The host whose queue pairs may have new completions, if any: the only one worth polling.
+    pub host: Option<HostId>,
 }
 
 /// Everything in a fabric.
@@ -86,7 +96,7 @@ impl World {
     /// A free queue pair number of a host.
     pub(super) fn take_qpn(&mut self, id: HostId) -> Option<Qpn> {
         let gid = self.wire.port(id).gid;
-        let verdict = self.wire.decide(&Occasion::QueuePair { host: gid });
+        let verdict = self.wire.decide(&FaultEvent::QueuePair { host: gid });
         let preferred = match verdict.fate {
             Some((_, Fate::Qpn(qpn))) => Some(qpn),
             _ => None,
@@ -105,7 +115,7 @@ impl World {
     /// The error number of a memory registration that a fault wants to fail.
     pub(super) fn registration_failure(&mut self, id: HostId, length: u64) -> Option<i32> {
         let host = self.wire.port(id).gid;
-        let verdict = self.wire.decide(&Occasion::Registration { host, length });
+        let verdict = self.wire.decide(&FaultEvent::Registration { host, length });
         self.wire.trigger(verdict.triggers);
         match verdict.fate {
             Some((_, Fate::Fail(errno))) => Some(errno),
@@ -149,13 +159,13 @@ impl World {
             let at = at.max(now);
             if host.timer.is_none_or(|timer| at < timer) {
                 host.timer = Some(at);
-                self.wire.agenda.add(at, Event::Timer(id));
+                self.wire.events.add(at, WireEvent::Timer(id));
             }
         }
     }
 
-    /// Has what the next events touch brought into the processor's caches: a fabric of some hundred hosts
-    /// does not fit there, and each event is about other hosts.
+    /// Has what the next events touch brought into the processor's caches: a fabric of some hundred
+    /// hosts does not fit there, and each event is about other hosts.
     #[inline]
     fn look_ahead(&self) {
         /// How many events ahead each step is done.
@@ -166,12 +176,12 @@ impl World {
             (3, Nearness::Close),
             (1, Nearness::Next),
         ];
-        let agenda = &self.wire.agenda;
-        if let Some(Event::Depart(id, _) | Event::Arrive(id, _)) = agenda.upcoming(FLIGHT) {
+        let events = &self.wire.events;
+        if let Some(WireEvent::Depart(id, _) | WireEvent::Arrive(id, _)) = events.upcoming(FLIGHT) {
             self.wire.prefetch(*id);
         }
         for (ahead, nearness) in STEPS {
-            let Some(Event::Arrive(id, stage)) = agenda.upcoming(ahead) else {
+            let Some(WireEvent::Arrive(id, stage)) = events.upcoming(ahead) else {
                 continue;
             };
             let Some((host, qpn, token)) = self.wire.receiver(*id, *stage) else {
@@ -188,52 +198,53 @@ impl World {
     }
 
     /// Runs the next event.
-    pub(super) fn step(&mut self) -> Option<Step> {
-        let (time, event) = self.wire.agenda.pop()?;
+    pub(super) fn step(&mut self) -> Option<FabricStep> {
+        let (time, event) = self.wire.events.pop()?;
         self.wire.now = time;
         self.look_ahead();
         let host = match event {
-            Event::Depart(flight, stage) => {
+            WireEvent::Depart(flight, stage) => {
                 self.wire.depart(flight, stage);
                 None
             }
-            Event::Resend(flight, stage) => {
+            WireEvent::Resend(flight, stage) => {
                 self.wire.queue(flight, stage);
                 None
             }
-            Event::Arrive(flight, stage) => {
+            WireEvent::Arrive(flight, stage) => {
                 let proceeds = self.wire.arrive(flight, stage);
                 proceeds.then(|| self.hand_over(flight, stage))
             }
-            Event::HandOver(flight, stage) => {
+            WireEvent::HandOver(flight, stage) => {
                 let proceeds = self.wire.is_received(flight, stage);
                 proceeds.then(|| self.hand_over(flight, stage))
             }
-            Event::Fail(flight, status) => {
+            WireEvent::Fail(flight, status) => {
                 self.wire.flight(flight).outcome = Some(status);
                 Some(self.finish(flight))
             }
-            Event::Sent { host, life, token } => {
+            WireEvent::Sent { host, life, token } => {
                 if self.wire.port(host).life == life {
                     self.complete(host, token, Status::Ok);
                 }
                 Some(host)
             }
-            Event::Kill(host) => {
-                // A rule kills processes, not machines: a device answers that knows nothing of them.
+            WireEvent::Kill(host) => {
+                // A rule kills processes, not machines: a device answers that knows nothing of
+                // them.
                 self.kill(host);
                 self.restart(host);
                 None
             }
-            Event::Remove(host) => {
+            WireEvent::Remove(host) => {
                 self.host(host).device.remove();
                 Some(host)
             }
-            Event::Stage(host, error) => {
+            WireEvent::Stage(host, error) => {
                 self.host(host).device.stage(error);
                 Some(host)
             }
-            Event::Timer(host) => {
+            WireEvent::Timer(host) => {
                 let entry = self.host(host);
                 if entry.timer == Some(time) {
                     entry.timer = None;
@@ -242,7 +253,7 @@ impl World {
                 Some(host)
             }
         };
-        Some(Step { time, host })
+        Some(FabricStep { time, host })
     }
 
     /// Hands a frame over to the device that it is for, and returns that device's host.

@@ -211,7 +211,7 @@ impl Host {
 
     /// Rings the doorbell of the send queue.
     pub fn doorbell(&mut self) {
-        self.device.look_at_send_queue(self.client.qpn).unwrap();
+        self.device.read_send_doorbell(self.client.qpn).unwrap();
     }
 
     /// The next completion.

@@ -8,21 +8,22 @@
 use efa_core::address::{Ahn, Gid};
 use hashbrown::HashMap;
 
-use super::{Error, PdId};
+use super::error::Error;
+use super::ids::PdId;
 
-struct Entry {
+struct AddressEntry {
     gid: Gid,
     /// The number of handles in each protection domain. Nearly always there is one entry.
     handles: Vec<(PdId, u32)>,
 }
 
 pub(super) struct AddressBook {
-    entries: Vec<Option<Entry>>,
+    entries: Vec<Option<AddressEntry>>,
     by_gid: HashMap<Gid, Ahn>,
     free: Vec<u16>,
     limit: usize,
-    /// The last sender that was found, because consecutive packets often have the same sender. Cleared
-    /// when any handle is destroyed.
+    /// The last sender that was found, because consecutive packets often have the same sender.
+    /// Cleared when any handle is destroyed.
     last: Option<(PdId, Gid, Ahn)>,
 }
 
@@ -54,7 +55,7 @@ impl AddressBook {
         if self.by_gid.len() >= self.limit {
             return Err(Error::Exhausted("address handle"));
         }
-        let entry = Some(Entry {
+        let entry = Some(AddressEntry {
             gid,
             handles: vec![(pd, 1)],
         });

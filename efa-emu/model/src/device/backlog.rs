@@ -5,11 +5,11 @@
 
 use efa_core::address::Ahn;
 
-use super::flight::{FlightTable, Place, Request};
+use super::flight::{FlightTable, Request, RequestPlace};
 
 /// The first and the last request of a destination's queue.
 #[derive(Clone, Copy)]
-struct Ends {
+struct QueueEnds {
     first: u32,
     last: u32,
 }
@@ -17,7 +17,7 @@ struct Ends {
 #[derive(Default)]
 pub(super) struct Backlogs {
     /// By address handle number.
-    queues: Vec<Option<Ends>>,
+    queues: Vec<Option<QueueEnds>>,
     /// The numbers whose queue is not empty.
     waiting: Vec<Ahn>,
 }
@@ -47,7 +47,7 @@ impl Backlogs {
         let Some(request) = flight.get_mut(index) else {
             return;
         };
-        request.place = Place::Backlog { next: None };
+        request.place = RequestPlace::Backlog { next: None };
         let ahn = request.ahn();
         let position = usize::from(ahn.0);
         if self.queues.len() <= position {
@@ -56,12 +56,12 @@ impl Backlogs {
         match &mut self.queues[position] {
             Some(ends) => {
                 if let Some(last) = flight.get_mut(ends.last) {
-                    last.place = Place::Backlog { next: Some(index) };
+                    last.place = RequestPlace::Backlog { next: Some(index) };
                 }
                 ends.last = index;
             }
             empty => {
-                *empty = Some(Ends {
+                *empty = Some(QueueEnds {
                     first: index,
                     last: index,
                 });
@@ -79,12 +79,12 @@ impl Backlogs {
     /// Takes the oldest request for a destination.
     pub(super) fn pop(&mut self, ahn: Ahn, flight: &FlightTable) -> Option<u32> {
         let queue = self.queues.get_mut(usize::from(ahn.0))?;
-        let Ends { first, last } = (*queue)?;
+        let QueueEnds { first, last } = (*queue)?;
         let next = match flight.get(first).map(|request| request.place) {
-            Some(Place::Backlog { next }) => next,
+            Some(RequestPlace::Backlog { next }) => next,
             _ => None,
         };
-        *queue = next.map(|next| Ends { first: next, last });
+        *queue = next.map(|next| QueueEnds { first: next, last });
         if queue.is_none() {
             self.waiting.retain(|other| *other != ahn);
         }

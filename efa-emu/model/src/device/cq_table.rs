@@ -7,8 +7,10 @@ use hashbrown::HashMap;
 use slab::Slab;
 
 use super::comp_counter::{AttachedCounters, CountedOps};
-use super::queue::{CompletionEntry, CompletionRing, CqDoorbell, RequestIdSize, Slot};
-use super::{CqId, DeviceEvent, Error};
+use super::error::Error;
+use super::event::DeviceEvent;
+use super::ids::CqId;
+use super::queue::{CompletionEntry, CompletionRing, CompletionSlot, CqDoorbell, RequestIdSize};
 use crate::prefetch;
 
 pub(super) struct CompletionQueue {
@@ -31,8 +33,8 @@ pub(super) struct CompletionQueue {
     overrun: bool,
     /// The next entry will be lost; see [`CqTable::lose_next`].
     loses_next: bool,
-    /// The counter of the entry with which there is more to do than to write it: somebody wants to be told of it,
-    /// or it may be the one for which there is no room.
+    /// The counter of the entry with which there is more to do than to write it: somebody wants to
+    /// be told of it, or it may be the one for which there is no room.
     attention: u16,
 }
 
@@ -236,8 +238,8 @@ impl CqTable {
         }
     }
 
-    /// Reads the doorbell. If it asks for an event and the queue has entries that the client has not
-    /// seen, the event is raised at once.
+    /// Reads the doorbell. If it asks for an event and the queue has entries that the client has
+    /// not seen, the event is raised at once.
     pub(super) fn ring(&mut self, cq: CqId) -> Result<(), Error> {
         let queue = self.get_mut(cq)?;
         let doorbell = queue.read_doorbell();
@@ -288,7 +290,7 @@ impl CqTable {
             };
             let (ring, added) = (Arc::clone(&queue.ring), queue.producer.wrapping_sub(*from));
             for offset in 0..added {
-                if let Slot::Entry(entry) = ring.read(from.wrapping_add(offset)) {
+                if let CompletionSlot::Entry(entry) = ring.read(from.wrapping_add(offset)) {
                     self.write(*cq, &entry);
                 }
             }
@@ -311,8 +313,9 @@ impl CqTable {
 }
 
 impl CompletionQueue {
-    /// Latches a request for an event. A doorbell that only moves the consumer counter does not cancel
-    /// an earlier request. A doorbell whose sequence number was served already is an old one.
+    /// Latches a request for an event. A doorbell that only moves the consumer counter does not
+    /// cancel an earlier request. A doorbell whose sequence number was served already is an old
+    /// one.
     #[cold]
     fn read_doorbell(&mut self) -> CqDoorbell {
         let doorbell = CqDoorbell::from_bits(self.ring.doorbell().read());
@@ -324,7 +327,8 @@ impl CompletionQueue {
         doorbell
     }
 
-    /// Whether there is no room for another entry. It is not known of a client that reads the ring by itself.
+    /// Whether there is no room for another entry. It is not known of a client that reads the ring
+    /// by itself.
     fn is_full(&self) -> bool {
         let unread = self.producer.wrapping_sub(self.ring.consumer());
         !self.watched && u32::from(unread) >= self.ring.entries()

@@ -8,8 +8,8 @@ use super::queue::RingError;
 /// return in the same situation ([`Error::errno`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Error {
-    /// `EINVAL`: the device does not accept this argument, or the state of the object does not allow
-    /// the call.
+    /// `EINVAL`: the device does not accept this argument, or the state of the object does not
+    /// allow the call.
     #[error("{what} {value:#x} is not valid here")]
     Invalid {
         /// The argument.

@@ -2,7 +2,7 @@
 
 use efa_core::address::Qpn;
 
-use super::CqId;
+use super::ids::CqId;
 
 /// Something that a device tells without being asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -8,9 +8,9 @@ use crate::prefetch::{self, CACHE_LINE};
 
 /// Where a request is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
-    /// In the queue for its destination, because the link was busy. `next` is the slot of the request
-    /// behind it.
+pub(super) enum RequestPlace {
+    /// In the queue for its destination, because the link was busy. `next` is the slot of the
+    /// request behind it.
     Backlog { next: Option<u32> },
     /// With the link.
     Link,
@@ -31,7 +31,7 @@ pub(super) struct Request {
     /// The local buffers, resolved to addresses.
     pub(super) segments: [HostSegment; 2],
     pub(super) rnr_retries: u32,
-    pub(super) place: Place,
+    pub(super) place: RequestPlace,
 }
 
 impl Request {
@@ -47,7 +47,7 @@ impl Request {
             length: 0,
         }; 2],
         rnr_retries: 0,
-        place: Place::Link,
+        place: RequestPlace::Link,
     };
 
     /// The address handle number of the destination.
@@ -103,14 +103,14 @@ impl Request {
     }
 }
 
-struct Slot {
+struct FlightSlot {
     generation: u32,
     /// Whether the request is in flight. If not, the slot is free.
     is_live: bool,
     request: Request,
 }
 
-impl Slot {
+impl FlightSlot {
     #[inline(always)]
     fn token(&self, index: u32) -> Token {
         Token(u64::from(self.generation) << 32 | u64::from(index))
@@ -126,7 +126,7 @@ impl Slot {
 /// A request in flight, and its slot in the table.
 pub(super) struct InFlight<'a> {
     index: u32,
-    slot: &'a mut Slot,
+    slot: &'a mut FlightSlot,
     free: &'a mut Vec<u32>,
 }
 
@@ -144,7 +144,8 @@ impl InFlight<'_> {
         self.free.push(self.index);
     }
 
-    /// Gives the request, which is about to be offered again, a new token. The old one becomes stale.
+    /// Gives the request, which is about to be offered again, a new token. The old one becomes
+    /// stale.
     pub(super) fn renew(self) -> Token {
         self.slot.generation = self.slot.generation.wrapping_add(1);
         self.slot.token(self.index)
@@ -154,7 +155,7 @@ impl InFlight<'_> {
 /// Requests in flight, found by a token that is never valid for a later request in the same slot.
 #[derive(Default)]
 pub(super) struct FlightTable {
-    slots: Vec<Slot>,
+    slots: Vec<FlightSlot>,
     free: Vec<u32>,
 }
 
@@ -174,7 +175,7 @@ impl FlightTable {
 
     #[cold]
     fn grow(&mut self) -> u32 {
-        self.slots.push(Slot {
+        self.slots.push(FlightSlot {
             generation: 0,
             is_live: false,
             request: Request::NONE,
@@ -191,7 +192,7 @@ impl FlightTable {
     /// Prefetches the request of a token.
     pub(super) fn prefetch(&self, token: Token) {
         let first = self.slots.as_ptr().wrapping_add(token.0 as u32 as usize);
-        let lines = size_of::<Slot>().div_ceil(CACHE_LINE);
+        let lines = size_of::<FlightSlot>().div_ceil(CACHE_LINE);
         for line in 0..lines {
             prefetch::for_write(first.cast::<u8>().wrapping_add(line * CACHE_LINE));
         }

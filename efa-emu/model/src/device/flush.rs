@@ -3,13 +3,15 @@
 use efa_core::address::{Ahn, Qpn};
 use efa_core::nic::Status;
 
+use super::event::DeviceEvent;
 use super::flight::Request;
 use super::prepare::{LocalFailure, count_completed, send_entry};
 use super::queue_pair::QpState;
-use super::{Device, DeviceEvent};
+use super::state::Device;
 
 impl Device {
-    /// Puts a queue pair into the error state, because its queues are invalid or somebody wants it so.
+    /// Puts a queue pair into the error state, because its queues are invalid or somebody wants it
+    /// so.
     pub(super) fn fail(&mut self, qpn: Qpn) {
         if let Some(qp) = self.qps.get_mut(qpn) {
             qp.state = QpState::Error;
@@ -20,9 +22,9 @@ impl Device {
         }
     }
 
-    /// Completes all outstanding requests with [`Status::Flushed`]: requests in flight, then send queue
-    /// entries that the device has not read, then receives. [`Device::transmit`] flushes what is posted
-    /// later.
+    /// Completes all outstanding requests with [`Status::Flushed`]: requests in flight, then send
+    /// queue entries that the device has not read, then receives. [`Device::transmit`] flushes what
+    /// is posted later.
     pub(super) fn flush(&mut self, qpn: Qpn) {
         let requests = self.take_requests(qpn);
         let Some(qp) = self.qps.get_mut(qpn) else {
@@ -72,7 +74,8 @@ impl Device {
         self.initiator.note_reset(qpn);
     }
 
-    /// Removes a queue pair's requests from the flight table, in the order in which they were posted.
+    /// Removes a queue pair's requests from the flight table, in the order in which they were
+    /// posted.
     fn take_requests(&mut self, qpn: Qpn) -> Vec<Request> {
         let mut requests = self.initiator.take_requests(qpn);
         let next = self.qps.get(qpn).map_or(0, |qp| qp.send.sequence);

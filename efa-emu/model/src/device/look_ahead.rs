@@ -2,29 +2,29 @@
 //! processor's caches.
 //!
 //! Real hardware writes into the host's last-level cache. This device writes with an ordinary
-//! processor, and a client such as libfabric posts so many buffers (8192 of 9 KB) that each has been
-//! evicted from all caches when it is used.
+//! processor, and a client such as libfabric posts so many buffers (8192 of 9 KB) that each has
+//! been evicted from all caches when it is used.
 
 use efa_core::address::Qpn;
 use efa_core::nic::Access;
 
-use super::Device;
 use super::queue_pair::QueuePair;
 use super::regions::RegionTable;
+use super::state::Device;
 use crate::link::{HostSegment, Token};
 use crate::prefetch;
 
 /// The number of descriptors whose memory is prefetched.
 const AHEAD: u16 = 2;
 
-/// The least number of bytes that are prefetched for a receive. Otherwise it is the length of the last
-/// message, because consecutive messages are often of the same kind.
+/// The least number of bytes that are prefetched for a receive. Otherwise it is the length of the
+/// last message, because consecutive messages are often of the same kind.
 const LEAST: u32 = 64;
 
 impl Device {
-    /// Prefetches what the next message for the queue pair that received last will access: ring entries,
-    /// and memory by `fetch`, which must treat its arguments as hints. Does nothing if no message has
-    /// arrived since the last call.
+    /// Prefetches what the next message for the queue pair that received last will access: ring
+    /// entries, and memory by `fetch`, which must treat its arguments as hints. Does nothing if no
+    /// message has arrived since the last call.
     #[inline]
     pub fn look_ahead(&mut self, fetch: impl FnMut(HostSegment)) {
         if let Some(qpn) = self.last_receiver.take() {
@@ -59,8 +59,8 @@ pub enum Nearness {
 }
 
 impl Device {
-    /// Prefetches what a request or an answer to the queue pair will access. Each step follows pointers
-    /// that the step before has loaded, so that none has to wait for memory.
+    /// Prefetches what a request or an answer to the queue pair will access. Each step follows
+    /// pointers that the step before has loaded, so that none has to wait for memory.
     #[inline]
     pub fn expect(&self, qpn: Qpn, nearness: Nearness) {
         match nearness {

@@ -4,11 +4,12 @@ use efa_core::address::{Ahn, Qpn};
 use efa_core::nic::{Access, DeviceCaps, Status};
 
 use super::address_book::AddressBook;
-use super::flight::{Place, Request};
+use super::flight::{Request, RequestPlace};
+use super::ids::PdId;
 use super::queue::{BadWorkRequest, Buffer, CompletionEntry, WorkRequest, WqeOperation};
 use super::queue_pair::{QpConfig, QueuePair, Service};
 use super::regions::RegionTable;
-use super::{Counters, PdId};
+use crate::counters::Counters;
 use crate::link::{HostSegment, Operation};
 use crate::profile::Profile;
 
@@ -121,7 +122,7 @@ fn find_out(
     request.length = length;
     request.to = *to;
     request.rnr_retries = 0;
-    request.place = Place::Link;
+    request.place = RequestPlace::Link;
     Ok(())
 }
 

@@ -7,10 +7,10 @@ use crate::qpn_policy::QpnPolicy;
 
 /// The numbers that the queue pairs of one GID can have.
 ///
-/// A device never uses 0 and 1, which InfiniBand reserves for management. There are `count` numbers, a
-/// power of two. No two of them are equal modulo `count`, because clients look queue pairs up by
-/// `qpn & (count - 1)`. So *slot* `i` stands for the number `i`, except that the slots 0 and 1 stand
-/// for `count` and `count + 1`.
+/// A device never uses 0 and 1, which InfiniBand reserves for management. There are `count`
+/// numbers, a power of two. No two of them are equal modulo `count`, because clients look queue
+/// pairs up by `qpn & (count - 1)`. So *slot* `i` stands for the number `i`, except that the slots
+/// 0 and 1 stand for `count` and `count + 1`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QpnRange {
     count: u32,
@@ -67,8 +67,8 @@ impl QpnRange {
 pub struct QpnAllocator {
     policy: QpnPolicy,
     range: QpnRange,
-    /// For each slot, when its number became free, or `None` if the number is in use. The numbers of
-    /// slots beyond the end have never been used.
+    /// For each slot, when its number became free, or `None` if the number is in use. The numbers
+    /// of slots beyond the end have never been used.
     free: Vec<Option<u32>>,
     /// The number of releases so far.
     clock: u32,

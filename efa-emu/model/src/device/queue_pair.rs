@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use efa_core::address::Qkey;
 
+use super::error::Error;
+use super::ids::{CqId, PdId};
 use super::queue::{ReceiveRing, RequestIdSize, SendRing, WqeSize};
-use super::{CqId, Error, PdId};
 
 /// The transport of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -86,14 +87,14 @@ pub struct QpChange {
     pub sq_psn: Option<u32>,
     /// Retries of a request that found the receiver not ready, 7 for ever.
     pub rnr_retry: Option<u8>,
-    /// Whether an event is requested when the send queue is drained. The device accepts the request and
-    /// never sends the event, as the hardware does.
+    /// Whether an event is requested when the send queue is drained. The device accepts the request
+    /// and never sends the event, as the hardware does.
     pub drained_event: bool,
 }
 
 impl QpChange {
-    /// The changes that take a queue pair from [`QpState::Reset`] to [`QpState::ReadyToSend`], in their
-    /// order.
+    /// The changes that take a queue pair from [`QpState::Reset`] to [`QpState::ReadyToSend`], in
+    /// their order.
     pub fn bring_up(qkey: Qkey, rnr_retry: Option<u8>) -> [QpChange; 3] {
         let to = |state| QpChange {
             state: Some(state),
@@ -163,7 +164,8 @@ impl QpChange {
     }
 }
 
-/// The required and the optional attributes of a change of state. `None` if the change is not allowed.
+/// The required and the optional attributes of a change of state. `None` if the change is not
+/// allowed.
 fn transition(service: Service, from: QpState, to: QpState) -> Option<(Given, Given)> {
     use QpState::*;
     let none = Given::empty();
@@ -225,6 +227,16 @@ pub(super) struct SendSide {
     pub(super) rung: u16,
     /// The client has used the direct doorbell.
     pub(super) is_direct: bool,
+}
+
+impl SendSide {
+    /// Starts again with an empty ring. The queue pair stays in the device's list if it is there.
+    pub(super) fn restart(&mut self) {
+        *self = SendSide {
+            scheduled: self.scheduled,
+            ..SendSide::default()
+        };
+    }
 }
 
 /// How far the device is in the receive queue, in descriptors.

@@ -1,14 +1,15 @@
 //! Memory regions and their keys.
 //!
 //! A key is a slot number and a generation. A slot that is used again gets other keys, so a request
-//! with an old key is refused instead of accessing the memory of another region. Slots are reused in
-//! the order in which they became free, so an old key does not become valid again soon.
+//! with an old key is refused instead of accessing the memory of another region. Slots are reused
+//! in the order in which they became free, so an old key does not become valid again soon.
 
 use std::collections::VecDeque;
 
 use efa_core::nic::{Access, Status};
 
-use super::{Error, PdId};
+use super::error::Error;
+use super::ids::PdId;
 use crate::link::HostSegment;
 use crate::prefetch;
 use crate::profile::{Profile, Statuses};
@@ -54,7 +55,7 @@ pub struct RegionKeys {
     pub rkey: Rkey,
 }
 
-struct Slot {
+struct RegionSlot {
     /// The number of times that the slot was used. The keys contain its lower bits.
     generation: u32,
     region: Option<(PdId, MemoryRegion)>,
@@ -62,7 +63,7 @@ struct Slot {
 
 /// The device's memory regions.
 pub(super) struct RegionTable {
-    slots: Vec<Slot>,
+    slots: Vec<RegionSlot>,
     free: VecDeque<u32>,
     limit: u32,
     live: u32,
@@ -106,7 +107,7 @@ impl RegionTable {
                 if let Some(slot) = kept {
                     self.free.push_front(slot);
                 }
-                self.slots.push(Slot {
+                self.slots.push(RegionSlot {
                     generation: 0,
                     region: None,
                 });
@@ -143,8 +144,8 @@ impl RegionTable {
         Ok(pd)
     }
 
-    /// The place in the process of a local work request's buffer, if `lkey` is a region of `pd` that
-    /// covers the buffer and allows `access`.
+    /// The place in the process of a local work request's buffer, if `lkey` is a region of `pd`
+    /// that covers the buffer and allows `access`.
     #[inline(always)]
     pub(super) fn local(
         &self,
@@ -204,7 +205,7 @@ impl RegionTable {
     pub(super) fn why_not(&self, pd: PdId, rkey: u32, address: u64, length: u32) -> Unreachable {
         let nothing = Access::empty();
         match self.slots.get((rkey & SLOT_MASK) as usize) {
-            Some(Slot {
+            Some(RegionSlot {
                 generation,
                 region: Some(region),
             }) if generation << SLOT_BITS == rkey & !SLOT_MASK && region.0 == pd => {

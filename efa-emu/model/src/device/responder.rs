@@ -5,10 +5,11 @@ use efa_core::nic::{Access, DeviceCaps, Status};
 
 use super::comp_counter::CountedOps;
 use super::cq_table::CqTable;
+use super::ids::PdId;
 use super::queue::{Buffer, CompletionEntry, ReceiveDescriptor, Received, WqeOperation};
 use super::queue_pair::{QueuePair, Service};
 use super::regions::RegionTable;
-use super::{Device, PdId};
+use super::state::Device;
 use crate::link::{HostSegment, Operation, RequestHeader, Transfer};
 
 /// Bytes in front of the data in a UD receive: an InfiniBand global route header.
@@ -41,8 +42,8 @@ impl Scattered {
 pub(super) struct Malformed;
 
 impl QueuePair {
-    /// The number of descriptors that were posted and not consumed. It reads the doorbell only if it
-    /// knows of fewer than `wanted`.
+    /// The number of descriptors that were posted and not consumed. It reads the doorbell only if
+    /// it knows of fewer than `wanted`.
     #[inline(always)]
     pub(super) fn posted_descriptors(&mut self, wanted: u16) -> Result<u16, Malformed> {
         let available = self.recv.producer.wrapping_sub(self.recv.consumed);
@@ -138,9 +139,9 @@ fn failed_receive(qpn: Qpn, request_id: u16, status: Status) -> CompletionEntry 
 impl Device {
     /// Carries out a request of the host `from`. Returns the answer for the initiator.
     ///
-    /// An error of `transfer` ends the request. With [`Status::LocalInvalidLkey`] this host's memory
-    /// could not be accessed: the receive fails, and the initiator sees an abort. Any other error is
-    /// the initiator's, and no receive is consumed.
+    /// An error of `transfer` ends the request. With [`Status::LocalInvalidLkey`] this host's
+    /// memory could not be accessed: the receive fails, and the initiator sees an abort. Any other
+    /// error is the initiator's, and no receive is consumed.
     ///
     /// The answer to a datagram says what happened to it. The initiator ignores the answer.
     #[inline(always)]
@@ -160,7 +161,7 @@ impl Device {
                 Status::Ok
             }
             Err(refusal) => {
-                let is_dropped = !transfer.is_put_off();
+                let is_dropped = !transfer.is_deferred();
                 self.refuse(from, header, refusal, is_dropped)
             }
         }
@@ -508,13 +509,13 @@ impl<T: Transfer> Transfer for Headed<'_, T> {
         self.transfer.is_last()
     }
 
-    fn is_put_off(&self) -> bool {
-        self.transfer.is_put_off()
+    fn is_deferred(&self) -> bool {
+        self.transfer.is_deferred()
     }
 }
 
-/// The status for the initiator. Memory of this host that an RDMA transfer could not access looks like
-/// memory that is not registered.
+/// The status for the initiator. Memory of this host that an RDMA transfer could not access looks
+/// like memory that is not registered.
 fn remote_status(status: Status) -> Status {
     match status {
         Status::LocalInvalidLkey => Status::RemoteBadAddress,

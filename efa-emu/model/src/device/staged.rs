@@ -2,7 +2,9 @@
 
 use efa_core::address::Qpn;
 
-use super::{CqId, Device, QpState};
+use super::ids::CqId;
+use super::queue_pair::QpState;
+use super::state::Device;
 
 /// An error of a device's queues.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -16,14 +18,16 @@ pub struct QueueError {
 /// What has an error.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum QueueKind {
-    /// Queue pairs, as when their queues or doorbells make no sense: what is outstanding is flushed.
+    /// Queue pairs, as when their queues or doorbells make no sense: what is outstanding is
+    /// flushed.
     QueuePair,
     /// Completion queues, as when they are full: their next entry is lost.
     CompletionQueue,
 }
 
 impl Device {
-    /// Stages an error of queues. Queue pairs that have not begun to work, or have failed, are left alone.
+    /// Stages an error of queues. Queue pairs that have not begun to work, or have failed, are left
+    /// alone.
     pub fn stage(&mut self, error: QueueError) {
         match error.kind {
             QueueKind::QueuePair => {

@@ -30,7 +30,8 @@ pub struct Frame<'a> {
     pub responder: Gid,
     /// The request.
     pub header: &'a RequestHeader,
-    /// How often this frame was on the wire before and was lost, since the last retry of its request.
+    /// How often this frame was on the wire before and was lost, since the last retry of its
+    /// request.
     pub lost: u32,
     /// The outcome; `Some` exactly for answers.
     pub status: Option<Status>,

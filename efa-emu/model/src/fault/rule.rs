@@ -77,8 +77,8 @@ impl Fault {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Point {
-    /// A request arrives at the responder. Without a fault its device serves it now, which for a send
-    /// makes the receive completion.
+    /// A request arrives at the responder. Without a fault its device serves it now, which for a
+    /// send makes the receive completion.
     #[default]
     Request,
     /// The answer to a request arrives at the initiator. Without a fault its device writes the send
@@ -143,7 +143,8 @@ pub struct Match {
     /// The host of the program (registrations and queue pairs only).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<HostName>,
-    /// The first matching event that the fault applies to, counting from 1. Alone it is the only one.
+    /// The first matching event that the fault applies to, counting from 1. Alone it is the only
+    /// one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nth: Option<u64>,
     /// From the first one on, every so many.
@@ -201,8 +202,8 @@ impl PacketTypes {
     }
 }
 
-/// A host by the name that `efa-emu run --host` gave it, which stands for all its devices, or one of its
-/// devices, by its name or its GID.
+/// A host by the name that `efa-emu run --host` gave it, which stands for all its devices, or one
+/// of its devices, by its name or its GID.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum HostName {
@@ -248,8 +249,8 @@ impl fmt::Display for HostName {
 pub enum Action {
     /// Keep the frame until it is released. The reliability layer waits for it patiently.
     Hold,
-    /// Keep the frame until so many later ones of the same pair of queue pairs have passed, or until
-    /// it is released.
+    /// Keep the frame until so many later ones of the same pair of queue pairs have passed, or
+    /// until it is released.
     HoldPackets(u32),
     /// Release what the faults with this label hold. The event itself goes on first.
     Release(String),
@@ -263,8 +264,8 @@ pub enum Action {
     /// Write the completion that the frame makes a second time: that of the receive for a request,
     /// that of the send for an answer.
     Duplicate,
-    /// Hand the packet to the responder's device twice. Requests that carry no packet, as RDMA, do not
-    /// match.
+    /// Hand the packet to the responder's device twice. Requests that carry no packet, as RDMA, do
+    /// not match.
     Repeat,
     /// For a request: the responder's device does not see it, and this is the answer.
     /// For an answer: replace the status. The initiating device takes a status that no peer can

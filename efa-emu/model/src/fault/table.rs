@@ -58,14 +58,14 @@ pub enum Trigger {
 pub struct Verdict {
     /// What becomes of it and by which fault; `None`: what would happen anyway.
     pub fate: Option<(FaultId, Fate)>,
-    /// What else is to be done, in this order: [`Verdict::take_deaths`] before the event goes on, the
-    /// rest behind it.
+    /// What else is to be done, in this order: [`Verdict::take_deaths`] before the event goes on,
+    /// the rest behind it.
     pub triggers: Vec<Trigger>,
 }
 
 impl Verdict {
-    /// Takes the hosts out of the triggers that die of the event. A host that dies of a frame does not
-    /// get to see it.
+    /// Takes the hosts out of the triggers that die of the event. A host that dies of a frame does
+    /// not get to see it.
     pub fn take_deaths(&mut self) -> Vec<Trigger> {
         let deaths = |trigger: &mut Trigger| matches!(trigger, Trigger::Kill(_));
         self.triggers.extract_if(.., deaths).collect()
@@ -95,7 +95,8 @@ pub struct Faults {
 /// Requests that are refused some more times, at most: those that are given up stay behind.
 const MOST_REFUSED: usize = 4096;
 
-/// Whether a device has a name, or is of the host with that name. Devices are named by their GIDs in events.
+/// Whether a device has a name, or is of the host with that name. Devices are named by their GIDs
+/// in events.
 type IsNamed<'a> = dyn Fn(Gid, &str) -> bool + 'a;
 
 impl Faults {

@@ -21,8 +21,8 @@ pub enum Twice {
     Packet,
 }
 
-/// What becomes of a frame that arrives. A link carries it out with its own clock and its own way to
-/// keep frames; it decides nothing.
+/// What becomes of a frame that arrives. A link carries it out with its own clock and its own way
+/// to keep frames; it decides nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Course {
     /// The frame is handed over: a request to the responder's device, an answer to the initiator's.
@@ -35,9 +35,10 @@ pub enum Course {
     },
     /// The frame is handed over after this time, without being judged again.
     Late(Duration),
-    /// The frame is kept until `fault` is released or so many later frames of its flow have passed.
-    Held {
-        /// The rule that keeps it.
+    /// The frame is deferred until `fault` is released or so many later frames of its flow have
+    /// passed.
+    Deferred {
+        /// The rule that defers it.
         fault: FaultId,
         /// How many later frames pass it, if that frees it.
         packets: Option<u32>,
@@ -73,7 +74,7 @@ impl Course {
         match fate {
             // These are about other events than frames.
             Fate::Fail(_) | Fate::Qpn(_) => proceeds,
-            Fate::Hold { packets } => Course::Held { fault, packets },
+            Fate::Hold { packets } => Course::Deferred { fault, packets },
             Fate::Delay(delay) => Course::Late(network.delay(transmission, delay)),
             Fate::Drop => Course::Lost(network.lose(transmission)),
             Fate::Lose => {
@@ -185,12 +186,12 @@ mod tests {
 
     #[test]
     fn held_frames_do_not_pass_and_others_proceed() {
-        let held = of(Fate::Hold { packets: Some(2) }, Operation::Send, 0);
-        let expected = Course::Held {
+        let deferred = of(Fate::Hold { packets: Some(2) }, Operation::Send, 0);
+        let expected = Course::Deferred {
             fault: FaultId(7),
             packets: Some(2),
         };
-        assert_eq!((held, held.passes()), (expected, false));
+        assert_eq!((deferred, deferred.passes()), (expected, false));
         let answered = of(Fate::Answer(Status::RemoteRnr), Operation::Send, 0);
         let status = Some(Status::RemoteRnr);
         assert_eq!(

@@ -1,6 +1,7 @@
 //! Profiles in files: what a survey has measured, or what a test wants to be different.
 //!
-//! A file is TOML: the name of the profile, the built-in profile that it begins with, and what is different.
+//! A file is TOML: the name of the profile, the built-in profile that it begins with, and what is
+//! different.
 //!
 //! ```toml
 //! name = "measured"
@@ -53,8 +54,8 @@ fn known() -> String {
     names.join(", ")
 }
 
-/// Declares the file: an optional key for each field of [`Profile`] that is a number or a truth value, under the
-/// field's name.
+/// Declares the file: an optional key for each field of [`Profile`] that is a number or a truth
+/// value, under the field's name.
 macro_rules! file {
     ($($field:ident: $type:ty,)*) => {
         #[derive(Debug, Default, Serialize, Deserialize)]
@@ -185,8 +186,8 @@ fn status(key: &str, code: u8) -> Result<Status, String> {
 }
 
 impl Profile {
-    /// The profile that `efa-emu run --profile` means: a built-in one by its name, or that of a file, whose path has
-    /// a slash or ends in `.toml`.
+    /// The profile that `efa-emu run --profile` means: a built-in one by its name, or that of a
+    /// file, whose path has a slash or ends in `.toml`.
     ///
     /// # Errors
     /// There is no such profile, or the file is none.
@@ -202,8 +203,8 @@ impl Profile {
         }
     }
 
-    /// Reads the file of a profile. The name and other texts stay in memory for as long as the process lives, as
-    /// those of the built-in profiles.
+    /// Reads the file of a profile. The name and other texts stay in memory for as long as the
+    /// process lives, as those of the built-in profiles.
     fn read(path: &Path) -> Result<Profile, ProfileError> {
         let text = std::fs::read_to_string(path).map_err(|source| ProfileError::Read {
             path: path.to_owned(),
@@ -252,8 +253,8 @@ impl Profile {
         }
     }
 
-    /// The text of a file with all that this profile says, which begins with the built-in profile `base`. `answers` is
-    /// what else is known.
+    /// The text of a file with all that this profile says, which begins with the built-in profile
+    /// `base`. `answers` is what else is known.
     pub fn file_text(&self, base: &str, answers: toml::Table) -> String {
         let mut file = File {
             name: self.name.to_owned(),
@@ -272,7 +273,8 @@ impl Profile {
         toml::to_string(&file).expect("numbers and texts can be written")
     }
 
-    /// Changes what the emulator cannot do to the nearest that it can. Returns what it changed, in words.
+    /// Changes what the emulator cannot do to the nearest that it can. Returns what it changed, in
+    /// words.
     pub fn fit(&mut self) -> Vec<String> {
         let mut changed = Vec::new();
         let mut limit = |name: &str, value: &mut u32, fitting: u32| {

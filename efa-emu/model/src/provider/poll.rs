@@ -7,7 +7,9 @@ use efa_core::nic::Status;
 
 use super::ibv_wc_status;
 use super::request_ids::Retired;
-use crate::device::queue::{CompletionEntry, CompletionRing, CqDoorbell, Slot, WqeOperation};
+use crate::device::queue::{
+    CompletionEntry, CompletionRing, CompletionSlot, CqDoorbell, WqeOperation,
+};
 
 /// What finished.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,7 +95,8 @@ impl Completion {
         }
     }
 
-    /// Bytes received (with the 40 bytes of a UD receive's header) or written; 0 for the send queue.
+    /// Bytes received (with the 40 bytes of a UD receive's header) or written; 0 for the send
+    /// queue.
     #[inline]
     pub fn byte_len(&self) -> u32 {
         self.of_receive(0, CompletionEntry::length)
@@ -148,7 +151,8 @@ impl Completion {
 /// Finds the queues that completions belong to. The C ABI looks the queue pair up by number and
 /// takes its locks; a program with one queue pair has nothing to look up.
 pub trait QueueOwner {
-    /// A completion of `qpn`'s send queue arrived; [`Retired::Stale`] if there is no such queue pair.
+    /// A completion of `qpn`'s send queue arrived; [`Retired::Stale`] if there is no such queue
+    /// pair.
     fn retire_send(&mut self, qpn: Qpn, request_id: u16) -> Retired;
 
     /// As [`QueueOwner::retire_send`], for a completion of `qpn`'s receive queue.
@@ -190,18 +194,18 @@ impl CompletionQueue {
         self.stale
     }
 
-    /// Takes the next completion. Entries that belong to no outstanding work request of a live queue
-    /// pair are dropped.
+    /// Takes the next completion. Entries that belong to no outstanding work request of a live
+    /// queue pair are dropped.
     #[inline(always)]
     pub fn next(&mut self, owner: &mut impl QueueOwner) -> Option<Completion> {
         loop {
             let slot = self.ring.read(self.consumer);
-            if slot == Slot::Empty {
+            if slot == CompletionSlot::Empty {
                 return None;
             }
             self.consumer = self.consumer.wrapping_add(1);
             self.ring.set_consumer(self.consumer);
-            if let Slot::Entry(entry) = slot {
+            if let CompletionSlot::Entry(entry) = slot {
                 let wr_id = match retire(&entry, owner) {
                     Retired::WorkRequest(wr_id) => Some(wr_id),
                     Retired::Own => Some(entry.long_request_id()),
@@ -236,7 +240,8 @@ impl CompletionQueue {
         Some(self.current.insert(next))
     }
 
-    /// The completion of the polling session, also after its end: valid until the next session begins.
+    /// The completion of the polling session, also after its end: valid until the next session
+    /// begins.
     #[inline]
     pub fn current(&self) -> Option<&Completion> {
         self.current.as_ref()

@@ -25,8 +25,8 @@ pub struct RecvQueue {
 }
 
 impl RecvQueue {
-    /// A receive queue on an empty ring. It holds as many receives as fit when each uses all scatter
-    /// entries.
+    /// A receive queue on an empty ring. It holds as many receives as fit when each uses all
+    /// scatter entries.
     pub fn new(ring: Arc<ReceiveRing>, config: RecvQueueConfig) -> Self {
         let max_sge = config.max_sge.max(1);
         RecvQueue {

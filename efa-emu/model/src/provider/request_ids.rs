@@ -4,12 +4,14 @@ use crate::device::queue::RequestIdSize;
 
 /// The request ids of a queue.
 ///
-/// One of 16 bits is a free place in a table plus, in the bits above it, a generation of the queue pair. One of 64
-/// bits is the application's work request id itself. The device returns it with the completion, so no table is kept,
-/// and nothing shows of which generation, or how often, it comes back.
+/// One of 16 bits is a free place in a table plus, in the bits above it, a generation of the queue
+/// pair. One of 64 bits is the application's work request id itself. The device returns it with the
+/// completion, so no table is kept, and nothing shows of which generation, or how often, it comes
+/// back.
 pub struct RequestIds {
-    /// The application's id, or the next free place. Only as long as it had to be so far. Empty with ids of 64 bits.
-    places: Vec<Place>,
+    /// The application's id, or the next free place. Only as long as it had to be so far. Empty
+    /// with ids of 64 bits.
+    places: Vec<IdPlace>,
     size: RequestIdSize,
     depth: u16,
     /// First free place; `places.len()` if there is none among them.
@@ -22,7 +24,7 @@ pub struct RequestIds {
 }
 
 #[derive(Clone, Copy)]
-enum Place {
+enum IdPlace {
     Free { next: u16 },
     Used { wr_id: u64 },
 }
@@ -42,8 +44,8 @@ pub enum Retired {
 }
 
 impl RequestIds {
-    /// Ids of `depth` outstanding work requests (up to 32768). The generation's lower bits go above the bits that the
-    /// depth needs.
+    /// Ids of `depth` outstanding work requests (up to 32768). The generation's lower bits go above
+    /// the bits that the depth needs.
     pub fn new(depth: u32, size: RequestIdSize, generation: u32) -> Self {
         let depth = depth.min(1 << 15);
         let (place_mask, generation) = match size {
@@ -88,22 +90,23 @@ impl RequestIds {
         usize::from(self.used)
     }
 
-    /// Takes a request id from the free places of the table for a work request; `None` if there is none, and
-    /// [`RequestIds::take_without_place`] has to be asked.
+    /// Takes a request id from the free places of the table for a work request; `None` if there is
+    /// none, and [`RequestIds::take_without_place`] has to be asked.
     #[inline(always)]
     pub(super) fn take_place(&mut self, wr_id: u64) -> Option<u16> {
         let place = self.free;
         let entry = self.places.get_mut(usize::from(place))?;
-        let Place::Free { next } = *entry else {
+        let IdPlace::Free { next } = *entry else {
             unreachable!("the free list holds free places only");
         };
-        *entry = Place::Used { wr_id };
+        *entry = IdPlace::Used { wr_id };
         self.free = next;
         self.used += 1;
         Some(place | self.generation)
     }
 
-    /// Takes a request id for a work request where the table has no free place; `None` if the queue is full.
+    /// Takes a request id for a work request where the table has no free place; `None` if the queue
+    /// is full.
     #[cold]
     pub(super) fn take_without_place(&mut self, wr_id: u64) -> Option<u64> {
         if self.is_full() {
@@ -114,7 +117,7 @@ impl RequestIds {
             return Some(wr_id);
         }
         let place = self.free;
-        self.places.push(Place::Used { wr_id });
+        self.places.push(IdPlace::Used { wr_id });
         self.free = place + 1;
         Some(u64::from(place | self.generation))
     }
@@ -137,11 +140,11 @@ impl RequestIds {
             return Retired::Stale;
         }
         match self.places.get_mut(usize::from(place)) {
-            Some(entry @ Place::Used { .. }) => {
-                let Place::Used { wr_id } = *entry else {
+            Some(entry @ IdPlace::Used { .. }) => {
+                let IdPlace::Used { wr_id } = *entry else {
                     return Retired::Stale;
                 };
-                *entry = Place::Free { next: self.free };
+                *entry = IdPlace::Free { next: self.free };
                 self.free = place;
                 self.used -= 1;
                 Retired::WorkRequest(wr_id)

@@ -36,7 +36,8 @@ pub struct SendQueueConfig {
     pub signal_all: bool,
     /// As the queue pair was made.
     pub request_ids: RequestIdSize,
-    /// Goes into request ids of 16 bits; differs from that of the last queue pair with the same number.
+    /// Goes into request ids of 16 bits; differs from that of the last queue pair with the same
+    /// number.
     pub generation: u32,
 }
 
@@ -227,7 +228,8 @@ impl SendQueue {
         Ok(())
     }
 
-    /// The end of [`SendQueue::write`] where the table of request ids has no free place, as with ids of 64 bits.
+    /// The end of [`SendQueue::write`] where the table of request ids has no free place, as with
+    /// ids of 64 bits.
     #[cold]
     fn push_without_place(&mut self, head: EntryHead, wr_id: u64) -> Result<(), Error> {
         let request_id = self.ids.take_without_place(wr_id);

@@ -53,7 +53,7 @@ impl Transfer for Recorder {
         self.last
     }
 
-    fn is_put_off(&self) -> bool {
+    fn is_deferred(&self) -> bool {
         self.put_off
     }
 }

@@ -96,7 +96,7 @@ fn a_watched_queue_is_armed_by_its_doorbell_alone() {
     net.hosts[1].completions.event_received();
     net.hosts[1].completions.request_notification();
     assert_eq!(events(&mut net), 0);
-    net.hosts[1].device.look_at_watched();
+    net.hosts[1].device.read_watched_doorbells();
     assert_eq!(events(&mut net), 1);
 }
 

@@ -47,8 +47,9 @@ fn completion(net: &Net, host: usize, counter: usize) -> [u8; 32] {
     bytes
 }
 
-/// An id that a client writes into all its bytes comes back whole where ids have 64 bits, however the request ends.
-/// On older generations the bytes of the upper part are reserved, in the request and in the completion.
+/// An id that a client writes into all its bytes comes back whole where ids have 64 bits, however
+/// the request ends. On older generations the bytes of the upper part are reserved, in the request
+/// and in the completion.
 #[test]
 fn the_upper_part_of_a_request_id_comes_back_where_ids_have_it() {
     const ID: [u8; 8] = [0x02, 0x01, 0xa1, 0xa2, 0xa3, 0xa4, 0xa5, 0xa6];
@@ -99,8 +100,9 @@ fn the_upper_part_of_a_request_id_comes_back_where_ids_have_it() {
     }
 }
 
-/// With a table and generations such a completion is stale; with 64-bit ids nothing tells that it is not of the queue
-/// pair that now has the number (rdma-core of August 2026 looks at the generation of 16-bit ids only).
+/// With a table and generations such a completion is stale; with 64-bit ids nothing tells that it
+/// is not of the queue pair that now has the number (rdma-core of August 2026 looks at the
+/// generation of 16-bit ids only).
 #[test]
 fn a_late_completion_is_of_the_successor_where_ids_have_64_bits() {
     for profile in Profile::all() {
@@ -166,20 +168,21 @@ fn a_client_may_write_queues_and_doorbells_by_itself() {
             net.hosts[0].bytes(0, 5).copy_from_slice(b"bytes");
             let doorbell = send.direct_doorbell().unwrap().doorbell();
             let qpn = net.hosts[0].client.qpn;
-            // A client that rings may be stopped before its store: then the device looks at what it has written. It may
-            // see the doorbell's old value after that, and the new one with the next request.
+            // A client that rings may be stopped before its store: then the device looks at what it
+            // has written. It may see the doorbell's old value after that, and the new one with the
+            // next request.
             let is_early = round % 3 > 0;
             if is_early {
-                net.hosts[0].device.look_at_written(qpn);
+                net.hosts[0].device.find_written_entries(qpn);
                 net.settle();
-                assert_eq!(net.hosts[0].device.look_at_watched(), round % 3 == 2);
+                assert_eq!(net.hosts[0].device.read_watched_doorbells(), round % 3 == 2);
             }
             let sent = net.hosts[0].device.counters().tx_pkts;
             assert_eq!(sent, u64::from(round) + u64::from(is_early));
             doorbell.write(u32::from(round + 1));
             if round % 3 != 1 {
-                assert!(net.hosts[0].device.look_at_watched());
-                assert!(!net.hosts[0].device.look_at_watched());
+                assert!(net.hosts[0].device.read_watched_doorbells());
+                assert!(!net.hosts[0].device.read_watched_doorbells());
             }
             net.settle();
             assert_eq!(net.hosts[0].device.counters().tx_pkts, u64::from(round) + 1);
@@ -226,13 +229,14 @@ fn a_doorbell_without_a_call_beyond_the_ring_fails_the_queue_pair_too() {
         net.hosts[0].device.watch_qp(qpn, true).unwrap();
         let ring = net.hosts[0].client.send.ring().clone();
         ring.direct_doorbell().unwrap().doorbell().write(value);
-        assert!(net.hosts[0].device.look_at_watched());
+        assert!(net.hosts[0].device.read_watched_doorbells());
         let attributes = net.hosts[0].device.query_qp(qpn).unwrap();
         assert_eq!(attributes.state, state);
     }
 }
 
-/// What is in the ring from before a reset has the phase of the first lap, and is not taken for new.
+/// What is in the ring from before a reset has the phase of the first lap, and is not taken for
+/// new.
 #[test]
 fn a_reset_takes_entries_back_that_nobody_rang_for() {
     let mut net = Net::pair(Setup::default());
@@ -244,8 +248,8 @@ fn a_reset_takes_entries_back_that_nobody_rang_for() {
     net.hosts[0].set_state(QpState::Reset);
     net.hosts[0].ready();
     net.packets.clear();
-    net.hosts[0].device.look_at_written(qpn);
-    net.hosts[0].device.look_at_watched();
+    net.hosts[0].device.find_written_entries(qpn);
+    net.hosts[0].device.read_watched_doorbells();
     net.transmit(0);
     assert_eq!(net.packets.len(), 0);
     let attributes = net.hosts[0].device.query_qp(qpn).unwrap();
@@ -338,8 +342,8 @@ fn a_completion_queue_that_is_too_small_loses_completions_and_nothing_else() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Whatever bytes are in the rings and doorbells: no panic, and every packet that leaves keeps to
-    /// the device's limits.
+    /// Whatever bytes are in the rings and doorbells: no panic, and every packet that leaves keeps
+    /// to the device's limits.
     #[test]
     fn random_rings_do_no_harm(
         wide in any::<bool>(),

@@ -394,7 +394,7 @@ fn objects_in_use_are_ebusy_and_objects_gone_are_enoent() {
         errno(device.modify_qp(qpn, &QpChange::default())),
         libc::ENOENT
     );
-    assert_eq!(errno(device.look_at_send_queue(qpn)), libc::ENOENT);
+    assert_eq!(errno(device.read_send_doorbell(qpn)), libc::ENOENT);
     assert_eq!(errno(device.watch_qp(qpn, true)), libc::ENOENT);
     assert_eq!(errno(device.destroy_cq(cq)), libc::ENOENT);
     assert_eq!(errno(device.arm_cq(cq)), libc::ENOENT);

@@ -89,8 +89,8 @@ struct World {
     /// Answers that are under way.
     answers: Vec<(crate::harness::Packet, Status)>,
     next_id: u64,
-    /// A queue pair is polled before it is made anew. Where request ids have 64 bits, nothing tells its completions
-    /// from those of its successor.
+    /// A queue pair is polled before it is made anew. Where request ids have 64 bits, nothing tells
+    /// its completions from those of its successor.
     polls_first: bool,
     /// Completions in their order: host, work request id, status and what finished.
     seen: Vec<(usize, u64, Option<Status>, WcOpcode)>,

@@ -263,9 +263,9 @@ impl Engine {
 
     /// Has the device look at a send queue whose doorbell was written, and sends what can be sent.
     #[inline(always)]
-    pub fn look_at_send_queue(&self, qpn: Qpn) -> Result<(), EngineError> {
+    pub fn process_send_doorbell(&self, qpn: Qpn) -> Result<(), EngineError> {
         let mut state = self.shared.lock()?;
-        state.device().look_at_send_queue(qpn)?;
+        state.device().read_send_doorbell(qpn)?;
         state.send();
         self.shared.keep_worker_in_time(&state);
         Ok(())

@@ -387,7 +387,7 @@ impl State {
         let now = Instant::now();
         let rung = self.direct.as_mut().and_then(|each| each.take_ring(access));
         if let Some(qpn) = rung {
-            self.device.look_at_written(qpn);
+            self.device.find_written_entries(qpn);
             self.pass_aside();
         }
         let State {
@@ -464,7 +464,7 @@ impl State {
             Some(direct) => direct.protect(),
             None => false,
         };
-        if self.device.look_at_watched() {
+        if self.device.read_watched_doorbells() {
             self.send();
             return Doorbells::Rung;
         }
@@ -508,7 +508,7 @@ impl State {
     #[inline(always)]
     pub(super) fn pass(&mut self) -> bool {
         if self.watched > 0 {
-            self.device.look_at_watched();
+            self.device.read_watched_doorbells();
         }
         self.look_for_faults();
         if self.publisher.is_asked() {

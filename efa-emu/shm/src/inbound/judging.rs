@@ -80,7 +80,7 @@ impl Inbound {
                 self.twice = Twice::Nothing;
             }
             Course::Late(delay) => self.schedule(delay, later, Then::Handle),
-            Course::Held { fault, packets } => self.keep(fault, flow, packets, later, work),
+            Course::Deferred { fault, packets } => self.keep(fault, flow, packets, later, work),
             Course::Lost(loss) => match peer.network.journey_after(&request, loss) {
                 Journey::Arrives { after, path, lost } => {
                     later.incoming.record = later.incoming.record.on_path(path);
@@ -154,7 +154,7 @@ impl Inbound {
             Kept::InRing(later)
         };
         work.staged.note_held(fault, 1);
-        self.kept.keep(fault, flow, packets, kept);
+        self.kept.defer(fault, flow, packets, kept);
     }
 
     /// Lets go what waited for later frames of this flow.

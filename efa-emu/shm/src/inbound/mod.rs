@@ -23,9 +23,9 @@ use super::staged::Staged;
 use super::tap::Tap;
 use super::trouble::Trouble;
 use efa_device_model::device::Device;
-use efa_device_model::fault::Withheld;
+use efa_device_model::fault::Deferred;
 use efa_device_model::link::{HostSegment, Operation};
-use efa_device_model::network::{Agenda, Network, Twice};
+use efa_device_model::network::{EventQueue, Network, Twice};
 use kept::{Kept, Outcome};
 #[cfg(feature = "fuzzing")]
 pub(super) use pulls::MOST_READS;
@@ -231,9 +231,9 @@ pub(super) struct Inbound {
     polled: Vec<usize>,
     serials: u64,
     /// Records whose time has not come.
-    scheduled: Agenda<Task>,
+    scheduled: EventQueue<Task>,
     /// Requests that faults hold.
-    kept: Withheld<Kept>,
+    kept: Deferred<Kept>,
     /// The outcomes of those that were copied, and of reads, with the times at which they leave.
     outcomes: VecDeque<(Duration, Outcome)>,
     /// What the network does to answers; `None` if they arrive at once.
@@ -251,7 +251,7 @@ impl Inbound {
         Inbound {
             own: segment.address().gid,
             segment,
-            kept: Withheld::default(),
+            kept: Deferred::default(),
             outcomes: VecDeque::new(),
             is_attentive: replies.is_some(),
             replies,
@@ -259,7 +259,7 @@ impl Inbound {
             rings: (0..SLOTS).map(|_| None).collect(),
             polled: Vec::new(),
             serials: 0,
-            scheduled: Agenda::default(),
+            scheduled: EventQueue::default(),
             copies: VecDeque::new(),
             pulls: PullTable::default(),
         }

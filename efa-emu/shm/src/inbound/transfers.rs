@@ -136,7 +136,7 @@ impl Transfer for BetweenProcesses<'_> {
         self.is_last
     }
 
-    fn is_put_off(&self) -> bool {
+    fn is_deferred(&self) -> bool {
         self.outcome == Moved::Instead(Answer::UseRings)
     }
 }
@@ -192,7 +192,7 @@ impl Transfer for IntoRing<'_> {
         self.is_last
     }
 
-    fn is_put_off(&self) -> bool {
+    fn is_deferred(&self) -> bool {
         self.pushed == Err(PushError::Full)
     }
 }

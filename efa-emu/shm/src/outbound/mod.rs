@@ -17,7 +17,7 @@ use efa_device_model::fault;
 use efa_device_model::link::{
     HostSegment, Link, LinkBusy, LocalData, Operation, RemoteRange, RequestHeader, Token,
 };
-use efa_device_model::network::{Agenda, Network, Transmission};
+use efa_device_model::network::{EventQueue, Network, Transmission};
 use routes::{NoRoute, OutgoingRing, Routes};
 
 pub(super) use bulk::{BulkName, BulkTable};
@@ -125,7 +125,7 @@ pub(super) struct Outbound {
     /// Answers that were taken and have to be looked at more closely: empty between calls.
     others: Vec<(u64, Pending, Answer)>,
     /// Requests that the network loses until they are given up.
-    failing: Agenda<Token>,
+    failing: EventQueue<Token>,
     tap: Option<Box<Tap>>,
 }
 
@@ -147,7 +147,7 @@ impl Outbound {
             completed: VecDeque::new(),
             read_data: Vec::new(),
             others: Vec::new(),
-            failing: Agenda::default(),
+            failing: EventQueue::default(),
             tap: None,
         }
     }

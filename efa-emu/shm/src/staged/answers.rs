@@ -9,9 +9,9 @@ use crate::clock::monotonic_now;
 use crate::memory;
 use crate::outbound::Outbound;
 use efa_device_model::device::Device;
-use efa_device_model::fault::{Event, Flow, Frame, PACKET_START, Stage, Withheld};
+use efa_device_model::fault::{Deferred, Event, Flow, Frame, PACKET_START, Stage};
 use efa_device_model::link::{LocalData, Operation, Token};
-use efa_device_model::network::{Agenda, Course, Journey, Transmission, Twice};
+use efa_device_model::network::{Course, EventQueue, Journey, Transmission, Twice};
 
 /// An answer, as it reaches the device: the request and its status.
 #[derive(Clone, Copy, Debug)]
@@ -34,8 +34,8 @@ enum Then {
 /// Answers that faults keep or delay.
 #[derive(Debug, Default)]
 pub(crate) struct LateAnswers {
-    held: Withheld<Outcome>,
-    scheduled: Agenda<(Outcome, Then)>,
+    held: Deferred<Outcome>,
+    scheduled: EventQueue<(Outcome, Then)>,
     /// Answers that may go now.
     free: Vec<Outcome>,
 }
@@ -158,9 +158,9 @@ impl LateAnswers {
                 outcome.status = status.unwrap_or(outcome.status);
             }
             Course::Late(delay) => self.schedule(delay, outcome, Then::Complete),
-            Course::Held { fault, packets } => {
+            Course::Deferred { fault, packets } => {
                 staged.note_held(fault, 1);
-                self.held.keep(fault, flow, packets, outcome);
+                self.held.defer(fault, flow, packets, outcome);
             }
             Course::Lost(loss) => match network.journey_after(&answer, loss) {
                 Journey::Arrives { after, lost, .. } => {

@@ -196,7 +196,7 @@ impl Client {
     pub(crate) fn post_send(&mut self, wr_id: u64, to: UdAddress, data: SendData<'_>) -> bool {
         let posted = self.post_send_quietly(wr_id, to, data);
         if posted {
-            self.engine.look_at_send_queue(self.queues.qpn).unwrap();
+            self.engine.process_send_doorbell(self.queues.qpn).unwrap();
         }
         posted
     }
@@ -269,7 +269,7 @@ impl Client {
         remote: (u64, u32),
     ) {
         self.queues.post_rdma(wr_id, to, kind, local, remote);
-        self.engine.look_at_send_queue(self.queues.qpn).unwrap();
+        self.engine.process_send_doorbell(self.queues.qpn).unwrap();
     }
 
     /// The next completion, if there is one now. Lets the engine work if there is none yet, and others if

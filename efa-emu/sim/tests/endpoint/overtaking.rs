@@ -202,8 +202,8 @@ fn every_packet_may_find_the_receiver_not_ready() {
     }
 }
 
-/// A message is withheld. Its sender stops before it is further ahead than a stock receiver's window, and
-/// goes on when the message has arrived.
+/// A message is withheld. Its sender stops before it is further ahead than a stock receiver's
+/// window, and goes on when the message has arrived.
 #[test]
 fn one_message_may_be_withheld_for_a_long_time() {
     const MESSAGES: usize = 20_000;

@@ -1,5 +1,5 @@
-//! Resources that run out: registrations, queues, receive buffers; devices that cannot read from each
-//! other.
+//! Resources that run out: registrations, queues, receive buffers; devices that cannot read from
+//! each other.
 
 use efa_core::endpoint::{
     CompletionFlags, EndpointConfig, IoVec, OperationFlags, RecvArgs, SendArgs, SourceFilter,

@@ -36,7 +36,8 @@ fn pair() -> (Rig, PeerId) {
     (rig, peer)
 }
 
-/// A program that does not know of such receivers and does not wait for handshakes, and one that is such a receiver.
+/// A program that does not know of such receivers and does not wait for handshakes, and one that is
+/// such a receiver.
 fn ordinary_and_zero_copy() -> (Rig, PeerId) {
     let mut rig = Rig {
         fabric: Fabric::new(orderly()),
@@ -295,7 +296,8 @@ fn closing_takes_the_receives_back() {
     assert_eq!(failed.failure.errno, Errno::ENOTCONN);
 }
 
-/// As [`pair`], after a message from the first to the second, which then removes the first from its address vector.
+/// As [`pair`], after a message from the first to the second, which then removes the first from its
+/// address vector.
 fn pair_of_which_the_second_has_removed_the_first() -> (Rig, PeerId) {
     let (mut rig, peer) = pair();
     rig.program(1).recv(target(0), ROOM, 0);

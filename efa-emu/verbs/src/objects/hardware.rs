@@ -169,8 +169,8 @@ impl Hardware {
 
     /// Processes the send queue, whose doorbell was written.
     #[inline(always)]
-    pub(crate) fn doorbell_written(&self, qpn: Qpn, _: &Locking) -> Result<(), Errno> {
-        Ok(self.engine.look_at_send_queue(qpn)?)
+    pub(crate) fn ring_send_doorbell(&self, qpn: Qpn, _: &Locking) -> Result<(), Errno> {
+        Ok(self.engine.process_send_doorbell(qpn)?)
     }
 
     /// Processes the doorbell of a completion queue, which requests an event.

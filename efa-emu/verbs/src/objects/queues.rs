@@ -32,7 +32,7 @@ impl Sender {
     /// The caller holds the lock meanwhile, so that the hardware stays.
     #[inline(always)]
     pub(crate) fn doorbell_written(&self, qpn: Qpn, locking: &Locking) -> Result<(), Errno> {
-        self.hardware.doorbell_written(qpn, locking)
+        self.hardware.ring_send_doorbell(qpn, locking)
     }
 }
 

@@ -1,5 +1,5 @@
-//! The completion queue's entries and ring. Entries have 32 bytes (the extended format, the only one
-//! that rdma-core uses).
+//! The completion queue's entries and ring. Entries have 32 bytes (the extended format, the only
+//! one that rdma-core uses).
 //!
 //! | offset | size | field |
 //! |---|---|---|
@@ -68,7 +68,8 @@ impl Received {
     };
 }
 
-/// One entry of a completion queue, as it is in the ring. Fields are decoded when they are asked for.
+/// One entry of a completion queue, as it is in the ring. Fields are decoded when they are asked
+/// for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CompletionEntry([u64; WORDS]);
 
@@ -287,7 +288,7 @@ impl CqDoorbell {
 
 /// What is in the ring at the client's consumer counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Slot {
+pub enum CompletionSlot {
     /// The device has not written the entry yet.
     Empty,
     /// An entry.
@@ -301,8 +302,8 @@ pub struct CompletionRing {
     memory: RingMemory<WORDS>,
     doorbell: Doorbell,
     entries: u32,
-    /// Counter of the next entry that the client reads, for the device's check of its own writing. A client that
-    /// reads the memory by itself does not keep it.
+    /// Counter of the next entry that the client reads, for the device's check of its own writing.
+    /// A client that reads the memory by itself does not keep it.
     consumer: AtomicU16,
     /// The entries once more, for a client that reads them without a call.
     direct: OnceLock<SharedPages>,
@@ -397,8 +398,8 @@ impl CompletionRing {
         prefetch::for_write(self.slot(counter).as_ptr().cast());
     }
 
-    /// Writes the entry that the producer counter names. Its phase bit publishes it. An entry that the
-    /// client has not read is overwritten.
+    /// Writes the entry that the producer counter names. Its phase bit publishes it. An entry that
+    /// the client has not read is overwritten.
     #[inline(always)]
     pub fn write(&self, counter: u16, entry: &CompletionEntry) {
         let ([head, rest @ ..], [first, others @ ..]) = (self.slot(counter), &entry.0);
@@ -409,8 +410,8 @@ impl CompletionRing {
         head.store(first & !PHASE | phase, Ordering::Release);
     }
 
-    /// Returns whether the device has not yet written the entry that the consumer counter names. Reads
-    /// one word.
+    /// Returns whether the device has not yet written the entry that the consumer counter names.
+    /// Reads one word.
     #[inline(always)]
     pub fn is_empty(&self, counter: u16) -> bool {
         let head = self.slot(counter)[0].load(Ordering::Relaxed);
@@ -419,17 +420,17 @@ impl CompletionRing {
 
     /// Reads the entry that the consumer counter names.
     #[inline(always)]
-    pub fn read(&self, counter: u16) -> Slot {
+    pub fn read(&self, counter: u16) -> CompletionSlot {
         let [head, a, b, c] = self.slot(counter);
         let head = head.load(Ordering::Acquire);
         if (head & PHASE != 0) != self.phase(counter) {
-            return Slot::Empty;
+            return CompletionSlot::Empty;
         }
         let [a, b, c] = [a, b, c].map(|word| word.load(Ordering::Relaxed));
         let entry = CompletionEntry([head & !PHASE, a, b, c]);
         match entry.is_sound() {
-            true => Slot::Entry(entry),
-            false => Slot::Garbage,
+            true => CompletionSlot::Entry(entry),
+            false => CompletionSlot::Garbage,
         }
     }
 }
@@ -440,8 +441,8 @@ mod tests {
 
     fn read(ring: &CompletionRing, counter: u16) -> Option<CompletionEntry> {
         match ring.read(counter) {
-            Slot::Entry(entry) => Some(entry),
-            Slot::Empty | Slot::Garbage => None,
+            CompletionSlot::Entry(entry) => Some(entry),
+            CompletionSlot::Empty | CompletionSlot::Garbage => None,
         }
     }
 
@@ -571,7 +572,7 @@ mod tests {
         let entry = received(WqeOperation::Send, &RECEIVED);
         for counter in (0..=u16::MAX).chain(0..8) {
             assert!(ring.is_empty(counter), "{counter}");
-            assert_eq!(ring.read(counter), Slot::Empty, "{counter}");
+            assert_eq!(ring.read(counter), CompletionSlot::Empty, "{counter}");
             ring.write(counter, &entry);
             assert!(!ring.is_empty(counter), "{counter}");
             assert_eq!(read(&ring, counter), Some(entry), "{counter}");
@@ -583,7 +584,7 @@ mod tests {
         let ring = CompletionRing::new(1).unwrap();
         for flags in [0x01, 0x07, 0x75, 0x33] {
             ring.memory().word(0).store(flags << 24, Ordering::Release);
-            assert_eq!(ring.read(0), Slot::Garbage, "{flags:#x}");
+            assert_eq!(ring.read(0), CompletionSlot::Garbage, "{flags:#x}");
         }
     }
 

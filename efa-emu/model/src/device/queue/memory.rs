@@ -20,17 +20,18 @@ struct CacheLine([AtomicU64; WORDS_PER_LINE]);
 /// Words of 8 bytes in a cache line.
 pub(super) const WORDS_PER_LINE: usize = 8;
 
-/// A ring of at least this many bytes gets its own pages. An allocator may return memory that was used
-/// before, and would write all of it to make it zero.
+/// A ring of at least this many bytes gets its own pages. An allocator may return memory that was
+/// used before, and would write all of it to make it zero.
 const OWN_PAGES: usize = 16 << 10;
 
-/// Zeroed, cache-line aligned memory of a ring whose entries have `N` words of 64 bits, where `N` is a
-/// power of two up to 8. It is accessed as atomics only.
+/// Zeroed, cache-line aligned memory of a ring whose entries have `N` words of 64 bits, where `N`
+/// is a power of two up to 8. It is accessed as atomics only.
 pub struct RingMemory<const N: usize> {
     first: NonNull<[AtomicU64; N]>,
     /// The number of entries minus one; 0 also for a ring without entries.
     mask: u32,
-    /// The number of cache lines that are allocated, with room for all entries and at least for one.
+    /// The number of cache lines that are allocated, with room for all entries and at least for
+    /// one.
     lines: usize,
     entries: usize,
     owner: Owner,
@@ -66,7 +67,8 @@ impl SharedPages {
 
     /// Maps the same pages again.
     fn again(&self) -> Result<SharedPages, RingError> {
-        // SAFETY: a length of 0 leaves a shared mapping as it is, and makes another one of its pages.
+        // SAFETY: a length of 0 leaves a shared mapping as it is, and makes another one of its
+        // pages.
         let first = unsafe {
             mremap(
                 self.first.as_ptr().cast(),
@@ -94,7 +96,8 @@ impl SharedPages {
         self.length
     }
 
-    /// Takes a page out of the mapping; whoever touches it next finds it again, or has to wait if that was arranged.
+    /// Takes a page out of the mapping; whoever touches it next finds it again, or has to wait if
+    /// that was arranged.
     pub fn unmap_page(&self, offset: usize) {
         let page = self.first.as_ptr().wrapping_add(offset);
         // SAFETY: the pages are shared, so that their contents stay, in the first mapping.
@@ -115,8 +118,8 @@ unsafe impl<const N: usize> Send for RingMemory<N> {}
 unsafe impl<const N: usize> Sync for RingMemory<N> {}
 
 impl<const N: usize> RingMemory<N> {
-    /// Allocates `entries` entries, a power of two or 0. Pages of a long ring that are never used take no
-    /// memory.
+    /// Allocates `entries` entries, a power of two or 0. Pages of a long ring that are never used
+    /// take no memory.
     pub(super) fn new(entries: usize) -> Result<Self, RingError> {
         RingMemory::of(entries, |bytes| match bytes < OWN_PAGES {
             true => Ok((None, Owner::Heap)),
@@ -181,18 +184,18 @@ impl<const N: usize> RingMemory<N> {
         &self.entry((index / N) as u32)[index % N]
     }
 
-    /// The words of the entry that a counter names; counters wrap around at the end of the ring. A ring
-    /// without entries returns memory that nothing else uses.
+    /// The words of the entry that a counter names; counters wrap around at the end of the ring. A
+    /// ring without entries returns memory that nothing else uses.
     #[inline(always)]
     pub(super) fn entry(&self, counter: u32) -> &[AtomicU64; N] {
         let index = (counter & self.mask) as usize;
-        // SAFETY: there are `mask + 1` entries, aligned (to a page, if not by a box), which live as long
-        // as `self`, and any bytes are valid atomics.
+        // SAFETY: there are `mask + 1` entries, aligned (to a page, if not by a box), which live as
+        // long as `self`, and any bytes are valid atomics.
         unsafe { self.first.add(index).as_ref() }
     }
 
-    /// The first byte, aligned to 64. The memory exists as long as its ring, and may be written through
-    /// this pointer in aligned words of up to 8 bytes.
+    /// The first byte, aligned to 64. The memory exists as long as its ring, and may be written
+    /// through this pointer in aligned words of up to 8 bytes.
     pub fn as_ptr(&self) -> *mut u8 {
         self.first.as_ptr().cast()
     }
@@ -252,8 +255,8 @@ impl Doorbell {
 /// A doorbell in a page of its own, so that the system can protect it.
 pub struct DoorbellPage(MmapRaw);
 
-/// The smallest unit of protection is this on the machines that EFA clients run on; where pages are longer, a mapping
-/// takes a whole one.
+/// The smallest unit of protection is this on the machines that EFA clients run on; where pages are
+/// longer, a mapping takes a whole one.
 const PAGE: usize = 4096;
 
 impl DoorbellPage {
@@ -273,7 +276,8 @@ impl DoorbellPage {
 
     /// The doorbell. Writing it may wait until the device has looked at the queue.
     pub fn doorbell(&self) -> &Doorbell {
-        // SAFETY: a page is long enough, aligned, and lives as long as `self`; any bytes are a valid atomic.
+        // SAFETY: a page is long enough, aligned, and lives as long as `self`; any bytes are a
+        // valid atomic.
         unsafe { &*self.0.as_ptr().cast::<Doorbell>() }
     }
 

@@ -1,13 +1,13 @@
 //! Queues in the device's own binary formats, in memory that device and client share.
 //!
 //! A client is the user-space half in [`crate::provider`], or a program that itself writes work
-//! requests and reads completions (libfabric's direct data path). The contract is the same for both:
-//! entries first, then the doorbell word (send and receive queues) or the entry's phase bit (completion
-//! queue), with release ordering. All access is through atomics, so a client that breaks the contract
-//! harms only itself.
+//! requests and reads completions (libfabric's direct data path). The contract is the same for
+//! both: entries first, then the doorbell word (send and receive queues) or the entry's phase bit
+//! (completion queue), with release ordering. All access is through atomics, so a client that
+//! breaks the contract harms only itself.
 //!
-//! Counters are 16 bits wide and count on beyond the end of the ring. A ring has at most 32768 entries,
-//! so that a full ring and an empty one differ.
+//! Counters are 16 bits wide and count on beyond the end of the ring. A ring has at most 32768
+//! entries, so that a full ring and an empty one differ.
 
 mod completion;
 mod memory;
@@ -15,7 +15,7 @@ mod receive;
 mod send;
 mod work_request;
 
-pub use completion::{CompletionEntry, CompletionRing, CqDoorbell, Received, Slot};
+pub use completion::{CompletionEntry, CompletionRing, CompletionSlot, CqDoorbell, Received};
 pub use memory::{Doorbell, DoorbellPage, RingMemory, SharedPages};
 pub use receive::{ReceiveDescriptor, ReceiveRing};
 pub use send::SendRing;

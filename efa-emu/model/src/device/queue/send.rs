@@ -62,7 +62,8 @@ impl SendRing {
         self.direct_doorbell.get()
     }
 
-    /// Makes the doorbell for clients that ring without a call, with the other's value, unless there is one.
+    /// Makes the doorbell for clients that ring without a call, with the other's value, unless
+    /// there is one.
     pub fn make_direct_doorbell(&self) -> Result<&DoorbellPage, RingError> {
         if let Some(page) = self.direct_doorbell.get() {
             return Ok(page);
@@ -71,8 +72,8 @@ impl SendRing {
         Ok(self.direct_doorbell.get_or_init(|| page))
     }
 
-    /// Whether the entry that a counter names was written in the counter's lap. Only for a ring that was empty, or
-    /// [cleared](SendRing::clear), when the counter was 0.
+    /// Whether the entry that a counter names was written in the counter's lap. Only for a ring
+    /// that was empty, or [cleared](SendRing::clear), when the counter was 0.
     pub(crate) fn is_written(&self, counter: u16) -> bool {
         let phase = u32::from(counter) & self.entries != 0;
         let word = self.line(self.first_line(counter))[0].load(Ordering::Acquire);
@@ -283,7 +284,8 @@ mod tests {
         assert_eq!(request.length(), 0x6463_6261 + 0x9493_9291);
     }
 
-    /// For each operation and both sizes of entries: the request id is split, and nothing else moves.
+    /// For each operation and both sizes of entries: the request id is split, and nothing else
+    /// moves.
     #[test]
     fn the_upper_part_of_a_request_id_is_the_last_six_bytes_of_the_head() {
         const LONG: u64 = 0xa6a5_a4a3_a2a1_0102;

@@ -227,8 +227,8 @@ pub(super) fn is_of_lap(first_word: u64, phase: bool) -> bool {
     is_entry && (first_word >> 24 & 1 != 0) == phase
 }
 
-/// The operation of a code that is known: it was checked when the entry was read, or the entry was made
-/// with it.
+/// The operation of a code that is known: it was checked when the entry was read, or the entry was
+/// made with it.
 #[inline(always)]
 fn operation_of(first_word: u64) -> WqeOperation {
     match (first_word >> 16) as u8 & OPERATION {
@@ -348,8 +348,8 @@ impl WorkRequest {
         (self.words[0] >> 48) as u16
     }
 
-    /// Returned in the completion, as far as the queue's ids go ([`RequestIdSize`](crate::profile::RequestIdSize)). The device does not
-    /// interpret it.
+    /// Returned in the completion, as far as the queue's ids go
+    /// ([`RequestIdSize`](crate::profile::RequestIdSize)). The device does not interpret it.
     #[inline(always)]
     pub fn request_id(&self) -> u64 {
         self.words[0] & 0xffff | self.words[3] & !0xffff

@@ -11,31 +11,31 @@ const SLICE_BITS: u32 = 6;
 const SLICES: usize = 1024;
 const WORDS: usize = SLICES / 64;
 
-/// Events ordered by time; events of one time come in the order in which they were added. Times count
-/// from wherever the clock of the link starts, to the nanosecond and for 584 years.
+/// Events ordered by time; events of one time come in the order in which they were added. Times
+/// count from wherever the clock of the link starts, to the nanosecond and for 584 years.
 ///
 /// Nearly all events of a simulated network are a few microseconds away, and there are many. So the
-/// near future is cut into slices, and only the events of the current slice are sorted: an event costs
-/// the same however many there are. What is further away waits in a heap.
+/// near future is cut into slices, and only the events of the current slice are sorted: an event
+/// costs the same however many there are. What is further away waits in a heap.
 #[derive(Debug)]
-pub struct Agenda<E> {
+pub struct EventQueue<E> {
     /// The events of the current slice and of those before, the next one last. Empty only if the
-    /// agenda is.
-    current: Vec<Entry<E>>,
+    /// queue is.
+    current: Vec<QueuedEvent<E>>,
     /// The number of the current slice.
     slice: u64,
     /// The events of the slices that follow, by the lowest bits of the slice's number.
-    near: Vec<Vec<Entry<E>>>,
+    near: Vec<Vec<QueuedEvent<E>>>,
     /// Which of these have events.
     occupied: [u64; WORDS],
     /// The events of slices that were too far away when they were added.
-    far: BinaryHeap<Entry<E>>,
+    far: BinaryHeap<QueuedEvent<E>>,
     added: u64,
     added_ahead: u64,
 }
 
 #[derive(Debug)]
-struct Entry<E> {
+struct QueuedEvent<E> {
     /// Nanoseconds.
     at: u64,
     number: u64,
@@ -45,9 +45,9 @@ struct Entry<E> {
 /// Set in the numbers of events that come behind.
 const BEHIND: u64 = 1 << 63;
 
-impl<E> Default for Agenda<E> {
+impl<E> Default for EventQueue<E> {
     fn default() -> Self {
-        Agenda {
+        EventQueue {
             current: Vec::new(),
             slice: 0,
             near: Vec::new(),
@@ -59,7 +59,7 @@ impl<E> Default for Agenda<E> {
     }
 }
 
-impl<E> Agenda<E> {
+impl<E> EventQueue<E> {
     /// Adds an event behind those of the same time.
     pub fn add(&mut self, at: Duration, event: E) {
         let number = BEHIND | self.added;
@@ -67,8 +67,8 @@ impl<E> Agenda<E> {
         self.insert(at, number, event);
     }
 
-    /// Adds an event ahead of those of the same time that were added by [`Agenda::add`]: what follows
-    /// from the event that takes place at this moment.
+    /// Adds an event ahead of those of the same time that were added by [`EventQueue::add`]: what
+    /// follows from the event that takes place at this moment.
     pub fn add_ahead(&mut self, at: Duration, event: E) {
         let number = self.added_ahead;
         self.added_ahead += 1;
@@ -77,7 +77,7 @@ impl<E> Agenda<E> {
 
     fn insert(&mut self, at: Duration, number: u64, event: E) {
         let at = u64::try_from(at.as_nanos()).unwrap_or(u64::MAX);
-        let entry = Entry { at, number, event };
+        let entry = QueuedEvent { at, number, event };
         let slice = entry.slice();
         if slice <= self.slice {
             let place = self.current.partition_point(|other| *other < entry);
@@ -151,7 +151,7 @@ impl<E> Agenda<E> {
     /// Goes on to the next slice that has events. The current one has none.
     fn advance(&mut self) {
         let near = self.next_near();
-        let far = self.far.peek().map(Entry::slice);
+        let far = self.far.peek().map(QueuedEvent::slice);
         let Some(next) = near.into_iter().chain(far).min() else {
             return;
         };
@@ -173,8 +173,8 @@ impl<E> Agenda<E> {
         (0..=WORDS).find_map(|turn| {
             let word = (first / 64 + turn) % WORDS;
             let mut bits = self.occupied[word];
-            // The word of the current slice comes first and last: with the slices behind it, then with
-            // those before it, which stand for later times.
+            // The word of the current slice comes first and last: with the slices behind it, then
+            // with those before it, which stand for later times.
             match turn {
                 0 => bits &= !0 << (first % 64),
                 WORDS => bits &= !(!0 << (first % 64)),
@@ -188,32 +188,32 @@ impl<E> Agenda<E> {
     }
 }
 
-impl<E> Entry<E> {
+impl<E> QueuedEvent<E> {
     fn slice(&self) -> u64 {
         self.at >> SLICE_BITS
     }
 }
 
-impl<E> Ord for Entry<E> {
+impl<E> Ord for QueuedEvent<E> {
     /// The next event is the greatest.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.number).cmp(&(self.at, self.number))
     }
 }
 
-impl<E> PartialOrd for Entry<E> {
+impl<E> PartialOrd for QueuedEvent<E> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<E> PartialEq for Entry<E> {
+impl<E> PartialEq for QueuedEvent<E> {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl<E> Eq for Entry<E> {}
+impl<E> Eq for QueuedEvent<E> {}
 
 #[cfg(test)]
 mod tests {
@@ -226,32 +226,32 @@ mod tests {
     #[test]
     fn events_come_by_time_and_then_by_age() {
         let at = Duration::from_nanos;
-        let mut agenda = Agenda::default();
+        let mut queue = EventQueue::default();
         for (time, name) in [(5, 'c'), (3, 'a'), (5, 'x'), (5, 'd'), (3, 'b')] {
-            agenda.add(at(time), name);
+            queue.add(at(time), name);
         }
-        assert_eq!(agenda.next_time(), Some(at(3)));
-        assert_eq!(agenda.pop_due(at(2)), None);
-        agenda.add_ahead(at(5), 'y');
-        agenda.add_ahead(at(5), 'z');
-        assert_eq!(agenda.pop_due(at(3)), Some('a'));
-        agenda.retain(|name| *name != 'x');
-        let order: String = std::iter::from_fn(|| agenda.pop())
+        assert_eq!(queue.next_time(), Some(at(3)));
+        assert_eq!(queue.pop_due(at(2)), None);
+        queue.add_ahead(at(5), 'y');
+        queue.add_ahead(at(5), 'z');
+        assert_eq!(queue.pop_due(at(3)), Some('a'));
+        queue.retain(|name| *name != 'x');
+        let order: String = std::iter::from_fn(|| queue.pop())
             .map(|(_, name)| name)
             .collect();
         assert_eq!(order, "byzcd");
-        assert!(agenda.is_empty() && agenda.next_time().is_none());
+        assert!(queue.is_empty() && queue.next_time().is_none());
     }
 
     proptest! {
         /// Against an ordered map, with events that are due at once, soon, and far away, and with a
         /// clock that stands still or jumps.
         #[test]
-        fn an_agenda_is_a_map_ordered_by_time_and_age(
+        fn a_queue_is_a_map_ordered_by_time_and_age(
             steps in prop::collection::vec((0u8..10, 0u64..200_000, any::<bool>()), 1..400),
         ) {
             let at = Duration::from_nanos;
-            let mut agenda = Agenda::default();
+            let mut queue = EventQueue::default();
             let mut model = BTreeMap::new();
             let mut now = 0;
             for (number, (what, distance, is_ahead)) in steps.into_iter().enumerate() {
@@ -265,27 +265,27 @@ mod tests {
                             _ => distance * 1_000_000,
                         };
                         match is_ahead {
-                            true => agenda.add_ahead(at(time), number),
-                            false => agenda.add(at(time), number),
+                            true => queue.add_ahead(at(time), number),
+                            false => queue.add(at(time), number),
                         }
                         model.insert((time, !is_ahead, number), number);
                     }
                     6 => {
-                        agenda.retain(|number| number % 7 != 3);
+                        queue.retain(|number| number % 7 != 3);
                         model.retain(|_, number| *number % 7 != 3);
                     }
                     _ => {
                         let next = model.pop_first();
                         let next = next.map(|((time, ..), number)| (time, number));
-                        prop_assert_eq!(agenda.pop(), next.map(|(time, number)| (at(time), number)));
+                        prop_assert_eq!(queue.pop(), next.map(|(time, number)| (at(time), number)));
                         now = next.map_or(now, |(time, _)| time);
                     }
                 }
-                prop_assert_eq!(agenda.is_empty(), model.is_empty());
+                prop_assert_eq!(queue.is_empty(), model.is_empty());
                 let next = model.first_key_value().map(|((time, ..), _)| at(*time));
-                prop_assert_eq!(agenda.next_time(), next);
+                prop_assert_eq!(queue.next_time(), next);
                 for (behind, number) in model.values().enumerate().take(4) {
-                    let upcoming = agenda.upcoming(behind);
+                    let upcoming = queue.upcoming(behind);
                     prop_assert!(upcoming.is_none_or(|upcoming| upcoming == number));
                     prop_assert!(behind > 0 || upcoming.is_some());
                 }

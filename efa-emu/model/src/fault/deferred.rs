@@ -1,4 +1,4 @@
-//! What is kept until it is released.
+//! What is deferred until it is released.
 
 use std::collections::VecDeque;
 
@@ -26,7 +26,7 @@ impl From<&Frame<'_>> for Flow {
 }
 
 #[derive(Debug)]
-struct Kept<T> {
+struct DeferredItem<T> {
     fault: FaultId,
     flow: Flow,
     /// Later frames of the flow that it still waits for.
@@ -36,34 +36,34 @@ struct Kept<T> {
 
 /// Frames that faults hold, oldest first.
 #[derive(Debug)]
-pub struct Withheld<T>(VecDeque<Kept<T>>);
+pub struct Deferred<T>(VecDeque<DeferredItem<T>>);
 
-impl<T> Default for Withheld<T> {
+impl<T> Default for Deferred<T> {
     fn default() -> Self {
-        Withheld(VecDeque::new())
+        Deferred(VecDeque::new())
     }
 }
 
-impl<T> Withheld<T> {
-    /// Whether nothing is held.
+impl<T> Deferred<T> {
+    /// Whether nothing is deferred.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How much is held.
+    /// How much is deferred.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
     /// How much a fault holds.
     pub fn count(&self, fault: FaultId) -> usize {
-        self.0.iter().filter(|kept| kept.fault == fault).count()
+        self.0.iter().filter(|entry| entry.fault == fault).count()
     }
 
-    /// Keeps something for a fault, until it is released or `packets` later frames of its flow have
-    /// passed.
-    pub fn keep(&mut self, fault: FaultId, flow: Flow, packets: Option<u32>, item: T) {
-        self.0.push_back(Kept {
+    /// Defers something for a fault, until it is released or `packets` later frames of its flow
+    /// have passed.
+    pub fn defer(&mut self, fault: FaultId, flow: Flow, packets: Option<u32>, item: T) {
+        self.0.push_back(DeferredItem {
             fault,
             flow,
             packets,
@@ -73,43 +73,43 @@ impl<T> Withheld<T> {
 
     /// Notes that a frame of a flow passed and returns what goes now.
     pub fn passed(&mut self, flow: Flow) -> Vec<(FaultId, T)> {
-        for kept in &mut self.0 {
-            if kept.flow == flow
-                && let Some(packets) = &mut kept.packets
+        for entry in &mut self.0 {
+            if entry.flow == flow
+                && let Some(packets) = &mut entry.packets
             {
                 *packets = packets.saturating_sub(1);
             }
         }
-        if !self.0.iter().any(|kept| kept.packets == Some(0)) {
+        if !self.0.iter().any(|entry| entry.packets == Some(0)) {
             return Vec::new();
         }
-        self.take(usize::MAX, |kept| kept.packets == Some(0))
+        self.take(usize::MAX, |entry| entry.packets == Some(0))
     }
 
     /// Takes the oldest `count` that a fault holds.
     pub fn release(&mut self, fault: FaultId, count: usize) -> Vec<T> {
-        let taken = self.take(count, |kept| kept.fault == fault);
+        let taken = self.take(count, |entry| entry.fault == fault);
         taken.into_iter().map(|(_, item)| item).collect()
     }
 
     /// Takes everything that no fault of `armed` holds.
     pub fn release_others(&mut self, armed: impl Fn(FaultId) -> bool) -> Vec<T> {
-        let taken = self.take(usize::MAX, |kept| !armed(kept.fault));
+        let taken = self.take(usize::MAX, |entry| !armed(entry.fault));
         taken.into_iter().map(|(_, item)| item).collect()
     }
 
     /// Drops what is no longer wanted.
     pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
-        self.0.retain(|kept| keep(&kept.item));
+        self.0.retain(|entry| keep(&entry.item));
     }
 
-    fn take(&mut self, count: usize, goes: impl Fn(&Kept<T>) -> bool) -> Vec<(FaultId, T)> {
+    fn take(&mut self, count: usize, goes: impl Fn(&DeferredItem<T>) -> bool) -> Vec<(FaultId, T)> {
         let mut taken = Vec::new();
-        for kept in std::mem::take(&mut self.0) {
-            if taken.len() < count && goes(&kept) {
-                taken.push((kept.fault, kept.item));
+        for entry in std::mem::take(&mut self.0) {
+            if taken.len() < count && goes(&entry) {
+                taken.push((entry.fault, entry.item));
             } else {
-                self.0.push_back(kept);
+                self.0.push_back(entry);
             }
         }
         taken
@@ -130,26 +130,26 @@ mod tests {
 
     #[test]
     fn later_packets_of_the_same_flow_release() {
-        let mut withheld = Withheld::default();
-        withheld.keep(FaultId(1), flow(1), Some(2), 'a');
-        withheld.keep(FaultId(1), flow(2), Some(1), 'b');
-        withheld.keep(FaultId(2), flow(1), None, 'c');
-        assert_eq!(withheld.passed(flow(1)), []);
-        assert_eq!(withheld.passed(flow(1)), [(FaultId(1), 'a')]);
-        assert_eq!(withheld.passed(flow(2)), [(FaultId(1), 'b')]);
-        assert_eq!(withheld.len(), 1);
+        let mut deferred = Deferred::default();
+        deferred.defer(FaultId(1), flow(1), Some(2), 'a');
+        deferred.defer(FaultId(1), flow(2), Some(1), 'b');
+        deferred.defer(FaultId(2), flow(1), None, 'c');
+        assert_eq!(deferred.passed(flow(1)), []);
+        assert_eq!(deferred.passed(flow(1)), [(FaultId(1), 'a')]);
+        assert_eq!(deferred.passed(flow(2)), [(FaultId(1), 'b')]);
+        assert_eq!(deferred.len(), 1);
     }
 
     #[test]
     fn release_is_oldest_first_and_by_fault() {
-        let mut withheld = Withheld::default();
+        let mut deferred = Deferred::default();
         for (fault, item) in [(1, 'a'), (2, 'x'), (1, 'b'), (1, 'c')] {
-            withheld.keep(FaultId(fault), flow(1), None, item);
+            deferred.defer(FaultId(fault), flow(1), None, item);
         }
-        assert_eq!(withheld.release(FaultId(1), 2), ['a', 'b']);
-        assert_eq!(withheld.count(FaultId(1)), 1);
-        assert_eq!(withheld.release_others(|fault| fault == FaultId(2)), ['c']);
-        withheld.retain(|item| *item != 'x');
-        assert!(withheld.is_empty());
+        assert_eq!(deferred.release(FaultId(1), 2), ['a', 'b']);
+        assert_eq!(deferred.count(FaultId(1)), 1);
+        assert_eq!(deferred.release_others(|fault| fault == FaultId(2)), ['c']);
+        deferred.retain(|item| *item != 'x');
+        assert!(deferred.is_empty());
     }
 }

@@ -1,0 +1,168 @@
+//! What happens to frames: one transmission, and the journey that transmissions add up to.
+
+use std::time::Duration;
+
+use efa_core::address::Gid;
+
+use super::config::NetworkConfig;
+use super::random::{Draws, Purpose};
+use super::reliability::Loss;
+use super::transmission::Transmission;
+use crate::fault::Delay;
+use crate::link::Operation;
+
+/// How one transmission goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Transit {
+    /// The path's number, from 0.
+    pub path: u16,
+    /// From the sender's port to the receiver's.
+    pub latency: Duration,
+    /// It does not arrive.
+    pub is_lost: bool,
+}
+
+/// How a frame fares from now on, all further transmissions included.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Journey {
+    /// It arrives.
+    Arrives {
+        /// In how long.
+        after: Duration,
+        /// By which path.
+        path: u16,
+        /// How often it was lost before.
+        lost: u32,
+    },
+    /// The initiator's network card gives up.
+    Fails {
+        /// In how long.
+        after: Duration,
+    },
+    /// It is a datagram and is lost, which nobody notices.
+    Vanishes,
+}
+
+/// The network as one seed makes it. The frames that a host sends, requests and answers, meet the
+/// network of that host.
+#[derive(Clone, Debug)]
+pub struct Network {
+    /// How frames travel.
+    pub config: NetworkConfig,
+    seed: u64,
+}
+
+impl Network {
+    /// The network of one seed.
+    pub fn new(config: NetworkConfig, seed: u64) -> Self {
+        Network { config, seed }
+    }
+
+    /// What happens to one transmission.
+    pub fn transmit(&self, transmission: &Transmission) -> Transit {
+        let draws = transmission.draws(self.seed);
+        let config = &self.config;
+        let path = draws.below(Purpose::Path, config.paths.max(1).into()) as u16;
+        let jitter = draws.up_to(Purpose::Jitter, config.jitter);
+        Transit {
+            path,
+            latency: config.latency + self.path_latency(transmission.ends(), path) + jitter,
+            is_lost: draws.chance(Purpose::Loss, config.loss),
+        }
+    }
+
+    /// What happens to a frame from this transmission on until it arrives or is given up.
+    pub fn journey(&self, transmission: &Transmission) -> Journey {
+        let mut transmission = *transmission;
+        let mut after = Duration::ZERO;
+        loop {
+            let transit = self.transmit(&transmission);
+            if !transit.is_lost {
+                return Journey::Arrives {
+                    after: after + transit.latency,
+                    path: transit.path,
+                    lost: transmission.lost,
+                };
+            }
+            match self.lose(&transmission) {
+                Loss::Repeated { after: wait } => after += wait,
+                Loss::Fatal { after: wait } => {
+                    return Journey::Fails {
+                        after: after + wait,
+                    };
+                }
+                Loss::Unnoticed => return Journey::Vanishes,
+            }
+            transmission = transmission.again();
+        }
+    }
+
+    /// What happens to a frame after this transmission of it was lost in the way that `loss` says.
+    pub fn journey_after(&self, transmission: &Transmission, loss: Loss) -> Journey {
+        let wait = match loss {
+            Loss::Repeated { after } => after,
+            Loss::Fatal { after } => return Journey::Fails { after },
+            Loss::Unnoticed => return Journey::Vanishes,
+        };
+        match self.journey(&transmission.again()) {
+            Journey::Arrives { after, path, lost } => Journey::Arrives {
+                after: wait + after,
+                path,
+                lost,
+            },
+            Journey::Fails { after } => Journey::Fails {
+                after: wait + after,
+            },
+            Journey::Vanishes => Journey::Vanishes,
+        }
+    }
+
+    /// What follows from the loss of a transmission.
+    pub fn lose(&self, transmission: &Transmission) -> Loss {
+        let reliability = &self.config.reliability;
+        let follows = reliability.after_loss(transmission.operation, transmission.lost);
+        tracing::debug!(
+            peer = %transmission.responder,
+            qpn = %transmission.source_qpn,
+            sequence = transmission.sequence,
+            stage = ?transmission.stage,
+            attempt = transmission.lost + 1,
+            ?follows,
+            "frame lost"
+        );
+        follows
+    }
+
+    /// Whether the receiver claims not to be ready for a request that arrives.
+    pub fn refuses(&self, request: &Transmission) -> bool {
+        // Each retry draws anew, however many there are: otherwise some would never succeed.
+        request.operation == Operation::Send
+            && request
+                .request_draws(self.seed, request.retries)
+                .chance(Purpose::ReceiverNotReady, self.config.rnr)
+    }
+
+    /// The time that a rule adds to a frame.
+    pub(super) fn delay(&self, transmission: &Transmission, delay: Delay) -> Duration {
+        let draws = transmission.draws(self.seed);
+        delay.least + draws.up_to(Purpose::Delay, delay.most - delay.least)
+    }
+
+    /// What `path` adds for this pair of hosts: a pure function, so that no table grows with the
+    /// square of the number of hosts.
+    pub(super) fn path_latency(&self, (from, to): (Gid, Gid), path: u16) -> Duration {
+        let paths = self.config.paths;
+        if paths <= 1 || self.config.path_spread.is_zero() {
+            return Duration::ZERO;
+        }
+        let [from, to] = [from, to].map(|gid| u128::from_be_bytes(gid.0));
+        let pair = Draws::new(self.seed)
+            .of((from >> 64) as u64)
+            .of(from as u64)
+            .of((to >> 64) as u64)
+            .of(to as u64);
+        let first = pair.below(Purpose::PathLength, paths.into()) as u32;
+        let place = (u32::from(path) + first) % u32::from(paths);
+        self.config.path_spread * place / u32::from(paths - 1)
+    }
+}

@@ -1,0 +1,73 @@
+//! A domain and a queue pair in one, for programs that need no more.
+
+use efa_core::address::Qkey;
+use efa_core::nic::{Device, Domain, DomainConfig, NicError, OwnNic, QueuePairConfig};
+use efa_device_model::device::Service;
+
+use super::domain::SimDomain;
+use super::host::SimHost;
+use super::queue_pair::SimQueuePair;
+
+/// A queue pair of a simulated host with a domain of its own.
+pub type SimNic = OwnNic<SimDomain>;
+
+/// How a [`SimNic`] is made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NicConfig {
+    /// What the queue pair carries.
+    pub service: Service,
+    /// Work requests that the send queue holds, a power of two.
+    pub send_queue_depth: usize,
+    /// Receives that the receive queue holds, a power of two.
+    pub recv_queue_depth: usize,
+    /// Packet buffers. Their memory is taken when a buffer is first used.
+    pub packet_buffers: usize,
+    /// The Q-key, `None` for a random one.
+    pub qkey: Option<Qkey>,
+    /// How often a send to a receiver that is not ready is repeated, 7 for ever. libfabric sets 3.
+    pub rnr_retry: u8,
+    /// RDMA writes with immediate consume no receive, if the device can do that.
+    pub unsolicited_write_recv: bool,
+}
+
+impl Default for NicConfig {
+    /// SRD, 256 sends, 1024 receives, buffers for both, a random Q-key, 3 RNR retries.
+    fn default() -> Self {
+        NicConfig {
+            service: Service::Srd,
+            send_queue_depth: 256,
+            recv_queue_depth: 1024,
+            packet_buffers: 256 + 1024,
+            qkey: None,
+            rnr_retry: 3,
+            unsolicited_write_recv: false,
+        }
+    }
+}
+
+impl From<NicConfig> for QueuePairConfig {
+    fn from(config: NicConfig) -> Self {
+        QueuePairConfig {
+            send_queue_depth: config.send_queue_depth,
+            recv_queue_depth: config.recv_queue_depth,
+            qkey: config.qkey,
+            rnr_retry: config.rnr_retry,
+            unsolicited_write_recv: config.unsolicited_write_recv,
+            service_level: 0,
+        }
+    }
+}
+
+impl SimHost {
+    /// Opens a queue pair, ready to send, with a domain, a completion queue and packet buffers of
+    /// its own.
+    pub fn open_nic(&self, config: NicConfig) -> Result<SimNic, NicError> {
+        let packet_buffers = config.packet_buffers;
+        let mut domain = self.open_domain(&DomainConfig { packet_buffers })?;
+        let service = config.service;
+        let config = QueuePairConfig::from(config);
+        let queue = domain.create_completion_queue(config.completions())?;
+        let queue_pair = SimQueuePair::create(&mut domain, queue, &config, service)?;
+        Ok(SimNic::new(domain, queue_pair))
+    }
+}
