@@ -1,8 +1,8 @@
-//! Tells the programs which build they are: the commit of a package, or else the clone. With the feature `commit`, the
-//! commit of the clone, too.
+//! Tells the programs which build they are: the commit of a package, or else the clone. With the
+//! feature `commit`, the commit of the clone, too.
 //!
-//! A package has no clone, and another build in a clone has no commit: it would have to be built again after every
-//! commit to tell the right one.
+//! A package has no clone, and another build in a clone has no commit: it would have to be built
+//! again after every commit to tell the right one.
 
 use std::env;
 use std::path::Path;
@@ -37,8 +37,9 @@ fn main() {
     }
 }
 
-/// The commit of a clone, as `scripts/dist` names those of packages. `None` if it is not known: without git, or in a
-/// directory that is none of its own, such as an archive of the sources that was unpacked in another project.
+/// The commit of a clone, as `scripts/dist` names those of packages. `None` if it is not known:
+/// without git, or in a directory that is none of its own, such as an archive of the sources that
+/// was unpacked in another project.
 fn commit_of(clone: &Path) -> Option<String> {
     let top = git(clone, &["rev-parse", "--show-toplevel"])?;
     if Path::new(&top).canonicalize().ok()? != clone.canonicalize().ok()? {

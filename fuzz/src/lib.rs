@@ -10,6 +10,7 @@
     reason = "the sequences use a part of the ABI"
 )]
 mod abi;
+mod bridge;
 #[path = "../../efa-emu/verbs/tests/calls/verbs.rs"]
 #[allow(dead_code, reason = "the sequences use a part of it")]
 mod calls;
@@ -17,7 +18,6 @@ mod capture;
 mod choices;
 mod fault;
 mod link;
-mod parcels;
 mod scenario;
 mod sequences;
 mod victim;
@@ -34,7 +34,7 @@ pub const TARGETS: [(&str, Target); 8] = [
     ("wire", wire::check),
     ("endpoint", efa_testing::siege::run),
     ("link", link::check),
-    ("parcels", parcels::check),
+    ("bridge", bridge::check),
     ("capture", capture::check),
     ("fault", fault::check),
     ("scenario", scenario::check),

@@ -129,7 +129,7 @@ mod tests {
             kind: 3,
             offset: 0,
             is_part: false,
-            not_ready: false,
+            is_rnr: false,
             due: 0,
         };
         let request = victim.permitted_read(64);

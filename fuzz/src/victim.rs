@@ -1,4 +1,4 @@
-//! A device whose peer is hostile, and its client: what the targets `link` and `parcels` besiege.
+//! A device whose peer is hostile, and its client: what the targets `link` and `bridge` besiege.
 
 use std::cell::RefCell;
 
@@ -322,7 +322,7 @@ impl Attack {
                 _ => choices.length(),
             },
             is_part: self.flags & 64 != 0,
-            not_ready: self.flags & 128 != 0,
+            is_rnr: self.flags & 128 != 0,
             due: match choices.byte() {
                 0 => choices.number(),
                 _ => 0,

@@ -1,9 +1,10 @@
-//! The thread that carries parcels to another machine and back.
+//! The thread that carries messages to another machine and back.
 //!
-//! It takes what has come over the connection and puts it into the rings of local processes, and sends what they have
-//! for the machine. As long as there is something to do now and then it stays awake, and lets others run in between: to
-//! be woken takes longer than all that it does for a message. Then it sleeps until a local process wakes it, or until the
-//! connection does ([`Watch`]).
+//! It takes what has come over the connection and puts it into the rings of local processes, and
+//! sends what they have for the machine. As long as there is something to do now and then it stays
+//! awake, and lets others run in between: to be woken takes longer than all that it does for a
+//! message. Then it sleeps until a local process wakes it, or until the connection does
+//! ([`Watch`]).
 
 use std::collections::HashSet;
 use std::io;
@@ -23,8 +24,8 @@ use crate::{complain, report};
 /// Bytes that wait to be sent, beyond which no more records are taken.
 const BATCH: usize = 256 << 10;
 
-/// Bytes that wait to be sent, beyond which nothing more is received: answers to what comes are among them. A machine
-/// that follows the protocol has fewer requests under way.
+/// Bytes that wait to be sent, beyond which nothing more is received: answers to what comes are
+/// among them. A machine that follows the protocol has fewer requests under way.
 const MOST_UNSENT: usize = 64 << 20;
 
 /// How long the thread goes on looking before it sleeps.
@@ -42,7 +43,8 @@ pub(crate) const LAST_WORDS: Duration = Duration::from_millis(500);
 /// Refused devices of a list that are named.
 const MOST_NAMED: usize = 64;
 
-/// Devices that enter the fabric in a turn. Meanwhile nothing is sent to their machine, not even that this one lives.
+/// Devices that enter the fabric in a turn. Meanwhile nothing is sent to their machine, not even
+/// that this one lives.
 const ENTERED_AT_ONCE: usize = 64;
 
 /// Why a connection is over.
@@ -111,7 +113,7 @@ pub(crate) struct Carrier<'a> {
     machine: &'a Machine,
     connection: Option<Connection>,
     /// Bytes for the machine, of which so many are sent.
-    parcels: Vec<u8>,
+    messages: Vec<u8>,
     sent: usize,
     last_check: Instant,
     last_work: Instant,
@@ -125,7 +127,7 @@ impl<'a> Carrier<'a> {
         Carrier {
             machine,
             connection: None,
-            parcels: Vec::with_capacity(2 * BATCH),
+            messages: Vec::with_capacity(2 * BATCH),
             sent: 0,
             last_check: Instant::now(),
             last_work: Instant::now(),
@@ -134,7 +136,8 @@ impl<'a> Carrier<'a> {
         }
     }
 
-    /// Carries until the bridge ends, and the machine has heard the last words or has had until then.
+    /// Carries until the bridge ends, and the machine has heard the last words or has had until
+    /// then.
     pub(crate) fn run(mut self) {
         while self.turn() {}
         if let Some(Connection { wire, watch, .. }) = self.connection {
@@ -161,12 +164,12 @@ impl<'a> Carrier<'a> {
                 remote.check_peers();
             }
         }
-        busy |= remote.collect(uptake, &mut self.parcels);
+        busy |= remote.collect(uptake, &mut self.messages);
         drop(remote);
         busy |= self.with_connection(Self::flush);
         if self.connection.is_none() {
             // Nobody will be told.
-            self.parcels.clear();
+            self.messages.clear();
         }
         if self.has_said_bye && !self.has_unsent() {
             return false;
@@ -183,7 +186,8 @@ impl<'a> Carrier<'a> {
         true
     }
 
-    /// Does something with the connection, if there is one. Returns whether there was anything to do.
+    /// Does something with the connection, if there is one. Returns whether there was anything to
+    /// do.
     fn with_connection(
         &mut self,
         work: impl FnOnce(&mut Self, &mut Connection) -> Result<bool, End>,
@@ -220,7 +224,7 @@ impl<'a> Carrier<'a> {
                 entering: None,
             });
         }
-        match self.has_said_bye || self.parcels.len() - self.sent >= BATCH {
+        match self.has_said_bye || self.messages.len() - self.sent >= BATCH {
             true => Uptake::Nothing,
             false => uptake,
         }
@@ -230,7 +234,7 @@ impl<'a> Carrier<'a> {
 
     /// Whether there is room for what answers more requests.
     fn has_room(&self) -> bool {
-        self.parcels.len() - self.sent <= MOST_UNSENT
+        self.messages.len() - self.sent <= MOST_UNSENT
     }
 
     /// Takes what has come.
@@ -258,7 +262,7 @@ impl<'a> Carrier<'a> {
         connection.last_heard = Instant::now();
         while let Some(frame) = connection.frames.next()? {
             match frame {
-                Frame::Parcel(parcel) => remote.deliver(parcel).map_err(io::Error::other)?,
+                Frame::Message(message) => remote.deliver(message).map_err(io::Error::other)?,
                 Frame::Notice(Notice::Alive) => {}
                 Frame::Notice(Notice::Bye) => return Err(End::Bye),
                 Frame::Notice(Notice::Devices {
@@ -332,7 +336,7 @@ impl<'a> Carrier<'a> {
                 number: list.number,
                 refused: std::mem::take(&mut list.refused),
             };
-            frames::append_notice(&mut self.parcels, &notice);
+            frames::append_notice(&mut self.messages, &notice);
             connection.entering = None;
         }
         Ok(true)
@@ -344,7 +348,7 @@ impl<'a> Carrier<'a> {
     fn append_notices(&mut self) {
         if self.machine.is_ending() && !self.has_said_bye {
             self.has_said_bye = true;
-            frames::append_notice(&mut self.parcels, &Notice::Bye);
+            frames::append_notice(&mut self.messages, &Notice::Bye);
         }
         let Some(connection) = &mut self.connection else {
             return;
@@ -356,20 +360,20 @@ impl<'a> Carrier<'a> {
                 devices: news.devices.to_vec(),
                 faults: news.faults.to_vec(),
             };
-            frames::append_notice(&mut self.parcels, &notice);
+            frames::append_notice(&mut self.messages, &notice);
             connection.announced = Announced::Sent(news);
         }
         let is_quiet = connection.last_sent.elapsed() > connection.longest_pause;
-        if is_quiet && self.parcels.is_empty() {
-            frames::append_notice(&mut self.parcels, &Notice::Alive);
+        if is_quiet && self.messages.is_empty() {
+            frames::append_notice(&mut self.messages, &Notice::Alive);
         }
     }
 
     /// Sends what there is room for.
     fn flush(&mut self, connection: &mut Connection) -> Result<bool, End> {
         let mut busy = false;
-        while self.sent < self.parcels.len() || connection.wire.has_unsent() {
-            let count = connection.wire.send(&self.parcels[self.sent..])?;
+        while self.sent < self.messages.len() || connection.wire.has_unsent() {
+            let count = connection.wire.send(&self.messages[self.sent..])?;
             if count == 0 {
                 break;
             }
@@ -377,11 +381,11 @@ impl<'a> Carrier<'a> {
             connection.last_sent = Instant::now();
             busy = true;
         }
-        if self.sent == self.parcels.len() {
-            self.parcels.clear();
+        if self.sent == self.messages.len() {
+            self.messages.clear();
             self.sent = 0;
         } else if self.sent >= BATCH {
-            self.parcels.drain(..self.sent);
+            self.messages.drain(..self.sent);
             self.sent = 0;
         }
         Ok(busy)
@@ -390,14 +394,14 @@ impl<'a> Carrier<'a> {
     /// Whether there was no room for something.
     fn has_unsent(&self) -> bool {
         let wire = self.connection.as_ref().map(|connection| &connection.wire);
-        self.sent < self.parcels.len() || wire.is_some_and(Wire::has_unsent)
+        self.sent < self.messages.len() || wire.is_some_and(Wire::has_unsent)
     }
 
     // --- when there is nothing to do ---
 
     fn sleep(&mut self, uptake: Uptake) {
         let mut remote = self.machine.remote();
-        let Some(sleep) = remote.prepare_to_sleep(uptake, &mut self.parcels) else {
+        let Some(sleep) = remote.prepare_to_sleep(uptake, &mut self.messages) else {
             self.last_work = Instant::now();
             return;
         };
@@ -421,7 +425,7 @@ impl<'a> Carrier<'a> {
         let Connection { wire, watch, .. } = connection;
         wire.cut();
         // A new connection begins with a whole frame, and without what was asked over this one.
-        self.parcels.clear();
+        self.messages.clear();
         self.sent = 0;
         let mut remote = self.machine.remote();
         remote.disconnect();
@@ -453,7 +457,8 @@ impl<'a> Carrier<'a> {
     }
 }
 
-/// Makes devices of a machine members of the fabric. Returns those that cannot be, with the reasons.
+/// Makes devices of a machine members of the fabric. Returns those that cannot be, with the
+/// reasons.
 fn enter(remote: &mut RemoteMachine, devices: &[Device], machine: &str) -> Vec<(String, String)> {
     let mut refused = Vec::new();
     let mut refuse = |device: &Device, reason: String| {

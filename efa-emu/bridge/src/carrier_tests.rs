@@ -38,7 +38,7 @@ struct Bridge {
 /// What the other bridge hears.
 #[derive(Debug)]
 enum Heard {
-    Parcel,
+    Message,
     Notice(Notice),
 }
 
@@ -89,7 +89,8 @@ impl Bridge {
         });
     }
 
-    /// Waits until the carrier has noticed that the connection is over, before which there is no other one.
+    /// Waits until the carrier has noticed that the connection is over, before which there is no
+    /// other one.
     fn await_loss(&self) {
         while self.machine.is_connected() {
             std::thread::yield_now();
@@ -136,7 +137,7 @@ impl Other {
     fn hear(&mut self) -> io::Result<Heard> {
         loop {
             match self.frames.next()? {
-                Some(Frame::Parcel(_)) => return Ok(Heard::Parcel),
+                Some(Frame::Message(_)) => return Ok(Heard::Message),
                 Some(Frame::Notice(notice)) => return Ok(Heard::Notice(notice)),
                 None => {}
             }
@@ -146,7 +147,8 @@ impl Other {
         }
     }
 
-    /// Waits for a list of devices, before which only signs of life come. Returns its number and the names of the devices.
+    /// Waits for a list of devices, before which only signs of life come. Returns its number and
+    /// the names of the devices.
     fn hear_devices(&mut self) -> (u64, Vec<String>) {
         loop {
             match self.hear().unwrap() {
@@ -277,7 +279,7 @@ fn what_waited_for_a_machine_is_sent_when_it_knows_the_sender_again() {
     assert_eq!(devices, ["alpha"]);
     other.read(number);
     alpha.send();
-    while !matches!(other.hear().unwrap(), Heard::Parcel) {}
+    while !matches!(other.hear().unwrap(), Heard::Message) {}
     // Another process takes its place, which has heard of nobody.
     other.wire.cut();
     bridge.await_loss();
@@ -286,7 +288,7 @@ fn what_waited_for_a_machine_is_sent_when_it_knows_the_sender_again() {
     assert_eq!(other.hear_devices(), (number, devices));
     other.hear_nothing();
     other.read(number);
-    while !matches!(other.hear().unwrap(), Heard::Parcel) {}
+    while !matches!(other.hear().unwrap(), Heard::Message) {}
 }
 
 #[test]

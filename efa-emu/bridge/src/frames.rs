@@ -1,5 +1,5 @@
-//! Frames: what a connection carries. Parcels ([`efa_shm::remote`]) are frames, and so is what bridges say
-//! to each other.
+//! Frames: what a connection carries. Messages ([`efa_shm::remote`]) are frames, and so is what
+//! bridges say to each other.
 
 use std::io;
 use std::ops::Range;
@@ -7,7 +7,7 @@ use std::ops::Range;
 use efa_core::address::Gid;
 use efa_core::nic::Status;
 use efa_device_model::fault::{Fault, FaultId};
-use efa_shm::remote::{FRAME_HEADER, LONGEST_PARCEL, RemoteDevice};
+use efa_shm::remote::{FRAME_HEADER, LONGEST_MESSAGE, RemoteDevice};
 use efa_shm::{CarriedFault, DeviceName};
 use serde::{Deserialize, Serialize};
 
@@ -163,7 +163,7 @@ pub(crate) fn length(header: &[u8], longest: usize) -> io::Result<usize> {
 
 /// A frame.
 pub(crate) enum Frame<'a> {
-    Parcel(&'a [u8]),
+    Message(&'a [u8]),
     Notice(Notice),
 }
 
@@ -224,7 +224,7 @@ impl Frames {
             return Ok(None);
         }
         let is_notice = present[4] == NOTICE;
-        let length = length(present, if is_notice { LONGEST } else { LONGEST_PARCEL })?;
+        let length = length(present, if is_notice { LONGEST } else { LONGEST_MESSAGE })?;
         if present.len() < length {
             return Ok(None);
         }
@@ -232,7 +232,7 @@ impl Frames {
         self.present.start = frame.end;
         let frame = &self.bytes[frame];
         if !is_notice {
-            return Ok(Some(Frame::Parcel(frame)));
+            return Ok(Some(Frame::Message(frame)));
         }
         let notice = serde_json::from_slice(&frame[HEADER..]);
         notice.map(Frame::Notice).map(Some).map_err(|error| {
@@ -263,7 +263,7 @@ mod tests {
                 feed(&mut frames, part);
                 while let Some(frame) = frames.next().unwrap() {
                     seen.push(match frame {
-                        Frame::Parcel(parcel) => parcel.len(),
+                        Frame::Message(message) => message.len(),
                         Frame::Notice(Notice::Alive) => 1,
                         Frame::Notice(_) => 2,
                     });

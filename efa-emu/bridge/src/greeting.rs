@@ -10,11 +10,12 @@ use serde_json::Value;
 use crate::frames;
 use crate::secure::Secured;
 
-/// Version of what bridges say to each other. Another layout of greetings, notices, parcels or records gets
-/// another number.
+/// Version of what bridges say to each other. Another layout of greetings, notices, messages or
+/// records gets another number.
 pub(crate) const PROTOCOL: u32 = 3;
 
-/// The kind of a frame with a greeting. It stays what it is, so that versions can tell each other apart.
+/// The kind of a frame with a greeting. It stays what it is, so that versions can tell each other
+/// apart.
 const KIND: u8 = 1;
 
 /// The most bytes of a greeting.
@@ -208,7 +209,8 @@ mod tests {
 
     const DAY: Duration = Duration::from_secs(24 * 3600);
 
-    /// What a dialer and an acceptor that greet so make of each other. `dial` is what the dialer does.
+    /// What a dialer and an acceptor that greet so make of each other. `dial` is what the dialer
+    /// does.
     fn meet(
         acceptor: &Greeting,
         dial: impl FnOnce(&mut Secured) -> io::Result<Verdict>,

@@ -1,8 +1,9 @@
 //! Keys: who may connect.
 //!
-//! A key file is PEM: a certificate, its private key, and the certificate of the authority that has signed it.
-//! `efa-emu bridge key` makes all three, and throws the authority's private key away: the file is what the bridges
-//! of a fabric share. Certificates of another authority work likewise if they name [`NAME`].
+//! A key file is PEM: a certificate, its private key, and the certificate of the authority that has
+//! signed it. `efa-emu bridge key` makes all three, and throws the authority's private key away:
+//! the file is what the bridges of a fabric share. Certificates of another authority work likewise
+//! if they name [`NAME`].
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -21,7 +22,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-/// The name in the certificates of bridges. All have the same: it is the authority that tells who may connect.
+/// The name in the certificates of bridges. All have the same: it is the authority that tells who
+/// may connect.
 pub(crate) const NAME: &str = "efa-emu-bridge";
 
 /// Protocol that TLS agrees on, so that nobody takes another service for a bridge.

@@ -15,8 +15,8 @@ use crate::frames::{Device, Rule};
 /// How often to look whether a host has come or gone.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// How often to look at all hosts at most: some end without a trace in the directory's time, and some tell more of
-/// themselves later.
+/// How often to look at all hosts at most: some end without a trace in the directory's time, and
+/// some tell more of themselves later.
 const LOOK_AT_ALL: Duration = Duration::from_millis(500);
 
 /// The part of the time that goes into such looks at most is one in so many.
@@ -68,8 +68,9 @@ impl Local {
         known.alarms.push(alarm);
     }
 
-    /// Follows the fabric for ever. `complain` is told what is wrong, once; `mark_if_known`
-    /// marks a device that all other machines know of, and returns the generation of the rules of which they know.
+    /// Follows the fabric for ever. `complain` is told what is wrong, once; `mark_if_known` marks a
+    /// device that all other machines know of, and returns the generation of the rules of which
+    /// they know.
     pub(crate) fn follow(
         &self,
         fabric: &Fabric,

@@ -1,6 +1,6 @@
 //! Another machine: what threads know of it, and of the connection with it.
 //!
-//! A machine has one thread that carries parcels there and back, as long as the bridge runs
+//! A machine has one thread that carries messages there and back, as long as the bridge runs
 //! ([`Carrier`]). Each connection has the thread that made it, which only waits for the
 //! connection while the carrier sleeps.
 
@@ -93,7 +93,8 @@ impl Machine {
         matches!(lock(&self.link).state, State::Up { .. })
     }
 
-    /// If the machine knows of a device of this one, or cannot be told: the generation of the rules of which it knows.
+    /// If the machine knows of a device of this one, or cannot be told: the generation of the rules
+    /// of which it knows.
     pub(crate) fn knows(&self, gid: Gid) -> Option<u64> {
         let news = self.local.news();
         let link = lock(&self.link);
@@ -105,8 +106,8 @@ impl Machine {
         list.gids.contains(&gid).then_some(list.generation)
     }
 
-    /// Serves a connection until it is over; `None` if there is one already. The other end takes this machine for gone when it
-    /// has been silent for `their_timeout`.
+    /// Serves a connection until it is over; `None` if there is one already. The other end takes
+    /// this machine for gone when it has been silent for `their_timeout`.
     pub(crate) fn serve(
         &self,
         connection: Secured,
@@ -156,7 +157,7 @@ impl Machine {
         self.remote().leave_if(|_| true);
     }
 
-    /// Carries parcels there and back: until [`Machine::end`].
+    /// Carries messages there and back: until [`Machine::end`].
     pub(crate) fn carry(&self) {
         Carrier::new(self).run();
     }
@@ -172,8 +173,8 @@ impl Machine {
         lock(&self.remote)
     }
 
-    /// What becomes of the records of local processes if they may be taken `up_to` so many bytes, and a connection that
-    /// is new.
+    /// What becomes of the records of local processes if they may be taken `up_to` so many bytes,
+    /// and a connection that is new.
     pub(crate) fn look(&self, up_to: usize) -> (Uptake, Option<Fresh>) {
         let mut link = lock(&self.link);
         match &mut link.state {

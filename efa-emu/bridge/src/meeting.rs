@@ -1,7 +1,8 @@
 //! How bridges meet: each dials the others that it was told of, and accepts those that dial.
 //!
 //! Two bridges that dial each other need one connection only. The one with the smaller number
-//! ([`Greeting::incarnation`]) is to dial: the other one is told to wait, a few times, in case it cannot be reached.
+//! ([`Greeting::incarnation`]) is to dial: the other one is told to wait, a few times, in case it
+//! cannot be reached.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -52,7 +53,8 @@ const LOOK_UP: Duration = Duration::from_secs(1);
 /// How often to look whether anybody needs the bridge.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// How long a bridge that is to end when nobody needs it waits for the next host, and for the first one.
+/// How long a bridge that is to end when nobody needs it waits for the next host, and for the first
+/// one.
 const UNUSED: Duration = Duration::from_secs(2);
 const UNUSED_AT_FIRST: Duration = Duration::from_secs(60);
 
@@ -236,8 +238,8 @@ impl Meeting {
         Ok(machine)
     }
 
-    /// Marks a device of this machine if all machines that can be told of it know it. Returns the generation of the rules of which
-    /// they know.
+    /// Marks a device of this machine if all machines that can be told of it know it. Returns the
+    /// generation of the rules of which they know.
     fn mark_if_known(&self, gid: Gid) -> Option<u64> {
         let machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner);
         let known: Option<Vec<u64>> = machines

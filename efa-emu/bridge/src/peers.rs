@@ -13,8 +13,8 @@ const NODES: &str = "SLURM_JOB_NODELIST";
 /// Most names that a list may stand for.
 const MOST: usize = 4096;
 
-/// The addresses that the values of `--peer` stand for: each is `HOST[:PORT]`; `@FILE`, a list of hosts as launchers read them; or
-/// `slurm`, all nodes of the job.
+/// The addresses that the values of `--peer` stand for: each is `HOST[:PORT]`; `@FILE`, a list of
+/// hosts as launchers read them; or `slurm`, all nodes of the job.
 pub(crate) fn named(values: &[String]) -> Result<Vec<String>, Failure> {
     let mut all = Vec::new();
     for value in values {
@@ -40,7 +40,8 @@ fn meant(value: &str) -> Result<Vec<String>, String> {
     }
 }
 
-/// The first word of each line; `#` begins a comment, and a second `:` the number of processes of MPICH's launcher.
+/// The first word of each line; `#` begins a comment, and a second `:` the number of processes of
+/// MPICH's launcher.
 fn of_file(path: &Path) -> Result<Vec<String>, String> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| format!("cannot read {}: {error}", path.display()))?;

@@ -1,9 +1,10 @@
-//! The bytes of a connection: authenticated always, encrypted unless both ends say that they need not be.
+//! The bytes of a connection: authenticated always, encrypted unless both ends say that they need
+//! not be.
 //!
-//! A connection begins with TLS, in which both ends prove that they have the key, and the greeting, for which a thread
-//! waits. Then nobody waits for it any more ([`Wire`]). Without encryption both ends go on in the clear on the same
-//! connection: until the greeting is over, a reader takes one TLS record at a time, so that it never takes
-//! what comes after.
+//! A connection begins with TLS, in which both ends prove that they have the key, and the greeting,
+//! for which a thread waits. Then nobody waits for it any more ([`Wire`]). Without encryption both
+//! ends go on in the clear on the same connection: until the greeting is over, a reader takes one
+//! TLS record at a time, so that it never takes what comes after.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -265,8 +266,9 @@ impl Wire {
         Ok(any)
     }
 
-    /// Sends nothing more, and waits for the other end to have taken all that was sent and to end the connection, but not beyond
-    /// `until`. Whoever goes without that, while something waits to be received, takes back what is on its way.
+    /// Sends nothing more, and waits for the other end to have taken all that was sent and to end
+    /// the connection, but not beyond `until`. Whoever goes without that, while something waits to
+    /// be received, takes back what is on its way.
     pub(crate) fn finish(mut self, until: Instant) {
         let end = |stream: &mut TcpStream| {
             stream.shutdown(Shutdown::Write)?;
@@ -442,8 +444,8 @@ pub(crate) mod tests {
                 was_blocked |= sent < rest.len() || from.has_unsent();
                 rest = &rest[sent..];
                 to.receive(&mut frames).unwrap();
-                while let Some(frames::Frame::Parcel(parcel)) = frames.next().unwrap() {
-                    let content = &parcel[frames::HEADER..];
+                while let Some(frames::Frame::Message(message)) = frames.next().unwrap() {
+                    let content = &message[frames::HEADER..];
                     assert!(content.iter().all(|byte| *byte == content.len() as u8));
                     seen.push(content.len());
                 }

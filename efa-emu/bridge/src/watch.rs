@@ -1,7 +1,9 @@
-//! Waiting for a connection in a thread of its own, while the one that carries parcels sleeps for local processes.
+//! Waiting for a connection in a thread of its own, while the one that carries messages sleeps for
+//! local processes.
 //!
-//! No call waits for a socket and for words of shared memory at once. So one thread waits for the socket, and rings the
-//! alarm of the thread that sleeps. As long as that one is awake, what happens to the socket wakes nobody.
+//! No call waits for a socket and for words of shared memory at once. So one thread waits for the
+//! socket, and rings the alarm of the thread that sleeps. As long as that one is awake, what
+//! happens to the socket wakes nobody.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

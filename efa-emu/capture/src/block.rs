@@ -64,8 +64,8 @@ pub(super) fn append_section_header(bytes: &mut Vec<u8>) {
     );
 }
 
-/// Appends the block that declares an interface, of whose frames up to `snaplen` bytes are recorded. The order
-/// of these blocks numbers the interfaces.
+/// Appends the block that declares an interface, of whose frames up to `snaplen` bytes are
+/// recorded. The order of these blocks numbers the interfaces.
 pub(super) fn append_interface(interface: &Interface, snaplen: u32, bytes: &mut Vec<u8>) {
     let mut address = interface.gid.0.to_vec();
     address.push(64);
@@ -90,8 +90,8 @@ pub(super) fn append_interface(interface: &Interface, snaplen: u32, bytes: &mut 
     );
 }
 
-/// The snap length in the block that begins with these bytes, which [`append_interface`] made: behind the
-/// block's type and length, and the link type.
+/// The snap length in the block that begins with these bytes, which [`append_interface`] made:
+/// behind the block's type and length, and the link type.
 pub(super) fn snaplen(block: &[u8; SNAPLEN_END]) -> u32 {
     let [.., a, b, c, d] = *block;
     u32::from_le_bytes([a, b, c, d])
@@ -125,8 +125,8 @@ pub(super) fn append_frame(
     );
 }
 
-/// The frame in `block`, if [`append_frame`] made it: its direction, the bytes that were recorded, and its
-/// length.
+/// The frame in `block`, if [`append_frame`] made it: its direction, the bytes that were recorded,
+/// and its length.
 pub(super) fn frame(block: &[u8]) -> Option<(Direction, &[u8], usize)> {
     let word = |at: usize| Some(u32::from_le_bytes(block.get(at..at + 4)?.try_into().ok()?));
     // Behind type, length, interface, and both halves of the time: captured and original length.
@@ -167,8 +167,8 @@ pub(super) enum StatisticsKind {
     Dropped,
 }
 
-/// Where in a block of [`StatisticsKind::Dropped`] the count is: behind the block's type and length,
-/// the interface and the time, and the option's code and length.
+/// Where in a block of [`StatisticsKind::Dropped`] the count is: behind the block's type and
+/// length, the interface and the time, and the option's code and length.
 pub(super) const DROPPED_OFFSET: u64 = 8 + 12 + 4;
 
 /// Appends an interface's counts.

@@ -1,4 +1,5 @@
-//! Captures as files that one process writes: blocks that the disk does not take are cut off again and counted.
+//! Captures as files that one process writes: blocks that the disk does not take are cut off again
+//! and counted.
 
 use std::fs::File;
 use std::io;
@@ -20,9 +21,9 @@ struct Declared {
     dropped_at: u64,
 }
 
-/// Writes one pcapng section with any number of interfaces into a file. The file consists of whole blocks
-/// after each [`FileWriter::flush`], and says of each interface how many frames it lacks: that has its place
-/// from the beginning, so it works on a full disk.
+/// Writes one pcapng section with any number of interfaces into a file. The file consists of whole
+/// blocks after each [`FileWriter::flush`], and says of each interface how many frames it lacks:
+/// that has its place from the beginning, so it works on a full disk.
 #[derive(Debug)]
 pub struct FileWriter {
     file: File,
@@ -54,8 +55,8 @@ impl FileWriter {
         Ok(writer)
     }
 
-    /// Declares a host's interface. Interfaces are numbered in the order of these calls. `time` is that of the
-    /// capture's beginning. After an error the interface is not declared.
+    /// Declares a host's interface. Interfaces are numbered in the order of these calls. `time` is
+    /// that of the capture's beginning. After an error the interface is not declared.
     pub fn add_interface(
         &mut self,
         interface: &Interface,
@@ -133,7 +134,8 @@ impl FileWriter {
         self.length + self.gathered.len() as u64
     }
 
-    /// The interface's counts; zero for one that was not declared. What is gathered counts as recorded.
+    /// The interface's counts; zero for one that was not declared. What is gathered counts as
+    /// recorded.
     pub fn counts(&self, interface: InterfaceId) -> Counts {
         let declared = self.interfaces.get(interface.0 as usize);
         declared.map(|declared| declared.counts).unwrap_or_default()

@@ -28,8 +28,8 @@ pub struct FollowedFrame {
 }
 
 impl FollowedFrame {
-    /// The first `snaplen` bytes of a frame that was recorded otherwise than into a shared capture, at `time` since
-    /// the Unix epoch. Fails if the payload is not as long as the header says.
+    /// The first `snaplen` bytes of a frame that was recorded otherwise than into a shared capture,
+    /// at `time` since the Unix epoch. Fails if the payload is not as long as the header says.
     pub fn new(
         time: Duration,
         direction: Direction,
@@ -94,14 +94,16 @@ impl Follower {
         Ok(self.file.metadata()?.ino())
     }
 
-    /// Returns whether a process may have the file open for writing. Only for files that have lost their name: whoever
-    /// opened it by its name meanwhile would have to wait, and this process would get a signal.
+    /// Returns whether a process may have the file open for writing. Only for files that have lost
+    /// their name: whoever opened it by its name meanwhile would have to wait, and this process
+    /// would get a signal.
     pub fn may_have_writers(&self) -> bool {
         let set_lease = |kind: libc::c_int| {
             // SAFETY: the descriptor is open, and this command takes an integer.
             unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_SETLEASE, kind) }
         };
-        // The kernel grants it as long as nobody has the file open for writing. Some file systems grant none.
+        // The kernel grants it as long as nobody has the file open for writing. Some file systems
+        // grant none.
         let is_granted = set_lease(libc::F_RDLCK) == 0;
         if is_granted {
             set_lease(libc::F_UNLCK);

@@ -7,11 +7,11 @@
 //!   deterministic network's captures.
 //! * [`SharedFile`] appends to a file that several processes of one host write at once, each frame
 //!   whole or not at all. [`Follower`] reads such a file while it grows.
-//! * [`FileWriter`] and [`Writer::copy`] make one capture of several shared files: those of `efa-emu capture`
-//!   and `efa-emu run --pcap`, the one as a file and the other for a pipe.
+//! * [`FileWriter`] and [`Writer::copy`] make one capture of several shared files: those of
+//!   `efa-emu capture` and `efa-emu run --pcap`, the one as a file and the other for a pipe.
 //!
-//! [`Reader`] reads captures of either kind, and what `mergecap` or `editcap` made of them. Times are
-//! nanoseconds since the Unix epoch, or since the start of a simulation.
+//! [`Reader`] reads captures of either kind, and what `mergecap` or `editcap` made of them. Times
+//! are nanoseconds since the Unix epoch, or since the start of a simulation.
 //!
 //! ```no_run
 #![doc = include_str!("../examples/read_capture.rs")]

@@ -156,8 +156,8 @@ pub struct CapturedFrame<'a> {
     pub bytes: &'a [u8],
     /// How many bytes the frame had.
     pub original_len: usize,
-    /// The bytes as a frame of the emulated wire, or why they are not one. If the snap length cut them,
-    /// the frame's payload is shorter than its header says.
+    /// The bytes as a frame of the emulated wire, or why they are not one. If the snap length cut
+    /// them, the frame's payload is shorter than its header says.
     pub frame: Result<Frame<'a>, frame::Error>,
 }
 

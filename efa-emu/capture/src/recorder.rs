@@ -33,8 +33,8 @@ pub struct Route {
 
 /// The data of a request, to be copied into frames.
 pub trait RequestData {
-    /// Copies the data's bytes from `offset` on into `into`, filling it. Returns whether that succeeded;
-    /// if not, the frame is recorded without its payload.
+    /// Copies the data's bytes from `offset` on into `into`, filling it. Returns whether that
+    /// succeeded; if not, the frame is recorded without its payload.
     fn read(&mut self, offset: u32, into: &mut [u8]) -> bool;
 }
 
@@ -99,8 +99,9 @@ impl<T: CaptureTap> Recorder<T> {
         self.tap
     }
 
-    /// Records a request on its way from the initiator: the frames of a send, datagram or RDMA write
-    /// with their data, or the request of an RDMA read. `retransmission` marks later attempts.
+    /// Records a request on its way from the initiator: the frames of a send, datagram or RDMA
+    /// write with their data, or the request of an RDMA read. `retransmission` marks later
+    /// attempts.
     pub fn request(
         &mut self,
         moment: Moment,

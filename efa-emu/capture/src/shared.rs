@@ -1,15 +1,16 @@
 //! Captures into a file that several processes append to at once.
 //!
-//! Every process that has a device open writes the frames that it sees into the device's capture, which
-//! whoever asked for it follows and copies from. A process may be killed at any instruction, also inside `write(2)`, and the disk may fill up, so a
-//! block can be cut off; the next writer must not put its own behind the fragment. Hence each
-//! append happens under an advisory lock, which the kernel releases when its holder dies, and begins
-//! by cutting a fragment off: a file always consists of whole blocks and at most one cut-off block at
-//! its end, which [`super::Reader`] and Wireshark tolerate.
+//! Every process that has a device open writes the frames that it sees into the device's capture,
+//! which whoever asked for it follows and copies from. A process may be killed at any instruction,
+//! also inside `write(2)`, and the disk may fill up, so a block can be cut off; the next writer
+//! must not put its own behind the fragment. Hence each append happens under an advisory lock,
+//! which the kernel releases when its holder dies, and begins by cutting a fragment off: a file
+//! always consists of whole blocks and at most one cut-off block at its end, which
+//! [`super::Reader`] and Wireshark tolerate.
 //!
 //! Few programs close their devices before they exit, so the count of frames that could not be
-//! recorded is not left for the end: it stands in a statistics block at the start of the file, and a writer
-//! that loses a frame adds to it there.
+//! recorded is not left for the end: it stands in a statistics block at the start of the file, and
+//! a writer that loses a frame adds to it there.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -27,8 +28,8 @@ use super::{CaptureTap, Counts, Direction, Interface, InterfaceId, WHOLE_FRAMES}
 use crate::file_size;
 use crate::frame::Frame;
 
-/// A shared file does not become longer than this: it lies in memory, and who follows it begins another one
-/// long before. What comes then is dropped.
+/// A shared file does not become longer than this: it lies in memory, and who follows it begins
+/// another one long before. What comes then is dropped.
 const LONGEST: u64 = 256 << 20;
 
 /// How often an append asks for the lock before it gives the frame up. The lock is held for a few
@@ -37,8 +38,8 @@ const LOCK_ATTEMPTS: u32 = 400;
 const LOCK_YIELDS: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_micros(25);
 
-/// Creates a device's capture file, emptying one that exists. The first `snaplen` bytes of each frame go into
-/// it ([`WHOLE_FRAMES`]: all), whoever writes them.
+/// Creates a device's capture file, emptying one that exists. The first `snaplen` bytes of each
+/// frame go into it ([`WHOLE_FRAMES`]: all), whoever writes them.
 pub fn create_shared(path: &Path, interface: &Interface, snaplen: u32) -> io::Result<()> {
     let mut start = Vec::new();
     block::append_section_header(&mut start);
@@ -133,8 +134,8 @@ impl SharedFile {
         self.error.as_ref()
     }
 
-    /// Ends the recording and returns what this handle counted. An error means that the file's count
-    /// of dropped frames is too low.
+    /// Ends the recording and returns what this handle counted. An error means that the file's
+    /// count of dropped frames is too low.
     pub fn close(mut self) -> io::Result<Counts> {
         if self.uncounted > 0 {
             self.locked(|_| Ok(()))?;

@@ -86,8 +86,8 @@ impl<W: Write> Writer<W> {
         self.sink.flush()
     }
 
-    /// Ends the capture with each interface's counts and returns the sink. Fails with the sink's first
-    /// error, if there was one.
+    /// Ends the capture with each interface's counts and returns the sink. Fails with the sink's
+    /// first error, if there was one.
     pub fn finish(mut self, time: Duration) -> io::Result<W> {
         if let Some(error) = self.error {
             return Err(error);

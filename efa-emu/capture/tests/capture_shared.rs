@@ -268,8 +268,8 @@ fn child_records_without_end() {
 /// The ignored functions below that write ten frames into the file that the environment names.
 const TEN_FRAMES: [&str; 2] = ["child_records_ten_frames", "child_copies_ten_frames"];
 
-/// Runs `script`, in which `"$@"` is the function `child` of [`TEN_FRAMES`], with `arguments` of `unshare` in
-/// front if there are any.
+/// Runs `script`, in which `"$@"` is the function `child` of [`TEN_FRAMES`], with `arguments` of
+/// `unshare` in front if there are any.
 fn ten_frames(
     child: &str,
     namespace: &[&str],
@@ -338,8 +338,8 @@ fn a_full_disk_drops_frames_and_leaves_the_file_whole() {
     }
 }
 
-/// Beyond `ulimit -f` the system ends a process by a signal; the capture must not let it come to that.
-/// `ulimit -f` counts blocks of 512 bytes.
+/// Beyond `ulimit -f` the system ends a process by a signal; the capture must not let it come to
+/// that. `ulimit -f` counts blocks of 512 bytes.
 #[test]
 fn a_limit_on_file_sizes_drops_frames_and_ends_nobody() {
     let directory = tempfile::tempdir().unwrap();

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use efa_shm::usage::{self, Process, Step};
+use efa_shm::usage::{self, Process, UsageStep};
 
 /// How long programs may take to end after the one that was started first.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -20,7 +20,7 @@ const NAMED: usize = 4;
 pub(super) fn explain(marks: &Path) -> Option<String> {
     let started = Instant::now();
     let survivors = loop {
-        let mut survivors = usage::processes(marks, Step::Loaded);
+        let mut survivors = usage::processes(marks, UsageStep::Loaded);
         survivors.retain(|process| is_alive(process, marks));
         // A process that executes another program has left a mark for either.
         survivors.sort_by_key(|process| process.pid);

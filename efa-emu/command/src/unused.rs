@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use efa_shm::usage::{Process, Step, processes};
+use efa_shm::usage::{Process, UsageStep, processes};
 
 use super::leftovers::SHARED_MEMORY;
 
@@ -35,12 +35,12 @@ pub(super) struct Facts<'a> {
 /// The line for the user, if the device was not used and nothing shows that this was the purpose.
 pub(super) fn explain(facts: &Facts<'_>) -> Option<String> {
     let took = |step| processes(facts.marks, step);
-    let has_queue_pairs = !took(Step::QueuePair).is_empty();
-    let is_used = !took(Step::Sent).is_empty() || has_queue_pairs && facts.has_received;
-    if is_used || !took(Step::RunInside).is_empty() {
+    let has_queue_pairs = !took(UsageStep::QueuePair).is_empty();
+    let is_used = !took(UsageStep::Sent).is_empty() || has_queue_pairs && facts.has_received;
+    if is_used || !took(UsageStep::RunInside).is_empty() {
         return None;
     }
-    let (opened, listed) = (took(Step::Opened), took(Step::Listed));
+    let (opened, listed) = (took(UsageStep::Opened), took(UsageStep::Listed));
     // Whoever asked for the list of devices, and does more than to describe them.
     let users = || listed.iter().filter(|process| !describes(process));
     if !listed.is_empty() && users().next().is_none() {

@@ -1,9 +1,9 @@
 //! The board: a file of the fabric with all armed rules and their counts.
 //!
 //! Every process that opens a device maps it. The rules are changed under the registry's lock; the
-//! counts are changed by everybody, one atomic step each, so the n-th event of a rule is the n-th in
-//! the whole fabric. After each change the generation is raised, which is the one word that devices
-//! look at as long as nothing is armed.
+//! counts are changed by everybody, one atomic step each, so the n-th event of a rule is the n-th
+//! in the whole fabric. After each change the generation is raised, which is the one word that
+//! devices look at as long as nothing is armed.
 //!
 //! | offset | size | field |
 //! |---|---|---|
@@ -35,7 +35,7 @@ use super::opening;
 use super::qpn::ParticipantId;
 use super::segment::Address;
 use super::shared::{PAGE, SharedMemory, reserve, resize};
-use super::trouble::Trouble;
+use super::warning::Warning;
 use efa_device_model::fault::{Fault, FaultId, Tally};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"EFAEMUFB");
@@ -100,7 +100,8 @@ pub(super) fn draft_path(fabric: &Path) -> PathBuf {
 }
 
 impl Board {
-    /// Maps the board of the fabric in `fabric`, making it if there is none. The registry is locked.
+    /// Maps the board of the fabric in `fabric`, making it if there is none. The registry is
+    /// locked.
     pub(super) fn open(fabric: &Path) -> Result<Board, FabricError> {
         if let Some(board) = Board::open_existing(fabric)? {
             return Ok(board);
@@ -292,7 +293,8 @@ impl Board {
         let mut text = vec![0; length.min(LONGEST_TEXT)];
         self.memory.read(start + AT_TEXT, &mut text);
         let owner = self.owner(slot).map(|owner| owner.gid);
-        // The other half of the fence of `arm`: what was read is that rule's, or the id has changed.
+        // The other half of the fence of `arm`: what was read is that rule's, or the id has
+        // changed.
         fence(Ordering::Acquire);
         if self.word(slot, AT_ID).load(Ordering::Relaxed) != id {
             return None;
@@ -301,7 +303,7 @@ impl Board {
             Ok(fault) => fault,
             Err(error) => {
                 let path = self.path.display();
-                Trouble::UnreadableRule.say(format_args!(
+                Warning::UnreadableRule.warn_once(format_args!(
                     "leaving out a rule of {path} that cannot be read: {error}"
                 ));
                 return None;

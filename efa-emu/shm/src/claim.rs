@@ -1,12 +1,12 @@
 //! The claim word of a direct RDMA record: who may touch the initiator's memory.
 //!
-//! It is the record's offset field, the lower half of a word of the header; the upper half is the length
-//! of the payload, which does not change. The header is read in words of 64 bits, so the claim is
-//! changed in such words too.
+//! It is the record's offset field, the lower half of a word of the header; the upper half is the
+//! length of the payload, which does not change. The header is read in words of 64 bits, so the
+//! claim is changed in such words too.
 //!
 //! The initiator's take-back and the target's claim are changes of one word, so exactly one of them
-//! comes first. What the target did to the memory happens before its [`release`], which the initiator's
-//! [`withdraw`] has seen when it succeeds.
+//! comes first. What the target did to the memory happens before its [`release`], which the
+//! initiator's [`withdraw`] has seen when it succeeds.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -30,8 +30,8 @@ fn change(word: &AtomicU64, (from, to): (u32, u32), success: Ordering) -> Result
     Ok(())
 }
 
-/// The initiator takes its memory back. `true`: the target does not touch it any more. `false`: the target
-/// is copying right now.
+/// The initiator takes its memory back. `true`: the target does not touch it any more. `false`: the
+/// target is copying right now.
 pub(super) fn withdraw(word: &AtomicU64) -> bool {
     // Acquire: what the target did to the memory is over.
     match change(word, (OPEN, WITHDRAWN), Ordering::Acquire) {
@@ -42,8 +42,8 @@ pub(super) fn withdraw(word: &AtomicU64) -> bool {
 
 /// The initiator lets the target have the memory again.
 pub(super) fn reopen(word: &AtomicU64) {
-    // Release: what the initiator did to the memory meanwhile is over. It fails if the target was found
-    // dead instead of being kept off.
+    // Release: what the initiator did to the memory meanwhile is over. It fails if the target was
+    // found dead instead of being kept off.
     let _ = change(word, (WITHDRAWN, OPEN), Ordering::Release);
 }
 

@@ -11,8 +11,8 @@ pub(super) fn monotonic_now() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// When something is due that a peer wants done at `due`, in nanoseconds of the monotonic clock. A time
-/// beyond all reason is taken for now.
+/// When something is due that a peer wants done at `due`, in nanoseconds of the monotonic clock. A
+/// time beyond all reason is taken for now.
 pub(super) fn believable(now: Duration, due: u64) -> Duration {
     let due = Duration::from_nanos(due);
     if due > now + LONGEST_DELAY { now } else { due }

@@ -25,8 +25,8 @@ pub const ENV_PROFILE: &str = "EFA_EMU_PROFILE";
 pub const ENV_NETWORK: &str = "EFA_EMU_NETWORK";
 /// How RDMA moves data between processes: `auto` (the default) or `rings`.
 pub const ENV_RDMA: &str = "EFA_EMU_RDMA";
-/// Names the variable that says what becomes of RDMA by hosts without an address handle: `refuse` or
-/// `serve`.
+/// Names the variable that says what becomes of RDMA by hosts without an address handle: `refuse`
+/// or `serve`.
 pub const ENV_UNKNOWN_PEERS: &str = "EFA_EMU_UNKNOWN_PEERS";
 /// The run that started the process: the numbers of its participation in each device of the host.
 pub(super) const ENV_RUN: &str = "EFA_EMU_RUN";
@@ -236,8 +236,9 @@ pub struct HostConfig {
     /// The device serves RDMA of hosts for which it has no address handle, which it refuses else
     /// (`Profile::unknown_peer_check`).
     pub serve_unknown_peers: bool,
-    /// The number of the run's participation in each device of the host, if a run started the process:
-    /// captures that the run asks for are of its own processes ([`Host::participant`](super::Host::participant)).
+    /// The number of the run's participation in each device of the host, if a run started the
+    /// process: captures that the run asks for are of its own processes
+    /// ([`Host::participant`](super::Host::participant)).
     pub run: Vec<u32>,
     /// Bytes of each ring to a peer process; rounded to whole pages and limited to 64 KiB .. 1 MiB.
     pub ring_bytes: usize,
@@ -281,7 +282,8 @@ impl HostConfig {
         self.gids.get(self.device as usize).copied()
     }
 
-    /// Reads the configuration that `efa-emu run` left in the environment, for the host's first device.
+    /// Reads the configuration that `efa-emu run` left in the environment, for the host's first
+    /// device.
     pub fn from_env() -> Result<HostConfig, FabricError> {
         Self::from_lookup(|variable| match std::env::var(variable) {
             Ok(value) => Ok(Some(value)),

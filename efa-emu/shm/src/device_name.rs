@@ -1,9 +1,10 @@
 //! Names of devices.
 //!
-//! What a fabric knows is a device: it has a GID, a table of queue pair numbers and the segments of the
-//! processes that have opened it. A host is a group of devices, which share its name and nothing else:
-//! between two devices of a host there is the same network as between two hosts. The only device of a host
-//! goes by the host's name; if there are several, they are `HOST:0`, `HOST:1` and so on.
+//! What a fabric knows is a device: it has a GID, a table of queue pair numbers and the segments of
+//! the processes that have opened it. A host is a group of devices, which share its name and
+//! nothing else: between two devices of a host there is the same network as between two hosts. The
+//! only device of a host goes by the host's name; if there are several, they are `HOST:0`, `HOST:1`
+//! and so on.
 
 use std::fmt;
 
@@ -31,8 +32,8 @@ impl DeviceName {
         }
     }
 
-    /// Reads a name as it is shown. It does not tell how many devices the host has, if they are several: there
-    /// are at least those up to this one.
+    /// Reads a name as it is shown. It does not tell how many devices the host has, if they are
+    /// several: there are at least those up to this one.
     pub fn parse(text: &str) -> Option<DeviceName> {
         let Some((host, index)) = text.split_once(SEPARATOR) else {
             return Some(DeviceName::new(text, 0, 1));

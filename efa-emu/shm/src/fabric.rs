@@ -1,5 +1,5 @@
-//! A fabric: the directory in which the devices of one emulated network meet. Which of them make a host
-//! together is told by their names ([`DeviceName`]).
+//! A fabric: the directory in which the devices of one emulated network meet. Which of them make a
+//! host together is told by their names ([`DeviceName`]).
 //!
 //! ```text
 //! /dev/shm/efa-emu-<uid>/            mode 0700
@@ -21,9 +21,10 @@
 //! ```
 //!
 //! Nothing in here needs a daemon. A process announces itself by a lock that the kernel releases
-//! when the process ends. What the dead left behind is removed by whoever next lists the hosts, makes one or is the last to
-//! leave one. Programs come to hosts that are there and go again without a look at other devices than their own: the
-//! time that a job takes to start and to end would grow with the square of its size.
+//! when the process ends. What the dead left behind is removed by whoever next lists the hosts,
+//! makes one or is the last to leave one. Programs come to hosts that are there and go again
+//! without a look at other devices than their own: the time that a job takes to start and to end
+//! would grow with the square of its size.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Seek, Write};
@@ -53,7 +54,8 @@ pub const LAYOUT: u32 = 7;
 /// The longest registry file that is read, in bytes.
 const LONGEST_REGISTRY: u64 = 4096;
 
-/// First line of the registry file: what builds have to agree on that meet in a fabric. The second tells which build made it.
+/// First line of the registry file: what builds have to agree on that meet in a fabric. The second
+/// tells which build made it.
 fn layout_line() -> String {
     let header = header::VERSION;
     format!("efa-emu fabric layout {LAYOUT}, transport header {header}\n")
@@ -107,8 +109,9 @@ impl Fabric {
         Ok(fabric)
     }
 
-    /// Removes what dead processes left in any of the calling user's fabrics. A fabric that cannot be
-    /// looked at now, because another process changes it or because it is damaged, stays as it is.
+    /// Removes what dead processes left in any of the calling user's fabrics. A fabric that cannot
+    /// be looked at now, because another process changes it or because it is damaged, stays as it
+    /// is.
     pub fn remove_dead() {
         Fabric::remove_dead_below(&shared_memory_root());
     }
@@ -120,8 +123,8 @@ impl Fabric {
         }
     }
 
-    /// The calling user's fabrics that have hosts, ordered by name. One that cannot be looked at now
-    /// counts as having none.
+    /// The calling user's fabrics that have hosts, ordered by name. One that cannot be looked at
+    /// now counts as having none.
     pub fn running() -> Vec<Fabric> {
         Fabric::running_below(&shared_memory_root())
     }
@@ -155,12 +158,12 @@ impl Fabric {
         &self.directory
     }
 
-    /// Makes the caller a participant of the device `name`, which is that of a host unless it has an index behind
-    /// its name (see [`DeviceName`]): an existing live one, or a new one. `None` picks a new host `host-1`,
-    /// `host-2`, ... With a `gid`, a new device gets exactly that one.
+    /// Makes the caller a participant of the device `name`, which is that of a host unless it has
+    /// an index behind its name (see [`DeviceName`]): an existing live one, or a new one. `None`
+    /// picks a new host `host-1`, `host-2`, ... With a `gid`, a new device gets exactly that one.
     ///
-    /// `queue_pairs` is the most queue pairs that the device may have at a time, which a device keeps
-    /// from its first participant on.
+    /// `queue_pairs` is the most queue pairs that the device may have at a time, which a device
+    /// keeps from its first participant on.
     pub fn enter_host(
         &self,
         name: Option<&str>,
@@ -192,7 +195,8 @@ impl Fabric {
     ) -> Result<Host, FabricError> {
         check_name("host", name.host())?;
         self.with_lock(|hosts| {
-            // A job has many programs: each looks at the device that it is told, and at no other one.
+            // A job has many programs: each looks at the device that it is told, and at no other
+            // one.
             if let Some(gid) = gid
                 && let Some(host) = Host::join(self, name, gid)?
             {
@@ -204,8 +208,8 @@ impl Fabric {
         })
     }
 
-    /// Makes the caller stand for devices of another machine, which must not be known yet: for each, its participation or
-    /// why there is none.
+    /// Makes the caller stand for devices of another machine, which must not be known yet: for
+    /// each, its participation or why there is none.
     ///
     /// # Errors
     /// The registry cannot be changed.
@@ -234,9 +238,9 @@ impl Fabric {
         check_name("host", name)
     }
 
-    /// Makes the caller a participant of all devices of the host `name`, in their order: of an existing live
-    /// host, or of a new one with so many devices (`None`: one). `None` for a name picks a new one. Whoever sees
-    /// the new devices sees that they are of this profile.
+    /// Makes the caller a participant of all devices of the host `name`, in their order: of an
+    /// existing live host, or of a new one with so many devices (`None`: one). `None` for a name
+    /// picks a new one. Whoever sees the new devices sees that they are of this profile.
     ///
     /// # Errors
     /// The number is not possible, or the host is there and has another one.
@@ -323,7 +327,8 @@ impl Fabric {
         })
     }
 
-    /// How many bytes a device takes in the fabric's directory whose profile has so many queue pairs, before a program opens it.
+    /// How many bytes a device takes in the fabric's directory whose profile has so many queue
+    /// pairs, before a program opens it.
     pub fn bytes_of_device(queue_pairs: u32) -> u64 {
         /// The file with the name of the profile.
         const PROFILE: usize = 4096;
@@ -359,8 +364,8 @@ impl Fabric {
     }
 
     /// Runs `work` on the hosts' directory while no other process changes the registry, after
-    /// removing what dead processes left. Removes the fabric afterwards if no host and no recorder is
-    /// left in it. Takes the longer the more devices there are.
+    /// removing what dead processes left. Removes the fabric afterwards if no host and no recorder
+    /// is left in it. Takes the longer the more devices there are.
     pub(super) fn with_registry<T>(
         &self,
         work: impl FnOnce(&Path) -> Result<T, FabricError>,
@@ -371,8 +376,8 @@ impl Fabric {
         })
     }
 
-    /// As [`Fabric::with_registry`], for work that does not mind what dead processes left of hosts: takes the same time
-    /// however many devices there are.
+    /// As [`Fabric::with_registry`], for work that does not mind what dead processes left of hosts:
+    /// takes the same time however many devices there are.
     pub(super) fn with_lock<T>(
         &self,
         work: impl FnOnce(&Path) -> Result<T, FabricError>,
@@ -408,14 +413,14 @@ impl Fabric {
         result
     }
 
-    /// Removes hosts without participants, and the fabric with the last of them. What fails here, the next change of
-    /// the registry does.
+    /// Removes hosts without participants, and the fabric with the last of them. What fails here,
+    /// the next change of the registry does.
     pub(super) fn sweep(&self) {
         let _ = self.with_registry(|_| Ok(()));
     }
 
-    /// As [`Fabric::sweep`], for a participant of a device that has left: as long as the device has others, nothing else is
-    /// looked at.
+    /// As [`Fabric::sweep`], for a participant of a device that has left: as long as the device has
+    /// others, nothing else is looked at.
     pub(super) fn sweep_after(&self, gid: Gid) {
         let _ =
             self.with_lock(
@@ -514,7 +519,8 @@ pub(super) fn private_directory(path: &Path, holds: Holds) -> Result<(), FabricE
     Ok(())
 }
 
-/// Compares the first line of the locked registry file with that of this build, or writes it into a new one.
+/// Compares the first line of the locked registry file with that of this build, or writes it into a
+/// new one.
 fn check_layout(mut registry: &File, directory: &Path) -> Result<(), FabricError> {
     let mut found = Vec::new();
     registry

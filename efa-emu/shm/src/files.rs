@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::host::{announce_recording, requested_captures};
 use super::qpn::ParticipantId;
-use super::trouble::Trouble;
+use super::warning::Warning;
 use efa_capture::frame::Frame;
 use efa_capture::{CaptureTap, Direction, InterfaceId, SharedFile};
 
@@ -41,7 +41,7 @@ impl CaptureFiles {
                 Ok(file) => self.files.push((*id, file)),
                 // It is gone already.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(error) => Trouble::Capture.say(format_args!(
+                Err(error) => Warning::Capture.warn_once(format_args!(
                     "cannot record into {}: {error}",
                     path.display()
                 )),
@@ -57,7 +57,7 @@ impl CaptureFiles {
 
 fn close(file: SharedFile) {
     if let Err(error) = file.close() {
-        Trouble::Capture.say(format_args!(
+        Warning::Capture.warn_once(format_args!(
             "a capture does not say how many frames it lacks: {error}"
         ));
     }
@@ -146,7 +146,7 @@ impl CaptureRequests {
     pub(super) fn answer(&self, Requested(files): &Requested) {
         let inodes = files.iter().map(|(id, _)| id.inode);
         if let Err(error) = announce_recording(&self.host, self.own, inodes) {
-            Trouble::Capture.say(format_args!(
+            Warning::Capture.warn_once(format_args!(
                 "cannot tell who records that the device does: {error}"
             ));
         }

@@ -72,8 +72,8 @@ const FREE: u32 = 0;
 
 /// A mutex that a forked child finds usable although another thread of its parent held it at the
 /// time of the `fork`: its word is the pid of the holder. That thread may have been changing the
-/// value, so the child starts again with the default one and forgets the other without looking at it.
-/// For short and rare critical sections; a thread that waits yields.
+/// value, so the child starts again with the default one and forgets the other without looking at
+/// it. For short and rare critical sections; a thread that waits yields.
 pub(super) struct ForkSafeMutex<T> {
     holder: AtomicU32,
     value: UnsafeCell<T>,
@@ -103,8 +103,9 @@ impl<T: Default> ForkSafeMutex<T> {
             {
                 // A holder with another pid is a thread of the parent that does not exist here.
                 if holder != FREE {
-                    // SAFETY: the exchange made this thread the only one of this process with access.
-                    // `write` does not drop the value that it replaces, which may be half changed.
+                    // SAFETY: the exchange made this thread the only one of this process with
+                    // access. `write` does not drop the value that it replaces, which may be half
+                    // changed.
                     unsafe { self.value.get().write(T::default()) };
                 }
                 return ForkSafeGuard { mutex: self };

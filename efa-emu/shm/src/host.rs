@@ -19,8 +19,8 @@ use super::segment::{Address, Segment};
 use super::switchboard;
 use efa_device_model::device::Statistics;
 
-/// This process's participation in a device of a host. The device exists as long as any process takes part in
-/// it; dropping this value ends the participation, as the end of the process does.
+/// This process's participation in a device of a host. The device exists as long as any process
+/// takes part in it; dropping this value ends the participation, as the end of the process does.
 #[derive(Debug)]
 pub struct Host {
     fabric: Fabric,
@@ -48,8 +48,8 @@ pub struct HostStatus {
     pub participants: Vec<ParticipantStatus>,
     /// What its devices have counted; see [`Host::statistics`].
     pub statistics: Statistics,
-    /// The machine that the device is on, if it is another one. Its participant here is the process that stands
-    /// for it.
+    /// The machine that the device is on, if it is another one. Its participant here is the process
+    /// that stands for it.
     pub machine: Option<String>,
 }
 
@@ -106,8 +106,8 @@ fn capture_path(host: &Path, id: ParticipantId, recorded: Recorded) -> PathBuf {
     host.join(format!("{}.{}", id.0, recorded.kind()))
 }
 
-/// The captures that live participants of a host ask for, by participant: those of all processes, and
-/// those of the processes that the participant `run` started.
+/// The captures that live participants of a host ask for, by participant: those of all processes,
+/// and those of the processes that the participant `run` started.
 pub(super) fn requested_captures(
     host: &Path,
     run: Option<ParticipantId>,
@@ -176,8 +176,8 @@ fn wake(host: &Path, address: Address) {
     }
 }
 
-/// What the network does to what a host's device sends, as the first process has declared it that has opened the
-/// device.
+/// What the network does to what a host's device sends, as the first process has declared it that
+/// has opened the device.
 pub(super) fn network_of(host: &Path, gid: Gid) -> Option<NetworkOptions> {
     participants(host).ok()?.into_keys().find_map(|id| {
         let segment = Segment::open(&device_path(host, id), Address { gid, id }).ok()??;
@@ -199,8 +199,8 @@ pub(super) fn table_path(host: &Path) -> PathBuf {
 }
 
 impl Host {
-    /// Makes the caller a participant of the device with this name and GID if it is there; else returns `None`. The registry
-    /// is locked.
+    /// Makes the caller a participant of the device with this name and GID if it is there; else
+    /// returns `None`. The registry is locked.
     pub(super) fn join(
         fabric: &Fabric,
         name: &DeviceName,
@@ -215,8 +215,8 @@ impl Host {
         joined.map(|found| found.participate(fabric)).transpose()
     }
 
-    /// Makes the caller a participant of a device, which is made if it is not there, and is known then. `known` is all that is
-    /// there. The registry is locked, and the dead are removed.
+    /// Makes the caller a participant of a device, which is made if it is not there, and is known
+    /// then. `known` is all that is there. The registry is locked, and the dead are removed.
     pub(super) fn enter(
         known: &mut Known,
         fabric: &Fabric,
@@ -271,9 +271,10 @@ impl Host {
         found.participate(fabric)
     }
 
-    /// Makes the caller a participant of all devices of a host, in their order; see [`Fabric::enter_devices`]. They are
-    /// put into `entered` one by one, also if this fails in the end: whoever drops one has to have unlocked the registry.
-    /// The registry is locked, and the dead are removed.
+    /// Makes the caller a participant of all devices of a host, in their order; see
+    /// [`Fabric::enter_devices`]. They are put into `entered` one by one, also if this fails in the
+    /// end: whoever drops one has to have unlocked the registry. The registry is locked, and the
+    /// dead are removed.
     pub(super) fn enter_all(
         entered: &mut Vec<Host>,
         known: &mut Known,
@@ -366,10 +367,10 @@ impl Host {
     }
 
     /// Asks the host's devices to record what they send and receive, until this participation ends
-    /// or [`Host::request_capture`] is called again, which begins a new file. Those that work notice
-    /// within about a tenth of a second; [`Host::devices_not_recording`] tells, and wakes the others.
-    /// Devices that are opened later record from their first frame on. Of each frame the first `snaplen`
-    /// bytes are recorded. Returns the capture file, which all of them write.
+    /// or [`Host::request_capture`] is called again, which begins a new file. Those that work
+    /// notice within about a tenth of a second; [`Host::devices_not_recording`] tells, and wakes
+    /// the others. Devices that are opened later record from their first frame on. Of each frame
+    /// the first `snaplen` bytes are recorded. Returns the capture file, which all of them write.
     pub fn request_capture(
         &self,
         recorded: Recorded,
@@ -384,9 +385,9 @@ impl Host {
         Ok(path)
     }
 
-    /// The live processes with devices that do not record into the file of all processes ([`Recorded::Host`])
-    /// that this participation asked for last, in the pid namespace of the caller. Such devices are woken: one without work
-    /// sleeps until something comes.
+    /// The live processes with devices that do not record into the file of all processes
+    /// ([`Recorded::Host`]) that this participation asked for last, in the pid namespace of the
+    /// caller. Such devices are woken: one without work sleeps until something comes.
     pub fn devices_not_recording(&self) -> Result<Vec<i32>, FabricError> {
         let path = capture_path(&self.directory, self.id, Recorded::Host);
         let metadata = std::fs::metadata(&path).map_err(FabricError::io("stat", &path))?;
@@ -402,8 +403,9 @@ impl Host {
         Ok(missing)
     }
 
-    /// Wakes the devices that have said that they record into the file with this inode, so that they look which one they
-    /// are to record into: a device without work sleeps until something comes.
+    /// Wakes the devices that have said that they record into the file with this inode, so that
+    /// they look which one they are to record into: a device without work sleeps until something
+    /// comes.
     pub fn wake_devices_recording_into(&self, inode: u64) -> Result<(), FabricError> {
         for id in participants(&self.directory)?.into_keys() {
             if is_recording_into(&self.directory, id, inode) {
@@ -421,8 +423,8 @@ impl Host {
         Ok(ids.filter_map(|id| alive.get(id).copied()).collect())
     }
 
-    /// What the devices of the host have counted since it was made, as far as they have said; asks them to say
-    /// more. Who calls this again and again is late by one call.
+    /// What the devices of the host have counted since it was made, as far as they have said; asks
+    /// them to say more. Who calls this again and again is late by one call.
     pub fn statistics(&self) -> Statistics {
         statistics_of(&self.table)
     }
@@ -442,8 +444,8 @@ impl Host {
         device_path(&self.directory, self.id)
     }
 
-    /// Takes a queue pair number that no other live queue pair of the host has: the preferred one if
-    /// that is free.
+    /// Takes a queue pair number that no other live queue pair of the host has: the preferred one
+    /// if that is free.
     pub(super) fn take_qpn(
         &self,
         choice: &mut QpnChoice,
@@ -464,7 +466,8 @@ impl Host {
 }
 
 impl Host {
-    /// Ends participations in a fabric's devices, all at once: one by one, each would look through what is left.
+    /// Ends participations in a fabric's devices, all at once: one by one, each would look through
+    /// what is left.
     pub fn leave_all(hosts: impl IntoIterator<Item = Host>) {
         let mut fabric = None;
         for mut host in hosts {
@@ -478,8 +481,8 @@ impl Host {
         }
     }
 
-    /// Ends the participation, and leaves it to [`Fabric::sweep`] to remove the host if this was the last one: once for
-    /// many that leave together.
+    /// Ends the participation, and leaves it to [`Fabric::sweep`] to remove the host if this was
+    /// the last one: once for many that leave together.
     pub(super) fn vacate(&mut self) {
         let Some(lock) = self.lock.take() else {
             return;
@@ -602,8 +605,8 @@ impl Known {
 /// How many hosts have GIDs of their own.
 const NUMBERS: u32 = 1 << 24;
 
-/// Bytes of the GIDs of emulated devices: link-local EUI-64 addresses, as real ports have them, of locally
-/// administered MAC addresses. That of device D of host number H is `02:ef:a0+D:HH:HH:HH`.
+/// Bytes of the GIDs of emulated devices: link-local EUI-64 addresses, as real ports have them, of
+/// locally administered MAC addresses. That of device D of host number H is `02:ef:a0+D:HH:HH:HH`.
 const GID_START: [u8; 10] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0x00, 0xef];
 const FIRST_DEVICE: u8 = 0xa0;
 const EUI_64: [u8; 2] = [0xff, 0xfe];
@@ -626,9 +629,9 @@ pub fn is_emulated(gid: Gid) -> bool {
     bytes[..10] == GID_START && devices.contains(&bytes[10]) && bytes[11..13] == EUI_64
 }
 
-/// Numbers for a host in the order in which they should be tried. `host-N` prefers the number N; other names
-/// a number from 0x100000 on that depends on nothing but the name, so that a host that comes back keeps its
-/// GIDs.
+/// Numbers for a host in the order in which they should be tried. `host-N` prefers the number N;
+/// other names a number from 0x100000 on that depends on nothing but the name, so that a host that
+/// comes back keeps its GIDs.
 fn preferred_numbers(name: &str) -> impl Iterator<Item = u32> {
     let first = match name
         .strip_prefix("host-")
@@ -735,8 +738,8 @@ pub(super) enum Remains {
 
 /// As [`remove_dead`], for one device.
 ///
-/// A directory inside a host's directory is none of ours. It stays, and so does the directory around
-/// it; a host that comes back uses that again.
+/// A directory inside a host's directory is none of ours. It stays, and so does the directory
+/// around it; a host that comes back uses that again.
 pub(super) fn remove_dead_of(directory: &Path, gid: Gid) -> Result<Remains, FabricError> {
     #[cfg(test)]
     tests::LOOKS.set(tests::LOOKS.get() + 1);
@@ -746,12 +749,13 @@ pub(super) fn remove_dead_of(directory: &Path, gid: Gid) -> Result<Remains, Fabr
         Some(owner) => !alive.contains_key(&owner),
         None => alive.is_empty(),
     };
-    // So it is with nearly all of them, nearly always. A table is cleared before the files go that tell of the dead.
+    // So it is with nearly all of them, nearly always. A table is cleared before the files go that
+    // tell of the dead.
     if !alive.is_empty() && !names.iter().any(is_of_the_dead) {
         return Ok(Remains::Device);
     }
-    // A table that cannot be read is no obstacle to the removal of a dead host. That of a live host is
-    // reported to the next process that enters the host.
+    // A table that cannot be read is no obstacle to the removal of a dead host. That of a live host
+    // is reported to the next process that enters the host.
     let table = HostTable::open(&table_path(directory), gid).ok().flatten();
     if let Some(table) = &table {
         if alive.is_empty() {
@@ -928,8 +932,8 @@ mod tests {
         (0..hosts).map(|number| format!("node{number}")).collect()
     }
 
-    /// Else a cluster of many hosts would take the time of the square of their number to begin and to end, and so would a
-    /// job there.
+    /// Else a cluster of many hosts would take the time of the square of their number to begin and
+    /// to end, and so would a job there.
     #[test]
     fn hosts_and_programs_come_and_go_without_a_look_at_all_others() {
         let root = tempfile::tempdir().unwrap();
@@ -1142,7 +1146,8 @@ mod tests {
                 "{error}"
             );
         }
-        // Folders, also with the names of our files, in a live host's directory and in a dead one's.
+        // Folders, also with the names of our files, in a live host's directory and in a dead
+        // one's.
         let strangers = ["notes", "7.lock", "8.device"];
         let alpha = fabric.enter_host(Some("alpha"), None, 64).unwrap();
         let directory = alpha.directory().to_owned();

@@ -5,8 +5,8 @@
 //! and `F_GETLK` names the holder in the caller's own pid namespace. Their known trap is that a
 //! process loses its lock when it closes *any* descriptor of the file. Therefore a process never
 //! opens a file that it holds a lock on. It knows such a file by its time of modification, which is
-//! set to the [mark](own_mark) of the process. A table in memory would not do: several copies of this
-//! code can be in one process, the verbs library and a program that uses this package.
+//! set to the [mark](own_mark) of the process. A table in memory would not do: several copies of
+//! this code can be in one process, the verbs library and a program that uses this package.
 
 use std::fs::File;
 use std::io;
@@ -31,8 +31,8 @@ fn own_mark() -> SystemTime {
     }
 }
 
-/// Makes the mark of the process `pid`, which is this one: of its number, of the time when it began,
-/// and of the random number that the kernel gives to each program that it executes.
+/// Makes the mark of the process `pid`, which is this one: of its number, of the time when it
+/// began, and of the random number that the kernel gives to each program that it executes.
 fn make_mark(pid: u32) -> SystemTime {
     // SAFETY: asks for a number, which is the address of 16 bytes that stay, or 0.
     let random = unsafe { libc::getauxval(libc::AT_RANDOM) } as *const [u8; 16];
@@ -175,7 +175,8 @@ impl OwnLock {
 
 impl Drop for OwnLock {
     fn drop(&mut self) {
-        // The lock goes when the file is closed, after this. In a forked child both are the parent's.
+        // The lock goes when the file is closed, after this. In a forked child both are the
+        // parent's.
         if self.mark == own_mark() {
             let _ = self.file.set_modified(SystemTime::UNIX_EPOCH);
         }
@@ -231,8 +232,8 @@ impl Liveness {
     }
 }
 
-/// Serialises the use of registry locks by this copy of the code: closing one descriptor of the lock
-/// file would otherwise give up the process's lock, which names the holder to others.
+/// Serialises the use of registry locks by this copy of the code: closing one descriptor of the
+/// lock file would otherwise give up the process's lock, which names the holder to others.
 static REGISTRY: ForkSafeMutex<()> = ForkSafeMutex::new(());
 
 /// How long a process waits for the registry lock before it names the culprit. The lock is held for
@@ -247,8 +248,8 @@ pub(super) struct RegistryLock {
 }
 
 impl RegistryLock {
-    /// Waits up to `patience` for the lock on the file `path`, creating the file if needed. Does not
-    /// nest.
+    /// Waits up to `patience` for the lock on the file `path`, creating the file if needed. Does
+    /// not nest.
     pub(super) fn acquire(path: &Path, patience: Duration) -> Result<RegistryLock, FabricError> {
         let process = REGISTRY.lock();
         let started = Instant::now();
@@ -300,7 +301,8 @@ mod tests {
 
     /// Whether another process sees the lock of `path`.
     fn is_locked_for_others(path: &Path) -> bool {
-        // SAFETY: the child makes system calls and ends without running the test harness's handlers.
+        // SAFETY: the child makes system calls and ends without running the test harness's
+        // handlers.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let sees = File::options().read(true).write(true).open(path);

@@ -3,8 +3,8 @@
 //! # Safety of addresses
 //! The device hands out [`HostSegment`]s only for memory that its client has registered and not
 //! deregistered, after checking keys and bounds. By registering memory the client promises that it
-//! stays mapped and that the device may read it, and write it where the access flags say so; this is
-//! the contract that every `unsafe` block here rests on.
+//! stays mapped and that the device may read it, and write it where the access flags say so; this
+//! is the contract that every `unsafe` block here rests on.
 
 use std::io;
 
@@ -141,8 +141,8 @@ pub(super) fn copy_in(data: LocalData<'_>, offset: u32, into: &mut [u8]) -> bool
     }
 }
 
-/// Cache lines in front of a buffer that are fetched with it. Clients keep what they know of a buffer
-/// there (libfabric its packet entries), and reach for it as soon as there is a message.
+/// Cache lines in front of a buffer that are fetched with it. Clients keep what they know of a
+/// buffer there (libfabric its packet entries), and reach for it as soon as there is a message.
 const LINES_IN_FRONT: u64 = 3;
 
 /// Most bytes of a buffer that are fetched; the processor finds out about longer runs by itself.
@@ -176,7 +176,8 @@ pub(super) enum Direction {
 /// Why a copy between processes did not happen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum CopyError {
-    /// The system does not let this process touch the other one's memory, or name the other process.
+    /// The system does not let this process touch the other one's memory, or name the other
+    /// process.
     Forbidden,
     /// The other process is gone.
     Gone,
@@ -188,7 +189,7 @@ pub(super) enum CopyError {
 
 impl CopyError {
     /// What a transfer reports to the device, which takes this status for the memory of its own
-    /// host and every other one for trouble on the initiator's side.
+    /// host and every other one for warning on the initiator's side.
     pub(super) fn status(self) -> Status {
         match self {
             CopyError::OwnFault => Status::LocalInvalidLkey,
@@ -201,9 +202,9 @@ impl CopyError {
 /// the request's data from `offset` on.
 ///
 /// Memory that is not mapped on either side is an error here and no crash: the kernel checks both.
-/// A live process that has no number in this pid namespace (`pid` is 0; containers that share memory
-/// but not their process numbers) is [`CopyError::Forbidden`]: the kernel's `ESRCH` would not tell it
-/// from a dead one.
+/// A live process that has no number in this pid namespace (`pid` is 0; containers that share
+/// memory but not their process numbers) is [`CopyError::Forbidden`]: the kernel's `ESRCH` would
+/// not tell it from a dead one.
 pub(super) fn copy_between(
     pid: i32,
     direction: Direction,
@@ -271,15 +272,15 @@ fn copy_some(
     }
 }
 
-/// Copies where initiator and target are this process, and the system calls are not permitted. Memory that is not
-/// mapped is a fault here, as for what goes through rings.
+/// Copies where initiator and target are this process, and the system calls are not permitted.
+/// Memory that is not mapped is a fault here, as for what goes through rings.
 fn copy_within(direction: Direction, own: u64, theirs: u64, length: usize) {
     let (from, to) = match direction {
         Direction::FromPeer => (theirs, own),
         Direction::ToPeer => (own, theirs),
     };
-    // SAFETY: both are registered memory of this process (see the module documentation), which an initiator has not
-    // taken back, and may overlap.
+    // SAFETY: both are registered memory of this process (see the module documentation), which an
+    // initiator has not taken back, and may overlap.
     unsafe { std::ptr::copy(from as *const u8, to as *mut u8, length) };
 }
 

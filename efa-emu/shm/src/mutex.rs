@@ -1,7 +1,7 @@
 //! A mutex that costs an uncontended thread one exchange on each side.
 //!
-//! The standard library's mutex also records whether a holder panicked, which nothing here asks for and which
-//! costs instructions on each side.
+//! The standard library's mutex also records whether a holder panicked, which nothing here asks for
+//! and which costs instructions on each side.
 
 use std::ops::{Deref, DerefMut};
 
@@ -57,8 +57,8 @@ impl<T> Mutex<T> {
                 return guard;
             }
         }
-        // A thread that takes the mutex from here on does not know whether others sleep. So it marks it
-        // as awaited, and wakes them when it is done.
+        // A thread that takes the mutex from here on does not know whether others sleep. So it
+        // marks it as awaited, and wakes them when it is done.
         while self.word.swap(AWAITED, Ordering::Acquire) != FREE {
             futex::wait(&self.word, AWAITED, None);
         }

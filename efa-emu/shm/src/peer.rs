@@ -75,8 +75,9 @@ impl Peers {
         &self.fabric
     }
 
-    /// The peer whose ring is in a slot of this process's segment, and what takes records out of the ring. `sender` and
-    /// `capacity` are the slot's content. `None` if the peer has died already.
+    /// The peer whose ring is in a slot of this process's segment, and what takes records out of
+    /// the ring. `sender` and `capacity` are the slot's content. `None` if the peer has died
+    /// already.
     pub(super) fn adopt_ring(
         &mut self,
         slot: usize,

@@ -1,10 +1,10 @@
 //! A device's table: its name and which of its participants owns which queue pair number.
 //!
-//! The table is one file, mapped by every process that has opened the device and by every process that sends to it.
-//! Numbers are taken and given back by single compare-and-swap steps, so a process that is killed at
-//! any moment leaves at worst numbers owned by a dead participant, which the next taker recognises.
-//! A slot guards no other memory: what its owner has is found through files. So the steps need no
-//! ordering.
+//! The table is one file, mapped by every process that has opened the device and by every process
+//! that sends to it. Numbers are taken and given back by single compare-and-swap steps, so a
+//! process that is killed at any moment leaves at worst numbers owned by a dead participant, which
+//! the next taker recognises. A slot guards no other memory: what its owner has is found through
+//! files. So the steps need no ordering.
 //!
 //! | offset | size | field |
 //! |---|---|---|
@@ -26,8 +26,9 @@
 //! | 65536 | 8 each | slot i: owner (low 32 bits, 0 = free), time of the last change (high 32) |
 //! | behind the slots, at the next multiple of 65536 | 8 each | statistics of all devices that the host had, see `device::Statistics` |
 //!
-//! Which number a slot stands for is said by `device::QpnRange`. In the table of a device of another machine, the
-//! first slot stands for all numbers: whoever stands for the device here has them all.
+//! Which number a slot stands for is said by `device::QpnRange`. In the table of a device of
+//! another machine, the first slot stands for all numbers: whoever stands for the device here has
+//! them all.
 
 use std::ops::Range;
 use std::path::Path;
@@ -226,7 +227,8 @@ impl HostTable {
         self.release_all(|_| true);
     }
 
-    /// Removes the device. Processes that have opened it learn of it as of [`HostTable::ask_for_statistics`].
+    /// Removes the device. Processes that have opened it learn of it as of
+    /// [`HostTable::ask_for_statistics`].
     pub(super) fn remove(&self) {
         self.memory
             .u32_at::<AT_REMOVED>()
@@ -234,7 +236,8 @@ impl HostTable {
         self.ask_for_statistics();
     }
 
-    /// Whether the device was removed. Who has seen that statistics are asked for since then sees the removal.
+    /// Whether the device was removed. Who has seen that statistics are asked for since then sees
+    /// the removal.
     pub(super) fn is_removed(&self) -> bool {
         self.memory.u32_at::<AT_REMOVED>().load(Ordering::Relaxed) != 0
     }
@@ -255,7 +258,8 @@ impl HostTable {
             .u64(AT_ORDER + 8 * (number % KEPT_ORDERS) as usize)
     }
 
-    /// How many orders there were. Who has seen that statistics are asked for since the last one sees it.
+    /// How many orders there were. Who has seen that statistics are asked for since the last one
+    /// sees it.
     pub(super) fn orders(&self) -> u64 {
         // Acquire: with the orders that are counted.
         self.memory.u64_at::<AT_ORDERS>().load(Ordering::Acquire)
@@ -267,8 +271,8 @@ impl HostTable {
         (kept..numbers.end).map(|number| self.order_at(number).load(Ordering::Relaxed))
     }
 
-    /// Asks the host's devices to add what they have counted to the statistics. Those that work do so at once;
-    /// those that sleep have done so before.
+    /// Asks the host's devices to add what they have counted to the statistics. Those that work do
+    /// so at once; those that sleep have done so before.
     pub(super) fn ask_for_statistics(&self) {
         let asked = self.memory.u32_at::<AT_ASKED>();
         // Release: with the removal, if that is why.
@@ -316,23 +320,23 @@ impl HostTable {
     }
 
     /// The place of a number. `None` if the table has no such number.
-    pub(super) fn place(&self, qpn: Qpn) -> Option<Place> {
+    pub(super) fn place(&self, qpn: Qpn) -> Option<TablePlace> {
         match self.is_remote {
-            true => Some(Place::ALL),
-            false => self.range.slot(qpn).map(Place),
+            true => Some(TablePlace::ALL),
+            false => self.range.slot(qpn).map(TablePlace),
         }
     }
 
     /// Makes `owner` the owner of all numbers of a device of another machine.
     pub(super) fn take_all(&self, owner: ParticipantId) {
         let taken = slot_value(owner.0, self.tick());
-        self.slot(Place::ALL.0).store(taken, Ordering::Relaxed);
+        self.slot(TablePlace::ALL.0).store(taken, Ordering::Relaxed);
     }
 
-    /// Who owns the number at `place` now. The value changes whenever the number changes hands, even from a
-    /// participant to itself: it is good for noticing that.
+    /// Who owns the number at `place` now. The value changes whenever the number changes hands,
+    /// even from a participant to itself: it is good for noticing that.
     #[inline(always)]
-    pub(super) fn tenancy_at(&self, place: Place) -> Option<Tenancy> {
+    pub(super) fn tenancy_at(&self, place: TablePlace) -> Option<Tenancy> {
         Tenancy::from_slot(self.slot(place.0).load(Ordering::Relaxed))
     }
 
@@ -344,8 +348,8 @@ impl HostTable {
         })
     }
 
-    /// Takes a free number for `owner`: the preferred one if that is free. `is_alive` tells whether another owner still lives; the
-    /// numbers of a dead one count as free.
+    /// Takes a free number for `owner`: the preferred one if that is free. `is_alive` tells whether
+    /// another owner still lives; the numbers of a dead one count as free.
     pub(super) fn take(
         &self,
         owner: ParticipantId,
@@ -469,11 +473,11 @@ const fn slot_value(owner: u32, stamp: u32) -> u64 {
 
 /// Where a host's table has a queue pair number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Place(u32);
+pub(super) struct TablePlace(u32);
 
-impl Place {
+impl TablePlace {
     /// That of all numbers of a device of another machine.
-    const ALL: Place = Place(0);
+    const ALL: TablePlace = TablePlace(0);
 }
 
 /// One ownership of a queue pair number, from being taken to being given back.

@@ -27,7 +27,8 @@ use efa_device_model::link::{HostSegment, Operation, RemoteRange, RequestHeader}
 /// Length of the header, and the unit of record lengths.
 pub(super) const LINE: usize = 64;
 
-/// Offset of the word with the payload's offset and length, of which [`super::claim`] changes the first.
+/// Offset of the word with the payload's offset and length, of which [`super::claim`] changes the
+/// first.
 pub(super) const AT_CLAIM: usize = 56;
 
 /// The header behind the commit word, in words of 8 bytes.
@@ -36,7 +37,7 @@ pub(super) type Fields = [u64; LINE / 8 - 1];
 /// What a record is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub(super) enum Kind {
+pub(super) enum RecordKind {
     /// Fills the rest of the ring up to its end. The receiver skips it.
     Pad = 0,
     /// A request whose data, or a part of it, is the payload: sends, datagrams and RDMA writes.
@@ -56,16 +57,16 @@ pub(super) enum Kind {
     Outcome,
 }
 
-impl Kind {
+impl RecordKind {
     #[inline]
-    fn from_code(code: u8) -> Option<Kind> {
+    fn from_code(code: u8) -> Option<RecordKind> {
         Some(match code {
-            0 => Kind::Pad,
-            1 => Kind::Data,
-            2 => Kind::Direct,
-            3 => Kind::Pull,
-            4 => Kind::ReadData,
-            5 => Kind::Outcome,
+            0 => RecordKind::Pad,
+            1 => RecordKind::Data,
+            2 => RecordKind::Direct,
+            3 => RecordKind::Pull,
+            4 => RecordKind::ReadData,
+            5 => RecordKind::Outcome,
             _ => return None,
         })
     }
@@ -97,9 +98,9 @@ const FLAG_NOT_READY: u8 = 4;
 const FLAG_LAST: u8 = 8;
 const RETRIES_SHIFT: u32 = 4;
 
-/// A record's header without its commit word, in the words that it has in the ring. It is consistent: it
-/// was checked when it was read ([`Record::from_fields`]), or made by a function of this module. Each
-/// field is taken out when somebody asks for it.
+/// A record's header without its commit word, in the words that it has in the ring. It is
+/// consistent: it was checked when it was read ([`Record::from_fields`]), or made by a function of
+/// this module. Each field is taken out when somebody asks for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Record(Fields);
 
@@ -137,23 +138,23 @@ fn upper(word: u64) -> u32 {
 
 /// The first word of a record.
 mod first {
-    use super::{FLAG_LAST, FLAG_NOT_READY, Kind};
+    use super::{FLAG_LAST, FLAG_NOT_READY, RecordKind};
 
     pub(super) const CODE: u32 = 32;
     pub(super) const FLAGS: u32 = 40;
     pub(super) const PATH: u32 = 48;
     pub(super) const NOT_READY: u64 = (FLAG_NOT_READY as u64) << FLAGS;
     pub(super) const LAST: u64 = (FLAG_LAST as u64) << FLAGS;
-    /// Kind, operation and the two flags above.
+    /// RecordKind, operation and the two flags above.
     pub(super) const ROLE: u64 = 0xff << CODE | NOT_READY | LAST;
     /// The role of a whole send that is not to be refused.
-    pub(super) const MESSAGE: u64 = (Kind::Data as u64) << CODE | LAST;
+    pub(super) const MESSAGE: u64 = (RecordKind::Data as u64) << CODE | LAST;
 }
 
 impl Record {
     /// A record that brings a request and all of its data, or the list of where its data is.
     #[inline(always)]
-    pub(super) fn whole(kind: Kind, header: &RequestHeader, payload: u32) -> Record {
+    pub(super) fn whole(kind: RecordKind, header: &RequestHeader, payload: u32) -> Record {
         let flags = (u8::from(header.immediate.is_some()) * FLAG_IMMEDIATE)
             | FLAG_LAST
             | (header.retries.min(RequestHeader::MOST_CARRIED_RETRIES) as u8) << RETRIES_SHIFT;
@@ -178,7 +179,12 @@ impl Record {
     }
 
     /// A record that is for the two links only: it brings no request.
-    fn between_links(kind: Kind, sequence: u32, immediate: Option<u32>, payload: u32) -> Record {
+    fn between_links(
+        kind: RecordKind,
+        sequence: u32,
+        immediate: Option<u32>,
+        payload: u32,
+    ) -> Record {
         let header = RequestHeader {
             operation: Operation::Send,
             source_qpn: Qpn(0),
@@ -196,16 +202,16 @@ impl Record {
     /// The outcome of the request in the record with this number.
     pub(super) fn outcome(number: u64, status: Status) -> Record {
         let code = Some(status.code().into());
-        Record::between_links(Kind::Outcome, number as u32, code, 0).at((number >> 32) as u32)
+        Record::between_links(RecordKind::Outcome, number as u32, code, 0).at((number >> 32) as u32)
     }
 
     /// The filler for `length` bytes at the end of a ring.
     pub(super) fn pad(length: usize) -> Record {
-        Record::between_links(Kind::Pad, 0, None, (length - LINE) as u32)
+        Record::between_links(RecordKind::Pad, 0, None, (length - LINE) as u32)
     }
 
-    /// The record with its payload at this offset in the request's data. For kinds that use the offset
-    /// as a name, that name.
+    /// The record with its payload at this offset in the request's data. For kinds that use the
+    /// offset as a name, that name.
     pub(super) fn at(mut self, offset: u32) -> Record {
         self.0[6] = pair(offset, self.payload());
         self
@@ -223,30 +229,30 @@ impl Record {
         self
     }
 
-    /// The record as one that is delivered at this time, in nanoseconds of `CLOCK_MONOTONIC`; 0 for at
-    /// once.
+    /// The record as one that is delivered at this time, in nanoseconds of `CLOCK_MONOTONIC`; 0 for
+    /// at once.
     pub(super) fn due_at(mut self, due: u64) -> Record {
         self.0[5] = due;
         self
     }
 
     /// The record as one that the network model wants to be refused with "receiver not ready".
-    pub(super) fn to_be_refused(mut self) -> Record {
+    pub(super) fn with_rnr(mut self) -> Record {
         self.0[0] |= first::NOT_READY;
         self
     }
 
     /// What the record is for.
     #[inline(always)]
-    pub(super) fn kind(&self) -> Kind {
+    pub(super) fn kind(&self) -> RecordKind {
         match self.code() & 15 {
-            1 => Kind::Data,
-            2 => Kind::Direct,
-            3 => Kind::Pull,
-            4 => Kind::ReadData,
-            5 => Kind::Outcome,
+            1 => RecordKind::Data,
+            2 => RecordKind::Direct,
+            3 => RecordKind::Pull,
+            4 => RecordKind::ReadData,
+            5 => RecordKind::Outcome,
             // There are no others, as was checked.
-            _ => Kind::Pad,
+            _ => RecordKind::Pad,
         }
     }
 
@@ -313,7 +319,7 @@ impl Record {
 
     /// Whether the network model wants this attempt to be refused with "receiver not ready".
     #[inline(always)]
-    pub(super) fn not_ready(&self) -> bool {
+    pub(super) fn is_rnr(&self) -> bool {
         self.0[0] & first::NOT_READY != 0
     }
 
@@ -369,9 +375,9 @@ impl Record {
         self.0.map(u64::to_le)
     }
 
-    /// Reads and checks a header. The record that it returns is consistent in itself: the payload fits
-    /// the record's length, which is the length that a record with this payload has; RDMA has a remote
-    /// range and nothing else has; the part lies within the request's data.
+    /// Reads and checks a header. The record that it returns is consistent in itself: the payload
+    /// fits the record's length, which is the length that a record with this payload has; RDMA has
+    /// a remote range and nothing else has; the part lies within the request's data.
     #[inline(always)]
     pub(super) fn from_fields(fields: &Fields) -> Result<Record, BadRecord> {
         let record = Record(fields.map(u64::from_le));
@@ -387,29 +393,29 @@ impl Record {
     #[cold]
     fn check_other(self) -> Result<(), BadRecord> {
         let code = self.code();
-        let kind = Kind::from_code(code & 15).ok_or_else(|| bad("kind", code))?;
+        let kind = RecordKind::from_code(code & 15).ok_or_else(|| bad("kind", code))?;
         let operation = operation_from_code(code >> 4).ok_or_else(|| bad("operation", code))?;
         if self.length() != record_length(self.payload() as usize) {
             return Err(bad("length", self.0[0] as u32));
         }
         let is_rdma = matches!(operation, Operation::RdmaRead | Operation::RdmaWrite);
         let allowed = match kind {
-            Kind::Pad => true,
-            Kind::Data => operation != Operation::RdmaRead,
-            Kind::Direct => is_rdma,
-            Kind::Pull | Kind::ReadData => operation == Operation::RdmaRead,
-            Kind::Outcome => operation == Operation::Send,
+            RecordKind::Pad => true,
+            RecordKind::Data => operation != Operation::RdmaRead,
+            RecordKind::Direct => is_rdma,
+            RecordKind::Pull | RecordKind::ReadData => operation == Operation::RdmaRead,
+            RecordKind::Outcome => operation == Operation::Send,
         };
         if !allowed {
             return Err(bad("operation", code));
         }
-        if matches!(kind, Kind::Data | Kind::ReadData) {
+        if matches!(kind, RecordKind::Data | RecordKind::ReadData) {
             let end = u64::from(self.offset()) + u64::from(self.payload());
             let whole = u64::from(self.request_length());
-            if end > whole || (self.is_last() && kind == Kind::Data && end != whole) {
+            if end > whole || (self.is_last() && kind == RecordKind::Data && end != whole) {
                 return Err(bad("payload length", self.payload()));
             }
-            if kind == Kind::Data && !is_rdma && !(self.offset() == 0 && self.is_last()) {
+            if kind == RecordKind::Data && !is_rdma && !(self.offset() == 0 && self.is_last()) {
                 return Err(bad("offset", self.offset()));
             }
         }
@@ -481,8 +487,9 @@ pub(super) enum Answer {
     UseRings,
     /// The initiator withdrew the request.
     Withdrawn,
-    /// The receiver keeps the request outside of the ring: a fault holds it, or it is a read whose data comes through
-    /// the rings. Its outcome comes later, in a record of the kind [`Kind::Outcome`].
+    /// The receiver keeps the request outside of the ring: a fault holds it, or it is a read whose
+    /// data comes through the rings. Its outcome comes later, in a record of the kind
+    /// [`RecordKind::Outcome`].
     Deferred,
 }
 
@@ -529,26 +536,26 @@ pub(super) mod tests {
 
     prop_compose! {
         pub(in crate) fn any_record()(
-            kind in prop::sample::select(vec![Kind::Data, Kind::Direct, Kind::Pull, Kind::ReadData, Kind::Outcome]),
+            kind in prop::sample::select(vec![RecordKind::Data, RecordKind::Direct, RecordKind::Pull, RecordKind::ReadData, RecordKind::Outcome]),
             is_write in any::<bool>(),
             send in prop::sample::select(vec![Operation::Send, Operation::Datagram, Operation::RdmaWrite]),
             qpns in any::<(u16, u16)>(), qkey in any::<u32>(), sequence in any::<u32>(),
             immediate in any::<Option<u32>>(), address in any::<u64>(), key in any::<u32>(),
             length in 0u32..20_000, cut in any::<(u16, u16)>(),
-            retries in 0..=RequestHeader::MOST_CARRIED_RETRIES, not_ready in any::<bool>(), path in any::<u16>(), due in any::<u64>(),
+            retries in 0..=RequestHeader::MOST_CARRIED_RETRIES, is_rnr in any::<bool>(), path in any::<u16>(), due in any::<u64>(),
         ) -> Record {
             let operation = match kind {
-                Kind::Data => send,
-                Kind::Direct if is_write => Operation::RdmaWrite,
-                Kind::Outcome => Operation::Send,
+                RecordKind::Data => send,
+                RecordKind::Direct if is_write => Operation::RdmaWrite,
+                RecordKind::Outcome => Operation::Send,
                 _ => Operation::RdmaRead,
             };
             let is_rdma = matches!(operation, Operation::RdmaRead | Operation::RdmaWrite);
-            let parts = is_rdma && matches!(kind, Kind::Data | Kind::ReadData);
+            let parts = is_rdma && matches!(kind, RecordKind::Data | RecordKind::ReadData);
             let offset = if parts { u32::from(cut.0) % (length + 1) } else { 0 };
             let payload = match kind {
-                Kind::Direct => SEGMENT as u32,
-                Kind::Pull | Kind::Outcome => 0,
+                RecordKind::Direct => SEGMENT as u32,
+                RecordKind::Pull | RecordKind::Outcome => 0,
                 _ if parts => u32::from(cut.1) % (length - offset + 1),
                 _ => length,
             };
@@ -567,13 +574,13 @@ pub(super) mod tests {
             if offset + payload != length && parts {
                 record = record.not_last();
             }
-            if not_ready {
-                record = record.to_be_refused();
+            if is_rnr {
+                record = record.with_rnr();
             }
             assert_eq!(record.header(), header);
             assert_eq!((record.kind(), record.payload()), (kind, payload));
             assert_eq!((record.offset(), record.path(), record.due()), (offset, path, due));
-            assert_eq!(record.not_ready(), not_ready);
+            assert_eq!(record.is_rnr(), is_rnr);
             assert_eq!(record.is_last(), offset + payload == length || !parts);
             record
         }
@@ -597,7 +604,7 @@ pub(super) mod tests {
             }
             for fields in [random, mutated] {
                 if let Ok(record) = Record::from_fields(&fields) {
-                    if record.kind() == Kind::Data {
+                    if record.kind() == RecordKind::Data {
                         let end = u64::from(record.offset()) + u64::from(record.payload());
                         prop_assert!(end <= record.request_length().into());
                     }
@@ -636,7 +643,7 @@ pub(super) mod tests {
             }),
             length: 0x70,
         };
-        let record = Record::whole(Kind::Data, &header, 0x50)
+        let record = Record::whole(RecordKind::Data, &header, 0x50)
             .at(0x20)
             .on_path(3)
             .due_at(0x31);

@@ -1,10 +1,11 @@
-//! Processes that attend to all hosts of a fabric, also those that are yet to come: they record them, or tell other
-//! machines of them.
+//! Processes that attend to all hosts of a fabric, also those that are yet to come: they record
+//! them, or tell other machines of them.
 //!
 //! A recorder asks each host's devices to record ([`Host::request_capture`](super::Host)), but it
-//! learns of a new host by looking. Its lock in the fabric's directory lets whoever makes a host wait
-//! until that has happened ([`Fabric::wait_for_recorders`]). The same holds for a bridge, which marks a
-//! device when all machines know of it ([`BridgePost::mark_known`], [`Fabric::wait_for_bridges`]).
+//! learns of a new host by looking. Its lock in the fabric's directory lets whoever makes a host
+//! wait until that has happened ([`Fabric::wait_for_recorders`]). The same holds for a bridge,
+//! which marks a device when all machines know of it ([`BridgePost::mark_known`],
+//! [`Fabric::wait_for_bridges`]).
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -68,9 +69,9 @@ impl Fabric {
         })
     }
 
-    /// Waits until the processes that record the fabric (see [`Recorder`]) record these devices of it too, so that
-    /// a program that opens one next misses none of its frames. Returns the first device that one of them has not begun to
-    /// record within `patience`: it may be stopped.
+    /// Waits until the processes that record the fabric (see [`Recorder`]) record these devices of
+    /// it too, so that a program that opens one next misses none of its frames. Returns the first
+    /// device that one of them has not begun to record within `patience`: it may be stopped.
     pub fn wait_for_recorders<'a>(
         &self,
         devices: impl IntoIterator<Item = &'a Host>,
@@ -98,9 +99,9 @@ impl Fabric {
         Ok(None)
     }
 
-    /// Waits until the bridges of this machine (see [`BridgePost`]) have told other machines of these devices, so that they
-    /// can be answered by their hosts, and of the rules that are armed. Returns the first device of which a bridge has not told
-    /// within `patience`.
+    /// Waits until the bridges of this machine (see [`BridgePost`]) have told other machines of
+    /// these devices, so that they can be answered by their hosts, and of the rules that are armed.
+    /// Returns the first device of which a bridge has not told within `patience`.
     pub fn wait_for_bridges<'a>(
         &self,
         devices: impl IntoIterator<Item = &'a Host>,
@@ -153,7 +154,8 @@ impl Drop for Recorder {
     }
 }
 
-/// Tells new hosts of the fabric that this process is going to tell other machines of them, as long as it lives.
+/// Tells new hosts of the fabric that this process is going to tell other machines of them, as long
+/// as it lives.
 #[derive(Debug)]
 pub struct BridgePost {
     fabric: Fabric,
@@ -179,8 +181,8 @@ impl Drop for BridgePost {
     }
 }
 
-/// The generation of rules of which other machines know, says the bridge with this number, if they know of the device. `None` if they do
-/// not, or if that is just being written.
+/// The generation of rules of which other machines know, says the bridge with this number, if they
+/// know of the device. `None` if they do not, or if that is just being written.
 fn known(host: &Path, bridge: &str) -> Option<u64> {
     let text = std::fs::read_to_string(known_path(host, bridge)).ok()?;
     text.parse().ok()

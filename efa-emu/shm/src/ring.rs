@@ -7,14 +7,15 @@
 //!
 //! The bytes before the records hold one answer byte per record, at the record's number modulo
 //! [`ANSWERS`]: bit 7 is 1 in even laps and 0 in odd ones, so that an answer differs from that of
-//! the lap before; bits 0 to 5 are the [`Answer`]. Answers come in any order. A record's space is used
-//! again when it and all before it are answered; the padding at the end of the ring is answered too.
+//! the lap before; bits 0 to 5 are the [`Answer`]. Answers come in any order. A record's space is
+//! used again when it and all before it are answered; the padding at the end of the ring is
+//! answered too.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use super::claim;
-use super::record::{AT_CLAIM, Answer, BadRecord, Fields, Kind, LINE, Record};
+use super::record::{AT_CLAIM, Answer, BadRecord, Fields, LINE, Record, RecordKind};
 use super::segment::Segment;
 use super::shared::{ANSWERS, Line, PAGE, SharedMemory};
 use efa_core::nic::Status;
@@ -61,7 +62,7 @@ pub(super) struct Position {
     at: usize,
 }
 
-struct Entry<T> {
+struct RingEntry<T> {
     /// Bytes in the ring.
     length: u32,
     pending: Pending<T>,
@@ -92,7 +93,7 @@ pub(super) struct Producer<T> {
     waiting: usize,
     /// Where the look beyond the oldest records goes on.
     glance: u64,
-    entries: Box<[Entry<T>; ANSWERS]>,
+    entries: Box<[RingEntry<T>; ANSWERS]>,
 }
 
 impl<T> Producer<T> {
@@ -100,7 +101,7 @@ impl<T> Producer<T> {
     pub(super) fn new(segment: Arc<Segment>, slot: usize, memory: SharedMemory) -> Producer<T> {
         let capacity = memory.len() - RECORDS;
         let entries = (0..ANSWERS)
-            .map(|_| Entry {
+            .map(|_| RingEntry {
                 length: 0,
                 pending: Pending::Nothing,
             })
@@ -138,8 +139,8 @@ impl<T> Producer<T> {
         self.segment.is_refused(self.slot)
     }
 
-    /// Appends a record and tells the receiver. `fill` writes the payload at the given offset of the
-    /// given memory, as many bytes as [`Record::payload`] says.
+    /// Appends a record and tells the receiver. `fill` writes the payload at the given offset of
+    /// the given memory, as many bytes as [`Record::payload`] says.
     #[inline(always)]
     pub(super) fn push(
         &mut self,
@@ -178,7 +179,7 @@ impl<T> Producer<T> {
         let (next_commit, _) = header(&self.memory, behind);
         next_commit.store(0, Ordering::Relaxed);
         commit.store(number + 1, Ordering::Release);
-        self.entries[answer_at(number)] = Entry {
+        self.entries[answer_at(number)] = RingEntry {
             length: length as u32,
             pending,
         };
@@ -188,8 +189,8 @@ impl<T> Producer<T> {
         Position { number, at }
     }
 
-    /// Takes the answers that are there, each with its record's `T` and number. A receiver that answers in the order of
-    /// the records is heard in that order.
+    /// Takes the answers that are there, each with its record's `T` and number. A receiver that
+    /// answers in the order of the records is heard in that order.
     #[inline(always)]
     pub(super) fn reap(&mut self, mut answered: impl FnMut(T, u64, Answer)) {
         if self.waiting == 0 {
@@ -201,7 +202,8 @@ impl<T> Producer<T> {
         }
     }
 
-    /// Takes the answers of the oldest records, whose space becomes free, up to the first that has none.
+    /// Takes the answers of the oldest records, whose space becomes free, up to the first that has
+    /// none.
     #[inline(always)]
     fn reap_oldest(&mut self, answered: &mut impl FnMut(T, u64, Answer)) {
         while self.oldest < self.next {
@@ -233,8 +235,8 @@ impl<T> Producer<T> {
         let Some(found) = found else {
             return;
         };
-        // The oldest may have been answered between the look at it and this one, and is to come first then: what was
-        // answered before a record whose answer is seen is seen, too.
+        // The oldest may have been answered between the look at it and this one, and is to come
+        // first then: what was answered before a record whose answer is seen is seen, too.
         self.reap_oldest(&mut answered);
         for number in found.max(self.oldest)..end {
             let entry = &mut self.entries[answer_at(number)];
@@ -253,8 +255,9 @@ impl<T> Producer<T> {
         self.oldest == self.next
     }
 
-    /// Ends the ring: calls `ended` for every record whose answer was not taken, with its number, and with the answer if
-    /// it has come meanwhile. A receiver that was seen to be gone may have answered after [`Producer::reap`] looked last.
+    /// Ends the ring: calls `ended` for every record whose answer was not taken, with its number,
+    /// and with the answer if it has come meanwhile. A receiver that was seen to be gone may have
+    /// answered after [`Producer::reap`] looked last.
     pub(super) fn abandon(mut self, mut ended: impl FnMut(T, u64, Option<Answer>)) {
         for number in self.oldest..self.next {
             let entry = &mut self.entries[answer_at(number)];
@@ -275,8 +278,8 @@ impl<T> Producer<T> {
             || claim::withdraw(claim_word(&self.memory, position.at))
     }
 
-    /// Gives the memory back to the target after [`Producer::try_withdraw`]. A target that has seen the
-    /// withdrawal answers with [`Answer::Withdrawn`] nevertheless.
+    /// Gives the memory back to the target after [`Producer::try_withdraw`]. A target that has seen
+    /// the withdrawal answers with [`Answer::Withdrawn`] nevertheless.
     pub(super) fn reopen(&self, position: Position) {
         let pending = &self.entries[answer_at(position.number)].pending;
         if !matches!(pending, Pending::Nothing) {
@@ -285,8 +288,8 @@ impl<T> Producer<T> {
     }
 }
 
-/// The code of the answer to a record, once it is there. The byte of the lap before differs in its phase; a byte that was
-/// never written in lap 0 reads as zero, which is the other phase as well.
+/// The code of the answer to a record, once it is there. The byte of the lap before differs in its
+/// phase; a byte that was never written in lap 0 reads as zero, which is the other phase as well.
 #[inline(always)]
 pub(super) fn answer_code(memory: &SharedMemory, number: u64) -> Option<u8> {
     let byte = memory.answers()[answer_at(number)].load(Ordering::Acquire);
@@ -298,7 +301,7 @@ pub(super) fn answer_code(memory: &SharedMemory, number: u64) -> Option<u8> {
 fn look<T>(
     memory: &SharedMemory,
     number: u64,
-    entry: &mut Entry<T>,
+    entry: &mut RingEntry<T>,
     waiting: &mut usize,
     answered: &mut impl FnMut(T, u64, Answer),
 ) -> bool {
@@ -390,7 +393,7 @@ impl Consumer {
                 payload_at: RECORDS + at + LINE,
                 record,
             };
-            if record.is_message() || record.kind() != Kind::Pad {
+            if record.is_message() || record.kind() != RecordKind::Pad {
                 return Ok(Some(incoming));
             }
             self.answer(&incoming, Answer::Status(Status::Ok));
@@ -495,7 +498,7 @@ mod tests {
             length,
             ..Record::pad(LINE).header()
         };
-        Record::whole(Kind::Data, &header, length)
+        Record::whole(RecordKind::Data, &header, length)
     }
 
     fn bytes(length: u32, seed: u32) -> Vec<u8> {
@@ -578,7 +581,8 @@ mod tests {
             for _ in 0..glances {
                 assert_eq!(reap_younger(&mut pair.producer), [0u64; 0]);
             }
-            // The look at the oldest has found nothing; all are answered before that at the younger ones.
+            // The look at the oldest has found nothing; all are answered before that at the younger
+            // ones.
             while let Some(incoming) = pair.consumer.take().unwrap() {
                 pair.consumer.answer(&incoming, OK);
             }

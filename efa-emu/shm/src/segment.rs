@@ -1,8 +1,9 @@
 //! A device's shared segment: how its peers reach it.
 //!
-//! A process that opens a device creates one file. It holds a wake word, a doorbell, and room for one
-//! ring from each process that sends to it. A sender claims a slot and writes its records there; the
-//! file belongs to the receiver, so that everything meant for a process goes away with it.
+//! A process that opens a device creates one file. It holds a wake word, a doorbell, and room for
+//! one ring from each process that sends to it. A sender claims a slot and writes its records
+//! there; the file belongs to the receiver, so that everything meant for a process goes away with
+//! it.
 //!
 //! | offset | size | field |
 //! |---|---|---|
@@ -126,7 +127,8 @@ impl Segment {
         Segment::create_with(path, address, None)
     }
 
-    /// As [`Segment::create`], for an owner that has many segments. The switchboard has its name beside that of the segment.
+    /// As [`Segment::create`], for an owner that has many segments. The switchboard has its name
+    /// beside that of the segment.
     pub(super) fn create_at(
         path: &Path,
         address: Address,
@@ -260,9 +262,9 @@ impl Segment {
         self.address
     }
 
-    fn slot(&self, slot: usize) -> Slot<'_> {
+    fn slot(&self, slot: usize) -> SlotHeader<'_> {
         assert!(slot < SLOTS);
-        Slot {
+        SlotHeader {
             header: &self.header,
             at: AT_SLOTS + slot * SLOT_BYTES,
         }
@@ -318,7 +320,7 @@ impl Segment {
         match set_up() {
             Ok((ring, capacity)) => {
                 slot.capacity().store(capacity as u32, Ordering::Relaxed);
-                self.header.write(slot.at + Slot::GID, &sender.gid.0);
+                self.header.write(slot.at + SlotHeader::GID, &sender.gid.0);
                 slot.state().store(state::IN_USE, Ordering::Release);
                 self.ring_doorbell(index);
                 Ok(Some((index, ring)))
@@ -423,20 +425,20 @@ impl Segment {
             != 0
     }
 
-    /// From now on the owner polls the ring of `slot`, and need not be told of records. Records from
-    /// before have to be looked for after this.
+    /// From now on the owner polls the ring of `slot`, and need not be told of records. Records
+    /// from before have to be looked for after this.
     pub(super) fn start_polling(&self, slot: usize) {
         doorbell::start_polling(self.slot(slot).attention());
     }
 
-    /// From now on the owner wants the doorbell for the ring of `slot`. Records from before have to be
-    /// looked for after this.
+    /// From now on the owner wants the doorbell for the ring of `slot`. Records from before have to
+    /// be looked for after this.
     pub(super) fn stop_polling(&self, slot: usize) {
         doorbell::stop_polling(self.slot(slot).attention());
     }
 
-    /// Announces that the owner is going to sleep. It then has to look for everything once more, and
-    /// call either [`Segment::sleep`] or [`Segment::stay_awake`].
+    /// Announces that the owner is going to sleep. It then has to look for everything once more,
+    /// and call either [`Segment::sleep`] or [`Segment::stay_awake`].
     pub(super) fn fall_asleep(&self) {
         doorbell::fall_asleep(self.wake_word());
     }
@@ -473,7 +475,7 @@ impl Segment {
             state::SETTING_UP => SlotContent::Pending { claim },
             state::IN_USE => {
                 let mut gid = [0; 16];
-                self.header.read(slot.at + Slot::GID, &mut gid);
+                self.header.read(slot.at + SlotHeader::GID, &mut gid);
                 let sender = Address {
                     gid: Gid(gid),
                     id: ParticipantId(claim as u32),
@@ -498,8 +500,8 @@ impl Segment {
         self.map_ring(slot, capacity)
     }
 
-    /// Writes a word behind the part that tells what the file is, and in front of the descriptors of most
-    /// slots.
+    /// Writes a word behind the part that tells what the file is, and in front of the descriptors
+    /// of most slots.
     #[cfg(feature = "fuzzing")]
     pub(super) fn scribble(&self, word: usize, value: u64) {
         const SLOTS_WRITTEN: usize = 8;
@@ -521,13 +523,14 @@ impl Segment {
     /// Makes a slot free for another sender. The caller no longer uses its ring, and the sender is
     /// dead or has given it up.
     pub(super) fn free(&self, index: usize) {
-        // Memory that cannot be given back now is given back by the next claimant, or with the file.
+        // Memory that cannot be given back now is given back by the next claimant, or with the
+        // file.
         let _ = shared::discard(&self.file, ring_offset(index), SLOT_STRIDE);
         let slot = self.slot(index);
         slot.state().store(state::SETTING_UP, Ordering::Relaxed);
         slot.capacity().store(0, Ordering::Relaxed);
         slot.attention().store(doorbell::WANTED, Ordering::Relaxed);
-        self.header.write(slot.at + Slot::GID, &[0; 16]);
+        self.header.write(slot.at + SlotHeader::GID, &[0; 16]);
         slot.claim().store(0, Ordering::Release);
     }
 }
@@ -555,12 +558,12 @@ pub(super) enum SlotContent {
     GivenUp,
 }
 
-struct Slot<'a> {
+struct SlotHeader<'a> {
     header: &'a SharedMemory,
     at: usize,
 }
 
-impl<'a> Slot<'a> {
+impl<'a> SlotHeader<'a> {
     const GID: usize = 16;
 
     fn claim(&self) -> &'a AtomicU64 {

@@ -9,11 +9,13 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 use efa_capture::file_size;
 
-/// Offsets of mappings are multiples of this: the longest page that a kernel has, which on x86-64 is 4 KiB and on
-/// arm64 64 KiB. It is the same everywhere, so that programs of both can share a fabric.
+/// Offsets of mappings are multiples of this: the longest page that a kernel has, which on x86-64
+/// is 4 KiB and on arm64 64 KiB. It is the same everywhere, so that programs of both can share a
+/// fabric.
 pub(super) const PAGE: usize = 64 << 10;
 
-/// Answers of a ring. They are the last bytes of its first page, so that they and the records are one range.
+/// Answers of a ring. They are the last bytes of its first page, so that they and the records are
+/// one range.
 pub(super) const ANSWERS: usize = 4096;
 
 /// A cache line of shared memory, word by word.
@@ -126,8 +128,8 @@ impl SharedMemory {
     /// The answers of a ring, byte by byte.
     #[inline(always)]
     pub(super) fn answers(&self) -> &[AtomicU8; ANSWERS] {
-        // SAFETY: mappings have at least a page, which lives as long as `self`; its end is only accessed as
-        // atomics.
+        // SAFETY: mappings have at least a page, which lives as long as `self`; its end is only
+        // accessed as atomics.
         unsafe { &*self.base.as_ptr().add(PAGE - ANSWERS).cast() }
     }
 
@@ -237,8 +239,8 @@ pub(super) fn discard(file: &File, offset: usize, length: usize) -> io::Result<(
     }
 }
 
-/// The futex operations on a word in shared memory. Errors (a signal, a changed word, no waiter) are
-/// not reported, since every caller looks at its state again anyway.
+/// The futex operations on a word in shared memory. Errors (a signal, a changed word, no waiter)
+/// are not reported, since every caller looks at its state again anyway.
 pub(super) mod futex {
     use std::sync::atomic::AtomicU32;
     use std::time::Duration;
@@ -278,8 +280,8 @@ pub(super) mod futex {
         reserved: u32,
     }
 
-    /// As [`wait`], for several words: sleeps while each is what is expected. Returns false at once if the system
-    /// cannot do that: Linux before 5.16, or more words than it takes.
+    /// As [`wait`], for several words: sleeps while each is what is expected. Returns false at once
+    /// if the system cannot do that: Linux before 5.16, or more words than it takes.
     pub(crate) fn wait_any(words: &[(&AtomicU32, u32)], timeout: Duration) -> bool {
         const FUTEX2_SIZE_U32: u32 = 2;
         if words.len() > MOST_WORDS {

@@ -1,5 +1,6 @@
-//! What the devices of a host count, added up in the host's table: the counters of a real device outlive
-//! the processes that use it, too. What somebody wants done to the device comes the same way.
+//! What the devices of a host count, added up in the host's table: the counters of a real device
+//! outlive the processes that use it, too. What somebody wants done to the device comes the same
+//! way.
 
 use std::sync::Arc;
 

@@ -1,8 +1,9 @@
-//! A switchboard: where the owner of many segments learns which of them to look at, and sleeps for all of them.
+//! A switchboard: where the owner of many segments learns which of them to look at, and sleeps for
+//! all of them.
 //!
-//! A bridge stands for all devices of another machine, each with a segment of its own (module `segment`). Their wake
-//! words and doorbells would have to be looked at one by one. So these segments name a line of a switchboard, a file that has a
-//! name beside each of them.
+//! A bridge stands for all devices of another machine, each with a segment of its own (module
+//! `segment`). Their wake words and doorbells would have to be looked at one by one. So these
+//! segments name a line of a switchboard, a file that has a name beside each of them.
 //!
 //! | offset | size | field |
 //! |---|---|---|
@@ -96,7 +97,8 @@ impl Switchboard {
 
     // --- the sender's side ---
 
-    /// Asks the owner to look at the doorbells of the segments with this line. The owner may have to be woken then.
+    /// Asks the owner to look at the doorbells of the segments with this line. The owner may have
+    /// to be woken then.
     pub(super) fn ring(&self, line: usize) {
         doorbell::ring(self.doorbell(line / 64), self.summary(), line);
     }

@@ -1,9 +1,9 @@
-//! What the algorithms without locks are made of, here and in the emulated libraries. Their files name it by
-//! `crate::sync`, so that the package `efa-models` can compile the same files with loom's types, which explore the
-//! interleavings.
+//! What the algorithms without locks are made of, here and in the emulated libraries. Their files
+//! name it by `crate::sync`, so that the package `efa-models` can compile the same files with
+//! loom's types, which explore the interleavings.
 
-/// Attempts before a thread that waits for another gives its processor away: most holders of a lock are
-/// done in less than a microsecond, unless they were preempted.
+/// Attempts before a thread that waits for another gives its processor away: most holders of a lock
+/// are done in less than a microsecond, unless they were preempted.
 pub const SPINS: u32 = 64;
 
 pub use core::cell::UnsafeCell;

@@ -22,7 +22,7 @@ struct Sent {
 
 /// Records what goes out and comes in at one device.
 #[derive(Debug)]
-pub(super) struct Tap {
+pub(super) struct LinkTap {
     recorder: Recorder<CaptureFiles>,
     own: Gid,
     sent: HashMap<Token, Sent>,
@@ -48,10 +48,10 @@ impl RequestData for Registered<'_> {
     }
 }
 
-impl Tap {
+impl LinkTap {
     /// Records into `files`; `mtu` is the device's.
-    pub(super) fn new(files: CaptureFiles, own: Gid, mtu: u32) -> Tap {
-        Tap {
+    pub(super) fn new(files: CaptureFiles, own: Gid, mtu: u32) -> LinkTap {
+        LinkTap {
             recorder: Recorder::new(files, mtu as usize),
             own,
             sent: HashMap::new(),
@@ -125,7 +125,7 @@ impl Tap {
             .request(moment, route, &header, header.retries > 0, data);
     }
 
-    /// As [`Tap::received`], with data that is in registered memory by now.
+    /// As [`LinkTap::received`], with data that is in registered memory by now.
     pub(super) fn received_into(&mut self, from: Gid, record: &Record, memory: HostSegment) {
         let memory = [memory];
         let mut data = Registered(LocalData::Segments(&memory));

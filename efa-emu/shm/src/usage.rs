@@ -1,8 +1,8 @@
 //! How far the programs of a run got with its devices.
 //!
-//! `efa-emu run` cannot look into its programs, some of which end within milliseconds. So they leave marks in
-//! the run's directory: a file for each [`Step`], with a line for each process that took it. A process takes
-//! a step once; what happens on the way of a message leaves none.
+//! `efa-emu run` cannot look into its programs, some of which end within milliseconds. So they
+//! leave marks in the run's directory: a file for each [`UsageStep`], with a line for each process
+//! that took it. A process takes a step once; what happens on the way of a message leaves none.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -21,7 +21,7 @@ const UNSET: &str = "-";
 
 /// A step on the way to messages over the device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Step {
+pub enum UsageStep {
     /// The libraries of the device were loaded.
     Loaded,
     /// The list of devices was asked for.
@@ -36,15 +36,15 @@ pub enum Step {
     RunInside,
 }
 
-impl Step {
+impl UsageStep {
     const fn file_name(self) -> &'static str {
         match self {
-            Step::Loaded => "loaded",
-            Step::Listed => "listed",
-            Step::Opened => "opened",
-            Step::QueuePair => "queue-pair",
-            Step::Sent => "sent",
-            Step::RunInside => "run-inside",
+            UsageStep::Loaded => "loaded",
+            UsageStep::Listed => "listed",
+            UsageStep::Opened => "opened",
+            UsageStep::QueuePair => "queue-pair",
+            UsageStep::Sent => "sent",
+            UsageStep::RunInside => "run-inside",
         }
     }
 }
@@ -54,15 +54,15 @@ impl Step {
 pub struct Process {
     /// Its number, in its own pid namespace.
     pub pid: u32,
-    /// The name that the kernel has for it: the first 15 bytes of the file name that was executed. If that was the
-    /// dynamic linker, which was told to run a program, the program's file name.
+    /// The name that the kernel has for it: the first 15 bytes of the file name that was executed.
+    /// If that was the dynamic linker, which was told to run a program, the program's file name.
     pub name: String,
     /// Its variable `FI_PROVIDER`, which selects the providers of libfabric.
     pub fi_provider: Option<String>,
 }
 
-/// The name of a program: the kernel's for its process, or what the dynamic linker that was executed has put in
-/// front of its arguments.
+/// The name of a program: the kernel's for its process, or what the dynamic linker that was
+/// executed has put in front of its arguments.
 fn program_name(kernels: &str, first_word: &Path) -> String {
     match first_word.file_name() {
         Some(name) if kernels.starts_with("ld-linux") || kernels.starts_with("ld.so") => {
@@ -106,8 +106,8 @@ impl Process {
     }
 }
 
-/// The directory of the marks, as the environment named it when the library was loaded. The program may
-/// change its environment later, in another thread.
+/// The directory of the marks, as the environment named it when the library was loaded. The program
+/// may change its environment later, in another thread.
 static DIRECTORY: OnceLock<Option<PathBuf>> = OnceLock::new();
 
 fn directory_in_environment() -> Option<PathBuf> {
@@ -115,16 +115,16 @@ fn directory_in_environment() -> Option<PathBuf> {
     (!directory.is_empty()).then(|| directory.into())
 }
 
-/// Marks that this process loaded the libraries. Only after this call, which belongs before the program's
-/// first instruction, [`mark`] does anything.
+/// Marks that this process loaded the libraries. Only after this call, which belongs before the
+/// program's first instruction, [`mark`] does anything.
 pub fn begin() {
     DIRECTORY.get_or_init(directory_in_environment);
-    mark(Step::Loaded);
+    mark(UsageStep::Loaded);
 }
 
 /// Marks that this process took a step, if a run is to know and this is the first time.
 #[cold]
-pub fn mark(step: Step) {
+pub fn mark(step: UsageStep) {
     static MARKED: AtomicU32 = AtomicU32::new(0);
     let Some(Some(directory)) = DIRECTORY.get() else {
         return;
@@ -138,12 +138,13 @@ pub fn mark(step: Step) {
 /// Tells the run of which the caller is a program, if it is one, that the caller is a run itself.
 pub fn mark_run_inside() {
     if let Some(directory) = directory_in_environment() {
-        append(&directory, Step::RunInside);
+        append(&directory, UsageStep::RunInside);
     }
 }
 
-/// What cannot be marked is not worth a program's error: the run may have ended, or the disk be full.
-fn append(directory: &Path, step: Step) {
+/// What cannot be marked is not worth a program's error: the run may have ended, or the disk be
+/// full.
+fn append(directory: &Path, step: UsageStep) {
     let file = File::options()
         .append(true)
         .create(true)
@@ -157,7 +158,7 @@ fn append(directory: &Path, step: Step) {
 }
 
 /// The processes that took a step, according to the marks in a directory.
-pub fn processes(directory: &Path, step: Step) -> Vec<Process> {
+pub fn processes(directory: &Path, step: UsageStep) -> Vec<Process> {
     let marks = fs::read(directory.join(step.file_name())).unwrap_or_default();
     String::from_utf8_lossy(&marks)
         .lines()
@@ -181,12 +182,12 @@ mod tests {
     #[test]
     fn marks_are_read_as_they_were_made() {
         let directory = tempfile::tempdir().unwrap();
-        assert_eq!(processes(directory.path(), Step::Opened), []);
-        append(directory.path(), Step::Opened);
-        append(directory.path(), Step::Opened);
-        let found = processes(directory.path(), Step::Opened);
+        assert_eq!(processes(directory.path(), UsageStep::Opened), []);
+        append(directory.path(), UsageStep::Opened);
+        append(directory.path(), UsageStep::Opened);
+        let found = processes(directory.path(), UsageStep::Opened);
         assert_eq!(found, [Process::current(), Process::current()]);
-        assert_eq!(processes(directory.path(), Step::Listed), []);
+        assert_eq!(processes(directory.path(), UsageStep::Listed), []);
     }
 
     #[test]
@@ -206,9 +207,9 @@ mod tests {
     #[test]
     fn a_file_of_marks_does_not_grow_without_end() {
         let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join(Step::Loaded.file_name());
+        let file = directory.path().join(UsageStep::Loaded.file_name());
         fs::write(&file, vec![b'\n'; LONGEST as usize]).unwrap();
-        append(directory.path(), Step::Loaded);
+        append(directory.path(), UsageStep::Loaded);
         assert_eq!(fs::metadata(&file).unwrap().len(), LONGEST);
     }
 }

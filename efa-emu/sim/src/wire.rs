@@ -388,7 +388,9 @@ impl Wire {
         let prescribed = flight.prescribed.take();
         prescribed.or_else(|| {
             let request = flight.transmission(Stage::Request);
-            self.network.refuses(&request).then_some(Status::RemoteRnr)
+            self.network
+                .answers_rnr(&request)
+                .then_some(Status::RemoteRnr)
         })
     }
 

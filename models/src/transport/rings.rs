@@ -8,7 +8,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::claim;
-use super::record::{Answer, Kind, Record};
+use super::record::{Answer, Record, RecordKind};
 use super::ring::{Consumer, Producer};
 use super::segment::Segment;
 use super::shared::SharedMemory;
@@ -28,7 +28,7 @@ fn record(length: u32, sequence: u32) -> Record {
         remote: None,
         length,
     };
-    Record::whole(Kind::Data, &header, length)
+    Record::whole(RecordKind::Data, &header, length)
 }
 
 /// The sender, and what it knows of its records.

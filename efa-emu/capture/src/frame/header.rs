@@ -1,7 +1,7 @@
 //! The transport header: what our emulated network carries between UDP and the device's payload.
 //!
-//! SRD's own wire format is not public, so this one is ours. It is declared here. The structs that read
-//! and write it, the tables of `docs/wire-format.md` and the dissector's tables come from the
+//! SRD's own wire format is not public, so this one is ours. It is declared here. The structs that
+//! read and write it, the tables of `docs/wire-format.md` and the dissector's tables come from the
 //! declaration. Integers are little-endian, as in the RDM packets behind it.
 
 mod layout;
@@ -14,7 +14,7 @@ use efa_core::nic::Status;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::Error;
+use super::ethernet::Error;
 use efa_device_model::link::{Operation, RemoteRange, RequestHeader};
 use layout::{flags, header_part, opcodes};
 
@@ -207,8 +207,8 @@ impl Repr {
     /// those are is checked by [`super::Frame::parse`].
     ///
     /// # Errors
-    /// If magic, version or opcode are not known, the header is shorter than its opcode needs or longer
-    /// than `bytes`, or the status of a response is not known.
+    /// If magic, version or opcode are not known, the header is shorter than its opcode needs or
+    /// longer than `bytes`, or the status of a response is not known.
     pub fn parse(bytes: &[u8]) -> Result<(Repr, &[u8]), Error> {
         let truncated = |need| Error::Truncated {
             what: "transport header",

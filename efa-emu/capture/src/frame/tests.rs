@@ -2,6 +2,8 @@ use efa_core::address::{Qkey, Qpn};
 use efa_core::nic::Status;
 use proptest::prelude::*;
 
+use efa_core::address::Gid;
+
 use super::*;
 
 fn gid(last: u8) -> Gid {

@@ -134,7 +134,7 @@ impl Network {
     }
 
     /// Whether the receiver claims not to be ready for a request that arrives.
-    pub fn refuses(&self, request: &Transmission) -> bool {
+    pub fn answers_rnr(&self, request: &Transmission) -> bool {
         // Each retry draws anew, however many there are: otherwise some would never succeed.
         request.operation == Operation::Send
             && request

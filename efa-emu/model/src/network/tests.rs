@@ -216,12 +216,12 @@ fn not_ready_is_for_sends_and_each_retry_has_other_luck() {
         ..NetworkConfig::perfect()
     };
     let network = Network::new(config, 1);
-    let refused = |retries| network.refuses(&Transmission { retries, ..send(0) });
+    let refused = |retries| network.answers_rnr(&Transmission { retries, ..send(0) });
     let refusals = (1000..2000).filter(|retries| refused(*retries)).count();
     assert!((850..950).contains(&refusals), "{refusals}");
     let write = Transmission {
         operation: Operation::RdmaWrite,
         ..send(0)
     };
-    assert!((0..100).all(|sequence| !network.refuses(&Transmission { sequence, ..write })));
+    assert!((0..100).all(|sequence| !network.answers_rnr(&Transmission { sequence, ..write })));
 }

@@ -1,21 +1,24 @@
-//! Clients that make no calls: they write their send queues, ring, and read their completion queues by themselves.
+//! Clients that make no calls: they write their send queues, ring, and read their completion queues
+//! by themselves.
 //!
-//! A program that polls in this way has its processor, and the device's threads need one. A thread that is merely woken
-//! waits until the system takes a processor away from a program: for milliseconds. So the client's thread is made to wait
-//! at the two moments at which real hardware would work.
+//! A program that polls in this way has its processor, and the device's threads need one. A thread
+//! that is merely woken waits until the system takes a processor away from a program: for
+//! milliseconds. So the client's thread is made to wait at the two moments at which real hardware
+//! would work.
 //!
-//! *It rings.* Before the device sleeps, it has the system protect the pages of doorbells. A thread that rings then waits in
-//! its store until the device has looked at the queue, and the device has its processor meanwhile. The value that is being
-//! written is not known yet, so the device finds new entries by their phase bits. The page stays open afterwards, for the
-//! store and those that follow soon. Every answer to a request makes the device run and protect it again, so that the
+//! *It rings.* Before the device sleeps, it has the system protect the pages of doorbells. A thread
+//! that rings then waits in its store until the device has looked at the queue, and the device has
+//! its processor meanwhile. The value that is being written is not known yet, so the device finds
+//! new entries by their phase bits. The page stays open afterwards, for the store and those that
+//! follow soon. Every answer to a request makes the device run and protect it again, so that the
 //! device is not rung for each of many requests.
 //!
-//! *It polls in vain*, while others want the processors (module [`patience`](super::patience)). Then the page with the next
-//! entry is taken out of the client's mapping whenever the client has rung; a poll waits there until something has come, or
-//! for as long as polls by calls would sleep.
+//! *It polls in vain*, while others want the processors (module [`patience`](super::patience)).
+//! Then the page with the next entry is taken out of the client's mapping whenever the client has
+//! rung; a poll waits there until something has come, or for as long as polls by calls would sleep.
 //!
-//! Where the system has no userfaultfd for this process (Linux before 5.11, containers that forbid it), the device looks at
-//! doorbells from time to time instead; before 5.18 polls do not wait.
+//! Where the system has no userfaultfd for this process (Linux before 5.11, containers that forbid
+//! it), the device looks at doorbells from time to time instead; before 5.18 polls do not wait.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -31,8 +34,8 @@ use super::thread;
 use efa_device_model::device::CqId;
 use efa_device_model::device::queue::{CompletionRing, DoorbellPage, SendRing};
 
-/// How long a poll waits at first. When it goes on it keeps its processor until [`FEW_POLLS`] is over, so it waits for longer
-/// than polls by calls sleep.
+/// How long a poll waits at first. When it goes on it keeps its processor until [`FEW_POLLS`] is
+/// over, so it waits for longer than polls by calls sleep.
 const FIRST_NAP: Duration = Duration::from_micros(200);
 
 /// How long a client polls after it has waited in vain.
@@ -97,8 +100,9 @@ impl PolledQueue {
 }
 
 impl Direct {
-    /// Asks the system for it, and starts the thread `answer`, which answers accesses until [`Faults::wait`] returns the
-    /// address that it is given. `None` if the system does not do that for this process.
+    /// Asks the system for it, and starts the thread `answer`, which answers accesses until
+    /// [`Faults::wait`] returns the address that it is given. `None` if the system does not do that
+    /// for this process.
     pub(super) fn new(answer: impl FnOnce(&Faults, usize) + Send + 'static) -> Option<Direct> {
         let faults = Arc::new(Faults::new()?);
         let end = DoorbellPage::new(0).ok()?;
@@ -172,8 +176,8 @@ impl Direct {
         Some(found.qpn)
     }
 
-    /// Protects the doorbells that are open. Whoever rang before that has to be looked for after it. Returns whether all
-    /// are protected.
+    /// Protects the doorbells that are open. Whoever rang before that has to be looked for after
+    /// it. Returns whether all are protected.
     pub(super) fn protect(&mut self) -> bool {
         let mut are_all = true;
         for doorbell in &mut self.doorbells {
@@ -202,7 +206,8 @@ impl Direct {
         }
     }
 
-    /// Lets polls wait that find nothing, from now on. `next` returns the counter of a queue's next entry.
+    /// Lets polls wait that find nothing, from now on. `next` returns the counter of a queue's next
+    /// entry.
     pub(super) fn hide(&mut self, next: impl Fn(CqId) -> Option<u16>) {
         for queue in self.queues.iter_mut().filter(|each| each.hidden.is_none()) {
             if let (Some(next), Some(pages)) = (next(queue.cq), queue.ring.direct()) {
@@ -244,8 +249,8 @@ impl Direct {
         self.show();
     }
 
-    /// A page is being read that is not in the client's mapping: it is hidden, or was not there before. Whoever has
-    /// entries to read goes on, the others wait.
+    /// A page is being read that is not in the client's mapping: it is hidden, or was not there
+    /// before. Whoever has entries to read goes on, the others wait.
     pub(super) fn take_poll(
         &mut self,
         access: Access,
@@ -318,7 +323,8 @@ struct Delay {
 impl Delays {
     /// How often it is looked, at most.
     const EVERY: Duration = Duration::from_millis(1);
-    /// Whether others have had the processor that a thread wanted, for longer than those of devices need it.
+    /// Whether others have had the processor that a thread wanted, for longer than those of devices
+    /// need it.
     fn look(&mut self, thread: u32, now: Instant) -> bool {
         if self.thread != thread {
             let path = format!("/proc/self/task/{thread}/schedstat");

@@ -1,4 +1,5 @@
-//! Accesses to pages that the system tells the device of, and that wait until it answers (userfaultfd).
+//! Accesses to pages that the system tells the device of, and that wait until it answers
+//! (userfaultfd).
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -27,7 +28,8 @@ const REGISTER_UNMAPPED: u64 = 1 << 2;
 const PROTECT: u64 = 1 << 0;
 const EVENT_PAGEFAULT: u8 = 0x12;
 
-/// Bytes of a page as far as this module is concerned: a multiple of them is what the system protects.
+/// Bytes of a page as far as this module is concerned: a multiple of them is what the system
+/// protects.
 pub(crate) const PAGE: usize = efa_device_model::device::queue::DoorbellPage::LENGTH;
 
 #[repr(C)]
@@ -45,7 +47,7 @@ struct Range {
 
 /// The argument of a request about a range: its mode, and what the system answers.
 #[repr(C)]
-struct Request {
+struct RangeRequest {
     range: Range,
     mode: u64,
     answer: u64,
@@ -83,7 +85,8 @@ impl Faults {
                 let flags = UserfaultfdFlags::CLOEXEC
                     | UserfaultfdFlags::NONBLOCK
                     | UserfaultfdFlags::from_bits_retain(USER_MODE_ONLY);
-                // SAFETY: accesses to pages that are registered below are answered by whoever reads them.
+                // SAFETY: accesses to pages that are registered below are answered by whoever reads
+                // them.
                 let descriptor = unsafe { userfaultfd(flags) }.ok()?;
                 let faults = Faults {
                     descriptor,
@@ -104,8 +107,9 @@ impl Faults {
         self.ask(UFFDIO_REGISTER, &mut request)
     }
 
-    /// Has accesses be told to those pages of a shared mapping that exist and are not in it: that were taken out of it, or
-    /// that only another mapping had yet. Linux before 5.18 cannot do that.
+    /// Has accesses be told to those pages of a shared mapping that exist and are not in it: that
+    /// were taken out of it, or that only another mapping had yet. Linux before 5.18 cannot do
+    /// that.
     pub(super) fn register_unmapped(&self, address: usize, length: usize) -> bool {
         let mut request = request(address, length, REGISTER_UNMAPPED);
         self.tells_reads && self.ask(UFFDIO_REGISTER, &mut request)
@@ -174,8 +178,8 @@ impl AsFd for Faults {
     }
 }
 
-fn request(address: usize, length: usize, mode: u64) -> Request {
-    Request {
+fn request(address: usize, length: usize, mode: u64) -> RangeRequest {
+    RangeRequest {
         range: Range {
             start: address as u64,
             length: length as u64,

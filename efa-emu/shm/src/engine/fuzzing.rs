@@ -14,7 +14,7 @@ use crate::fabric::Fabric;
 use crate::host::Host;
 use crate::inbound;
 use crate::qpn::QpnChoice;
-use crate::record::{self, Kind, LINE, Record, record_length};
+use crate::record::{self, LINE, Record, RecordKind, record_length};
 use crate::ring::{Consumer, Incoming, answer_code};
 use crate::segment::{MIN_RING, SLOTS, Segment, SlotContent};
 use crate::shared::{ANSWERS, PAGE, SharedMemory};
@@ -126,20 +126,20 @@ pub struct Extra {
     /// It is not the last part.
     pub is_part: bool,
     /// It is to be refused with "receiver not ready".
-    pub not_ready: bool,
+    pub is_rnr: bool,
     /// Its delivery time.
     pub due: u64,
 }
 
 impl Extra {
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> RecordKind {
         [
-            Kind::Pad,
-            Kind::Data,
-            Kind::Direct,
-            Kind::Pull,
-            Kind::ReadData,
-            Kind::Outcome,
+            RecordKind::Pad,
+            RecordKind::Data,
+            RecordKind::Direct,
+            RecordKind::Pull,
+            RecordKind::ReadData,
+            RecordKind::Outcome,
         ][usize::from(self.kind) % 6]
     }
 }
@@ -152,8 +152,8 @@ pub(crate) fn record(request: &RequestHeader, extra: Extra, payload: usize) -> R
     if extra.is_part {
         record = record.not_last();
     }
-    if extra.not_ready {
-        record = record.to_be_refused();
+    if extra.is_rnr {
+        record = record.with_rnr();
     }
     record
 }
@@ -201,8 +201,9 @@ impl Meeting<'_> {
         }
     }
 
-    /// The attacker sends a record, as an honest process would but for `damage`: a word of the header and
-    /// what to change of it. The list of the initiator's memory is the payload of a record of the kind 2.
+    /// The attacker sends a record, as an honest process would but for `damage`: a word of the
+    /// header and what to change of it. The list of the initiator's memory is the payload of a
+    /// record of the kind 2.
     pub fn send(
         &mut self,
         request: &RequestHeader,
@@ -213,7 +214,7 @@ impl Meeting<'_> {
     ) {
         let (bytes, length) = record::segments_to_bytes(list);
         let payload = match extra.kind() {
-            Kind::Direct => &bytes[..length],
+            RecordKind::Direct => &bytes[..length],
             _ => payload,
         };
         let mut fields = record(request, extra, payload.len()).fields();
@@ -232,8 +233,8 @@ impl Meeting<'_> {
         self.stage.to_victim.announce(out.slot);
     }
 
-    /// Whether the victim has answered the attacker's record with this number, of which there was none later by
-    /// [`MOST_UNANSWERED`] or more.
+    /// Whether the victim has answered the attacker's record with this number, of which there was
+    /// none later by [`MOST_UNANSWERED`] or more.
     pub fn is_answered(&self, number: u64) -> bool {
         self.out
             .as_ref()
@@ -250,9 +251,9 @@ impl Meeting<'_> {
         }
     }
 
-    /// Writes a word of the victim's segment outside of the rings: the head with the doorbells, or the
-    /// descriptor of one of the first slots. The words that only the victim reads at opening are left
-    /// alone, so that later meetings find them.
+    /// Writes a word of the victim's segment outside of the rings: the head with the doorbells, or
+    /// the descriptor of one of the first slots. The words that only the victim reads at opening
+    /// are left alone, so that later meetings find them.
     pub fn scribble_head(&mut self, word: usize, value: u64) {
         self.stage.to_victim.scribble(word, value);
     }

@@ -1,40 +1,45 @@
 //! When a poll that finds nothing sleeps instead: on machines with more programs than processors.
 //!
-//! A program that polls waits for another one. Real hardware works while programs wait; here the other program, or its
-//! device, needs a processor for that. A program that goes on polling uses up its share of the processor's time, and
-//! then the system lets the others run, for milliseconds each. A program that sleeps keeps its share, so it runs as
-//! soon as something comes for it.
+//! A program that polls waits for another one. Real hardware works while programs wait; here the
+//! other program, or its device, needs a processor for that. A program that goes on polling uses up
+//! its share of the processor's time, and then the system lets the others run, for milliseconds
+//! each. A program that sleeps keeps its share, so it runs as soon as something comes for it.
 //!
-//! A thread that was seen to lose its processor to others while it polled in vain therefore sleeps from then on:
-//! after some polls in vain, until something comes for the device. It sleeps for a short time only, because the
-//! program may be waiting for something else besides. A thread that has its processor to itself never sleeps; it makes
-//! four system calls in a thousand polls in vain. Nor does a thread sleep that lets others run by itself between its polls,
-//! as libraries of MPI do: whoever wants its processor has it already.
+//! A thread that was seen to lose its processor to others while it polled in vain therefore sleeps
+//! from then on: after some polls in vain, until something comes for the device. It sleeps for a
+//! short time only, because the program may be waiting for something else besides. A thread that
+//! has its processor to itself never sleeps; it makes four system calls in a thousand polls in
+//! vain. Nor does a thread sleep that lets others run by itself between its polls, as libraries of
+//! MPI do: whoever wants its processor has it already.
 //!
-//! Messages from other machines and to them pass the threads of a bridge, which sleep when nothing comes. A program with
-//! such peers does not sleep, since a processor on which nothing runs takes long to wake; instead it asks the system to
-//! run whoever else is ready, as soon as it finds nothing and then every few polls.
+//! Messages from other machines and to them pass the threads of a bridge, which sleep when nothing
+//! comes. A program with such peers does not sleep, since a processor on which nothing runs takes
+//! long to wake; instead it asks the system to run whoever else is ready, as soon as it finds
+//! nothing and then every few polls.
 
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
-/// Polls in vain, 50 to 100 us of them, after which a look is taken whether others had the processor meanwhile.
+/// Polls in vain, 50 to 100 us of them, after which a look is taken whether others had the
+/// processor meanwhile.
 const WINDOW: u32 = 1024;
 
 /// Others had the processor if it was gone for longer than this. Kernel threads take it for less.
 pub(super) const LOST: Duration = Duration::from_micros(500);
 
-/// A thread that lost the processor as often as this in a window, and each time after less than [`KEPT`] of its time on
-/// average, gave it away itself: the system takes it away once in some milliseconds, and counts both alike.
+/// A thread that lost the processor as often as this in a window, and each time after less than
+/// [`KEPT`] of its time on average, gave it away itself: the system takes it away once in some
+/// milliseconds, and counts both alike.
 const GIVEN_AWAY: u32 = 16;
 const KEPT: Duration = Duration::from_micros(500);
 
-/// How long a thread that gives its processor away is believed to have others beside it. It may have much fewer polls in
-/// that time than a window has.
+/// How long a thread that gives its processor away is believed to have others beside it. It may
+/// have much fewer polls in that time than a window has.
 const GIVING_BELIEVED: Duration = Duration::from_secs(2);
 
-/// How long others are believed to want the processor, at first and at most. To find out whether they still do, the
-/// thread has to lose the processor once more; so the time grows as long as they do.
+/// How long others are believed to want the processor, at first and at most. To find out whether
+/// they still do, the thread has to lose the processor once more; so the time grows as long as they
+/// do.
 const BELIEVED: Duration = Duration::from_millis(200);
 const MOST_BELIEVED: Duration = Duration::from_secs(2);
 const GROWTH: u32 = 4;
@@ -45,12 +50,13 @@ const SAME: Duration = Duration::from_millis(200);
 /// Polls in vain before a nap: about the time in which a peer answers that has a processor.
 const POLLS: u32 = 16;
 
-/// Polls in vain, less than a microsecond of them, after which a thread lets others run for which no time is too short:
-/// the bridge, whose threads have to run for each message from another machine and to it.
+/// Polls in vain, less than a microsecond of them, after which a thread lets others run for which
+/// no time is too short: the bridge, whose threads have to run for each message from another
+/// machine and to it.
 const GIVE_WAY: u32 = 4;
 
-/// A thread that takes longer than this from one poll to the next does something else besides polling, and has no time
-/// to sleep.
+/// A thread that takes longer than this from one poll to the next does something else besides
+/// polling, and has no time to sleep.
 const SPINNING: Duration = Duration::from_micros(20);
 
 /// How long a nap is at most: at first, and after several in vain.
@@ -60,7 +66,8 @@ pub(super) const LONGEST_NAP: Duration = Duration::from_micros(500);
 /// What is known of those who want the processor of the thread that polls.
 #[derive(Debug)]
 pub(super) struct Patience {
-    /// What the device had done altogether when a poll last found nothing, in a crowd or with peers on other machines.
+    /// What the device had done altogether when a poll last found nothing, in a crowd or with peers
+    /// on other machines.
     done: u64,
     /// Polls in vain since the last look or nap.
     polls: u32,
@@ -110,8 +117,8 @@ impl Patience {
         }
     }
 
-    /// Counts a poll that found nothing, when the device had done `done` pieces of work altogether. Returns
-    /// whether the poll is to ask [`Patience::next_rest`].
+    /// Counts a poll that found nothing, when the device had done `done` pieces of work altogether.
+    /// Returns whether the poll is to ask [`Patience::next_rest`].
     #[inline]
     pub(super) fn is_over(&mut self, done: u64) -> bool {
         self.polls += 1;
@@ -129,7 +136,8 @@ impl Patience {
         self.polls >= POLLS
     }
 
-    /// What the poll is to do. `look` is taken at this moment. `has_bridges` says whether there are peers on other machines.
+    /// What the poll is to do. `look` is taken at this moment. `has_bridges` says whether there are
+    /// peers on other machines.
     pub(super) fn next_rest(&mut self, has_bridges: bool, look: impl FnOnce() -> Look) -> Rest {
         self.has_bridges = has_bridges;
         if has_bridges {
@@ -168,8 +176,8 @@ impl Patience {
         self.last_look = None;
     }
 
-    /// Whether others are believed to want the processor of a thread that polls without calls. `look` says whether they
-    /// have just had it.
+    /// Whether others are believed to want the processor of a thread that polls without calls.
+    /// `look` says whether they have just had it.
     pub(super) fn is_crowded(&mut self, now: Instant, look: impl FnOnce() -> bool) -> bool {
         match &self.crowd {
             Some(crowd) if now >= crowd.until => self.stop_believing(now),
@@ -193,7 +201,8 @@ impl Patience {
         crowd.max(self.gives_until)
     }
 
-    /// For tests of what follows from it: others want the processor for as long as they are ever believed to.
+    /// For tests of what follows from it: others want the processor for as long as they are ever
+    /// believed to.
     #[cfg(test)]
     pub(super) fn believe_in_a_crowd(&mut self) {
         let now = Instant::now();
@@ -233,8 +242,8 @@ impl Patience {
     }
 }
 
-/// What the system says of the calling thread at a moment. The processor can be lost during each of the
-/// questions, so the count of losses is asked before and after.
+/// What the system says of the calling thread at a moment. The processor can be lost during each of
+/// the questions, so the count of losses is asked before and after.
 #[derive(Debug)]
 pub(super) struct Look {
     /// The address of a variable of the thread.
@@ -267,7 +276,8 @@ impl Look {
         }
     }
 
-    /// How others got the thread's processor since `before`; `None` if they had it for a short time only.
+    /// How others got the thread's processor since `before`; `None` if they had it for a short time
+    /// only.
     fn losses_since(&self, before: &Look) -> Option<Losses> {
         let passed = self.time - before.time;
         let processor = self.processor.saturating_sub(before.processor);
@@ -277,10 +287,12 @@ impl Look {
     }
 }
 
-/// How often the calling thread has lost its processor while it could have gone on: it was taken away, or given away.
+/// How often the calling thread has lost its processor while it could have gone on: it was taken
+/// away, or given away.
 fn losses() -> i64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: `usage` is valid for a write, and all zeroes are a valid value of it if the call fails.
+    // SAFETY: `usage` is valid for a write, and all zeroes are a valid value of it if the call
+    // fails.
     unsafe {
         libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
         usage.assume_init().ru_nivcsw

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use efa_core::address::Qpn;
 use efa_core::nic::Status;
 
-use super::EventHandler;
 use super::direct::{Direct, FEW_POLLS};
 use super::faults::Access;
 use super::patience::{Look, NAP, Patience, Rest};
@@ -25,10 +24,14 @@ use crate::peer::Peers;
 use crate::qpn::QpnChoice;
 use crate::segment::{Address, Segment};
 use crate::shared::futex;
-use crate::staged::{self, LateAnswers, Outcome, Staged};
+use crate::staged::{self, LateAnswer, LateAnswers, Staged};
 use crate::statistics::Publisher;
 use efa_device_model::device::{CqId, Device, DeviceEvent, Error, QueueError, QueueKind};
 use efa_device_model::link::{RequestHeader, Token};
+
+/// Called with every event of the device. It runs while the engine is locked: it
+/// may write to a pipe or set a flag, and must not call the engine.
+pub type EventHandler = Box<dyn FnMut(DeviceEvent) + Send>;
 
 /// How often the life of peers is looked at, at most, while something is expected of them.
 pub(super) const CHECK_PEERS: Duration = Duration::from_millis(5);
@@ -59,7 +62,8 @@ pub(super) struct Shared {
     crowded_until: AtomicU64,
 }
 
-/// The thread that has announced that it sleeps until something comes for the device. There is one at most.
+/// The thread that has announced that it sleeps until something comes for the device. There is one
+/// at most.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Sleeper {
     Nobody,
@@ -129,8 +133,9 @@ impl Shared {
         self.polls.load(Ordering::Relaxed)
     }
 
-    /// Has the worker end. The worker looks at `stop` after it has announced its sleep or read `naps`; here both are changed
-    /// after `stop`, by atomic operations that also read. So the worker finds `stop` set, or is woken.
+    /// Has the worker end. The worker looks at `stop` after it has announced its sleep or read
+    /// `naps`; here both are changed after `stop`, by atomic operations that also read. So the
+    /// worker finds `stop` set, or is woken.
     pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
         self.interrupt();
@@ -147,8 +152,9 @@ impl Shared {
         self.segment.interrupt();
     }
 
-    /// Lets the worker sleep for a time, or until it is interrupted. Peers do not wake it. An interruption that comes while
-    /// `time` is asked counts already: what it was about may have decided the time.
+    /// Lets the worker sleep for a time, or until it is interrupted. Peers do not wake it. An
+    /// interruption that comes while `time` is asked counts already: what it was about may have
+    /// decided the time.
     pub(super) fn nap(&self, time: impl FnOnce() -> Duration) {
         let naps = self.naps.load(Ordering::Acquire);
         let time = time();
@@ -178,14 +184,16 @@ impl Shared {
         self.rest_is_due.load(Ordering::Relaxed)
     }
 
-    /// Whether the application's polls have found that others want its processor. Not while it asks for an event: then
-    /// it is about to sleep, and a poll that comes before that is no sign that it goes on polling.
+    /// Whether the application's polls have found that others want its processor. Not while it asks
+    /// for an event: then it is about to sleep, and a poll that comes before that is no sign that
+    /// it goes on polling.
     pub(super) fn is_crowded(&self) -> bool {
         let until = Duration::from_nanos(self.crowded_until.load(Ordering::Relaxed));
         self.uptime() < until
     }
 
-    /// The application asks for an event. So it is going to sleep, and the worker has to notice that soon.
+    /// The application asks for an event. So it is going to sleep, and the worker has to notice
+    /// that soon.
     pub(super) fn leave_crowd(&self) {
         if self.crowded_until.swap(0, Ordering::Relaxed) != 0 {
             self.interrupt();
@@ -242,8 +250,8 @@ impl Shared {
         }
     }
 
-    /// Notes until when the worker is going to sleep, at most for `pause`, and returns for how long that is. The caller
-    /// has locked the state.
+    /// Notes until when the worker is going to sleep, at most for `pause`, and returns for how long
+    /// that is. The caller has locked the state.
     pub(super) fn plan_sleep(&self, state: &State, pause: Option<Duration>) -> Option<Duration> {
         let pause = pause.map(|pause| self.uptime() + pause);
         let wake_at = state.next_deadline().into_iter().chain(pause).min();
@@ -381,8 +389,8 @@ impl State {
         }
     }
 
-    /// Answers an access of a client that makes no calls, which waits. Returns whether it is a store that is to be let
-    /// through afterwards.
+    /// Answers an access of a client that makes no calls, which waits. Returns whether it is a
+    /// store that is to be let through afterwards.
     pub(super) fn answer(&mut self, access: Access) -> bool {
         let now = Instant::now();
         let rung = self.direct.as_mut().and_then(|each| each.take_ring(access));
@@ -415,8 +423,8 @@ impl State {
         rung.is_some()
     }
 
-    /// Does what is due for clients that make no calls; `is_time` says that none has accessed anything since that was last
-    /// asked. Returns when to do it again, unless one does.
+    /// Does what is due for clients that make no calls; `is_time` says that none has accessed
+    /// anything since that was last asked. Returns when to do it again, unless one does.
     pub(super) fn tend_direct(&mut self, is_time: bool) -> Option<Duration> {
         let now = Instant::now();
         let direct = self.direct.as_mut()?;
@@ -591,8 +599,8 @@ impl State {
         busy
     }
 
-    /// Adds what the device has counted to the host's statistics, and learns what was done to the device: errors
-    /// of its queues, or its removal.
+    /// Adds what the device has counted to the host's statistics, and learns what was done to the
+    /// device: errors of its queues, or its removal.
     #[cold]
     pub(super) fn publish(&mut self) {
         self.publisher.publish(&self.device);
@@ -625,8 +633,8 @@ impl State {
 
     /// The device is gone: what was asked of it fails.
     fn remove(&mut self) {
-        // A peer that has stopped in the middle of a copy cannot be waited for here. Whoever ends the
-        // registration waits for it.
+        // A peer that has stopped in the middle of a copy cannot be waited for here. Whoever ends
+        // the registration waits for it.
         let taken = self.try_take_back(|_, _, _| true);
         self.device.remove();
         if let Some(taken) = taken {
@@ -702,7 +710,7 @@ impl State {
             };
             let Some(outcome) = outcome else { continue };
             busy = true;
-            let Outcome {
+            let LateAnswer {
                 token,
                 status,
                 duplicate,
@@ -789,19 +797,22 @@ impl State {
         let dead = self.outbound.find_dead();
         let is_busy = !dead.is_empty();
         if is_busy {
-            // What the dead sent before their end has left them: outcomes that they had announced, for one.
+            // What the dead sent before their end has left them: outcomes that they had announced,
+            // for one.
             self.pass_aside();
         }
         self.outbound.abandon_dead(dead);
         is_busy && self.pass_aside()
     }
 
-    /// Makes senders ring the doorbell from now on. Returns whether nothing had come before that took effect.
+    /// Makes senders ring the doorbell from now on. Returns whether nothing had come before that
+    /// took effect.
     pub(super) fn prepare_to_sleep(&mut self) -> bool {
         self.inbound.prepare_to_sleep() && !self.pass_aside()
     }
 
-    /// Whether the application's polls have found nothing for so long that they should make room for others.
+    /// Whether the application's polls have found nothing for so long that they should make room
+    /// for others.
     #[inline]
     pub(super) fn is_patience_over(&mut self) -> bool {
         let counters = self.device.counters();
@@ -853,8 +864,8 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Engine;
     use super::*;
+    use crate::Engine;
     use crate::fabric::Fabric;
     use efa_device_model::device::queue::{CqDoorbell, RequestIdSize};
     use efa_device_model::profile::Profile;
@@ -866,7 +877,8 @@ mod tests {
         Engine::open_in(&fabric, &config, profile).unwrap()
     }
 
-    /// Makes a completion queue whose doorbell asks for an event; the device has not looked at it yet.
+    /// Makes a completion queue whose doorbell asks for an event; the device has not looked at it
+    /// yet.
     fn create_cq(engine: &Engine) -> CqId {
         let created = engine
             .with_device(|device| device.create_cq(16, RequestIdSize::Bits16))

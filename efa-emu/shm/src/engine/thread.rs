@@ -12,19 +12,21 @@ use crate::fork::ForkSafeMutex;
 /// The threads that serve devices of this process.
 static THREADS: ForkSafeMutex<Vec<Pid>> = ForkSafeMutex::new(Vec::new());
 
-/// Returns whether the calling thread is one that serves a device. May be called by a signal handler.
+/// Returns whether the calling thread is one that serves a device. May be called by a signal
+/// handler.
 pub fn is_device_thread() -> bool {
     THREADS.lock().contains(&gettid())
 }
 
-/// Starts a thread that serves a device, and returns when it runs. The thread takes no signals: those are for the
-/// application's threads. Faults are no signals in that sense: the kernel would end the process.
+/// Starts a thread that serves a device, and returns when it runs. The thread takes no signals:
+/// those are for the application's threads. Faults are no signals in that sense: the kernel would
+/// end the process.
 ///
 /// A thread that begins maps memory for its allocator. Monitors of registered memory (libfabric's
-/// memhooks, UCX's) overwrite the first instructions of `mmap`, `munmap` and others while the program
-/// runs, which kills a thread that is inside one of them. Real hardware has no thread that could be:
-/// the application can install a monitor as soon as its call to open the device returns, so the
-/// beginning must be over by then.
+/// memhooks, UCX's) overwrite the first instructions of `mmap`, `munmap` and others while the
+/// program runs, which kills a thread that is inside one of them. Real hardware has no thread that
+/// could be: the application can install a monitor as soon as its call to open the device returns,
+/// so the beginning must be over by then.
 pub(super) fn spawn(
     name: &str,
     run: impl FnOnce() + Send + 'static,
@@ -59,8 +61,9 @@ pub(super) fn spawn(
     Ok(thread)
 }
 
-/// Ends the process if the thread panics: the device's state may be half changed then, and whoever waits
-/// for it would wait for ever. A panic in a verb ends the process likewise, since verbs are called from C.
+/// Ends the process if the thread panics: the device's state may be half changed then, and whoever
+/// waits for it would wait for ever. A panic in a verb ends the process likewise, since verbs are
+/// called from C.
 struct AbortUnlessWhole;
 
 impl Drop for AbortUnlessWhole {
@@ -72,8 +75,9 @@ impl Drop for AbortUnlessWhole {
     }
 }
 
-/// Asks the system to give the calling thread a processor soon when it is woken, and to end its sleeps in time. Programs that
-/// poll would keep it until their turn is over. They are not asked to make their turns short: that was slower.
+/// Asks the system to give the calling thread a processor soon when it is woken, and to end its
+/// sleeps in time. Programs that poll would keep it until their turn is over. They are not asked to
+/// make their turns short: that was slower.
 pub(super) fn be_prompt() {
     // Linux before 6.12 does not look at it.
     const TURN: Duration = Duration::from_micros(100);

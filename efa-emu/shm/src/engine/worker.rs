@@ -12,8 +12,8 @@ use super::thread;
 /// over is between once and twice this.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// The same while others want the application's processor: a thread that polls is without one for milliseconds, which is
-/// no sign that it has stopped.
+/// The same while others want the application's processor: a thread that polls is without one for
+/// milliseconds, which is no sign that it has stopped.
 const LOOK_CROWDED: Duration = Duration::from_millis(16);
 
 /// How long the worker goes on looking for work before it sleeps: somewhat longer than a peer takes
@@ -114,7 +114,8 @@ fn run(shared: &Shared) {
     }
 }
 
-/// Answers the accesses of clients that make no calls. There is one at `end` when nothing is to be answered any more.
+/// Answers the accesses of clients that make no calls. There is one at `end` when nothing is to be
+/// answered any more.
 pub(super) fn answer(shared: &Shared, faults: &Faults, end: usize) {
     thread::be_prompt();
     let mut time = None;

@@ -7,30 +7,31 @@ use std::time::Duration;
 
 use efa_core::nic::Status;
 
-use super::kept::{CopiedRequest, FromCopy, Kept, Outcome};
-use super::{Inbound, Later, Task, Then, Work, tap_data};
+use super::deferred::{CopiedRequest, DeferredRequest, FromCopy, OutcomeNotice};
+use super::in_ring::{Later, tap_data};
+use super::state::{Inbound, RecordStep, ScheduledRecord, Work};
 use crate::clock::monotonic_now;
 use crate::inbound::transfers::FromRing;
 use crate::outbound::PushError;
-use crate::record::{Answer, Kind, Record};
+use crate::record::{Answer, Record, RecordKind};
 use crate::segment::Address;
 use crate::staged::Change;
 use efa_device_model::fault::{Event, FaultId, Flow, Frame, PACKET_START, Stage, Trigger};
 use efa_device_model::link::Operation;
 use efa_device_model::network::{Course, Journey, Transmission, Twice};
 
-/// Requests that may be kept outside of their rings. Beyond, they keep their place.
+/// Requests that may be deferred outside of their rings. Beyond, they keep their place.
 const MOST_COPIES: usize = 1 << 16;
 
 impl Inbound {
-    /// A request, or a part of one, arrives. `lost` as in [`Then::Arrive`].
+    /// A request, or a part of one, arrives. `lost` as in [`RecordStep::Arrive`].
     pub(super) fn arrive(&mut self, mut later: Later, lost: Option<u32>, work: &mut Work<'_>) {
         let record = &later.incoming.record;
         // The first part stands for the request; data for our own reads and notices are no frames.
         let is_frame = match record.kind() {
-            Kind::Data => record.offset() == 0,
-            Kind::Direct | Kind::Pull => true,
-            Kind::ReadData | Kind::Outcome | Kind::Pad => false,
+            RecordKind::Data => record.offset() == 0,
+            RecordKind::Direct | RecordKind::Pull => true,
+            RecordKind::ReadData | RecordKind::Outcome | RecordKind::Pad => false,
         };
         if !is_frame || !work.staged.is_armed() {
             return self.handle(later, work);
@@ -42,7 +43,7 @@ impl Inbound {
         let mut start = [0; PACKET_START];
         let header = record.header();
         let length = match header.operation {
-            Operation::Send | Operation::RdmaWrite if record.kind() == Kind::Data => {
+            Operation::Send | Operation::RdmaWrite if record.kind() == RecordKind::Data => {
                 (record.payload() as usize).min(PACKET_START)
             }
             _ => 0,
@@ -79,16 +80,16 @@ impl Inbound {
                 self.handle(later, work);
                 self.twice = Twice::Nothing;
             }
-            Course::Late(delay) => self.schedule(delay, later, Then::Handle),
-            Course::Deferred { fault, packets } => self.keep(fault, flow, packets, later, work),
+            Course::Late(delay) => self.schedule(delay, later, RecordStep::Handle),
+            Course::Deferred { fault, packets } => self.defer(fault, flow, packets, later, work),
             Course::Lost(loss) => match peer.network.journey_after(&request, loss) {
                 Journey::Arrives { after, path, lost } => {
                     later.incoming.record = later.incoming.record.on_path(path);
-                    self.schedule(after, later, Then::Arrive(Some(lost)));
+                    self.schedule(after, later, RecordStep::Arrive(Some(lost)));
                 }
                 Journey::Fails { after } => {
                     let answer = Answer::Status(Status::LocalUnresponsiveRemote);
-                    self.schedule(after, later, Then::Answer(answer));
+                    self.schedule(after, later, RecordStep::Answer(answer));
                 }
                 Journey::Vanishes => self.answer_now(&later, Answer::Status(Status::Ok)),
             },
@@ -101,14 +102,14 @@ impl Inbound {
         work.staged.note_released(&released);
     }
 
-    fn schedule(&mut self, wait: Duration, of: Later, then: Then) {
+    fn schedule(&mut self, wait: Duration, of: Later, then: RecordStep) {
         self.scheduled
-            .add(monotonic_now() + wait, Task { of, then });
+            .add(monotonic_now() + wait, ScheduledRecord { of, then });
     }
 
     /// Answers a request that the device does not get to see.
     pub(super) fn refuse_request(&mut self, later: Later, status: Status, work: &mut Work<'_>) {
-        if later.incoming.record.kind() == Kind::Data
+        if later.incoming.record.kind() == RecordKind::Data
             && let Some(ring) = self.ring(&later)
             && let Some(tap) = work.outbound.tap()
         {
@@ -123,7 +124,7 @@ impl Inbound {
         self.answer(&later, Answer::Status(status));
     }
 
-    fn keep(
+    fn defer(
         &mut self,
         fault: FaultId,
         flow: Flow,
@@ -132,8 +133,9 @@ impl Inbound {
         work: &mut Work<'_>,
     ) {
         let record = later.incoming.record;
-        let is_whole = record.kind() == Kind::Data && record.offset() == 0 && record.is_last();
-        let kept = if is_whole && self.kept.len() < MOST_COPIES {
+        let is_whole =
+            record.kind() == RecordKind::Data && record.offset() == 0 && record.is_last();
+        let deferred = if is_whole && self.deferred.len() < MOST_COPIES {
             let Some(ring) = self.ring(&later) else {
                 return;
             };
@@ -149,27 +151,27 @@ impl Inbound {
                 data,
             };
             self.answer_now(&later, Answer::Deferred);
-            Kept::Copied(copied)
+            DeferredRequest::Copied(copied)
         } else {
-            Kept::InRing(later)
+            DeferredRequest::InRing(later)
         };
         work.staged.note_held(fault, 1);
-        self.kept.defer(fault, flow, packets, kept);
+        self.deferred.defer(fault, flow, packets, deferred);
     }
 
     /// Lets go what waited for later frames of this flow.
     fn pass_by(&mut self, flow: Flow, work: &mut Work<'_>) {
-        if self.kept.is_empty() {
+        if self.deferred.is_empty() {
             return;
         }
-        for (fault, kept) in self.kept.passed(flow) {
+        for (fault, deferred) in self.deferred.passed(flow) {
             work.staged.note_held(fault, -1);
-            self.let_go(kept, work);
+            self.let_go(deferred, work);
         }
     }
 
-    /// Lets go what an event releases here, before the next frame arrives. Other processes learn of it
-    /// from the board. Returns the rules of which something was kept here.
+    /// Lets go what an event releases here, before the next frame arrives. Other processes learn of
+    /// it from the board. Returns the rules of which something was deferred here.
     fn release(&mut self, triggers: &[Trigger], work: &mut Work<'_>) -> Vec<FaultId> {
         let mut carried_out = Vec::new();
         let faults = triggers.iter().filter_map(|trigger| match trigger {
@@ -177,13 +179,13 @@ impl Inbound {
             Trigger::Kill(_) | Trigger::Remove(_) | Trigger::Queues(..) => None,
         });
         for fault in faults.flatten() {
-            let kept = self.kept.release(*fault, usize::MAX);
-            if !kept.is_empty() {
+            let deferred = self.deferred.release(*fault, usize::MAX);
+            if !deferred.is_empty() {
                 carried_out.push(*fault);
             }
-            for kept in kept {
+            for deferred in deferred {
                 work.staged.note_held(*fault, -1);
-                self.let_go(kept, work);
+                self.let_go(deferred, work);
             }
         }
         carried_out
@@ -192,20 +194,20 @@ impl Inbound {
     /// Lets go what was released on the board.
     pub(crate) fn follow(&mut self, change: &Change, work: &mut Work<'_>) {
         for fault in &change.released {
-            for kept in self.kept.release(*fault, usize::MAX) {
+            for deferred in self.deferred.release(*fault, usize::MAX) {
                 work.staged.note_held(*fault, -1);
-                self.let_go(kept, work);
+                self.let_go(deferred, work);
             }
         }
-        for kept in self.kept.release_others(|fault| work.staged.has(fault)) {
-            self.let_go(kept, work);
+        for deferred in self.deferred.release_others(|fault| work.staged.has(fault)) {
+            self.let_go(deferred, work);
         }
     }
 
-    fn let_go(&mut self, kept: Kept, work: &mut Work<'_>) {
-        match kept {
-            Kept::InRing(later) => self.handle(later, work),
-            Kept::Copied(request) => {
+    fn let_go(&mut self, deferred: DeferredRequest, work: &mut Work<'_>) {
+        match deferred {
+            DeferredRequest::InRing(later) => self.handle(later, work),
+            DeferredRequest::Copied(request) => {
                 let status = serve_copy(&request, work);
                 self.conclude(request.from, request.number, &request.record, status);
             }
@@ -215,7 +217,7 @@ impl Inbound {
     /// Has the initiator told, over the network, what became of a request that has left its ring.
     pub(super) fn conclude(&mut self, to: Address, number: u64, record: &Record, status: Status) {
         let (after, failure) = self.reply(to, record).unwrap_or_default();
-        let outcome = Outcome {
+        let outcome = OutcomeNotice {
             to,
             number,
             status: failure.unwrap_or(status),
@@ -231,7 +233,7 @@ impl Inbound {
             let Some((due, outcome)) = self.outcomes.pop_front() else {
                 break;
             };
-            let Outcome { to, number, status } = outcome;
+            let OutcomeNotice { to, number, status } = outcome;
             if due > now {
                 self.outcomes.push_back((due, outcome));
                 continue;
@@ -246,9 +248,9 @@ impl Inbound {
         busy
     }
 
-    /// In how long the network lets the answer to a request arrive that leaves now, and the status that
-    /// the initiator's network card completes the request with instead if it never does. `None` if
-    /// it arrives at once.
+    /// In how long the network lets the answer to a request arrive that leaves now, and the status
+    /// that the initiator's network card completes the request with instead if it never does.
+    /// `None` if it arrives at once.
     pub(super) fn reply(
         &self,
         from: Address,

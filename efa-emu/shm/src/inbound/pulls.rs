@@ -3,7 +3,7 @@
 use efa_core::nic::Status;
 use slab::Slab;
 
-use super::Later;
+use super::in_ring::Later;
 use crate::outbound::{BulkTable, PullName};
 
 /// Bytes of data in one part.
@@ -12,8 +12,8 @@ pub(super) const PART: u32 = 16 << 10;
 /// Parts of one read that are sent before the next read's turn.
 pub(super) const PARTS_PER_TURN: u32 = 8;
 
-/// Reads of one initiator that are served outside of its ring: as many as its device has under way. Those beyond keep
-/// their place in the ring.
+/// Reads of one initiator that are served outside of its ring: as many as its device has under way.
+/// Those beyond keep their place in the ring.
 pub(crate) const MOST_READS: usize = BulkTable::LIMIT;
 
 /// A read under way.

@@ -10,12 +10,12 @@ use crate::segment::Address;
 use efa_device_model::link::{HostSegment, Transfer};
 
 /// The data of a send lies in the ring.
-pub(super) struct Message<'a> {
+pub(super) struct MessageFromRing<'a> {
     pub(super) consumer: &'a Consumer,
     pub(super) incoming: &'a Incoming,
 }
 
-impl Transfer for Message<'_> {
+impl Transfer for MessageFromRing<'_> {
     #[inline(always)]
     fn fetch(&mut self, offset: u32, to: HostSegment) -> Result<(), Status> {
         let (memory, at) = self
@@ -87,7 +87,8 @@ pub(super) enum Moved {
     Instead(Answer),
 }
 
-/// This process copies between its own memory and the initiator's, one window of the data at a time.
+/// This process copies between its own memory and the initiator's, one window of the data at a
+/// time.
 pub(super) struct BetweenProcesses<'a> {
     pub(super) pid: i32,
     pub(super) theirs: &'a [HostSegment],

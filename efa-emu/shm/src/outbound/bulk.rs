@@ -3,7 +3,7 @@
 
 use efa_core::nic::Status;
 
-use crate::departure::Passage;
+use crate::egress::Arrival;
 use crate::ring::Position;
 use efa_device_model::link::{Operation, RequestHeader, Token};
 
@@ -35,13 +35,13 @@ pub(super) struct Bulk {
     pub(super) header: RequestHeader,
     /// Index of the ring to the target.
     pub(super) ring: usize,
-    pub(super) passage: Passage,
-    pub(super) stage: Stage,
+    pub(super) arrival: Arrival,
+    pub(super) stage: BulkStage,
 }
 
 /// How far a request is.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Stage {
+pub(super) enum BulkStage {
     /// The target copies.
     Direct(Position),
     /// The target was to copy, and the memory was taken back from it.
@@ -62,12 +62,12 @@ pub(super) enum Stage {
     Read,
 }
 
-impl Stage {
+impl BulkStage {
     /// Where a request whose data goes through the rings begins.
-    pub(super) fn through_rings(operation: Operation) -> Stage {
+    pub(super) fn through_rings(operation: Operation) -> BulkStage {
         match operation {
-            Operation::RdmaRead => Stage::ReadUnsent,
-            Operation::Send | Operation::Datagram | Operation::RdmaWrite => Stage::Write {
+            Operation::RdmaRead => BulkStage::ReadUnsent,
+            Operation::Send | Operation::Datagram | Operation::RdmaWrite => BulkStage::Write {
                 next: 0,
                 in_flight: 0,
                 failed: None,
@@ -77,7 +77,7 @@ impl Stage {
 }
 
 #[derive(Debug, Default)]
-struct Slot {
+struct BulkSlot {
     generation: u16,
     bulk: Option<Bulk>,
 }
@@ -85,7 +85,7 @@ struct Slot {
 /// The bulk requests of a device.
 #[derive(Debug, Default)]
 pub(crate) struct BulkTable {
-    slots: Vec<Slot>,
+    slots: Vec<BulkSlot>,
     free: Vec<usize>,
 }
 
@@ -99,7 +99,7 @@ impl BulkTable {
 
     pub(super) fn insert(&mut self, bulk: Bulk) -> BulkName {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot::default());
+            self.slots.push(BulkSlot::default());
             self.slots.len() - 1
         });
         let slot = &mut self.slots[index];
@@ -160,8 +160,8 @@ mod tests {
                 length: 1,
             },
             ring: 0,
-            passage: Passage::default(),
-            stage: Stage::ReadUnsent,
+            arrival: Arrival::default(),
+            stage: BulkStage::ReadUnsent,
         };
         let mut table = BulkTable::default();
         assert_eq!(table.iter().count(), 0);

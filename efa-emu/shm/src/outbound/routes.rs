@@ -9,11 +9,11 @@ use slab::Slab;
 
 use crate::host::table_path;
 use crate::peer::{Peer, Peers};
-use crate::qpn::{HostTable, Place, Tenancy};
+use crate::qpn::{HostTable, TablePlace, Tenancy};
 use crate::ring::Producer;
 use crate::segment::Address;
-use crate::trouble::Trouble;
-use crate::usage::{self, Step};
+use crate::usage::{self, UsageStep};
+use crate::warning::Warning;
 
 /// Destinations that are remembered; the memory is cleared when it would grow beyond.
 const REMEMBERED: usize = 1 << 16;
@@ -41,7 +41,7 @@ pub(crate) enum NoRoute {
 struct Route {
     table: Arc<HostTable>,
     /// Where the table has the queue pair number.
-    place: Place,
+    place: TablePlace,
     tenancy: Tenancy,
     ring: usize,
 }
@@ -86,7 +86,8 @@ impl Routes {
         }
     }
 
-    /// The same, to devices of this machine only: who brings requests from another machine is no way to a third.
+    /// The same, to devices of this machine only: who brings requests from another machine is no
+    /// way to a third.
     pub(crate) fn within_this_machine(mut self) -> Routes {
         self.local_only = true;
         self
@@ -180,7 +181,8 @@ impl Routes {
             Ok(None) if known.is_some() => Err(NoRoute::Failed(self.nobody)),
             Ok(None) => Err(NoRoute::Failed(Status::LocalUnreachableRemote)),
             Err(error) => {
-                Trouble::UnreachableHost.say(format_args!("cannot reach the host {gid}: {error}"));
+                Warning::UnreachableHost
+                    .warn_once(format_args!("cannot reach the host {gid}: {error}"));
                 Err(NoRoute::Failed(Status::LocalUnreachableRemote))
             }
         }
@@ -197,7 +199,7 @@ impl Routes {
         }
         let unreachable = |error: &dyn std::fmt::Display| {
             let gid = to.gid;
-            Trouble::UnreachableProcess.say(format_args!(
+            Warning::UnreachableProcess.warn_once(format_args!(
                 "cannot reach a process of the host {gid}: {error}"
             ));
             NoRoute::Failed(Status::LocalUnreachableRemote)
@@ -210,7 +212,7 @@ impl Routes {
         let own = self.peers.own_address();
         match peer.segment.claim_ring(own, self.ring_bytes) {
             Ok(Some((slot, memory))) => {
-                usage::mark(Step::Sent);
+                usage::mark(UsageStep::Sent);
                 tracing::debug!(peer = %to.gid, process = ?to.id, slot, "ring to a process set up");
                 let segment = Arc::clone(&peer.segment);
                 let index = rings.insert(R::new(Producer::new(segment, slot, memory), peer));

@@ -1,12 +1,13 @@
-//! Parcels of a hostile machine, for the fuzzer.
+//! Messages of a hostile machine, for the fuzzer.
 
 use efa_core::address::Gid;
 
-use super::parcel;
+use super::message;
 use crate::engine::fuzzing::{Extra, record};
 use efa_device_model::link::RequestHeader;
 
-/// A request, as an honest bridge would send it but for `damage`: a word of the record's header and what to change of it.
+/// A request, as an honest bridge would send it but for `damage`: a word of the record's header and
+/// what to change of it.
 pub fn request(
     name: u64,
     gids: [Gid; 2],
@@ -21,7 +22,7 @@ pub fn request(
     }
     let mut bytes = Vec::new();
     let fill = |into: &mut [u8]| into.copy_from_slice(data);
-    parcel::append_request(&mut bytes, name, gids, &fields, data.len(), fill);
+    message::append_request(&mut bytes, name, gids, &fields, data.len(), fill);
     bytes
 }
 
@@ -29,20 +30,20 @@ pub fn request(
 pub fn read_data(names: [u64; 2], offset: u32, data: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let fill = |into: &mut [u8]| into.copy_from_slice(data);
-    parcel::append_read_data(&mut bytes, names, offset, data.len(), fill);
+    message::append_read_data(&mut bytes, names, offset, data.len(), fill);
     bytes
 }
 
 /// An answer.
 pub fn answer(name: u64, code: u8) -> Vec<u8> {
     let mut bytes = Vec::new();
-    parcel::append_answer(&mut bytes, name, code);
+    message::append_answer(&mut bytes, name, code);
     bytes
 }
 
-/// What became of a request that was kept.
+/// What became of a request that was deferred.
 pub fn outcome(name: u64, code: u8) -> Vec<u8> {
     let mut bytes = Vec::new();
-    parcel::append_outcome(&mut bytes, name, code);
+    message::append_outcome(&mut bytes, name, code);
     bytes
 }

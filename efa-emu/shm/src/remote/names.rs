@@ -2,17 +2,18 @@
 
 use std::collections::HashMap;
 
-/// A table whose entries have names of 64 bits: the index, and how often the place was used before. The other
-/// side of a bridge may name anything; an entry that is gone is not found by its old name.
+/// A table whose entries have names of 64 bits: the index, and how often the place was used before.
+/// The other side of a bridge may name anything; an entry that is gone is not found by its old
+/// name.
 #[derive(Debug)]
 pub(super) struct Names<T> {
-    places: Vec<Place<T>>,
+    places: Vec<NamePlace<T>>,
     free: Vec<u32>,
     taken: usize,
 }
 
 #[derive(Debug)]
-struct Place<T> {
+struct NamePlace<T> {
     generation: u32,
     entry: Option<T>,
 }
@@ -31,7 +32,7 @@ impl<T> Names<T> {
     /// Gives `entry` a name, never 0.
     pub(super) fn insert(&mut self, entry: T) -> u64 {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.places.push(Place {
+            self.places.push(NamePlace {
                 generation: 1,
                 entry: None,
             });
@@ -48,7 +49,7 @@ impl<T> Names<T> {
         self.taken
     }
 
-    fn place(&mut self, name: u64) -> Option<&mut Place<T>> {
+    fn place(&mut self, name: u64) -> Option<&mut NamePlace<T>> {
         self.places
             .get_mut(name as u32 as usize)
             .filter(|place| place.generation == (name >> 32) as u32)
@@ -70,7 +71,7 @@ impl<T> Names<T> {
 
     /// Takes all entries that `chosen` selects.
     pub(super) fn extract(&mut self, mut chosen: impl FnMut(&T) -> bool) -> Vec<T> {
-        let is_chosen = |place: &Place<T>| place.entry.as_ref().is_some_and(&mut chosen);
+        let is_chosen = |place: &NamePlace<T>| place.entry.as_ref().is_some_and(&mut chosen);
         let names: Vec<u64> = self
             .places
             .iter()
@@ -86,8 +87,8 @@ impl<T> Names<T> {
     }
 }
 
-/// A table whose entries have names of 32 bits, as there is room for in a record. Each entry has the next number: a name
-/// is used again after as many others as there are.
+/// A table whose entries have names of 32 bits, as there is room for in a record. Each entry has
+/// the next number: a name is used again after as many others as there are.
 #[derive(Debug)]
 pub(super) struct Numbers<T> {
     entries: HashMap<u32, T>,

@@ -2,7 +2,7 @@
 
 use efa_core::address::Gid;
 
-use super::RemoteMachine;
+use super::machine::RemoteMachine;
 use crate::error::FabricError;
 use crate::staged::CarriedFault;
 use efa_device_model::fault::FaultId;
@@ -14,25 +14,25 @@ pub(super) struct Copy {
     there: FaultId,
     /// And here.
     here: FaultId,
-    /// With the stand-in of this device it ends.
+    /// With the proxy of this device it ends.
     owner: Gid,
     /// Orders to release that were passed on.
     releases: u64,
 }
 
 impl RemoteMachine {
-    /// The rules that are armed on the machine: they hold for what happens here, too, as long as one of its devices is a member of
-    /// this fabric. To be called after each change of devices.
+    /// The rules that are armed on the machine: they hold for what happens here, too, as long as
+    /// one of its devices is a member of this fabric. To be called after each change of devices.
     ///
     /// # Errors
     /// Those that cannot be armed, with the reason.
     pub fn declare_faults(&mut self, faults: &[CarriedFault]) -> Vec<FabricError> {
         let mut errors = Vec::new();
         let is_there = |copy: &Copy| faults.iter().any(|fault| fault.id == copy.there);
-        let (kept, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut self.copies)
+        let (deferred, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut self.copies)
             .into_iter()
             .partition(is_there);
-        self.copies = kept;
+        self.copies = deferred;
         if !gone.is_empty() {
             let is_gone = |id: FaultId| gone.iter().any(|copy| copy.here == id);
             errors.extend(self.fabric.disarm(|armed| is_gone(armed.id)).err());
@@ -61,7 +61,7 @@ impl RemoteMachine {
         errors
     }
 
-    /// What a device's stand-in has armed ends with it.
+    /// What a device's proxy has armed ends with it.
     pub(super) fn forget_copies_of(&mut self, gid: Gid) {
         self.copies.retain(|copy| copy.owner != gid);
     }

@@ -15,7 +15,7 @@ use efa_device_model::network::{Course, EventQueue, Journey, Transmission, Twice
 
 /// An answer, as it reaches the device: the request and its status.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct LateAnswer {
     pub(crate) token: Token,
     pub(crate) status: Status,
     /// Its completion is written twice.
@@ -24,20 +24,20 @@ pub(crate) struct Outcome {
 
 /// What becomes of an answer when its time has come.
 #[derive(Clone, Copy, Debug)]
-enum Then {
+enum AnswerStep {
     /// It arrives, after a fault made it go again: how often it was lost altogether.
     Arrive(u32),
     /// It completes the request: all rules have been applied.
     Complete,
 }
 
-/// Answers that faults keep or delay.
+/// Answers that faults defer or delay.
 #[derive(Debug, Default)]
 pub(crate) struct LateAnswers {
-    held: Deferred<Outcome>,
-    scheduled: EventQueue<(Outcome, Then)>,
+    deferred: Deferred<LateAnswer>,
+    scheduled: EventQueue<(LateAnswer, AnswerStep)>,
     /// Answers that may go now.
-    free: Vec<Outcome>,
+    free: Vec<LateAnswer>,
 }
 
 impl LateAnswers {
@@ -45,7 +45,7 @@ impl LateAnswers {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         // Without a branch for each: hardly ever is there anything.
-        self.held.is_empty() & self.scheduled.is_empty() & self.free.is_empty()
+        self.deferred.is_empty() & self.scheduled.is_empty() & self.free.is_empty()
     }
 
     /// When the next one is due, on the monotonic clock.
@@ -56,12 +56,12 @@ impl LateAnswers {
     /// Lets go what was released on the board.
     pub(crate) fn follow(&mut self, change: &Change, staged: &Staged) {
         for fault in &change.released {
-            for outcome in self.held.release(*fault, usize::MAX) {
+            for outcome in self.deferred.release(*fault, usize::MAX) {
                 staged.note_held(*fault, -1);
                 self.free.push(outcome);
             }
         }
-        let others = self.held.release_others(|fault| staged.has(fault));
+        let others = self.deferred.release_others(|fault| staged.has(fault));
         self.free.extend(others);
     }
 
@@ -73,8 +73,8 @@ impl LateAnswers {
         device: &Device,
         outbound: &mut Outbound,
         staged: &mut Staged,
-    ) -> Option<Outcome> {
-        let outcome = Outcome {
+    ) -> Option<LateAnswer> {
+        let outcome = LateAnswer {
             token,
             status,
             duplicate: false,
@@ -88,14 +88,14 @@ impl LateAnswers {
         device: &Device,
         outbound: &mut Outbound,
         staged: &mut Staged,
-    ) -> Option<Outcome> {
+    ) -> Option<LateAnswer> {
         if let Some(outcome) = (!self.free.is_empty()).then(|| self.free.remove(0)) {
             return Some(outcome);
         }
         while let Some((outcome, then)) = self.scheduled.pop_due(monotonic_now()) {
             match then {
-                Then::Complete => return Some(outcome),
-                Then::Arrive(lost) => {
+                AnswerStep::Complete => return Some(outcome),
+                AnswerStep::Arrive(lost) => {
                     let outcome = self.judge(outcome, Some(lost), device, outbound, staged);
                     if outcome.is_some() {
                         return outcome;
@@ -110,12 +110,12 @@ impl LateAnswers {
     /// completes now.
     fn judge(
         &mut self,
-        mut outcome: Outcome,
+        mut outcome: LateAnswer,
         lost: Option<u32>,
         device: &Device,
         outbound: &mut Outbound,
         staged: &mut Staged,
-    ) -> Option<Outcome> {
+    ) -> Option<LateAnswer> {
         let is_from_wire = !matches!(
             outcome.status,
             Status::LocalUnreachableRemote | Status::LocalUnresponsiveRemote
@@ -157,18 +157,18 @@ impl LateAnswers {
                 outcome.duplicate = twice == Twice::Completion;
                 outcome.status = status.unwrap_or(outcome.status);
             }
-            Course::Late(delay) => self.schedule(delay, outcome, Then::Complete),
+            Course::Late(delay) => self.schedule(delay, outcome, AnswerStep::Complete),
             Course::Deferred { fault, packets } => {
                 staged.note_held(fault, 1);
-                self.held.defer(fault, flow, packets, outcome);
+                self.deferred.defer(fault, flow, packets, outcome);
             }
             Course::Lost(loss) => match network.journey_after(&answer, loss) {
                 Journey::Arrives { after, lost, .. } => {
-                    self.schedule(after, outcome, Then::Arrive(lost));
+                    self.schedule(after, outcome, AnswerStep::Arrive(lost));
                 }
                 Journey::Fails { after } => {
                     outcome.status = Status::LocalUnresponsiveRemote;
-                    self.schedule(after, outcome, Then::Complete);
+                    self.schedule(after, outcome, AnswerStep::Complete);
                 }
                 Journey::Vanishes => {}
             },
@@ -180,15 +180,15 @@ impl LateAnswers {
         matches!(course, Course::Proceeds { .. }).then_some(outcome)
     }
 
-    fn schedule(&mut self, wait: Duration, outcome: Outcome, then: Then) {
+    fn schedule(&mut self, wait: Duration, outcome: LateAnswer, then: AnswerStep) {
         self.scheduled.add(monotonic_now() + wait, (outcome, then));
     }
 
     fn pass_by(&mut self, flow: Flow, staged: &Staged) {
-        if self.held.is_empty() {
+        if self.deferred.is_empty() {
             return;
         }
-        for (fault, outcome) in self.held.passed(flow) {
+        for (fault, outcome) in self.deferred.passed(flow) {
             staged.note_held(fault, -1);
             self.free.push(outcome);
         }

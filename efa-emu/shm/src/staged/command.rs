@@ -55,8 +55,8 @@ impl Fabric {
         Ok(id)
     }
 
-    /// Does once what an action does by itself: release, cut, heal, kill, ... A cut, a port without a link and the
-    /// speed of one stay in force until they are ended or disarmed.
+    /// Does once what an action does by itself: release, cut, heal, kill, ... A cut, a port without
+    /// a link and the speed of one stay in force until they are ended or disarmed.
     pub fn act(&self, action: Action) -> Result<(), FabricError> {
         let id = self.arm(&Fault::at_once(action.clone()))?;
         if !action.is_lasting() {
@@ -86,7 +86,8 @@ impl Fabric {
         })
     }
 
-    /// Disarms the rules that `which` selects and releases what they hold. Returns how many there were.
+    /// Disarms the rules that `which` selects and releases what they hold. Returns how many there
+    /// were.
     pub fn disarm(&self, which: impl Fn(&ArmedFault) -> bool) -> Result<usize, FabricError> {
         self.with_registry(|_| {
             let Some(board) = Board::open_existing(self.directory())? else {
@@ -115,7 +116,8 @@ impl Fabric {
         }
     }
 
-    /// The devices with a name or GID, or all those of the host with that name. There is at least one.
+    /// The devices with a name or GID, or all those of the host with that name. There is at least
+    /// one.
     pub fn find_devices(&self, name: &HostName) -> Result<Vec<HostStatus>, FabricError> {
         let mut found = self.hosts()?;
         found.retain(|status| {

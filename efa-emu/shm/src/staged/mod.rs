@@ -17,11 +17,11 @@ use super::error::FabricError;
 use super::fabric::Fabric;
 use super::host::{Host, table_path};
 use super::qpn::HostTable;
-use super::trouble::Trouble;
+use super::warning::Warning;
 use efa_device_model::device::PortLink;
 use efa_device_model::fault::{Event, Fate, FaultId, Faults, Trigger, Verdict};
 
-pub(super) use answers::{LateAnswers, Outcome};
+pub(super) use answers::{LateAnswer, LateAnswers};
 pub use carried::CarriedFault;
 
 /// How soon a device looks at the board again while something is armed.
@@ -106,8 +106,8 @@ impl Staged {
         Change { released }
     }
 
-    /// Decides about an event. Hosts that die of it are killed; what else rules want done beside it is
-    /// left to [`Staged::execute`].
+    /// Decides about an event. Hosts that die of it are killed; what else rules want done beside it
+    /// is left to [`Staged::execute`].
     pub(super) fn decide(&mut self, event: &Event<'_>) -> Verdict {
         let Staged {
             fabric,
@@ -133,8 +133,8 @@ impl Staged {
         for trigger in triggers {
             let done = self.fabric.execute(&trigger, &self.board);
             if let Err(error) = done {
-                Trouble::FaultWithoutEffect
-                    .say(format_args!("a staged fault cannot do its work: {error}"));
+                Warning::FaultWithoutEffect
+                    .warn_once(format_args!("a staged fault cannot do its work: {error}"));
             }
         }
     }
@@ -174,8 +174,8 @@ impl Staged {
     }
 }
 
-/// Whether a name is that of a device or of its host. The name of a device that is gone is known if it was asked
-/// for before.
+/// Whether a name is that of a device or of its host. The name of a device that is gone is known if
+/// it was asked for before.
 fn is_named<'a>(
     fabric: &'a Fabric,
     names: &'a RefCell<HashMap<Gid, Option<DeviceName>>>,
@@ -191,7 +191,8 @@ fn is_named<'a>(
     }
 }
 
-/// The rules of a fabric, for those who want to know the [state of ports](PortState). A forked process may use them, too.
+/// The rules of a fabric, for those who want to know the [state of ports](PortState). A forked
+/// process may use them, too.
 #[derive(Clone)]
 pub struct PortRules {
     fabric: Fabric,

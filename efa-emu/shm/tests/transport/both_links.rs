@@ -1,9 +1,9 @@
-//! One network under two links: the same rules, options and seeds, over the simulator and over shared
-//! memory, have to make the same of the same requests.
+//! One network under two links: the same rules, options and seeds, over the simulator and over
+//! shared memory, have to make the same of the same requests.
 //!
-//! Compared is what the initiator sees (the status of each request, and when it came), the order in which
-//! the receiver sees the messages where no time decides it, completions that came twice, and how often
-//! each rule was applied. A rule that is applied to every frame counts the attempts.
+//! Compared is what the initiator sees (the status of each request, and when it came), the order in
+//! which the receiver sees the messages where no time decides it, completions that came twice, and
+//! how often each rule was applied. A rule that is applied to every frame counts the attempts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -39,16 +39,17 @@ const BULK: usize = 100_000;
 const ALPHA: Gid = gid(0xa);
 const BETA: Gid = gid(0xb);
 
-/// The first time-out of the reliability layer, on both links. Shared memory takes its time from the
-/// machine: there, half of it is what a request may take longer than in the simulation.
+/// The first time-out of the reliability layer, on both links. Shared memory takes its time from
+/// the machine: there, half of it is what a request may take longer than in the simulation.
 const TIMEOUT: Duration = Duration::from_millis(80);
 
-/// Runs over shared memory, until one agrees with the simulation and each request was in time in one that
-/// does. A busy machine makes runs late, and in a few of them it decides which of several answers that
-/// come together is the n-th; a link that differs does so in all runs.
+/// Runs over shared memory, until one agrees with the simulation and each request was in time in
+/// one that does. A busy machine makes runs late, and in a few of them it decides which of several
+/// answers that come together is the n-th; a link that differs does so in all runs.
 const RUNS: usize = 100;
 
-/// When all requests have ended, and nothing has come for this long, a run is given up for another one.
+/// When all requests have ended, and nothing has come for this long, a run is given up for another
+/// one.
 const GIVE_UP: Duration = Duration::from_secs(2);
 
 struct Scenario<'a> {
@@ -61,7 +62,8 @@ struct Scenario<'a> {
     service: Service,
     /// A cut between the two is healed at this time.
     heals_after: Option<Duration>,
-    /// The rules kill the receiver. Then it is in a process of its own, and nobody sees what arrives.
+    /// The rules kill the receiver. Then it is in a process of its own, and nobody sees what
+    /// arrives.
     is_deadly: bool,
 }
 
@@ -284,8 +286,8 @@ impl Scenario<'_> {
             if beta.poll() {
                 news = Instant::now();
             }
-            // A rule that is armed while the receiver's device is at work holds from its next turn on. Then
-            // other messages arrive than in the simulation, and the run does not count.
+            // A rule that is armed while the receiver's device is at work holds from its next turn
+            // on. Then other messages arrive than in the simulation, and the run does not count.
             if outcomes.len() == self.requests() && news.elapsed() > GIVE_UP {
                 break;
             }
@@ -338,8 +340,8 @@ impl Scenario<'_> {
         simulated
     }
 
-    /// Compares a run over shared memory with the simulation. It may be slower, never faster. Returns
-    /// the difference.
+    /// Compares a run over shared memory with the simulation. It may be slower, never faster.
+    /// Returns the difference.
     fn compare(&self, simulated: &Seen, real: &Seen) -> Result<(), String> {
         let (mut simulated, mut real) = (simulated.clone(), real.clone());
         if self.is_deadly {
@@ -624,7 +626,8 @@ fn the_seed_means_the_same_to_both() {
     assert!(all.iter().any(|seen| seen.applied[1] > 0), "{all:?}");
 }
 
-/// Rules do not see what a cut loses, so it is healed at a time: between the second attempt and the third.
+/// Rules do not see what a cut loses, so it is healed at a time: between the second attempt and the
+/// third.
 #[test]
 fn a_cut_that_is_healed_is_a_delay() {
     let scenario = Scenario {
@@ -676,7 +679,8 @@ fn completions_that_are_written_twice_come_twice() {
     assert_eq!(seen.arrived, [0, 1, 2, 3, 4, 5, 6, 7]);
 }
 
-/// The second copy has a receive of its own, and the sender hears of one packet only. RDMA is not repeated.
+/// The second copy has a receive of its own, and the sender hears of one packet only. RDMA is not
+/// repeated.
 #[test]
 fn packets_that_arrive_twice_are_received_twice_and_complete_once() {
     let seen = check(
@@ -731,8 +735,8 @@ fn datagrams_complete_whatever_becomes_of_them() {
     for request in 0..MESSAGES {
         assert_eq!(outcome(&seen, request), (Status::Ok, 0), "{seen:?}");
     }
-    // Messages 1 to 3 are lost; the completion of 4 comes twice, 5 late, 6 twice, and 0 behind the first
-    // that passes.
+    // Messages 1 to 3 are lost; the completion of 4 comes twice, 5 late, 6 twice, and 0 behind the
+    // first that passes.
     assert_eq!(seen.arrived, [4, 0, 6, 6, 7, 5]);
     assert_eq!(seen.repeated, [0, 1]);
 }

@@ -242,8 +242,8 @@ fn both_hosts_record_the_same_from_their_sides() {
     }
 }
 
-/// A packet that comes twice is recorded twice, and answered once: here the second one finds no receive,
-/// of which nobody hears.
+/// A packet that comes twice is recorded twice, and answered once: here the second one finds no
+/// receive, of which nobody hears.
 #[test]
 fn a_second_copy_is_recorded_without_an_answer() {
     let root = tempfile::tempdir().unwrap();
@@ -269,8 +269,8 @@ fn a_second_copy_is_recorded_without_an_answer() {
     assert_eq!(copies, [copy, copy]);
 }
 
-/// A run is recorded by the processes that it started only, and a snap length leaves the rest of each frame
-/// out, not its length.
+/// A run is recorded by the processes that it started only, and a snap length leaves the rest of
+/// each frame out, not its length.
 #[test]
 fn a_run_records_its_own_processes_up_to_the_snap_length() {
     const SNAPLEN: u32 = 128;

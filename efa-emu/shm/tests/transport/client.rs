@@ -272,8 +272,8 @@ impl Client {
         self.engine.process_send_doorbell(self.queues.qpn).unwrap();
     }
 
-    /// The next completion, if there is one now. Lets the engine work if there is none yet, and others if
-    /// there is still none.
+    /// The next completion, if there is one now. Lets the engine work if there is none yet, and
+    /// others if there is still none.
     pub(crate) fn poll(&mut self) -> Option<Completion> {
         self.glance().or_else(|| {
             self.engine.progress();

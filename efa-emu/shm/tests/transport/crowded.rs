@@ -10,16 +10,16 @@ use efa_device_model::provider::{SendData, UdAddress, WcOpcode};
 /// Naps after which it is plain that polls sleep, in the place of most rounds between them.
 const ENOUGH: u64 = 50;
 
-/// Rounds in which they have to be seen. When others take the processor of the two away, it may be some thousand until a
-/// thread notices that the other one wants it.
+/// Rounds in which they have to be seen. When others take the processor of the two away, it may be
+/// some thousand until a thread notices that the other one wants it.
 const MOST_ROUNDS: u64 = 10_000;
 
 /// Lets the calling thread, and what it starts from now on, run on one processor only.
 fn share_a_processor() {
     let mut set = MaybeUninit::<libc::cpu_set_t>::zeroed();
     let size = size_of::<libc::cpu_set_t>();
-    // SAFETY: all zeroes are a valid set, `set` is valid for reads and writes of `size` bytes, and 0 names
-    // the calling thread.
+    // SAFETY: all zeroes are a valid set, `set` is valid for reads and writes of `size` bytes, and
+    // 0 names the calling thread.
     unsafe {
         assert_eq!(libc::sched_getaffinity(0, size, set.as_mut_ptr()), 0);
         let set = set.assume_init_mut();
@@ -70,7 +70,8 @@ fn send_one(client: &mut Client, to: UdAddress) {
     assert!(client.post_send(1, to, SendData::Inline(&[b"ball"])));
 }
 
-/// A poll that never sleeps leaves the other side to wait until the system takes the processor away.
+/// A poll that never sleeps leaves the other side to wait until the system takes the processor
+/// away.
 #[test]
 fn polls_in_vain_leave_the_processor_to_the_other_side() {
     share_a_processor();

@@ -99,8 +99,8 @@ struct Stage {
 }
 
 impl Stage {
-    /// With two reads: of the first, the target has copied one of two pieces, and it holds the memory of
-    /// the second.
+    /// With two reads: of the first, the target has copied one of two pieces, and it holds the
+    /// memory of the second.
     fn set() -> Stage {
         let root = tempfile::tempdir().unwrap();
         let mut client = Client::open(root.path(), &config("alpha"));

@@ -51,7 +51,8 @@ fn messages_go_between_hosts_and_within_one() {
     assert_eq!(&memory.bytes[2 * 8928..2 * 8928 + 4], b"echo");
 }
 
-/// Requests of `alpha` that the device of `beta` refuses, or accepts late. At the end, `beta` is gone.
+/// Requests of `alpha` that the device of `beta` refuses, or accepts late. At the end, `beta` is
+/// gone.
 pub(crate) fn see_refusals(alpha: &mut Client, mut beta: Client) {
     let to = alpha.connect(beta.address());
     let inline: SendData<'_> = SendData::Inline(&[b"hello"]);

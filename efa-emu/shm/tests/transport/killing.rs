@@ -83,8 +83,8 @@ fn survivors_of_a_killed_process_go_on() {
     kill_and_go_on(RdmaPath::Auto, 24);
 }
 
-/// As in containers that let no process read another. Half of the victims do likewise: then the data of the reads of both
-/// meets in the rings, which everything else that both send fills.
+/// As in containers that let no process read another. Half of the victims do likewise: then the
+/// data of the reads of both meets in the rings, which everything else that both send fills.
 #[test]
 fn survivors_go_on_where_all_data_goes_through_the_rings() {
     kill_and_go_on(RdmaPath::Rings, 4);

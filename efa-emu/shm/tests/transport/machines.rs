@@ -1,4 +1,4 @@
-//! Two fabrics, which stand for two machines, and a thread that carries parcels between them.
+//! Two fabrics, which stand for two machines, and a thread that carries messages between them.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +23,7 @@ use crate::processes::Process;
 
 const INLINE: SendData<'_> = SendData::Inline(&[b"hello"]);
 
-/// Kinds of parcels.
+/// Kinds of messages.
 const REQUEST: u8 = 16;
 const READ_DATA: u8 = 17;
 const OUTCOME: u8 = 19;
@@ -33,8 +33,8 @@ struct Machines {
     roots: [tempfile::TempDir; 2],
     remotes: Arc<[Mutex<RemoteMachine>; 2]>,
     is_over: Arc<AtomicBool>,
-    /// Whether nothing is carried. The carrier holds the lock while it carries, so that nothing is on its way once it is
-    /// set.
+    /// Whether nothing is carried. The carrier holds the lock while it carries, so that nothing is
+    /// on its way once it is set.
     is_cut: Arc<Mutex<bool>>,
     carrier: Option<JoinHandle<()>>,
 }
@@ -116,8 +116,8 @@ impl Machines {
         (alpha, beta)
     }
 
-    /// A client on each machine. The first one knows the other's address, which has posted that many receives for 64 bytes each
-    /// into one memory.
+    /// A client on each machine. The first one knows the other's address, which has posted that
+    /// many receives for 64 bytes each into one memory.
     fn receiving_pair(&self, posted: u64) -> (Client, Client, UdAddress, Memory) {
         let (alpha, mut beta) = self.pair();
         let to = alpha.connect(beta.address());
@@ -148,8 +148,8 @@ fn carry(remotes: &[Mutex<RemoteMachine>; 2]) {
             remote.check_peers();
             collect(&mut remote)
         };
-        for parcel in parcels(&bytes) {
-            remotes[1 - from].lock().unwrap().deliver(parcel).unwrap();
+        for message in messages(&bytes) {
+            remotes[1 - from].lock().unwrap().deliver(message).unwrap();
         }
     }
 }
@@ -161,29 +161,30 @@ fn collect(remote: &mut RemoteMachine) -> Vec<u8> {
     bytes
 }
 
-/// Bytes, cut into parcels.
-fn parcels(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+/// Bytes, cut into messages.
+fn messages(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let length = u32::from_le_bytes(*bytes.first_chunk()?);
-        let (parcel, behind) = bytes.split_at(length as usize);
+        let (message, behind) = bytes.split_at(length as usize);
         bytes = behind;
-        Some(parcel)
+        Some(message)
     })
 }
 
-/// Carries what one machine has for the other until there is a parcel of this kind, which is not delivered.
+/// Carries what one machine has for the other until there is a message of this kind, which is not
+/// delivered.
 fn carry_until(remotes: &[Mutex<RemoteMachine>; 2], from: usize, kind: u8) -> Vec<u8> {
     let wait = Wait::start();
     loop {
         let bytes = collect(&mut remotes[from].lock().unwrap());
-        let (found, others): (Vec<_>, _) = parcels(&bytes).partition(|parcel| parcel[4] == kind);
-        for parcel in others {
-            remotes[1 - from].lock().unwrap().deliver(parcel).unwrap();
+        let (found, others): (Vec<_>, _) = messages(&bytes).partition(|message| message[4] == kind);
+        for message in others {
+            remotes[1 - from].lock().unwrap().deliver(message).unwrap();
         }
-        if let Some(parcel) = found.first() {
-            return parcel.to_vec();
+        if let Some(message) = found.first() {
+            return message.to_vec();
         }
-        wait.pause(|| format!("there is no parcel of the kind {kind}"));
+        wait.pause(|| format!("there is no message of the kind {kind}"));
     }
 }
 
@@ -216,8 +217,9 @@ fn fewest_polls_before_a_rest(client: &Client) -> usize {
     (0..20).map(|_| polls()).min().unwrap()
 }
 
-/// A program with peers on its own machine only makes room after a thousand polls, or sleeps after sixteen if it has lost
-/// its processor to others; one with peers on other machines makes room after fewer, and never sleeps.
+/// A program with peers on its own machine only makes room after a thousand polls, or sleeps after
+/// sixteen if it has lost its processor to others; one with peers on other machines makes room
+/// after fewer, and never sleeps.
 #[test]
 fn a_program_with_a_peer_on_another_machine_makes_room_for_others_soon() {
     let machines = Machines::new();
@@ -277,8 +279,8 @@ fn messages_go_both_ways_and_are_answered() {
     }
 }
 
-/// What carries parcels keeps their order. The order of arrival is that of the emulated network nevertheless, whose times are long
-/// here beside what a busy machine adds to them.
+/// What carries messages keeps their order. The order of arrival is that of the emulated network
+/// nevertheless, whose times are long here beside what a busy machine adds to them.
 #[test]
 fn several_paths_to_another_machine_do_not_keep_the_order() {
     for (network, is_orderly) in [
@@ -347,7 +349,8 @@ fn rdma_goes_through_the_rings_with_keys_and_bounds_checked_there() {
     assert_eq!(before, remote.bytes);
 }
 
-/// More than the rings between them have room for. Data for a read goes the same way as requests to read, and must not wait for them.
+/// More than the rings between them have room for. Data for a read goes the same way as requests to
+/// read, and must not wait for them.
 #[test]
 fn two_that_read_from_each_other_do_not_wait_for_each_other() {
     const LENGTH: usize = 3 << 20;
@@ -397,7 +400,8 @@ fn a_request_that_a_fault_keeps_ends_when_it_is_released() {
     assert_eq!(wait_both(&mut alpha, &mut beta), 1);
 }
 
-/// What is armed on one machine is armed on the other one as long as it is there, and does not come back.
+/// What is armed on one machine is armed on the other one as long as it is there, and does not come
+/// back.
 #[test]
 fn rules_of_the_machine_hold_here_as_well() {
     let machines = Machines::new();
@@ -479,16 +483,16 @@ fn a_machine_that_vanishes_does_not_answer_and_delivers_nothing_twice() {
     machines.cut(true);
     assert!(alpha.post_send(1, to, INLINE));
     let [first, second] = &*machines.remotes;
-    let mut parcels = Vec::new();
+    let mut messages = Vec::new();
     while !first
         .lock()
         .unwrap()
-        .collect(Uptake::Until(1), &mut parcels)
-        || parcels.is_empty()
+        .collect(Uptake::Until(1), &mut messages)
+        || messages.is_empty()
     {
         alpha.engine.progress();
     }
-    second.lock().unwrap().deliver(&parcels).unwrap();
+    second.lock().unwrap().deliver(&messages).unwrap();
     beta.wait_ok();
     for remote in [first, second] {
         remote.lock().unwrap().disconnect();
@@ -562,7 +566,8 @@ fn a_host_that_leaves_is_a_queue_pair_that_is_gone_and_one_name_is_one_host() {
     third.enter(&describe(&beta)).unwrap();
 }
 
-/// More devices than words that a system call waits for. A sleeper is woken by whoever sends to any of them.
+/// More devices than words that a system call waits for. A sleeper is woken by whoever sends to any
+/// of them.
 #[test]
 fn each_of_many_devices_wakes_the_sleeper() {
     const DEVICES: u16 = 200;
@@ -606,14 +611,14 @@ fn each_of_many_devices_wakes_the_sleeper() {
         let mut address = alpha.address();
         address.gid = devices[device].gid;
         let to = alpha.connect(address);
-        let mut parcels = Vec::new();
+        let mut messages = Vec::new();
         let sleep = loop {
-            match remote.prepare_to_sleep(Uptake::Until(1 << 20), &mut parcels) {
+            match remote.prepare_to_sleep(Uptake::Until(1 << 20), &mut messages) {
                 Some(sleep) => break sleep,
                 None => alpha.engine.progress(),
             }
         };
-        assert!(parcels.is_empty());
+        assert!(messages.is_empty());
         std::thread::scope(|scope| {
             let began = Instant::now();
             let sleeper = scope.spawn(move || sleep.sleep(PATIENCE));
@@ -624,11 +629,11 @@ fn each_of_many_devices_wakes_the_sleeper() {
             assert!(began.elapsed() < PATIENCE, "nobody woke the sleeper");
         });
         let wait = Wait::start();
-        while !remote.collect(Uptake::Until(1 << 20), &mut parcels) {
+        while !remote.collect(Uptake::Until(1 << 20), &mut messages) {
             wait.pause(|| format!("nobody rang for device {device}"));
         }
         let gid = &devices[device].gid.0[..];
-        assert!(parcels.windows(16).any(|bytes| bytes == gid), "{device}");
+        assert!(messages.windows(16).any(|bytes| bytes == gid), "{device}");
     }
     remote.leave_if(|_| true);
     assert_eq!(hosts(), 1);
@@ -638,7 +643,8 @@ fn each_of_many_devices_wakes_the_sleeper() {
 fn requests_do_not_go_on_to_a_third_machine() {
     let machines = Machines::new();
     let (mut alpha, beta) = machines.pair();
-    // The second machine knows a device of a third one, and the first takes it for one of the second.
+    // The second machine knows a device of a third one, and the first takes it for one of the
+    // second.
     let there: Fabric = fabric(machines.root(1));
     let mut third = RemoteMachine::new(there, "third");
     let mut gamma = describe(&beta);
@@ -653,17 +659,18 @@ fn requests_do_not_go_on_to_a_third_machine() {
     assert_eq!(alpha.wait().status(), Some(Status::LocalUnreachableRemote));
 }
 
-/// Delivers a request again and again while its receiver takes nothing, until one has to wait for room.
+/// Delivers a request again and again while its receiver takes nothing, until one has to wait for
+/// room.
 fn fill_ring(remote: &Mutex<RemoteMachine>, request: &[u8]) {
     let mut remote = remote.lock().unwrap();
     assert_eq!(request[4], REQUEST);
-    while !remote.has_parked() {
+    while !remote.has_backlog() {
         remote.deliver(request).unwrap();
     }
 }
 
-/// The outcome of a request that was kept comes while the initiator's ring is full, and then the connection is lost, and
-/// so is the next one.
+/// The outcome of a request that was kept comes while the initiator's ring is full, and then the
+/// connection is lost, and so is the next one.
 #[test]
 fn an_outcome_that_waits_for_room_outlives_the_connection() {
     let machines = Machines::new();
@@ -712,8 +719,8 @@ fn an_outcome_that_waits_for_room_outlives_the_connection() {
     assert_eq!((ended.wr_id, ended.status()), (1, Some(Status::Ok)));
 }
 
-/// A process has sent data for a read, and the connection is lost before anybody takes it. The next read is served by the same
-/// process, and gets the bytes that it asks for.
+/// A process has sent data for a read, and the connection is lost before anybody takes it. The next
+/// read is served by the same process, and gets the bytes that it asks for.
 #[test]
 fn data_for_a_read_of_a_lost_connection_is_none_for_the_next_one() {
     let machines = Machines::new();
@@ -744,14 +751,14 @@ fn data_for_a_read_of_a_lost_connection_is_none_for_the_next_one() {
         beta.engine.progress();
         for from in [0, 1] {
             let bytes = collect(&mut machines.remotes[from].lock().unwrap());
-            for parcel in parcels(&bytes) {
-                if parcel[4] == READ_DATA {
-                    brought.push(parcel[32..].to_vec());
+            for message in messages(&bytes) {
+                if message[4] == READ_DATA {
+                    brought.push(message[32..].to_vec());
                 }
                 machines.remotes[1 - from]
                     .lock()
                     .unwrap()
-                    .deliver(parcel)
+                    .deliver(message)
                     .unwrap();
             }
         }
@@ -788,19 +795,20 @@ fn datagrams_for_a_process_that_is_stopped_do_not_pile_up() {
             for _ in 0..(300 << 20) / LENGTH {
                 first.deliver(&datagram).unwrap();
             }
-            assert!(first.has_parked());
+            assert!(first.has_backlog());
             assert!(!first.is_overloaded());
         })
         .unwrap();
     machines.cut(false);
     let wait = Wait::start();
-    while first.lock().unwrap().has_parked() {
+    while first.lock().unwrap().has_backlog() {
         alpha.engine.progress();
         wait.pause(|| "some still wait".to_owned());
     }
 }
 
-/// A process was killed whose records waited, and its host is none that the machine knows: nobody takes them any more.
+/// A process was killed whose records waited, and its host is none that the machine knows: nobody
+/// takes them any more.
 #[test]
 fn the_ring_of_a_dead_stranger_is_given_up() {
     let machines = Machines::new();
@@ -828,7 +836,7 @@ fn the_ring_of_a_dead_stranger_is_given_up() {
 
 /// It would be kept until the connection is lost, for no outcome ends it.
 #[test]
-fn a_read_that_nobody_waits_for_is_no_parcel() {
+fn a_read_that_nobody_waits_for_is_no_message() {
     let machines = Machines::new();
     let (mut alpha, beta) = machines.pair();
     machines.cut(true);
@@ -846,9 +854,9 @@ fn a_read_that_nobody_waits_for_is_no_parcel() {
 }
 
 #[test]
-fn hostile_parcels_are_errors_or_requests_that_fail() {
+fn hostile_messages_are_errors_or_requests_that_fail() {
     let machines = Machines::new();
-    // Many of the parcels are messages that nobody has sent.
+    // Many of the messages are messages that nobody has sent.
     let (mut alpha, beta, to, memory) = machines.receiving_pair(1000);
     machines.cut(true);
     let source = alpha.register(pattern(64, 1));
@@ -865,25 +873,25 @@ fn hostile_parcels_are_errors_or_requests_that_fail() {
             .collect(Uptake::Until(1 << 20), &mut honest);
         alpha.engine.progress();
     }
-    // Each byte of honest parcels is changed, and each length cut. Whatever comes of it, nobody panics, and
-    // who is honest is served afterwards.
-    let mut parcels = Vec::new();
+    // Each byte of honest messages is changed, and each length cut. Whatever comes of it, nobody
+    // panics, and who is honest is served afterwards.
+    let mut messages = Vec::new();
     let mut rest = &honest[..];
     while let Some(length) = rest.first_chunk() {
-        let (parcel, behind) = rest.split_at(u32::from_le_bytes(*length) as usize);
-        parcels.push(parcel.to_vec());
+        let (message, behind) = rest.split_at(u32::from_le_bytes(*length) as usize);
+        messages.push(message.to_vec());
         rest = behind;
     }
     let mut refused = 0;
     let mut answers = Vec::new();
-    for parcel in &parcels {
-        for at in 4..parcel.len() {
+    for message in &messages {
+        for at in 4..message.len() {
             for change in [1, 0x80, 0xff] {
-                let mut hostile = parcel.clone();
+                let mut hostile = message.clone();
                 hostile[at] ^= change;
                 refused += u32::from(second.lock().unwrap().deliver(&hostile).is_err());
             }
-            refused += u32::from(second.lock().unwrap().deliver(&parcel[..at]).is_err());
+            refused += u32::from(second.lock().unwrap().deliver(&message[..at]).is_err());
             beta.engine.progress();
             second
                 .lock()
@@ -896,11 +904,11 @@ fn hostile_parcels_are_errors_or_requests_that_fail() {
     // Answers that nobody has asked for.
     let mut rest = &answers[..];
     while let Some(length) = rest.first_chunk() {
-        let (parcel, behind) = rest.split_at(u32::from_le_bytes(*length) as usize);
-        let mut other = parcel.to_vec();
+        let (message, behind) = rest.split_at(u32::from_le_bytes(*length) as usize);
+        let mut other = message.to_vec();
         other[8] ^= 0x40;
-        for parcel in [&other, parcel] {
-            let _ = first.lock().unwrap().deliver(parcel);
+        for message in [&other, message] {
+            let _ = first.lock().unwrap().deliver(message);
         }
         rest = behind;
     }

@@ -71,7 +71,8 @@ pub(crate) fn send_numbered(
     Seen { arrived, completed }
 }
 
-/// Sends numbered packets over a network. Answers also how often the sender's device had to repeat one.
+/// Sends numbered packets over a network. Answers also how often the sender's device had to repeat
+/// one.
 fn arrivals(network: &str, poll: bool) -> (Seen, u64) {
     let root = tempfile::tempdir().unwrap();
     let mut sender = Client::open(root.path(), &with_network("alpha", network));

@@ -18,8 +18,8 @@ fn arenas() -> Vec<usize> {
         .collect()
 }
 
-/// Monitors of registered memory overwrite the code of `mmap` and `munmap` once the device is open: a
-/// thread of the device that is inside one of them by then crashes the program.
+/// Monitors of registered memory overwrite the code of `mmap` and `munmap` once the device is open:
+/// a thread of the device that is inside one of them by then crashes the program.
 #[test]
 fn an_opened_device_has_mapped_its_threads_memory() {
     let root = tempfile::tempdir().unwrap();

@@ -25,7 +25,8 @@ fn command(role: &str, root: &Path, seed: u64) -> Command {
     command
 }
 
-/// Runs a child, to which nobody talks, to its orderly end. Returns what it wrote to standard error.
+/// Runs a child, to which nobody talks, to its orderly end. Returns what it wrote to standard
+/// error.
 pub(crate) fn errors_of(role: &str, root: &Path, seed: u64) -> String {
     let output = command(role, root, seed)
         .stdin(Stdio::null())

@@ -13,7 +13,8 @@ const SLOT: usize = 8928;
 const RECEIVES: u64 = 512;
 
 pub(crate) fn cpu_time() -> Duration {
-    // SAFETY: `rusage` is a plain C struct for which zeroes are valid, and it is valid for the write.
+    // SAFETY: `rusage` is a plain C struct for which zeroes are valid, and it is valid for the
+    // write.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         libc::getrusage(libc::RUSAGE_SELF, &raw mut usage);

@@ -1,5 +1,5 @@
-//! What a process says on standard error although no call of the program fails: each kind once, however often it
-//! comes.
+//! What a process says on standard error although no call of the program fails: each kind once,
+//! however often it comes.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};

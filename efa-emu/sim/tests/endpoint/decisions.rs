@@ -111,7 +111,10 @@ fn devices_without_rdma_are_the_reason_for_packets() {
     });
     once(
         &lines,
-        &["write peer=0 subprotocol=Eager length=100", "no RDMA write by the own device"],
+        &[
+            "write peer=0 subprotocol=Eager length=100",
+            "no RDMA write by the own device",
+        ],
     );
 }
 
@@ -134,7 +137,8 @@ fn rnr_retries_are_shown_with_attempt_and_wait() {
         assert_eq!(rig.program(1).contexts(), [1]);
     });
     let engine = "efa_core::endpoint::posting";
-    let first = "RNR: the packet is posted again peer=0 packet_type=EAGER_MSGRTM msg_id=1 attempt=1";
+    let first =
+        "RNR: the packet is posted again peer=0 packet_type=EAGER_MSGRTM msg_id=1 attempt=1";
     once(&lines, &[engine, first, "again_in=0ns"]);
     let second = with(&lines, &[engine, "attempt=2", "again_in="]);
     assert_eq!(second.len(), 1, "{lines:?}");
@@ -154,7 +158,15 @@ fn retries_of_the_device_are_shown_too() {
         rig.settle();
     });
     let device = "efa_device_model::device::initiator";
-    once(&lines, &[device, "RNR: the request is sent again", "attempt=1", "ahn="]);
+    once(
+        &lines,
+        &[
+            device,
+            "RNR: the request is sent again",
+            "attempt=1",
+            "ahn=",
+        ],
+    );
 }
 
 #[test]
@@ -163,7 +175,8 @@ fn a_dropped_packet_is_shown_with_sender_and_reason() {
         let mut rig = Rig::pair(orderly(), "efa2", &config());
         let (server, _) = rig.greet(0, 1);
         let eager = Match::packet(PacketType::EagerMsgRtm.code());
-        rig.fabric.install(Fault::new(eager, Action::Repeat).times(1));
+        rig.fabric
+            .install(Fault::new(eager, Action::Repeat).times(1));
         rig.program(1).recv(0, 8, 1);
         rig.start_operation(0, |program| program.send(server, 0, 8, 2));
         rig.settle();

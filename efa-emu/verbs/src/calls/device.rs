@@ -6,7 +6,7 @@
 use core::ffi::{c_char, c_int};
 use core::ptr::null;
 
-use efa_shm::usage::{self, Step};
+use efa_shm::usage::{self, UsageStep};
 
 use crate::abi::{IBV_FORK_UNNEEDED, ibv_device};
 use crate::ffi::errno;
@@ -21,7 +21,7 @@ use crate::objects::device::Device;
 /// # Safety
 /// `count` is null or valid for a write.
 pub(crate) unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
-    usage::mark(Step::Listed);
+    usage::mark(UsageStep::Listed);
     let devices: Vec<_> =
         with_cleared_stack(|| Device::all().iter().map(Device::c_pointer).collect());
     // SAFETY: allocates zeroed memory, or returns null.

@@ -199,7 +199,17 @@ fn wait_for_traffic(fabric: &TestFabric) -> Vec<String> {
 /// What `fi_pingpong` prints on standard error with `variable`, over receivers that are often not ready.
 fn shown_with(variable: &str) -> String {
     let fabric = TestFabric::new();
-    let program = ["env", variable, "fi_pingpong", "-p", "efa", "-e", "rdm", "-S", "64"];
+    let program = [
+        "env",
+        variable,
+        "fi_pingpong",
+        "-p",
+        "efa",
+        "-e",
+        "rdm",
+        "-S",
+        "64",
+    ];
     let options = ["--rnr", "0.2"];
     let [_, client] = Dialogue::new(&fabric, &program, "-B", "-P").run(&options, &options);
     assert_eq!(sizes(&client), ["64"]);
@@ -208,9 +218,7 @@ fn shown_with(variable: &str) -> String {
 
 #[test]
 fn stock_programs_show_decisions_of_the_device() {
-    if installed("fi_pingpong", PACKAGE).is_none() {
-        return;
-    }
+    needs!("fi_pingpong", PACKAGE);
     let lines = shown_with("EFA_LOG=efa_device_model=debug");
     for expected in [
         "INFO efa_device_model::device: queue pair made gid=fe80:",
@@ -224,9 +232,7 @@ fn stock_programs_show_decisions_of_the_device() {
 
 #[test]
 fn a_bad_log_directive_is_one_line_and_the_program_goes_on() {
-    if installed("fi_pingpong", PACKAGE).is_none() {
-        return;
-    }
+    needs!("fi_pingpong", PACKAGE);
     let shown = shown_with("EFA_LOG=efa_shm=loud");
     assert!(
         shown.starts_with("efa: EFA_LOG: invalid directive `efa_shm=loud`: use a level"),

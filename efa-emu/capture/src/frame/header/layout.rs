@@ -58,9 +58,9 @@ pub enum Sender {
     Responder,
 }
 
-/// Declares consecutive fields: `NAME, PREFIX OF THE FIELDS' NAMES, OFFSET;` and then a line for each
-/// field, `name: type, format, presence, meaning;`. Makes a struct that bytes can be read as, and
-/// its table `FIELDS`.
+/// Declares consecutive fields: `NAME, PREFIX OF THE FIELDS' NAMES, OFFSET;` and then a line for
+/// each field, `name: type, format, presence, meaning;`. Makes a struct that bytes can be read as,
+/// and its table `FIELDS`.
 macro_rules! header_part {
     (
         $(#[$doc:meta])*

@@ -1,5 +1,5 @@
-//! Any bytes as what the bridge of another machine sends, and as what this machine's bridge does meanwhile: parcels that
-//! are made up, parcels that answer what was sent, lost connections, devices that come and go.
+//! Any bytes as what the bridge of another machine sends, and as what this machine's bridge does meanwhile: messages that
+//! are made up, messages that answer what was sent, lost connections, devices that come and go.
 //!
 //! Checked: nothing panics; memory around what is registered stays as it is; every request of the device's client completes
 //! at most once, and all of them once its queue pair fails; what was asked of the machine is over when the
@@ -32,7 +32,7 @@ struct Siege<'a> {
     victim: Victim<'a>,
     own: Gid,
     machine: RemoteMachine,
-    /// Names that parcels of this machine have had.
+    /// Names that messages of this machine have had.
     names: Vec<u64>,
 }
 
@@ -79,32 +79,32 @@ impl<'a> Siege<'a> {
     fn step(&mut self, choices: &mut Choices<'_>) {
         match choices.byte() % 16 {
             0..=3 => {
-                let parcel = self.request(choices);
-                self.deliver(&parcel);
+                let message = self.request(choices);
+                self.deliver(&message);
             }
             4 => {
                 let names = [self.name(choices), self.name(choices)];
                 let length = (choices.length() as usize).min(20 << 10);
-                let parcel = fuzzing::read_data(names, choices.length(), &vec![5; length]);
-                self.deliver(&parcel);
+                let message = fuzzing::read_data(names, choices.length(), &vec![5; length]);
+                self.deliver(&message);
             }
             5 | 6 => {
-                let parcel = fuzzing::answer(self.name(choices), choices.byte());
-                self.deliver(&parcel);
+                let message = fuzzing::answer(self.name(choices), choices.byte());
+                self.deliver(&message);
             }
             7 => {
-                let parcel = fuzzing::outcome(self.name(choices), choices.byte());
-                self.deliver(&parcel);
+                let message = fuzzing::outcome(self.name(choices), choices.byte());
+                self.deliver(&message);
             }
             8 => {
-                // A parcel that is damaged or cut.
-                let mut parcel = self.request(choices);
-                let at = usize::from(choices.byte()) % parcel.len();
+                // A message that is damaged or cut.
+                let mut message = self.request(choices);
+                let at = usize::from(choices.byte()) % message.len();
                 match choices.byte() {
-                    0 => parcel.truncate(at),
-                    change => parcel[at] ^= change,
+                    0 => message.truncate(at),
+                    change => message[at] ^= change,
                 }
-                self.deliver(&parcel);
+                self.deliver(&message);
             }
             9..=11 => self.collect(match choices.byte() {
                 0 => Uptake::Nothing,
@@ -151,36 +151,36 @@ impl<'a> Siege<'a> {
         fuzzing::request(name, gids, &attack.request, extra, &attack.payload, damage)
     }
 
-    fn deliver(&mut self, parcel: &[u8]) {
-        if self.machine.deliver(parcel).is_err() {
+    fn deliver(&mut self, message: &[u8]) {
+        if self.machine.deliver(message).is_err() {
             // As a bridge does.
             self.machine.disconnect();
         }
     }
 
     fn collect(&mut self, uptake: Uptake) {
-        let mut parcels = Vec::new();
-        self.machine.collect(uptake, &mut parcels);
-        self.learn(&parcels);
+        let mut messages = Vec::new();
+        self.machine.collect(uptake, &mut messages);
+        self.learn(&messages);
     }
 
     fn prepare_to_sleep(&mut self) {
-        let mut parcels = Vec::new();
+        let mut messages = Vec::new();
         drop(
             self.machine
-                .prepare_to_sleep(Uptake::Until(1 << 20), &mut parcels),
+                .prepare_to_sleep(Uptake::Until(1 << 20), &mut messages),
         );
-        self.learn(&parcels);
+        self.learn(&messages);
     }
 
     /// The names behind the headers of the frames.
-    fn learn(&mut self, mut parcels: &[u8]) {
-        while let Some(length) = parcels.first_chunk() {
-            let (parcel, rest) = parcels.split_at(u32::from_le_bytes(*length) as usize);
-            if let Some(name) = parcel[FRAME_HEADER..].first_chunk() {
+    fn learn(&mut self, mut messages: &[u8]) {
+        while let Some(length) = messages.first_chunk() {
+            let (message, rest) = messages.split_at(u32::from_le_bytes(*length) as usize);
+            if let Some(name) = message[FRAME_HEADER..].first_chunk() {
                 self.names.push(u64::from_le_bytes(*name));
             }
-            parcels = rest;
+            messages = rest;
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::ring::{Consumer, Full, Incoming, Producer};
 use crate::segment::{Address, Segment, SlotContent};
 use crate::shared::SharedMemory;
 use crate::switchboard::{self, LINES, Line, Switchboard};
-use crate::trouble::Trouble;
+use crate::warning::Warning;
 use efa_device_model::fault::{Fault, FaultId};
 
 /// Bytes of a ring to a local process, as of one between two local processes.
@@ -96,7 +96,7 @@ pub(super) enum Unsent {
 }
 
 /// The place of one device.
-pub(super) struct StandIn {
+pub(super) struct DeviceProxy {
     host: Host,
     segment: Arc<Segment>,
     board: Arc<Switchboard>,
@@ -113,16 +113,16 @@ pub(super) struct StandIn {
     pub(super) epoch: u32,
 }
 
-impl StandIn {
-    /// The place of a device, as which `host` has entered the fabric. `number` tells it from the others of the machine;
-    /// `neighbour` is one of these, if there is one.
+impl DeviceProxy {
+    /// The place of a device, as which `host` has entered the fabric. `number` tells it from the
+    /// others of the machine; `neighbour` is one of these, if there is one.
     pub(super) fn new(
         fabric: &Fabric,
         device: &RemoteDevice,
         host: Host,
         number: usize,
-        neighbour: Option<&StandIn>,
-    ) -> Result<StandIn, FabricError> {
+        neighbour: Option<&DeviceProxy>,
+    ) -> Result<DeviceProxy, FabricError> {
         let path = host.device_path();
         let board_path = path.with_extension(switchboard::KIND);
         let board = match neighbour {
@@ -146,7 +146,7 @@ impl StandIn {
         let peers = Peers::new(fabric.clone(), Arc::clone(&segment));
         // Only now: whoever finds the numbers taken finds the segment.
         host.table().take_all(host.address().id);
-        Ok(StandIn {
+        Ok(DeviceProxy {
             host,
             segment,
             board,
@@ -162,9 +162,9 @@ impl StandIn {
     }
 
     /// Leaves the fabric, as all of them at once.
-    pub(super) fn leave_all(fabric: &Fabric, stand_ins: impl Iterator<Item = StandIn>) {
-        for mut stand_in in stand_ins {
-            stand_in.host.vacate();
+    pub(super) fn leave_all(fabric: &Fabric, proxies: impl Iterator<Item = DeviceProxy>) {
+        for mut proxy in proxies {
+            proxy.host.vacate();
         }
         fabric.sweep();
     }
@@ -204,21 +204,21 @@ impl StandIn {
 
     // --- from local processes ---
 
-    /// Looks where doorbells were rung. Returns whether any was. `is_known` says of a device whether its records are
-    /// carried.
+    /// Looks where doorbells were rung. Returns whether any was. `is_known` says of a device
+    /// whether its records are carried.
     pub(super) fn answer_doorbells(&mut self, is_known: impl Fn(Gid) -> bool) -> bool {
         if !self.segment.doorbell_rung() {
             return false;
         }
         let segment = Arc::clone(&self.segment);
-        let is_full = segment.take_doorbells(|slot| self.look_at(slot));
+        let is_full = segment.take_doorbells(|slot| self.inspect_slot(slot));
         if is_full {
             self.free_dead_senders(is_known);
         }
         true
     }
 
-    fn look_at(&mut self, slot: usize) {
+    fn inspect_slot(&mut self, slot: usize) {
         match self.segment.inspect(slot) {
             SlotContent::Free | SlotContent::Pending { .. } => {}
             SlotContent::GivenUp => {
@@ -268,7 +268,7 @@ impl StandIn {
     }
 
     fn refuse(&mut self, slot: usize, reason: &dyn std::fmt::Display) {
-        Trouble::RefusedRing.say(format_args!("refusing what a process sends: {reason}"));
+        Warning::RefusedRing.warn_once(format_args!("refusing what a process sends: {reason}"));
         self.segment.refuse(slot);
         if let Some(ring) = self.in_ring(slot) {
             ring.peer.segment.wake();
@@ -389,7 +389,8 @@ impl StandIn {
         }
     }
 
-    /// Takes the answers of local processes: each with the process, and the number of the record there.
+    /// Takes the answers of local processes: each with the process, and the number of the record
+    /// there.
     pub(super) fn reap(&mut self, mut answered: impl FnMut(Address, u64, Token, Answer)) -> bool {
         let mut any = false;
         let mut position = 0;
@@ -420,8 +421,9 @@ impl StandIn {
 
     // --- the dead ---
 
-    /// Gives up the rings of processes that are gone: calls `ended` for each record whose answer was not taken, with the
-    /// answer if there is one, and `gone` for each process. `is_known` as for [`StandIn::answer_doorbells`].
+    /// Gives up the rings of processes that are gone: calls `ended` for each record whose answer
+    /// was not taken, with the answer if there is one, and `gone` for each process. `is_known` as
+    /// for [`DeviceProxy::answer_doorbells`].
     pub(super) fn check_peers(
         &mut self,
         is_known: impl Fn(Gid) -> bool,
@@ -466,7 +468,8 @@ impl StandIn {
 
     // --- sleep ---
 
-    /// Makes senders ring the doorbell from now on. Returns whether nothing had come before that took effect.
+    /// Makes senders ring the doorbell from now on. Returns whether nothing had come before that
+    /// took effect.
     pub(super) fn prepare_to_sleep(&mut self) -> bool {
         for slot in &self.polled {
             self.segment.stop_polling(*slot);
@@ -490,7 +493,7 @@ fn in_ring(rings: &mut [Option<Box<InRing>>], slot: usize) -> Option<&mut InRing
     rings.get_mut(slot)?.as_deref_mut()
 }
 
-impl Drop for StandIn {
+impl Drop for DeviceProxy {
     fn drop(&mut self) {
         for ring in self.out_rings.drain() {
             if ring.producer.is_settled() {

@@ -1,20 +1,20 @@
-//! What goes wrong where no call of the program can fail of it: a line on standard error.
+//! Warnings on standard error, for errors that no call of the program can return.
 //!
-//! Peers cause some of it, as often as they like. So a process says the first of each kind only.
+//! Peers can cause some of them any number of times, so only the first of each kind is written.
 
 use std::fmt;
 use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Whose lines these are.
+/// The prefix of each line.
 const PROGRAM: &str = "efa-emu";
 
 /// A line becomes no longer than about this: it may quote what others have written.
 const LONGEST: usize = 1000;
 
-/// A kind of trouble.
+/// A kind of warning.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Trouble {
+pub(super) enum Warning {
     /// A rule of the fabric cannot be read.
     UnreadableRule,
     /// What a rule wants done beside an event cannot be done.
@@ -29,14 +29,14 @@ pub(super) enum Trouble {
     Capture,
 }
 
-impl Trouble {
-    /// Says what happened, if it is the first of its kind.
+impl Warning {
+    /// Writes what happened to standard error, if it is the first of its kind.
     #[cold]
-    pub(super) fn say(self, what: fmt::Arguments<'_>) {
+    pub(super) fn warn_once(self, what: fmt::Arguments<'_>) {
         tracing::warn!(kind = ?self, "{what}");
-        static SAID: AtomicU32 = AtomicU32::new(0);
+        static WARNED: AtomicU32 = AtomicU32::new(0);
         let bit = 1 << self as u32;
-        if SAID.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+        if WARNED.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
             // In one piece: other programs write there at the same time.
             let _ = io::stderr().write_all(line(&what.to_string()).as_bytes());
         }
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_have_written_stays_on_a_short_line() {
+    fn quoted_text_stays_on_one_short_line() {
         assert_eq!(
             line("a\nb\x1b[2J"),
             "efa-emu: a b [2J (further messages of this kind are suppressed)\n"

@@ -4,8 +4,8 @@ use std::collections::{HashMap, VecDeque};
 
 use efa_core::address::{Gid, Qpn};
 
-use super::Token;
-use crate::record::{Kind, Record};
+use super::proxy::Token;
+use crate::record::{Record, RecordKind};
 use crate::segment::Address;
 
 /// Bytes that wait for a destination, beyond which nothing more waits there that nobody would miss.
@@ -14,13 +14,13 @@ const MOST_DATAGRAMS: usize = 4 << 20;
 /// Where a record goes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Destination {
-    /// The stand-in that sends it.
+    /// The proxy that sends it.
     pub(super) device: usize,
-    pub(super) to: To,
+    pub(super) to: Recipient,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum To {
+pub(super) enum Recipient {
     /// The process that has the queue pair.
     QueuePair(Gid, Qpn),
     Process(Address),
@@ -28,22 +28,22 @@ pub(super) enum To {
 
 /// A record that waits.
 #[derive(Debug)]
-pub(super) struct Parked {
+pub(super) struct WaitingRecord {
     pub(super) record: Record,
     pub(super) token: Token,
     pub(super) data: Vec<u8>,
 }
 
-impl Parked {
+impl WaitingRecord {
     /// Bytes that it takes.
     fn size(&self) -> usize {
-        size_of::<Parked>() + self.data.len()
+        size_of::<WaitingRecord>() + self.data.len()
     }
 }
 
 /// All that wait, in the order in which they came for each destination.
 #[derive(Debug, Default)]
-pub(super) struct ParkedRecords {
+pub(super) struct Backlog {
     queues: HashMap<Destination, Queue>,
     /// The destinations, in the order in which they get room.
     order: VecDeque<Destination>,
@@ -52,11 +52,11 @@ pub(super) struct ParkedRecords {
 
 #[derive(Debug, Default)]
 struct Queue {
-    records: VecDeque<Parked>,
+    records: VecDeque<WaitingRecord>,
     bytes: usize,
 }
 
-impl ParkedRecords {
+impl Backlog {
     pub(super) fn is_empty(&self) -> bool {
         self.queues.is_empty()
     }
@@ -71,8 +71,8 @@ impl ParkedRecords {
         !self.queues.is_empty() && self.queues.contains_key(destination)
     }
 
-    /// Lets a record wait; or drops it if nobody is told what becomes of it, as of a datagram, and much waits there
-    /// already.
+    /// Lets a record wait; or drops it if nobody is told what becomes of it, as of a datagram, and
+    /// much waits there already.
     pub(super) fn push(
         &mut self,
         destination: Destination,
@@ -84,23 +84,26 @@ impl ParkedRecords {
             self.order.push_back(destination);
             Queue::default()
         });
-        let is_missed = !matches!(token, Token::Nobody) || record.kind() != Kind::Data;
+        let is_missed = !matches!(token, Token::Nobody) || record.kind() != RecordKind::Data;
         if !is_missed && queue.bytes >= MOST_DATAGRAMS {
             return;
         }
-        let parked = Parked {
+        let waiting = WaitingRecord {
             record,
             token,
             data: data.to_vec(),
         };
-        queue.bytes += parked.size();
-        self.bytes += parked.size();
-        queue.records.push_back(parked);
+        queue.bytes += waiting.size();
+        self.bytes += waiting.size();
+        queue.records.push_back(waiting);
     }
 
-    /// Calls `send` for the first record of each destination, and as long as it says that the record no longer waits, for
-    /// the next one. Returns whether any no longer waits.
-    pub(super) fn send(&mut self, mut send: impl FnMut(&Destination, &Parked) -> bool) -> bool {
+    /// Calls `send` for the first record of each destination, and as long as it says that the
+    /// record no longer waits, for the next one. Returns whether any no longer waits.
+    pub(super) fn send(
+        &mut self,
+        mut send: impl FnMut(&Destination, &WaitingRecord) -> bool,
+    ) -> bool {
         let before = self.bytes;
         for _ in 0..self.order.len() {
             let Some(destination) = self.order.pop_front() else {
@@ -109,11 +112,11 @@ impl ParkedRecords {
             let Some(queue) = self.queues.get_mut(&destination) else {
                 continue;
             };
-            while let Some(parked) = queue.records.front()
-                && send(&destination, parked)
+            while let Some(waiting) = queue.records.front()
+                && send(&destination, waiting)
             {
-                queue.bytes -= parked.size();
-                self.bytes -= parked.size();
+                queue.bytes -= waiting.size();
+                self.bytes -= waiting.size();
                 queue.records.pop_front();
             }
             match queue.records.is_empty() {
@@ -129,11 +132,11 @@ impl ParkedRecords {
     }
 
     /// Forgets those that `keep` does not choose.
-    pub(super) fn retain(&mut self, keep: impl Fn(&Destination, &Parked) -> bool) {
+    pub(super) fn retain(&mut self, keep: impl Fn(&Destination, &WaitingRecord) -> bool) {
         self.bytes = 0;
         self.queues.retain(|destination, queue| {
-            queue.records.retain(|parked| keep(destination, parked));
-            queue.bytes = queue.records.iter().map(Parked::size).sum();
+            queue.records.retain(|waiting| keep(destination, waiting));
+            queue.bytes = queue.records.iter().map(WaitingRecord::size).sum();
             self.bytes += queue.bytes;
             !queue.records.is_empty()
         });
@@ -150,7 +153,7 @@ mod tests {
     fn destination(number: u16) -> Destination {
         Destination {
             device: 0,
-            to: To::QueuePair(Gid([1; 16]), Qpn(number)),
+            to: Recipient::QueuePair(Gid([1; 16]), Qpn(number)),
         }
     }
 
@@ -161,10 +164,10 @@ mod tests {
             length: length as u32,
             ..Record::pad(64).header()
         };
-        Record::whole(Kind::Data, &header, length as u32)
+        Record::whole(RecordKind::Data, &header, length as u32)
     }
 
-    fn push_message(waiting: &mut ParkedRecords, to: u16, sequence: u32) {
+    fn push_message(waiting: &mut Backlog, to: u16, sequence: u32) {
         let token = Token::Request {
             name: 1,
             pull: None,
@@ -173,14 +176,14 @@ mod tests {
         waiting.push(destination(to), record, token, &[]);
     }
 
-    fn push_datagram(waiting: &mut ParkedRecords, to: u16, sequence: u32, data: &[u8]) {
+    fn push_datagram(waiting: &mut Backlog, to: u16, sequence: u32, data: &[u8]) {
         let record = record(Operation::Datagram, sequence, data.len());
         waiting.push(destination(to), record, Token::Nobody, data);
     }
 
     #[test]
     fn records_without_data_count() {
-        let mut waiting = ParkedRecords::default();
+        let mut waiting = Backlog::default();
         for sequence in 0..100 {
             push_message(&mut waiting, 1, sequence);
             push_message(&mut waiting, 2, sequence);
@@ -193,20 +196,20 @@ mod tests {
         assert_eq!((waiting.bytes(), waiting.is_empty()), (0, true));
     }
 
-    /// Those for others are neither delayed by looks at them nor kept from their turn.
+    /// Those for others are neither delayed by looks at them nor deferred from their turn.
     #[test]
     fn of_those_for_a_busy_destination_one_is_looked_at_and_none_overtakes_another() {
-        let mut waiting = ParkedRecords::default();
+        let mut waiting = Backlog::default();
         for sequence in 0..100 {
             for number in 0..3 {
                 push_message(&mut waiting, number, sequence);
             }
         }
         let (mut looks, mut sent) = (Vec::new(), Vec::new());
-        let any = waiting.send(|to, parked| {
-            looks.push((*to, parked.record.sequence()));
+        let any = waiting.send(|to, waiting| {
+            looks.push((*to, waiting.record.sequence()));
             let is_sent = *to == destination(1);
-            sent.extend(is_sent.then(|| parked.record.sequence()));
+            sent.extend(is_sent.then(|| waiting.record.sequence()));
             is_sent
         });
         assert!(any);
@@ -235,7 +238,7 @@ mod tests {
 
     #[test]
     fn datagrams_are_dropped_where_much_waits_and_nothing_else_is() {
-        let mut waiting = ParkedRecords::default();
+        let mut waiting = Backlog::default();
         for data in [&[][..], &[7; 8192]] {
             for _ in 0..100_000 {
                 push_datagram(&mut waiting, 1, 0, data);
@@ -245,10 +248,10 @@ mod tests {
         let before = waiting.bytes();
         push_message(&mut waiting, 1, 7);
         push_datagram(&mut waiting, 2, 8, &[]);
-        assert_eq!(waiting.bytes(), before + 2 * size_of::<Parked>());
+        assert_eq!(waiting.bytes(), before + 2 * size_of::<WaitingRecord>());
         let mut last = HashMap::new();
-        waiting.send(|to, parked| {
-            last.insert(*to, parked.record.sequence());
+        waiting.send(|to, waiting| {
+            last.insert(*to, waiting.record.sequence());
             true
         });
         assert_eq!(

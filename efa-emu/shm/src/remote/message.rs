@@ -1,6 +1,7 @@
-//! Parcels: what goes from machine to machine, as bytes.
+//! Messages: what goes from machine to machine, as bytes.
 //!
-//! A parcel is a frame of a bridge: its length in bytes with this word, and its kind. Integers are little-endian.
+//! A message is a frame of a bridge: its length in bytes with this word, and its kind. Integers are
+//! little-endian.
 //!
 //! | offset | size | request | data of a read | answer, outcome |
 //! |---|---|---|---|---|
@@ -22,10 +23,11 @@ use crate::segment::MAX_RING;
 /// Bytes in front of what a kind says: length and kind.
 pub const FRAME_HEADER: usize = 8;
 
-/// The first kind of a frame that is a parcel. Those below belong to the program that carries them.
-pub const FIRST_PARCEL: u8 = 16;
+/// The first kind of a frame that is a message. Those below belong to the program that carries
+/// them.
+pub const FIRST_MESSAGE: u8 = 16;
 
-const REQUEST: u8 = FIRST_PARCEL;
+const REQUEST: u8 = FIRST_MESSAGE;
 const READ_DATA: u8 = 17;
 const ANSWER: u8 = 18;
 const OUTCOME: u8 = 19;
@@ -34,13 +36,14 @@ const REQUEST_HEADER: usize = 104;
 const READ_DATA_HEADER: usize = 32;
 const ANSWER_LENGTH: usize = 24;
 
-/// The most bytes of a parcel: of one that brings a record as long as a ring, with the longest header.
-pub const LONGEST_PARCEL: usize = REQUEST_HEADER + MAX_RING - LINE;
+/// The most bytes of a message: of one that brings a record as long as a ring, with the longest
+/// header.
+pub const LONGEST_MESSAGE: usize = REQUEST_HEADER + MAX_RING - LINE;
 
-/// What a parcel brings.
+/// What a message brings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Parcel<'a> {
-    /// A record of a process of the machine that sends the parcel.
+pub(super) enum Message<'a> {
+    /// A record of a process of the machine that sends the message.
     Request {
         name: u64,
         from: Gid,
@@ -48,7 +51,7 @@ pub(super) enum Parcel<'a> {
         fields: Fields,
         data: &'a [u8],
     },
-    /// Data for a read of a process of the machine that gets the parcel.
+    /// Data for a read of a process of the machine that gets the message.
     ReadData {
         name: u64,
         read: u64,
@@ -57,14 +60,14 @@ pub(super) enum Parcel<'a> {
     },
     /// The answer to a request or to data.
     Answer { name: u64, code: u8 },
-    /// What became of a request that was answered as being kept.
+    /// What became of a request that was answered as being deferred.
     Outcome { name: u64, code: u8 },
 }
 
 /// Bytes that no bridge sends.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("a parcel of kind {kind} with {length} bytes has a bad {field}")]
-pub struct BadParcel {
+#[error("a message of kind {kind} with {length} bytes has a bad {field}")]
+pub struct BadMessage {
     pub(super) kind: u8,
     pub(super) length: usize,
     pub(super) field: &'static str,
@@ -109,7 +112,7 @@ pub(super) fn append_answer(bytes: &mut Vec<u8>, name: u64, code: u8) {
     append_code(bytes, ANSWER, name, code);
 }
 
-/// Appends the outcome of a request that was kept.
+/// Appends the outcome of a request that was deferred.
 pub(super) fn append_outcome(bytes: &mut Vec<u8>, name: u64, code: u8) {
     append_code(bytes, OUTCOME, name, code);
 }
@@ -150,11 +153,11 @@ impl<'a> Reader<'a> {
     }
 }
 
-impl<'a> Parcel<'a> {
-    /// Reads a parcel: the whole frame, whose length was believed before.
-    pub(super) fn parse(frame: &'a [u8]) -> Result<Self, BadParcel> {
+impl<'a> Message<'a> {
+    /// Reads a message: the whole frame, whose length was believed before.
+    pub(super) fn parse(frame: &'a [u8]) -> Result<Self, BadMessage> {
         let kind = frame.get(4).copied().unwrap_or(0);
-        let bad = |field| BadParcel {
+        let bad = |field| BadMessage {
             kind,
             length: frame.len(),
             field,
@@ -171,14 +174,14 @@ impl<'a> Parcel<'a> {
             return Some(Err("kind"));
         }
         let name = reader.word()?;
-        let parcel = match kind {
+        let message = match kind {
             REQUEST => {
                 let (from, to) = (reader.gid()?, reader.gid()?);
                 let mut fields: Fields = [0; LINE / 8 - 1];
                 for field in &mut fields {
                     *field = u64::from_ne_bytes(reader.take()?);
                 }
-                Parcel::Request {
+                Message::Request {
                     name,
                     from,
                     to,
@@ -192,7 +195,7 @@ impl<'a> Parcel<'a> {
                 let Ok(offset) = u32::try_from(word) else {
                     return Some(Err("offset"));
                 };
-                Parcel::ReadData {
+                Message::ReadData {
                     name,
                     read,
                     offset,
@@ -207,12 +210,12 @@ impl<'a> Parcel<'a> {
                     return Some(Err("length"));
                 }
                 match kind {
-                    ANSWER => Parcel::Answer { name, code },
-                    _ => Parcel::Outcome { name, code },
+                    ANSWER => Message::Answer { name, code },
+                    _ => Message::Outcome { name, code },
                 }
             }
         };
-        Some(Ok(parcel))
+        Some(Ok(message))
     }
 }
 
@@ -223,13 +226,14 @@ mod tests {
     use super::*;
     use crate::record::record_length;
 
-    fn whole(frame: &[u8]) -> Parcel<'_> {
+    fn whole(frame: &[u8]) -> Message<'_> {
         let length = u32::from_le_bytes(frame[..4].try_into().unwrap());
         assert_eq!(length as usize, frame.len());
-        Parcel::parse(frame).unwrap()
+        Message::parse(frame).unwrap()
     }
 
-    /// No honest sender fills a ring with one record, but a receiver takes such a record from others.
+    /// No honest sender fills a ring with one record, but a receiver takes such a record from
+    /// others.
     #[test]
     fn no_record_of_a_ring_makes_too_long_a_parcel() {
         let data = vec![7; MAX_RING - LINE];
@@ -247,10 +251,12 @@ mod tests {
         );
         append_read_data(&mut part, [1, 2], 0, data.len(), fill);
         assert!(
-            matches!(whole(&request), Parcel::Request { data: there, .. } if there == &data[..])
+            matches!(whole(&request), Message::Request { data: there, .. } if there == &data[..])
         );
-        assert!(matches!(whole(&part), Parcel::ReadData { data: there, .. } if there == &data[..]));
-        assert_eq!(request.len().max(part.len()), LONGEST_PARCEL);
+        assert!(
+            matches!(whole(&part), Message::ReadData { data: there, .. } if there == &data[..])
+        );
+        assert_eq!(request.len().max(part.len()), LONGEST_MESSAGE);
     }
 
     proptest! {
@@ -268,18 +274,19 @@ mod tests {
             append_answer(&mut answer, name, code);
             append_outcome(&mut outcome, name, code);
             let data = &data[..];
-            prop_assert_eq!(whole(&request), Parcel::Request { name, from, to, fields, data });
-            prop_assert_eq!(whole(&part), Parcel::ReadData { name, read, offset, data });
-            prop_assert_eq!(whole(&answer), Parcel::Answer { name, code });
-            prop_assert_eq!(whole(&outcome), Parcel::Outcome { name, code });
-            // What is cut off before its data begins is no parcel, and nothing is read beyond the end.
+            prop_assert_eq!(whole(&request), Message::Request { name, from, to, fields, data });
+            prop_assert_eq!(whole(&part), Message::ReadData { name, read, offset, data });
+            prop_assert_eq!(whole(&answer), Message::Answer { name, code });
+            prop_assert_eq!(whole(&outcome), Message::Outcome { name, code });
+            // What is cut off before its data begins is no message, and nothing is read beyond the
+            // end.
             for (frame, least) in [(&request, REQUEST_HEADER), (&part, READ_DATA_HEADER), (&answer, ANSWER_LENGTH)] {
                 for end in 0..least {
-                    prop_assert!(Parcel::parse(&frame[..end]).is_err());
+                    prop_assert!(Message::parse(&frame[..end]).is_err());
                 }
             }
             answer.push(0);
-            prop_assert!(Parcel::parse(&answer).is_err());
+            prop_assert!(Message::parse(&answer).is_err());
         }
 
         #[test]
@@ -288,7 +295,7 @@ mod tests {
             if let Some(at) = bytes.get_mut(4) {
                 *at = kind;
             }
-            let _ = Parcel::parse(&bytes);
+            let _ = Message::parse(&bytes);
         }
     }
 }

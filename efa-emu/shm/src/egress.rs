@@ -1,43 +1,43 @@
-//! What the network does to a request, as the record tells it that brings the request.
+//! What the network does to a request that leaves, for the record that carries it.
 
 use super::clock::monotonic_now;
 use efa_device_model::network::{Journey, Network, Transmission};
 
 /// When and how a request reaches its receiver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Passage {
+pub(super) struct Arrival {
     /// Delivery time in nanoseconds of the monotonic clock, 0 for at once.
     pub(super) due: u64,
     pub(super) path: u16,
     /// The receiver has to refuse it as not ready.
-    pub(super) not_ready: bool,
+    pub(super) is_rnr: bool,
 }
 
-/// How a request leaves.
+/// What becomes of a request that leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Departure {
+pub(super) enum Egress {
     /// It arrives some time.
-    Leaves(Passage),
+    Leaves(Arrival),
     /// It is lost again and again, and given up at this time of the monotonic clock.
     Fails(std::time::Duration),
     /// It is a datagram and is lost.
     Vanishes,
 }
 
-/// A request leaves now, for the first time or because its receiver was not ready.
-pub(super) fn depart(network: &Network, request: &Transmission) -> Departure {
+/// Decides about a request that leaves now, for the first time or as an RNR retry.
+pub(super) fn egress_of(network: &Network, request: &Transmission) -> Egress {
     let now = monotonic_now();
     match network.journey(request) {
-        Journey::Arrives { after, path, .. } => Departure::Leaves(Passage {
+        Journey::Arrives { after, path, .. } => Egress::Leaves(Arrival {
             due: match network.config.is_immediate() {
                 true => 0,
                 false => (now + after).as_nanos() as u64,
             },
             path,
-            not_ready: network.refuses(request),
+            is_rnr: network.answers_rnr(request),
         }),
-        Journey::Fails { after } => Departure::Fails(now + after),
-        Journey::Vanishes => Departure::Vanishes,
+        Journey::Fails { after } => Egress::Fails(now + after),
+        Journey::Vanishes => Egress::Vanishes,
     }
 }
 
@@ -50,7 +50,7 @@ mod tests {
     use efa_device_model::fault::Stage;
     use efa_device_model::link::Operation;
 
-    fn departure(options: &str, operation: Operation) -> Departure {
+    fn egress(options: &str, operation: Operation) -> Egress {
         let network = options.parse::<NetworkOptions>().unwrap().network();
         let request = Transmission {
             stage: Stage::Request,
@@ -62,31 +62,31 @@ mod tests {
             retries: 0,
             lost: 0,
         };
-        depart(&network, &request)
+        egress_of(&network, &request)
     }
 
     #[test]
     fn an_immediate_network_delays_nothing_and_refuses() {
-        let passage = Passage {
+        let arrival = Arrival {
             due: 0,
             path: 0,
-            not_ready: true,
+            is_rnr: true,
         };
-        let refused = departure("rnr=1", Operation::Send);
-        assert_eq!(refused, Departure::Leaves(passage));
-        let calm = departure("", Operation::RdmaRead);
-        assert_eq!(calm, Departure::Leaves(Passage::default()));
+        let refused = egress("rnr=1", Operation::Send);
+        assert_eq!(refused, Egress::Leaves(arrival));
+        let calm = egress("", Operation::RdmaRead);
+        assert_eq!(calm, Egress::Leaves(Arrival::default()));
     }
 
     #[test]
     fn losses_end_requests_and_datagrams() {
         let lossy = "loss=0.999999,retransmit-timeout=1s,attempts=3";
         let before = monotonic_now();
-        let Departure::Fails(at) = departure(lossy, Operation::Send) else {
+        let Egress::Fails(at) = egress(lossy, Operation::Send) else {
             panic!("it cannot arrive");
         };
         let took = (before.as_secs() + 7)..=(monotonic_now().as_secs() + 7);
         assert!(took.contains(&at.as_secs()), "{at:?}");
-        assert_eq!(departure(lossy, Operation::Datagram), Departure::Vanishes);
+        assert_eq!(egress(lossy, Operation::Datagram), Egress::Vanishes);
     }
 }

@@ -1,20 +1,20 @@
 //! Requests that faults keep.
 //!
 //! A send, or a write that came in one piece, is copied out of the ring and its place in the ring
-//! given back, so that whatever follows can pass, and so that it outlives its sender. Its answer goes
-//! back in a record of its own. RDMA that works on the initiator's memory keeps its place.
+//! given back, so that whatever follows can pass, and so that it outlives its sender. Its answer
+//! goes back in a record of its own. RDMA that works on the initiator's memory keeps its place.
 
 use efa_core::nic::Status;
 
-use super::Later;
+use super::in_ring::Later;
 use crate::memory;
 use crate::record::Record;
 use crate::segment::Address;
 use efa_device_model::link::{HostSegment, Transfer};
 
-/// A request that is kept.
+/// A request that is deferred.
 #[derive(Debug)]
-pub(super) enum Kept {
+pub(super) enum DeferredRequest {
     /// In its ring.
     InRing(Later),
     /// Out of its ring.
@@ -33,7 +33,7 @@ pub(super) struct CopiedRequest {
 
 /// The outcome of a request that has left its ring, for its initiator.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Outcome {
+pub(super) struct OutcomeNotice {
     pub(super) to: Address,
     pub(super) number: u64,
     pub(super) status: Status,

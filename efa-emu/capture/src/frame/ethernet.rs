@@ -1,0 +1,303 @@
+//! Frames as bytes: the outer layers around the transport header, and why bytes are not a frame.
+
+use efa_core::address::Gid;
+use smoltcp::phy::ChecksumCapabilities;
+use smoltcp::wire::{
+    EthernetAddress, EthernetFrame, EthernetProtocol, EthernetRepr, IpProtocol, Ipv6Packet,
+    Ipv6Repr, UDP_HEADER_LEN, UdpPacket, UdpRepr,
+};
+
+use super::header::{self, Kind, Opcode, Repr, offset};
+
+/// The UDP destination port of every frame: 0xEFA0.
+pub const UDP_PORT: u16 = 0xEFA0;
+/// The UDP source port of path 0; path `n` uses port `FIRST_SOURCE_PORT + n % PATHS`.
+pub const FIRST_SOURCE_PORT: u16 = 49152;
+/// Number of different source ports, the dynamic port range.
+pub const PATHS: u16 = 16384;
+/// Bytes of Ethernet, IPv6 and UDP headers in front of the transport header.
+pub const OUTER_LEN: usize =
+    EthernetFrame::<&[u8]>::header_len() + smoltcp::wire::IPV6_HEADER_LEN + UDP_HEADER_LEN;
+/// The most data that one frame can hold behind the longest header: IPv6 counts in 16 bits.
+pub const MAX_PAYLOAD: usize = u16::MAX as usize - UDP_HEADER_LEN - header::RDMA_HEADER_LEN;
+
+/// Why bytes are not a frame of the emulated wire.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Error {
+    /// The bytes end inside a header or inside the payload that a header announces.
+    #[error("{what} needs {need} bytes, but only {have} are there")]
+    Truncated {
+        /// The part that is cut off.
+        what: &'static str,
+        /// Its length in bytes.
+        need: usize,
+        /// The bytes that are there.
+        have: usize,
+    },
+    /// Not an Ethernet frame with IPv6 and UDP to [`UDP_PORT`] inside.
+    #[error("not a frame of the emulated wire: {what} is {found:#x}, expected {expected:#x}")]
+    Foreign {
+        /// The field that differs.
+        what: &'static str,
+        /// Its value.
+        found: u16,
+        /// The value on the emulated wire.
+        expected: u16,
+    },
+    /// The UDP checksum does not match.
+    #[error("UDP checksum {found:#06x} is wrong")]
+    Checksum {
+        /// The checksum field.
+        found: u16,
+    },
+    /// The transport header does not begin with its magic bytes.
+    #[error(
+        "transport header: magic at offset {} is {found:02x?}, expected {:02x?} (\"EF\")",
+        offset::MAGIC,
+        header::MAGIC
+    )]
+    Magic {
+        /// The bytes found.
+        found: [u8; 2],
+    },
+    /// A version of the transport header that this code does not know.
+    #[error(
+        "transport header: version at offset {} is {found}, only version {} is known",
+        offset::VERSION,
+        header::VERSION
+    )]
+    Version {
+        /// The version found.
+        found: u8,
+    },
+    /// An unknown opcode.
+    #[error("transport header: opcode at offset {} is {found}, known are 1 to {}", offset::OPCODE, Opcode::ALL.len())]
+    Opcode {
+        /// The opcode found.
+        found: u8,
+    },
+    /// The header length is too small for the opcode.
+    #[error("transport header: length at offset {} is {found}, {opcode} needs {}", offset::HEADER_LENGTH, .opcode.header_len())]
+    HeaderLength {
+        /// The opcode.
+        opcode: Opcode,
+        /// The length found.
+        found: u16,
+    },
+    /// An unknown completion status in a response.
+    #[error(
+        "transport header: status at offset {} is {found}, which is no EFA completion status",
+        offset::STATUS
+    )]
+    Status {
+        /// The status found.
+        found: u8,
+    },
+    /// The payload length disagrees with the bytes that are there.
+    #[error(
+        "transport header: payload length at offset {} says {announced} bytes, the frame has {have}",
+        offset::PAYLOAD_LENGTH
+    )]
+    PayloadLength {
+        /// The length that should be there according to the header.
+        announced: usize,
+        /// The bytes that are there.
+        have: usize,
+    },
+    /// Too much data for one frame.
+    #[error("{length} bytes do not fit into one frame, at most {MAX_PAYLOAD} do")]
+    TooLong {
+        /// The length in bytes.
+        length: usize,
+    },
+}
+
+/// The Ethernet address of a GID.
+///
+/// A GID made of a modified EUI-64 (RFC 4291, appendix A), as EFA devices have, gives back the
+/// address that it was made of; any other GID gives a locally administered address of its last five
+/// bytes. Never a group address.
+pub fn ethernet_address(gid: Gid) -> EthernetAddress {
+    let g = gid.0;
+    if g[11..13] == [0xff, 0xfe] {
+        EthernetAddress([(g[8] ^ 0x02) & 0xfe, g[9], g[10], g[13], g[14], g[15]])
+    } else {
+        EthernetAddress([0x02, g[11], g[12], g[13], g[14], g[15]])
+    }
+}
+
+/// One frame of the emulated wire, without a copy of its payload.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Frame<'a> {
+    /// The sender's GID.
+    pub source: Gid,
+    /// The receiver's GID.
+    pub destination: Gid,
+    /// The transport header.
+    pub header: Repr,
+    /// The data: an RDM packet, a datagram or a piece of RDMA data.
+    /// [`Repr::captured_len`] bytes long, or less after [`Frame::parse_cut`].
+    pub payload: &'a [u8],
+}
+
+impl<'a> Frame<'a> {
+    /// Length in bytes of the whole frame.
+    pub fn len(&self) -> usize {
+        OUTER_LEN + self.header.header_len() + self.payload.len()
+    }
+
+    /// Whether the frame carries no data.
+    pub fn is_empty(&self) -> bool {
+        self.payload.is_empty()
+    }
+
+    /// Appends the frame's bytes to `buffer`, with a valid UDP checksum.
+    ///
+    /// Fails, and leaves the buffer alone, if the payload is not as long as the header says or too
+    /// long for a frame.
+    pub fn emit(&self, buffer: &mut Vec<u8>) -> Result<(), Error> {
+        if self.payload.len() != self.header.captured_len() {
+            return Err(Error::PayloadLength {
+                announced: self.header.captured_len(),
+                have: self.payload.len(),
+            });
+        }
+        if self.payload.len() > MAX_PAYLOAD {
+            return Err(Error::TooLong {
+                length: self.payload.len(),
+            });
+        }
+        let start = buffer.len();
+        buffer.resize(start + self.len(), 0);
+
+        let mut ethernet = EthernetFrame::new_unchecked(&mut buffer[start..]);
+        EthernetRepr {
+            src_addr: ethernet_address(self.source),
+            dst_addr: ethernet_address(self.destination),
+            ethertype: EthernetProtocol::Ipv6,
+        }
+        .emit(&mut ethernet);
+
+        let udp_payload = self.header.header_len() + self.payload.len();
+        let ip = Ipv6Repr {
+            src_addr: self.source.to_ipv6(),
+            dst_addr: self.destination.to_ipv6(),
+            next_header: IpProtocol::Udp,
+            payload_len: UDP_HEADER_LEN + udp_payload,
+            hop_limit: 64,
+        };
+        let mut ipv6 = Ipv6Packet::new_unchecked(ethernet.payload_mut());
+        ip.emit(&mut ipv6);
+
+        let udp = UdpRepr {
+            src_port: FIRST_SOURCE_PORT + self.header.path % PATHS,
+            dst_port: UDP_PORT,
+        };
+        udp.emit(
+            &mut UdpPacket::new_unchecked(ipv6.payload_mut()),
+            &ip.src_addr.into(),
+            &ip.dst_addr.into(),
+            udp_payload,
+            |bytes| {
+                self.header.emit(bytes).copy_from_slice(self.payload);
+            },
+            &ChecksumCapabilities::default(),
+        );
+        Ok(())
+    }
+
+    /// Reads a frame. Bytes behind the IPv6 packet (Ethernet padding) are ignored.
+    pub fn parse(bytes: &'a [u8]) -> Result<Frame<'a>, Error> {
+        Frame::parse_cut(bytes, bytes.len())
+    }
+
+    /// Reads a frame of `original` bytes, the first of which are there, as a capture with a snap
+    /// length has it. All headers must be there; the payload may be shorter than
+    /// [`Repr::captured_len`], and what the checksum covers is not known then.
+    pub fn parse_cut(bytes: &'a [u8], original: usize) -> Result<Frame<'a>, Error> {
+        let cut_off = original.saturating_sub(bytes.len());
+        let truncated = |what, need, have| Error::Truncated { what, need, have };
+        let need = EthernetFrame::<&[u8]>::header_len();
+        let ethernet = EthernetFrame::new_checked(bytes)
+            .map_err(|_| truncated("Ethernet header", need, bytes.len()))?;
+        if ethernet.ethertype() != EthernetProtocol::Ipv6 {
+            return Err(Error::Foreign {
+                what: "Ethernet type",
+                found: ethernet.ethertype().into(),
+                expected: EthernetProtocol::Ipv6.into(),
+            });
+        }
+
+        let bytes = ethernet.payload();
+        if bytes.len() < smoltcp::wire::IPV6_HEADER_LEN {
+            return Err(truncated(
+                "IPv6 header",
+                smoltcp::wire::IPV6_HEADER_LEN,
+                bytes.len(),
+            ));
+        }
+        let ipv6 = Ipv6Packet::new_unchecked(bytes);
+        if ipv6.version() != 6 {
+            return Err(Error::Foreign {
+                what: "IP version",
+                found: ipv6.version().into(),
+                expected: 6,
+            });
+        }
+        let total = ipv6.total_len();
+        if total > bytes.len() + cut_off {
+            return Err(truncated("IPv6 packet", total, bytes.len()));
+        }
+        if ipv6.next_header() != IpProtocol::Udp {
+            return Err(Error::Foreign {
+                what: "IPv6 next header",
+                found: u8::from(ipv6.next_header()).into(),
+                expected: u8::from(IpProtocol::Udp).into(),
+            });
+        }
+
+        let bytes = &bytes[smoltcp::wire::IPV6_HEADER_LEN..total.min(bytes.len())];
+        if bytes.len() < UDP_HEADER_LEN {
+            return Err(truncated("UDP header", UDP_HEADER_LEN, bytes.len()));
+        }
+        let udp = UdpPacket::new_unchecked(bytes);
+        let udp_len = usize::from(udp.len());
+        if udp_len < UDP_HEADER_LEN || udp_len > bytes.len() + cut_off {
+            let need = udp_len.max(UDP_HEADER_LEN);
+            return Err(truncated("UDP datagram", need, bytes.len()));
+        }
+        if udp.dst_port() != UDP_PORT {
+            return Err(Error::Foreign {
+                what: "UDP destination port",
+                found: udp.dst_port(),
+                expected: UDP_PORT,
+            });
+        }
+        let missing = udp_len.saturating_sub(bytes.len());
+        let is_whole = missing == 0;
+        if is_whole && !udp.verify_checksum(&ipv6.src_addr().into(), &ipv6.dst_addr().into()) {
+            return Err(Error::Checksum {
+                found: udp.checksum(),
+            });
+        }
+
+        let (header, payload) = Repr::parse(&bytes[UDP_HEADER_LEN..udp_len.min(bytes.len())])?;
+        if payload.len() + missing != header.captured_len() {
+            return Err(Error::PayloadLength {
+                announced: header.captured_len(),
+                have: payload.len() + missing,
+            });
+        }
+        Ok(Frame {
+            source: ipv6.src_addr().into(),
+            destination: ipv6.dst_addr().into(),
+            header,
+            payload,
+        })
+    }
+
+    /// The RDM packet that the frame carries: the payload of a [`Kind::Send`].
+    pub fn rdm_packet(&self) -> Option<&'a [u8]> {
+        matches!(self.header.kind, Kind::Send).then_some(self.payload)
+    }
+}

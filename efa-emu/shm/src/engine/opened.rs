@@ -1,0 +1,367 @@
+//! One opened device of one process, as its program calls it.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use efa_core::address::{Gid, Qpn};
+use efa_device_model::device::{
+    Command, CqId, Device, Error, Lkey, MemoryRegion, PdId, QpChange, QpConfig, QpRings, QpState,
+    RegionKeys,
+};
+use efa_device_model::link::{RequestHeader, Token};
+use efa_device_model::profile::Profile;
+
+use super::direct::Direct;
+use super::state::{EventHandler, Shared, State};
+use super::worker;
+use crate::config::HostConfig;
+use crate::device_name::DeviceName;
+use crate::error::{EngineError, FabricError};
+use crate::fabric::Fabric;
+use crate::fork::HomeProcess;
+use crate::segment::Segment;
+use crate::usage::{self, UsageStep};
+
+/// How long a verb that takes memory from the device waits for a peer that is copying from or to
+/// it. A peer copies 1 MiB at a time, so that one that takes longer was stopped in the middle.
+const COPY_PATIENCE: Duration = Duration::from_secs(2);
+
+/// One opened device: the device model, its place in the fabric, and a thread that serves it while
+/// the application does not.
+///
+/// All methods may be called from any thread. In a forked child of the process that opened the
+/// engine they fail with [`FabricError::Forked`] or do nothing.
+///
+/// The application drives the device by [`Engine::progress`], and then no other thread does and no
+/// system call is made. Once it has stopped for about a millisecond, the engine's thread takes
+/// over; it may take longer while others want the application's processor, unless the application
+/// asks for an event. With nothing to do the thread sleeps until a peer wakes it.
+pub struct Engine {
+    pub(super) shared: Arc<Shared>,
+    pub(super) profile: Profile,
+    pub(super) worker: Option<JoinHandle<()>>,
+}
+
+impl Engine {
+    /// Opens the device that `config` names, joining its host or creating it.
+    pub fn open(config: &HostConfig) -> Result<Engine, FabricError> {
+        let mut profile = Profile::named(&config.profile)?;
+        profile.unknown_peer_check &= !config.serve_unknown_peers;
+        Engine::open_in(&Fabric::open(&config.fabric)?, config, profile)
+    }
+
+    /// As [`Engine::open`], in a fabric and with a device profile that need not be those that the
+    /// configuration names.
+    pub fn open_in(
+        fabric: &Fabric,
+        config: &HostConfig,
+        profile: Profile,
+    ) -> Result<Engine, FabricError> {
+        let home = HomeProcess::current();
+        let host = fabric.enter_device(&config.device_name(), config.gid(), profile.max_qp)?;
+        if host.table().is_removed() {
+            return Err(FabricError::Removed {
+                device: host.name().to_string(),
+            });
+        }
+        let segment = Arc::new(Segment::create(&host.device_path(), host.address())?);
+        let device = Device::new(profile.clone(), host.gid());
+        usage::mark(UsageStep::Opened);
+        let mut state = State::new(device, &host, Arc::clone(&segment), config)?;
+        // The first packet may be the interesting one.
+        state.check_captures();
+        let shared = Arc::new(Shared::new(home, host, segment, state));
+        let worker = worker::start(Arc::clone(&shared)).map_err(FabricError::io(
+            "start the progress thread of",
+            fabric.directory(),
+        ))?;
+        Ok(Engine {
+            shared,
+            profile,
+            worker: Some(worker),
+        })
+    }
+
+    /// The GID of the device's port.
+    pub fn gid(&self) -> Gid {
+        self.shared.host.gid()
+    }
+
+    /// The name of the device in its fabric, which tells the emulated host.
+    pub fn device_name(&self) -> &DeviceName {
+        self.shared.host.name()
+    }
+
+    /// The generation of the device.
+    pub fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// Whether this is a forked child of the process that opened the engine.
+    pub fn is_forked(&self) -> bool {
+        !self.shared.home.is_current()
+    }
+
+    /// Who is told about events from now on.
+    pub fn set_event_handler(&self, handler: Option<EventHandler>) -> Result<(), FabricError> {
+        self.shared.lock()?.set_event_handler(handler);
+        Ok(())
+    }
+
+    /// Runs a verb on the device. Verbs that make or destroy a queue pair, whose numbers belong to
+    /// the host, and verbs that take memory from the device, which a peer may be copying from or
+    /// to, are functions of the engine instead: [`Engine::create_qp`], [`Engine::modify_qp`],
+    /// [`Engine::destroy_qp`], [`Engine::deregister_memory`].
+    pub fn with_device<R>(&self, verb: impl FnOnce(&mut Device) -> R) -> Result<R, FabricError> {
+        let mut state = self.shared.lock()?;
+        let result = verb(state.device());
+        state.send();
+        state.publish();
+        self.shared.keep_worker_in_time(&state);
+        Ok(result)
+    }
+
+    /// Registers memory; see [`Device::register_memory`]. Staged faults may fail it.
+    pub fn register_memory(
+        &self,
+        pd: PdId,
+        region: MemoryRegion,
+    ) -> Result<RegionKeys, EngineError> {
+        let mut state = self.shared.lock()?;
+        state.look_for_faults();
+        let gid = self.shared.host.gid();
+        let failure = state.staged().registration_failure(gid, region.length);
+        let result = match failure {
+            None => state.device().register_memory(pd, region),
+            Some(errno) => state
+                .device()
+                .command(Command::RegisterMemory, |_| Err(Error::Staged(errno))),
+        };
+        state.publish();
+        Ok(result?)
+    }
+
+    /// Ends a registration; see [`Device::deregister_memory`]. When this returns `Ok`, nobody
+    /// touches the memory any more.
+    ///
+    /// # Errors
+    /// [`Error::Busy`]: a peer has stopped in the middle of a copy from or to the memory, and would
+    /// go
+    /// on with it. The registration and the requests are as they were.
+    pub fn deregister_memory(&self, lkey: Lkey) -> Result<(), EngineError> {
+        self.taking_memory(
+            "memory",
+            |device, token, _| device.uses_region(token, lkey),
+            |device| device.deregister_memory(lkey),
+        )
+    }
+
+    /// Changes a queue pair; see [`Device::modify_qp`]. When this returns `Ok` after a change to
+    /// [`QpState::Reset`] or [`QpState::Error`], nobody touches the memory of its requests any
+    /// more.
+    ///
+    /// # Errors
+    /// [`Error::Busy`]: as for [`Engine::deregister_memory`].
+    pub fn modify_qp(&self, qpn: Qpn, change: &QpChange) -> Result<(), EngineError> {
+        let ends_requests = matches!(change.state, Some(QpState::Reset | QpState::Error));
+        self.taking_memory(
+            "queue pair",
+            |_, _, header| ends_requests && header.source_qpn == qpn,
+            |device| device.modify_qp(qpn, change),
+        )
+    }
+
+    /// Takes all memory back from peers that copy from or to it; the requests fail. For the end of
+    /// the device.
+    ///
+    /// # Errors
+    /// [`Error::Busy`]: as for [`Engine::deregister_memory`].
+    pub fn quiesce(&self) -> Result<(), EngineError> {
+        self.taking_memory("device", |_, _, _| true, |_| Ok(()))
+    }
+
+    /// Runs a verb that takes memory from the device, which `chosen` requests use: once no peer
+    /// copies from or to it.
+    fn taking_memory(
+        &self,
+        what: &'static str,
+        chosen: impl Fn(&Device, Token, &RequestHeader) -> bool,
+        verb: impl FnOnce(&mut Device) -> Result<(), Error>,
+    ) -> Result<(), EngineError> {
+        let mut started = None;
+        let (mut state, taken) = loop {
+            let mut state = self.shared.lock()?;
+            if let Some(taken) = state.try_take_back(&chosen) {
+                break (state, taken);
+            }
+            // Others may use the device meanwhile.
+            drop(state);
+            if started.get_or_insert_with(Instant::now).elapsed() >= COPY_PATIENCE {
+                return Err(Error::Busy(what).into());
+            }
+            std::thread::yield_now();
+        };
+        state.open_doorbells();
+        let result = verb(state.device());
+        state.settle_taken(taken, result.is_ok());
+        state.send();
+        state.publish();
+        self.shared.keep_worker_in_time(&state);
+        Ok(result?)
+    }
+
+    /// Makes a queue pair with a number that no live queue pair of the host has.
+    pub fn create_qp(&self, config: QpConfig) -> Result<(Qpn, QpRings), EngineError> {
+        usage::mark(UsageStep::QueuePair);
+        let mut state = self.shared.lock()?;
+        let host = &self.shared.host;
+        state.look_for_faults();
+        let preferred = state.staged().preferred_qpn(host.gid());
+        let result = match host.take_qpn(state.qpn_choice(), preferred) {
+            Ok(qpn) => match state.device().create_qp(qpn, config) {
+                Ok(rings) => Ok((qpn, rings)),
+                Err(error) => {
+                    host.release_qpn(qpn);
+                    Err(error.into())
+                }
+            },
+            Err(error) => state
+                .device()
+                .command(Command::CreateQp, |_| Err(error.into())),
+        };
+        state.publish();
+        result
+    }
+
+    /// Ends a queue pair. When this returns `Ok`, nobody touches the memory of its requests any
+    /// more.
+    ///
+    /// # Errors
+    /// [`Error::Busy`]: as for [`Engine::deregister_memory`].
+    pub fn destroy_qp(&self, qpn: Qpn) -> Result<(), EngineError> {
+        self.taking_memory(
+            "queue pair",
+            |_, _, header| header.source_qpn == qpn,
+            |device| {
+                device.destroy_qp(qpn)?;
+                self.shared.host.release_qpn(qpn);
+                Ok(())
+            },
+        )
+    }
+
+    /// Has the device look at a send queue whose doorbell was written, and sends what can be sent.
+    #[inline(always)]
+    pub fn process_send_doorbell(&self, qpn: Qpn) -> Result<(), EngineError> {
+        let mut state = self.shared.lock()?;
+        state.device().read_send_doorbell(qpn)?;
+        state.send();
+        self.shared.keep_worker_in_time(&state);
+        Ok(())
+    }
+
+    /// Has the device look at a completion queue's doorbell, which was written.
+    pub fn arm_cq(&self, cq: CqId) -> Result<(), EngineError> {
+        let mut state = self.shared.lock()?;
+        state.device().arm_cq(cq)?;
+        state.raise_events();
+        drop(state);
+        self.shared.leave_crowd();
+        Ok(())
+    }
+
+    /// Lets the engine look at a queue pair's send doorbell by itself, or stops that. For clients
+    /// that write doorbells without a call; as long as there is one, the engine's thread does not
+    /// sleep long.
+    pub fn watch_qp(&self, qpn: Qpn, watched: bool) -> Result<(), EngineError> {
+        let mut state = self.shared.lock()?;
+        state.watch_qp(qpn, watched)?;
+        if watched {
+            self.begin_direct(&mut state);
+        }
+        state.attend_doorbell(qpn, watched);
+        drop(state);
+        self.shared.interrupt();
+        Ok(())
+    }
+
+    /// As [`Engine::watch_qp`], for a completion queue's doorbell.
+    pub fn watch_cq(&self, cq: CqId, watched: bool) -> Result<(), EngineError> {
+        let mut state = self.shared.lock()?;
+        state.watch_cq(cq, watched)?;
+        if watched {
+            self.begin_direct(&mut state);
+        }
+        state.attend_queue(cq, watched);
+        drop(state);
+        self.shared.interrupt();
+        Ok(())
+    }
+
+    /// Begins to serve clients that make no calls.
+    fn begin_direct(&self, state: &mut State) {
+        let shared = Arc::clone(&self.shared);
+        state.begin_direct(|| Direct::new(move |faults, end| worker::answer(&shared, faults, end)));
+    }
+
+    /// Does what is to be done now: brings in requests and answers, sends what waits. To be called
+    /// from every poll of a completion queue that finds it empty; does nothing if another thread is
+    /// at it.
+    #[inline]
+    pub fn progress(&self) {
+        if !self.shared.home.is_current() {
+            return;
+        }
+        self.shared.note_poll();
+        if let Some(mut state) = self.shared.try_lock() {
+            let busy = state.pass();
+            self.shared.keep_worker_in_time(&state);
+            if !busy {
+                self.shared.note_poll_in_vain(&mut state);
+            }
+        }
+    }
+
+    /// Whether a poll that has found nothing should call [`Engine::rest`].
+    #[inline]
+    pub fn should_rest(&self) -> bool {
+        self.shared.should_rest()
+    }
+
+    /// Lets others have the processor. If they have been seen to want it: sleeps until something
+    /// comes for the device, but not longer than half a millisecond. If there are peers on other
+    /// machines: lets those run that are ready to. To be called from a poll that found nothing,
+    /// without locks.
+    #[cold]
+    pub fn rest(&self) {
+        self.shared.rest();
+    }
+
+    /// Time since the engine was opened: the device's clock.
+    pub fn uptime(&self) -> Duration {
+        self.shared.uptime()
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let worker = self.worker.take();
+        if self.is_forked() {
+            // The thread does not exist here, and everything shared is the parent's.
+            std::mem::forget(worker);
+            return;
+        }
+        let state = self.shared.lock().ok();
+        // Without the lock, which those take who answer.
+        drop(state.and_then(|mut state| state.take_direct()));
+        self.shared.stop();
+        if let Some(worker) = worker {
+            // A worker that panicked has nothing more to say.
+            let _ = worker.join();
+        }
+        if let Ok(mut state) = self.shared.lock() {
+            state.close();
+        }
+    }
+}

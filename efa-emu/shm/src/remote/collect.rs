@@ -1,0 +1,206 @@
+//! From local processes to the machine.
+
+use std::time::Duration;
+
+use efa_core::address::Gid;
+use efa_core::nic::Status;
+use efa_device_model::link::Operation;
+
+use super::machine::{DeferredRequest, Pull, RemoteMachine, UnansweredRecord, Uptake};
+use super::message;
+use super::proxy::{Origin, Token};
+use crate::clock::monotonic_now;
+use crate::record::{Answer, RecordKind};
+use crate::switchboard::LINES;
+
+/// Records of one ring that are taken before the next ring's turn.
+const RECORDS_PER_TURN: usize = 32;
+
+impl RemoteMachine {
+    /// Appends messages for the machine: records of local processes, as far as `uptake` says, and
+    /// answers. Returns whether there was anything to do.
+    pub fn collect(&mut self, uptake: Uptake, messages: &mut Vec<u8>) -> bool {
+        let mut busy = !self.replies.is_empty();
+        messages.append(&mut self.replies);
+        busy |= self.send_backlog();
+        busy |= self.answer_doorbells();
+        for position in 0..self.busy.len() {
+            let index = self.busy[position];
+            busy |= self.take_answers(index, messages);
+            busy |= self.take_records(index, uptake, messages);
+        }
+        if matches!(uptake, Uptake::Until(limit) if messages.len() >= limit) {
+            // Another one is the first next time.
+            self.busy.rotate_left(1);
+        }
+        busy
+    }
+
+    /// Looks at the doorbells of devices where local processes have rung. Returns whether there
+    /// were any.
+    fn answer_doorbells(&mut self) -> bool {
+        let Some(board) = self.board().filter(|board| board.is_rung()) else {
+            return false;
+        };
+        let mut any = false;
+        board.take(|line| {
+            for index in (line..self.devices.capacity()).step_by(LINES) {
+                if self.devices.contains(index) {
+                    let is_known = |sender: Gid| self.admitted.contains(&sender);
+                    any |= self.devices[index].answer_doorbells(is_known);
+                    self.list_if_busy(index);
+                }
+            }
+        });
+        any
+    }
+
+    fn take_records(&mut self, index: usize, uptake: Uptake, messages: &mut Vec<u8>) -> bool {
+        let mut busy = false;
+        // From the end: the ring may go, and its slot leaves the list.
+        for place in (0..self.devices[index].polled()).rev() {
+            let is_known = |sender: Gid| self.admitted.contains(&sender);
+            if uptake != Uptake::Unresponsive
+                && !self.devices[index].sender(place).is_some_and(is_known)
+            {
+                continue;
+            }
+            for _ in 0..RECORDS_PER_TURN {
+                let is_enough = match uptake {
+                    Uptake::Until(limit) => messages.len() >= limit,
+                    Uptake::Nothing => true,
+                    Uptake::Unresponsive => false,
+                };
+                if is_enough {
+                    return busy;
+                }
+                let Some(origin) = self.devices[index].take(place) else {
+                    break;
+                };
+                busy = true;
+                match uptake {
+                    Uptake::Unresponsive => self.refuse(index, &origin),
+                    _ => self.carry(index, origin, messages),
+                }
+            }
+        }
+        busy
+    }
+
+    /// Answers a record that the machine will not see.
+    pub(super) fn refuse(&mut self, index: usize, origin: &Origin) {
+        let answer = match origin.incoming.record.kind() {
+            RecordKind::Outcome => Answer::Status(Status::Ok),
+            RecordKind::Direct => Answer::UseRings,
+            _ => Answer::Status(Status::LocalUnresponsiveRemote),
+        };
+        self.devices[index].answer(origin, answer);
+    }
+
+    fn carry(&mut self, index: usize, origin: Origin, messages: &mut Vec<u8>) {
+        let record = origin.incoming.record;
+        match record.kind() {
+            // Rings skip the padding.
+            RecordKind::Pad => {}
+            RecordKind::Direct => self.devices[index].answer(&origin, Answer::UseRings),
+            RecordKind::Data | RecordKind::Pull => self.carry_request(index, origin, messages),
+            RecordKind::ReadData => {
+                let pull = self.pulls.get_mut(record.sequence());
+                let is_its = |pull: &&mut Pull| pull.by == Some(origin.from);
+                let Some(read) = pull.filter(is_its).map(|pull| pull.name) else {
+                    let status = Answer::Status(Status::LocalInvalidLkey);
+                    return self.devices[index].answer(&origin, status);
+                };
+                let name = self.hold(index, origin);
+                let length = record.payload() as usize;
+                let fill = |into: &mut [u8]| self.devices[index].read_data(&origin, into);
+                message::append_read_data(messages, [name, read], record.offset(), length, fill);
+            }
+            RecordKind::Outcome => {
+                let number = u64::from(record.sequence()) | u64::from(record.offset()) << 32;
+                let key = (index, origin.from, number);
+                let mut deferred = self.deferred.remove(&key);
+                if deferred.is_none() {
+                    // The process answered that it defers the request before it sent the outcome,
+                    // but that may not have been looked at.
+                    self.take_answers(index, messages);
+                    deferred = self.deferred.remove(&key);
+                }
+                if let Some(DeferredRequest { name, pull }) = deferred {
+                    if let Some(pull) = pull {
+                        self.pulls.remove(pull);
+                    }
+                    let code = record.header().immediate.unwrap_or(u32::MAX);
+                    let code = u8::try_from(code).unwrap_or(u8::MAX);
+                    message::append_outcome(messages, name, code);
+                }
+                self.devices[index].answer(&origin, Answer::Status(Status::Ok));
+            }
+        }
+    }
+
+    fn carry_request(&mut self, index: usize, origin: Origin, messages: &mut Vec<u8>) {
+        let record = origin.incoming.record;
+        let is_datagram = record.operation() == Operation::Datagram;
+        let name = match is_datagram {
+            true => 0,
+            false => self.hold(index, origin),
+        };
+        let due = match record.due() {
+            0 => 0,
+            due => Duration::from_nanos(due)
+                .saturating_sub(monotonic_now())
+                .as_nanos()
+                .max(1) as u64,
+        };
+        let fields = record.due_at(due).fields();
+        let device = &mut self.devices[index];
+        let gids = [origin.from.gid, device.gid()];
+        let fill = |into: &mut [u8]| device.read_data(&origin, into);
+        message::append_request(
+            messages,
+            name,
+            gids,
+            &fields,
+            record.payload() as usize,
+            fill,
+        );
+        if is_datagram {
+            // Nobody is told what becomes of it.
+            self.devices[index].answer(&origin, Answer::Status(Status::Ok));
+        }
+    }
+
+    fn hold(&mut self, device: usize, origin: Origin) -> u64 {
+        self.unanswered.insert(UnansweredRecord {
+            device,
+            origin,
+            is_deferred: false,
+            epoch: self.epoch,
+        })
+    }
+
+    /// Takes the answers of local processes to requests of the machine.
+    fn take_answers(&mut self, index: usize, messages: &mut Vec<u8>) -> bool {
+        let RemoteMachine {
+            devices,
+            pulls,
+            deferred,
+            ..
+        } = self;
+        devices[index].reap(|process, number, token, answer| match token {
+            Token::Nobody => {}
+            Token::ReadData { name } => message::append_answer(messages, name, answer.to_code()),
+            Token::Request { name, pull } => {
+                match (answer, pull) {
+                    (Answer::Deferred, _) => {
+                        deferred.insert((index, process, number), DeferredRequest { name, pull });
+                    }
+                    (_, Some(pull)) => drop(pulls.remove(pull)),
+                    _ => {}
+                }
+                message::append_answer(messages, name, answer.to_code());
+            }
+        })
+    }
+}

@@ -1,0 +1,252 @@
+//! From the machine to local processes.
+
+use std::time::Duration;
+
+use efa_core::address::{Gid, Qkey, Qpn};
+use efa_core::nic::Status;
+use efa_device_model::link::{Operation, RemoteRange, RequestHeader};
+
+use super::backlog::{Destination, Recipient, WaitingRecord};
+use super::machine::{Pull, RemoteMachine, UnansweredRecord};
+use super::message::{self, BadMessage, Message};
+use super::proxy::{Origin, Token, Unsent};
+use crate::clock::monotonic_now;
+use crate::record::{Answer, Record, RecordKind};
+
+/// Bytes of requests that wait for room in the rings of local processes, beyond which nothing more
+/// should be brought: see [`RemoteMachine::is_overloaded`].
+const MOST_BACKLOG: usize = 256 << 20;
+
+impl RemoteMachine {
+    // --- from the machine to local processes ---
+
+    /// Takes a message of the machine: a whole frame.
+    ///
+    /// # Errors
+    /// The frame is none that a bridge sends. The machine is not to be believed any more.
+    pub fn deliver(&mut self, frame: &[u8]) -> Result<(), BadMessage> {
+        let bad = |field| BadMessage {
+            kind: frame.get(4).copied().unwrap_or(0),
+            length: frame.len(),
+            field,
+        };
+        match Message::parse(frame)? {
+            Message::Request {
+                name,
+                from,
+                to,
+                fields,
+                data,
+            } => {
+                let record = Record::from_fields(&fields).map_err(|error| bad(error.field))?;
+                if !matches!(record.kind(), RecordKind::Data | RecordKind::Pull)
+                    || record.payload() as usize != data.len()
+                {
+                    return Err(bad("record"));
+                }
+                // Nobody could be told that the read is over.
+                if record.kind() == RecordKind::Pull && name == 0 {
+                    return Err(bad("name"));
+                }
+                self.take_request(name, from, to, record, data);
+            }
+            Message::ReadData {
+                name,
+                read,
+                offset,
+                data,
+            } => self.take_read_data(name, read, offset, data),
+            Message::Answer { name, code } => self.take_answer(name, Answer::from_code(code)),
+            Message::Outcome { name, code } => {
+                if self
+                    .unanswered
+                    .get_mut(name)
+                    .is_some_and(|record| record.is_deferred)
+                    && let Some(record) = self.unanswered.remove(name)
+                {
+                    let status = Status::from_code(code).unwrap_or(Status::RemoteBadStatus);
+                    self.end(&record, status);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn take_request(&mut self, name: u64, from: Gid, to: Gid, record: Record, data: &[u8]) {
+        let Some(device) = self.by_gid.get(&from).copied() else {
+            return self.reply(name, Status::LocalUnreachableRemote);
+        };
+        let mut record = match record.due() {
+            0 => record,
+            after => {
+                let due = monotonic_now().saturating_add(Duration::from_nanos(after));
+                record.due_at(u64::try_from(due.as_nanos()).unwrap_or(u64::MAX))
+            }
+        };
+        let pull = (record.kind() == RecordKind::Pull).then(|| {
+            self.pulls.insert(Pull {
+                name,
+                device,
+                by: None,
+            })
+        });
+        if let Some(pull) = pull {
+            // Data for the read is taken from the process that serves it only.
+            record = record.at(pull);
+        }
+        let token = match name {
+            0 => Token::Nobody,
+            name => Token::Request { name, pull },
+        };
+        let to = Recipient::QueuePair(to, record.header().destination_qpn);
+        self.deliver_or_queue(device, to, record, token, data);
+    }
+
+    fn take_read_data(&mut self, name: u64, read: u64, offset: u32, data: &[u8]) {
+        let record = self.unanswered.get_mut(read);
+        let fits = |record: &&mut UnansweredRecord| {
+            let record = &record.origin.incoming.record;
+            let end = u64::from(offset) + data.len() as u64;
+            record.kind() == RecordKind::Pull && end <= u64::from(record.request_length())
+        };
+        let Some(record) = record.filter(fits) else {
+            return self.reply(name, Status::RemoteAbort);
+        };
+        let (device, Origin { from, incoming, .. }) = (record.device, record.origin);
+        let header = RequestHeader {
+            operation: Operation::RdmaRead,
+            source_qpn: Qpn(0),
+            destination_qpn: Qpn(0),
+            qkey: Qkey(0),
+            // The initiator's name for the read.
+            sequence: incoming.record.offset(),
+            retries: 0,
+            immediate: None,
+            remote: Some(RemoteRange { address: 0, key: 0 }),
+            length: incoming.record.request_length(),
+        };
+        let record = Record::whole(RecordKind::ReadData, &header, data.len() as u32).at(offset);
+        let to = Recipient::Process(from);
+        self.deliver_or_queue(device, to, record, Token::ReadData { name }, data);
+    }
+
+    fn take_answer(&mut self, name: u64, answer: Answer) {
+        if answer == Answer::Deferred {
+            if let Some(record) = self
+                .unanswered
+                .get_mut(name)
+                .filter(|record| !record.is_deferred)
+            {
+                record.is_deferred = true;
+                let (device, origin) = (record.device, record.origin);
+                self.devices[device].answer(&origin, answer);
+            }
+        } else if self
+            .unanswered
+            .get_mut(name)
+            .is_some_and(|record| !record.is_deferred)
+            && let Some(record) = self.unanswered.remove(name)
+        {
+            self.devices[record.device].answer(&record.origin, answer);
+        }
+    }
+
+    /// Answers a request of the machine that no local process gets to see.
+    fn reply(&mut self, name: u64, status: Status) {
+        if name != 0 {
+            message::append_answer(&mut self.replies, name, status.code());
+        }
+    }
+
+    pub(super) fn deliver_or_queue(
+        &mut self,
+        device: usize,
+        to: Recipient,
+        record: Record,
+        token: Token,
+        data: &[u8],
+    ) {
+        let destination = Destination { device, to };
+        let sent = match self.backlog.wait_for(&destination) {
+            true => Err(Unsent::Busy),
+            false => self.try_send(&destination, &record, token, data),
+        };
+        match sent {
+            Ok(()) => {}
+            Err(Unsent::Failed(status)) => self.undelivered(token, status),
+            Err(Unsent::Busy) => self.backlog.push(destination, record, token, data),
+        }
+    }
+
+    fn try_send(
+        &mut self,
+        &Destination { device, to }: &Destination,
+        record: &Record,
+        token: Token,
+        data: &[u8],
+    ) -> Result<(), Unsent> {
+        let proxy = &mut self.devices[device];
+        let process = match to {
+            Recipient::QueuePair(gid, _) => proxy.send(gid, record, token, data)?,
+            Recipient::Process(process) => proxy.send_to(process, record, token, data)?,
+        };
+        self.list_if_busy(device);
+        // Only that process may answer a read.
+        if let Token::Request {
+            pull: Some(pull), ..
+        } = token
+            && let Some(pull) = self.pulls.get_mut(pull)
+        {
+            pull.by = Some(process);
+        }
+        Ok(())
+    }
+
+    pub(super) fn undelivered(&mut self, token: Token, status: Status) {
+        let status = match token {
+            Token::ReadData { .. } => Status::RemoteAbort,
+            Token::Request { .. } | Token::Nobody => status,
+        };
+        self.answered(token, Answer::Status(status));
+    }
+
+    /// Tells the machine the last answer to what it sent.
+    pub(super) fn answered(&mut self, token: Token, answer: Answer) {
+        let name = match token {
+            Token::Request { name, pull } => {
+                if let Some(pull) = pull {
+                    self.pulls.remove(pull);
+                }
+                name
+            }
+            Token::ReadData { name } => name,
+            Token::Nobody => return,
+        };
+        if name != 0 {
+            message::append_answer(&mut self.replies, name, answer.to_code());
+        }
+    }
+
+    pub(super) fn send_backlog(&mut self) -> bool {
+        let mut backlog = std::mem::take(&mut self.backlog);
+        let any = backlog.send(|to, waiting| {
+            let WaitingRecord { token, .. } = *waiting;
+            match self.try_send(to, &waiting.record, token, &waiting.data) {
+                Ok(()) => true,
+                Err(Unsent::Failed(status)) => {
+                    self.undelivered(token, status);
+                    true
+                }
+                Err(Unsent::Busy) => false,
+            }
+        });
+        self.backlog = backlog;
+        any
+    }
+
+    /// Whether so much waits for room in the rings of local processes that no more messages should
+    /// be brought for now.
+    pub fn is_overloaded(&self) -> bool {
+        self.backlog.bytes() > MOST_BACKLOG
+    }
+}

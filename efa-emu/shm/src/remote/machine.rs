@@ -1,0 +1,271 @@
+//! Another machine: its devices as members of this fabric, and what is under way.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use efa_core::address::Gid;
+use efa_core::nic::Status;
+use slab::Slab;
+
+use super::backlog::{Backlog, Recipient};
+use super::names::{Names, Numbers};
+use super::proxy::{DeviceProxy, Origin, RemoteDevice, Token};
+use super::rules;
+use crate::error::FabricError;
+use crate::fabric::Fabric;
+use crate::host::Host;
+use crate::record::{Answer, Record, RecordKind};
+use crate::segment::Address;
+use crate::switchboard::Switchboard;
+
+/// A record of a local process that the other machine has not answered or has deferred.
+#[derive(Debug)]
+pub(super) struct UnansweredRecord {
+    pub(super) device: usize,
+    pub(super) origin: Origin,
+    pub(super) is_deferred: bool,
+    /// The connection that it went with.
+    pub(super) epoch: u32,
+}
+
+/// A read of a process of the machine that a local process serves.
+#[derive(Debug)]
+pub(super) struct Pull {
+    /// The machine's name for it.
+    pub(super) name: u64,
+    pub(super) device: usize,
+    pub(super) by: Option<Address>,
+}
+
+/// A request of the machine that a local process defers: the machine's name for it, and if it is a
+/// read, ours.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DeferredRequest {
+    pub(super) name: u64,
+    pub(super) pull: Option<u32>,
+}
+
+/// What becomes of the records of local processes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Uptake {
+    /// They are taken as long as there are fewer than so many bytes to be carried.
+    Until(usize),
+    /// They wait in their rings.
+    Nothing,
+    /// They are answered as if nobody were there.
+    Unresponsive,
+}
+
+/// The devices of another machine as members of this fabric.
+pub struct RemoteMachine {
+    pub(super) fabric: Fabric,
+    pub(super) name: String,
+    pub(super) devices: Slab<DeviceProxy>,
+    /// Those with rings to be looked at.
+    pub(super) busy: Vec<usize>,
+    pub(super) by_gid: HashMap<Gid, usize>,
+    pub(super) unanswered: Names<UnansweredRecord>,
+    pub(super) pulls: Numbers<Pull>,
+    /// Requests of the machine that a local process defers, by proxy, process and number of the
+    /// record.
+    pub(super) deferred: HashMap<(usize, Address, u64), DeferredRequest>,
+    pub(super) backlog: Backlog,
+    /// Messages that were made without being asked for any.
+    pub(super) replies: Vec<u8>,
+    pub(super) epoch: u32,
+    /// Whose records are carried.
+    pub(super) admitted: HashSet<Gid>,
+    /// The machine's rules of faults.
+    pub(super) copies: Vec<rules::Copy>,
+    pub(super) alarm: Arc<AtomicU32>,
+    /// How often the alarm had been rung when whoever sleeps last looked for everything.
+    pub(super) heard: u32,
+}
+
+impl RemoteMachine {
+    /// A machine without devices.
+    pub fn new(fabric: Fabric, name: &str) -> RemoteMachine {
+        RemoteMachine {
+            fabric,
+            name: name.to_owned(),
+            devices: Slab::new(),
+            busy: Vec::new(),
+            by_gid: HashMap::new(),
+            unanswered: Names::default(),
+            pulls: Numbers::default(),
+            deferred: HashMap::new(),
+            backlog: Backlog::default(),
+            replies: Vec::new(),
+            epoch: 0,
+            admitted: HashSet::new(),
+            copies: Vec::new(),
+            alarm: Arc::default(),
+            heard: 0,
+        }
+    }
+
+    /// A device of the machine becomes a member of the fabric. One that is there already learns
+    /// what the network does to what it sends.
+    ///
+    /// # Errors
+    /// Another device with this name or GID is there already.
+    pub fn enter(&mut self, device: &RemoteDevice) -> Result<(), FabricError> {
+        let entered = self.enter_all(std::slice::from_ref(device))?;
+        entered.into_iter().collect()
+    }
+
+    /// As [`RemoteMachine::enter`], for several devices, which takes about as long as for one.
+    /// Returns what became of each.
+    ///
+    /// # Errors
+    /// None can enter: the fabric cannot be changed.
+    pub fn enter_all(
+        &mut self,
+        devices: &[RemoteDevice],
+    ) -> Result<Vec<Result<(), FabricError>>, FabricError> {
+        let (mut same, mut renamed) = (HashSet::new(), HashSet::new());
+        for device in devices {
+            let Some(index) = self.by_gid.get(&device.gid) else {
+                continue;
+            };
+            let proxy = &self.devices[*index];
+            if proxy.is(&device.name) {
+                proxy.declare_network(&device.network);
+                same.insert(device.gid);
+            } else {
+                renamed.insert(device.gid);
+            }
+        }
+        self.leave_if(|gid| renamed.contains(gid));
+        let entering = || devices.iter().filter(|device| !same.contains(&device.gid));
+        if entering().next().is_none() {
+            return Ok(devices.iter().map(|_| Ok(())).collect());
+        }
+        let names: Vec<_> = entering()
+            .map(|device| (&device.name, device.gid))
+            .collect();
+        let mut hosts = self.fabric.enter_remotes(&names, &self.name)?.into_iter();
+        let mut enter = |device: &RemoteDevice| match same.contains(&device.gid) {
+            true => Ok(()),
+            false => {
+                let host = hosts.next().expect("there is one for each name");
+                host.and_then(|host| self.take_place(device, host))
+            }
+        };
+        Ok(devices.iter().map(&mut enter).collect())
+    }
+
+    /// Stands for a device, as which `host` has entered the fabric.
+    fn take_place(&mut self, device: &RemoteDevice, host: Host) -> Result<(), FabricError> {
+        let number = self.devices.vacant_key();
+        let neighbour = self.devices.iter().next().map(|(_, neighbour)| neighbour);
+        let mut proxy = DeviceProxy::new(&self.fabric, device, host, number, neighbour)?;
+        proxy.epoch = self.epoch;
+        self.devices.insert(proxy);
+        self.by_gid.insert(device.gid, number);
+        Ok(())
+    }
+
+    /// A device is gone: requests that wait for its answer fail as on a device without the queue
+    /// pair.
+    pub fn leave(&mut self, gid: Gid) {
+        self.leave_if(|other| *other == gid);
+    }
+
+    /// As [`RemoteMachine::leave`], for all devices that `is_gone` selects.
+    pub fn leave_if(&mut self, is_gone: impl Fn(&Gid) -> bool) {
+        let gone: Vec<(Gid, usize)> = self.by_gid.extract_if(|gid, _| is_gone(gid)).collect();
+        if gone.is_empty() {
+            return;
+        }
+        for (gid, device) in &gone {
+            let status = self.devices[*device].nobody();
+            self.fail(status, |record| record.device == *device);
+            self.forget_copies_of(*gid);
+        }
+        let devices: HashSet<usize> = gone.iter().map(|(_, device)| *device).collect();
+        self.pulls.retain(|pull| !devices.contains(&pull.device));
+        self.backlog.retain(|to, _| !devices.contains(&to.device));
+        self.deferred.retain(|(of, ..), _| !devices.contains(of));
+        self.busy.retain(|device| !devices.contains(device));
+        let proxies = devices
+            .into_iter()
+            .map(|device| self.devices.remove(device));
+        DeviceProxy::leave_all(&self.fabric, proxies);
+    }
+
+    /// The connection is lost, with all that was on it: what the machine has asked is not answered
+    /// any more. What was asked of the machine waits until [`RemoteMachine::give_up_lost`].
+    pub fn disconnect(&mut self) {
+        self.epoch = self.epoch.wrapping_add(1);
+        for (_, device) in &mut self.devices {
+            device.epoch = self.epoch;
+        }
+        // Local processes may have sent data for these. Their names do not come back before that
+        // was looked at.
+        self.pulls.retain(|_| false);
+        self.deferred.clear();
+        // What was asked of the machine and has ended is in the backlog: who asked is still to be
+        // told.
+        self.backlog
+            .retain(|_, waiting| waiting.record.kind() == RecordKind::Outcome);
+        self.replies.clear();
+    }
+
+    /// What was asked of the machine over connections that are lost fails: the machine does not
+    /// answer. Whether it was done there, nobody knows.
+    pub fn give_up_lost(&mut self) {
+        let epoch = self.epoch;
+        self.fail(Status::LocalUnresponsiveRemote, |record| {
+            record.epoch != epoch
+        });
+    }
+
+    fn fail(&mut self, status: Status, chosen: impl Fn(&UnansweredRecord) -> bool) {
+        for record in self.unanswered.extract(chosen) {
+            self.end(&record, status);
+        }
+    }
+
+    /// Tells a local process what became of its request.
+    pub(super) fn end(&mut self, record: &UnansweredRecord, status: Status) {
+        if !record.is_deferred {
+            return self.devices[record.device].answer(&record.origin, Answer::Status(status));
+        }
+        let Origin { from, incoming, .. } = record.origin;
+        self.deliver_or_queue(
+            record.device,
+            Recipient::Process(from),
+            Record::outcome(incoming.number, status),
+            Token::Nobody,
+            &[],
+        );
+    }
+
+    // --- from local processes to the machine ---
+
+    /// The devices of this machine that the other one knows. Records of others wait.
+    pub fn admit(&mut self, devices: impl Iterator<Item = Gid>) {
+        self.admitted.clear();
+        self.admitted.extend(devices);
+    }
+
+    /// What local processes wake; `None` if the machine has no device.
+    pub(super) fn board(&self) -> Option<Arc<Switchboard>> {
+        let (_, device) = self.devices.iter().next()?;
+        Some(Arc::clone(device.board()))
+    }
+
+    pub(super) fn list_if_busy(&mut self, index: usize) {
+        let device = &mut self.devices[index];
+        if device.is_busy() && !device.is_listed {
+            device.is_listed = true;
+            self.busy.push(index);
+        }
+    }
+
+    pub(super) fn busy_devices(&self) -> impl Iterator<Item = &DeviceProxy> {
+        self.busy.iter().map(|index| &self.devices[*index])
+    }
+}

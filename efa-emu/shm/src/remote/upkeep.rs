@@ -1,0 +1,118 @@
+//! What is under way with a machine, whether peers live, and when its thread may sleep.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use efa_core::address::Gid;
+
+use super::machine::{DeferredRequest, RemoteMachine, Uptake};
+use super::message;
+use super::proxy::DeviceProxy;
+use super::sleep::{Alarm, Sleep};
+use crate::record::Answer;
+
+impl RemoteMachine {
+    /// Whether anything waits for room in the rings of local processes.
+    pub fn has_backlog(&self) -> bool {
+        !self.backlog.is_empty()
+    }
+
+    /// Whether messages wait that [`RemoteMachine::collect`] has not been asked for.
+    pub fn has_replies(&self) -> bool {
+        !self.replies.is_empty()
+    }
+
+    /// Records of local processes that the machine has not answered.
+    pub fn unanswered(&self) -> usize {
+        self.unanswered.len()
+    }
+
+    /// Gives up rings of processes that are gone. To be called now and then: it asks the system
+    /// about each process.
+    pub fn check_peers(&mut self) {
+        for index in 0..self.devices.capacity() {
+            if !self.devices.contains(index) {
+                continue;
+            }
+            let status = self.devices[index].nobody();
+            let (mut ended, mut gone) = (Vec::new(), Vec::new());
+            let is_known = |sender: Gid| self.admitted.contains(&sender);
+            self.devices[index].check_peers(
+                is_known,
+                |token, answer| ended.push((token, answer)),
+                |peer| gone.push(peer),
+            );
+            for peer in gone {
+                let deferred = self
+                    .deferred
+                    .extract_if(|(of, process, _), _| *of == index && *process == peer);
+                let deferred: Vec<DeferredRequest> =
+                    deferred.map(|(_, deferred)| deferred).collect();
+                for DeferredRequest { name, pull } in deferred {
+                    if let Some(pull) = pull {
+                        self.pulls.remove(pull);
+                    }
+                    message::append_outcome(&mut self.replies, name, status.code());
+                }
+            }
+            for (token, answer) in ended {
+                match answer {
+                    // Nobody is left to send what was announced.
+                    None | Some(Answer::Deferred) => self.undelivered(token, status),
+                    Some(answer) => self.answered(token, answer),
+                }
+            }
+        }
+    }
+
+    /// Whether records of devices wait that are not [admitted](RemoteMachine::admit).
+    pub fn has_strangers(&self) -> bool {
+        self.busy_devices().any(|device| {
+            let mut senders = (0..device.polled()).filter_map(|place| device.sender(place));
+            senders.any(|sender| !self.admitted.contains(&sender))
+        })
+    }
+
+    // --- sleep ---
+
+    /// Interrupts [`Sleep`].
+    pub fn alarm(&self) -> Alarm {
+        Alarm::new(&self.alarm)
+    }
+
+    /// Has local processes wake whoever sleeps next. `None` if something has come meanwhile, or
+    /// somebody has rung the alarm: then nobody may sleep.
+    pub fn prepare_to_sleep(&mut self, uptake: Uptake, messages: &mut Vec<u8>) -> Option<Sleep> {
+        let rung = self.alarm.load(Ordering::Acquire);
+        if std::mem::replace(&mut self.heard, rung) != rung {
+            return None;
+        }
+        let sleep = Sleep::announce(self.board(), &self.alarm, rung);
+        let mut is_quiet = true;
+        let devices = &mut self.devices;
+        self.busy.retain(|index| {
+            let device = &mut devices[*index];
+            is_quiet &= device.prepare_to_sleep();
+            device.is_listed = device.is_busy();
+            device.is_listed
+        });
+        // What waits in rings and may not be taken is no reason to stay awake.
+        let may_wait = uptake == Uptake::Nothing || self.has_strangers();
+        (!self.collect(uptake, messages) && (is_quiet || may_wait)).then_some(sleep)
+    }
+
+    /// The longest time that nobody should sleep beyond; `None`: there is nothing to be done but
+    /// what somebody wakes for.
+    pub fn longest_sleep(&self) -> Option<Duration> {
+        const PARKED: Duration = Duration::from_millis(1);
+        const WAITING: Duration = Duration::from_millis(20);
+        let is_waiting = || self.busy_devices().any(DeviceProxy::is_waiting);
+        if self.has_backlog() {
+            Some(PARKED)
+        } else if !self.deferred.is_empty() || is_waiting() || self.has_strangers() {
+            Some(WAITING)
+        } else {
+            None
+        }
+    }
+}
