@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
+use super::harness::{Bench, Cell, CellResult, Lab, Unmet};
+use super::libfabric::release::{RELEASES, Release};
 use efa_play::libfabric::Provider;
 use efa_suite::json::Report;
-
-use super::harness::{Bench, Cell, CellResult, Lab, Unmet};
-use super::libfabric::release::{Release, V1_11, V1_17, V2_1, V2_5};
 
 const GROUP: &str = "corpus";
 const LIMIT: Duration = Duration::from_secs(1200);
@@ -15,17 +14,27 @@ const LIMIT: Duration = Duration::from_secs(1200);
 const JOBS: &str = "4";
 
 pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
-    let cell = |release: Release| {
+    Ok(Vec::from(RELEASES.map(|release| {
         let name = format!("{} in every place of every trace", release.name);
         Cell::new(GROUP, name, LIMIT, move |bench| {
             judge(bench, release, Provider::EFA)
         })
-    };
-    Ok([V1_11, V1_17, V2_1, V2_5].map(cell).into())
+    })))
+}
+
+/// The cells of the group of the engine as a provider.
+pub(super) fn cells_of_engine(_: &Lab) -> Result<Vec<Cell>, String> {
+    Ok(Vec::from(RELEASES.map(|release| {
+        let name = format!("in {}: corpus", release.name);
+        let cell = Cell::new(Provider::ENGINE, name, LIMIT, move |bench| {
+            judge(bench, release, Provider::ENGINE)
+        });
+        cell.emulated_only("the peers are scripted, which only emulated devices let")
+    })))
 }
 
 /// Puts a provider of a release under test by the command line of the suite.
-pub(crate) fn judge(bench: &Bench, release: Release, provider: &str) -> CellResult {
+fn judge(bench: &Bench, release: Release, provider: &str) -> CellResult {
     let userland = release.userland(bench)?;
     let library = release.library(userland.as_ref());
     let conformance = &bench.launcher()?.efa_conformance;
@@ -60,7 +69,8 @@ pub(crate) fn judge(bench: &Bench, release: Release, provider: &str) -> CellResu
         &captures,
     ];
     let host = bench.host("suite");
-    // A program that another release's dynamic linker starts does not know where it is, nor what is beside it.
+    // A program that another release's dynamic linker starts does not know where it is, nor what is
+    // beside it.
     let host = match provider {
         Provider::EFA => host,
         plug_in => host.option("--provider", plug_in),

@@ -1,12 +1,11 @@
 //! The interoperability table: existing software on emulated devices, with measured results.
 //!
 //! A *cell* is one thing that must work, such as one release of libfabric sending to another. Cells
-//! belong to *groups*, one module each, which [`GROUPS`] lists. A cell runs programs on emulated hosts
-//! ([`Bench::host`]), or on two that a remote shell reaches ([`Hosts`]), with a time limit, and reports what it measured. `docs/interop.md` says how to add
-//! a cell.
+//! belong to *groups*, one module each, which [`GROUPS`] lists. A cell runs programs on emulated
+//! hosts ([`Bench::host`]), or on two that a remote shell reaches ([`Hosts`]), with a time limit,
+//! and reports what it measured. `docs/interop.md` says how to add a cell.
 
 mod corpus;
-mod efa_rs;
 mod engine;
 pub mod exchange;
 mod harness;
@@ -14,10 +13,8 @@ mod kill;
 mod libfabric;
 mod machines;
 mod mpi;
-mod perftest;
-mod python;
-mod rdma_core;
 mod scenarios;
+mod table;
 
 pub use harness::{
     Bench, Cell, CellResult, Finished, Host, Hosts, Lab, Outcome, Row, Running, Selection, Summary,
@@ -32,8 +29,10 @@ pub struct Group {
     pub about: &'static str,
     /// Why it runs on emulated hosts only, if all of it does.
     pub emulated: Option<&'static str>,
-    /// Returns its cells, without starting anything.
-    pub cells: fn(&Lab) -> Result<Vec<Cell>, String>,
+    /// The file of its cells that are data.
+    file: Option<&'static str>,
+    /// Returns its other cells, without starting anything.
+    cells: fn(&Lab) -> Result<Vec<Cell>, String>,
 }
 
 /// All groups, in the order in which they run.
@@ -44,12 +43,14 @@ pub const GROUPS: &[Group] = &[
         emulated: Some(
             "`efa-conformance run --at a=HOST --at b=HOST --peer libfabric` plays them on hosts",
         ),
+        file: None,
         cells: scenarios::cells,
     },
     Group {
         name: "libfabric",
         about: "releases of stock libfabric, each with itself and with each other",
         emulated: None,
+        file: Some(libfabric::FILE),
         cells: libfabric::cells,
     },
     Group {
@@ -58,13 +59,15 @@ pub const GROUPS: &[Group] = &[
         emulated: Some(
             "the peers are scripted, which only emulated devices let; `efa-conformance run --at` plays the corpus live",
         ),
+        file: None,
         cells: corpus::cells,
     },
     Group {
         name: "efa_rs",
         about: "the engine as a provider that stock libfabric loads: in four releases, and with their own provider",
         emulated: None,
-        cells: efa_rs::cells,
+        file: Some(include_str!("../cells/efa_rs.toml")),
+        cells: corpus::cells_of_engine,
     },
     Group {
         name: "mpi",
@@ -72,31 +75,36 @@ pub const GROUPS: &[Group] = &[
         emulated: Some(
             "the jobs are those of `efa-emu cluster`; on hosts, start `conformance/interop/mpi/exercise.c` by your launcher",
         ),
+        file: Some(include_str!("../cells/mpi.toml")),
         cells: mpi::cells,
     },
     Group {
         name: "kill",
         about: "one side of a run is killed at random moments; nothing may be left",
         emulated: Some("what is looked for after each kill is the state of the emulator"),
+        file: None,
         cells: kill::cells,
     },
     Group {
         name: "perftest",
         about: "the InfiniBand performance tests of two releases",
         emulated: None,
-        cells: perftest::cells,
+        file: Some(include_str!("../cells/perftest.toml")),
+        cells: none,
     },
     Group {
         name: "python",
         about: "the Python package efa",
         emulated: None,
-        cells: python::cells,
+        file: Some(include_str!("../cells/python.toml")),
+        cells: none,
     },
     Group {
         name: "rdma_core",
         about: "rdma-core's tools, and the tests of its Python bindings",
         emulated: None,
-        cells: rdma_core::cells,
+        file: Some(include_str!("../cells/rdma_core.toml")),
+        cells: none,
     },
     Group {
         name: "engine",
@@ -104,15 +112,22 @@ pub const GROUPS: &[Group] = &[
         emulated: Some(
             "faults are staged, and all packets looked at, by the emulator; `efa-conformance run --at a=HOST --at b=HOST --peer libfabric` meets stock libfabric on hosts",
         ),
+        file: None,
         cells: engine::cells,
     },
     Group {
         name: "machines",
         about: "two to four machines whose fabrics bridges join: rows of libfabric, engine and mpi, partitions, kills",
         emulated: Some("the machines are namespaces of this one, with emulated hosts"),
+        file: None,
         cells: machines::cells,
     },
 ];
+
+/// No cells beside those of a file.
+fn none(_: &Lab) -> Result<Vec<Cell>, String> {
+    Ok(Vec::new())
+}
 
 /// The cells of all groups, or of the one called `group`, whose name contains `filter`.
 pub fn select(lab: &Lab, group: Option<&str>, filter: Option<&str>) -> Result<Vec<Cell>, String> {
@@ -130,14 +145,13 @@ pub fn select(lab: &Lab, group: Option<&str>, filter: Option<&str>) -> Result<Ve
     }
     let mut cells = Vec::new();
     for group in groups {
-        cells.extend(
-            (group.cells)(lab)?
-                .into_iter()
-                .map(|cell| match group.emulated {
-                    Some(reason) => cell.emulated_only(reason),
-                    None => cell,
-                }),
-        );
+        let of_file = group.file.map(|file| table::cells(group.name, file));
+        let of_file = of_file.transpose()?.unwrap_or_default();
+        let all = of_file.into_iter().chain((group.cells)(lab)?);
+        cells.extend(all.map(|cell| match group.emulated {
+            Some(reason) => cell.emulated_only(reason),
+            None => cell,
+        }));
     }
     if let Some(filter) = filter {
         cells.retain(|cell| cell.name().contains(filter));

@@ -1,13 +1,12 @@
-//! Group `scenarios`: the protocol engine and stock libfabric, live, each in its own process and on its own
-//! emulated host.
+//! Group `scenarios`: the protocol engine and stock libfabric, live, each in its own process and on
+//! its own emulated host.
 
 use std::time::Duration;
 
+use super::harness::{Bench, Cell, CellResult, Lab, Unmet};
 use efa_play::operation::EndpointIndex;
 use efa_play::record;
 use efa_play::scenario::{Scenario, Software};
-
-use super::harness::{Bench, Cell, CellResult, Lab, Unmet};
 
 /// The time limit of a whole scenario; each of its waits has a limit of its own.
 const LIMIT: Duration = Duration::from_secs(120);

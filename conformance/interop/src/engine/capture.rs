@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use efa_capture::frame::Kind;
-use efa_check::capture::{Capture, CapturedPacket};
 use efa_core::nic::Status;
 use efa_core::wire::Packet;
+
+use efa_check::capture::{Capture, CapturedPacket};
 
 /// The number of packets or device operations of each kind that a host sent.
 pub(super) fn sent_by(capture: &Capture, host: &str) -> BTreeMap<String, usize> {
@@ -33,7 +34,8 @@ pub(super) fn packets<'a>(
 /// The response of a device that has no receive posted.
 pub(super) const NOT_READY: &str = "receiver not ready";
 
-/// As [`CapturedPacket::kind`]; writes with immediate data and [`NOT_READY`] are kinds of their own.
+/// As [`CapturedPacket::kind`]; writes with immediate data and [`NOT_READY`] are kinds of their
+/// own.
 fn kind(packet: &CapturedPacket) -> String {
     match packet.header.kind {
         Kind::RdmaWrite { .. } if packet.header.immediate.is_some() => {

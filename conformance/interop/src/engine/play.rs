@@ -3,19 +3,18 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use efa_core::rules::Severity;
+use efa_core::wire::{ExtraFeatures, Header};
+
+use super::capture::{packets, sent_by};
+use super::script::ENGINE;
+use crate::harness::{Bench, CellResult, Unmet};
 use efa_check::capture::Capture;
 use efa_check::check::{self, Finding};
 use efa_check::merge::merge;
-use efa_core::rules::Severity;
-use efa_core::wire::{ExtraFeatures, Header};
 use efa_play::conduct::ConductError;
-use efa_play::record;
+use efa_play::record::{self, Stock};
 use efa_play::scenario::Scenario;
-
-use super::capture::{packets, sent_by};
-use super::release::Fetched;
-use super::script::ENGINE;
-use crate::harness::{Bench, CellResult, Unmet};
 
 /// The name of the capture of all hosts, and of the scenario beside it.
 pub(super) const CELL: &str = "cell";
@@ -26,20 +25,16 @@ pub(super) struct Played {
     pub(super) capture: Capture,
     /// Why it was not played to its end.
     pub(super) stopped: Option<String>,
-    /// Differences between what applications saw and the scenario, and rules of the protocol that the
-    /// traffic breaks.
+    /// Differences between what applications saw and the scenario, and rules of the protocol that
+    /// the traffic breaks.
     pub(super) problems: Vec<String>,
 }
 
-/// Plays a scenario. The file stays beside the captures, so that `efa-conformance record` can play it again.
-pub(super) fn play(bench: &Bench, fetched: &Fetched, text: &str) -> Result<Played, Unmet> {
-    play_staged(bench, fetched, text, "")
-}
-
-/// As [`play`], with the rules of `faults` in the network.
-pub(super) fn play_staged(
+/// Plays a scenario, with the rules of `faults` in the network. The file stays beside the captures,
+/// so that `efa-conformance record` can play it again.
+pub(super) fn play(
     bench: &Bench,
-    fetched: &Fetched,
+    stock: &Stock,
     text: &str,
     faults: &str,
 ) -> Result<Played, Unmet> {
@@ -53,20 +48,16 @@ pub(super) fn play_staged(
         std::fs::write(&file, faults).map_err(Unmet::failed)?;
         rules = Some(file.as_path());
     }
-    let (stopped, mut problems) = match record::play(
-        &scenario,
-        bench.launcher()?,
-        &fetched.stock,
-        Some(directory),
-        rules,
-    ) {
-        Ok((transcript, _)) => (None, transcript.problems),
-        // The machine has another release than this cell needs.
-        Err(error @ ConductError::Version { .. }) => {
-            return Err(Unmet::Skipped(error.to_string()));
-        }
-        Err(error) => (Some(error.to_string()), Vec::new()),
-    };
+    let launcher = bench.launcher()?;
+    let (stopped, mut problems) =
+        match record::play(&scenario, launcher, stock, Some(directory), rules) {
+            Ok((transcript, _)) => (None, transcript.problems),
+            // The machine has another release than this cell needs.
+            Err(error @ ConductError::Version { .. }) => {
+                return Err(Unmet::Skipped(error.to_string()));
+            }
+            Err(error) => (Some(error.to_string()), Vec::new()),
+        };
     let hosts: Vec<PathBuf> = scenario
         .endpoints
         .iter()
@@ -79,18 +70,12 @@ pub(super) fn play_staged(
         .and_then(|_| Capture::load(&merged).map_err(|error| error.to_string()));
     let capture = loaded.map_err(|error| {
         // Without a capture, the reason is all that can be shown.
-        Unmet::Failed(
-            stopped
-                .iter()
-                .cloned()
-                .chain([error])
-                .collect::<Vec<_>>()
-                .join("\n"),
-        )
+        Unmet::Failed(Vec::from_iter(stopped.clone().into_iter().chain([error])).join("\n"))
     })?;
     problems.extend(capture.damage.iter().cloned());
     let checked = check::check(&capture);
-    // What stock software is warned of is known of its releases; the engine is to give no reason for a warning.
+    // What stock software is warned of is known of its releases; the engine is to give no reason
+    // for a warning.
     let counts = |finding: &&Finding| {
         finding.severity == Severity::Error || capture.interfaces[finding.interface] == ENGINE
     };
@@ -110,20 +95,15 @@ impl Played {
     }
 
     /// The cell's result, from what was seen and what is missing.
-    pub(super) fn judge(self, seen: Vec<String>, missing: Vec<String>) -> CellResult {
-        let seen = seen.join(", ");
-        let problems: Vec<String> = self
-            .stopped
-            .into_iter()
-            .chain(self.problems)
-            .chain(missing)
-            .collect();
+    pub(super) fn judge(self, tally: Tally) -> CellResult {
+        let seen = tally.seen.join(", ");
+        let problems = self.stopped.into_iter().chain(self.problems);
+        let mut problems: Vec<String> = problems.chain(tally.missing).collect();
         if problems.is_empty() {
-            Ok(seen)
-        } else {
-            let lines = [problems, vec![format!("seen: {seen}")]].concat();
-            Err(Unmet::Failed(lines.join("\n")))
+            return Ok(seen);
         }
+        problems.push(format!("seen: {seen}"));
+        Err(Unmet::Failed(problems.join("\n")))
     }
 }
 
@@ -136,10 +116,10 @@ pub(super) struct Tally {
 
 impl Tally {
     /// The host must have sent packets of these kinds.
-    pub(super) fn require(&mut self, played: &Played, host: &str, kinds: &[&str]) {
+    pub(super) fn require(&mut self, played: &Played, host: &str, kinds: &[impl AsRef<str>]) {
         let sent = played.sent_by(host);
-        for kind in kinds {
-            match sent.get(*kind) {
+        for kind in kinds.iter().map(AsRef::as_ref) {
+            match sent.get(kind) {
                 Some(count) => self.seen.push(format!("{count} {kind}")),
                 None => self
                     .missing
@@ -149,17 +129,17 @@ impl Tally {
     }
 
     /// The host must not have sent packets of these kinds.
-    pub(super) fn forbid(&mut self, played: &Played, host: &str, kinds: &[&str]) {
+    pub(super) fn forbid(&mut self, played: &Played, host: &str, kinds: &[impl AsRef<str>]) {
         let sent = played.sent_by(host);
-        for kind in kinds {
-            if let Some(count) = sent.get(*kind) {
+        for kind in kinds.iter().map(AsRef::as_ref) {
+            if let Some(count) = sent.get(kind) {
                 self.missing.push(format!("{host} sent {count} {kind}"));
             }
         }
     }
 
-    /// A host's HANDSHAKE must say that its device takes writes with immediate data without a receive,
-    /// or must not.
+    /// A host's HANDSHAKE must say that its device takes writes with immediate data without a
+    /// receive, or must not.
     pub(super) fn unsolicited(&mut self, played: &Played, host: &str, expected: bool) {
         let features = packets(&played.capture, host).find_map(|packet| match packet.header {
             Header::Handshake(handshake) => Some(handshake.extra_info.features()),

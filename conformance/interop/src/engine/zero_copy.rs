@@ -1,23 +1,23 @@
 //! Zero-copy receivers: stock endpoints that receive into the application's buffers.
 //!
-//! Stock libfabric does so if the application promises short messages and asks for nothing that needs
-//! matching. On the wire there are three generations of such receivers; see [`Generation`].
+//! Stock libfabric does so if the application promises short messages and asks for nothing that
+//! needs matching. On the wire there are three generations of such receivers; see [`Generation`].
 
 use efa_core::wire::{ExtraFeatures, Header, PacketType, Repr};
 use efa_device_model::profile::Profile;
-use efa_play::libfabric::Version;
 
 use super::capture::{NOT_READY, packets};
-use super::play::{CELL, Played, Tally, play};
-use super::release::{Fetched, Release};
-use super::script::{ENGINE, REGISTERED, STOCK, Script, unsolicited_write_recv};
-use super::{GROUP, LIMIT};
+use super::play::{Played, Tally, play};
+use super::script::{ENGINE, REGISTERED, STOCK, Script, StockEndpoint, fetch, variables};
+use super::{GROUP, LIMIT, subprotocol};
+use crate::exchange::HEADERLESS;
 use crate::harness::{Bench, Cell, CellResult, Unmet};
+use crate::libfabric::release::Release;
+use efa_play::libfabric::Version;
 
 /// The other stock endpoint of the cells without the engine.
 pub(super) const PEER: &str = "peer";
 const PROFILE: &str = "efa2";
-const CAPABILITIES: &str = r#"["msg", "rma", "source"]"#;
 /// The kinds of packets that carry messages with headers.
 const MESSAGES: &[&str] = &[
     "EAGER_MSGRTM",
@@ -25,16 +25,15 @@ const MESSAGES: &[&str] = &[
     "LONGCTS_MSGRTM",
     "DC_EAGER_MSGRTM",
 ];
-/// The kind of packets that carry messages without headers.
-pub(in super::super) const HEADERLESS: &str = "message without header";
-
 /// How zero-copy receivers announce themselves to their peers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Generation {
-    /// Not at all: peers are expected to wait for the HANDSHAKE and to send the shortest header after it.
-    /// Buffers are posted on the endpoint's queue pair, with room for the header in front.
+    /// Not at all: peers are expected to wait for the HANDSHAKE and to send the shortest header
+    /// after it. Buffers are posted on the endpoint's queue pair, with room for the header in
+    /// front.
     Unannounced,
-    /// By asking for a constant header length (extra request 2); buffers are posted in the same way.
+    /// By asking for a constant header length (extra request 2); buffers are posted in the same
+    /// way.
     ConstantHeader,
     /// By naming a second queue pair (extra request 7), which takes messages without a header.
     UserRecvQp,
@@ -54,8 +53,8 @@ impl Generation {
         }
     }
 
-    /// The largest message that applications promise. It has to fit into a packet, before 2.x together
-    /// with the longest header.
+    /// The largest message that applications promise. It has to fit into a packet, before 2.x
+    /// together with the longest header.
     fn promised(self, mtu: usize) -> usize {
         match self {
             Generation::Unannounced | Generation::ConstantHeader => 8192,
@@ -77,38 +76,31 @@ impl Generation {
     /// The environment that the release needs if `arriving` packets arrive that are not messages.
     fn environment(self, arriving: &'static str) -> Vec<(&'static str, &'static str)> {
         match self {
-            // The number of buffers of its own that 1.11 posts, once. Later packets use up buffers of the
-            // application.
+            // The number of buffers of its own that 1.11 posts, once. Later packets use up buffers
+            // of the application.
             Generation::Unannounced => vec![("FI_EFA_ZCPY_RX_SEED", arriving)],
             Generation::ConstantHeader | Generation::UserRecvQp => Vec::new(),
         }
     }
 }
 
-/// The fault of 1.11 with messages that it sends with a prefix.
-const PREFIX_SENT: &str = "1.11 takes the prefix in front of a message for part of it, and sends as \
-                           many bytes from behind the message's buffer";
-
 pub(super) fn cells(release: &'static Release) -> Vec<Cell> {
-    let name = release.name;
+    let name = release.full_name;
+    let cell = |what: String, run: fn(&Bench, &Release) -> CellResult| {
+        Cell::new(GROUP, what, LIMIT, move |bench| run(bench, release))
+    };
     vec![
-        Cell::new(
-            GROUP,
+        cell(
             format!("messages to zero-copy receiver {name}"),
-            LIMIT,
-            move |bench| to_receiver(bench, release, ENGINE),
+            |bench, release| to_receiver(bench, release, ENGINE),
         ),
-        Cell::new(
-            GROUP,
+        cell(
             format!("messages from zero-copy receiver {name}"),
-            LIMIT,
-            move |bench| from_receiver(bench, release),
+            from_receiver,
         ),
-        Cell::new(
-            GROUP,
+        cell(
             format!("{name} to zero-copy receiver {name}"),
-            LIMIT,
-            move |bench| to_receiver(bench, release, PEER),
+            |bench, release| to_receiver(bench, release, PEER),
         ),
     ]
 }
@@ -119,80 +111,93 @@ struct Message {
     /// The kind of step.
     step: &'static str,
     length: usize,
-    data: Option<u32>,
+    /// A further key, behind a comma.
+    data: &'static str,
+}
+
+impl Message {
+    fn new(what: &str, step: &'static str, length: usize) -> Self {
+        Message {
+            id: format!("{what}-{length}"),
+            step,
+            length,
+            data: "",
+        }
+    }
 }
 
 fn messages(generation: Generation, sender: &str, mtu: usize) -> Vec<Message> {
-    let message = |what: &str, step, length, data| Message {
-        id: format!("{what}-{length}"),
-        step,
-        length,
-        data,
-    };
     let largest = generation.largest(sender, mtu);
-    let mut messages: Vec<Message> = [0, 1, 64, 4096, 8191, largest]
-        .into_iter()
-        .map(|length| message("message", "send", length, None))
+    let lengths = [0, 1, 64, 4096, 8191, largest].into_iter();
+    let mut messages: Vec<Message> = lengths
+        .map(|length| Message::new("message", "send", length))
         .collect();
-    messages.push(message("injected", "inject", 32, None));
-    // Completion data lengthens the header, and delivery complete changes its type. Earlier generations have
-    // no room for either.
+    messages.push(Message::new("injected", "inject", 32));
+    // Completion data lengthens the header, and delivery complete changes its type. Earlier
+    // generations have no room for either.
     if generation == Generation::UserRecvQp {
-        messages.push(message("data", "send", 64, Some(0x1234_5678)));
-        messages.push(message("delivered", "send-dc", 4096, None));
+        messages.push(Message {
+            data: ", data = 0x12345678",
+            ..Message::new("data", "send", 64)
+        });
+        messages.push(Message::new("delivered", "send-dc", 4096));
     }
     messages
 }
 
-impl Script {
-    fn send_message(&mut self, from: &str, to: &str, message: &Message) {
-        let Message {
-            id,
-            step,
-            length,
-            data,
-        } = message;
-        let data = data.map_or(String::new(), |data| format!("\ndata = {data}"));
-        let keys = format!("id = \"{id}\"\nto = \"{to}\"\nlength = {length}{data}");
-        self.step(from, step, &keys);
-    }
+const SEND: &str =
+    r#"{ do = "{step}", at = "{from}", id = "{id}", to = "{to}", length = {length}{data} },"#;
+const RECEIVE: &str = r#"{ do = "recv", at = "{to}", id = "{id}-arrives", length = {capacity}, expect = { message = "{id}" } },"#;
+const WAIT: &str = r#"{ do = "wait", for = ["{id}", "{id}-arrives"] },"#;
+const SETTLE: &str = r#"{ do = "settle" },"#;
 
-    /// Exchanges HANDSHAKEs without a message.
-    fn greet_by_write(&mut self) {
-        self.target(8);
-        let to = format!("to = \"{STOCK}\"\nregion = \"target\"\nlength = 8");
-        self.step(PEER, "write", &format!("id = \"greeting\"\n{to}"));
-        self.wait(r#""greeting""#);
-        self.settle();
-    }
+/// The peer writes, so that both sides have each other's HANDSHAKE without a message.
+const GREETING: &str = r#"
+{ do = "register", at = "{to}", id = "target", length = 8, seed = 1000, access = ["remote-read", "remote-write"] },
+{ do = "write", at = "{from}", id = "greeting", to = "{to}", region = "target", length = 8 },
+{ do = "wait", for = ["greeting"] },
+{ do = "settle" },"#;
 
-    /// Posts a buffer of `capacity` bytes for a message.
-    fn receive_message(&mut self, at: &str, message: &Message, capacity: usize) {
-        let id = &message.id;
-        let keys = format!(
-            "id = \"{id}-arrives\"\nlength = {capacity}\nexpect = {{ message = \"{id}\" }}"
-        );
-        self.step(at, "recv", &keys);
-    }
+/// A scenario in which one endpoint sends messages to another.
+struct Exchange<'a> {
+    script: Script<'a>,
+    from: &'a str,
+    to: &'a str,
+    /// The size of receives.
+    capacity: usize,
+}
 
-    fn await_message(&mut self, message: &Message) {
-        let id = &message.id;
-        self.wait(&format!(r#""{id}", "{id}-arrives""#));
+impl Exchange<'_> {
+    fn steps(&mut self, message: &Message, steps: &[&str]) {
+        let values = variables([
+            ("from", self.from),
+            ("to", self.to),
+            ("capacity", &self.capacity.to_string()),
+            ("id", &message.id),
+            ("step", message.step),
+            ("length", &message.length.to_string()),
+            ("data", message.data),
+        ]);
+        for step in steps {
+            self.script.steps(step, &values);
+        }
     }
 }
 
-fn stock(
-    script: &mut Script,
-    name: &str,
-    release: &Release,
-    fetched: &Fetched,
-    arriving: &'static str,
-) {
+/// The zero-copy receiver, where so many packets arrive that are not messages.
+fn receiver(script: &mut Script, name: &str, release: &Release, arriving: &'static str) {
     let generation = Generation::of(release.version);
-    let promise = format!("{REGISTERED}\nmax_message = {}", generation.promised(mtu()));
-    let environment = generation.environment(arriving);
-    let release = (release, fetched);
-    script.stock(name, release, PROFILE, CAPABILITIES, &environment, &promise);
+    let promise = format!("{REGISTERED}, max_message = {}", generation.promised(mtu()));
+    script.stock(&StockEndpoint {
+        name,
+        release,
+        environment: generation.environment(arriving),
+        keys: &promise,
+    });
+}
+
+fn capabilities() -> [String; 3] {
+    ["msg", "rma", "source"].map(str::to_owned)
 }
 
 /// Bytes in a packet.
@@ -200,71 +205,64 @@ fn mtu() -> usize {
     Profile::by_name(PROFILE).map_or(0, |profile| profile.mtu as usize)
 }
 
-/// `sender`, the engine or another stock endpoint, sends messages of all sizes to a zero-copy receiver.
+/// `sender`, the engine or another stock endpoint, sends messages of all sizes to a zero-copy
+/// receiver.
 fn to_receiver(bench: &Bench, release: &Release, sender: &'static str) -> CellResult {
-    let fetched = release.fetch(bench)?;
+    let stock = fetch(bench, release)?;
     let generation = Generation::of(release.version);
     let what = format!(
         "{sender} to a zero-copy receiver, libfabric {}",
-        release.name
+        release.full_name
     );
-    let mut script = Script::new(&what, sender, STOCK);
+    let capabilities = capabilities();
+    let mut script = Script::new(what, PROFILE, &capabilities);
     match (sender, generation) {
         (ENGINE, _) => {
-            let unsolicited = unsolicited_write_recv(release.unsolicited);
-            let settings = [unsolicited, "handshake_before_messages = true"];
-            script.engine(ENGINE, PROFILE, CAPABILITIES, &settings);
+            let settings = ["handshake_before_messages = true".to_owned()];
+            script.engine(release.unsolicited, &settings);
         }
-        // In this mode 1.11 sends wrong bytes (see `PREFIX_SENT`).
-        (_, Generation::Unannounced) => {
-            let stock = (release, &fetched);
-            script.stock(PEER, stock, PROFILE, CAPABILITIES, &[], REGISTERED);
-        }
-        _ => stock(&mut script, PEER, release, &fetched, "0"),
+        // In this mode 1.11 sends wrong bytes: see `known.toml`.
+        (_, Generation::Unannounced) => script.stock(&StockEndpoint {
+            name: PEER,
+            release,
+            environment: Vec::new(),
+            keys: REGISTERED,
+        }),
+        _ => receiver(&mut script, PEER, release, "0"),
     }
-    // Two packets arrive that are not messages: the one that provokes its HANDSHAKE, and the sender's HANDSHAKE.
-    stock(&mut script, STOCK, release, &fetched, "2");
-    if sender == PEER && generation == Generation::Unannounced {
-        script.greet_by_write();
-    }
-
-    // No receive is posted when this message arrives.
-    let early = Message {
-        id: "early".into(),
-        step: "send",
-        length: 64,
-        data: None,
+    // Two packets arrive that are not messages: the one that provokes its HANDSHAKE, and the
+    // sender's HANDSHAKE.
+    receiver(&mut script, STOCK, release, "2");
+    let mut exchange = Exchange {
+        script,
+        from: sender,
+        to: STOCK,
+        capacity: generation.promised(mtu()),
     };
-    let capacity = generation.promised(mtu());
-    script.send_message(sender, STOCK, &early);
-    script.settle();
-    script.receive_message(STOCK, &early, capacity);
-    script.await_message(&early);
-    script.settle();
+    let early = Message::new("early", "send", 64);
+    if sender == PEER && generation == Generation::Unannounced {
+        exchange.steps(&early, &[GREETING]);
+    }
+    // No receive is posted when this message arrives.
+    exchange.steps(&early, &[SEND, SETTLE, RECEIVE, WAIT, SETTLE]);
     let messages = messages(generation, sender, mtu());
     for message in &messages {
-        script.receive_message(STOCK, message, capacity);
+        exchange.steps(message, &[RECEIVE]);
     }
     if generation == Generation::ConstantHeader {
-        // As no receive was posted, the provider has posted a buffer of its own. A message that arrives there
-        // matches only receives that are posted later.
-        let copied = Message {
-            id: "copied".into(),
-            ..early
-        };
-        script.send_message(sender, STOCK, &copied);
-        script.settle();
-        script.receive_message(STOCK, &copied, capacity);
-        script.await_message(&copied);
+        // As no receive was posted, the provider has posted a buffer of its own. A message that
+        // arrives there matches only receives that are posted later.
+        let copied = Message::new("copied", "send", 64);
+        exchange.steps(&copied, &[SEND, SETTLE, RECEIVE, WAIT]);
     }
     for message in &messages {
-        script.send_message(sender, STOCK, message);
-        script.await_message(message);
+        exchange.steps(message, &[SEND, WAIT]);
     }
     if generation == Generation::UserRecvQp {
-        script.write(4096, false, true);
+        let writes = subprotocol::writes_with_data(&mut exchange.script, [sender, STOCK], 4096);
+        writes.map_err(Unmet::Failed)?;
     }
-    let played = play(bench, &fetched, &script.finish())?;
+    let played = play(bench, &stock, &exchange.script.finish(), "")?;
 
     let mut tally = Tally::default();
     tally.seen.push(format!("{} messages", messages.len()));
@@ -285,56 +283,40 @@ fn to_receiver(bench: &Bench, release: &Release, sender: &'static str) -> CellRe
     if sender == ENGINE && generation != Generation::ConstantHeader {
         tally.require(&played, STOCK, &[NOT_READY]);
     }
-    played.judge(tally.seen, tally.missing)
+    played.judge(tally)
 }
 
 /// A zero-copy receiver sends to the engine, which does not receive in this way.
 fn from_receiver(bench: &Bench, release: &Release) -> CellResult {
-    let fetched = release.fetch(bench)?;
+    let stock = fetch(bench, release)?;
     let generation = Generation::of(release.version);
     let what = format!(
         "a zero-copy receiver, libfabric {}, to the engine",
-        release.name
+        release.full_name
     );
-    let mut script = Script::new(&what, STOCK, ENGINE);
-    let settings = [unsolicited_write_recv(release.unsolicited)];
-    script.engine(ENGINE, PROFILE, CAPABILITIES, &settings);
+    let capabilities = capabilities();
+    let mut script = Script::new(what, PROFILE, &capabilities);
+    script.engine(release.unsolicited, &[]);
     // One packet arrives that is not a message: the engine's HANDSHAKE.
-    stock(&mut script, STOCK, release, &fetched, "1");
+    receiver(&mut script, STOCK, release, "1");
+    let mut exchange = Exchange {
+        script,
+        from: STOCK,
+        to: ENGINE,
+        capacity: 2 * mtu(),
+    };
     let messages = messages(generation, STOCK, mtu());
     for message in &messages {
-        script.receive_message(ENGINE, message, 2 * mtu());
-        script.send_message(STOCK, ENGINE, message);
-        script.await_message(message);
+        exchange.steps(message, &[RECEIVE, SEND, WAIT]);
     }
-    let played = play(bench, &fetched, &script.finish())?;
+    let played = play(bench, &stock, &exchange.script.finish(), "")?;
     let mut tally = Tally::default();
     tally.seen.push(format!("{} messages", messages.len()));
     tally.announced(&played, generation);
     tally.require(&played, STOCK, &["EAGER_MSGRTM"]);
     tally.forbid(&played, STOCK, &[HEADERLESS]);
-    excuse(bench, generation, played, tally)
+    played.judge(tally)
 }
-
-/// Recognizes the known fault of 1.11, which sends too much in this mode.
-fn excuse(bench: &Bench, generation: Generation, played: Played, tally: Tally) -> CellResult {
-    let result = played.judge(tally.seen, tally.missing);
-    match (generation, result) {
-        (Generation::Unannounced, Err(Unmet::Failed(text))) if text.contains(LENGTH_OF_64) => {
-            Err(Unmet::Known {
-                reason: PREFIX_SENT.into(),
-                capture: bench.capture(CELL),
-            })
-        }
-        (Generation::Unannounced, Ok(_)) => Err(Unmet::Failed(format!(
-            "this works, but is listed as a fault of stock libfabric: {PREFIX_SENT}"
-        ))),
-        (_, result) => result,
-    }
-}
-
-/// How a message of 64 bytes arrives if the prefix of 72 bytes is counted.
-const LENGTH_OF_64: &str = "length: expected 64, actual 136";
 
 impl Tally {
     /// The receiver's HANDSHAKE must announce what its generation announces.

@@ -1,8 +1,8 @@
-//! Exchanges between two endpoints: messages, remote memory and atomics of all sizes, verified on the side
-//! where the bytes arrive.
+//! Exchanges between two endpoints: messages, remote memory and atomics of all sizes, verified on
+//! the side where the bytes arrive.
 //!
-//! Each endpoint is stock libfabric or the protocol engine, in its own process and on its own emulated host
-//! ([`efa_play::drive`]).
+//! Each endpoint is stock libfabric or the protocol engine, in its own process and on its own
+//! emulated host ([`efa_play::drive`]).
 
 mod memory;
 mod pair;
@@ -10,14 +10,16 @@ mod pair;
 use std::fmt;
 use std::path::PathBuf;
 
+use self::pair::Pair;
+use super::harness::{Bench, Unmet};
 use efa_play::application::Request;
 use efa_play::drive::Opening;
 use efa_play::operation::{Payload, SendMode, TagMatch};
 use efa_play::player::{self, Program};
 use efa_play::scenario::Capability;
 
-use self::pair::Pair;
-use super::harness::{Bench, Unmet};
+/// The kind of packets that carry messages without headers.
+pub(crate) const HEADERLESS: &str = "message without header";
 
 /// The endpoint that starts operations.
 const INITIATOR: usize = 0;
@@ -41,41 +43,42 @@ pub enum Topic {
     WriteData,
     /// Atomics on 64-bit elements: updating, fetching, comparing.
     Atomics,
-    /// Messages to a receiver that has them in its application's buffers: of a packet, in no order. Parties have to be
-    /// opened for that ([`Party::promise_packets`]).
+    /// Messages to a receiver that has them in its application's buffers: of a packet, in no order.
+    /// Parties have to be opened for that ([`Party::promise_packets`]).
     ZeroCopy,
 }
 
 impl Topic {
-    /// All topics that any two endpoints can exchange.
-    pub const ALL: [Topic; 7] = [
-        Topic::Messages,
-        Topic::Data,
-        Topic::UnexpectedData,
-        Topic::DeliveryComplete,
-        Topic::Rma,
-        Topic::WriteData,
-        Topic::Atomics,
-    ];
-
     /// Sizes in bytes for which subprotocols differ.
     pub const SMALL: [usize; 7] = [0, 1, 64, 4 << 10, (8 << 10) + 1, 64 << 10, 1 << 20];
     /// Sizes in bytes that take many packets or more than one device operation.
     pub const LARGE: [usize; 2] = [8 << 20, 64 << 20];
 }
 
-impl fmt::Display for Topic {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Topic::Messages => "messages",
-            Topic::Data => "data",
-            Topic::UnexpectedData => "unexpected-data",
-            Topic::DeliveryComplete => "delivery-complete",
-            Topic::Rma => "rma",
-            Topic::WriteData => "write-data",
-            Topic::Atomics => "atomics",
-            Topic::ZeroCopy => "zero-copy",
-        })
+impl Topic {
+    const NAMES: [(&'static str, Topic); 8] = [
+        ("messages", Topic::Messages),
+        ("data", Topic::Data),
+        ("unexpected-data", Topic::UnexpectedData),
+        ("delivery-complete", Topic::DeliveryComplete),
+        ("rma", Topic::Rma),
+        ("write-data", Topic::WriteData),
+        ("atomics", Topic::Atomics),
+        ("zero-copy", Topic::ZeroCopy),
+    ];
+
+    /// The topic with this name in cells.
+    pub(crate) fn named(name: &str) -> Result<Topic, String> {
+        let found = Self::NAMES.iter().find(|(named, _)| *named == name);
+        let topic = found.map(|(_, topic)| *topic);
+        topic.ok_or_else(|| format!("unknown topic `{name}`"))
+    }
+
+    /// How many messages it has in these sizes.
+    pub(crate) fn count_of_messages(self, sizes: &[usize]) -> usize {
+        let messages = self.messages();
+        let of_size = |size: &usize| messages.iter().filter(|one| *size <= one.largest).count();
+        sizes.iter().map(of_size).sum()
     }
 }
 
@@ -91,8 +94,9 @@ pub struct Party {
 }
 
 impl Party {
-    /// Lets the application promise what libfabric's efa provider needs to receive into its buffers: messages of at most
-    /// `largest` bytes, which fit a packet, in no order; registered memory; nothing that has to be matched.
+    /// Lets the application promise what libfabric's efa provider needs to receive into its
+    /// buffers: messages of at most `largest` bytes, which fit a packet, in no order; registered
+    /// memory; nothing that has to be matched.
     pub fn promise_packets(&mut self, largest: usize) {
         self.opening.capabilities = vec![Capability::Msg, Capability::Rma];
         self.opening.register_local = true;
@@ -175,129 +179,148 @@ fn keep(bytes: &[u8], capture: Option<PathBuf>) -> Result<(), Unmet> {
     }
 }
 
+/// A kind of messages.
+#[derive(Clone, Copy)]
+struct Message {
+    tag: Option<u64>,
+    data: Option<u64>,
+    mode: SendMode,
+    /// Whether it arrives before its receive is posted.
+    is_unexpected: bool,
+    /// The largest size in bytes.
+    largest: usize,
+}
+
+impl Message {
+    const PLAIN: Message = Message {
+        tag: None,
+        data: None,
+        mode: SendMode::Normal,
+        is_unexpected: false,
+        largest: usize::MAX,
+    };
+
+    fn tagged(self) -> Self {
+        let tag = Some(0x7a9_0000);
+        Message { tag, ..self }
+    }
+
+    fn with_data(self) -> Self {
+        let data = Some(0x1234_5678);
+        Message { data, ..self }
+    }
+
+    fn unexpected(self) -> Self {
+        let is_unexpected = true;
+        Message {
+            is_unexpected,
+            ..self
+        }
+    }
+
+    fn delivered(self) -> Self {
+        let mode = SendMode::DeliveryComplete;
+        Message { mode, ..self }
+    }
+
+    /// The limit differs between releases; all accept this size.
+    fn injected(self) -> Self {
+        let (mode, largest) = (SendMode::Inject, 64);
+        Message {
+            mode,
+            largest,
+            ..self
+        }
+    }
+}
+
+impl fmt::Display for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mode = match self.mode {
+            SendMode::Normal => "",
+            SendMode::Inject => "injected ",
+            SendMode::DeliveryComplete => "delivered ",
+        };
+        let unexpected = if self.is_unexpected {
+            "unexpected "
+        } else {
+            ""
+        };
+        let tagged = if self.tag.is_some() { "tagged " } else { "" };
+        let data = if self.data.is_some() {
+            " with data"
+        } else {
+            ""
+        };
+        write!(f, "{mode}{unexpected}{tagged}message{data}")
+    }
+}
+
+impl Topic {
+    /// Its messages, in each size.
+    fn messages(self) -> Vec<Message> {
+        let plain = Message::PLAIN;
+        let (tagged, with_data) = (plain.tagged(), plain.with_data());
+        let both = tagged.with_data();
+        match self {
+            Topic::Messages => vec![plain, tagged, tagged.unexpected()],
+            Topic::Data => vec![with_data, both, plain.injected(), both.injected()],
+            Topic::UnexpectedData => vec![both.unexpected()],
+            Topic::DeliveryComplete => vec![
+                plain.delivered(),
+                both.delivered(),
+                tagged.delivered().unexpected(),
+            ],
+            Topic::ZeroCopy => {
+                // Stock libfabric counts a header for the data, and sends messages that have no
+                // room for it as two packets, which the receiver cannot know.
+                let with_data = Message {
+                    largest: 8192,
+                    ..with_data
+                };
+                vec![plain, with_data, plain.delivered(), plain.injected()]
+            }
+            Topic::Rma | Topic::WriteData | Topic::Atomics => Vec::new(),
+        }
+    }
+}
+
+/// The numbers of elements of atomics. The largest fits into a packet of each profile.
+const ELEMENTS: [usize; 4] = [1, 8, 500, 1000];
+
 impl Pair<'_> {
     fn exchange(&mut self, topic: Topic, sizes: &[usize]) -> Result<(), Unmet> {
+        for &size in sizes {
+            let messages = topic.messages().into_iter();
+            for message in messages.filter(|message| size <= message.largest) {
+                self.message(message, size)
+                    .map_err(|unmet| at_size(unmet, &format!("{message} of "), size))?;
+            }
+            // Not all releases support reads and writes of 0 bytes.
+            match topic {
+                Topic::Rma if size > 0 => self.read_and_write(size),
+                Topic::WriteData if size > 0 => self.write_with_data(size),
+                _ => Ok(()),
+            }
+            .map_err(|unmet| at_size(unmet, "", size))?;
+        }
         match topic {
-            Topic::Messages => {
-                for &size in sizes {
-                    let plain = Message::new(size);
-                    self.message("message", plain, false)?;
-                    let tagged = Message {
-                        tag: Some(0x7a9_0000),
-                        ..plain
-                    };
-                    self.message("tagged message", tagged, false)?;
-                    self.message("unexpected tagged message", tagged, true)?;
-                }
-            }
-            Topic::Data => {
-                for &size in sizes {
-                    let plain = Message {
-                        data: Some(0x1234_5678),
-                        ..Message::new(size)
-                    };
-                    let tagged = Message {
-                        tag: Some(0xda7a),
-                        ..plain
-                    };
-                    self.message("message with data", plain, false)?;
-                    self.message("tagged message with data", tagged, false)?;
-                    // The limit differs between releases; all accept this size.
-                    if size <= INJECTED {
-                        for (data, tag) in [(None, None), (plain.data, tagged.tag)] {
-                            let mode = SendMode::Inject;
-                            let injected = Message {
-                                size,
-                                tag,
-                                data,
-                                mode,
-                            };
-                            self.message("injected message", injected, false)?;
-                        }
-                    }
-                }
-            }
-            Topic::DeliveryComplete => {
-                for &size in sizes {
-                    let plain = Message {
-                        mode: SendMode::DeliveryComplete,
-                        ..Message::new(size)
-                    };
-                    let tagged = Message {
-                        tag: Some(0xde11),
-                        ..plain
-                    };
-                    let with_data = Message {
-                        data: Some(0x1234_5678),
-                        ..tagged
-                    };
-                    self.message("message", plain, false)?;
-                    self.message("tagged message with data", with_data, false)?;
-                    self.message("unexpected tagged message", tagged, true)?;
-                }
-            }
-            Topic::UnexpectedData => {
-                for &size in sizes {
-                    let message = Message {
-                        tag: Some(0x0dd),
-                        data: Some(0x1234_5678),
-                        ..Message::new(size)
-                    };
-                    self.message("unexpected message with data", message, true)?;
-                }
-            }
-            Topic::ZeroCopy => {
-                for &size in sizes {
-                    let plain = Message::new(size);
-                    self.message("message", plain, false)?;
-                    // Stock libfabric counts a header for the data, and sends messages that have no room for it as two
-                    // packets, which the receiver cannot know.
-                    if size <= WITH_DATA {
-                        let data = Some(0x1234_5678);
-                        self.message("message with data", Message { data, ..plain }, false)?;
-                    }
-                    let delivered = Message {
-                        mode: SendMode::DeliveryComplete,
-                        ..plain
-                    };
-                    self.message("delivered message", delivered, false)?;
-                    if size <= INJECTED {
-                        let mode = SendMode::Inject;
-                        self.message("injected message", Message { mode, ..plain }, false)?;
-                    }
-                }
-                self.read_and_write(4096)?;
-            }
-            Topic::Rma | Topic::WriteData => {
-                // Not all releases support reads and writes of 0 bytes.
-                for &size in sizes.iter().filter(|size| **size > 0) {
-                    let result = if topic == Topic::Rma {
-                        self.read_and_write(size)
-                    } else {
-                        self.write_with_data(size)
-                    };
-                    result.map_err(|unmet| at_size(unmet, "", size))?;
-                }
-            }
             Topic::Atomics => {
                 for count in ELEMENTS {
                     self.atomics(count)
                         .map_err(|unmet| at_size(unmet, "atomics on ", count * size_of::<u64>()))?;
                 }
+                Ok(())
             }
+            Topic::ZeroCopy => self.read_and_write(4096),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
-    fn message(&mut self, what: &str, message: Message, unexpected: bool) -> Result<(), Unmet> {
-        self.send_and_receive(message, unexpected)
-            .map_err(|unmet| at_size(unmet, &format!("{what} of "), message.size))
-    }
-
-    fn send_and_receive(&mut self, message: Message, unexpected: bool) -> Result<(), Unmet> {
+    fn message(&mut self, message: Message, size: usize) -> Result<(), Unmet> {
         let seed = self.tokens;
         let recv = Request::Recv {
-            length: message.size,
+            length: size,
             from: None,
             // The lower half of the tag is ignored.
             tag: message.tag.map(|tag| TagMatch {
@@ -307,25 +330,22 @@ impl Pair<'_> {
         };
         let send = Request::Send {
             to: TARGET,
-            payload: Payload {
-                length: message.size,
-                seed,
-            },
+            payload: Payload { length: size, seed },
             tag: message.tag,
             data: message.data,
             mode: message.mode,
         };
         let (sent, received);
-        if unexpected {
+        if message.is_unexpected {
             sent = self.begin(INITIATOR, send, None)?;
             // Messages are delivered in order: when this one has arrived, so has the message.
-            self.send_and_receive(Message::new(0), false)?;
+            self.message(Message::PLAIN, 0)?;
             received = self.begin(TARGET, recv, Some(seed))?;
         } else {
             received = self.begin(TARGET, recv, Some(seed))?;
             sent = self.begin(INITIATOR, send, None)?;
         }
-        let report = self.wait(received, Some(message.size))?;
+        let report = self.wait(received, Some(size))?;
         if message.mode != SendMode::Inject {
             self.wait(sent, None)?;
         }
@@ -341,35 +361,8 @@ impl Pair<'_> {
                 report.data
             )));
         }
-        self.count(message.size);
+        self.count(size);
         Ok(())
-    }
-}
-
-/// The numbers of elements of atomics. The largest fits into a packet of each profile.
-const ELEMENTS: [usize; 4] = [1, 8, 500, 1000];
-/// The largest injected message in bytes.
-const INJECTED: usize = 64;
-/// The largest message with completion data for a zero-copy receiver, in bytes.
-const WITH_DATA: usize = 8192;
-
-/// A message, and the way in which it is sent.
-#[derive(Clone, Copy)]
-struct Message {
-    size: usize,
-    tag: Option<u64>,
-    data: Option<u64>,
-    mode: SendMode,
-}
-
-impl Message {
-    fn new(size: usize) -> Self {
-        Message {
-            size,
-            tag: None,
-            data: None,
-            mode: SendMode::Normal,
-        }
     }
 }
 

@@ -4,12 +4,11 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use super::{INITIATOR, Party, TARGET, Verified};
+use crate::harness::{Bench, Unmet};
 use efa_play::application::{Report, Request, Started, Token};
 use efa_play::drive::{Bytes, Command, Event};
 use efa_play::player::{self, Player, PlayerError, Program};
-
-use super::{INITIATOR, Party, TARGET, Verified};
-use crate::harness::{Bench, Unmet};
 
 /// How long operations may take without any of them completing.
 pub(super) const STALLED: Duration = Duration::from_secs(30);
@@ -24,7 +23,8 @@ impl From<PlayerError> for Unmet {
     }
 }
 
-/// Another host's program has to be of the release that the cell names, and the host has to have what it takes.
+/// Another host's program has to be of the release that the cell names, and the host has to have
+/// what it takes.
 fn introduce(player: &mut Player, party: &Party) -> Result<(), Unmet> {
     let identity = match player.identity() {
         // It said why in its last words.
@@ -221,8 +221,8 @@ impl<'a> Pair<'a> {
         Ok(self.start(at, request, seed)?.0)
     }
 
-    /// Waits until an operation has completed without an error and with the right bytes. If another operation
-    /// has failed, such as the send that a receive waits for, its failure is the error.
+    /// Waits until an operation has completed without an error and with the right bytes. If another
+    /// operation has failed, such as the send that a receive waits for, its failure is the error.
     pub(super) fn wait(
         &mut self,
         mut operation: Operation,

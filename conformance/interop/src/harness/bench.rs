@@ -4,13 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use efa_play::libfabric::Provider;
-use efa_play::player::{self, Hosted, Launcher, Patience, Player, Program, hosted};
-
-use super::dialogue::installed;
 use super::hosts::Seat;
+use super::installed;
 use super::traffic::Traffic;
 use super::{Host, Hosts, Lab, Unmet, Userland};
+use efa_play::libfabric::Provider;
+use efa_play::player::{self, Hosted, Launcher, Patience, Player, Program, hosted};
 
 /// The number of cells that this process has run, so that each gets its own network.
 static RUN: AtomicU32 = AtomicU32::new(0);
@@ -123,7 +122,8 @@ impl<'a> Bench<'a> {
         hosts.map(|hosts| hosts.seat(name)).transpose()
     }
 
-    /// Starts a program that plays an endpoint. On another host, [`Player::end`] returns its capture.
+    /// Starts a program that plays an endpoint. On another host, [`Player::end`] returns its
+    /// capture.
     pub(crate) fn play(&self, program: &Program, host: &player::Host) -> Result<Player, Unmet> {
         let (Some(seat), Some(hosts)) = (self.seat(&host.name)?, self.lab.hosts()) else {
             return Ok(Player::launch(self.launcher()?, program, host)?);
@@ -163,7 +163,8 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// The path of a file of the project, where the cell's programs run, by its name in the repository.
+    /// The path of a file of the project, where the cell's programs run, by its name in the
+    /// repository.
     pub(crate) fn data(&self, name: &str) -> String {
         let path = match self.lab.hosts() {
             Some(_) => hosted::data_there(name),
@@ -172,7 +173,8 @@ impl<'a> Bench<'a> {
         path.display().to_string()
     }
 
-    /// A program that is not of a userland has to be installed. Hosts say themselves that they lack it.
+    /// A program that is not of a userland has to be installed. Hosts say themselves that they lack
+    /// it.
     pub(crate) fn needs(&self, program: &str, package: &str) -> Result<(), Unmet> {
         match self.lab.hosts() {
             Some(_) => Ok(()),

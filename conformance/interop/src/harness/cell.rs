@@ -1,10 +1,12 @@
 //! One cell of the table, and how it ended.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use super::known::{self, Known};
 use super::{Bench, Hosts, Lab};
 
 /// What a cell's function returns: what was measured, in a few words, or why nothing was.
@@ -33,6 +35,12 @@ impl Unmet {
     }
 }
 
+impl From<String> for Unmet {
+    fn from(reason: String) -> Self {
+        Unmet::Failed(reason)
+    }
+}
+
 type Run = Box<dyn Fn(&Bench) -> CellResult>;
 
 /// One thing that must work.
@@ -41,7 +49,7 @@ pub struct Cell {
     name: String,
     limit: Duration,
     /// Why it runs on emulated hosts only, if it does.
-    emulated: Option<&'static str>,
+    emulated: Option<Cow<'static, str>>,
     run: Run,
 }
 
@@ -64,9 +72,9 @@ impl Cell {
 
     /// The cell, which says nothing of real hosts, or cannot run there, for this reason.
     #[must_use]
-    pub fn emulated_only(self, reason: &'static str) -> Self {
+    pub fn emulated_only(self, reason: impl Into<Cow<'static, str>>) -> Self {
         Cell {
-            emulated: Some(reason),
+            emulated: Some(reason.into()),
             ..self
         }
     }
@@ -81,28 +89,24 @@ impl Cell {
         &self.name
     }
 
-    /// Runs the cell in another environment than that of `bench`, which is its network and directory otherwise. Its time
-    /// begins now.
+    /// Runs the cell in another environment than that of `bench`, which is its network and
+    /// directory otherwise. Its time begins now.
     pub(crate) fn run_within(&self, bench: &Bench, lab: &Lab) -> CellResult {
-        match (lab.hosts(), self.emulated) {
-            (Some(_), Some(reason)) => Err(Unmet::Skipped(reason.into())),
-            _ => (self.run)(&bench.within(lab, Instant::now() + self.limit)),
-        }
+        let deadline = Instant::now() + self.limit();
+        self.measure(lab, || Ok(bench.within(lab, deadline)))
     }
 
     /// How long it may take.
     pub(crate) fn limit(&self) -> Duration {
-        self.limit
+        let known = known::fault(self.group, &self.name).ok().flatten();
+        known.and_then(Known::limit).unwrap_or(self.limit)
     }
 
     /// Runs the cell.
     pub fn run(&self, lab: &Lab) -> Row {
         let begin = Instant::now();
-        let result = match (lab.hosts(), self.emulated) {
-            (Some(_), Some(reason)) => Err(Unmet::Skipped(reason.into())),
-            _ => Bench::new(lab, self.group, &self.name, begin + self.limit)
-                .and_then(|bench| (self.run)(&bench)),
-        };
+        let deadline = begin + self.limit();
+        let result = self.measure(lab, || Bench::new(lab, self.group, &self.name, deadline));
         Row {
             group: self.group,
             name: self.name.clone(),
@@ -120,6 +124,24 @@ impl Cell {
                 Err(unmet) => Outcome::Unmet(unmet),
             },
             duration: begin.elapsed(),
+        }
+    }
+
+    /// Runs the cell on a bench. If a fault of stock software is known, it has to show.
+    fn measure<'a>(
+        &self,
+        lab: &Lab,
+        bench: impl FnOnce() -> Result<Bench<'a>, Unmet>,
+    ) -> CellResult {
+        if let (Some(_), Some(reason)) = (lab.hosts(), &self.emulated) {
+            return Err(Unmet::Skipped(reason.clone().into_owned()));
+        }
+        let known = known::fault(self.group, &self.name).map_err(Unmet::Failed)?;
+        let bench = bench()?;
+        let result = (self.run)(&bench);
+        match known {
+            Some(known) => known.judge(&bench, result),
+            None => result,
         }
     }
 }

@@ -4,17 +4,16 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::process::Command;
 
-use efa_play::player::Hosted;
-
 use super::hosts::Seat;
 use super::process::free_port;
 use super::{Bench, Finished, Running, Unmet, Userland};
+use efa_play::player::Hosted;
 
 /// The address of emulated hosts, which share this machine's.
 const LOOPBACK: &str = "127.0.0.1";
 
-/// An emulated host, which starts programs by `efa-emu run --host NAME ... -- PROGRAM`; or, if the lab has hosts, the one
-/// that stands for it, where the programs have the host's own device.
+/// An emulated host, which starts programs by `efa-emu run --host NAME ... -- PROGRAM`; or, if the
+/// lab has hosts, the one that stands for it, where the programs have the host's own device.
 #[derive(Clone)]
 pub struct Host<'a> {
     bench: &'a Bench<'a>,
@@ -53,8 +52,9 @@ impl<'a> Host<'a> {
         self
     }
 
-    /// Records the packets of its device to [`Bench::capture`] of its name. Of several programs on one host, at
-    /// most one may record. Where the lab's host has no recorder there will be no capture.
+    /// Records the packets of its device to [`Bench::capture`] of its name. Of several programs on
+    /// one host, at most one may record. Where the lab's host has no recorder there will be no
+    /// capture.
     pub fn captured(mut self) -> Self {
         self.is_captured = true;
         self

@@ -1,4 +1,5 @@
-//! Two hosts that a remote shell reaches, on which cells run their programs in place of emulated ones.
+//! Two hosts that a remote shell reaches, on which cells run their programs in place of emulated
+//! ones.
 
 use std::collections::BTreeMap;
 
@@ -97,7 +98,8 @@ impl Seat {
         self.description.parts.values().next().copied()
     }
 
-    /// The device has to be of this generation, unless it is the default one: cells that name none run on any.
+    /// The device has to be of this generation, unless it is the default one: cells that name none
+    /// run on any.
     pub(crate) fn must_be(&self, profile: &str) -> Result<(), Unmet> {
         let wanted = match Profile::named(profile) {
             Ok(wanted) if profile != Profile::DEFAULT => wanted.part_id,

@@ -1,4 +1,5 @@
-//! The environment that all cells share: the programs of this workspace and the software of other releases.
+//! The environment that all cells share: the programs of this workspace and the software of other
+//! releases.
 
 use std::path::{Path, PathBuf};
 
@@ -32,8 +33,8 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// A lab with the files of an installation, in which `scripts/userland` fetches software and whose working
-    /// directory takes captures. The error names the remedy.
+    /// A lab with the files of an installation, in which `scripts/userland` fetches software and
+    /// whose working directory takes captures. The error names the remedy.
     pub fn new(
         installation: &Installation,
         launcher: Launcher,

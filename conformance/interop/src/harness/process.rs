@@ -159,7 +159,8 @@ impl<'a> Running<'a> {
         Ok(running)
     }
 
-    /// Starts `command`, which runs a program on another host ([`efa_play::player::Hosted::command`]). Its capture, if there is one, goes to the
+    /// Starts `command`, which runs a program on another host
+    /// ([`efa_play::player::Hosted::command`]). Its capture, if there is one, goes to the
     /// file `capture`.
     pub(crate) fn start_hosted(
         bench: &'a Bench<'a>,
@@ -243,7 +244,8 @@ impl<'a> Running<'a> {
         )
     }
 
-    /// Waits until it has done what `is_met` looks for; `done` and `not_done` say what, behind 'before it' and 'did not'.
+    /// Waits until it has done what `is_met` looks for; `done` and `not_done` say what, behind
+    /// 'before it' and 'did not'.
     fn wait_until_it(
         &mut self,
         is_met: impl Fn() -> bool,
@@ -255,7 +257,8 @@ impl<'a> Running<'a> {
                 return Ok(());
             }
             if let Ok(Some(status)) = self.child.try_wait() {
-                // What it said last has perhaps not been read yet: that it did this, or why it could not.
+                // What it said last has perhaps not been read yet: that it did this, or why it
+                // could not.
                 self.drain();
                 return match is_met() {
                     true => Ok(()),
@@ -269,8 +272,8 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Waits until a process on its host, such as the started server, listens on a TCP port. A program of another host has to
-    /// be started by [`super::Host::serve`] for that.
+    /// Waits until a process on its host, such as the started server, listens on a TCP port. A
+    /// program of another host has to be started by [`super::Host::serve`] for that.
     pub fn await_listener(&mut self, port: u16) -> Result<(), Unmet> {
         match self.hosted.clone() {
             Some(hearing) => self.await_port(port, || hearing.lock().listens),
@@ -278,7 +281,8 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Waits until a process in the network namespace of `other`, a process's id, listens on a TCP port.
+    /// Waits until a process in the network namespace of `other`, a process's id, listens on a TCP
+    /// port.
     pub(crate) fn await_listener_beside(&mut self, other: u32, port: u16) -> Result<(), Unmet> {
         let other = other.to_string();
         self.await_port(port, || is_listened_on_beside(&other, port))
@@ -292,7 +296,8 @@ impl<'a> Running<'a> {
         self.wait_until_it(listens, &done, &not_done)
     }
 
-    /// What became of it, for the failure of the program that talked to it: it is given a moment to end.
+    /// What became of it, for the failure of the program that talked to it: it is given a moment to
+    /// end.
     pub(crate) fn account(mut self) -> String {
         match self.ends_within(GRACE) {
             Some(status) => {
@@ -304,20 +309,19 @@ impl<'a> Running<'a> {
     }
 
     /// Waits for its end, with any exit status. It is an error if the process takes too long.
-    pub fn wait(mut self) -> Result<Finished, Unmet> {
-        match self.wait_until(Instant::now() + self.bench.left()) {
-            Some(status) => Ok(self.finished(status)),
-            None => {
-                let left_over = self.failed("took too long and was ended");
-                Err(left_over)
-            }
-        }
+    pub fn wait(self) -> Result<Finished, Unmet> {
+        self.ended(|_| true)
     }
 
     /// Waits for its successful end.
-    pub fn success(mut self) -> Result<Finished, Unmet> {
+    pub fn success(self) -> Result<Finished, Unmet> {
+        self.ended(|status| status.success())
+    }
+
+    /// Waits for its end, which `permits` has to permit.
+    pub(crate) fn ended(mut self, permits: impl Fn(ExitStatus) -> bool) -> Result<Finished, Unmet> {
         match self.wait_until(Instant::now() + self.bench.left()) {
-            Some(status) if status.success() => Ok(self.finished(status)),
+            Some(status) if permits(status) => Ok(self.finished(status)),
             Some(status) => {
                 self.drain();
                 let lost = match (&self.hosted, status.code()) {
@@ -407,8 +411,8 @@ impl<'a> Running<'a> {
 
     fn signal(&self, signal: libc::c_int) {
         if let Ok(group) = libc::pid_t::try_from(self.child.id()) {
-            // SAFETY: sends a signal, touches no memory. The number belongs to the group as long as the
-            // group has members, and this is called at once when its first process has ended.
+            // SAFETY: sends a signal, touches no memory. The number belongs to the group as long as
+            // the group has members, and this is called at once when its first process has ended.
             unsafe { libc::kill(-group, signal) };
         }
     }

@@ -7,7 +7,8 @@ use serde_json::json;
 
 use super::{Outcome, Row, Summary, Unmet};
 
-/// Writes JUnit XML: one test suite for each group. A known fault of stock software is `skipped`, not a pass.
+/// Writes JUnit XML: one test suite for each group. A known fault of stock software is `skipped`,
+/// not a pass.
 pub fn junit(rows: &[Row], path: &Path) -> std::io::Result<()> {
     let mut report = Report::new("efa-conformance interop");
     for group in rows.chunk_by(|a, b| a.group == b.group && a.places == b.places) {

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
-use efa_check::capture::Capture;
-
 use super::Unmet;
+use efa_check::capture::Capture;
 
 /// Frames of a capture, counted by the RDM packet's type or the device's operation.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

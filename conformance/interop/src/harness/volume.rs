@@ -42,8 +42,8 @@ impl Volume {
         Ok(hosts)
     }
 
-    /// The volumes that the devices of a capture sent to others, by the names of their hosts, which the index of the
-    /// device follows (`node0:1`) if the host has several.
+    /// The volumes that the devices of a capture sent to others, by the names of their hosts, which
+    /// the index of the device follows (`node0:1`) if the host has several.
     pub(crate) fn of_devices(capture: &Path) -> Result<BTreeMap<String, Self>, Unmet> {
         let mut reader = Reader::open(capture).map_err(Unmet::failed)?;
         let mut volumes: Vec<Self> = Vec::new();

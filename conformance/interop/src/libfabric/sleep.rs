@@ -1,7 +1,7 @@
 //! Applications that sleep in `fi_cq_sread`: whether they sleep, and what wakes them.
 //!
-//! The kernel's accounting of the thread shows that: a sleeping thread is not scheduled, and a polling thread
-//! does not give up its processor. Neither depends on the load of the machine.
+//! The kernel's accounting of the thread shows that: a sleeping thread is not scheduled, and a
+//! polling thread does not give up its processor. Neither depends on the load of the machine.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -12,8 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::GROUP;
 use super::release::{Release, V1_11, V1_17, V2_1, V2_5, V2_5_OPENMPI};
-use crate::harness::dialogue::installed;
-use crate::harness::{Bench, Cell, CellResult, Running, Unmet};
+use crate::harness::{Bench, Cell, CellResult, Running, Unmet, installed};
 
 const LIMIT: Duration = Duration::from_secs(120);
 

@@ -1,12 +1,10 @@
-//! What is between machines is slow, loses packets, breaks, or its bridges are killed: what arrives is right, initiators hear of
-//! what does not, those who are not concerned go on, and nothing is left.
+//! What is between machines is slow, loses packets, breaks, or its bridges are killed: what arrives
+//! is right, initiators hear of what does not, those who are not concerned go on, and nothing is
+//! left.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use efa_check::capture::Capture;
-use efa_check::check;
-use efa_check::merge::merge;
 use efa_core::nic::Status;
 use efa_core::rules::Severity;
 use efa_shm::Fabric;
@@ -15,11 +13,11 @@ use rand::{Rng, SeedableRng};
 
 use super::network::{Joining, Machines};
 use super::{GROUP, START};
-use crate::harness::dialogue::installed;
-use crate::harness::{Bench, Cell, CellResult, Running, Unmet};
-
-/// The seed of the moments of kills, which a failing cell reports.
-const SEED: u64 = 0xefa;
+use crate::harness::survivors::{END, ENDLESS, SEED, Survivors, rounds};
+use crate::harness::{Bench, Cell, CellResult, Running, Unmet, await_some, installed};
+use efa_check::capture::Capture;
+use efa_check::check;
+use efa_check::merge::merge;
 
 /// Where the servers listen: each machine has ports of its own.
 const PORT: u16 = 47592;
@@ -27,10 +25,8 @@ const PORT: u16 = 47592;
 /// How long a machine may be silent before it counts as gone, where cells wait for that.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long programs may take to end once nobody answers them.
-const END: Duration = Duration::from_secs(60);
-
-const TICK: Duration = Duration::from_millis(5);
+/// How long a survivor may take to notice that its peer is gone.
+const NOTICE: Duration = Duration::from_secs(2);
 
 type Do = fn(&Bench) -> CellResult;
 
@@ -57,16 +53,13 @@ pub(super) fn cells() -> Vec<Cell> {
             240,
             long_partition,
         ),
-        cell("20 bridges killed", 600, |bench| bridges_killed(bench, 20)),
-        cell("20 sides of fi_pingpong killed", 600, |bench| {
-            sides_killed(bench, 20)
-        }),
+        cell("20 bridges killed", 600, bridges_killed),
+        cell("20 sides of fi_pingpong killed", 600, sides_killed),
     ]
 }
 
 /// The words of `fi_pingpong`, whose data is checked unless it never ends.
 const PINGPONG: [&str; 5] = ["fi_pingpong", "-p", "efa", "-e", "rdm"];
-const ENDLESS: [&str; 4] = ["-I", "100000000", "-S", "65536"];
 
 /// Starts the server on the second machine, and the client on the first.
 fn start_pair<'a>(
@@ -227,7 +220,8 @@ fn long_partition(bench: &Bench) -> CellResult {
     let noticed = cut.elapsed();
     let finished = client.wait()?;
     let said = format!("{}{}", finished.stdout, finished.stderr);
-    // perftest prints the device's own status as the vendor's: that the remote side does not respond.
+    // perftest prints the device's own status as the vendor's: that the remote side does not
+    // respond.
     let unresponsive = format!("syndrom {:#x}", Status::LocalUnresponsiveRemote.code());
     if status.success() || !said.contains(&unresponsive) {
         return Err(Unmet::Failed(format!(
@@ -255,99 +249,56 @@ fn long_partition(bench: &Bench) -> CellResult {
 }
 
 /// Bridges are killed while data flows. A new one joins again, and the next pair works.
-fn bridges_killed(bench: &Bench, rounds: u64) -> CellResult {
+fn bridges_killed(bench: &Bench) -> CellResult {
     let joining = Joining {
         timeout: Duration::from_millis(1000),
         ..Joining::DEFAULT
     };
     let mut machines = Machines::joined(bench, 2, joining)?;
-    let (mut noticed, mut told) = (0, 0);
-    for round in 0..rounds {
-        let failed = |unmet| in_round(round, unmet);
-        let mut random = SmallRng::seed_from_u64(SEED + round);
-        let pair = start_pair(&machines, [0, 1], &ENDLESS, [&[], &[]]).map_err(failed)?;
-        if round.is_multiple_of(2) {
-            std::thread::sleep(Duration::from_millis(random.random_range(0..300)));
-        } else {
-            await_queue_pairs(&machines, bench, 0).map_err(failed)?;
-            std::thread::sleep(Duration::from_millis(random.random_range(0..200)));
-        }
-        let victim = random.random_range(0..2);
-        machines.kill_bridge(victim).map_err(failed)?;
+    let mut survivors = Survivors::default();
+    rounds(KILLS, |round| {
+        let pair = start_pair(&machines, [0, 1], &ENDLESS, [&[], &[]])?;
+        round.await_moment(|| await_queue_pairs(&machines, bench, 0))?;
+        let victim = round.random.random_range(0..2);
+        machines.kill_bridge(victim)?;
         for side in pair {
-            match end_of(side).map_err(failed)? {
-                true => noticed += 1,
-                false => told += 1,
-            }
+            survivors.end(side, NOTICE)?;
         }
-        machines.start_bridge(victim).map_err(failed)?;
-        machines
-            .await_connected(victim, 1 - victim)
-            .map_err(failed)?;
-        if round % 5 == 4 {
-            pingpong(&machines, [0, 1], &["-I", "10", "-S", "all"]).map_err(failed)?;
+        machines.start_bridge(victim)?;
+        machines.await_connected(victim, 1 - victim)?;
+        if round.number % 5 == 4 {
+            pingpong(&machines, [0, 1], &["-I", "10", "-S", "all"])?;
         }
-    }
+        Ok(())
+    })?;
     end_without_trace(bench, &mut machines)?;
-    Ok(format!(
-        "{rounds} kills; sides: {noticed} ended by themselves, {told} when told to; nothing left"
-    ))
+    Ok(format!("{KILLS} kills; sides: {survivors}; nothing left"))
 }
 
 /// A side is killed, on either machine.
-fn sides_killed(bench: &Bench, rounds: u64) -> CellResult {
+fn sides_killed(bench: &Bench) -> CellResult {
     let mut machines = Machines::joined(bench, 2, Joining::DEFAULT)?;
-    let (mut noticed, mut told) = (0, 0);
-    for round in 0..rounds {
-        let failed = |unmet| in_round(round, unmet);
-        let mut random = SmallRng::seed_from_u64(SEED + round);
-        let [client, server] =
-            start_pair(&machines, [0, 1], &ENDLESS, [&[], &[]]).map_err(failed)?;
-        if round.is_multiple_of(2) {
-            std::thread::sleep(Duration::from_millis(random.random_range(0..500)));
-        } else {
-            await_queue_pairs(&machines, bench, 0).map_err(failed)?;
-            std::thread::sleep(Duration::from_millis(random.random_range(0..200)));
-        }
-        let (victim, survivor) = match random.random() {
+    let mut survivors = Survivors::default();
+    rounds(KILLS, |round| {
+        let [client, server] = start_pair(&machines, [0, 1], &ENDLESS, [&[], &[]])?;
+        round.await_moment(|| await_queue_pairs(&machines, bench, 0))?;
+        let (victim, survivor) = match round.random.random() {
             true => (client, server),
             false => (server, client),
         };
         victim.kill();
-        victim.wait().map_err(failed)?;
-        match end_of(survivor).map_err(failed)? {
-            true => noticed += 1,
-            false => told += 1,
-        }
-    }
+        victim.wait()?;
+        survivors.end(survivor, NOTICE)
+    })?;
     pingpong(&machines, [0, 1], &["-I", "10", "-S", "all"])?;
     end_without_trace(bench, &mut machines)?;
     Ok(format!(
-        "{rounds} kills; survivors: {noticed} ended by themselves, {told} when told to; nothing left"
+        "{KILLS} kills; survivors: {survivors}; nothing left"
     ))
 }
 
-fn in_round(round: u64, unmet: Unmet) -> Unmet {
-    match unmet {
-        Unmet::Failed(text) => Unmet::Failed(format!("round {round} of seed {SEED:#x}: {text}")),
-        other => other,
-    }
-}
-
-/// Whether a program ends by itself; if not, it has to end when it is told to.
-fn end_of(mut side: Running) -> Result<bool, Unmet> {
-    if side.ends_within(Duration::from_secs(2)).is_some() {
-        return Ok(true);
-    }
-    side.terminate();
-    match side.ends_within(END) {
-        Some(_) => Ok(false),
-        None => Err(Unmet::Failed(format!(
-            "process {} did not end within {END:?} of SIGTERM",
-            side.id()
-        ))),
-    }
-}
+/// How many bridges or sides are killed.
+const KILLS: u64 = 20;
 
 /// The fabric of a machine, as seen from here.
 fn fabric(machines: &Machines, bench: &Bench, machine: usize) -> Result<Fabric, Unmet> {
@@ -364,21 +315,15 @@ fn fabric(machines: &Machines, bench: &Bench, machine: usize) -> Result<Fabric, 
 /// Waits until a process of the machine has a queue pair.
 fn await_queue_pairs(machines: &Machines, bench: &Bench, machine: usize) -> Result<(), Unmet> {
     let fabric = fabric(machines, bench, machine)?;
-    let begin = Instant::now();
-    loop {
+    await_some(START, || {
         let hosts = fabric.hosts().map_err(Unmet::failed)?;
         let own = hosts.iter().filter(|host| host.machine.is_none());
         let mut participants = own.flat_map(|host| &host.participants);
-        if participants.any(|participant| !participant.queue_pairs.is_empty()) {
-            return Ok(());
-        }
-        if begin.elapsed() > START {
-            return Err(Unmet::Failed(format!(
-                "no side with a queue pair within {START:?}"
-            )));
-        }
-        std::thread::sleep(TICK);
-    }
+        Ok(match participants.any(|one| !one.queue_pairs.is_empty()) {
+            true => Ok(()),
+            false => Err(format!("no side with a queue pair within {START:?}")),
+        })
+    })
 }
 
 /// Ends the bridges; nothing may be left in the shared memory of any machine.
@@ -399,7 +344,8 @@ fn end_without_trace(bench: &Bench, machines: &mut Machines) -> Result<(), Unmet
     Ok(())
 }
 
-/// What is left of a fabric in a directory of shared memory; libfabric's own objects, which killed programs leave, are not.
+/// What is left of a fabric in a directory of shared memory; libfabric's own objects, which killed
+/// programs leave, are not.
 fn within(path: &Path, fabric: &str) -> Option<String> {
     let below = path.join(fabric);
     below.exists().then(|| below.display().to_string())

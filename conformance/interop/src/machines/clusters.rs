@@ -1,5 +1,5 @@
-//! Clusters whose hosts are on several machines: `efa-emu cluster --machines`, which reaches the other machines by a remote shell
-//! and starts the bridges itself.
+//! Clusters whose hosts are on several machines: `efa-emu cluster --machines`, which reaches the
+//! other machines by a remote shell and starts the bridges itself.
 
 use std::ffi::OsString;
 use std::process::Command;
@@ -11,9 +11,9 @@ use super::jobs::{self, run_parts};
 use super::network::{Joining, Machines};
 use super::{END, GROUP, START, nothing_is_left};
 use crate::harness::{Bench, Cell, CellResult, Finished, Running, Unmet};
-use crate::mpi::{Installation, Layout, Library, Transport};
+use crate::mpi::{DEBIAN_OPENMPI, Installation, Layout, Library, MPICH, OPENMPI, Transport};
 
-const LIBRARIES: [Library; 3] = [Library::DebianOpenMpi, Library::OpenMpi, Library::Mpich];
+const LIBRARIES: [&Library; 3] = [&DEBIAN_OPENMPI, &OPENMPI, &MPICH];
 
 pub(super) fn cells() -> Vec<Cell> {
     let mut cells = vec![
@@ -47,7 +47,7 @@ pub(super) fn cells() -> Vec<Cell> {
         for (machines, each) in [(2, 2), (3, 1)] {
             let name = format!(
                 "cluster of {machines} machines, mpi {} C {} ranks",
-                library.name(),
+                library.name,
                 usize::from(machines) * each
             );
             cells.push(Cell::new(GROUP, name, START + jobs::LIMIT, move |bench| {
@@ -81,7 +81,7 @@ fn on_first(bench: &Bench, machines: &Machines, command: &Command) -> Command {
     jobs::on_first(&bench.directory().join("rsh"), machines, &words)
 }
 
-fn job(bench: &Bench, library: Library, machines: u8, each: usize) -> CellResult {
+fn job(bench: &Bench, library: &'static Library, machines: u8, each: usize) -> CellResult {
     let machines = Machines::bare(bench, machines, Joining::DEFAULT)?;
     machines.make_key()?;
     let installation = Installation::find(bench, library)?;
@@ -165,8 +165,8 @@ fn commands(bench: &Bench) -> CellResult {
     Ok("4 hosts on 2 machines: names, networks, streams, variables, exit statuses".into())
 }
 
-/// While a cluster runs on two machines, another one is made on the same two, which needs a fabric and a port of its own. Each reaches
-/// its own hosts.
+/// While a cluster runs on two machines, another one is made on the same two, which needs a fabric
+/// and a port of its own. Each reaches its own hosts.
 fn two_at_a_time(bench: &Bench) -> CellResult {
     let machines = Machines::bare(bench, 2, Joining::DEFAULT)?;
     machines.make_key()?;
@@ -207,7 +207,8 @@ fn two_at_a_time(bench: &Bench) -> CellResult {
 fn a_part_ends(bench: &Bench) -> CellResult {
     let machines = Machines::bare(bench, 2, Joining::DEFAULT)?;
     machines.make_key()?;
-    // The parent of a node's parent is the part's `efa-emu cluster`, in the process numbers that all machines share.
+    // The parent of a node's parent is the part's `efa-emu cluster`, in the process numbers that
+    // all machines share.
     let script = "part=$(ssh -n node1 'ps -o ppid= -p $PPID'); kill -9 $part; \
                   while ssh -n node1 true; do sleep 0.1; done 2>&1; ssh -n node0 uname -n";
     let options = options(bench, &machines)?;

@@ -1,38 +1,38 @@
-//! MPI jobs whose ranks are on two and four machines. The launcher runs on the first machine, and starts its daemons on the others
-//! by a remote shell, as on a cluster; the daemons start `efa-emu run`, which starts the ranks. So launchers may hand on
-//! their whole environment, as MPICH's does. One job is that of a Slurm whose nodes are the machines.
+//! MPI jobs whose ranks are on two and four machines. The launcher runs on the first machine, and
+//! starts its daemons on the others by a remote shell, as on a cluster; the daemons start `efa-emu
+//! run`, which starts the ranks. So launchers may hand on their whole environment, as MPICH's does.
+//! One job is that of a Slurm whose nodes are the machines.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use super::network::{Joining, Machines};
+use super::{GROUP, START, nothing_is_left};
 use efa_play::libfabric::Provider;
 use efa_play::player::quote;
 
-use super::network::{Joining, Machines};
-use super::{GROUP, START, nothing_is_left};
-
-use crate::harness::dialogue::installed;
 use crate::harness::volume::Volume;
-use crate::harness::{Bench, Cell, CellResult, Running, Unmet};
-use crate::mpi::{self, Installation, Library, Transport};
+use crate::harness::{Bench, Cell, CellResult, Running, Unmet, installed};
+use crate::mpi::{self, DEBIAN_OPENMPI, Installation, Library, MPICH, OPENMPI, Transport};
 
 /// Generous, because eight busy-waiting ranks and four bridges share few processors.
 pub(super) const LIMIT: Duration = Duration::from_secs(400);
 
-const LIBRARIES: [(Library, Transport); 6] = [
-    (Library::DebianOpenMpi, Transport::Libfabric),
-    (Library::OpenMpi, Transport::Libfabric),
-    (Library::Mpich, Transport::Libfabric),
-    (Library::DebianOpenMpi, Transport::Engine),
-    (Library::OpenMpi, Transport::Engine),
-    (Library::Mpich, Transport::Engine),
+const LIBRARIES: [(&Library, Transport); 6] = [
+    (&DEBIAN_OPENMPI, Transport::Libfabric),
+    (&OPENMPI, Transport::Libfabric),
+    (&MPICH, Transport::Libfabric),
+    (&DEBIAN_OPENMPI, Transport::Engine),
+    (&OPENMPI, Transport::Engine),
+    (&MPICH, Transport::Engine),
 ];
 
 /// Machines, and ranks on each.
 const LAYOUTS: [(u8, usize); 4] = [(2, 1), (2, 2), (4, 1), (4, 2)];
 
-/// Bytes that each machine must send to another one, in the part of the program that passes messages around a ring.
+/// Bytes that each machine must send to another one, in the part of the program that passes
+/// messages around a ring.
 const LEAST: u64 = 24 << 20;
 
 /// Programs of Slurm, and the packages that have them.
@@ -49,7 +49,7 @@ pub(super) fn cells() -> Vec<Cell> {
         for (machines, each) in LAYOUTS {
             let name = format!(
                 "mpi {} {} C {} ranks {machines} machines",
-                library.name(),
+                library.name,
                 transport.name(),
                 usize::from(machines) * each
             );
@@ -66,7 +66,7 @@ pub(super) fn cells() -> Vec<Cell> {
         |bench| {
             let mut machines = Machines::joined(bench, 4, Joining::DEFAULT)?;
             machines.forward(0.005, Duration::from_micros(500))?;
-            let (library, transport) = (Library::DebianOpenMpi, Transport::Libfabric);
+            let (library, transport) = (&DEBIAN_OPENMPI, Transport::Libfabric);
             let measured = run(bench, &machines, library, transport, 1)?;
             let forwarded = machines.end_forwarder()?;
             Ok(format!("{measured}; {forwarded}"))
@@ -85,7 +85,7 @@ pub(super) fn cells() -> Vec<Cell> {
 fn run(
     bench: &Bench,
     machines: &Machines,
-    library: Library,
+    library: &'static Library,
     transport: Transport,
     each: usize,
 ) -> CellResult {
@@ -114,8 +114,8 @@ pub(super) fn on_first(shell: &Path, machines: &Machines, words: &[String]) -> C
     command
 }
 
-/// Runs all parts of the C program as jobs of a Slurm whose nodes are two machines. Bridges find each other by the job's list of
-/// nodes, and each rank is on the host that has its machine's name.
+/// Runs all parts of the C program as jobs of a Slurm whose nodes are two machines. Bridges find
+/// each other by the job's list of nodes, and each rank is on the host that has its machine's name.
 fn under_slurm(bench: &Bench) -> CellResult {
     for (program, package) in SLURM {
         installed(program, package)?;
@@ -125,7 +125,7 @@ fn under_slurm(bench: &Bench) -> CellResult {
         return Err(Unmet::Skipped("scripts/slurm needs root".into()));
     }
     let key = machines.make_key()?.display().to_string();
-    let installation = Installation::find(bench, Library::DebianOpenMpi)?;
+    let installation = Installation::find(bench, &DEBIAN_OPENMPI)?;
     let program = installation.compile(bench, "exercise.c")?;
     let variables =
         installation.variables_on_hosts(&bench.directory().join("rsh"), Transport::Libfabric);
@@ -159,7 +159,8 @@ fn under_slurm(bench: &Bench) -> CellResult {
     Ok(measured)
 }
 
-/// Runs the jobs of all parts of the C program, and looks what left each machine. `job` makes that of a part.
+/// Runs the jobs of all parts of the C program, and looks what left each machine. `job` makes that
+/// of a part.
 pub(super) fn run_parts(
     bench: &Bench,
     machines: &Machines,
@@ -168,7 +169,7 @@ pub(super) fn run_parts(
     let mut sum = Volume::default();
     let mut checks = 0;
     let begin = Instant::now();
-    for part in mpi::parts() {
+    for part in mpi::PARTS {
         let command = job(part)?;
         let recorders = Recorders::start(bench, machines, part)?;
         let finished = Running::start(bench, part.to_owned(), command)?.success()?;

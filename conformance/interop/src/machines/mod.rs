@@ -1,21 +1,23 @@
-//! Group `machines`: the fabrics of two to four machines, joined by bridges (`efa-emu bridge`, docs/machines.md).
+//! Group `machines`: the fabrics of two to four machines, joined by bridges (`efa-emu bridge`,
+//! docs/machines.md).
 //!
-//! Machines are namespaces of this one ([`network`]). Rows of other groups run between two of them: those of `libfabric`
-//! as between two hosts that a remote shell reaches, those of `engine` with each endpoint on a machine of its own. The
-//! other cells are about what is between the machines: limits, losses, partitions, and bridges that are killed.
+//! Machines are namespaces of this one ([`network`]). Rows of other groups run between two of them:
+//! those of `libfabric` as between two hosts that a remote shell reaches, those of `engine` with
+//! each endpoint on a machine of its own. The other cells are about what is between the machines:
+//! limits, losses, partitions, and bridges that are killed.
 
 mod breaking;
 mod clusters;
 mod jobs;
 mod network;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use efa_play::player::{Launcher, Place, Reach, Recording};
 
 use self::network::{Joining, Machines};
-use super::harness::{Bench, Cell, CellResult, Hosts, Lab, Running, Unmet};
-use super::{engine, libfabric};
+use super::harness::{Bench, Cell, CellResult, Hosts, Lab, Running, Unmet, await_some};
+use super::{engine, libfabric, table};
 
 const GROUP: &str = "machines";
 
@@ -25,13 +27,13 @@ const START: Duration = Duration::from_secs(60);
 /// How long bridges may take to end by themselves.
 const END: Duration = Duration::from_secs(60);
 
-const TICK: Duration = Duration::from_millis(50);
-
 pub(super) fn cells(lab: &Lab) -> Result<Vec<Cell>, String> {
     let mut cells = breaking::cells();
     cells.extend(clusters::cells());
     cells.extend(jobs::cells());
-    for cell in libfabric::cells(lab)? {
+    let mut between_hosts = table::cells("libfabric", libfabric::FILE)?;
+    between_hosts.extend(libfabric::cells(lab)?);
+    for cell in between_hosts {
         let name = format!("libfabric {}", cell.name());
         let limit = START + cell.limit();
         cells.push(Cell::new(GROUP, name, limit, move |bench| {
@@ -82,22 +84,18 @@ fn with_a_machine_for_each_endpoint(bench: &Bench, cell: &Cell) -> CellResult {
 
 /// The bridges end with the last host. Nothing may be left in the shared memory of any machine.
 fn nothing_is_left(bench: &Bench, machines: &Machines) -> Result<(), Unmet> {
-    let begin = Instant::now();
     for machine in 0..machines.count() {
-        let is_left = || -> Result<bool, Unmet> {
+        await_some(END, || {
             let mut command = machines.command(machine);
             command.args(["find", "/dev/shm", "-name", bench.fabric()]);
             let found = Running::start(bench, "find".into(), command)?.success()?;
-            Ok(!found.stdout.is_empty())
-        };
-        while is_left()? {
-            if begin.elapsed() > END {
-                return Err(Unmet::Failed(format!(
+            Ok(match found.stdout.is_empty() {
+                true => Ok(()),
+                false => Err(format!(
                     "m{machine} has its fabric for {END:?} after the end"
-                )));
-            }
-            std::thread::sleep(TICK);
-        }
+                )),
+            })
+        })?;
     }
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Machines: namespaces of this one, with links of their own between them, and the bridges that join their fabrics.
+//! Machines: namespaces of this one, with links of their own between them, and the bridges that
+//! join their fabrics.
 //!
 //! ```text
 //!   m0  eth0 ── v0 ┐
@@ -6,9 +7,9 @@
 //!   m2  eth0 ── v2 ┘
 //! ```
 //!
-//! Each machine has a host name, a network, System V shared memory and a `/dev/shm` of its own; files and processes are those
-//! of this machine. All of it ends with the processes that keep the namespaces, which end when their standard input
-//! does: with the harness, however that ends.
+//! Each machine has a host name, a network, System V shared memory and a `/dev/shm` of its own;
+//! files and processes are those of this machine. All of it ends with the processes that keep the
+//! namespaces, which end when their standard input does: with the harness, however that ends.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::Ipv4Addr;
@@ -19,17 +20,17 @@ use std::time::Duration;
 
 use efa_play::player::quote;
 
-use crate::harness::dialogue::installed;
-use crate::harness::{Bench, Finished, Running, Unmet};
+use crate::harness::{Bench, Finished, Running, Unmet, installed};
 
 /// What keeps a namespace until its input ends.
 const KEEP: &str = "echo ready && exec cat >/dev/null";
 
-/// The program that forwards frames in the place of a kernel's bridge, by its name in the repository.
+/// The program that forwards frames in the place of a kernel's bridge, by its name in the
+/// repository.
 const FORWARDER: &str = "conformance/interop/machines/forward.py";
 
-/// Variables of this process that commands on machines get, as those of a login. Others would lead them to devices or
-/// libraries of this one.
+/// Variables of this process that commands on machines get, as those of a login. Others would lead
+/// them to devices or libraries of this one.
 const KEPT: [&str; 6] = ["PATH", "HOME", "USER", "LANG", "TMPDIR", "RUST_BACKTRACE"];
 
 /// How bridges are started.
@@ -110,8 +111,8 @@ pub(super) struct Machines<'a> {
     joining: Joining,
     key: PathBuf,
     is_root: bool,
-    /// The directory for temporary files, if it is not that of this process: a user who is root on the machines could not write to
-    /// what root has made there.
+    /// The directory for temporary files, if it is not that of this process: a user who is root on
+    /// the machines could not write to what root has made there.
     temporary: Option<PathBuf>,
 }
 
@@ -247,8 +248,8 @@ impl<'a> Machines<'a> {
         self.enter(self.machines[machine].keeper.id(), &namespaces)
     }
 
-    /// The command that starts a program on the host of a machine that has its name; the program follows. `options` are those of
-    /// `efa-emu run`.
+    /// The command that starts a program on the host of a machine that has its name; the program
+    /// follows. `options` are those of `efa-emu run`.
     fn on_host(&self, machine: usize, options: &[&str]) -> Command {
         let mut command = self.command(machine);
         command
@@ -339,7 +340,8 @@ impl<'a> Machines<'a> {
         Ok(())
     }
 
-    /// Starts the bridge of a machine, which dials the machines before it, and is dialed by those behind it.
+    /// Starts the bridge of a machine, which dials the machines before it, and is dialed by those
+    /// behind it.
     pub(super) fn start_bridge(&mut self, machine: usize) -> Result<(), Unmet> {
         let mut command = self.command(machine);
         command
@@ -369,7 +371,8 @@ impl<'a> Machines<'a> {
         self.await_connections(machine, other, 1)
     }
 
-    /// Waits until the bridge of a machine has said so many times that it is connected with another one.
+    /// Waits until the bridge of a machine has said so many times that it is connected with another
+    /// one.
     pub(super) fn await_connections(
         &mut self,
         machine: usize,
@@ -412,7 +415,8 @@ impl<'a> Machines<'a> {
             .map(drop)
     }
 
-    /// Limits what goes to a machine to so many Mbit/s, with a queue so short that TCP fills it and loses packets.
+    /// Limits what goes to a machine to so many Mbit/s, with a queue so short that TCP fills it and
+    /// loses packets.
     pub(super) fn limit(&self, machine: usize, rate: u32) -> Result<(), Unmet> {
         installed("tc", "iproute2")?;
         let script =
@@ -432,8 +436,8 @@ impl<'a> Machines<'a> {
         number.ok_or_else(|| Unmet::Failed(format!("tc shows no drops: {shown}")))
     }
 
-    /// From now on a program forwards the frames between the machines, which loses some, and lets each wait for a random time, so
-    /// that they overtake each other.
+    /// From now on a program forwards the frames between the machines, which loses some, and lets
+    /// each wait for a random time, so that they overtake each other.
     pub(super) fn forward(&mut self, loss: f64, delay: Duration) -> Result<(), Unmet> {
         installed("python3", "python3")?;
         let script = self.bench.lab().file(FORWARDER);
@@ -469,8 +473,9 @@ impl<'a> Machines<'a> {
 
     // --- scripts ---
 
-    /// Writes a script that takes the arguments of ssh: a machine's name, and a command for the shell there, which has the
-    /// environment of a login and these variables. `front` is in front of the shell.
+    /// Writes a script that takes the arguments of ssh: a machine's name, and a command for the
+    /// shell there, which has the environment of a login and these variables. `front` is in front
+    /// of the shell.
     fn write_remote_shell(
         &self,
         variables: &[(&str, String)],
@@ -523,13 +528,14 @@ impl<'a> Machines<'a> {
         self.write_remote_shell(&[], &format!("{} --", self.run_words("$host")))
     }
 
-    /// Writes a script that takes the arguments of ssh, and runs commands on machines, beside their hosts.
+    /// Writes a script that takes the arguments of ssh, and runs commands on machines, beside their
+    /// hosts.
     pub(super) fn shell_of_machines(&self, variables: &[(&str, String)]) -> Result<PathBuf, Unmet> {
         self.write_remote_shell(variables, "")
     }
 
-    /// Writes a script that runs a program on the host of the machine where it is called; `options` are those of `efa-emu
-    /// run`.
+    /// Writes a script that runs a program on the host of the machine where it is called; `options`
+    /// are those of `efa-emu run`.
     pub(super) fn on_own_host(&self, options: &str) -> Result<PathBuf, Unmet> {
         let run = self.run_words("\"$(uname -n)\"");
         self.write_script(
@@ -545,8 +551,9 @@ impl<'a> Machines<'a> {
         machines.map(case).collect()
     }
 
-    /// Writes a script that stands for `efa-emu`, and runs it on the machine of the host that is named there by `--host`: hosts
-    /// are spread over the machines in the order in which they are listed.
+    /// Writes a script that stands for `efa-emu`, and runs it on the machine of the host that is
+    /// named there by `--host`: hosts are spread over the machines in the order in which they are
+    /// listed.
     pub(super) fn emulator(&self, hosts: &[&str]) -> Result<PathBuf, Unmet> {
         let cases: String = hosts
             .iter()

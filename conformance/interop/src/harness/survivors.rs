@@ -1,0 +1,104 @@
+//! Rounds in which one side of a run is killed, and what becomes of the other one.
+
+use std::fmt;
+use std::time::Duration;
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::{Running, Unmet};
+
+/// The seed of the moments, which a failing cell reports.
+pub(crate) const SEED: u64 = 0xefa;
+
+/// How long programs may take until data flows.
+pub(crate) const START: Duration = Duration::from_secs(60);
+/// How long a survivor may take to end on SIGTERM, and a launcher to end its job. The machine may
+/// be busy.
+pub(crate) const END: Duration = Duration::from_secs(60);
+
+/// Options of a `fi_pingpong` that does not end by itself.
+pub(crate) const ENDLESS: [&str; 4] = ["-I", "100000000", "-S", "65536"];
+
+/// A kill.
+pub(crate) struct Round {
+    pub(crate) number: u64,
+    pub(crate) random: SmallRng,
+}
+
+/// Runs so many rounds.
+pub(crate) fn rounds(
+    count: u64,
+    mut run: impl FnMut(&mut Round) -> Result<(), Unmet>,
+) -> Result<(), Unmet> {
+    for number in 0..count {
+        let random = SmallRng::seed_from_u64(SEED + number);
+        run(&mut Round { number, random }).map_err(|unmet| match unmet {
+            Unmet::Failed(text) => {
+                Unmet::Failed(format!("kill {number} of seed {SEED:#x}: {text}"))
+            }
+            other => other,
+        })?;
+    }
+    Ok(())
+}
+
+impl Round {
+    /// Whether the kill comes while the programs start, at any instruction. In the other half of
+    /// the rounds it comes when data flows, which shows that the network still works after the
+    /// earlier kills.
+    pub(crate) fn is_early(&self) -> bool {
+        self.number.is_multiple_of(2)
+    }
+
+    /// Waits for the moment of the kill: some time from the start, or after `flows` has waited for
+    /// data.
+    pub(crate) fn await_moment(
+        &mut self,
+        flows: impl FnOnce() -> Result<(), Unmet>,
+    ) -> Result<(), Unmet> {
+        let longest = match self.is_early() {
+            true => 500,
+            false => {
+                flows()?;
+                200
+            }
+        };
+        std::thread::sleep(Duration::from_millis(self.random.random_range(0..longest)));
+        Ok(())
+    }
+}
+
+/// How many survivors ended by themselves, and how many when they were told to: they may wait
+/// forever for a message that nobody will send.
+#[derive(Default)]
+pub(crate) struct Survivors {
+    pub(crate) noticed: u32,
+    told: u32,
+}
+
+impl Survivors {
+    /// Waits for the end of a survivor: by itself, for at most `notice`, or on SIGTERM.
+    pub(crate) fn end(&mut self, mut survivor: Running, notice: Duration) -> Result<(), Unmet> {
+        if survivor.ends_within(notice).is_some() {
+            self.noticed += 1;
+            return Ok(());
+        }
+        self.told += 1;
+        survivor.terminate();
+        match survivor.ends_within(END) {
+            Some(_) => Ok(()),
+            None => Err(Unmet::Failed(format!(
+                "the survivor, process {}, did not end within {END:?} of SIGTERM",
+                survivor.id()
+            ))),
+        }
+    }
+}
+
+impl fmt::Display for Survivors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Survivors { noticed, told } = self;
+        write!(f, "{noticed} ended by themselves, {told} when told to")
+    }
+}

@@ -1,0 +1,113 @@
+//! From a file to its cells: the variables of `each`, and other `{NAME}`s.
+
+use std::collections::BTreeMap;
+
+use toml::{Table, Value};
+
+use super::format::{File, Spec};
+
+/// What the texts of cells may name beside the variables of `each`: what only a run knows, and the
+/// words of [`super::format::Figure`].
+const NAMES: [&str; 15] = [
+    "address", "count", "data", "device", "dir", "distinct", "fabric", "mpicc", "mpiexec", "part",
+    "path", "port", "python", "root", "sum",
+];
+
+/// Values by their names.
+pub(crate) type Variables = BTreeMap<String, String>;
+
+/// The cells of a file that is called `name` in errors.
+pub(super) fn cells(name: &str, text: &str) -> Result<Vec<Spec>, String> {
+    let at = |error: toml::de::Error| format!("{name}: {error}");
+    // Its errors say line and column.
+    let _: File = toml::from_str(text).map_err(at)?;
+    let file: Table = toml::from_str(text).map_err(at)?;
+    let families = file.get("cell").and_then(Value::as_array);
+    let mut cells = Vec::new();
+    for family in families.into_iter().flatten() {
+        for mut cell in combinations(family).map_err(at)? {
+            if let Some(Value::Array(programs)) = cell.get_mut("program") {
+                let all = programs.iter().map(combinations);
+                *programs = all.collect::<Result<Vec<_>, _>>().map_err(at)?.concat();
+            }
+            let cell: Spec = cell.try_into().map_err(at)?;
+            let checked = cell.check();
+            checked.map_err(|problem| format!("{name}: cell `{}`: {problem}", cell.name))?;
+            cells.push(cell);
+        }
+    }
+    Ok(cells)
+}
+
+/// A table for each combination of a row of each list of its `each`; the last list varies first.
+fn combinations(table: &Value) -> Result<Vec<Value>, toml::de::Error> {
+    let mut table = table.clone();
+    let each = table.as_table_mut().and_then(|table| table.remove("each"));
+    let lists: Vec<Vec<Variables>> = each.map_or(Ok(Vec::new()), Value::try_into)?;
+    let mut combinations = vec![Variables::new()];
+    for list in lists {
+        let extended = combinations.iter().flat_map(|combination| {
+            let rows = list.iter().cloned();
+            rows.map(|row| combination.clone().into_iter().chain(row).collect())
+        });
+        combinations = extended.collect();
+    }
+    let filled = combinations.iter().map(|variables| {
+        let mut table = table.clone();
+        fill_all(&mut table, variables);
+        table
+    });
+    Ok(filled.collect())
+}
+
+/// Puts variables into all texts of a value.
+fn fill_all(value: &mut Value, variables: &Variables) {
+    match value {
+        Value::String(text) => *text = fill(text, variables),
+        Value::Array(values) => {
+            let values = values.iter_mut();
+            values.for_each(|value| fill_all(value, variables));
+        }
+        Value::Table(table) => {
+            let values = table.iter_mut();
+            values.for_each(|(_, value)| fill_all(value, variables));
+        }
+        Value::Integer(_) | Value::Float(_) | Value::Boolean(_) | Value::Datetime(_) => {}
+    }
+}
+
+/// A name in braces that stands for nothing.
+pub(super) fn unknown_name(text: &str) -> Option<&str> {
+    let names = text.split('{').skip(1);
+    let mut names = names
+        .filter_map(|rest| rest.split_once('}'))
+        .map(|(name, _)| name);
+    names.find(|name| {
+        let is_name = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase());
+        is_name && !NAMES.contains(name)
+    })
+}
+
+/// Puts their values in the place of all `{NAME}`s. Names without a value stay, and values are not
+/// looked at again.
+pub(crate) fn fill(text: &str, variables: &Variables) -> String {
+    let mut filled = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('{') {
+        filled.push_str(before);
+        let named = after
+            .split_once('}')
+            .and_then(|(name, after)| Some((variables.get(name)?, after)));
+        match named {
+            Some((value, after)) => {
+                filled.push_str(value);
+                rest = after;
+            }
+            None => {
+                filled.push('{');
+                rest = after;
+            }
+        }
+    }
+    filled + rest
+}

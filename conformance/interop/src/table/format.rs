@@ -1,0 +1,268 @@
+//! The keys of the files in `conformance/interop/cells`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::ExitStatus;
+
+use regex::Regex;
+use serde::Deserialize;
+
+use super::exchange::Exchange;
+use super::expand::unknown_name;
+use crate::libfabric::release::Release;
+use crate::mpi::{Layout, Library, Transport};
+
+/// A file: the cells of a group.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(
+    dead_code,
+    reason = "it is read for its errors, which say line and column"
+)]
+pub(super) struct File {
+    pub(super) cell: Vec<Spec>,
+}
+
+/// Lists of variables: see [`Spec`].
+type Each = Vec<Vec<BTreeMap<String, String>>>;
+
+/// A cell, or several that differ in the variables of `each`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Spec {
+    /// Its name within the group.
+    pub(super) name: String,
+    /// Its time limit in seconds.
+    pub(super) limit: u64,
+    /// Why it runs on emulated hosts only, if it does.
+    pub(super) emulated: Option<String>,
+    /// Lists of variables. There is a cell for each combination of a row of each list; `{NAME}` in
+    /// its texts stands for the value.
+    #[serde(default)]
+    #[expect(
+        dead_code,
+        reason = "`super::expand` takes it out before the cell is made"
+    )]
+    each: Vec<Vec<BTreeMap<String, String>>>,
+    /// Programs that have to be installed, with their Debian packages, unless there is a userland.
+    #[serde(default)]
+    pub(super) needs: BTreeMap<String, String>,
+    /// Software of another release (`scripts/userland`), of which the programs are; empty for this
+    /// machine's.
+    #[serde(default)]
+    pub(super) userland: String,
+    /// An MPI library, whose `{mpicc}`, `{mpiexec}` and `{python}` programs name.
+    pub(super) mpi: Option<String>,
+    /// The generation of the hosts' devices.
+    pub(super) profile: Option<String>,
+    /// A script of the shell that runs on this machine first. With the exit status 77 the cell is
+    /// skipped, and the output says why.
+    pub(super) setup: Option<String>,
+    /// The hosts whose packets are recorded. Those of the first one are shown.
+    #[serde(default)]
+    pub(super) captured: Vec<String>,
+    /// The programs in the order of their starts.
+    #[serde(default)]
+    pub(super) program: Vec<Program>,
+    /// In the place of programs, endpoints that exchange messages.
+    pub(super) exchange: Option<Exchange>,
+}
+
+/// A program. It has to end before the next one is started, unless that needs it as its server.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Program {
+    /// Lists of variables, as those of cells: there is a program for each combination.
+    #[serde(default, rename = "each")]
+    _each: Each,
+    /// The host on which it runs, if it is not the program of an MPI job.
+    #[serde(default)]
+    pub(super) host: String,
+    /// The MPI job whose ranks it is.
+    pub(super) job: Option<Job>,
+    /// Its words.
+    pub(super) run: String,
+    /// The release of libfabric of which it is.
+    pub(super) release: Option<String>,
+    /// The provider of libfabric that it uses, a plug-in that belongs to efa-emu.
+    pub(super) provider: Option<String>,
+    /// Its environment.
+    #[serde(default)]
+    pub(super) env: BTreeMap<String, String>,
+    /// Rules of faults for its host ([faults.md](../../../../docs/faults.md)).
+    pub(super) faults: Option<String>,
+    /// Whether it listens on `{port}` of `{address}`. The next programs are started when it does.
+    #[serde(default)]
+    pub(super) listens: bool,
+    /// How it has to end.
+    #[serde(default)]
+    pub(super) ends: Ends,
+    /// Texts that its outputs must contain. Spaces and ends of lines are alike.
+    #[serde(default)]
+    pub(super) prints: Vec<String>,
+    /// What its outputs must contain and the cell's line shows.
+    #[serde(default)]
+    pub(super) figures: Vec<Figure>,
+}
+
+/// A job of the cell's MPI library on the hosts of a cluster.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Job {
+    /// How the library reaches the device.
+    pub(super) transport: String,
+    ranks: String,
+    hosts: String,
+    /// How many devices each host has.
+    #[serde(default)]
+    devices: String,
+    /// How many of them have to send at least an eighth of what their host sends.
+    #[serde(default)]
+    pub(super) devices_used: usize,
+    /// The name of the capture of all hosts.
+    pub(super) capture: String,
+    /// The number of bytes that each host must send to others.
+    #[serde(default)]
+    least: String,
+    /// Kinds of packets of which there must be some.
+    #[serde(default)]
+    pub(super) one_of: Vec<String>,
+}
+
+impl Job {
+    pub(super) fn layout(&self) -> Result<Layout, String> {
+        let number = |text: &str| -> Result<usize, String> {
+            let parsed = text.parse();
+            parsed.map_err(|error| format!("`{text}`: {error}"))
+        };
+        Ok(Layout {
+            ranks: number(&self.ranks)?,
+            hosts: number(&self.hosts)?,
+            devices: match self.devices.as_str() {
+                "" => 1,
+                devices => number(devices)?,
+            },
+        })
+    }
+
+    /// The number of bytes that each host must send to others.
+    pub(super) fn least(&self) -> Result<u64, String> {
+        match self.least.as_str() {
+            "" => Ok(0),
+            text => text.parse().map_err(|error| format!("`{text}`: {error}")),
+        }
+    }
+}
+
+impl Spec {
+    /// What only the texts show once the variables are in them.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let texts = self.program.iter().flat_map(|program| {
+            let lists = program.env.values().chain(&program.prints);
+            lists.chain([&program.run])
+        });
+        if let Some(name) = texts.chain(&self.setup).find_map(|text| unknown_name(text)) {
+            return Err(format!("unknown name `{{{name}}}`"));
+        }
+        if self.program.is_empty() == self.exchange.is_none() {
+            return Err("either programs or an exchange have to be there".into());
+        }
+        if let Some(exchange) = &self.exchange {
+            exchange.check()?;
+        }
+        if let Some(mpi) = &self.mpi {
+            Library::named(mpi)?;
+        }
+        for program in &self.program {
+            if let Some(release) = &program.release {
+                Release::named(release)?;
+            }
+            for figure in &program.figures {
+                Regex::new(&figure.find).map_err(|error| error.to_string())?;
+            }
+            match (&program.job, program.host.as_str()) {
+                (None, "") => return Err(format!("`{}` has neither host nor job", program.run)),
+                (None, _) => {}
+                (Some(_), _) if self.mpi.is_none() => {
+                    return Err("a job takes a cell with `mpi`".into());
+                }
+                (Some(job), _) => {
+                    job.layout()?;
+                    job.least()?;
+                    Transport::named(&job.transport)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How a program has to end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Ends {
+    /// With the exit status 0.
+    #[default]
+    Success,
+    /// With another exit status, or by a signal.
+    Failure,
+    /// With this exit status.
+    Status(i32),
+    /// It does not matter how, or whether.
+    Any,
+}
+
+impl Ends {
+    pub(super) fn permits(self, status: ExitStatus) -> bool {
+        match self {
+            Ends::Success => status.success(),
+            Ends::Failure => !status.success(),
+            Ends::Status(code) => status.code() == Some(code),
+            Ends::Any => true,
+        }
+    }
+}
+
+/// A part of a program's outputs.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Figure {
+    /// The regular expression that must be found.
+    find: String,
+    /// How it is shown: `$1` is the first group of the last match, `{count}` the number of matches,
+    /// `{distinct}` the different values of the first group, and `{sum}` the sum of its last values
+    /// in all programs of the cell.
+    pub(super) show: String,
+}
+
+/// What was found of a figure.
+pub(super) struct Found {
+    /// What is shown, but for `{sum}`.
+    pub(super) shown: String,
+    /// The first group of the last match, if that is a number.
+    pub(super) number: Option<u64>,
+}
+
+impl Figure {
+    /// What is found in the outputs.
+    pub(super) fn of(&self, printed: &str) -> Result<Found, String> {
+        let find = Regex::new(&self.find).map_err(|error| error.to_string())?;
+        let (mut count, mut distinct, mut shown) = (0, BTreeSet::new(), String::new());
+        let mut value = "";
+        for captures in find.captures_iter(printed) {
+            count += 1;
+            value = captures.get(1).map_or("", |group| group.as_str());
+            distinct.insert(value);
+            shown.clear();
+            captures.expand(&self.show, &mut shown);
+        }
+        if count == 0 {
+            return Err(format!("no `{}` in\n{printed}", self.find));
+        }
+        let distinct = Vec::from_iter(distinct).join(" and ");
+        let shown = shown.replace("{count}", &count.to_string());
+        Ok(Found {
+            shown: shown.replace("{distinct}", &distinct),
+            number: value.parse().ok(),
+        })
+    }
+}

@@ -1,0 +1,322 @@
+//! Running a cell of a file.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::Duration;
+
+use efa_device_model::profile::Profile;
+use efa_device_model::sysfs::DEVICE_NAME;
+
+use super::expand::{Variables, fill};
+use super::format::{Ends, Job, Program, Spec};
+use crate::harness::traffic::Traffic;
+use crate::harness::volume::Volume;
+use crate::harness::{Bench, CellResult, Finished, Host, Running, Unmet};
+use crate::libfabric::release::Release;
+use crate::mpi::{Installation, Library, Transport};
+
+/// How often processes are polled.
+const TICK: Duration = Duration::from_millis(20);
+
+/// The exit status of a script that says what is missing.
+const LACKS: i32 = 77;
+
+/// The directory of the files that cells name `{data}`, in the repository.
+const DATA: &str = "conformance/interop";
+
+/// A program that goes on beside those that follow it.
+struct Server<'a> {
+    running: Running<'a>,
+    program: &'a Program,
+}
+
+impl Spec {
+    /// Runs the programs of the cell, and looks at what they print and how they end.
+    pub(super) fn run(&self, bench: &Bench) -> CellResult {
+        if let Some(exchange) = &self.exchange {
+            return exchange.run(bench);
+        }
+        if self.userland.is_empty() {
+            for (program, package) in &self.needs {
+                bench.needs(program, package)?;
+            }
+        }
+        let mut variables = self.variables(bench)?;
+        if let Some(script) = &self.setup {
+            set_up(bench, &fill(script, &variables))?;
+        }
+        let mut port = 0;
+        if let Some(server) = self.program.iter().find(|program| program.listens) {
+            let host = self.host(bench, server, &variables)?;
+            port = host.free_port()?;
+            let values = [("port", port.to_string()), ("address", host.address()?)];
+            variables.extend(values.map(|(name, value)| (name.to_owned(), value)));
+        }
+        let mut servers: Vec<Server> = Vec::new();
+        let mut measured = Measured::default();
+        for program in &self.program {
+            if let Some(job) = &program.job {
+                let running = self.start_job(bench, program, job, &variables)?;
+                let finished = running.ended(|status| program.ends.permits(status))?;
+                measured.take(program, &finished, &variables)?;
+                *measured.volume.get_or_insert_default() += job.judge(bench)?;
+                continue;
+            }
+            let host = self.host(bench, program, &variables)?;
+            let words = program.words(&variables)?;
+            if program.listens {
+                let running = host.serve(&words, port)?;
+                servers.push(Server { running, program });
+                continue;
+            }
+            let finished = await_end(bench, host.start(&words)?, program, &mut servers)?;
+            measured.take(program, &finished, &variables)?;
+        }
+        for Server { running, program } in servers {
+            if program.ends != Ends::Any {
+                let finished = running.ended(|status| program.ends.permits(status))?;
+                measured.take(program, &finished, &variables)?;
+            }
+        }
+        let traffic = self.captured.first().map(|host| bench.traffic(host));
+        Ok(measured.shown(traffic.transpose()?))
+    }
+
+    fn mpi(&self, bench: &Bench) -> Result<Option<Installation>, Unmet> {
+        let found = |name: &str| Installation::find(bench, Library::named(name)?);
+        self.mpi.as_deref().map(found).transpose()
+    }
+
+    fn start_job<'a>(
+        &self,
+        bench: &'a Bench<'a>,
+        program: &Program,
+        job: &Job,
+        variables: &Variables,
+    ) -> Result<Running<'a>, Unmet> {
+        let Some(installation) = self.mpi(bench)? else {
+            return Err(Unmet::Failed("a job takes a cell with `mpi`".into()));
+        };
+        let transport = Transport::named(&job.transport).map_err(Unmet::Failed)?;
+        let layout = job.layout().map_err(Unmet::Failed)?;
+        let (words, capture) = (program.words(variables)?, bench.capture(&job.capture));
+        let mut command = installation.job(bench, transport, layout, &words, &capture)?;
+        command.envs(&program.env);
+        Running::start(bench, job.capture.clone(), command)
+    }
+
+    /// What `{NAME}`s stand for.
+    fn variables(&self, bench: &Bench) -> Result<Variables, Unmet> {
+        let root = match self.userland.as_str() {
+            "" => String::new(),
+            name => bench
+                .userland(name)?
+                .directory()
+                .join("root")
+                .display()
+                .to_string(),
+        };
+        let part = match bench.seat("a")? {
+            Some(seat) => seat.part_id().unwrap_or_default(),
+            None => Profile::default().part_id,
+        };
+        let values = [
+            ("data", bench.data(DATA)),
+            ("device", DEVICE_NAME.to_owned()),
+            ("dir", bench.directory().display().to_string()),
+            ("part", format!("{part:#06x}")),
+            ("path", std::env::var("PATH").unwrap_or_default()),
+            ("root", root),
+        ];
+        let values = values.map(|(name, value)| (name.to_owned(), value));
+        let mut variables = Variables::from(values);
+        if let Some(installation) = self.mpi(bench)? {
+            variables.extend(installation.programs());
+        }
+        Ok(variables)
+    }
+
+    /// The host of a program, as the program needs it.
+    fn host<'a>(
+        &self,
+        bench: &'a Bench<'a>,
+        program: &Program,
+        variables: &Variables,
+    ) -> Result<Host<'a>, Unmet> {
+        let mut host = match program.release()? {
+            Some(release) => release.programs(bench, &program.host)?,
+            None => bench.host(&program.host),
+        };
+        if !self.userland.is_empty() {
+            host = host.userland(&bench.userland(&self.userland)?);
+        }
+        if let Some(profile) = &self.profile {
+            host = host.profile(profile);
+        }
+        if let Some(provider) = &program.provider {
+            host = host.provider(provider);
+        }
+        for (variable, value) in &program.env {
+            host = host.env(variable, fill(value, variables));
+        }
+        if let Some(rules) = &program.faults {
+            let file = bench
+                .directory()
+                .join(format!("{}-faults.toml", program.host));
+            std::fs::write(&file, rules).map_err(|error| {
+                Unmet::Failed(format!("cannot write {}: {error}", file.display()))
+            })?;
+            host = host.option("--faults", &file);
+        }
+        Ok(match self.captured.contains(&program.host) {
+            true => host.captured(),
+            false => host,
+        })
+    }
+}
+
+impl Program {
+    fn release(&self) -> Result<Option<&'static Release>, Unmet> {
+        Ok(self.release.as_deref().map(Release::named).transpose()?)
+    }
+
+    fn words(&self, variables: &Variables) -> Result<Vec<String>, Unmet> {
+        let fabric = self.release()?.map_or("", |release| release.fabric);
+        // It may be several words, or none. The other values are parts of words.
+        let run = self.run.replace("{fabric}", fabric);
+        let words = run.split_whitespace();
+        Ok(words.map(|word| fill(word, variables)).collect())
+    }
+}
+
+/// What the programs of a cell have printed and sent.
+#[derive(Default)]
+struct Measured {
+    figures: Vec<String>,
+    /// Sums by the figures in which they are.
+    sums: BTreeMap<String, u64>,
+    volume: Option<Volume>,
+}
+
+impl Measured {
+    /// Takes what a program has printed, if that has all that it must have.
+    fn take(
+        &mut self,
+        program: &Program,
+        finished: &Finished,
+        variables: &Variables,
+    ) -> Result<(), Unmet> {
+        let printed = [finished.stdout.as_str(), &finished.stderr].concat();
+        let words: Vec<&str> = printed.split_whitespace().collect();
+        let line = words.join(" ");
+        for text in &program.prints {
+            let text = fill(text, variables);
+            if !line.contains(&text) {
+                return Err(Unmet::Failed(format!("`{text}` is not in\n{printed}")));
+            }
+        }
+        for figure in &program.figures {
+            let found = figure.of(&printed).map_err(Unmet::Failed)?;
+            match found.number {
+                Some(number) if found.shown.contains("{sum}") => {
+                    *self.sums.entry(found.shown).or_default() += number;
+                }
+                _ => self.figures.push(found.shown),
+            }
+        }
+        Ok(())
+    }
+
+    fn shown(self, traffic: Option<Traffic>) -> String {
+        let sums = self.sums.iter();
+        let sums = sums.map(|(shown, sum)| shown.replace("{sum}", &sum.to_string()));
+        let volume = self.volume.map(|volume| volume.to_string());
+        let all: Vec<String> = sums.chain(self.figures).chain(volume).collect();
+        let all = all.join(", ");
+        match traffic {
+            Some(traffic) => format!("{all}; {traffic}"),
+            None => all,
+        }
+    }
+}
+
+impl Job {
+    /// What the hosts have sent to others, which has to be what it must be.
+    fn judge(&self, bench: &Bench) -> Result<Volume, Unmet> {
+        let capture = bench.capture(&self.capture);
+        let failed = |problem: String| {
+            let text = format!("{}: {problem}: see {}", self.capture, capture.display());
+            Err(Unmet::Failed(text))
+        };
+        let least = self.least().map_err(Unmet::Failed)?;
+        let hosts = Volume::of_hosts(&capture)?;
+        let devices = Volume::of_devices(&capture)?;
+        for (host, sent) in &hosts {
+            if sent.bytes < least {
+                return failed(format!(
+                    "{host} has sent {sent}, but {least} bytes must have gone to others"
+                ));
+            }
+            let own = devices.iter().filter(|(device, volume)| {
+                device.starts_with(&format!("{host}:")) && volume.bytes >= sent.bytes / 8
+            });
+            let used = own.count();
+            if used < self.devices_used {
+                return failed(format!(
+                    "{host} has sent {sent}, of which only {used} devices had an eighth"
+                ));
+            }
+        }
+        if !self.one_of.is_empty() {
+            let traffic = Traffic::of(&capture)?;
+            if self.one_of.iter().all(|kind| traffic.count(kind) == 0) {
+                return failed(format!("none of {:?}, only {traffic}", self.one_of));
+            }
+        }
+        // It has hundreds of megabytes, and is evaluated.
+        let _ = std::fs::remove_file(&capture);
+        Ok(hosts.into_values().sum())
+    }
+}
+
+/// Runs a script on this machine to its end.
+fn set_up(bench: &Bench, script: &str) -> Result<(), Unmet> {
+    let mut command = Command::new("sh");
+    command.args(["-ec", script]);
+    let done = |finished: Finished| match finished.status.code() {
+        Some(LACKS) => Err(Unmet::Skipped(finished.stdout.trim().to_owned())),
+        _ => Ok(()),
+    };
+    Running::start(bench, "set-up".into(), command)?
+        .ended(|status| status.success() || status.code() == Some(LACKS))
+        .and_then(done)
+}
+
+/// Waits for the end of a program, which has to be the one that it must have. A server that ends in
+/// another way is the cause if the program does not end.
+fn await_end(
+    bench: &Bench,
+    mut running: Running,
+    program: &Program,
+    servers: &mut Vec<Server>,
+) -> Result<Finished, Unmet> {
+    let has_failed = |Server { running, program }: &mut Server| {
+        let ended = running.ends_within(Duration::ZERO);
+        ended.is_some_and(|status| !program.ends.permits(status))
+    };
+    while running.ends_within(TICK).is_none() && !bench.left().is_zero() {
+        if let Some(at) = servers.iter_mut().position(has_failed) {
+            let Server { running, program } = servers.remove(at);
+            let ended = running.ended(|status| program.ends.permits(status));
+            return ended;
+        }
+    }
+    match running.ended(|status| program.ends.permits(status)) {
+        Err(Unmet::Failed(text)) => {
+            let servers = servers.drain(..);
+            let accounts = servers.map(|server| format!("\n{}", server.running.account()));
+            Err(Unmet::Failed(text + &accounts.collect::<String>()))
+        }
+        ended => ended,
+    }
+}
