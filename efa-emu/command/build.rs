@@ -1,4 +1,5 @@
-//! With the feature `bundled`, builds the pair of emulated libraries, which the executable then carries.
+//! With the feature `bundled`, builds the pair of emulated libraries, which the executable then
+//! carries.
 
 use std::env;
 use std::hash::{DefaultHasher, Hasher};
@@ -19,11 +20,13 @@ fn variable(name: &str) -> String {
     env::var(name).unwrap_or_else(|error| panic!("cargo sets {name} for build scripts: {error}"))
 }
 
-/// Builds the libraries by a cargo of its own: cargo builds no shared library of another package for an executable.
-/// They cannot be part of this package, whose executable must not export their symbols. They tell the same commit.
+/// Builds the libraries by a cargo of its own: cargo builds no shared library of another package
+/// for an executable. They cannot be part of this package, whose executable must not export their
+/// symbols. They tell the same commit.
 ///
 /// # Panics
-/// If this package is not in a clone: the libraries' packages are not published, since cargo installs no such libraries.
+/// If this package is not in a clone: the libraries' packages are not published, since cargo
+/// installs no such libraries.
 fn bundle(clone: &Path) {
     assert!(
         clone.join("efa-emu/verbs/Cargo.toml").exists(),

@@ -102,7 +102,7 @@ impl Follower {
             // SAFETY: the descriptor is open, and this command takes an integer.
             unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_SETLEASE, kind) }
         };
-        // The kernel grants it as long as nobody has the file open for writing. Some file systems
+        // The kernel grants it as long as the file is not open for writing. Some file systems
         // grant none.
         let is_granted = set_lease(libc::F_RDLCK) == 0;
         if is_granted {
@@ -163,7 +163,7 @@ fn whole_block(bytes: &[u8]) -> io::Result<Option<(u32, &[u8])>> {
         return Ok(None);
     };
     if !(12..=LONGEST_BLOCK).contains(&length) || !length.is_multiple_of(4) {
-        let reason = format!("a block of the capture says that it has {length} bytes");
+        let reason = format!("a block of the capture claims {length} bytes");
         return Err(io::Error::new(ErrorKind::InvalidData, reason));
     }
     Ok(bytes.get(..length as usize).map(|block| (code, block)))

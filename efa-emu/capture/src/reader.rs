@@ -40,7 +40,7 @@ pub struct ReadError {
     pub problem: Problem,
 }
 
-/// Where in a file something is wrong; at its start that is no news.
+/// Where in a file something is wrong; at its start that is left out.
 fn place(offset: u64) -> String {
     match offset {
         0 => String::new(),
@@ -55,7 +55,7 @@ pub enum Problem {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The file is empty.
-    #[error("the file is empty: it is no capture")]
+    #[error("the file is empty: not a capture")]
     Empty,
     /// The file is something else.
     #[error("not a pcapng capture: it begins with {start:02x?}{}", hint(.start))]
@@ -339,8 +339,9 @@ impl<R: Read> Reader<R> {
         let code = self.order.u32(word(0));
         let length = self.order.u32(word(4));
         if !(12..=LONGEST_BLOCK).contains(&length) || !length.is_multiple_of(4) {
-            let reason =
-                format!("its length {length} is no multiple of 4 between 12 and {LONGEST_BLOCK}");
+            let reason = format!(
+                "its length {length} is not a multiple of 4 between 12 and {LONGEST_BLOCK}"
+            );
             return Err(self.malformed(offset, code, reason));
         }
         let have = self.fill(length as usize)?;

@@ -230,7 +230,7 @@ impl SharedFile {
                 }
             }
         }
-        // Somebody emptied the file: go on at its end.
+        // The file was emptied: go on at its end.
         self.boundary = length;
         Ok(length)
     }

@@ -335,7 +335,7 @@ fn error_of(bytes: &[u8]) -> String {
 fn what_is_no_capture_is_refused_with_file_offset_and_reason() {
     assert_eq!(
         error_of(b""),
-        "some.pcapng: the file is empty: it is no capture"
+        "some.pcapng: the file is empty: not a capture"
     );
     assert_eq!(
         error_of(b"PK\x03\x04...."),
@@ -356,7 +356,7 @@ fn what_is_no_capture_is_refused_with_file_offset_and_reason() {
     bytes[4] = 1;
     assert_eq!(
         error_of(&bytes),
-        "some.pcapng: malformed block of type 0xa0d0d0a: its length 1 is no multiple of 4 \
+        "some.pcapng: malformed block of type 0xa0d0d0a: its length 1 is not a multiple of 4 \
          between 12 and 16777216"
     );
 }

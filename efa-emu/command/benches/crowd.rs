@@ -1,9 +1,10 @@
-//! Programs that wait for each other on a machine with more programs than processors: MPI jobs on two emulated
-//! hosts beside the same jobs over the library's own shared memory and over TCP, how long such a job takes to start, and a
-//! ping-pong beside programs that never wait.
+//! Programs that wait for each other on a machine with more programs than processors: MPI jobs on
+//! two emulated hosts beside the same jobs over the library's own shared memory and over TCP, how
+//! long such a job takes to start, and a ping-pong beside programs that never wait.
 //!
-//! Rounds are interleaved, and each figure is the median of the rounds; how many there were is printed. What a machine
-//! lacks is named. Arguments: none, or a filter that `cargo bench` passes on (`mpi`, `start` or `busy`).
+//! Rounds are interleaved, and each figure is the median of the rounds; how many there were is
+//! printed. What a machine lacks is named. Arguments: none, or a filter that `cargo bench` passes
+//! on (`mpi`, `start` or `busy`).
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -78,7 +79,7 @@ type Table = fn(&Bench, &Library) -> Result<(), String>;
 
 /// What carries the messages of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Way {
+enum LaunchMethod {
     SharedMemory,
     /// libfabric's efa provider on two emulated hosts.
     Device,
@@ -90,14 +91,14 @@ enum Way {
     OwnTcp,
 }
 
-impl Way {
+impl LaunchMethod {
     fn name(self) -> &'static str {
         match self {
-            Way::SharedMemory => "its own shared memory",
-            Way::Device => "efa on efa-emu, two hosts",
-            Way::Engine => "efa_rs on efa-emu, two hosts",
-            Way::LibfabricTcp => "libfabric's tcp",
-            Way::OwnTcp => "its own TCP",
+            LaunchMethod::SharedMemory => "its own shared memory",
+            LaunchMethod::Device => "efa on efa-emu, two hosts",
+            LaunchMethod::Engine => "efa_rs on efa-emu, two hosts",
+            LaunchMethod::LibfabricTcp => "libfabric's tcp",
+            LaunchMethod::OwnTcp => "its own TCP",
         }
     }
 }
@@ -114,7 +115,7 @@ struct Library {
 
 /// How a job starts whose messages take a way.
 struct Start {
-    way: Way,
+    way: LaunchMethod,
     /// Options of `mpiexec`.
     options: Vec<&'static str>,
     variables: Vec<(&'static str, &'static str)>,
@@ -122,7 +123,7 @@ struct Start {
 
 impl Start {
     fn new(
-        way: Way,
+        way: LaunchMethod,
         options: &[&[&'static str]],
         variables: &[&[(&'static str, &'static str)]],
     ) -> Start {
@@ -155,15 +156,23 @@ impl Library {
             mpiexec,
             mpicc: "/usr/bin/mpicc.openmpi".into(),
             ways: vec![
-                Start::new(Way::SharedMemory, &[common, own, &["self,vader"]], &[]),
-                Start::new(Way::Device, &[common, libfabric, &["efa"]], &[]),
-                Start::new(Way::Engine, &[common, libfabric, &[ENGINE]], &[]),
                 Start::new(
-                    Way::LibfabricTcp,
+                    LaunchMethod::SharedMemory,
+                    &[common, own, &["self,vader"]],
+                    &[],
+                ),
+                Start::new(LaunchMethod::Device, &[common, libfabric, &["efa"]], &[]),
+                Start::new(LaunchMethod::Engine, &[common, libfabric, &[ENGINE]], &[]),
+                Start::new(
+                    LaunchMethod::LibfabricTcp,
                     &[common, libfabric, &["tcp;ofi_rxm"]],
                     &[LOOPBACK],
                 ),
-                Start::new(Way::OwnTcp, &[common, own, &["self,tcp"], loopback], &[]),
+                Start::new(
+                    LaunchMethod::OwnTcp,
+                    &[common, own, &["self,tcp"], loopback],
+                    &[],
+                ),
             ],
         })
     }
@@ -183,15 +192,16 @@ impl Library {
             mpiexec: bin.join("mpiexec"),
             mpicc: bin.join("mpicc"),
             ways: vec![
-                Start::new(Way::SharedMemory, &[], &[]),
-                Start::new(Way::Device, &[], &[remote, efa]),
-                Start::new(Way::Engine, &[], &[remote]),
-                Start::new(Way::LibfabricTcp, &[], &[remote, tcp, LOOPBACK]),
+                Start::new(LaunchMethod::SharedMemory, &[], &[]),
+                Start::new(LaunchMethod::Device, &[], &[remote, efa]),
+                Start::new(LaunchMethod::Engine, &[], &[remote]),
+                Start::new(LaunchMethod::LibfabricTcp, &[], &[remote, tcp, LOOPBACK]),
             ],
         })
     }
 
-    /// The wheel, with the libfabric in it. It has no compiler, and takes programs that were compiled for MPICH.
+    /// The wheel, with the libfabric in it. It has no compiler, and takes programs that were
+    /// compiled for MPICH.
     fn intel_mpi() -> Result<Library, String> {
         let place = userland("pypi-impi").ok_or("Intel MPI's wheel could not be fetched")?;
         let compiler = Library::mpich()?.mpicc;
@@ -211,10 +221,10 @@ impl Library {
             mpiexec: place.join("venv/bin/mpiexec"),
             mpicc: compiler,
             ways: vec![
-                Start::new(Way::SharedMemory, &[], &[local, unbound]),
-                Start::new(Way::Device, &[], &[remote, efa]),
-                Start::new(Way::Engine, &[], &[remote, engine]),
-                Start::new(Way::LibfabricTcp, &[], &[remote, tcp, LOOPBACK]),
+                Start::new(LaunchMethod::SharedMemory, &[], &[local, unbound]),
+                Start::new(LaunchMethod::Device, &[], &[remote, efa]),
+                Start::new(LaunchMethod::Engine, &[], &[remote, engine]),
+                Start::new(LaunchMethod::LibfabricTcp, &[], &[remote, tcp, LOOPBACK]),
             ],
         })
     }
@@ -260,7 +270,7 @@ impl Bench {
             "ranks", "", "alltoall", "", "allreduce", "", "pair", "", "rounds"
         );
         let begin = Instant::now();
-        let mut rows: Vec<(usize, Way, Row)> = RANKS
+        let mut rows: Vec<(usize, LaunchMethod, Row)> = RANKS
             .iter()
             .flat_map(|ranks| {
                 let ways = library.ways.iter();
@@ -285,7 +295,7 @@ impl Bench {
         let mut own = [None; OPERATIONS.len()];
         for (ranks, way, row) in &rows {
             let medians = [0, 1, 2].map(|index| median(&row.figures[index]));
-            if *way == Way::SharedMemory {
+            if *way == LaunchMethod::SharedMemory {
                 own = medians;
             }
             print!("{ranks:<6} {:<28}", way.name());
@@ -369,7 +379,7 @@ impl Bench {
     fn times(
         &self,
         library: &Library,
-        way: Way,
+        way: LaunchMethod,
         ranks: usize,
         program: &Path,
     ) -> Result<[f64; OPERATIONS.len()], String> {
@@ -395,7 +405,7 @@ impl Bench {
     fn job(
         &self,
         library: &Library,
-        way: Way,
+        way: LaunchMethod,
         ranks: usize,
         program: &[&OsStr],
     ) -> Result<String, String> {
@@ -406,14 +416,14 @@ impl Bench {
         job.args(words)
             .args(&start.options)
             .envs(start.variables.iter().copied());
-        if matches!(way, Way::Device | Way::Engine) {
+        if matches!(way, LaunchMethod::Device | LaunchMethod::Engine) {
             for (host, half) in [("h0", ranks / 2), ("h1", ranks - ranks / 2)] {
                 if host != "h0" {
                     job.arg(":");
                 }
                 job.args(["-n", &half.to_string()]).arg(&self.emulator);
                 job.args(["run", "--fabric", &self.fabric, "--host", host]);
-                if way == Way::Engine {
+                if way == LaunchMethod::Engine {
                     job.args(["--provider", ENGINE]);
                 }
                 job.arg("--").args(program);

@@ -1,8 +1,9 @@
-//! Ping-pongs between clients that write and read their queues themselves, as libfabric's data path direct does, beside the
-//! same client with calls, in one run: two programs, and eight.
+//! Ping-pongs between clients that write and read their queues themselves, as libfabric's data path
+//! direct does, beside the same client with calls, in one run: two programs, and eight.
 //!
-//! Rounds are interleaved, and each figure is the median of the rounds. The programs wait by polling, and nothing is said
-//! about processors: that is what the device has to cope with. Arguments: none, or what `cargo bench` passes on.
+//! Rounds are interleaved, and each figure is the median of the rounds. The programs wait by
+//! polling, and nothing is said about processors: that is what the device has to cope with.
+//! Arguments: none, or what `cargo bench` passes on.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
@@ -63,7 +64,8 @@ struct Figures {
 }
 
 impl Figures {
-    /// What the first of a pair prints: `9 messages, directly, us: mean 3.14 median 3.01 99 % 4.20`.
+    /// What the first of a pair prints: `9 messages, directly, us: mean 3.14 median 3.01 99 %
+    /// 4.20`.
     fn parse(line: &str) -> Option<Figures> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let behind = |name: &str, by: usize| {

@@ -1,22 +1,25 @@
-//! Stock `fi_pingpong` over the emulated device, with libfabric's efa provider and with the engine as its provider
-//! `efa_rs`, beside libfabric's other providers, in one run, for the installed libfabric and for that of Debian 13; and
-//! the message rate of `ib_send_bw`; and the rate of messages from 16 endpoints to one, also with libfabric 2.5.1. Two more tables have both processes on one emulated host, where libfabric's efa
-//! provider reaches its peer through libfabric's shared memory unless it is told not to, and `efa_rs` never does.
+//! Stock `fi_pingpong` over the emulated device, with libfabric's efa provider and with the engine
+//! as its provider `efa_rs`, beside libfabric's other providers, in one run, for the installed
+//! libfabric and for that of Debian 13; and the message rate of `ib_send_bw`; and the rate of
+//! messages from 16 endpoints to one, also with libfabric 2.5.1. Two more tables have both
+//! processes on one emulated host, where libfabric's efa provider reaches its peer through
+//! libfabric's shared memory unless it is told not to, and `efa_rs` never does.
 //!
 //! The figures of a shared machine are noise; their ratios in one run are not. So every round
-//! measures every provider once, one after the other, and each provider's best round counts. A ratio
-//! is to the shm provider of the same release. Each of the two processes has a processor of its own,
-//! and a real-time priority where the system permits one (`chrt`), so that others do not come between.
+//! measures every provider once, one after the other, and each provider's best round counts. A
+//! ratio is to the shm provider of the same release. Each of the two processes has a processor of
+//! its own, and a real-time priority where the system permits one (`chrt`), so that others do not
+//! come between.
 //!
-//! It ends in time whatever the machine does: measurements begin until a table's time is over, slow providers
-//! make fewer round trips, and every process is ended when it takes too long. A provider that the
-//! machine lacks is named with the reason.
+//! It ends in time whatever the machine does: measurements begin until a table's time is over, slow
+//! providers make fewer round trips, and every process is ended when it takes too long. A provider
+//! that the machine lacks is named with the reason.
 //!
 //! A measurement is the difference of a long and a short run: the providers make their buffer pools
-//! in the first exchange (74 MB for libfabric 1.17's efa provider), which `fi_pingpong` counts, and the
-//! system provides the pages of each of 8192 receive buffers when it is first written. The short run is
-//! long enough for all of them.
-//! Arguments: none, or a filter that `cargo bench` passes on (part of a row's name).
+//! in the first exchange (74 MB for libfabric 1.17's efa provider), which `fi_pingpong` counts, and
+//! the system provides the pages of each of 8192 receive buffers when it is first written. The
+//! short run is long enough for all of them. Arguments: none, or a filter that `cargo bench` passes
+//! on (part of a row's name).
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -52,7 +55,8 @@ enum Release {
     Installed,
     /// Unpacked by `scripts/userland`; programs start by this one.
     Unpacked(PathBuf),
-    /// That of MPICH's wheel, libfabric 2.5.1, which comes without programs: where it and its providers are.
+    /// That of MPICH's wheel, libfabric 2.5.1, which comes without programs: where it and its
+    /// providers are.
     Wheel([String; 2]),
 }
 
@@ -67,8 +71,8 @@ enum Carrier {
     Engine,
     /// The fabric efa-direct of the efa provider: no protocol above the device's.
     DeviceDirect,
-    /// The efa provider between two processes of one emulated host, with libfabric's shared memory between them or
-    /// without.
+    /// The efa provider between two processes of one emulated host, with libfabric's shared memory
+    /// between them or without.
     SameHost { shared_memory: bool },
     /// The engine as `efa_rs` between two processes of one emulated host.
     SameHostEngine,
@@ -440,7 +444,8 @@ fn table(bench: &Bench, heading: &str, size: usize, trips: Trips, rows: Vec<Row>
     }
 }
 
-/// Measures the rate of messages from several endpoints of one process to one of another, and prints a line for each provider.
+/// Measures the rate of messages from several endpoints of one process to one of another, and
+/// prints a line for each provider.
 fn rates(bench: &Bench, releases: &[Release]) -> Result<(), String> {
     let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
     let program = peers(directory.path())?;

@@ -1,5 +1,5 @@
-//! How long a program takes from its start to its end alone, and on an emulated host; and how long it takes there to
-//! open the device. Rounds are interleaved; figures are medians.
+//! How long a program takes from its start to its end alone, and on an emulated host; and how long
+//! it takes there to open the device. Rounds are interleaved; figures are medians.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::process::{Command, ExitCode, Stdio};
@@ -104,7 +104,8 @@ fn open() -> Result<Duration, String> {
     };
     let start = Instant::now();
     let mut count = 0;
-    // SAFETY: the list has an entry and an end at least, and the context is left to the end of the process.
+    // SAFETY: the list has an entry and an end at least, and the context is left to the end of the
+    // process.
     let context = unsafe {
         let list = get_list(&mut count);
         if list.is_null() || count < 1 {

@@ -1,4 +1,5 @@
-//! `efa-emu bridge`: a program of its own, so that nobody else depends on what carries bytes between machines.
+//! `efa-emu bridge`: a program of its own, so that nobody else depends on what carries bytes
+//! between machines.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};

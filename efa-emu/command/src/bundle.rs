@@ -1,5 +1,5 @@
-//! The pair of libraries that the executable carries if it was built with the feature `bundled`, as it is for
-//! `cargo install`, which installs executables and nothing else.
+//! The pair of libraries that the executable carries if it was built with the feature `bundled`, as
+//! it is for `cargo install`, which installs executables and nothing else.
 
 use std::fs;
 use std::io;
@@ -17,8 +17,8 @@ const FILES: [(&str, &[u8]); 2] = [
     ),
 ];
 
-/// Writes the libraries into a directory of their own below `parent`, which is the user's own, unless they are there.
-/// All runs of one build share it.
+/// Writes the libraries into a directory of their own below `parent`, which is the user's own,
+/// unless they are there. All runs of one build share it.
 pub(super) fn unpack_below(parent: &Path) -> io::Result<PathBuf> {
     let directory = parent.join(concat!("lib-", env!("EFA_EMU_BUNDLE_HASH")));
     fs::create_dir_all(&directory)?;

@@ -1,7 +1,7 @@
 //! How the emulated libraries get into the program: `LD_PRELOAD` of a pair of libraries that carry
-//! the SONAMEs `libibverbs.so.1` and `libefa.so.1`, and a directory of `LD_LIBRARY_PATH` in which they have
-//! their other names. No library of rdma-core's for the same purpose is loaded beside them, of whatever
-//! release the program's other libraries are.
+//! the SONAMEs `libibverbs.so.1` and `libefa.so.1`, and a directory of `LD_LIBRARY_PATH` in which
+//! they have their other names. No library of rdma-core's for the same purpose is loaded beside
+//! them, of whatever release the program's other libraries are.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -17,15 +17,16 @@ const ENV_LIBRARIES: &str = "EFA_EMU_LIB";
 
 const LD_PRELOAD: &str = "LD_PRELOAD";
 
-/// Where AddressSanitizer finds its options, and the one by which it does without being the first library of
-/// the program. It needs to be in front of the C library only, and there it is: the program names it, and our
-/// libraries define nothing that it intercepts.
+/// Where AddressSanitizer finds its options, and the one by which it does without being the first
+/// library of the program. It needs to be in front of the C library only, and there it is: the
+/// program names it, and our libraries define nothing that it intercepts.
 const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
 const ANY_LINK_ORDER: &str = "verify_asan_link_order=0";
 
 const LD_LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 
-/// Where libfabric takes the names of the providers that it may use, and the directories of plug-ins.
+/// Where libfabric takes the names of the providers that it may use, and the directories of
+/// plug-ins.
 const FI_PROVIDER: &str = "FI_PROVIDER";
 const FI_PROVIDER_PATH: &str = "FI_PROVIDER_PATH";
 
@@ -50,7 +51,8 @@ pub(super) struct Libraries {
 }
 
 impl Libraries {
-    /// Finds the libraries where [`ENV_LIBRARIES`] says, else in the executable or where the installation has them.
+    /// Finds the libraries where [`ENV_LIBRARIES`] says, else in the executable or where the
+    /// installation has them.
     pub(super) fn find() -> Result<Libraries, Failure> {
         let directories = match env::var_os(ENV_LIBRARIES) {
             Some(directory) => vec![PathBuf::from(directory)],
@@ -65,9 +67,9 @@ impl Libraries {
         })
     }
 
-    /// `LD_LIBRARY_PATH` for the program: first `directory`, in which links are made. A program that opens
-    /// `libibverbs.so`, as the development package calls it, would get the system's library otherwise: the
-    /// dynamic linker knows a preloaded library by its SONAME only.
+    /// `LD_LIBRARY_PATH` for the program: first `directory`, in which links are made. A program
+    /// that opens `libibverbs.so`, as the development package calls it, would get the system's
+    /// library otherwise: the dynamic linker knows a preloaded library by its SONAME only.
     pub(super) fn search_path(
         &self,
         directory: &Path,
@@ -94,7 +96,8 @@ impl Libraries {
         (LD_PRELOAD, self.join(&inherited))
     }
 
-    /// The options of AddressSanitizer for programs that have it, those of the user last, which count.
+    /// The options of AddressSanitizer for programs that have it, those of the user last, which
+    /// count.
     pub(super) fn sanitizer_options() -> (&'static str, OsString) {
         let mut options = OsString::from(ANY_LINK_ORDER);
         if let Some(inherited) = env::var_os(ASAN_OPTIONS).filter(|options| !options.is_empty()) {

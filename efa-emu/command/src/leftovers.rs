@@ -1,14 +1,15 @@
 //! Removing what killed programs left in shared memory.
 //!
 //! The fabric cleans up after itself. But libfabric, too, makes a shared memory object for each
-//! endpoint, for peers on the same host, and removes it when the endpoint is closed: after a kill it
-//! stays. Its name starts with the device's GID, which tells ours from those of real devices.
+//! endpoint, for peers on the same host, and removes it when the endpoint is closed: after a kill
+//! it stays. Its name starts with the device's GID, which tells ours from those of real devices.
 //!
-//! The object is named after its queue pair, and stays as long as a live process has a queue pair of that number; the
-//! fabrics tell. Who uses one of the others is read from `/proc`, which takes long where much runs. It shows neither
-//! the programs of other pid namespaces, which may share `/dev/shm` (containers of one pod), nor the files of programs
-//! that hide them. The fabric knows of the live processes of both kinds by their locks; as long as a host has one, the
-//! objects of that host stay. As long as a fabric cannot be read, all objects stay: it may be that of another
+//! The object is named after its queue pair, and stays as long as a live process has a queue pair
+//! of that number; the fabrics tell. Who uses one of the others is read from `/proc`, which takes
+//! long where much runs. It shows neither the programs of other pid namespaces, which may share
+//! `/dev/shm` (containers of one pod), nor the files of programs that hide them. The fabric knows
+//! of the live processes of both kinds by their locks; as long as a host has one, the objects of
+//! that host stay. As long as a fabric cannot be read, all objects stay: it may be that of another
 //! version, whose hosts nobody here knows.
 
 use std::collections::HashSet;
@@ -35,8 +36,8 @@ pub(super) fn remove() {
     });
 }
 
-/// Removes the unused objects in `directory`. `hosts` returns the hosts of all fabrics, and `None` if a fabric cannot
-/// be read.
+/// Removes the unused objects in `directory`. `hosts` returns the hosts of all fabrics, and `None`
+/// if a fabric cannot be read.
 fn remove_from(directory: &Path, hosts: impl FnOnce() -> Option<Vec<HostStatus>>) {
     let user = rustix::process::geteuid().as_raw();
     // The list comes first: a program that has made an object by now has it open, or has closed it
@@ -97,8 +98,8 @@ fn are_files_visible(pid: i32) -> bool {
     fs::read_dir(process.join("fd")).is_ok() && fs::read(process.join("maps")).is_ok()
 }
 
-/// The queue pair in the name of an endpoint's object, which is `GID_QPN_QKEY_UID` with the last three in
-/// hexadecimal; `None` for other names and the GIDs of real devices.
+/// The queue pair in the name of an endpoint's object, which is `GID_QPN_QKEY_UID` with the last
+/// three in hexadecimal; `None` for other names and the GIDs of real devices.
 pub(super) fn queue_pair_of(name: &OsStr) -> Option<(Gid, Qpn)> {
     let (gid, numbers) = name.to_str()?.split_once('_')?;
     let numbers: Vec<_> = numbers.split('_').collect();

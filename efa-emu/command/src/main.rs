@@ -1,6 +1,7 @@
 //! The `efa-emu` command: runs programs on emulated hosts with an EFA device, and shows what runs.
 //!
-//! Standard error has lines that begin with `efa-emu: `, for what is wrong or would go unnoticed; nothing when all is well.
+//! Standard error has lines that begin with `efa-emu: `, for what is wrong or would go unnoticed;
+//! nothing when all is well.
 
 mod bridge;
 #[cfg(feature = "bundled")]
@@ -56,10 +57,11 @@ enum Command {
     /// Each `run` is one host with its own GID, unless --host names a host that runs already.
     /// Programs meet if they run in the same fabric. The exit status is the program's.
     Run(run::RunArguments),
-    /// Run a program that starts others on several emulated hosts: an MPI launcher, pdsh, a script that calls ssh.
+    /// Run a program that starts others on several emulated hosts: an MPI launcher, pdsh, a script
+    /// that calls ssh.
     ///
-    /// Open MPI, MPICH and Intel MPI find the hosts and the device by the environment. The exit status is the
-    /// program's.
+    /// Open MPI, MPICH and Intel MPI find the hosts and the device by the environment. The exit
+    /// status is the program's.
     Cluster(cluster::ClusterArguments),
     /// Run a command on a host of a cluster, as ssh does.
     ///
@@ -80,7 +82,8 @@ enum Command {
     Wireshark(wireshark::WiresharkArguments),
     /// Be an interface of Wireshark: what Wireshark calls to list and record running fabrics.
     ///
-    /// `efa-emu wireshark install` puts a program that calls this into Wireshark's extcap directory.
+    /// `efa-emu wireshark install` puts a program that calls this into Wireshark's extcap
+    /// directory.
     Extcap(extcap::ExtcapArguments),
     /// Write the manual pages and the shell completions below a directory, as in PREFIX/share.
     Pages {

@@ -25,8 +25,8 @@ pub(super) struct StatsArguments {
     /// Counters that are zero, too.
     #[arg(long)]
     all: bool,
-    /// Show by how much counters have grown, again and again until interrupted, also of hosts that come later.
-    /// With --json: the values, each time on a line of its own.
+    /// Show by how much counters have grown, again and again until interrupted, also of hosts that
+    /// come later. With --json: the values, each time on a line of its own.
     #[arg(long)]
     follow: bool,
     /// Time between two looks.
@@ -84,7 +84,8 @@ impl StatsArguments {
         Ok(devices)
     }
 
-    /// Shows the devices again and again, also those that come later, until a signal comes or nobody reads.
+    /// Shows the devices again and again, also those that come later, until a signal comes or
+    /// nobody reads.
     fn follow(&self, mut before: Vec<HostStatus>) -> Result<(), Failure> {
         let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP]);
         loop {

@@ -1,5 +1,5 @@
-//! Programs of a run that go on when it has ended: they have no device any more that they could open, and nobody records
-//! what they send.
+//! Programs of a run that go on when it has ended: they have no device any more that they could
+//! open, and nobody records what they send.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;

@@ -1,6 +1,8 @@
-//! What `efa-emu run` says when its programs made no use of the device, which nobody would notice otherwise.
+//! What `efa-emu run` says when its programs made no use of the device, which nobody would notice
+//! otherwise.
 //!
-//! A reason is named only if the marks of the processes ([`usage`](efa_shm::usage)) or the environment show it.
+//! A reason is named only if the marks of the processes ([`usage`](efa_shm::usage)) or the
+//! environment show it.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,7 +1,8 @@
 //! `--uplink`: a bridge to other machines, which is there as long as programs are.
 //!
-//! Whoever comes first starts it, as a process of its own; it ends by itself when the last host of this machine has left the fabric
-//! (`efa-emu bridge --while-used`). What it says goes to whoever has started it, as long as that runs.
+//! Whoever comes first starts it, as a process of its own; it ends by itself when the last host of
+//! this machine has left the fabric (`efa-emu bridge --while-used`). What it says goes to whoever
+//! has started it, as long as that runs.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -25,7 +26,8 @@ const LOOK: Duration = Duration::from_millis(20);
 /// How often what it says is passed on.
 const TURN: Duration = Duration::from_millis(250);
 
-/// What the bridge says when it begins. One that ends because another one runs does not come to that.
+/// What the bridge says when it begins. One that ends because another one runs does not come to
+/// that.
 const LISTENS: &str = "listens on ";
 
 /// What the bridge says, among other things, when its port is taken.
@@ -40,8 +42,9 @@ const CHUNK: usize = 64 << 10;
 #[derive(Args)]
 #[command(next_help_heading = "Other machines (docs/machines.md)")]
 pub(super) struct UplinkOptions {
-    /// Join the fabrics of other machines: unless a bridge runs already, start one that connects with the bridge at this address, as
-    /// `efa-emu bridge --peer` takes it, and ends with the last program; repeatable.
+    /// Join the fabrics of other machines: unless a bridge runs already, start one that connects
+    /// with the bridge at this address, as `efa-emu bridge --peer` takes it, and ends with the last
+    /// program; repeatable.
     #[arg(long, value_name = "ADDRESS", requires = "uplink_key")]
     uplink: Vec<String>,
     /// The key of all bridges of the fabric, made by `efa-emu bridge key`.
@@ -97,7 +100,8 @@ impl UplinkOptions {
         !self.uplink.is_empty()
     }
 
-    /// Starts a bridge if one is wanted and none is there, and waits until it has met another machine.
+    /// Starts a bridge if one is wanted and none is there, and waits until it has met another
+    /// machine.
     pub(super) fn start(&self, fabric: &Fabric, quiet: bool) -> Result<Option<Uplink>, Failure> {
         let Some(key) = self.uplink_key.as_ref().filter(|_| self.is_wanted()) else {
             return Ok(None);
@@ -130,7 +134,8 @@ impl UplinkOptions {
     }
 }
 
-/// Passes on what the bridge has said, if there is one of this process. Returns when to call this again.
+/// Passes on what the bridge has said, if there is one of this process. Returns when to call this
+/// again.
 pub(super) fn turn(uplink: &mut Option<Uplink>) -> Duration {
     match uplink {
         Some(uplink) => {
@@ -184,8 +189,8 @@ impl Uplink {
         })
     }
 
-    /// Passes on what it says while it begins. Returns false if it has ended because another one is there, which says what it does
-    /// to whoever has started that.
+    /// Passes on what it says while it begins. Returns false if it has ended because another one is
+    /// there, which says what it does to whoever has started that.
     ///
     /// # Errors
     /// It has ended, with what it has said last.
@@ -214,8 +219,8 @@ impl Uplink {
     /// Reads what it has said since the last call.
     fn hear(&mut self) {
         let mut bytes = vec![0; CHUNK];
-        // The file's position is the one at which the bridge writes: it stays where it is. What is in
-        // memory can be read.
+        // The file's position is the one at which the bridge writes: it stays where it is. What is
+        // in memory can be read.
         let length = self.said.read_at(&mut bytes, self.read).unwrap_or(0);
         bytes.truncate(length);
         // Whole lines only.
@@ -232,8 +237,8 @@ impl Uplink {
         self.held.push_str(&news);
     }
 
-    /// Passes on what was read, once it is known that this is the bridge that runs: what one says that ends because of another one
-    /// is for nobody.
+    /// Passes on what was read, once it is known that this is the bridge that runs: what one says
+    /// that ends because of another one is for nobody.
     fn tell(&mut self) {
         if !self.listens {
             return;

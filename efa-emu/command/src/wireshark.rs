@@ -1,4 +1,5 @@
-//! `efa-emu wireshark`: the dissector, its profile and running fabrics in the current user's Wireshark.
+//! `efa-emu wireshark`: the dissector, its profile and running fabrics in the current user's
+//! Wireshark.
 
 use std::collections::HashMap;
 use std::fs::{self, Permissions};
@@ -93,8 +94,8 @@ impl WiresharkArguments {
     }
 }
 
-/// What Wireshark starts, in its extcap directory, to list and record running fabrics. It names this program by
-/// its path: Wireshark has another PATH than a shell when a desktop starts it.
+/// What Wireshark starts, in its extcap directory, to list and record running fabrics. It names
+/// this program by its path: Wireshark has another PATH than a shell when a desktop starts it.
 fn caller_of(program: &Path) -> String {
     let quoted = program.to_string_lossy().replace('\'', r"'\''");
     format!("#!/bin/sh\nexec '{quoted}' extcap \"$@\"\n")

@@ -11,8 +11,8 @@ use std::time::Duration;
 use super::Failure;
 use super::signals::Signals;
 
-/// A child ended or stopped; and the signals that are meant for the program when somebody sends them
-/// to `efa-emu run`.
+/// A child ended or stopped; and the signals that are meant for the program when somebody sends
+/// them to `efa-emu run`.
 const TAKEN: [i32; 9] = [
     libc::SIGCHLD,
     libc::SIGHUP,
@@ -25,8 +25,8 @@ const TAKEN: [i32; 9] = [
     libc::SIGWINCH,
 ];
 
-/// Starts the program and waits for its end, passing signals on. Calls `meanwhile` again and again, after
-/// the time that it returns or earlier.
+/// Starts the program and waits for its end, passing signals on. Calls `meanwhile` again and again,
+/// after the time that it returns or earlier.
 pub fn run(
     command: &mut Command,
     mut meanwhile: impl FnMut() -> Duration,
@@ -89,8 +89,8 @@ pub fn end_as(status: ExitStatus) -> ExitCode {
 
 /// Returns if the signal does not end this process.
 fn die_of(signal: i32) {
-    // SAFETY: all calls get valid pointers to initialised values, or none, and the default action is
-    // no code of ours.
+    // SAFETY: all calls get valid pointers to initialised values, or none, and the default action
+    // is no code of ours.
     unsafe {
         // The program has left its core, if it may; one of this process would replace it.
         libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);

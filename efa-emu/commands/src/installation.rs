@@ -1,5 +1,5 @@
-//! Where the files are that belong to this program: the emulated libraries, the corpus of traces, the
-//! dissector, the recipes for other software.
+//! Where the files are that belong to this program: the emulated libraries, the corpus of traces,
+//! the dissector, the recipes for other software.
 //!
 //! | the program is | the libraries are in | the data is in | the documentation is in |
 //! |---|---|---|---|
@@ -7,8 +7,9 @@
 //! | built in a clone, anywhere below it | beside the program | the clone | the clone |
 //! | built by `cargo install --path` | `target/release` of the clone that it was built from | that clone | that clone |
 //!
-//! The documentation is `README.md` and the directory `docs`. The installed data has the names that it has in the clone, so that a file has one name, such as
-//! `wireshark/efa.lua`. Nothing is configured, and an installation can be moved as a whole.
+//! The documentation is `README.md` and the directory `docs`. The installed data has the names that
+//! it has in the clone, so that a file has one name, such as `wireshark/efa.lua`. Nothing is
+//! configured, and an installation can be moved as a whole.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -28,12 +29,12 @@ const LANDMARK: &str = "wireshark/efa.lua";
 pub struct Installation {
     /// The directory of the executable, without symbolic links.
     beside: PathBuf,
-    place: Place,
+    place: LibraryPlace,
 }
 
 /// How the program came to where it is.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Place {
+enum LibraryPlace {
     /// Below this directory, as a package lays it out.
     Installed(PathBuf),
     /// Built from this clone, and perhaps copied away from it.
@@ -65,22 +66,22 @@ impl Installation {
         Ok(Installation::of(&executable, version::CLONE.map(Path::new)))
     }
 
-    /// The installation of an executable that was built in the clone `built_in`, by its path without symbolic
-    /// links.
+    /// The installation of an executable that was built in the clone `built_in`, by its path
+    /// without symbolic links.
     fn of(executable: &Path, built_in: Option<&Path>) -> Installation {
         let beside = executable.parent().unwrap_or(Path::new("/")).to_owned();
         let prefix = beside.parent().unwrap_or(Path::new("/"));
         let has_data = |directory: &Path| directory.join(LANDMARK).is_file();
         let place = if has_data(&prefix.join("share").join(NAME)) {
-            Place::Installed(prefix.to_owned())
+            LibraryPlace::Installed(prefix.to_owned())
         } else if let Some(clone) = beside
             .ancestors()
             .chain(built_in)
             .find(|directory| has_data(directory))
         {
-            Place::Clone(clone.to_owned())
+            LibraryPlace::Clone(clone.to_owned())
         } else {
-            Place::Alone
+            LibraryPlace::Alone
         };
         Installation { beside, place }
     }
@@ -89,15 +90,16 @@ impl Installation {
     pub fn libraries(&self) -> Vec<PathBuf> {
         let beside = self.beside.clone();
         match &self.place {
-            Place::Installed(prefix) => vec![prefix.join("lib").join(NAME), beside],
+            LibraryPlace::Installed(prefix) => vec![prefix.join("lib").join(NAME), beside],
             // Those of another profile are of another build.
-            Place::Clone(clone) if beside.starts_with(clone) => vec![beside],
-            Place::Clone(clone) => vec![beside, clone.join("target/release")],
-            Place::Alone => vec![beside],
+            LibraryPlace::Clone(clone) if beside.starts_with(clone) => vec![beside],
+            LibraryPlace::Clone(clone) => vec![beside, clone.join("target/release")],
+            LibraryPlace::Alone => vec![beside],
         }
     }
 
-    /// The directory in which libfabric finds its provider `name`, if that is a plug-in which belongs to this program.
+    /// The directory in which libfabric finds its provider `name`, if that is a plug-in which
+    /// belongs to this program.
     pub fn provider_directory(&self, name: &str) -> Option<PathBuf> {
         let file = plug_in(name);
         self.libraries()
@@ -108,9 +110,9 @@ impl Installation {
     /// The directory of the data, whose files have the names that they have in the repository.
     pub fn data(&self) -> Option<PathBuf> {
         match &self.place {
-            Place::Installed(prefix) => Some(prefix.join("share").join(NAME)),
-            Place::Clone(clone) => Some(clone.clone()),
-            Place::Alone => None,
+            LibraryPlace::Installed(prefix) => Some(prefix.join("share").join(NAME)),
+            LibraryPlace::Clone(clone) => Some(clone.clone()),
+            LibraryPlace::Alone => None,
         }
     }
 
@@ -131,16 +133,16 @@ impl Installation {
     /// The directory of `README.md` and `docs`.
     pub fn documentation(&self) -> Option<PathBuf> {
         match &self.place {
-            Place::Installed(prefix) => Some(prefix.join("share/doc").join(NAME)),
-            Place::Clone(clone) => Some(clone.clone()),
-            Place::Alone => None,
+            LibraryPlace::Installed(prefix) => Some(prefix.join("share/doc").join(NAME)),
+            LibraryPlace::Clone(clone) => Some(clone.clone()),
+            LibraryPlace::Alone => None,
         }
     }
 
-    /// A directory in which what was fetched or recorded may stay: `target` of a clone, else one of the
-    /// user's cache, as the XDG base directory specification says where that is.
+    /// A directory in which what was fetched or recorded may stay: `target` of a clone, else one of
+    /// the user's cache, as the XDG base directory specification says where that is.
     pub fn work(&self) -> PathBuf {
-        if let Place::Clone(clone) = &self.place {
+        if let LibraryPlace::Clone(clone) = &self.place {
             return clone.join("target");
         }
         let [cache, home] =
@@ -153,13 +155,15 @@ impl Installation {
     }
 }
 
-/// The file name of libfabric's provider `name` as a plug-in. libfabric opens files with this ending only.
+/// The file name of libfabric's provider `name` as a plug-in. libfabric opens files with this
+/// ending only.
 pub fn plug_in(name: &str) -> String {
     format!("lib{name}-fi.so")
 }
 
-/// What `--version` tells: the build, the versions of the formats that programs must agree about (of the protocol,
-/// of captures, and of the memory that the processes of a fabric share), and where the files are.
+/// What `--version` tells: the build, the versions of the formats that programs must agree about
+/// (of the protocol, of captures, and of the memory that the processes of a fabric share), and
+/// where the files are.
 pub fn version_text() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| {
@@ -263,7 +267,7 @@ mod tests {
 
         std::fs::remove_dir_all(&clone).unwrap();
         let found = Installation::of(&executable, Some(&clone));
-        assert_eq!(found.place, Place::Alone);
+        assert_eq!(found.place, LibraryPlace::Alone);
         let missing = found.file("traces").unwrap_err().to_string();
         assert!(missing.contains("cannot find traces"), "{missing}");
         assert!(missing.contains("share/efa-rdm"), "{missing}");

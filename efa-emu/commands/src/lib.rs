@@ -1,5 +1,6 @@
-//! What the commands of this project that start other programs have in common: failures as one line, a directory
-//! for each run, waiting for a program as a shell does, finding what is preloaded into it.
+//! What the commands of this project that start other programs have in common: failures as one
+//! line, a directory for each run, waiting for a program as a shell does, finding what is preloaded
+//! into it.
 
 pub mod child;
 pub mod installation;
@@ -33,8 +34,8 @@ impl<E: std::error::Error> From<E> for Failure {
 /// Exit status for wrong usage and environments that do not allow the command.
 const USAGE: u8 = 2;
 
-/// The exit status of the command `program`; why it could not do its work goes to standard error. A command whose
-/// [output](output::print()) is not complete has not succeeded.
+/// The exit status of the command `program`; why it could not do its work goes to standard error. A
+/// command whose [output](output::print()) is not complete has not succeeded.
 pub fn end(program: &str, outcome: Result<ExitCode, Failure>) -> ExitCode {
     match outcome {
         Ok(ExitCode::SUCCESS) if output::is_incomplete() => ExitCode::from(USAGE),
@@ -46,7 +47,8 @@ pub fn end(program: &str, outcome: Result<ExitCode, Failure>) -> ExitCode {
     }
 }
 
-/// Writes a line of `program` to standard error, whole, since other programs write there at the same time.
+/// Writes a line of `program` to standard error, whole, since other programs write there at the
+/// same time.
 pub fn complain(program: &str, reason: &str) {
     let _ = io::stderr().write_all(format!("{program}: {reason}\n").as_bytes());
 }

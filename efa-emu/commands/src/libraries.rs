@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use super::Failure;
 
-/// The first of `directories` that has all of `files`. `variable` names one that goes before them, and `remedies` says
-/// how the libraries come into one of them.
+/// The first of `directories` that has all of `files`. `variable` names one that goes before them,
+/// and `remedies` says how the libraries come into one of them.
 ///
 /// # Errors
 /// None has them, or its path cannot stand in `LD_PRELOAD`.

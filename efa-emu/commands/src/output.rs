@@ -1,4 +1,5 @@
-//! Standard output of a command: what cannot be written is told once, and the command has not succeeded then.
+//! Standard output of a command: what cannot be written is told once, and the command has not
+//! succeeded then.
 
 use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -14,8 +15,9 @@ const UNREAD: u8 = 1;
 /// Something that was to be written is missing, on a full disk for instance.
 const INCOMPLETE: u8 = 2;
 
-/// Writes `text` to standard output. Returns whether more is of use: not if its reader has ended, and not if something could
-/// not be written, of which a line of `program` on standard error tells the first time.
+/// Writes `text` to standard output. Returns whether more is of use: not if its reader has ended,
+/// and not if something could not be written, of which a line of `program` on standard error tells
+/// the first time.
 pub fn print(program: &str, text: &str) -> bool {
     if STATE.load(Ordering::Relaxed) != OPEN {
         return false;
@@ -33,7 +35,8 @@ pub fn print(program: &str, text: &str) -> bool {
     }
 }
 
-/// Takes notice of an error with which standard output was written in another way than by [`print()`].
+/// Takes notice of an error with which standard output was written in another way than by
+/// [`print()`].
 pub fn fail(program: &str, error: &io::Error) {
     let state = match error.kind() {
         io::ErrorKind::BrokenPipe => UNREAD,

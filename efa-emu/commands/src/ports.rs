@@ -1,8 +1,10 @@
-//! TCP ports for programs that are told theirs before they start, and whether they listen there yet.
+//! TCP ports for programs that are told theirs before they start, and whether they listen there
+//! yet.
 //!
-//! Such a port is chosen some time before it is used. One that the kernel has chosen may be taken meanwhile, since the
-//! kernel gives it to the next process that leaves the choice to it, as every rank of an MPI job does: whoever
-//! connects then talks to that process. So the choice is made beside the kernel's range.
+//! Such a port is chosen some time before it is used. One that the kernel has chosen may be taken
+//! meanwhile, since the kernel gives it to the next process that leaves the choice to it, as every
+//! rank of an MPI job does: whoever connects then talks to that process. So the choice is made
+//! beside the kernel's range.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -18,8 +20,8 @@ const FEWEST: usize = 1000;
 /// So many ports of the range are tried before the choice is left to the kernel.
 const TRIES: usize = 100;
 
-/// Returns a TCP port that no process of this host listens on, and that the kernel gives to no process which leaves the
-/// choice to it, if there are such ports.
+/// Returns a TCP port that no process of this host listens on, and that the kernel gives to no
+/// process which leaves the choice to it, if there are such ports.
 ///
 /// # Errors
 /// The system gives none.

@@ -1,7 +1,7 @@
 //! The directory of one `run`: it holds the generated sysfs tree and goes away with the run.
 //!
-//! A run that is killed cannot remove its directory. So each holds a lock on a file in it, which the
-//! program inherits; the next run removes the directories whose lock nobody holds any more.
+//! A run that is killed cannot remove its directory. So each holds a lock on a file in it, which
+//! the program inherits; the next run removes the directories whose lock nobody holds any more.
 
 use std::env;
 use std::ffi::OsStr;
@@ -23,8 +23,8 @@ const MOST_ATTEMPTS: u32 = 1000;
 
 const PREFIX: &str = "run-";
 
-/// The program whose runs these are, unless another one is named. The fabrics are in `efa-emu`'s directory of shared
-/// memory, so the runs have another name.
+/// The program whose runs these are, unless another one is named. The fabrics are in `efa-emu`'s
+/// directory of shared memory, so the runs have another name.
 const RUNS: &str = "efa-emu-runs";
 
 /// The program that keeps other files for its user.
@@ -41,8 +41,8 @@ pub struct RunDirectory {
 }
 
 impl RunDirectory {
-    /// Makes a new directory below the user's own, removing those of dead runs: in the directory that `TMPDIR` names,
-    /// else in shared memory, else in the directory for temporary files.
+    /// Makes a new directory below the user's own, removing those of dead runs: in the directory
+    /// that `TMPDIR` names, else in shared memory, else in the directory for temporary files.
     pub fn create() -> Result<RunDirectory, Failure> {
         RunDirectory::create_below(&place_of_runs(), RUNS)
     }
@@ -84,8 +84,8 @@ impl RunDirectory {
 
 impl Drop for RunDirectory {
     fn drop(&mut self) {
-        // Guarded, so that no other run gets the same name before this one has gone. What cannot be removed now, the
-        // next run removes.
+        // Guarded, so that no other run gets the same name before this one has gone. What cannot be
+        // removed now, the next run removes.
         let parent = self.path.parent().unwrap_or(&self.path);
         let path = parent.join(LOCK);
         let guard = File::open(&path).ok();
@@ -97,8 +97,8 @@ impl Drop for RunDirectory {
     }
 }
 
-/// The directory of this user's runs of a program, and the lock that is held while directories come and go in it: a new
-/// one must not be taken for a dead one before it is locked.
+/// The directory of this user's runs of a program, and the lock that is held while directories come
+/// and go in it: a new one must not be taken for a dead one before it is locked.
 fn guarded_parent(temporary: &Path, program: &str) -> Result<(PathBuf, File), Failure> {
     for _ in 0..MOST_ATTEMPTS {
         let parent = directory_of_user(temporary, program)?;
@@ -146,8 +146,9 @@ fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> Failure {
     move |error| Failure(format!("cannot {action} {path}: {error}"))
 }
 
-/// Where the directories of runs are, unless a program has a place of its own. A sysfs tree is a hundred small files,
-/// which a file system on a disk takes several times as long to make and to remove as one in memory.
+/// Where the directories of runs are, unless a program has a place of its own. A sysfs tree is a
+/// hundred small files, which a file system on a disk takes several times as long to make and to
+/// remove as one in memory.
 pub fn place_of_runs() -> PathBuf {
     let shared_memory = Path::new(SHARED_MEMORY);
     let named = env::var_os("TMPDIR").filter(|path| !path.is_empty());
@@ -159,14 +160,14 @@ pub fn place_of_runs() -> PathBuf {
     }
 }
 
-/// The directory for temporary files, by a path that means the same in every directory and in every list of paths. The one
-/// that `TMPDIR` names, unless no such path leads to it.
+/// The directory for temporary files, by a path that means the same in every directory and in every
+/// list of paths. The one that `TMPDIR` names, unless no such path leads to it.
 pub fn temporary_directory() -> PathBuf {
     path_for_lists(env::temp_dir().as_os_str()).unwrap_or_else(|| PathBuf::from("/tmp"))
 }
 
-/// The absolute path, unless it has a character at which the lists of dynamic linkers, libfabric and MPI launchers end an
-/// entry, or that a shell takes for something else.
+/// The absolute path, unless it has a character at which the lists of dynamic linkers, libfabric
+/// and MPI launchers end an entry, or that a shell takes for something else.
 fn path_for_lists(path: &OsStr) -> Option<PathBuf> {
     let path = std::path::absolute(path).ok()?;
     let is_plain =
@@ -175,7 +176,8 @@ fn path_for_lists(path: &OsStr) -> Option<PathBuf> {
     is_listable.then_some(path)
 }
 
-/// The directory of this user's files, which nobody else can change, below the directory for temporary files.
+/// The directory of this user's files, which nobody else can change, below the directory for
+/// temporary files.
 pub fn user_directory_below(temporary: &Path) -> Result<PathBuf, Failure> {
     directory_of_user(temporary, EMULATOR)
 }

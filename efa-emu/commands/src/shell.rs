@@ -47,8 +47,8 @@ impl fmt::Display for RemoteShell {
     }
 }
 
-/// Splits a command into words as a shell does: at spaces outside of `'...'` and `"..."`; `\\` quotes the
-/// next character. Nothing is expanded.
+/// Splits a command into words as a shell does: at spaces outside of `'...'` and `"..."`; `\\`
+/// quotes the next character. Nothing is expanded.
 pub fn split_words(command: &str) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;

@@ -80,7 +80,8 @@ impl Signals {
             tv_sec: time.as_secs() as libc::time_t,
             tv_nsec: time.subsec_nanos().into(),
         };
-        // SAFETY: the set is initialised, `info` has room for what the call writes, and the time is valid.
+        // SAFETY: the set is initialised, `info` has room for what the call writes, and the time is
+        // valid.
         let number = unsafe {
             libc::sigtimedwait(
                 &raw const self.waited_for,

@@ -19,7 +19,7 @@ use efa_core::nic::Status;
 pub enum Operation {
     /// SRD send: data into a posted receive.
     Send,
-    /// UD send: as `Send`, behind a 40-byte GRH, and lost without an error when nobody takes it.
+    /// UD send: as `Send`, behind a 40-byte GRH, and lost without an error if it is not received.
     Datagram,
     /// RDMA read of the responder's memory.
     RdmaRead,
@@ -45,7 +45,7 @@ pub struct RequestHeader {
     pub source_qpn: Qpn,
     /// The responder's queue pair.
     pub destination_qpn: Qpn,
-    /// The Q-key that the initiator believes the responder's queue pair to have.
+    /// The Q-key that the initiator expects of the responder's queue pair.
     pub qkey: Qkey,
     /// Counts the requests of the initiating queue pair, from 0, wrapping. A retry keeps its
     /// number.

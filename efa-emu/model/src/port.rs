@@ -74,11 +74,9 @@ impl Default for LinkSpeed {
     }
 }
 
-/// There is no such speed.
+/// The speed does not exist.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error(
-    "{0} is no speed of a link in Gbit/s: use one of 25, 30, 40, 50, 60, 100, 120, 200 and 400"
-)]
+#[error("{0} is not a link speed in Gbit/s: use one of 25, 30, 40, 50, 60, 100, 120, 200 and 400")]
 pub struct NoSuchSpeed(pub String);
 
 impl FromStr for LinkSpeed {

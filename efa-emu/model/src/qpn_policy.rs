@@ -62,7 +62,7 @@ impl fmt::Display for QpnPolicy {
 
 /// The error that a name is none of `lowest`, `oldest` and `random`.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{0:?} is no way of reusing numbers: use lowest, oldest or random")]
+#[error("{0:?} is not a reuse policy: use lowest, oldest or random")]
 pub struct UnknownQpnPolicy(String);
 
 impl FromStr for QpnPolicy {

@@ -1,5 +1,5 @@
-//! The command line of `efa-emu bridge`. The program `efa-emu-bridge` does what it says; `efa-emu`, which starts that program,
-//! knows it for its help, its manual pages and its completions.
+//! The command line of `efa-emu bridge`. The program `efa-emu-bridge` does what it says; `efa-emu`,
+//! which starts that program, knows it for its help, its manual pages and its completions.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,7 +13,8 @@ pub const SHORTEST_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Join the fabric of this machine with those of other machines.
 ///
-/// Runs until interrupted, one on each machine. Hosts of all machines see each other as those of one fabric.
+/// Runs until interrupted, one on each machine. Hosts of all machines see each other as those of
+/// one fabric.
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct BridgeArguments {
@@ -47,8 +48,9 @@ pub struct Join {
     /// Where other bridges connect to, as ADDRESS:PORT; repeatable.
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Vec<String>,
-    /// A bridge to connect to, as HOST:PORT; repeatable. A name with several addresses stands for all of them. `@FILE` is a list
-    /// of hosts as launchers read them, `slurm` all nodes of the job.
+    /// A bridge to connect to, as HOST:PORT; repeatable. A name with several addresses stands for
+    /// all of them. `@FILE` is a list of hosts as launchers read them, `slurm` all nodes of the
+    /// job.
     #[arg(long, value_name = "ADDRESS")]
     pub peer: Vec<String>,
     /// The fabric that is joined, which has the same name on all machines.
@@ -63,7 +65,8 @@ pub struct Join {
     /// Do not encrypt. Bridges still have to know the key to connect.
     #[arg(long)]
     pub plain: bool,
-    /// End when the last host of this machine has left the fabric, and do nothing if another bridge of the fabric runs here.
+    /// End when the last host of this machine has left the fabric, and do nothing if another bridge
+    /// of the fabric runs here.
     #[arg(long)]
     pub while_used: bool,
 }

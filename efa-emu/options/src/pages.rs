@@ -1,7 +1,7 @@
 //! Manual pages and shell completions of a command line, laid out as below `PREFIX/share`.
 //!
-//! A program says how it ends in the lines after its long help (`after_long_help`), below a first line `Exit status:`. Each of its
-//! pages has them.
+//! A program says how it ends in the lines after its long help (`after_long_help`), below a first
+//! line `Exit status:`. Each of its pages has them.
 
 use std::env;
 use std::fs;
@@ -25,9 +25,11 @@ const COMPLETIONS: [(Shell, &str, &str, &str); 3] = [
 /// The line above what exit statuses mean.
 const EXIT_STATUS: &str = "Exit status:\n";
 
-/// Writes a page for the command and one for each of its subcommands that are not hidden, and its completions.
+/// Writes a page for the command and one for each of its subcommands that are not hidden, and its
+/// completions.
 ///
-/// The pages are of the time `SOURCE_DATE_EPOCH`, so that they are the same whenever they are made, or of none.
+/// The pages are of the time `SOURCE_DATE_EPOCH`, so that they are the same whenever they are made,
+/// or of none.
 ///
 /// # Errors
 /// A file cannot be written.
@@ -50,7 +52,8 @@ fn try_write(mut command: Command, share: &Path, time: Option<u64>) -> io::Resul
     }
     let pages = Pages {
         directory: share.join("man/man1"),
-        // Two quotation marks stand for no date: the generator leaves an empty word out, and what comes after it would be the date.
+        // Two quotation marks stand for no date: the generator leaves an empty word out, and what
+        // comes after it would be the date.
         date: time.map_or_else(|| "\"\"".to_owned(), date),
         source: format!("{name} {}", command.get_version().unwrap_or_default()),
         exit_status: of_pages
@@ -124,8 +127,9 @@ fn completions(shell: Shell, command: &mut Command, name: &str) -> Vec<u8> {
     if shell != Shell::Bash {
         return script;
     }
-    // For bash, clap_complete 4.6 writes a hyphen of the program's name in one way where it finds out the subcommand, and in another
-    // where it lists the options of that: none would be completed (clap-rs/clap#6421).
+    // For bash, clap_complete 4.6 writes a hyphen of the program's name in one way where it finds
+    // out the subcommand, and in another where it lists the options of that: none would be
+    // completed (clap-rs/clap#6421).
     let [found, listed] = ["__", "__subcmd__"].map(|hyphen| name.replace('-', hyphen));
     let script = String::from_utf8(script).expect("the generator writes text");
     script.replace(&listed, &found).into_bytes()

@@ -398,7 +398,7 @@ mod tests {
         assert_eq!(other.sight(next), 1, "counts start over");
     }
 
-    /// Two rules take turns in a slot, and nobody reads one under the id of the other.
+    /// Two rules take turns in a slot, and none is read under the id of the other.
     #[test]
     fn a_rule_is_read_whole_or_not_at_all() {
         let directory = tempfile::tempdir().unwrap();

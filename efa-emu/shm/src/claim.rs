@@ -10,7 +10,7 @@
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// Nobody may at the moment.
+/// No process may at the moment.
 pub(super) const OPEN: u32 = 0;
 /// The target is copying.
 const COPYING: u32 = 1;
@@ -24,7 +24,7 @@ fn change(word: &AtomicU64, (from, to): (u32, u32), success: Ordering) -> Result
         return Err(seen as u32);
     }
     let new = seen & !u64::from(u32::MAX) | u64::from(to);
-    // Nobody but a hostile process changes the upper half; then the change is refused.
+    // Only a hostile process changes the upper half; then the change is refused.
     word.compare_exchange(seen, new, success, Ordering::Relaxed)
         .map_err(|found| found as u32)?;
     Ok(())

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Latest delivery time that a receiver believes, from now on.
+/// Latest delivery time that a receiver accepts, from now on.
 const LONGEST_DELAY: Duration = Duration::from_secs(600);
 
 /// The system's monotonic clock, which all processes of a machine share.

@@ -109,7 +109,7 @@ pub(super) fn stay_awake(wake_word: &AtomicU32) {
     wake_word.swap(AWAKE, Ordering::Relaxed);
 }
 
-/// Whether the owner announced that it sleeps and nobody has woken it since.
+/// Whether the owner announced that it sleeps and has not been woken since.
 #[inline]
 pub(super) fn is_asleep(wake_word: &AtomicU32) -> bool {
     wake_word.load(Ordering::Relaxed) == ASLEEP

@@ -187,7 +187,7 @@ pub enum FabricError {
         /// What it may be.
         expected: &'static str,
     },
-    /// There is no such device profile.
+    /// The device profile does not exist.
     #[error(transparent)]
     Profile(#[from] ProfileError),
     /// All queue pair numbers of the host are in use.
@@ -221,7 +221,7 @@ pub enum FabricError {
         /// The fabric.
         fabric: String,
     },
-    /// There is no such host.
+    /// The host does not exist.
     #[error(
         "no host {host:?} runs in fabric {fabric:?}: `efa-emu ps --fabric {fabric}` lists them"
     )]

@@ -486,7 +486,7 @@ fn shared_memory_root() -> PathBuf {
         .unwrap_or_else(|| PathBuf::from("/tmp"))
 }
 
-/// Makes sure that `path` is a directory of this user that nobody else can write to.
+/// Makes sure that `path` is a directory of this user that no other user can write to.
 pub(super) fn private_directory(path: &Path, holds: Holds) -> Result<(), FabricError> {
     match DirBuilder::new().mode(0o700).create(path) {
         Ok(()) => {}

@@ -29,7 +29,7 @@ fn wiped_page() -> Option<&'static AtomicU32> {
         }
         // SAFETY: the page is ours and private; wiping it in a child is what it is for.
         if unsafe { libc::madvise(page, 4096, libc::MADV_WIPEONFORK) } != 0 {
-            // SAFETY: nobody has a reference into the page.
+            // SAFETY: there is no reference into the page.
             unsafe { libc::munmap(page, 4096) };
             return None;
         }
@@ -67,7 +67,7 @@ impl HomeProcess {
     }
 }
 
-/// The word of a [`ForkSafeMutex`] that nobody holds. No process has this number.
+/// The word of a [`ForkSafeMutex`] that is free. No process has this number.
 const FREE: u32 = 0;
 
 /// A mutex that a forked child finds usable although another thread of its parent held it at the

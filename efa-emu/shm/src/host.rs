@@ -754,7 +754,7 @@ pub(super) fn remove_dead_of(directory: &Path, gid: Gid) -> Result<Remains, Fabr
     if !alive.is_empty() && !names.iter().any(is_of_the_dead) {
         return Ok(Remains::Device);
     }
-    // A table that cannot be read is no obstacle to the removal of a dead host. That of a live host
+    // A table that cannot be read does not prevent the removal of a dead host. That of a live host
     // is reported to the next process that enters the host.
     let table = HostTable::open(&table_path(directory), gid).ok().flatten();
     if let Some(table) = &table {
@@ -915,7 +915,7 @@ mod tests {
             Host::enter_all(&mut entered, &mut known, &fabric, None, Some(2), 64, name)?;
             Ok((entered, list(hosts, Listed::All)?))
         };
-        // Nobody else reads the registry as long as it is locked.
+        // The registry is not read while it is locked.
         let (_entered, seen) = fabric.with_registry(enter).unwrap();
         let profiles: Vec<_> = seen.iter().map(|host| host.profile.as_deref()).collect();
         assert_eq!(profiles, [Some(profile.name); 2]);

@@ -17,7 +17,7 @@
 //!   that the kernel releases when a process ends, and queue pair numbers owned by
 //!   compare-and-swap.
 //! * `segment`, `ring`, `record`: how bytes go from one process to another. Nothing that is
-//!   read from shared memory is believed.
+//!   read from shared memory is trusted.
 //! * `outbound`, `inbound`: the two halves of a device's [`Link`](efa_device_model::link::Link):
 //!   from a destination to a ring and its answers back, and from rings into the device. An RDMA
 //!   request is executed by the target's engine after the device's checks, by copying between the

@@ -58,7 +58,7 @@ fn make_mark(pid: u32) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::new(seconds, nanos)
 }
 
-/// Names a file as long as somebody has it open.
+/// Names a file as long as it is open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct FileId {
     device: u64,
@@ -133,10 +133,10 @@ pub(super) struct OwnLock {
 }
 
 impl OwnLock {
-    /// Creates `path` anew and locks it. The caller holds the registry lock, so that nobody takes
-    /// the file for stale between the two steps.
+    /// Creates `path` anew and locks it. The caller holds the registry lock, so that no other
+    /// process takes the file for stale between the two steps.
     pub(super) fn create(path: &Path) -> Result<OwnLock, FabricError> {
-        // Nobody knows the file by this name, so nobody opens it before it is marked and locked.
+        // No other process knows the name, so none opens the file before it is marked and locked.
         let draft = path.with_extension("draft");
         let file = opening::options()
             .create_new(true)
@@ -200,7 +200,7 @@ fn is_own(metadata: &std::fs::Metadata) -> bool {
 }
 
 impl Liveness {
-    /// Starts to watch `path`; `None` if there is no such file, or if it is none that
+    /// Starts to watch `path`; `None` if the file does not exist, or if it is none that
     /// [`OwnLock::create`] makes: a directory, a link.
     pub(super) fn open(path: &Path) -> io::Result<Option<Liveness>> {
         let metadata = match std::fs::symlink_metadata(path) {

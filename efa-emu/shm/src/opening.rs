@@ -1,5 +1,5 @@
-//! How the files of a fabric are opened: for this user only, and never through a link that somebody
-//! left in their place.
+//! How the files of a fabric are opened: for this user only, and never through a symbolic link that
+//! someone left in their place.
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -15,7 +15,7 @@
 //! | 32 | 4 | 1 once the host is gone (the file is about to be unlinked, or is) |
 //! | 36 | 4 | number of the last participant |
 //! | 40 | 4 | clock: counts numbers given back |
-//! | 44 | 4 | counts how often somebody wanted to know the statistics |
+//! | 44 | 4 | counts requests for the statistics |
 //! | 48 | 4 | index of the device among those of its host |
 //! | 52 | 4 | how many devices the host has |
 //! | 56 | 4 | 1 once the device was removed from the host |
@@ -97,7 +97,7 @@ impl HostTable {
     }
 
     /// Writes a new table. The caller holds the registry lock and makes `path` the table's final
-    /// place only afterwards, so that nobody sees a half-written one.
+    /// place only afterwards, so that a half-written one is never seen.
     pub(super) fn create(
         path: &Path,
         name: &DeviceName,
@@ -279,7 +279,7 @@ impl HostTable {
         asked.fetch_add(1, Ordering::Release);
     }
 
-    /// How often somebody asked for the statistics.
+    /// How often the statistics were requested.
     #[inline(always)]
     pub(super) fn asked_for_statistics(&self) -> u32 {
         // Acquire: with the removal of the device, if that is why.
@@ -432,7 +432,7 @@ impl HostTable {
         let slot = self.slot(index);
         let seen = slot.load(Ordering::Relaxed);
         if Tenancy::from_slot(seen).is_some_and(|tenancy| gone(tenancy.owner())) {
-            // Losing the exchange means that somebody else took the number of a dead owner.
+            // Losing the exchange means that another process took the number of a dead owner.
             let _ = slot.compare_exchange(
                 seen,
                 slot_value(0, self.tick()),

@@ -100,7 +100,7 @@ const RETRIES_SHIFT: u32 = 4;
 
 /// A record's header without its commit word, in the words that it has in the ring. It is
 /// consistent: it was checked when it was read ([`Record::from_fields`]), or made by a function of
-/// this module. Each field is taken out when somebody asks for it.
+/// this module. Each field is decoded on access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Record(Fields);
 
@@ -251,7 +251,7 @@ impl Record {
             3 => RecordKind::Pull,
             4 => RecordKind::ReadData,
             5 => RecordKind::Outcome,
-            // There are no others, as was checked.
+            // The value was checked before.
             _ => RecordKind::Pad,
         }
     }
@@ -269,7 +269,7 @@ impl Record {
             0 => Operation::Send,
             1 => Operation::Datagram,
             2 => Operation::RdmaRead,
-            // There are no others, as was checked.
+            // The value was checked before.
             _ => Operation::RdmaWrite,
         }
     }
@@ -389,7 +389,7 @@ impl Record {
         Ok(record)
     }
 
-    /// Checks what is no message, or no whole one.
+    /// Checks records other than whole messages.
     #[cold]
     fn check_other(self) -> Result<(), BadRecord> {
         let code = self.code();
@@ -509,7 +509,7 @@ impl Answer {
         }
     }
 
-    /// The inverse; codes that nobody writes are a bad status of the remote side.
+    /// The inverse; unknown codes are a bad status of the remote side.
     #[inline(always)]
     pub(super) fn from_code(code: u8) -> Answer {
         match code == Status::Ok.code() {
@@ -610,7 +610,7 @@ pub(super) mod tests {
                     }
                     prop_assert_eq!(record.length() % LINE, 0);
                     prop_assert!(record.length() >= LINE + record.payload() as usize);
-                    // Codes that nobody has are refused: what is read is what would be written.
+                    // Unknown codes are refused: reading is the inverse of writing.
                     prop_assert_eq!(record.code(), record.kind() as u8 | operation_code(record.operation()) << 4);
                 }
             }

@@ -47,7 +47,7 @@ impl Fabric {
         self.with_registry(|_| self.announce())
     }
 
-    /// The same if there is no other one.
+    /// The same if it is the only one.
     pub fn announce_only_bridge(&self) -> Result<Option<BridgePost>, FabricError> {
         self.with_registry(|_| {
             let mut others = locks(&bridges_directory(self.directory()));
@@ -201,7 +201,7 @@ fn leave(fabric: &Fabric, home: HomeProcess, lock: &mut Option<OwnLock>) {
     if let Some(lock) = lock.take() {
         let _ = std::fs::remove_file(lock.path());
     }
-    // Removes the fabric if nobody else is in it. What fails here is done by the next change
+    // Removes the fabric if it is empty. What fails here is done by the next change
     // of the registry.
     let _ = fabric.with_registry(|_| Ok(()));
 }

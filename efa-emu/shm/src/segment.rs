@@ -146,7 +146,7 @@ impl Segment {
             .create_new(true)
             .open(path)
             .map_err(FabricError::io("create", path))?;
-        // Sparse: a ring takes memory when somebody claims its slot.
+        // Sparse: a ring takes memory when its slot is claimed.
         shared::resize(&file, LENGTH).map_err(FabricError::io("resize", path))?;
         shared::reserve(&file, 0, HEADER_BYTES)
             .map_err(FabricError::io("reserve memory for", path))?;
@@ -176,7 +176,7 @@ impl Segment {
         })
     }
 
-    /// Maps the segment of the participant `address`; `None` if there is no such file.
+    /// Maps the segment of the participant `address`; `None` if the file does not exist.
     pub(super) fn open(path: &Path, address: Address) -> Result<Option<Segment>, FabricError> {
         let found = opening::existing(path).map_err(FabricError::io("open", path))?;
         let Some(file) = found else {
@@ -448,7 +448,7 @@ impl Segment {
         doorbell::stay_awake(self.wake_word());
     }
 
-    /// Whether the owner announced that it sleeps and nobody has woken it since.
+    /// Whether the owner announced that it sleeps and has not been woken since.
     #[inline]
     pub(super) fn is_asleep(&self) -> bool {
         doorbell::is_asleep(self.wake_word())
@@ -464,7 +464,7 @@ impl Segment {
         doorbell::interrupt(self.wake_word());
     }
 
-    /// What is in a slot, as far as its sender is to be believed.
+    /// What its sender claims to be in a slot.
     pub(super) fn inspect(&self, index: usize) -> SlotContent {
         let slot = self.slot(index);
         let claim = slot.claim().load(Ordering::Acquire);

@@ -1,5 +1,5 @@
 //! What the devices of a host count, added up in the host's table: the counters of a real device
-//! outlive the processes that use it, too. What somebody wants done to the device comes the same
+//! outlive the processes that use it, too. Orders for the device come the same
 //! way.
 
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl Publisher {
         }
     }
 
-    /// Whether somebody wants to know the statistics since the last [`Publisher::publish`].
+    /// Whether the statistics were requested since the last [`Publisher::publish`].
     #[inline(always)]
     pub(super) fn is_asked(&self) -> bool {
         self.table.asked_for_statistics() != self.known

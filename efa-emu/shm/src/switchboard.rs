@@ -58,7 +58,7 @@ impl Switchboard {
         Ok(Switchboard(page))
     }
 
-    /// Maps that of another process; `None` if there is no such file.
+    /// Maps that of another process; `None` if the file does not exist.
     pub(super) fn open(path: &Path) -> Result<Option<Switchboard>, FabricError> {
         let found = opening::existing(path).map_err(FabricError::io("open", path))?;
         let Some(file) = found else {

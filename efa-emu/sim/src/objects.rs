@@ -76,7 +76,7 @@ impl HostLife {
         Ok(f(world.host(self.host.id()))?)
     }
 
-    /// Gives back what was made in this life. Nobody else uses it, so that does not fail; after a
+    /// Gives back what was made in this life. Nothing else uses it, so that does not fail; after a
     /// crash there is nothing left to give back.
     fn give_back(&self, f: impl FnOnce(&mut Host) -> Result<(), Error>) {
         let _ = self.with_host(f);

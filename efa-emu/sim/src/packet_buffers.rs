@@ -61,7 +61,7 @@ impl PacketBuffers {
 
     pub(super) fn release(&mut self, buffer: BufferId, memory: &mut AddressSpace) {
         let Some(place) = self.places.get_mut(buffer.0 as usize) else {
-            panic!("release of {buffer:?}, which is no buffer of this domain");
+            panic!("release of {buffer:?}, which is not a buffer of this domain");
         };
         match std::mem::replace(place, BufferState::Free) {
             BufferState::Program(bytes) => memory.put_spare(bytes),

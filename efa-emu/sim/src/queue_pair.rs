@@ -22,7 +22,7 @@ pub(super) struct Queues {
 }
 
 /// One queue pair of a simulated host. When it is closed or dropped, its number becomes free, and
-/// what is still on its way to it meets nobody, or the next owner of the number.
+/// what is still on its way to it meets no queue pair, or the next owner of the number.
 pub struct SimQueuePair {
     attributes: NicAttributes,
     address: RawAddress,

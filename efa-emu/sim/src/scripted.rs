@@ -238,7 +238,7 @@ impl ScriptedPeer {
                     }
                     self.give_back(buffer, status)?;
                 }
-                // Nobody posts memory of the user.
+                // User memory is not posted here.
                 CompletionKind::RecvUser { .. } => {}
                 CompletionKind::RecvRdmaWithImmediate {
                     buffer,

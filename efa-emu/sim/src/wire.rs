@@ -195,7 +195,7 @@ impl Wire {
                 }
             }
         }
-        // A GID that nobody has keeps the initiator as a stand-in; the departure sorts it out.
+        // For an unknown GID the initiator is entered here; `depart` fails the request.
         let responder = self.hosts_by_gid.get(&to).copied().unwrap_or(initiator);
         let flight = self.flights.insert(Flight {
             initiator,
@@ -246,7 +246,7 @@ impl Wire {
         Some((flight.initiator, flight.token, status))
     }
 
-    /// The host loses power. What it has on the wire travels on, and nobody waits for it.
+    /// The host loses power. Its frames on the wire travel on, without anyone to answer.
     pub(super) fn kill(&mut self, host: HostId) {
         let port = self.port_mut(host);
         port.alive = false;

@@ -173,7 +173,7 @@ fn errors_name_file_line_key_and_remedy() {
             "fault that the emulator refuses",
             "[[step]]",
             "[[fault]]\nwhen = { packet = \"CTSS\" }\nthen = \"hold\"\n\n[[step]]",
-            "traces/example.toml:18: fault: when.packet: \"CTSS\" is no RDM packet type: use a name of \
+            "traces/example.toml:18: fault: when.packet: \"CTSS\" is not an RDM packet type: use a name of \
              the protocol such as \"EAGER_MSGRTM\", \"CTS\" or \"HANDSHAKE\", or the type's number; \
              docs/faults.md describes the rules",
         ),

@@ -86,7 +86,7 @@ pub enum Error {
     },
     /// An unknown completion status in a response.
     #[error(
-        "transport header: status at offset {} is {found}, which is no EFA completion status",
+        "transport header: status at offset {} is {found}, which is not an EFA completion status",
         offset::STATUS
     )]
     Status {
@@ -95,7 +95,7 @@ pub enum Error {
     },
     /// The payload length disagrees with the bytes that are there.
     #[error(
-        "transport header: payload length at offset {} says {announced} bytes, the frame has {have}",
+        "transport header: payload length at offset {} is {announced} bytes, the frame has {have}",
         offset::PAYLOAD_LENGTH
     )]
     PayloadLength {

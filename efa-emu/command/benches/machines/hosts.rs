@@ -1,4 +1,5 @@
-//! What hosts of another machine cost: hosts that do nothing, made by one process on the other machine.
+//! What hosts of another machine cost: hosts that do nothing, made by one process on the other
+//! machine.
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Read};
@@ -132,7 +133,8 @@ fn start(machines: &Machines, bridges: &Bridges, hosts: usize) -> Result<Guard, 
     }
 }
 
-/// The directory of the fabric on the first machine, with the stand-ins of the hosts of the second one.
+/// The directory of the fabric on the first machine, with the stand-ins of the hosts of the second
+/// one.
 fn directory(machines: &Machines, bridges: &Bridges) -> Result<PathBuf, String> {
     let shared = machines.shared_memory(0);
     let users = std::fs::read_dir(&shared).map_err(|error| error.to_string())?;

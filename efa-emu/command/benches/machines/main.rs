@@ -1,12 +1,15 @@
-//! Stock libfabric between two machines over emulated devices whose fabrics bridges join, encrypted and not, beside its
-//! provider `tcp;ofi_rxm` over the same link: the time of a message of 64 bytes, also with each machine on a processor of its
-//! own, the rate of messages from 16 peers to one, and the bandwidth with messages of 1 MiB.
+//! Stock libfabric between two machines over emulated devices whose fabrics bridges join, encrypted
+//! and not, beside its provider `tcp;ofi_rxm` over the same link: the time of a message of 64
+//! bytes, also with each machine on a processor of its own, the rate of messages from 16 peers to
+//! one, and the bandwidth with messages of 1 MiB.
 //!
-//! The machines are namespaces of this one. Everything is on the processors of one machine, two processes and four threads of the
-//! bridges included, so that this says what the bridges cost and nothing of a network.
+//! The machines are namespaces of this one. Everything is on the processors of one machine, two
+//! processes and four threads of the bridges included, so that this says what the bridges cost and
+//! nothing of a network.
 //!
-//! Rounds are interleaved; their median counts, and the best of them is printed beside it. Ratios are to `tcp;ofi_rxm`.
-//! Arguments: none, or a filter that `cargo bench` passes on (part of a table's name).
+//! Rounds are interleaved; their median counts, and the best of them is printed beside it. Ratios
+//! are to `tcp;ofi_rxm`. Arguments: none, or a filter that `cargo bench` passes on (part of a
+//! table's name).
 
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -65,8 +68,8 @@ impl Carrier {
 enum Measure {
     /// Microseconds of 64 bytes one way.
     Latency,
-    /// The same with the programs and the bridge of each machine on a processor of their own, so that the scheduler does not
-    /// choose who waits for whom.
+    /// The same with the programs and the bridge of each machine on a processor of their own, so
+    /// that the scheduler does not choose who waits for whom.
     BoundLatency,
     /// Messages per second from [`PEERS`] to one.
     Rate,
@@ -293,7 +296,8 @@ impl<'a> Bench<'a> {
         };
         command.arg(program);
         command.stdin(Stdio::null()).stderr(Stdio::null());
-        // A handler that libinfinipath, which Debian's libfabric loads, would put in the signals' way.
+        // A handler that libinfinipath, which Debian's libfabric loads, would put in the signals'
+        // way.
         command.env("IPATH_NO_BACKTRACE", "1");
         command
     }

@@ -1,4 +1,5 @@
-//! Two machines, namespaces of this one that a veth pair joins, and the bridges between their fabrics.
+//! Two machines, namespaces of this one that a veth pair joins, and the bridges between their
+//! fabrics.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -94,7 +95,8 @@ impl Machines {
         })
     }
 
-    /// Joins a fabric of this name by bridges that meet at this port. `options` are those of the bridges.
+    /// Joins a fabric of this name by bridges that meet at this port. `options` are those of the
+    /// bridges.
     pub(crate) fn join(
         &self,
         fabric: &str,

@@ -23,7 +23,8 @@ pub(crate) fn command(words: &[&OsStr]) -> Command {
     command
 }
 
-/// A child in a process group of its own, which ends with this value: `efa-emu run` has a child, too.
+/// A child in a process group of its own, which ends with this value: `efa-emu run` has a child,
+/// too.
 pub(crate) struct Guard(pub(crate) Child);
 
 impl Guard {
@@ -95,7 +96,8 @@ pub(crate) fn converse(
     }
 }
 
-/// `64 20k =20k 2.4m 0.01s 184.12 0.35 2.88`: bytes, sent, acknowledged, total, time, MB/s, us, M/s.
+/// `64 20k =20k 2.4m 0.01s 184.12 0.35 2.88`: bytes, sent, acknowledged, total, time, MB/s, us,
+/// M/s.
 pub(crate) fn parse(line: &str) -> Option<f64> {
     let columns: Vec<&str> = line.split_whitespace().collect();
     let [_, _, _, _, time, _, latency, _] = columns[..] else {

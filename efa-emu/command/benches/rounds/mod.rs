@@ -9,8 +9,8 @@ const MESSAGES_TIME: Duration = Duration::from_secs(1);
 /// Failures in a row after which a row is not tried again.
 const FAILURES: usize = 2;
 
-/// Calls `round` until it wants no more, there were enough, or the time is over, and tells it whether
-/// it is. Says on standard error how far it is.
+/// Calls `round` until it wants no more, there were enough, or the time is over, and tells it
+/// whether it is. Says on standard error how far it is.
 pub(crate) fn rounds(name: &str, time: Duration, mut round: impl FnMut(&dyn Fn() -> bool) -> bool) {
     let start = Instant::now();
     for number in 1..=ROUNDS {
@@ -107,8 +107,8 @@ pub(crate) struct Trips {
 }
 
 impl Trips {
-    /// Microseconds of half a round trip once both sides have warmed up. `mean` measures the mean of so many round trips
-    /// from the first one on.
+    /// Microseconds of half a round trip once both sides have warmed up. `mean` measures the mean
+    /// of so many round trips from the first one on.
     pub(crate) fn one_way(
         self,
         mean: impl Fn(usize) -> Result<f64, String>,

@@ -19,7 +19,7 @@ use efa_commands::signals::Signals;
 
 pub(super) use of_run::RunRecording;
 pub(super) use output::Output;
-pub(super) use recording::{Recording, Trouble};
+pub(super) use recording::{Recording, RecordingError};
 
 #[derive(Args)]
 pub(super) struct CaptureArguments {
@@ -34,9 +34,9 @@ pub(super) struct CaptureArguments {
     options: CaptureOptions,
     /// What to record, such as `host alice and qpn 2`; everything if it is missing.
     ///
-    /// Tests: `host NAME` (what this host, or its device NAME:N, sent and received), `gid ADDRESS`, `qpn NUMBER`,
-    /// `type NAME`, `rdm`, `rdma`, `outbound` (each frame once, as sent), `inbound`; combined with
-    /// `and`, `or`, `not` and parentheses.
+    /// Tests: `host NAME` (what this host, or its device NAME:N, sent and received), `gid ADDRESS`,
+    /// `qpn NUMBER`, `type NAME`, `rdm`, `rdma`, `outbound` (each frame once, as sent), `inbound`;
+    /// combined with `and`, `or`, `not` and parentheses.
     #[arg(value_name = "FILTER", trailing_var_arg = true)]
     filter: Vec<String>,
 }
@@ -78,7 +78,7 @@ impl CaptureArguments {
         }
         if io::stdout().is_terminal() {
             return Err(Failure(
-                "a capture is no text for a terminal: name a file with -w, or pipe it into \
+                "a capture is not text for a terminal: name a file with -w, or pipe it into \
                  `wireshark -k -i -`"
                     .to_owned(),
             ));
@@ -89,7 +89,8 @@ impl CaptureArguments {
     }
 }
 
-/// Lets the recording of a run, if there is one, take what is there. Returns when to call this again.
+/// Lets the recording of a run, if there is one, take what is there. Returns when to call this
+/// again.
 pub(super) fn turn(recording: &mut Option<RunRecording<'_>>) -> Duration {
     match recording {
         Some(recording) => {
@@ -101,7 +102,8 @@ pub(super) fn turn(recording: &mut Option<RunRecording<'_>>) -> Duration {
 }
 
 /// Calls `announce` when all devices record, then records for as long as `goes_on`, which waits a
-/// moment, says so. Returns what there was, or nothing if whoever read the capture went away. `target` is the name of what is written.
+/// moment, says so. Returns what there was, or nothing if whoever read the capture went away.
+/// `target` is the name of what is written.
 pub(super) fn record(
     mut recording: Recording,
     target: &str,
@@ -125,9 +127,11 @@ pub(super) fn record(
     let outcome = run();
     match outcome.and_then(|()| recording.end()) {
         Ok(written) => Ok(Some(written)),
-        Err(Trouble::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(None),
-        Err(Trouble::Output(error)) => Err(Failure(format!("cannot write to {target}: {error}"))),
-        Err(Trouble::Fabric(reason)) => Err(reason),
+        Err(RecordingError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(None),
+        Err(RecordingError::Output(error)) => {
+            Err(Failure(format!("cannot write to {target}: {error}")))
+        }
+        Err(RecordingError::Fabric(reason)) => Err(reason),
     }
 }
 

@@ -19,7 +19,8 @@ pub(crate) struct RunRecording<'a> {
 }
 
 impl<'a> RunRecording<'a> {
-    /// Begins to record the devices of a run's hosts, which are of this profile, before its program starts.
+    /// Begins to record the devices of a run's hosts, which are of this profile, before its program
+    /// starts.
     pub(crate) fn begin(
         path: &Path,
         options: &CaptureOptions,

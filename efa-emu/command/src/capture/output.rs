@@ -28,8 +28,8 @@ impl Output {
         self.0.try_clone()
     }
 
-    /// Whether nobody is left at the other end of the pipe. A quiet fabric gives nothing to write, and
-    /// so no error that would tell.
+    /// Whether nobody is left at the other end of the pipe. A quiet fabric gives nothing to write,
+    /// and so no error that would tell.
     pub(crate) fn is_deserted(&self) -> bool {
         let mut descriptors = [PollFd::new(&self.0, PollFlags::empty())];
         let now = Timespec::default();

@@ -1,8 +1,8 @@
 //! Recording a fabric: one capture of all its hosts, with an interface for each.
 //!
-//! The recording process takes part in every host of the fabric and asks its devices to record into a
-//! file, from which it moves the frames into the capture. When it ends, even by a kill, the devices
-//! stop recording.
+//! The recording process takes part in every host of the fabric and asks its devices to record into
+//! a file, from which it moves the frames into the capture. When it ends, even by a kill, the
+//! devices stop recording.
 //!
 //! The capture's first byte is written when all devices record, so that whoever waits for it misses
 //! nothing that happens afterwards. Hosts that come later wait for the recorder before they begin.
@@ -26,26 +26,26 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Why a recording fails.
-pub(crate) enum Trouble {
+pub(crate) enum RecordingError {
     Output(io::Error),
     Fabric(Failure),
 }
 
-impl From<Failure> for Trouble {
+impl From<Failure> for RecordingError {
     fn from(failure: Failure) -> Self {
-        Trouble::Fabric(failure)
+        RecordingError::Fabric(failure)
     }
 }
 
-impl From<FabricError> for Trouble {
+impl From<FabricError> for RecordingError {
     fn from(error: FabricError) -> Self {
-        Trouble::Fabric(error.into())
+        RecordingError::Fabric(error.into())
     }
 }
 
-impl From<io::Error> for Trouble {
+impl From<io::Error> for RecordingError {
     fn from(error: io::Error) -> Self {
-        Trouble::Fabric(error.into())
+        RecordingError::Fabric(error.into())
     }
 }
 
@@ -90,7 +90,7 @@ impl Recording {
 
     /// Begins the capture as soon as all devices record. Returns the processes whose devices do not
     /// within [`PATIENCE`].
-    pub(crate) fn start(&mut self) -> Result<Vec<i32>, Trouble> {
+    pub(crate) fn start(&mut self) -> Result<Vec<i32>, RecordingError> {
         let started = Instant::now();
         loop {
             let hosts = self.fabric.hosts()?;
@@ -101,7 +101,7 @@ impl Recording {
             }
             if missing.is_empty() || started.elapsed() > PATIENCE {
                 // A reader at the other end of a pipe waits for this.
-                self.store.flush().map_err(Trouble::Output)?;
+                self.store.flush().map_err(RecordingError::Output)?;
                 return Ok(missing);
             }
             std::thread::sleep(PAUSE);
@@ -109,17 +109,17 @@ impl Recording {
     }
 
     /// Follows the fabric's changes, and moves what was recorded into the capture.
-    pub(crate) fn turn(&mut self) -> Result<(), Trouble> {
+    pub(crate) fn turn(&mut self) -> Result<(), RecordingError> {
         let hosts = self.fabric.hosts()?;
         self.join_new(&hosts)?;
         for (host, spool) in self.hosts.values_mut() {
             spool.turn(host, &mut self.store)?;
         }
         self.leave_deserted(&hosts)?;
-        self.store.turn().map_err(Trouble::Output)
+        self.store.turn().map_err(RecordingError::Output)
     }
 
-    fn join_new(&mut self, hosts: &[HostStatus]) -> Result<(), Trouble> {
+    fn join_new(&mut self, hosts: &[HostStatus]) -> Result<(), RecordingError> {
         // Devices of other machines are recorded there.
         let here = hosts.iter().filter(|status| status.machine.is_none());
         for status in here.filter(|status| !is_deserted(status)) {
@@ -135,7 +135,10 @@ impl Recording {
                 profile: status.profile.clone().unwrap_or_default(),
                 gid: status.gid,
             };
-            let id = self.store.declare(&interface).map_err(Trouble::Output)?;
+            let id = self
+                .store
+                .declare(&interface)
+                .map_err(RecordingError::Output)?;
             let spool = Spool::begin(&host, Recorded::Host, interface, id, self.snaplen)?;
             self.hosts.insert(status.gid, (host, spool));
         }
@@ -143,7 +146,7 @@ impl Recording {
     }
 
     /// Leaves hosts in which nobody else takes part any more, so that they end.
-    fn leave_deserted(&mut self, hosts: &[HostStatus]) -> Result<(), Trouble> {
+    fn leave_deserted(&mut self, hosts: &[HostStatus]) -> Result<(), RecordingError> {
         for status in hosts.iter().filter(|status| is_deserted(status)) {
             if let Some((_, spool)) = self.hosts.remove(&status.gid) {
                 spool.finish(&mut self.store)?;
@@ -153,11 +156,11 @@ impl Recording {
     }
 
     /// Ends the capture; what there was.
-    pub(crate) fn end(mut self) -> Result<Written, Trouble> {
+    pub(crate) fn end(mut self) -> Result<Written, RecordingError> {
         for (_, (_, spool)) in std::mem::take(&mut self.hosts) {
             spool.finish(&mut self.store)?;
         }
-        self.store.finish().map_err(Trouble::Output)
+        self.store.finish().map_err(RecordingError::Output)
     }
 }
 

@@ -1,5 +1,5 @@
-//! What one device records, as it comes: a series of files in memory, which the processes that have the device
-//! open write and the recording process follows.
+//! What one device records, as it comes: a series of files in memory, which the processes that have
+//! the device open write and the recording process follows.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,17 +11,19 @@ use efa_shm::{Host, Recorded};
 use efa_commands::Failure;
 use efa_options::capture_output::Store;
 
-/// After this many bytes another file is begun. The files lie in memory, those of each device that is recorded.
+/// After this many bytes another file is begun. The files lie in memory, those of each device that
+/// is recorded.
 const LONGEST_FILE: u64 = 4 << 20;
 
-/// Files that processes which were stopped may still write into. If there are more, the oldest is given
-/// up.
+/// Files that processes which were stopped may still write into. If there are more, the oldest is
+/// given up.
 const MOST_RETIRED: usize = 8;
 
 /// Time between two looks whether files that are not the current one are still written.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// With less than this, a file system is as good as full: a frame and what belongs to it have no room.
+/// With less than this, a file system is as good as full: a frame and what belongs to it have no
+/// room.
 const NO_SPACE: u64 = 64 << 10;
 
 /// A device that is recorded.
@@ -91,8 +93,9 @@ impl Spool {
         Ok(())
     }
 
-    /// Gives up files that nobody writes into any more, after a last look at them, and the oldest if there are too many. Has
-    /// those devices look at what they record into that write the others.
+    /// Gives up files that nobody writes into any more, after a last look at them, and the oldest
+    /// if there are too many. Has those devices look at what they record into that write the
+    /// others.
     fn drop_retired(&mut self, host: &Host, store: &mut Store) -> Result<(), Failure> {
         let (written, ended): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.retired)
             .into_iter()

@@ -1,9 +1,9 @@
 //! `efa-emu extcap`: running fabrics as interfaces of Wireshark.
 //!
-//! Wireshark starts every program in its extcap directory to ask for its interfaces, their link types
-//! and their options, and once more to capture into a pipe. While it captures, two further pipes
-//! connect the program with a toolbar. The options and the sentences that answer them are those of
-//! the extcap interface (`man 4 extcap`).
+//! Wireshark starts every program in its extcap directory to ask for its interfaces, their link
+//! types and their options, and once more to capture into a pipe. While it captures, two further
+//! pipes connect the program with a toolbar. The options and the sentences that answer them are
+//! those of the extcap interface (`man 4 extcap`).
 
 mod sentences;
 mod toolbar;
@@ -26,8 +26,8 @@ use toolbar::Toolbar;
 /// What the names of the interfaces begin with; the fabric's name follows.
 const INTERFACE_PREFIX: &str = "efa-emu-";
 
-/// The value of the option and of the toolbar's field that stands for all hosts. No host has it as its
-/// name.
+/// The value of the option and of the toolbar's field that stands for all hosts. No host has it as
+/// its name.
 const ALL_HOSTS: &str = "*";
 const ALL_HOSTS_LABEL: &str = "All hosts";
 
@@ -54,7 +54,8 @@ pub(super) struct ExtcapArguments {
     /// Write the capture into this pipe.
     #[arg(long, value_name = "FILE")]
     fifo: Option<PathBuf>,
-    /// Record only this (see `efa-emu capture --help`). Without --capture: print what is wrong with it.
+    /// Record only this (see `efa-emu capture --help`). Without --capture: print what is wrong with
+    /// it.
     #[arg(long, value_name = "FILTER")]
     extcap_capture_filter: Option<String>,
     /// The pipe that tells what the user does in the toolbar.

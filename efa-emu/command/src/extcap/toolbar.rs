@@ -160,7 +160,7 @@ impl Toolbar {
                 Ok(number) => self.selection.qpn = Some(Qpn(number)),
                 Err(_) if value.is_empty() => self.selection.qpn = None,
                 Err(_) => {
-                    let text = format!("{value:?} is no queue pair number from 0 to 65535");
+                    let text = format!("{value:?} is not a queue pair number from 0 to 65535");
                     self.message(Control::Qpn, Command::StatusBar, &text);
                 }
             }

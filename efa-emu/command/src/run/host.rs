@@ -1,5 +1,5 @@
-//! An emulated host as a program is started on it: the options that describe one, and what the program has to
-//! find in its environment.
+//! An emulated host as a program is started on it: the options that describe one, and what the
+//! program has to find in its environment.
 
 use std::env;
 use std::ffi::OsString;
@@ -46,8 +46,8 @@ pub(crate) struct HostOptions {
     /// The network that the host is on.
     #[arg(long, value_name = "NAME", default_value = DEFAULT_FABRIC)]
     fabric: String,
-    /// The generation of the device; `efa-emu profiles` lists them. Or the path of a profile's file (TOML), as
-    /// `efa-conformance survey` writes it.
+    /// The generation of the device; `efa-emu profiles` lists them. Or the path of a profile's file
+    /// (TOML), as `efa-conformance survey` writes it.
     #[arg(long, value_name = "NAME", default_value = Profile::DEFAULT)]
     profile: String,
     /// Write what the programs send and receive over the devices to this file (pcapng).
@@ -62,11 +62,12 @@ pub(crate) struct HostOptions {
     /// FI_PROVIDER and FI_PROVIDER_PATH.
     #[arg(long, value_name = "NAME")]
     provider: Option<String>,
-    /// Serve RDMA of hosts that this one has no address handle for. The device refuses it: status 14,
-    /// unknown peer.
+    /// Serve RDMA of hosts that this one has no address handle for. The device refuses it: status
+    /// 14, unknown peer.
     #[arg(long)]
     serve_unknown_peers: bool,
-    /// Do not say what would go unnoticed: that no process used the device, what a capture has and lacks.
+    /// Do not say what would go unnoticed: that no process used the device, what a capture has and
+    /// lacks.
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
@@ -260,7 +261,8 @@ impl HostSettings {
 
     /// Hosts with these devices each.
     fn hosts(&self, entered: impl IntoIterator<Item = Vec<Host>>) -> EmulatedHosts {
-        // Read once for all: hosts that wait for each other at the registry would be the slower the more there are.
+        // Read once for all: hosts that wait for each other at the registry would be the slower the
+        // more there are.
         let port_rules = PortRules::of(&self.fabric).ok();
         let host = |devices: Vec<Host>| {
             let mut config = HostConfig::new(self.fabric.name(), devices[0].name().host());
@@ -285,7 +287,8 @@ impl HostSettings {
         self.rules.iter().map(arm).collect()
     }
 
-    /// What would go unnoticed of these rules: that one has seen nothing, because it names a host that is not there.
+    /// What would go unnoticed of these rules: that one has seen nothing, because it names a host
+    /// that is not there.
     pub(crate) fn idle_rules(&self, rules: &[FaultId]) -> Vec<String> {
         // Whoever cannot be asked has nothing to tell.
         let armed = self.fabric.armed().unwrap_or_default();
@@ -305,7 +308,8 @@ impl HostSettings {
         .collect()
     }
 
-    /// Begins to record into the file of `--pcap`, in which each device of the hosts is an interface.
+    /// Begins to record into the file of `--pcap`, in which each device of the hosts is an
+    /// interface.
     pub(crate) fn record<'a>(
         &self,
         hosts: &'a [EmulatedHost],
@@ -336,15 +340,16 @@ impl HostSettings {
         }
     }
 
-    /// Says what would go unnoticed, a line each: why the devices were not used, rules that were not, what was recorded.
+    /// Says what would go unnoticed, a line each: why the devices were not used, rules that were
+    /// not, what was recorded.
     pub(crate) fn tell(&self, lines: impl IntoIterator<Item = String>) {
         if !self.quiet {
             lines.into_iter().for_each(|line| complain(&line));
         }
     }
 
-    /// Makes the links that programs find the libraries by, and the place of their marks, in a directory of the
-    /// run's.
+    /// Makes the links that programs find the libraries by, and the place of their marks, in a
+    /// directory of the run's.
     pub(crate) fn inject(&self, directory: &RunDirectory) -> Result<Injection, Failure> {
         let links = directory.subdirectory("lib")?;
         let marks = directory.subdirectory("usage")?;
@@ -401,7 +406,8 @@ impl EmulatedHosts {
         Ok(())
     }
 
-    /// Waits until those who record the fabric record these hosts too; says so on standard error if one does not begin.
+    /// Waits until those who record the fabric record these hosts too; says so on standard error if
+    /// one does not begin.
     pub(crate) fn wait_for_recorders(&self, fabric: &Fabric) -> Result<(), Failure> {
         if let Some(device) = fabric.wait_for_recorders(self.devices(), RECORDER_PATIENCE)? {
             complain(&format!(

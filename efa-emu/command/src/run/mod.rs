@@ -16,8 +16,8 @@ use super::uplink::{UplinkOptions, turn};
 #[derive(Args)]
 #[command(override_usage = "efa-emu run [OPTIONS] -- COMMAND [ARG]...")]
 pub(super) struct RunArguments {
-    /// Join this host, or be the first on it. Without it, every run is a host of its own; with --uplink, the host has this
-    /// machine's name, as `uname -n` prints it.
+    /// Join this host, or be the first on it. Without it, every run is a host of its own; with
+    /// --uplink, the host has this machine's name, as `uname -n` prints it.
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
     #[command(flatten)]
@@ -89,8 +89,8 @@ impl RunArguments {
     }
 }
 
-/// The name of a host that is called as its machine. Launchers expand a command line where a job is submitted, so that it cannot
-/// name the machine on which it runs.
+/// The name of a host that is called as its machine. Launchers expand a command line where a job is
+/// submitted, so that it cannot name the machine on which it runs.
 fn name_of_machine() -> Result<String, Failure> {
     let system = rustix::system::uname();
     let name = system.nodename().to_string_lossy().into_owned();

@@ -1,17 +1,17 @@
-//! What a device tells its owner by itself.
+//! Asynchronous events of a device.
 
 use efa_core::address::Qpn;
 
 use super::ids::CqId;
 
-/// Something that a device tells without being asked.
+/// An asynchronous event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceEvent {
-    /// A completion queue has an entry that its client wanted to be told of.
+    /// A completion queue has an entry, and its client has asked for an event.
     Completion(CqId),
-    /// A completion queue loses an entry: it was full when that was due, or somebody wants it so.
+    /// A completion queue loses an entry: it was full when that was due, or a rule stages it.
     CqError(CqId),
-    /// A queue pair has failed: its queues made no sense, or somebody wants it so.
+    /// A queue pair has failed: its queues were invalid, or a rule stages it.
     QpFatal(Qpn),
     /// The device was removed.
     Fatal,
@@ -24,7 +24,7 @@ pub enum DeviceEvent {
 }
 
 impl DeviceEvent {
-    /// Whether it tells of this completion queue.
+    /// Whether it is about this completion queue.
     pub(super) fn is_of_cq(self, cq: CqId) -> bool {
         matches!(self, DeviceEvent::Completion(of) | DeviceEvent::CqError(of) if of == cq)
     }

@@ -10,8 +10,8 @@ use super::queue_pair::QpState;
 use super::state::Device;
 
 impl Device {
-    /// Puts a queue pair into the error state, because its queues are invalid or somebody wants it
-    /// so.
+    /// Puts a queue pair into the error state, because its queues are invalid or a rule
+    /// says so.
     pub(super) fn fail(&mut self, qpn: Qpn) {
         if let Some(qp) = self.qps.get_mut(qpn) {
             qp.state = QpState::Error;

@@ -75,7 +75,7 @@ pub struct QpRings {
 pub struct QpChange {
     /// The state to change to.
     pub state: Option<QpState>,
-    /// The state that the caller believes the queue pair to be in.
+    /// The state that the caller expects the queue pair to be in.
     pub current_state: Option<QpState>,
     /// Partition key index; only 0 exists.
     pub pkey_index: Option<u16>,

@@ -1,4 +1,4 @@
-//! Errors of queues that somebody stages: without their cause, with its consequences.
+//! Staged errors of queues: the consequences without the cause.
 
 use efa_core::address::Qpn;
 

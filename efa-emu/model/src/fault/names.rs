@@ -27,7 +27,7 @@ pub(super) fn status(name: &str) -> Result<Status, String> {
     Status::ALL.into_iter().find(find).ok_or_else(|| {
         let known: Vec<_> = Status::ALL.into_iter().map(of_status).collect();
         format!(
-            "{name:?} is no status of the device: use one of {}",
+            "{name:?} is not a status of the device: use one of {}",
             known.join(", ")
         )
     })
@@ -53,7 +53,7 @@ pub(super) fn operation(name: &str) -> Result<Operation, String> {
     let found = OPERATIONS.into_iter().find(find);
     found
         .map(|(_, operation)| operation)
-        .ok_or_else(|| format!("{name:?} is no operation: use send, datagram, read or write"))
+        .ok_or_else(|| format!("{name:?} is not an operation: use send, datagram, read or write"))
 }
 
 /// The name of a packet type's code, the code in figures where it has none.
@@ -69,7 +69,7 @@ pub(super) fn packet_type(name: &str) -> Result<u8, String> {
         .find(|code| PacketType::from_code(*code).is_some_and(|known| known.name() == name))
         .ok_or_else(|| {
             format!(
-                "{name:?} is no RDM packet type: use a name of the protocol such as \
+                "{name:?} is not an RDM packet type: use a name of the protocol such as \
                  \"EAGER_MSGRTM\", \"CTS\" or \"HANDSHAKE\", or the type's number"
             )
         })
@@ -98,7 +98,7 @@ pub(super) fn errno(name: &str) -> Result<i32, String> {
         .or_else(|| name.parse().ok().filter(|value| (1..4096).contains(value)))
         .ok_or_else(|| {
             let known = ERRNOS.map(|(name, _)| name).join(", ");
-            format!("{name:?} is no error number: use {known}, or a number from 1 to 4095")
+            format!("{name:?} is not an error number: use {known}, or a number from 1 to 4095")
         })
 }
 

@@ -392,7 +392,7 @@ impl Match {
     }
 }
 
-/// Counts that nobody else shares.
+/// Counts of this process alone.
 #[derive(Debug, Default)]
 pub struct LocalTally(std::cell::RefCell<BTreeMap<FaultId, Counts>>);
 

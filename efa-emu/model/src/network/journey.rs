@@ -39,7 +39,7 @@ pub enum Journey {
         /// In how long.
         after: Duration,
     },
-    /// It is a datagram and is lost, which nobody notices.
+    /// It is a datagram and is lost without notice.
     Vanishes,
 }
 

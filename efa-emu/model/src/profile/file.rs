@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use super::{Profile, Statuses};
 use crate::qpn_policy::QpnPolicy;
 
-/// Why there is no such profile.
+/// Why a profile cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
     /// It is none of the built-in ones, and no file.
@@ -39,7 +39,7 @@ pub enum ProfileError {
         /// The cause.
         source: std::io::Error,
     },
-    /// The file is no profile.
+    /// The file is not a profile.
     #[error("{}: {problem}", path.display())]
     Invalid {
         /// The file.
@@ -182,7 +182,7 @@ fn status(key: &str, code: u8) -> Result<Status, String> {
                 | Status::LocalUnreachableRemote
         )
     });
-    found.ok_or_else(|| format!("statuses.{key}: {code} is no status of a refused request"))
+    found.ok_or_else(|| format!("statuses.{key}: {code} is not a status of a refused request"))
 }
 
 impl Profile {
@@ -190,7 +190,7 @@ impl Profile {
     /// file, whose path has a slash or ends in `.toml`.
     ///
     /// # Errors
-    /// There is no such profile, or the file is none.
+    /// The profile does not exist, or the file is not one.
     pub fn named(name: &str) -> Result<Profile, ProfileError> {
         if let Some(profile) = Profile::by_name(name) {
             return Ok(profile.clone());

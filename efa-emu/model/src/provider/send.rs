@@ -61,7 +61,7 @@ pub enum SendOpcode {
     SendWithImmediate(u32),
 }
 
-/// What the classic call is asked for. Nobody keeps it: the request is written into the ring.
+/// The arguments of the classic call. They are not kept: the request is written into the ring.
 #[derive(Clone, Copy, Debug)]
 pub struct SendRequest<'a> {
     /// Returned in the completion.

@@ -40,8 +40,8 @@ pub(super) struct Files {
     error: Option<io::Error>,
 }
 
-/// Opens what is to be written, and returns it with whether it is a file; else it is a pipe. A file that
-/// another process writes as a capture is refused.
+/// Opens what is to be written, and returns it with whether it is a file; else it is a pipe. A file
+/// that another process writes as a capture is refused.
 pub(super) fn open(path: &Path) -> Result<(File, bool), Failure> {
     let failed = |action, error: io::Error| {
         Failure(format!(
@@ -137,7 +137,8 @@ impl Files {
         })
     }
 
-    /// Ends the current file and begins another. If that cannot be done, the current one becomes longer.
+    /// Ends the current file and begins another. If that cannot be done, the current one becomes
+    /// longer.
     fn begin_next(&mut self) {
         let Some(ring) = self.ring else { return };
         // The oldest goes first: the disk may be full.
@@ -194,8 +195,8 @@ impl Files {
         self.ended.bytes += self.current.length();
     }
 
-    /// Ends the capture; returns what all files have had, also those that were removed, and why frames are
-    /// missing, if the disk is the reason.
+    /// Ends the capture; returns what all files have had, also those that were removed, and why
+    /// frames are missing, if the disk is the reason.
     pub(super) fn finish(mut self) -> (Totals, Option<String>) {
         self.end_current();
         let why = self.current.last_error().or(self.error.as_ref());
@@ -216,7 +217,8 @@ fn now() -> std::time::Duration {
         .unwrap_or_default()
 }
 
-/// The name of a file of a series, as dumpcap makes it: number and local time stand in front of the ending.
+/// The name of a file of a series, as dumpcap makes it: number and local time stand in front of the
+/// ending.
 fn name_in_series(path: &Path, number: u32) -> PathBuf {
     let mut name = path.file_stem().unwrap_or_default().to_owned();
     name.push(format!("_{number:05}_{}", local_time()));
@@ -231,7 +233,8 @@ fn name_in_series(path: &Path, number: u32) -> PathBuf {
 fn local_time() -> String {
     let now = now().as_secs() as libc::time_t;
     let mut time = MaybeUninit::<libc::tm>::zeroed();
-    // SAFETY: both pointers are valid; the structure is valid as zeros if the call does not fill it.
+    // SAFETY: both pointers are valid; the structure is valid as zeros if the call does not fill
+    // it.
     let time = unsafe {
         libc::localtime_r(&raw const now, time.as_mut_ptr());
         time.assume_init()

@@ -1,7 +1,8 @@
-//! Where commands write captures to: a pipe, a file, or a series of files, of what passes a filter, in the order
-//! of time.
+//! Where commands write captures to: a pipe, a file, or a series of files, of what passes a filter,
+//! in the order of time.
 //!
-//! `efa-emu run --pcap`, `efa-emu capture` and `efa-tap run` have these options, filters and files in common.
+//! `efa-emu run --pcap`, `efa-emu capture` and `efa-tap run` have these options, filters and files
+//! in common.
 
 mod files;
 mod filter;

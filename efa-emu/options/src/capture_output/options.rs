@@ -14,11 +14,13 @@ const SHORTEST: u32 = 128;
 /// The options of a command that writes a capture.
 #[derive(Args, Clone, Debug)]
 pub struct CaptureOptions {
-    /// Record the first N bytes of each frame only; 256 hold all headers. All of them with 0, or without this option.
+    /// Record the first N bytes of each frame only; 256 hold all headers. All of them with 0, or
+    /// without this option.
     #[arg(short, long, visible_alias = "snapshot-length", value_name = "N", value_parser = snaplen)]
     snaplen: Option<u32>,
-    /// Go on in another file, FILE_00001_TIME, FILE_00002_TIME and so on, after `filesize:N` (of 1000 bytes),
-    /// `duration:N` (seconds) or `packets:N`; with `files:N`, keep the last N files only.
+    /// Go on in another file, FILE_00001_TIME, FILE_00002_TIME and so on, after `filesize:N` (of
+    /// 1000 bytes), `duration:N` (seconds) or `packets:N`; with `files:N`, keep the last N files
+    /// only.
     #[arg(short = 'b', long = "ring-buffer", value_name = "WHAT:N")]
     switch: Vec<Switch>,
 }
@@ -50,7 +52,7 @@ impl FromStr for Switch {
         let (what, value) = text.split_once(':').ok_or(known)?;
         let positive = || {
             let number = value.parse().ok().filter(|number| *number > 0);
-            number.ok_or_else(|| format!("{value:?} is no positive number"))
+            number.ok_or_else(|| format!("{value:?} is not a positive number"))
         };
         Ok(match what {
             "filesize" => Switch::FileSize(positive()?),
@@ -63,7 +65,7 @@ impl FromStr for Switch {
                 let seconds = value.parse().ok().filter(|seconds| *seconds > 0.0);
                 let duration = seconds.and_then(|time| Duration::try_from_secs_f64(time).ok());
                 Switch::Duration(
-                    duration.ok_or_else(|| format!("{value:?} is no time in seconds"))?,
+                    duration.ok_or_else(|| format!("{value:?} is not a time in seconds"))?,
                 )
             }
             _ => return Err(known.to_owned()),

@@ -1,9 +1,9 @@
 //! What a recording writes: the frames that pass a filter, in the order of time.
 //!
-//! The processes of a host record independently of each other, and a process may lose its processor between
-//! the look at the clock and the write. So frames are held back for [`HELD`], and written sorted. One that
-//! comes later still keeps its time, and is counted. How long a frame was held says the monotonic clock: somebody may
-//! set the other one.
+//! The processes of a host record independently of each other, and a process may lose its processor
+//! between the look at the clock and the write. So frames are held back for [`HELD`], and written
+//! sorted. One that comes later still keeps its time, and is counted. How long a frame was held
+//! says the monotonic clock: somebody may set the other one.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -54,7 +54,8 @@ pub struct Written {
     pub sends: Sends,
 }
 
-/// What the sends of a capture are. As soon as there is an RDM packet, the others are not counted any more.
+/// What the sends of a capture are. As soon as there is an RDM packet, the others are not counted
+/// any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sends {
     /// Whether there is an RDM packet.
@@ -124,8 +125,8 @@ impl std::fmt::Display for Written {
 pub struct Store {
     target: Target,
     filter: Filter,
-    /// What the capture declares, in its order. Interfaces stay declared after their hosts have gone,
-    /// and are used again if they come back.
+    /// What the capture declares, in its order. Interfaces stay declared after their hosts have
+    /// gone, and are used again if they come back.
     interfaces: Vec<Interface>,
     /// Frames that are not written yet, and their bytes.
     held: Vec<(InterfaceId, FollowedFrame)>,
@@ -312,7 +313,8 @@ impl Store {
     }
 }
 
-/// Whether the frame is to be written. What is not of the emulated wire passes the empty filter only.
+/// Whether the frame is to be written. What is not of the emulated wire passes the empty filter
+/// only.
 fn passes(filter: &Filter, host: &str, frame: &FollowedFrame) -> bool {
     if *filter == Filter::All {
         return true;

@@ -235,7 +235,7 @@ impl Direct {
             let start = pages.as_ptr().addr();
             let is_mapped = self.faults.map(start + page);
             if !is_mapped {
-                // Nobody may wait for what does not come.
+                // No thread may wait for events that do not come.
                 let length = pages.length().next_multiple_of(PAGE);
                 self.faults.unregister(start, length);
             }
@@ -427,7 +427,7 @@ mod tests {
             assert!(direct.protect());
             scope.spawn(|| doorbell.write(9));
             told.recv().unwrap();
-            // Nobody waits for a device that is gone.
+            // No thread waits for a device that is gone.
             drop(direct);
         });
         assert_eq!(doorbell.read(), 9);
@@ -492,7 +492,7 @@ mod tests {
                 Some(FIRST_NAP),
                 "naps are short again"
             );
-            // Nobody waits for a device that is gone.
+            // No thread waits for a device that is gone.
             drop(direct);
         });
     }

@@ -35,7 +35,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Makes the files below `root`, which nobody else uses.
+    /// Makes the files below `root`, for the exclusive use of the caller.
     pub fn new(root: &Path) -> Result<Stage, FabricError> {
         let fabric = Fabric::open_below(root, "fuzz")?;
         let enter = |name| {

@@ -142,7 +142,7 @@ impl Engine {
         Ok(result?)
     }
 
-    /// Ends a registration; see [`Device::deregister_memory`]. When this returns `Ok`, nobody
+    /// Ends a registration; see [`Device::deregister_memory`]. When this returns `Ok`, no one
     /// touches the memory any more.
     ///
     /// # Errors

@@ -33,11 +33,11 @@ pub(super) const LOST: Duration = Duration::from_micros(500);
 const GIVEN_AWAY: u32 = 16;
 const KEPT: Duration = Duration::from_micros(500);
 
-/// How long a thread that gives its processor away is believed to have others beside it. It may
+/// How long a thread that gives its processor away is assumed to have others beside it. It may
 /// have much fewer polls in that time than a window has.
 const GIVING_BELIEVED: Duration = Duration::from_secs(2);
 
-/// How long others are believed to want the processor, at first and at most. To find out whether
+/// How long others are assumed to want the processor, at first and at most. To find out whether
 /// they still do, the thread has to lose the processor once more; so the time grows as long as they
 /// do.
 const BELIEVED: Duration = Duration::from_millis(200);
@@ -73,11 +73,11 @@ pub(super) struct Patience {
     polls: u32,
     last_look: Option<Look>,
     crowd: Option<Crowd>,
-    /// When the last crowd was no longer believed in.
+    /// When the last crowd was assumed to have gone.
     crowd_ended: Option<Instant>,
-    /// How long the last crowd was believed in.
+    /// How long the last crowd was assumed.
     believed: Duration,
-    /// Until when the thread is believed to give its processor to others by itself.
+    /// Until when the thread is assumed to give its processor to others by itself.
     gives_until: Option<Instant>,
     nap: Duration,
     /// Peers are on other machines.
@@ -176,7 +176,7 @@ impl Patience {
         self.last_look = None;
     }
 
-    /// Whether others are believed to want the processor of a thread that polls without calls.
+    /// Whether others are assumed to want the processor of a thread that polls without calls.
     /// `look` says whether they have just had it.
     pub(super) fn is_crowded(&mut self, now: Instant, look: impl FnOnce() -> bool) -> bool {
         match &self.crowd {
@@ -195,7 +195,7 @@ impl Patience {
         }
     }
 
-    /// Until when others are believed to want the processor, if they are.
+    /// Until when others are assumed to want the processor, if they are.
     pub(super) fn crowded_until(&self) -> Option<Instant> {
         let crowd = self.crowd.as_ref().map(|crowd| crowd.until);
         crowd.max(self.gives_until)

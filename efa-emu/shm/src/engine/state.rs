@@ -58,7 +58,7 @@ pub(super) struct Shared {
     naps: AtomicU32,
     /// The application has polled in vain for so long that its polls are to call [`Shared::rest`].
     rest_is_due: AtomicBool,
-    /// Until when others are believed to want the processors, in nanoseconds since `started`.
+    /// Until when others are assumed to want the processors, in nanoseconds since `started`.
     crowded_until: AtomicU64,
 }
 
@@ -357,7 +357,7 @@ impl State {
         Ok(())
     }
 
-    /// Begins to serve clients that make no calls, if nobody has before.
+    /// Begins to serve clients that make no calls, unless that has begun.
     pub(super) fn begin_direct(&mut self, begin: impl FnOnce() -> Option<Direct>) {
         if self.direct.is_none() {
             self.direct = begin();

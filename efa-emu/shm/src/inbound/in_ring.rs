@@ -62,8 +62,8 @@ impl InRing {
         status
     }
 
-    /// As [`InRing::serve`], for what is no message. It has a copy of the record, so that a
-    /// message's need not be in memory.
+    /// As [`InRing::serve`], for records other than messages. It has a copy of the record, so that
+    /// a message's need not be in memory.
     #[cold]
     fn serve_other(
         &mut self,
@@ -84,7 +84,7 @@ impl InRing {
         status
     }
 
-    /// Hands the device a message that it has been handed. Its sender hears of the first one only.
+    /// Hands the device a message that it has been handed. Only the first one is answered.
     #[cold]
     pub(super) fn serve_again(
         &mut self,

@@ -27,7 +27,7 @@ impl Inbound {
     /// A request, or a part of one, arrives. `lost` as in [`RecordStep::Arrive`].
     pub(super) fn arrive(&mut self, mut later: Later, lost: Option<u32>, work: &mut Work<'_>) {
         let record = &later.incoming.record;
-        // The first part stands for the request; data for our own reads and notices are no frames.
+        // The first part stands for the request; data for our own reads and notices are not frames.
         let is_frame = match record.kind() {
             RecordKind::Data => record.offset() == 0,
             RecordKind::Direct | RecordKind::Pull => true,

@@ -112,7 +112,7 @@ impl Inbound {
         true
     }
 
-    /// Takes a record that is no message, or that the network or faults may still do something to.
+    /// Takes a record other than a message, or one that the network or faults may still affect.
     /// Returns how many records it counts for.
     #[cold]
     fn take_other(&mut self, later: Later, work: &mut Work<'_>) -> usize {
@@ -125,7 +125,7 @@ impl Inbound {
         1
     }
 
-    /// Takes a record that the network or faults may still do something to.
+    /// Takes a record that the network or faults may still affect.
     fn receive_in_time(&mut self, later: Later, work: &mut Work<'_>) {
         let due = later.incoming.record.due();
         if due == 0 {

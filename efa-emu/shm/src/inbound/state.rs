@@ -130,7 +130,7 @@ impl Inbound {
     }
 
     /// Answers at once what the network has answers under way for: they have left this device, and
-    /// nobody holds them any longer.
+    /// nothing delays them any longer.
     pub(crate) fn close(&mut self, outbound: &mut Outbound) {
         while let Some((_, ScheduledRecord { of, then })) = self.scheduled.pop() {
             if let RecordStep::Answer(answer) = then {
@@ -138,7 +138,7 @@ impl Inbound {
             }
         }
         for (_, OutcomeNotice { to, number, status }) in self.outcomes.drain(..) {
-            // For a full ring there is no later.
+            // What does not fit is dropped: this is the last turn.
             let _ = outbound.push_outcome(to, number, status);
         }
     }
@@ -153,7 +153,7 @@ impl Inbound {
     pub(super) fn answer_now(&mut self, of: &Later, answer: Answer) {
         if let Some(ring) = self.ring(of) {
             ring.answer(&of.incoming, answer);
-            // Nobody may look at the ring for a while.
+            // The ring may not be polled for a while.
             ring.wake_answered();
         }
     }

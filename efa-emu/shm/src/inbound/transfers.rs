@@ -64,7 +64,7 @@ impl Transfer for FromRing<'_> {
     }
 
     fn store(&mut self, _offset: u32, _from: HostSegment) -> Result<(), Status> {
-        // The device stores only for reads, and a record with data is no read.
+        // The device stores only for reads, and a record with data is not a read.
         Err(Status::RemoteAbort)
     }
 

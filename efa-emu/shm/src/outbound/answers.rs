@@ -29,7 +29,7 @@ impl Outbound {
         })
     }
 
-    /// As [`Outbound::reap`], when somebody else is to see all outcomes first: all wait for
+    /// As [`Outbound::reap`], when all outcomes are to be looked at first: all wait for
     /// [`Outbound::next_completed`].
     #[cold]
     pub(crate) fn reap_aside(&mut self) -> bool {
@@ -73,7 +73,7 @@ impl Outbound {
         any
     }
 
-    /// Takes the answers of a ring that are no plain outcomes of requests.
+    /// Takes the answers of a ring other than plain outcomes of requests.
     #[cold]
     pub(super) fn take_others(&mut self, index: usize) {
         let mut others = std::mem::take(&mut self.others);

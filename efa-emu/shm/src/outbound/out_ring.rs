@@ -100,7 +100,7 @@ pub(super) fn list(waiting: &mut Vec<usize>, ring: &mut OutRing, index: usize) {
 pub(super) fn status_of(answer: Answer) -> Status {
     match answer {
         Answer::Status(status) => status,
-        // Nobody is asked for these answers.
+        // These answers are not valid here.
         Answer::UseRings | Answer::Withdrawn | Answer::Deferred => Status::RemoteBadStatus,
     }
 }

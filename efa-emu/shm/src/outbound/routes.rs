@@ -60,7 +60,7 @@ pub(crate) struct Routes {
     ring_bytes: usize,
     /// Devices of other machines are out of reach.
     local_only: bool,
-    /// What a host says of a queue pair number that nobody has.
+    /// The status of a request to a queue pair number without owner.
     nobody: Status,
     /// Hosts that were reached, with their tables; `None` of those that are gone.
     hosts: HashMap<Gid, Option<Arc<HostTable>>>,
@@ -93,7 +93,7 @@ impl Routes {
         self
     }
 
-    /// What a host says of a queue pair number that nobody has.
+    /// The status of a request to a queue pair number without owner.
     pub(crate) fn nobody(&self) -> Status {
         self.nobody
     }

@@ -93,7 +93,7 @@ impl Outbound {
         Ok(())
     }
 
-    /// Sends a request that is no message, or that the network or a capture takes notice of.
+    /// Sends a request other than a message, or one that the network or a capture affects.
     #[cold]
     fn send_other(
         &mut self,

@@ -8,7 +8,7 @@ use super::proxy::Token;
 use crate::record::{Record, RecordKind};
 use crate::segment::Address;
 
-/// Bytes that wait for a destination, beyond which nothing more waits there that nobody would miss.
+/// Bytes that wait for a destination, beyond which datagrams are dropped.
 const MOST_DATAGRAMS: usize = 4 << 20;
 
 /// Where a record goes.
@@ -71,7 +71,7 @@ impl Backlog {
         !self.queues.is_empty() && self.queues.contains_key(destination)
     }
 
-    /// Lets a record wait; or drops it if nobody is told what becomes of it, as of a datagram, and
+    /// Lets a record wait; or drops it if its outcome is not reported, as of a datagram, and
     /// much waits there already.
     pub(super) fn push(
         &mut self,

@@ -166,7 +166,7 @@ impl RemoteMachine {
             fill,
         );
         if is_datagram {
-            // Nobody is told what becomes of it.
+            // Its outcome is not reported.
             self.devices[index].answer(&origin, Answer::Status(Status::Ok));
         }
     }

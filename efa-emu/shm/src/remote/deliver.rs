@@ -23,7 +23,7 @@ impl RemoteMachine {
     /// Takes a message of the machine: a whole frame.
     ///
     /// # Errors
-    /// The frame is none that a bridge sends. The machine is not to be believed any more.
+    /// The frame is not one that a bridge sends. The machine can no longer be trusted.
     pub fn deliver(&mut self, frame: &[u8]) -> Result<(), BadMessage> {
         let bad = |field| BadMessage {
             kind: frame.get(4).copied().unwrap_or(0),
@@ -44,7 +44,7 @@ impl RemoteMachine {
                 {
                     return Err(bad("record"));
                 }
-                // Nobody could be told that the read is over.
+                // The end of the read could not be reported.
                 if record.kind() == RecordKind::Pull && name == 0 {
                     return Err(bad("name"));
                 }

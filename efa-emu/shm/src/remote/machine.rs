@@ -53,7 +53,7 @@ pub enum Uptake {
     Until(usize),
     /// They wait in their rings.
     Nothing,
-    /// They are answered as if nobody were there.
+    /// They are answered as for an unresponsive machine.
     Unresponsive,
 }
 
@@ -214,7 +214,7 @@ impl RemoteMachine {
     }
 
     /// What was asked of the machine over connections that are lost fails: the machine does not
-    /// answer. Whether it was done there, nobody knows.
+    /// answer. Whether it was done there is unknown.
     pub fn give_up_lost(&mut self) {
         let epoch = self.epoch;
         self.fail(Status::LocalUnresponsiveRemote, |record| {

@@ -18,8 +18,8 @@
 //! * requests to a machine that has vanished ([`RemoteMachine::give_up_lost`],
 //!   [`Uptake::Unresponsive`]): unresponsive.
 //!
-//! Nothing here waits, and this module does not know how messages travel. They may arrive in any order, but an
-//! answer that defers a request comes before its outcome.
+//! Nothing here waits, and this module does not know how messages travel. They may arrive in any
+//! order, but an answer that defers a request comes before its outcome.
 
 mod backlog;
 mod collect;

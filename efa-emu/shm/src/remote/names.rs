@@ -1,4 +1,4 @@
-//! Names for what is under way, which are no longer good once it is over.
+//! Names for what is under way, which are invalid once it is over.
 
 use std::collections::HashMap;
 

@@ -33,7 +33,7 @@ pub struct RemoteDevice {
     pub gid: Gid,
     /// The name of its profile.
     pub profile: Option<String>,
-    /// What it gets for a queue pair number that nobody has.
+    /// The status of a request to a queue pair number without owner.
     pub nobody: Status,
     /// What the network does to what it sends.
     pub network: NetworkOptions,
@@ -46,7 +46,7 @@ pub(super) enum Token {
     Request { name: u64, pull: Option<u32> },
     /// Data of the machine for a read, by the machine's name for it.
     ReadData { name: u64 },
-    /// Nobody waits.
+    /// No answer is expected.
     Nobody,
 }
 
@@ -78,7 +78,7 @@ struct InRing {
     polled: bool,
 }
 
-/// Where the record came from that somebody waits for the answer to.
+/// Where a record came from whose answer is expected.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Origin {
     slot: usize,
@@ -197,7 +197,7 @@ impl DeviceProxy {
         &self.board
     }
 
-    /// Whether somebody owes it an answer, or may send without ringing.
+    /// Whether it waits for answers, or polls rings whose senders do not ring.
     pub(super) fn is_busy(&self) -> bool {
         !self.polled.is_empty() || !self.waiting.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Sleep until a local process wakes the switchboard, or somebody rings the alarm.
+//! Sleep until a local process wakes the switchboard, or the alarm is rung.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,7 +20,7 @@ impl Alarm {
         Alarm(Arc::clone(word))
     }
 
-    /// Ends the present sleep, or the next one if nobody sleeps.
+    /// Ends the present sleep, or the next one if no thread sleeps.
     pub fn ring(&self) {
         self.0.fetch_add(1, Ordering::Release);
         futex::wake(&self.0);

@@ -57,7 +57,7 @@ impl RemoteMachine {
             }
             for (token, answer) in ended {
                 match answer {
-                    // Nobody is left to send what was announced.
+                    // The process that would send the outcome is gone.
                     None | Some(Answer::Deferred) => self.undelivered(token, status),
                     Some(answer) => self.answered(token, answer),
                 }
@@ -96,7 +96,7 @@ impl RemoteMachine {
             device.is_listed = device.is_busy();
             device.is_listed
         });
-        // What waits in rings and may not be taken is no reason to stay awake.
+        // Records that may not be taken are not a reason to stay awake.
         let may_wait = uptake == Uptake::Nothing || self.has_strangers();
         (!self.collect(uptake, messages) && (is_quiet || may_wait)).then_some(sleep)
     }

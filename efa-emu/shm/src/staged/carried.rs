@@ -1,6 +1,6 @@
 //! Rules in the fabrics of several machines: what bridges tell each other of what is armed.
 //!
-//! A rule is armed on the machine where somebody said so, and as a copy on each machine that is
+//! A rule is armed on the machine where it was given, and as a copy on each machine that is
 //! connected with it. Each event happens on one machine, and meets the rule there; so each machine
 //! counts its own events.
 

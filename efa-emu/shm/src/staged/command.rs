@@ -185,7 +185,7 @@ impl Fabric {
             .collect();
         victims.sort_unstable();
         victims.dedup();
-        // This process last: afterwards it kills nobody any more.
+        // This process last: afterwards it cannot kill others.
         victims.sort_by_key(|pid| *pid == own);
         for pid in victims {
             if let Some(pid) = rustix::process::Pid::from_raw(pid) {

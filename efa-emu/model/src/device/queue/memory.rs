@@ -107,7 +107,7 @@ impl SharedPages {
 
 impl Drop for SharedPages {
     fn drop(&mut self) {
-        // SAFETY: made by `of`; by its owner's contract nobody touches it any more.
+        // SAFETY: made by `of`; by its owner's contract it is no longer used.
         let _ = unsafe { munmap(self.first.as_ptr().cast(), self.length) };
     }
 }
@@ -222,7 +222,7 @@ impl<const N: usize> Drop for RingMemory<N> {
     fn drop(&mut self) {
         if let Owner::Heap = self.owner {
             let lines = NonNull::slice_from_raw_parts(self.first.cast::<CacheLine>(), self.lines);
-            // SAFETY: leaked from a box when this was made, and nobody has a reference any more.
+            // SAFETY: leaked from a box when this was made, and no reference is left.
             drop(unsafe { Box::from_raw(lines.as_ptr()) });
         }
     }

@@ -142,7 +142,7 @@ fn errors_name_the_key_the_value_and_the_remedy() {
             r#"then = { port-speed = { host = "a", gbps = 300 } }"#,
             [
                 "then.port-speed:",
-                "300 is no speed of a link in Gbit/s: use one of 25",
+                "300 is not a link speed in Gbit/s: use one of 25",
             ],
         ),
         (
