@@ -1,5 +1,5 @@
-//! A host of another machine, as a process of this one: what clients ask for is started there, through the machine's own
-//! remote shell and the cluster that runs there.
+//! A host of another machine, as a process of this one: what clients ask for is started there,
+//! through the machine's own remote shell and the cluster that runs there.
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use efa_commands::Failure;
 use efa_commands::shell::RemoteShell;
 
-use super::ENV_CLUSTER;
+use super::files::ENV_CLUSTER;
 use super::service::{self, Service};
 use super::session::{Reply, Request};
 
@@ -27,7 +27,8 @@ pub(super) struct Gateway<'a> {
     pub(super) shell: &'a RemoteShell,
 }
 
-/// Stands for the host until the cluster ends. Tells `cluster` when it is ready, or why it cannot be.
+/// Stands for the host until the cluster ends. Tells `cluster` when it is ready, or why it cannot
+/// be.
 pub(super) fn serve(gateway: &Gateway<'_>, directory: &Path, mut cluster: UnixStream) {
     let begin = || -> Result<Service, Failure> {
         service::detach()?;

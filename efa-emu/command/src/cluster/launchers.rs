@@ -1,8 +1,9 @@
-//! The environment by which MPI launchers, and other programs that start programs on hosts, find the hosts of
-//! a cluster and choose the device.
+//! The environment by which MPI launchers, and other programs that start programs on hosts, find
+//! the hosts of a cluster and choose the device.
 //!
-//! Names of variables are those of Open MPI's MCA parameters (`ompi_info --all`, `prte_info --all`), MPICH's
-//! Hydra (`mpiexec -info`, its `MPIR_CVAR_` list), Intel MPI's reference, pdsh's and libfabric's manual pages.
+//! Names of variables are those of Open MPI's MCA parameters (`ompi_info --all`, `prte_info
+//! --all`), MPICH's Hydra (`mpiexec -info`, its `MPIR_CVAR_` list), Intel MPI's reference, pdsh's
+//! and libfabric's manual pages.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -41,8 +42,8 @@ pub(super) struct Cluster<'a> {
 
 /// Variables for a command that a launcher starts on a host, on top of the others.
 ///
-/// MPICH's ranks of one host talk over its own shared memory. That of libfabric 2.5.1, which is in its wheel, ends
-/// a rank at the start in some jobs (docs/cluster.md), and in writes.
+/// MPICH's ranks of one host talk over its own shared memory. That of libfabric 2.5.1, which is in
+/// its wheel, ends a rank at the start in some jobs (docs/cluster.md), and in writes.
 pub(super) fn remedies(command: &OsStr) -> Vec<(&'static str, OsString)> {
     const MPICH: &[u8] = b"hydra_pmi_proxy";
     let mut variables = Variables(Vec::new());
@@ -53,10 +54,11 @@ pub(super) fn remedies(command: &OsStr) -> Vec<(&'static str, OsString)> {
     variables.0
 }
 
-/// Variables for all commands of a host that has the machine's name, on top of the others. `directory` is the host's own.
+/// Variables for all commands of a host that has the machine's name, on top of the others.
+/// `directory` is the host's own.
 ///
-/// The daemons of Open MPI 4.1 on hosts of one name make the same directory for a job, and fail if another one is
-/// faster (`mkdir`: File exists).
+/// The daemons of Open MPI 4.1 on hosts of one name make the same directory for a job, and fail if
+/// another one is faster (`mkdir`: File exists).
 pub(super) fn of_unnamed_host(directory: &Path) -> Vec<(&'static str, OsString)> {
     let mut variables = Variables(Vec::new());
     variables.prefer("OMPI_MCA_orte_tmpdir_base", directory);
@@ -92,8 +94,8 @@ impl Cluster<'_> {
         variables.0
     }
 
-    /// Parameters begin with `OMPI_MCA_` for the launcher of 4.1 and for the library, with `PRTE_MCA_` for the
-    /// launcher of 5.0.
+    /// Parameters begin with `OMPI_MCA_` for the launcher of 4.1 and for the library, with
+    /// `PRTE_MCA_` for the launcher of 5.0.
     fn open_mpi(&self, variables: &mut Variables) {
         let policy = match self.slots {
             Some(_) => "slot",
@@ -111,8 +113,8 @@ impl Cluster<'_> {
             "PRTE_MCA_rmaps_default_mapping_policy",
             format!("{policy}:oversubscribe"),
         );
-        // Each host takes all processors for its own: bound ranks of several hosts would share the first
-        // ones. Ranks that wait let others run.
+        // Each host takes all processors for its own: bound ranks of several hosts would share the
+        // first ones. Ranks that wait let others run.
         variables.prefer("OMPI_MCA_hwloc_base_binding_policy", "none");
         variables.prefer("PRTE_MCA_hwloc_default_binding_policy", "none");
         variables.prefer("OMPI_MCA_mpi_yield_when_idle", "1");
@@ -147,7 +149,8 @@ impl Cluster<'_> {
             Middleware::Ofi => {
                 match self.provider {
                     Some(provider) => {
-                        // Intel's launcher hands its own variables to the ranks, whatever those of their hosts are.
+                        // Intel's launcher hands its own variables to the ranks, whatever those of
+                        // their hosts are.
                         provider
                             .variables()
                             .into_iter()
@@ -183,7 +186,8 @@ impl Cluster<'_> {
         }
         if !self.isolated {
             variables.prefer("MPIR_CVAR_NOLOCAL", "1");
-            // 5.0 divides collectives by hosts, and its ranks on hosts of one name do not agree on the division.
+            // 5.0 divides collectives by hosts, and its ranks on hosts of one name do not agree on
+            // the division.
             variables.prefer("OMPI_MCA_coll", "^han");
         }
     }

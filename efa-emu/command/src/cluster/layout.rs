@@ -34,12 +34,12 @@ impl Layout {
         }
     }
 
-    /// Hosts that are spread over machines, in their order and as evenly as possible. This machine is the first of them, or
-    /// `member` if the first one has started this part of the cluster.
+    /// Hosts that are spread over machines, in their order and as evenly as possible. This machine
+    /// is the first of them, or `member` if the first one has started this part of the cluster.
     ///
     /// # Errors
-    /// There are fewer hosts than machines, a machine is named twice, `member` is none of them, or the address of another
-    /// machine cannot be found.
+    /// There are fewer hosts than machines, a machine is named twice, `member` is none of them, or
+    /// the address of another machine cannot be found.
     pub(super) fn spread(
         hosts: u32,
         machines: &[String],
@@ -114,7 +114,8 @@ impl Layout {
         }
     }
 
-    /// The address of the host with this number: one of its own on this machine, else that of its machine.
+    /// The address of the host with this number: one of its own on this machine, else that of its
+    /// machine.
     pub(super) fn address(&self, number: u32) -> IpAddr {
         let mut others = self.others.iter();
         others

@@ -1,5 +1,6 @@
-//! The parts of a cluster that are on other machines: each is an `efa-emu cluster` there, started through a remote shell with the
-//! command line of this one. It ends with the remote shell's standard input, so with this process, however that ends.
+//! The parts of a cluster that are on other machines: each is an `efa-emu cluster` there, started
+//! through a remote shell with the command line of this one. It ends with the remote shell's
+//! standard input, so with this process, however that ends.
 
 use std::env;
 use std::ffi::OsString;
@@ -15,13 +16,15 @@ use efa_commands::shell::RemoteShell;
 use efa_shm::Fabric;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
+use super::files::ENV_CLUSTER;
 use super::gateway::Gateway;
 use super::layout::{Layout, Part};
-use super::{ENV_CLUSTER, names};
+use super::names;
 use crate::complain;
 use crate::uplink::{Uplink, Wanted};
 
-/// How long to wait for the hosts of all machines. Remote shells, bridges and programs start meanwhile.
+/// How long to wait for the hosts of all machines. Remote shells, bridges and programs start
+/// meanwhile.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Time between two looks meanwhile.
@@ -30,7 +33,8 @@ const LOOK: Duration = Duration::from_millis(20);
 /// How long the other parts may take to end.
 const END: Duration = Duration::from_secs(10);
 
-/// What a part says when all of its hosts are there, in front of its directory. Shells of a login may say something before.
+/// What a part says when all of its hosts are there, in front of its directory. Shells of a login
+/// may say something before.
 const READY: &str = "efa-emu cluster is ready: ";
 
 /// The longest line that is kept.
@@ -39,7 +43,8 @@ const LONGEST: usize = 64 << 10;
 #[derive(Args)]
 #[command(next_help_heading = "Other machines (docs/machines.md)")]
 pub(super) struct MachinesOptions {
-    /// Spread the hosts over these machines, by the names or addresses under which they reach each other; this one is the first.
+    /// Spread the hosts over these machines, by the names or addresses under which they reach each
+    /// other; this one is the first.
     #[arg(
         long,
         value_name = "NAME,...",
@@ -47,16 +52,19 @@ pub(super) struct MachinesOptions {
         requires = "uplink_key"
     )]
     machines: Vec<String>,
-    /// The key of the bridges that join the machines, made by `efa-emu bridge key`; the same file on all of them.
+    /// The key of the bridges that join the machines, made by `efa-emu bridge key`; the same file
+    /// on all of them.
     #[arg(long, value_name = "FILE", requires = "machines")]
     uplink_key: Option<PathBuf>,
-    /// The port of the bridges on all machines; that of `efa-emu bridge` if not given. Two clusters that have a machine in common need two.
+    /// The port of the bridges on all machines; that of `efa-emu bridge` if not given. Two clusters
+    /// that have a machine in common need two.
     #[arg(long, value_name = "PORT", requires = "machines", value_parser = clap::value_parser!(u16).range(1..))]
     uplink_port: Option<u16>,
     /// The command that runs commands on other machines. It takes the arguments of ssh.
     #[arg(long, value_name = "COMMAND", default_value = RemoteShell::DEFAULT, requires = "machines")]
     rsh: RemoteShell,
-    /// Be the part of a cluster that is on this machine: what the first machine starts on the others.
+    /// Be the part of a cluster that is on this machine: what the first machine starts on the
+    /// others.
     #[arg(long, value_name = "NAME", requires = "machines", hide = true)]
     member: Option<String>,
 }
@@ -142,7 +150,7 @@ fn own_words(command: &[OsString]) -> Result<Vec<String>, Failure> {
 fn text(word: OsString) -> Result<String, Failure> {
     word.into_string().map_err(|word| {
         Failure(format!(
-            "{} cannot be said to another machine, as it is no UTF-8: use another name",
+            "{} cannot be sent to another machine: it is not UTF-8: use another name",
             word.display()
         ))
     })
@@ -247,7 +255,8 @@ fn ready(said: &[u8]) -> Option<String> {
 }
 
 impl Members<'_> {
-    /// Waits until the hosts of all machines are in the fabric of this one, and all parts have their own there.
+    /// Waits until the hosts of all machines are in the fabric of this one, and all parts have
+    /// their own there.
     pub(super) fn wait(
         &mut self,
         layout: &Layout,

@@ -1,4 +1,5 @@
-//! Whether the machine has memory for so many hosts, and the file systems room for what they keep there.
+//! Whether the machine has memory for so many hosts, and the file systems room for what they keep
+//! there.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,20 +11,23 @@ use crate::run::host::HostSettings;
 use efa_commands::{Failure, place_of_runs};
 use efa_shm::{DeviceName, Fabric};
 
-/// What a host with one device takes before any program runs on it, in KiB: its process, its sysfs tree, its table
-/// of queue pair numbers and its namespaces (docs/cluster.md says how it was measured).
+/// What a host with one device takes before any program runs on it, in KiB: its process, its sysfs
+/// tree, its table of queue pair numbers and its namespaces (docs/cluster.md says how it was
+/// measured).
 const HOST_KIB: u64 = 2048;
 
 /// What each further device takes, in KiB.
 const DEVICE_KIB: u64 = 640;
 
-/// What a rank of an MPI job takes at least, in KiB: the packet buffers of libfabric's efa provider.
+/// What a rank of an MPI job takes at least, in KiB: the packet buffers of libfabric's efa
+/// provider.
 const RANK_KIB: u64 = 80 * 1024;
 
 /// What the sysfs tree of a device takes in shared memory, in KiB: a page for each of its files.
 const TREE_KIB: u64 = 260;
 
-/// What a cluster takes in shared memory besides its hosts, in KiB: the board of faults, and lists of the hosts.
+/// What a cluster takes in shared memory besides its hosts, in KiB: the board of faults, and lists
+/// of the hosts.
 const CLUSTER_KIB: u64 = 192;
 
 /// Refuses numbers of hosts that are not possible.
@@ -100,8 +104,9 @@ impl Place {
     }
 }
 
-/// The file system that `path` is or will be in: a number that tells it from others, the nearest directory that is there, and
-/// how much is free, in KiB. `None` if that has no limit or cannot be known.
+/// The file system that `path` is or will be in: a number that tells it from others, the nearest
+/// directory that is there, and how much is free, in KiB. `None` if that has no limit or cannot be
+/// known.
 fn file_system(path: &Path) -> Option<(u64, PathBuf, u64)> {
     let found = path.ancestors().find(|path| path.is_dir())?;
     let device = fs::metadata(found).ok()?.dev();
@@ -136,15 +141,16 @@ fn compare(hosts: u32, devices: u32, available: u64) -> Result<(), Failure> {
     )))
 }
 
-/// The memory that programs can get without swapping, in KiB: the machine's, or less if a control group permits less.
+/// The memory that programs can get without swapping, in KiB: the machine's, or less if a control
+/// group permits less.
 fn available(root: &Path) -> Option<u64> {
     let meminfo = fs::read_to_string(root.join("proc/meminfo")).ok();
     let of_machine = meminfo.and_then(|text| value(&text, "MemAvailable:"));
     of_machine.into_iter().chain(of_groups(root)).min()
 }
 
-/// What is left of each limit that holds for this process, in KiB: its control group's (version 2) and those of the groups around
-/// that. A container sees its own group as the outermost one.
+/// What is left of each limit that holds for this process, in KiB: its control group's (version 2)
+/// and those of the groups around that. A container sees its own group as the outermost one.
 fn of_groups(root: &Path) -> Vec<u64> {
     let all = root.join("sys/fs/cgroup");
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
@@ -158,8 +164,8 @@ fn of_groups(root: &Path) -> Vec<u64> {
         .collect()
 }
 
-/// What is left of a group's limit, in KiB; `None` if it has none. As in `MemAvailable`, what the kernel keeps of files is
-/// there for programs.
+/// What is left of a group's limit, in KiB; `None` if it has none. As in `MemAvailable`, what the
+/// kernel keeps of files is there for programs.
 fn left_of(group: &Path) -> Option<u64> {
     let read = |name| fs::read_to_string(group.join(name)).ok();
     let number = |name| read(name)?.trim().parse::<u64>().ok();

@@ -5,8 +5,8 @@ use std::fs;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
+use super::files::{ADDRESSES_FILE, NAMES_FILE};
 use super::layout::Layout;
-use super::{ADDRESSES_FILE, NAMES_FILE};
 use efa_commands::Failure;
 
 /// Most hosts of a cluster: as many processes can send to one process at a time.
@@ -20,8 +20,8 @@ pub(super) fn name(number: u32) -> String {
     format!("node{number}")
 }
 
-/// The loopback address of a host of this machine with this number. No other program uses these by chance, as the machine's
-/// own names are in 127.0.0.0/16.
+/// The loopback address of a host of this machine with this number. No other program uses these by
+/// chance, as the machine's own names are in 127.0.0.0/16.
 pub(super) fn address(number: u32) -> Ipv4Addr {
     const FIRST: u32 = u32::from_be_bytes([127, 1, 0, 1]);
     Ipv4Addr::from_bits(FIRST + number)
@@ -85,8 +85,8 @@ impl HostLists {
     }
 }
 
-/// The text of `/etc/hosts` on each host. Launchers call back to the machine by its name, which some machines
-/// cannot look up.
+/// The text of `/etc/hosts` on each host. Launchers call back to the machine by its name, which
+/// some machines cannot look up.
 fn addresses(system: &str, machine: &str, layout: &Layout) -> String {
     let mut text = system.to_owned();
     if !text.is_empty() && !text.ends_with('\n') {

@@ -1,9 +1,10 @@
 //! What makes a process take an emulated host for a machine of its own: namespaces of Linux.
 //!
-//! All hosts of a cluster are in one user namespace, so that the system lets their processes copy from each
-//! other's memory, as the device does for RDMA. In it each host has namespaces of its own for its name (UTS), for
-//! System V's shared memory and queues (IPC), and for mounts: `/dev/shm` is its own but for the directories of
-//! fabrics and runs, and `/etc/hosts` knows all hosts. They have the machine's network and processes in common.
+//! All hosts of a cluster are in one user namespace, so that the system lets their processes copy
+//! from each other's memory, as the device does for RDMA. In it each host has namespaces of its own
+//! for its name (UTS), for System V's shared memory and queues (IPC), and for mounts: `/dev/shm` is
+//! its own but for the directories of fabrics and runs, and `/etc/hosts` knows all hosts. They have
+//! the machine's network and processes in common.
 
 use std::ffi::{CStr, CString};
 use std::fs::{self, File};
@@ -48,7 +49,8 @@ impl Views {
 }
 
 impl UserNamespace {
-    /// Makes one, after trying in it what a host needs. The error says what the system does not permit.
+    /// Makes one, after trying in it what a host needs. The error says what the system does not
+    /// permit.
     ///
     /// The process must have no other thread.
     pub(super) fn create(views: &Views) -> io::Result<UserNamespace> {
@@ -180,8 +182,8 @@ fn check(result: i32) -> io::Result<()> {
     }
 }
 
-/// Says which users the namespace of the process knows: all of this one's, if the system permits it, else the
-/// caller. Everybody keeps the number that he has.
+/// Says which users the namespace of the process knows: all of this one's, if the system permits
+/// it, else the caller. Everybody keeps the number that he has.
 fn map_users(process: i32) -> io::Result<()> {
     let write = |file: &str, text: &str| fs::write(format!("/proc/{process}/{file}"), text);
     let all = |file: &str| -> io::Result<String> {

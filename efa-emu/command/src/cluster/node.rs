@@ -1,5 +1,5 @@
-//! An emulated host as a process: it has the host's namespaces, starts what clients ask for, and is the parent of
-//! everything that runs there. The host is there as long as this process is.
+//! An emulated host as a process: it has the host's namespaces, starts what clients ask for, and is
+//! the parent of everything that runs there. The host is there as long as this process is.
 
 use std::ffi::{CStr, OsString};
 use std::os::unix::ffi::OsStringExt;
@@ -150,7 +150,8 @@ impl User {
         };
         user.name = Some(text(entry.pw_name));
         let home = PathBuf::from(text(entry.pw_dir));
-        // As sshd does where the user may not enter it, such as root of a user namespace that of the system's.
+        // As sshd does where the user may not enter it, such as root of a user namespace that of
+        // the system's.
         if access(&home, Access::EXEC_OK).is_ok() && home.is_dir() {
             user.home = home;
         }

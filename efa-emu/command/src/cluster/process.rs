@@ -18,9 +18,11 @@ pub(super) enum Forked {
     Parent(i32),
 }
 
-/// Makes a copy of the calling process, which must have no other thread: the copy goes on in ordinary code.
+/// Makes a copy of the calling process, which must have no other thread: the copy goes on in
+/// ordinary code.
 pub(super) fn fork() -> io::Result<Forked> {
-    // SAFETY: the process has one thread, so that no lock is held by one that the child does not have.
+    // SAFETY: the process has one thread, so that no lock is held by one that the child does not
+    // have.
     match unsafe { libc::fork() } {
         0 => Ok(Forked::Child),
         child @ 1.. => Ok(Forked::Parent(child)),
@@ -61,8 +63,8 @@ fn has_children() -> bool {
     found == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ECHILD)
 }
 
-/// Keeps from the programs that the calling process starts what it has open besides the standard streams: whoever started it may
-/// have left it files and pipes that are not meant for them.
+/// Keeps from the programs that the calling process starts what it has open besides the standard
+/// streams: whoever started it may have left it files and pipes that are not meant for them.
 pub(super) fn keep_descriptors() -> io::Result<()> {
     const FIRST: libc::c_uint = 3;
     // SAFETY: takes no pointers, and closes nothing.
@@ -97,22 +99,25 @@ pub(super) fn adopt_orphans() {
     unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
 }
 
-/// Sends a signal to a process, or, if the number is negative, to a process group. It may have ended.
+/// Sends a signal to a process, or, if the number is negative, to a process group. It may have
+/// ended.
 pub(super) fn signal(process: i32, signal: i32) {
     // SAFETY: takes no pointers.
     unsafe { libc::kill(process, signal) };
 }
 
-/// Ends all descendants of the calling process, which has adopted its orphans: asks them to, and kills those that
-/// are there after `grace`. Those that even this does not end within the same time again are left to the kernel.
+/// Ends all descendants of the calling process, which has adopted its orphans: asks them to, and
+/// kills those that are there after `grace`. Those that even this does not end within the same time
+/// again are left to the kernel.
 pub(super) fn end_descendants(grace: Duration) {
     let started = Instant::now();
     let mut asked = Vec::new();
     loop {
         // None is left to whoever adopts them next.
         while ended_child().is_some() {}
-        // Who has no children has no descendants, as orphans become children. A look at all processes of the machine, by each
-        // of many hosts, would take the time of the square of their number.
+        // Who has no children has no descendants, as orphans become children. A look at all
+        // processes of the machine, by each of many hosts, would take the time of the square of
+        // their number.
         if !has_children() || started.elapsed() > 2 * grace {
             return;
         }
@@ -131,8 +136,9 @@ pub(super) fn end_descendants(grace: Duration) {
     }
 }
 
-/// Kills all processes of the user that were started with these variables. Those whose parent has gone are no
-/// longer anybody's descendants. One that is replacing its program has no environment for a moment, and is looked at again.
+/// Kills all processes of the user that were started with these variables. Those whose parent has
+/// gone are no longer anybody's descendants. One that is replacing its program has no environment
+/// for a moment, and is looked at again.
 pub(super) fn kill_where(variables: &[(&str, &OsStr)]) {
     let wanted: Vec<_> = variables
         .iter()
@@ -155,8 +161,9 @@ pub(super) fn kill_where(variables: &[(&str, &OsStr)]) {
     }
 }
 
-/// The environment that a process was started with, as the kernel shows it in its directory of `/proc`. It is empty for
-/// kernel threads and other users' processes too; those have no program that can be read.
+/// The environment that a process was started with, as the kernel shows it in its directory of
+/// `/proc`. It is empty for kernel threads and other users' processes too; those have no program
+/// that can be read.
 fn environment_of(process: &Path) -> Vec<u8> {
     // `execve` replaces the memory first and writes down where the environment lies at its end.
     const LOOKS: usize = 20;

@@ -13,10 +13,10 @@ use clap::Args;
 use efa_commands::{Failure, living_directories, output};
 use efa_shm::ENV_FABRIC;
 
+use super::files::{ADDRESSES_FILE, ENV_CLUSTER, FABRIC_FILE, NAMES_FILE};
 use super::node::User;
 use super::process::{self, Forked};
 use super::session::{self, Reply, Request};
-use super::{ADDRESSES_FILE, ENV_CLUSTER, FABRIC_FILE, NAMES_FILE};
 use crate::{complain, print};
 
 /// Exit status for errors of `rsh` itself, and of commands that a signal ended: as of ssh.
@@ -67,8 +67,8 @@ const WAIT: &str = "exec sleep 2147483647";
     override_usage = "efa-emu rsh [OPTIONS OF SSH] [USER@]HOST [COMMAND [ARG]...]"
 )]
 pub(crate) struct RshArguments {
-    /// What ssh would be called with. Of its options, -f, -n, -q, -G, -N, -Q, -V, and SendEnv and SetEnv of -o are followed, -O
-    /// and -W refused, and the others ignored.
+    /// What ssh would be called with. Of its options, -f, -n, -q, -G, -N, -Q, -V, and SendEnv and
+    /// SetEnv of -o are followed, -O and -W refused, and the others ignored.
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,
@@ -354,7 +354,8 @@ impl Invocation {
                     }
                     return Ok(FAILED);
                 }
-                // The launcher has ended, or nobody waits for the command: nothing is worth a message.
+                // The launcher has ended, or nobody waits for the command: nothing is worth a
+                // message.
                 Some(Reply::ClusterEnds) => return Ok(FAILED),
                 None if self.background => return Ok(FAILED),
                 None => {
@@ -380,8 +381,8 @@ fn is_option(word: &OsStr) -> bool {
     word.len() > 1 && word.as_bytes()[0] == b'-'
 }
 
-/// The words of a setting. Blanks inside of `'...'` and `"..."` belong to a word; `\` quotes quotation marks and itself, and a blank
-/// outside. `None`: a quotation mark is not closed.
+/// The words of a setting. Blanks inside of `'...'` and `"..."` belong to a word; `\` quotes
+/// quotation marks and itself, and a blank outside. `None`: a quotation mark is not closed.
 fn split_values(text: &[u8]) -> Option<Vec<OsString>> {
     let mut values = Vec::new();
     let mut value: Option<Vec<u8>> = None;
@@ -420,7 +421,8 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
     }
 }
 
-/// The directory of a host: of the cluster that this process belongs to, or of the one that is there.
+/// The directory of a host: of the cluster that this process belongs to, or of the one that is
+/// there.
 fn find_host(name: &OsStr) -> Result<PathBuf, Failure> {
     let cluster = match env::var_os(ENV_CLUSTER) {
         Some(directory) => PathBuf::from(directory),
@@ -447,12 +449,13 @@ fn find_host(name: &OsStr) -> Result<PathBuf, Failure> {
         names => format!("the only host is {}", names.join("")),
     };
     Err(Failure(format!(
-        "{} is no host of this cluster: {hosts}",
+        "{} is not a host of this cluster: {hosts}",
         name.display()
     )))
 }
 
-/// The host that has an address of its own, by the lines of `/etc/hosts`: those of other machines have that of their machine.
+/// The host that has an address of its own, by the lines of `/etc/hosts`: those of other machines
+/// have that of their machine.
 fn host_at<'a>(addresses: &str, names: &'a [&'a str], address: &OsStr) -> Option<&'a &'a str> {
     let mut at = addresses
         .lines()

@@ -1,4 +1,5 @@
-//! A process that starts commands for clients in place of sshd, and is the parent of everything that they start.
+//! A process that starts commands for clients in place of sshd, and is the parent of everything
+//! that they start.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -14,7 +15,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::process;
 use super::session::{self, Reply, Request, STREAMS};
 
-/// How long a command goes on whose client has gone: it is told at once, and killed after this time.
+/// How long a command goes on whose client has gone: it is told at once, and killed after this
+/// time.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// How long a client may take to say what it wants.
@@ -39,8 +41,9 @@ struct Session {
     killed_at: Option<Instant>,
 }
 
-/// Makes the calling process one that serves: what the terminal sends is for the command that the cluster was made for,
-/// orphans of its children are its own, and what it has open now is not theirs.
+/// Makes the calling process one that serves: what the terminal sends is for the command that the
+/// cluster was made for, orphans of its children are its own, and what it has open now is not
+/// theirs.
 pub(super) fn detach() -> Result<(), Failure> {
     rustix::process::setsid()?;
     process::adopt_orphans();
@@ -61,8 +64,8 @@ impl Service {
         })
     }
 
-    /// Serves until the cluster ends. `command` makes what a request asks for; `meanwhile` is called again and again, after
-    /// the time that it returns or earlier.
+    /// Serves until the cluster ends. `command` makes what a request asks for; `meanwhile` is
+    /// called again and again, after the time that it returns or earlier.
     pub(super) fn run(
         mut self,
         command: impl Fn(&Request) -> Command,
@@ -136,7 +139,8 @@ impl Service {
         })
     }
 
-    /// Tells clients of commands that have ended. Orphans end here too, and nobody asks for their status.
+    /// Tells clients of commands that have ended. Orphans end here too, and nobody asks for their
+    /// status.
     fn reap(&mut self) {
         while let Some((process, status)) = process::ended_child() {
             let Some(index) = self

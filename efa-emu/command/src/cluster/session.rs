@@ -1,7 +1,7 @@
 //! What `efa-emu rsh` and a host say to each other, over a socket in the cluster's directory.
 //!
-//! The client sends its three standard streams and one request. The host answers with [`Reply`]s. A client that
-//! closes the connection before the end takes its command along.
+//! The client sends its three standard streams and one request. The host answers with [`Reply`]s. A
+//! client that closes the connection before the end takes its command along.
 //!
 //! ```text
 //! request   length of the rest (4 bytes), fields with a zero byte between them:

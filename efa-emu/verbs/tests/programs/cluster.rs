@@ -276,7 +276,7 @@ fn what_cannot_be_is_refused_in_one_line() {
         assert!(outcome.stderr.contains(part), "{part}: {}", outcome.stderr);
         assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);
     };
-    let unknown = "node2 is no host of this cluster: the hosts are node0 to node1";
+    let unknown = "node2 is not a host of this cluster: the hosts are node0 to node1";
     refused(rsh(&["-x", "me@node2", "true"]), 255, unknown);
     refused(rsh(&["-x"]), 255, "needs a host");
     refused(rsh(&[]), 255, "needs a host");

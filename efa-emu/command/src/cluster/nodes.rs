@@ -1,0 +1,123 @@
+//! The processes of the hosts.
+
+use std::ffi::OsStr;
+use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use efa_commands::{Failure, RunDirectory};
+use efa_shm::ENV_HOST;
+use rustix::net::RecvFlags;
+
+use super::files::ENV_CLUSTER;
+use super::gateway;
+use super::members::Members;
+use super::node::{self, Common};
+use super::process::{self, Forked};
+use super::session::Reply;
+use crate::complain;
+use crate::run::host::EmulatedHost;
+
+/// Time between two looks at whether all hosts are there.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// The processes that are the hosts. They end with this value.
+pub(super) struct Nodes {
+    processes: Vec<NodeProcess>,
+    /// The cluster's directory.
+    directory: PathBuf,
+}
+
+struct NodeProcess {
+    pub(super) name: String,
+    pub(super) process: i32,
+    /// Closed by either side's end.
+    pub(super) connection: UnixStream,
+    pub(super) has_ended: bool,
+}
+
+impl Nodes {
+    pub(super) fn start(
+        hosts: &[EmulatedHost],
+        members: &Members<'_>,
+        directory: &RunDirectory,
+        common: &Common<'_>,
+    ) -> Result<Nodes, Failure> {
+        let mut nodes = Nodes {
+            processes: Vec::new(),
+            directory: directory.path().to_owned(),
+        };
+        for host in hosts {
+            nodes.fork(host.name(), directory, |own, cluster| {
+                node::serve(host, own, common, cluster);
+            })?;
+        }
+        for gateway in members.gateways() {
+            nodes.fork(&gateway.host, directory, |own, cluster| {
+                gateway::serve(&gateway, own, cluster);
+            })?;
+        }
+        for node in &mut nodes.processes {
+            match Reply::receive(&mut node.connection)? {
+                Some(Reply::Started) => {}
+                Some(Reply::Refused(reason)) => return Err(Failure(reason)),
+                _ => return Err(Failure(format!("{} has ended while it started", node.name))),
+            }
+        }
+        Ok(nodes)
+    }
+
+    /// Starts the process of a host, which calls `serve` with a directory of its own and its
+    /// connection to this one.
+    pub(super) fn fork(
+        &mut self,
+        name: &str,
+        directory: &RunDirectory,
+        serve: impl FnOnce(&Path, UnixStream),
+    ) -> Result<(), Failure> {
+        let own: PathBuf = directory.subdirectory(name)?;
+        let (ours, theirs) = UnixStream::pair()?;
+        match process::fork()? {
+            Forked::Child => {
+                // Else the hosts that were started before would not notice that the cluster ends.
+                self.processes.clear();
+                drop(ours);
+                let served = catch_unwind(AssertUnwindSafe(|| serve(&own, theirs)));
+                process::leave(i32::from(served.is_err()));
+            }
+            Forked::Parent(process) => self.processes.push(NodeProcess {
+                name: name.to_owned(),
+                process,
+                connection: ours,
+                has_ended: false,
+            }),
+        }
+        Ok(())
+    }
+
+    /// Says which hosts have ended since the last look, and returns when to look again.
+    pub(super) fn look(&mut self) -> Duration {
+        for node in self.processes.iter_mut().filter(|node| !node.has_ended) {
+            let received = rustix::net::recv(&node.connection, &mut [0; 1], RecvFlags::DONTWAIT);
+            if received.is_ok_and(|(_, bytes)| bytes == 0) {
+                node.has_ended = true;
+                process::kill_where(&[
+                    (ENV_CLUSTER, self.directory.as_os_str()),
+                    (ENV_HOST, OsStr::new(&node.name)),
+                ]);
+                complain(&format!("{} has ended, and what ran there", node.name));
+            }
+        }
+        LOOK
+    }
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        let processes: Vec<_> = self.processes.drain(..).map(|node| node.process).collect();
+        for process in processes {
+            process::wait_for(process);
+        }
+    }
+}
