@@ -1,8 +1,8 @@
 //! The border between the device model and whatever carries its requests.
 //!
 //! The device model ([`crate::device`]) knows queues, keys and completions but not how bytes reach
-//! another host. A *link* does: the deterministic network of [`efa_sim`], or the shared memory of
-//! [`efa_shm`]. A request travels once, reliably and in no particular order:
+//! another host. A *link* does: the deterministic network of `efa-sim`, or the shared memory of
+//! `efa-shm`. A request travels once, reliably and in no particular order:
 //!
 //! 1. the initiating device offers it to its link ([`Link::try_send`]);
 //! 2. the link brings it to the responding device, which checks it, moves its data through

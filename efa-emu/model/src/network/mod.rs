@@ -13,9 +13,9 @@
 //! frame that arrives is decided here as well (`Course`), after the rules have been asked
 //! ([`crate::fault::Faults::decide`]).
 //!
-//! A link adds two things: a clock, and whatever carries the bytes. [`efa_sim`] runs every
+//! A link adds two things: a clock, and whatever carries the bytes. `efa-sim` runs every
 //! transmission as an event of its own and asks for one at a time (`Network::transmit`).
-//! [`efa_shm`] carries a frame once, and asks when it comes through
+//! `efa-shm` carries a frame once, and asks when it comes through
 //! (`Network::journey`), which is the same transmissions added up.
 
 mod config;

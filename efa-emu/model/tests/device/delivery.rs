@@ -184,7 +184,7 @@ fn a_request_in_parts_completes_and_counts_with_the_last() {
 }
 
 #[test]
-fn a_request_that_is_put_off_was_not_dropped() {
+fn a_deferred_request_is_not_dropped() {
     let mut net = Net::pair(Setup::default());
     for operation in [Operation::RdmaRead, Operation::RdmaWrite] {
         let header = request(&net, operation, None);
