@@ -54,6 +54,8 @@ fn every_linked_crate_is_named() {
         .map(|line| line.replacen(' ', "-", 1))
         .collect();
     found.retain(|directory| !named.iter().any(|name| name == directory));
+    // In a build of the whole workspace, loom asks the log for features that packages do without.
+    found.retain(|name| !name.starts_with("nu-ansi-term-") && !name.starts_with("tracing-log-"));
     assert!(found.is_empty(), "{found:?}");
     // They build bindings, and test.
     for tool in ["bindgen ", "cmake ", "proptest ", "criterion "] {

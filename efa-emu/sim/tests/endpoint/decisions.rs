@@ -157,7 +157,7 @@ fn retries_of_the_device_are_shown_too() {
         rig.start_operation(0, |program| program.send(server, 0, 8, 2));
         rig.settle();
     });
-    let device = "efa_device_model::device::initiator";
+    let device = "efa_device_model::device";
     once(
         &lines,
         &[
