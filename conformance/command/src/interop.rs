@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use crate::places::Team;
+use crate::places::HostOptions;
 use crate::progress::Progress;
 use crate::record::SoftwareOptions;
 use crate::{Outcome, complain, corpus, say};
@@ -35,25 +35,19 @@ pub(crate) struct Interop {
     #[command(flatten)]
     software: SoftwareOptions,
     #[command(flatten)]
-    hosts: Team,
+    hosts: HostOptions,
 }
 
 type Writer = fn(&[Row], &Path) -> std::io::Result<()>;
 
 pub(crate) fn interop(arguments: &mut Interop) -> Outcome {
-    let ended = match arguments.hosts.gather(Patience::DEFAULT.start) {
-        Ok(true) => table(arguments),
-        Ok(false) => return Outcome::Passed,
-        Err(problem) => Err(problem),
-    };
-    match ended {
-        Ok(outcome) => outcome,
-        Err(problem) => complain(problem, Outcome::Unfit),
-    }
+    let ended = arguments.hosts.find_job();
+    let ended = ended.and_then(|()| table(arguments));
+    ended.unwrap_or_else(|problem| complain(problem, Outcome::Unfit))
 }
 
 /// The pairs of hosts on which the cells run; `None` stands for emulated ones.
-fn places(options: &Team) -> Result<Vec<Option<Hosts>>, String> {
+fn places(options: &HostOptions) -> Result<Vec<Option<Hosts>>, String> {
     if !options.are_named() {
         return Ok(vec![None]);
     }

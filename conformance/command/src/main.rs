@@ -12,7 +12,6 @@ mod list;
 mod places;
 mod progress;
 mod provider;
-mod ranks;
 mod record;
 mod report;
 mod run;
@@ -80,9 +79,6 @@ enum Command {
     /// Run any program for another host that tests it here, for `interop --at`.
     #[command(hide = true)]
     Hosted(hosted::Arguments),
-    /// Run a command on the host of another rank, for `run --under`.
-    #[command(hide = true)]
-    RankShell(ranks::shell::Shell),
     /// Run traces for `run --jobs`.
     #[command(hide = true)]
     Job,
@@ -152,7 +148,6 @@ fn main() -> ExitCode {
         Command::Survey(arguments) => survey::survey(&arguments),
         Command::Recorded(arguments) => return drive::recorded(&arguments),
         Command::Hosted(arguments) => return hosted::hosted(&arguments),
-        Command::RankShell(arguments) => return ranks::shell::shell(&arguments),
         Command::Job => job::job(),
         Command::Pages { directory } => match pages::write(Arguments::command(), &directory) {
             Ok(()) => Outcome::Passed,

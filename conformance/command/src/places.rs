@@ -15,7 +15,6 @@ use efa_play::player::{
 use efa_suite::Case;
 use efa_suite::hosts::Seats;
 
-use crate::ranks::{Leader, Part, Ranks};
 use crate::run::Dut;
 use crate::{Outcome, complain, say};
 
@@ -56,10 +55,11 @@ enum Pairs {
 /// How hosts are reached.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Way {
-    /// What starts commands on hosts: a command with the arguments of ssh.
+    /// What starts commands on hosts: a command with the arguments of ssh, or a launcher of a parallel job whose last word
+    /// asks for a host, such as `srun -N 1 -n 1 -w` and `mpirun -n 1 --host`.
     #[arg(long, value_name = "COMMAND", default_value = RemoteShell::DEFAULT)]
     rsh: RemoteShell,
-    /// `efa-conformance` on the hosts: a path, or a name for the shell there. It is `efa-conformance`, or under a launcher
+    /// `efa-conformance` on the hosts: a path, or a name for the shell there. It is `efa-conformance`, or with a launcher
     /// the path that this program has, unless another is named.
     #[arg(long, value_name = "PROGRAM")]
     remote_program: Option<String>,
@@ -69,9 +69,20 @@ impl Way {
     /// How hosts are reached; `limit` is the time in which they have to answer.
     pub(crate) fn reach(&self, limit: Duration) -> Reach {
         let program = self.remote_program.clone();
+        let own = || {
+            std::env::current_exe()
+                .ok()?
+                .into_os_string()
+                .into_string()
+                .ok()
+        };
+        let usual = || match self.rsh.is_launcher() {
+            true => own().unwrap_or_else(|| REMOTE_PROGRAM.into()),
+            false => REMOTE_PROGRAM.into(),
+        };
         Reach {
             shell: self.rsh.clone(),
-            program: program.unwrap_or_else(|| REMOTE_PROGRAM.into()),
+            program: program.unwrap_or_else(usual),
             limit,
         }
     }
@@ -92,8 +103,8 @@ pub(crate) struct HostOptions {
     /// The same, with the hosts in a file: the first word of each line, `#` begins a comment.
     #[arg(long, value_name = "FILE")]
     hostfile: Option<PathBuf>,
-    /// Which pairs of the hosts play; `all` unless another is named. For `run` and `interop`, if no hosts are named, they
-    /// are those on which `mpirun` or `srun` has started it.
+    /// Which pairs of the hosts play; `all` unless another is named. Inside of a job of Slurm they are its hosts, which
+    /// `srun` reaches, if no others are named.
     #[arg(long, value_enum)]
     pairs: Option<Pairs>,
     #[command(flatten)]
@@ -112,24 +123,11 @@ pub(crate) struct HostOptions {
     no_captures: bool,
 }
 
-/// The hosts that are named, or those on which a launcher has started this command.
-#[derive(clap::Args)]
-#[command(next_help_heading = "On several hosts (docs/two-machines.md)")]
-pub(crate) struct Team {
-    #[command(flatten)]
-    hosts: HostOptions,
-    #[command(flatten)]
-    ranks: Ranks,
-    /// The other ranks, once they have come.
-    #[arg(skip)]
-    leader: Option<Box<Leader>>,
-}
-
 #[derive(clap::Args)]
 #[command(next_help_heading = "On several hosts (docs/two-machines.md)")]
 pub(crate) struct Places {
     #[command(flatten)]
-    pub(crate) team: Team,
+    pub(crate) hosts: HostOptions,
     /// The device's port. EFA devices have one.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=1))]
     port: Option<u8>,
@@ -146,6 +144,9 @@ fn recorder(command: &str) -> Result<String, String> {
 /// `efa-conformance` on hosts that a remote shell reaches.
 const REMOTE_PROGRAM: &str = "efa-conformance";
 
+/// What starts a command on a host of a job of Slurm.
+const SRUN: &str = "srun --nodes=1 --ntasks=1 --overlap --quiet -w";
+
 /// The word for every device.
 const ALL_DEVICES: &str = "all";
 
@@ -153,6 +154,30 @@ impl HostOptions {
     /// Returns whether hosts are named.
     pub(crate) fn are_named(&self) -> bool {
         !self.at.is_empty() || self.have_hosts()
+    }
+
+    /// Takes the hosts of the job of Slurm in which this process runs, if pairs are asked for and no hosts are named.
+    pub(crate) fn find_job(&mut self) -> Result<(), String> {
+        if self.pairs.is_none() || self.are_named() {
+            return Ok(());
+        }
+        let list = std::env::var("SLURM_JOB_NODELIST").map_err(|_| {
+            "--pairs without hosts are those of a job of Slurm, and this is none: name them with --hosts or --hostfile"
+        })?;
+        let output = std::process::Command::new("scontrol")
+            .args(["show", "hostnames", &list])
+            .output()
+            .map_err(|error| {
+                format!("cannot run scontrol, which lists the hosts of the job: {error}")
+            })?;
+        let names = String::from_utf8_lossy(&output.stdout);
+        for name in names.lines() {
+            self.hosts.push(name.parse()?);
+        }
+        if self.way.rsh.to_string() == RemoteShell::DEFAULT {
+            self.way.rsh = SRUN.parse()?;
+        }
+        Ok(())
     }
 
     fn have_hosts(&self) -> bool {
@@ -194,12 +219,11 @@ impl HostOptions {
         Ok(description)
     }
 
-    /// Asks all hosts for their versions and devices; `others` are hosts beside those that are named. Returns who is to
-    /// sit where; `unrecorded` gets the hosts whose packets cannot be recorded.
+    /// Asks all hosts for their versions and devices. Returns who is to sit where; `unrecorded` gets the hosts whose
+    /// packets cannot be recorded.
     pub(crate) fn seats(
         &self,
         reach: &Reach,
-        others: &[String],
         unrecorded: &mut BTreeSet<String>,
     ) -> Result<Vec<Seats>, String> {
         if !self.at.is_empty() {
@@ -214,7 +238,7 @@ impl HostOptions {
             return Ok(vec![Seats::Named(places)]);
         }
         let mut places = Vec::new();
-        for named in self.all_hosts(others)? {
+        for named in self.all_hosts()? {
             let place = self.with_device(&named);
             let is_all = place.device.as_deref() == Some(ALL_DEVICES);
             let asked = Place {
@@ -248,11 +272,8 @@ impl HostOptions {
         }
     }
 
-    fn all_hosts(&self, others: &[String]) -> Result<Vec<Place>, String> {
+    fn all_hosts(&self) -> Result<Vec<Place>, String> {
         let mut hosts = self.hosts.clone();
-        for name in others {
-            hosts.push(name.parse()?);
-        }
         if let Some(path) = &self.hostfile {
             let text = std::fs::read_to_string(path)
                 .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
@@ -267,63 +288,6 @@ impl HostOptions {
             }
         }
         Ok(hosts)
-    }
-}
-
-impl Team {
-    /// Returns whether hosts are named.
-    pub(crate) fn are_named(&self) -> bool {
-        self.hosts.are_named() || self.leader.is_some()
-    }
-
-    /// Brings the ranks of a launcher together, if their hosts are the places. Returns whether this process is to run
-    /// what is to be run; if not, it has served the one that did.
-    pub(crate) fn gather(&mut self, limit: Duration) -> Result<bool, String> {
-        let hosts = &self.hosts;
-        if !self.ranks.are_named() && (hosts.pairs.is_none() || hosts.have_hosts()) {
-            return Ok(true);
-        }
-        match self.ranks.meet(limit)? {
-            Part::Lead(leader) => self.leader = Some(leader),
-            Part::Served => return Ok(false),
-        }
-        Ok(true)
-    }
-
-    /// The words in front of a command that repeats a case.
-    pub(crate) fn launcher_words(&self) -> Vec<String> {
-        self.leader
-            .as_ref()
-            .map_or_else(Vec::new, |leader| leader.words())
-    }
-
-    /// How they are reached; `limit` is the time in which they have to answer.
-    pub(crate) fn reach(&self, limit: Duration) -> Reach {
-        let own = self.hosts.reach(limit);
-        let Some(leader) = &self.leader else {
-            return own;
-        };
-        let program = self.hosts.way.remote_program.as_ref();
-        Reach {
-            shell: leader.shell.clone(),
-            program: program.unwrap_or(&leader.program).clone(),
-            limit,
-        }
-    }
-
-    /// How packets are recorded; `None` if they are not.
-    pub(crate) fn recording(&self) -> Option<Recording> {
-        self.hosts.recording()
-    }
-
-    /// As [`HostOptions::seats`], with the hosts of the other ranks.
-    pub(crate) fn seats(
-        &self,
-        reach: &Reach,
-        unrecorded: &mut BTreeSet<String>,
-    ) -> Result<Vec<Seats>, String> {
-        let others = self.leader.as_ref().map(|leader| &leader.hosts[..]);
-        self.hosts.seats(reach, others.unwrap_or(&[]), unrecorded)
     }
 }
 
@@ -343,8 +307,7 @@ impl Places {
         if words.is_empty() {
             return words;
         }
-        words.extend(self.team.leader.as_ref().map(|leader| leader.option()));
-        let HostOptions { way, recorder, .. } = &self.team.hosts;
+        let HostOptions { way, recorder, .. } = &self.hosts;
         let rsh = way.rsh.to_string();
         if rsh != RemoteShell::DEFAULT {
             words.push(("--rsh", rsh));

@@ -106,7 +106,7 @@ pub(crate) struct Run {
     traces: Vec<PathBuf>,
     /// Where the two sides meet.
     #[arg(long, value_enum, default_value = "emu",
-          conflicts_with_all = ["at", "hosts", "hostfile", "pairs", "under"])]
+          conflicts_with_all = ["at", "hosts", "hostfile", "pairs"])]
     backend: BackendChoice,
     /// What is under test: `core`, the protocol engine; `libfabric`, stock libfabric; or `exec:COMMAND`, a
     /// program of yours that speaks the driver protocol (docs/driver.md). `libfabric` and `exec:COMMAND`
@@ -132,11 +132,11 @@ pub(crate) struct Run {
     /// With `--backend emu`, also replay each trace in this many networks that reorder, lose and refuse
     /// packets; the applications must see the same.
     #[arg(long, value_name = "N", default_value_t = 0,
-          conflicts_with_all = ["at", "hosts", "hostfile", "pairs", "under"])]
+          conflicts_with_all = ["at", "hosts", "hostfile", "pairs"])]
     seeds: u64,
     /// With `--backend emu`, also replay each trace once for each single request and completion of its run,
     /// which is late (`delay`), refused (`refuse`) or failed (`fail`); `all` for the three.
-    #[arg(long, value_name = "CHANGE", conflicts_with_all = ["at", "hosts", "hostfile", "pairs", "under"])]
+    #[arg(long, value_name = "CHANGE", conflicts_with_all = ["at", "hosts", "hostfile", "pairs"])]
     each_event: Option<Changes>,
     /// Run this many traces at once, each in its own emulated fabric; with more than one, fault rules on the
     /// fabric of this process have no effect.
@@ -205,13 +205,11 @@ impl Run {
 }
 
 pub(crate) fn run(mut arguments: Run) -> Outcome {
-    match arguments.places.team.gather(arguments.patience().start) {
-        Ok(true) => {}
-        Ok(false) => return Outcome::Passed,
-        Err(problem) => return complain(problem, Outcome::Unfit),
+    if let Err(problem) = arguments.places.hosts.find_job() {
+        return complain(problem, Outcome::Unfit);
     }
     let arguments = &arguments;
-    if arguments.places.team.are_named() {
+    if arguments.places.hosts.are_named() {
         return run_on_hosts(arguments).unwrap_or_else(|text| complain(text, Outcome::Unfit));
     }
     let mut outside = match &arguments.dut {
@@ -302,9 +300,9 @@ fn run_on_hosts(arguments: &Run) -> Result<Outcome, String> {
     let provider = arguments.provider.provider();
     let program = arguments.dut.program(&arguments.libfabric, provider);
     let patience = arguments.patience();
-    let reach = arguments.places.team.reach(patience.start);
+    let reach = arguments.places.hosts.reach(patience.start);
     let mut unrecorded = BTreeSet::new();
-    let seats = arguments.places.team.seats(&reach, &mut unrecorded)?;
+    let seats = arguments.places.hosts.seats(&reach, &mut unrecorded)?;
     let peer = arguments.places.peer();
     let peer = peer.map(|peer| peer.program(&arguments.libfabric, Provider::efa()));
     let mut under_test = places::introduce(&seats, &reach, &program, peer.as_ref(), patience)?;
@@ -323,7 +321,7 @@ fn run_on_hosts(arguments: &Run) -> Result<Outcome, String> {
         patience,
         arguments.options(),
     )
-    .recorded(arguments.places.team.recording(), unrecorded);
+    .recorded(arguments.places.hosts.recording(), unrecorded);
     let tasks: Vec<Task> = seats
         .iter()
         .flat_map(|seats| {
@@ -409,7 +407,7 @@ fn say_causes(cases: &[Case], arguments: &Run) {
 
 /// The command that repeats a case, for a shell.
 fn command_for(case: &Case, arguments: &Run) -> String {
-    let mut words: Vec<String> = arguments.places.team.launcher_words();
+    let mut words: Vec<String> = Vec::new();
     let is_over_verbs = case.backend != "emu";
     let is_here = case.places.is_empty();
     if is_over_verbs && is_here && HostConfig::from_env().is_ok() {

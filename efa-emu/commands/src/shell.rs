@@ -4,7 +4,11 @@ use std::fmt;
 use std::process::Command;
 use std::str::FromStr;
 
-/// A command with the arguments of ssh: a host, and a command for the shell there.
+/// What names of launchers begin with. They hand each word on as it is.
+const LAUNCHERS: [&str; 4] = ["srun", "mpirun", "mpiexec", "orterun"];
+
+/// A command with the arguments of ssh: a host, and a command for the shell there. Or a launcher, whose last word asks for
+/// a host: a program and its arguments follow.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RemoteShell {
     words: Vec<String>,
@@ -14,14 +18,22 @@ impl RemoteShell {
     /// What is used if nothing else is said. It never asks for a password: nobody would answer.
     pub const DEFAULT: &'static str = "ssh -o BatchMode=yes";
 
+    /// Whether it is the launcher of a parallel job, which starts a program and no shell.
+    pub fn is_launcher(&self) -> bool {
+        let name = self.words[0].rsplit('/').next().unwrap_or_default();
+        LAUNCHERS.iter().any(|launcher| name.starts_with(launcher))
+    }
+
     /// A command that runs `words` on `host`.
     pub fn command(&self, host: &str, words: &[String]) -> Command {
         let mut command = Command::new(&self.words[0]);
+        command.args(&self.words[1..]).arg(host);
+        if self.is_launcher() {
+            command.args(words);
+            return command;
+        }
         let quoted: Vec<String> = words.iter().map(|word| quote(word)).collect();
-        command
-            .args(&self.words[1..])
-            .arg(host)
-            .arg(quoted.join(" "));
+        command.arg(quoted.join(" "));
         command
     }
 }
