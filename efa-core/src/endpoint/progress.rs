@@ -8,7 +8,7 @@ use crate::endpoint::api::time::Instant;
 
 impl<N: PolledNic> Endpoint<N> {
     /// Makes all progress that is possible at time `now`: takes completions from the device (one
-    /// poll of [`EndpointConfig::poll_batch`]), handles packets, and posts pending and resent ones.
+    /// poll of `poll_batch`), handles packets, and posts pending and resent ones.
     /// Returns the number of device completions taken. If that is the whole batch, there may be
     /// more.
     pub fn progress(&mut self, now: Instant) -> usize {
