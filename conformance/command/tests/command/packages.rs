@@ -8,7 +8,7 @@ use efa_testing::workspace::root;
 use serde_json::Value;
 
 /// The packages that are published, in the order of their names.
-const PUBLISHED: [&str; 18] = [
+const PUBLISHED: [&str; 19] = [
     "efa-capture",
     "efa-check",
     "efa-commands",
@@ -20,6 +20,7 @@ const PUBLISHED: [&str; 18] = [
     "efa-emu-bridge",
     "efa-hw",
     "efa-interop",
+    "efa-libfabric-sys",
     "efa-log",
     "efa-options",
     "efa-play",

@@ -177,14 +177,6 @@ impl StockEnds {
         let targets = (0..workload.window)
             .map(|_| buffer(&receiver))
             .collect::<Result<_, _>>()?;
-        let nothing = ffi::fi_cq_tagged_entry {
-            op_context: std::ptr::null_mut(),
-            flags: 0,
-            len: 0,
-            buf: std::ptr::null_mut(),
-            data: 0,
-            tag: 0,
-        };
         Ok(StockEnds {
             source: buffer(&sender)?,
             targets,
@@ -192,8 +184,8 @@ impl StockEnds {
             receiver,
             peer,
             length: workload.length,
-            contexts: vec![[std::ptr::null_mut(); 8]; 2 * workload.window],
-            entries: [nothing; 64],
+            contexts: vec![ffi::fi_context2::default(); 2 * workload.window],
+            entries: [ffi::fi_cq_tagged_entry::default(); 64],
         })
     }
 }

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 
 use super::endpoint::{Address, Endpoint, close};
 use super::library::entry;
-use super::{Error, ffi};
+use super::{ERROR_AVAILABLE, Error, TRY_AGAIN, ffi};
 
 /// Memory that the caller registered and keeps.
 pub struct BareBuffer {
@@ -92,7 +92,7 @@ impl Endpoint {
     }
 
     fn had_room(&self, call: &'static str, result: isize) -> Result<bool, Error> {
-        if result == -ffi::FI_EAGAIN {
+        if result == TRY_AGAIN {
             return Ok(false);
         }
         self.library.check(call, result).map(|()| true)
@@ -106,8 +106,8 @@ impl Endpoint {
             read(self.cq, entries.as_mut_ptr().cast(), entries.len())
         };
         match count {
-            count if count == -ffi::FI_EAGAIN => Ok(0),
-            count if count == -ffi::FI_EAVAIL => Err(Error::Usage(
+            TRY_AGAIN => Ok(0),
+            ERROR_AVAILABLE => Err(Error::Usage(
                 "an operation failed during the measurement".into(),
             )),
             count => {

@@ -5,7 +5,7 @@ use std::ptr;
 
 use super::endpoint::{Address, Endpoint};
 use super::library::entry;
-use super::{Error, Token, ffi};
+use super::{ERROR_AVAILABLE, Error, TRY_AGAIN, Token, ffi};
 
 /// One finished operation.
 #[derive(Debug)]
@@ -41,11 +41,19 @@ pub struct Failure {
     pub overflow: usize,
 }
 
+/// Room for an error entry of any release.
+#[repr(C)]
+#[derive(Default)]
+struct ErrorEntry {
+    known: ffi::fi_cq_err_entry,
+    /// For members that later releases than that of the headers append, as 1.20 did with `src_addr`.
+    reserved: [u64; 8],
+}
+
 impl Endpoint {
     /// Makes progress and returns a completion, if one is available.
     pub fn poll(&mut self) -> Result<Option<Completion>, Error> {
-        // SAFETY: a structure of plain numbers and pointers, for which zero is a value.
-        let mut entry: ffi::fi_cq_tagged_entry = unsafe { std::mem::zeroed() };
+        let mut entry = ffi::fi_cq_tagged_entry::default();
         let mut source = ffi::FI_ADDR_UNSPEC;
         // SAFETY: the queue is open, of the tagged format, and room for one entry is passed.
         let count = unsafe {
@@ -53,9 +61,8 @@ impl Endpoint {
             read(self.cq, (&raw mut entry).cast(), 1, &mut source)
         };
         match count {
-            0 => return Ok(None),
-            n if n == -ffi::FI_EAGAIN => return Ok(None),
-            n if n == -ffi::FI_EAVAIL => return self.read_error().map(Some),
+            0 | TRY_AGAIN => return Ok(None),
+            ERROR_AVAILABLE => return self.read_error().map(Some),
             n => self.library.check("fi_cq_readfrom", n)?,
         }
         let (token, buffer, counted) = self.take(entry.op_context);
@@ -75,14 +82,14 @@ impl Endpoint {
     }
 
     fn read_error(&mut self) -> Result<Completion, Error> {
-        // SAFETY: as in `poll`.
-        let mut entry: ffi::fi_cq_err_entry = unsafe { std::mem::zeroed() };
+        let mut entry = ErrorEntry::default();
         // SAFETY: the queue is open; a null `err_data` tells the provider to keep its own.
         unsafe {
             let read = entry!((*self.cq).ops, ffi::fi_ops_cq, readerr)?;
             self.library
-                .check("fi_cq_readerr", read(self.cq, &mut entry, 0))?;
+                .check("fi_cq_readerr", read(self.cq, (&raw mut entry).cast(), 0))?;
         }
+        let entry = entry.known;
         let (token, buffer, _) = self.take(entry.op_context);
         // SAFETY: the queue is open.
         let strerror = unsafe { entry!((*self.cq).ops, ffi::fi_ops_cq, strerror) };
@@ -146,16 +153,15 @@ impl Endpoint {
                 0,
             )
         };
-        if count != -ffi::FI_EAVAIL {
+        if count != ERROR_AVAILABLE {
             // Nothing, or an event without an error.
-            return if count == -ffi::FI_EAGAIN {
+            return if count == TRY_AGAIN {
                 Ok(None)
             } else {
                 self.library.check("fi_eq_read", count).map(|()| None)
             };
         }
-        // SAFETY: as in `poll`.
-        let mut entry: ffi::fi_eq_err_entry = unsafe { std::mem::zeroed() };
+        let mut entry = ffi::fi_eq_err_entry::default();
         // SAFETY: the queue is open; a null `err_data` tells the provider to keep its own.
         unsafe {
             let read = entry!((*self.eq).ops, ffi::fi_ops_eq, readerr)?;

@@ -1,7 +1,7 @@
 //! Opening and closing an endpoint with its queues, domain and address vector.
 
 use std::collections::HashMap;
-use std::ffi::{CStr, CString, c_void};
+use std::ffi::{CStr, CString, c_int, c_void};
 use std::fmt;
 use std::ptr;
 
@@ -183,7 +183,7 @@ impl Endpoint {
             (*hints).caps = settings.capabilities;
             (*hints).mode = mode;
             (*(*hints).ep_attr).type_ = ffi::FI_EP_RDM;
-            (*(*hints).domain_attr).mr_mode = mr_mode;
+            (*(*hints).domain_attr).mr_mode = mr_mode as c_int;
             (*(*hints).fabric_attr).prov_name = libc::strdup(provider.as_ptr());
         }
         let version = settings.api.min(self.library.version());
@@ -230,7 +230,7 @@ impl Endpoint {
             return Err(Error::Missing("memory for fi_info"));
         }
         // SAFETY: `only` is a valid structure with its attributes.
-        let mr_mode = unsafe { (*(*only).domain_attr).mr_mode };
+        let mr_mode = unsafe { (*(*only).domain_attr).mr_mode } as u64;
         self.register_local = mr_mode & ffi::FI_MR_LOCAL != 0;
         self.virtual_addresses = mr_mode & ffi::FI_MR_VIRT_ADDR != 0;
         if let Some(size) = settings.max_message {
@@ -304,25 +304,15 @@ impl Endpoint {
             let result = open(self.fabric, self.info, &mut self.domain, ptr::null_mut());
             library.check("fi_domain", result as isize)?;
 
-            let mut attr = ffi::fi_eq_attr {
-                size: 0,
-                flags: 0,
-                wait_obj: 0,
-                signaling_vector: 0,
-                wait_set: ptr::null_mut(),
-            };
+            let mut attr = ffi::fi_eq_attr::default();
             let open = entry!((*self.fabric).ops, ffi::fi_ops_fabric, eq_open)?;
             let result = open(self.fabric, &mut attr, &mut self.eq, ptr::null_mut());
             library.check("fi_eq_open", result as isize)?;
 
             let mut attr = ffi::fi_cq_attr {
                 size: Self::QUEUE_SIZE,
-                flags: 0,
                 format: ffi::FI_CQ_FORMAT_TAGGED,
-                wait_obj: 0,
-                signaling_vector: 0,
-                wait_cond: 0,
-                wait_set: ptr::null_mut(),
+                ..Default::default()
             };
             let open = entry!((*self.domain).ops, ffi::fi_ops_domain, cq_open)?;
             let result = open(self.domain, &mut attr, &mut self.cq, ptr::null_mut());
@@ -330,12 +320,7 @@ impl Endpoint {
 
             let mut attr = ffi::fi_av_attr {
                 type_: ffi::FI_AV_TABLE,
-                rx_ctx_bits: 0,
-                count: 0,
-                ep_per_node: 0,
-                name: ptr::null(),
-                map_addr: ptr::null_mut(),
-                flags: 0,
+                ..Default::default()
             };
             let open = entry!((*self.domain).ops, ffi::fi_ops_domain, av_open)?;
             let result = open(self.domain, &mut attr, &mut self.av, ptr::null_mut());
@@ -361,7 +346,7 @@ impl Endpoint {
             self.library
                 .check("fi_ep_bind(cq)", bind(fid, self.cq.cast(), flags) as isize)?;
             let control = entry!((*fid).ops, ffi::fi_ops, control)?;
-            let result = control(fid, ffi::FI_ENABLE, ptr::null_mut());
+            let result = control(fid, ffi::FI_ENABLE as c_int, ptr::null_mut());
             self.library.check(FI_ENABLE, result as isize)
         }
     }

@@ -109,7 +109,7 @@ impl Library {
         // SAFETY: for this type the function ignores the data; the result is null or a string that lives
         // until the next call of this thread.
         let text = unsafe {
-            let text = (self.0.tostr)(std::ptr::null(), ffi::FI_TYPE_VERSION);
+            let text = (self.0.tostr)(std::ptr::null(), ffi::FI_TYPE_VERSION as c_int);
             (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
         };
         text.unwrap_or_else(|| self.version().to_string())

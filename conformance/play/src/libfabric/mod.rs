@@ -8,7 +8,6 @@
 mod bare;
 mod completion;
 mod endpoint;
-pub mod ffi;
 mod library;
 mod operation;
 mod provider;
@@ -17,12 +16,19 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+pub use efa_libfabric_sys as ffi;
+
 pub use bare::BareBuffer;
 pub use completion::{Completion, Failure};
 pub use endpoint::{Address, Endpoint, RegionId, Settings};
 pub use library::Library;
 pub use operation::{AtomicCall, Destination, RemoteMemory, Token};
 pub use provider::Provider;
+
+/// What a call returns if there is nothing to report now, or no room.
+const TRY_AGAIN: isize = -(ffi::FI_EAGAIN as isize);
+/// What reading a queue returns if an error entry waits to be read.
+const ERROR_AVAILABLE: isize = -(ffi::FI_EAVAIL as isize);
 
 /// A release of libfabric, or a version of its programming interface: `major.minor`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

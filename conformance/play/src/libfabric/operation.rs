@@ -127,7 +127,7 @@ impl Endpoint {
             margin,
             mr: ptr::null_mut(),
         };
-        let context = Box::into_raw(Box::new([ptr::null_mut(); 8]) as Box<Context>);
+        let context = Box::into_raw(Box::new(Context::default()));
         let key = context as usize;
         let mut descriptor = ptr::null_mut();
         if self.register_local && !memory.is_empty() {

@@ -264,7 +264,7 @@ impl ErrorName {
     /// The errors that a scenario may expect.
     pub const ALL: [ErrorName; 12] = [
         ErrorName::ANY,
-        ErrorName::new("FI_ETRUNC", ffi::FI_ETRUNC),
+        ErrorName::new("FI_ETRUNC", ffi::FI_ETRUNC as i32),
         ErrorName::new("FI_ECANCELED", libc::ECANCELED),
         ErrorName::new("FI_EIO", libc::EIO),
         ErrorName::new("FI_EINVAL", libc::EINVAL),
@@ -274,7 +274,7 @@ impl ErrorName {
         ErrorName::new("FI_EHOSTUNREACH", libc::EHOSTUNREACH),
         ErrorName::new("FI_EOPNOTSUPP", libc::EOPNOTSUPP),
         ErrorName::new("FI_ENOMSG", libc::ENOMSG),
-        ErrorName::new("FI_ENORX", 269),
+        ErrorName::new("FI_ENORX", ffi::FI_ENORX as i32),
     ];
 
     const fn new(name: &'static str, code: i32) -> Self {

@@ -164,7 +164,7 @@ fn messages_memory_and_errors_cross_the_interface() {
     pair.start(0, |a| a.send(Token(5), message.clone(), destination));
     let done = pair.complete(2);
     let failure = received(&done, 4).result.clone().unwrap_err();
-    assert_eq!(failure.code, ffi::FI_ETRUNC);
+    assert_eq!(failure.code, ffi::FI_ETRUNC as i32);
 
     // An unmatched receive ends with its endpoint.
     pair.start(1, |b| b.recv(Token(8), vec![0; 8], None));

@@ -1,5 +1,4 @@
 //! The driver protocol's page, and stock libfabric.
 
 mod driver_documented;
-mod libfabric_layout;
 mod libfabric_stock;
