@@ -12,7 +12,7 @@ use efa_core::rules::Severity;
 use efa_play::drive::Identity;
 use efa_play::drive::serve::Engine;
 use efa_play::libfabric::{Library, Provider};
-use efa_play::player::{Patience, PlayerError, Program, quote, split_words};
+use efa_play::player::{Patience, PlayerError, Program, join, split_words};
 use efa_replay::replay::outside::Outside;
 use efa_shm::HostConfig;
 use efa_suite::each_event::Changes;
@@ -75,10 +75,7 @@ impl fmt::Display for Dut {
         match self {
             Dut::Core => f.write_str("core"),
             Dut::Libfabric => f.write_str("libfabric"),
-            Dut::Exec(words) => {
-                let words: Vec<String> = words.iter().map(|word| quote(word)).collect();
-                write!(f, "exec:{}", words.join(" "))
-            }
+            Dut::Exec(words) => write!(f, "exec:{}", join(words)),
         }
     }
 }
@@ -468,8 +465,7 @@ fn command_for(case: &Case, arguments: &Run) -> String {
     } else if arguments.fail_on != Severity::Error {
         option("--fail-on", arguments.fail_on.to_string());
     }
-    let words: Vec<String> = words.iter().map(|word| quote(word)).collect();
-    words.join(" ")
+    join(&words)
 }
 
 /// Why a program did not say who it is.

@@ -10,6 +10,7 @@ use std::process::{Command, ExitCode};
 
 use clap::{Args, Subcommand};
 use efa_commands::installation::Installation;
+use efa_commands::shell::quote;
 
 use efa_commands::Failure;
 
@@ -97,8 +98,8 @@ impl WiresharkArguments {
 /// What Wireshark starts, in its extcap directory, to list and record running fabrics. It names
 /// this program by its path: Wireshark has another PATH than a shell when a desktop starts it.
 fn caller_of(program: &Path) -> String {
-    let quoted = program.to_string_lossy().replace('\'', r"'\''");
-    format!("#!/bin/sh\nexec '{quoted}' extcap \"$@\"\n")
+    let program = quote(&program.to_string_lossy());
+    format!("#!/bin/sh\nexec {program} extcap \"$@\"\n")
 }
 
 /// Where Wireshark looks for files, by its own names for them.
@@ -210,9 +211,7 @@ mod tests {
     #[test]
     fn the_caller_quotes_the_programs_path() {
         let script = caller_of(Path::new("/o'brien/efa emu"));
-        assert_eq!(
-            script,
-            "#!/bin/sh\nexec '/o'\\''brien/efa emu' extcap \"$@\"\n"
-        );
+        let expected = "#!/bin/sh\nexec \"/o'brien/efa emu\" extcap \"$@\"\n";
+        assert_eq!(script, expected);
     }
 }

@@ -28,12 +28,10 @@ impl RemoteShell {
     pub fn command(&self, host: &str, words: &[String]) -> Command {
         let mut command = Command::new(&self.words[0]);
         command.args(&self.words[1..]).arg(host);
-        if self.is_launcher() {
-            command.args(words);
-            return command;
-        }
-        let quoted: Vec<String> = words.iter().map(|word| quote(word)).collect();
-        command.arg(quoted.join(" "));
+        match self.is_launcher() {
+            true => command.args(words),
+            false => command.arg(join(words)),
+        };
         command
     }
 }
@@ -54,50 +52,47 @@ impl FromStr for RemoteShell {
 
 impl fmt::Display for RemoteShell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let words: Vec<String> = self.words.iter().map(|word| quote(word)).collect();
-        f.write_str(&words.join(" "))
+        f.write_str(&join(&self.words))
     }
 }
 
-/// Splits a command into words as a shell does: at spaces outside of `'...'` and `"..."`; `\\`
-/// quotes the next character. Nothing is expanded.
+/// Splits a command into words as a shell does. Nothing is expanded.
+///
+/// # Errors
+/// What is wrong with it.
 pub fn split_words(command: &str) -> Result<Vec<String>, String> {
-    let mut words = Vec::new();
-    let mut word: Option<String> = None;
-    let mut quote = None;
-    let mut characters = command.chars();
-    while let Some(character) = characters.next() {
-        match (character, quote) {
-            (_, Some(end)) if character == end => quote = None,
-            ('\'' | '"', None) => {
-                quote = Some(character);
-                word.get_or_insert_default();
-            }
-            ('\\', None | Some('"')) => match characters.next() {
-                Some(escaped) => word.get_or_insert_default().push(escaped),
-                None => return Err("it ends in the middle of `\\`".into()),
-            },
-            (_, None) if character.is_whitespace() => words.extend(word.take()),
-            _ => word.get_or_insert_default().push(character),
-        }
+    match shlex::split(command) {
+        Some(words) if words.is_empty() => Err("it is empty".into()),
+        Some(words) => Ok(words),
+        None => Err(unfinished(command)),
     }
-    if let Some(quote) = quote {
-        return Err(format!("the quotation mark {quote} is not closed"));
+}
+
+/// What is missing at the end of a command that cannot be split.
+fn unfinished(command: &str) -> String {
+    let ends_with = |end: &str| shlex::split(&format!("{command}{end}")).is_some();
+    if ends_with("\\") {
+        return "it ends in the middle of `\\`".into();
     }
-    words.extend(word);
-    if words.is_empty() {
-        return Err("it is empty".into());
-    }
-    Ok(words)
+    let quote = if ends_with("'") { '\'' } else { '"' };
+    format!("the quotation mark {quote} is not closed")
 }
 
 /// A word as a shell takes it.
 pub fn quote(word: &str) -> String {
+    // Some are quoted by `shlex` that need it in front of a command only, or not at all.
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
-    match !word.is_empty() && word.chars().all(is_plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
     }
+    let quoter = shlex::Quoter::new().allow_nul(true);
+    quoter.quote(word).expect("only a NUL is refused").into()
+}
+
+/// Words as a shell takes them.
+pub fn join(words: &[impl AsRef<str>]) -> String {
+    let quoted: Vec<String> = words.iter().map(|word| quote(word.as_ref())).collect();
+    quoted.join(" ")
 }
 
 #[cfg(test)]
@@ -108,16 +103,22 @@ mod tests {
     fn commands_are_divided_as_a_shell_does() {
         let words = split_words("  ./a 'b c' d\"e f\"g h\\ i '' ").unwrap();
         assert_eq!(words, ["./a", "b c", "de fg", "h i", ""]);
-        assert!(split_words("a 'b").unwrap_err().contains('\''));
-        assert!(split_words("  ").unwrap_err().contains("empty"));
-        assert!(split_words("a\\").is_err());
+        for (command, problem) in [
+            ("a 'b\"", "the quotation mark ' is not closed"),
+            ("a \"b'", "the quotation mark \" is not closed"),
+            ("a \"b\\", "the quotation mark \" is not closed"),
+            ("a\\", "it ends in the middle of `\\`"),
+            ("  ", "it is empty"),
+        ] {
+            assert_eq!(split_words(command).unwrap_err(), problem, "{command}");
+        }
     }
 
     #[test]
     fn a_command_reaches_the_shell_of_the_host_word_by_word() {
         let shell: RemoteShell = "sh -c 'eval \"$1\"'".parse().unwrap();
-        let words = ["printf", "%s.", "a b", "it's", "$HOME", ""].map(String::from);
+        let words = ["printf", "%s.", "a b", "it's", "$HOME", "{a,b}", ""].map(String::from);
         let output = shell.command("node7", &words).output().unwrap();
-        assert_eq!(output.stdout, b"a b.it's.$HOME..");
+        assert_eq!(output.stdout, b"a b.it's.$HOME.{a,b}..");
     }
 }

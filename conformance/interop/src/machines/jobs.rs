@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::network::{Joining, Machines};
 use super::{GROUP, START, nothing_is_left};
 use efa_play::libfabric::Provider;
-use efa_play::player::quote;
+use efa_play::player::join;
 
 use crate::harness::volume::Volume;
 use crate::harness::{Bench, Cell, CellResult, Running, Unmet, installed};
@@ -108,9 +108,8 @@ fn run(
 
 /// A command on the first machine, which `shell` reaches.
 pub(super) fn on_first(shell: &Path, machines: &Machines, words: &[String]) -> Command {
-    let quoted: Vec<String> = words.iter().map(|word| quote(word)).collect();
     let mut command = Command::new(shell);
-    command.arg(machines.name(0)).arg(quoted.join(" "));
+    command.arg(machines.name(0)).arg(join(words));
     command
 }
 

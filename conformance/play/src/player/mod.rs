@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 pub use contained::contain;
-pub use efa_commands::shell::{RemoteShell, quote, split_words};
+pub use efa_commands::shell::{RemoteShell, join, quote, split_words};
 pub use hosted::Hosted;
 pub use place::{Description, Place, PlaceError, Reach, Recording, Versions, own_address};
 pub use program::Program;
