@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use efa_play::trace::Trace;
 use efa_replay::replay::coverage;
-use efa_replay::written;
+use efa_replay::synthetic;
 use serde::Serialize;
 
 use crate::{Outcome, complain, corpus, say};
@@ -46,7 +46,7 @@ pub(crate) fn run(arguments: &List) -> Outcome {
     }
     let mut outcome = Outcome::Passed;
     for path in traces {
-        let trace = match written::load(&path) {
+        let trace = match synthetic::load(&path) {
             Ok(trace) => trace,
             Err(error) => {
                 outcome = complain(error, Outcome::Unfit);
@@ -88,7 +88,7 @@ pub(crate) fn run(arguments: &List) -> Outcome {
 
 /// Prints the page about the coverage of the traces. Fails if a packet type is missing without a reason.
 fn matrix(paths: &[PathBuf]) -> Outcome {
-    let loaded: Result<Vec<Trace>, _> = paths.iter().map(|path| written::load(path)).collect();
+    let loaded: Result<Vec<Trace>, _> = paths.iter().map(|path| synthetic::load(path)).collect();
     match loaded {
         Ok(traces) => {
             let (page, unexplained) = efa_suite::matrix::render(&traces);

@@ -1,12 +1,12 @@
 //! One side of a trace against an implementation: [`replay`] scripts the other side, [`compare`]
-//! judges each packet, and [`written`] makes traces of packets that a scenario spells out.
+//! judges each packet, and [`synthetic`] makes traces of packets that a scenario spells out.
 //!
 //! ```no_run
 //! use efa_replay::replay::emu::Emu;
 //! use efa_replay::replay::{Engine, Strictness, replay};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let trace = efa_replay::written::load("traces/eager-tagged.pcapng".as_ref())?;
+//! let trace = efa_replay::synthetic::load("traces/eager-tagged.pcapng".as_ref())?;
 //! let (backend, engine) = (&mut Emu::orderly(), &mut Engine::default());
 //! let verdict = replay(&trace, 0, Strictness::Fields, backend, engine)?;
 //! for finding in &verdict.findings {
@@ -18,4 +18,4 @@
 
 pub mod compare;
 pub mod replay;
-pub mod written;
+pub mod synthetic;

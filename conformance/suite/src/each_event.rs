@@ -211,7 +211,7 @@ pub fn run(
             let texts = match verdict.departed {
                 None => verdict.texts(),
                 Some(_) if is_outcome && !trace.scenario.is_written() => {
-                    live::play(&trace.scenario, role, &mut emu, opener)?
+                    live::play_with_engine(&trace.scenario, role, &mut emu, opener)?
                 }
                 // Nobody answers what it does instead.
                 Some(_) => Vec::new(),

@@ -11,7 +11,7 @@ use efa_core::wire::PacketType;
 use efa_core::wire::fields::{self, Value, fields_of};
 use efa_play::operation::EndpointIndex;
 use efa_play::trace::Trace;
-use efa_replay::replay::{Exchanged, What};
+use efa_replay::replay::{Exchanged, WireEvent};
 use serde::{Deserialize, Serialize};
 
 /// What can pass from one endpoint to another.
@@ -189,14 +189,14 @@ impl Ladder {
         let happened = exchanged.iter().map(|exchanged| {
             let frame = exchanged.place.map(|place| &frames[place]);
             let number = frame.map(|frame| frame.number);
-            let actual = match (&exchanged.what, frame) {
-                (What::Packet(bytes), _) => {
+            let actual = match (&exchanged.event, frame) {
+                (WireEvent::Packet(bytes), _) => {
                     of_packet(bytes, frame.is_some_and(|frame| frame.headerless), number)
                 }
-                (What::Asked { writes, length }, _) => of_rdma(*writes, *length, None, number),
-                (What::Refused(status), _) => of_refusal(*status, number),
-                (What::Rdma, Some(frame)) => of_frame(frame)?,
-                (What::Rdma, None) => return None,
+                (WireEvent::Asked { writes, length }, _) => of_rdma(*writes, *length, None, number),
+                (WireEvent::Refused(status), _) => of_refusal(*status, number),
+                (WireEvent::Rdma, Some(frame)) => of_frame(frame)?,
+                (WireEvent::Rdma, None) => return None,
             };
             Some(Rung {
                 from: exchanged.from,

@@ -8,7 +8,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let mut cases = Vec::new();
 //! for path in find_traces(&["traces".into()], Some("eager"))? {
-//!     let trace = efa_replay::written::load(&path)?;
+//!     let trace = efa_replay::synthetic::load(&path)?;
 //!     cases.extend(run_engine(&trace, &mut Emu::orderly(), &Options::default())?);
 //! }
 //! println!("{}", Summary::of(&cases));

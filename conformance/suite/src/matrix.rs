@@ -10,8 +10,8 @@ use efa_core::wire::{ExtraFeatures, Family, PacketType};
 use efa_play::libfabric::Version;
 use efa_play::scenario::{EndpointSpec, Scenario, Software};
 use efa_play::trace::Trace;
+use efa_replay::replay::frames::sent_requests;
 use efa_replay::replay::operations::{Operations, number};
-use efa_replay::replay::script::sent_requests;
 
 const INTRODUCTION: &str = "\
 # Traces

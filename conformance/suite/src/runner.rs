@@ -6,7 +6,7 @@ use efa_replay::replay::backend::BackendError;
 use efa_replay::replay::emu::Emu;
 use efa_replay::replay::hw::Hw;
 use efa_replay::replay::outside::Outside;
-use efa_replay::written;
+use efa_replay::synthetic;
 use serde::{Deserialize, Serialize};
 
 use super::each_event::Changes;
@@ -58,7 +58,7 @@ impl Runner {
 
     /// Runs a trace on each backend, each endpoint in turn under test.
     pub fn run(&mut self, path: &Path) -> Ended {
-        let trace = match written::load(path) {
+        let trace = match synthetic::load(path) {
             Ok(trace) => trace,
             Err(error) => {
                 return Ended {

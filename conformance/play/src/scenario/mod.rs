@@ -53,7 +53,7 @@ pub struct Scenario {
     pub policies: Vec<PolicyOverride>,
 }
 
-/// A packet that is written by hand, as it stands in the file: `efa_replay::written` knows what its keys
+/// A packet that is written by hand, as it stands in the file: `efa_replay::synthetic` knows what its keys
 /// mean.
 #[derive(Clone, PartialEq, Debug)]
 pub struct WrittenPacket {

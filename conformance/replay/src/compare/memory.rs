@@ -3,8 +3,9 @@
 use efa_core::wire::fields::{Field, fields_of};
 use efa_play::operation::{EndpointIndex, Remote};
 
+use super::bindings::Bindings;
 use super::policy::MemoryPart;
-use super::{Bindings, Recorded, numbers};
+use super::recorded::{Recorded, numbers};
 
 /// Recorded registered memory, and the actual memory that stands for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,6 +27,23 @@ pub struct IovEntry {
     pub remote: Remote,
     /// Length in bytes.
     pub length: u64,
+}
+
+/// What was expected of an address or key. The texts continue "expected".
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub(super) enum MemoryMismatch {
+    /// One of the packets lacks a part of the entry.
+    #[error("a whole entry")]
+    NoEntry,
+    /// Another value, which stands for the recorded one.
+    #[error("{wanted:#x} (recorded {recorded:#x})")]
+    Value { wanted: u64, recorded: u64 },
+    /// No memory stands for the recorded one.
+    #[error(
+        "memory that was registered, but the trace has {:#x} with key {:#x}",
+        .0.address, .0.key
+    )]
+    NotRegistered(Remote),
 }
 
 /// The entry of array `array` at `index`.
@@ -77,12 +95,12 @@ impl Bindings {
         actual: &[u8],
         expected: &Field<'_>,
         found: &Field<'_>,
-    ) -> Result<(), String> {
+    ) -> Result<(), MemoryMismatch> {
         let array = expected.descriptor.name.split('.').next().unwrap_or("");
         let wanted = iov_entry(recorded.bytes, array, expected.index);
         let offered = iov_entry(actual, array, found.index);
         let (Some(wanted), Some(offered)) = (wanted, offered) else {
-            return Err("a whole entry".into());
+            return Err(MemoryMismatch::NoEntry);
         };
         let owner = match part {
             MemoryPart::SenderAddress | MemoryPart::SenderKey => {
@@ -112,13 +130,10 @@ impl Bindings {
                 if wanted == found {
                     Ok(())
                 } else {
-                    Err(format!("{wanted:#x} (recorded {recorded:#x})"))
+                    Err(MemoryMismatch::Value { wanted, recorded })
                 }
             }
-            None => Err(format!(
-                "memory that was registered, but the trace has {:#x} with key {:#x}",
-                wanted.remote.address, wanted.remote.key
-            )),
+            None => Err(MemoryMismatch::NotRegistered(wanted.remote)),
         }
     }
 }

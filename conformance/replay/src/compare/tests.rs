@@ -1,9 +1,13 @@
-use efa_core::address::{Qkey, Qpn};
+use efa_core::address::{Gid, Qkey, Qpn, RawAddress};
+use efa_core::rules::{self, Severity};
+use efa_core::wire::fields::fields_of;
 use efa_core::wire::{
     Connid, Cts, CtsFlags, EagerRtm, LongctsRtm, MsgId, OpeType, PeerError, RawAddressHeader,
     RecvId, Repr, ReqOptions, SendId,
 };
 
+use super::bindings::FIRST_SCRIPTED_ID;
+use super::policy::{IdKind, Rule};
 use super::*;
 
 fn address(host: u8, qpn: u16, qkey: u32) -> RawAddress {

@@ -6,9 +6,11 @@ use efa_core::wire::{ExtraFeatures, Family, PacketType, ReqFlags};
 use efa_play::operation::EndpointIndex;
 
 use super::backend::Backend;
+use super::exchange::WireEvent;
 use super::operations::{number, reference};
+use super::requirements;
 use super::script::Role;
-use super::{Replay, Stopped, Strictness, What, requirements};
+use super::session::{Replay, Stopped, Strictness};
 use crate::compare::{Finding, Recorded};
 
 /// A section of the specification.
@@ -56,7 +58,7 @@ impl<B: Backend> Replay<'_, B> {
             Role::Recorded { place } | Role::OtherSubprotocol { place } => Some(place),
             Role::Provocation | Role::Surplus => None,
         };
-        self.note(self.dut, at, place, What::Packet(bytes.to_vec()));
+        self.note(self.dut, at, place, WireEvent::Packet(bytes.to_vec()));
         match role {
             Role::Recorded { place } => {
                 self.check_time(place)?;

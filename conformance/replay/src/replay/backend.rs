@@ -7,9 +7,7 @@ use efa_device_model::fault::Fault;
 use efa_play::application::RequestError;
 use efa_play::application::engine::{HostNic, Repetitions};
 use efa_play::operation::Remote;
-use efa_play::scenario::EndpointSpec;
-
-use super::Clock;
+use efa_play::scenario::{EndpointSpec, Scenario};
 
 /// Why a backend cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +41,9 @@ pub struct RdmaSeen {
     pub writes: bool,
 }
 
+/// The clock of a backend, as the engine takes it.
+pub type Clock = Box<dyn FnMut() -> Instant>;
+
 /// Devices and the network between them.
 pub trait Backend {
     /// A device.
@@ -60,15 +61,15 @@ pub trait Backend {
     /// Opens another device with the GID of `first`, which was opened for the same endpoint.
     fn open_beside(&mut self, first: &Self::Nic) -> Result<Self::Nic, BackendError>;
 
-    /// Stages `faults` until the next reset. The endpoints that they name are open, at `addresses`. Returns
-    /// what the backend lacks for them, in words.
-    fn stage(
+    /// Arms `faults` until the next reset. The endpoints that they name are open, at `addresses`.
+    /// Returns what the backend lacks for them, in words.
+    fn arm_faults(
         &mut self,
         faults: &[Fault],
         addresses: &[(&str, RawAddress)],
     ) -> Result<Option<String>, BackendError>;
 
-    /// The staged faults that have not been applied, as far as that is known.
+    /// The armed faults that have not been applied, as far as that is known.
     fn unapplied(&self) -> Vec<String> {
         Vec::new()
     }
@@ -114,4 +115,19 @@ pub trait Backend {
         let _ = gid;
         Vec::new()
     }
+}
+
+/// Arms the faults of a scenario whose endpoints are at these addresses. Returns what the backend
+/// lacks.
+pub(super) fn arm_faults<B: Backend>(
+    backend: &mut B,
+    scenario: &Scenario,
+    addresses: &[RawAddress],
+) -> Result<Option<String>, BackendError> {
+    if scenario.faults.is_empty() {
+        return Ok(None);
+    }
+    let names = scenario.endpoints.iter().map(|endpoint| &endpoint.name[..]);
+    let places: Vec<_> = names.zip(addresses.iter().copied()).collect();
+    backend.arm_faults(&scenario.faults, &places)
 }

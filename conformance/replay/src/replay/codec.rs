@@ -5,7 +5,7 @@ use efa_core::wire::fields::fields_of;
 use efa_core::wire::{Packet, Repr};
 use efa_play::trace::Trace;
 
-use super::script::sent_requests;
+use super::frames::sent_requests;
 use crate::compare::{Finding, Recorded};
 
 /// Parses every packet of a trace and writes it again; the results must be the same but for bytes

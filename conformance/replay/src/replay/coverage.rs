@@ -8,7 +8,7 @@ use efa_core::nic::Status;
 use efa_core::wire::PacketType;
 use efa_play::trace::Trace;
 
-use super::script::sent_requests;
+use super::frames::sent_requests;
 
 /// Whether the engine neither sends nor answers packets of this type; stock libfabric does not either.
 fn is_beyond_engine(packet_type: PacketType) -> bool {

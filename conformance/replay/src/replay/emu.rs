@@ -18,8 +18,7 @@ use efa_sim::{
     Recording, SimHost, SimNic,
 };
 
-use super::Clock;
-use super::backend::{Backend, BackendError, RdmaSeen};
+use super::backend::{Backend, BackendError, Clock, RdmaSeen};
 
 /// A fresh fabric for every replay.
 pub struct Emu {
@@ -150,7 +149,7 @@ impl Backend for Emu {
         open(first.host())
     }
 
-    fn stage(
+    fn arm_faults(
         &mut self,
         faults: &[Fault],
         _addresses: &[(&str, RawAddress)],

@@ -13,12 +13,12 @@ pub struct Exchanged {
     /// The place in the capture of the frame that it stands for, if it stands for one.
     pub place: Option<usize>,
     /// What it was.
-    pub what: What,
+    pub event: WireEvent,
 }
 
-/// What passed.
+/// A packet or request that passed, or its refusal.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum What {
+pub enum WireEvent {
     /// A packet, with its data.
     Packet(Vec<u8>),
     /// A request of a scripted endpoint to read or write memory; the frame that it stands for tells

@@ -8,7 +8,8 @@ use efa_play::operation::EndpointIndex;
 use efa_play::trace::Trace;
 
 use super::backend::Backend;
-use super::{Replay, Stopped, What};
+use super::exchange::WireEvent;
+use super::session::{Replay, Stopped};
 use crate::compare::{Finding, compare_data};
 
 /// Whether endpoint `at` of a trace names a second queue pair.
@@ -72,7 +73,7 @@ impl<B: Backend> Replay<'_, B> {
         immediate: Option<u32>,
     ) -> Result<(), Stopped> {
         let place = self.script.headerless(at, bytes, immediate);
-        self.note(self.dut, at, place, What::Packet(bytes.to_vec()));
+        self.note(self.dut, at, place, WireEvent::Packet(bytes.to_vec()));
         let Some(place) = place else {
             let text = format!(
                 "the endpoint under test sent a message without header ({} bytes), where nothing asks for it",
@@ -90,8 +91,8 @@ impl<B: Backend> Replay<'_, B> {
             finding
         };
         let mut findings = Vec::new();
-        if let Err(text) = compare_data(&frame.payload, bytes) {
-            let text = format!("expected {text}");
+        if let Err(difference) = compare_data(&frame.payload, bytes) {
+            let text = format!("expected {difference}");
             findings.push(about(&rules::DATA_AS_GIVEN, "data", text));
         }
         if frame.header.immediate != immediate {
@@ -111,8 +112,8 @@ impl<B: Backend> Replay<'_, B> {
             Ok(false) => Ok(false),
             Ok(true) => {
                 let at = self.peers[place].endpoint();
-                let what = What::Packet(captured.payload.clone());
-                self.note(at, self.dut, Some(frame), what);
+                let event = WireEvent::Packet(captured.payload.clone());
+                self.note(at, self.dut, Some(frame), event);
                 self.verdict.played += 1;
                 Ok(true)
             }

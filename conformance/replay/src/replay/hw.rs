@@ -8,10 +8,9 @@ use efa_device_model::fault::Fault;
 use efa_hw::{DeviceName, HwDevice, HwNic, NicConfig};
 use efa_play::scenario::EndpointSpec;
 
-use super::Clock;
-use super::backend::{Backend, BackendError};
+use super::armed_faults::ArmedFaults;
+use super::backend::{Backend, BackendError, Clock};
 use super::recording::Recording;
-use super::staged::Staged;
 
 /// All endpoints on one device of this host; their packets go through the device.
 pub struct Hw {
@@ -19,7 +18,7 @@ pub struct Hw {
     start: std::time::Instant,
     captures_next: bool,
     recording: Option<Recording>,
-    staged: Option<Staged>,
+    armed: Option<ArmedFaults>,
 }
 
 /// How long to sleep when nothing happens, and how often before giving up: two seconds in all.
@@ -42,7 +41,7 @@ impl Hw {
             start: std::time::Instant::now(),
             captures_next: false,
             recording: None,
-            staged: None,
+            armed: None,
         })
     }
 
@@ -63,7 +62,7 @@ impl Backend for Hw {
 
     fn reset(&mut self) {
         self.recording = None;
-        self.staged = None;
+        self.armed = None;
         if std::mem::take(&mut self.captures_next) {
             self.recording = Recording::begin();
         }
@@ -77,23 +76,24 @@ impl Backend for Hw {
         self.open_nic()
     }
 
-    fn stage(
+    fn arm_faults(
         &mut self,
         faults: &[Fault],
         addresses: &[(&str, RawAddress)],
     ) -> Result<Option<String>, BackendError> {
-        let staged = Staged::begin(faults, addresses);
-        match staged {
-            Ok(staged) => {
-                self.staged = Some(staged);
+        match ArmedFaults::arm(faults, addresses) {
+            Ok(armed) => {
+                self.armed = Some(armed);
                 Ok(None)
             }
-            Err(lack) => Ok(Some(lack)),
+            Err(lack) => Ok(Some(lack.to_string())),
         }
     }
 
     fn unapplied(&self) -> Vec<String> {
-        self.staged.as_ref().map_or(Vec::new(), Staged::unapplied)
+        self.armed
+            .as_ref()
+            .map_or(Vec::new(), ArmedFaults::unapplied)
     }
 
     fn clock(&self) -> Clock {

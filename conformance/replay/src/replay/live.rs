@@ -11,8 +11,8 @@ use efa_play::operation::{EndpointIndex, Remote};
 use efa_play::play::{self, Comparison, Ledger, Stage, Start};
 use efa_play::scenario::Scenario;
 
-use super::backend::{Backend, BackendError};
-use super::{Engine, Opener};
+use super::backend::{Backend, BackendError, arm_faults};
+use super::opener::{Engine, Opener};
 
 /// How often everybody is polled without result before nothing more is expected in a `settle`.
 const QUIET_POLLS: u32 = 4;
@@ -30,7 +30,7 @@ struct Stopped;
 
 /// Plays a scenario with what `opener` opens as endpoint `dut` and the engine as all others. Returns
 /// what the applications saw that the scenario does not say.
-pub fn play<B: Backend>(
+pub fn play_with_engine<B: Backend>(
     scenario: &Scenario,
     dut: EndpointIndex,
     backend: &mut B,
@@ -64,7 +64,7 @@ where
         .map(|address| address.first_chunk().map(RawAddress::from_bytes))
         .collect::<Option<Vec<_>>>()
         .ok_or_else(|| RequestError::Refused("an endpoint has no raw address".into()))?;
-    if let Some(lack) = super::stage(backend, scenario, &places)? {
+    if let Some(lack) = arm_faults(backend, scenario, &places)? {
         return Ok(vec![format!("the scenario cannot be played: {lack}")]);
     }
     let mut live = Live {

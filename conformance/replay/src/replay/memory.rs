@@ -8,12 +8,9 @@ use efa_play::operation::{EndpointIndex, Payload, Remote};
 use efa_play::play::{self, Comparison};
 
 use super::backend::Backend;
-use super::script::fetched;
-use super::{Replay, Stopped};
+use super::frames::{MOST_MEMORY, fetched};
+use super::session::{Replay, Stopped};
 use crate::compare::{BoundRegion, Finding, iov_entry};
-
-/// No region of a trace is longer, in bytes; lengths in packets may be anything.
-pub(super) const MOST_MEMORY: u64 = 1 << 28;
 
 impl<'t, B: Backend> Replay<'t, B> {
     /// Memory of `owner` stands for what the trace's endpoint registered in step `id`.

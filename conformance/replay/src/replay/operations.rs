@@ -11,7 +11,7 @@ use efa_core::wire::{Family, PacketType, PeerError};
 use efa_play::operation::EndpointIndex;
 use efa_play::trace::Trace;
 
-use super::script::sent_requests;
+use super::frames::{MOST_MEMORY, sent_requests};
 use crate::compare::OperationIndex;
 use crate::compare::policy::{IdKind, Rule, is_segment, kind_in_peer_error, standard};
 
@@ -151,7 +151,7 @@ impl Operations {
                 let start = start as usize;
                 let end = start.saturating_add(bytes.len());
                 // Nothing longer is ever recorded; a length in a packet may be anything.
-                if end <= super::memory::MOST_MEMORY as usize {
+                if end <= MOST_MEMORY as usize {
                     if entry.content.len() < end {
                         entry.content.resize(end, 0);
                     }

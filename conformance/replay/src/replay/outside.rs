@@ -12,9 +12,9 @@ use efa_play::player::{Driven, Patience, Player, PlayerError, Program};
 use efa_play::scenario::EndpointSpec;
 use serde::{Deserialize, Serialize};
 
-use super::Opener;
 use super::backend::BackendError;
 use super::hw::Hw;
+use super::opener::Opener;
 
 /// After so many starts in a row without a `hello`, a program is not started again.
 const MOST_UNANSWERED: u32 = 3;

@@ -14,8 +14,9 @@ use efa_play::operation::{EndpointIndex, Remote};
 use efa_play::trace::Trace;
 
 use super::backend::{Backend, RdmaSeen};
+use super::exchange::WireEvent;
 use super::ranges::Ranges;
-use super::{Replay, Stopped, What};
+use super::session::{Replay, Stopped};
 use crate::compare::{Finding, iov_entry};
 
 /// Memory of a peer, by whose and which key, and whether it is written.
@@ -115,7 +116,7 @@ impl<B: Backend> Replay<'_, B> {
         {
             let owner = self.actual.iter().position(|address| address.gid == gid);
             let Some(owner) = owner else { continue };
-            self.note(self.dut, owner, None, What::Asked { writes, length });
+            self.note(self.dut, owner, None, WireEvent::Asked { writes, length });
             let seen = self
                 .rdma
                 .seen

@@ -5,9 +5,10 @@ use efa_core::wire::fields::fields_of;
 use efa_core::wire::{ExtraFeatures, PacketType};
 
 use super::backend::Backend;
+use super::exchange::WireEvent;
 use super::operations::{data, number};
-use super::script::Entry;
-use super::{Replay, Stopped, What};
+use super::script::ScriptedSend;
+use super::session::{Replay, Stopped};
 use crate::compare::Recorded;
 
 /// What was possible.
@@ -55,7 +56,7 @@ impl<B: Backend> Replay<'_, B> {
         Ok(has_greeted)
     }
 
-    fn release_entry(&mut self, place: usize, entry: &Entry) -> Result<Released, Stopped> {
+    fn release_entry(&mut self, place: usize, entry: &ScriptedSend) -> Result<Released, Stopped> {
         let captured = &self.trace.capture.frames[entry.place];
         let posted = match captured.header.kind {
             Kind::RdmaReadRequest(rdma) => Some(self.read(place, entry.place, rdma)?),
@@ -65,7 +66,7 @@ impl<B: Backend> Replay<'_, B> {
         let at = self.peers[place].endpoint();
         if let Some(posted) = posted {
             if posted {
-                self.note(at, self.dut, Some(entry.place), What::Rdma);
+                self.note(at, self.dut, Some(entry.place), WireEvent::Rdma);
             }
             return Ok(if posted {
                 Released::Done
@@ -124,7 +125,12 @@ impl<B: Backend> Replay<'_, B> {
                 return Err(Stopped);
             }
         }
-        self.note(at, self.dut, Some(entry.place), What::Packet(bytes.clone()));
+        self.note(
+            at,
+            self.dut,
+            Some(entry.place),
+            WireEvent::Packet(bytes.clone()),
+        );
         self.script.sent(entry.place, &bytes);
         self.verdict.played += 1;
         if packet_type == Some(PacketType::Handshake) {
@@ -142,7 +148,7 @@ impl<B: Backend> Replay<'_, B> {
     }
 
     /// The part of a CTSDATA's data that may be sent now, `None` for other packets.
-    fn part(&self, entry: &Entry) -> Option<std::ops::Range<usize>> {
+    fn part(&self, entry: &ScriptedSend) -> Option<std::ops::Range<usize>> {
         let packet = &self.trace.capture.frames[entry.place].payload;
         if PacketType::peek(packet) != Some(PacketType::CtsData) {
             return None;

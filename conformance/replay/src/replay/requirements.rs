@@ -9,7 +9,7 @@ use efa_core::wire::{ExtraFeatures, PacketType};
 use efa_play::operation::EndpointIndex;
 use efa_play::trace::Trace;
 
-use super::script::sent_requests;
+use super::frames::sent_requests;
 
 /// The feature that a packet's receiver must have announced. For a READ_NACK that is nobody's choice:
 /// whoever sends read-based requests must expect it, so only those count.

@@ -6,121 +6,19 @@ use std::ops::Range;
 use efa_capture::Direction;
 use efa_capture::frame::Kind;
 use efa_check::capture::CapturedPacket;
-use efa_core::address::{Qkey, RawAddress};
-use efa_core::nic::Status;
 use efa_core::wire::{Family, PacketType};
 use efa_play::operation::EndpointIndex;
 use efa_play::trace::Trace;
 
+use super::frames::{comes_again, is_node_of, packet_key, sent_requests};
 use super::operations::{Operations, data, is_provocation, number, segment};
 use super::ranges::Ranges;
 use crate::compare::policy::may_repeat;
 use crate::compare::{OperationIndex, compare_data};
 
-/// The addresses of a trace's endpoints, as its frames show them.
-#[derive(Clone, Debug)]
-pub struct Cast {
-    /// In the order of the scenario.
-    pub addresses: Vec<RawAddress>,
-}
-
-impl Cast {
-    /// Finds each endpoint's address and checks that all frames agree on them.
-    pub fn of(trace: &Trace) -> Result<Self, String> {
-        let count = trace.scenario.endpoints.len();
-        let mut addresses: Vec<Option<RawAddress>> = vec![None; count];
-        let mut qkeys: Vec<Option<(u64, Qkey)>> = vec![None; count];
-        for place in sent_requests(trace) {
-            let frame = &trace.capture.frames[place];
-            let endpoint = trace.endpoint_of[frame.interface];
-            let name = &trace.scenario.endpoints[endpoint].name;
-            let seen = RawAddress {
-                gid: frame.source,
-                qpn: frame.header.source_qpn,
-                qkey: Qkey(0),
-            };
-            match addresses[endpoint] {
-                None => addresses[endpoint] = Some(seen),
-                Some(known) if known == seen => {}
-                Some(known) => {
-                    return Err(format!(
-                        "packet {}, transport header: sender [{}]:{}, but endpoint `{name}` is \
-                         [{}]:{}",
-                        frame.number, seen.gid, seen.qpn, known.gid, known.qpn
-                    ));
-                }
-            }
-        }
-        for place in sent_requests(trace) {
-            let frame = &trace.capture.frames[place];
-            let receiver = addresses.iter().position(|known| {
-                known.is_some_and(|known| {
-                    known.gid == frame.destination && known.qpn == frame.header.destination_qpn
-                })
-            });
-            let Some(receiver) = receiver else {
-                // Somebody who never answered: nothing to compare with.
-                continue;
-            };
-            match qkeys[receiver] {
-                None => qkeys[receiver] = Some((frame.number, frame.header.qkey)),
-                Some((_, known)) if known == frame.header.qkey => {}
-                Some((first, known)) => {
-                    return Err(format!(
-                        "packet {}, transport header field `Q-key`: expected {:#x} as in packet \
-                         {first}, actual {:#x}",
-                        frame.number, known.0, frame.header.qkey.0
-                    ));
-                }
-            }
-        }
-        let addresses = addresses
-            .into_iter()
-            .zip(qkeys)
-            .enumerate()
-            .map(|(at, (address, qkey))| {
-                let name = &trace.scenario.endpoints[at].name;
-                let address = address.ok_or_else(|| format!("endpoint `{name}` sent nothing"))?;
-                let (_, qkey) =
-                    qkey.ok_or_else(|| format!("nothing was sent to endpoint `{name}`"))?;
-                Ok(RawAddress { qkey, ..address })
-            })
-            .collect::<Result<_, String>>()?;
-        Ok(Cast { addresses })
-    }
-}
-
-/// Places of the sends as they left their hosts, each once: without repetitions below the protocol, and
-/// without those that receivers were not ready for, which come again.
-pub fn sent_requests(trace: &Trace) -> impl Iterator<Item = usize> + '_ {
-    let frames = trace.capture.frames.iter().enumerate();
-    frames
-        .filter(|(place, frame)| {
-            frame.direction == Some(Direction::Outbound)
-                && matches!(frame.header.kind, Kind::Send)
-                && !frame.header.retransmission
-                && !comes_again(trace, *place)
-        })
-        .map(|(place, _)| place)
-}
-
-/// Whether a frame left before its receiver was ready.
-fn comes_again(trace: &Trace, place: usize) -> bool {
-    trace.refused.get(&place) == Some(&Status::RemoteRnr)
-}
-
-/// The same packet at its sender and at its receiver has the same key.
-pub fn packet_key(frame: &CapturedPacket) -> (efa_core::address::Gid, u16, u32) {
-    (
-        frame.source,
-        frame.header.source_qpn.0,
-        frame.header.sequence,
-    )
-}
-
 /// What a scripted endpoint does.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct ScriptedSend {
     /// The frame of the packet, or of the request to read or write.
     pub place: usize,
     /// The step during which it was sent.
@@ -192,7 +90,7 @@ pub struct Script<'t> {
     trace: &'t Trace,
     operations: Operations,
     expected: Vec<Expected>,
-    peers: BTreeMap<EndpointIndex, (Vec<Entry>, usize)>,
+    peers: BTreeMap<EndpointIndex, (Vec<ScriptedSend>, usize)>,
     transfers: HashMap<OperationIndex, Transfer>,
     /// Up to where each recorded CTS permits to send.
     grants: HashMap<usize, u64>,
@@ -212,7 +110,7 @@ impl<'t> Script<'t> {
             .collect();
         let mut expected: Vec<Expected> = Vec::new();
         let mut by_place = HashMap::new();
-        let mut peers: BTreeMap<EndpointIndex, (Vec<Entry>, usize)> = BTreeMap::new();
+        let mut peers: BTreeMap<EndpointIndex, (Vec<ScriptedSend>, usize)> = BTreeMap::new();
         let mut received: BTreeMap<EndpointIndex, Vec<usize>> = BTreeMap::new();
         for (place, frame) in frames.iter().enumerate() {
             if frame.header.retransmission || comes_again(trace, place) {
@@ -253,7 +151,7 @@ impl<'t> Script<'t> {
                         continue;
                     }
                     let needs = received.remove(&at).unwrap_or_default();
-                    peers.entry(at).or_default().0.push(Entry {
+                    peers.entry(at).or_default().0.push(ScriptedSend {
                         place,
                         step,
                         needs,
@@ -555,8 +453,8 @@ impl<'t> Script<'t> {
             }
             let from = content.get(start as usize..).unwrap_or_default();
             let wanted = &from[..from.len().min(data.len())];
-            if let Err(text) = compare_data(wanted, &data[..wanted.len()]) {
-                wrong.push(("data", format!("expected {text}")));
+            if let Err(difference) = compare_data(wanted, &data[..wanted.len()]) {
+                wrong.push(("data", format!("expected {difference}")));
             }
             if let Some(runt) = number(bytes, "runt_length")
                 && (runt == 0 || runt > number(bytes, "msg_length").unwrap_or(0))
@@ -569,7 +467,7 @@ impl<'t> Script<'t> {
     }
 
     /// The next packet that the scripted endpoint `at` sends, if it may be sent by now.
-    pub fn due(&self, at: EndpointIndex, step: usize) -> Option<Entry> {
+    pub fn due(&self, at: EndpointIndex, step: usize) -> Option<ScriptedSend> {
         let (entries, next) = self.peers.get(&at)?;
         let entry = entries.get(*next)?;
         if entry.step > step {
@@ -602,7 +500,7 @@ impl<'t> Script<'t> {
     }
 
     /// The HANDSHAKE that the scripted endpoint `at` sends next, if something has come that it answers.
-    pub fn early_handshake(&self, at: EndpointIndex) -> Option<Entry> {
+    pub fn early_handshake(&self, at: EndpointIndex) -> Option<ScriptedSend> {
         let (entries, next) = self.peers.get(&at)?;
         let entry = entries.get(*next)?;
         let frame = &self.trace.capture.frames[entry.place];
@@ -706,7 +604,7 @@ impl<'t> Script<'t> {
     /// Whether the packet at `place` came before its step, and ahead of a packet of a scripted endpoint
     /// that was sent before it.
     pub fn is_ahead(&self, place: usize, step: usize) -> bool {
-        let is_due_before = |(entries, next): &(Vec<Entry>, usize)| {
+        let is_due_before = |(entries, next): &(Vec<ScriptedSend>, usize)| {
             let rest = entries.get(*next..).unwrap_or_default();
             rest.iter().any(|entry| entry.place < place)
         };
@@ -721,19 +619,6 @@ impl<'t> Script<'t> {
             .filter(|expected| !self.is_met(expected));
         missing.map(|expected| expected.place).collect()
     }
-}
-
-/// Whether `node` is the queue pair of an endpoint.
-fn is_node_of(
-    trace: &Trace,
-    endpoint: EndpointIndex,
-    node: (efa_core::address::Gid, efa_core::address::Qpn),
-) -> bool {
-    sent_requests(trace).any(|place| {
-        let frame = &trace.capture.frames[place];
-        trace.endpoint_of[frame.interface] == endpoint
-            && (frame.source, frame.header.source_qpn) == node
-    })
 }
 
 /// What an endpoint under test must send in the place of a recorded packet.
@@ -847,40 +732,4 @@ fn differing_bytes(a: &[u8], b: &[u8]) -> usize {
     const HEADERS: usize = 256;
     let differing = a.iter().zip(b).take(HEADERS).filter(|(a, b)| a != b);
     differing.count() + a.len().abs_diff(b.len())
-}
-
-/// The data that RDMA reads fetched from memory of a trace's endpoint: the read that `request` asks
-/// for, if it is `Some`, otherwise whatever was fetched of `length` bytes at `address`.
-pub fn fetched(
-    trace: &Trace,
-    owner: EndpointIndex,
-    request: Option<&CapturedPacket>,
-    address: u64,
-    length: usize,
-) -> Vec<u8> {
-    let mut bytes = vec![0; length];
-    for frame in &trace.capture.frames {
-        let Kind::RdmaReadResponse(rdma) = frame.header.kind else {
-            continue;
-        };
-        let is_sent = frame.direction == Some(Direction::Outbound);
-        if !is_sent || trace.endpoint_of[frame.interface] != owner {
-            continue;
-        }
-        if let Some(request) = request
-            && (frame.header.sequence != request.header.sequence
-                || frame.destination != request.source
-                || frame.header.destination_qpn != request.header.source_qpn)
-        {
-            continue;
-        }
-        let start = rdma.remote.address.wrapping_add(rdma.offset.into());
-        let offset = start.checked_sub(address).map(|offset| offset as usize);
-        let place =
-            offset.and_then(|offset| bytes.get_mut(offset..)?.get_mut(..frame.payload.len()));
-        if let Some(place) = place {
-            place.copy_from_slice(&frame.payload);
-        }
-    }
-    bytes
 }

@@ -2,7 +2,7 @@
 
 use efa_core::rules::Severity;
 
-use super::Exchanged;
+use super::exchange::Exchanged;
 use crate::compare::Finding;
 
 /// After so many failures a replay tells nothing new.

@@ -11,7 +11,7 @@ use efa_play::scenario::{Scenario, Software};
 use efa_play::trace::Trace;
 use efa_replay::replay::codec;
 use efa_replay::replay::emu::Emu;
-use efa_replay::written;
+use efa_replay::synthetic;
 use efa_suite::{Options, Outcome};
 use efa_testing::workspace;
 
@@ -40,7 +40,7 @@ fn scenarios() -> Vec<PathBuf> {
 }
 
 fn load(path: &Path) -> Trace {
-    written::load(path).unwrap_or_else(|error| panic!("{error}"))
+    synthetic::load(path).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn seeds(seeds: u64) -> Options {

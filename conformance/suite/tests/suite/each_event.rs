@@ -9,12 +9,12 @@ use efa_play::trace::Trace;
 use efa_replay::replay::backend::BackendError;
 use efa_replay::replay::emu::Emu;
 use efa_replay::replay::{Engine, Opener};
-use efa_replay::written;
+use efa_replay::synthetic;
 use efa_suite::each_event::{self, Change, Turns};
 
 fn load(name: &str) -> Trace {
     let path = efa_testing::workspace::traces().join(name);
-    written::load(&path).unwrap_or_else(|error| panic!("{error}"))
+    synthetic::load(&path).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn turns(trace: &str, role: usize, opener: &mut dyn Opener<Emu>, change: Change) -> Turns {

@@ -9,7 +9,7 @@ use efa_play::trace::Trace;
 use efa_replay::compare::policy::{Rule, rule};
 use efa_replay::replay::emu::Emu;
 use efa_replay::replay::operations::number;
-use efa_replay::replay::{Engine, Strictness, Verdict, replay, replay_meddled};
+use efa_replay::replay::{Engine, Strictness, Verdict, replay, replay_with_hook};
 use efa_suite::{Options, Outcome};
 
 const SCENARIO: &str = r#"
@@ -121,19 +121,15 @@ fn verdict(trace: &Trace, role: usize) -> Verdict {
 }
 
 /// The engine with a change in the packets that it sends.
-fn meddled(
-    trace: &Trace,
-    role: usize,
-    mut meddler: impl FnMut(Vec<u8>) -> Vec<Vec<u8>>,
-) -> Verdict {
+fn hooked(trace: &Trace, role: usize, mut hook: impl FnMut(Vec<u8>) -> Vec<Vec<u8>>) -> Verdict {
     let mut emu = Emu::orderly();
-    replay_meddled(
+    replay_with_hook(
         trace,
         role,
         Strictness::Fields,
         &mut emu,
         &mut Engine::default(),
-        Some(&mut meddler),
+        Some(&mut hook),
     )
     .unwrap()
 }
@@ -192,7 +188,7 @@ fn check_change(trace: &Trace, role: usize, (nth, place): (usize, usize), offset
         .unwrap();
     let policy = rule(field.packet_type, field.descriptor, &[]);
     let mut count = 0;
-    let verdict = meddled(trace, role, |mut packet| {
+    let verdict = hooked(trace, role, |mut packet| {
         if count == nth {
             packet[offset] ^= 0x01;
         }
@@ -296,7 +292,7 @@ fn an_answer_that_nothing_asks_for_is_found_at_the_very_end() {
             .recorded(1, Direction::Outbound)
             .filter(|&place| trace.capture.frames[place].kind() == kind)
             .count();
-        let silent = meddled(&trace, 1, |packet| {
+        let silent = hooked(&trace, 1, |packet| {
             let is_answer = PacketType::peek(&packet).is_some_and(|t| t.name() == kind);
             seen += usize::from(is_answer);
             if is_answer && seen == all {
@@ -356,12 +352,12 @@ fn a_message_without_header_has_to_be_the_applications() {
         ];
         for (what, change) in changes {
             let mut done = false;
-            let mut meddler = |bytes: Vec<u8>| {
+            let mut hook = |bytes: Vec<u8>| {
                 let is_it = bytes == original && !done;
                 done |= is_it;
                 if is_it { change(bytes) } else { vec![bytes] }
             };
-            let found = meddled(&trace, role, &mut meddler);
+            let found = hooked(&trace, role, &mut hook);
             let texts = found.texts();
             let named = format!("packet {number} (message without header)");
             let is_named = match what {
@@ -404,7 +400,7 @@ fn swapped_ids_are_found() {
     ] {
         let trace = corpus(name);
         let mut swapped = 0;
-        let verdict = meddled(&trace, 1, |mut packet| {
+        let verdict = hooked(&trace, 1, |mut packet| {
             if PacketType::peek(&packet) == Some(kind) {
                 let place = |name: &str| {
                     let mut fields = fields_of(&packet).unwrap();
@@ -512,7 +508,7 @@ fn what_a_device_cannot_do_is_unsupported_and_named() {
 #[test]
 fn what_a_handshake_does_not_announce_is_unsupported_and_named() {
     let trace = corpus("delivery-complete");
-    let verdict = meddled(&trace, 1, |mut packet| {
+    let verdict = hooked(&trace, 1, |mut packet| {
         if PacketType::peek(&packet) == Some(PacketType::Handshake) {
             // All features except delivery complete.
             packet[8] &= !0x2;
@@ -530,7 +526,7 @@ fn what_a_handshake_does_not_announce_is_unsupported_and_named() {
 #[test]
 fn what_should_be_is_weighed_by_the_one_who_asks() {
     let trace = corpus("long-cts");
-    let verdict = meddled(&trace, 1, |mut packet| {
+    let verdict = hooked(&trace, 1, |mut packet| {
         if PacketType::peek(&packet) == Some(PacketType::Cts) && number(&packet, "flags") != Some(0)
         {
             packet[3] &= !0x80;

@@ -4,11 +4,11 @@ use efa_core::wire::{AtomicDatatype, AtomicOp, PacketType};
 use efa_play::operation::{AtomicAction, Place, Remote};
 use efa_play::scenario::{Action, Operation, Scenario};
 
-use super::stage;
+use super::invented;
 
 /// An operation of a scenario.
 #[derive(Clone, Debug)]
-pub(super) struct Written {
+pub(super) struct SyntheticOperation {
     /// The step that starts it.
     pub(super) step: usize,
     pub(super) content: Vec<u8>,
@@ -30,13 +30,13 @@ pub(super) struct Written {
     pieces: Vec<usize>,
 }
 
-impl Written {
+impl SyntheticOperation {
     /// The operation that the step at `step` starts, if it moves data to or from a peer.
     pub(super) fn of(scenario: &Scenario, step: usize) -> Option<Self> {
         let Action::Start { operation, .. } = &scenario.steps.get(step)?.action else {
             return None;
         };
-        let mut written = Written {
+        let mut written = SyntheticOperation {
             step,
             is_read: false,
             content: operation
@@ -109,7 +109,7 @@ impl Written {
         let mut start = 0;
         for (index, piece) in self.pieces.iter().enumerate() {
             if (start..start + piece).contains(&offset) && offset + length <= start + piece {
-                let remote = stage::piece(self.step, index);
+                let remote = invented::piece(self.step, index);
                 let address = remote.address + (offset - start) as u64;
                 return Some(Remote { address, ..remote });
             }
@@ -143,5 +143,5 @@ fn region(scenario: &Scenario, place: &Place) -> (Remote, Vec<u8>) {
         _ => Vec::new(),
     };
     let rest = bytes.get(place.offset..).unwrap_or_default().to_vec();
-    (place.within(stage::memory(step)), rest)
+    (place.within(invented::memory(step)), rest)
 }

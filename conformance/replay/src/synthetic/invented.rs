@@ -1,7 +1,6 @@
-//! Where a scenario that is written by hand takes place.
+//! Invented addresses, operation ids and memory of synthetic traces.
 //!
-//! Nobody has played it: its endpoints have addresses, its operations ids and its memory places that
-//! are made up. They only have to be told apart: in a replay others take their place, as those of a
+//! They only have to be told apart: a replay maps them to actual ones, as it does those of a
 //! recording.
 
 use std::net::Ipv6Addr;

@@ -1,4 +1,4 @@
-//! Faults over verbs: the emulated fabric of this process stages them, if there is one.
+//! Faults over verbs: they are armed in the emulated fabric of this process, if there is one.
 //!
 //! All endpoints share one host there. What a rule says of a host is said of the endpoint's queue pair
 //! instead; what concerns a whole host is not possible.
@@ -13,44 +13,60 @@ use efa_play::player::Launcher;
 use efa_play::scenario::file_of_faults;
 use efa_shm::HostConfig;
 
+/// What is missing for faults.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ArmError {
+    #[error("staged faults, which need an emulated fabric")]
+    NoFabric,
+    #[error("staged faults of whole hosts, which need a host for each endpoint")]
+    WholeHost,
+    /// `efa-emu fault` cannot be run.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// `efa-emu fault` has refused the rules.
+    #[error("staged faults: {0}")]
+    Refused(String),
+}
+
 /// Rules that are in force until this is dropped. They are armed by a process of its own, as recordings are:
 /// the devices of this process belong to a host, and only others may look it up.
-pub(super) struct Staged {
+pub(super) struct ArmedFaults {
     efa_emu: PathBuf,
     fabric: String,
     labels: Vec<String>,
 }
 
-impl Staged {
+impl ArmedFaults {
     /// Arms rules about endpoints at these addresses. The error says what is missing.
-    pub(super) fn begin(
+    pub(super) fn arm(
         faults: &[Fault],
         addresses: &[(&str, RawAddress)],
-    ) -> Result<Self, String> {
+    ) -> Result<Self, ArmError> {
         let rules: Vec<Fault> = faults
             .iter()
             .map(|fault| about_queue_pairs(fault, addresses))
             .collect::<Result<_, _>>()?;
-        let lack = "staged faults, which need an emulated fabric";
-        let fabric = HostConfig::from_env().map_err(|_| lack)?.fabric;
-        let efa_emu = Launcher::new(None).map_err(|_| lack)?.efa_emu;
+        let fabric = HostConfig::from_env()
+            .map_err(|_| ArmError::NoFabric)?
+            .fabric;
+        let efa_emu = Launcher::new(None).map_err(|_| ArmError::NoFabric)?.efa_emu;
         let text = file_of_faults(&rules);
         let mut labels: Vec<String> = rules.into_iter().map(|rule| rule.label).collect();
         labels.sort_unstable();
         labels.dedup();
-        let staged = Staged {
+        let armed = ArmedFaults {
             efa_emu,
             fabric,
             labels,
         };
-        staged.run(&["add", "--file", "-"], &text)?;
-        Ok(staged)
+        armed.fault_command(&["add", "--file", "-"], &text)?;
+        Ok(armed)
     }
 
     /// The rules that have not been applied, as the emulator lists them.
     pub(super) fn unapplied(&self) -> Vec<String> {
         // A fabric that is gone tells nothing.
-        let list = self.run(&["list"], "").unwrap_or_default();
+        let list = self.fault_command(&["list"], "").unwrap_or_default();
         let idle = list.lines().filter_map(|line| {
             let mut words = line.split_whitespace();
             let (_seen, applied) = (words.next()?, words.next()?);
@@ -65,36 +81,33 @@ impl Staged {
     }
 
     /// Runs `efa-emu fault`; returns its output.
-    fn run(&self, arguments: &[&str], input: &str) -> Result<String, String> {
-        let text = |error: std::io::Error| error.to_string();
+    fn fault_command(&self, arguments: &[&str], input: &str) -> Result<String, ArmError> {
         let mut process = Command::new(&self.efa_emu)
             .args(["fault", "--fabric", &self.fabric])
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            .spawn()
-            .map_err(text)?;
+            .spawn()?;
         if let Some(mut stdin) = process.stdin.take() {
             // If it ends without reading, it says why.
             let _ = stdin.write_all(input.as_bytes());
         }
-        let output = process.wait_with_output().map_err(text)?;
+        let output = process.wait_with_output()?;
         match output.status.success() {
             true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-            false => Err(format!(
-                "staged faults: {}",
-                String::from_utf8_lossy(&output.stderr).trim()
+            false => Err(ArmError::Refused(
+                String::from_utf8_lossy(&output.stderr).trim().to_owned(),
             )),
         }
     }
 }
 
-impl Drop for Staged {
+impl Drop for ArmedFaults {
     fn drop(&mut self) {
         for label in &self.labels {
             // A fabric that is gone has no rules.
-            let _ = self.run(&["clear", label], "");
+            let _ = self.fault_command(&["clear", label], "");
         }
     }
 }
@@ -105,25 +118,26 @@ fn label(own: &str) -> String {
 }
 
 /// The same rule, about the queue pairs of the endpoints that it names.
-fn about_queue_pairs(fault: &Fault, addresses: &[(&str, RawAddress)]) -> Result<Fault, String> {
-    const HOSTS: &str = "staged faults of whole hosts, which need a host for each endpoint";
+fn about_queue_pairs(fault: &Fault, addresses: &[(&str, RawAddress)]) -> Result<Fault, ArmError> {
     let address = |host: &HostName| {
         let name = host.to_string();
         let found = addresses.iter().find(|(endpoint, _)| *endpoint == name);
-        found.map(|(_, address)| *address).ok_or(HOSTS)
+        found
+            .map(|(_, address)| *address)
+            .ok_or(ArmError::WholeHost)
     };
     if fault.then.is_about_hosts() {
-        return Err(HOSTS.into());
+        return Err(ArmError::WholeHost);
     }
     let then = match &fault.then {
         Action::Release(own) => Action::Release(label(own)),
         then => then.clone(),
     };
     let Some(when) = &fault.when else {
-        return Err(HOSTS.into());
+        return Err(ArmError::WholeHost);
     };
     if when.host.is_some() {
-        return Err(HOSTS.into());
+        return Err(ArmError::WholeHost);
     }
     let sender = when.sender.as_ref().map(address).transpose()?;
     let receiver = when.receiver.as_ref().map(address).transpose()?;
@@ -155,7 +169,7 @@ mod tests {
     };
     const B: RawAddress = RawAddress { qpn: Qpn(4), ..A };
 
-    fn translated(rule: &str) -> Result<String, String> {
+    fn translated(rule: &str) -> Result<String, ArmError> {
         let rule: Fault = rule.parse().unwrap();
         about_queue_pairs(&rule, &[("a", A), ("b", B)]).map(|rule| rule.to_string())
     }
@@ -187,7 +201,7 @@ mod tests {
             r#"then = { cut = ["a", "b"] }"#,
         ] {
             assert!(
-                translated(rule).unwrap_err().contains("whole hosts"),
+                matches!(translated(rule), Err(ArmError::WholeHost)),
                 "{rule}"
             );
         }

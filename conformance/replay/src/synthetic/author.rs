@@ -1,87 +1,39 @@
-//! Scenarios whose packets are written by hand.
-//!
-//! What stock software cannot be made to do, a scenario may spell out: its `[[packet]]` tables name the
-//! packets of both sides, in their order, by the names of fields that `show` prints. What a packet does
-//! not name has the value that a right endpoint gives it. From that comes a trace like any other,
-//! although nobody has played it: replay sends the packets of the scripted side and compares those of
-//! the tested side with what is written, under the same policy as those of a recording.
+//! The frames of a synthetic trace, and the step to which each belongs.
 
-mod named;
-mod operation;
-mod packet;
-mod stage;
-
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use efa_capture::Direction;
 use efa_capture::frame::{Kind, Opcode, Rdma, Repr};
-use efa_check::capture::{Capture, CapturedPacket};
+use efa_check::capture::CapturedPacket;
 use efa_core::nic::Status;
-use efa_core::wire::PacketType;
+use efa_core::wire::{Family, PacketType};
 use efa_device_model::link::RemoteRange;
 use efa_play::operation::{EndpointIndex, Remote};
 use efa_play::scenario::{Action, Scenario, ScenarioError, WrittenPacket, suggest};
-use efa_play::trace::{Trace, TraceError};
 
+use super::invented;
+use super::named::{Named, OF_REQUESTS};
+use super::operation::SyntheticOperation;
+use super::packet::{Situation, unsigned};
 use crate::compare::iov_entry;
 use crate::replay::operations::number;
-use named::{Named, OF_REQUESTS};
-use operation::Written;
-use packet::{Situation, unsigned};
 
-/// Reads a trace: a recording, `NAME.pcapng`, or a scenario with packets, `NAME.toml`.
-///
-/// # Errors
-/// If it cannot be read, or a packet is not one.
-pub fn load(path: &Path) -> Result<Trace, TraceError> {
-    if path
-        .extension()
-        .is_some_and(|extension| extension == "toml")
-    {
-        return trace(Scenario::load(path)?);
-    }
-    Trace::load(path)
-}
-
-/// The trace that a scenario with packets describes.
-///
-/// # Errors
-/// If a packet has an unknown type or field, or a value that its field cannot hold.
-pub fn trace(scenario: Scenario) -> Result<Trace, TraceError> {
-    let mut author = Author::new(&scenario);
+/// The frames of the packets that a scenario names, and the step of each frame.
+pub(super) fn frames(
+    scenario: &Scenario,
+) -> Result<(Vec<CapturedPacket>, Vec<usize>), ScenarioError> {
+    let mut author = Author::new(scenario);
     for packet in &scenario.packets {
         author.write(packet)?;
     }
-    let Author {
-        frames, step_of, ..
-    } = author;
-    let regions = scenario.steps.iter().enumerate();
-    let regions = regions.filter_map(|(step, it)| match &it.action {
-        Action::Start { id, .. } => Some((id.clone(), stage::memory(step))),
-        _ => None,
-    });
-    Ok(Trace {
-        capture: Capture {
-            path: scenario.path.clone(),
-            interfaces: scenario.endpoints.iter().map(|e| e.name.clone()).collect(),
-            frames,
-            damage: Vec::new(),
-            lossy: Vec::new(),
-        },
-        endpoint_of: (0..scenario.endpoints.len()).collect(),
-        step_of,
-        regions: regions.collect(),
-        refused: HashMap::new(),
-        scenario,
-    })
+    Ok((author.frames, author.step_of))
 }
 
 /// Writes the frames, one after the other.
 struct Author<'s> {
     scenario: &'s Scenario,
-    operations: BTreeMap<&'s str, Written>,
+    operations: BTreeMap<&'s str, SyntheticOperation>,
     /// Messages so far, by sender and receiver.
     messages: BTreeMap<(EndpointIndex, EndpointIndex), u64>,
     /// Who has got whose HANDSHAKE.
@@ -102,7 +54,9 @@ impl<'s> Author<'s> {
     fn new(scenario: &'s Scenario) -> Self {
         let steps = scenario.steps.iter().enumerate();
         let operations = steps.filter_map(|(step, it)| match &it.action {
-            Action::Start { id, .. } => Some((id.as_str(), Written::of(scenario, step)?)),
+            Action::Start { id, .. } => {
+                Some((id.as_str(), SyntheticOperation::of(scenario, step)?))
+            }
             _ => None,
         });
         Author {
@@ -159,7 +113,6 @@ impl<'s> Author<'s> {
         packet_type: PacketType,
         named: &Named<'s>,
     ) -> Result<(), ScenarioError> {
-        use efa_core::wire::Family;
         let WrittenPacket { from, to, .. } = *packet;
         let id = self.operation(named)?;
         let is_message = matches!(packet_type.family(), Family::Rtm | Family::Rta);
@@ -296,9 +249,9 @@ impl<'s> Author<'s> {
         *sequence += 1;
         Repr {
             kind,
-            source_qpn: stage::address(packet.from).qpn,
-            destination_qpn: stage::address(packet.to).qpn,
-            qkey: stage::address(packet.to).qkey,
+            source_qpn: invented::address(packet.from).qpn,
+            destination_qpn: invented::address(packet.to).qpn,
+            qkey: invented::address(packet.to).qkey,
             sequence: *sequence,
             immediate: None,
             retransmission: false,
@@ -326,8 +279,8 @@ impl<'s> Author<'s> {
                 time: TICK * self.frames.len() as u32,
                 direction: Some(direction),
                 comments: Vec::new(),
-                source: stage::address(packet.from).gid,
-                destination: stage::address(packet.to).gid,
+                source: invented::address(packet.from).gid,
+                destination: invented::address(packet.to).gid,
                 header,
                 headerless: false,
                 payload: payload.to_vec(),

@@ -17,9 +17,9 @@ use efa_play::operation::EndpointIndex;
 use efa_play::scenario::{Scenario, ScenarioError, suggest};
 use toml::Value;
 
+use super::invented;
 use super::named::{Given, Named};
-use super::operation::Written;
-use super::stage;
+use super::operation::SyntheticOperation;
 use crate::compare::policy::{AddressPart, MemoryPart, Rule, standard};
 use crate::replay::operations::number;
 
@@ -30,7 +30,7 @@ pub(super) struct Situation<'a> {
     /// The sender has got the receiver's HANDSHAKE.
     pub(super) has_handshake: bool,
     /// What the packet belongs to.
-    pub(super) operation: Option<&'a Written>,
+    pub(super) operation: Option<&'a SyntheticOperation>,
     /// The place of its message in the sequence from the sender to the receiver.
     pub(super) msg_id: u64,
 }
@@ -102,7 +102,7 @@ impl Situation<'_> {
                 let owner = named
                     .get(name)
                     .map_or(Ok(self.sender), |given| self.endpoint(named, given))?;
-                place.copy_from_slice(&stage::address(owner).gid.0);
+                place.copy_from_slice(&invented::address(owner).gid.0);
                 continue;
             }
             let number = match named.get(name).filter(|_| name.name != "flags") {
@@ -271,7 +271,7 @@ impl Situation<'_> {
         named: &Named<'_>,
         data: &Range<usize>,
     ) -> u64 {
-        let own = stage::address(self.sender);
+        let own = invented::address(self.sender);
         match slot.descriptor.kind {
             Kind::PacketType => return packet_type.code().into(),
             Kind::Flags => return flags.into(),
@@ -308,10 +308,10 @@ impl Situation<'_> {
         let total = written.content.len() as u64;
         match (standard(packet_type, slot.descriptor), slot.descriptor.name) {
             (Rule::Address(part), _) => part_of(own, part),
-            (Rule::Introduces(kind) | Rule::Refers(kind), _) => stage::id(written.step, kind),
+            (Rule::Introduces(kind) | Rule::Refers(kind), _) => invented::id(written.step, kind),
             (Rule::Memory(part), name) => {
                 let array = name.split('.').next().unwrap_or(name);
-                let piece = stage::piece(written.step, slot.index.unwrap_or(0));
+                let piece = invented::piece(written.step, slot.index.unwrap_or(0));
                 let target = written.target;
                 match part {
                     MemoryPart::SenderAddress => piece.address,
@@ -351,7 +351,7 @@ impl Situation<'_> {
         match (standard(packet_type, descriptor), given.value) {
             (Rule::Address(part), Value::String(_)) => {
                 let endpoint = self.endpoint(named, given)?;
-                Ok(part_of(stage::address(endpoint), part))
+                Ok(part_of(invented::address(endpoint), part))
             }
             (_, Value::String(_) | Value::Array(_)) if descriptor.name == "extra_info" => {
                 let mut bits = ExtraFeatures::empty();

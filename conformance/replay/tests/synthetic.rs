@@ -9,14 +9,14 @@ use efa_core::wire::{Packet, PacketType};
 use efa_play::scenario::Scenario;
 use efa_play::trace::Trace;
 use efa_replay::replay::emu::Emu;
-use efa_replay::replay::{Engine, Strictness, Verdict, replay, replay_meddled};
-use efa_replay::written;
+use efa_replay::replay::{Engine, Strictness, Verdict, replay, replay_with_hook};
+use efa_replay::synthetic;
 
 const NACK: &str = include_str!("../../../traces/written/read-nack-message.toml");
 
 fn load(text: &str) -> Result<Trace, String> {
     let scenario = Scenario::parse(Path::new("traces/written/example.toml"), text);
-    let trace = written::trace(scenario.map_err(|error| error.to_string())?);
+    let trace = synthetic::trace(scenario.map_err(|error| error.to_string())?);
     trace.map_err(|error| error.to_string())
 }
 
@@ -296,11 +296,11 @@ fn a_packet_must_not_come_before_what_it_waits_for() {
 #[test]
 fn a_wrong_reaction_fails() {
     let trace = load(NACK).unwrap();
-    let with = |meddle: &mut dyn FnMut(Vec<u8>) -> Vec<Vec<u8>>| {
-        let mut meddler = |packet: Vec<u8>| meddle(packet);
+    let with = |change: &mut dyn FnMut(Vec<u8>) -> Vec<Vec<u8>>| {
+        let mut hook = |packet: Vec<u8>| change(packet);
         let (fields, mut emu) = (Strictness::Fields, Emu::orderly());
         let engine = &mut Engine::default();
-        let verdict = replay_meddled(&trace, 0, fields, &mut emu, engine, Some(&mut meddler));
+        let verdict = replay_with_hook(&trace, 0, fields, &mut emu, engine, Some(&mut hook));
         verdict.unwrap().texts().join("\n")
     };
     let is = |packet: &[u8], packet_type| PacketType::peek(packet) == Some(packet_type);

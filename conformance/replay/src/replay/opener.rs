@@ -1,0 +1,49 @@
+//! How the endpoint under test is opened.
+
+use efa_core::endpoint::EndpointConfig;
+use efa_play::application::engine::{CoreApplication, configuration};
+use efa_play::application::subject::{Local, Subject};
+use efa_play::scenario::{Capability, EndpointSpec};
+
+use super::backend::{Backend, BackendError};
+
+/// How the endpoint under test is opened.
+pub trait Opener<B: Backend> {
+    /// Opens it in the place of `endpoint`.
+    fn open(
+        &mut self,
+        backend: &mut B,
+        endpoint: &EndpointSpec,
+    ) -> Result<Box<dyn Subject>, BackendError>;
+}
+
+/// Opens the protocol engine in this process.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Engine {
+    /// Decides what the engine leaves to chance.
+    pub seed: u64,
+}
+
+impl<B: Backend> Opener<B> for Engine
+where
+    B::Nic: 'static,
+{
+    fn open(
+        &mut self,
+        backend: &mut B,
+        endpoint: &EndpointSpec,
+    ) -> Result<Box<dyn Subject>, BackendError> {
+        let config = EndpointConfig {
+            seed: self.seed,
+            ..configuration(&endpoint.settings)
+        };
+        let application = CoreApplication::open(
+            backend.open(endpoint)?,
+            config,
+            endpoint.has(Capability::Source),
+            backend.clock(),
+        );
+        let application = application?.meeting_second_copies(backend.repetitions());
+        Ok(Box::new(Local::new(Box::new(application))))
+    }
+}

@@ -1,0 +1,171 @@
+//! Replaying one side of a trace from beginning to end.
+
+use std::collections::BTreeMap;
+
+use efa_core::address::RawAddress;
+use efa_core::nic::{Nic, QueuePair, Status};
+use efa_core::rules::Severity;
+use efa_play::application::RequestError;
+use efa_play::operation::EndpointIndex;
+use efa_play::play::{self, Ledger};
+use efa_play::trace::Trace;
+
+use super::addresses::endpoint_addresses;
+use super::backend::{Backend, BackendError, arm_faults};
+use super::opener::Opener;
+use super::peer::Peer;
+use super::script::Script;
+use super::session::{PacketHook, Replay, Strictness};
+use super::verdict::Verdict;
+use super::{headerless, rdma, requirements};
+use crate::compare::{Bindings, Finding};
+
+/// Replays `trace` with what `opener` opens as endpoint `dut`.
+pub fn replay<B: Backend>(
+    trace: &Trace,
+    dut: EndpointIndex,
+    strictness: Strictness,
+    backend: &mut B,
+    opener: &mut dyn Opener<B>,
+) -> Result<Verdict, BackendError> {
+    replay_with_hook(trace, dut, strictness, backend, opener, None)
+}
+
+/// [`replay`] with a `hook` between the endpoint under test and the scripted ones.
+pub fn replay_with_hook<'t, B: Backend>(
+    trace: &'t Trace,
+    dut: EndpointIndex,
+    strictness: Strictness,
+    backend: &'t mut B,
+    opener: &mut dyn Opener<B>,
+    hook: Option<&'t mut PacketHook<'t>>,
+) -> Result<Verdict, BackendError> {
+    match replay_trace(trace, dut, strictness, backend, opener, hook) {
+        Err(BackendError::Subject(RequestError::Unsupported(text))) => Ok(Verdict {
+            unsupported: Some(text),
+            ..Verdict::default()
+        }),
+        Err(error @ BackendError::Subject(_)) => Ok(Verdict {
+            findings: vec![Finding::plain(Severity::Error, error.to_string())],
+            never_opened: true,
+            ..Verdict::default()
+        }),
+        other => other,
+    }
+}
+
+fn replay_trace<'t, B: Backend>(
+    trace: &'t Trace,
+    dut: EndpointIndex,
+    strictness: Strictness,
+    backend: &'t mut B,
+    opener: &mut dyn Opener<B>,
+    hook: Option<&'t mut PacketHook<'t>>,
+) -> Result<Verdict, BackendError> {
+    let recorded = match endpoint_addresses(trace) {
+        Ok(recorded) => recorded,
+        Err(error) => {
+            return Ok(Verdict {
+                findings: vec![Finding::plain(Severity::Error, error.to_string())],
+                ..Verdict::default()
+            });
+        }
+    };
+    backend.reset();
+    let mut subject = opener.open(backend, &trace.scenario.endpoints[dut])?;
+    let address = subject.address()?;
+    let address = address
+        .first_chunk()
+        .map(RawAddress::from_bytes)
+        .ok_or_else(|| RequestError::Refused("it has no raw address".into()))?;
+    let mut peers = Vec::new();
+    let mut actual = Vec::new();
+    for (at, endpoint) in trace.scenario.endpoints.iter().enumerate() {
+        if at == dut {
+            actual.push(address);
+            continue;
+        }
+        let nic = backend.open(endpoint)?;
+        if let Some(lack) = requirements::device_lacks(trace, nic.queue_pair().attributes()) {
+            return Ok(Verdict {
+                unsupported: Some(lack),
+                ..Verdict::default()
+            });
+        }
+        actual.push(nic.address());
+        let mut peer = Peer::new(at, nic, address)?;
+        if headerless::is_zero_copy_receiver(trace, at) {
+            let beside = backend.open_beside(peer.nic())?;
+            peer.takes_headerless_on(beside)?;
+        }
+        peers.push(peer);
+    }
+    if let Some(lack) = arm_faults(backend, &trace.scenario, &actual)? {
+        return Ok(Verdict {
+            unsupported: Some(lack),
+            ..Verdict::default()
+        });
+    }
+    for &known in &trace.scenario.endpoints[dut].address_vector {
+        subject.insert(known, &actual[known].to_bytes())?;
+    }
+    // Stock libfabric posts its receive buffers when it first makes progress.
+    subject.poll()?;
+    let owner = |place: usize| {
+        let frame = &trace.capture.frames[place];
+        let is_it = |address: &RawAddress| address.gid == frame.destination;
+        recorded.iter().position(is_it).unwrap_or(dut)
+    };
+    let rdma = rdma::Requests::of(trace, dut, backend.sees_rdma(), owner);
+    let refused = trace.refused.iter();
+    let foreseen = refused
+        .map(|(place, status)| {
+            (
+                trace.endpoint_of[trace.capture.frames[*place].interface],
+                *status,
+            )
+        })
+        .filter(|(at, status)| *at != dut && *status != Status::RemoteRnr)
+        .collect();
+    let mut replay = Replay {
+        trace,
+        dut,
+        strictness,
+        backend,
+        subject,
+        peers,
+        script: Script::new(trace, dut),
+        step: 0,
+        rdma,
+        bindings: Bindings::new(recorded.clone(), actual.clone(), &trace.scenario.policies),
+        actual,
+        announced: None,
+        greeted: BTreeMap::new(),
+        hook,
+        ledger: Ledger::new(&trace.scenario),
+        is_over: false,
+        failed: Vec::new(),
+        foreseen,
+        verdict: Verdict::default(),
+    };
+    // Whether it stopped early shows in the verdict.
+    let _ = play::play(&mut replay);
+    let mut said = vec![(dut, replay.subject.take_device_errors())];
+    let peers = replay.peers.iter_mut();
+    said.extend(peers.map(|peer| (peer.endpoint(), peer.take_device_errors())));
+    for (at, errors) in said {
+        let name = &trace.scenario.endpoints[at].name;
+        let lines = errors.chunk_by(|one, next| one == next).map(|same| {
+            let times = match same.len() {
+                1 => String::new(),
+                count => format!(", {count} times"),
+            };
+            format!(
+                "the device of endpoint `{name}` reported{times}: {}",
+                same[0]
+            )
+        });
+        replay.verdict.device_errors.extend(lines);
+    }
+    Ok(replay.verdict)
+}

@@ -1,0 +1,61 @@
+//! Scenarios whose packets are written by hand.
+//!
+//! What stock software cannot be made to do, a scenario may spell out: its `[[packet]]` tables name the
+//! packets of both sides, in their order, by the names of fields that `show` prints. What a packet does
+//! not name has the value that a right endpoint gives it. From that comes a trace like any other,
+//! although nobody has played it: replay sends the packets of the scripted side and compares those of
+//! the tested side with what is written, under the same policy as those of a recording.
+
+mod author;
+mod invented;
+mod named;
+mod operation;
+mod packet;
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use efa_check::capture::Capture;
+use efa_play::scenario::{Action, Scenario};
+use efa_play::trace::{Trace, TraceError};
+
+/// Reads a trace: a recording, `NAME.pcapng`, or a scenario with packets, `NAME.toml`.
+///
+/// # Errors
+/// If it cannot be read, or a packet is not one.
+pub fn load(path: &Path) -> Result<Trace, TraceError> {
+    if path
+        .extension()
+        .is_some_and(|extension| extension == "toml")
+    {
+        return trace(Scenario::load(path)?);
+    }
+    Trace::load(path)
+}
+
+/// The trace that a scenario with packets describes.
+///
+/// # Errors
+/// If a packet has an unknown type or field, or a value that its field cannot hold.
+pub fn trace(scenario: Scenario) -> Result<Trace, TraceError> {
+    let (frames, step_of) = author::frames(&scenario)?;
+    let regions = scenario.steps.iter().enumerate();
+    let regions = regions.filter_map(|(step, it)| match &it.action {
+        Action::Start { id, .. } => Some((id.clone(), invented::memory(step))),
+        _ => None,
+    });
+    Ok(Trace {
+        capture: Capture {
+            path: scenario.path.clone(),
+            interfaces: scenario.endpoints.iter().map(|e| e.name.clone()).collect(),
+            frames,
+            damage: Vec::new(),
+            lossy: Vec::new(),
+        },
+        endpoint_of: (0..scenario.endpoints.len()).collect(),
+        step_of,
+        regions: regions.collect(),
+        refused: HashMap::new(),
+        scenario,
+    })
+}
