@@ -36,7 +36,7 @@ struct Listed<'a> {
 
 pub(crate) fn run(arguments: &List) -> Outcome {
     let traces = match corpus::or_named(&arguments.traces)
-        .and_then(|named| efa_suite::find_traces(&named, None))
+        .and_then(|named| efa_suite::find_traces(&named, None).map_err(|error| error.to_string()))
     {
         Ok(traces) => traces,
         Err(problem) => return complain(problem, Outcome::Unfit),

@@ -197,7 +197,8 @@ impl Run {
     /// The traces that are named, or those of the corpus.
     fn traces(&self) -> Result<Vec<PathBuf>, String> {
         let named = corpus::or_named(&self.traces)?;
-        efa_suite::find_traces(&named, self.filter.as_deref())
+        let traces = efa_suite::find_traces(&named, self.filter.as_deref());
+        traces.map_err(|error| error.to_string())
     }
 }
 
@@ -308,7 +309,7 @@ fn run_on_hosts(arguments: &Run) -> Result<Outcome, String> {
     let expected = match &arguments.expected {
         // The lists that come with the program are about replays.
         None => Expected::default(),
-        Some(path) => Expected::load(path)?,
+        Some(path) => Expected::load(path).map_err(|error| error.to_string())?,
     };
     let hosts = Hosts::new(
         reach,

@@ -13,7 +13,9 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 pub(super) fn cells(lab: &Lab) -> Result<Vec<Cell>, String> {
     let mut cells = Vec::new();
-    for path in efa_suite::find_scenarios(&lab.scenarios.paths, None)? {
+    for path in
+        efa_suite::find_scenarios(&lab.scenarios.paths, None).map_err(|error| error.to_string())?
+    {
         let scenario = Scenario::load(&path).map_err(|error| error.to_string())?;
         for (role, endpoint) in scenario.endpoints.iter().enumerate() {
             let name = format!("{} core as {}", scenario.name, endpoint.name);

@@ -14,9 +14,42 @@ pub struct Unusable {
     pub error: TraceError,
 }
 
+/// Arguments name no traces or scenarios.
+#[derive(Debug, thiserror::Error)]
+pub enum CorpusError {
+    /// A directory cannot be read.
+    #[error("{}: {source}", path.display())]
+    Unreadable {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A directory has none.
+    #[error("{} holds no {what}; make traces with `efa-conformance record`", path.display())]
+    Empty {
+        /// The directory.
+        path: PathBuf,
+        /// What was looked for, such as `traces`.
+        what: &'static str,
+    },
+    /// There is neither a file nor a directory of this name.
+    #[error("{} is neither a file nor a directory", .0.display())]
+    Absent(PathBuf),
+    /// The filter leaves none.
+    #[error("no name contains `{0}`; `efa-conformance list` shows them")]
+    Filtered(String),
+}
+
 /// Finds the traces that arguments name: themselves, or in directories and the directories in them.
 /// Traces are recordings, `.pcapng`, and scenarios whose packets are written by hand.
-pub fn find_traces(arguments: &[PathBuf], filter: Option<&str>) -> Result<Vec<PathBuf>, String> {
+///
+/// # Errors
+/// If an argument names no trace, or the filter leaves none.
+pub fn find_traces(
+    arguments: &[PathBuf],
+    filter: Option<&str>,
+) -> Result<Vec<PathBuf>, CorpusError> {
     let mut all = Vec::new();
     for argument in arguments {
         all.push(argument.clone());
@@ -47,41 +80,47 @@ fn holds_trace(directory: &Path) -> bool {
 }
 
 /// Finds the scenarios that arguments name: themselves, or in directories.
-pub fn find_scenarios(arguments: &[PathBuf], filter: Option<&str>) -> Result<Vec<PathBuf>, String> {
+///
+/// # Errors
+/// If an argument names no scenario, or the filter leaves none.
+pub fn find_scenarios(
+    arguments: &[PathBuf],
+    filter: Option<&str>,
+) -> Result<Vec<PathBuf>, CorpusError> {
     let is_played = |path: &Path| has_extension(path, "toml") && !Scenario::has_packets(path);
     find_files(arguments, "scenarios", is_played, filter)
 }
 
 fn find_files(
     arguments: &[PathBuf],
-    what: &str,
+    what: &'static str,
     is_one: impl Fn(&Path) -> bool,
     filter: Option<&str>,
-) -> Result<Vec<PathBuf>, String> {
+) -> Result<Vec<PathBuf>, CorpusError> {
     let mut traces = Vec::new();
     for argument in arguments {
         if argument.is_dir() {
-            let entries = std::fs::read_dir(argument)
-                .map_err(|error| format!("{}: {error}", argument.display()))?;
+            let entries =
+                std::fs::read_dir(argument).map_err(|source| CorpusError::Unreadable {
+                    path: argument.clone(),
+                    source,
+                })?;
             let mut found: Vec<PathBuf> = entries
                 .filter_map(|entry| Some(entry.ok()?.path()))
                 .filter(|path| is_one(path))
                 .collect();
             if found.is_empty() {
-                return Err(format!(
-                    "{} holds no {what}; make traces with `efa-conformance record`",
-                    argument.display()
-                ));
+                return Err(CorpusError::Empty {
+                    path: argument.clone(),
+                    what,
+                });
             }
             found.sort();
             traces.extend(found);
         } else if argument.is_file() {
             traces.push(argument.clone());
         } else {
-            return Err(format!(
-                "{} is neither a file nor a directory",
-                argument.display()
-            ));
+            return Err(CorpusError::Absent(argument.clone()));
         }
     }
     let Some(filter) = filter else {
@@ -89,9 +128,7 @@ fn find_files(
     };
     traces.retain(|path| name_of(path).contains(filter));
     if traces.is_empty() {
-        return Err(format!(
-            "no name contains `{filter}`; `efa-conformance list` shows them"
-        ));
+        return Err(CorpusError::Filtered(filter.to_owned()));
     }
     Ok(traces)
 }

@@ -4,7 +4,7 @@
 //! docs/deviations.md that has the evidence. A case that fails as an entry describes is not a failure. A case
 //! that an entry names and that passes is one, so that outdated entries are found.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use efa_core::rules::Severity;
 use efa_play::drive::Identity;
@@ -65,6 +65,27 @@ pub struct Expected {
     pub deviations: Vec<Deviation>,
 }
 
+/// A file of deviations cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ExpectedError {
+    /// It cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It is not one.
+    #[error("{}: {source}; docs/conformance.md describes the keys", path.display())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong in it.
+        source: toml::de::Error,
+    },
+}
+
 impl Expected {
     /// Returns the known deviations of the stock software under test; none for other software.
     pub fn of(under_test: &Identity) -> Self {
@@ -83,15 +104,15 @@ impl Expected {
     /// Reads a file of deviations.
     ///
     /// # Errors
-    /// A message that names the file and what is wrong in it.
-    pub fn load(path: &Path) -> Result<Self, String> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-        toml::from_str(&text).map_err(|error| {
-            format!(
-                "{}: {error}; docs/conformance.md describes the keys",
-                path.display()
-            )
+    /// If the file cannot be read, or is not one of deviations.
+    pub fn load(path: &Path) -> Result<Self, ExpectedError> {
+        let text = std::fs::read_to_string(path).map_err(|source| ExpectedError::Unreadable {
+            path: path.to_owned(),
+            source,
+        })?;
+        toml::from_str(&text).map_err(|source| ExpectedError::Invalid {
+            path: path.to_owned(),
+            source,
         })
     }
 

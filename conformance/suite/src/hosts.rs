@@ -547,19 +547,31 @@ struct Merged {
     clocks: Vec<String>,
 }
 
+/// The captures of several endpoints cannot be merged.
+#[derive(Debug, thiserror::Error)]
+enum UnmergedError {
+    /// The clock of an endpoint's capture cannot be compared with that of the first.
+    #[error("the capture of endpoint `{endpoint}`: {source}")]
+    Clocks {
+        endpoint: String,
+        source: clocks::ClockError,
+    },
+    #[error(transparent)]
+    Write(#[from] efa_check::merge::MergeError),
+    #[error(transparent)]
+    Read(#[from] efa_capture::ReadError),
+}
+
 fn merged(
     scenario: &Scenario,
     recorded: &[(usize, PathBuf, Capture)],
     directory: &Path,
-) -> Result<Merged, String> {
-    let text = |error: &dyn std::fmt::Display| error.to_string();
+) -> Result<Merged, UnmergedError> {
     let name = |at: usize| &scenario.endpoints[at].name;
     let loaded: Vec<&Capture> = recorded.iter().map(|(.., capture)| capture).collect();
-    let differences = clocks::align(&loaded).map_err(|(at, error)| {
-        format!(
-            "the capture of endpoint `{}`: {error}",
-            name(recorded[at].0)
-        )
+    let differences = clocks::align(&loaded).map_err(|(at, source)| UnmergedError::Clocks {
+        endpoint: name(recorded[at].0).clone(),
+        source,
     })?;
     let first = recorded.first().map_or(0, |(at, ..)| *at);
     let described = recorded.iter().zip(&differences).skip(1);
@@ -579,8 +591,8 @@ fn merged(
         .collect();
     let path = directory.join("merged.pcapng");
     let comments = [vec![scenario.description.clone()], described.clone()].concat();
-    merge_clocks(&sources, &comments, &[], &path).map_err(|error| text(&error))?;
-    let capture = Capture::load(&path).map_err(|error| text(&error))?;
+    merge_clocks(&sources, &comments, &[], &path)?;
+    let capture = Capture::load(&path)?;
     let endpoints = recorded
         .iter()
         .flat_map(|(at, _, it)| vec![*at; it.interfaces.len()]);

@@ -13,18 +13,44 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
-use efa_shm::{ENV_FABRIC, Fabric, HostConfig};
+use efa_replay::replay::backend::BackendError;
+use efa_shm::{ENV_FABRIC, Fabric, FabricError, HostConfig};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::runner::{Ended, Runner, Settings};
+
+/// Traces cannot be run at all.
+#[derive(Debug, thiserror::Error)]
+pub enum JobsError {
+    /// There is no device.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    /// Several jobs would share a real device.
+    #[error(
+        "--jobs {jobs} with verbs needs emulated devices, which `efa-emu run` provides; on real \
+         ones cases would meet: use --jobs 1 ({source})"
+    )]
+    RealDevice {
+        /// The number of jobs.
+        jobs: NonZeroUsize,
+        /// Why this process has no emulated devices.
+        source: FabricError,
+    },
+    /// A process cannot be started.
+    #[error("cannot start a process that runs traces: {0}")]
+    Start(#[from] io::Error),
+    /// A process has started, and says why it can run nothing.
+    #[error("{0}")]
+    Refused(String),
+}
 
 /// Runs all traces. `ended` gets the results in the order of `paths`, each as soon as all earlier ones have
 /// been passed on. With one job the traces run in this process, and fault rules on its fabric apply. Several
 /// jobs run in processes that `program` starts, which must call [`serve`].
 ///
 /// # Errors
-/// A message if there is no device, if several jobs would share a real device, or if a process cannot be
+/// If there is no device, if several jobs would share a real device, or if a process cannot be
 /// started.
 pub fn run_all(
     paths: &[PathBuf],
@@ -32,23 +58,18 @@ pub fn run_all(
     jobs: NonZeroUsize,
     program: impl Fn() -> Command + Sync,
     mut ended: impl FnMut(&Path, Ended),
-) -> Result<(), String> {
+) -> Result<(), JobsError> {
     if jobs.get() == 1 {
-        let mut runner = Runner::open(settings.clone()).map_err(|error| error.to_string())?;
+        let mut runner = Runner::open(settings.clone())?;
         for path in paths {
             ended(path, runner.run(path));
         }
         return Ok(());
     }
-    let own = match settings.hw.then(HostConfig::from_env).transpose() {
-        Ok(host) => host.map(|host| host.fabric),
-        Err(error) => {
-            return Err(format!(
-                "--jobs {jobs} with verbs needs emulated devices, which `efa-emu run` provides; on real \
-                 ones cases would meet: use --jobs 1 ({error})"
-            ));
-        }
-    };
+    let own = settings.hw.then(HostConfig::from_env).transpose();
+    let own = own
+        .map_err(|source| JobsError::RealDevice { jobs, source })?
+        .map(|host| host.fabric);
     let jobs = jobs.get().min(paths.len());
     let start = |job: usize| {
         let mut command = program();
@@ -58,7 +79,7 @@ pub fn run_all(
         }
         Job::start(command, settings)
     };
-    let started: Result<Vec<Job>, String> = (0..jobs).map(start).collect();
+    let started: Result<Vec<Job>, JobsError> = (0..jobs).map(start).collect();
     let next = AtomicUsize::new(0);
     let (results, all) = channel();
     thread::scope(|scope| {
@@ -76,7 +97,7 @@ pub fn run_all(
                 due += 1;
             }
         }
-        Ok::<(), String>(())
+        Ok::<(), JobsError>(())
     })?;
     if settings.hw {
         // The jobs' fabrics are among the dead ones.
@@ -128,24 +149,22 @@ struct Job {
 }
 
 impl Job {
-    fn start(mut command: Command, settings: &Settings) -> Result<Job, String> {
-        let failed = |error: io::Error| format!("cannot start a process that runs traces: {error}");
+    fn start(mut command: Command, settings: &Settings) -> Result<Job, JobsError> {
         let mut process = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .spawn()
-            .map_err(failed)?;
+            .spawn()?;
         let input = process.stdin.take();
         let output = process.stdout.take();
-        let output = output.ok_or_else(|| failed(io::ErrorKind::BrokenPipe.into()))?;
+        let output = output.ok_or_else(|| io::Error::from(io::ErrorKind::BrokenPipe))?;
         let mut job = Job {
             process,
             input,
             output: BufReader::new(output),
         };
-        match job.ask::<Option<String>>(settings).map_err(failed)? {
+        match job.ask::<Option<String>>(settings)? {
             None => Ok(job),
-            Some(problem) => Err(problem),
+            Some(problem) => Err(JobsError::Refused(problem)),
         }
     }
 
@@ -156,7 +175,7 @@ impl Job {
         paths: &[PathBuf],
         next: &AtomicUsize,
         results: &Sender<(usize, Ended)>,
-        again: impl Fn() -> Result<Job, String>,
+        again: impl Fn() -> Result<Job, JobsError>,
     ) {
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
@@ -302,6 +321,7 @@ mod tests {
                 |path, _| panic!("{}", path.display()),
             )
             .unwrap_err()
+            .to_string()
         };
         assert_eq!(says("read settings; echo '\"no device\"'"), "no device");
         assert!(

@@ -33,6 +33,6 @@ mod run;
 pub mod runner;
 
 pub use case::{Case, Outcome};
-pub use corpus::{Unusable, find_scenarios, find_traces, name_of};
+pub use corpus::{CorpusError, Unusable, find_scenarios, find_traces, name_of};
 pub use results::{Cause, Results, Summary, causes};
 pub use run::{ENGINE, Options, STOCK, run_engine, run_outside, run_trace};

@@ -11,8 +11,8 @@ use efa_core::address::Qkey;
 use efa_core::rules::{self, Rule, Severity};
 use efa_core::wire::{ExtraFeatures, PacketType, ParseError};
 
-use super::Node;
 use super::device::Requests;
+use super::node::Node;
 use super::operation::{Due, End, Names, OpId, Operations, Turn};
 use super::packet::{Reading, Said};
 use super::report::{Finding, Report};
@@ -25,7 +25,7 @@ const MOST_FORMER: usize = 64;
 
 /// The place in the capture to which a finding refers.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct FrameContext {
     /// The frame's number.
     pub(super) number: u64,
     /// The interface that captured it.
@@ -214,7 +214,7 @@ impl Conversation {
     pub(super) fn breach(
         &mut self,
         report: &mut Report,
-        place: Place,
+        place: FrameContext,
         kind: impl ToString,
         rule: &'static Rule,
         text: String,
@@ -227,7 +227,7 @@ impl Conversation {
     pub(super) fn suspect(
         &mut self,
         report: &mut Report,
-        place: Place,
+        place: FrameContext,
         kind: impl ToString,
         rule: &'static Rule,
         is_proven: bool,
@@ -244,7 +244,7 @@ impl Conversation {
     fn find(
         &mut self,
         report: &mut Report,
-        place: Place,
+        place: FrameContext,
         kind: String,
         rule: &'static Rule,
         severity: Severity,
@@ -273,7 +273,7 @@ impl Conversation {
     pub(super) fn malformed(
         &mut self,
         report: &mut Report,
-        place: Place,
+        place: FrameContext,
         kind: String,
         error: &ParseError,
     ) {
@@ -294,7 +294,7 @@ impl Conversation {
     pub(super) fn packet(
         &mut self,
         report: &mut Report,
-        place: Place,
+        place: FrameContext,
         frame: &PacketFrame,
         reading: &Reading,
         is_repetition: bool,
@@ -358,7 +358,7 @@ impl Conversation {
     fn identify(
         &mut self,
         report: &mut Report,
-        place: Place,
+        place: FrameContext,
         frame: &PacketFrame,
         reading: &Reading,
         me: End,
@@ -451,7 +451,7 @@ impl Conversation {
     fn check_features(
         &mut self,
         report: &mut Report,
-        place: Place,
+        place: FrameContext,
         packet_type: PacketType,
         you: End,
     ) {
@@ -478,7 +478,7 @@ impl Conversation {
     fn check_address(
         &mut self,
         report: &mut Report,
-        place: Place,
+        place: FrameContext,
         reading: &Reading,
         me: End,
         you: End,
@@ -518,7 +518,7 @@ impl Conversation {
     fn check_connid_asked(
         &mut self,
         report: &mut Report,
-        place: Place,
+        place: FrameContext,
         reading: &Reading,
         you: End,
     ) {
@@ -547,7 +547,13 @@ impl Conversation {
     }
 
     /// Notes that `me` has sent an answer that was due.
-    pub(super) fn answered(&mut self, place: Place, packet_type: PacketType, me: End, id: OpId) {
+    pub(super) fn answered(
+        &mut self,
+        place: FrameContext,
+        packet_type: PacketType,
+        me: End,
+        id: OpId,
+    ) {
         let side = &mut self.sides[me];
         side.answered.get_or_insert((place.number, packet_type));
         let Some(operation) = self.operations.get_mut(id) else {
@@ -616,8 +622,8 @@ impl Conversation {
     }
 
     /// The place of packet `number`, to which `end` never reacted.
-    fn place_of(&self, end: End, number: u64) -> Place {
-        Place {
+    fn place_of(&self, end: End, number: u64) -> FrameContext {
+        FrameContext {
             number,
             interface: self.interface,
             // The far end's omissions are judged in its own conversation.
@@ -702,7 +708,7 @@ impl Conversation {
             self.sides[0].node,
             last.wrapping_add(1)
         );
-        let place = Place {
+        let place = FrameContext {
             interface,
             ..self.place_of(0, gap.packet)
         };

@@ -4,7 +4,7 @@ use efa_capture::frame::header::FIRST_TAPPED_SEQUENCE;
 use efa_core::rules;
 use efa_core::wire::{ExtraFeatures, OpeType, RtaKind};
 
-use super::conversation::{Conversation, Place};
+use super::conversation::{Conversation, FrameContext};
 use super::operation::{Due, End, Kind, OpId, Operation, Turn, regions};
 use super::packet::{Abort, Announced, Atomic, Ids, Message, Read, Reading, Said, Way};
 use super::report::Report;
@@ -12,10 +12,10 @@ use super::runs::Runs;
 use super::sequence::{Gap, Id, Part, Shape};
 
 /// A packet that is being judged, with the conversation that it belongs to.
-pub(super) struct Step<'c> {
+pub(super) struct Follower<'c> {
     pub(super) conversation: &'c mut Conversation,
     pub(super) report: &'c mut Report,
-    pub(super) place: Place,
+    pub(super) place: FrameContext,
     pub(super) reading: Reading,
     pub(super) sequence: u32,
     /// Sender and receiver.
@@ -23,7 +23,7 @@ pub(super) struct Step<'c> {
     pub(super) you: End,
 }
 
-impl Step<'_> {
+impl Follower<'_> {
     pub(super) fn follow(&mut self) {
         if let Some(msg_id) = self.reading.said.msg_id() {
             let requests = &mut self.conversation.sides[self.me].requests;

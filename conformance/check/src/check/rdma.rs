@@ -5,7 +5,7 @@ use efa_core::nic::Status;
 use efa_core::rules::{self, Rule};
 use efa_core::wire::ExtraFeatures;
 
-use super::conversation::{Conversation, Place};
+use super::conversation::{Conversation, FrameContext};
 use super::device::Outcome;
 use super::operation::End;
 use super::report::Report;
@@ -15,7 +15,7 @@ impl Conversation {
     pub(super) fn read_begins(
         &mut self,
         report: &mut Report,
-        place: Place,
+        place: FrameContext,
         header: &Repr,
         rdma: &Rdma,
         (me, you): (End, End),
@@ -67,7 +67,7 @@ impl Conversation {
     pub(super) fn write(
         &mut self,
         report: &mut Report,
-        place: Place,
+        place: FrameContext,
         header: &Repr,
         rdma: &Rdma,
         (me, you): (End, End),
@@ -108,7 +108,7 @@ impl Conversation {
     fn check_rdma(
         &mut self,
         report: &mut Report,
-        place: Place,
+        place: FrameContext,
         kind: FrameKind,
         feature: ExtraFeatures,
         you: End,

@@ -1,8 +1,10 @@
 use std::time::Duration;
 
-use efa_capture::frame::{self, Rdma};
+use efa_capture::Direction;
+use efa_capture::frame::{self, Kind, Rdma};
 use efa_core::address::{Gid, Qkey, Qpn, RawAddress};
 use efa_core::nic::Status;
+use efa_core::rules;
 use efa_core::wire::{
     AtomRsp, AtomicDatatype, AtomicOp, Connid, Cts, CtsData, CtsFlags, EagerRtm, EagerRtw, Eor,
     ExtraFeatures, ExtraInfo, Handshake, LongctsRtm, LongreadRtm, MediumRtm, MsgId, OpeType,
@@ -12,6 +14,7 @@ use efa_core::wire::{
 use efa_device_model::link::RemoteRange;
 
 use super::*;
+use crate::capture::{Capture, CapturedPacket};
 
 fn address(host: u8) -> RawAddress {
     let mut gid = [0; 16];

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::escape;
+use super::escape::escape;
 use crate::json::FindingReport;
 use crate::ladder::{Ladder, Message, Nature, Rung};
 
