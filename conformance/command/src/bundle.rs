@@ -48,7 +48,8 @@ fn make(arguments: &Bundle) -> Result<Vec<String>, String> {
             .trim(),
     );
     for file in &arguments.files {
-        bundle::hosts(file)?
+        bundle::hosts(file)
+            .map_err(|error| error.to_string())?
             .iter()
             .for_each(|host| private.host(host));
     }
@@ -56,7 +57,8 @@ fn make(arguments: &Bundle) -> Result<Vec<String>, String> {
     private.home(&std::env::var("HOME").unwrap_or_default());
     let mut members = Vec::new();
     for file in &arguments.files {
-        members.push(bundle::member(file, &private)?);
+        let member = bundle::member(file, &private);
+        members.push(member.map_err(|error| error.to_string())?);
     }
     let diagnosis = doctor::of_this_machine()?;
     let diagnosis = serde_json::to_value(&diagnosis).map_err(|error| error.to_string())?;

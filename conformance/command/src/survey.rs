@@ -99,9 +99,10 @@ fn measure(arguments: &Survey) -> Result<Outcome, String> {
         ));
     }
     let lab = match places(&arguments.at)? {
-        None => Lab::here(open(arguments)?)?,
-        Some(places) => Lab::between(places, &arguments.way.reach(Patience::DEFAULT.start))?,
-    };
+        None => Lab::here(open(arguments)?),
+        Some(places) => Lab::between(places, &arguments.way.reach(Patience::DEFAULT.start)),
+    }
+    .map_err(|error| error.to_string())?;
     let base = survey::assumed_profile(lab.part_id());
     let against = match &arguments.against {
         Some(name) => Profile::named(name).map_err(|error| error.to_string())?,

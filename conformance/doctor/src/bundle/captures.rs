@@ -10,6 +10,7 @@ use efa_capture::Reader;
 use efa_capture::frame::Frame;
 use efa_core::wire::fields::{Width, fields_of};
 
+use super::error::{BlockError, BundleError};
 use super::private::{self, Private};
 
 /// Block types of pcapng.
@@ -43,13 +44,9 @@ const BEFORE_FRAME: usize = 28;
 ///
 /// # Errors
 /// The file cannot be read, or is no capture of ours.
-pub(super) fn hosts(path: &Path) -> Result<Vec<String>, String> {
-    let mut reader = Reader::open(path).map_err(|error| error.to_string())?;
-    while reader
-        .next_frame()
-        .map_err(|error| error.to_string())?
-        .is_some()
-    {}
+pub(super) fn hosts(path: &Path) -> Result<Vec<String>, BundleError> {
+    let mut reader = Reader::open(path)?;
+    while reader.next_frame()?.is_some() {}
     let interfaces = reader.interfaces().iter();
     Ok(interfaces
         .filter_map(|interface| interface.name.clone())
@@ -60,11 +57,14 @@ pub(super) fn hosts(path: &Path) -> Result<Vec<String>, String> {
 ///
 /// # Errors
 /// The file cannot be read, or is no capture of ours.
-pub fn without_private_data(path: &Path, private: &Private) -> Result<Vec<u8>, String> {
+pub fn without_private_data(path: &Path, private: &Private) -> Result<Vec<u8>, BundleError> {
     // Says what is wrong with a file that is no capture.
-    Reader::open(path).map_err(|error| error.to_string())?;
-    let bytes = std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    cut(&bytes, private).map_err(|problem| format!("{}: {problem}", path.display()))
+    Reader::open(path)?;
+    let bytes = std::fs::read(path).map_err(BundleError::io(path))?;
+    cut(&bytes, private).map_err(|source| BundleError::Blocks {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
@@ -74,31 +74,30 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
 
 /// Copies the blocks that our captures have; an end that is missing stays missing. What others add, such as the names of
 /// addresses, is left out.
-fn cut(mut rest: &[u8], private: &Private) -> Result<Vec<u8>, String> {
+fn cut(mut rest: &[u8], private: &Private) -> Result<Vec<u8>, BlockError> {
     let mut copy = Vec::with_capacity(rest.len() / 4);
     while let (Some(kind), Some(length)) = (word(rest, 0), word(rest, 4)) {
         let length = length as usize;
         if kind == SECTION && word(rest, 8) != Some(0x1a2b_3c4d) {
-            return Err("its numbers are not little-endian".to_owned());
+            return Err(BlockError::ByteOrder);
         }
         if length < 12 || !length.is_multiple_of(4) {
-            return Err(format!("a block has {length} bytes"));
+            return Err(BlockError::Length(length));
         }
         let Some(block) = rest.get(..length) else {
             break;
         };
         match kind {
             ENHANCED_PACKET => {
-                cut_packet(block, &mut copy).ok_or("a packet goes beyond its block")?;
+                cut_packet(block, &mut copy).ok_or(BlockError::Packet)?;
             }
             kind if OTHER_PACKETS.contains(&kind) => {
-                return Err(format!("it has packets in blocks of type {kind}"));
+                return Err(BlockError::OtherPackets(kind));
             }
             kind => {
                 let known = FIXED.iter().find(|(known, _)| *known == kind);
                 if let Some((_, fixed)) = known {
-                    copy_block(block, *fixed, private, &mut copy)
-                        .ok_or_else(|| format!("a block of type {kind} is too short"))?;
+                    copy_block(block, *fixed, private, &mut copy).ok_or(BlockError::Short(kind))?;
                 }
             }
         }

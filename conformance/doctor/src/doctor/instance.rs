@@ -2,7 +2,7 @@
 
 use super::Finding;
 use super::machine::Machine;
-use super::metadata::Metadata;
+use super::metadata::{Metadata, MetadataError};
 
 /// What a type of instance has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -101,7 +101,7 @@ pub(super) fn is_ec2(machine: &Machine) -> bool {
 /// Says which type of instance this is. Returns what is known of it.
 pub(super) fn examine(
     machine: &Machine,
-    metadata: Option<&Result<Metadata, String>>,
+    metadata: Option<&Result<Metadata, MetadataError>>,
     findings: &mut Vec<Finding>,
 ) -> Option<&'static Instance> {
     if !is_ec2(machine) {

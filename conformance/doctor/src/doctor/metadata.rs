@@ -22,8 +22,28 @@ pub(super) struct Metadata {
     pub(super) zone: Option<String>,
 }
 
+/// The service does not answer a request.
+#[derive(Debug, thiserror::Error)]
+#[error("{request}: {problem}")]
+pub(super) struct MetadataError {
+    /// The method and the path.
+    request: String,
+    problem: MetadataProblem,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum MetadataProblem {
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// Another status than 200: the status line.
+    #[error("{0}")]
+    Status(String),
+    #[error("an empty answer")]
+    Empty,
+}
+
 /// Asks the service, if this can be an EC2 instance. The error says why there is no answer.
-pub(super) fn ask(machine: &Machine) -> Option<Result<Metadata, String>> {
+pub(super) fn ask(machine: &Machine) -> Option<Result<Metadata, MetadataError>> {
     let address = machine.metadata()?;
     if !instance::is_ec2(machine) {
         return None;
@@ -31,7 +51,7 @@ pub(super) fn ask(machine: &Machine) -> Option<Result<Metadata, String>> {
     Some(ask_at(address))
 }
 
-fn ask_at(address: SocketAddr) -> Result<Metadata, String> {
+fn ask_at(address: SocketAddr) -> Result<Metadata, MetadataError> {
     let token = request(
         address,
         "PUT /latest/api/token",
@@ -46,7 +66,11 @@ fn ask_at(address: SocketAddr) -> Result<Metadata, String> {
 }
 
 /// One request of HTTP, and the body of its answer.
-fn request(address: SocketAddr, line: &str, header: &str) -> Result<String, String> {
+fn request(address: SocketAddr, line: &str, header: &str) -> Result<String, MetadataError> {
+    let failed = |problem| MetadataError {
+        request: line.to_owned(),
+        problem,
+    };
     let exchange = || -> std::io::Result<String> {
         let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -59,19 +83,22 @@ fn request(address: SocketAddr, line: &str, header: &str) -> Result<String, Stri
         stream.take(LONGEST).read_to_end(&mut answer)?;
         Ok(String::from_utf8_lossy(&answer).into_owned())
     };
-    let answer = exchange().map_err(|error| format!("{line}: {error}"))?;
+    let answer = exchange().map_err(|error| failed(error.into()))?;
     let status = answer.lines().next().unwrap_or_default();
     if status.split(' ').nth(1) != Some("200") {
-        return Err(format!("{line}: {status}"));
+        return Err(failed(MetadataProblem::Status(status.to_owned())));
     }
     let body = answer.split_once("\r\n\r\n").map(|(_, body)| body.trim());
     body.filter(|body| !body.is_empty())
         .map(str::to_owned)
-        .ok_or_else(|| format!("{line}: an empty answer"))
+        .ok_or_else(|| failed(MetadataProblem::Empty))
 }
 
 /// Says whether the service answers, if it was asked.
-pub(super) fn examine(metadata: Option<&Result<Metadata, String>>, findings: &mut Vec<Finding>) {
+pub(super) fn examine(
+    metadata: Option<&Result<Metadata, MetadataError>>,
+    findings: &mut Vec<Finding>,
+) {
     findings.extend(metadata.map(|answer| match answer {
         Ok(Metadata {
             zone: Some(zone), ..

@@ -140,16 +140,33 @@ fn reason(error: &libloading::Error) -> String {
 pub(super) fn ask(machine: &Machine, question: &Question) -> Option<Answer> {
     let mut command = Command::new(machine.program()?);
     command.args(["doctor", "--probe", &question.text()]);
-    Some(output(command).unwrap_or_else(Answer::Error))
+    Some(output(command).unwrap_or_else(|error| Answer::Error(error.to_string())))
 }
 
-fn output(mut command: Command) -> Result<Answer, String> {
+/// There is no answer.
+#[derive(Debug, thiserror::Error)]
+enum ProbeError {
+    #[error("cannot start a process: {0}")]
+    Start(std::io::Error),
+    #[error("cannot wait for a process: {0}")]
+    Wait(std::io::Error),
+    #[error("no answer within {PATIENCE:?}")]
+    Late,
+    #[error("who asks it crashes (signal {0})")]
+    Crashed(i32),
+    #[error("no text for an answer: {0}")]
+    NoText(std::io::Error),
+    #[error("who asks it ends early ({0})")]
+    EndedEarly(std::process::ExitStatus),
+}
+
+fn output(mut command: Command) -> Result<Answer, ProbeError> {
     let spawned = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn();
-    let mut child = spawned.map_err(|error| format!("cannot start a process: {error}"))?;
+    let mut child = spawned.map_err(ProbeError::Start)?;
     let started = Instant::now();
     // An answer fits into the pipe, so that nobody waits for this process to read it.
     let status = loop {
@@ -162,27 +179,27 @@ fn output(mut command: Command) -> Result<Answer, String> {
                 // It may have ended by now.
                 let _ = child.kill();
                 let _ = child.wait();
-                return Err(format!("no answer within {PATIENCE:?}"));
+                return Err(ProbeError::Late);
             }
-            Err(error) => return Err(format!("cannot wait for a process: {error}")),
+            Err(error) => return Err(ProbeError::Wait(error)),
         }
     };
     if let Some(signal) = status.signal() {
-        return Err(format!("who asks it crashes (signal {signal})"));
+        return Err(ProbeError::Crashed(signal));
     }
     let mut text = String::new();
     if let Some(mut stdout) = child.stdout.take() {
         let read = stdout.read_to_string(&mut text);
-        read.map_err(|error| format!("no text for an answer: {error}"))?;
+        read.map_err(ProbeError::NoText)?;
     }
-    serde_json::from_str(&text).map_err(|_| format!("who asks it ends early ({status})"))
+    serde_json::from_str(&text).map_err(|_| ProbeError::EndedEarly(status))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn shell(script: &str) -> Result<Answer, String> {
+    fn shell(script: &str) -> Result<Answer, ProbeError> {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
         output(command)
@@ -190,13 +207,13 @@ mod tests {
 
     #[test]
     fn a_library_that_crashes_ends_the_process_that_asks_it_only() {
-        let crashed = shell("kill -SEGV $$").unwrap_err();
+        let crashed = shell("kill -SEGV $$").unwrap_err().to_string();
         assert!(crashed.contains("signal 11"), "{crashed}");
-        let early = shell("echo hello; exit 3").unwrap_err();
+        let early = shell("echo hello; exit 3").unwrap_err().to_string();
         assert!(early.contains("exit status: 3"), "{early}");
         assert_eq!(
-            shell("echo '{\"library\":\"EFA_1.3\"}'"),
-            Ok(Answer::Library(Some("EFA_1.3".to_owned())))
+            shell("echo '{\"library\":\"EFA_1.3\"}'").unwrap(),
+            Answer::Library(Some("EFA_1.3".to_owned()))
         );
     }
 

@@ -7,7 +7,7 @@ use efa_device_model::profile::Profile;
 use efa_device_model::qpn_policy::QpnPolicy;
 
 use super::lab::{Lab, Pair};
-use super::side::{Done, Kind, Rdma, Reuse};
+use super::side::{Done, Kind, Rdma, Reuse, SurveyError};
 use super::{Answer, Experiment};
 
 /// What stock libfabric lets the device retry.
@@ -326,7 +326,9 @@ pub static EXPERIMENTS: [Experiment; 43] = [
                 let mut gid = nic.gid;
                 gid[8..].copy_from_slice(&[0x02, 0, 0, 0xff, 0xfe, 0, 0, last]);
                 let created = nic.handle(gid);
-                created.map_err(|error| format!("a handle of a GID that nobody has: {error}"))
+                created.map_err(|error| {
+                    SurveyError::new(format_args!("a handle of a GID that nobody has: {error}"))
+                })
             };
             let numbers = [create(1)?, create(2)?, create(3)?];
             nic.forget(numbers[1])?;
@@ -518,7 +520,7 @@ fn with_read(profile: &Profile, answer: Answer) -> Answer {
 type Source = (Option<u16>, Option<[u8; 16]>);
 
 /// Sends to a queue pair that knows the sender, or not. Returns what its receive says of the sender.
-fn received(lab: &Lab, is_known: bool) -> Result<(Pair, Source), String> {
+fn received(lab: &Lab, is_known: bool) -> Result<(Pair, Source), SurveyError> {
     let pair = lab.pair(RETRIES, false)?;
     if is_known {
         pair.introduce()?;
@@ -527,12 +529,12 @@ fn received(lab: &Lab, is_known: bool) -> Result<(Pair, Source), String> {
     pair.a.send(pair.to, 8, None, 0)?;
     match pair.wait(1, 1)?.1[0].kind {
         Kind::Receive { ahn, gid, .. } => Ok((pair, (ahn, gid))),
-        ref other => Err(format!("no receive: {other:?}")),
+        ref other => Err(SurveyError::new(format_args!("no receive: {other:?}"))),
     }
 }
 
 /// Reads all of a region with this access, after `change` has made the request wrong.
-fn refused_read(lab: &Lab, access: Access, change: fn(&mut Rdma)) -> Result<Answer, String> {
+fn refused_read(lab: &Lab, access: Access, change: fn(&mut Rdma)) -> Result<Answer, SurveyError> {
     if !lab.has(DeviceCaps::RDMA_READ) {
         return Ok(Answer::Absent(NO_READ));
     }
@@ -546,7 +548,7 @@ fn refused_read(lab: &Lab, access: Access, change: fn(&mut Rdma)) -> Result<Answ
 }
 
 /// Writes with an immediate, and says what that takes at the other side, which has one receive.
-fn write_with_immediate(lab: &Lab, unsolicited: bool) -> Result<Answer, String> {
+fn write_with_immediate(lab: &Lab, unsolicited: bool) -> Result<Answer, SurveyError> {
     if !lab.has(DeviceCaps::RDMA_WRITE) {
         return Ok(Answer::Absent(NO_WRITE));
     }
@@ -577,7 +579,7 @@ fn write_with_immediate(lab: &Lab, unsolicited: bool) -> Result<Answer, String> 
 const BURST: u64 = 64;
 
 /// Sends numbered packets. Returns their numbers in the order of the completions, and in that of the receives.
-fn burst(lab: &Lab) -> Result<(Vec<u64>, Vec<u64>), String> {
+fn burst(lab: &Lab) -> Result<(Vec<u64>, Vec<u64>), SurveyError> {
     let pair = lab.pair(RETRIES, false)?;
     for _ in 0..BURST {
         pair.b.receive()?;
@@ -601,7 +603,7 @@ fn order(numbers: &[u64]) -> Answer {
     }
 }
 
-fn qpn_reuse(lab: &Lab) -> Result<Answer, String> {
+fn qpn_reuse(lab: &Lab) -> Result<Answer, SurveyError> {
     let Reuse {
         rounds,
         lowest,

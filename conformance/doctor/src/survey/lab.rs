@@ -9,7 +9,7 @@ use efa_hw::HwDevice;
 use efa_play::player::{Place, Reach};
 
 use super::side::{
-    Ask, Connection, Done, Failed, Limits, Memory, Rdma, Reply, Reuse, Served, To, status_of,
+    Ask, Connection, Done, Limits, Memory, Rdma, Reply, Reuse, Served, SurveyError, To, status_of,
 };
 
 /// The side that asks, and the side that is asked.
@@ -49,8 +49,8 @@ pub(super) struct Pair {
     pub(super) to: To,
 }
 
-fn unexpected(reply: &Reply) -> Failed {
-    format!("unexpected answer {reply:?}")
+fn unexpected(reply: &Reply) -> SurveyError {
+    SurveyError::new(format_args!("unexpected answer {reply:?}"))
 }
 
 impl Side {
@@ -58,21 +58,21 @@ impl Side {
         Side(Rc::new(RefCell::new(link)))
     }
 
-    fn ask(&self, ask: &Ask) -> Result<Reply, Failed> {
+    fn ask(&self, ask: &Ask) -> Result<Reply, SurveyError> {
         match &mut *self.0.borrow_mut() {
             Link::Here(served) => served.answer(ask),
             Link::There(connection) => connection.answer(ask),
         }
     }
 
-    fn report(&self) -> Result<(String, Limits), Failed> {
+    fn report(&self) -> Result<(String, Limits), SurveyError> {
         match self.ask(&Ask::Report)? {
             Reply::Report { name, limits } => Ok((name, limits)),
             other => Err(unexpected(&other)),
         }
     }
 
-    fn open(&self, rnr_retry: u8, unsolicited: bool) -> Result<Nic, Failed> {
+    fn open(&self, rnr_retry: u8, unsolicited: bool) -> Result<Nic, SurveyError> {
         let opened = self.ask(&Ask::Open {
             rnr_retry,
             unsolicited,
@@ -100,7 +100,7 @@ impl Lab {
     ///
     /// # Errors
     /// The device does not say what its limits are.
-    pub fn here(device: HwDevice) -> Result<Lab, Failed> {
+    pub fn here(device: HwDevice) -> Result<Lab, SurveyError> {
         let side = Side::new(Link::Here(Served::new(device)));
         let (name, report) = side.report()?;
         let sides = [side.clone(), side];
@@ -115,19 +115,19 @@ impl Lab {
     ///
     /// # Errors
     /// A host cannot be reached, or the devices are of two generations, of which there would be no one profile.
-    pub fn between(places: [&Place; 2], reach: &Reach) -> Result<Lab, Failed> {
+    pub fn between(places: [&Place; 2], reach: &Reach) -> Result<Lab, SurveyError> {
         let mut sides = Vec::new();
         for place in places {
-            reach.inspect(place).map_err(|error| error.to_string())?;
+            reach.inspect(place).map_err(SurveyError::new)?;
             sides.push(Side::new(Link::There(Connection::start(place, reach)?)));
         }
         let [a, b] = [sides[0].clone(), sides[1].clone()];
         let ((name, report), (other, limits)) = (a.report()?, b.report()?);
         if report.vendor_part_id != limits.vendor_part_id {
-            return Err(format!(
+            return Err(SurveyError::new(format_args!(
                 "{} has a device with part id {:#06x}, {} one with {:#06x}: a profile is of one generation",
                 places[0], report.vendor_part_id, places[1], limits.vendor_part_id
-            ));
+            )));
         }
         Ok(Lab {
             name: format!(
@@ -154,17 +154,17 @@ impl Lab {
     }
 
     /// A queue pair of the side that sends.
-    pub(super) fn open(&self) -> Result<Nic, Failed> {
+    pub(super) fn open(&self) -> Result<Nic, SurveyError> {
         self.sides[0].open(super::experiments::RETRIES, false)
     }
 
     /// A queue pair of the side that is sent to.
-    pub(super) fn open_target(&self) -> Result<Nic, Failed> {
+    pub(super) fn open_target(&self) -> Result<Nic, SurveyError> {
         self.sides[1].open(super::experiments::RETRIES, false)
     }
 
     /// Two queue pairs, of which the first knows the other.
-    pub(super) fn pair(&self, rnr_retry: u8, unsolicited: bool) -> Result<Pair, Failed> {
+    pub(super) fn pair(&self, rnr_retry: u8, unsolicited: bool) -> Result<Pair, SurveyError> {
         let a = self.sides[0].open(rnr_retry, unsolicited)?;
         let b = self.sides[1].open(rnr_retry, unsolicited)?;
         let to = To {
@@ -175,7 +175,7 @@ impl Lab {
     }
 
     /// Which numbers queue pairs get again.
-    pub(super) fn reuse(&self) -> Result<Reuse, Failed> {
+    pub(super) fn reuse(&self) -> Result<Reuse, SurveyError> {
         match self.sides[0].ask(&Ask::Reuse)? {
             Reply::Reuse(reuse) => Ok(reuse),
             other => Err(unexpected(&other)),
@@ -184,11 +184,11 @@ impl Lab {
 }
 
 impl Nic {
-    fn ask(&self, ask: impl FnOnce(usize) -> Ask) -> Result<Reply, Failed> {
+    fn ask(&self, ask: impl FnOnce(usize) -> Ask) -> Result<Reply, SurveyError> {
         self.side.ask(&ask(self.id))
     }
 
-    fn done(&self, ask: impl FnOnce(usize) -> Ask) -> Result<(), Failed> {
+    fn done(&self, ask: impl FnOnce(usize) -> Ask) -> Result<(), SurveyError> {
         match self.ask(ask)? {
             Reply::Nothing => Ok(()),
             other => Err(unexpected(&other)),
@@ -205,7 +205,7 @@ impl Nic {
     }
 
     /// An address handle.
-    pub(super) fn handle(&self, gid: [u8; 16]) -> Result<u16, Failed> {
+    pub(super) fn handle(&self, gid: [u8; 16]) -> Result<u16, SurveyError> {
         match self.ask(|nic| Ask::Handle { nic, gid })? {
             Reply::Handle(ahn) => Ok(ahn),
             other => Err(unexpected(&other)),
@@ -213,12 +213,12 @@ impl Nic {
     }
 
     /// Destroys an address handle.
-    pub(super) fn forget(&self, ahn: u16) -> Result<(), Failed> {
+    pub(super) fn forget(&self, ahn: u16) -> Result<(), SurveyError> {
         self.done(|nic| Ask::Forget { nic, ahn })
     }
 
     /// Registers new memory of this length.
-    pub(super) fn memory(&self, length: usize, access: Access) -> Result<Memory, Failed> {
+    pub(super) fn memory(&self, length: usize, access: Access) -> Result<Memory, SurveyError> {
         let access = access.bits();
         match self.ask(|nic| Ask::Memory {
             nic,
@@ -231,7 +231,7 @@ impl Nic {
     }
 
     /// Registers memory again.
-    pub(super) fn again(&self, memory: Memory, access: Access) -> Result<Memory, Failed> {
+    pub(super) fn again(&self, memory: Memory, access: Access) -> Result<Memory, SurveyError> {
         let access = access.bits();
         match self.ask(|nic| Ask::Again {
             nic,
@@ -243,12 +243,12 @@ impl Nic {
         }
     }
 
-    pub(super) fn deregister(&self, memory: Memory) -> Result<(), Failed> {
+    pub(super) fn deregister(&self, memory: Memory) -> Result<(), SurveyError> {
         self.done(|nic| Ask::Deregister { nic, memory })
     }
 
     /// Posts a receive.
-    pub(super) fn receive(&self) -> Result<(), Failed> {
+    pub(super) fn receive(&self) -> Result<(), SurveyError> {
         self.done(|nic| Ask::Receive { nic })
     }
 
@@ -259,7 +259,7 @@ impl Nic {
         length: usize,
         immediate: Option<u32>,
         context: u64,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), SurveyError> {
         self.done(|nic| Ask::Send {
             nic,
             to,
@@ -271,12 +271,12 @@ impl Nic {
     }
 
     /// Posts sends of a few bytes at once, with their numbers as immediate data and as contexts.
-    pub(super) fn send_numbered(&self, to: To, count: u64) -> Result<(), Failed> {
+    pub(super) fn send_numbered(&self, to: To, count: u64) -> Result<(), SurveyError> {
         self.done(|nic| Ask::SendNumbered { nic, to, count })
     }
 
     /// Posts a send of memory under any key.
-    pub(super) fn send_memory(&self, to: To, payload: Memory) -> Result<(), Failed> {
+    pub(super) fn send_memory(&self, to: To, payload: Memory) -> Result<(), SurveyError> {
         self.done(|nic| Ask::Send {
             nic,
             to,
@@ -288,7 +288,7 @@ impl Nic {
     }
 
     /// Waits for so many completions.
-    fn wait(&self, count: usize) -> Result<Vec<Done>, Failed> {
+    fn wait(&self, count: usize) -> Result<Vec<Done>, SurveyError> {
         match self.ask(|nic| Ask::Wait { nic, count })? {
             Reply::Done(done) if done.len() >= count => Ok(done),
             other => Err(unexpected(&other)),
@@ -305,12 +305,16 @@ impl Drop for Nic {
 
 impl Pair {
     /// Waits until each side has so many completions.
-    pub(super) fn wait(&self, at_a: usize, at_b: usize) -> Result<(Vec<Done>, Vec<Done>), Failed> {
+    pub(super) fn wait(
+        &self,
+        at_a: usize,
+        at_b: usize,
+    ) -> Result<(Vec<Done>, Vec<Done>), SurveyError> {
         Ok((self.a.wait(at_a)?, self.b.wait(at_b)?))
     }
 
     /// Sends a few bytes, and waits for the end of the send. Returns how it ended, and how long that took on its host.
-    pub(super) fn timed_send(&self) -> Result<(Status, Duration), Failed> {
+    pub(super) fn timed_send(&self) -> Result<(Status, Duration), SurveyError> {
         let to = self.to;
         match self.a.ask(|nic| Ask::SendAndWait { nic, to })? {
             Reply::Took(status, took) => Ok((status_of(status)?, Duration::from_nanos(took))),
@@ -319,12 +323,12 @@ impl Pair {
     }
 
     /// Sends a few bytes, and waits for the end of the send.
-    pub(super) fn send_status(&self) -> Result<Status, Failed> {
+    pub(super) fn send_status(&self) -> Result<Status, SurveyError> {
         Ok(self.timed_send()?.0)
     }
 
     /// Has the second side know the first, without which RDMA may be refused.
-    pub(super) fn introduce(&self) -> Result<(), Failed> {
+    pub(super) fn introduce(&self) -> Result<(), SurveyError> {
         self.b.handle(self.a.gid).map(drop)
     }
 
@@ -340,13 +344,17 @@ impl Pair {
     }
 
     /// Posts an RDMA read, and waits for its end.
-    pub(super) fn read(&self, request: Rdma) -> Result<Status, Failed> {
+    pub(super) fn read(&self, request: Rdma) -> Result<Status, SurveyError> {
         self.a.done(|nic| Ask::Read { nic, request })?;
         self.a.wait(1)?[0].status()
     }
 
     /// Posts an RDMA write, and waits for its end and for `at_b` completions of the other side.
-    pub(super) fn write(&self, request: Rdma, at_b: usize) -> Result<(Status, Vec<Done>), Failed> {
+    pub(super) fn write(
+        &self,
+        request: Rdma,
+        at_b: usize,
+    ) -> Result<(Status, Vec<Done>), SurveyError> {
         self.a.done(|nic| Ask::Write { nic, request })?;
         let (at_a, at_b) = self.wait(1, at_b)?;
         Ok((at_a[0].status()?, at_b))

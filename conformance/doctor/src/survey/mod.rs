@@ -16,7 +16,7 @@ use efa_device_model::qpn_policy::QpnPolicy;
 
 pub use experiments::EXPERIMENTS;
 pub use lab::Lab;
-pub use side::serve;
+pub use side::{SurveyError, serve};
 
 /// What an experiment has shown, or what the model assumes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -70,7 +70,7 @@ pub struct Experiment {
     pub id: &'static str,
     /// What is asked.
     pub question: &'static str,
-    measure: fn(&Lab) -> Result<Answer, String>,
+    measure: fn(&Lab) -> Result<Answer, SurveyError>,
     assumed: fn(&Profile) -> Answer,
     learn: fn(&mut Profile, &Answer),
 }
@@ -87,7 +87,7 @@ pub struct Measured {
     /// Which.
     pub experiment: &'static Experiment,
     /// What it has shown, or why it failed.
-    pub answer: Result<Answer, String>,
+    pub answer: Result<Answer, SurveyError>,
 }
 
 /// Carries out the experiments whose names `wanted` accepts, and hands each to `done` as it ends.

@@ -26,8 +26,18 @@ const END: Duration = Duration::from_secs(5);
 /// How many times queue pairs are made and destroyed.
 const ROUNDS: usize = 4;
 
-/// Why something failed, in words.
-pub(super) type Failed = String;
+/// Why an experiment, or what it needs of a side, failed. A side on another host sends it as text.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error, Serialize, Deserialize)]
+#[serde(transparent)]
+#[error("{0}")]
+pub struct SurveyError(String);
+
+impl SurveyError {
+    /// An error with this text.
+    pub(super) fn new(text: impl std::fmt::Display) -> Self {
+        SurveyError(text.to_string())
+    }
+}
 
 /// The destination of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -77,7 +87,7 @@ pub(super) struct Done {
 }
 
 impl Done {
-    pub(super) fn status(&self) -> Result<Status, Failed> {
+    pub(super) fn status(&self) -> Result<Status, SurveyError> {
         status_of(self.status)
     }
 }
@@ -234,13 +244,10 @@ pub(super) enum Reply {
     Reuse(Reuse),
 }
 
-fn words(error: impl std::fmt::Display) -> Failed {
-    error.to_string()
-}
-
 /// A status of the device.
-pub(super) fn status_of(code: u8) -> Result<Status, Failed> {
-    Status::from_code(code).ok_or_else(|| format!("status {code} is unknown"))
+pub(super) fn status_of(code: u8) -> Result<Status, SurveyError> {
+    Status::from_code(code)
+        .ok_or_else(|| SurveyError::new(format_args!("status {code} is unknown")))
 }
 
 /// A queue pair, and the memory that was registered for it.
@@ -268,10 +275,10 @@ impl Served {
     ///
     /// # Errors
     /// Why it cannot be done.
-    pub(super) fn answer(&mut self, ask: &Ask) -> Result<Reply, Failed> {
+    pub(super) fn answer(&mut self, ask: &Ask) -> Result<Reply, SurveyError> {
         match *ask {
             Ask::Report => {
-                let report = self.device.report().map_err(|error| error.to_string())?;
+                let report = self.device.report().map_err(SurveyError::new)?;
                 Ok(Reply::Report {
                     name: self.device.name().to_owned(),
                     limits: report.into(),
@@ -301,7 +308,9 @@ impl Served {
             | Ask::Write { nic, .. }
             | Ask::Wait { nic, .. } => {
                 let opened = self.opened.get_mut(nic).and_then(Option::as_mut);
-                opened.ok_or("there is no such queue pair")?.answer(ask)
+                opened
+                    .ok_or_else(|| SurveyError::new("there is no such queue pair"))?
+                    .answer(ask)
             }
         }
     }
@@ -315,14 +324,14 @@ impl Served {
         }
     }
 
-    fn open(&mut self, rnr_retry: u8, unsolicited: bool) -> Result<Reply, Failed> {
+    fn open(&mut self, rnr_retry: u8, unsolicited: bool) -> Result<Reply, SurveyError> {
         let config = Self::small(NicConfig {
             rnr_retry,
             unsolicited_write_recv: unsolicited,
             ..NicConfig::default()
         });
         let nic = self.device.open_nic(config);
-        let nic = nic.map_err(|error| error.to_string())?;
+        let nic = nic.map_err(SurveyError::new)?;
         let address = nic.address();
         let memories = Vec::new();
         self.opened.push(Some(Opened { nic, memories }));
@@ -335,13 +344,13 @@ impl Served {
     }
 
     /// Makes four queue pairs, destroys three of them, and looks which number comes next; again and again.
-    fn reuse(&self) -> Result<Reuse, Failed> {
+    fn reuse(&self) -> Result<Reuse, SurveyError> {
         let mut found = Reuse {
             rounds: ROUNDS,
             ..Reuse::default()
         };
         let nic = self.device.open_nic(Self::small(NicConfig::default()));
-        let mut nic = nic.map_err(|error| error.to_string())?;
+        let mut nic = nic.map_err(SurveyError::new)?;
         let queue = nic.queue_pair().completion_queue();
         let config = QueuePairConfig {
             send_queue_depth: 16,
@@ -354,7 +363,10 @@ impl Served {
         for _ in 0..ROUNDS {
             let mut made = Vec::new();
             for _ in 0..4 {
-                made.push(nic.create_queue_pair(queue, &config).map_err(words)?);
+                made.push(
+                    nic.create_queue_pair(queue, &config)
+                        .map_err(SurveyError::new)?,
+                );
             }
             let numbers: Vec<Qpn> = made.iter().map(|pair| pair.address().qpn).collect();
             let kept = made.pop();
@@ -367,7 +379,9 @@ impl Served {
             for pair in order.into_iter().flatten() {
                 pair.close(&mut nic);
             }
-            let next = nic.create_queue_pair(queue, &config).map_err(words)?;
+            let next = nic
+                .create_queue_pair(queue, &config)
+                .map_err(SurveyError::new)?;
             let number = next.address().qpn;
             found.lowest +=
                 usize::from(Some(&number) == numbers[..3].iter().min_by_key(|qpn| qpn.0));
@@ -382,15 +396,21 @@ impl Served {
 }
 
 impl Opened {
-    fn answer(&mut self, ask: &Ask) -> Result<Reply, Failed> {
+    fn answer(&mut self, ask: &Ask) -> Result<Reply, SurveyError> {
         match *ask {
             Ask::Handle { gid, .. } => {
-                let ahn = self.nic.create_address_handle(Gid(gid)).map_err(words)?;
+                let ahn = self
+                    .nic
+                    .create_address_handle(Gid(gid))
+                    .map_err(SurveyError::new)?;
                 return Ok(Reply::Handle(ahn.0));
             }
-            Ask::Forget { ahn, .. } => self.nic.destroy_address_handle(Ahn(ahn)).map_err(words)?,
+            Ask::Forget { ahn, .. } => self
+                .nic
+                .destroy_address_handle(Ahn(ahn))
+                .map_err(SurveyError::new)?,
             Ask::Memory { length, access, .. } => {
-                let slice = self.nic.allocate(length).map_err(words)?;
+                let slice = self.nic.allocate(length).map_err(SurveyError::new)?;
                 self.memories.push((slice, None));
                 return self.register(self.memories.len() - 1, access);
             }
@@ -398,12 +418,15 @@ impl Opened {
             Ask::Deregister { memory, .. } => {
                 let (_, region) = self.memory(memory.id)?;
                 if let Some(region) = region.take() {
-                    self.nic.deregister(region).map_err(words)?;
+                    self.nic.deregister(region).map_err(SurveyError::new)?;
                 }
             }
             Ask::Receive { .. } => {
-                let buffer = self.nic.acquire_buffer().ok_or(NO_BUFFER)?;
-                self.nic.post_recv(buffer).map_err(words)?;
+                let buffer = self
+                    .nic
+                    .acquire_buffer()
+                    .ok_or_else(|| SurveyError::new(NO_BUFFER))?;
+                self.nic.post_recv(buffer).map_err(SurveyError::new)?;
             }
             Ask::Send {
                 to,
@@ -428,12 +451,12 @@ impl Opened {
             Ask::Read { request, .. } => {
                 let request = self.rdma(&request);
                 let posted = self.nic.post_read(&request, Doorbell::Ring);
-                posted.map_err(words)?;
+                posted.map_err(SurveyError::new)?;
             }
             Ask::Write { request, .. } => {
                 let request = self.rdma(&request);
                 let posted = self.nic.post_write(&request, Doorbell::Ring);
-                posted.map_err(words)?;
+                posted.map_err(SurveyError::new)?;
             }
             Ask::Wait { count, .. } => return self.wait(count).map(Reply::Done),
             Ask::Report | Ask::Open { .. } | Ask::Close { .. } | Ask::Reuse => {}
@@ -441,15 +464,15 @@ impl Opened {
         Ok(Reply::Nothing)
     }
 
-    fn memory(&mut self, id: usize) -> Result<&mut (UserSlice, Option<Region>), Failed> {
+    fn memory(&mut self, id: usize) -> Result<&mut (UserSlice, Option<Region>), SurveyError> {
         let memory = self.memories.get_mut(id);
-        memory.ok_or_else(|| "there is no such memory".into())
+        memory.ok_or_else(|| SurveyError::new("there is no such memory"))
     }
 
-    fn register(&mut self, id: usize, access: u32) -> Result<Reply, Failed> {
+    fn register(&mut self, id: usize, access: u32) -> Result<Reply, SurveyError> {
         let (slice, _) = *self.memory(id)?;
         let access = Access::from_bits_truncate(access);
-        let region = self.nic.register(slice, access).map_err(words)?;
+        let region = self.nic.register(slice, access).map_err(SurveyError::new)?;
         *self.memory(id)? = (slice, Some(region));
         Ok(Reply::Memory(Memory {
             id,
@@ -467,10 +490,15 @@ impl Opened {
         payload: Option<Memory>,
         immediate: Option<u32>,
         context: u64,
-    ) -> Result<(), Failed> {
-        let buffer = self.nic.acquire_buffer().ok_or(NO_BUFFER)?;
+    ) -> Result<(), SurveyError> {
+        let buffer = self
+            .nic
+            .acquire_buffer()
+            .ok_or_else(|| SurveyError::new(NO_BUFFER))?;
         let bytes = self.nic.buffer_mut(buffer);
-        let bytes = bytes.get_mut(..length).ok_or("no packet is as long")?;
+        let bytes = bytes
+            .get_mut(..length)
+            .ok_or_else(|| SurveyError::new("no packet is as long"))?;
         bytes.fill(0);
         let request = SendRequest {
             destination: to.into(),
@@ -487,7 +515,7 @@ impl Opened {
             context,
         };
         let posted = self.nic.post_send(&request, Doorbell::Ring);
-        posted.map_err(words)
+        posted.map_err(SurveyError::new)
     }
 
     fn rdma(&self, request: &Rdma) -> RdmaRequest {
@@ -506,16 +534,16 @@ impl Opened {
     }
 
     /// Waits until there are so many completions, and returns all that are there by then.
-    fn wait(&mut self, count: usize) -> Result<Vec<Done>, Failed> {
+    fn wait(&mut self, count: usize) -> Result<Vec<Done>, SurveyError> {
         let started = Instant::now();
         let mut completions = Vec::new();
         while completions.len() < count {
             self.nic.poll(&mut completions, 64);
             if started.elapsed() > PATIENCE {
-                return Err(format!(
+                return Err(SurveyError::new(format_args!(
                     "after {PATIENCE:?} there are {} of {count} completions",
                     completions.len()
-                ));
+                )));
             }
         }
         Ok(completions.iter().map(|done| self.done(done)).collect())
@@ -594,7 +622,7 @@ impl Connection {
     ///
     /// # Errors
     /// The remote shell cannot be started. What goes wrong there shows in the first answer.
-    pub(super) fn start(place: &Place, reach: &Reach) -> Result<Self, Failed> {
+    pub(super) fn start(place: &Place, reach: &Reach) -> Result<Self, SurveyError> {
         let mut words = [reach.program.as_str(), "survey", "--side"]
             .map(str::to_owned)
             .to_vec();
@@ -606,8 +634,10 @@ impl Connection {
         );
         let mut command = reach.shell.command(&place.host, &words);
         let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut child = started
-            .map_err(|error| format!("cannot start `{}`: {error}; see --rsh", reach.shell))?;
+        let mut child = started.map_err(|error| {
+            let shell = &reach.shell;
+            SurveyError::new(format_args!("cannot start `{shell}`: {error}; see --rsh"))
+        })?;
         let (sender, lines) = channel();
         if let Some(output) = child.stdout.take() {
             thread::spawn(move || {
@@ -631,23 +661,29 @@ impl Connection {
     ///
     /// # Errors
     /// Why it cannot be done, or that the connection has ended.
-    pub(super) fn answer(&mut self, ask: &Ask) -> Result<Reply, Failed> {
+    pub(super) fn answer(&mut self, ask: &Ask) -> Result<Reply, SurveyError> {
         let place = &self.place;
-        let lost = || format!("the connection to {place} ended, or its program did");
-        let line = serde_json::to_string(ask).map_err(|error| error.to_string())?;
+        let lost = || {
+            SurveyError::new(format_args!(
+                "the connection to {place} ended, or its program did"
+            ))
+        };
+        let line = serde_json::to_string(ask).map_err(SurveyError::new)?;
         let input = self.input.as_mut().ok_or_else(lost)?;
         let told = writeln!(input, "{line}").and_then(|()| input.flush());
         told.map_err(|_| lost())?;
         let heard = match self.lines.recv_timeout(ANSWER) {
             Ok(line) => line,
             Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
-                return Err(format!("{place} did not answer within {ANSWER:?}"));
+                let problem = format!("{place} did not answer within {ANSWER:?}");
+                return Err(SurveyError(problem));
             }
             Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return Err(lost()),
         };
-        let answer: Result<Result<Reply, Failed>, _> = serde_json::from_str(&heard);
-        let answer = answer.map_err(|error| format!("{place} printed `{heard}`: {error}"))?;
-        answer.map_err(|problem| format!("at {place}: {problem}"))
+        let answer: Result<Result<Reply, SurveyError>, _> = serde_json::from_str(&heard);
+        let answer =
+            answer.map_err(|error| SurveyError(format!("{place} printed `{heard}`: {error}")))?;
+        answer.map_err(|problem| SurveyError(format!("at {place}: {problem}")))
     }
 }
 

@@ -1,0 +1,93 @@
+//! Taking files into a bundle.
+
+use std::path::{Path, PathBuf};
+
+use efa_device_model::profile::Profile;
+use efa_suite::json::Report;
+use serde_json::Value;
+
+use super::captures::{self, without_private_data};
+use super::error::BundleError;
+use super::private::{self, Private};
+
+/// A file of a bundle.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Member {
+    /// Its path in the bundle.
+    pub name: String,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// The kinds of files that a bundle takes.
+enum MemberKind {
+    Capture,
+    Report,
+    Profile,
+}
+
+impl MemberKind {
+    fn of(path: &Path) -> Result<MemberKind, BundleError> {
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("pcapng") => Ok(MemberKind::Capture),
+            Some("json") => Ok(MemberKind::Report),
+            Some("toml") => Ok(MemberKind::Profile),
+            _ => Err(BundleError::OtherKind(path.to_owned())),
+        }
+    }
+}
+
+/// The hosts that a file names: where endpoints were played, and where packets were captured. As
+/// they stand there: with a user or a device.
+///
+/// # Errors
+/// As [`member`].
+pub fn hosts(path: &Path) -> Result<Vec<String>, BundleError> {
+    match MemberKind::of(path)? {
+        MemberKind::Capture => captures::hosts(path),
+        MemberKind::Report => {
+            let report = Report::read(path)?;
+            let cases = report.cases.iter().flat_map(|case| case.places.values());
+            let pairs = report.pairs.iter().flat_map(|pair| &pair.places);
+            Ok(cases.chain(pairs).cloned().collect())
+        }
+        MemberKind::Profile => Ok(Vec::new()),
+    }
+}
+
+/// Takes a file into a bundle: a capture without the users' data, a report of `run --json`, or a profile.
+///
+/// # Errors
+/// It is none of these, or cannot be read: nothing else gets into a bundle.
+pub fn member(path: &Path, private: &Private) -> Result<Member, BundleError> {
+    let text = || std::fs::read_to_string(path).map_err(BundleError::io(path));
+    let (folder, bytes) = match MemberKind::of(path)? {
+        MemberKind::Capture => ("captures", without_private_data(path, private)?),
+        MemberKind::Report => {
+            Report::read(path)?;
+            let mut report: Value = serde_json::from_str(&text()?)?;
+            leave_paths(&mut report);
+            ("reports", private.hide_in_json(report).into_bytes())
+        }
+        MemberKind::Profile => {
+            let whole = PathBuf::from(".").join(path);
+            Profile::named(&whole.to_string_lossy())?;
+            ("profiles", private.hide(&text()?).into_bytes())
+        }
+    };
+    let file = path.file_name().unwrap_or_default().to_string_lossy();
+    Ok(Member {
+        name: format!("{folder}/{}", private.hide(&file)),
+        bytes,
+    })
+}
+
+/// Of a capture's path, a report in a bundle has the file's name.
+fn leave_paths(report: &mut Value) {
+    let cases = report.get_mut("cases").and_then(Value::as_array_mut);
+    for case in cases.into_iter().flatten() {
+        if let Some(Value::String(path)) = case.get_mut("capture") {
+            *path = private::file_name(path).to_owned();
+        }
+    }
+}
