@@ -63,7 +63,10 @@ fn places(options: &HostOptions) -> Result<Vec<Option<Hosts>>, String> {
         },
     };
     let seats = options.seats(&reach, &mut BTreeSet::new())?.into_iter();
-    let hosts = seats.map(|seats| Hosts::ask(reach.clone(), pair(seats)?, recording.as_ref()));
+    let hosts = seats.map(|seats| {
+        let hosts = Hosts::ask(reach.clone(), pair(seats)?, recording.as_ref());
+        hosts.map_err(|error| error.to_string())
+    });
     hosts.map(|hosts| hosts.map(Some)).collect()
 }
 
@@ -76,9 +79,11 @@ fn table(arguments: &Interop) -> Result<Outcome, String> {
     };
     let installation = Installation::of_this_program()
         .map_err(|error| format!("cannot find this program's own file: {error}"))?;
-    let mut lab = Lab::new(&installation, launcher, scenarios)?;
+    let mut lab =
+        Lab::new(&installation, launcher, scenarios).map_err(|error| error.to_string())?;
     let group = arguments.group.as_deref().or(only);
-    let cells = interop::select(&lab, group, arguments.filter.as_deref())?;
+    let cells = interop::select(&lab, group, arguments.filter.as_deref())
+        .map_err(|error| error.to_string())?;
     if arguments.list {
         for group in GROUPS {
             let mut names = cells

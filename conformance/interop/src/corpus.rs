@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::harness::{Bench, Cell, CellResult, Lab, Unmet};
+use super::harness::{Bench, Cell, CellResult, CellsError, Lab, Unmet};
 use super::libfabric::release::{RELEASES, Release};
 use efa_play::libfabric::Provider;
 use efa_suite::json::Report;
@@ -13,7 +13,7 @@ const LIMIT: Duration = Duration::from_secs(1200);
 /// The number of traces at once. They mostly wait for timers of stock libfabric.
 const JOBS: &str = "4";
 
-pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
+pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, CellsError> {
     Ok(Vec::from(RELEASES.map(|release| {
         let name = format!("{} in every place of every trace", release.name);
         Cell::new(GROUP, name, LIMIT, move |bench| {
@@ -23,7 +23,7 @@ pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
 }
 
 /// The cells of the group of the engine as a provider.
-pub(super) fn cells_of_engine(_: &Lab) -> Result<Vec<Cell>, String> {
+pub(super) fn cells_of_engine(_: &Lab) -> Result<Vec<Cell>, CellsError> {
     Ok(Vec::from(RELEASES.map(|release| {
         let name = format!("in {}: corpus", release.name);
         let cell = Cell::new(Provider::ENGINE, name, LIMIT, move |bench| {

@@ -13,7 +13,7 @@ use rand::Rng;
 
 use super::harness::survivors::{END, ENDLESS, Round, START, Survivors, rounds};
 use super::harness::{
-    Bench, Cell, CellResult, Lab, Running, Unmet, await_some, free_port, installed,
+    Bench, Cell, CellResult, CellsError, Lab, Running, Unmet, await_some, free_port, installed,
 };
 use super::mpi;
 
@@ -22,7 +22,7 @@ const GROUP: &str = "kill";
 /// How long a survivor may take to notice that its peer is gone.
 const NOTICE: Duration = Duration::from_secs(1);
 
-pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
+pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, CellsError> {
     let cell = |name, count: u64, limit, mpi: bool| {
         Cell::new(GROUP, name, Duration::from_secs(limit), move |bench| {
             kills(bench, count, mpi)

@@ -17,8 +17,8 @@ mod scenarios;
 mod table;
 
 pub use harness::{
-    Bench, Cell, CellResult, Finished, Host, Hosts, Lab, Outcome, Row, Running, Selection, Summary,
-    Unmet, Userland, report, traffic,
+    Bench, Cell, CellResult, CellsError, Finished, Host, Hosts, HostsError, Lab, Outcome, Row,
+    Running, Selection, Summary, Unmet, Userland, report, traffic,
 };
 
 /// Related cells.
@@ -32,7 +32,7 @@ pub struct Group {
     /// The file of its cells that are data.
     file: Option<&'static str>,
     /// Returns its other cells, without starting anything.
-    cells: fn(&Lab) -> Result<Vec<Cell>, String>,
+    cells: fn(&Lab) -> Result<Vec<Cell>, CellsError>,
 }
 
 /// All groups, in the order in which they run.
@@ -125,23 +125,26 @@ pub const GROUPS: &[Group] = &[
 ];
 
 /// No cells beside those of a file.
-fn none(_: &Lab) -> Result<Vec<Cell>, String> {
+fn none(_: &Lab) -> Result<Vec<Cell>, CellsError> {
     Ok(Vec::new())
 }
 
 /// The cells of all groups, or of the one called `group`, whose name contains `filter`.
-pub fn select(lab: &Lab, group: Option<&str>, filter: Option<&str>) -> Result<Vec<Cell>, String> {
+pub fn select(
+    lab: &Lab,
+    group: Option<&str>,
+    filter: Option<&str>,
+) -> Result<Vec<Cell>, CellsError> {
     let groups: Vec<&Group> = GROUPS
         .iter()
         .filter(|candidate| group.is_none_or(|name| candidate.name == name))
         .collect();
     if groups.is_empty() {
         let names: Vec<&str> = GROUPS.iter().map(|group| group.name).collect();
-        return Err(format!(
-            "no group is called `{}`; there are {}",
-            group.unwrap_or_default(),
-            names.join(", ")
-        ));
+        return Err(CellsError::NoGroup {
+            name: group.unwrap_or_default().to_owned(),
+            known: names.join(", "),
+        });
     }
     let mut cells = Vec::new();
     for group in groups {
@@ -157,10 +160,7 @@ pub fn select(lab: &Lab, group: Option<&str>, filter: Option<&str>) -> Result<Ve
         cells.retain(|cell| cell.name().contains(filter));
     }
     if cells.is_empty() {
-        return Err(format!(
-            "no cell's name contains `{}`; --list shows them",
-            filter.unwrap_or_default()
-        ));
+        return Err(CellsError::Filtered(filter.unwrap_or_default().to_owned()));
     }
     Ok(cells)
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::harness::{Bench, Cell, CellResult, Lab, Unmet};
+use super::harness::{Bench, Cell, CellResult, CellsError, Lab, Unmet};
 use efa_play::operation::EndpointIndex;
 use efa_play::record;
 use efa_play::scenario::{Scenario, Software};
@@ -11,12 +11,10 @@ use efa_play::scenario::{Scenario, Software};
 /// The time limit of a whole scenario; each of its waits has a limit of its own.
 const LIMIT: Duration = Duration::from_secs(120);
 
-pub(super) fn cells(lab: &Lab) -> Result<Vec<Cell>, String> {
+pub(super) fn cells(lab: &Lab) -> Result<Vec<Cell>, CellsError> {
     let mut cells = Vec::new();
-    for path in
-        efa_suite::find_scenarios(&lab.scenarios.paths, None).map_err(|error| error.to_string())?
-    {
-        let scenario = Scenario::load(&path).map_err(|error| error.to_string())?;
+    for path in efa_suite::find_scenarios(&lab.scenarios.paths, None)? {
+        let scenario = Scenario::load(&path)?;
         for (role, endpoint) in scenario.endpoints.iter().enumerate() {
             let name = format!("{} core as {}", scenario.name, endpoint.name);
             let scenario = scenario.clone();
@@ -33,14 +31,14 @@ fn play(bench: &Bench, scenario: &Scenario, role: EndpointIndex) -> CellResult {
     if let Some(reason) = &scenario.endpoints[role].not_under_test {
         return Err(Unmet::Skipped(reason.clone()));
     }
-    let mut cast = scenario.clone();
-    cast.endpoints[role].software = Software::Core;
+    let mut live = scenario.clone();
+    live.endpoints[role].software = Software::Core;
     // Recordings need a certain release; live runs take the available one.
-    for endpoint in &mut cast.endpoints {
+    for endpoint in &mut live.endpoints {
         endpoint.version = None;
     }
     let stock = &bench.lab().scenarios.stock;
-    match record::play(&cast, bench.launcher()?, stock, None, None) {
+    match record::play(&live, bench.launcher()?, stock, None, None) {
         Ok((transcript, _)) if transcript.problems.is_empty() => {
             Ok(transcript.versions.join(" and "))
         }

@@ -14,7 +14,7 @@ mod zero_copy;
 
 use std::time::Duration;
 
-use super::harness::{Bench, Cell, CellResult, Lab, Unmet};
+use super::harness::{Bench, Cell, CellResult, CellsError, Lab};
 use super::libfabric::release::{RELEASES, Release};
 
 use play::{Tally, play};
@@ -36,7 +36,7 @@ enum Initiator {
     Stock,
 }
 
-pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
+pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, CellsError> {
     let mut cells = Vec::new();
     for release in &RELEASES {
         for subprotocol in subprotocol::all()? {
@@ -72,7 +72,7 @@ fn cell(
     let [first, second] = initiator.hosts();
     let scenario = subprotocol.scenario(release, initiator);
     let faults = subprotocol.faults(initiator);
-    let mut played = play(bench, &stock, &scenario.map_err(Unmet::Failed)?, &faults)?;
+    let mut played = play(bench, &stock, &scenario?, &faults)?;
     let mut tally = Tally::default();
     match instead {
         Some(Instead {

@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::Initiator;
 use super::script::{ENGINE, REGISTERED, STOCK, Script, StockEndpoint, variables};
+use crate::harness::CellsError;
 use crate::libfabric::release::Release;
 use crate::table::{Variables, fill};
 use efa_play::libfabric::Version;
@@ -116,23 +117,23 @@ fn yes() -> bool {
     true
 }
 
-fn file() -> Result<&'static File, String> {
-    static FILE: LazyLock<Result<File, String>> = LazyLock::new(|| {
-        let file = toml::from_str(TEXT);
-        file.map_err(|error| format!("cells/engine.toml: {error}"))
-    });
-    FILE.as_ref().map_err(String::clone)
+fn file() -> Result<&'static File, CellsError> {
+    static FILE: LazyLock<Result<File, toml::de::Error>> = LazyLock::new(|| toml::from_str(TEXT));
+    FILE.as_ref().map_err(|error| CellsError::Toml {
+        file: "cells/engine.toml".into(),
+        source: error.clone(),
+    })
 }
 
 /// All subprotocols.
-pub(super) fn all() -> Result<&'static [Subprotocol], String> {
+pub(super) fn all() -> Result<&'static [Subprotocol], CellsError> {
     Ok(&file()?.subprotocol)
 }
 
 /// Operations by their name.
-fn operations(name: &str) -> Result<&'static Operations, String> {
+fn operations(name: &str) -> Result<&'static Operations, CellsError> {
     let found = file()?.operations.get(name);
-    found.ok_or_else(|| format!("cells/engine.toml: unknown operations `{name}`"))
+    found.ok_or_else(|| CellsError::UnknownOperations(name.to_owned()))
 }
 
 /// The key of operations with completion data.
@@ -155,7 +156,7 @@ pub(super) fn writes_with_data(
     script: &mut Script,
     hosts: [&str; 2],
     length: usize,
-) -> Result<(), String> {
+) -> Result<(), CellsError> {
     let mut values = values(hosts, length);
     values.insert("data".into(), DATA.into());
     script.steps(&operations("write")?.steps, &values);
@@ -191,7 +192,7 @@ impl Subprotocol {
         &self,
         release: &Release,
         initiator: Initiator,
-    ) -> Result<String, String> {
+    ) -> Result<String, CellsError> {
         let [first, second] = initiator.hosts();
         let Operations {
             capabilities,

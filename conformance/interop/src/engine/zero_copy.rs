@@ -11,7 +11,7 @@ use super::play::{Played, Tally, play};
 use super::script::{ENGINE, REGISTERED, STOCK, Script, StockEndpoint, fetch, variables};
 use super::{GROUP, LIMIT, subprotocol};
 use crate::exchange::HEADERLESS;
-use crate::harness::{Bench, Cell, CellResult, Unmet};
+use crate::harness::{Bench, Cell, CellResult};
 use crate::libfabric::release::Release;
 use efa_play::libfabric::Version;
 
@@ -260,7 +260,7 @@ fn to_receiver(bench: &Bench, release: &Release, sender: &'static str) -> CellRe
     }
     if generation == Generation::UserRecvQp {
         let writes = subprotocol::writes_with_data(&mut exchange.script, [sender, STOCK], 4096);
-        writes.map_err(Unmet::Failed)?;
+        writes?;
     }
     let played = play(bench, &stock, &exchange.script.finish(), "")?;
 

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use super::failure::at;
 use super::pair::{Pair, STALLED};
-use super::{INITIATOR, TARGET, at};
+use super::party::{INITIATOR, TARGET};
 use crate::harness::Unmet;
 use efa_core::wire::{AtomicDatatype, AtomicOp};
 use efa_play::application::{Request, Started, Token};

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::{INITIATOR, Party, TARGET, Verified};
+use super::party::{INITIATOR, Party, TARGET};
+use super::verified::Verified;
 use crate::harness::{Bench, Unmet};
 use efa_play::application::{Report, Request, Started, Token};
 use efa_play::drive::{Bytes, Command, Event};

@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use super::hosts::Seat;
-use super::installed;
+use super::host::Host;
+use super::hosts::{Hosts, Seat};
+use super::installed::installed;
+use super::lab::{Lab, Userland};
 use super::traffic::Traffic;
-use super::{Host, Hosts, Lab, Unmet, Userland};
+use super::unmet::Unmet;
 use efa_play::libfabric::Provider;
 use efa_play::player::{self, Hosted, Launcher, Patience, Player, Program, hosted};
 

@@ -3,43 +3,14 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use super::bench::Bench;
+use super::hosts::Hosts;
 use super::known::{self, Known};
-use super::{Bench, Hosts, Lab};
-
-/// What a cell's function returns: what was measured, in a few words, or why nothing was.
-pub type CellResult = Result<String, Unmet>;
-
-/// Why nothing was measured.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Unmet {
-    /// It does not work. The first line says why, the others show details.
-    Failed(String),
-    /// It was not run, because the environment lacks something.
-    Skipped(String),
-    /// It fails because of a fault of stock software.
-    Known {
-        /// What the software does wrong.
-        reason: String,
-        /// The traffic that shows it.
-        capture: PathBuf,
-    },
-}
-
-impl Unmet {
-    /// A failure with its reason.
-    pub fn failed(reason: impl fmt::Display) -> Self {
-        Unmet::Failed(reason.to_string())
-    }
-}
-
-impl From<String> for Unmet {
-    fn from(reason: String) -> Self {
-        Unmet::Failed(reason)
-    }
-}
+use super::lab::Lab;
+use super::unmet::{CellResult, Unmet};
 
 type Run = Box<dyn Fn(&Bench) -> CellResult>;
 
@@ -136,7 +107,7 @@ impl Cell {
         if let (Some(_), Some(reason)) = (lab.hosts(), &self.emulated) {
             return Err(Unmet::Skipped(reason.clone().into_owned()));
         }
-        let known = known::fault(self.group, &self.name).map_err(Unmet::Failed)?;
+        let known = known::fault(self.group, &self.name)?;
         let bench = bench()?;
         let result = (self.run)(&bench);
         match known {

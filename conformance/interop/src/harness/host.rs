@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::process::Command;
 
+use super::bench::Bench;
 use super::hosts::Seat;
-use super::process::free_port;
-use super::{Bench, Finished, Running, Unmet, Userland};
+use super::lab::Userland;
+use super::process::{Finished, Running, free_port};
+use super::unmet::Unmet;
 use efa_play::player::Hosted;
 
 /// The address of emulated hosts, which share this machine's.

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use super::Unmet;
+use super::unmet::Unmet;
 use efa_device_model::profile::Profile;
-use efa_play::player::{Description, Place, Reach, Recording};
+use efa_play::player::{Description, Place, PlaceError, Reach, Recording};
 
 /// The names that cells have for the host of the side that starts, and for the other one.
 const NAMES: [[&str; 2]; 2] = [["a", "client"], ["b", "server"]];
@@ -26,6 +26,17 @@ pub(crate) struct Seat {
     recording: Option<Recording>,
 }
 
+/// Nothing can be run on a host.
+#[derive(Debug, thiserror::Error)]
+pub enum HostsError {
+    /// The place names a device.
+    #[error("{0}: stock programs take the first EFA device of a host: name the host alone")]
+    Device(Place),
+    /// The host cannot be reached, or lacks something.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+}
+
 impl Hosts {
     /// The hosts of the sides `a` and `b`, which are asked for their versions and devices.
     ///
@@ -35,14 +46,12 @@ impl Hosts {
         reach: Reach,
         places: [Place; 2],
         recording: Option<&Recording>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, HostsError> {
         let seat = |place: Place| {
             if place.device.is_some() {
-                return Err(format!(
-                    "{place}: stock programs take the first EFA device of a host: name the host alone"
-                ));
+                return Err(HostsError::Device(place));
             }
-            let description = reach.inspect(&place).map_err(|error| error.to_string())?;
+            let description = reach.inspect(&place)?;
             let can_record = description.no_recorder.is_none();
             let recording = recording.filter(|how| can_record || matches!(how, Recording::By(_)));
             Ok(Seat {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::Unmet;
+use super::unmet::Unmet;
 
 /// The path of an installed program. If it is not installed, the cell is skipped.
 pub(crate) fn installed(program: &str, package: &str) -> Result<PathBuf, Unmet> {

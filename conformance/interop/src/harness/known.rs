@@ -10,7 +10,9 @@ use regex::Regex;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
-use super::{Bench, CellResult, Unmet};
+use super::bench::Bench;
+use super::cells_error::CellsError;
+use super::unmet::{CellResult, Unmet};
 
 const TEXT: &str = include_str!("../../cells/known.toml");
 
@@ -50,17 +52,17 @@ fn expressions<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<Regex>, D::Err
 }
 
 /// All known faults.
-fn all() -> Result<&'static [Known], String> {
-    static KNOWN: LazyLock<Result<Vec<Known>, String>> = LazyLock::new(|| {
-        let file: Result<File, _> = toml::from_str(TEXT);
-        file.map(|file| file.known)
-            .map_err(|error| format!("cells/known.toml: {error}"))
-    });
-    KNOWN.as_deref().map_err(String::clone)
+fn all() -> Result<&'static [Known], CellsError> {
+    static KNOWN: LazyLock<Result<Vec<Known>, toml::de::Error>> =
+        LazyLock::new(|| toml::from_str(TEXT).map(|file: File| file.known));
+    KNOWN.as_deref().map_err(|error| CellsError::Toml {
+        file: "cells/known.toml".into(),
+        source: error.clone(),
+    })
 }
 
 /// The known fault of a cell.
-pub(crate) fn fault(group: &str, cell: &str) -> Result<Option<&'static Known>, String> {
+pub(crate) fn fault(group: &str, cell: &str) -> Result<Option<&'static Known>, CellsError> {
     let cell = format!("{group} {cell}");
     Ok(all()?.iter().find(|known| known.is_of(&cell)))
 }

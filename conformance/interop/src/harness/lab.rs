@@ -3,8 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Hosts, Unmet};
-use efa_commands::installation::Installation;
+use super::hosts::Hosts;
+use super::unmet::Unmet;
+use efa_commands::installation::{Installation, MissingData};
 use efa_play::player::{Launcher, hosted};
 use efa_play::record::Stock;
 
@@ -39,10 +40,8 @@ impl Lab {
         installation: &Installation,
         launcher: Launcher,
         scenarios: Selection,
-    ) -> Result<Self, String> {
-        installation
-            .file(hosted::USERLAND)
-            .map_err(|error| error.to_string())?;
+    ) -> Result<Self, MissingData> {
+        installation.file(hosted::USERLAND)?;
         Ok(Lab {
             launcher,
             scenarios,

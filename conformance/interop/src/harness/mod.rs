@@ -3,6 +3,7 @@
 
 mod bench;
 mod cell;
+mod cells_error;
 mod host;
 mod hosts;
 mod installed;
@@ -12,15 +13,18 @@ mod process;
 pub mod report;
 pub(crate) mod survivors;
 pub mod traffic;
+mod unmet;
 pub(crate) mod volume;
 mod waiting;
 
 pub use bench::Bench;
-pub use cell::{Cell, CellResult, Outcome, Row, Summary, Unmet};
+pub use cell::{Cell, Outcome, Row, Summary};
+pub use cells_error::CellsError;
 pub use host::Host;
-pub use hosts::Hosts;
+pub use hosts::{Hosts, HostsError};
 pub(crate) use installed::installed;
 pub use lab::{Lab, Selection, Userland};
 pub(crate) use process::free_port;
 pub use process::{Finished, Running};
+pub use unmet::{CellResult, Unmet};
 pub(crate) use waiting::await_some;

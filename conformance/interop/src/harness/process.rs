@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Bench, Unmet};
+use super::bench::Bench;
+use super::unmet::Unmet;
 use efa_commands::ports::{self, is_listened_on, is_listened_on_beside};
 use efa_play::drive::LONGEST_ANSWER;
 use efa_play::player::hosted::Said;

@@ -5,7 +5,8 @@ use std::path::Path;
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 use serde_json::json;
 
-use super::{Outcome, Row, Summary, Unmet};
+use super::cell::{Outcome, Row, Summary};
+use super::unmet::Unmet;
 
 /// Writes JUnit XML: one test suite for each group. A known fault of stock software is `skipped`,
 /// not a pass.

@@ -6,7 +6,8 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::{Running, Unmet};
+use super::process::Running;
+use super::unmet::Unmet;
 
 /// The seed of the moments, which a failing cell reports.
 pub(crate) const SEED: u64 = 0xefa;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
-use super::Unmet;
+use super::unmet::Unmet;
 use efa_check::capture::Capture;
 
 /// Frames of a capture, counted by the RDM packet's type or the device's operation.

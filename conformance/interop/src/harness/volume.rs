@@ -7,7 +7,7 @@ use std::path::Path;
 use efa_capture::frame::Kind;
 use efa_capture::{Direction, Reader};
 
-use super::Unmet;
+use super::unmet::Unmet;
 
 /// Frames that left a host for another one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

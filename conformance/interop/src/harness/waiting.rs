@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::Unmet;
+use super::unmet::Unmet;
 
 /// How often it is looked.
 const TICK: Duration = Duration::from_millis(5);

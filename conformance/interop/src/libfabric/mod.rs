@@ -3,13 +3,13 @@
 pub(crate) mod release;
 mod sleep;
 
-use super::harness::{Cell, Lab};
+use super::harness::{Cell, CellsError, Lab};
 
 const GROUP: &str = "libfabric";
 
 /// Its cells that are data.
 pub(crate) const FILE: &str = include_str!("../../cells/libfabric.toml");
 
-pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, String> {
+pub(super) fn cells(_: &Lab) -> Result<Vec<Cell>, CellsError> {
     Ok(sleep::cells())
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::exchange::Party;
-use crate::harness::{Bench, Host, Unmet, Userland};
+use crate::harness::{Bench, CellsError, Host, Unmet, Userland};
 use efa_play::drive::Opening;
 use efa_play::libfabric::{Library, Provider, Version};
 use efa_play::player::{self, Program};
@@ -128,9 +128,9 @@ const WHEELS: &str = "venv/";
 
 impl Release {
     /// The build with this name in cells.
-    pub(crate) fn named(name: &str) -> Result<&'static Release, String> {
+    pub(crate) fn named(name: &str) -> Result<&'static Release, CellsError> {
         let found = BUILDS.iter().find(|release| release.name == name);
-        found.ok_or_else(|| format!("unknown release of libfabric `{name}`"))
+        found.ok_or_else(|| CellsError::unknown("release of libfabric", name))
     }
 
     /// Whether it is the machine's own.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use efa_play::player::{Launcher, Place, Reach, Recording};
 
 use self::network::{Joining, Machines};
-use super::harness::{Bench, Cell, CellResult, Hosts, Lab, Running, Unmet, await_some};
+use super::harness::{Bench, Cell, CellResult, CellsError, Hosts, Lab, Running, Unmet, await_some};
 use super::{engine, libfabric, table};
 
 const GROUP: &str = "machines";
@@ -27,7 +27,7 @@ const START: Duration = Duration::from_secs(60);
 /// How long bridges may take to end by themselves.
 const END: Duration = Duration::from_secs(60);
 
-pub(super) fn cells(lab: &Lab) -> Result<Vec<Cell>, String> {
+pub(super) fn cells(lab: &Lab) -> Result<Vec<Cell>, CellsError> {
     let mut cells = breaking::cells();
     cells.extend(clusters::cells());
     cells.extend(jobs::cells());
@@ -67,7 +67,7 @@ fn on_two_hosts(bench: &Bench, cell: &Cell) -> CellResult {
     let lab = bench
         .lab()
         .clone()
-        .with_hosts(Some(hosts.map_err(Unmet::Failed)?));
+        .with_hosts(Some(hosts.map_err(Unmet::failed)?));
     cell.run_within(bench, &lab)
 }
 

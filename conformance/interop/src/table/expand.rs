@@ -1,5 +1,6 @@
 //! From a file to its cells: the variables of `each`, and other `{NAME}`s.
 
+use crate::harness::CellsError;
 use std::collections::BTreeMap;
 
 use toml::{Table, Value};
@@ -17,8 +18,11 @@ const NAMES: [&str; 15] = [
 pub(crate) type Variables = BTreeMap<String, String>;
 
 /// The cells of a file that is called `name` in errors.
-pub(super) fn cells(name: &str, text: &str) -> Result<Vec<Spec>, String> {
-    let at = |error: toml::de::Error| format!("{name}: {error}");
+pub(super) fn cells(name: &str, text: &str) -> Result<Vec<Spec>, CellsError> {
+    let at = |source| CellsError::Toml {
+        file: name.to_owned(),
+        source,
+    };
     // Its errors say line and column.
     let _: File = toml::from_str(text).map_err(at)?;
     let file: Table = toml::from_str(text).map_err(at)?;
@@ -32,7 +36,11 @@ pub(super) fn cells(name: &str, text: &str) -> Result<Vec<Spec>, String> {
             }
             let cell: Spec = cell.try_into().map_err(at)?;
             let checked = cell.check();
-            checked.map_err(|problem| format!("{name}: cell `{}`: {problem}", cell.name))?;
+            checked.map_err(|source| CellsError::Cell {
+                file: name.to_owned(),
+                cell: cell.name.clone(),
+                source: Box::new(source),
+            })?;
             cells.push(cell);
         }
     }

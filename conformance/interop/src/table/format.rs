@@ -1,7 +1,10 @@
 //! The keys of the files in `conformance/interop/cells`.
 
+use crate::harness::CellsError;
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::ParseIntError;
 use std::process::ExitStatus;
+use std::str::FromStr;
 
 use regex::Regex;
 use serde::Deserialize;
@@ -128,43 +131,46 @@ pub(super) struct Job {
     pub(super) one_of: Vec<String>,
 }
 
+fn number<N: FromStr<Err = ParseIntError>>(text: &str) -> Result<N, CellsError> {
+    text.parse().map_err(|source| CellsError::Number {
+        text: text.to_owned(),
+        source,
+    })
+}
+
 impl Job {
-    pub(super) fn layout(&self) -> Result<Layout, String> {
-        let number = |text: &str| -> Result<usize, String> {
-            let parsed = text.parse();
-            parsed.map_err(|error| format!("`{text}`: {error}"))
-        };
+    pub(super) fn layout(&self) -> Result<Layout, CellsError> {
         Ok(Layout {
-            ranks: number(&self.ranks)?,
-            hosts: number(&self.hosts)?,
+            ranks: number::<usize>(&self.ranks)?,
+            hosts: number::<usize>(&self.hosts)?,
             devices: match self.devices.as_str() {
                 "" => 1,
-                devices => number(devices)?,
+                devices => number::<usize>(devices)?,
             },
         })
     }
 
     /// The number of bytes that each host must send to others.
-    pub(super) fn least(&self) -> Result<u64, String> {
+    pub(super) fn least(&self) -> Result<u64, CellsError> {
         match self.least.as_str() {
             "" => Ok(0),
-            text => text.parse().map_err(|error| format!("`{text}`: {error}")),
+            text => number(text),
         }
     }
 }
 
 impl Spec {
     /// What only the texts show once the variables are in them.
-    pub(super) fn check(&self) -> Result<(), String> {
+    pub(super) fn check(&self) -> Result<(), CellsError> {
         let texts = self.program.iter().flat_map(|program| {
             let lists = program.env.values().chain(&program.prints);
             lists.chain([&program.run])
         });
         if let Some(name) = texts.chain(&self.setup).find_map(|text| unknown_name(text)) {
-            return Err(format!("unknown name `{{{name}}}`"));
+            return Err(CellsError::unknown("name", &format!("{{{name}}}")));
         }
         if self.program.is_empty() == self.exchange.is_none() {
-            return Err("either programs or an exchange have to be there".into());
+            return Err(CellsError::ProgramsOrExchange);
         }
         if let Some(exchange) = &self.exchange {
             exchange.check()?;
@@ -177,13 +183,13 @@ impl Spec {
                 Release::named(release)?;
             }
             for figure in &program.figures {
-                Regex::new(&figure.find).map_err(|error| error.to_string())?;
+                Regex::new(&figure.find)?;
             }
             match (&program.job, program.host.as_str()) {
-                (None, "") => return Err(format!("`{}` has neither host nor job", program.run)),
+                (None, "") => return Err(CellsError::Nowhere(program.run.clone())),
                 (None, _) => {}
                 (Some(_), _) if self.mpi.is_none() => {
-                    return Err("a job takes a cell with `mpi`".into());
+                    return Err(CellsError::JobWithoutMpi);
                 }
                 (Some(job), _) => {
                     job.layout()?;
@@ -242,10 +248,19 @@ pub(super) struct Found {
     pub(super) number: Option<u64>,
 }
 
+/// A figure is not in the outputs.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum FigureError {
+    #[error(transparent)]
+    Expression(#[from] regex::Error),
+    #[error("no `{find}` in\n{printed}")]
+    Absent { find: String, printed: String },
+}
+
 impl Figure {
     /// What is found in the outputs.
-    pub(super) fn of(&self, printed: &str) -> Result<Found, String> {
-        let find = Regex::new(&self.find).map_err(|error| error.to_string())?;
+    pub(super) fn of(&self, printed: &str) -> Result<Found, FigureError> {
+        let find = Regex::new(&self.find)?;
         let (mut count, mut distinct, mut shown) = (0, BTreeSet::new(), String::new());
         let mut value = "";
         for captures in find.captures_iter(printed) {
@@ -256,7 +271,10 @@ impl Figure {
             captures.expand(&self.show, &mut shown);
         }
         if count == 0 {
-            return Err(format!("no `{}` in\n{printed}", self.find));
+            return Err(FigureError::Absent {
+                find: self.find.clone(),
+                printed: printed.to_owned(),
+            });
         }
         let distinct = Vec::from_iter(distinct).join(" and ");
         let shown = shown.replace("{count}", &count.to_string());

@@ -10,12 +10,12 @@ mod run;
 
 use std::time::Duration;
 
-use crate::harness::Cell;
+use crate::harness::{Cell, CellsError};
 
 pub(crate) use expand::{Variables, fill};
 
 /// The cells of a group, from the text of its file.
-pub(crate) fn cells(group: &'static str, text: &str) -> Result<Vec<Cell>, String> {
+pub(crate) fn cells(group: &'static str, text: &str) -> Result<Vec<Cell>, CellsError> {
     let specs = expand::cells(&format!("cells/{group}.toml"), text)?;
     let cells = specs.into_iter().map(|spec| {
         let (name, limit) = (spec.name.clone(), Duration::from_secs(spec.limit));
@@ -61,16 +61,17 @@ run = "prog {what} {port}"
     #[test]
     fn errors_name_file_line_and_key() {
         let misspelt = CELL.replace("run =", "runs =");
-        let error = cells("x.toml", &misspelt).unwrap_err();
+        let error = cells("x.toml", &misspelt).unwrap_err().to_string();
         assert!(
             error.starts_with("x.toml: TOML parse error at line 9"),
             "{error}"
         );
         assert!(error.contains("unknown field `runs`"), "{error}");
         let expression = format!("{CELL}figures = [{{ find = '(', show = \"\" }}]");
-        let error = cells("x.toml", &expression).unwrap_err();
+        let error = cells("x.toml", &expression).unwrap_err().to_string();
         assert!(error.contains("unclosed group"), "{error}");
-        let error = cells("x.toml", &CELL.replace("{what} {port}", "{what} {prot}")).unwrap_err();
+        let unknown = CELL.replace("{what} {port}", "{what} {prot}");
+        let error = cells("x.toml", &unknown).unwrap_err().to_string();
         assert_eq!(error, "x.toml: cell `1.11 x`: unknown name `{prot}`");
     }
 

@@ -97,8 +97,8 @@ impl Spec {
         let Some(installation) = self.mpi(bench)? else {
             return Err(Unmet::Failed("a job takes a cell with `mpi`".into()));
         };
-        let transport = Transport::named(&job.transport).map_err(Unmet::Failed)?;
-        let layout = job.layout().map_err(Unmet::Failed)?;
+        let transport = Transport::named(&job.transport)?;
+        let layout = job.layout()?;
         let (words, capture) = (program.words(variables)?, bench.capture(&job.capture));
         let mut command = installation.job(bench, transport, layout, &words, &capture)?;
         command.envs(&program.env);
@@ -216,7 +216,7 @@ impl Measured {
             }
         }
         for figure in &program.figures {
-            let found = figure.of(&printed).map_err(Unmet::Failed)?;
+            let found = figure.of(&printed).map_err(Unmet::failed)?;
             match found.number {
                 Some(number) if found.shown.contains("{sum}") => {
                     *self.sums.entry(found.shown).or_default() += number;
@@ -248,7 +248,7 @@ impl Job {
             let text = format!("{}: {problem}: see {}", self.capture, capture.display());
             Err(Unmet::Failed(text))
         };
-        let least = self.least().map_err(Unmet::Failed)?;
+        let least = self.least()?;
         let hosts = Volume::of_hosts(&capture)?;
         let devices = Volume::of_devices(&capture)?;
         for (host, sent) in &hosts {

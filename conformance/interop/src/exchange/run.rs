@@ -1,0 +1,51 @@
+//! An exchange from beginning to end.
+
+use std::path::PathBuf;
+
+use super::pair::Pair;
+use super::party::Party;
+use super::topic::Topic;
+use super::verified::Verified;
+use crate::harness::{Bench, Unmet};
+
+/// Lets the first party exchange `topic` with the second, in each size of `sizes` in bytes.
+pub fn exchange(
+    bench: &Bench,
+    parties: [&Party; 2],
+    topic: Topic,
+    sizes: &[usize],
+) -> Result<Verified, Unmet> {
+    let mut pair = Pair::open(bench, parties)?;
+    let result = pair.exchange(topic, sizes).and_then(|()| pair.reported());
+    match result {
+        Ok(()) => {
+            let Pair {
+                players,
+                verified,
+                captures,
+                ..
+            } = pair;
+            for (player, capture) in players.into_iter().zip(captures) {
+                keep(&player.end()?, capture)?;
+            }
+            Ok(verified)
+        }
+        Err(Unmet::Failed(text)) => {
+            let failed = pair.explained(text);
+            for (player, capture) in pair.players.into_iter().zip(pair.captures) {
+                keep(&player.salvage(), capture)?;
+            }
+            Err(failed)
+        }
+        Err(unmet) => Err(unmet),
+    }
+}
+
+/// Keeps a capture that came from another host. Those of emulated hosts are written there.
+fn keep(bytes: &[u8], capture: Option<PathBuf>) -> Result<(), Unmet> {
+    match capture {
+        Some(path) if !bytes.is_empty() => std::fs::write(&path, bytes)
+            .map_err(|error| Unmet::Failed(format!("cannot write {}: {error}", path.display()))),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,44 @@
+//! Why a cell has measured nothing.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use super::cells_error::CellsError;
+
+/// What a cell's function returns: what was measured, in a few words, or why nothing was.
+pub type CellResult = Result<String, Unmet>;
+
+/// Why nothing was measured.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Unmet {
+    /// It does not work. The first line says why, the others show details.
+    Failed(String),
+    /// It was not run, because the environment lacks something.
+    Skipped(String),
+    /// It fails because of a fault of stock software.
+    Known {
+        /// What the software does wrong.
+        reason: String,
+        /// The traffic that shows it.
+        capture: PathBuf,
+    },
+}
+
+impl Unmet {
+    /// A failure with its reason.
+    pub fn failed(reason: impl fmt::Display) -> Self {
+        Unmet::Failed(reason.to_string())
+    }
+}
+
+impl From<String> for Unmet {
+    fn from(reason: String) -> Self {
+        Unmet::Failed(reason)
+    }
+}
+
+impl From<CellsError> for Unmet {
+    fn from(error: CellsError) -> Self {
+        Unmet::failed(error)
+    }
+}
