@@ -19,7 +19,7 @@ pub(super) fn cells(lab: &Lab) -> Result<Vec<Cell>, CellsError> {
             let name = format!("{} core as {}", scenario.name, endpoint.name);
             let scenario = scenario.clone();
             cells.push(Cell::new("scenarios", name, LIMIT, move |bench| {
-                play(bench, &scenario, role)
+                play_scenario(bench, &scenario, role)
             }));
         }
     }
@@ -27,7 +27,7 @@ pub(super) fn cells(lab: &Lab) -> Result<Vec<Cell>, CellsError> {
 }
 
 /// Plays a scenario with the engine in place of endpoint `role`.
-fn play(bench: &Bench, scenario: &Scenario, role: EndpointIndex) -> CellResult {
+fn play_scenario(bench: &Bench, scenario: &Scenario, role: EndpointIndex) -> CellResult {
     if let Some(reason) = &scenario.endpoints[role].not_under_test {
         return Err(Unmet::Skipped(reason.clone()));
     }

@@ -91,7 +91,7 @@ const LATE: Duration = Duration::from_millis(1);
 const REFUSALS: u32 = 8;
 
 /// One kind of events, and what is done to them.
-struct Kind {
+struct ChangedEvents {
     change: Change,
     /// The events, for people.
     events: &'static str,
@@ -100,10 +100,10 @@ struct Kind {
     strictness: Strictness,
 }
 
-fn kinds(change: Change, dut: &str) -> Vec<Kind> {
+fn kinds(change: Change, dut: &str) -> Vec<ChangedEvents> {
     let dut = || Some(HostName::Name(dut.to_owned()));
     let abort = Action::Answer(Status::RemoteAbort);
-    let kind = |events, when, then, strictness| Kind {
+    let kind = |events, when, then, strictness| ChangedEvents {
         change,
         events,
         when,
@@ -184,7 +184,7 @@ fn kinds(change: Change, dut: &str) -> Vec<Kind> {
 }
 
 /// Runs `trace` once for each event of its run, `every` so many of them, and each of `changes`.
-pub fn run(
+pub fn run_with_changes(
     trace: &Trace,
     role: usize,
     opener: &mut dyn Opener<Emu>,
@@ -216,7 +216,7 @@ pub fn run(
                 // Nobody answers what it does instead.
                 Some(_) => Vec::new(),
             };
-            let Kind { change, events, .. } = kind;
+            let ChangedEvents { change, events, .. } = kind;
             let of_event = |text| format!("{change} of {events} {number}: {text}");
             turns.texts.extend(texts.into_iter().map(of_event));
         }

@@ -271,7 +271,7 @@ impl Hosts {
 
     fn outcome(&self, scenario: &Scenario, role: Option<usize>, seats: &Seats) -> Outcome {
         let error = |text: String| vec![Finding::plain(Severity::Error, text)];
-        let (transcript, stop) = match self.play(scenario, role, seats) {
+        let (transcript, stop) = match self.play_live(scenario, role, seats) {
             Ok(Played { transcript, error }) => (transcript, error.map(Stop::Conduct)),
             Err(stop) => (Transcript::default(), Some(stop)),
         };
@@ -334,16 +334,16 @@ impl Hosts {
         }
     }
 
-    fn play(
+    fn play_live(
         &self,
         scenario: &Scenario,
         role: Option<usize>,
         seats: &Seats,
     ) -> Result<Played, Stop> {
-        let mut cast = scenario.clone();
+        let mut live = scenario.clone();
         let mut players = Vec::new();
         let mut hosts = Vec::new();
-        for (index, endpoint) in cast.endpoints.iter_mut().enumerate() {
+        for (index, endpoint) in live.endpoints.iter_mut().enumerate() {
             let program = self.program(role, index);
             // Recordings need a certain release; live runs take the one that is there.
             endpoint.version = None;
@@ -357,7 +357,7 @@ impl Hosts {
                 players.push(self.launch(endpoint, place, program)?);
             }
         }
-        let played = Conductor::new(&cast, players, PathBuf::new()).play();
+        let played = Conductor::new(&live, players, PathBuf::new()).play();
         self.note(&hosts, played.error.as_ref());
         Ok(played)
     }

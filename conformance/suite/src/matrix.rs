@@ -55,8 +55,8 @@ fn why_not(packet_type: PacketType, release: Version) -> Option<&'static str> {
     (is_late && release < old).then_some("not known to this release")
 }
 
-/// A kind of cases that a corpus should have, whatever packets they are made of.
-struct Kind {
+/// Cases that a corpus should have, whatever packets they are made of.
+struct WantedCases {
     name: &'static str,
     is_in: fn(&Trace) -> bool,
     /// What is missing of it, and why.
@@ -66,13 +66,13 @@ struct Kind {
 /// Messages that stock receivers keep behind a missing one.
 const STOCK_WINDOW: u64 = 16384;
 
-const KINDS: [Kind; 12] = [
-    Kind {
+const KINDS: [WantedCases; 12] = [
+    WantedCases {
         name: "operations of one endpoint with different ids",
         is_in: has_different_ids,
         why: "",
     },
-    Kind {
+    WantedCases {
         name: "memory of 2 to 4 pieces",
         is_in: |trace| {
             let counts = ["rma_iov_count", "read_iov_count"];
@@ -84,12 +84,12 @@ const KINDS: [Kind; 12] = [
         },
         why: "by hand only: the buffers of a scenario's applications have one piece",
     },
-    Kind {
+    WantedCases {
         name: "completion data",
         is_in: |trace| has_packet(trace, |packet| number(packet, "cq_data").is_some()),
         why: "",
     },
-    Kind {
+    WantedCases {
         name: "a HANDSHAKE that its receiver is not ready for",
         is_in: |trace| {
             refusals(trace).any(|(place, status)| {
@@ -99,12 +99,12 @@ const KINDS: [Kind; 12] = [
         },
         why: "",
     },
-    Kind {
+    WantedCases {
         name: "a request that a device refuses for good, or to a peer that is gone",
         is_in: |trace| refusals(trace).any(|(_, status)| status != Status::RemoteRnr),
         why: "what follows in the same direction is left out: messages behind a lost one are not delivered",
     },
-    Kind {
+    WantedCases {
         name: "a read that is refused (READ_NACK)",
         is_in: |trace| {
             has_packet(trace, |packet| {
@@ -113,28 +113,28 @@ const KINDS: [Kind; 12] = [
         },
         why: "by hand only: in recordings the memory can be registered",
     },
-    Kind {
+    WantedCases {
         name: "immediate data with a posted receive",
         is_in: |trace| immediate(trace) && !announces(trace, ExtraFeatures::UNSOLICITED_WRITE_RECV),
         why: "",
     },
-    Kind {
+    WantedCases {
         name: "immediate data without a receive",
         is_in: |trace| immediate(trace) && announces(trace, ExtraFeatures::UNSOLICITED_WRITE_RECV),
         why: "",
     },
-    Kind {
+    WantedCases {
         name: "packets of an earlier owner of the queue pair number",
         is_in: |trace| trace.scenario.breaks.contains(&rules::CONNID_TRUE.id),
         why: "by hand only: the endpoints of a scenario live as long as it is played; with whole processes: \
               `dead-process.toml` (docs/faults.md)",
     },
-    Kind {
+    WantedCases {
         name: "messages without header, to a user receive queue pair",
         is_in: |trace| trace.capture.frames.iter().any(|frame| frame.headerless),
         why: "no release before 2.1 receives them, and 2.5 is the last of these that does",
     },
-    Kind {
+    WantedCases {
         name: "a message beyond the receive window",
         is_in: |trace| {
             has_packet(trace, |packet| {
@@ -146,7 +146,7 @@ const KINDS: [Kind; 12] = [
         why: "by hand only: 16,384 messages would have to be withheld; with whole processes: \
               `window-overflow.toml` (docs/faults.md)",
     },
-    Kind {
+    WantedCases {
         name: "msg_id wraps",
         is_in: |_| false,
         why: "ids begin at 0 and have 32 bits: no trace gets there",
@@ -204,7 +204,7 @@ fn kinds(page: &mut String, traces: &[Trace], unexplained: &mut Vec<String>) {
         if recorded.is_empty() && by_hand.is_empty() && kind.why.is_empty() {
             unexplained.push(kind.name.to_owned());
         }
-        let Kind { name, why, .. } = kind;
+        let WantedCases { name, why, .. } = kind;
         // Writing to a String cannot fail.
         let by_hand = by_hand.len();
         let _ = writeln!(

@@ -201,7 +201,7 @@ where
     let mut events = 0;
     if verdict.failures(options.fail_on).next().is_none() {
         let changes = &options.each_event.0;
-        let turns = each_event::run(trace, role, &mut Engine::default(), changes, 1)?;
+        let turns = each_event::run_with_changes(trace, role, &mut Engine::default(), changes, 1)?;
         events = turns.runs;
         let wrong = turns.texts.into_iter();
         verdict.add(wrong.map(|text| Finding::of(&rules::OUTCOME, text)));

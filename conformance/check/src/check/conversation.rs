@@ -14,7 +14,7 @@ use efa_core::wire::{ExtraFeatures, PacketType, ParseError};
 use super::device::Requests;
 use super::node::Node;
 use super::operation::{Due, End, Names, OpId, Operations, Turn};
-use super::packet::{Reading, Said};
+use super::packet::{PacketBody, Reading};
 use super::report::{Finding, Report};
 use super::sequence::Sequence;
 
@@ -340,7 +340,7 @@ impl Conversation {
                 qpn: address.qpn.0,
             } == frame.from
         });
-        if names_sender || matches!(reading.said, Said::Handshake(_)) {
+        if names_sender || matches!(reading.said, PacketBody::Handshake(_)) {
             self.is_rdm(report);
         }
     }
@@ -734,7 +734,7 @@ impl Conversation {
                 ));
             }
             if operation.source == 0
-                && operation.kind != super::operation::Kind::LongRead
+                && operation.kind != super::operation::OperationKind::LongRead
                 && operation.sent() < operation.granted.min(operation.length)
                 && let Some((opened, before)) = operation.window
             {
@@ -833,11 +833,11 @@ fn begins(frame: &PacketFrame, reading: &Reading) -> bool {
     let is_first = frame.sequence == 0 && !frame.retransmission;
     is_first
         || match reading.said {
-            Said::Message(message) => match (message.msg_id, message.rma_iov) {
+            PacketBody::Message(message) => match (message.msg_id, message.rma_iov) {
                 (Some(msg_id), _) => msg_id == 0,
                 (None, iov) => iov.is_some_and(|iov| iov.count() == 0),
             },
-            Said::Atomic(atomic) => atomic.msg_id == 0,
+            PacketBody::Atomic(atomic) => atomic.msg_id == 0,
             _ => false,
         }
 }

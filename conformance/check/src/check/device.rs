@@ -47,7 +47,7 @@ struct Request {
 
 /// What the end of a request means for the packet in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Outcome {
+pub(super) enum RequestOutcome {
     /// The receiver has it.
     Arrived {
         /// The message or atomic that it belongs to.
@@ -150,13 +150,13 @@ impl Requests {
     }
 
     /// Takes the response to a request.
-    pub(super) fn answered(&mut self, sequence: u32, status: Status) -> Outcome {
+    pub(super) fn answered(&mut self, sequence: u32, status: Status) -> RequestOutcome {
         let mut unknown = Request::default();
         let request = self.by_sequence.get_mut(&sequence).unwrap_or(&mut unknown);
         let part = request.part;
         if status == Status::Ok {
             request.content = None;
-            return Outcome::Arrived {
+            return RequestOutcome::Arrived {
                 msg_id: part.msg_id,
                 is_piece: part.is_piece,
             };
@@ -170,8 +170,8 @@ impl Requests {
             self.refused.insert(content.without_sender(), part);
         }
         match status {
-            Status::RemoteRnr => Outcome::NotReady,
-            _ => Outcome::Failed {
+            Status::RemoteRnr => RequestOutcome::NotReady,
+            _ => RequestOutcome::Failed {
                 operation: part.operation,
                 not_delivered: part.msg_id.filter(|_| is_refused),
             },

@@ -5,8 +5,8 @@ use efa_core::rules;
 use efa_core::wire::{ExtraFeatures, OpeType, RtaKind};
 
 use super::conversation::{Conversation, FrameContext};
-use super::operation::{Due, End, Kind, OpId, Operation, Turn, regions};
-use super::packet::{Abort, Announced, Atomic, Ids, Message, Read, Reading, Said, Way};
+use super::operation::{Due, End, OpId, Operation, OperationKind, Turn, regions};
+use super::packet::{Abort, Announced, Atomic, Ids, Message, PacketBody, Read, Reading, Way};
 use super::report::Report;
 use super::runs::Runs;
 use super::sequence::{Gap, Id, Part, Shape};
@@ -31,18 +31,18 @@ impl Follower<'_> {
             requests.carries(self.sequence, msg_id, is_piece);
         }
         match self.reading.said {
-            Said::Message(message) => self.message(message),
-            Said::Read(read) => self.read(read),
-            Said::Atomic(atomic) => self.atomic(atomic),
-            Said::Cts { ids, length } => self.window(ids, length),
-            Said::CtsData { recv_id, offset } => self.data(recv_id, offset),
-            Said::ReadRsp(ids) => self.read_response(ids),
-            Said::AtomRsp { recv_id } => self.atomic_response(recv_id),
-            Said::Eor(ids) => self.acknowledge(ids.send_id, true),
-            Said::Receipt { send_id } => self.acknowledge(send_id, false),
-            Said::ReadNack(ids) => self.refuse(ids),
-            Said::Handshake(announced) => self.handshake(announced),
-            Said::Abort(abort) => self.abort(abort),
+            PacketBody::Message(message) => self.message(message),
+            PacketBody::Read(read) => self.read(read),
+            PacketBody::Atomic(atomic) => self.atomic(atomic),
+            PacketBody::Cts { ids, length } => self.window(ids, length),
+            PacketBody::CtsData { recv_id, offset } => self.data(recv_id, offset),
+            PacketBody::ReadRsp(ids) => self.read_response(ids),
+            PacketBody::AtomRsp { recv_id } => self.atomic_response(recv_id),
+            PacketBody::Eor(ids) => self.acknowledge(ids.send_id, true),
+            PacketBody::Receipt { send_id } => self.acknowledge(send_id, false),
+            PacketBody::ReadNack(ids) => self.refuse(ids),
+            PacketBody::Handshake(announced) => self.handshake(announced),
+            PacketBody::Abort(abort) => self.abort(abort),
         }
     }
 
@@ -75,7 +75,7 @@ impl Follower<'_> {
     fn names_nothing(&mut self, field: &str, value: u32) {
         if self.conversation.is_from_start() {
             let rule = match self.reading.said {
-                Said::CtsData { .. } => &rules::CTSDATA_NAMES_CTS,
+                PacketBody::CtsData { .. } => &rules::CTSDATA_NAMES_CTS,
                 _ => &rules::ANSWER_NAMES_REQUEST,
             };
             let peer = self.conversation.sides[self.you].node;
@@ -361,8 +361,8 @@ impl Follower<'_> {
     /// Begins a message or write with a send_id.
     fn begin_push(&mut self, send_id: u32, message: &Message) -> OpId {
         let kind = match message.way {
-            Way::LongRead | Way::RuntRead => Kind::LongRead,
-            Way::Eager | Way::Medium | Way::LongCts => Kind::Push,
+            Way::LongRead | Way::RuntRead => OperationKind::LongRead,
+            Way::Eager | Way::Medium | Way::LongCts => OperationKind::Push,
         };
         let packet_type = self.reading.packet_type;
         let mut operation = Operation::new(
@@ -395,7 +395,7 @@ impl Follower<'_> {
         let id = self.conversation.operations.begin(operation);
         self.joins(id);
         self.names_send(send_id, id);
-        if kind == Kind::LongRead {
+        if kind == OperationKind::LongRead {
             let conversation = &mut *self.conversation;
             let side = &mut conversation.sides[self.me];
             let operations = &conversation.operations;
@@ -488,7 +488,7 @@ impl Follower<'_> {
         };
         let (nacked, length) = (operation.nacked, operation.length);
         operation.delivery_complete |= message.delivery_complete;
-        operation.kind = Kind::Push;
+        operation.kind = OperationKind::Push;
         operation.nacked = None;
         operation.packet_type = packet_type;
         if nacked.is_none() && self.conversation.is_from_start() {
@@ -513,8 +513,13 @@ impl Follower<'_> {
     fn read(&mut self, read: Read) {
         let packet_type = self.reading.packet_type;
         let you = self.you;
-        let mut operation =
-            Operation::new(self.place.number, packet_type, Kind::Read, you, read.length);
+        let mut operation = Operation::new(
+            self.place.number,
+            packet_type,
+            OperationKind::Read,
+            you,
+            read.length,
+        );
         operation.granted = read.window.min(read.length);
         operation.recv_id = Some(read.recv_id);
         operation.awaits_answer = true;
@@ -537,8 +542,8 @@ impl Follower<'_> {
         let length = atomic.rma_iov.total_len().unwrap_or_default();
         let (kind, source, what) = match atomic.kind {
             RtaKind::Write => return,
-            RtaKind::DcWrite(_) => (Kind::Push, self.me, "RECEIPT"),
-            RtaKind::Fetch(_) | RtaKind::Compare(_) => (Kind::Fetch, you, "ATOMRSP"),
+            RtaKind::DcWrite(_) => (OperationKind::Push, self.me, "RECEIPT"),
+            RtaKind::Fetch(_) | RtaKind::Compare(_) => (OperationKind::Fetch, you, "ATOMRSP"),
         };
         let mut operation = Operation::new(self.place.number, packet_type, kind, source, length);
         operation.granted = length;
@@ -549,9 +554,9 @@ impl Follower<'_> {
             .iter()
             .map(|iov| iov.key())
             .collect();
-        operation.awaits_answer = kind == Kind::Fetch;
-        operation.delivery_complete = kind == Kind::Push;
-        if kind == Kind::Push {
+        operation.awaits_answer = kind == OperationKind::Fetch;
+        operation.delivery_complete = kind == OperationKind::Push;
+        if kind == OperationKind::Push {
             operation.runs.add(0, length);
         }
         let turn = operation.turn;
@@ -804,7 +809,7 @@ impl Follower<'_> {
             return;
         };
         let request = operation.request;
-        let is_readable = operation.kind == Kind::LongRead
+        let is_readable = operation.kind == OperationKind::LongRead
             && operation.acknowledged.is_none()
             && operation.nacked.is_none();
         let (sent, runt) = (operation.sent(), operation.in_requests);

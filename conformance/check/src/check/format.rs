@@ -3,7 +3,7 @@
 use efa_core::rules::{self, Rule};
 use efa_core::wire::{ExtraFeatures, ReqFlags, RmaIovs, RtaKind};
 
-use super::packet::{Atomic, Reading, Said};
+use super::packet::{Atomic, PacketBody, Reading};
 
 /// Words of features that libfabric 2.x has room for.
 const MOST_WORDS: usize = 4;
@@ -18,30 +18,30 @@ pub(super) fn breaches(reading: &Reading) -> Vec<(&'static Rule, String)> {
             found.push((&rules::ONE_IDENTITY, text));
         }
         if let Some(data) = request.cq_data
-            && matches!(reading.said, Said::Read(_) | Said::Atomic(_))
+            && matches!(reading.said, PacketBody::Read(_) | PacketBody::Atomic(_))
         {
             let text = format!("it has the completion data {data:#x}");
             found.push((&rules::CQ_DATA_PLACE, text));
         }
     }
     match reading.said {
-        Said::Message(message) => {
+        PacketBody::Message(message) => {
             let length = message.length;
             iov(message.rma_iov, length, "rma_iov", &mut found);
             iov(message.read_iov, length, "read_iov", &mut found);
         }
-        Said::Read(read) => {
+        PacketBody::Read(read) => {
             iov(Some(read.rma_iov), read.length, "rma_iov", &mut found);
             if !read.is_short && read.window == 0 {
                 let text = "its recv_length is 0".into();
                 found.push((&rules::CTS_POSITIVE, text));
             }
         }
-        Said::Atomic(rta) => atomic(reading, &rta, &mut found),
-        Said::Cts { length: 0, .. } => {
+        PacketBody::Atomic(rta) => atomic(reading, &rta, &mut found),
+        PacketBody::Cts { length: 0, .. } => {
             found.push((&rules::CTS_POSITIVE, "its recv_length is 0".into()));
         }
-        Said::Handshake(announced) => {
+        PacketBody::Handshake(announced) => {
             if announced.words > MOST_WORDS {
                 let text = format!("it has {} words of features", announced.words);
                 found.push((&rules::HANDSHAKE_FORM, text));

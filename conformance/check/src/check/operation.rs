@@ -18,7 +18,7 @@ pub(super) type End = usize;
 
 /// What kind of operation it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(super) enum OperationKind {
     /// Data that its sender pushes: messages and writes.
     Push,
     /// A message or write whose receiver reads it by RDMA.
@@ -87,7 +87,7 @@ pub(super) struct Operation {
     /// The packet that began it, and its type.
     pub(super) request: u64,
     pub(super) packet_type: PacketType,
-    pub(super) kind: Kind,
+    pub(super) kind: OperationKind,
     /// Who sends the data.
     pub(super) source: End,
     pub(super) length: u64,
@@ -130,7 +130,7 @@ impl Operation {
     pub(super) fn new(
         request: u64,
         packet_type: PacketType,
-        kind: Kind,
+        kind: OperationKind,
         source: End,
         length: u64,
     ) -> Operation {
@@ -179,18 +179,18 @@ impl Operation {
             return false;
         }
         match self.kind {
-            Kind::LongRead => self.in_requests < self.length,
-            Kind::Push => self.delivery_complete || !self.is_sent(),
-            Kind::Read => !self.is_sent(),
-            Kind::Fetch => false,
+            OperationKind::LongRead => self.in_requests < self.length,
+            OperationKind::Push => self.delivery_complete || !self.is_sent(),
+            OperationKind::Read => !self.is_sent(),
+            OperationKind::Fetch => false,
         }
     }
 
     /// Whether its `recv_id` still names it, as far as the endpoint that gave it knows.
     pub(super) fn holds_recv_id(&self) -> bool {
         let waits_for_data = match self.kind {
-            Kind::Fetch => self.awaits_answer,
-            Kind::Push | Kind::Read | Kind::LongRead => !self.is_sent(),
+            OperationKind::Fetch => self.awaits_answer,
+            OperationKind::Push | OperationKind::Read | OperationKind::LongRead => !self.is_sent(),
         };
         waits_for_data && !self.has_failed && !self.is_done
     }

@@ -96,7 +96,7 @@ pub(super) struct Announced {
 
 /// What a packet says.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Said {
+pub(super) enum PacketBody {
     Message(Message),
     Read(Read),
     Atomic(Atomic),
@@ -111,19 +111,19 @@ pub(super) enum Said {
     Abort(Abort),
 }
 
-impl Said {
+impl PacketBody {
     /// The message or atomic that the packet begins or goes on with.
     pub(super) fn msg_id(&self) -> Option<u32> {
         match self {
-            Said::Message(message) => message.msg_id,
-            Said::Atomic(atomic) => Some(atomic.msg_id),
+            PacketBody::Message(message) => message.msg_id,
+            PacketBody::Atomic(atomic) => Some(atomic.msg_id),
             _ => None,
         }
     }
 
     /// Whether the packet is one of several in which a message travels.
     pub(super) fn is_piece(&self) -> bool {
-        matches!(self, Said::Message(message) if message.is_piece())
+        matches!(self, PacketBody::Message(message) if message.is_piece())
     }
 }
 
@@ -152,7 +152,7 @@ pub(super) struct Reading {
     pub(super) connid: Option<u32>,
     /// What only requests have.
     pub(super) request: Option<Request>,
-    pub(super) said: Said,
+    pub(super) said: PacketBody,
 }
 
 impl Reading {
@@ -177,7 +177,7 @@ impl Reading {
     }
 }
 
-fn read(header: &Header, payload: u64) -> (Option<ReqOptions>, Option<u32>, Said) {
+fn read(header: &Header, payload: u64) -> (Option<ReqOptions>, Option<u32>, PacketBody) {
     let message = Message {
         msg_id: None,
         way: Way::Eager,
@@ -203,7 +203,7 @@ fn read(header: &Header, payload: u64) -> (Option<ReqOptions>, Option<u32>, Said
                 delivery_complete: h.receipt.is_some(),
                 ..message
             };
-            request(h.options, Said::Message(message))
+            request(h.options, PacketBody::Message(message))
         }
         Header::MediumRtm(h) => {
             let message = Message {
@@ -217,7 +217,7 @@ fn read(header: &Header, payload: u64) -> (Option<ReqOptions>, Option<u32>, Said
                 delivery_complete: h.receipt.is_some(),
                 ..message
             };
-            request(h.options, Said::Message(message))
+            request(h.options, PacketBody::Message(message))
         }
         Header::LongctsRtm(h) => {
             let message = Message {
@@ -230,7 +230,7 @@ fn read(header: &Header, payload: u64) -> (Option<ReqOptions>, Option<u32>, Said
                 answers_nack: h.options.flags.contains(ReqFlags::READ_NACK),
                 ..message
             };
-            request(h.options, Said::Message(message))
+            request(h.options, PacketBody::Message(message))
         }
         Header::LongreadRtm(h) => {
             let message = Message {
@@ -243,7 +243,7 @@ fn read(header: &Header, payload: u64) -> (Option<ReqOptions>, Option<u32>, Said
                 read_iov: Some(h.read_iov),
                 ..message
             };
-            request(h.options, Said::Message(message))
+            request(h.options, PacketBody::Message(message))
         }
         Header::RuntreadRtm(h) => {
             let message = Message {
@@ -257,7 +257,7 @@ fn read(header: &Header, payload: u64) -> (Option<ReqOptions>, Option<u32>, Said
                 read_iov: Some(h.read_iov),
                 ..message
             };
-            request(h.options, Said::Message(message))
+            request(h.options, PacketBody::Message(message))
         }
         Header::EagerRtw(h) => {
             let message = Message {
@@ -266,7 +266,7 @@ fn read(header: &Header, payload: u64) -> (Option<ReqOptions>, Option<u32>, Said
                 rma_iov: Some(h.rma_iov),
                 ..message
             };
-            request(h.options, Said::Message(message))
+            request(h.options, PacketBody::Message(message))
         }
         Header::LongctsRtw(h) => {
             let message = Message {
@@ -277,7 +277,7 @@ fn read(header: &Header, payload: u64) -> (Option<ReqOptions>, Option<u32>, Said
                 rma_iov: Some(h.rma_iov),
                 ..message
             };
-            request(h.options, Said::Message(message))
+            request(h.options, PacketBody::Message(message))
         }
         Header::LongreadRtw(h) => {
             let message = Message {
@@ -289,7 +289,7 @@ fn read(header: &Header, payload: u64) -> (Option<ReqOptions>, Option<u32>, Said
                 read_iov: Some(h.read_iov),
                 ..message
             };
-            request(h.options, Said::Message(message))
+            request(h.options, PacketBody::Message(message))
         }
         Header::Rtr(h) => {
             let read = Read {
@@ -299,7 +299,7 @@ fn read(header: &Header, payload: u64) -> (Option<ReqOptions>, Option<u32>, Said
                 is_short: h.kind == efa_core::wire::RtrKind::Short,
                 rma_iov: h.rma_iov,
             };
-            request(h.options, Said::Read(read))
+            request(h.options, PacketBody::Read(read))
         }
         Header::Rta(h) => {
             let atomic = Atomic {
@@ -309,7 +309,7 @@ fn read(header: &Header, payload: u64) -> (Option<ReqOptions>, Option<u32>, Said
                 operation: h.atomic_op,
                 rma_iov: h.rma_iov,
             };
-            request(h.options, Said::Atomic(atomic))
+            request(h.options, PacketBody::Atomic(atomic))
         }
         Header::Cts(h) => {
             let ids = Ids {
@@ -317,40 +317,40 @@ fn read(header: &Header, payload: u64) -> (Option<ReqOptions>, Option<u32>, Said
                 recv_id: h.recv_id.0,
             };
             let length = h.recv_length;
-            control(h.connid, Said::Cts { ids, length })
+            control(h.connid, PacketBody::Cts { ids, length })
         }
         Header::CtsData(h) => {
             let (recv_id, offset) = (h.recv_id.0, h.seg_offset);
-            control(h.connid, Said::CtsData { recv_id, offset })
+            control(h.connid, PacketBody::CtsData { recv_id, offset })
         }
         Header::ReadRsp(h) => {
             let ids = Ids {
                 send_id: h.send_id.0,
                 recv_id: h.recv_id.0,
             };
-            control(h.connid, Said::ReadRsp(ids))
+            control(h.connid, PacketBody::ReadRsp(ids))
         }
         Header::AtomRsp(h) => {
             let recv_id = h.recv_id.0;
-            control(h.connid, Said::AtomRsp { recv_id })
+            control(h.connid, PacketBody::AtomRsp { recv_id })
         }
         Header::Eor(h) => {
             let ids = Ids {
                 send_id: h.send_id.0,
                 recv_id: h.recv_id.0,
             };
-            control(h.connid, Said::Eor(ids))
+            control(h.connid, PacketBody::Eor(ids))
         }
         Header::Receipt(h) => {
             let send_id = h.send_id.0;
-            control(h.connid, Said::Receipt { send_id })
+            control(h.connid, PacketBody::Receipt { send_id })
         }
         Header::ReadNack(h) => {
             let ids = Ids {
                 send_id: h.send_id.0,
                 recv_id: h.recv_id.0,
             };
-            control(h.connid, Said::ReadNack(ids))
+            control(h.connid, PacketBody::ReadNack(ids))
         }
         Header::Handshake(h) => {
             let announced = Announced {
@@ -359,7 +359,7 @@ fn read(header: &Header, payload: u64) -> (Option<ReqOptions>, Option<u32>, Said
                 device_version: h.device_version,
                 has_user_recv_qp: h.user_recv_qp.is_some(),
             };
-            control(h.connid, Said::Handshake(announced))
+            control(h.connid, PacketBody::Handshake(announced))
         }
         Header::PeerError(h) => {
             let abort = Abort {
@@ -367,7 +367,7 @@ fn read(header: &Header, payload: u64) -> (Option<ReqOptions>, Option<u32>, Said
                 op_id: (h.op_id != PeerError::NO_OP).then_some(h.op_id),
                 emitter: h.emitter_ope_type,
             };
-            control(h.connid, Said::Abort(abort))
+            control(h.connid, PacketBody::Abort(abort))
         }
     }
 }

@@ -6,7 +6,7 @@ use efa_core::rules::{self, Rule};
 use efa_core::wire::ExtraFeatures;
 
 use super::conversation::{Conversation, FrameContext};
-use super::device::Outcome;
+use super::device::RequestOutcome;
 use super::operation::End;
 use super::report::Report;
 
@@ -131,13 +131,13 @@ impl Conversation {
     pub(super) fn request_ends(&mut self, initiator: End, sequence: u32, status: Status) {
         let side = &mut self.sides[initiator];
         match side.requests.answered(sequence, status) {
-            Outcome::Arrived { msg_id, is_piece } => {
+            RequestOutcome::Arrived { msg_id, is_piece } => {
                 if let Some(msg_id) = msg_id {
                     side.sequence.arrived(msg_id, is_piece);
                 }
             }
-            Outcome::NotReady => self.refused(initiator),
-            Outcome::Failed {
+            RequestOutcome::NotReady => self.refused(initiator),
+            RequestOutcome::Failed {
                 operation,
                 not_delivered,
             } => {

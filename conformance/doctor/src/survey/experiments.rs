@@ -7,7 +7,7 @@ use efa_device_model::profile::Profile;
 use efa_device_model::qpn_policy::QpnPolicy;
 
 use super::lab::{Lab, Pair};
-use super::side::{Done, Kind, Rdma, Reuse, SurveyError};
+use super::side::{Done, DoneKind, Rdma, Reuse, SurveyError};
 use super::{Answer, Experiment};
 
 /// What stock libfabric lets the device retry.
@@ -361,7 +361,7 @@ pub static EXPERIMENTS: [Experiment; 43] = [
             pair.b.receive()?;
             pair.a.send(pair.to, 0, None, 0)?;
             match &pair.wait(1, 1)?.1[0].kind {
-                Kind::Receive { length: 0, .. } => Ok(Answer::text("yes")),
+                DoneKind::Receive { length: 0, .. } => Ok(Answer::text("yes")),
                 other => Ok(Answer::text(format!("no: {other:?}"))),
             }
         },
@@ -375,7 +375,7 @@ pub static EXPERIMENTS: [Experiment; 43] = [
             pair.b.receive()?;
             pair.a.send(pair.to, 8, Some(0x1234_5678), 0)?;
             match &pair.wait(1, 1)?.1[0].kind {
-                Kind::Receive {
+                DoneKind::Receive {
                     immediate: Some(0x1234_5678),
                     ..
                 } => Ok(Answer::text("yes")),
@@ -528,7 +528,7 @@ fn received(lab: &Lab, is_known: bool) -> Result<(Pair, Source), SurveyError> {
     pair.b.receive()?;
     pair.a.send(pair.to, 8, None, 0)?;
     match pair.wait(1, 1)?.1[0].kind {
-        Kind::Receive { ahn, gid, .. } => Ok((pair, (ahn, gid))),
+        DoneKind::Receive { ahn, gid, .. } => Ok((pair, (ahn, gid))),
         ref other => Err(SurveyError::new(format_args!("no receive: {other:?}"))),
     }
 }
@@ -563,7 +563,7 @@ fn write_with_immediate(lab: &Lab, unsolicited: bool) -> Result<Answer, SurveyEr
     match (status, &arrived[0].kind) {
         (
             Status::Ok,
-            Kind::Written {
+            DoneKind::Written {
                 took_receive,
                 immediate: 7,
             },
@@ -587,7 +587,7 @@ fn burst(lab: &Lab) -> Result<(Vec<u64>, Vec<u64>), SurveyError> {
     pair.a.send_numbered(pair.to, BURST)?;
     let (sent, arrived) = pair.wait(BURST as usize, BURST as usize)?;
     let number = |done: &Done| match done.kind {
-        Kind::Receive { immediate, .. } => immediate.map_or(u64::MAX, u64::from),
+        DoneKind::Receive { immediate, .. } => immediate.map_or(u64::MAX, u64::from),
         _ => done.context,
     };
     Ok((

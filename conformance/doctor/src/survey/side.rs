@@ -83,7 +83,7 @@ pub(super) struct Rdma {
 pub(super) struct Done {
     status: u8,
     pub(super) context: u64,
-    pub(super) kind: Kind,
+    pub(super) kind: DoneKind,
 }
 
 impl Done {
@@ -94,7 +94,7 @@ impl Done {
 
 /// The kind of a completion, and what it says.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) enum Kind {
+pub(super) enum DoneKind {
     /// A request of its own.
     Request,
     /// A packet arrived.
@@ -555,11 +555,11 @@ impl Opened {
         let kind = match completion.kind {
             CompletionKind::Send { buffer } => {
                 release(buffer);
-                Kind::Request
+                DoneKind::Request
             }
-            CompletionKind::RdmaRead | CompletionKind::RdmaWrite => Kind::Request,
+            CompletionKind::RdmaRead | CompletionKind::RdmaWrite => DoneKind::Request,
             // Nobody posts memory of the user.
-            CompletionKind::RecvUser { .. } => Kind::Request,
+            CompletionKind::RecvUser { .. } => DoneKind::Request,
             CompletionKind::Recv {
                 buffer,
                 length,
@@ -567,7 +567,7 @@ impl Opened {
                 immediate,
             } => {
                 release(buffer);
-                Kind::Receive {
+                DoneKind::Receive {
                     length,
                     immediate,
                     ahn: source.ahn.map(|ahn| ahn.0),
@@ -578,7 +578,7 @@ impl Opened {
                 buffer, immediate, ..
             } => {
                 buffer.into_iter().for_each(release);
-                Kind::Written {
+                DoneKind::Written {
                     took_receive: buffer.is_some(),
                     immediate,
                 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use super::harness::{Bench, Cell, CellResult, CellsError, Lab};
 use super::libfabric::release::{RELEASES, Release};
 
-use play::{Tally, play};
+use play::{Tally, play_script};
 use subprotocol::{Instead, Subprotocol};
 
 const GROUP: &str = "engine";
@@ -72,7 +72,7 @@ fn cell(
     let [first, second] = initiator.hosts();
     let scenario = subprotocol.scenario(release, initiator);
     let faults = subprotocol.faults(initiator);
-    let mut played = play(bench, &stock, &scenario?, &faults)?;
+    let mut played = play_script(bench, &stock, &scenario?, &faults)?;
     let mut tally = Tally::default();
     match instead {
         Some(Instead {

@@ -32,7 +32,7 @@ pub(super) struct Played {
 
 /// Plays a scenario, with the rules of `faults` in the network. The file stays beside the captures,
 /// so that `efa-conformance record` can play it again.
-pub(super) fn play(
+pub(super) fn play_script(
     bench: &Bench,
     stock: &Stock,
     text: &str,

@@ -7,7 +7,7 @@ use efa_core::wire::{ExtraFeatures, Header, PacketType, Repr};
 use efa_device_model::profile::Profile;
 
 use super::capture::{NOT_READY, packets};
-use super::play::{Played, Tally, play};
+use super::play::{Played, Tally, play_script};
 use super::script::{ENGINE, REGISTERED, STOCK, Script, StockEndpoint, fetch, variables};
 use super::{GROUP, LIMIT, subprotocol};
 use crate::exchange::HEADERLESS;
@@ -262,7 +262,7 @@ fn to_receiver(bench: &Bench, release: &Release, sender: &'static str) -> CellRe
         let writes = subprotocol::writes_with_data(&mut exchange.script, [sender, STOCK], 4096);
         writes?;
     }
-    let played = play(bench, &stock, &exchange.script.finish(), "")?;
+    let played = play_script(bench, &stock, &exchange.script.finish(), "")?;
 
     let mut tally = Tally::default();
     tally.seen.push(format!("{} messages", messages.len()));
@@ -309,7 +309,7 @@ fn from_receiver(bench: &Bench, release: &Release) -> CellResult {
     for message in &messages {
         exchange.steps(message, &[RECEIVE, SEND, WAIT]);
     }
-    let played = play(bench, &stock, &exchange.script.finish(), "")?;
+    let played = play_script(bench, &stock, &exchange.script.finish(), "")?;
     let mut tally = Tally::default();
     tally.seen.push(format!("{} messages", messages.len()));
     tally.announced(&played, generation);

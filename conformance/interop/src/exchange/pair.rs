@@ -73,7 +73,7 @@ impl<'a> Pair<'a> {
                 log: Some(logs[at].clone()),
                 ..parties[at].host.clone()
             };
-            bench.play(&parties[at].program, &host)
+            bench.start_player(&parties[at].program, &host)
         };
         let players = [launch(INITIATOR)?, launch(TARGET)?];
         let mut pair = Pair {

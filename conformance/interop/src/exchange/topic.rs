@@ -24,7 +24,7 @@ pub enum Topic {
     /// Atomics on 64-bit elements: updating, fetching, comparing.
     Atomics,
     /// Messages to a receiver that has them in its application's buffers: of a packet, in no order.
-    /// Parties have to be opened for that ([`Party::promise_packets`]).
+    /// Parties have to be opened for that ([`super::Party::promise_packets`]).
     ZeroCopy,
 }
 

@@ -126,7 +126,11 @@ impl<'a> Bench<'a> {
 
     /// Starts a program that plays an endpoint. On another host, [`Player::end`] returns its
     /// capture.
-    pub(crate) fn play(&self, program: &Program, host: &player::Host) -> Result<Player, Unmet> {
+    pub(crate) fn start_player(
+        &self,
+        program: &Program,
+        host: &player::Host,
+    ) -> Result<Player, Unmet> {
         let (Some(seat), Some(hosts)) = (self.seat(&host.name)?, self.lab.hosts()) else {
             return Ok(Player::launch(self.launcher()?, program, host)?);
         };

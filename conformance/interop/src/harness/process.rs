@@ -58,27 +58,27 @@ pub struct Running<'a> {
     stderr: Output,
     readers: Vec<thread::JoinHandle<()>>,
     /// What else its host has said, if it is not this one.
-    hosted: Option<Hearing>,
+    hosted: Option<HostedOutput>,
     /// Open as long as the program is to run on another host.
     wanted: Option<ChildStdin>,
 }
 
 /// What another host says of a program there.
 #[derive(Clone)]
-struct Hearing {
+struct HostedOutput {
     host: String,
-    heard: Arc<Mutex<Heard>>,
+    heard: Arc<Mutex<HostReports>>,
 }
 
 #[derive(Default)]
-struct Heard {
+struct HostReports {
     listens: bool,
     /// What the host lacks.
     lacks: Option<String>,
 }
 
-impl Hearing {
-    fn lock(&self) -> MutexGuard<'_, Heard> {
+impl HostedOutput {
+    fn lock(&self) -> MutexGuard<'_, HostReports> {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -172,7 +172,7 @@ impl<'a> Running<'a> {
     ) -> Result<Self, Unmet> {
         let mut running = Self::spawn(bench, what, command, Stdio::piped())?;
         running.wanted = running.child.stdin.take();
-        let hearing = Hearing {
+        let hearing = HostedOutput {
             host: place.host.clone(),
             heard: Arc::default(),
         };

@@ -55,7 +55,7 @@ pub(super) fn cells() -> Vec<Cell> {
             );
             cells.push(Cell::new(GROUP, name, START + LIMIT, move |bench| {
                 let machines = Machines::joined(bench, machines, Joining::DEFAULT)?;
-                run(bench, &machines, library, transport, each)
+                run_parts_between_machines(bench, &machines, library, transport, each)
             }));
         }
     }
@@ -67,7 +67,7 @@ pub(super) fn cells() -> Vec<Cell> {
             let mut machines = Machines::joined(bench, 4, Joining::DEFAULT)?;
             machines.forward(0.005, Duration::from_micros(500))?;
             let (library, transport) = (&DEBIAN_OPENMPI, Transport::Libfabric);
-            let measured = run(bench, &machines, library, transport, 1)?;
+            let measured = run_parts_between_machines(bench, &machines, library, transport, 1)?;
             let forwarded = machines.end_forwarder()?;
             Ok(format!("{measured}; {forwarded}"))
         },
@@ -82,7 +82,7 @@ pub(super) fn cells() -> Vec<Cell> {
 }
 
 /// Runs all parts of the C program with the launcher of the machines.
-fn run(
+fn run_parts_between_machines(
     bench: &Bench,
     machines: &Machines,
     library: &'static Library,

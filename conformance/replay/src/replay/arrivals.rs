@@ -9,7 +9,7 @@ use super::backend::Backend;
 use super::exchange::WireEvent;
 use super::operations::{number, reference};
 use super::requirements;
-use super::script::Role;
+use super::script::PacketRole;
 use super::session::{Replay, Stopped, Strictness};
 use crate::compare::{Finding, Recorded};
 
@@ -55,20 +55,20 @@ impl<B: Backend> Replay<'_, B> {
             reference(bytes).and_then(|(kind, id)| self.bindings.operation_of(at, kind, id));
         let role = self.script.role(at, bytes, named);
         let place = match role {
-            Role::Recorded { place } | Role::OtherSubprotocol { place } => Some(place),
-            Role::Provocation | Role::Surplus => None,
+            PacketRole::Recorded { place } | PacketRole::OtherSubprotocol { place } => Some(place),
+            PacketRole::Provocation | PacketRole::Surplus => None,
         };
         self.note(self.dut, at, place, WireEvent::Packet(bytes.to_vec()));
         match role {
-            Role::Recorded { place } => {
+            PacketRole::Recorded { place } => {
                 self.check_time(place)?;
                 self.compare(at, place, bytes)?;
             }
-            Role::Provocation => {
+            PacketRole::Provocation => {
                 let text = "the endpoint under test asks for a HANDSHAKE; the recorded one did not";
                 self.add([Finding::plain(Severity::Note, text)])?;
             }
-            Role::OtherSubprotocol { place } => {
+            PacketRole::OtherSubprotocol { place } => {
                 let recorded = &self.trace.capture.frames[place];
                 let number = recorded.number;
                 let what = PacketType::peek(bytes).map_or("", PacketType::name);
@@ -78,7 +78,7 @@ impl<B: Backend> Replay<'_, B> {
                 ));
                 return Err(Stopped);
             }
-            Role::Surplus => self.surplus(bytes)?,
+            PacketRole::Surplus => self.surplus(bytes)?,
         }
         self.check_identity(at, bytes)?;
         if PacketType::peek(bytes) == Some(PacketType::Handshake) {

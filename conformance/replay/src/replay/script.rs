@@ -67,7 +67,7 @@ struct Transfer {
 
 /// What a packet of the endpoint under test stands for.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Role {
+pub enum PacketRole {
     /// The recorded packet at `place`.
     Recorded {
         /// Its place.
@@ -196,10 +196,10 @@ impl<'t> Script<'t> {
         receiver: EndpointIndex,
         bytes: &[u8],
         named: Option<OperationIndex>,
-    ) -> Role {
+    ) -> PacketRole {
         self.reached.insert(receiver);
         let role = self.find_role(receiver, bytes, named);
-        if let Role::Recorded { place } = role {
+        if let PacketRole::Recorded { place } = role {
             self.last_matched = Some(self.trace.capture.frames[place].number);
         }
         role
@@ -210,7 +210,7 @@ impl<'t> Script<'t> {
         receiver: EndpointIndex,
         bytes: &[u8],
         named: Option<OperationIndex>,
-    ) -> Role {
+    ) -> PacketRole {
         let Some(packet_type) = PacketType::peek(bytes) else {
             return self.first_open(receiver, bytes);
         };
@@ -226,9 +226,9 @@ impl<'t> Script<'t> {
                 Some(expected) => {
                     expected.matched = true;
                     let place = expected.place;
-                    Role::Recorded { place }
+                    PacketRole::Recorded { place }
                 }
-                None => Role::Provocation,
+                None => PacketRole::Provocation,
             };
         }
         let operation = match packet_type.family() {
@@ -270,9 +270,9 @@ impl<'t> Script<'t> {
                     && !expected.matched
                     && type_of(expected) == Some(packet_type)
             });
-            return open.map_or(Role::Surplus, |expected| {
+            return open.map_or(PacketRole::Surplus, |expected| {
                 expected.matched = true;
-                Role::Recorded {
+                PacketRole::Recorded {
                     place: expected.place,
                 }
             });
@@ -323,7 +323,7 @@ impl<'t> Script<'t> {
         receiver: EndpointIndex,
         packet_type: PacketType,
         bytes: &[u8],
-    ) -> Role {
+    ) -> PacketRole {
         let trace = self.trace;
         let type_of = |expected: &Expected| trace.capture.frames[expected.place].packet_type();
         let start = segment(bytes).map(|(start, _)| start);
@@ -349,7 +349,7 @@ impl<'t> Script<'t> {
         if let Some(found) = found {
             let expected = &mut self.expected[found];
             expected.matched = true;
-            return Role::Recorded {
+            return PacketRole::Recorded {
                 place: expected.place,
             };
         }
@@ -363,7 +363,7 @@ impl<'t> Script<'t> {
                     .is_some_and(|recorded| is_other_subprotocol(recorded, packet_type))
         };
         if let Some(found) = find(&other) {
-            return Role::OtherSubprotocol {
+            return PacketRole::OtherSubprotocol {
                 place: self.expected[found].place,
             };
         }
@@ -371,12 +371,12 @@ impl<'t> Script<'t> {
         if packet_type.is_req() {
             return self.first_open(receiver, bytes);
         }
-        Role::Surplus
+        PacketRole::Surplus
     }
 
     /// A packet that names no operation of the trace: it is taken for the recorded one that is still
     /// open and differs least, so that a single wrong field is reported as what it is.
-    fn first_open(&mut self, receiver: EndpointIndex, bytes: &[u8]) -> Role {
+    fn first_open(&mut self, receiver: EndpointIndex, bytes: &[u8]) -> PacketRole {
         /// In so many bytes a packet of another type may differ to be taken for the same.
         const NEAR: usize = 8;
         let frames = &self.trace.capture.frames;
@@ -391,9 +391,9 @@ impl<'t> Script<'t> {
             .filter(|expected| !frames[expected.place].headerless)
             .filter(|expected| is_same_type(expected) || distance(expected) <= NEAR)
             .min_by_key(|expected| (!is_same_type(expected), distance(expected)));
-        nearest.map_or(Role::Surplus, |expected| {
+        nearest.map_or(PacketRole::Surplus, |expected| {
             expected.matched = true;
-            Role::Recorded {
+            PacketRole::Recorded {
                 place: expected.place,
             }
         })

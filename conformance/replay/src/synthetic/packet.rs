@@ -42,7 +42,7 @@ pub(super) struct Emitted {
 }
 
 /// A field of the packet, and where it is.
-struct Slot {
+struct FieldRange {
     descriptor: &'static FieldDescriptor,
     index: Option<usize>,
     place: Range<usize>,
@@ -180,7 +180,12 @@ impl Situation<'_> {
     }
 
     /// The fields in the order of the packet, and the length of all headers.
-    fn slots(&self, packet_type: PacketType, flags: u16, named: &Named<'_>) -> (Vec<Slot>, usize) {
+    fn slots(
+        &self,
+        packet_type: PacketType,
+        flags: u16,
+        named: &Named<'_>,
+    ) -> (Vec<FieldRange>, usize) {
         let mut slots = Vec::new();
         let mut offset = 0;
         for section in sections(packet_type) {
@@ -193,7 +198,7 @@ impl Situation<'_> {
                     if !descriptor.presence.holds(packet_type, flags) {
                         continue;
                     }
-                    slots.push(Slot {
+                    slots.push(FieldRange {
                         descriptor,
                         index: section.array.map(|_| entry),
                         place: offset..offset + width,
@@ -267,7 +272,7 @@ impl Situation<'_> {
         &self,
         packet_type: PacketType,
         flags: u16,
-        slot: &Slot,
+        slot: &FieldRange,
         named: &Named<'_>,
         data: &Range<usize>,
     ) -> u64 {

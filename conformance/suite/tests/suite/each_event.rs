@@ -18,7 +18,7 @@ fn load(name: &str) -> Trace {
 }
 
 fn turns(trace: &str, role: usize, opener: &mut dyn Opener<Emu>, change: Change) -> Turns {
-    each_event::run(&load(trace), role, opener, &[change], 1).unwrap()
+    each_event::run_with_changes(&load(trace), role, opener, &[change], 1).unwrap()
 }
 
 /// A trace of each subprotocol. The rest of the corpus, and the events between those of [`EVERY`], are left to
@@ -49,7 +49,8 @@ fn the_engine_gets_over_each_event() {
                 continue;
             }
             let engine = &mut Engine::default();
-            let turns = each_event::run(&trace, role, engine, &Change::ALL, EVERY).unwrap();
+            let turns =
+                each_event::run_with_changes(&trace, role, engine, &Change::ALL, EVERY).unwrap();
             assert_eq!(turns.texts, Vec::<String>::new(), "{name}, endpoint {role}");
             runs += turns.runs;
         }
