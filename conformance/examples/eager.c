@@ -12,8 +12,7 @@
 
 enum { HANDSHAKE = 9, EAGER_MSGRTM = 64, EAGER_TAGRTM = 65 };             /* packet types */
 enum { RAW_ADDR = 1, CQ_DATA = 2, MSG = 4, TAGGED = 8, CONNID = 0x8000 }; /* flags */
-enum { WANTS_CONNID = 1 << 3 }; /* extra request */
-enum { DEPTH = 128, PACKET = 9216, HEADERS = 128, PEERS = 16, FI_ETRUNC = 265 };
+enum { DEPTH = 128, PACKET = 9216, HEADERS = 128, PEERS = 16, FI_ETRUNC = 265, WANTS_CONNID = 8 };
 struct address { union ibv_gid gid; uint16_t qpn, pad; uint32_t connid; uint64_t reserved; };
 struct base { uint8_t type, version; uint16_t flags; uint32_t word; }; /* msg_id, or nextra_p3 */
 struct peer {
@@ -41,37 +40,36 @@ static struct address own;
 static uint64_t mtu;
 static uint8_t memory[2 * DEPTH][PACKET]; /* DEPTH places to send from, DEPTH to receive into */
 static struct { uint64_t id; bool is_reported, is_busy; } sends[DEPTH];
-static int place; /* to send from next */
 static struct peer peers[PEERS];
 static struct message *messages; /* not received yet; those of one peer in the order of msg_id */
 static struct receive *receives; /* in the order in which they were posted */
-static int unsupported;          /* the type of a packet that is not known here */
+static int place, unsupported;   /* to send from next; the type of a packet not known here */
 static char command[4096 + 1];   /* the present one */
 
 #define say(...) ((void)(printf(__VA_ARGS__), putchar('\n'), fflush(stdout)))
-#define need(what) ((what) ? (void)0 : (say("refused text=%s failed", #what), exit(1)))
+#define reply(name) say("{\"" name "\":{}}")
+#define explain(name, ...) (printf("{\"" name "\":{\"text\":\""), printf(__VA_ARGS__), say("\"}}"))
+#define need(what) ((what) ? (void)0 : (explain("refused", "%s failed", #what), exit(1)))
 
-/* A key's value in the present command, or NULL. */
+/* The value of a key in the present command, the innermost one, or NULL. */
 static const char *value(const char *key) {
     char wanted[32];
-    snprintf(wanted, sizeof wanted, " %s=", key);
-    const char *found = strstr(command, wanted);
-    return found ? found + strlen(wanted) : NULL;
+    const char *at = command, *found = NULL;
+    for (snprintf(wanted, sizeof wanted, "\"%s\":", key); (at = strstr(at, wanted)); found = at)
+        at += strlen(wanted);
+    return found;
 }
-static uint64_t number(const char *key) { return value(key) ? strtoull(value(key), NULL, 0) : 0; }
+static uint64_t number(const char *key) { return value(key) ? strtoull(value(key), NULL, 10) : 0; }
 
-/* Whether the command is `word` and has no keys but these: others must not be ignored. */
-static bool is(const char *word, const char *keys) {
-    size_t length = strcspn(command, " \n");
-    if (length != strlen(word) || strncmp(command, word, length))
-        return false;
-    for (const char *at = command + length; *at == ' '; at += 1 + strcspn(at + 1, " \n")) {
-        char key[64];
-        snprintf(key, sizeof key, "%.*s ", (int)strcspn(at, "="), at);
-        if (strncmp(key, " hint-", 6) && !strstr(keys, key))
+/* Whether the command has this key, and none but these: others must not be ignored. */
+static bool is(const char *name, const char *keys) {
+    const char *at = command, *hints = strstr(command, "\"hints\":");
+    for (char key[64]; (at = strchr(at, '"')) && at != hints;) {
+        at += snprintf(key, sizeof key, " %.*s ", (int)strcspn(at + 1, "\""), at + 1);
+        if (*at == ':' && !strstr(keys, key))
             return false;
     }
-    return true;
+    return value(name);
 }
 
 static uint64_t mix(uint64_t z) {
@@ -112,10 +110,10 @@ static void open_endpoint(void) {
         need(!ibv_modify_qp(efa.qp, &state, IBV_QP_STATE | masks[i]));
     for (int i = DEPTH; i < 2 * DEPTH; i++)
         post_receive(i);
-    printf("opened address=");
+    printf("{\"opened\":{\"address\":\"");
     for (size_t i = 0; i < sizeof own; i++)
         printf("%02x", ((uint8_t *)&own)[i]);
-    say(" ");
+    say("\"}}");
 }
 
 /* The peer of an address, made if there is none yet. */
@@ -147,7 +145,7 @@ static bool post_send(const uint8_t *end, const struct peer *to, bool is_reporte
 
 static void send_handshake(struct peer *peer) {
     struct base base = { HANDSHAKE, 4, CONNID, 3 + 1 /* word of extra_info */ };
-    uint64_t wishes = WANTS_CONNID, connid = own.connid;
+    uint64_t wishes = WANTS_CONNID /* an extra request */, connid = own.connid;
     if (sends[place].is_busy)
         return; /* the next poll tries again */
     uint8_t *end = mempcpy(mempcpy(memory[place], &base, sizeof base), &wishes, sizeof wishes);
@@ -158,13 +156,13 @@ static void send_message(void) {
     struct peer *peer = peers;
     while (peer < peers + PEERS && !(peer->ah && peer->number == (int)number("to")))
         peer++;
-    bool is_injected = value("mode") && !strncmp(value("mode"), "inject", 6);
+    bool is_injected = value("mode") && !strncmp(value("mode"), "\"inject", 7);
     uint64_t tag = number("tag"), data = number("data"), length = number("length");
     const uint32_t size = sizeof own;
     if ((value("mode") && !is_injected) || length + HEADERS > mtu)
-        return say("unsupported text=%s", value("mode") ? "delivery complete" : "long messages");
+        return explain("unsupported", value("mode") ? "delivery complete" : "long messages");
     if (peer == peers + PEERS || sends[place].is_busy)
-        return say(peer == peers + PEERS ? "refused text=a peer that was not inserted" : "again");
+        return peer == peers + PEERS ? explain("refused", "not inserted") : reply("again");
     struct base base = { value("tag") ? EAGER_TAGRTM : EAGER_MSGRTM, 4, MSG, peer->next_out };
     uint8_t *end = memory[place] + sizeof base;
     if (value("tag"))
@@ -179,8 +177,7 @@ static void send_message(void) {
     for (uint64_t i = 0; i < length; i++)
         *end++ = byte(number("seed"), i);
     bool is_sent = post_send(end, peer, !is_injected);
-    peer->next_out += is_sent;
-    say(is_sent ? "started" : "again");
+    is_sent ? peer->next_out++, reply("started") : reply("again");
 }
 
 /* Handles a packet. Headers are read to their end before the length is checked: there is room. */
@@ -228,28 +225,29 @@ static void complete(struct receive *receive, struct message *message) {
     uint64_t at = receive->is_compared ? 0 : fits;
     while (at < fits && message->bytes[at] == byte(receive->seed, at))
         at++;
-    printf("completed id=%lu length=%lu tag=%lu", receive->id, fits, message->tag);
+    printf("{\"completed\":{\"id\":%lu,\"length\":%lu,", receive->id, fits);
+    printf("\"tag\":%lu", message->tag);
     if (message->flags & CQ_DATA)
-        printf(" data=%lu", message->data);
+        printf(",\"data\":%lu", message->data);
     if (message->from->number >= 0)
-        printf(" source=%d", message->from->number);
+        printf(",\"source\":%d", message->from->number);
     if (at < fits)
-        printf(" differs-at=%lu found=%d expected=%d", at, message->bytes[at],
-               byte(receive->seed, at));
+        printf(",\"difference\":{\"position\":%lu,\"actual\":%d,\"expected\":%d}", at,
+               message->bytes[at], byte(receive->seed, at));
     if (fits < message->length)
-        printf(" error=%d overflow=%lu text=truncated", FI_ETRUNC, message->length - fits);
-    say(" ");
+        printf(",\"failure\":{\"code\":%d,\"overflow\":%lu}", FI_ETRUNC, message->length - fits);
+    say("}}");
 }
 
 static void progress(void) {
     struct ibv_wc wc;
     while (ibv_poll_cq(efa.cq, 1, &wc) > 0)
         if (wc.status)
-            say("reported text=a packet was lost: %s", ibv_wc_status_str(wc.status));
+            explain("reported", "a packet was lost: %s", ibv_wc_status_str(wc.status));
         else if (wc.wr_id >= DEPTH)
             handle(memory[wc.wr_id], wc.byte_len, wc.slid, wc.src_qp), post_receive(wc.wr_id);
         else if (sends[wc.wr_id].is_busy = false, sends[wc.wr_id].is_reported)
-            say("completed id=%lu length=0", sends[wc.wr_id].id);
+            say("{\"completed\":{\"id\":%lu,\"length\":0}}", sends[wc.wr_id].id);
     for (struct peer *peer = peers; peer < peers + PEERS; peer++)
         if (peer->was_heard && !peer->has_greeted)
             send_handshake(peer);
@@ -261,8 +259,7 @@ static void progress(void) {
                                    (receive->tag ^ message->tag) & ~receive->ignore))
             to = &receive->next;
         if (receive && message->msg_id < message->from->next_in) {
-            complete(receive, message);
-            *to = receive->next, *from = message->next;
+            complete(receive, message), *to = receive->next, *from = message->next;
             free(receive), free(message->bytes), free(message);
         } else
             from = &message->next;
@@ -271,30 +268,33 @@ static void progress(void) {
 
 int main(void) {
     while (fgets(command, sizeof command, stdin))
-        if (is("hello", " version "))
-            say("hello version=1 name=eager.c");
-        else if (is("open", " api capabilities "))
+        if (is("hello", " hello version "))
+            say("{\"hello\":{\"version\":2,\"software\":{\"name\":\"eager.c\"}}}");
+        else if (is("open", " open api capabilities "))
             open_endpoint();
-        else if (is("insert", " peer address ")) {
+        else if (is("insert", " insert peer address ")) {
             struct address address;
             for (size_t i = 0; i < sizeof address; i++)
-                sscanf(value("address") + 2 * i, "%2hhx", (uint8_t *)&address + i);
+                sscanf(value("address") + 1 + 2 * i, "%2hhx", (uint8_t *)&address + i);
             peer_of(&address)->number = number("peer");
-            say("done");
-        } else if (is("recv", " id length from tag ignore seed ")) {
+            reply("done");
+        } else if (is("recv", " start id operation recv length from tag ignore expect ")) {
             struct receive **last = &receives, receive = { .id = number("id"),
                 .length = number("length"), .from = value("from") ? (int)number("from") : -1,
-                .tag = number("tag"), .ignore = number("ignore"), .seed = number("seed"),
-                .is_tagged = value("tag"), .is_compared = value("seed") };
+                .tag = number("tag"), .ignore = number("ignore"), .seed = number("expect"),
+                .is_tagged = value("tag"), .is_compared = value("expect") };
             while (*last)
                 last = &(*last)->next;
             *last = memcpy(malloc(sizeof receive), &receive, sizeof receive);
-            say("started");
-        } else if (is("send", " id to length seed tag data mode "))
+            reply("started");
+        } else if (is("send", " start id operation send to payload length seed tag data mode "))
             send_message();
-        else if (is("poll", "")) {
+        else if (is("poll", " poll ")) {
             progress();
-            say(unsupported ? "unsupported text=packets of type %d" : "done", unsupported);
-        } else
-            say("unsupported text=%.*s", (int)strcspn(command, "\n"), command);
+            unsupported ? explain("unsupported", "packets of type %d", unsupported) : reply("done");
+        } else {
+            while (strpbrk(command, "\"\n"))
+                *strpbrk(command, "\"\n") = ' '; /* so that it can be quoted */
+            explain("unsupported", "%s", command);
+        }
 }

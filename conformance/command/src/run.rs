@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use efa_core::rules::Severity;
-use efa_play::drive::Identity;
 use efa_play::drive::serve::Engine;
+use efa_play::drive::{Command, Identity, Line, VERSION};
 use efa_play::libfabric::{Library, Provider};
 use efa_play::player::{Patience, PlayerError, Program, join, split_words};
 use efa_replay::replay::outside::Outside;
@@ -487,9 +487,10 @@ fn introduce(outside: &mut Outside) -> Result<Identity, Box<Unintroduced>> {
     let (text, is_program, name, file) = match &outside.program {
         Program::Exec { words } => (
             format!(
-                "--dut exec:{}: {error}; it has to answer `hello version=1` on its standard output \
+                "--dut exec:{}: {error}; it has to answer `{}` on its standard output \
                  (docs/driver.md)",
-                words.join(" ")
+                words.join(" "),
+                Command::Hello { version: VERSION }.line()
             ),
             !matches!(error, PlayerError::Start { .. }),
             efa_suite::name_of(Path::new(&words[0])),

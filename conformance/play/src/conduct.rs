@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::application::Started;
-use crate::drive::{Bytes, Command, Event, Opening};
+use crate::drive::{Bytes, Command, Event, Line, Opening};
 use crate::libfabric::Version;
 use crate::operation::{EndpointIndex, Remote};
 use crate::play::{self, Comparison, Ledger, Stage, Start};
@@ -214,7 +214,7 @@ impl<'a> Conductor<'a> {
                 }
                 _ => {}
             }
-            let command = Command::open(&Opening {
+            let command = Command::Open(Opening {
                 device: self.players[at].device().map(str::to_owned),
                 ..Opening::from(endpoint)
             });
@@ -287,16 +287,16 @@ impl<'a> Conductor<'a> {
 
     fn take(&mut self, at: EndpointIndex, event: Event) {
         let name = &self.scenario.endpoints[at].name;
-        match event.into_report() {
-            Ok(report) => {
+        match event {
+            Event::Completed(report) => {
                 let problem = self.ledger.take(at, report);
                 self.transcript.problems.extend(problem);
             }
-            Err(Event::Reported { text }) => {
-                let problem = format!("endpoint `{name}` reported: {}", text.0);
+            Event::Reported { text } => {
+                let problem = format!("endpoint `{name}` reported: {text}");
                 self.transcript.problems.push(problem);
             }
-            Err(other) => {
+            other => {
                 let problem = format!("endpoint `{name}` said unasked: `{}`", other.line());
                 self.transcript.problems.push(problem);
             }
@@ -321,7 +321,11 @@ impl<'a> Stage<'a> for Conductor<'a> {
 
     fn start(&mut self, _: usize, start: &Start<'a>) -> Result<Option<Remote>, ConductError> {
         let at = start.at;
-        let command = Command::start(start.token, &start.request, start.seed);
+        let command = Command::Start {
+            id: start.token,
+            operation: start.request.clone(),
+            expect: start.seed,
+        };
         let mut attempts = 0;
         loop {
             match self.ask(at, &command)?.into_started() {
@@ -384,11 +388,17 @@ impl<'a> Stage<'a> for Conductor<'a> {
             payload,
             ..
         } = comparison;
-        let command = Command::check(token, offset, payload);
-        match self.ask(at, &command)?.difference() {
-            Ok(None) => Ok(()),
-            Ok(Some(difference)) => self.problem(play::differs(&comparison, difference)),
-            Err(answer) => Err(self.unexpected(at, &answer)),
+        let command = Command::Check {
+            id: token,
+            offset,
+            payload,
+        };
+        match self.ask(at, &command)? {
+            Event::Checked { difference: None } => Ok(()),
+            Event::Checked {
+                difference: Some(difference),
+            } => self.problem(play::differs(&comparison, difference)),
+            answer => Err(self.unexpected(at, &answer)),
         }
     }
 

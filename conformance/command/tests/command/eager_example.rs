@@ -28,8 +28,8 @@ const OTHERS: [(&str, &str); 5] = [
     ("delivery-complete", "delivery complete"),
     ("long-cts", "long messages"),
     ("medium-untagged", "packets of type"),
-    ("read-emulated", "read id="),
-    ("write-emulated", "register id="),
+    ("read-emulated", " read :"),
+    ("write-emulated", " register :"),
 ];
 
 /// The commands of the README: the one that compiles, and the one that runs.

@@ -20,12 +20,25 @@ fn run(dut: &str, further: &[&str]) -> (Option<i32>, String) {
     outcome(&output)
 }
 
+/// A shell command, inside of single quotes, that prints a line.
+fn echo(line: &str) -> String {
+    format!("echo \"{}\"", line.replace('"', "\\\""))
+}
+
+/// The answer to `hello`.
+fn hello() -> String {
+    echo(r#"{"hello":{"version":2,"software":{"name":"mine","release":"0.3","commit":"1f2e3d4"}}}"#)
+}
+
+/// An answer with a text.
+fn says(answer: &str, text: &str) -> String {
+    echo(&format!(r#"{{"{answer}":{{"text":"{text}"}}}}"#))
+}
+
 /// A shell program that answers `hello` and then runs `rest`.
 fn shell(rest: &str) -> String {
-    format!(
-        "exec:sh -c 'read line; echo hello version=1 name=mine release=0.3 commit=1f2e3d4; \
-         read line || exit 0; {rest}'"
-    )
+    let hello = hello();
+    format!("exec:sh -c 'read line; {hello}; read line || exit 0; {rest}'")
 }
 
 #[track_caller]
@@ -55,7 +68,10 @@ fn what_a_program_cannot_do_is_unsupported_with_its_reason() {
         ": no tags",
         "0 passed, 0 codec only, 0 skipped, 2 unsupported, 0 known, 0 failed",
     ];
-    let dut = shell("echo unsupported text=no tags; cat >/dev/null");
+    let dut = shell(&format!(
+        "{}; cat >/dev/null",
+        says("unsupported", "no tags")
+    ));
     expect(&dut, &[], 0, &texts);
     let dut = shell("echo no tags >&2; exit 127");
     let texts = ["no tags", "2 unsupported, 0 known, 0 failed"];
@@ -76,15 +92,15 @@ fn a_crash_is_a_result_of_its_case() {
 
 #[test]
 fn a_hang_is_a_result_of_its_case() {
-    let dut = "exec:sh -c 'echo about to think >&2; echo hello version=1 name=mine; \
-               exec sleep 100000'";
+    let hello = hello();
+    let dut = format!("exec:sh -c 'echo about to think >&2; {hello}; exec sleep 100000'");
     let texts = [
-        "did not answer `open api=1.11",
+        r#"did not answer `{"open":{"api":"1.11","#,
         "within 1s",
         "about to think",
         "2 failed",
     ];
-    expect(dut, &["--answer-time", "1"], 1, &texts);
+    expect(&dut, &["--answer-time", "1"], 1, &texts);
 }
 
 #[test]
@@ -100,7 +116,8 @@ fn rubbish_is_quoted() {
 
 #[test]
 fn a_refusal_fails_with_its_text() {
-    let dut = shell("echo refused text=no device today; cat >/dev/null");
+    let refused = says("refused", "no device today");
+    let dut = shell(&format!("{refused}; cat >/dev/null"));
     expect(&dut, &[], 1, &["no device today", "2 failed"]);
 }
 
@@ -120,7 +137,7 @@ fn a_file_that_is_not_there_is_a_matter_of_usage() {
 #[test]
 fn a_program_that_never_says_hello_fails_each_case() {
     let texts = [
-        "`hello version=1`",
+        r#"`{"hello":{"version":2}}`"#,
         "docs/driver.md",
         "printed `hi`",
         "2 failed",
@@ -128,6 +145,13 @@ fn a_program_that_never_says_hello_fails_each_case() {
     expect("exec:echo hi", &[], 1, &texts);
     let texts = ["under test: false", "exit status: 1", "2 failed"];
     expect("exec:false", &[], 1, &texts);
+}
+
+#[test]
+fn a_program_of_the_first_version_is_told_so() {
+    let text = "the program speaks version 1 of the driver protocol, this suite 2";
+    let dut = "exec:sh -c 'read line; echo hello version=1 name=mine; cat >/dev/null'";
+    expect(dut, &[], 2, &[text]);
 }
 
 #[test]
@@ -141,7 +165,7 @@ fn a_program_that_hangs_before_hello_is_not_waited_for_in_each_case() {
     let more = ["inject", "zero-length"].map(|name| traces().join(format!("{name}.pcapng")));
     let more = more.each_ref().map(|path| path.to_str().unwrap());
     let texts = [
-        "did not answer `hello version=1` within 1s",
+        r#"did not answer `{"hello":{"version":2}}` within 1s"#,
         "deep in thought",
         "the program was not started again: after 3 starts it had not answered `hello` within 1s",
         "6 failed",
@@ -160,15 +184,15 @@ fn a_program_that_hangs_before_hello_is_not_waited_for_in_each_case() {
 
 #[test]
 fn a_program_that_hangs_again_and_again_is_waited_for_less_long() {
-    let dut = "exec:sh -c 'echo hello version=1 name=mine; cat >/dev/null'";
+    let dut = format!("exec:sh -c '{}; cat >/dev/null'", hello());
     let more = traces().join("inject.pcapng");
     let further = [more.to_str().unwrap(), "--answer-time", "2"];
-    let (status, printed) = run(dut, &further);
+    let (status, printed) = run(&dut, &further);
     assert_eq!(status, Some(1), "{printed}");
     for (text, count) in [("within 2s", 3), ("within 1s", 1)] {
         let found = printed
             .lines()
-            .filter(|line| line.contains(text) && line.contains("`open "));
+            .filter(|line| line.contains(text) && line.contains("`{\"open\":"));
         assert_eq!(found.count(), count, "`{text}` in:\n{printed}");
     }
 }
@@ -178,7 +202,10 @@ fn reports_name_what_was_tested() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     let file = |name: &str| path(name).display().to_string();
-    let dut = shell("echo unsupported text=nothing; cat >/dev/null");
+    let dut = shell(&format!(
+        "{}; cat >/dev/null",
+        says("unsupported", "nothing")
+    ));
     let (json, junit, html) = (file("r.json"), file("r.xml"), file("r.html"));
     let reports = ["--json", &json, "--junit", &junit, "--html", &html];
     let (status, printed) = run(&dut, &[&reports[..], &["--commit", "abc123"]].concat());
@@ -245,21 +272,22 @@ fn by_start(directory: &Path, cases: &str) -> String {
 #[test]
 fn the_other_cases_go_on_after_a_bad_one() {
     let directory = tempfile::tempdir().unwrap();
+    let (hello, opened) = (hello(), echo(r#"{"opened":{"address":"zz"}}"#));
     // The first start asks who it is.
-    let dut = by_start(
-        directory.path(),
-        "3) read a; echo hello version=1 name=mine; read b; echo opened address=zz; cat >/dev/null;;\n\
+    let cases = format!(
+        "3) read a; {hello}; read b; {opened}; cat >/dev/null;;\n\
          4) exit 9;;\n\
-         5) read a; echo hello version=1 name=mine; exec sleep 100000;;\n\
-         6) read a; exit 127;;",
+         5) read a; {hello}; exec sleep 100000;;\n\
+         6) read a; exit 127;;"
     );
+    let dut = by_start(directory.path(), &cases);
     let more = ["inject", "zero-length"].map(|name| traces().join(format!("{name}.pcapng")));
     let more = more.each_ref().map(|path| path.to_str().unwrap());
     let texts = [
         "2 passed, 0 codec only, 0 skipped, 1 unsupported, 0 known, 3 failed",
-        "address=zz is not bytes",
+        "opened.address: \"zz\" is not bytes",
         "exit status: 9",
-        "did not answer `open ",
+        "did not answer `{\"open\":",
         "ended with status 127",
     ];
     let (status, printed) = run(&dut, &[&more[..], &["--answer-time", "5"]].concat());
@@ -284,7 +312,10 @@ fn what_was_printed_is_shown_without_control_characters_and_in_short() {
 #[test]
 fn the_command_that_is_printed_repeats_the_failure() {
     let (_, printed) = run(
-        &shell("echo refused text=no device today; cat >/dev/null"),
+        &shell(&format!(
+            "{}; cat >/dev/null",
+            says("refused", "no device today")
+        )),
         &[],
     );
     let is_command =

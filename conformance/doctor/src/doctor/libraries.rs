@@ -218,7 +218,7 @@ fn ask_libfabric(path: &Path) -> Finding {
         Ok(identity) => identity.to_string(),
         Err(error) => return broken(&error),
     };
-    let open = Command::open(&super::messages());
+    let open = Command::Open(super::messages());
     match player.ask(&open, &mut Vec::new()) {
         Ok(_) => Finding::ok("libfabric", format!("{release}; its EFA provider works")),
         Err(error) => {

@@ -106,12 +106,18 @@ impl Pair<'_> {
         patience: Duration,
     ) -> Result<(), Unmet> {
         let begin = Instant::now();
-        let check = Command::check(token, 0, payload);
+        let check = Command::Check {
+            id: token,
+            offset: 0,
+            payload,
+        };
         loop {
-            let difference = match self.ask(TARGET, &check)?.difference() {
-                Ok(None) => return Ok(()),
-                Ok(Some(difference)) => difference,
-                Err(event) => return Err(self.unexpected(TARGET, &event)),
+            let difference = match self.ask(TARGET, &check)? {
+                Event::Checked { difference: None } => return Ok(()),
+                Event::Checked {
+                    difference: Some(difference),
+                } => difference,
+                event => return Err(self.unexpected(TARGET, &event)),
             };
             if begin.elapsed() >= patience || self.bench.left().is_zero() {
                 return Err(Unmet::Failed(difference.to_string()));
@@ -162,22 +168,16 @@ impl Pair<'_> {
         if length <= COMPARED
             && let Some(held) = known
         {
+            let compare = AtomicAction::Compare {
+                op: AtomicOp::CSWAP,
+                comparand: held.seed,
+            };
             let swapped = payload((seed + 1) << 32);
             let refused = payload((seed + 2) << 32);
-            self.atomic(
-                remote,
-                AtomicAction::Compare(AtomicOp::CSWAP, held),
-                swapped,
-                Some(held.seed),
-            )?;
+            self.atomic(remote, compare, swapped, Some(held.seed))?;
             self.await_words(region, &words(swapped))
                 .map_err(|unmet| at(unmet, "swap"))?;
-            self.atomic(
-                remote,
-                AtomicAction::Compare(AtomicOp::CSWAP, held),
-                refused,
-                Some(swapped.seed),
-            )?;
+            self.atomic(remote, compare, refused, Some(swapped.seed))?;
             self.await_words(region, &words(swapped))
                 .map_err(|unmet| at(unmet, "no swap"))?;
             self.count(2 * length);

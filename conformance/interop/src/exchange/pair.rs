@@ -8,7 +8,7 @@ use super::party::{INITIATOR, Party, TARGET};
 use super::verified::Verified;
 use crate::harness::{Bench, Unmet};
 use efa_play::application::{Report, Request, Started, Token};
-use efa_play::drive::{Bytes, Command, Event};
+use efa_play::drive::{Bytes, Command, Event, Line};
 use efa_play::player::{self, Player, PlayerError, Program};
 
 /// How long operations may take without any of them completing.
@@ -100,7 +100,7 @@ impl<'a> Pair<'a> {
             if self.bench.lab().hosts().is_some() {
                 introduce(&mut self.players[at], party)?;
             }
-            match self.ask(at, &Command::open(&party.opening))? {
+            match self.ask(at, &Command::Open(party.opening.clone()))? {
                 Event::Opened { address } => addresses.push(address.0),
                 event => return Err(self.unexpected(at, &event)),
             }
@@ -126,8 +126,8 @@ impl<'a> Pair<'a> {
     }
 
     fn take(&mut self, at: usize, event: Event) {
-        match event.into_report() {
-            Ok(report) => match (report.token, report.data) {
+        match event {
+            Event::Completed(report) => match (report.token, report.data) {
                 (Some(token), _) => {
                     self.reports.insert((at, token), report);
                 }
@@ -136,12 +136,12 @@ impl<'a> Pair<'a> {
                     .said
                     .push(format!("completed nothing of ours: {report:?}")),
             },
-            Err(Event::Reported { text }) => {
+            Event::Reported { text } => {
                 let endpoint = self.players[at].endpoint();
                 self.said
-                    .push(format!("endpoint `{endpoint}` reported: {}", text.0));
+                    .push(format!("endpoint `{endpoint}` reported: {text}"));
             }
-            Err(_) => {}
+            _ => {}
         }
     }
 
@@ -194,7 +194,11 @@ impl<'a> Pair<'a> {
     ) -> Result<(Operation, Started), Unmet> {
         let token = self.tokens;
         self.tokens += 1;
-        let command = Command::start(token, &request, seed);
+        let command = Command::Start {
+            id: token,
+            operation: request,
+            expect: seed,
+        };
         let deadline = Instant::now() + STALLED.min(self.bench.left());
         loop {
             match self.ask(at, &command)?.into_started() {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::bench::Bench;
 use super::unmet::Unmet;
 use efa_commands::ports::{self, is_listened_on, is_listened_on_beside};
-use efa_play::drive::LONGEST_ANSWER;
+use efa_play::drive::{LONGEST_ANSWER, Line};
 use efa_play::player::hosted::Said;
 use efa_play::player::{Place, contain};
 
@@ -105,7 +105,7 @@ impl HostedOutput {
                     Ok(Said::Printed { bytes }) => stdout.lock().extend(bytes.0),
                     Ok(Said::Complained { bytes }) => stderr.lock().extend(bytes.0),
                     Ok(Said::Listens {}) => hearing.lock().listens = true,
-                    Ok(Said::Lacks { text }) => hearing.lock().lacks = Some(text.0),
+                    Ok(Said::Lacks { text }) => hearing.lock().lacks = Some(text),
                     Ok(Said::Captured { bytes }) => {
                         if let Err(error) = append(&capture, &bytes.0) {
                             let problem = format!("{}: {error}\n", capture.display());
@@ -440,7 +440,7 @@ mod tests {
     use super::super::{Lab, Selection};
     use super::*;
     use efa_commands::installation::Installation;
-    use efa_play::drive::{Bytes, Text};
+    use efa_play::drive::Bytes;
     use efa_play::player::Launcher;
 
     /// Runs a script in a cell that may take `limit`.
@@ -545,7 +545,7 @@ mod tests {
     #[test]
     fn what_a_process_said_last_counts_although_it_has_ended() {
         with_bench(LONG, |bench| {
-            let text = Text("ib_send_lat is not installed".into());
+            let text = "ib_send_lat is not installed".to_owned();
             let unmet = late(bench, &Said::Lacks { text }).await_listener(1);
             assert!(
                 matches!(&unmet, Err(Unmet::Skipped(text)) if text == "node7: ib_send_lat is not installed"),

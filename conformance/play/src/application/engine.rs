@@ -14,7 +14,9 @@ use efa_hw::{HwDomain, HwNic};
 use efa_sim::SimNic;
 
 use super::{Application, Failure, Outcome, Request, RequestError, Started, Token};
-use crate::operation::{AtomicAction, EndpointIndex, Payload, RegionAccess, Remote, SendMode};
+use crate::operation::{
+    AtomicAction, EndpointIndex, Payload, RegionAccess, Remote, SendMode, pattern,
+};
 use crate::scenario::Settings;
 
 /// A device together with the memory of the application that uses it.
@@ -202,8 +204,10 @@ impl<N: HostNic> CoreApplication<N> {
         let kind = match action {
             AtomicAction::Update(_) => AtomicKind::Write,
             AtomicAction::Fetch(_) => AtomicKind::Fetch { result: &result },
-            AtomicAction::Compare(_, payload) => {
-                comparand = [IoVec::new(self.memory(&payload.bytes())?)];
+            AtomicAction::Compare {
+                comparand: seed, ..
+            } => {
+                comparand = [IoVec::new(self.memory(&pattern::bytes(seed, length))?)];
                 AtomicKind::Compare {
                     result: &result,
                     comparand: &comparand,

@@ -8,6 +8,7 @@ pub mod stock;
 pub mod subject;
 
 use efa_core::endpoint::Instant;
+use serde::{Deserialize, Serialize};
 
 use crate::operation::pattern::{self, Difference};
 use crate::operation::{EndpointIndex, Operation, Remote};
@@ -47,13 +48,16 @@ pub struct Outcome {
 }
 
 /// Why an operation failed.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Failure {
-    /// libfabric's positive error number.
+    /// libfabric's positive error number, such as 265 (`FI_ETRUNC`).
     pub code: i32,
     /// An explanation.
+    #[serde(default)]
     pub text: String,
     /// Bytes that did not fit (truncation).
+    #[serde(default)]
     pub overflow: u64,
 }
 
@@ -107,21 +111,28 @@ pub trait Application {
 }
 
 /// An [`Outcome`] with the result of comparing its bytes, instead of the bytes.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Report {
-    /// The operation; `None` if a peer caused it.
+    /// The operation; not there if a peer caused the completion.
+    #[serde(rename = "id", skip_serializing_if = "Option::is_none")]
     pub token: Option<Token>,
     /// Bytes received.
     pub length: u64,
-    /// The tag of a tagged receive.
+    /// The tag of the message that a tagged receive got.
+    #[serde(default)]
     pub tag: u64,
     /// Remote completion data.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<u64>,
-    /// The sender.
+    /// The sender, if the application asked for sources and the sender is in its address vector.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<EndpointIndex>,
     /// The error, if the operation failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
     /// The first difference between the bytes that arrived and those expected.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub difference: Option<Difference>,
 }
 

@@ -9,7 +9,7 @@ use crate::libfabric::{
     self, Address, AtomicCall, Destination, Endpoint, RegionId, RemoteMemory, ffi,
 };
 use crate::operation::{
-    AtomicAction, EndpointIndex, Payload, RegionAccess, Remote, SendMode, element_size,
+    AtomicAction, EndpointIndex, Payload, RegionAccess, Remote, SendMode, element_size, pattern,
 };
 
 /// An application over a stock endpoint.
@@ -62,8 +62,8 @@ impl StockApplication {
             AtomicAction::Update(_) if delivery_complete => AtomicCall::DeliveryComplete,
             AtomicAction::Update(_) => AtomicCall::Update,
             AtomicAction::Fetch(_) => AtomicCall::Fetch,
-            AtomicAction::Compare(_, comparand) => {
-                operands.extend(comparand.bytes());
+            AtomicAction::Compare { comparand, .. } => {
+                operands.extend(pattern::bytes(comparand, operand.length));
                 AtomicCall::Compare
             }
         };

@@ -1,26 +1,14 @@
-//! Lines as text, and their parsed form.
+//! Messages as lines.
 
+use efa_core::wire::{AtomicDatatype, AtomicOp};
 use proptest::prelude::*;
 
 use super::*;
+use crate::application::Failure;
 use crate::drive::LONGEST_COMMAND;
+use crate::operation::{AtomicAction, RegionAccess, SendMode, TagMatch};
 
 const EVERY: [RegionAccess; 2] = [RegionAccess::RemoteRead, RegionAccess::RemoteWrite];
-
-#[test]
-fn every_example_is_read_and_written_as_it_is() {
-    for form in Command::FORMS {
-        let read = Command::parse(form.example).unwrap();
-        assert_eq!(read.line(), form.example);
-        assert!(form.example.len() < LONGEST_COMMAND);
-        assert!(form.example.starts_with(form.word));
-    }
-    for form in Event::FORMS {
-        let read = Event::parse(form.example).unwrap();
-        assert_eq!(read.line(), form.example);
-        assert!(form.example.starts_with(form.word));
-    }
-}
 
 #[test]
 fn operations_are_the_lines_of_the_contract() {
@@ -29,36 +17,41 @@ fn operations_are_the_lines_of_the_contract() {
         seed: 7,
     };
     let remote = Remote {
-        address: 0x1000,
-        key: 0x42,
+        address: u64::MAX,
+        key: 66,
     };
-    let comparand = Payload {
-        length: 100,
-        seed: 8,
+    let atomic = |datatype, action, delivery_complete| Request::Atomic {
+        to: 1,
+        remote,
+        datatype,
+        action,
+        operand: payload,
+        delivery_complete,
     };
+    let compare = |op| AtomicAction::Compare { op, comparand: 8 };
     let lines = [
         (
             Request::Recv {
                 length: 256,
                 from: Some(1),
                 tag: Some(TagMatch {
-                    tag: 0x1230,
-                    ignore: 0xf,
+                    tag: 4656,
+                    ignore: 15,
                 }),
             },
             Some(7),
-            "recv id=5 length=256 from=1 tag=0x1230 ignore=0xf seed=7",
+            r#"{"recv":{"length":256,"from":1,"tag":{"tag":4656,"ignore":15}}},"expect":7"#,
         ),
         (
             Request::Send {
                 to: 1,
                 payload,
                 tag: Some(3),
-                data: Some(0x77),
+                data: Some(119),
                 mode: SendMode::Inject,
             },
             None,
-            "send id=5 to=1 length=100 seed=7 tag=0x3 data=0x77 mode=inject",
+            r#"{"send":{"to":1,"payload":{"length":100,"seed":7},"tag":3,"data":119,"mode":"inject"}}"#,
         ),
         (
             Request::Register {
@@ -66,7 +59,7 @@ fn operations_are_the_lines_of_the_contract() {
                 access: EVERY.to_vec(),
             },
             None,
-            "register id=5 length=100 seed=7 access=remote-read,remote-write",
+            r#"{"register":{"payload":{"length":100,"seed":7},"access":["remote-read","remote-write"]}}"#,
         ),
         (
             Request::Write {
@@ -77,7 +70,7 @@ fn operations_are_the_lines_of_the_contract() {
                 delivery_complete: true,
             },
             None,
-            "write id=5 to=1 address=0x1000 key=0x42 length=100 seed=7 delivery-complete=yes",
+            r#"{"write":{"to":1,"remote":{"address":18446744073709551615,"key":66},"payload":{"length":100,"seed":7},"delivery-complete":true}}"#,
         ),
         (
             Request::Read {
@@ -86,96 +79,119 @@ fn operations_are_the_lines_of_the_contract() {
                 length: 100,
             },
             Some(9),
-            "read id=5 from=1 address=0x1000 key=0x42 length=100 seed=9",
+            r#"{"read":{"from":1,"remote":{"address":18446744073709551615,"key":66},"length":100}},"expect":9"#,
         ),
         (
-            Request::Atomic {
-                to: 1,
-                remote,
-                datatype: AtomicDatatype::UINT64,
-                action: AtomicAction::Compare(AtomicOp::CSWAP, comparand),
-                operand: payload,
-                delivery_complete: false,
-            },
+            atomic(AtomicDatatype::UINT64, compare(AtomicOp::CSWAP), false),
             Some(9),
-            "atomic id=5 to=1 address=0x1000 key=0x42 length=100 operand=7 call=compare op=cswap \
-             comparand=8 seed=9",
+            r#"{"atomic":{"to":1,"remote":{"address":18446744073709551615,"key":66},"action":{"compare":{"op":"cswap","comparand":8}},"operand":{"length":100,"seed":7}}},"expect":9"#,
         ),
         (
-            Request::Atomic {
-                to: 1,
-                remote,
-                datatype: AtomicDatatype::FLOAT_COMPLEX,
-                action: AtomicAction::Compare(AtomicOp::CSWAP_NE, comparand),
-                operand: payload,
-                delivery_complete: false,
-            },
+            atomic(
+                AtomicDatatype::FLOAT_COMPLEX,
+                compare(AtomicOp::CSWAP_NE),
+                false,
+            ),
             None,
-            "atomic id=5 to=1 address=0x1000 key=0x42 length=100 operand=7 call=compare op=cswap-ne \
-             datatype=float-complex comparand=8",
+            r#"{"atomic":{"to":1,"remote":{"address":18446744073709551615,"key":66},"datatype":"float-complex","action":{"compare":{"op":"cswap-ne","comparand":8}},"operand":{"length":100,"seed":7}}}"#,
         ),
         (
-            Request::Atomic {
-                to: 1,
-                remote,
-                datatype: AtomicDatatype::INT8,
-                action: AtomicAction::Update(AtomicOp::MIN),
-                operand: payload,
-                delivery_complete: true,
-            },
+            atomic(
+                AtomicDatatype::INT8,
+                AtomicAction::Update(AtomicOp::MIN),
+                true,
+            ),
             None,
-            "atomic id=5 to=1 address=0x1000 key=0x42 length=100 operand=7 call=update op=min \
-             datatype=int8 delivery-complete=yes",
+            r#"{"atomic":{"to":1,"remote":{"address":18446744073709551615,"key":66},"datatype":"int8","action":{"update":"min"},"operand":{"length":100,"seed":7},"delivery-complete":true}}"#,
         ),
     ];
-    for (request, seed, line) in lines {
-        let command = Command::start(5, &request, seed);
+    for (operation, expect, text) in lines {
+        let command = Command::Start {
+            id: 5,
+            operation,
+            expect,
+        };
+        let line = format!(r#"{{"start":{{"id":5,"operation":{text}}}}}"#);
         assert_eq!(command.line(), line);
-        let read = Command::parse(line).unwrap();
-        assert_eq!(read.operation(), Ok((5, request, seed)));
+        assert!(line.len() < LONGEST_COMMAND);
+        assert_eq!(Command::parse(&line), Ok(command));
     }
 }
 
 #[test]
-fn atomics_that_there_are_not_start_nothing() {
-    for end in [
-        "call=update op=read",
-        "call=fetch op=cswap",
-        "call=compare op=sum comparand=1",
-        "call=compare op=cswap",
-        "call=update op=sum comparand=1",
-        "call=update op=nonsense",
+fn atomics_that_there_are_not_are_no_commands() {
+    let start = |action: &str| {
+        let line = format!(
+            r#"{{"start":{{"id":0,"operation":{{"atomic":{{"to":1,"remote":{{"address":0,"key":0}},"action":{action},"operand":{{"length":8,"seed":1}}}}}}}}}}"#
+        );
+        Command::parse(&line)
+    };
+    start(r#"{"update":"sum"}"#).unwrap();
+    for (action, wrong) in [
+        (r#"{"update":"read"}"#, "unknown name `read`"),
+        (r#"{"fetch":"cswap"}"#, "unknown name `cswap`"),
+        (
+            r#"{"compare":{"op":"sum","comparand":1}}"#,
+            "action.compare.op: unknown name `sum`, expected one of `cswap`",
+        ),
+        (r#"{"compare":{"op":"cswap"}}"#, "missing field `comparand`"),
+        (r#"{"update":"nonsense"}"#, "expected one of `sum`, `xor`"),
     ] {
-        let line = format!("atomic id=0 to=1 address=0x0 key=0x0 length=8 operand=1 {end}");
-        let command = Command::parse(&line).unwrap();
-        assert!(command.operation().is_err(), "{line}");
+        let error = start(action).unwrap_err().to_string();
+        assert!(error.contains(wrong), "{action}: {error}");
     }
 }
 
 #[test]
 fn what_is_wrong_with_a_line_is_said() {
+    let send =
+        |rest: &str| format!(r#"{{"start":{{"id":1,"operation":{{"send":{{"to":1,{rest}}}}}}}}}"#);
     for (line, wrong) in [
-        ("nonsense", "no line begins with `nonsense`"),
-        ("", "no line begins with ``"),
-        ("recv id=1", "a `recv` line needs the key `length`"),
-        ("recv id=1 length=x", "length=x is not a number"),
+        ("nonsense", "expected"),
+        ("", "EOF"),
         (
-            "recv id=1 length=2 legnth=3",
-            "`legnth` is no key of a `recv` line",
+            r#"{"nonsense":{}}"#,
+            "unknown variant `nonsense`, expected one of `hello`, `open`",
         ),
-        ("poll id=1 id=2", "`id` is no key of a `poll` line"),
+        (r#"{"poll":{}} {}"#, "trailing characters"),
+        (r#"{"dump":{}}"#, "dump: missing field `id`"),
         (
-            "recv id=1 length",
-            "`length` in a `recv` line is not of the form key=value",
+            r#"{"dump":{"id":"x"}}"#,
+            r#"dump.id: invalid type: string "x", expected u64"#,
         ),
         (
-            "send id=1 to=1 length=1 seed=1 mode=normal",
-            "mode=normal is not `inject`",
+            r#"{"dump":{"id":-1}}"#,
+            "dump.id: invalid value: integer `-1`, expected u64",
         ),
-        ("open api=1 capabilities=msg", "api=1 is not a version"),
         (
-            "open api=1.1 capabilities=msg,fly",
-            "is not a list of capabilities",
+            r#"{"dump":{"id":1,"idd":2}}"#,
+            "unknown field `idd`, expected `id`",
+        ),
+        (r#"{"dump":{"id":1,"id":2}}"#, "duplicate field `id`"),
+        (r#"{"poll":{"id":1}}"#, "unknown field `id`"),
+        (
+            &send(r#""payload":{"length":1,"sed":1}"#),
+            "start.operation.send.payload.sed: unknown field `sed`, expected `length` or `seed`",
+        ),
+        (
+            &send(r#""payload":{"length":1,"seed":1},"mode":"fast""#),
+            "start.operation.send.mode: unknown variant `fast`, expected one of `normal`, `inject`",
+        ),
+        (
+            r#"{"open":{"api":"1","capabilities":["msg"]}}"#,
+            "open.api: `1` is not a version",
+        ),
+        (
+            r#"{"open":{"api":"1.1","capabilities":["msg","fly"]}}"#,
+            "open.capabilities[1]: unknown name `fly`, expected one of `msg`, `tagged`",
+        ),
+        (
+            r#"{"open":{"api":"1.1","capabilities":[],"hints":{"runt-size":"x"}}}"#,
+            "open.hints.runt-size: invalid type",
+        ),
+        (
+            r#"{"insert":{"peer":1,"address":"0g"}}"#,
+            r#"insert.address: "0g" is not bytes, two hexadecimal digits each"#,
         ),
     ] {
         let error = Command::parse(line).unwrap_err().to_string();
@@ -184,50 +200,52 @@ fn what_is_wrong_with_a_line_is_said() {
 }
 
 #[test]
-fn the_text_is_the_rest_of_the_line() {
-    let text = Text("100% of id=3 text=x".into());
-    let line = "refused text=100% of id=3 text=x";
-    assert_eq!(Event::parse(line), Ok(Event::Refused { text }));
-    let two = Event::Refused {
-        text: Text("two\nlines".into()),
+fn an_explanation_is_short_and_without_control_characters() {
+    let line = format!(r#"{{"\u001b[31m{}":{{}}}}"#, "x".repeat(5000));
+    let error = Command::parse(&line).unwrap_err().to_string();
+    assert!(error.contains(r"\u{1b}[31mxxx"), "{error}");
+    assert!(error.chars().count() < 500, "{error}");
+}
+
+#[test]
+fn hints_that_nobody_knows_are_ignored() {
+    let line = r#"{"open":{"api":"1.1","capabilities":[],"hints":{"new":1,"runt-size":7}}}"#;
+    let Ok(Command::Open(opening)) = Command::parse(line) else {
+        panic!("{line}");
     };
-    assert_eq!(two.line(), "refused text=two lines");
+    assert_eq!(opening.settings.runt_size, Some(7));
 }
 
 proptest! {
     #[test]
     fn reports_survive(
         token in any::<Option<u64>>(),
-        length in any::<u32>(),
+        length in any::<u64>(),
         data in any::<Option<u64>>(),
         source in any::<Option<u8>>(),
-        code in proptest::option::of(1_i32..4000),
-        overflow in any::<u32>(),
+        failure in any::<Option<(i32, String, u64)>>(),
         differs in any::<Option<(u32, u8, u8)>>(),
     ) {
-        let report = Report {
+        let event = Event::Completed(Report {
             token,
-            length: length.into(),
-            tag: u64::from(length) << 3,
+            length,
+            tag: length << 3,
             data,
             source: source.map(usize::from),
-            failure: code.map(|code| Failure {
-                code,
-                text: "it did not fit".into(),
-                overflow: overflow.into(),
-            }),
+            failure: failure.map(|(code, text, overflow)| Failure { code, text, overflow }),
             difference: differs.map(|(position, actual, expected)| Difference {
                 position: position as usize,
                 actual,
                 expected,
             }),
-        };
-        let line = Event::completed(report.clone()).line();
-        prop_assert_eq!(Event::parse(&line).unwrap().into_report(), Ok(report));
+        });
+        let line = event.line();
+        prop_assert!(!line.contains('\n'), "{line}");
+        prop_assert_eq!(Event::parse(&line), Ok(event));
     }
 
     #[test]
-    fn any_line_is_read_or_refused(line in "[a-z]{0,9}( [a-z-]{0,9}=?[0-9a-z%]{0,6}){0,4}") {
+    fn any_line_is_read_or_refused(line in r#"\{"(poll|dump|open|insert|x)":\{("(id|api|peer)":[0-9"x\[\]]{0,4},?){0,3}\}{0,2}"#) {
         if let Ok(command) = Command::parse(&line) {
             prop_assert_eq!(Command::parse(&command.line()), Ok(command));
         }

@@ -1,19 +1,19 @@
 //! The driver protocol, by which any program can play an endpoint of a scenario.
 //!
-//! The suite starts the program and writes a [`Command`] per line to its standard input; the program
+//! The suite starts the program and writes a [`Command`] per line, as JSON, to its standard input; the program
 //! writes an [`Event`] per line to its standard output. `docs/driver.md` is the contract for those who
-//! write such programs; its tables are made from the declarations here. [`serve`] is our own side of
+//! write such programs; its tables are made from the declarations. [`serve`] is our own side of
 //! it, over stock libfabric or the protocol engine; [`crate::player`] is the side that drives.
 
 mod contract;
 pub mod line;
 pub mod serve;
 
-pub use contract::{Command, Event, Identity, Opening, Switch};
-pub use line::{Bytes, Hex, LineError, Text};
+pub use contract::{Command, Event, Identity, Opening};
+pub use line::{Bytes, Line, LineError};
 
 /// The version of the protocol.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// No command is longer than this many bytes, its end included.
 pub const LONGEST_COMMAND: usize = 4096;

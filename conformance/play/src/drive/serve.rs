@@ -13,13 +13,13 @@ use std::time::Duration;
 use efa_core::endpoint::Instant;
 use efa_hw::{DeviceName, HwDevice, NicConfig};
 
-use super::{Bytes, Command, Event, Identity, Opening, Text, VERSION};
+use super::line::shown;
+use super::{Bytes, Command, Event, Identity, Line, Opening, VERSION};
 use crate::application::engine::{CoreApplication, configuration};
 use crate::application::stock::StockApplication;
 use crate::application::subject::{Local, Subject};
 use crate::application::{Application, RequestError};
 use crate::libfabric::{self, Library, Provider};
-use crate::operation::Payload;
 use crate::scenario::Capability;
 
 /// How long an endpoint may take to close after the end of the input. Stock libfabric's `fi_close` waits for
@@ -158,7 +158,10 @@ pub fn serve(
         };
         let event = match Command::parse(&line) {
             Ok(command) => driver.obey(command, &mut output)?,
-            Err(error) => unsupported(format!("`{line}`: {error}")),
+            Err(error) => unsupported(format!(
+                "`{}` is no command of version {VERSION} of the driver protocol: {error}",
+                shown(&line)
+            )),
         };
         say(&mut output, &event)?;
     }
@@ -172,7 +175,7 @@ fn say(output: &mut impl Write, event: &Event) -> io::Result<()> {
 }
 
 fn unsupported(text: String) -> Event {
-    Event::Unsupported { text: Text(text) }
+    Event::Unsupported { text }
 }
 
 struct Driver<'a> {
@@ -217,7 +220,7 @@ impl Driver<'_> {
             Ok(reports) => reports,
             Err(error) => {
                 self.progressing = false;
-                let text = Text(format!("polling failed: {error}"));
+                let text = format!("polling failed: {error}");
                 say(output, &Event::Reported { text })?;
                 return Ok(false);
             }
@@ -226,10 +229,9 @@ impl Driver<'_> {
         let events = events.unwrap_or_else(|error| vec![error.to_string()]);
         let busy = !reports.is_empty() || !events.is_empty();
         for report in reports {
-            say(output, &Event::completed(report))?;
+            say(output, &Event::Completed(report))?;
         }
-        for event in events {
-            let text = Text(event);
+        for text in events {
             say(output, &Event::Reported { text })?;
         }
         Ok(busy)
@@ -257,25 +259,17 @@ impl Driver<'_> {
             Ok(event) => event,
             Err(RequestError::TryAgain) => Event::Again {},
             Err(RequestError::Unsupported(text)) => unsupported(text),
-            Err(RequestError::Refused(text)) => Event::Refused { text: Text(text) },
+            Err(RequestError::Refused(text)) => Event::Refused { text },
         })
     }
 
     fn call(&mut self, command: Command) -> Result<Event, RequestError> {
         let command = match command {
             Command::Hello { version: VERSION } => {
-                let Identity {
-                    name,
-                    release,
-                    path,
-                    commit,
-                } = self.implementation.identity();
+                let software = self.implementation.identity();
                 return Ok(Event::Hello {
                     version: VERSION,
-                    name,
-                    release,
-                    path,
-                    commit,
+                    software,
                 });
             }
             Command::Hello { version } => {
@@ -287,52 +281,46 @@ impl Driver<'_> {
                 self.subject = None;
                 return Ok(Event::Done {});
             }
-            command => command,
-        };
-        let command = match command.opening() {
-            Ok(_) if self.subject.is_some() => {
+            Command::Open(_) if self.subject.is_some() => {
                 return Err(RequestError::Refused("an endpoint is open already".into()));
             }
-            Ok(opening) => {
+            Command::Open(opening) => {
                 let opened = self.implementation.open(&opening)?;
                 let address = Bytes(opened.address()?);
                 self.subject = Some(Local::new(opened));
                 return Ok(Event::Opened { address });
             }
-            Err(command) => *command,
+            command => command,
         };
         let Some(subject) = &mut self.subject else {
             return Err(RequestError::Refused("no endpoint is open".into()));
         };
-        match command {
+        Ok(match command {
             Command::Insert { peer, address } => {
                 subject.insert(peer, &address.0)?;
-                Ok(Event::Done {})
+                Event::Done {}
             }
             Command::Remove { peer } => {
                 subject.remove(peer)?;
-                Ok(Event::Done {})
+                Event::Done {}
             }
+            Command::Start {
+                id,
+                operation,
+                expect,
+            } => subject.start(id, &operation, expect)?.into(),
             Command::Check {
                 id,
                 offset,
-                length,
-                seed,
-            } => {
-                let payload = Payload { length, seed };
-                Ok(Event::checked(subject.check(id, offset, payload)?))
-            }
-            Command::Dump { id } => {
-                let bytes = Bytes(subject.dump(id)?);
-                Ok(Event::Memory { bytes })
-            }
-            command => {
-                let (id, request, seed) = command.operation().map_err(|command| {
-                    RequestError::Unsupported(format!("`{}`", command.line()))
-                })?;
-                Ok(Event::started(subject.start(id, &request, seed)?))
-            }
-        }
+                payload,
+            } => Event::Checked {
+                difference: subject.check(id, offset, payload)?,
+            },
+            Command::Dump { id } => Event::Memory {
+                bytes: Bytes(subject.dump(id)?),
+            },
+            other => return Err(RequestError::Unsupported(other.line())),
+        })
     }
 }
 
@@ -352,25 +340,36 @@ mod tests {
     #[test]
     fn every_line_is_answered_until_the_input_ends() {
         let events = converse(
-            "hello version=1\n\
-             progress\n\
-             pause\n\
-             nonsense\n\
-             insert peer=0 address=00\n",
+            "{\"hello\":{\"version\":2}}\n\
+             {\"progress\":{}}\n\
+             {\"pause\":{}}\n\
+             {\"nonsense\":{}}\n\
+             {\"insert\":{\"peer\":0,\"address\":\"00\"}}\n",
         );
-        assert!(matches!(&events[0], Event::Hello { name, .. } if name == "efa-core"));
+        assert!(matches!(&events[0], Event::Hello { software, .. } if software.name == "efa-core"));
         assert_eq!(events[1..3], [Event::Done {}, Event::Done {}]);
-        assert!(matches!(&events[3], Event::Unsupported { text } if text.0.contains("nonsense")));
-        assert!(matches!(&events[4], Event::Refused { text } if text.0.contains("no endpoint")));
+        assert!(matches!(&events[3], Event::Unsupported { text } if text.contains("nonsense")));
+        assert!(matches!(&events[4], Event::Refused { text } if text.contains("no endpoint")));
         assert_eq!(events.len(), 5);
     }
 
     #[test]
     fn another_version_is_unsupported() {
-        let events = converse("hello version=2\n");
-        assert!(
-            matches!(&events[..], [Event::Unsupported { text }] if text.0.contains("version 2")),
-            "{events:?}"
-        );
+        for (hello, text) in [
+            (
+                r#"{"hello":{"version":3}}"#,
+                "version 3 of the driver protocol; this program speaks 2",
+            ),
+            (
+                "hello version=1",
+                "`hello version=1` is no command of version 2 of the driver protocol",
+            ),
+        ] {
+            let events = converse(&format!("{hello}\n"));
+            assert!(
+                matches!(&events[..], [Event::Unsupported { text: said }] if said.contains(text)),
+                "{events:?}"
+            );
+        }
     }
 }

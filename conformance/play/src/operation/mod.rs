@@ -5,23 +5,29 @@
 //! differs: a scenario names a [`Place`] in memory that a step registered, an application needs the
 //! [`Remote`] that the memory's owner announced.
 
+mod names;
 pub mod pattern;
 
 use efa_core::wire::{AtomicDatatype, AtomicOp};
+use serde::{Deserialize, Serialize};
 
 /// An endpoint's place in the scenario.
 pub type EndpointIndex = usize;
 
 /// An operation; `M` names a peer's memory.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case")]
+#[serde(deny_unknown_fields)]
 pub enum Operation<M> {
     /// Post a receive.
     Recv {
         /// Size of the buffer in bytes.
         length: usize,
         /// Accept only this sender.
+        #[serde(skip_serializing_if = "Option::is_none")]
         from: Option<EndpointIndex>,
-        /// `Some` for a tagged receive.
+        /// The receive is tagged, and accepts these tags.
+        #[serde(skip_serializing_if = "Option::is_none")]
         tag: Option<TagMatch>,
     },
     /// Send a message.
@@ -30,11 +36,14 @@ pub enum Operation<M> {
         to: EndpointIndex,
         /// What is sent.
         payload: Payload,
-        /// `Some` for a tagged message.
+        /// The message is tagged, with this tag.
+        #[serde(skip_serializing_if = "Option::is_none")]
         tag: Option<u64>,
         /// Remote completion data.
+        #[serde(skip_serializing_if = "Option::is_none")]
         data: Option<u64>,
-        /// The kind of send.
+        /// How it is sent, if it is not `normal`.
+        #[serde(default, skip_serializing_if = "SendMode::is_normal")]
         mode: SendMode,
     },
     /// Register memory for peers.
@@ -53,8 +62,10 @@ pub enum Operation<M> {
         /// What is written.
         payload: Payload,
         /// Remote completion data.
+        #[serde(skip_serializing_if = "Option::is_none")]
         data: Option<u64>,
         /// The completion means that the data is in the memory (`FI_DELIVERY_COMPLETE`).
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         delivery_complete: bool,
     },
     /// Read a peer's memory.
@@ -73,15 +84,29 @@ pub enum Operation<M> {
         to: EndpointIndex,
         /// The peer's memory.
         remote: M,
-        /// The type of the elements.
+        /// The type of the elements, if it is not `uint64`.
+        #[serde(
+            with = "names::datatype",
+            default = "uint64",
+            skip_serializing_if = "is_uint64"
+        )]
         datatype: AtomicDatatype,
         /// The function, and whether old elements are fetched.
         action: AtomicAction,
         /// The operands; the length is a multiple of an element's.
         operand: Payload,
-        /// The completion of an [`AtomicAction::Update`] means that it was carried out.
+        /// The completion of an update means that it was carried out.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         delivery_complete: bool,
     },
+}
+
+fn uint64() -> AtomicDatatype {
+    AtomicDatatype::UINT64
+}
+
+fn is_uint64(datatype: &AtomicDatatype) -> bool {
+    *datatype == uint64()
 }
 
 impl<M> Operation<M> {
@@ -204,31 +229,41 @@ impl Place {
 }
 
 /// A place in a peer's registered memory, as its owner announced it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Remote {
-    /// First byte.
+    /// Its first byte, as its owner names it.
     pub address: u64,
     /// Its key.
     pub key: u64,
 }
 
 /// The change by an atomic operation, and whether it fetches.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum AtomicAction {
     /// `fi_atomic`: changes the elements.
-    Update(AtomicOp),
+    Update(#[serde(with = "names::updated_op")] AtomicOp),
     /// `fi_fetch_atomic`: changes the elements, unless it only reads them, and fetches the old ones.
-    Fetch(AtomicOp),
-    /// `fi_compare_atomic`: compares the elements with those of this message, changes some of them, and
+    Fetch(#[serde(with = "names::fetched_op")] AtomicOp),
+    /// `fi_compare_atomic`: compares the elements with those of a message, changes some of them, and
     /// fetches the old ones.
-    Compare(AtomicOp, Payload),
+    Compare {
+        /// The function.
+        #[serde(with = "names::compared_op")]
+        op: AtomicOp,
+        /// The message's seed. It is as long as the operand.
+        comparand: u64,
+    },
 }
 
 impl AtomicAction {
     /// The operation's number, the same on the wire and in libfabric.
     pub const fn code(self) -> AtomicOp {
         match self {
-            AtomicAction::Update(op) | AtomicAction::Fetch(op) | AtomicAction::Compare(op, _) => op,
+            AtomicAction::Update(op)
+            | AtomicAction::Fetch(op)
+            | AtomicAction::Compare { op, .. } => op,
         }
     }
 }
@@ -291,8 +326,9 @@ pub fn element_size(datatype: AtomicDatatype) -> usize {
     datatype.size().unwrap_or(1)
 }
 
-/// Bytes made from a seed (see [`pattern`]).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Bytes made from a seed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Payload {
     /// The number of bytes.
     pub length: usize,
@@ -308,7 +344,8 @@ impl Payload {
 }
 
 /// The tags that a receive accepts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct TagMatch {
     /// The tag.
     pub tag: u64,
@@ -317,14 +354,22 @@ pub struct TagMatch {
 }
 
 /// One of libfabric's send calls.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum SendMode {
     /// `fi_send` and its relatives: the buffer belongs to the library until the completion.
+    #[default]
     Normal,
     /// `fi_inject` and its relatives: the bytes are copied, and no completion follows.
     Inject,
     /// `fi_sendmsg` with `FI_DELIVERY_COMPLETE`.
     DeliveryComplete,
+}
+
+impl SendMode {
+    fn is_normal(&self) -> bool {
+        *self == SendMode::Normal
+    }
 }
 
 /// What peers may do with registered memory.
@@ -336,7 +381,8 @@ pub enum RegionAccess {
 }
 
 impl RegionAccess {
-    pub(crate) const NAMES: [(&'static str, RegionAccess); 2] = [
+    /// Their names in scenarios and in the driver protocol.
+    pub const NAMES: [(&'static str, RegionAccess); 2] = [
         ("remote-read", RegionAccess::RemoteRead),
         ("remote-write", RegionAccess::RemoteWrite),
     ];

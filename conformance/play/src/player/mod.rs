@@ -30,7 +30,7 @@ pub use recorded::{Recorder, status_as};
 pub use subject::Driven;
 
 use crate::drive::line::shown;
-use crate::drive::{Command, Event, Identity, LONGEST_ANSWER, VERSION};
+use crate::drive::{Command, Event, Identity, LONGEST_ANSWER, Line, VERSION};
 use place::NO_CONNECTION;
 use tail::Tail;
 
@@ -404,27 +404,12 @@ impl Player {
         match answer {
             Event::Hello {
                 version: VERSION,
-                name,
-                release,
-                path,
-                commit,
+                software,
             } => {
-                let identity = Identity {
-                    name,
-                    release,
-                    path,
-                    commit,
-                };
-                self.identity = Some(identity.clone());
-                Ok(identity)
+                self.identity = Some(software.clone());
+                Ok(software)
             }
-            Event::Hello { version, .. } => Err(PlayerError::Unsupported {
-                endpoint: self.endpoint.clone(),
-                text: format!(
-                    "the program speaks version {version} of the driver protocol, this suite \
-                     {VERSION}"
-                ),
-            }),
+            Event::Hello { version, .. } => Err(self.other_version(version)),
             other => Err(self.unexpected(&other)),
         }
     }
@@ -446,6 +431,10 @@ impl Player {
     pub fn hear(&mut self, limit: Duration) -> Result<Option<Event>, PlayerError> {
         match self.heard.recv_timeout(limit) {
             Ok(Ok(event)) => Ok(Some(event)),
+            Ok(Err(Unclear { line, .. })) if self.identity.is_none() && is_version_1(&line) => {
+                self.kill();
+                Err(self.other_version(1))
+            }
             Ok(Err(Unclear { line, problem })) => Err(self.rubbish(line, problem)),
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => Err(self.ended()),
@@ -478,11 +467,11 @@ impl Player {
                     }
                     aside.push(event);
                 }
-                Some(Event::Refused { text }) => return Err(self.refused(&text.0)),
+                Some(Event::Refused { text }) => return Err(self.refused(&text)),
                 Some(Event::Unsupported { text }) => {
                     return Err(PlayerError::Unsupported {
                         endpoint: self.endpoint.clone(),
-                        text: text.0,
+                        text,
                     });
                 }
                 Some(event) => return Ok(event),
@@ -496,6 +485,15 @@ impl Player {
                     });
                 }
             }
+        }
+    }
+
+    fn other_version(&self, version: u32) -> PlayerError {
+        PlayerError::Unsupported {
+            endpoint: self.endpoint.clone(),
+            text: format!(
+                "the program speaks version {version} of the driver protocol, this suite {VERSION}"
+            ),
         }
     }
 
@@ -632,6 +630,11 @@ impl Player {
 /// The number of unread events after which the program has to wait.
 const HEARD: usize = 4096;
 
+/// Whether a program answered `hello` as version 1 had it: `key=value` pairs, no JSON.
+fn is_version_1(line: &str) -> bool {
+    line.starts_with("hello version=1") || line.starts_with("unsupported text=")
+}
+
 /// Passes on the events that a program prints, up to the first line that is not an event.
 fn listen(output: ChildStdout, sender: &SyncSender<Result<Event, Unclear>>) {
     let mut output = BufReader::new(output);
@@ -682,7 +685,8 @@ mod tests {
         Player::spawn("a".into(), process, Patience::DEFAULT, None).unwrap()
     }
 
-    const HELLO: &str = "read line; echo 'hello version=1 name=x release=1.2.3';";
+    const HELLO: &str = r#"read line
+        echo '{"hello":{"version":2,"software":{"name":"x","release":"1.2.3"}}}';"#;
 
     fn ask(script: &str) -> Result<Event, PlayerError> {
         let mut player = shell(&format!("{HELLO} {script}"));
@@ -710,7 +714,7 @@ mod tests {
             matches!(&error, PlayerError::Unsupported { text, .. } if text.contains("no RDMA here")),
             "{error:?}"
         );
-        let error = ask("echo unsupported text=no RDMA; cat").unwrap_err();
+        let error = ask(r#"echo '{"unsupported":{"text":"no RDMA"}}'; cat"#).unwrap_err();
         assert!(
             matches!(&error, PlayerError::Unsupported { text, .. } if text == "no RDMA"),
             "{error:?}"
@@ -723,7 +727,9 @@ mod tests {
         player.identity().unwrap();
         player.patience.answer = Duration::from_millis(100);
         let error = player.ask(&Command::Poll {}, &mut Vec::new()).unwrap_err();
-        assert!(matches!(&error, PlayerError::Silent { command, .. } if command == "poll"));
+        assert!(
+            matches!(&error, PlayerError::Silent { command, .. } if command == r#"{"poll":{}}"#)
+        );
     }
 
     #[test]
@@ -743,28 +749,52 @@ mod tests {
             text.contains("`Hello, world`") && text.contains("docs/driver.md"),
             "{text}"
         );
-        let text = ask("echo completed id=x length=1; cat")
-            .unwrap_err()
-            .to_string();
-        assert!(text.contains("id=x is not a number"), "{text}");
+        let completed = r#"echo '{"completed":{"id":"x","length":1}}'; cat"#;
+        let text = ask(completed).unwrap_err().to_string();
+        let wrong = r#"completed.id: invalid type: string "x", expected u64"#;
+        assert!(text.contains(wrong), "{text}");
         let text = ask("head -c 2000000 /dev/zero; cat")
             .unwrap_err()
             .to_string();
         assert!(text.contains("longer than"), "{text}");
-        let text = ask("yes completed length=1").unwrap_err().to_string();
+        let text = ask(r#"yes '{"completed":{"length":1}}'"#)
+            .unwrap_err()
+            .to_string();
         assert!(text.contains("before an answer"), "{text}");
     }
 
     #[test]
+    fn a_program_of_version_1_is_named_as_such() {
+        let spoken =
+            format!("the program speaks version 1 of the driver protocol, this suite {VERSION}");
+        for answer in ["hello version=1 name=x", "unsupported text={"] {
+            let mut player = shell(&format!("read line; echo '{answer}'; cat >/dev/null"));
+            let error = player.identity().unwrap_err();
+            assert!(
+                matches!(&error, PlayerError::Unsupported { text, .. } if *text == spoken),
+                "{error:?}"
+            );
+        }
+        // What comes after a `hello` is judged as it is.
+        let error = ask("echo unsupported text=x; cat").unwrap_err();
+        assert!(matches!(error, PlayerError::Rubbish { .. }), "{error:?}");
+    }
+
+    #[test]
     fn what_comes_before_an_answer_is_kept() {
+        let completed = r#"{"completed":{"id":7,"length":5,
+            "failure":{"code":265,"overflow":3,"text":"too long a message"}}}"#
+            .replace('\n', "");
+        let done = r#"{"done":{}}"#;
         let mut player = shell(&format!(
-            "{HELLO} echo completed id=7 length=5 error=265 overflow=3 text=too long a message; \
-             echo done; cat >/dev/null"
+            "{HELLO} echo '{completed}'; echo '{done}'; cat >/dev/null"
         ));
         let mut aside = Vec::new();
         let answer = player.ask(&Command::Pause {}, &mut aside).unwrap();
         assert_eq!(answer, Event::Done {});
-        let report = aside.remove(0).into_report().unwrap();
+        let Event::Completed(report) = aside.remove(0) else {
+            panic!("{aside:?}");
+        };
         assert_eq!((report.token, report.length), (Some(7), 5));
         let failure = report.failure.unwrap();
         assert_eq!((failure.code, failure.overflow), (265, 3));

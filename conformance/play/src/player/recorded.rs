@@ -17,7 +17,7 @@ use efa_commands::{Failure, RunDirectory, temporary_directory};
 use efa_shm::HostConfig;
 
 use super::find_beside;
-use crate::drive::{Bytes, Event};
+use crate::drive::{Bytes, Event, Line};
 
 /// What stands for the capture's file in a recorder's command.
 const FILE: &str = "{file}";
@@ -174,7 +174,7 @@ mod tests {
         let program = ["sh", "-c", "exit 7"].map(OsString::from);
         let status = recorder.run(&program, &mut output).unwrap();
         assert_eq!(status_as(status), 7);
-        assert_eq!(output, b"captured bytes=616263\n");
+        assert_eq!(output, b"{\"captured\":{\"bytes\":\"616263\"}}\n");
         // Without a capture there is nothing to print.
         let recorder = Recorder::parse("sh -c 'kill -KILL $$' {file}").unwrap();
         let mut output = Vec::new();

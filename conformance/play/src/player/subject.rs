@@ -45,7 +45,7 @@ impl Driven {
             reports: Vec::new(),
             events: Vec::new(),
         };
-        match driven.ask(&Command::open(opening))? {
+        match driven.ask(&Command::Open(opening.clone()))? {
             Event::Opened { address } => driven.address = address.0,
             event => return Err(driven.player.unexpected(&event).into()),
         }
@@ -59,10 +59,10 @@ impl Driven {
             self.hangs.fetch_add(1, Ordering::Relaxed);
         }
         for event in aside {
-            match event.into_report() {
-                Ok(report) => self.reports.push(report),
-                Err(Event::Reported { text }) => self.events.push(text.0),
-                Err(other) => return Err(self.player.unexpected(&other).into()),
+            match event {
+                Event::Completed(report) => self.reports.push(report),
+                Event::Reported { text } => self.events.push(text),
+                other => return Err(self.player.unexpected(&other).into()),
             }
         }
         match answer? {
@@ -95,7 +95,11 @@ impl Subject for Driven {
         request: &Request,
         seed: Option<u64>,
     ) -> Result<Started, RequestError> {
-        let answer = self.ask(&Command::start(token, request, seed))?;
+        let answer = self.ask(&Command::Start {
+            id: token,
+            operation: request.clone(),
+            expect: seed,
+        })?;
         let started = answer.into_started();
         started.map_err(|other| self.player.unexpected(&other).into())
     }
@@ -106,9 +110,15 @@ impl Subject for Driven {
         offset: usize,
         payload: Payload,
     ) -> Result<Option<Difference>, RequestError> {
-        let answer = self.ask(&Command::check(token, offset, payload))?;
-        let difference = answer.difference();
-        difference.map_err(|other| self.player.unexpected(&other).into())
+        let command = Command::Check {
+            id: token,
+            offset,
+            payload,
+        };
+        match self.ask(&command)? {
+            Event::Checked { difference } => Ok(difference),
+            other => Err(self.player.unexpected(&other).into()),
+        }
     }
 
     fn poll(&mut self) -> Result<Vec<Report>, RequestError> {

@@ -20,6 +20,7 @@ pub use error::suggest;
 pub use fault::file_of_faults;
 
 use efa_device_model::fault::Fault;
+use serde::{Deserialize, Serialize};
 
 use crate::libfabric::{Version, ffi};
 use crate::operation::{self, EndpointIndex, Place};
@@ -151,7 +152,8 @@ pub enum Capability {
 }
 
 impl Capability {
-    pub(crate) const NAMES: [(&'static str, Capability); 6] = [
+    /// Their names in scenarios and in the driver protocol.
+    pub const NAMES: [(&'static str, Capability); 6] = [
         ("msg", Capability::Msg),
         ("tagged", Capability::Tagged),
         ("rma", Capability::Rma),
@@ -173,20 +175,42 @@ impl Capability {
     }
 }
 
-/// Settings of the protocol engine; `None` leaves its default. Names and units are those of
-/// [`efa_core::endpoint::EndpointConfig`].
-#[derive(Clone, Default, PartialEq, Eq, Debug)]
-#[expect(missing_docs, reason = "documented at `EndpointConfig`")]
+/// Settings for the choice of subprotocols; what is not set is left as it is. Names and units are those of the protocol
+/// engine's configuration.
+#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
 pub struct Settings {
+    /// Messages up to this many bytes are sent by medium packets.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_medium_size: Option<usize>,
+    /// Messages from this many bytes on are read by the receiver.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub min_read_message_size: Option<usize>,
+    /// Writes from this many bytes on are read by the receiver.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub min_read_write_size: Option<usize>,
+    /// How many bytes a runting read sends ahead.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub runt_size: Option<usize>,
+    /// How many packets a window of a CTS holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub cts_window_packets: Option<u32>,
+    /// Whether RDMA of the device is used.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub use_device_rdma: Option<bool>,
+    /// Whether messages wait for the handshake.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub handshake_before_messages: Option<bool>,
-    /// Of [`efa_hw::NicConfig`]; the simulated device decides by itself.
+    /// Whether the queue pair is made for unsolicited writes.
+    // Of `efa_hw::NicConfig`; the simulated device decides by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub unsolicited_write_recv: Option<bool>,
+}
+
+impl Settings {
+    pub(crate) fn is_default(&self) -> bool {
+        *self == Settings::default()
+    }
 }
 
 /// One thing that happens.

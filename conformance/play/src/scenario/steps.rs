@@ -236,8 +236,8 @@ impl Steps<'_> {
                                 Some(given) => lookup(self.source, "op", given, &COMPARE_OPS)?,
                                 None => AtomicOp::CSWAP,
                             };
-                            let seed = self.need(line, "comparand", kind, raw.comparand)?;
-                            AtomicAction::Compare(op, Payload { length, seed })
+                            let comparand = self.need(line, "comparand", kind, raw.comparand)?;
+                            AtomicAction::Compare { op, comparand }
                         }
                         "fetch-atomic" => {
                             let op = self.need_spanned(line, "op", kind, raw.op)?;

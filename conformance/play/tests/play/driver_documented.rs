@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 
-use efa_play::drive::line::Form;
-use efa_play::drive::{Command, Event, LONGEST_ANSWER, LONGEST_COMMAND, VERSION};
+use efa_play::drive::{Command, Event, LONGEST_ANSWER, LONGEST_COMMAND, Line, VERSION};
 use efa_play::operation::pattern;
 use efa_play::player::{Patience, UNSUPPORTED};
+
+use crate::declared::{Declarations, Variant};
 
 const MARK: &str = "<!-- generated from here on: EFA_UPDATE=1 cargo test -p efa-play --test play \
                     driver_documented -->\n";
@@ -18,29 +19,76 @@ fn document() -> String {
     std::fs::read_to_string(path()).expect("docs/driver.md is there")
 }
 
-fn chapter(title: &str, forms: &[Form]) -> String {
+/// Examples of each command, and of each operation that is started.
+const COMMANDS: [&str; 16] = [
+    r#"{"hello":{"version":2}}"#,
+    r#"{"open":{"api":"1.11","capabilities":["msg","tagged","source"],"hints":{"runt-size":307200}}}"#,
+    r#"{"insert":{"peer":1,"address":"fe80000000000000000000fffe00000201000000785634120000000000000000"}}"#,
+    r#"{"remove":{"peer":1}}"#,
+    r#"{"start":{"id":0,"operation":{"recv":{"length":256,"tag":{"tag":4656,"ignore":15}}},"expect":7}}"#,
+    r#"{"start":{"id":1,"operation":{"send":{"to":1,"payload":{"length":100,"seed":7},"tag":4663}}}}"#,
+    r#"{"start":{"id":2,"operation":{"register":{"payload":{"length":4096,"seed":9},"access":["remote-read","remote-write"]}}}}"#,
+    r#"{"start":{"id":3,"operation":{"write":{"to":1,"remote":{"address":139637976727552,"key":66},"payload":{"length":4096,"seed":11}}}}}"#,
+    r#"{"start":{"id":4,"operation":{"read":{"from":1,"remote":{"address":139637976727552,"key":66},"length":4096}},"expect":9}}"#,
+    r#"{"start":{"id":5,"operation":{"atomic":{"to":1,"remote":{"address":139637976727552,"key":66},"action":{"fetch":"sum"},"operand":{"length":8,"seed":12}}}}}"#,
+    r#"{"check":{"id":2,"offset":0,"payload":{"length":4096,"seed":11}}}"#,
+    r#"{"dump":{"id":2}}"#,
+    r#"{"poll":{}}"#,
+    r#"{"progress":{}}"#,
+    r#"{"pause":{}}"#,
+    r#"{"close":{}}"#,
+];
+
+/// Examples of each answer.
+const ANSWERS: [&str; 14] = [
+    r#"{"hello":{"version":2,"software":{"name":"libfabric","release":"1.17.0","path":"/usr/lib/libfabric.so.1","commit":"1f2e3d4"}}}"#,
+    r#"{"opened":{"address":"fe80000000000000000000fffe00000201000000785634120000000000000000"}}"#,
+    r#"{"done":{}}"#,
+    r#"{"started":{}}"#,
+    r#"{"registered":{"address":139637976727552,"key":66}}"#,
+    r#"{"again":{}}"#,
+    r#"{"checked":{"difference":{"position":17,"actual":58,"expected":18}}}"#,
+    r#"{"memory":{"bytes":"0011223344556677"}}"#,
+    r#"{"refused":{"text":"fi_tsend failed: Invalid argument (error 22)"}}"#,
+    r#"{"unsupported":{"text":"RDMA"}}"#,
+    r#"{"completed":{"id":0,"length":100,"tag":4663,"source":1}}"#,
+    r#"{"completed":{"id":6,"length":64,"tag":0,"failure":{"code":265,"text":"truncated","overflow":36}}}"#,
+    r#"{"captured":{"bytes":"0a0d0d0a1c000000"}}"#,
+    r#"{"reported":{"text":"event queue: protocol error"}}"#,
+];
+
+/// The values that are described beside the commands and answers.
+const OBJECTS: [&str; 9] = [
+    "Payload",
+    "TagMatch",
+    "Remote",
+    "SendMode",
+    "AtomicAction",
+    "Settings",
+    "Identity",
+    "Failure",
+    "Difference",
+];
+
+/// A paragraph for each variant, with the examples that contain it.
+fn chapter(title: &str, variants: &[Variant], examples: &[&str]) -> String {
     let mut text = format!("\n## {title}\n");
-    for form in forms {
-        let meaning = form.meaning.trim();
+    for variant in variants {
+        let Variant {
+            name,
+            meaning,
+            keys,
+        } = variant;
         // Writing to a String cannot fail.
-        let _ = write!(
-            text,
-            "\n### `{}`\n\n{meaning}\n\n```\n{}\n```\n",
-            form.word, form.example
-        );
-        if form.keys.is_empty() {
-            continue;
+        let _ = write!(text, "\n### `{name}`\n\n{meaning}\n\n```\n");
+        let contains = |line: &&&str| line.contains(&format!("{{\"{name}\":{{"));
+        let shown: Vec<&&str> = examples.iter().filter(contains).collect();
+        assert!(!shown.is_empty(), "{name} has no example");
+        for example in shown {
+            let _ = writeln!(text, "{example}");
         }
-        text.push_str("\n| key | | value | meaning |\n|---|---|---|---|\n");
-        for key in form.keys {
-            let presence = if key.required { "" } else { "optional" };
-            let meaning = key.meaning.trim();
-            let _ = writeln!(
-                text,
-                "| `{}` | {presence} | {} | {meaning} |",
-                key.name, key.kind
-            );
-        }
+        text.push_str("```\n");
+        text.push_str(keys);
     }
     text
 }
@@ -49,16 +97,36 @@ fn chapter(title: &str, forms: &[Form]) -> String {
 fn the_tables_are_those_of_the_declaration() {
     let text = document();
     let (before, after) = text.split_once(MARK).expect("the mark is there");
-    let generated = chapter("Commands", Command::FORMS) + &chapter("Answers", Event::FORMS);
+    let declared = Declarations::read();
+    let generated = chapter("Commands", &declared.variants("Command"), &COMMANDS)
+        + &chapter("Operations", &declared.variants("Operation"), &COMMANDS)
+        + &chapter("Answers", &declared.variants("Event"), &ANSWERS)
+        + "\n## Values\n"
+        + &OBJECTS.map(|name| declared.value(name)).concat();
     if std::env::var_os("EFA_UPDATE").is_some() {
         std::fs::write(path(), format!("{before}{MARK}{generated}")).unwrap();
         return;
     }
     assert!(
         after == generated,
-        "docs/driver.md is not what the lines are declared as: \
+        "docs/driver.md is not what the messages are declared as: \
          EFA_UPDATE=1 cargo test -p efa-play --test play driver_documented"
     );
+}
+
+#[test]
+fn every_example_is_read_and_written_as_it_is() {
+    for example in COMMANDS {
+        let read = Command::parse(example).unwrap();
+        assert_eq!(read.line(), example);
+        assert!(example.len() < LONGEST_COMMAND);
+        // Other writers of JSON put white space there.
+        let spaced = example.replace(':', " : ").replace(',', " , ");
+        assert_eq!(Command::parse(&spaced), Ok(read));
+    }
+    for example in ANSWERS {
+        assert_eq!(Event::parse(example).unwrap().line(), example);
+    }
 }
 
 #[test]

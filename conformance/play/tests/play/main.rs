@@ -1,4 +1,5 @@
 //! The driver protocol's page, and stock libfabric.
 
+mod declared;
 mod driver_documented;
 mod libfabric_stock;

@@ -1,7 +1,7 @@
 //! The operations that packets are about, and how far their data has got.
 
 use efa_core::wire::{AtomicDatatype, AtomicOp, PacketType};
-use efa_play::operation::{AtomicAction, Place, Remote};
+use efa_play::operation::{AtomicAction, Place, Remote, pattern};
 use efa_play::scenario::{Action, Operation, Scenario};
 
 use super::invented;
@@ -71,12 +71,14 @@ impl SyntheticOperation {
                 remote,
                 datatype,
                 action,
+                operand,
                 ..
             } => {
                 written.target = region(scenario, remote).0;
                 written.atomic = Some((action.code(), *datatype));
-                if let AtomicAction::Compare(_, comparand) = action {
-                    written.content.extend(comparand.bytes());
+                if let AtomicAction::Compare { comparand, .. } = action {
+                    let bytes = pattern::bytes(*comparand, operand.length);
+                    written.content.extend(bytes);
                 }
             }
             Operation::Recv { .. } | Operation::Register { .. } => return None,

@@ -218,7 +218,7 @@ impl Rig {
 
     /// Opens the endpoint of a process; closes an earlier one first.
     pub(crate) fn open(&mut self, at: EndpointIndex) {
-        let command = Command::open(&Opening {
+        let command = Command::Open(Opening {
             api: Version::BASELINE_API,
             capabilities: vec![
                 Capability::Msg,
@@ -380,16 +380,16 @@ impl Rig {
     }
 
     fn note(&mut self, at: EndpointIndex, event: Event) {
-        match event.into_report() {
-            Ok(report) => {
+        match event {
+            Event::Completed(report) => {
                 if let Some(token) = report.token {
                     self.order.push(token);
                     let before = self.reports.insert(token, report);
                     assert!(before.is_none(), "operation {token} completed twice");
                 }
             }
-            Err(Event::Reported { text }) => self.events.push((at, text.0)),
-            Err(other) => panic!("{other:?}"),
+            Event::Reported { text } => self.events.push((at, text)),
+            other => panic!("{other:?}"),
         }
     }
 
@@ -403,7 +403,11 @@ impl Rig {
     ) -> Result<(Token, Started), PlayerError> {
         let token = self.next;
         self.next += 1;
-        let command = Command::start(token, &request, seed);
+        let command = Command::Start {
+            id: token,
+            operation: request,
+            expect: seed,
+        };
         let wait = Wait::start();
         loop {
             match self.ask(at, &command)?.into_started() {

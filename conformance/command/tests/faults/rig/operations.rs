@@ -4,7 +4,7 @@
 
 use efa_core::wire::{AtomicDatatype, AtomicOp};
 use efa_play::application::{Request, Started, Token};
-use efa_play::drive::Command;
+use efa_play::drive::{Command, Event};
 use efa_play::operation::{
     AtomicAction, EndpointIndex, Payload, RegionAccess, Remote, SendMode, TagMatch,
 };
@@ -184,11 +184,17 @@ impl Rig {
             seed: WRITTEN,
             ..region.payload
         };
-        let command = Command::check(region.token, 0, payload);
+        let command = Command::Check {
+            id: region.token,
+            offset: 0,
+            payload,
+        };
         let wait = Wait::start();
         loop {
             let answer = self.ask(region.at, &command).unwrap();
-            let difference = answer.difference().unwrap();
+            let Event::Checked { difference } = answer else {
+                panic!("{answer:?}");
+            };
             if difference.is_none() {
                 return;
             }
@@ -236,13 +242,10 @@ impl Rig {
 /// An atomic of each packet type.
 pub(crate) const UPDATE: AtomicAction = AtomicAction::Update(AtomicOp::SUM);
 pub(crate) const FETCH: AtomicAction = AtomicAction::Fetch(AtomicOp::SUM);
-pub(crate) const COMPARE: AtomicAction = AtomicAction::Compare(
-    AtomicOp::CSWAP,
-    Payload {
-        length: 8,
-        seed: BEFORE,
-    },
-);
+pub(crate) const COMPARE: AtomicAction = AtomicAction::Compare {
+    op: AtomicOp::CSWAP,
+    comparand: BEFORE,
+};
 
 fn message(to: EndpointIndex, payload: Payload, tag: Option<u64>, mode: SendMode) -> Request {
     Request::Send {
