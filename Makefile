@@ -7,7 +7,7 @@ SUITE := -p efa-emu -p efa-emu-verbs -p efa-emu-efadv -p efa-conformance
 # Twice the processors, since many tests wait for the programs that they start.
 TEST_THREADS := $(shell expr $$(nproc) \* 2)
 
-.PHONY: conformance test lint sim coverage fuzz verify bench interop arm64 setup build release
+.PHONY: conformance test quick lint sim coverage fuzz verify bench interop arm64 setup build release
 .PHONY: deny minimum-rust
 .PHONY: wireshark-install wireshark-test wireshark-bench
 .PHONY: dist dist-test dist-arm64 install
@@ -25,6 +25,14 @@ conformance:
 test: lint build sim
 	$(CARGO) test --workspace --doc --quiet
 	@scripts/tests --workspace --test-threads $(TEST_THREADS)
+
+## quick: while editing: units, the engine, the device model, the simulator, and the corpus in it
+quick:
+	@scripts/setup suite
+	$(CARGO) build $(SUITE)
+	@scripts/tests --workspace --test-threads $(TEST_THREADS) \
+		--filterset 'kind(lib) | package(efa-core) | package(efa-device-model) | package(efa-sim)'
+	@target/debug/efa-conformance run --backend emu --jobs 4
 
 ## sim: 10,000 random programs on the simulator against what libfabric promises
 sim:
