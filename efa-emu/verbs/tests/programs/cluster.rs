@@ -628,7 +628,7 @@ fn pdsh_reaches_all_hosts() {
         "pdsh 'echo $HOSTNAME' | sort; pdsh -w node2 echo; pdsh -w node3 true 2>&1 | head -n 1";
     assert_eq!(
         printed("3", &[], text),
-        "node0: node0\nnode1: node1\nnode2: node2\nnode2: \nnode3: efa-emu: node3 is no host of this \
+        "node0: node0\nnode1: node1\nnode2: node2\nnode2: \nnode3: efa-emu: node3 is not a host of this \
          cluster: the hosts are node0 to node2\n"
     );
 }
