@@ -109,6 +109,7 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
+    #[inline(never)]
     fn do_work(&mut self, work: Work) -> WorkResult {
         let connid = Some(self.channel.address.qkey.into());
         let more = match work {

@@ -43,6 +43,7 @@ impl<N: Nic> Channel<N> {
     }
 
     /// The error of an operation for which there is no protocol, or none yet.
+    #[cold]
     pub(crate) fn no_protocol(&mut self, peer: PeerId, reason: NoProtocol) -> EndpointError {
         tracing::debug!(%peer, %reason, "operation not started");
         match reason {

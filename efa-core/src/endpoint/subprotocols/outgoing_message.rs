@@ -64,6 +64,7 @@ impl<N: Nic> SendSide<'_, N> {
 
     /// Sends a message that takes more than its first packet. If the peer was to read it, but the
     /// device refuses to register its memory, the message is sent without RDMA.
+    #[inline(never)]
     fn send_bulk(
         &mut self,
         args: &SendArgs<'_>,
