@@ -1,10 +1,11 @@
 //! What matching costs as a function of how much is posted or has come unexpectedly.
 //!
-//! Each row is the same work with 1, 100, 10,000 and 100,000 receives or messages: nanoseconds of one
-//! round (a zero-length message from `send` to both completions, and the receive for it), and the
-//! ratio to the row with one. Tags are taken in an order that no cache or prefetcher can guess, so
-//! that the larger rows also contain what the machine's memory costs; the control is a hash map of
-//! the standard library with as many entries of 64 bytes, of which one is taken out and put back.
+//! Each row is the same work with 1, 100, 10,000 and 100,000 receives or messages: nanoseconds of
+//! one round (a zero-length message from `send` to both completions, and the receive for it), and
+//! the ratio to the row with one. Tags are taken in an order that no cache or prefetcher can guess,
+//! so that the larger rows also contain what the machine's memory costs; the control is a hash map
+//! of the standard library with as many entries of 64 bytes, of which one is taken out and put
+//! back.
 
 use core::hint::black_box;
 use std::collections::HashMap;

@@ -1,8 +1,8 @@
 //! The rules that traffic is judged by, each declared once.
 //!
 //! Everything that judges captures takes its rules from here: `efa-conformance check`, the expert
-//! information of the Wireshark dissector, and the tables of `docs/rules.md`. The dissector's table and
-//! the documentation are generated text, which a test compares with this list
+//! information of the Wireshark dissector, and the tables of `docs/rules.md`. The dissector's table
+//! and the documentation are generated text, which a test compares with this list
 //! (`conformance/check/tests/check/rules_generated.rs`).
 
 use core::fmt;
@@ -127,9 +127,9 @@ pub struct Rule {
     pub chapter: Chapter,
     /// The worst that a breach is reported as. A judge that cannot prove the breach reports a note.
     pub severity: Severity,
-    /// The statement that it enforces: `v4/SECTION/NAME` for the protocol document, `stock/NAME` for
-    /// what stock libfabric does or needs beyond it, `device/NAME` for the device and the emulated wire,
-    /// `ofi/NAME` for what libfabric's interface promises to applications.
+    /// The statement that it enforces: `v4/SECTION/NAME` for the protocol document, `stock/NAME`
+    /// for what stock libfabric does or needs beyond it, `device/NAME` for the device and the
+    /// emulated wire, `ofi/NAME` for what libfabric's interface promises to applications.
     pub statement: &'static str,
     /// Where that statement is written, as Markdown.
     pub source: &'static str,
@@ -156,7 +156,8 @@ impl Rule {
         matches!(self.judge, Judge::Both | Judge::Checker)
     }
 
-    /// Returns whether a run of the suite judges it: the checker's rules, and those that take a scenario.
+    /// Returns whether a run of the suite judges it: the checker's rules, and those that take a
+    /// scenario.
     pub const fn is_run(&self) -> bool {
         self.is_checked() || matches!(self.judge, Judge::Replay)
     }

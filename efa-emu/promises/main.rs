@@ -1,15 +1,15 @@
 //! Random programs on random fabrics against what libfabric promises: each message once, the right
 //! data, the right order, the right error, nothing stuck, nothing left over.
 //!
-//! Some of the runs are among endpoints of ours; in the others some are what libfabric 1.11, 1.17, 2.1,
-//! 2.6 or 2.7 would be ([`release`]), zero-copy receivers among them. There are messages that one side gives
-//! up, of which the other has to hear, windows so small that peers
-//! run ahead of them, memory that is deregistered while peers use it, and room for so few operations
-//! of peers that most of them wait.
+//! Some of the runs are among endpoints of ours; in the others some are what libfabric 1.11, 1.17,
+//! 2.1, 2.6 or 2.7 would be ([`release`]), zero-copy receivers among them. There are messages that
+//! one side gives up, of which the other has to hear, windows so small that peers run ahead of
+//! them, memory that is deregistered while peers use it, and room for so few operations of peers
+//! that most of them wait.
 //!
-//! A seed makes a [`plan`]: hosts, devices, settings, a network, and a list of steps. [`run`] carries
-//! it out on the simulator and holds everything that the endpoints say against a [`model`]. When that
-//! finds something, [`minimise`] leaves out what is not needed for it.
+//! A seed makes a [`plan`]: hosts, devices, settings, a network, and a list of steps. [`run`]
+//! carries it out on the simulator and holds everything that the endpoints say against a [`model`].
+//! When that finds something, [`minimise`] leaves out what is not needed for it.
 //!
 //! `EFA_SEEDS=n` runs the seeds 0 to n - 1; `EFA_SEED=n` runs one, `EFA_STEPS=1,5,7` some of its
 //! steps only. Then the log of the fabric is printed as well.

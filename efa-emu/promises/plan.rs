@@ -1,5 +1,5 @@
-//! What a run does: a world and a list of steps, both made from a seed. Every step stands by itself,
-//! so that any of them can be left out.
+//! What a run does: a world and a list of steps, both made from a seed. Every step stands by
+//! itself, so that any of them can be left out.
 
 use std::time::Duration;
 
@@ -148,13 +148,13 @@ pub(crate) struct Buffer {
     pub(crate) registered: bool,
 }
 
-/// Bytes of the longest headers: what else a packet holds can be injected, or be an operand with its
-/// comparand.
+/// Bytes of the longest headers: what else a packet holds can be injected, or be an operand with
+/// its comparand.
 const MAX_REQUEST_HEADER: usize = 168;
 const MAX_ATOMIC_HEADER: usize = 152;
 
-/// Registrations that a program has from its start to its end: its packet buffers, its memory, and the
-/// same memory for its peers.
+/// Registrations that a program has from its start to its end: its packet buffers, its memory, and
+/// the same memory for its peers.
 pub(crate) const REGIONS: usize = 3;
 
 impl Plan {
@@ -369,8 +369,8 @@ fn manner(rng: &mut StdRng) -> Manner {
     .unwrap()
 }
 
-/// Frames that all rules of a run together may drop: if it is always the same one, its request is not
-/// given up.
+/// Frames that all rules of a run together may drop: if it is always the same one, its request is
+/// not given up.
 fn most_drops(network: &NetworkConfig) -> u64 {
     let attempts = u64::from(network.reliability.attempts);
     match network.loss {

@@ -2,11 +2,12 @@
 //! the release, and that complains of packets which the release would not understand.
 //!
 //! A release that does not know a feature neither announces it nor sees that others do, so it is
-//! taken out of the HANDSHAKE packets in both directions; the engine's choices follow from that. What
-//! else differs is rewritten: the fields of HANDSHAKE, the length of EOR and of the raw address, and
-//! connection ids where there were none. Libfabric 2.1 that is no zero-copy receiver, and 2.6, differ from
-//! 2.7, which knows what we know, in that they have no PEER_ERROR. What is not modelled is timing: libfabric 1.11 sends CTSDATA, and 1.11
-//! and 1.17 read, before the HANDSHAKE of their peer has come.
+//! taken out of the HANDSHAKE packets in both directions; the engine's choices follow from that.
+//! What else differs is rewritten: the fields of HANDSHAKE, the length of EOR and of the raw
+//! address, and connection ids where there were none. Libfabric 2.1 that is no zero-copy receiver,
+//! and 2.6, differ from 2.7, which knows what we know, in that they have no PEER_ERROR. What is not
+//! modelled is timing: libfabric 1.11 sends CTSDATA, and 1.11 and 1.17 read, before the HANDSHAKE
+//! of their peer has come.
 
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
@@ -201,7 +202,8 @@ impl Release {
     }
 }
 
-/// Why libfabric 2.7 would not take a PEER_ERROR. What it says of the message is for the engine to judge.
+/// Why libfabric 2.7 would not take a PEER_ERROR. What it says of the message is for the engine to
+/// judge.
 fn peer_error_objection(bytes: &[u8]) -> Option<&'static str> {
     let [_, _, _, _, _, _, _, _, _, _, _, _, emitter, 0, 0, 0, ..] = *bytes else {
         return Some("it has no such side");

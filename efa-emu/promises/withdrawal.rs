@@ -1,4 +1,5 @@
-//! Memory that its program deregisters, and uses for something else, at each moment of a peer's operation.
+//! Memory that its program deregisters, and uses for something else, at each moment of a peer's
+//! operation.
 
 use efa_core::endpoint::EndpointConfig;
 use efa_device_model::profile::Profile;
@@ -74,7 +75,8 @@ fn plan(network: NetworkConfig, device: &str, use_device_rdma: bool, steps: Vec<
 fn an_operation_whose_memory_is_deregistered_fails_or_had_the_right_data() {
     // Requests wait for room, or for a receiver that was not ready, and their memory is read late.
     let waits = [(1, 0.0), (1000, 0.5)];
-    // By packets, by the requester's device, and by the device that is to read: a write by the target's.
+    // By packets, by the requester's device, and by the device that is to read: a write by the
+    // target's.
     let devices = [("efa2", false), ("efa2", true), ("efa1", true)];
     let cases = waits
         .into_iter()
@@ -87,7 +89,8 @@ fn an_operation_whose_memory_is_deregistered_fails_or_had_the_right_data() {
             rnr: Probability::new(rnr).unwrap(),
             ..NetworkConfig::default()
         };
-        // Whoever starts the first operation of a run says that more follow, and does not send it yet.
+        // Whoever starts the first operation of a run says that more follow, and does not send it
+        // yet.
         let [_, first] = operations(1 - from, 1 - from, 8);
         for operation in operations(from, TARGET, 9_000) {
             let case =

@@ -1,7 +1,7 @@
 //! An echo server on an EFA device, and its client.
 //!
-//! `echo` prints the server's address, and sends back what comes; `echo ADDRESS TEXT` is the client. Without
-//! EFA hardware, start both with `efa-emu run --` in front.
+//! `echo` prints the server's address, and sends back what comes; `echo ADDRESS TEXT` is the
+//! client. Without EFA hardware, start both with `efa-emu run --` in front.
 
 use efa_core::address::RawAddress;
 use efa_core::endpoint::{

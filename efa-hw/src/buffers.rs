@@ -63,8 +63,8 @@ impl PacketBuffers {
         UserMemory::new(self.stride.checked_mul(count).ok_or(TOO_MANY)?)
     }
 
-    /// Adds memory to the pool, as many buffers as it holds, that is registered with this key. The buffers that are there
-    /// already are taken first.
+    /// Adds memory to the pool, as many buffers as it holds, that is registered with this key. The
+    /// buffers that are there already are taken first.
     pub(crate) fn add(&mut self, memory: UserMemory, key: LocalKey) {
         let start = memory.start();
         let first = self.slots.len();
@@ -121,8 +121,8 @@ impl PacketBuffers {
         }
     }
 
-    /// Hands a buffer of the engine to a queue pair of the device: its address and key. [`Self::take_back`] returns
-    /// `context`.
+    /// Hands a buffer of the engine to a queue pair of the device: its address and key.
+    /// [`Self::take_back`] returns `context`.
     #[inline]
     pub(crate) fn lend(
         &mut self,
@@ -141,7 +141,8 @@ impl PacketBuffers {
         Ok((slot.start.as_ptr() as u64, slot.key))
     }
 
-    /// Takes a buffer back from the device, with its context. `None` if the device does not have it.
+    /// Takes a buffer back from the device, with its context. `None` if the device does not have
+    /// it.
     #[inline]
     pub(crate) fn take_back(&mut self, buffer: BufferId) -> Option<u64> {
         let slot = self.slots.get_mut(buffer.0 as usize)?;
@@ -166,9 +167,9 @@ impl PacketBuffers {
     #[inline]
     pub(crate) fn bytes(&self, buffer: BufferId) -> &[u8] {
         match self.slots.get(buffer.0 as usize) {
-            // SAFETY: `add` has pointed the slot to as many bytes of the memory, which lives as long as `self` and which no
-            // other slot shares. The engine owns the buffer, so the device does not write it, and `&self` keeps
-            // `bytes_mut` away.
+            // SAFETY: `add` has pointed the slot to as many bytes of the memory, which lives as
+            // long as `self` and which no other slot shares. The engine owns the buffer, so the
+            // device does not write it, and `&self` keeps `bytes_mut` away.
             Some(slot) if slot.owner == Owner::Engine => unsafe {
                 std::slice::from_raw_parts(slot.start.as_ptr(), self.stride)
             },

@@ -47,8 +47,8 @@ impl CompletionChannel {
         unsafe { BorrowedFd::borrow_raw(self.fd()) }
     }
 
-    /// Takes the events that there are, and asks for one at the next completion. A completion that is in the queue
-    /// already and was not polled counts as the next one.
+    /// Takes the events that there are, and asks for one at the next completion. A completion that
+    /// is in the queue already and was not polled counts as the next one.
     ///
     /// # Safety
     /// `queue` is alive and was created with this channel.
@@ -66,7 +66,8 @@ impl CompletionChannel {
         }
         let error = io::Error::last_os_error();
         if events > 0 {
-            // SAFETY: the caller vouches for `queue`, the only one of the channel, so the events were its.
+            // SAFETY: the caller vouches for `queue`, the only one of the channel, so the events
+            // were its.
             unsafe { loaded::ibv_ack_cq_events(queue, events) };
         }
         if !matches!(

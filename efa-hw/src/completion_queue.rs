@@ -186,8 +186,9 @@ impl CompletionQueue {
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
-        // SAFETY: every queue pair on the queue holds a reference to it, so none is left. All events that were taken
-        // are acknowledged, so the call does not wait. The channel is dropped afterwards.
+        // SAFETY: every queue pair on the queue holds a reference to it, so none is left. All
+        // events that were taken are acknowledged, so the call does not wait. The channel is
+        // dropped afterwards.
         unsafe { loaded::ibv_destroy_cq(self.as_cq()) };
     }
 }
@@ -215,8 +216,8 @@ impl Entry<'_> {
         unsafe { (*self.0.cq.as_ptr()).wr_id }
     }
 
-    /// The status from the device's own code in the vendor error; libibverbs' status is coarser. `failed` is called
-    /// with an error. Its verb is empty: the device names a read a send.
+    /// The status from the device's own code in the vendor error; libibverbs' status is coarser.
+    /// `failed` is called with an error. Its verb is empty: the device names a read a send.
     #[inline]
     pub(crate) fn status(&self, failed: impl FnOnce(CompletionError)) -> Status {
         // SAFETY: as in `read`.
@@ -257,8 +258,8 @@ impl Entry<'_> {
         self.read(self.0.calls.opcode) == efadv::WC_RECV_RDMA_WITH_IMM
     }
 
-    /// The completion of a receive into memory of the user, and its status: a peer's write that took the receive has
-    /// written nothing there.
+    /// The completion of a receive into memory of the user, and its status: a peer's write that
+    /// took the receive has written nothing there.
     pub(crate) fn user_receive(&self, status: Status) -> (Status, CompletionKind) {
         if status != Status::Ok || self.is_write_with_immediate() {
             let status = match status {

@@ -42,7 +42,8 @@ struct Opened {
     attributes: NicAttributes,
     max_send_sge: u32,
     max_completions: usize,
-    /// What a send work request holds at most. Beyond `attributes.inline_size` its entry has 128 bytes.
+    /// What a send work request holds at most. Beyond `attributes.inline_size` its entry has 128
+    /// bytes.
     max_inline_size: usize,
 }
 
@@ -102,10 +103,11 @@ impl HwDevice {
         Err(OpenError::NoDevice { found, names })
     }
 
-    /// Returns the device of this name that this function has opened before, as long as a handle of it is left, or opens it.
-    /// One context for all users of a process saves what each costs: memory for doorbells, and here the emulated device's
-    /// thread and rings. A device that was removed stays the one that is shared until its last handle is gone. After a
-    /// fork the child opens devices anew.
+    /// Returns the device of this name that this function has opened before, as long as a handle of
+    /// it is left, or opens it. One context for all users of a process saves what each costs:
+    /// memory for doorbells, and here the emulated device's thread and rings. A device that was
+    /// removed stays the one that is shared until its last handle is gone. After a fork the child
+    /// opens devices anew.
     ///
     /// # Errors
     /// As [`HwDevice::open`].
@@ -196,9 +198,9 @@ impl HwDevice {
         &self.0.attributes
     }
 
-    /// Bytes of a packet that a send work request can hold itself, if its entry in the queue has 128 bytes instead of
-    /// 64 (see [`NicConfig::inline_size`]). On devices without such entries the same as the `inline_size` of the
-    /// device's attributes.
+    /// Bytes of a packet that a send work request can hold itself, if its entry in the queue has
+    /// 128 bytes instead of 64 (see [`NicConfig::inline_size`]). On devices without such entries
+    /// the same as the `inline_size` of the device's attributes.
     pub fn max_inline_size(&self) -> usize {
         self.0.max_inline_size
     }

@@ -54,12 +54,15 @@ pub(crate) struct Outstanding {
     pub(crate) receives: usize,
 }
 
-/// The `wr_id` of a work request: what it is (bits 61 to 63), the generation (bits 48 to 60) and the place (bits 32 to
-/// 47) of its queue pair in the domain, and its buffer, or the place of its RDMA request or of its receive into memory
+/// The `wr_id` of a work request: what it is (bits 61 to 63), the generation (bits 48 to 60) and
+/// the place (bits 32 to
+/// 47) of its queue pair in the domain, and its buffer, or the place of its RDMA request or of its
+///     receive into memory
 /// of the user (bits 0 to 31).
 ///
-/// Where a device returns 64-bit request ids, libefa cannot tell a late completion of a destroyed queue pair from one of
-/// the next with its number; the generation does. Receives have none: libefa has one for them.
+/// Where a device returns 64-bit request ids, libefa cannot tell a late completion of a destroyed
+/// queue pair from one of the next with its number; the generation does. Receives have none: libefa
+/// has one for them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct WorkRequestId(pub(crate) u64);
 
@@ -230,9 +233,9 @@ impl HwDomain {
     /// [`NicError::MemoryFault`] if it is empty or overlaps memory that the domain already knows.
     ///
     /// # Safety
-    /// Until [`HwDomain::revoke_user`] or the end of the domain, whatever part of the memory a call names, a posted
-    /// receive or an outstanding operation uses, or a registration of the caller covers, is readable and writable and
-    /// not referenced by Rust references.
+    /// Until [`HwDomain::revoke_user`] or the end of the domain, whatever part of the memory a call
+    /// names, a posted receive or an outstanding operation uses, or a registration of the caller
+    /// covers, is readable and writable and not referenced by Rust references.
     ///
     /// Between operations the caller may unmap the memory and map other memory in its place.
     pub unsafe fn allow_user(&mut self, memory: UserSlice) -> Result<(), NicError> {
@@ -241,8 +244,8 @@ impl HwDomain {
     }
 
     /// Ends the use of the memory that [`HwDomain::allow_user`] made known at `address`. All its
-    /// registrations end first, so that after `Ok` neither the device nor a peer touches the memory.
-    /// Outstanding operations on it fail.
+    /// registrations end first, so that after `Ok` neither the device nor a peer touches the
+    /// memory. Outstanding operations on it fail.
     ///
     /// # Errors
     /// The domain knows no memory of the caller at this address, or the device refuses to end a
@@ -283,14 +286,15 @@ impl HwDomain {
         })
     }
 
-    /// Registers memory behind a dma-buf, such as that of a GPU, for all queue pairs of the domain. Work requests and
-    /// peers name it by `memory.address`. The engine and the device move data from and to it by RDMA and as the
-    /// registered payload of packets; nothing of it is copied by this process. [`Domain::deregister`] ends it.
+    /// Registers memory behind a dma-buf, such as that of a GPU, for all queue pairs of the domain.
+    /// Work requests and peers name it by `memory.address`. The engine and the device move data
+    /// from and to it by RDMA and as the registered payload of packets; nothing of it is copied by
+    /// this process. [`Domain::deregister`] ends it.
     ///
     /// # Errors
     /// [`NicError::Device`] with `EBADF` for a descriptor that is
-    /// none, `EINVAL` for another kind of file, a range beyond its end, or an address with another place in its page,
-    /// and `EOPNOTSUPP` if the kernel cannot do it.
+    /// none, `EINVAL` for another kind of file, a range beyond its end, or an address with another
+    /// place in its page, and `EOPNOTSUPP` if the kernel cannot do it.
     pub fn register_dmabuf(
         &mut self,
         memory: &Dmabuf<'_>,
@@ -308,14 +312,15 @@ impl HwDomain {
 
     /// Keeps registrations of single operations ([`Domain::lease`]) for later ones, within limits.
     ///
-    /// That saves a system call and the pinning of pages with each operation on memory that is used again. Two things
-    /// change, which is why it is a choice. The domain has a thread, which watches the memory: see
-    /// the [crate's documentation](crate#cached-registrations). And a peer that was told a key for an operation can use it until the registration is
-    /// evicted, not only until the operation ends.
+    /// That saves a system call and the pinning of pages with each operation on memory that is used
+    /// again. Two things change, which is why it is a choice. The domain has a thread, which
+    /// watches the memory: see the [crate's documentation](crate#cached-registrations). And a peer
+    /// that was told a key for an operation can use it until the registration is evicted, not only
+    /// until the operation ends.
     ///
     /// # Errors
-    /// The memory cannot be watched; the message says why. Nothing changes then, and each operation goes on
-    /// registering its memory itself.
+    /// The memory cannot be watched; the message says why. Nothing changes then, and each operation
+    /// goes on registering its memory itself.
     pub fn cache_registrations(&mut self, limits: CacheLimits) -> io::Result<()> {
         if self.cache.is_none() {
             self.cache = Some(RegistrationCache::new(Userfault::open()?, limits));
@@ -351,7 +356,8 @@ impl HwDomain {
         Ok(CompletionQueueId(key as u32))
     }
 
-    /// As [`Domain::create_queue_pair`], of a queue pair whose work requests hold so much data themselves.
+    /// As [`Domain::create_queue_pair`], of a queue pair whose work requests hold so much data
+    /// themselves.
     ///
     /// # Errors
     /// The configuration is beyond the device's limits, or the device has no room.
@@ -369,14 +375,16 @@ impl HwDomain {
         self.address_space.resolve(memory).is_ok()
     }
 
-    /// Asks for an event at the next completion, before a program sleeps. The order in which no completion is
-    /// overlooked is:
+    /// Asks for an event at the next completion, before a program sleeps. The order in which no
+    /// completion is overlooked is:
     ///
     /// 1. `arm`;
-    /// 2. poll, until there is nothing. A completion may have come before the device knew of the request;
-    /// 3. [`sleep`](Self::sleep), or wait for [`channel`](Self::channel) to be readable. A completion that has come since
-    ///    the first step ends the sleep at once;
-    /// 4. poll, and go back to the first step before the next sleep: an event comes once for each `arm`.
+    /// 2. poll, until there is nothing. A completion may have come before the device knew of the
+    ///    request;
+    /// 3. [`sleep`](Self::sleep), or wait for [`channel`](Self::channel) to be readable. A
+    ///    completion that has come since the first step ends the sleep at once;
+    /// 4. poll, and go back to the first step before the next sleep: an event comes once for each
+    ///    `arm`.
     ///
     /// # Errors
     /// [`NicError::Invalid`] if there is no such queue, [`NicError::Unsupported`] if it has no channel,
@@ -386,8 +394,8 @@ impl HwDomain {
         found.arm().unwrap_or(Err(NO_CHANNEL))
     }
 
-    /// Sleeps until a completion comes that was not there at the last [`arm`](Self::arm). Returns whether there may be one;
-    /// false after `timeout`.
+    /// Sleeps until a completion comes that was not there at the last [`arm`](Self::arm). Returns
+    /// whether there may be one; false after `timeout`.
     ///
     /// # Errors
     /// As for [`arm`](Self::arm).
@@ -403,14 +411,15 @@ impl HwDomain {
         channel.ok_or(NO_CHANNEL)?.wait(timeout)
     }
 
-    /// Returns whether there are completions of requests that the device did not take. They raise no event: who has
+    /// Returns whether there are completions of requests that the device did not take. They raise
+    /// no event: who has
     /// [armed](Self::arm) a queue polls instead of sleeping.
     pub fn has_failed(&self) -> bool {
         !self.failed.is_empty()
     }
 
-    /// A descriptor that is readable once a completion has come since the last [`arm`](Self::arm), for `poll(2)` and the like.
-    /// Programs wait for it and leave reading it to `arm`.
+    /// A descriptor that is readable once a completion has come since the last [`arm`](Self::arm),
+    /// for `poll(2)` and the like. Programs wait for it and leave reading it to `arm`.
     ///
     /// # Errors
     /// As for [`arm`](Self::arm).
@@ -434,8 +443,9 @@ impl HwDomain {
         self.buffers.len()
     }
 
-    /// Adds packet buffers to those that the domain was opened with, in a registration of their own: for one more queue
-    /// pair, as many as its queues hold requests. They stay until the domain ends.
+    /// Adds packet buffers to those that the domain was opened with, in a registration of their
+    /// own: for one more queue pair, as many as its queues hold requests. They stay until the
+    /// domain ends.
     ///
     /// # Errors
     /// There is no memory, or the device does not register so much; nothing changes then.

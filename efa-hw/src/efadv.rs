@@ -1,5 +1,5 @@
-//! The structures and constants of libefa, as `infiniband/efadv.h` declares them (symbol versions EFA_1.1 and
-//! EFA_1.2).
+//! The structures and constants of libefa, as `infiniband/efadv.h` declares them (symbol versions
+//! EFA_1.1 and EFA_1.2).
 //!
 //! Every call takes the size of the caller's structure, so these short forms stay valid with
 //! every newer libefa.
@@ -15,7 +15,8 @@ pub const WC_EX_WITH_SGID: u64 = 1 << 0;
 pub const WC_EX_WITH_IS_UNSOLICITED: u64 = 1 << 1;
 /// `flags` bit of a queue pair: peers' writes with immediate data consume no receive.
 pub const QP_FLAGS_UNSOLICITED_WRITE_RECV: u16 = 1 << 0;
-/// Work requests of RDMA writes can hold their data themselves. Entries of the send queue have 128 bytes then.
+/// Work requests of RDMA writes can hold their data themselves. Entries of the send queue have 128
+/// bytes then.
 pub const QP_FLAGS_INLINE_WRITE: u16 = 1 << 1;
 /// Work completion opcode of a peer's RDMA write with immediate.
 pub const WC_RECV_RDMA_WITH_IMM: ibv_wc_opcode::Type = ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;

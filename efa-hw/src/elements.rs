@@ -1,12 +1,14 @@
 //! Elements of user memory that peers change by atomics.
 //!
-//! An element of 1, 2, 4 or 8 bytes at an address that is a multiple of its size is read and changed by the
-//! processor's atomics, so that nothing is lost between the application's threads, other processes and peers, as
-//! with stock libfabric. For other elements the processor has none: a lock keeps the domains of this
-//! process apart, and an application that changes such an element itself has to do so when no peer does.
+//! An element of 1, 2, 4 or 8 bytes at an address that is a multiple of its size is read and
+//! changed by the processor's atomics, so that nothing is lost between the application's threads,
+//! other processes and peers, as with stock libfabric. For other elements the processor has none: a
+//! lock keeps the domains of this process apart, and an application that changes such an element
+//! itself has to do so when no peer does.
 //!
-//! The lock is taken for all elements. So two peers that use elements of different sizes in the same
-//! word do not make atomic accesses of different sizes at the same time, which Rust does not define.
+//! The lock is taken for all elements. So two peers that use elements of different sizes in the
+//! same word do not make atomic accesses of different sizes at the same time, which Rust does not
+//! define.
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -33,8 +35,8 @@ macro_rules! by_size {
 /// Reads an element.
 ///
 /// # Safety
-/// `from` points to so much memory that may be read. Others access it at the same time only atomically, by
-/// elements of the same size.
+/// `from` points to so much memory that may be read. Others access it at the same time only
+/// atomically, by elements of the same size.
 pub(crate) unsafe fn read(from: *mut u8, target: &mut [u8]) {
     let _lock = lock();
     macro_rules! one_step {
@@ -50,8 +52,8 @@ pub(crate) unsafe fn read(from: *mut u8, target: &mut [u8]) {
     });
 }
 
-/// Changes an element from `expected` to `new`. Returns false if it is not `expected`, which is what is
-/// there then.
+/// Changes an element from `expected` to `new`. Returns false if it is not `expected`, which is
+/// what is there then.
 ///
 /// # Safety
 /// As for [`read`], of memory that may be written, too.
@@ -78,7 +80,8 @@ pub(crate) unsafe fn exchange(at: *mut u8, expected: &mut [u8], new: &[u8]) -> b
         }};
     }
     by_size!(new.len(), at, one_step, {
-        // SAFETY: as the caller promises; the lock keeps other domains away, and nobody else may be here.
+        // SAFETY: as the caller promises; the lock keeps other domains away, and nobody else may be
+        // here.
         let there = unsafe { std::slice::from_raw_parts_mut(at, new.len()) };
         let is_expected = there == expected;
         match is_expected {

@@ -138,8 +138,8 @@ pub(crate) fn last_nic_error(call: &'static str, full: &'static str) -> NicError
 
 /// A work request that ended with an error, as the device reported it.
 ///
-/// The [`Completion`](efa_core::nic::Completion) of the request has the same [`Status`], unless the device's code is a
-/// new one: it is `RemoteBadStatus` then, and only here is the code itself.
+/// The [`Completion`](efa_core::nic::Completion) of the request has the same [`Status`], unless the
+/// device's code is a new one: it is `RemoteBadStatus` then, and only here is the code itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CompletionError {
     /// What was to be done: `send`, `receive`, `RDMA read`, `RDMA write`.

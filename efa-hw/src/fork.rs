@@ -1,8 +1,10 @@
 //! Whether a process may fork that has registered memory.
 //!
-//! A registration names pages. After a fork, whoever first writes to such a page gets a copy: without support for forks,
-//! that may be the parent, and the device goes on with the page that is the child's then. Kernels since Linux 5.13 copy such pages when the
-//! process forks. Before, libibverbs can keep them from children instead, at the price of a system call for each registration.
+//! A registration names pages. After a fork, whoever first writes to such a page gets a copy:
+//! without support for forks, that may be the parent, and the device goes on with the page that is
+//! the child's then. Kernels since Linux 5.13 copy such pages when the process forks. Before,
+//! libibverbs can keep them from children instead, at the price of a system call for each
+//! registration.
 
 use std::ffi::c_int;
 use std::io;
@@ -15,8 +17,8 @@ use crate::loaded;
 pub enum ForkSupport {
     /// Nothing: the kernel copies it for the child.
     Unneeded,
-    /// Children do not have it: libibverbs was asked for that ([`enable_fork_support`], or the variables `RDMAV_FORK_SAFE` and
-    /// `IBV_FORK_SAFE`).
+    /// Children do not have it: libibverbs was asked for that ([`enable_fork_support`], or the
+    /// variables `RDMAV_FORK_SAFE` and `IBV_FORK_SAFE`).
     Enabled,
     /// The device and the process may come to see different pages.
     Disabled,
@@ -43,8 +45,8 @@ pub fn fork_support() -> Result<ForkSupport, OpenError> {
     })
 }
 
-/// Asks libibverbs to keep registered memory from children. It has to be asked before memory is registered for the first
-/// time.
+/// Asks libibverbs to keep registered memory from children. It has to be asked before memory is
+/// registered for the first time.
 ///
 /// # Errors
 /// [`OpenError`] if libibverbs cannot be loaded, or refuses: `EINVAL` after a registration, `ENOSYS` without support by the

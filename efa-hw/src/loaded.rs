@@ -1,7 +1,9 @@
-//! The functions of libibverbs and libefa, which are loaded when a device is first looked for. A program that
-//! may use a device, and may also do without, so starts where the libraries are not installed.
+//! The functions of libibverbs and libefa, which are loaded when a device is first looked for. A
+//! program that may use a device, and may also do without, so starts where the libraries are not
+//! installed.
 //!
-//! On the data path nothing comes through here: posting and polling are calls through the objects' own tables.
+//! On the data path nothing comes through here: posting and polling are calls through the objects'
+//! own tables.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
@@ -12,8 +14,8 @@ use libloading::os::unix::{Library, RTLD_NOW};
 use crate::efadv::{AhAttr, Cq, CqInitAttr, DeviceAttr, QpInitAttr};
 use crate::error::OpenError;
 
-/// Declares functions of shared libraries: the table of their addresses, how it is filled, and a function of the
-/// same name that calls each.
+/// Declares functions of shared libraries: the table of their addresses, how it is filled, and a
+/// function of the same name that calls each.
 macro_rules! functions {
     ($($library:literal: {
         $(fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*

@@ -11,7 +11,8 @@ use std::ptr::NonNull;
 
 /// Memory that was allocated for transfers: zeroed, page-aligned, and at a fixed address.
 ///
-/// A [`HwDomain`](crate::HwDomain) owns the memory that it knows, so none of it is dropped too early.
+/// A [`HwDomain`](crate::HwDomain) owns the memory that it knows, so none of it is dropped too
+/// early.
 #[derive(Debug)]
 pub struct UserMemory {
     start: NonNull<u8>,

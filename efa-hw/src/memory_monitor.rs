@@ -1,8 +1,9 @@
 //! Tells the cache of registrations which memory has other pages than it had.
 //!
-//! A registration pins the pages that are behind an address when it is made. A program that unmaps the memory and
-//! maps other memory in its place has other pages there, and the device goes on with the old ones. So whoever keeps
-//! a registration has to learn of each such change, from every thread, before the first operation on the new memory.
+//! A registration pins the pages that are behind an address when it is made. A program that unmaps
+//! the memory and maps other memory in its place has other pages there, and the device goes on with
+//! the old ones. So whoever keeps a registration has to learn of each such change, from every
+//! thread, before the first operation on the new memory.
 //!
 //! # Why userfaultfd
 //!
@@ -12,25 +13,29 @@
 //! | validation of the mapping at each use | `/proc/self/maps` looks the same after `munmap` and `mmap` of the same size; the numbers of page frames are hidden from programs without rights |
 //! | userfaultfd | the kernel reports each change of watched memory, whichever call made it, and lets that call return only once the report was read |
 //!
-//! Memory is watched in the mode for write protection and nothing is ever protected, so no access to it faults.
+//! Memory is watched in the mode for write protection and nothing is ever protected, so no access
+//! to it faults.
 //!
 //! # What makes it exact
 //!
-//! * The kernel counts a change as pending before other threads can see its effect, and until its report was read. While
-//!   one is pending, the zero-length `UFFDIO_ZEROPAGE` fails with `EAGAIN`, otherwise with `EINVAL`. The cache asks
-//!   before each use; while a change is pending it serves nothing. So a thread that gets an address which another thread
-//!   is just unmapping finds no stale registration.
-//! * `madvise(MADV_DONTNEED)` is reported *before* the pages go, and nothing tells when they are gone. A registration that
-//!   was made in between would be stale soon. Such memory is not served from the cache until it is unmapped.
-//! * Only private anonymous memory is watched. Pages of files and of shared memory can be replaced by `ftruncate` or
-//!   `fallocate` on the file, from any process, and pages of System V memory by `shmdt`: userfaultfd reports none of these.
+//! * The kernel counts a change as pending before other threads can see its effect, and until its
+//!   report was read. While one is pending, the zero-length `UFFDIO_ZEROPAGE` fails with `EAGAIN`,
+//!   otherwise with `EINVAL`. The cache asks before each use; while a change is pending it serves
+//!   nothing. So a thread that gets an address which another thread is just unmapping finds no
+//!   stale registration.
+//! * `madvise(MADV_DONTNEED)` is reported *before* the pages go, and nothing tells when they are
+//!   gone. A registration that was made in between would be stale soon. Such memory is not served
+//!   from the cache until it is unmapped.
+//! * Only private anonymous memory is watched. Pages of files and of shared memory can be replaced
+//!   by `ftruncate` or `fallocate` on the file, from any process, and pages of System V memory by
+//!   `shmdt`: userfaultfd reports none of these.
 //!
-//! After `fork` the parent keeps its pinned pages, and the child gets copies, since Linux 5.12; before, programs call
-//! `ibv_fork_init`.
+//! After `fork` the parent keeps its pinned pages, and the child gets copies, since Linux 5.12;
+//! before, programs call `ibv_fork_init`.
 //!
-//! Memory that is not watched is registered for each operation, and so is all memory where the kernel or its
-//! administrator does not permit userfaultfd. `MADV_GUARD_INSTALL` (Linux 6.13) replaces pages without a report:
-//! programs must not use it on memory that they send from.
+//! Memory that is not watched is registered for each operation, and so is all memory where the
+//! kernel or its administrator does not permit userfaultfd. `MADV_GUARD_INSTALL` (Linux 6.13)
+//! replaces pages without a report: programs must not use it on memory that they send from.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Write as _};
@@ -42,11 +47,12 @@ use efa_core::nic::UserSlice;
 
 /// Tells which memory has other pages than it had.
 pub(crate) trait MemoryMonitor {
-    /// Begins to watch memory. Returns whether each change of its pages from now on will be reported.
+    /// Begins to watch memory. Returns whether each change of its pages from now on will be
+    /// reported.
     fn watch(&mut self, memory: UserSlice) -> bool;
 
-    /// Reports the changes since the last call. Returns false if others are in progress, of which the memory is not known
-    /// yet.
+    /// Reports the changes since the last call. Returns false if others are in progress, of which
+    /// the memory is not known yet.
     fn changes(&mut self, report: impl FnMut(Change)) -> bool;
 }
 
@@ -89,8 +95,8 @@ struct Shared {
 
 /// The reports that the cache has not seen.
 ///
-/// The room does not grow. The allocator could unmap watched memory for it, and would wait for its own thread to read
-/// that report.
+/// The room does not grow. The allocator could unmap watched memory for it, and would wait for its
+/// own thread to read that report.
 #[derive(Debug)]
 struct Reported {
     changes: Box<[Change; ROOM]>,
@@ -143,8 +149,8 @@ impl Userfault {
 impl Drop for Userfault {
     fn drop(&mut self) {
         if std::process::id() != self.home {
-            // A forked child has no such thread, and its pipe and userfaultfd are the parent's, whose thread would end: who
-            // unmaps watched memory there would wait for ever.
+            // A forked child has no such thread, and its pipe and userfaultfd are the parent's,
+            // whose thread would end: who unmaps watched memory there would wait for ever.
             std::mem::forget(self.thread.take());
             return;
         }
@@ -212,8 +218,8 @@ impl Shared {
 }
 
 impl Reported {
-    /// Adds a change. If there is no room, the last entry grows over it: more memory than has changed is then taken to
-    /// have changed.
+    /// Adds a change. If there is no room, the last entry grows over it: more memory than has
+    /// changed is then taken to have changed.
     fn add(&mut self, change: Change) {
         if self.count < ROOM {
             self.changes[self.count] = change;
@@ -292,8 +298,8 @@ mod signals {
     /// Blocks all signals for this thread, and returns what was blocked before.
     pub(super) fn block_all() -> libc::sigset_t {
         let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-        // SAFETY: the first call fills `all`; the second one reads it, and fills `before`: with a valid first argument
-        // it cannot fail.
+        // SAFETY: the first call fills `all`; the second one reads it, and fills `before`: with a
+        // valid first argument it cannot fail.
         unsafe {
             libc::sigfillset(all.as_mut_ptr());
             libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
@@ -404,13 +410,15 @@ mod abi {
             mode: REGISTER_MODE_WP,
             ioctls: 0,
         };
-        // SAFETY: the structure is the request's, and valid for writes. The mode changes no access to the memory.
+        // SAFETY: the structure is the request's, and valid for writes. The mode changes no access
+        // to the memory.
         let result =
             unsafe { libc::ioctl(userfault.as_raw_fd(), UFFDIO_REGISTER, &raw mut register) };
         result == 0
     }
 
-    /// Returns whether a change is in progress whose report was not read, or whose caller does not know yet that it was.
+    /// Returns whether a change is in progress whose report was not read, or whose caller does not
+    /// know yet that it was.
     pub(super) fn is_change_pending(userfault: &OwnedFd) -> bool {
         let mut nothing = ZeroPage {
             start: 0,
@@ -418,8 +426,8 @@ mod abi {
             mode: 0,
             zeroed: 0,
         };
-        // SAFETY: the structure is the request's, and valid for writes. No length is valid for no page, so the call
-        // changes nothing.
+        // SAFETY: the structure is the request's, and valid for writes. No length is valid for no
+        // page, so the call changes nothing.
         let result =
             unsafe { libc::ioctl(userfault.as_raw_fd(), UFFDIO_ZEROPAGE, &raw mut nothing) };
         // Only this answer says that there is none.
@@ -431,7 +439,8 @@ mod abi {
         loop {
             let mut message = Message::default();
             let length = size_of::<Message>();
-            // SAFETY: the message is valid for writes of its size, and every bit pattern of it is valid.
+            // SAFETY: the message is valid for writes of its size, and every bit pattern of it is
+            // valid.
             let result =
                 unsafe { libc::read(userfault.as_raw_fd(), (&raw mut message).cast(), length) };
             if result != length as isize {

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// What the process has open, by name. A forked child begins with nothing.
 ///
-/// A child never waits for a lock that another thread of its parent held at the time of the fork, because each process has
-/// a list and a lock of its own. Nothing is opened or closed under the lock.
+/// A child never waits for a lock that another thread of its parent held at the time of the fork,
+/// because each process has a list and a lock of its own. Nothing is opened or closed under the
+/// lock.
 pub(crate) struct OpenDevices<T> {
     /// That of the process that asked last: null, or a leaked box.
     list: AtomicPtr<List<T>>,
@@ -27,8 +28,8 @@ impl<T> OpenDevices<T> {
         }
     }
 
-    /// Returns what is open under this name, or what `open` opens. Of two threads that open the same, both get what the
-    /// faster one has opened.
+    /// Returns what is open under this name, or what `open` opens. Of two threads that open the
+    /// same, both get what the faster one has opened.
     pub(crate) fn get_or_open<E>(
         &self,
         name: &str,
@@ -54,7 +55,8 @@ impl<T> OpenDevices<T> {
         let process = process::id();
         let mut current = self.list.load(Ordering::Acquire);
         loop {
-            // SAFETY: the pointer is null or comes from `Box::into_raw`, was published with release, and is never freed.
+            // SAFETY: the pointer is null or comes from `Box::into_raw`, was published with
+            // release, and is never freed.
             if let Some(list) = unsafe { current.as_ref() }
                 && list.process == process
             {
@@ -85,7 +87,8 @@ impl<T> List<T> {
         self.devices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes no count of what has another name: it might be the last one by the time it is given back.
+    /// Takes no count of what has another name: it might be the last one by the time it is given
+    /// back.
     fn find(&self, devices: &mut Vec<(String, Weak<T>)>, name: &str) -> Option<Arc<T>> {
         devices.retain(|(_, device)| device.strong_count() > 0);
         let mut named = devices.iter().filter(|(other, _)| other == name);
@@ -150,7 +153,8 @@ mod tests {
         let parents = get("forked", 1);
         let list = OPEN.list();
         let held = list.lock();
-        // SAFETY: the child allocates, which the C library permits after a fork, and ends without running the harness.
+        // SAFETY: the child allocates, which the C library permits after a fork, and ends without
+        // running the harness.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let own = get("forked", 2);

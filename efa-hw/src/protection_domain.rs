@@ -22,8 +22,8 @@ pub struct Dmabuf<'a> {
     pub offset: u64,
     /// Length in bytes.
     pub length: usize,
-    /// The address by which work requests and peers name the first byte. It has the same place in its page as
-    /// `offset`.
+    /// The address by which work requests and peers name the first byte. It has the same place in
+    /// its page as `offset`.
     pub address: u64,
 }
 
@@ -72,14 +72,16 @@ impl ProtectionDomain {
             .ok_or_else(|| last_nic_error("ibv_reg_mr", NO_ROOM))
     }
 
-    /// Registers memory behind a dma-buf. The registration keeps the dma-buf, whose descriptor may be closed.
+    /// Registers memory behind a dma-buf. The registration keeps the dma-buf, whose descriptor may
+    /// be closed.
     pub(crate) fn register_dmabuf(
         &self,
         memory: &Dmabuf<'_>,
         access: Access,
     ) -> Result<MemoryRegion, NicError> {
-        // SAFETY: the protection domain is alive, and the descriptor is open during the call. The kernel checks the
-        // rest. The memory is reached through the dma-buf and not by an address of this process.
+        // SAFETY: the protection domain is alive, and the descriptor is open during the call. The
+        // kernel checks the rest. The memory is reached through the dma-buf and not by an address
+        // of this process.
         let region = unsafe {
             loaded::ibv_reg_dmabuf_mr(
                 self.pd.as_ptr(),

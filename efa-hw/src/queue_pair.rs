@@ -38,8 +38,9 @@ pub struct NicConfig {
     pub rnr_retry: u8,
     /// As [`QueuePairConfig::unsolicited_write_recv`].
     pub unsolicited_write_recv: bool,
-    /// Bytes of a packet that a send work request holds itself, at most [`HwDevice::max_inline_size`]. `None` is what
-    /// entries of 64 bytes hold. With more the entries have 128 bytes, and the device has room for half as many.
+    /// Bytes of a packet that a send work request holds itself, at most
+    /// [`HwDevice::max_inline_size`]. `None` is what entries of 64 bytes hold. With more the
+    /// entries have 128 bytes, and the device has room for half as many.
     pub inline_size: Option<usize>,
     /// As [`Inline::writes`].
     pub inline_writes: bool,
@@ -68,9 +69,11 @@ impl Default for NicConfig {
 pub struct Inline {
     /// As [`NicConfig::inline_size`].
     pub size: Option<usize>,
-    /// Work requests of RDMA writes hold up to `size` bytes of data, if the memory is the domain's or was made known with
+    /// Work requests of RDMA writes hold up to `size` bytes of data, if the memory is the domain's
+    /// or was made known with
     /// [`HwDomain::allow_user`]. Such a write needs no local key, and its memory may change as soon as the call has
-    /// returned. Writes that wait for a doorbell ([`Doorbell::Defer`]) are not among them. Entries have 128 bytes.
+    /// returned. Writes that wait for a doorbell ([`Doorbell::Defer`]) are not among them. Entries
+    /// have 128 bytes.
     pub writes: bool,
 }
 
@@ -208,7 +211,8 @@ impl Session<'_> {
         }
     }
 
-    /// Begins an RDMA read. On a device without RDMA read nothing is built, and completing the session fails.
+    /// Begins an RDMA read. On a device without RDMA read nothing is built, and completing the
+    /// session fails.
     pub(crate) fn read(&self, key: u32, address: u64) {
         if let Some(read) = self.0.read {
             // SAFETY: as in `send`.
@@ -248,7 +252,8 @@ impl Session<'_> {
             piece.addr = entry.addr as usize as *mut _;
             piece.length = entry.length as usize;
         }
-        // SAFETY: as in `send`; the pieces name memory that the domain may read, which is copied at once.
+        // SAFETY: as in `send`; the pieces name memory that the domain may read, which is copied at
+        // once.
         unsafe { (self.0.set_inline_data_list)(self.qp(), count, pieces.as_ptr()) };
     }
 }
@@ -377,8 +382,8 @@ impl HwQueuePair {
         self.receive_doorbells
     }
 
-    /// Lends up to [`RECEIVES_AT_ONCE`] buffers to the receive queue, from the last one on, with one doorbell. Returns how
-    /// many, and why the others were refused.
+    /// Lends up to [`RECEIVES_AT_ONCE`] buffers to the receive queue, from the last one on, with
+    /// one doorbell. Returns how many, and why the others were refused.
     #[inline]
     fn post_receives(
         &mut self,
@@ -422,8 +427,9 @@ impl HwQueuePair {
             return (0, result);
         }
         let mut bad = null_mut();
-        // SAFETY: the requests up to `count` were written; the last one ends the list. The queue pair is alive, its
-        // context's table has `post_recv`, the library copies requests and entries, and the buffers belong to the domain.
+        // SAFETY: the requests up to `count` were written; the last one ends the list. The queue
+        // pair is alive, its context's table has `post_recv`, the library copies requests and
+        // entries, and the buffers belong to the domain.
         let status = unsafe {
             (*first.add(count - 1)).next = null_mut();
             let context = self.verbs.0.as_ref().context;
@@ -759,8 +765,8 @@ impl QueuePair for HwQueuePair {
             num_sge: 1,
         };
         let mut bad = null_mut();
-        // SAFETY: the queue pair is alive, its context's table has `post_recv`, and the library copies request and entry.
-        // The device writes only to memory that the key covers.
+        // SAFETY: the queue pair is alive, its context's table has `post_recv`, and the library
+        // copies request and entry. The device writes only to memory that the key covers.
         let status = unsafe {
             let context = self.verbs.0.as_ref().context;
             match (*context).ops.post_recv {

@@ -1,8 +1,9 @@
 //! Registrations that outlive the operation that they were made for.
 //!
-//! An operation on memory without a registration leases one. The cache answers with a registration that covers the
-//! memory and grants the access, or makes a new one and keeps it. Those that no operation uses are ended when there
-//! are too many, the one first that was not used for the longest time, and when the device has no room for a new one.
+//! An operation on memory without a registration leases one. The cache answers with a registration
+//! that covers the memory and grants the access, or makes a new one and keeps it. Those that no
+//! operation uses are ended when there are too many, the one first that was not used for the
+//! longest time, and when the device has no room for a new one.
 //!
 //! A kept registration is served only while its memory has the pages that it was made of, which the
 //! [monitor](crate::memory_monitor) tells. Where it cannot tell, each operation has a registration of its own.
@@ -95,7 +96,8 @@ pub(crate) struct RegistrationCache<R: Registrar, M> {
     /// Kept registrations without users, by the time at which they lost the last one.
     idle: BTreeMap<u64, usize>,
     clock: u64,
-    /// Registrations that the device refused to end, with their memory. They are ended with the next lease.
+    /// Registrations that the device refused to end, with their memory. They are ended with the
+    /// next lease.
     refused: Vec<(UserSlice, R::Registration)>,
     /// Memory that loses its pages at a time that nobody tells.
     unsettled: Ranges,
@@ -127,7 +129,8 @@ impl<R: Registrar, M: MemoryMonitor> RegistrationCache<R, M> {
         self.by_key.contains_key(&key)
     }
 
-    /// Returns a registration that covers the memory, grants the access and was made of the pages that are there.
+    /// Returns a registration that covers the memory, grants the access and was made of the pages
+    /// that are there.
     pub(crate) fn lease(
         &mut self,
         registrar: &R,
@@ -218,7 +221,8 @@ impl<R: Registrar, M: MemoryMonitor> RegistrationCache<R, M> {
         result
     }
 
-    /// Applies the changes of memory that the monitor reports. Returns whether these are all that there were.
+    /// Applies the changes of memory that the monitor reports. Returns whether these are all that
+    /// there were.
     fn settle(&mut self, registrar: &R) -> bool {
         let mut changes = Vec::new();
         let are_all = self.monitor.changes(|change| changes.push(change));
@@ -286,7 +290,8 @@ impl<R: Registrar, M: MemoryMonitor> RegistrationCache<R, M> {
         }
     }
 
-    /// Ends the kept registration that was not used for the longest time. Returns whether there was one.
+    /// Ends the kept registration that was not used for the longest time. Returns whether there was
+    /// one.
     fn evict_one(&mut self, registrar: &R) -> bool {
         let Some((_, &place)) = self.idle.first_key_value() else {
             return false;

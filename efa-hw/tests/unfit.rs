@@ -1,4 +1,5 @@
-//! Machines on which no device can be opened: what the user is told names the thing, its value and the remedy.
+//! Machines on which no device can be opened: what the user is told names the thing, its value and
+//! the remedy.
 
 #[path = "common/kernel.rs"]
 mod kernel;

@@ -1,9 +1,10 @@
-//! Any bytes as what the bridge of another machine sends, and as what this machine's bridge does meanwhile: messages that
-//! are made up, messages that answer what was sent, lost connections, devices that come and go.
+//! Any bytes as what the bridge of another machine sends, and as what this machine's bridge does
+//! meanwhile: messages that are made up, messages that answer what was sent, lost connections,
+//! devices that come and go.
 //!
-//! Checked: nothing panics; memory around what is registered stays as it is; every request of the device's client completes
-//! at most once, and all of them once its queue pair fails; what was asked of the machine is over when the
-//! connection is lost and given up.
+//! Checked: nothing panics; memory around what is registered stays as it is; every request of the
+//! device's client completes at most once, and all of them once its queue pair fails; what was
+//! asked of the machine is over when the connection is lost and given up.
 
 use efa_core::address::{Gid, Qpn};
 use efa_core::nic::Status;

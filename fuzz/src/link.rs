@@ -1,9 +1,9 @@
-//! Any bytes as what a hostile process writes into the memory that it shares with a device: records,
-//! descriptors, doorbells, answers, at any time between the device's steps.
+//! Any bytes as what a hostile process writes into the memory that it shares with a device:
+//! records, descriptors, doorbells, answers, at any time between the device's steps.
 //!
 //! Checked: nothing panics; memory around what is registered stays as it is; every request of the
-//! device's client completes at most once, and all of them once the client resets its queue pair or the
-//! attacker's ring is given up.
+//! device's client completes at most once, and all of them once the client resets its queue pair or
+//! the attacker's ring is given up.
 
 use efa_device_model::link::HostSegment;
 use efa_shm::fuzzing::Stage;
@@ -123,7 +123,8 @@ mod tests {
     /// Requests between two turns of the victim's work: as many as it takes in one.
     const TURN: usize = 32;
 
-    /// The attacker asks for data so many times, and takes none. Stops when its ring is refused; returns how many reads it has asked for.
+    /// The attacker asks for data so many times, and takes none. Stops when its ring is refused;
+    /// returns how many reads it has asked for.
     fn ask(victim: &mut Victim<'_>, reads: usize) -> usize {
         let read = Extra {
             kind: 3,

@@ -1,11 +1,12 @@
-//! Any bytes as calls of the verbs by several threads, with handles that are right, freed, of another
-//! kind, foreign or null, while other threads use and free the same ones.
+//! Any bytes as calls of the verbs by several threads, with handles that are right, freed, of
+//! another kind, foreign or null, while other threads use and free the same ones.
 //!
-//! Nothing crashes or hangs, and what a call returns is an errno that the verb may return. Afterwards
-//! everything that was made can be ended, and the process has as many descriptors and threads as before.
+//! Nothing crashes or hangs, and what a call returns is an errno that the verb may return.
+//! Afterwards everything that was made can be ended, and the process has as many descriptors and
+//! threads as before.
 //!
-//! Calls that look a handle up get any pointer. Posting and polling follow theirs, so they get objects that live or were
-//! freed lately, as docs/security.md promises, and no other pointers.
+//! Calls that look a handle up get any pointer. Posting and polling follow theirs, so they get
+//! objects that live or were freed lately, as docs/security.md promises, and no other pointers.
 
 use std::ffi::{CString, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -83,8 +84,8 @@ impl Table {
         work(&mut handles.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A handle of a kind, mostly a live one; or a freed one, one of another kind, a pointer to something
-    /// else, null.
+    /// A handle of a kind, mostly a live one; or a freed one, one of another kind, a pointer to
+    /// something else, null.
     fn any<T>(&self, kind: Kind, choice: u8) -> *mut T {
         match choice >> 4 {
             0 => null_mut(),
@@ -136,8 +137,8 @@ impl Table {
         if status == 0 {
             let number = handle.addr();
             self.with(kind, |handles| {
-                // The library keeps the memory of more freed handles than there are in a run, so no other
-                // object was in the same place.
+                // The library keeps the memory of more freed handles than there are in a run, so no
+                // other object was in the same place.
                 let ended_before = handles.freed.contains(&number);
                 assert!(!ended_before, "a {kind:?} was ended twice");
                 handles.live.retain(|live| *live != number);
@@ -340,8 +341,8 @@ pub(crate) fn check(bytes: &[u8]) {
     );
 }
 
-/// What the process holds. Threads are listed until a moment after they were joined: waits for a while until
-/// it is as expected.
+/// What the process holds. Threads are listed until a moment after they were joined: waits for a
+/// while until it is as expected.
 fn settled(is_expected: impl Fn([usize; 2]) -> bool) -> [usize; 2] {
     let mut last = held();
     for _ in 0..10_000 {

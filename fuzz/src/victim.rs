@@ -281,7 +281,8 @@ impl<'a> Victim<'a> {
         }
     }
 
-    /// Fails the queue pair: every request completes, and memory that is not registered is as it was.
+    /// Fails the queue pair: every request completes, and memory that is not registered is as it
+    /// was.
     pub(crate) fn end(mut self) {
         let fail = QpChange {
             state: Some(QpState::Error),

@@ -35,8 +35,8 @@ const FILTER: &str = "EFA_LOG";
 const FILE: &str = "EFA_LOG_FILE";
 
 /// Shows what `EFA_LOG` asks for from now on. Does nothing if the variable is not set or empty, if
-/// this was called before, or if the program has a `tracing` subscriber. A variable that is wrong is
-/// one line on standard error, and nothing is shown.
+/// this was called before, or if the program has a `tracing` subscriber. A variable that is wrong
+/// is one line on standard error, and nothing is shown.
 pub fn init() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

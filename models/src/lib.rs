@@ -1,12 +1,12 @@
 //! The algorithms without locks of the other packages, and models of them.
 //!
-//! The files are the same that the device is built from. Here, what they take from `crate::sync` and
-//! their neighbours are loom's types, and shared memory is an array of them. A model runs its threads
-//! in every interleaving that matters, with every value that a weakly ordered machine may let a load
-//! see, and fails on a data race, a deadlock or a broken promise.
+//! The files are the same that the device is built from. Here, what they take from `crate::sync`
+//! and their neighbours are loom's types, and shared memory is an array of them. A model runs its
+//! threads in every interleaving that matters, with every value that a weakly ordered machine may
+//! let a load see, and fails on a data race, a deadlock or a broken promise.
 //!
-//! `tests/models.rs` runs them. That they would notice a wrong ordering is tried by `scripts/verify`, which
-//! weakens each one in turn.
+//! `tests/models.rs` runs them. That they would notice a wrong ordering is tried by
+//! `scripts/verify`, which weakens each one in turn.
 
 // The unit tests in the files are those of the packages that have them.
 #![cfg(not(test))]

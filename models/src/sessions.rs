@@ -16,8 +16,8 @@ pub fn calls_take_turns() {
     assert_eq!(*cell.lock(&Locking::new()), 2);
 }
 
-/// A session of two calls, with a look at the value between them; the other thread comes before or after
-/// both.
+/// A session of two calls, with a look at the value between them; the other thread comes before or
+/// after both.
 pub fn a_session_keeps_others_out() {
     let cell = Arc::new(SpinCell::new((0, 0)));
     let other = Arc::clone(&cell);

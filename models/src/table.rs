@@ -47,7 +47,8 @@ pub(crate) mod shared {
     /// As long as the head of a table.
     pub(crate) const PAGE: usize = 128;
 
-    /// A table's memory. Words of 32 bits are in the head, words of 64 bits behind it; but for the first.
+    /// A table's memory. Words of 32 bits are in the head, words of 64 bits behind it; but for the
+    /// first.
     #[derive(Debug)]
     pub(crate) struct SharedMemory {
         magic: AtomicU64,

@@ -44,8 +44,8 @@ pub(crate) mod shared {
 
     pub(crate) type Line = [AtomicU64; 8];
 
-    /// The memory of a ring. Words and bytes at the same address are apart here: only words are used for
-    /// headers, and only bytes for payloads and answers.
+    /// The memory of a ring. Words and bytes at the same address are apart here: only words are
+    /// used for headers, and only bytes for payloads and answers.
     #[derive(Clone)]
     pub(crate) struct SharedMemory(Arc<Words>);
 
@@ -99,7 +99,8 @@ pub(crate) mod shared {
         }
     }
 
-    /// The kernel's futex: whoever waits is there before anybody wakes, or has seen the changed word.
+    /// The kernel's futex: whoever waits is there before anybody wakes, or has seen the changed
+    /// word.
     pub(crate) mod futex {
         use core::time::Duration;
 

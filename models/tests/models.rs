@@ -1,5 +1,5 @@
-//! All models, in the time that a test may take. `LOOM_MAX_PREEMPTIONS` bounds how often a thread is
-//! interrupted where it would not have to be; `scripts/verify` sets it higher.
+//! All models, in the time that a test may take. `LOOM_MAX_PREEMPTIONS` bounds how often a thread
+//! is interrupted where it would not have to be; `scripts/verify` sets it higher.
 
 use efa_models::{counter, doorbells, numbers, rings, sessions};
 

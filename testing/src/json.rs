@@ -15,9 +15,9 @@ struct Documented {
     seen: bool,
 }
 
-/// Checks what a command has printed, as one or several values, against the section of the page with this
-/// heading: each field is documented with its type, and each documented field was printed but for those in
-/// `unseen`, which must be optional.
+/// Checks what a command has printed, as one or several values, against the section of the page
+/// with this heading: each field is documented with its type, and each documented field was printed
+/// but for those in `unseen`, which must be optional.
 ///
 /// # Panics
 /// If that is not so.

@@ -1,4 +1,5 @@
-//! Helpers that the tests of several packages share. Only tests and benchmarks depend on this package.
+//! Helpers that the tests of several packages share. Only tests and benchmarks depend on this
+//! package.
 
 pub mod addresses;
 #[cfg(feature = "device")]

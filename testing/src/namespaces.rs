@@ -4,7 +4,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// Namespaces, and the process that keeps them: they end with this value, or with the program that has it.
+/// Namespaces, and the process that keeps them: they end with this value, or with the program that
+/// has it.
 #[derive(Debug)]
 pub struct Namespaces {
     keeper: Child,
@@ -13,8 +14,9 @@ pub struct Namespaces {
 }
 
 impl Namespaces {
-    /// Makes namespaces of these kinds, which are options of unshare(1) (`--mount`), and runs a script of the shell
-    /// there. Unless the caller is root, they are in a user namespace: in that of `neighbour`, or in a new one.
+    /// Makes namespaces of these kinds, which are options of unshare(1) (`--mount`), and runs a
+    /// script of the shell there. Unless the caller is root, they are in a user namespace: in that
+    /// of `neighbour`, or in a new one.
     ///
     /// # Errors
     /// Why the system does not permit them, or why the script fails.

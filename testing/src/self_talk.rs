@@ -11,8 +11,8 @@ use efa_core::nic::{Access, DeviceCaps, Region, UserSlice};
 
 use crate::nic::{Loopback, LoopbackNic};
 
-/// The endpoint, after its handshake. It sends from the first half of the memory and receives into the
-/// second half.
+/// The endpoint, after its handshake. It sends from the first half of the memory and receives into
+/// the second half.
 pub struct SelfTalk {
     /// The endpoint.
     pub endpoint: Endpoint<LoopbackNic>,

@@ -1,5 +1,5 @@
-//! Two endpoints in one domain, on any device: both use the shared objects, and neither depends on the
-//! other.
+//! Two endpoints in one domain, on any device: both use the shared objects, and neither depends on
+//! the other.
 
 use efa_core::address::RawAddress;
 use efa_core::endpoint::{
@@ -329,8 +329,8 @@ pub fn everything_is_shared<M: Machine>(machine: &M, remote: &M) {
     trio.other.domain.close();
 }
 
-/// One endpoint is closed in the middle of messages, and the other goes on. The pool gets all buffers back,
-/// and another endpoint takes the closed one's place.
+/// One endpoint is closed in the middle of messages, and the other goes on. The pool gets all
+/// buffers back, and another endpoint takes the closed one's place.
 pub fn one_is_closed_while_the_other_works<M: Machine>(machine: &M, remote: &M) {
     let mut trio = Trio::start(machine, remote);
     // Both the unexpected messages of the endpoint that is closed and its sends hold buffers.

@@ -1,6 +1,6 @@
 //! A siege: one endpoint between an honest peer and a hostile one. The hostile peer's packets, the
-//! application's calls and the order of events all come from a string of bytes, so that a fuzzer can
-//! look for the string that breaks a promise:
+//! application's calls and the order of events all come from a string of bytes, so that a fuzzer
+//! can look for the string that breaks a promise:
 //!
 //! * nothing panics, and nothing holds more than the settings allow;
 //! * every operation is reported at most once, memory that no operation names stays as it was;
@@ -32,8 +32,8 @@ const HOSTILE_SIZE: usize = 8192;
 const HONEST: u64 = HOSTILE + HOSTILE_SIZE as u64;
 const SLOT: usize = 1024;
 const MAX_HONEST: usize = 20;
-/// The first tag of the honest peer's messages, and the first context of their receives. Each message has
-/// its own tag, as ordering may be switched off.
+/// The first tag of the honest peer's messages, and the first context of their receives. Each
+/// message has its own tag, as ordering may be switched off.
 const HONEST_TAG: u64 = 0x4040;
 const HONEST_CONTEXT: u64 = 1 << 40;
 
@@ -43,14 +43,14 @@ const ATTACKER: usize = 2;
 
 /// Operations of the application beside the bystanders.
 const OPERATIONS: usize = 512;
-/// Receives from the honest peer that nothing matches, in some runs: what the hostile one causes must not cost more
-/// for them.
+/// Receives from the honest peer that nothing matches, in some runs: what the hostile one causes
+/// must not cost more for them.
 const BYSTANDERS: usize = 2000;
 /// The first tag of the bystanders.
 const BYSTANDER_TAG: u64 = 1 << 50;
-/// What the engine may look at in walks while it makes progress once. A batch of 8 packets costs a constant each; one of them
-/// may be the end of the hostile peer, which costs what there is with it. Only builds with debug assertions
-/// count.
+/// What the engine may look at in walks while it makes progress once. A batch of 8 packets costs a
+/// constant each; one of them may be the end of the hostile peer, which costs what there is with
+/// it. Only builds with debug assertions count.
 #[cfg(debug_assertions)]
 const MOST_STEPS: usize =
     8 * 16 + 512 + REMOTE_OPERATIONS + 7 * PEER_OPERATIONS + 2 * HELD_BYTES / 256;
@@ -1017,7 +1017,8 @@ impl<'a> Siege<'a> {
             usage.assemblies <= usage.held_packets + usage.inbound,
             "{usage:?}"
         );
-        // The hostile queue pair may pose as several peers; packets owed to a removed one go with the next call.
+        // The hostile queue pair may pose as several peers; packets owed to a removed one go with
+        // the next call.
         assert!(usage.owed <= PEER_OPERATIONS * 7, "{usage:?}");
         assert!(usage.peers <= 6, "{usage:?}");
     }

@@ -3,14 +3,15 @@
 use std::fmt::Display;
 use std::io::Write;
 
-/// A file to which each line of [`skip`] is added: test runners show the output of failed tests only.
+/// A file to which each line of [`skip`] is added: test runners show the output of failed tests
+/// only.
 const LIST: &str = "EFA_SKIPPED";
 
 /// Makes [`skip`] fail the test: for machines that are to have everything.
 const FORBIDDEN: &str = "EFA_NO_SKIPS";
 
-/// Says that the calling test is skipped, or a part of it, and why: on standard output, and in the file that `EFA_SKIPPED`
-/// names.
+/// Says that the calling test is skipped, or a part of it, and why: on standard output, and in the
+/// file that `EFA_SKIPPED` names.
 ///
 /// # Panics
 /// If `EFA_NO_SKIPS` is set, or the file cannot be written to.

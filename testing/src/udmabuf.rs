@@ -3,8 +3,8 @@
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
-/// A dma-buf of the first `length` bytes of a memfd that may be sealed, in whole pages. `None` where the kernel makes no
-/// such, or not for this user.
+/// A dma-buf of the first `length` bytes of a memfd that may be sealed, in whole pages. `None`
+/// where the kernel makes no such, or not for this user.
 pub fn udmabuf(memory: impl AsFd, length: usize) -> Option<OwnedFd> {
     /// `struct udmabuf_create` of the kernel.
     #[repr(C)]

@@ -6,7 +6,8 @@ use std::process::{Command, Output};
 /// The path of a program or library that `cargo build --workspace` has built.
 ///
 /// # Panics
-/// If the file was not built; the message says how to. Skipping the test would hide that it never runs.
+/// If the file was not built; the message says how to. Skipping the test would hide that it never
+/// runs.
 pub fn built(name: &str) -> PathBuf {
     let own = std::env::current_exe().expect("a program knows its path");
     // target/PROFILE/deps/TEST-HASH, or target/PROFILE/examples/NAME
@@ -71,8 +72,8 @@ pub fn efa_conformance_on_host(options: &[&str], arguments: &[&str]) -> Command 
     command
 }
 
-/// The directory of software that `scripts/userland NAME` fetches at the first use. `None`, and a line that says why, if
-/// that fails, as without a network.
+/// The directory of software that `scripts/userland NAME` fetches at the first use. `None`, and a
+/// line that says why, if that fails, as without a network.
 pub fn userland(name: &str) -> Option<PathBuf> {
     let script = root().join("scripts/userland");
     let output = Command::new(script)
@@ -91,7 +92,8 @@ pub fn userland(name: &str) -> Option<PathBuf> {
     Some(PathBuf::from(directory.trim_end()))
 }
 
-/// The exit status of a program that has ended, and its whole output: first what it wrote to standard output.
+/// The exit status of a program that has ended, and its whole output: first what it wrote to
+/// standard output.
 pub fn outcome(output: &Output) -> (Option<i32>, String) {
     let [out, err] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
     (output.status.code(), format!("{out}{err}"))

@@ -81,7 +81,8 @@ impl Tshark {
         None
     }
 
-    /// All fields of the dissector, as `tshark -G fields` lists them: name, type, label and meaning.
+    /// All fields of the dissector, as `tshark -G fields` lists them: name, type, label and
+    /// meaning.
     pub fn fields(&self) -> BTreeMap<String, [String; 3]> {
         let mut command = Command::new(&self.program);
         command

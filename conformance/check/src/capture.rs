@@ -48,12 +48,13 @@ pub struct CapturedPacket {
     pub destination: Gid,
     /// The transport header.
     pub header: Repr,
-    /// Whether it goes to a queue pair that takes messages without the RDM header, according to an earlier
-    /// HANDSHAKE.
+    /// Whether it goes to a queue pair that takes messages without the RDM header, according to an
+    /// earlier HANDSHAKE.
     pub headerless: bool,
     /// The bytes behind the transport header.
     pub payload: Vec<u8>,
-    /// How many of them, the last ones, the capture's snap length cut off. Zeros stand in their place.
+    /// How many of them, the last ones, the capture's snap length cut off. Zeros stand in their
+    /// place.
     pub cut_off: usize,
 }
 
@@ -88,7 +89,8 @@ impl CapturedPacket {
     }
 }
 
-/// The queue pairs that take messages without the RDM header, according to the frames of a capture so far.
+/// The queue pairs that take messages without the RDM header, according to the frames of a capture
+/// so far.
 #[derive(Default)]
 pub(crate) struct UserRecvQps(HashSet<(Gid, Qpn)>);
 

@@ -1,9 +1,10 @@
 //! The clocks of hosts, compared by the packets between them.
 //!
-//! Captures of two machines have the times of two clocks. A packet that both captured tells something of how far
-//! these are apart, because it arrived after it was sent: in one direction the difference can be no more than from
-//! sending to arrival, in the other no less. The handshakes, which go both ways at the beginning, already bound
-//! the difference on both sides; the uncertainty is half of the shortest round trip.
+//! Captures of two machines have the times of two clocks. A packet that both captured tells
+//! something of how far these are apart, because it arrived after it was sent: in one direction the
+//! difference can be no more than from sending to arrival, in the other no less. The handshakes,
+//! which go both ways at the beginning, already bound the difference on both sides; the uncertainty
+//! is half of the shortest round trip.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -18,8 +19,8 @@ use efa_core::address::{Gid, Qpn};
 
 use crate::capture::Capture;
 
-/// The fastest that one clock gains on another one, in seconds per second: quartz that nobody corrects is off by
-/// a tenth of that.
+/// The fastest that one clock gains on another one, in seconds per second: quartz that nobody
+/// corrects is off by a tenth of that.
 const FASTEST_DRIFT: f64 = 1e-3;
 /// The number of times that the range of drifts is narrowed: far below a nanosecond in a day.
 const NARROWED: u32 = 100;
@@ -171,7 +172,8 @@ impl Difference {
         self.ahead
     }
 
-    /// The difference of a third clock from the first, if `further` is its difference from the second.
+    /// The difference of a third clock from the first, if `further` is its difference from the
+    /// second.
     pub fn then(&self, further: &Difference) -> Difference {
         let uncertainty = self.uncertainty.zip(further.uncertainty);
         Difference {
@@ -212,8 +214,8 @@ impl fmt::Display for Difference {
     }
 }
 
-/// What a packet is recognised by at both ends. Sequence numbers are no part of it: those of a real device are not
-/// visible.
+/// What a packet is recognised by at both ends. Sequence numbers are no part of it: those of a real
+/// device are not visible.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Mark {
     destination: Gid,
@@ -258,8 +260,8 @@ pub fn flights(first: &Capture, second: &Capture) -> Vec<Flight> {
             let Some(mut sent) = sent.remove(&mark) else {
                 continue;
             };
-            // Which of several copies is which is not known, unless all of them are at both ends: then each arrived
-            // after the one that was sent as many before it.
+            // Which of several copies is which is not known, unless all of them are at both ends:
+            // then each arrived after the one that was sent as many before it.
             if sent.len() == arrived.len() {
                 sent.sort_unstable();
                 arrived.sort_unstable();
@@ -275,8 +277,8 @@ pub fn flights(first: &Capture, second: &Capture) -> Vec<Flight> {
     flights
 }
 
-/// How far the clock of each capture is ahead of that of the first one. Captures that have no packet in common with
-/// the first are compared by way of others.
+/// How far the clock of each capture is ahead of that of the first one. Captures that have no
+/// packet in common with the first are compared by way of others.
 ///
 /// # Errors
 /// The index of a capture whose clock cannot be compared, and why.
@@ -322,7 +324,8 @@ mod tests {
 
     const HOUR: i128 = 3_600_000_000_000;
 
-    /// A packet as two clocks see it; the second is `ahead` at 0 and gains `drift` thousandths of a millionth.
+    /// A packet as two clocks see it; the second is `ahead` at 0 and gains `drift` thousandths of a
+    /// millionth.
     fn flight(outward: bool, start: i128, takes: i128, ahead: i128, drift: i128) -> Flight {
         let second = |time: i128| time + ahead + time * drift / 1_000_000_000;
         let (sent, arrived) = match outward {
@@ -336,7 +339,8 @@ mod tests {
         }
     }
 
-    /// Whether the packet arrives after it was sent, give or take `tolerance`, once the second clock is corrected.
+    /// Whether the packet arrives after it was sent, give or take `tolerance`, once the second
+    /// clock is corrected.
     fn is_forward(flight: &Flight, difference: &Difference, tolerance: i128) -> bool {
         let nanoseconds = |time: i128| Duration::from_nanos(u64::try_from(time).unwrap());
         let corrected = |time| difference.correct(nanoseconds(time)).as_nanos() as i128;
@@ -363,8 +367,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the clocks show, the true difference is within the uncertainty, and no packet arrives before it
-        /// was sent.
+        /// Whatever the clocks show, the true difference is within the uncertainty, and no packet
+        /// arrives before it was sent.
         #[test]
         fn the_true_difference_is_within_the_uncertainty(
             packets in packets(),
@@ -450,7 +454,8 @@ mod tests {
         assert_eq!(Difference::of(&flights), Err(ClockError::Contradiction));
     }
 
-    /// A recorded conversation, divided into the captures of its hosts, of which one has another clock.
+    /// A recorded conversation, divided into the captures of its hosts, of which one has another
+    /// clock.
     fn divided(name: &str, shift: i128) -> Vec<Capture> {
         let traces = efa_testing::workspace::traces();
         let whole = Capture::load(&traces.join(name)).unwrap();

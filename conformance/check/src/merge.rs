@@ -1,10 +1,10 @@
 //! One trace from the captures of several hosts.
 //!
-//! Each host keeps an interface of its own, and each frame occurs as often as it was captured: as `outbound`
-//! at its sender and as `inbound` at its receiver. Replay needs both, because only the receiver's order shows
-//! what a host had received before it sent something. To see each packet once, filter for outbound frames
-//! (`frame.packet_flags_direction == 2` in Wireshark). Nothing is left out; a capture that lost frames is
-//! refused.
+//! Each host keeps an interface of its own, and each frame occurs as often as it was captured: as
+//! `outbound` at its sender and as `inbound` at its receiver. Replay needs both, because only the
+//! receiver's order shows what a host had received before it sent something. To see each packet
+//! once, filter for outbound frames (`frame.packet_flags_direction == 2` in Wireshark). Nothing is
+//! left out; a capture that lost frames is refused.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -125,8 +125,8 @@ fn read(path: &Path) -> Result<Host, MergeError> {
     Ok(host)
 }
 
-/// Merges the captures of `hosts`, which have one clock, into `output`, in the order of time. `comments` describe the
-/// whole capture. Returns the number of frames.
+/// Merges the captures of `hosts`, which have one clock, into `output`, in the order of time.
+/// `comments` describe the whole capture. Returns the number of frames.
 pub fn merge(
     hosts: &[PathBuf],
     comments: &[String],
@@ -140,7 +140,8 @@ pub fn merge(
     merge_clocks(&hosts, comments, annotations, output)
 }
 
-/// As [`merge`], for captures of several clocks: the times of each are corrected by how far its clock is ahead.
+/// As [`merge`], for captures of several clocks: the times of each are corrected by how far its
+/// clock is ahead.
 pub fn merge_clocks(
     hosts: &[(PathBuf, Difference)],
     comments: &[String],

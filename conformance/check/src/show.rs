@@ -265,8 +265,8 @@ struct ShownRdma {
     total_length: u64,
 }
 
-/// The fields of a packet by their names, in the packet's order. Numbers are numbers, GIDs text, and
-/// everything else is bytes in hexadecimal digits.
+/// The fields of a packet by their names, in the packet's order. Numbers are numbers, GIDs text,
+/// and everything else is bytes in hexadecimal digits.
 struct ShownFields<'a>(&'a [u8]);
 
 impl Serialize for ShownFields<'_> {

@@ -1,4 +1,5 @@
-//! The memory for judging a capture depends on the operations under way, not on the capture's length.
+//! The memory for judging a capture depends on the operations under way, not on the capture's
+//! length.
 //!
 //! `EFA_CAPTURE_MIB` sets the length of the generated capture.
 
@@ -24,8 +25,8 @@ static PEAK: AtomicUsize = AtomicUsize::new(0);
 /// The system's allocator, which counts the bytes in use.
 struct Counting;
 
-// SAFETY: every call is handed on unchanged to the system's allocator, which keeps the contract; the
-// counters need no allocation.
+// SAFETY: every call is handed on unchanged to the system's allocator, which keeps the contract;
+// the counters need no allocation.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let live = LIVE.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
@@ -113,7 +114,8 @@ impl<W: io::Write> Traffic<W> {
         }
     }
 
-    /// Lets two endpoints exchange messages by all subprotocols until the capture has `bytes` bytes.
+    /// Lets two endpoints exchange messages by all subprotocols until the capture has `bytes`
+    /// bytes.
     fn run(mut self, bytes: u64) {
         let connid = |host: usize| Some(Connid(host as u32 + 1));
         let introduction = ReqOptions {

@@ -17,8 +17,8 @@ pub(crate) struct Bundle {
     output: PathBuf,
     /// Captures (.pcapng), reports of `run --json` (.json) and profiles of `survey` (.toml).
     files: Vec<PathBuf>,
-    /// Another word to leave out, such as the name of a user; may be given again for others. The hosts that the files
-    /// name are left out in any case.
+    /// Another word to leave out, such as the name of a user; may be given again for others. The
+    /// hosts that the files name are left out in any case.
     #[arg(long, value_name = "WORD")]
     hide: Vec<String>,
 }

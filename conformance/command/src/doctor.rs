@@ -20,12 +20,12 @@ pub(crate) struct Doctor {
     /// `efa-conformance` on the other hosts: a path, or a name for the shell there.
     #[arg(long, value_name = "PROGRAM", default_value = "efa-conformance")]
     remote_program: String,
-    /// Look at the machine whose files are below this directory, such as a container's. Its libraries are not
-    /// loaded, its devices not opened.
+    /// Look at the machine whose files are below this directory, such as a container's. Its
+    /// libraries are not loaded, its devices not opened.
     #[arg(long, value_name = "DIR", conflicts_with = "peer")]
     root: Option<PathBuf>,
-    /// Fail if a finding is at least this severe: `error`, or `warning` for what works but slowly or not for every
-    /// program.
+    /// Fail if a finding is at least this severe: `error`, or `warning` for what works but slowly
+    /// or not for every program.
     #[arg(long, value_name = "SEVERITY", default_value = "error", value_parser = severity)]
     fail_on: Level,
     /// Print the findings as one JSON object; see docs/json.md.

@@ -101,7 +101,8 @@ pub(crate) fn drive(arguments: &Drive) -> Outcome {
     }
 }
 
-/// Reserves standard output for answers: output of the library and its device goes to standard error.
+/// Reserves standard output for answers: output of the library and its device goes to standard
+/// error.
 pub(crate) fn private_output() -> io::Result<File> {
     let output = io::stdout().as_fd().try_clone_to_owned()?;
     // SAFETY: touches no memory; both numbers stay valid, and nothing was written to the first yet.

@@ -14,8 +14,8 @@ use efa_suite::hosts::Seats;
 
 #[derive(clap::Args)]
 pub(crate) struct Interop {
-    /// Scenarios, or directories of scenarios, of the group `scenarios`. Naming them leaves the other
-    /// groups out.
+    /// Scenarios, or directories of scenarios, of the group `scenarios`. Naming them leaves the
+    /// other groups out.
     scenarios: Vec<PathBuf>,
     /// Only this group.
     #[arg(long, value_name = "NAME")]

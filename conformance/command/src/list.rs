@@ -86,7 +86,8 @@ pub(crate) fn run(arguments: &List) -> Outcome {
     outcome
 }
 
-/// Prints the page about the coverage of the traces. Fails if a packet type is missing without a reason.
+/// Prints the page about the coverage of the traces. Fails if a packet type is missing without a
+/// reason.
 fn matrix(paths: &[PathBuf]) -> Outcome {
     let loaded: Result<Vec<Trace>, _> = paths.iter().map(|path| synthetic::load(path)).collect();
     match loaded {

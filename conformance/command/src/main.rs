@@ -45,8 +45,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Replay traces: the implementation under test plays each endpoint in turn, the others send what was
-    /// recorded.
+    /// Replay traces: the implementation under test plays each endpoint in turn, the others send
+    /// what was recorded.
     Run(Box<run::Run>),
     /// Make one page of the results of several runs: a matrix of cases by implementation.
     Report(report::Arguments),
@@ -67,9 +67,11 @@ enum Command {
     ///
     /// The exit status is 1 if something is wrong that keeps EFA from working.
     Doctor(doctor::Doctor),
-    /// Say which versions and devices this host has, for `run --at` of another one (docs/two-machines.md).
+    /// Say which versions and devices this host has, for `run --at` of another one
+    /// (docs/two-machines.md).
     Place(places::PlaceArguments),
-    /// Find out what an EFA device does where the emulator has to assume it, and write that as a profile.
+    /// Find out what an EFA device does where the emulator has to assume it, and write that as a
+    /// profile.
     Survey(survey::Survey),
     /// Pack what helps others to see what went wrong into one file, without private data.
     Bundle(bundle::Bundle),
@@ -125,7 +127,8 @@ fn report_file(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// Prints a line of results. A reader that has ended (`| head`) is not an error; another failure makes the command one.
+/// Prints a line of results. A reader that has ended (`| head`) is not an error; another failure
+/// makes the command one.
 fn say(text: impl Display) {
     output::print(PROGRAM, &format!("{text}\n"));
 }

@@ -55,12 +55,14 @@ enum Pairs {
 /// How hosts are reached.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Way {
-    /// What starts commands on hosts: a command with the arguments of ssh, or a launcher of a parallel job whose last word
-    /// asks for a host, such as `srun -N 1 -n 1 -w` and `mpirun -n 1 --host`.
+    /// What starts commands on hosts: a command with the arguments of ssh, or a launcher of a
+    /// parallel job whose last word asks for a host, such as `srun -N 1 -n 1 -w` and `mpirun -n 1
+    /// --host`.
     #[arg(long, value_name = "COMMAND", default_value = RemoteShell::DEFAULT)]
     rsh: RemoteShell,
-    /// `efa-conformance` on the hosts: a path, or a name for the shell there. It is `efa-conformance`, or with a launcher
-    /// the path that this program has, unless another is named.
+    /// `efa-conformance` on the hosts: a path, or a name for the shell there. It is
+    /// `efa-conformance`, or with a launcher the path that this program has, unless another is
+    /// named.
     #[arg(long, value_name = "PROGRAM")]
     remote_program: Option<String>,
 }
@@ -92,8 +94,9 @@ impl Way {
 #[derive(clap::Args)]
 #[command(next_help_heading = "On several hosts (docs/two-machines.md)")]
 pub(crate) struct HostOptions {
-    /// Play this endpoint of the scenarios, or this side of the programs, on this host, or on this device of it: `--at
-    /// a=node0 --at b=node1%rdmap0s6`. All endpoints are live, and what the applications see is judged.
+    /// Play this endpoint of the scenarios, or this side of the programs, on this host, or on this
+    /// device of it: `--at a=node0 --at b=node1%rdmap0s6`. All endpoints are live, and what the
+    /// applications see is judged.
     #[arg(long, value_name = "ENDPOINT=HOST[%DEVICE]",
           conflicts_with_all = ["hosts", "hostfile", "pairs"])]
     at: Vec<At>,
@@ -103,19 +106,19 @@ pub(crate) struct HostOptions {
     /// The same, with the hosts in a file: the first word of each line, `#` begins a comment.
     #[arg(long, value_name = "FILE")]
     hostfile: Option<PathBuf>,
-    /// Which pairs of the hosts play; `all` unless another is named. Inside of a job of Slurm they are its hosts, which
-    /// `srun` reaches, if no others are named.
+    /// Which pairs of the hosts play; `all` unless another is named. Inside of a job of Slurm they
+    /// are its hosts, which `srun` reaches, if no others are named.
     #[arg(long, value_enum)]
     pairs: Option<Pairs>,
     #[command(flatten)]
     way: Way,
-    /// The device of hosts that are named without one; `all` makes each device of each host of `--hosts` a
-    /// place. Otherwise it is the first EFA device.
+    /// The device of hosts that are named without one; `all` makes each device of each host of
+    /// `--hosts` a place. Otherwise it is the first EFA device.
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
-    /// The command that records what a program on a host sends and receives, in front of the program; `{file}` stands
-    /// for the capture. Without it, `efa-emu run --pcap` where the device is emulated, and `efa-tap run --pcap`
-    /// where it is not.
+    /// The command that records what a program on a host sends and receives, in front of the
+    /// program; `{file}` stands for the capture. Without it, `efa-emu run --pcap` where the device
+    /// is emulated, and `efa-tap run --pcap` where it is not.
     #[arg(long, value_name = "COMMAND", value_parser = recorder, conflicts_with = "no_captures")]
     recorder: Option<String>,
     /// Do not record: only what applications see is judged.
@@ -131,8 +134,8 @@ pub(crate) struct Places {
     /// The device's port. EFA devices have one.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=1))]
     port: Option<u8>,
-    /// What plays the endpoints that are not under test, as `--dut` says it; each endpoint in turn is then under
-    /// test. Otherwise all are.
+    /// What plays the endpoints that are not under test, as `--dut` says it; each endpoint in turn
+    /// is then under test. Otherwise all are.
     #[arg(long, value_name = "WHAT")]
     peer: Option<Dut>,
 }
@@ -156,7 +159,8 @@ impl HostOptions {
         !self.at.is_empty() || self.have_hosts()
     }
 
-    /// Takes the hosts of the job of Slurm in which this process runs, if pairs are asked for and no hosts are named.
+    /// Takes the hosts of the job of Slurm in which this process runs, if pairs are asked for and
+    /// no hosts are named.
     pub(crate) fn find_job(&mut self) -> Result<(), String> {
         if self.pairs.is_none() || self.are_named() {
             return Ok(());
@@ -219,8 +223,8 @@ impl HostOptions {
         Ok(description)
     }
 
-    /// Asks all hosts for their versions and devices. Returns who is to sit where; `unrecorded` gets the hosts whose
-    /// packets cannot be recorded.
+    /// Asks all hosts for their versions and devices. Returns who is to sit where; `unrecorded`
+    /// gets the hosts whose packets cannot be recorded.
     pub(crate) fn seats(
         &self,
         reach: &Reach,
@@ -353,7 +357,8 @@ fn pairs_of(places: &[Place], pairs: Pairs) -> Vec<Seats> {
         .collect()
 }
 
-/// Starts the programs once at each place, and returns what the program under test says it is at the first.
+/// Starts the programs once at each place, and returns what the program under test says it is at
+/// the first.
 pub(crate) fn introduce(
     seats: &[Seats],
     reach: &Reach,

@@ -81,8 +81,8 @@ impl fmt::Display for Dut {
 }
 
 impl Dut {
-    /// The program that plays it; `libfabric` is the library of stock libfabric, `provider` what its endpoints are
-    /// opened with.
+    /// The program that plays it; `libfabric` is the library of stock libfabric, `provider` what
+    /// its endpoints are opened with.
     pub(crate) fn program(&self, libfabric: &Path, provider: Provider) -> Program {
         match self {
             Dut::Core => Program::Core,
@@ -105,12 +105,13 @@ pub(crate) struct Run {
     #[arg(long, value_enum, default_value = "emu",
           conflicts_with_all = ["at", "hosts", "hostfile", "pairs"])]
     backend: BackendChoice,
-    /// What is under test: `core`, the protocol engine; `libfabric`, stock libfabric; or `exec:COMMAND`, a
-    /// program of yours that speaks the driver protocol (docs/driver.md). `libfabric` and `exec:COMMAND`
-    /// need `--backend hw`.
+    /// What is under test: `core`, the protocol engine; `libfabric`, stock libfabric; or
+    /// `exec:COMMAND`, a program of yours that speaks the driver protocol (docs/driver.md).
+    /// `libfabric` and `exec:COMMAND` need `--backend hw`.
     #[arg(long, value_name = "WHAT", default_value = "core")]
     dut: Dut,
-    /// How long a program under test may take to start, until it answers `hello`, before it counts as hung.
+    /// How long a program under test may take to start, until it answers `hello`, before it counts
+    /// as hung.
     #[arg(long, value_name = "SECONDS", default_value_t = Patience::DEFAULT.start.as_secs(),
           value_parser = clap::value_parser!(u64).range(1..))]
     start_time: u64,
@@ -126,17 +127,18 @@ pub(crate) struct Run {
     libfabric: PathBuf,
     #[command(flatten)]
     provider: ProviderOptions,
-    /// With `--backend emu`, also replay each trace in this many networks that reorder, lose and refuse
-    /// packets; the applications must see the same.
+    /// With `--backend emu`, also replay each trace in this many networks that reorder, lose and
+    /// refuse packets; the applications must see the same.
     #[arg(long, value_name = "N", default_value_t = 0,
           conflicts_with_all = ["at", "hosts", "hostfile", "pairs"])]
     seeds: u64,
-    /// With `--backend emu`, also replay each trace once for each single request and completion of its run,
-    /// which is late (`delay`), refused (`refuse`) or failed (`fail`); `all` for the three.
+    /// With `--backend emu`, also replay each trace once for each single request and completion of
+    /// its run, which is late (`delay`), refused (`refuse`) or failed (`fail`); `all` for the
+    /// three.
     #[arg(long, value_name = "CHANGE", conflicts_with_all = ["at", "hosts", "hostfile", "pairs"])]
     each_event: Option<Changes>,
-    /// Run this many traces at once, each in its own emulated fabric; with more than one, fault rules on the
-    /// fabric of this process have no effect.
+    /// Run this many traces at once, each in its own emulated fabric; with more than one, fault
+    /// rules on the fabric of this process have no effect.
     #[arg(long, value_name = "N", default_value = "1")]
     jobs: NonZeroU16,
     /// Fail if a finding is at least this severe.
@@ -145,11 +147,13 @@ pub(crate) struct Run {
     /// Also fail on what an implementation should do but need not: `--fail-on warning`.
     #[arg(long, conflicts_with = "fail_on")]
     strict: bool,
-    /// The directory for captures of failed cases; the default is in the directory for temporary files.
+    /// The directory for captures of failed cases; the default is in the directory for temporary
+    /// files.
     #[arg(long, value_name = "DIRECTORY")]
     captures: Option<PathBuf>,
-    /// The cases that the implementation under test is known to fail, and why (docs/conformance.md). For
-    /// releases of stock libfabric, the default is the program's own list.
+    /// The cases that the implementation under test is known to fail, and why
+    /// (docs/conformance.md). For releases of stock libfabric, the default is the program's own
+    /// list.
     #[arg(long, value_name = "FILE")]
     expected: Option<PathBuf>,
     /// Only traces whose name contains this.

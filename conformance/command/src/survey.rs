@@ -22,8 +22,9 @@ pub(crate) struct Survey {
     /// The device; the first EFA device if it is not named.
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
-    /// The host of the side that sends, `a`, or of the side that is sent to, `b`, and its device: `--at a=node0 --at
-    /// b=node1`. Both are named, or none: then both sides are on one device of this host.
+    /// The host of the side that sends, `a`, or of the side that is sent to, `b`, and its device:
+    /// `--at a=node0 --at b=node1`. Both are named, or none: then both sides are on one device of
+    /// this host.
     #[arg(long, value_name = "SIDE=HOST[%DEVICE]", conflicts_with = "device")]
     at: Vec<At>,
     #[command(flatten)]
@@ -37,8 +38,8 @@ pub(crate) struct Survey {
     /// Compare with this profile (a name or a file) instead of that of the device's generation.
     #[arg(long, value_name = "PROFILE")]
     against: Option<String>,
-    /// Print the rows of docs/hardware-checklist.md: the experiments, and what is assumed of a device with the
-    /// default profile.
+    /// Print the rows of docs/hardware-checklist.md: the experiments, and what is assumed of a
+    /// device with the default profile.
     #[arg(long)]
     list: bool,
 }

@@ -1,5 +1,5 @@
-//! What the doctor finds on machines whose files are staged: an EC2 instance as it should be, and each way in which
-//! it is not.
+//! What the doctor finds on machines whose files are staged: an EC2 instance as it should be, and
+//! each way in which it is not.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};

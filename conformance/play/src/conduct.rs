@@ -166,8 +166,8 @@ impl<'a> Conductor<'a> {
         }
     }
 
-    /// Opens the endpoints, plays all steps and ends the processes. If one of them fails, the others end, too, and still
-    /// give their captures.
+    /// Opens the endpoints, plays all steps and ends the processes. If one of them fails, the
+    /// others end, too, and still give their captures.
     pub fn play(mut self) -> Played {
         let mut error = self.open().and_then(|()| play::play(&mut self)).err();
         for player in self.players.drain(..) {
@@ -234,8 +234,8 @@ impl<'a> Conductor<'a> {
                 self.ask(at, &Command::Insert { peer, address })?;
             }
         }
-        // Stock libfabric posts its receive buffers when it first makes progress. Without this, the first
-        // messages would find receivers that are not ready.
+        // Stock libfabric posts its receive buffers when it first makes progress. Without this, the
+        // first messages would find receivers that are not ready.
         self.until_quiet(&[])
     }
 
@@ -260,8 +260,8 @@ impl<'a> Conductor<'a> {
         }
     }
 
-    /// Lets the named endpoints make progress, all if none is named, until they have been quiet for a
-    /// while.
+    /// Lets the named endpoints make progress, all if none is named, until they have been quiet for
+    /// a while.
     fn until_quiet(&mut self, progress: &[EndpointIndex]) -> Result<(), ConductError> {
         self.set_progress(progress, true)?;
         let mut quiet_since = Instant::now();

@@ -1,10 +1,10 @@
 //! Playing a scenario step by step.
 //!
-//! In a recording all endpoints are live, each in a process ([`crate::conduct`]). In a replay one endpoint is
-//! live, and the others send what was recorded (`efa_replay::replay`) or are played by the engine
-//! (`efa_replay::replay::live`). This module has the common part: the order of the steps, the requests to
-//! applications, and the comparison of what they saw with the scenario. A [`Stage`] adds how an endpoint is
-//! reached and how long to wait.
+//! In a recording all endpoints are live, each in a process ([`crate::conduct`]). In a replay one
+//! endpoint is live, and the others send what was recorded (`efa_replay::replay`) or are played by
+//! the engine (`efa_replay::replay::live`). This module has the common part: the order of the
+//! steps, the requests to applications, and the comparison of what they saw with the scenario. A
+//! [`Stage`] adds how an endpoint is reached and how long to wait.
 
 use std::collections::HashMap;
 
@@ -84,7 +84,8 @@ impl<'s> Ledger<'s> {
         self.regions.get(id).copied()
     }
 
-    /// Takes a report of endpoint `at`'s application; returns the problem if the report belongs to nothing.
+    /// Takes a report of endpoint `at`'s application; returns the problem if the report belongs to
+    /// nothing.
     pub fn take(&mut self, at: EndpointIndex, report: Report) -> Option<String> {
         let Some(token) = report.token else {
             // A peer wrote to this endpoint's memory.
@@ -129,7 +130,8 @@ impl<'s> Ledger<'s> {
         })
     }
 
-    /// Returns the difference between the completion data of peers' writes to endpoint `at` and the scenario.
+    /// Returns the difference between the completion data of peers' writes to endpoint `at` and the
+    /// scenario.
     fn judge_written(&self, at: EndpointIndex) -> Option<String> {
         let arrived = self.written.get(&at).map_or(&[][..], Vec::as_slice);
         verify::written(self.scenario, at, arrived)
@@ -144,8 +146,8 @@ impl<'s> Ledger<'s> {
     ) -> Start<'s> {
         let token = step as Token;
         self.tokens.insert(id, token);
-        // A scenario names only memory that an earlier step registered. If the registration failed, the run has
-        // already reported that.
+        // A scenario names only memory that an earlier step registered. If the registration failed,
+        // the run has already reported that.
         let nowhere = Remote { address: 0, key: 0 };
         let request = operation.with_remote(|place| {
             let region = self.region(&place.region).unwrap_or(nowhere);

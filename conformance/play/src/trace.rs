@@ -155,8 +155,8 @@ impl Trace {
     }
 }
 
-/// What became of requests that were not served, by the places of the frames that left. Where frames may
-/// be lost for good, what never arrived was lost.
+/// What became of requests that were not served, by the places of the frames that left. Where
+/// frames may be lost for good, what never arrived was lost.
 fn refused(frames: &[CapturedPacket], may_be_lost: bool) -> HashMap<usize, Status> {
     let key = |initiator: Gid, qpn: Qpn, frame: &CapturedPacket| {
         let sequence = frame.header.sequence;
@@ -192,8 +192,8 @@ fn refused(frames: &[CapturedPacket], may_be_lost: bool) -> HashMap<usize, Statu
     requests.filter_map(of_request).collect()
 }
 
-/// Returns the step that a frame's comment names, if any. The scenario must describe the step in the same
-/// words.
+/// Returns the step that a frame's comment names, if any. The scenario must describe the step in
+/// the same words.
 fn step_named(comment: &str, scenario: &Scenario) -> Result<Option<usize>, String> {
     if comment == END_OF_STEPS {
         return Ok(Some(scenario.steps.len()));

@@ -201,7 +201,8 @@ fn what_is_not_named_has_the_value_of_a_right_endpoint() {
             .map(|field| field.to_string())
             .collect()
     };
-    // Each packet has four frames: it and the device's answer, where they leave and where they arrive.
+    // Each packet has four frames: it and the device's answer, where they leave and where they
+    // arrive.
     assert_eq!(
         shown(0),
         [

@@ -1,9 +1,10 @@
 //! Each event of a run changed once, one after the other.
 //!
-//! Networks that change many things at random find what many changes at once do. Here each request and each
-//! completion of a run has its turn: it is late, it is refused because its receiver is not ready, or it
-//! fails. What is late or refused must not change what the application sees. After a failure operations
-//! may fail too or stay open, but the application has to be told, and what completes has to be right.
+//! Networks that change many things at random find what many changes at once do. Here each request
+//! and each completion of a run has its turn: it is late, it is refused because its receiver is not
+//! ready, or it fails. What is late or refused must not change what the application sees. After a
+//! failure operations may fail too or stay open, but the application has to be told, and what
+//! completes has to be right.
 
 use std::fmt;
 use std::str::FromStr;
@@ -142,8 +143,8 @@ fn kinds(change: Change, dut: &str) -> Vec<ChangedEvents> {
             )]
         }
         Change::Fail => {
-            // A request is an operation of the endpoint's own application, which is to hear of its end.
-            // Of other packets its peer learns when it does not get them.
+            // A request is an operation of the endpoint's own application, which is to hear of its
+            // end. Of other packets its peer learns when it does not get them.
             let codes = |is_req: bool| {
                 let types = PacketType::ALL.iter().filter(|it| it.is_req() == is_req);
                 PacketTypes(types.map(|packet_type| packet_type.code()).collect())

@@ -1,8 +1,9 @@
 //! Cases that a release of stock software is known to fail by its own fault.
 //!
-//! There is a file for each release, `conformance/suite/expected/NAME-RELEASE.toml`. Each entry names the row of
-//! docs/deviations.md that has the evidence. A case that fails as an entry describes is not a failure. A case
-//! that an entry names and that passes is one, so that outdated entries are found.
+//! There is a file for each release, `conformance/suite/expected/NAME-RELEASE.toml`. Each entry
+//! names the row of docs/deviations.md that has the evidence. A case that fails as an entry
+//! describes is not a failure. A case that an entry names and that passes is one, so that outdated
+//! entries are found.
 
 use std::path::{Path, PathBuf};
 
@@ -116,7 +117,8 @@ impl Expected {
         })
     }
 
-    /// Turns a known failure of a case into [`Outcome::Expected`], and an unexpected pass into a failure.
+    /// Turns a known failure of a case into [`Outcome::Expected`], and an unexpected pass into a
+    /// failure.
     pub fn judge(&self, case: &mut Case) {
         let (trace, role) = (case.trace.clone(), case.role.clone());
         let named = self.deviations.iter().filter(|deviation| {

@@ -1,8 +1,9 @@
 //! Playing scenarios on several hosts.
 //!
-//! Nothing is replayed there: scripted packets need the device's own frames, and a real device shows them to
-//! nobody. All endpoints are live, each at its place, and what the applications see is compared with the
-//! scenario. Where the hosts can record, their captures are merged, by clocks that are compared, and judged.
+//! Nothing is replayed there: scripted packets need the device's own frames, and a real device
+//! shows them to nobody. All endpoints are live, each at its place, and what the applications see
+//! is compared with the scenario. Where the hosts can record, their captures are merged, by clocks
+//! that are compared, and judged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
@@ -40,11 +41,13 @@ const MOST_LOST: u32 = 3;
 pub enum Seats {
     /// Endpoints by their names.
     Named(BTreeMap<String, Place>),
-    /// The first endpoint of each scenario at the first place of the pair, the second at the second.
+    /// The first endpoint of each scenario at the first place of the pair, the second at the
+    /// second.
     Pair {
         /// Who talks.
         pair: [Place; 2],
-        /// Where further endpoints are, in turn. If there is no such place, they are at those of the pair in turn.
+        /// Where further endpoints are, in turn. If there is no such place, they are at those of
+        /// the pair in turn.
         others: Vec<Place>,
     },
 }
@@ -97,7 +100,8 @@ pub struct Hosts {
     recording: Option<Recording>,
     /// The hosts on which they cannot be.
     unrecorded: BTreeSet<String>,
-    /// The number of cases that each host was lost or silent in since the last one that it was heard in.
+    /// The number of cases that each host was lost or silent in since the last one that it was
+    /// heard in.
     lost: Mutex<BTreeMap<String, u32>>,
 }
 
@@ -121,7 +125,8 @@ impl From<PlayerError> for Stop {
 }
 
 impl Hosts {
-    /// `program` plays the endpoints under test, `peer` the others; without it all are under test at once.
+    /// `program` plays the endpoints under test, `peer` the others; without it all are under test
+    /// at once.
     pub fn new(
         reach: Reach,
         program: Program,
@@ -431,8 +436,9 @@ impl Judged {
     }
 }
 
-/// Judges the captures of the endpoints: as one, or if that cannot be, because their clocks contradict each other or one
-/// of them lost frames, each by itself. Of endpoints that are not under test what is wrong is a note.
+/// Judges the captures of the endpoints: as one, or if that cannot be, because their clocks
+/// contradict each other or one of them lost frames, each by itself. Of endpoints that are not
+/// under test what is wrong is a note.
 fn judge(scenario: &Scenario, role: Option<usize>, captures: &[Vec<u8>]) -> Judged {
     let mut judged = Judged::default();
     if captures.iter().all(Vec::is_empty) {
@@ -644,8 +650,9 @@ mod tests {
         assert!(judged.findings.is_empty(), "{:?}", judged.findings);
     }
 
-    /// A trace of the corpus as its hosts recorded it, each with a clock of its own: `shown` says what the clock of a host
-    /// shows, by the host's number, the number of the frame on it, and the true time.
+    /// A trace of the corpus as its hosts recorded it, each with a clock of its own: `shown` says
+    /// what the clock of a host shows, by the host's number, the number of the frame on it, and the
+    /// true time.
     fn recorded_apart(
         name: &str,
         shown: impl Fn(usize, usize, Duration) -> Duration,

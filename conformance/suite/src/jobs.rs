@@ -1,8 +1,9 @@
 //! Running traces in several processes at once, each with its own fabric.
 //!
-//! A device and its fabric belong to their process, so cases that run side by side without meeting each other
-//! need processes. Each process reads the settings from a line of JSON, and answers `null` or the reason why
-//! it cannot start. Each further line is the path of a trace, which the process answers with an [`Ended`].
+//! A device and its fabric belong to their process, so cases that run side by side without meeting
+//! each other need processes. Each process reads the settings from a line of JSON, and answers
+//! `null` or the reason why it cannot start. Each further line is the path of a trace, which the
+//! process answers with an [`Ended`].
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
@@ -45,9 +46,9 @@ pub enum JobsError {
     Refused(String),
 }
 
-/// Runs all traces. `ended` gets the results in the order of `paths`, each as soon as all earlier ones have
-/// been passed on. With one job the traces run in this process, and fault rules on its fabric apply. Several
-/// jobs run in processes that `program` starts, which must call [`serve`].
+/// Runs all traces. `ended` gets the results in the order of `paths`, each as soon as all earlier
+/// ones have been passed on. With one job the traces run in this process, and fault rules on its
+/// fabric apply. Several jobs run in processes that `program` starts, which must call [`serve`].
 ///
 /// # Errors
 /// If there is no device, if several jobs would share a real device, or if a process cannot be
@@ -168,8 +169,8 @@ impl Job {
         }
     }
 
-    /// Takes traces until none is left. If the process dies, that is the trace's result, and another process
-    /// continues.
+    /// Takes traces until none is left. If the process dies, that is the trace's result, and
+    /// another process continues.
     fn work(
         mut self,
         paths: &[PathBuf],

@@ -14,8 +14,8 @@ fn suite_of(case: &Case) -> String {
     }
 }
 
-/// Writes a report: one test suite for each backend, and for each pair of places on other hosts. A case that was
-/// not played is `skipped`, not a pass.
+/// Writes a report: one test suite for each backend, and for each pair of places on other hosts. A
+/// case that was not played is `skipped`, not a pass.
 pub fn write(results: &Results, path: &Path) -> std::io::Result<()> {
     let cases = &results.cases;
     let mut report = Report::new("efa-conformance");

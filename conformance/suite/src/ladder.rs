@@ -164,7 +164,8 @@ fn of_frame(frame: &CapturedPacket) -> Option<Message> {
 }
 
 impl Ladder {
-    /// Returns whether the ladder has no rungs, because nothing was sent or no ladder was asked for.
+    /// Returns whether the ladder has no rungs, because nothing was sent or no ladder was asked
+    /// for.
     pub fn is_empty(&self) -> bool {
         self.rungs.is_empty()
     }
@@ -217,8 +218,8 @@ impl Ladder {
     }
 }
 
-/// Joins recorded and actual messages: those of the longest part in recorded order share rungs, and all
-/// others have rungs of their own.
+/// Joins recorded and actual messages: those of the longest part in recorded order share rungs, and
+/// all others have rungs of their own.
 fn beside(recorded: Vec<Rung>, happened: Vec<Rung>) -> Vec<Rung> {
     let places: HashMap<u64, usize> = recorded
         .iter()
@@ -247,7 +248,8 @@ fn beside(recorded: Vec<Rung>, happened: Vec<Rung>) -> Vec<Rung> {
 
 /// The indices of a longest strictly rising subsequence of the present values.
 fn longest_rising(values: &[Option<usize>]) -> BTreeSet<usize> {
-    // `ends[n]` is the index of the smallest value with which a subsequence of n + 1 values can end.
+    // `ends[n]` is the index of the smallest value with which a subsequence of n + 1 values can
+    // end.
     let mut ends: Vec<usize> = Vec::new();
     let mut before: Vec<Option<usize>> = vec![None; values.len()];
     for (index, value) in values.iter().enumerate() {

@@ -158,8 +158,8 @@ fn has_packet(trace: &Trace, is_it: impl Fn(&[u8]) -> bool) -> bool {
     sent_requests(trace).any(|place| frames[place].rdm().is_some_and(&is_it))
 }
 
-/// Whether an endpoint's packets of one type have different operation ids. In all packets of a type an id is
-/// either their sender's or their receiver's.
+/// Whether an endpoint's packets of one type have different operation ids. In all packets of a type
+/// an id is either their sender's or their receiver's.
 fn has_different_ids(trace: &Trace) -> bool {
     let mut first = BTreeMap::new();
     sent_requests(trace).any(|place| {

@@ -7,8 +7,8 @@ use crate::endpoint::api::error::{EndpointError, Errno, Failure, ProviderError};
 use crate::endpoint::one_sided::Withdrawn;
 
 impl<N: PolledNic> Endpoint<N> {
-    /// Registers memory, for use as [`IoVec::region`](crate::endpoint::IoVec::region) and, if `access` allows it, by peers. Remote
-    /// access that the device does not support is emulated.
+    /// Registers memory, for use as [`IoVec::region`](crate::endpoint::IoVec::region) and, if
+    /// `access` allows it, by peers. Remote access that the device does not support is emulated.
     ///
     /// # Errors
     /// The device refuses.

@@ -18,8 +18,8 @@ bitflags::bitflags! {
     }
 }
 
-/// Identity, capabilities and limits of a device, or of one queue pair. They do not change while it is
-/// open.
+/// Identity, capabilities and limits of a device, or of one queue pair. They do not change while it
+/// is open.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NicAttributes {
     /// Capability bits.

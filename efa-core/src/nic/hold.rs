@@ -75,8 +75,8 @@ pub trait PolledNic: Nic {
     fn poll(&mut self, completions: &mut Vec<Completion>, limit: usize) -> usize;
 }
 
-/// A queue pair with a domain and a completion queue of its own: all that a program with one endpoint
-/// needs of a device.
+/// A queue pair with a domain and a completion queue of its own: all that a program with one
+/// endpoint needs of a device.
 #[derive(Debug)]
 pub struct OwnNic<D: Domain> {
     // The queue pair goes first: it uses the domain.

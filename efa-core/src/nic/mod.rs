@@ -9,23 +9,26 @@
 //! | [`QueuePair`] | posting, with or without the doorbell | `ibv_qp` | the device's side of a `fid_ep` |
 //!
 //! Two devices implement them: the deterministic in-process emulator (`efa_sim`) and real verbs
-//! (`efa_hw`). The protocol engine is generic over them, so that no call on the hot path is indirect.
+//! (`efa_hw`). The protocol engine is generic over them, so that no call on the hot path is
+//! indirect.
 //!
 //! # Memory
 //!
 //! *Packet buffers* belong to the domain: they are registered once, lent out as [`BufferId`]s and
 //! reused. *User memory* is only ever named by address and length; the device reads and writes it
 //! ([`Domain::copy_from_user`], [`Domain::copy_to_user`], gather on send, RDMA) and answers a bad
-//! address with an error. So the engine needs no `unsafe` code, and each byte is copied at most once.
+//! address with an error. So the engine needs no `unsafe` code, and each byte is copied at most
+//! once.
 //!
 //! # Who owns what
 //!
-//! A domain is a plain value with one owner, used through `&mut`. A queue pair is a value of its own,
-//! and takes its domain as an argument where it needs it. An endpoint has
-//! its queue pair and reaches the domain through a [`Nic`], in one of two ways that the type decides:
+//! A domain is a plain value with one owner, used through `&mut`. A queue pair is a value of its
+//! own, and takes its domain as an argument where it needs it. An endpoint has its queue pair and
+//! reaches the domain through a [`Nic`], in one of two ways that the type decides:
 //!
-//! * [`OwnNic`]: the domain is inside. This is the simple use, one endpoint with a domain of its own;
-//!   the domain's fields are at a fixed distance from the endpoint's, and nothing is looked up.
+//! * [`OwnNic`]: the domain is inside. This is the simple use, one endpoint with a domain of its
+//!   own; the domain's fields are at a fixed distance from the endpoint's, and nothing is looked
+//!   up.
 //! * [`LentNic`]: the domain is shared, and stays in the endpoint that was used last. An
 //!   [`endpoint::Domain`](crate::endpoint::Domain) owns the endpoints and moves the domain between
 //!   them, which moves one pointer.

@@ -29,8 +29,8 @@ pub trait Device {
 /// How a domain is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DomainConfig {
-    /// Packet buffers, shared by all queue pairs of the domain. As many as their queues hold requests
-    /// together are enough for posted receives never to starve the sends.
+    /// Packet buffers, shared by all queue pairs of the domain. As many as their queues hold
+    /// requests together are enough for posted receives never to starve the sends.
     pub packet_buffers: usize,
 }
 
@@ -43,18 +43,21 @@ pub struct QueuePairConfig {
     pub recv_queue_depth: usize,
     /// The Q-key; a random one if `None`. Its upper bit must be clear: the rest is privileged.
     pub qkey: Option<Qkey>,
-    /// How often the device repeats a send to a receiver that is not ready before the send completes
-    /// with [`Status::RemoteRnr`](super::Status::RemoteRnr): 0 to 6 times, or 7 for without end. Stock libfabric sets 3.
+    /// How often the device repeats a send to a receiver that is not ready before the send
+    /// completes with [`Status::RemoteRnr`](super::Status::RemoteRnr): 0 to 6 times, or 7 for
+    /// without end. Stock libfabric sets 3.
     pub rnr_retry: u8,
-    /// Peers' writes with immediate data take no receive, where the device can do that. Senders must
-    /// be told, because stock libfabric wants both sides to agree.
+    /// Peers' writes with immediate data take no receive, where the device can do that. Senders
+    /// must be told, because stock libfabric wants both sides to agree.
     pub unsolicited_write_recv: bool,
-    /// The service level of what it sends: 0, or [`QueuePairConfig::LOW_LATENCY`]. A device that knows no others may refuse it.
+    /// The service level of what it sends: 0, or [`QueuePairConfig::LOW_LATENCY`]. A device that
+    /// knows no others may refuse it.
     pub service_level: u8,
 }
 
 impl QueuePairConfig {
-    /// The service level for low latency, as stock libfabric sets it for `FI_TC_LOW_LATENCY` from 2.0 on.
+    /// The service level for low latency, as stock libfabric sets it for `FI_TC_LOW_LATENCY` from
+    /// 2.0 on.
     pub const LOW_LATENCY: u8 = 8;
 
     /// Entries of a completion queue that has room for everything that the queues hold. Unsolicited
@@ -124,8 +127,9 @@ pub trait Domain: Sized {
     /// Ends a registration. Unknown keys are [`NicError::Invalid`].
     fn deregister(&mut self, region: Region) -> Result<(), NicError>;
 
-    /// Registers user memory that has no registration of its own, for one operation. The device may answer with a
-    /// registration that it kept from an earlier operation, if it knows that the memory still has the same pages.
+    /// Registers user memory that has no registration of its own, for one operation. The device may
+    /// answer with a registration that it kept from an earlier operation, if it knows that the
+    /// memory still has the same pages.
     ///
     /// # Errors
     /// As for [`Domain::register`].
@@ -133,8 +137,8 @@ pub trait Domain: Sized {
         self.register(memory, access)
     }
 
-    /// Gives back what [`Domain::lease`] returned, at the end of the operation. The device may keep the
-    /// registration for later ones.
+    /// Gives back what [`Domain::lease`] returned, at the end of the operation. The device may keep
+    /// the registration for later ones.
     ///
     /// # Errors
     /// As for [`Domain::deregister`].
@@ -185,11 +189,12 @@ pub trait Domain: Sized {
     /// with: `target` is as long as one. It must not need a packet buffer either.
     fn read_user(&mut self, address: u64, target: &mut [u8]) -> Result<(), NicError>;
 
-    /// Replaces the element of user memory at `address` by `new` if it is `expected`, in one step. Returns
-    /// whether it was; if not, what is there is in `expected`. An element has at most 32 bytes.
+    /// Replaces the element of user memory at `address` by `new` if it is `expected`, in one step.
+    /// Returns whether it was; if not, what is there is in `expected`. An element has at most 32
+    /// bytes.
     ///
-    /// A device of threads that share memory makes it one step for all of them where the processor can, and for its own
-    /// users elsewhere.
+    /// A device of threads that share memory makes it one step for all of them where the processor
+    /// can, and for its own users elsewhere.
     fn exchange_user(
         &mut self,
         address: u64,
@@ -200,8 +205,8 @@ pub trait Domain: Sized {
 
 /// One SRD queue pair. The `domain` of every call is the one that it was made in.
 ///
-/// Delivery is reliable and unordered: every posted request completes exactly once, packets arrive in
-/// any order, and a completion may be polled after the peer's answer to it.
+/// Delivery is reliable and unordered: every posted request completes exactly once, packets arrive
+/// in any order, and a completion may be polled after the peer's answer to it.
 ///
 /// Dropping a queue pair destroys it on the device. A program that goes on using the domain calls
 /// [`QueuePair::close`] instead, which gives the buffers back.
@@ -243,15 +248,15 @@ pub trait QueuePair: Sized {
         doorbell: Doorbell,
     ) -> Result<(), NicError>;
 
-    /// Rings the doorbell for what was posted with [`Doorbell::Defer`]. It cannot fail: requests that
-    /// a failed device does not take complete with an error.
+    /// Rings the doorbell for what was posted with [`Doorbell::Defer`]. It cannot fail: requests
+    /// that a failed device does not take complete with an error.
     fn flush(&mut self, domain: &mut Self::Domain);
 
     /// Lends a buffer to the receive queue.
     fn post_recv(&mut self, domain: &mut Self::Domain, buffer: BufferId) -> Result<(), NicError>;
 
-    /// Lends buffers to the receive queue, from the last one on, and takes those that it lent out of `buffers`. A
-    /// device that can rings one doorbell for many.
+    /// Lends buffers to the receive queue, from the last one on, and takes those that it lent out
+    /// of `buffers`. A device that can rings one doorbell for many.
     ///
     /// # Errors
     /// [`NicError::QueueFull`] if there is no room for the rest; otherwise why the last one of the rest was refused.
@@ -267,9 +272,10 @@ pub trait QueuePair: Sized {
         Ok(())
     }
 
-    /// Lends registered memory of the user to the receive queue, for one packet of at most its length: the device writes
-    /// the packet there. `context` comes back in the completion, a [`CompletionKind::RecvUser`](super::CompletionKind::RecvUser).
-    /// A queue pair takes either packet buffers or memory of the user, so that a packet never lands in the wrong kind.
+    /// Lends registered memory of the user to the receive queue, for one packet of at most its
+    /// length: the device writes the packet there. `context` comes back in the completion, a
+    /// [`CompletionKind::RecvUser`](super::CompletionKind::RecvUser). A queue pair takes either
+    /// packet buffers or memory of the user, so that a packet never lands in the wrong kind.
     ///
     /// # Errors
     /// [`NicError::Unsupported`] from a device that does not do this, [`NicError::QueueFull`] if there is no room.
@@ -283,7 +289,7 @@ pub trait QueuePair: Sized {
         Err(NicError::Unsupported("receiving into memory of the user"))
     }
 
-    /// Destroys the queue pair. The buffers that the device has go back to the pool. Requests that have
-    /// not completed never do.
+    /// Destroys the queue pair. The buffers that the device has go back to the pool. Requests that
+    /// have not completed never do.
     fn close(self, domain: &mut Self::Domain);
 }

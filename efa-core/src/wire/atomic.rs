@@ -88,8 +88,8 @@ named_number! {
 }
 
 impl AtomicDatatype {
-    /// Bytes of an element, on the 64-bit Linux machines that have EFA devices. `None` if the datatype
-    /// is not known.
+    /// Bytes of an element, on the 64-bit Linux machines that have EFA devices. `None` if the
+    /// datatype is not known.
     pub const fn size(self) -> Option<usize> {
         Some(match self {
             Self::INT8 | Self::UINT8 | Self::FLOAT8_E4M3 | Self::FLOAT8_E5M2 => 1,

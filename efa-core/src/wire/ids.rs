@@ -22,8 +22,8 @@ impl MsgId {
     }
 }
 
-/// An operation of the endpoint that sends the data, in that endpoint's own numbering. The peer only
-/// echoes it.
+/// An operation of the endpoint that sends the data, in that endpoint's own numbering. The peer
+/// only echoes it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct SendId(pub u32);
 

@@ -2,9 +2,9 @@
 //!
 //! [`Packet::parse`] turns a borrowed byte slice into a [`Header`], which is an enum of plain
 //! `Copy` structs, and the place of the payload behind it. Nothing is copied but the fields of the
-//! header, and nothing is allocated. The same structs are what [`Repr::emit`] writes into a caller's buffer; the exact
-//! length is known before ([`Repr::header_len`]). Payload is not part of a header, because devices
-//! gather it from user memory.
+//! header, and nothing is allocated. The same structs are what [`Repr::emit`] writes into a
+//! caller's buffer; the exact length is known before ([`Repr::header_len`]). Payload is not part of
+//! a header, because devices gather it from user memory.
 //!
 //! ```
 //! use efa_core::wire::{EagerRtm, Header, MsgId, Packet, Repr};
@@ -23,10 +23,10 @@
 //! # What is accepted
 //!
 //! Parsing checks the form of a packet and nothing else: that every field is inside the packet,
-//! that arrays are not longer than receivers can take, and that a stated length of data is the
-//! true one. Unknown flags are kept, and so are bytes behind the last known field of HANDSHAKE. Where
-//! the spec and stock libfabric disagree about bytes, this module follows stock libfabric, and
-//! the struct says so. All integers are little-endian.
+//! that arrays are not longer than receivers can take, and that a stated length of data is the true
+//! one. Unknown flags are kept, and so are bytes behind the last known field of HANDSHAKE. Where
+//! the spec and stock libfabric disagree about bytes, this module follows stock libfabric, and the
+//! struct says so. All integers are little-endian.
 
 mod atomic;
 mod codec;

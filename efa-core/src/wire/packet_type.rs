@@ -27,11 +27,11 @@ pub(super) trait OfTypes {
     fn type_with(traits: TypeTraits) -> PacketType;
 }
 
-/// The packet types, grouped by their format: ids, names, and everything that is known of a type without
-/// looking at a packet. `packet_types!(declare)` hands the rows to the macro `declare`.
+/// The packet types, grouped by their format: ids, names, and everything that is known of a type
+/// without looking at a packet. `packet_types!(declare)` hands the rows to the macro `declare`.
 ///
-/// Formats under `tables` have no struct, as no release of libfabric has sent such packets; the types
-/// under `none` have no format.
+/// Formats under `tables` have no struct, as no release of libfabric has sent such packets; the
+/// types under `none` have no format.
 macro_rules! packet_types {
     ($declare:ident $($then:ident)?) => {
         $declare! {
@@ -79,7 +79,8 @@ macro_rules! packet_types {
                 }
                 /// PEER_ERROR.
                 PeerError: Control, needs [PEER_ERROR] {
-                    /// A peer gives up its half of a message. Stock libfabric since 2.7.0; not in the spec.
+                    /// A peer gives up its half of a message. Stock libfabric since 2.7.0; not in
+                    /// the spec.
                     PeerError = 12, "PEER_ERROR", [];
                 }
                 /// (DC_)EAGER_MSGRTM, (DC_)EAGER_TAGRTM.
@@ -125,7 +126,8 @@ macro_rules! packet_types {
                 /// RUNTREAD_MSGRTM, RUNTREAD_TAGRTM.
                 // A peer that reads by RDMA gets runts as well from libfabric up to 2.5.
                 RuntreadRtm: Rtm, needs [RUNTING_READ | RDMA_READ] {
-                    /// Segment of an untagged message whose rest is read by RDMA (spec section 4.5).
+                    /// Segment of an untagged message whose rest is read by RDMA (spec section
+                    /// 4.5).
                     RuntreadMsgRtm = 145, "RUNTREAD_MSGRTM", [], "Runting read message";
                     /// Segment of a tagged message whose rest is read by RDMA (spec section 4.5).
                     RuntreadTagRtm = 146, "RUNTREAD_TAGRTM", [TAGGED], "Runting read message";
@@ -184,7 +186,8 @@ macro_rules! packet_types {
                     RuntreadRtw = 147, "RUNTREAD_RTW", [], "Runting read write";
                 }
                 ReadRtr: Rtr {
-                    /// Defined by stock libfabric with a header of 4 bytes; nothing sends or receives it.
+                    /// Defined by stock libfabric with a header of 4 bytes; nothing sends or
+                    /// receives it.
                     ReadRtr = 131, "READ_RTR", [];
                 }
             }
@@ -196,7 +199,8 @@ macro_rules! packet_types {
                     Connack = 2, "CONNACK";
                 }
                 Local, LocalType {
-                    /// The local context of a device RDMA operation in stock libfabric; never on the wire.
+                    /// The local context of a device RDMA operation in stock libfabric; never on
+                    /// the wire.
                     RmaContext = 6, "RMA_CONTEXT";
                 }
             }
@@ -204,7 +208,8 @@ macro_rules! packet_types {
     };
 }
 
-/// `packet_types!(by_format declare)` hands only the names of formats and types to the macro `declare`.
+/// `packet_types!(by_format declare)` hands only the names of formats and types to the macro
+/// `declare`.
 macro_rules! by_format {
     (
         $declare:ident
@@ -268,8 +273,9 @@ macro_rules! declare_types {
             $($($(#[$none_doc])* $none_variant = $none_code,)*)*
         }
 
-        /// The types by their codes. A table, because this is on the path of every packet: the jumps
-        /// into which a match over the codes is compiled are predicted badly when types alternate.
+        /// The types by their codes. A table, because this is on the path of every packet: the
+        /// jumps into which a match over the codes is compiled are predicted badly when types
+        /// alternate.
         const BY_CODE: [Option<PacketType>; 256] = {
             let mut by_code = [None; 256];
             $($(by_code[$code] = Some(PacketType::$variant);)*)*
@@ -321,8 +327,8 @@ macro_rules! declare_types {
                 TRAITS[self as usize]
             }
 
-            /// The extra features of which the receiver must have announced at least one; empty if every
-            /// receiver takes such packets.
+            /// The extra features of which the receiver must have announced at least one; empty if
+            /// every receiver takes such packets.
             pub const fn needs_any_of(self) -> ExtraFeatures {
                 if self.is_delivery_complete() {
                     return ExtraFeatures::DELIVERY_COMPLETE;
@@ -336,7 +342,8 @@ macro_rules! declare_types {
                 }
             }
 
-            /// Returns whether [`Header`](super::Header) has a variant for it. Parsing refuses packets of the other types.
+            /// Returns whether [`Header`](super::Header) has a variant for it. Parsing refuses
+            /// packets of the other types.
             pub const fn has_header(self) -> bool {
                 matches!(self, $($(PacketType::$variant)|*)|*)
             }
@@ -502,9 +509,9 @@ impl PacketType {
     }
 
     /// Returns whether its receiver can tell a second copy from another packet: by the `msg_id`, by
-    /// bytes of a message that have arrived, or by an operation of its own that has gone on. A request
-    /// to read or write has nothing but an id of its sender, which that may use again at once, and
-    /// windows (CTS) look all the same.
+    /// bytes of a message that have arrived, or by an operation of its own that has gone on. A
+    /// request to read or write has nothing but an id of its sender, which that may use again at
+    /// once, and windows (CTS) look all the same.
     pub const fn shows_second_copies(self) -> bool {
         !matches!(self.family(), Family::Rtw | Family::Rtr) && !matches!(self, PacketType::Cts)
     }

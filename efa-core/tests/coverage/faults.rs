@@ -1,7 +1,8 @@
 //! Seeded faults of the engine as changes of its source text, listed in `faults.txt`.
 //!
-//! A copy of the source has all of them: each place that a fault changes becomes a choice between the right text
-//! and the wrong one, by a number that the process gets from its environment. So all faults cost one build.
+//! A copy of the source has all of them: each place that a fault changes becomes a choice between
+//! the right text and the wrong one, by a number that the process gets from its environment. So all
+//! faults cost one build.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -81,7 +82,8 @@ impl Faults {
     /// The text of a file with its faults.
     ///
     /// # Panics
-    /// If the text that a fault changes is not there exactly once, or two faults change parts of each other.
+    /// If the text that a fault changes is not there exactly once, or two faults change parts of
+    /// each other.
     pub(crate) fn apply(&self, file: &str, source: &str) -> String {
         let Some(edits) = self.edits.get(file) else {
             return source.to_owned();
@@ -129,7 +131,8 @@ fn render(source: &str, range: Range<usize>, places: &[(Range<usize>, &Edit)]) -
     text + &source[done..range.end]
 }
 
-/// Where a text stands in a source, whatever the white space: all of it, or what is between `«` and `»`.
+/// Where a text stands in a source, whatever the white space: all of it, or what is between `«` and
+/// `»`.
 fn places(source: &str, text: &str) -> Vec<Range<usize>> {
     let dense = |text: &str| -> Vec<(usize, char)> {
         let letters = text.char_indices();

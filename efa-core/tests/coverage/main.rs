@@ -131,7 +131,8 @@ fn every_row_names_faults_that_can_be_seeded_and_every_fault_has_a_row() {
     assert!(unused.is_empty(), "no row names {unused:?}");
 }
 
-/// A fault is a choice in the text, whatever the white space; of two at one place, each has its own.
+/// A fault is a choice in the text, whatever the white space; of two at one place, each has its
+/// own.
 #[test]
 fn faults_become_choices_in_the_source() {
     let faults = Faults::parse(

@@ -1,9 +1,9 @@
-//! Whether the tests that `docs/protocol-coverage.md` names show what it states: each row names faults of
-//! the engine, and its tests have to fail on an engine that has them.
+//! Whether the tests that `docs/protocol-coverage.md` names show what it states: each row names
+//! faults of the engine, and its tests have to fail on an engine that has them.
 //!
-//! `make coverage` runs all of it; `cargo test -p efa-core --test coverage_proof -- TEXT` the rows that
-//! contain a text. The packages are built once more, below `target/coverage`, from a copy whose `efa-core` has
-//! all [`faults`]. Each process of a test has one of them, or none.
+//! `make coverage` runs all of it; `cargo test -p efa-core --test coverage_proof -- TEXT` the rows
+//! that contain a text. The packages are built once more, below `target/coverage`, from a copy
+//! whose `efa-core` has all [`faults`]. Each process of a test has one of them, or none.
 
 mod faults;
 mod page;
@@ -44,7 +44,8 @@ const BUILDS: [&[&str]; 2] = [
         "promises",
     ],
 ];
-/// The prefix by which the page names the tests of a binary, the build that makes it, and how cargo calls it.
+/// The prefix by which the page names the tests of a binary, the build that makes it, and how cargo
+/// calls it.
 const BINARIES: [(&str, usize, &str); 6] = [
     ("unit", 0, "unittests src/lib.rs"),
     ("endpoint", 0, "tests/endpoint/main.rs"),
@@ -128,8 +129,8 @@ fn is_chosen(row: &Row, text: &str) -> bool {
     parts.any(|part| part.contains(text))
 }
 
-/// What is wrong with a row: each test has to pass without a fault and to fail with one, and each fault has to
-/// make a test fail.
+/// What is wrong with a row: each test has to pass without a fault and to fail with one, and each
+/// fault has to make a test fail.
 fn judge(row: &Row, faults: &Faults, ends: &BTreeMap<(Option<usize>, &str), End>) -> Vec<String> {
     let statement = &row.statement;
     let end = |fault: Option<usize>, test: &String| ends[&(fault, test.as_str())];

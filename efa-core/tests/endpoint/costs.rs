@@ -1,5 +1,6 @@
-//! What one packet of a hostile peer costs, for each type of packet: the objects that the engine visits in
-//! walks, beside thousands of operations and peers that the packet has nothing to do with.
+//! What one packet of a hostile peer costs, for each type of packet: the objects that the engine
+//! visits in walks, beside thousands of operations and peers that the packet has nothing to do
+//! with.
 
 use efa_core::endpoint::*;
 use efa_core::wire::fields::{Array, Kind, Width, forms, sections};
@@ -15,8 +16,8 @@ const BYSTANDERS: usize = 2000;
 /// Packets of each type.
 const PACKETS: usize = 400;
 
-/// What a packet may cost, and what it may cost for each thing that the engine has of its sender: a packet
-/// may be the sender's end.
+/// What a packet may cost, and what it may cost for each thing that the engine has of its sender: a
+/// packet may be the sender's end.
 const MOST: usize = 24;
 const MOST_FOR_EACH_OWN: usize = 4;
 

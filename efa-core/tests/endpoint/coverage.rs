@@ -148,7 +148,8 @@ fn a_receipt_is_matched_by_its_id_alone() {
     }
 }
 
-/// Stock libfabric 2.6 sends it when it has not heard of us, so our HANDSHAKE may still be on its way.
+/// Stock libfabric 2.6 sends it when it has not heard of us, so our HANDSHAKE may still be on its
+/// way.
 #[test]
 fn read_nack_is_served_while_our_handshake_is_on_its_way() {
     let mut script = Script::new();
@@ -269,8 +270,8 @@ fn all_64_bits_of_cq_data_reach_the_completion() {
     }
 }
 
-/// Section 4.3 lets a receiver that asked for constant headers fail a message with another header. We ask for
-/// nothing, and move the data to its place.
+/// Section 4.3 lets a receiver that asked for constant headers fail a message with another header.
+/// We ask for nothing, and move the data to its place.
 #[test]
 fn data_behind_headers_of_any_length_comes_to_its_place() {
     let (mut script, _) = connected();

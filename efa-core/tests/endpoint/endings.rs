@@ -170,8 +170,8 @@ impl Pair {
         self.progress();
     }
 
-    /// Goes through an operation in which the packet number `lost` is refused, `times` times. Returns
-    /// the end that lost it, and whether there is one with this number.
+    /// Goes through an operation in which the packet number `lost` is refused, `times` times.
+    /// Returns the end that lost it, and whether there is one with this number.
     fn go_through(
         &mut self,
         deed: Deed,
@@ -296,8 +296,8 @@ fn a_packet_that_a_device_refuses_for_a_while_costs_nothing() {
     assert!(losses > 100, "{losses}");
 }
 
-/// What was lost for good is told where it was sent. The other side may wait for it until it learns that
-/// its peer has gone, which nothing but a packet of its own tells it.
+/// What was lost for good is told where it was sent. The other side may wait for it until it learns
+/// that its peer has gone, which nothing but a packet of its own tells it.
 #[test]
 fn a_packet_that_is_lost_for_good_ends_its_operation_on_both_sides() {
     for device in DEVICES {

@@ -584,8 +584,8 @@ fn a_lost_request_asks_for_no_handshake() {
 
 #[test]
 fn memory_that_the_peers_device_does_not_reach_is_accessed_by_packets() {
-    // What is started with a peer that announces everything: the type of the packet that is sent, or none if the device
-    // accesses the peer's memory by itself.
+    // What is started with a peer that announces everything: the type of the packet that is sent,
+    // or none if the device accesses the peer's memory by itself.
     let first = |hmem_p2p, start: &dyn Fn(&mut Script, PeerId)| {
         let mut script = Script::new();
         let peer = script.insert_peer();
@@ -606,7 +606,8 @@ fn memory_that_the_peers_device_does_not_reach_is_accessed_by_packets() {
         script.progress();
         let flights = script.network.in_flight();
         assert_eq!(flights.len(), 1);
-        // A read by the device carries nothing, and a write by it the data alone: zeros, which no type of packet has.
+        // A read by the device carries nothing, and a write by it the data alone: zeros, which no
+        // type of packet has.
         PacketType::peek(&flights[0].bytes)
     };
     let remote = |length: usize| {

@@ -240,7 +240,8 @@ fn data_that_was_not_granted_ends_the_receive() {
     );
 }
 
-/// Packets of one message that do not agree on how much of it comes in packets and how much is read.
+/// Packets of one message that do not agree on how much of it comes in packets and how much is
+/// read.
 #[test]
 fn a_message_that_comes_in_packets_and_is_read_as_well_ends_the_receive() {
     let source = [RmaIov::new(0x5000, 1000, 9)];
@@ -459,8 +460,8 @@ fn mutated_packets_do_no_harm() {
 /// What is under way when a PEER_ERROR comes.
 #[derive(Clone, Copy, Debug)]
 enum Moment {
-    /// A message of the peer: no receive has taken it, one has, the application has claimed it, or it
-    /// waits for an earlier one.
+    /// A message of the peer: no receive has taken it, one has, the application has claimed it, or
+    /// it waits for an earlier one.
     Unmatched,
     Matched,
     Claimed,

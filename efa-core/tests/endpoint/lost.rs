@@ -61,7 +61,8 @@ fn a_packet_that_the_peers_device_always_refuses_is_an_error_and_its_id_is_used_
     assert_eq!(script.dut.poll_event(), None);
 }
 
-/// Otherwise the peer would wait for ever: it processes nothing behind a message that does not come.
+/// Otherwise the peer would wait for ever: it processes nothing behind a message that does not
+/// come.
 #[test]
 fn an_atomic_on_nothing_takes_the_place_of_a_message_that_was_lost() {
     let (mut script, peer) = connected();
@@ -172,7 +173,8 @@ fn a_message_of_which_the_peer_has_a_part_ends_the_sending() {
     }
 }
 
-/// libfabric 1.11 and 1.17 lose a packet, or abort, that is 16,384 ahead of the one they wait for (D25).
+/// libfabric 1.11 and 1.17 lose a packet, or abort, that is 16,384 ahead of the one they wait for
+/// (D25).
 #[test]
 fn no_message_runs_far_ahead_of_one_that_has_not_arrived() {
     let (mut script, peer) = connected();

@@ -214,8 +214,8 @@ fn a_runt_whose_rest_nothing_brings_fails_when_it_has_come() {
     assert_eq!(script.dut.usage().assemblies, 0);
 }
 
-/// A peer writes memory of an endpoint whose only registration is that of the target, so that it cannot read the
-/// data. Each call of the second value makes the peer ask once.
+/// A peer writes memory of an endpoint whose only registration is that of the target, so that it
+/// cannot read the data. Each call of the second value makes the peer ask once.
 fn refused_writer() -> (Script, impl Fn(&mut Script)) {
     let one = Traits {
         max_regions: 1,
@@ -247,7 +247,8 @@ fn a_refused_write_of_a_peer_is_forgotten_until_it_starts_afresh() {
     script.expect_silence();
 }
 
-/// The device refuses the READ_NACK itself: the transfer ends once, and what the peer asks later is heard.
+/// The device refuses the READ_NACK itself: the transfer ends once, and what the peer asks later is
+/// heard.
 #[test]
 fn a_refusal_that_cannot_be_sent_ends_its_transfer_once() {
     let (mut script, ask) = refused_writer();

@@ -1,8 +1,8 @@
 //! Every packet of a peer in every subprotocol, once and twice, and with any operation ids.
 //!
-//! A second copy changes nothing: it is refused, which is counted and reported, wherever the protocol
-//! lets an endpoint recognise it. Ids of peers are 32 bits without a meaning: libfabric 2.7 has the
-//! generation of a slot in them.
+//! A second copy changes nothing: it is refused, which is counted and reported, wherever the
+//! protocol lets an endpoint recognise it. Ids of peers are 32 bits without a meaning: libfabric
+//! 2.7 has the generation of a slot in them.
 
 use efa_core::endpoint::*;
 use efa_core::nic::{Access, RemoteKey};
@@ -112,8 +112,8 @@ impl Peer {
         assert_eq!(id, SendId(self.id));
     }
 
-    /// Sends what the endpoint grants, in segments of 300 bytes, from `offset` to `end`. The second one
-    /// of each window comes first.
+    /// Sends what the endpoint grants, in segments of 300 bytes, from `offset` to `end`. The second
+    /// one of each window comes first.
     fn fills_windows(&mut self, mut offset: u64, end: u64) {
         while offset < end {
             let (send_id, recv_id, window) = self.script.expect(|packet| match packet.header {
@@ -151,8 +151,8 @@ impl Peer {
         assert_eq!(received, pattern(0, end));
     }
 
-    /// Takes what the endpoint sends of an operation whose `sent` bytes the request had, granting 1000
-    /// bytes at a time.
+    /// Takes what the endpoint sends of an operation whose `sent` bytes the request had, granting
+    /// 1000 bytes at a time.
     fn grants(&mut self, send_id: SendId, mut sent: u64, length: u64) {
         while sent < length {
             let window = 1000.min(length - sent);
@@ -364,8 +364,8 @@ fn messages_that_cannot_be_read() {
     }
 }
 
-/// Requests without a `msg_id`: nothing but the sender's operation id tells one from another, and that may
-/// be used again at once. A second copy is carried out like the first.
+/// Requests without a `msg_id`: nothing but the sender's operation id tells one from another, and
+/// that may be used again at once. A second copy is carried out like the first.
 #[test]
 fn writes() {
     for_each(|mut peer| {
@@ -665,8 +665,8 @@ fn answers_to_reads_and_atomics() {
     });
 }
 
-/// A second copy of a request that opens windows is a second operation of the peer, whose windows have
-/// another `recv_id`. The data goes to the first.
+/// A second copy of a request that opens windows is a second operation of the peer, whose windows
+/// have another `recv_id`. The data goes to the first.
 #[test]
 fn data_is_not_divided_between_two_operations_of_a_peer() {
     let mut peer = Peer::new(3, false);

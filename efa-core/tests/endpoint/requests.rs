@@ -129,7 +129,8 @@ fn a_message_that_fits_a_packet_goes_in_one_and_a_longer_one_in_segments_at_once
     assert_eq!(came, whole);
 }
 
-/// Grants `recv_length` bytes of the send, and returns where its data comes: offset and length of each packet.
+/// Grants `recv_length` bytes of the send, and returns where its data comes: offset and length of
+/// each packet.
 fn grant(script: &mut Script, send_id: SendId, recv_length: u64) -> Vec<CtsData> {
     let cts = Cts {
         connid: script.connid(),

@@ -17,7 +17,8 @@ pub(crate) fn memory(offset: u64, length: usize) -> IoVec {
     })
 }
 
-/// The endpoint under test is device 0; the peer is device 1, which takes part in nothing by itself.
+/// The endpoint under test is device 0; the peer is device 1, which takes part in nothing by
+/// itself.
 pub(crate) struct Script {
     pub(crate) network: Network,
     pub(crate) dut: Endpoint<NetworkNic>,

@@ -1,7 +1,7 @@
 //! Headers of packets that libfabric 1.17.0 sent: the first short one of each type in the corpus.
 //!
-//! The values of the fields were read at the offsets of the structures in stock libfabric's headers,
-//! not by this crate. The applications' data is left out; zeroes stand for it.
+//! The values of the fields were read at the offsets of the structures in stock libfabric's
+//! headers, not by this crate. The applications' data is left out; zeroes stand for it.
 
 use efa_core::wire::fields::{Kind, fields_of};
 use efa_core::wire::{Packet, PacketType, Repr};

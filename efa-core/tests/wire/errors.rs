@@ -146,7 +146,8 @@ fn data_of_another_length_than_stated() {
     assert_eq!(Packet::parse(&packet).unwrap().payload.of(&packet), b"dat");
 }
 
-/// The forms of development states of libfabric are told by their length, and refused like any other.
+/// The forms of development states of libfabric are told by their length, and refused like any
+/// other.
 #[test]
 fn a_peer_error_of_another_length() {
     let whole = PeerError::default().to_packet(&[]);

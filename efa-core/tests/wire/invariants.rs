@@ -55,9 +55,9 @@ pub(crate) fn check(bytes: &[u8]) {
     }
 }
 
-/// The values of a packet's fields as the walk along the tables finds them. Left out are the flags, to
-/// which emitting adds those that stock libfabric sets by type, and capability words behind those that
-/// the typed parser keeps.
+/// The values of a packet's fields as the walk along the tables finds them. Left out are the flags,
+/// to which emitting adds those that stock libfabric sets by type, and capability words behind
+/// those that the typed parser keeps.
 fn values(packet: &[u8]) -> Vec<(String, Value<'_>)> {
     fields_of(packet)
         .expect("an assigned type")

@@ -86,7 +86,8 @@ fn the_names_in_the_manifest_agree() {
     assert_eq!(field.as_str(), Some("metadata.name"));
 }
 
-/// The bridge, which `efa-emu run` starts with the manifest's options, gets as far as the key, which is not here.
+/// The bridge, which `efa-emu run` starts with the manifest's options, gets as far as the key,
+/// which is not here.
 #[test]
 fn the_command_is_one_of_efa_emu() {
     let [_, pods] = manifest();

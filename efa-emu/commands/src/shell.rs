@@ -7,8 +7,8 @@ use std::str::FromStr;
 /// What names of launchers begin with. They hand each word on as it is.
 const LAUNCHERS: [&str; 4] = ["srun", "mpirun", "mpiexec", "orterun"];
 
-/// A command with the arguments of ssh: a host, and a command for the shell there. Or a launcher, whose last word asks for
-/// a host: a program and its arguments follow.
+/// A command with the arguments of ssh: a host, and a command for the shell there. Or a launcher,
+/// whose last word asks for a host: a program and its arguments follow.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RemoteShell {
     words: Vec<String>,

@@ -122,7 +122,8 @@ impl AddAssign for Troubles {
     }
 }
 
-/// Carries out those steps of a plan whose index is in `keep`. An error says which promise was broken.
+/// Carries out those steps of a plan whose index is in `keep`. An error says which promise was
+/// broken.
 pub(crate) fn run(
     plan: &Plan,
     keep: &[usize],

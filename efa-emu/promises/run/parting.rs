@@ -37,8 +37,8 @@ impl World {
                 OneSidedKind::Write | OneSidedKind::Read | OneSidedKind::Combine(_) => true,
                 OneSidedKind::Add | OneSidedKind::FetchAdd | OneSidedKind::Claim => false,
             };
-            // Without delivery complete a success says that the data was sent. Whether a write of no
-            // bytes has come is seen from nothing but its announcement.
+            // Without delivery complete a success says that the data was sent. Whether a write of
+            // no bytes has come is seen from nothing but its announcement.
             let is_in_place = match (operation.kind, operation.length) {
                 (OneSidedKind::Write, 0) => operation.announced,
                 _ => self.is_written(number),
@@ -62,8 +62,8 @@ impl World {
         self.collect(at)
     }
 
-    /// What lost its memory may never end: the requester is not told. It ends with its peer, and has
-    /// left the memory alone.
+    /// What lost its memory may never end: the requester is not told. It ends with its peer, and
+    /// has left the memory alone.
     pub(super) fn end_orphans(&mut self) -> Result<(), String> {
         let orphans: Vec<usize> = (0..self.one_sided.len())
             .filter(|number| self.one_sided[*number].orphaned)
@@ -126,7 +126,8 @@ impl World {
         let sent = self.sequences.get(&(from, at)).map_or(&[][..], |sent| sent);
         let item = |id: u32| sent.get(id.wrapping_sub(endpoint.first_msg_id) as usize);
         let missing = match item(expected) {
-            // A message that is given up before anything of it arrives leaves its id to the next one.
+            // A message that is given up before anything of it arrives leaves its id to the next
+            // one.
             Some(_) if self.aborts => true,
             Some(Item::Message(number)) => self.messages[*number].taken.is_none(),
             Some(Item::OneSided(_)) => true,

@@ -209,8 +209,8 @@ impl World {
         Ok(())
     }
 
-    /// Posts a buffer for each message to a zero-copy receiver that is still to come: until there is
-    /// one, its sender does not come to rest.
+    /// Posts a buffer for each message to a zero-copy receiver that is still to come: until there
+    /// is one, its sender does not come to rest.
     pub(super) fn receive_the_rest_without_header(&mut self) -> Result<(), String> {
         for at in 0..self.programs.len() {
             let to_come = self.messages.iter().filter(|message| {

@@ -155,7 +155,8 @@ impl World {
             return Err(format!("write {number} was announced before its data"));
         }
         let from = operation.from;
-        // Immediate data has no connection id: an earlier owner of the queue pair number may be meant.
+        // Immediate data has no connection id: an earlier owner of the queue pair number may be
+        // meant.
         let found = entry.source.and_then(|peer| self.program_of(at, peer));
         let is_earlier = found.is_some_and(|other| {
             let [other, address] = [other, from].map(|one| self.programs[one].address);

@@ -1,4 +1,5 @@
-//! What a 64-byte message costs through the verbs: instructions, time, and the memory of queue pairs.
+//! What a 64-byte message costs through the verbs: instructions, time, and the memory of queue
+//! pairs.
 //!
 //! The program starts itself again on an emulated host, where it sends messages from one queue pair
 //! of its own to another: one thread does everything that both sides do for a packet, and waits for
@@ -6,9 +7,9 @@
 //! instructions, which does not depend on what else the machine does. The peer is a message through
 //! a crossbeam channel in one thread.
 //!
-//! `cargo bench -p efa-emu-verbs --bench packets -- instructions` counts instructions only, and leaves the
-//! profiles of the long runs behind for `callgrind_annotate`. What is counted is the shared library that
-//! lies beside `efa-emu`: build it first (`cargo build --workspace --release`).
+//! `cargo bench -p efa-emu-verbs --bench packets -- instructions` counts instructions only, and
+//! leaves the profiles of the long runs behind for `callgrind_annotate`. What is counted is the
+//! shared library that lies beside `efa-emu`: build it first (`cargo build --workspace --release`).
 
 #[path = "../src/abi/mod.rs"]
 #[allow(

@@ -1,8 +1,8 @@
 // What both build scripts do to link a shared library with a SONAME and symbol versions.
 //
-// rustc writes a version script of its own for every cdylib, with one anonymous node that hides what
-// is not exported. GNU ld refuses named nodes beside it. lld takes them, and rustc comes with lld, so
-// that is what links these libraries wherever they are built.
+// rustc writes a version script of its own for every cdylib, with one anonymous node that hides
+// what is not exported. GNU ld refuses named nodes beside it. lld takes them, and rustc comes with
+// lld, so that is what links these libraries wherever they are built.
 
 use std::env;
 use std::path::{Path, PathBuf};

@@ -13,8 +13,9 @@
 //! | `calls` | the C functions by family: check, convert, look up, call | all of these |
 //! | `exports` | which function is exported under which name and version | `calls` |
 //!
-//! What the hardware and the kernel driver would do is in [`efa_device_model::device`], what rdma-core's
-//! user-space driver would do in [`efa_device_model::provider`], and how requests reach other processes in
+//! What the hardware and the kernel driver would do is in [`efa_device_model::device`], what
+//! rdma-core's user-space driver would do in [`efa_device_model::provider`], and how requests reach
+//! other processes in
 //! [`efa_shm`].
 
 mod abi;

@@ -42,8 +42,8 @@ impl Library {
     }
 }
 
-/// Loads both by path, then by SONAME, which finds what is loaded already: that is how programs which
-/// open the libraries themselves get at preloaded ones.
+/// Loads both by path, then by SONAME, which finds what is loaded already: that is how programs
+/// which open the libraries themselves get at preloaded ones.
 #[test]
 fn names_versions_and_sonames() {
     let verbs = Library::open(built("libefa_emu_verbs.so").to_str().unwrap());

@@ -1,4 +1,5 @@
-//! The monitor over the kernel's own userfaultfd. Where that is not permitted the tests say so, and end.
+//! The monitor over the kernel's own userfaultfd. Where that is not permitted the tests say so, and
+//! end.
 
 use super::*;
 use std::time::{Duration, Instant};
@@ -129,8 +130,8 @@ fn only_private_anonymous_memory_is_watched() {
     unmap(shared, 2);
 }
 
-/// One thread unmaps pages. The other one looks which are gone, before the calls that took them away return: their
-/// reports have come, or are pending.
+/// One thread unmaps pages. The other one looks which are gone, before the calls that took them
+/// away return: their reports have come, or are pending.
 #[test]
 fn a_change_is_pending_from_its_effect_to_its_report() {
     let Some(mut monitor) = monitor() else { return };

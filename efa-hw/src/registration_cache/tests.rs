@@ -66,7 +66,8 @@ impl World {
         pages.collect::<Option<_>>().expect("the memory is mapped")
     }
 
-    /// Takes a page away, and may put another one in its place. The report comes at once or is pending.
+    /// Takes a page away, and may put another one in its place. The report comes at once or is
+    /// pending.
     fn replace(&mut self, page: usize, with_another: bool, at_once: bool) {
         let change = Change {
             start: page as u64 * PAGE,
@@ -494,8 +495,8 @@ proptest! {
         ..ProptestConfig::with_cases(1000)
     })]
 
-    /// No operation ever gets a registration of pages that are not there any more, no registration in use is ended but
-    /// by revoking its memory, and none is lost.
+    /// No operation ever gets a registration of pages that are not there any more, no registration
+    /// in use is ended but by revoking its memory, and none is lost.
     #[test]
     fn no_stale_pages_are_ever_served(steps in proptest::collection::vec(step(), 1..80)) {
         play(steps);

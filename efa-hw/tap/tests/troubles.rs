@@ -20,8 +20,8 @@ fn efa_tap(arguments: &[&str]) -> Command {
     command
 }
 
-/// How many frames a capture has, and how many it says that it lacks. A tap that was killed may have left a part of
-/// another one.
+/// How many frames a capture has, and how many it says that it lacks. A tap that was killed may
+/// have left a part of another one.
 fn counts(path: &Path) -> (u64, u64) {
     let mut reader = Reader::open(path).unwrap();
     let mut frames = 0;
@@ -147,8 +147,8 @@ fn compile(source: &str, output: &Path, options: &[&str]) {
     assert!(compiled.expect("cc starts: Rust links with it").success());
 }
 
-/// A libibverbs that cannot tell a device's GID, and no libefa at all: the program gets what the library has and goes on,
-/// and what it does not get, and what is not recorded, is told.
+/// A libibverbs that cannot tell a device's GID, and no libefa at all: the program gets what the
+/// library has and goes on, and what it does not get, and what is not recorded, is told.
 #[test]
 fn a_library_without_a_function_is_told() {
     if installed("python3", "python3").is_none() {
@@ -197,7 +197,8 @@ print(verbs.ibv_close_device(context))
     assert_eq!(counts(&capture), (0, 0));
 }
 
-/// The machine's clock is set back while a program is recorded. Frames keep the order and the distance that they had.
+/// The machine's clock is set back while a program is recorded. Frames keep the order and the
+/// distance that they had.
 #[test]
 fn a_clock_that_is_set_back_changes_no_times() {
     if installed("fi_pingpong", "libfabric-bin").is_none() {
@@ -241,8 +242,8 @@ int clock_gettime(clockid_t which, struct timespec *time) {
     }
 }
 
-/// A file that may not grow further is a full disk. The programs end well, what is there can be read, what is not
-/// there is counted.
+/// A file that may not grow further is a full disk. The programs end well, what is there can be
+/// read, what is not there is counted.
 #[test]
 fn a_full_disk_costs_frames_only() {
     if installed("fi_pingpong", "libfabric-bin").is_none() {
@@ -261,8 +262,8 @@ fn a_full_disk_costs_frames_only() {
     }
 }
 
-/// Whether the program or the tap is killed: the other side of the dialogue is not harmed by the tap, the capture is
-/// readable up to there, and the next run removes what is left.
+/// Whether the program or the tap is killed: the other side of the dialogue is not harmed by the
+/// tap, the capture is readable up to there, and the next run removes what is left.
 #[test]
 fn a_killed_tap_leaves_its_program_alone() {
     if installed("fi_pingpong", "libfabric-bin").is_none() {
@@ -297,7 +298,8 @@ fn a_killed_tap_leaves_its_program_alone() {
     assert_eq!(files_with(Path::new(&runs), &of_killed).len(), 0);
 }
 
-/// While the tap does not run, its buffer fills up. The program goes on, and what has no room is counted.
+/// While the tap does not run, its buffer fills up. The program goes on, and what has no room is
+/// counted.
 #[test]
 fn a_full_buffer_costs_frames_only() {
     if installed("fi_pingpong", "libfabric-bin").is_none() {

@@ -1,4 +1,5 @@
-//! What the kernel does with devices and memory, and the emulated device does not: `kernel.c` says what.
+//! What the kernel does with devices and memory, and the emulated device does not: `kernel.c` says
+//! what.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,14 +27,16 @@ pub(crate) fn compile(output: &Path, source: &Path, arguments: &[&str]) {
     );
 }
 
-/// The library of `kernel.c`, to be preloaded in front of the emulated libibverbs. It has its SONAME, and needs it by
-/// its path, so whoever opens `libibverbs.so.1` finds the functions of both in this order.
+/// The library of `kernel.c`, to be preloaded in front of the emulated libibverbs. It has its
+/// SONAME, and needs it by its path, so whoever opens `libibverbs.so.1` finds the functions of both
+/// in this order.
 pub(crate) fn library() -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().expect("there is a directory for temporary files");
     let emulated = directory.path().join("emulated.so");
     let library = directory.path().join("libkernel.so");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../efa-hw/tests/common/kernel.c");
-    // The linker writes down the SONAME of what it links. A library without one is named by its path.
+    // The linker writes down the SONAME of what it links. A library without one is named by its
+    // path.
     let nothing = directory.path().join("nothing.c");
     std::fs::write(&nothing, "").expect("the directory is ours");
     compile(&emulated, &nothing, &[]);

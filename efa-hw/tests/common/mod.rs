@@ -10,8 +10,8 @@ const NESTED: &str = "EFA_HW_TEST_UNDER_EMULATOR";
 
 /// Calls `body` with a device.
 ///
-/// Without EFA hardware the test binary is started again under `efa-emu run`, with only the test `name`, whose
-/// result is that of the process.
+/// Without EFA hardware the test binary is started again under `efa-emu run`, with only the test
+/// `name`, whose result is that of the process.
 ///
 /// # Panics
 /// If there is no device under `efa-emu run` either, or if `efa-emu` was not built.
@@ -19,7 +19,8 @@ pub(crate) fn with_device(name: &str, body: impl FnOnce(HwDevice)) {
     with_device_and(name, |_| (), body);
 }
 
-/// As [`with_device`]. `prepare` changes how the emulator is started; what it returns is dropped when it has ended.
+/// As [`with_device`]. `prepare` changes how the emulator is started; what it returns is dropped
+/// when it has ended.
 pub(crate) fn with_device_and<T>(
     name: &str,
     prepare: impl FnOnce(&mut Command) -> T,
@@ -34,7 +35,8 @@ pub(crate) fn with_device_of(profile: &str, name: &str, body: impl FnOnce(HwDevi
     with_device_started(&["--profile", profile], &[], name, |_| (), body);
 }
 
-/// As [`with_device_and`]. `tool` is a program with its arguments that runs the test binary under the emulator.
+/// As [`with_device_and`]. `tool` is a program with its arguments that runs the test binary under
+/// the emulator.
 pub(crate) fn with_device_under<T>(
     tool: &[&str],
     name: &str,

@@ -1,4 +1,5 @@
-//! The cache of registrations on a device whose registrations keep the pages that they were made of.
+//! The cache of registrations on a device whose registrations keep the pages that they were made
+//! of.
 
 use efa_core::endpoint::{
     self, Endpoint, EndpointConfig, OperationFlags, RecvArgs, SendArgs, SourceFilter,
@@ -93,7 +94,8 @@ fn map(at: *mut u8, flags: i32) -> *mut u8 {
     start.cast()
 }
 
-/// Two nics, of which the first one caches registrations. `None`, and a line that says why, if it cannot.
+/// Two nics, of which the first one caches registrations. `None`, and a line that says why, if it
+/// cannot.
 fn pair(device: &HwDevice) -> Option<(HwNic, HwNic, Destination)> {
     let (mut a, b) = (open(device), open(device));
     if let Err(error) = a.cache_registrations(CacheLimits::default()) {
@@ -193,7 +195,8 @@ fn what_is_at_the_address_now_is_sent() {
             assert_eq!(sent, [bytes[0]; 4000], "before {how}");
             let hits = a.cache_statistics().unwrap().hits;
             let (_, again) = send_leased(&mut a, &mut b, to, memory.slice());
-            // Pages that were given back at an unknown time are not kept until they are unmapped, by the next way.
+            // Pages that were given back at an unknown time are not kept until they are unmapped,
+            // by the next way.
             assert_eq!(again, first, "the cache serves what it has");
             assert_eq!(a.cache_statistics().unwrap().hits, hits + 1);
             memory.replace(how);
@@ -255,7 +258,8 @@ fn revoked_memory_is_not_kept() {
     });
 }
 
-/// An endpoint whose messages are read by the peer from memory that the application did not register.
+/// An endpoint whose messages are read by the peer from memory that the application did not
+/// register.
 struct Program {
     endpoint: Endpoint<HwNic>,
     memory: Mapping,

@@ -1,5 +1,5 @@
-//! Memory behind a dma-buf. Where the kernel has no `/dev/udmabuf` a memfd stands for one: the emulated device takes
-//! both, the kernel's driver only a dma-buf.
+//! Memory behind a dma-buf. Where the kernel has no `/dev/udmabuf` a memfd stands for one: the
+//! emulated device takes both, the kernel's driver only a dma-buf.
 
 use std::os::fd::{AsFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;

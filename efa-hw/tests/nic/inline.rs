@@ -81,8 +81,8 @@ fn wide_entries_take_the_room_of_two() {
     });
 }
 
-/// Data of writes up to the limit is in the work request: no key of the memory is needed, and the memory may change
-/// before the write has completed. Longer writes name their memory.
+/// Data of writes up to the limit is in the work request: no key of the memory is needed, and the
+/// memory may change before the write has completed. Longer writes name their memory.
 #[test]
 fn short_writes_are_inside_of_their_entries() {
     with_device(
@@ -146,8 +146,8 @@ fn short_writes_are_inside_of_their_entries() {
                     assert_eq!(wait(&mut [&mut b], 1)[0].status, Status::Ok);
                 }
             }
-            // These name their memory, whose key is wrong: a longer one, one that waits for its doorbell, and one of memory
-            // that the domain does not know.
+            // These name their memory, whose key is wrong: a longer one, one that waits for its
+            // doorbell, and one of memory that the domain does not know.
             a.post_write(&write(widest + 1, None), Doorbell::Ring)
                 .unwrap();
             assert_eq!(wait(&mut [&mut a], 1)[0].status, Status::LocalInvalidLkey);

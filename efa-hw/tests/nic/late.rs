@@ -14,7 +14,8 @@ const CONFIG: QueuePairConfig = QueuePairConfig {
     service_level: 0,
 };
 
-/// Sends a packet from this buffer. With a `payload` whose key is nobody's the device fails it at once.
+/// Sends a packet from this buffer. With a `payload` whose key is nobody's the device fails it at
+/// once.
 fn send_from(
     (pair, domain): (&mut HwQueuePair, &mut HwDomain),
     (destination, buffer, context): (Destination, BufferId, u64),

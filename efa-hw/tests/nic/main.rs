@@ -419,7 +419,8 @@ fn buffers_that_are_added_carry_packets_too() {
     });
 }
 
-/// With `unsolicited`, the target takes writes with immediate data without a receive, if the device can.
+/// With `unsolicited`, the target takes writes with immediate data without a receive, if the device
+/// can.
 fn rdma(device: &HwDevice, unsolicited: bool) {
     let config = NicConfig {
         packet_buffers: 64,

@@ -40,8 +40,8 @@ impl<T> Table<T> {
 }
 
 /// The function in slots that have no operation; returns `-FI_ENOSYS`. The calling conventions of
-/// the processors that EFA is for (x86-64, aarch64) permit more arguments than a function takes, and
-/// a caller that expects an `int` reads the lower half of the result.
+/// the processors that EFA is for (x86-64, aarch64) permit more arguments than a function takes,
+/// and a caller that expects an `int` reads the lower half of the result.
 extern "C" fn later() -> isize {
     -(libc::ENOSYS as isize)
 }

@@ -41,8 +41,8 @@ pub fn a_number_goes_to_one_taker() {
     }
 }
 
-/// The number of a dead participant is given back by one and taken by another at once: nobody loses a number
-/// that is his.
+/// The number of a dead participant is given back by one and taken by another at once: nobody loses
+/// a number that is his.
 pub fn a_dead_owners_number_goes_to_one_taker() {
     const DEAD: u32 = 9;
     let table = table();

@@ -19,8 +19,8 @@ struct Shared {
     stop: AtomicU32,
 }
 
-/// The slots of the two senders, in one word of doorbells: the owner may find the bit of one before that
-/// sender has told the summary.
+/// The slots of the two senders, in one word of doorbells: the owner may find the bit of one before
+/// that sender has told the summary.
 const SLOTS: [usize; 2] = [3, 5];
 
 impl Shared {
@@ -124,8 +124,8 @@ impl Owner {
     }
 }
 
-/// Senders send so many records each, and the owner sleeps whenever it finds nothing: it gets all of
-/// them, or the model finds that nobody is left to wake it.
+/// Senders send so many records each, and the owner sleeps whenever it finds nothing: it gets all
+/// of them, or the model finds that nobody is left to wake it.
 pub fn no_record_is_left_while_the_owner_sleeps(records: &[u32]) {
     let shared = Arc::new(Shared::new());
     let senders: Vec<_> = records

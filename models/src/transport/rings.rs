@@ -82,9 +82,10 @@ impl Receiver {
     }
 }
 
-/// Records with a payload each go through a ring of so many lines. The first few go one by one, which decides
-/// where in the ring the others meet its end. So many are `ahead` when sender and receiver begin to work at
-/// the same time. Each record arrives once, whole and in order, and is answered once.
+/// Records with a payload each go through a ring of so many lines. The first few go one by one,
+/// which decides where in the ring the others meet its end. So many are `ahead` when sender and
+/// receiver begin to work at the same time. Each record arrives once, whole and in order, and is
+/// answered once.
 pub fn records_arrive_whole_and_are_answered(lines: usize, first: u32, ahead: u32) {
     let memory = SharedMemory::of_lines(lines);
     let mut receiver = Receiver {
@@ -136,8 +137,8 @@ impl Shared {
     }
 }
 
-/// The target copies in two pieces while the initiator takes its memory back: what the initiator then does
-/// to the memory meets no copy.
+/// The target copies in two pieces while the initiator takes its memory back: what the initiator
+/// then does to the memory meets no copy.
 pub fn memory_that_was_taken_back_is_quiet() {
     let shared = Arc::new(Shared {
         word: AtomicU64::new(7 << 32),

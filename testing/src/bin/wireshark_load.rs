@@ -1,9 +1,9 @@
 //! Writes a large capture of ordinary traffic, to measure the Wireshark dissector with.
 //!
-//! `wireshark_load FRAMES FILE`, of `wireshark/bench`: eager, medium and long-CTS messages and emulated
-//! writes between two endpoints, seen by one of them, the peer's packets a little out of order. With
-//! a third argument `roce` the same payloads stand behind InfiniBand headers on UDP port 4791, for
-//! Wireshark's own dissector of similar depth.
+//! `wireshark_load FRAMES FILE`, of `wireshark/bench`: eager, medium and long-CTS messages and
+//! emulated writes between two endpoints, seen by one of them, the peer's packets a little out of
+//! order. With a third argument `roce` the same payloads stand behind InfiniBand headers on UDP
+//! port 4791, for Wireshark's own dissector of similar depth.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};

@@ -1,5 +1,5 @@
-//! Two hosts joined by a link that costs almost nothing and allocates nothing, so that measurements show the
-//! device and its user-space half.
+//! Two hosts joined by a link that costs almost nothing and allocates nothing, so that measurements
+//! show the device and its user-space half.
 
 use std::time::Duration;
 

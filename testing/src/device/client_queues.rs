@@ -10,8 +10,8 @@ use efa_device_model::provider::{
 
 use super::host::Kind;
 
-/// Both queues of one queue pair, as their client sees them. They treat completions of other queue pairs as
-/// stale.
+/// Both queues of one queue pair, as their client sees them. They treat completions of other queue
+/// pairs as stale.
 pub struct ClientQueues {
     /// The queue pair's number.
     pub qpn: Qpn,
@@ -22,8 +22,8 @@ pub struct ClientQueues {
 }
 
 impl ClientQueues {
-    /// The queues in `rings`, with the limits of `profile`. `generation` distinguishes them from the queues
-    /// of an earlier queue pair with the same number.
+    /// The queues in `rings`, with the limits of `profile`. `generation` distinguishes them from
+    /// the queues of an earlier queue pair with the same number.
     pub fn new(
         qpn: Qpn,
         rings: QpRings,

@@ -1,5 +1,5 @@
-//! Clients of the emulated device, below the verbs: the user-space halves of their queues, hosts, and two
-//! hosts joined by a link that costs almost nothing.
+//! Clients of the emulated device, below the verbs: the user-space halves of their queues, hosts,
+//! and two hosts joined by a link that costs almost nothing.
 
 mod bare_link;
 mod client_queues;

@@ -11,7 +11,8 @@ use efa_core::nic::{
 /// A device with its only queue pair.
 pub type TestNic<C> = OwnNic<TestDomain<C>>;
 
-/// Takes a device's requests and carries them out. Each call corresponds to the one of [`Domain`] or
+/// Takes a device's requests and carries them out. Each call corresponds to the one of [`Domain`]
+/// or
 /// [`QueuePair`] with the same name.
 #[expect(missing_docs, reason = "they are those of `Domain` and `QueuePair`")]
 pub trait Carrier {
@@ -57,7 +58,8 @@ impl Buffers {
         &mut self.bytes[buffer.0 as usize]
     }
 
-    /// Takes the bytes of a buffer away, for a carrier that writes into them while it uses the device.
+    /// Takes the bytes of a buffer away, for a carrier that writes into them while it uses the
+    /// device.
     pub fn take(&mut self, buffer: BufferId) -> Vec<u8> {
         let bytes = std::mem::take(self.bytes_of(buffer));
         assert!(!bytes.is_empty(), "{buffer:?} was posted twice");

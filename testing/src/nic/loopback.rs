@@ -37,8 +37,8 @@ impl Loopback {
     /// What the newest generation of the device can do.
     pub const ALL: DeviceCaps = DeviceCaps::RDMA_READ.union(DeviceCaps::RDMA_WRITE);
 
-    /// Opens a device with the capabilities `caps`. With `swap`, packets are delivered in pairs, the later
-    /// one first.
+    /// Opens a device with the capabilities `caps`. With `swap`, packets are delivered in pairs,
+    /// the later one first.
     pub fn open(caps: DeviceCaps, swap: bool) -> LoopbackNic {
         let carrier = Loopback {
             receives: VecDeque::with_capacity(DEPTH),

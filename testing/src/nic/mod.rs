@@ -2,9 +2,9 @@
 //!
 //! There is one device ([`TestNic`]) with one of two carriers:
 //!
-//! * a [`Network`], where every packet can be inspected, delivered in any order, refused, repeated or
-//!   made up. It keeps each packet on the heap and checks every use, so that mistakes of the engine
-//!   are found at once;
+//! * a [`Network`], where every packet can be inspected, delivered in any order, refused, repeated
+//!   or made up. It keeps each packet on the heap and checks every use, so that mistakes of the
+//!   engine are found at once;
 //! * a [`Loopback`] to the device itself, which allocates nothing and costs almost nothing, so that
 //!   the allocations and the cost of the engine can be counted.
 

@@ -1,5 +1,5 @@
-//! A small network: a test can inspect every packet that an endpoint posts, deliver packets in any order,
-//! refuse them for lack of a receive buffer, and make up packets.
+//! A small network: a test can inspect every packet that an endpoint posts, deliver packets in any
+//! order, refuse them for lack of a receive buffer, and make up packets.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -85,7 +85,8 @@ enum FlightKind {
 )]
 struct DeviceState {
     address: RawAddress,
-    /// Whether the device is open. A closed one refuses packets as real ones do: no such queue pair.
+    /// Whether the device is open. A closed one refuses packets as real ones do: no such queue
+    /// pair.
     open: bool,
     book: BTreeMap<Ahn, (Gid, usize)>,
     receives: VecDeque<(BufferId, Vec<u8>)>,
@@ -108,7 +109,8 @@ struct State {
 pub struct Network(Rc<RefCell<State>>);
 
 impl Network {
-    /// Opens a device on host `host`, which determines the GID, with this queue pair number and Q-key.
+    /// Opens a device on host `host`, which determines the GID, with this queue pair number and
+    /// Q-key.
     pub fn open(&self, host: u8, qpn: u16, qkey: u32, traits: Traits) -> NetworkNic {
         let address = RawAddress {
             gid: gid(host.into()),
@@ -163,8 +165,8 @@ impl Network {
         self.0.borrow().flights.len()
     }
 
-    /// Takes a packet out of the network and completes its send without delivering it, for a test that
-    /// plays the receiver.
+    /// Takes a packet out of the network and completes its send without delivering it, for a test
+    /// that plays the receiver.
     pub fn swallow(&self, index: usize) -> Vec<u8> {
         let mut state = self.0.borrow_mut();
         let flight = state.take(index);
@@ -253,8 +255,8 @@ impl State {
             .map(|(ahn, _)| *ahn)
     }
 
-    /// Reads the user memory of a packet or request in flight. A device may read it at any time until the
-    /// completion; this one reads it as late as possible.
+    /// Reads the user memory of a packet or request in flight. A device may read it at any time
+    /// until the completion; this one reads it as late as possible.
     fn gather(&mut self, index: usize) {
         let flight = &mut self.flights[index];
         if let Some(UserSlice { address, length }) = flight.gathered {
@@ -415,8 +417,8 @@ pub struct Port {
 }
 
 impl Port {
-    /// Panics on a key that is not valid for the memory: a device would refuse it, and the engine must not
-    /// use one.
+    /// Panics on a key that is not valid for the memory: a device would refuse it, and the engine
+    /// must not use one.
     fn check_key(&self, slice: UserSlice, key: LocalKey) {
         let state = self.network.0.borrow();
         let region = state.devices[self.index].regions.get(&key.0);

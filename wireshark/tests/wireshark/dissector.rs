@@ -159,7 +159,8 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The fields of `efa_rdm` that come from packets, with numbers in decimal and bytes in hexadecimal.
+/// The fields of `efa_rdm` that come from packets, with numbers in decimal and bytes in
+/// hexadecimal.
 fn shown_fields(shown: &Shown, packet: &[u8]) -> BTreeMap<String, Vec<String>> {
     let kinds: BTreeMap<_, _> = fields_of(packet)
         .into_iter()
@@ -691,7 +692,8 @@ fn foreign_traffic_is_not_claimed_and_other_ports_are_recognised() {
     assert_eq!(claimed, is_ours);
 }
 
-/// What a reader of the transport header has to refuse breaks the rule `transport-form`, and says why.
+/// What a reader of the transport header has to refuse breaks the rule `transport-form`, and says
+/// why.
 #[test]
 fn headers_without_form_are_named() {
     let Some(tshark) = Tshark::find() else { return };
@@ -797,7 +799,8 @@ fn decode_as_takes_what_the_heuristic_leaves() {
     };
     assert_eq!(tshark.run(&bare, &fields).trim(), "");
     assert_eq!(decoded(&bare, "efa_rdm"), "67\t");
-    // A reserved byte of a later version is no reason to read no further, but the heuristic is strict.
+    // A reserved byte of a later version is no reason to read no further, but the heuristic is
+    // strict.
     let later = with_payloads(owned_blocks(&capture_packets(&[real])), |payload| {
         payload[25] = 1;
     });
@@ -975,8 +978,8 @@ fn recorded_traces_show_what_the_codec_reads() {
     }
 }
 
-/// While no details are on the screen, the dissector adds fields only if a filter or a column asks for
-/// them: what a column has then is what the details have.
+/// While no details are on the screen, the dissector adds fields only if a filter or a column asks
+/// for them: what a column has then is what the details have.
 #[test]
 fn columns_have_what_the_details_have() {
     let Some(tshark) = Tshark::find() else { return };
@@ -1075,8 +1078,8 @@ fn cut_off(capture: &[u8], snaplen: usize) -> Vec<u8> {
     blocks.concat()
 }
 
-/// What a capture with a snap length left out is no fault of the sender, and while headers are whole
-/// transfers are followed as ever.
+/// What a capture with a snap length left out is no fault of the sender, and while headers are
+/// whole transfers are followed as ever.
 #[test]
 fn what_the_capture_cut_off_breaks_no_rule() {
     let Some(tshark) = Tshark::find() else { return };

@@ -1,4 +1,5 @@
-//! The tables inside the Wireshark dissector are those of `efa_core::wire` and `efa_capture::frame`.
+//! The tables inside the Wireshark dissector are those of `efa_core::wire` and
+//! `efa_capture::frame`.
 //!
 //! `wireshark/efa.lua` is one file, so that one copy installs it. The part of it between two marker
 //! lines is generated here: `EFA_UPDATE=1 cargo test -p efa-wireshark tables` rewrites it.

@@ -1,5 +1,5 @@
-//! What the dissector finds by following conversations: the packets of a transfer, the links between
-//! them, reassembled data, and breaches of the rules in `docs/rules.md`.
+//! What the dissector finds by following conversations: the packets of a transfer, the links
+//! between them, reassembled data, and breaches of the rules in `docs/rules.md`.
 //!
 //! Needs `tshark`; without it the tests say so and pass.
 

@@ -40,8 +40,8 @@ impl Content {
         }
     }
 
-    /// Whether the two cannot be of the same packet. Of data that a snap length cut off only the length is
-    /// known.
+    /// Whether the two cannot be of the same packet. Of data that a snap length cut off only the
+    /// length is known.
     pub(super) fn differs_from(&self, other: &Content) -> bool {
         let digests = self.digest.zip(other.digest);
         self.header != other.header
@@ -59,8 +59,8 @@ impl Content {
         self.header.len() + self.length
     }
 
-    /// The same without the headers that name the sender. Whoever sends a packet again may know by then that
-    /// the peer has the raw address, and give the connection id instead.
+    /// The same without the headers that name the sender. Whoever sends a packet again may know by
+    /// then that the peer has the raw address, and give the connection id instead.
     pub(super) fn without_sender(&self) -> Content {
         let mut header = Vec::with_capacity(self.header.len());
         let mut known_to = 0;

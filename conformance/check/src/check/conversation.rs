@@ -1,9 +1,10 @@
 //! The packets between two endpoints, as one of the two sees them.
 //!
-//! A conversation is seen from its *near* end, in the order in which that end's host saw the frames. The near
-//! end sends its packets in this order, and cannot know of packets that have not arrived. The order in which
-//! the far end sent its packets is not known, but nothing that they answer was sent after they arrived. If
-//! both hosts are captured, there are two conversations, and each packet is judged in that of its sender.
+//! A conversation is seen from its *near* end, in the order in which that end's host saw the
+//! frames. The near end sends its packets in this order, and cannot know of packets that have not
+//! arrived. The order in which the far end sent its packets is not known, but nothing that they
+//! answer was sent after they arrived. If both hosts are captured, there are two conversations, and
+//! each packet is judged in that of its sender.
 
 use std::collections::HashMap;
 
@@ -84,8 +85,8 @@ struct Progress {
     recent: Vec<u64>,
 }
 
-/// So many answers to what arrived later prove that an endpoint has seen the end of a read: completions of
-/// reads and of receives may wait in two queues.
+/// So many answers to what arrived later prove that an endpoint has seen the end of a read:
+/// completions of reads and of receives may wait in two queues.
 const PROVES_READ: usize = 4;
 /// Answers that are remembered.
 const MOST_RECENT: usize = 64;
@@ -142,7 +143,8 @@ impl Side {
 enum Speech {
     /// A request stated its sender's true address, or there was a HANDSHAKE.
     Rdm,
-    /// Not known yet: sends that could be RDM packets, sends that could not, and findings held back.
+    /// Not known yet: sends that could be RDM packets, sends that could not, and findings held
+    /// back.
     Unclear {
         valid: u64,
         invalid: u64,
@@ -353,8 +355,8 @@ impl Conversation {
         }
     }
 
-    /// Judges how the packet identifies its sender and receiver. Returns whether they are the present owners
-    /// of their queue pairs.
+    /// Judges how the packet identifies its sender and receiver. Returns whether they are the
+    /// present owners of their queue pairs.
     fn identify(
         &mut self,
         report: &mut Report,
@@ -824,8 +826,8 @@ pub(super) struct PacketFrame {
     pub(super) is_from_birth: bool,
 }
 
-/// Whether a packet can only be the first of a conversation: the first request of a queue pair, message 0 to
-/// a peer that does not know the sender yet, or a request for a handshake.
+/// Whether a packet can only be the first of a conversation: the first request of a queue pair,
+/// message 0 to a peer that does not know the sender yet, or a request for a handshake.
 fn begins(frame: &PacketFrame, reading: &Reading) -> bool {
     if reading.raw_address().is_none() {
         return false;

@@ -61,7 +61,8 @@ pub(super) enum RequestOutcome {
     Failed {
         /// The operation that fails with it.
         operation: Option<OpId>,
-        /// The message or atomic that it belongs to, if the receiver has certainly not got the packet.
+        /// The message or atomic that it belongs to, if the receiver has certainly not got the
+        /// packet.
         not_delivered: Option<u32>,
     },
 }
@@ -71,14 +72,14 @@ pub(super) enum RequestOutcome {
 pub(super) struct Requests {
     by_sequence: HashMap<u32, Request>,
     order: VecDeque<u32>,
-    /// Packets that were refused and not sent again yet. One may be sent again as a new request, and name its
-    /// sender in another way then.
+    /// Packets that were refused and not sent again yet. One may be sent again as a new request,
+    /// and name its sender in another way then.
     refused: HashMap<Content, Part>,
 }
 
 impl Requests {
-    /// Takes a request. Returns whether it repeats an earlier one, which its header says: a new queue pair begins its
-    /// sequence numbers anew.
+    /// Takes a request. Returns whether it repeats an earlier one, which its header says: a new
+    /// queue pair begins its sequence numbers anew.
     pub(super) fn is_repetition(&mut self, sequence: u32, retransmission: bool) -> bool {
         if retransmission && self.by_sequence.contains_key(&sequence) {
             return true;
@@ -98,8 +99,8 @@ impl Requests {
         false
     }
 
-    /// Takes the packet of a request, with its number. Returns whether it is sent again because its last
-    /// attempt was refused. The same packet of another endpoint is another packet.
+    /// Takes the packet of a request, with its number. Returns whether it is sent again because its
+    /// last attempt was refused. The same packet of another endpoint is another packet.
     pub(super) fn is_resent(
         &mut self,
         sequence: u32,

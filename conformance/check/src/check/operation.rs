@@ -9,7 +9,8 @@ use super::runs::Runs;
 /// Operations that are over but still known, so that a second answer is recognised as one.
 const MOST_OVER: usize = 1024;
 
-/// Names an operation of a conversation. The ids in packets may be given to others while it goes on.
+/// Names an operation of a conversation. The ids in packets may be given to others while it goes
+/// on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(super) struct OpId(u64);
 
@@ -53,7 +54,8 @@ impl Region {
     }
 }
 
-/// Which later answers prove that an answer is overdue, because the target handles requests in this order.
+/// Which later answers prove that an answer is overdue, because the target handles requests in this
+/// order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Turn {
     /// Everything that arrived later.

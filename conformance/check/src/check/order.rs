@@ -1,8 +1,8 @@
 //! Frames in the order of time.
 //!
-//! Several processes append to one capture, each a frame when it gets to it, and captures of several
-//! hosts may be joined one behind the other. Frames are held back until so many are behind them that
-//! no earlier one can be expected any more.
+//! Several processes append to one capture, each a frame when it gets to it, and captures of
+//! several hosts may be joined one behind the other. Frames are held back until so many are behind
+//! them that no earlier one can be expected any more.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;

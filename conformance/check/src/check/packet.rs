@@ -1,7 +1,7 @@
 //! The parts of a packet that the rules need.
 //!
-//! The rules look at packets through this module only, so that packets which differ in layout but not
-//! in meaning are judged by the same code.
+//! The rules look at packets through this module only, so that packets which differ in layout but
+//! not in meaning are judged by the same code.
 
 use efa_core::address::RawAddress;
 use efa_core::wire::{

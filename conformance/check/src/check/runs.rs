@@ -10,7 +10,8 @@ pub(super) struct Runs {
 }
 
 impl Runs {
-    /// Adds the bytes `start..end`. Returns `false`, and adds nothing, if any of them were added before.
+    /// Adds the bytes `start..end`. Returns `false`, and adds nothing, if any of them were added
+    /// before.
     pub(super) fn add(&mut self, start: u64, end: u64) -> bool {
         if start >= end {
             return true;

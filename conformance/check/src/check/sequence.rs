@@ -71,8 +71,8 @@ pub(super) struct Gap {
 
 /// The messages of one endpoint to another.
 ///
-/// Ids are counted on through wraps, from `LAP` on, so that there is room for what is older than the
-/// first one that was seen.
+/// Ids are counted on through wraps, from `LAP` on, so that there is room for what is older than
+/// the first one that was seen.
 #[derive(Debug, Default)]
 pub(super) struct Sequence {
     /// The first id, and the next one: all between have begun.
@@ -85,7 +85,8 @@ pub(super) struct Sequence {
     pub(super) parts: HashMap<u32, Part>,
     /// How many messages have begun.
     pub(super) begun: u64,
-    /// Ids of messages of which nothing has arrived, and of which the device failed to send a packet.
+    /// Ids of messages of which nothing has arrived, and of which the device failed to send a
+    /// packet.
     lost: BTreeSet<u32>,
     /// Ids of messages in several packets of which one has arrived.
     arriving: BTreeSet<u32>,
@@ -115,8 +116,8 @@ impl Sequence {
         (id, gap)
     }
 
-    /// Gives a message up, which then holds no others back. The network may still bring packets of it:
-    /// they begin the message if none came before. Returns a gap that is proven never to close.
+    /// Gives a message up, which then holds no others back. The network may still bring packets of
+    /// it: they begin the message if none came before. Returns a gap that is proven never to close.
     pub(super) fn abort(
         &mut self,
         msg_id: u32,
@@ -150,7 +151,8 @@ impl Sequence {
         is_placed && !self.given_up.contains(&msg_id)
     }
 
-    /// Notes that the device failed to send a packet of a message, which may be given up or sent again.
+    /// Notes that the device failed to send a packet of a message, which may be given up or sent
+    /// again.
     pub(super) fn lost(&mut self, msg_id: u32) {
         if self.lost.len() < MOST_AHEAD && !self.arriving.contains(&msg_id) {
             self.lost.insert(msg_id);
@@ -168,8 +170,8 @@ impl Sequence {
         }
     }
 
-    /// Forgets a message in several packets, if none of them has arrived and the device failed to send one:
-    /// then its id may be given to another.
+    /// Forgets a message in several packets, if none of them has arrived and the device failed to
+    /// send one: then its id may be given to another.
     pub(super) fn give_up(&mut self, msg_id: u32) -> bool {
         let is_lost = self.lost.contains(&msg_id);
         if is_lost {

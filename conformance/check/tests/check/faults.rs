@@ -1,5 +1,5 @@
-//! `check` finds mistakes: single mistakes in correct captures of stock software, each with the rule that must
-//! name it.
+//! `check` finds mistakes: single mistakes in correct captures of stock software, each with the
+//! rule that must name it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

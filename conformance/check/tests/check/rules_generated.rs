@@ -1,5 +1,5 @@
-//! The texts that are generated from the rules in `efa_core::rules` are current: the tables of `docs/rules.md`
-//! and the dissector's table of expert information.
+//! The texts that are generated from the rules in `efa_core::rules` are current: the tables of
+//! `docs/rules.md` and the dissector's table of expert information.
 //!
 //! After a change of the rules, `EFA_UPDATE=1 cargo test -p efa-check --test check rules_generated`
 //! writes both anew.

@@ -174,8 +174,9 @@ fn names_that_are_private_stay_at_home() {
     assert_eq!(left, 3, "home, archive, what was unpacked");
 }
 
-/// The report of a run on two hosts, and the capture of a third one, with nothing told but the files. No host is named in
-/// the archive, nor the directory of the profile that the third one's device has.
+/// The report of a run on two hosts, and the capture of a third one, with nothing told but the
+/// files. No host is named in the archive, nor the directory of the profile that the third one's
+/// device has.
 #[test]
 fn no_host_is_named_and_no_directory_of_a_profile() {
     let directory = tempfile::tempdir().unwrap();

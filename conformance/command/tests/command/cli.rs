@@ -184,8 +184,8 @@ fn change_tag(path: &Path) {
     std::fs::write(path, bytes).unwrap();
 }
 
-/// A failure leaves a capture, names the statement in the reports, and says how to repeat it. Failures of one
-/// cause are one line at the end.
+/// A failure leaves a capture, names the statement in the reports, and says how to repeat it.
+/// Failures of one cause are one line at the end.
 #[test]
 fn a_failure_is_kept_grouped_and_repeatable() {
     let (directory, path) = copy("eager-tagged");

@@ -1,7 +1,8 @@
-//! `examples/eager.c`, a driver in C over plain verbs: built as its README says, and put under test.
+//! `examples/eager.c`, a driver in C over plain verbs: built as its README says, and put under
+//! test.
 //!
-//! Needs `efa-emu` beside the program (`cargo build --workspace`), a C compiler and rdma-core's headers;
-//! without compiler or headers the tests print a message.
+//! Needs `efa-emu` beside the program (`cargo build --workspace`), a C compiler and rdma-core's
+//! headers; without compiler or headers the tests print a message.
 
 use std::process::Command;
 

@@ -110,7 +110,8 @@ fn stock_libfabric_and_the_engine_meet_on_two_hosts() {
     expect(outcome(&output), 0, &texts);
 }
 
-/// A cluster chooses libfabric's own provider for the jobs of launchers. A provider that is named is not affected.
+/// A cluster chooses libfabric's own provider for the jobs of launchers. A provider that is named
+/// is not affected.
 #[test]
 fn a_provider_that_is_named_is_found_beside_a_cluster() {
     let found = efa_emu(&["run", "--", "fi_info", "-p", "efa"]).output();
@@ -387,8 +388,8 @@ fn without_captures_only_what_applications_see_is_judged() {
     expect(run(&["--recorder", "tcpdump"]), 2, &["{file}"]);
 }
 
-/// The program's first completion is on its way when its host is gone: a packet has arrived there, so the other host has
-/// sent one.
+/// The program's first completion is on its way when its host is gone: a packet has arrived there,
+/// so the other host has sent one.
 #[test]
 fn a_peer_that_dies_in_the_middle_fails_its_case_only() {
     let (_directory, dies) = script(
@@ -409,7 +410,8 @@ fn a_peer_that_dies_in_the_middle_fails_its_case_only() {
         "--at a=node0 --at b=node1 --rsh 'efa-emu rsh' --remote-program",
     ];
     expect(outcome(&output), 1, &texts);
-    // The other host's captures have come, with the packets that it had sent by then. The last case was not begun.
+    // The other host's captures have come, with the packets that it had sent by then. The last case
+    // was not begun.
     for name in &names[..3] {
         let capture = kept.path().join(format!("{name}-node0-node1.pcapng"));
         let checked = efa_conformance(&["check", &capture.display().to_string()]).output();

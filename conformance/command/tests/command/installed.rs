@@ -1,4 +1,5 @@
-//! The program where a package puts it, away from the clone: it finds its corpus and the rest of its data there.
+//! The program where a package puts it, away from the clone: it finds its corpus and the rest of
+//! its data there.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,7 +1,8 @@
 //! Quick cells of the interoperability table as tests. `make interop` runs all cells.
 //!
-//! Needs the other programs of the workspace (`cargo build --workspace`) and, for releases that this machine
-//! lacks, their packages (`scripts/userland`); without a package, its tests print a message.
+//! Needs the other programs of the workspace (`cargo build --workspace`) and, for releases that
+//! this machine lacks, their packages (`scripts/userland`); without a package, its tests print a
+//! message.
 
 use efa_commands::installation::Installation;
 use efa_interop::{Lab, Outcome, Selection, Unmet};
@@ -188,7 +189,8 @@ fn completion_data_of_direct_writes() {
     );
 }
 
-/// Kills at random moments, in a short form; `efa-conformance interop --group kill` has the long one.
+/// Kills at random moments, in a short form; `efa-conformance interop --group kill` has the long
+/// one.
 #[test]
 fn the_network_outlives_twenty_kills() {
     all_of("kill", &["kill-20 fi_pingpong"]);

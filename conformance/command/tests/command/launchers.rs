@@ -1,4 +1,5 @@
-//! `run` and `interop` on the hosts of parallel jobs, which a launcher reaches; the hosts are those of an emulated cluster.
+//! `run` and `interop` on the hosts of parallel jobs, which a launcher reaches; the hosts are those
+//! of an emulated cluster.
 //!
 //! Needs `efa-emu` beside the program (`cargo build --workspace`).
 
@@ -89,7 +90,8 @@ fn mpich_reaches_the_hosts() {
     expect(&output, 0, &["1 passed"]);
 }
 
-/// The hosts are those of the job, for the suite and for stock programs of the interoperability table.
+/// The hosts are those of the job, for the suite and for stock programs of the interoperability
+/// table.
 #[test]
 fn slurm_names_and_reaches_the_hosts() {
     // SAFETY: takes no pointers.

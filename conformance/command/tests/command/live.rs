@@ -1,7 +1,7 @@
 //! The suite with stock libfabric over emulated devices.
 //!
-//! Needs the other programs of the workspace (`cargo build --workspace`): without them the tests fail. If no
-//! libfabric with the efa provider is installed, they print a message and are skipped.
+//! Needs the other programs of the workspace (`cargo build --workspace`): without them the tests
+//! fail. If no libfabric with the efa provider is installed, they print a message and are skipped.
 
 use std::process::Command;
 

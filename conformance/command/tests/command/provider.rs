@@ -5,8 +5,8 @@
 use efa_play::libfabric::{Library, Provider};
 use efa_testing::workspace::{built, efa_conformance_on_host, outcome, traces};
 
-/// A provider that no libfabric has is missed by name, wherever the plug-ins are looked for, and the command that
-/// repeats the case names it again.
+/// A provider that no libfabric has is missed by name, wherever the plug-ins are looked for, and
+/// the command that repeats the case names it again.
 #[test]
 fn a_provider_that_is_missing_is_named() {
     if let Err(error) = Library::load(Library::DEFAULT.as_ref()) {

@@ -1,7 +1,7 @@
 //! `run --at` by ssh: servers of this test's own, on the loopback interface, with keys of its own.
 //!
-//! Needs `efa-emu` beside the program (`cargo build --workspace`). The server is unpacked by `scripts/userland`; the
-//! machine's own is neither used nor touched.
+//! Needs `efa-emu` beside the program (`cargo build --workspace`). The server is unpacked by
+//! `scripts/userland`; the machine's own is neither used nor touched.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -94,8 +94,8 @@ impl Rig {
         panic!("sshd did not start");
     }
 
-    /// The command of a server. One that root starts wants a user and a directory that this machine may lack: it gets
-    /// them in a mount namespace.
+    /// The command of a server. One that root starts wants a user and a directory that this machine
+    /// may lack: it gets them in a mount namespace.
     fn server(&self, config: &Path) -> Command {
         let run = self.software.join("run");
         let sshd = self.software.join("root/usr/sbin/sshd");

@@ -1,4 +1,5 @@
-//! `survey`: it measures what the emulated device really does, and the emulator does what a survey has measured.
+//! `survey`: it measures what the emulated device really does, and the emulator does what a survey
+//! has measured.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -59,7 +60,8 @@ fn path(directory: &Path, name: &str) -> String {
     directory.join(name).display().to_string()
 }
 
-/// The model does what it says that it does, and its survey is a profile with which it does so again.
+/// The model does what it says that it does, and its survey is a profile with which it does so
+/// again.
 #[test]
 fn a_survey_of_each_profile_gives_that_profile() {
     let directory = tempfile::tempdir().unwrap();

@@ -35,7 +35,8 @@ fn k01_k03_late_completions_meet_the_next_queue_pair() {
         rig.clear();
         rig.settle();
         let surfaced: Vec<_> = rig.order()[before..].to_vec();
-        // No completion of an operation of the closed endpoint; completions of the peer's operations are legal.
+        // No completion of an operation of the closed endpoint; completions of the peer's
+        // operations are legal.
         let of_a = surfaced.iter().filter(|token| started.contains(token));
         assert_eq!(of_a.count(), 0, "{surfaced:?}");
         assert_eq!(rig.events, []);
@@ -43,8 +44,8 @@ fn k01_k03_late_completions_meet_the_next_queue_pair() {
     });
 }
 
-/// A process dies, its number goes to the next one with another Q-key, and late packets of the first
-/// arrive after the first packet of the second.
+/// A process dies, its number goes to the next one with another Q-key, and late packets of the
+/// first arrive after the first packet of the second.
 #[test]
 fn k04_late_packets_of_a_dead_process_are_not_its_successors() {
     with_each(|software| {
@@ -78,7 +79,8 @@ fn k04_late_packets_of_a_dead_process_are_not_its_successors() {
     });
 }
 
-/// Both sides start the handshake at once. One HANDSHAKE is late, and its receiver makes no progress.
+/// Both sides start the handshake at once. One HANDSHAKE is late, and its receiver makes no
+/// progress.
 #[test]
 fn k05_handshakes_cross_and_one_is_late() {
     with_each(|software| {
@@ -87,8 +89,8 @@ fn k05_handshakes_cross_and_one_is_late() {
             r#"label = "late", when = { packet = "HANDSHAKE", sender = "b" }, then = "hold""#,
         );
         let arrives = [rig.trecv(1, 1, 64), rig.trecv(0, 1, 64)];
-        // Stock 1.17 sends a message with delivery complete only after the HANDSHAKE; until then the call fails
-        // with FI_EAGAIN. So plain messages start the handshake here.
+        // Stock 1.17 sends a message with delivery complete only after the HANDSHAKE; until then
+        // the call fails with FI_EAGAIN. So plain messages start the handshake here.
         let sent = [rig.tsend(0, 1, 1, 64), rig.tsend(1, 0, 1, 64)];
         for _ in 0..20 {
             rig.turn_of(&[0]);
@@ -317,7 +319,8 @@ fn k14_the_last_packet_of_a_batch_is_sent() {
     });
 }
 
-/// An error of the device in the middle of many operations: messages after the lost one must arrive.
+/// An error of the device in the middle of many operations: messages after the lost one must
+/// arrive.
 #[test]
 fn k15_one_bad_status_reaches_the_application() {
     for (status, stock_code, engine_code) in [
@@ -375,8 +378,8 @@ const ANSWERED: [(Kind, &str, &str); 15] = [
     (Kind::Reads, "LONGREAD_RTW", "EOR"),
 ];
 
-/// Starts a transfer. The completion of the first packet `request` is held, and the peer's `answer` to this
-/// packet has arrived.
+/// Starts a transfer. The completion of the first packet `request` is held, and the peer's `answer`
+/// to this packet has arrived.
 fn answered_early(rig: &mut Rig, request: &str, answer: &str) -> Transfer {
     rig.fault(&format!(
         r#"label = "kept", when = {{ on = "answer", packet = "{request}", sender = "a", nth = 1 }}, then = "hold""#
@@ -410,7 +413,8 @@ fn k16_answers_before_the_completions_of_what_they_answer() {
     });
 }
 
-/// Operations that stock has not finished when it has the answer: it needs the completion to continue.
+/// Operations that stock has not finished when it has the answer: it needs the completion to
+/// continue.
 const UNFINISHED_AT_STOCK: [&str; 5] = [
     "DC_LONGCTS_TAGRTM",
     "DC_LONGCTS_RTW",

@@ -3,7 +3,8 @@
 use crate::rig::{Rig, Side, Software};
 use crate::with_each;
 
-/// The order in which 40 sends of `a` complete that go out together, however long a busy machine takes to post them.
+/// The order in which 40 sends of `a` complete that go out together, however long a busy machine
+/// takes to post them.
 fn completions(a: Side, b: Side) -> Vec<u64> {
     let mut rig = Rig::new([a, b]);
     rig.fault(r#"label = "all", when = { packet = "EAGER_TAGRTM", sender = "a" }, then = "hold""#);
@@ -19,8 +20,8 @@ fn completions(a: Side, b: Side) -> Vec<u64> {
     order
 }
 
-/// Of 780 pairs. Undisturbed sends complete in order, but no device promises that: on a busy machine one was seen behind the four
-/// after it. Those that are disturbed below have 170 and more.
+/// Of 780 pairs. Undisturbed sends complete in order, but no device promises that: on a busy
+/// machine one was seen behind the four after it. Those that are disturbed below have 170 and more.
 const FEW: usize = 40;
 const MANY: usize = 100;
 

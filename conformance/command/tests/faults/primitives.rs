@@ -191,7 +191,8 @@ fn every_status_reaches_the_application() {
 fn a_receiver_that_is_not_ready_costs_time_only() {
     with_each(|software| {
         let mut rig = pair(software);
-        // Queue pairs of RDM endpoints retry three times; the program itself makes the fifth attempt.
+        // Queue pairs of RDM endpoints retry three times; the program itself makes the fifth
+        // attempt.
         rig.fault(
             r#"label = "r", when = { packet = "EAGER_TAGRTM", sender = "a", nth = 1 }, then = { not-ready = 4 }"#,
         );
@@ -226,7 +227,8 @@ fn answers_of_the_peer_can_overtake_the_completion_of_the_send() {
             1,
             "the send has not completed at the device"
         );
-        // Stock completes with the RECEIPT; the engine also waits until the device has released the memory.
+        // Stock completes with the RECEIPT; the engine also waits until the device has released the
+        // memory.
         assert_eq!(rig.is_done(sent), software == Software::Stock);
         rig.release("h");
         rig.wait_ok(&[sent]);

@@ -1,8 +1,8 @@
 //! Captures without what applications sent, and without the names of hosts.
 //!
-//! A capture is copied block by block. Of each frame the headers stay and what the application sent goes: its bytes are
-//! cut off, and the frame still says how many there were. So `check`, `show` and Wireshark read it as a capture with
-//! a snap length.
+//! A capture is copied block by block. Of each frame the headers stay and what the application sent
+//! goes: its bytes are cut off, and the frame still says how many there were. So `check`, `show`
+//! and Wireshark read it as a capture with a snap length.
 
 use std::path::Path;
 
@@ -37,7 +37,8 @@ const IF_MAC: u16 = 6;
 const IF_TIME_RESOLUTION: u16 = 9;
 const IF_HARDWARE: u16 = 15;
 
-/// Bytes of an enhanced packet block before the frame: type, length, interface, time, captured and original length.
+/// Bytes of an enhanced packet block before the frame: type, length, interface, time, captured and
+/// original length.
 const BEFORE_FRAME: usize = 28;
 
 /// The names of the interfaces in a capture: hosts, some with the number of a device.
@@ -72,8 +73,8 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(word.try_into().ok()?))
 }
 
-/// Copies the blocks that our captures have; an end that is missing stays missing. What others add, such as the names of
-/// addresses, is left out.
+/// Copies the blocks that our captures have; an end that is missing stays missing. What others add,
+/// such as the names of addresses, is left out.
 fn cut(mut rest: &[u8], private: &Private) -> Result<Vec<u8>, BlockError> {
     let mut copy = Vec::with_capacity(rest.len() / 4);
     while let (Some(kind), Some(length)) = (word(rest, 0), word(rest, 4)) {
@@ -106,7 +107,8 @@ fn cut(mut rest: &[u8], private: &Private) -> Result<Vec<u8>, BlockError> {
     Ok(copy)
 }
 
-/// Copies a block of a packet without the data of applications. `None` if its lengths contradict each other.
+/// Copies a block of a packet without the data of applications. `None` if its lengths contradict
+/// each other.
 fn cut_packet(block: &[u8], copy: &mut Vec<u8>) -> Option<()> {
     let captured = word(block, 20)? as usize;
     let original = word(block, 24)? as usize;
@@ -188,7 +190,8 @@ fn append_block(kind: u32, body: &[u8], copy: &mut Vec<u8>) {
     copy.extend_from_slice(&length);
 }
 
-/// How many bytes of a frame are headers. Of a frame that is none of ours nothing is known, and nothing is kept.
+/// How many bytes of a frame are headers. Of a frame that is none of ours nothing is known, and
+/// nothing is kept.
 fn headers(bytes: &[u8], original: usize) -> usize {
     let Ok(frame) = Frame::parse_cut(bytes, original) else {
         return 0;
@@ -200,7 +203,8 @@ fn headers(bytes: &[u8], original: usize) -> usize {
     before + fields
 }
 
-/// How many bytes of a packet are fields of the protocol. Its data is the field that has all the rest.
+/// How many bytes of a packet are fields of the protocol. Its data is the field that has all the
+/// rest.
 fn fields_of_packet(packet: &[u8]) -> Option<usize> {
     let fields = fields_of(packet)?;
     let known = fields.take_while(|field| !matches!(field.descriptor.width, Width::Rest));

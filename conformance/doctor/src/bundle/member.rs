@@ -55,7 +55,8 @@ pub fn hosts(path: &Path) -> Result<Vec<String>, BundleError> {
     }
 }
 
-/// Takes a file into a bundle: a capture without the users' data, a report of `run --json`, or a profile.
+/// Takes a file into a bundle: a capture without the users' data, a report of `run --json`, or a
+/// profile.
 ///
 /// # Errors
 /// It is none of these, or cannot be read: nothing else gets into a bundle.

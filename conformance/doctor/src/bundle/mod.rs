@@ -1,5 +1,5 @@
-//! One file to send back when something fails: what the doctor says, reports, profiles, and captures without the
-//! users' data.
+//! One file to send back when something fails: what the doctor says, reports, profiles, and
+//! captures without the users' data.
 //!
 //! Texts have no names of hosts and users ([`Private`]), captures no data of applications
 //! ([`without_private_data`]).

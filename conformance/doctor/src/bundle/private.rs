@@ -34,8 +34,9 @@ impl Private {
         }
     }
 
-    /// A host, as a remote shell or a capture names it: `USER@HOST%DEVICE`, `HOST:1`. It becomes `HOST1`, the next one
-    /// `HOST2`; names of it with and without the domain are the same host. The user becomes `USER`.
+    /// A host, as a remote shell or a capture names it: `USER@HOST%DEVICE`, `HOST:1`. It becomes
+    /// `HOST1`, the next one `HOST2`; names of it with and without the domain are the same host.
+    /// The user becomes `USER`.
     pub fn host(&mut self, place: &str) {
         let place = place.split('%').next().unwrap_or_default();
         let (user, host) = match place.split_once('@') {

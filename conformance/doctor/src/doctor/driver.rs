@@ -41,7 +41,8 @@ const KNOWS: [(u32, Version); 3] = [
     (0xefa3, Version([2, 12, 0])),
 ];
 
-/// The first versions with RDMA read and write, and with memory of accelerators by dmabuf: release notes.
+/// The first versions with RDMA read and write, and with memory of accelerators by dmabuf: release
+/// notes.
 const RDMA_READ: Version = Version([1, 5, 0]);
 const RDMA_WRITE: Version = Version([2, 4, 0]);
 const DMABUF: Version = Version([1, 16, 0]);

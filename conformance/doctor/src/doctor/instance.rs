@@ -9,7 +9,8 @@ use super::metadata::{Metadata, MetadataError};
 pub(super) struct Instance {
     /// The type, or a family with the dot behind it.
     pub(super) name: &'static str,
-    /// The largest number of EFA devices; `None` where only some sizes of a family have any, or it is not known.
+    /// The largest number of EFA devices; `None` where only some sizes of a family have any, or it
+    /// is not known.
     pub(super) devices: Option<u32>,
     /// The part id of the devices, where somebody has published what a device says.
     pub(super) part_id: Option<u32>,

@@ -1,4 +1,5 @@
-//! The libraries of rdma-core and libfabric: every one that a program may get, and what it says of itself.
+//! The libraries of rdma-core and libfabric: every one that a program may get, and what it says of
+//! itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -39,10 +40,12 @@ pub(super) fn examine(machine: &Machine, findings: &mut Vec<Finding>) {
     libfabric(machine, &found, findings);
 }
 
-/// A library, by the name that it is needed by, and the files with that name, the first of which programs get.
+/// A library, by the name that it is needed by, and the files with that name, the first of which
+/// programs get.
 type Found = BTreeMap<&'static str, Vec<PathBuf>>;
 
-/// The files that a program may get under each name: in the order in which the dynamic linker looks, each file once.
+/// The files that a program may get under each name: in the order in which the dynamic linker
+/// looks, each file once.
 fn find(machine: &Machine) -> Found {
     let mut found = Found::new();
     for name in [VERBS, EFADV, LIBFABRIC] {
@@ -114,7 +117,8 @@ fn begins(path: &Path, beginning: &str) -> bool {
     name.to_string_lossy().starts_with(beginning)
 }
 
-/// The release of rdma-core that a library's file is of: the end of its name, as in `libibverbs.so.1.14.44.0`.
+/// The release of rdma-core that a library's file is of: the end of its name, as in
+/// `libibverbs.so.1.14.44.0`.
 fn release(file: &Path) -> Option<String> {
     let name = file.file_name()?.to_str()?;
     let (_, version) = name.split_once(".so.")?;

@@ -27,8 +27,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This machine. `program` asks libraries and devices in processes of its own, started with the arguments
-    /// that [`probe`](super::probe) describes.
+    /// This machine. `program` asks libraries and devices in processes of its own, started with the
+    /// arguments that [`probe`](super::probe) describes.
     pub fn this(program: PathBuf) -> Machine {
         let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
@@ -49,8 +49,8 @@ impl Machine {
         }
     }
 
-    /// A machine whose files are below `root` and whose processes have these variables. Its libraries are not
-    /// loaded, its devices not opened, and nobody is asked for metadata.
+    /// A machine whose files are below `root` and whose processes have these variables. Its
+    /// libraries are not loaded, its devices not opened, and nobody is asked for metadata.
     pub fn below(root: &Path, environment: BTreeMap<String, String>) -> Machine {
         Machine {
             root: root.to_owned(),

@@ -1,9 +1,9 @@
 //! Whether a machine is fit for EFA: what is there, what is wrong with it, and how it is mended.
 //!
 //! [`examine`] looks at a [`Machine`]. Everything that it reads as files lies below a root, so that tests, and a
-//! person with the files of another machine, can have it look elsewhere. What can only be asked of the running
-//! system (libraries, devices) is asked by a process of its own ([`probe`]), because a library that does not fit
-//! may end the process that loads it.
+//! person with the files of another machine, can have it look elsewhere. What can only be asked of
+//! the running system (libraries, devices) is asked by a process of its own ([`probe`]), because a
+//! library that does not fit may end the process that loads it.
 
 mod device;
 mod driver;

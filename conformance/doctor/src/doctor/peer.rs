@@ -16,7 +16,8 @@ use super::Finding;
 /// The length of each message in bytes.
 const LENGTH: usize = 1024;
 
-/// How long the exchange may take. Devices give up after seconds; what comes later than this does not come.
+/// How long the exchange may take. Devices give up after seconds; what comes later than this does
+/// not come.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The messages did not come through.
@@ -27,7 +28,8 @@ enum Broken {
     Silent(Vec<String>),
 }
 
-/// Exchanges messages with another host, which the remote shell reaches, and says whether they arrived.
+/// Exchanges messages with another host, which the remote shell reaches, and says whether they
+/// arrived.
 pub fn reach(place: &Place, by: &Reach) -> Finding {
     let started = Instant::now();
     let finding = match exchange(place, by) {

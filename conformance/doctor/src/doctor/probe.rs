@@ -1,7 +1,8 @@
-//! What is asked of libraries and devices in a process of its own: who asks a broken library ends with it.
+//! What is asked of libraries and devices in a process of its own: who asks a broken library ends
+//! with it.
 //!
-//! The process is `PROGRAM doctor --probe QUESTION`, where the question is `device:NAME` or `library:PATH`. It
-//! prints an [`Answer`] as JSON.
+//! The process is `PROGRAM doctor --probe QUESTION`, where the question is `device:NAME` or
+//! `library:PATH`. It prints an [`Answer`] as JSON.
 
 use std::io::Read as _;
 use std::os::unix::process::ExitStatusExt as _;
@@ -65,7 +66,8 @@ pub struct DeviceAnswer {
 pub enum Answer {
     /// Of a device.
     Device(DeviceAnswer),
-    /// Of a library: the newest version of its interface that it has a call of, if it has any that is known here.
+    /// Of a library: the newest version of its interface that it has a call of, if it has any that
+    /// is known here.
     Library(Option<String>),
     /// Why there is none.
     Error(String),
@@ -104,8 +106,8 @@ pub fn answer(question: &Question) -> Answer {
             Err(error) => Answer::Error(error.to_string()),
         },
         Question::Library(path) => {
-            // SAFETY: what these libraries do when they are loaded is to look for drivers. This process was
-            // started so that a library that does something else harms nobody.
+            // SAFETY: what these libraries do when they are loaded is to look for drivers. This
+            // process was started so that a library that does something else harms nobody.
             match unsafe { libloading::Library::new(path) } {
                 Ok(library) => Answer::Library(newest_call(path, &library)),
                 Err(error) => Answer::Error(reason(&error)),

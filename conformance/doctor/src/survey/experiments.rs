@@ -519,7 +519,8 @@ fn with_read(profile: &Profile, answer: Answer) -> Answer {
 /// The number and the GID of a sender, as its receiver was told them.
 type Source = (Option<u16>, Option<[u8; 16]>);
 
-/// Sends to a queue pair that knows the sender, or not. Returns what its receive says of the sender.
+/// Sends to a queue pair that knows the sender, or not. Returns what its receive says of the
+/// sender.
 fn received(lab: &Lab, is_known: bool) -> Result<(Pair, Source), SurveyError> {
     let pair = lab.pair(RETRIES, false)?;
     if is_known {
@@ -578,7 +579,8 @@ fn write_with_immediate(lab: &Lab, unsolicited: bool) -> Result<Answer, SurveyEr
 /// How many packets are posted at once.
 const BURST: u64 = 64;
 
-/// Sends numbered packets. Returns their numbers in the order of the completions, and in that of the receives.
+/// Sends numbered packets. Returns their numbers in the order of the completions, and in that of
+/// the receives.
 fn burst(lab: &Lab) -> Result<(Vec<u64>, Vec<u64>), SurveyError> {
     let pair = lab.pair(RETRIES, false)?;
     for _ in 0..BURST {

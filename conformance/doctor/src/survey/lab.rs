@@ -24,7 +24,8 @@ struct Side(Rc<RefCell<Link>>);
 
 /// The devices, and what the first one says of itself.
 pub struct Lab {
-    /// The device of the side that sends, and that of the side that is sent to. They may be the same.
+    /// The device of the side that sends, and that of the side that is sent to. They may be the
+    /// same.
     sides: [Side; 2],
     name: String,
     pub(super) report: Limits,
@@ -114,7 +115,8 @@ impl Lab {
     /// The side that sends on one host, the side that is sent to on another.
     ///
     /// # Errors
-    /// A host cannot be reached, or the devices are of two generations, of which there would be no one profile.
+    /// A host cannot be reached, or the devices are of two generations, of which there would be no
+    /// one profile.
     pub fn between(places: [&Place; 2], reach: &Reach) -> Result<Lab, SurveyError> {
         let mut sides = Vec::new();
         for place in places {
@@ -313,7 +315,8 @@ impl Pair {
         Ok((self.a.wait(at_a)?, self.b.wait(at_b)?))
     }
 
-    /// Sends a few bytes, and waits for the end of the send. Returns how it ended, and how long that took on its host.
+    /// Sends a few bytes, and waits for the end of the send. Returns how it ended, and how long
+    /// that took on its host.
     pub(super) fn timed_send(&self) -> Result<(Status, Duration), SurveyError> {
         let to = self.to;
         match self.a.ask(|nic| Ask::SendAndWait { nic, to })? {

@@ -40,7 +40,8 @@ impl Answer {
         Answer::Text(text.into())
     }
 
-    /// Returns whether two answers are the same. Times are, if one is at most eight times the other.
+    /// Returns whether two answers are the same. Times are, if one is at most eight times the
+    /// other.
     pub fn agrees(&self, other: &Answer) -> bool {
         match (self, other) {
             (Answer::Time(one), Answer::Time(other)) => *one <= *other * 8 && *other <= *one * 8,
@@ -117,8 +118,8 @@ pub fn assumed_profile(part_id: u32) -> &'static Profile {
         .expect("the default profile is built in")
 }
 
-/// A profile with what was measured, and what had to be changed because the emulator cannot do it, in words.
-/// What was not measured is as in `base`.
+/// A profile with what was measured, and what had to be changed because the emulator cannot do it,
+/// in words. What was not measured is as in `base`.
 pub fn profile(name: &str, base: &Profile, measured: &[Measured]) -> (Profile, Vec<String>) {
     let mut profile = base.clone();
     profile.name = String::leak(name.to_owned());

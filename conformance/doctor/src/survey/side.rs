@@ -1,5 +1,6 @@
-//! One side of the experiments: queue pairs of one device, which do what they are asked. The side is in this process, or on
-//! another host, where `efa-conformance survey --side` answers a line of JSON with a line of JSON.
+//! One side of the experiments: queue pairs of one device, which do what they are asked. The side
+//! is in this process, or on another host, where `efa-conformance survey --side` answers a line of
+//! JSON with a line of JSON.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Stdio};
@@ -208,7 +209,8 @@ pub(super) enum Ask {
         immediate: Option<u32>,
         context: u64,
     },
-    /// Packets of a few bytes are sent at once, with their numbers as immediate data and as contexts.
+    /// Packets of a few bytes are sent at once, with their numbers as immediate data and as
+    /// contexts.
     SendNumbered { nic: usize, to: To, count: u64 },
     /// A packet of a few bytes is sent, and its completion waited for.
     SendAndWait { nic: usize, to: To },
@@ -343,7 +345,8 @@ impl Served {
         })
     }
 
-    /// Makes four queue pairs, destroys three of them, and looks which number comes next; again and again.
+    /// Makes four queue pairs, destroys three of them, and looks which number comes next; again and
+    /// again.
     fn reuse(&self) -> Result<Reuse, SurveyError> {
         let mut found = Reuse {
             rounds: ROUNDS,

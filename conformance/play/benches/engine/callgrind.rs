@@ -14,11 +14,12 @@ const HARNESS: &str = "conformance/play/benches/engine/";
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) all: u64,
-    /// Instructions of the device and of the functions that it calls in other objects, such as copying memory.
+    /// Instructions of the device and of the functions that it calls in other objects, such as
+    /// copying memory.
     pub(crate) device: u64,
-    /// Instructions of this benchmark: all of its program, or, where the engine is linked into the program,
-    /// those of the benchmark's own source. Code of the standard library that was inlined there counts as the
-    /// engine's.
+    /// Instructions of this benchmark: all of its program, or, where the engine is linked into the
+    /// program, those of the benchmark's own source. Code of the standard library that was inlined
+    /// there counts as the engine's.
     pub(crate) harness: u64,
 }
 
@@ -85,7 +86,8 @@ fn parse(profile: &str, is_harness: impl Fn(&str, &str) -> bool) -> Counts {
                 .and_then(|cost| cost.parse().ok())
                 .unwrap_or(0);
             if is_call {
-                // The cost of the called function with its callees, which the profile also lists at its own place.
+                // The cost of the called function with its callees, which the profile also lists at
+                // its own place.
                 let callee = called.take().unwrap_or(object);
                 if is_device(object) && !is_device(callee) {
                     counts.device += cost;

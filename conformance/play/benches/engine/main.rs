@@ -1,10 +1,10 @@
-//! The protocol engine beside stock libfabric's efa provider, over the same emulated device: the engine by itself, and as
-//! the provider `efa_rs` behind the same calls as stock's.
+//! The protocol engine beside stock libfabric's efa provider, over the same emulated device: the
+//! engine by itself, and as the provider `efa_rs` behind the same calls as stock's.
 //!
-//! Two tables: instructions of a 64-byte tagged eager message, sender and receiver together, counted by
-//! callgrind without those of the device; and message rate and bandwidth, which include the device. Sender
-//! and receiver are in one process and one thread, so that one figure covers both, and no figure depends on
-//! scheduling.
+//! Two tables: instructions of a 64-byte tagged eager message, sender and receiver together,
+//! counted by callgrind without those of the device; and message rate and bandwidth, which include
+//! the device. Sender and receiver are in one process and one thread, so that one figure covers
+//! both, and no figure depends on scheduling.
 //!
 //! `cargo bench -p efa-play --bench engine -- [instructions|rate]`
 
@@ -209,7 +209,8 @@ fn rate(emulator: &Path) -> Result<(), String> {
                 break;
             }
             rounds += 1;
-            // They take turns at going first, because each one finds the caches as the one before it left them.
+            // They take turns at going first, because each one finds the caches as the one before
+            // it left them.
             for turn in 0..contenders.len() {
                 let index = (round + turn) % contenders.len();
                 let sample = measure::run(emulator, &contenders[index], workload)?;

@@ -13,8 +13,8 @@ use crate::ends::{CoreEnds, Ends, StockEnds};
 /// The first argument of a process that measures.
 pub(crate) const CHILD: &str = "child";
 
-/// Messages before the measurement. Runs of different lengths have it in common, so that it is not in
-/// their difference.
+/// Messages before the measurement. Runs of different lengths have it in common, so that it is not
+/// in their difference.
 const WARM_UP: usize = 1000;
 
 /// What is transferred.

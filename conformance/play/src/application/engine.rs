@@ -89,8 +89,8 @@ pub struct CoreApplication<N: HostNic> {
     peers: HashMap<EndpointIndex, PeerId>,
     /// The buffer of each operation in flight.
     buffers: HashMap<Token, UserSlice>,
-    /// Operations whose completions state no length, because they fill their whole buffer: reads and
-    /// fetching atomics.
+    /// Operations whose completions state no length, because they fill their whole buffer: reads
+    /// and fetching atomics.
     reads: BTreeSet<Token>,
     regions: HashMap<Token, UserSlice>,
     report_sources: bool,
@@ -159,8 +159,8 @@ impl<N: HostNic> CoreApplication<N> {
         })
     }
 
-    /// Packets come twice, as many as `repetitions` counts, so that their second copies are refused: that
-    /// is no failure.
+    /// Packets come twice, as many as `repetitions` counts, so that their second copies are
+    /// refused: that is no failure.
     #[must_use]
     pub fn meeting_second_copies(self, repetitions: Option<Repetitions>) -> Self {
         CoreApplication {

@@ -98,13 +98,14 @@ pub trait Application {
     /// The current bytes of memory that [`Request::Register`] registered.
     fn region(&mut self, token: Token) -> Result<Vec<u8>, RequestError>;
 
-    /// The time at which progress is due even if nothing arrives; `None` if the application keeps its own
-    /// time.
+    /// The time at which progress is due even if nothing arrives; `None` if the application keeps
+    /// its own time.
     fn next_timeout(&self) -> Option<Instant> {
         None
     }
 
-    /// Takes what the endpoint's device has said of requests that failed, if the application is told, a line each.
+    /// Takes what the endpoint's device has said of requests that failed, if the application is
+    /// told, a line each.
     fn take_device_errors(&mut self) -> Vec<String> {
         Vec::new()
     }

@@ -8,7 +8,8 @@ use super::{Application, Report, Request, RequestError, Started, Token};
 use crate::operation::pattern::{self, Difference};
 use crate::operation::{EndpointIndex, Payload};
 
-/// An application, in this process or another, that compares the arriving bytes with the expected ones.
+/// An application, in this process or another, that compares the arriving bytes with the expected
+/// ones.
 pub trait Subject {
     /// The endpoint's raw address.
     fn address(&self) -> Result<Vec<u8>, RequestError>;

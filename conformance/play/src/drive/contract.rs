@@ -1,5 +1,5 @@
-//! The messages of the driver protocol, declared once: operations, reports and settings have the types that scenarios and
-//! applications use.
+//! The messages of the driver protocol, declared once: operations, reports and settings have the
+//! types that scenarios and applications use.
 
 use std::fmt;
 
@@ -65,7 +65,8 @@ pub enum Command {
     Progress {},
     /// Stop making progress. Answer: `done`, after which no completion follows.
     Pause {},
-    /// Close the endpoint, with everything that is outstanding; nothing of it is reported any more. Answer: `done`.
+    /// Close the endpoint, with everything that is outstanding; nothing of it is reported any more.
+    /// Answer: `done`.
     Close {},
 }
 
@@ -82,7 +83,8 @@ pub enum Event {
         /// What is tested.
         software: Identity,
     },
-    /// The endpoint is open, and has posted its receive buffers or will when it first makes progress.
+    /// The endpoint is open, and has posted its receive buffers or will when it first makes
+    /// progress.
     Opened {
         /// Its raw address.
         address: Bytes,
@@ -118,8 +120,8 @@ pub enum Event {
     },
     /// An operation completed, or a peer wrote to this endpoint's memory with data. No answer.
     Completed(Report),
-    /// A part of the capture of the program's device, the parts in their order. No answer; not printed by programs, but
-    /// after their end by the recorder under which `run --at` starts them.
+    /// A part of the capture of the program's device, the parts in their order. No answer; not
+    /// printed by programs, but after their end by the recorder under which `run --at` starts them.
     Captured {
         /// Of a pcapng file.
         bytes: Bytes,
@@ -220,10 +222,12 @@ impl fmt::Display for Identity {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Opening {
-    /// The version of libfabric's interface that the application asks for. Releases derive defaults from it.
+    /// The version of libfabric's interface that the application asks for. Releases derive defaults
+    /// from it.
     #[serde(with = "displayed")]
     pub api: Version,
-    /// What the application uses. With `source` completions name the sender, with `directed-recv` receives do.
+    /// What the application uses. With `source` completions name the sender, with `directed-recv`
+    /// receives do.
     pub capabilities: Vec<Capability>,
     /// The application registers every buffer itself (`FI_MR_LOCAL`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -234,7 +238,8 @@ pub struct Opening {
     /// The name of the device; otherwise the first EFA device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
-    /// How the recorded endpoint was set up to choose its subprotocols, for implementations that can be set up so.
+    /// How the recorded endpoint was set up to choose its subprotocols, for implementations that
+    /// can be set up so.
     #[serde(
         rename = "hints",
         default,

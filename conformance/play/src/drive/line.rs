@@ -39,7 +39,8 @@ pub struct LineError(String);
 pub trait Line: Serialize + DeserializeOwned {
     /// The line, without its end.
     fn line(&self) -> String {
-        // Messages have no maps with other keys than strings, the only thing that JSON cannot write.
+        // Messages have no maps with other keys than strings, the only thing that JSON cannot
+        // write.
         serde_json::to_string(self).unwrap_or_default()
     }
 

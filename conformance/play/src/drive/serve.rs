@@ -1,7 +1,7 @@
 //! Our own driven program: the driver protocol over stock libfabric or the protocol engine.
 //!
-//! The program makes progress only on command, so that the driver determines the order of events. It ends
-//! at most 20 s after the end of its input.
+//! The program makes progress only on command, so that the driver determines the order of events.
+//! It ends at most 20 s after the end of its input.
 
 use std::io::{self, BufRead, Write};
 use std::path::Path;
@@ -22,8 +22,8 @@ use crate::application::{Application, RequestError};
 use crate::libfabric::{self, Library, Provider};
 use crate::scenario::Capability;
 
-/// How long an endpoint may take to close after the end of the input. Stock libfabric's `fi_close` waits for
-/// outstanding completions, forever if a staged fault withholds one.
+/// How long an endpoint may take to close after the end of the input. Stock libfabric's `fi_close`
+/// waits for outstanding completions, forever if a staged fault withholds one.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// An implementation that can be driven.
@@ -122,15 +122,16 @@ impl Implementation for Engine {
     }
 }
 
-/// Carries out commands until the input ends. Ends the process with status 1 if the implementation is still
-/// busy 20 s later.
+/// Carries out commands until the input ends. Ends the process with status 1 if the implementation
+/// is still busy 20 s later.
 pub fn serve(
     implementation: &mut dyn Implementation,
     input: impl BufRead + Send + 'static,
     mut output: impl Write,
 ) -> io::Result<()> {
     let (sender, commands) = channel();
-    // Reading blocks, and progress must not wait for it: the reader is a thread, which ends with the input.
+    // Reading blocks, and progress must not wait for it: the reader is a thread, which ends with
+    // the input.
     thread::spawn(move || {
         for line in input.lines() {
             let Ok(line) = line else { break };

@@ -1,5 +1,5 @@
-//! Tagged messages for measurements, without bookkeeping: nothing is allocated, looked up or copied around
-//! the library's calls.
+//! Tagged messages for measurements, without bookkeeping: nothing is allocated, looked up or copied
+//! around the library's calls.
 
 use std::ffi::c_void;
 
@@ -37,7 +37,8 @@ impl Endpoint {
     /// Starts to send `length` bytes of a buffer. Returns whether the provider had room.
     ///
     /// # Safety
-    /// The buffer is of this endpoint, has at least `length` bytes, and is kept until the completion.
+    /// The buffer is of this endpoint, has at least `length` bytes, and is kept until the
+    /// completion.
     pub unsafe fn bare_send(
         &self,
         buffer: &BareBuffer,
@@ -46,8 +47,8 @@ impl Endpoint {
         tag: u64,
         context: &mut ffi::fi_context2,
     ) -> Result<bool, Error> {
-        // SAFETY: the endpoint is open; the caller keeps the memory, and the context is the library's
-        // until the completion.
+        // SAFETY: the endpoint is open; the caller keeps the memory, and the context is the
+        // library's until the completion.
         let result = unsafe {
             let send = entry!((*self.ep).tagged, ffi::fi_ops_tagged, send)?;
             send(

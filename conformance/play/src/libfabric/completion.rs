@@ -46,7 +46,8 @@ pub struct Failure {
 #[derive(Default)]
 struct ErrorEntry {
     known: ffi::fi_cq_err_entry,
-    /// For members that later releases than that of the headers append, as 1.20 did with `src_addr`.
+    /// For members that later releases than that of the headers append, as 1.20 did with
+    /// `src_addr`.
     reserved: [u64; 8],
 }
 
@@ -118,8 +119,9 @@ impl Endpoint {
         })
     }
 
-    /// Returns the operation that a completion's context names, its buffer, and how many bytes of the
-    /// prefix its length includes. The completion of a peer's write to our memory has no context of ours.
+    /// Returns the operation that a completion's context names, its buffer, and how many bytes of
+    /// the prefix its length includes. The completion of a peer's write to our memory has no
+    /// context of ours.
     fn take(&mut self, context: *mut c_void) -> (Option<Token>, Vec<u8>, usize) {
         let key = context as usize;
         match self.pending.remove(&key) {
@@ -177,7 +179,8 @@ impl Endpoint {
     }
 }
 
-/// Asks the provider for its text on an error, which is either in the buffer or a string of its own.
+/// Asks the provider for its text on an error, which is either in the buffer or a string of its
+/// own.
 fn provider_text(call: impl FnOnce(*mut c_char, usize) -> *const c_char) -> Option<String> {
     let mut buffer = [0 as c_char; 256];
     let text = call(buffer.as_mut_ptr(), buffer.len() - 1);

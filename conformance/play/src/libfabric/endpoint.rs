@@ -22,11 +22,11 @@ pub struct Settings {
     /// Register every buffer before it is used (`FI_MR_LOCAL`), instead of leaving that to the
     /// provider.
     pub register_local: bool,
-    /// The application promises to send and receive no message above this many bytes, in no order, and
-    /// leaves room for a prefix before each if the provider needs one. The EFA provider of 1.11 to 2.5
-    /// then receives into the application's buffers if such a message fits into a packet, buffers are
-    /// registered ([`Settings::register_local`]), and neither tagged messages, directed receives nor atomics
-    /// are asked for. `None`: messages of any size.
+    /// The application promises to send and receive no message above this many bytes, in no order,
+    /// and leaves room for a prefix before each if the provider needs one. The EFA provider of 1.11
+    /// to 2.5 then receives into the application's buffers if such a message fits into a packet,
+    /// buffers are registered ([`Settings::register_local`]), and neither tagged messages, directed
+    /// receives nor atomics are asked for. `None`: messages of any size.
     pub max_message: Option<usize>,
     /// The name of the device; `None` is the first that the provider lists.
     pub device: Option<String>,
@@ -50,8 +50,9 @@ const FIRST_WITHOUT_PREFIX: Version = Version {
     major: 1,
     minor: 22,
 };
-/// The release that counts the prefix as part of the message that follows it: it sends and posts as many
-/// bytes more, and so reaches beyond the end of the buffer. Completions of receives never count the prefix.
+/// The release that counts the prefix as part of the message that follows it: it sends and posts as
+/// many bytes more, and so reaches beyond the end of the buffer. Completions of receives never
+/// count the prefix.
 const PREFIX_TWICE: Version = Version {
     major: 1,
     minor: 11,
@@ -64,8 +65,8 @@ pub(super) struct Margin {
     pub(super) prefix: usize,
     /// Bytes behind the message, which do not count.
     pub(super) behind: usize,
-    /// How many bytes of the prefix a receive's completion counts as received if the packet arrived in the
-    /// buffer. If the message was copied there, its completion counts none.
+    /// How many bytes of the prefix a receive's completion counts as received if the packet arrived
+    /// in the buffer. If the message was copied there, its completion counts none.
     pub(super) counted: usize,
 }
 
@@ -90,10 +91,10 @@ pub struct Endpoint {
     pub(super) pending: HashMap<usize, Pending>,
 }
 
-/// Returns whether enabling an endpoint failed because a live process has a shared memory object of the same name.
-/// Stock libfabric makes the name of GID, queue pair number, user and a Q-key, which it makes of the time in microseconds
-/// (`efa_generate_rdm_connid`, `efa_shm_ep_name_construct`): endpoints on hosts of the same name in two fabrics can agree
-/// in all of them.
+/// Returns whether enabling an endpoint failed because a live process has a shared memory object of
+/// the same name. Stock libfabric makes the name of GID, queue pair number, user and a Q-key, which
+/// it makes of the time in microseconds (`efa_generate_rdm_connid`, `efa_shm_ep_name_construct`):
+/// endpoints on hosts of the same name in two fabrics can agree in all of them.
 fn is_name_taken(error: &Error) -> bool {
     matches!(
         error,
@@ -239,8 +240,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Lowers the limits with which the endpoint is opened, as applications may, to messages of up to `size`
-    /// bytes in no order.
+    /// Lowers the limits with which the endpoint is opened, as applications may, to messages of up
+    /// to `size` bytes in no order.
     fn promise(&mut self, size: usize) {
         // SAFETY: `info` is a valid structure with its attributes, and nobody else has it.
         unsafe {
@@ -258,8 +259,9 @@ impl Endpoint {
         }
     }
 
-    /// Returns the first entry that speaks the RDM protocol, of the named device if there is a name. Releases
-    /// from 2.1 on also list the fabric `efa-direct`, the device without the protocol.
+    /// Returns the first entry that speaks the RDM protocol, of the named device if there is a
+    /// name. Releases from 2.1 on also list the fabric `efa-direct`, the device without the
+    /// protocol.
     fn choose(&self, device: Option<&str>) -> *mut ffi::fi_info {
         let mut info = self.info;
         while !info.is_null() {
@@ -276,7 +278,8 @@ impl Endpoint {
             // SAFETY: as above.
             let direct = !name.is_null() && unsafe { CStr::from_ptr(name) } == c"efa-direct";
             let is_wanted = device.is_none_or(|device| {
-                // SAFETY: as above. The provider names its domains after the devices, as in `rdmap0s6-rdm`.
+                // SAFETY: as above. The provider names its domains after the devices, as in
+                // `rdmap0s6-rdm`.
                 !domain.is_null()
                     && unsafe { CStr::from_ptr(domain) }
                         .to_bytes()
@@ -293,8 +296,8 @@ impl Endpoint {
 
     fn open_objects(&mut self) -> Result<(), Error> {
         let library = self.library.clone();
-        // SAFETY: `self.info` is a valid entry; each call writes the object on success only, and the
-        // objects are used in the order in which libfabric nests them.
+        // SAFETY: `self.info` is a valid entry; each call writes the object on success only, and
+        // the objects are used in the order in which libfabric nests them.
         unsafe {
             let result =
                 (library.0.fabric)((*self.info).fabric_attr, &mut self.fabric, ptr::null_mut());
@@ -389,7 +392,8 @@ impl Endpoint {
 
     /// Inserts a peer's raw address into the address vector.
     pub fn insert(&mut self, raw: &[u8]) -> Result<Address, Error> {
-        // The library reads as many bytes as its provider's addresses have, even if `raw` is shorter.
+        // The library reads as many bytes as its provider's addresses have, even if `raw` is
+        // shorter.
         let mut padded = [0_u8; 256];
         let Some(target) = padded.get_mut(..raw.len()) else {
             return Err(Error::Usage(format!(
@@ -456,7 +460,8 @@ impl Endpoint {
         Ok(mr)
     }
 
-    /// Registers memory that peers may read or write. The endpoint keeps the memory until it is closed.
+    /// Registers memory that peers may read or write. The endpoint keeps the memory until it is
+    /// closed.
     pub fn register(&mut self, memory: Vec<u8>, access: u64) -> Result<RegionId, Error> {
         let memory = Box::into_raw(memory.into_boxed_slice());
         let mr = match self.register_raw(memory, access) {
@@ -493,8 +498,8 @@ impl Endpoint {
     pub fn region_bytes(&self, id: RegionId) -> Vec<u8> {
         let region = self.region(id);
         let mut bytes = vec![0; region.memory.len()];
-        // SAFETY: the region's memory lives as long as the endpoint. A peer may write to it at any time;
-        // any mixture of old and new bytes is acceptable here.
+        // SAFETY: the region's memory lives as long as the endpoint. A peer may write to it at any
+        // time; any mixture of old and new bytes is acceptable here.
         unsafe {
             ptr::copy_nonoverlapping(
                 region.memory.cast::<u8>().cast_const(),

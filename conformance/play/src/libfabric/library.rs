@@ -27,8 +27,9 @@ pub(super) struct Functions {
 
 /// The actions of a process on signals that end it.
 ///
-/// Some builds of libfabric load libraries of other vendors, which handle these signals: a crash then leaves a
-/// file in the current directory and looks like an ordinary end. What is tested has to crash visibly.
+/// Some builds of libfabric load libraries of other vendors, which handle these signals: a crash
+/// then leaves a file in the current directory and looks like an ordinary end. What is tested has
+/// to crash visibly.
 struct CrashHandlers(Vec<(c_int, libc::sigaction)>);
 
 impl CrashHandlers {
@@ -106,8 +107,8 @@ impl Library {
 
     /// The library's release with all its numbers, such as `1.17.0`.
     pub fn release(&self) -> String {
-        // SAFETY: for this type the function ignores the data; the result is null or a string that lives
-        // until the next call of this thread.
+        // SAFETY: for this type the function ignores the data; the result is null or a string that
+        // lives until the next call of this thread.
         let text = unsafe {
             let text = (self.0.tostr)(std::ptr::null(), ffi::FI_TYPE_VERSION as c_int);
             (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
@@ -118,8 +119,8 @@ impl Library {
     /// The loaded file, or the requested name if the dynamic linker does not know the file.
     pub fn file(&self) -> PathBuf {
         let code: *const std::ffi::c_void = self.0.getinfo as *const _;
-        // SAFETY: the structure consists of pointers, for which zero is a value; `dladdr` fills it in
-        // for any address, and the name lives as long as the library is mapped.
+        // SAFETY: the structure consists of pointers, for which zero is a value; `dladdr` fills it
+        // in for any address, and the name lives as long as the library is mapped.
         let name = unsafe {
             let mut info: libc::Dl_info = std::mem::zeroed();
             let found = libc::dladdr(code, &mut info) != 0 && !info.dli_fname.is_null();

@@ -35,8 +35,8 @@ pub struct RemoteMemory {
 
 /// An outstanding operation.
 ///
-/// The context and the memory are raw pointers, because the library holds pointers to both until the
-/// completion.
+/// The context and the memory are raw pointers, because the library holds pointers to both until
+/// the completion.
 pub(super) struct Pending {
     pub(super) token: Token,
     memory: *mut [u8],
@@ -67,8 +67,8 @@ impl Pending {
     /// `context` is the key under which this operation was pending, and the library has finished
     /// with it: it completed, was refused, or its endpoint is closed.
     pub(super) unsafe fn finish(self, context: usize) -> Vec<u8> {
-        // SAFETY: both were made by `Box::into_raw` in `begin_within`; the registration of the memory is closed
-        // first.
+        // SAFETY: both were made by `Box::into_raw` in `begin_within`; the registration of the
+        // memory is closed first.
         let mut memory = unsafe {
             close(self.mr.cast());
             drop(Box::from_raw(context as *mut Context));
@@ -81,8 +81,8 @@ impl Pending {
 }
 
 impl Endpoint {
-    /// Prepares an operation on `buffer` and posts it by `post`, which gets the memory, its descriptor and
-    /// the context.
+    /// Prepares an operation on `buffer` and posts it by `post`, which gets the memory, its
+    /// descriptor and the context.
     fn begin(
         &mut self,
         call: &'static str,
@@ -175,7 +175,8 @@ impl Endpoint {
             buffer,
             |endpoint, memory, descriptor, context| {
                 let ep = endpoint.ep;
-                // SAFETY: the endpoint is open; `begin` keeps memory and context until the completion.
+                // SAFETY: the endpoint is open; `begin` keeps memory and context until the
+                // completion.
                 unsafe {
                     let recv = entry!((*ep).msg, ffi::fi_ops_msg, recv)?;
                     Ok(recv(
@@ -345,8 +346,8 @@ impl Endpoint {
         self.library.check("fi_inject", result)
     }
 
-    /// Writes `buffer` to a peer's memory, with completion data for the peer if `data` is given. With
-    /// `delivery_complete` the completion means that the memory has been written.
+    /// Writes `buffer` to a peer's memory, with completion data for the peer if `data` is given.
+    /// With `delivery_complete` the completion means that the memory has been written.
     pub fn write(
         &mut self,
         token: Token,
@@ -438,8 +439,9 @@ impl Endpoint {
     }
 
     /// Applies an atomic operation to `count` elements of a peer's memory. `datatype` and `op` are
-    /// libfabric's numbers (`enum fi_datatype`, `enum fi_op`). `operands` holds the operand, then the
-    /// comparand and room for the result, as `call` needs them; the completion returns it with the result.
+    /// libfabric's numbers (`enum fi_datatype`, `enum fi_op`). `operands` holds the operand, then
+    /// the comparand and room for the result, as `call` needs them; the completion returns it with
+    /// the result.
     #[expect(
         clippy::too_many_arguments,
         reason = "it is the library's own signature"

@@ -1,8 +1,9 @@
 //! Operations of applications.
 //!
-//! They are plain data, and have the same type from a scenario's steps to the driver of what is tested. A
-//! payload is named by its seed, a peer by its place in the scenario. Only the name of a peer's memory
-//! differs: a scenario names a [`Place`] in memory that a step registered, an application needs the
+//! They are plain data, and have the same type from a scenario's steps to the driver of what is
+//! tested. A payload is named by its seed, a peer by its place in the scenario. Only the name of a
+//! peer's memory differs: a scenario names a [`Place`] in memory that a step registered, an
+//! application needs the
 //! [`Remote`] that the memory's owner announced.
 
 mod names;
@@ -77,8 +78,8 @@ pub enum Operation<M> {
         /// The number of bytes.
         length: usize,
     },
-    /// Apply an atomic operation to elements of a peer's memory. If it fetches the old elements, they arrive
-    /// as the operation's bytes.
+    /// Apply an atomic operation to elements of a peer's memory. If it fetches the old elements,
+    /// they arrive as the operation's bytes.
     Atomic {
         /// The peer.
         to: EndpointIndex,
@@ -244,10 +245,11 @@ pub struct Remote {
 pub enum AtomicAction {
     /// `fi_atomic`: changes the elements.
     Update(#[serde(with = "names::updated_op")] AtomicOp),
-    /// `fi_fetch_atomic`: changes the elements, unless it only reads them, and fetches the old ones.
+    /// `fi_fetch_atomic`: changes the elements, unless it only reads them, and fetches the old
+    /// ones.
     Fetch(#[serde(with = "names::fetched_op")] AtomicOp),
-    /// `fi_compare_atomic`: compares the elements with those of a message, changes some of them, and
-    /// fetches the old ones.
+    /// `fi_compare_atomic`: compares the elements with those of a message, changes some of them,
+    /// and fetches the old ones.
     Compare {
         /// The function.
         #[serde(with = "names::compared_op")]
@@ -268,8 +270,8 @@ impl AtomicAction {
     }
 }
 
-/// The names of the operations that `fi_atomic` and `fi_fetch_atomic` take, in scenarios and in the driver
-/// protocol.
+/// The names of the operations that `fi_atomic` and `fi_fetch_atomic` take, in scenarios and in the
+/// driver protocol.
 pub const ATOMIC_OPS: [(&str, AtomicOp); 12] = [
     ("sum", AtomicOp::SUM),
     ("xor", AtomicOp::BXOR),

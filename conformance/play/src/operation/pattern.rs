@@ -1,7 +1,7 @@
 //! The bytes of test messages.
 //!
-//! Every byte depends on the seed and on its position, so that a segment in the wrong place or of another
-//! message is noticed.
+//! Every byte depends on the seed and on its position, so that a segment in the wrong place or of
+//! another message is noticed.
 
 use std::fmt;
 

@@ -1,9 +1,10 @@
 //! Any program on another host, which need not speak the driver protocol: stock software.
 //!
-//! `efa-conformance hosted -- PROGRAM` on that host starts it, and says over its standard output what the program
-//! prints, when it listens at a port, and in the end what its device has sent and received. When its standard input ends,
-//! because whoever started it is gone or wants no more, it ends the program. So nothing is left there but what is
-//! fetched: programs of other releases are found by each host itself ([`resolve`]).
+//! `efa-conformance hosted -- PROGRAM` on that host starts it, and says over its standard output
+//! what the program prints, when it listens at a port, and in the end what its device has sent and
+//! received. When its standard input ends, because whoever started it is gone or wants no more, it
+//! ends the program. So nothing is left there but what is fetched: programs of other releases are
+//! found by each host itself ([`resolve`]).
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -26,10 +27,12 @@ use super::{Reach, Recording, contain};
 use crate::drive::{Bytes, Line};
 use crate::libfabric::Provider;
 
-/// The beginning of a part of a word that stands for the directory of software of another release: the name for
+/// The beginning of a part of a word that stands for the directory of software of another release:
+/// the name for
 /// [`USERLAND`] follows, then `}`.
 const SOFTWARE: &str = "{userland:";
-/// What stands for the directory of the files that belong to the suite, under their names in the repository.
+/// What stands for the directory of the files that belong to the suite, under their names in the
+/// repository.
 const DATA: &str = "{data}";
 /// What stands for this program's own file.
 const OWN: &str = "{efa-conformance}";
@@ -73,7 +76,8 @@ pub enum Said {
 
 impl Line for Said {}
 
-/// A word that stands for the directory of software of another release on the host where it is used.
+/// A word that stands for the directory of software of another release on the host where it is
+/// used.
 pub fn software_there(name: &str) -> PathBuf {
     PathBuf::from(format!("{SOFTWARE}{name}}}"))
 }
@@ -143,14 +147,16 @@ impl Hosted {
         words
     }
 
-    /// The command that starts it on a host. Its standard input has to stay open as long as the program is to run.
+    /// The command that starts it on a host. Its standard input has to stay open as long as the
+    /// program is to run.
     pub fn command(&self, host: &str, reach: &Reach) -> Command {
         let words = [vec![reach.program.clone()], self.arguments()].concat();
         reach.shell.command(host, &words)
     }
 
-    /// Runs the program on this host. `input` ends when it is not wanted any more; `output` gets [`Said`] lines. Programs
-    /// that are driven have this process's streams instead, and their capture follows what they print.
+    /// Runs the program on this host. `input` ends when it is not wanted any more; `output` gets
+    /// [`Said`] lines. Programs that are driven have this process's streams instead, and their
+    /// capture follows what they print.
     ///
     /// # Errors
     /// What this host lacks, which was not told to `output` if the program is driven.
@@ -199,7 +205,8 @@ impl Hosted {
         match recorder {
             None => words.extend(Recorder::without_capture()?),
             Some(recorder) => {
-                // Whoever kills this process leaves the directory to the next one, which removes it.
+                // Whoever kills this process leaves the directory to the next one, which removes
+                // it.
                 let directory =
                     RunDirectory::create_below(&temporary_directory(), "efa-conformance")
                         .map_err(|Failure(reason)| reason)?;
@@ -312,8 +319,8 @@ fn spawn(command: &mut Command) -> Result<Child, String> {
 /// Sends a signal to the group of a child that was not waited for yet, or has just been.
 fn signal(child: &Child, number: libc::c_int) {
     if let Ok(group) = libc::pid_t::try_from(child.id()) {
-        // SAFETY: sends a signal, touches no memory. The number belongs to the group as long as the group has members, and
-        // this is called at once when its first process has ended.
+        // SAFETY: sends a signal, touches no memory. The number belongs to the group as long as the
+        // group has members, and this is called at once when its first process has ended.
         unsafe { libc::kill(-group, number) };
     }
 }
@@ -349,8 +356,9 @@ impl<W: Write + Send + 'static> Output<W> {
     }
 }
 
-/// Puts what this host has in the place of the parts of a word that stand for it: the directory of software of
-/// another release, which is fetched at the first use, the suite's files, and this program.
+/// Puts what this host has in the place of the parts of a word that stand for it: the directory of
+/// software of another release, which is fetched at the first use, the suite's files, and this
+/// program.
 ///
 /// # Errors
 /// What this host lacks.
@@ -422,8 +430,8 @@ fn installed(program: &str) -> Result<(), String> {
     }
 }
 
-/// The variables by which libfabric finds a plug-in that belongs to this program, and uses no other provider. `path` is
-/// where the program's environment says that others are.
+/// The variables by which libfabric finds a plug-in that belongs to this program, and uses no other
+/// provider. `path` is where the program's environment says that others are.
 fn plug_in(name: &str, path: Option<&String>) -> Result<[(&'static str, String); 2], String> {
     let installation = Installation::of_this_program().map_err(|error| error.to_string())?;
     let directory = installation

@@ -378,8 +378,8 @@ impl Player {
             tail,
             place,
         };
-        // The answer is read when it is needed, so that programs start side by side. A program that ends
-        // at once is noticed then.
+        // The answer is read when it is needed, so that programs start side by side. A program that
+        // ends at once is noticed then.
         let _ = player.tell(&Command::Hello { version: VERSION });
         Ok(player)
     }
@@ -574,18 +574,19 @@ impl Player {
         }
     }
 
-    /// Ends the process and its children at once, because it does not respond or breaks the protocol.
+    /// Ends the process and its children at once, because it does not respond or breaks the
+    /// protocol.
     fn kill(&mut self) {
         if let (Ok(None), Ok(group)) = (self.child.try_wait(), self.child.id().try_into()) {
             let group: libc::pid_t = group;
-            // SAFETY: sends a signal, touches no memory. The child was not waited for, so the number
-            // is that of its group.
+            // SAFETY: sends a signal, touches no memory. The child was not waited for, so the
+            // number is that of its group.
             unsafe { libc::kill(-group, libc::SIGKILL) };
         }
     }
 
-    /// Ends the program and waits for the end of its process, after which its capture is complete. Returns the
-    /// capture that it printed: none, unless it ran under a recorder at another place.
+    /// Ends the program and waits for the end of its process, after which its capture is complete.
+    /// Returns the capture that it printed: none, unless it ran under a recorder at another place.
     pub fn end(mut self) -> Result<Vec<u8>, PlayerError> {
         self.input = None;
         let limit = self.patience.answer;
@@ -604,8 +605,8 @@ impl Player {
 }
 
 impl Player {
-    /// Ends the program although its scenario did not come to its end. Returns the capture that it printed, if it is
-    /// still able to.
+    /// Ends the program although its scenario did not come to its end. Returns the capture that it
+    /// printed, if it is still able to.
     pub fn salvage(mut self) -> Vec<u8> {
         self.input = None;
         if self.wait_end(END_TIME).is_none() {
@@ -617,7 +618,8 @@ impl Player {
     /// The capture among what an ended program printed.
     fn captured(&self) -> Vec<u8> {
         let mut capture = Vec::new();
-        // All of its output has been sent, or is sent while this waits. What it left behind may keep the output open.
+        // All of its output has been sent, or is sent while this waits. What it left behind may
+        // keep the output open.
         while let Ok(heard) = self.heard.recv_timeout(END_TIME) {
             if let Ok(Event::Captured { bytes }) = heard {
                 capture.extend(bytes.0);

@@ -1,7 +1,8 @@
 //! Hosts that a remote shell reaches, and what they say of themselves.
 //!
-//! `efa-conformance place` on a host prints a line with its versions and its devices. It is asked before
-//! anything is played there, so that what is missing is told once, with the host and the remedy.
+//! `efa-conformance place` on a host prints a line with its versions and its devices. It is asked
+//! before anything is played there, so that what is missing is told once, with the host and the
+//! remedy.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -565,8 +566,8 @@ impl Asked {
         }
         if status.is_none() {
             if let Ok(group) = libc::pid_t::try_from(self.child.id()) {
-                // SAFETY: sends a signal, touches no memory. The child was not waited for, so the number is
-                // that of its group.
+                // SAFETY: sends a signal, touches no memory. The child was not waited for, so the
+                // number is that of its group.
                 unsafe { libc::kill(-group, libc::SIGKILL) };
             }
             let _ = self.child.wait();

@@ -1,9 +1,9 @@
 //! A driven program under a recorder of its device's packets.
 //!
-//! `efa-conformance recorded -- PROGRAM` runs a program that speaks the driver protocol, and when it has ended
-//! prints the capture as [`Event::Captured`] lines. So the capture of another host arrives over the connection that
-//! the program was driven by, and nothing is left on that host, unless it is killed: then the next recording there removes
-//! what it left.
+//! `efa-conformance recorded -- PROGRAM` runs a program that speaks the driver protocol, and when
+//! it has ended prints the capture as [`Event::Captured`] lines. So the capture of another host
+//! arrives over the connection that the program was driven by, and nothing is left on that host,
+//! unless it is killed: then the next recording there removes what it left.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -46,7 +46,8 @@ impl Recorder {
         }
     }
 
-    /// What this host has: `efa-emu run` on its own emulated host, `efa-tap` where the device is another one.
+    /// What this host has: `efa-emu run` on its own emulated host, `efa-tap` where the device is
+    /// another one.
     ///
     /// # Errors
     /// The program that is missing.
@@ -65,8 +66,9 @@ impl Recorder {
         Ok(Recorder { words })
     }
 
-    /// What stands in front of a program on this host that is not recorded: nothing, but where the device is emulated
-    /// `efa-emu run`, which leads the program to the device whatever the program's environment says.
+    /// What stands in front of a program on this host that is not recorded: nothing, but where the
+    /// device is emulated `efa-emu run`, which leads the program to the device whatever the
+    /// program's environment says.
     ///
     /// # Errors
     /// The program that is missing.
@@ -90,8 +92,8 @@ impl Recorder {
         words.map(|word| word.replace(FILE, &text)).collect()
     }
 
-    /// Runs a program to its end, with this process's standard streams, and then writes its capture to `output`. A
-    /// capture that is not there is none: the program's status says more.
+    /// Runs a program to its end, with this process's standard streams, and then writes its capture
+    /// to `output`. A capture that is not there is none: the program's status says more.
     ///
     /// # Errors
     /// The program cannot be started, or the capture cannot be written.

@@ -32,7 +32,8 @@ impl From<PlayerError> for RequestError {
 }
 
 impl Driven {
-    /// Opens an endpoint in a driven process. `hangs` goes up if the process does not answer a command.
+    /// Opens an endpoint in a driven process. `hangs` goes up if the process does not answer a
+    /// command.
     pub fn open(
         player: Player,
         opening: &Opening,

@@ -2,8 +2,8 @@
 //!
 //! A scenario is a TOML file that a person can read from top to bottom: the endpoints, then the
 //! steps in the order in which they happen. It drives the recording of a trace, it drives the
-//! endpoint under test when the trace is replayed, and it says what that endpoint's application must
-//! see. `docs/scenarios.md` describes the format for writers.
+//! endpoint under test when the trace is replayed, and it says what that endpoint's application
+//! must see. `docs/scenarios.md` describes the format for writers.
 
 mod describe;
 mod error;
@@ -47,15 +47,15 @@ pub struct Scenario {
     pub packets: Vec<WrittenPacket>,
     /// The rules that packets written by hand break on purpose, by their ids.
     pub breaks: Vec<&'static str>,
-    /// What goes wrong in the fabric, from the time when all endpoints are open. Hosts have the names of
-    /// their endpoints.
+    /// What goes wrong in the fabric, from the time when all endpoints are open. Hosts have the
+    /// names of their endpoints.
     pub faults: Vec<Fault>,
     /// Departures from the suite's policy for comparing fields.
     pub policies: Vec<PolicyOverride>,
 }
 
-/// A packet that is written by hand, as it stands in the file: `efa_replay::synthetic` knows what its keys
-/// mean.
+/// A packet that is written by hand, as it stands in the file: `efa_replay::synthetic` knows what
+/// its keys mean.
 #[derive(Clone, PartialEq, Debug)]
 pub struct WrittenPacket {
     /// The line of the file on which it begins.
@@ -117,14 +117,14 @@ pub struct EndpointSpec {
     pub profile: Option<String>,
     /// Whether its application registers every buffer (`FI_MR_LOCAL`).
     pub register_local: bool,
-    /// The largest message that its application promises to send and receive, in bytes, so that stock
-    /// libfabric may receive into the application's buffers; `None` promises nothing.
+    /// The largest message that its application promises to send and receive, in bytes, so that
+    /// stock libfabric may receive into the application's buffers; `None` promises nothing.
     pub max_message: Option<usize>,
     /// The endpoints that its application knows from the start; by default all others. An endpoint
     /// that is not known is met through the raw address in its first packet.
     pub address_vector: Vec<EndpointIndex>,
-    /// Why nothing else can take its place in a replay, if that is so: it does what it is free to do
-    /// and others do otherwise.
+    /// Why nothing else can take its place in a replay, if that is so: it does what it is free to
+    /// do and others do otherwise.
     pub not_under_test: Option<String>,
     /// Environment variables of its process.
     pub environment: BTreeMap<String, String>,
@@ -175,8 +175,8 @@ impl Capability {
     }
 }
 
-/// Settings for the choice of subprotocols; what is not set is left as it is. Names and units are those of the protocol
-/// engine's configuration.
+/// Settings for the choice of subprotocols; what is not set is left as it is. Names and units are
+/// those of the protocol engine's configuration.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 pub struct Settings {

@@ -73,8 +73,8 @@ impl Bindings {
         self.ids.get(&key).copied()
     }
 
-    /// Returns the actual counterpart of a recorded part of an address. Hosts number their queue pairs alike,
-    /// so a part is attributed to the packet's sender if it fits.
+    /// Returns the actual counterpart of a recorded part of an address. Hosts number their queue
+    /// pairs alike, so a part is attributed to the packet's sender if it fits.
     fn address_of(
         &self,
         sender: EndpointIndex,
@@ -104,8 +104,8 @@ impl Bindings {
         id
     }
 
-    /// Rewrites a recorded packet of the scripted peer with the actual addresses, with unique ids, and with
-    /// the ids and memory of the endpoint under test (`recorded.receiver`).
+    /// Rewrites a recorded packet of the scripted peer with the actual addresses, with unique ids,
+    /// and with the ids and memory of the endpoint under test (`recorded.receiver`).
     pub fn translate(&mut self, recorded: Recorded<'_>) -> Result<Vec<u8>, Unbound> {
         let mut bytes = recorded.bytes.to_vec();
         for field in fields_of(recorded.bytes).into_iter().flatten() {

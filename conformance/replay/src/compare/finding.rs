@@ -12,8 +12,8 @@ use super::words;
 /// A difference between what happened and what was recorded, or what the protocol says.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Finding {
-    /// Notes are legal differences from the recording; warnings are about what an implementation should do
-    /// but need not.
+    /// Notes are legal differences from the recording; warnings are about what an implementation
+    /// should do but need not.
     #[serde(with = "words::severity")]
     pub severity: Severity,
     /// The rule that it breaks.

@@ -71,8 +71,8 @@ impl Bindings {
         self.regions.push(region);
     }
 
-    /// Returns the actual place for a place in recorded memory of `owner`. Of several regions at the same
-    /// recorded place, the latest counts.
+    /// Returns the actual place for a place in recorded memory of `owner`. Of several regions at
+    /// the same recorded place, the latest counts.
     pub fn locate(&self, owner: EndpointIndex, recorded: Remote) -> Option<Remote> {
         self.regions.iter().rev().find_map(|region| {
             let offset = recorded.address.checked_sub(region.recorded.address)?;
@@ -86,8 +86,9 @@ impl Bindings {
         })
     }
 
-    /// Compares an address or key with that of the memory bound to the recorded memory. Memory that the sender
-    /// offers for the first time is bound to the memory that the recorded sender offered.
+    /// Compares an address or key with that of the memory bound to the recorded memory. Memory that
+    /// the sender offers for the first time is bound to the memory that the recorded sender
+    /// offered.
     pub(super) fn check_memory(
         &mut self,
         part: MemoryPart,

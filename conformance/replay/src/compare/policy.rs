@@ -1,8 +1,8 @@
 //! How each field of a packet under test is compared with the recorded one.
 //!
-//! One table, keyed by the names of [`efa_core::wire::fields`]. It says what the protocol allows: a value
-//! that the application or the peer determines is exact, a value that the sender may choose is bounded or
-//! free. A scenario may override it, with a reason.
+//! One table, keyed by the names of [`efa_core::wire::fields`]. It says what the protocol allows: a
+//! value that the application or the peer determines is exact, a value that the sender may choose
+//! is bounded or free. A scenario may override it, with a reason.
 
 use efa_core::rules;
 use efa_core::wire::fields::{FieldDescriptor, Kind, fields_of};
@@ -30,11 +30,11 @@ pub enum Rule {
     Introduces(IdKind),
     /// An id that the receiver of the packet chose for the packet's operation.
     Refers(IdKind),
-    /// As [`Rule::Refers`], of the kind that the packet's `emitter_ope_type` says. A packet may also say that it names
-    /// no operation.
+    /// As [`Rule::Refers`], of the kind that the packet's `emitter_ope_type` says. A packet may
+    /// also say that it names no operation.
     MayRefer,
-    /// Registered memory: the recorded place corresponds to the same place in the region that is bound to
-    /// the recorded one.
+    /// Registered memory: the recorded place corresponds to the same place in the region that is
+    /// bound to the recorded one.
     Memory(MemoryPart),
     /// A constant of the sending endpoint: all values equal the first one.
     Constant,
@@ -77,9 +77,10 @@ pub enum MemoryPart {
 /// The flag of a REQ packet with CQ data.
 const CQ_DATA: u64 = 0x2;
 
-/// Flags of a REQ packet that follow from the application's request: CQ data, message, tagged, atomic, and
-/// answer to a READ_NACK. Flags of optional headers with the sender's identity are judged elsewhere, by what
-/// the sender knows of its peer. Bits that this version does not know are free.
+/// Flags of a REQ packet that follow from the application's request: CQ data, message, tagged,
+/// atomic, and answer to a READ_NACK. Flags of optional headers with the sender's identity are
+/// judged elsewhere, by what the sender knows of its peer. Bits that this version does not know are
+/// free.
 const REQ_MEANING: u64 = CQ_DATA | 0x4 | 0x8 | 0x20 | 0x2000;
 
 /// The flag that says which operation a CTS belongs to.
@@ -88,7 +89,8 @@ const CTS_EMULATED_READ: u64 = 0x80;
 /// A raw address without extensions, in bytes.
 const RAW_ADDRESS: u64 = 32;
 
-/// Returns whether the packet's data is a part of an operation's data, of a size that the sender chooses.
+/// Returns whether the packet's data is a part of an operation's data, of a size that the sender
+/// chooses.
 pub fn is_segment(packet_type: PacketType) -> bool {
     use PacketType as T;
     !matches!(
@@ -97,9 +99,9 @@ pub fn is_segment(packet_type: PacketType) -> bool {
     ) && packet_type.carries_data()
 }
 
-/// Returns whether any number of packets of type `found` may replace packets of type `recorded`: a sender
-/// divides data, and a receiver grants it, in pieces of its own choice. A message that needs no answer may be
-/// one eager packet or several medium ones.
+/// Returns whether any number of packets of type `found` may replace packets of type `recorded`: a
+/// sender divides data, and a receiver grants it, in pieces of its own choice. A message that needs
+/// no answer may be one eager packet or several medium ones.
 pub fn may_repeat(recorded: PacketType, found: PacketType) -> bool {
     use PacketType as T;
     let class = |packet_type| match packet_type {
@@ -163,7 +165,8 @@ pub fn standard(packet_type: PacketType, field: &FieldDescriptor) -> Rule {
         (T::Cts | T::LongctsRtr, "recv_length") => Rule::AtLeast(1),
         (T::CtsData | T::ReadRsp, "seg_length") => Rule::Segment,
         (_, "seg_offset" | "runt_length") => Rule::Segment,
-        // The receiver finds the operation by `send_id`. Stock libfabric sends 0 for one-sided operations.
+        // The receiver finds the operation by `send_id`. Stock libfabric sends 0 for one-sided
+        // operations.
         (T::Receipt, "msg_id") => Rule::Free,
 
         (_, "read_iov.addr") => Rule::Memory(MemoryPart::SenderAddress),
@@ -174,8 +177,8 @@ pub fn standard(packet_type: PacketType, field: &FieldDescriptor) -> Rule {
     }
 }
 
-/// What an implementation breaks whose packet has another value in a field than it may have. `bits` are those
-/// of a number that differ.
+/// What an implementation breaks whose packet has another value in a field than it may have. `bits`
+/// are those of a number that differ.
 pub fn broken_by(
     packet_type: PacketType,
     field: &FieldDescriptor,

@@ -1,7 +1,7 @@
 //! Faults over verbs: they are armed in the emulated fabric of this process, if there is one.
 //!
-//! All endpoints share one host there. What a rule says of a host is said of the endpoint's queue pair
-//! instead; what concerns a whole host is not possible.
+//! All endpoints share one host there. What a rule says of a host is said of the endpoint's queue
+//! pair instead; what concerns a whole host is not possible.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -28,8 +28,8 @@ pub(super) enum ArmError {
     Refused(String),
 }
 
-/// Rules that are in force until this is dropped. They are armed by a process of its own, as recordings are:
-/// the devices of this process belong to a host, and only others may look it up.
+/// Rules that are in force until this is dropped. They are armed by a process of its own, as
+/// recordings are: the devices of this process belong to a host, and only others may look it up.
 pub(super) struct ArmedFaults {
     efa_emu: PathBuf,
     fabric: String,

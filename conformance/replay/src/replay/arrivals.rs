@@ -89,9 +89,9 @@ impl<B: Backend> Replay<'_, B> {
         Ok(())
     }
 
-    /// Packets that are written by hand belong to a step: one that comes before that did not wait for
-    /// what the step is about. When recorded packets come depends on the machine, and what is refused
-    /// comes late.
+    /// Packets that are written by hand belong to a step: one that comes before that did not wait
+    /// for what the step is about. When recorded packets come depends on the machine, and what is
+    /// refused comes late.
     fn check_time(&mut self, place: usize) -> Result<(), Stopped> {
         let scenario = &self.trace.scenario;
         let is_ordered = scenario.is_written() && self.strictness == Strictness::Fields;
@@ -187,7 +187,8 @@ impl<B: Backend> Replay<'_, B> {
     }
 
     /// How a packet names its sender: a REQ carries the raw address until the peer's HANDSHAKE has
-    /// come, and whoever knows connection ids should put its own into what peers that ask for it get.
+    /// come, and whoever knows connection ids should put its own into what peers that ask for it
+    /// get.
     fn check_identity(&mut self, at: EndpointIndex, bytes: &[u8]) -> Result<(), Stopped> {
         let Some(packet_type) = PacketType::peek(bytes) else {
             return Ok(());

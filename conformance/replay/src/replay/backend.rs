@@ -87,8 +87,8 @@ pub trait Backend {
     /// waiting any longer is pointless.
     fn idle(&mut self, rounds: u32, timeout: Option<Instant>) -> bool;
 
-    /// After so many calls of [`Self::idle`] in which nothing came, nothing is under way any more that
-    /// nobody waits for.
+    /// After so many calls of [`Self::idle`] in which nothing came, nothing is under way any more
+    /// that nobody waits for.
     fn quiet_rounds(&self) -> u32;
 
     /// The next replay is captured, if that costs next to nothing; [`Self::take_capture`] ends it.

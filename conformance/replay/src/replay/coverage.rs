@@ -10,7 +10,8 @@ use efa_play::trace::Trace;
 
 use super::frames::sent_requests;
 
-/// Whether the engine neither sends nor answers packets of this type; stock libfabric does not either.
+/// Whether the engine neither sends nor answers packets of this type; stock libfabric does not
+/// either.
 fn is_beyond_engine(packet_type: PacketType) -> bool {
     !packet_type.has_header()
 }

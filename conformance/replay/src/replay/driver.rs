@@ -104,8 +104,9 @@ impl<'t, B: Backend> Replay<'t, B> {
         }
     }
 
-    /// Lets what belongs to steps up to `step` happen as far as it does so by itself. What the endpoint
-    /// under test sends later than the recorded one is waited for when it makes progress anyway.
+    /// Lets what belongs to steps up to `step` happen as far as it does so by itself. What the
+    /// endpoint under test sends later than the recorded one is waited for when it makes progress
+    /// anyway.
     fn catch_up(&mut self, step: usize, progress: bool) -> Result<(), Stopped> {
         let mut idle = 0;
         while !(self.script.is_done(step) && self.peers.iter().all(Peer::is_idle)) {

@@ -1,4 +1,5 @@
-//! What passed between the endpoint under test and the scripted ones: for those who look at a replay.
+//! What passed between the endpoint under test and the scripted ones: for those who look at a
+//! replay.
 
 use efa_core::nic::Status;
 use efa_play::operation::EndpointIndex;

@@ -11,8 +11,8 @@ use efa_play::trace::Trace;
 /// No region of a trace is longer, in bytes; lengths in packets may be anything.
 pub(super) const MOST_MEMORY: u64 = 1 << 28;
 
-/// Places of the sends as they left their hosts, each once: without repetitions below the protocol, and
-/// without those that receivers were not ready for, which come again.
+/// Places of the sends as they left their hosts, each once: without repetitions below the protocol,
+/// and without those that receivers were not ready for, which come again.
 pub fn sent_requests(trace: &Trace) -> impl Iterator<Item = usize> + '_ {
     let frames = trace.capture.frames.iter().enumerate();
     frames

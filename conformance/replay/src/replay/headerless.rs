@@ -1,4 +1,5 @@
-//! Messages without a header, which zero-copy receivers take on a second queue pair. Their HANDSHAKE names it.
+//! Messages without a header, which zero-copy receivers take on a second queue pair. Their
+//! HANDSHAKE names it.
 
 use efa_capture::Direction;
 use efa_core::address::{Qpn, RawAddress};
@@ -50,7 +51,8 @@ impl<B: Backend> Replay<'_, B> {
         }
     }
 
-    /// Whoever sends a message with a header before it knows that the peer takes none cannot talk to such a peer.
+    /// Whoever sends a message with a header before it knows that the peer takes none cannot talk
+    /// to such a peer.
     pub(super) fn check_queue_pair(
         &mut self,
         at: EndpointIndex,
@@ -104,7 +106,8 @@ impl<B: Backend> Replay<'_, B> {
         self.add(findings)
     }
 
-    /// Sends the recorded message without header at `frame`. Returns `false` if the device has no room.
+    /// Sends the recorded message without header at `frame`. Returns `false` if the device has no
+    /// room.
     pub(super) fn send_headerless(&mut self, place: usize, frame: usize) -> Result<bool, Stopped> {
         let captured = &self.trace.capture.frames[frame];
         let immediate = captured.header.immediate;

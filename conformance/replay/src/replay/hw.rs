@@ -24,7 +24,8 @@ pub struct Hw {
 /// How long to sleep when nothing happens, and how often before giving up: two seconds in all.
 const IDLE_SLEEP: Duration = Duration::from_micros(100);
 const IDLE_ROUNDS: u32 = 20_000;
-/// Ten milliseconds: a packet needs microseconds, but the process under test may have to be scheduled.
+/// Ten milliseconds: a packet needs microseconds, but the process under test may have to be
+/// scheduled.
 const QUIET_ROUNDS: u32 = 200;
 
 impl Hw {

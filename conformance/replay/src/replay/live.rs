@@ -1,8 +1,8 @@
 //! Playing a scenario with the engine as the peer of the endpoint under test.
 //!
 //! A recorded peer answers what the recorded endpoint sent. An endpoint that chooses another
-//! subprotocol, as it may, needs other answers: the engine gives them. The application must see what
-//! the scenario says, as ever.
+//! subprotocol, as it may, needs other answers: the engine gives them. The application must see
+//! what the scenario says, as ever.
 
 use efa_core::address::RawAddress;
 use efa_play::application::subject::Subject;
@@ -28,8 +28,8 @@ struct Live<'s, 'b, B: Backend> {
 /// The scenario cannot go on; the problems say why.
 struct Stopped;
 
-/// Plays a scenario with what `opener` opens as endpoint `dut` and the engine as all others. Returns
-/// what the applications saw that the scenario does not say.
+/// Plays a scenario with what `opener` opens as endpoint `dut` and the engine as all others.
+/// Returns what the applications saw that the scenario does not say.
 pub fn play_with_engine<B: Backend>(
     scenario: &Scenario,
     dut: EndpointIndex,

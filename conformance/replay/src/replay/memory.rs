@@ -186,8 +186,8 @@ impl<'t, B: Backend> Replay<'t, B> {
         }
     }
 
-    /// Memory of a scripted endpoint must hold a message's bytes: nobody but the endpoint under test
-    /// writes there, and by RDMA only. What packets write is compared when they arrive.
+    /// Memory of a scripted endpoint must hold a message's bytes: nobody but the endpoint under
+    /// test writes there, and by RDMA only. What packets write is compared when they arrive.
     pub(super) fn compare_scripted_memory(
         &mut self,
         comparison: Comparison<'t>,

@@ -3,12 +3,12 @@
 //! One endpoint of the trace is under test: its application does what the scenario says, over the
 //! implementation. The other endpoints are *scripted* ([`peer`]): they send the packets that were
 //! recorded there, each as soon as everything that its sender had received before has arrived
-//! ([`script`]). Every packet that the endpoint under test sends is compared with the recorded one in
-//! its place ([`crate::compare`]) under what the protocol allows: where it leaves a choice, such as
-//! the size of segments and windows, the scripted endpoints follow the choice of the endpoint under
-//! test. If that starts an operation by another subprotocol than the recorded one, no recorded answer
-//! fits: the scenario is played with the engine as its peer instead ([`live`]). The application must
-//! see what the scenario says ([`efa_play::verify`]) in any case.
+//! ([`script`]). Every packet that the endpoint under test sends is compared with the recorded one
+//! in its place ([`crate::compare`]) under what the protocol allows: where it leaves a choice, such
+//! as the size of segments and windows, the scripted endpoints follow the choice of the endpoint
+//! under test. If that starts an operation by another subprotocol than the recorded one, no
+//! recorded answer fits: the scenario is played with the engine as its peer instead ([`live`]). The
+//! application must see what the scenario says ([`efa_play::verify`]) in any case.
 //!
 //! The two sides meet on a [`backend::Backend`].
 

@@ -1,8 +1,8 @@
 //! The operations of a trace: which packets belong together.
 //!
-//! Packets name operations by ids, which are given out again when an operation has ended. Within one
-//! trace each packet is told apart here once and for all, by following all packets in the order in
-//! which they were sent.
+//! Packets name operations by ids, which are given out again when an operation has ended. Within
+//! one trace each packet is told apart here once and for all, by following all packets in the order
+//! in which they were sent.
 
 use std::collections::HashMap;
 

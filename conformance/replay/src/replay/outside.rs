@@ -24,7 +24,8 @@ const IMPATIENCE: u32 = 10;
 
 /// Opens what a program plays, in a process of its own on this host, as the endpoint under test.
 ///
-/// A suite has hundreds of cases. A program that hangs in each of them is not waited for in full each time.
+/// A suite has hundreds of cases. A program that hangs in each of them is not waited for in full
+/// each time.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outside {
     /// The program.

@@ -233,8 +233,8 @@ impl<N: HostNic> Peer<N> {
         self.send_to(self.to, bytes, None)
     }
 
-    /// Sends a message without a header; `false` if the device's queue is full, or the endpoint under test has
-    /// not said where it takes such messages.
+    /// Sends a message without a header; `false` if the device's queue is full, or the endpoint
+    /// under test has not said where it takes such messages.
     pub fn send_headerless(
         &mut self,
         bytes: &[u8],

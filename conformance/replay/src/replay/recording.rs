@@ -1,5 +1,5 @@
-//! What goes over the emulated fabric of this process: recorded by `efa-emu capture`, which asks the
-//! devices of all processes.
+//! What goes over the emulated fabric of this process: recorded by `efa-emu capture`, which asks
+//! the devices of all processes.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};

@@ -39,9 +39,9 @@ impl<B: Backend> Replay<'_, B> {
         Ok(busy)
     }
 
-    /// Sends HANDSHAKEs that answer packets of the endpoint under test, although they were recorded in a later
-    /// step: some implementations refuse an operation until the HANDSHAKE has come, others keep it. Returns
-    /// whether there were any.
+    /// Sends HANDSHAKEs that answer packets of the endpoint under test, although they were recorded
+    /// in a later step: some implementations refuse an operation until the HANDSHAKE has come,
+    /// others keep it. Returns whether there were any.
     pub(super) fn greet_early(&mut self) -> Result<bool, Stopped> {
         let mut has_greeted = false;
         for place in 0..self.peers.len() {
@@ -209,8 +209,8 @@ fn cut(packet: &mut Vec<u8>, part: &std::ops::Range<usize>) {
     packet.drain(all.start..all.start + part.start);
 }
 
-/// Takes the connection id out of a REQ or CTSDATA: it is only for peers that ask for it, since others
-/// would take it for data.
+/// Takes the connection id out of a REQ or CTSDATA: it is only for peers that ask for it, since
+/// others would take it for data.
 fn drop_connid(packet: &mut Vec<u8>) {
     const CONNID_HDR: u16 = 0x8000;
     let Some(connid) = place(packet, "connid") else {

@@ -11,8 +11,8 @@ use efa_play::trace::Trace;
 
 use super::frames::sent_requests;
 
-/// The feature that a packet's receiver must have announced. For a READ_NACK that is nobody's choice:
-/// whoever sends read-based requests must expect it, so only those count.
+/// The feature that a packet's receiver must have announced. For a READ_NACK that is nobody's
+/// choice: whoever sends read-based requests must expect it, so only those count.
 fn feature_of(packet_type: PacketType) -> Option<ExtraFeatures> {
     use PacketType as T;
     if packet_type.is_delivery_complete() {
@@ -26,8 +26,8 @@ fn feature_of(packet_type: PacketType) -> Option<ExtraFeatures> {
     }
 }
 
-/// The features that an endpoint must have to take the place of `dut`: what its peers use towards it,
-/// and what its application asks of it.
+/// The features that an endpoint must have to take the place of `dut`: what its peers use towards
+/// it, and what its application asks of it.
 pub(super) fn features(trace: &Trace, dut: EndpointIndex) -> ExtraFeatures {
     let mut needed = ExtraFeatures::empty();
     for place in sent_requests(trace) {

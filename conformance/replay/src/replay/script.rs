@@ -189,8 +189,8 @@ impl<'t> Script<'t> {
         &self.trace.capture.frames[expected.place].payload
     }
 
-    /// What a packet stands for that arrived at `receiver`. `named` is the operation that it names by
-    /// an id of the receiver, if it names one.
+    /// What a packet stands for that arrived at `receiver`. `named` is the operation that it names
+    /// by an id of the receiver, if it names one.
     pub fn role(
         &mut self,
         receiver: EndpointIndex,
@@ -291,8 +291,8 @@ impl<'t> Script<'t> {
         })
     }
 
-    /// The recorded message without header that one stands for that arrived at `receiver`: one with the same
-    /// content, or else the first that has not come.
+    /// The recorded message without header that one stands for that arrived at `receiver`: one with
+    /// the same content, or else the first that has not come.
     pub fn headerless(
         &mut self,
         receiver: EndpointIndex,
@@ -353,8 +353,8 @@ impl<'t> Script<'t> {
                 place: expected.place,
             };
         }
-        // In any subprotocol it is about as much memory: else it is no form of this operation, but perhaps a
-        // second copy of the one before.
+        // In any subprotocol it is about as much memory: else it is no form of this operation, but
+        // perhaps a second copy of the one before.
         let memory = |bytes: &[u8]| number(bytes, "rma_iov.len");
         let other = |expected: &Expected| {
             !expected.matched
@@ -374,8 +374,8 @@ impl<'t> Script<'t> {
         PacketRole::Surplus
     }
 
-    /// A packet that names no operation of the trace: it is taken for the recorded one that is still
-    /// open and differs least, so that a single wrong field is reported as what it is.
+    /// A packet that names no operation of the trace: it is taken for the recorded one that is
+    /// still open and differs least, so that a single wrong field is reported as what it is.
     fn first_open(&mut self, receiver: EndpointIndex, bytes: &[u8]) -> PacketRole {
         /// In so many bytes a packet of another type may differ to be taken for the same.
         const NEAR: usize = 8;
@@ -499,7 +499,8 @@ impl<'t> Script<'t> {
         entry.needs.iter().all(has_come).then(|| entry.clone())
     }
 
-    /// The HANDSHAKE that the scripted endpoint `at` sends next, if something has come that it answers.
+    /// The HANDSHAKE that the scripted endpoint `at` sends next, if something has come that it
+    /// answers.
     pub fn early_handshake(&self, at: EndpointIndex) -> Option<ScriptedSend> {
         let (entries, next) = self.peers.get(&at)?;
         let entry = entries.get(*next)?;
@@ -540,8 +541,8 @@ impl<'t> Script<'t> {
         permit(transfer, packet_type, bytes);
     }
 
-    /// The scripted endpoint `at` has sent this many bytes of the data of the packet that was due, and
-    /// more are to follow.
+    /// The scripted endpoint `at` has sent this many bytes of the data of the packet that was due,
+    /// and more are to follow.
     pub fn sent_part(&mut self, at: EndpointIndex, bytes: usize) {
         if let Some((entries, next)) = self.peers.get_mut(&at)
             && let Some(entry) = entries.get_mut(*next)
@@ -562,8 +563,8 @@ impl<'t> Script<'t> {
         self.last_matched
     }
 
-    /// Whether a CTS cannot have come yet, because what the one before it permits has not been sent:
-    /// the endpoint under test permits more at a time than the recorded one.
+    /// Whether a CTS cannot have come yet, because what the one before it permits has not been
+    /// sent: the endpoint under test permits more at a time than the recorded one.
     fn is_window_open(&self, expected: &Expected) -> bool {
         let transfer = expected
             .operation
@@ -601,8 +602,8 @@ impl<'t> Script<'t> {
             .map(|expected| expected.place)
     }
 
-    /// Whether the packet at `place` came before its step, and ahead of a packet of a scripted endpoint
-    /// that was sent before it.
+    /// Whether the packet at `place` came before its step, and ahead of a packet of a scripted
+    /// endpoint that was sent before it.
     pub fn is_ahead(&self, place: usize, step: usize) -> bool {
         let is_due_before = |(entries, next): &(Vec<ScriptedSend>, usize)| {
             let rest = entries.get(*next..).unwrap_or_default();

@@ -29,7 +29,8 @@ pub enum Strictness {
     Outcome,
     /// Not: a request failed, and operations may fail or stay open. What completes has to be right.
     Survival {
-        /// The endpoint under test knows of the failure: if an operation stays open, it has to tell.
+        /// The endpoint under test knows of the failure: if an operation stays open, it has to
+        /// tell.
         is_told: bool,
     },
 }

@@ -21,12 +21,13 @@ pub struct Verdict {
     pub findings: Vec<Finding>,
     /// What the endpoint under test or its device lacks, so that nothing can be said.
     pub unsupported: Option<String>,
-    /// The endpoint under test started an operation by another subprotocol than the recorded one, so
-    /// that the recorded answers are of no use.
+    /// The endpoint under test started an operation by another subprotocol than the recorded one,
+    /// so that the recorded answers are of no use.
     pub departed: Option<String>,
     /// Whether the endpoint under test was not even opened, so that nothing was sent.
     pub never_opened: bool,
-    /// What the endpoints' devices said of requests that failed, which a recording may have foreseen.
+    /// What the endpoints' devices said of requests that failed, which a recording may have
+    /// foreseen.
     pub device_errors: Vec<String>,
 }
 

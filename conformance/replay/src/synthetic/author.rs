@@ -198,8 +198,8 @@ impl<'s> Author<'s> {
                 "correct `length` or `offset`",
             ));
         };
-        // A message, and a write that is read by its target, is where its sender has it; what is read
-        // or written by its initiator is in the target's memory.
+        // A message, and a write that is read by its target, is where its sender has it; what is
+        // read or written by its initiator is in the target's memory.
         let is_offered = opcode == Opcode::RdmaReadRequest && !written.is_read;
         let remote = match is_offered {
             true => written.offered(offset, length).ok_or_else(|| {

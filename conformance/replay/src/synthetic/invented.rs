@@ -20,8 +20,8 @@ pub(super) fn address(at: EndpointIndex) -> RawAddress {
     }
 }
 
-/// Where the bytes of the operation are that the step at this place starts: a buffer that is sent, or
-/// a region. No operation is so long that it reaches the next one's.
+/// Where the bytes of the operation are that the step at this place starts: a buffer that is sent,
+/// or a region. No operation is so long that it reaches the next one's.
 pub(super) fn memory(step: usize) -> Remote {
     let number = step as u64 + 1;
     Remote {
@@ -30,8 +30,8 @@ pub(super) fn memory(step: usize) -> Remote {
     }
 }
 
-/// The same for a piece of the buffer of a message or a write: pieces are registered one by one, and
-/// apart from each other.
+/// The same for a piece of the buffer of a message or a write: pieces are registered one by one,
+/// and apart from each other.
 pub(super) fn piece(step: usize, index: usize) -> Remote {
     let Remote { address, key } = memory(step);
     Remote {

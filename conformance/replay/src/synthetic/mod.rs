@@ -1,10 +1,11 @@
 //! Scenarios whose packets are written by hand.
 //!
-//! What stock software cannot be made to do, a scenario may spell out: its `[[packet]]` tables name the
-//! packets of both sides, in their order, by the names of fields that `show` prints. What a packet does
-//! not name has the value that a right endpoint gives it. From that comes a trace like any other,
-//! although nobody has played it: replay sends the packets of the scripted side and compares those of
-//! the tested side with what is written, under the same policy as those of a recording.
+//! What stock software cannot be made to do, a scenario may spell out: its `[[packet]]` tables name
+//! the packets of both sides, in their order, by the names of fields that `show` prints. What a
+//! packet does not name has the value that a right endpoint gives it. From that comes a trace like
+//! any other, although nobody has played it: replay sends the packets of the scripted side and
+//! compares those of the tested side with what is written, under the same policy as those of a
+//! recording.
 
 mod author;
 mod invented;

@@ -48,8 +48,8 @@ struct FieldRange {
     place: Range<usize>,
 }
 
-/// What an endpoint that is written by hand announces if its HANDSHAKE does not say: everything that
-/// changes no packet's form, and connection ids.
+/// What an endpoint that is written by hand announces if its HANDSHAKE does not say: everything
+/// that changes no packet's form, and connection ids.
 const ANNOUNCED: ExtraFeatures = ExtraFeatures::RDMA_READ
     .union(ExtraFeatures::DELIVERY_COMPLETE)
     .union(ExtraFeatures::CONNID_HEADER)

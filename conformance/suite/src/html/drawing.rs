@@ -35,8 +35,8 @@ enum Row<'l> {
     More(usize),
 }
 
-/// The note of findings about a rung: the statements of the protocol that do not hold. A message without a
-/// number stands for no recorded packet, so it is a surplus one.
+/// The note of findings about a rung: the statements of the protocol that do not hold. A message
+/// without a number stands for no recorded packet, so it is a surplus one.
 fn mark(rung: &Rung, findings: &[FindingReport]) -> Option<String> {
     let number = |side: &Option<Message>| side.as_ref().and_then(|side| side.number);
     let numbers = [number(&rung.expected), number(&rung.actual)];
@@ -87,8 +87,8 @@ fn alike(a: &Rung, b: &Rung) -> bool {
         && kind(&a.actual) == kind(&b.actual)
 }
 
-/// The rows of a ladder. A long run of equal unmarked rungs is shortened to the first, the last, and the number
-/// of the others.
+/// The rows of a ladder. A long run of equal unmarked rungs is shortened to the first, the last,
+/// and the number of the others.
 fn rows<'l>(ladder: &'l Ladder, findings: &[FindingReport]) -> Vec<Row<'l>> {
     let is_marked = |rung: &Rung| mark(rung, findings).is_some();
     let same = |a: &Rung, b: &Rung| alike(a, b) && !is_marked(a) && !is_marked(b);
@@ -170,8 +170,8 @@ impl Lane {
     }
 }
 
-/// The drawing; empty for an empty ladder. If the actual messages are the recorded ones, only one side is
-/// drawn.
+/// The drawing; empty for an empty ladder. If the actual messages are the recorded ones, only one
+/// side is drawn.
 pub(super) fn draw(ladder: &Ladder, findings: &[FindingReport]) -> String {
     if ladder.rungs.is_empty() || ladder.endpoints.is_empty() {
         return String::new();

@@ -81,7 +81,8 @@ fn whereabouts(case: &CaseReport) -> String {
     })
 }
 
-/// The results by the pair of places, as a table; nothing if all cases were played on the suite's host.
+/// The results by the pair of places, as a table; nothing if all cases were played on the suite's
+/// host.
 fn pairs(reports: &[Report]) -> String {
     let mut page = String::new();
     for report in reports.iter().filter(|report| !report.pairs.is_empty()) {

@@ -67,8 +67,8 @@ fn every_trace_has_its_scenario_and_the_other_way_round() {
     }
 }
 
-/// The page about the corpus is the output of `efa-conformance list --matrix`, and gives a reason for
-/// everything that no trace has.
+/// The page about the corpus is the output of `efa-conformance list --matrix`, and gives a reason
+/// for everything that no trace has.
 #[test]
 fn the_page_says_what_the_corpus_covers() {
     let traces: Vec<Trace> = traces().iter().map(|path| load(path)).collect();
@@ -115,8 +115,8 @@ fn the_engine_takes_the_place_of_stock_libfabric() {
     }
 }
 
-/// The engine plays every scenario with itself, and its capture replays in every role and in disorderly
-/// networks.
+/// The engine plays every scenario with itself, and its capture replays in every role and in
+/// disorderly networks.
 #[test]
 fn the_engine_plays_every_scenario_with_itself() {
     let mut themes = std::collections::BTreeSet::new();
@@ -150,8 +150,8 @@ fn cut(capture: &Capture, snaplen: usize) -> Capture {
     capture
 }
 
-/// A capture with a snap length is judged by what it has: nothing is found that the whole one does not have.
-/// With 256 bytes every packet is judged, with fewer some have half a header.
+/// A capture with a snap length is judged by what it has: nothing is found that the whole one does
+/// not have. With 256 bytes every packet is judged, with fewer some have half a header.
 #[test]
 fn a_snap_length_breaks_no_rule() {
     let mut torn = 0;

@@ -1,4 +1,5 @@
-//! Each event of a run changed once: the engine gets over it, and a program that does not is noticed.
+//! Each event of a run changed once: the engine gets over it, and a program that does not is
+//! noticed.
 
 use efa_core::endpoint::Instant;
 use efa_play::application::subject::Subject;
@@ -21,8 +22,8 @@ fn turns(trace: &str, role: usize, opener: &mut dyn Opener<Emu>, change: Change)
     each_event::run_with_changes(&load(trace), role, opener, &[change], 1).unwrap()
 }
 
-/// A trace of each subprotocol. The rest of the corpus, and the events between those of [`EVERY`], are left to
-/// `efa-conformance run --each-event all`.
+/// A trace of each subprotocol. The rest of the corpus, and the events between those of [`EVERY`],
+/// are left to `efa-conformance run --each-event all`.
 const SHARE: [&str; 10] = [
     "eager-tagged.pcapng",
     "medium-untagged.pcapng",

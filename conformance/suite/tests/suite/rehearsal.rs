@@ -1,7 +1,7 @@
 //! Traces for tests: the engine plays both sides of a scenario in the emulator.
 //!
-//! The corpus in `traces/` is recorded from stock libfabric. These traces are made by the tests, to test the
-//! suite itself.
+//! The corpus in `traces/` is recorded from stock libfabric. These traces are made by the tests, to
+//! test the suite itself.
 
 use std::collections::HashMap;
 use std::time::Duration;

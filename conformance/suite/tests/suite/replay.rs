@@ -179,7 +179,8 @@ fn a_changed_byte_fails_and_is_named() {
     assert!(changes > 200, "{changes}");
 }
 
-/// Changes one byte of the `nth` packet of the endpoint under test, and returns 1 if the change had to fail.
+/// Changes one byte of the `nth` packet of the endpoint under test, and returns 1 if the change had
+/// to fail.
 fn check_change(trace: &Trace, role: usize, (nth, place): (usize, usize), offset: usize) -> usize {
     let original = &trace.capture.frames[place];
     let field = fields_of(&original.payload)
@@ -201,7 +202,8 @@ fn check_change(trace: &Trace, role: usize, (nth, place): (usize, usize), offset
             assert_eq!(verdict.texts(), Vec::<String>::new(), "{what}");
             return 0;
         }
-        // The implementation may choose these values; they include its own ids, which its peers repeat.
+        // The implementation may choose these values; they include its own ids, which its peers
+        // repeat.
         Rule::Free | Rule::Masked(_) | Rule::AtLeast(_) | Rule::Constant | Rule::Introduces(_) => {
             return 0;
         }
@@ -312,8 +314,8 @@ fn an_answer_that_nothing_asks_for_is_found_at_the_very_end() {
     }
 }
 
-/// In most recordings every id is 0. The scripted endpoints choose their own numbers, so that an endpoint that
-/// confuses ids is found nevertheless.
+/// In most recordings every id is 0. The scripted endpoints choose their own numbers, so that an
+/// endpoint that confuses ids is found nevertheless.
 #[test]
 fn a_message_without_header_has_to_be_the_applications() {
     let trace = corpus("releases/headerless-2.5-2.5");
@@ -458,7 +460,8 @@ fn rdma_reads_of_the_endpoint_under_test_are_compared() {
     }
 }
 
-/// An implementation chooses windows, segments and thresholds: differences are remarks, and the case passes.
+/// An implementation chooses windows, segments and thresholds: differences are remarks, and the
+/// case passes.
 #[test]
 fn a_legal_choice_is_a_remark() {
     let trace = conversation();

@@ -51,8 +51,8 @@ impl Ending {
     }
 
     /// The report of an operation that received `length` bytes from `peer` into a buffer of
-    /// `capacity` bytes. A message that is longer than its buffer was truncated, which is a failure.
-    /// `is_free` says whether it was the last message of its multi-receive buffer.
+    /// `capacity` bytes. A message that is longer than its buffer was truncated, which is a
+    /// failure. `is_free` says whether it was the last message of its multi-receive buffer.
     #[inline(always)]
     pub(crate) fn outcome(
         &self,

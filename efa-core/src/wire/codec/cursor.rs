@@ -1,8 +1,8 @@
 //! Reading the pieces of a packet in order, each with one check of its length.
 //!
 //! A cursor knows how far it has come, but not which field is there. Where an error needs that
-//! ([`Reason::Truncated`], [`Reason::DataLength`]), whoever called for the packet completes it from the tables
-//! ([`packet`](crate::wire::packet)).
+//! ([`Reason::Truncated`], [`Reason::DataLength`]), whoever called for the packet completes it from
+//! the tables ([`packet`](crate::wire::packet)).
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
@@ -60,8 +60,8 @@ impl<'a> Cursor<'a> {
         self.packet.len() - self.rest.len()
     }
 
-    /// Checks that there are at least `length` more bytes, so that what is known to be within them is
-    /// not checked again.
+    /// Checks that there are at least `length` more bytes, so that what is known to be within them
+    /// is not checked again.
     #[inline(always)]
     pub(in crate::wire) fn require(&self, length: usize) -> Result<(), ParseError> {
         if self.rest.len() < length {

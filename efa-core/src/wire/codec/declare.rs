@@ -1,7 +1,7 @@
 //! How the format of a packet is declared, and what becomes of the declaration.
 //!
-//! A declaration lists the fields in the order of the packet, one on each line. To read one, nothing
-//! of what is below has to be known. For example:
+//! A declaration lists the fields in the order of the packet, one on each line. To read one,
+//! nothing of what is below has to be known. For example:
 //!
 //! ```text
 //! packet_format! {
@@ -13,15 +13,16 @@
 //! }
 //! ```
 //!
-//! * The first line has the name, the source, and what follows the headers: `data`, `data = FIELD` if
-//!   that field has to be its length, `end`, or `exact` if nothing may follow. `table NAME` makes the
-//!   tables alone, without a struct.
-//! * `pub` lines are fields of the struct. `wire` lines are on the wire only: a word without meaning,
-//!   or the count of an array (`= FIELD` names the field that is counted).
-//! * The type gives the width of a field and the meaning of its bytes (its [`Part`] implementation).
-//!   The braces hold what the type does not say; their keys are the fields of [`Line`].
-//! * The text is the field's meaning, for the tables and for the struct's documentation. A comment in
-//!   front of the line goes into the struct's documentation only.
+//! * The first line has the name, the source, and what follows the headers: `data`, `data = FIELD`
+//!   if that field has to be its length, `end`, or `exact` if nothing may follow. `table NAME`
+//!   makes the tables alone, without a struct.
+//! * `pub` lines are fields of the struct. `wire` lines are on the wire only: a word without
+//!   meaning, or the count of an array (`= FIELD` names the field that is counted).
+//! * The type gives the width of a field and the meaning of its bytes (its [`Part`]
+//!   implementation). The braces hold what the type does not say; their keys are the fields of
+//!   [`Line`].
+//! * The text is the field's meaning, for the tables and for the struct's documentation. A comment
+//!   in front of the line goes into the struct's documentation only.
 //!
 //! From this, [`packet_format!`] generates the struct, its [`Fields`] (parsing and writing) and
 //! [`Format::SECTIONS`]: the tables behind the dissector, `show` and the documentation.
@@ -229,7 +230,8 @@ macro_rules! packet_format {
         fields! {
             $(#[$doc])*
             ///
-            /// The fields, in the order of the packet. Their offsets are in `docs/packet-formats.md`.
+            /// The fields, in the order of the packet. Their offsets are in
+            /// `docs/packet-formats.md`.
             $name, $source; $($lines)*
         }
 

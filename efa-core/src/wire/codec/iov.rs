@@ -260,8 +260,8 @@ impl ExtraInfo {
         ExtraFeatures::from_bits_retain(self.words[0].get())
     }
 
-    /// Returns whether the extra feature or request `id` is set. Words that are absent or not kept count as
-    /// zero.
+    /// Returns whether the extra feature or request `id` is set. Words that are absent or not kept
+    /// count as zero.
     pub fn contains(&self, id: u32) -> bool {
         self.words
             .get((id / 64) as usize)

@@ -1,8 +1,8 @@
 //! How the headers of packets are declared, read and written, and what formats have in common.
 //!
 //! [`declare`] says how a format is declared. What its lines may consist of is in `parts` (words, optional
-//! words, flags), `iov`, `raw_address` and `req`; `cursor` reads them, `repr` writes them, `sections` and
-//! `record` make the tables.
+//! words, flags), `iov`, `raw_address` and `req`; `cursor` reads them, `repr` writes them,
+//! `sections` and `record` make the tables.
 
 mod base;
 mod cursor;

@@ -1,4 +1,5 @@
-//! The raw address as bytes (spec table 1.5), and the optional header that carries it (spec table 3.2).
+//! The raw address as bytes (spec table 1.5), and the optional header that carries it (spec table
+//! 3.2).
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -22,8 +23,8 @@ impl RawAddress {
     /// Length in bytes.
     pub const LEN: usize = size_of::<RawAddressBytes>();
 
-    /// The bytes as they go into an address vector and into packets. Pad and reserved are zero, because
-    /// stock libfabric compares all bytes when it looks for duplicates.
+    /// The bytes as they go into an address vector and into packets. Pad and reserved are zero,
+    /// because stock libfabric compares all bytes when it looks for duplicates.
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         zerocopy::transmute!(RawAddressBytes {
             gid: self.gid.0,

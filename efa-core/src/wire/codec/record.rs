@@ -1,8 +1,7 @@
 //! Structures of a packet that always have the same fields.
 
-/// Declares a structure that is read and written as it is in memory:
-/// `field: type, [names in the tables], kind, meaning;`. Its function `fields` makes a table with the
-/// names of one column.
+/// Declares a structure that is read and written as it is in memory: `field: type, [names in the
+/// tables], kind, meaning;`. Its function `fields` makes a table with the names of one column.
 macro_rules! record {
     (
         $(#[$doc:meta])*

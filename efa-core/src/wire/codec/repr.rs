@@ -126,8 +126,8 @@ impl<F: Format> Repr for F {
     fn emit(&self, buffer: &mut [u8]) -> Result<usize, EmitError> {
         let needed = self.header_len();
         let available = buffer.len();
-        // The second condition is always met. It lets the compiler know that what every packet of the
-        // format has fits.
+        // The second condition is always met. It lets the compiler know that what every packet of
+        // the format has fits.
         let header = buffer.get_mut(..needed);
         let Some(header) = header.filter(|header| header.len() >= F::MIN_LEN) else {
             return Err(EmitError {

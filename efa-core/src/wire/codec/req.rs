@@ -9,8 +9,8 @@ const CQ_DATA_HDR: u16 = ReqFlags::CQ_DATA_HDR.bits();
 fields! {
     /// The optional headers of a request, in the order in which they follow the mandatory header.
     ///
-    /// Stock libfabric asserts that raw address and connid are not both present; the spec allows it,
-    /// and so does the parser. Send only one.
+    /// Stock libfabric asserts that raw address and connid are not both present; the spec allows
+    /// it, and so does the parser. Send only one.
     ReqOptions, section("3.1");
     /// Senders add it until the peer's handshake has arrived (spec section 2.2).
     pub raw_address: Option<RawAddressHeader>, "raw address of the sender";
@@ -32,7 +32,8 @@ impl ReqOptions {
         length.0
     }
 
-    /// The sender's connection id. A request without one may have it as the Q-key of its raw address.
+    /// The sender's connection id. A request without one may have it as the Q-key of its raw
+    /// address.
     #[inline(always)]
     pub fn sender_connid(&self) -> Option<Connid> {
         match (self.connid, &self.raw_address) {

@@ -17,9 +17,9 @@ packet_format! {
 packet_format! {
     /// CTSDATA: a segment of a long-CTS transfer.
     ///
-    /// Parsing refuses a packet whose data is not `seg_length` long. If it is longer, the header has a
-    /// part that the receiver does not know (as the connid is for libfabric 1.11.0), and taking that
-    /// for data would corrupt the message.
+    /// Parsing refuses a packet whose data is not `seg_length` long. If it is longer, the header
+    /// has a part that the receiver does not know (as the connid is for libfabric 1.11.0), and
+    /// taking that for data would corrupt the message.
     CtsData, table("3.2", "3.7") => data = seg_length;
     pub recv_id: RecvId, "operation of the data's receiver, from CTS";
     pub seg_length: u64, "length of the data in this packet";

@@ -3,7 +3,8 @@
 use crate::wire::codec::prelude::*;
 
 packet_format! {
-    /// EAGER_MSGRTM, EAGER_TAGRTM, DC_EAGER_MSGRTM and DC_EAGER_TAGRTM: a whole message in one packet.
+    /// EAGER_MSGRTM, EAGER_TAGRTM, DC_EAGER_MSGRTM and DC_EAGER_TAGRTM: a whole message in one
+    /// packet.
     EagerRtm, table("3.2", "3.3") => data;
     pub msg_id: MsgId, "place of the message in the sequence from this sender";
     /// Makes it a DC type.
@@ -57,7 +58,8 @@ mod tests {
                 EagerRtm { msg_id: MSG_ID, ..EagerRtm::default() },
                 b"hello",
             ),
-            // The first packet to a peer, as libfabric 1.13.0 and later sends it: 36 bytes of address.
+            // The first packet to a peer, as libfabric 1.13.0 and later sends it: 36 bytes of
+            // address.
             literal(
                 [
                     64, 4, 0x05, 0x00,                   // flags RAW_ADDR, MSG

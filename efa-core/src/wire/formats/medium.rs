@@ -3,8 +3,8 @@
 use crate::wire::codec::prelude::*;
 
 packet_format! {
-    /// MEDIUM_MSGRTM, MEDIUM_TAGRTM, DC_MEDIUM_MSGRTM and DC_MEDIUM_TAGRTM: a segment of a message that
-    /// is sent without flow control.
+    /// MEDIUM_MSGRTM, MEDIUM_TAGRTM, DC_MEDIUM_MSGRTM and DC_MEDIUM_TAGRTM: a segment of a message
+    /// that is sent without flow control.
     MediumRtm, table("3.2", "3.4") => data;
     /// The same in all segments of a message.
     pub msg_id: MsgId, "place of the message in the sequence from this sender";

@@ -1,8 +1,8 @@
 //! Every format: its declaration, and beside it packets as literal bytes.
 //!
 //! Lengths and offsets that describe a whole message or write (`msg_length`, `seg_offset`,
-//! `runt_length`) are the sender's claims: parsing does not compare them with each other, with the iovs
-//! or with the payload.
+//! `runt_length`) are the sender's claims: parsing does not compare them with each other, with the
+//! iovs or with the payload.
 //!
 //! Most formats of packets that are not requests have a word that holds the sender's connid if the
 //! flag CONNID_HDR is set, and is padding otherwise (`multiuse` in the spec's tables). Here it is

@@ -5,8 +5,8 @@ use crate::wire::codec::prelude::*;
 packet_format! {
     /// EOR: the receiver has read everything by RDMA.
     ///
-    /// libfabric 1.11.0 sends 12 bytes, without the last word. They are accepted if CONNID_HDR is not
-    /// set; emitting always writes 16.
+    /// libfabric 1.11.0 sends 12 bytes, without the last word. They are accepted if CONNID_HDR is
+    /// not set; emitting always writes 16.
     Eor, table("4.1", "4.2") => end;
     pub send_id: SendId, "operation of the data's sender, from its request";
     pub recv_id: RecvId, "operation of the data's receiver";
@@ -42,8 +42,8 @@ packet_format! {
     ///
     /// The spec does not describe it. The sizes and names of the fields are those of tests of
     /// libfabric; their order is that of a form of 28 bytes of its development without
-    /// `op_id_valid`, which is inferred. Packets of any other length are refused: development states
-    /// before 2.7.0 had [other forms](crate::wire::fields::forms).
+    /// `op_id_valid`, which is inferred. Packets of any other length are refused: development
+    /// states before 2.7.0 had [other forms](crate::wire::fields::forms).
     PeerError, stock("2.7.0") => exact;
     pub msg_id: MsgId, "the message";
     /// [`PeerError::NO_OP`] if no id is known. Ids are used again, so it counts only if that

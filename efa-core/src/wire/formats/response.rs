@@ -5,8 +5,8 @@ use crate::wire::codec::prelude::*;
 packet_format! {
     /// READRSP: the data, or the first data, of an emulated read.
     ///
-    /// The spec puts send_id before recv_id; every stock libfabric does the opposite, and so does this.
-    /// Parsing refuses a packet whose data is not `seg_length` long.
+    /// The spec puts send_id before recv_id; every stock libfabric does the opposite, and so does
+    /// this. Parsing refuses a packet whose data is not `seg_length` long.
     ReadRsp, table("3.3", "3.11") => data = seg_length;
     pub connid: Option<Connid>, { when: When::FlagOrPadding(CONNID_HDR) }
         "connection id of the sender";

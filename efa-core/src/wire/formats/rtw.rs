@@ -5,7 +5,8 @@ use crate::wire::codec::prelude::*;
 packet_format! {
     /// EAGER_RTW and DC_EAGER_RTW: a whole write in one packet.
     ///
-    /// Without iovs and payload it is what stock libfabric sends to make a peer answer with HANDSHAKE.
+    /// Without iovs and payload it is what stock libfabric sends to make a peer answer with
+    /// HANDSHAKE.
     EagerRtw, table("3.3", "3.8") => data;
     wire rma_iov_count: Count = rma_iov, { array: Some(Array::RmaIov) }
         "number of rma_iov entries, at most 4";

@@ -1,5 +1,5 @@
-//! Formats that stock libfabric defines and no release has ever sent: tables only. Its receivers refuse
-//! them, and so does [`Packet::parse`](crate::wire::Packet::parse).
+//! Formats that stock libfabric defines and no release has ever sent: tables only. Its receivers
+//! refuse them, and so does [`Packet::parse`](crate::wire::Packet::parse).
 
 use crate::wire::codec::prelude::*;
 

@@ -18,8 +18,8 @@ pub struct Packet {
     pub base: BaseHeader,
     /// The fields of the header.
     pub header: Header,
-    /// What follows the header: application data where [`PacketType::carries_data`], otherwise bytes
-    /// that this version of the protocol does not know, normally none.
+    /// What follows the header: application data where [`PacketType::carries_data`], otherwise
+    /// bytes that this version of the protocol does not know, normally none.
     pub payload: Payload,
 }
 
@@ -59,8 +59,8 @@ impl Packet {
         }
     }
 
-    /// Parses an eager message, the most frequent kind of packet. `None` for every other packet, and for those
-    /// that [`Packet::parse`] rejects.
+    /// Parses an eager message, the most frequent kind of packet. `None` for every other packet,
+    /// and for those that [`Packet::parse`] rejects.
     #[inline(always)]
     pub(crate) fn parse_eager(packet: &[u8]) -> Option<(PacketType, EagerRtm, Payload)> {
         let mut cursor = Cursor::of(packet).ok()?;
@@ -88,8 +88,8 @@ impl Packet {
     #[inline]
     pub fn parse(packet: &[u8]) -> Result<Packet, ParseError> {
         let mut cursor = Cursor::of(packet)?;
-        // The most frequent type that has no function like `parse_eager` is parsed here, so that the
-        // cursor stays in registers. The others are parsed by a function of their own.
+        // The most frequent type that has no function like `parse_eager` is parsed here, so that
+        // the cursor stays in registers. The others are parsed by a function of their own.
         match cursor.packet_type() {
             PacketType::CtsData => match CtsData::parse_header(&mut cursor) {
                 Ok(data) => Ok(Packet::behind(&cursor, Header::CtsData(data))),
@@ -100,7 +100,8 @@ impl Packet {
     }
 }
 
-/// Completes an error from the tables: which field is cut off, or where the field is whose value is wrong.
+/// Completes an error from the tables: which field is cut off, or where the field is whose value is
+/// wrong.
 #[cold]
 fn locate(error: ParseError, packet: &[u8]) -> ParseError {
     let Some(mut fields) = fields_of(packet) else {

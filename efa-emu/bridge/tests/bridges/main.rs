@@ -1,5 +1,6 @@
-//! Bridges between machines that are mount and UTS namespaces: each has its own `/dev/shm`, and so its own fabrics.
-//! They share the network; machines with networks of their own are tested by `make interop`.
+//! Bridges between machines that are mount and UTS namespaces: each has its own `/dev/shm`, and so
+//! its own fabrics. They share the network; machines with networks of their own are tested by `make
+//! interop`.
 //!
 //! * `machine`: what the tests have in common.
 //! * `mistakes`: what is wrong is said, by name.
@@ -27,7 +28,8 @@ fn wait_for_listener(port: u16) {
     }
 }
 
-/// What there is in a machine's shared memory. Runs that were killed leave their directories, which the next run removes.
+/// What there is in a machine's shared memory. Runs that were killed leave their directories, which
+/// the next run removes.
 fn left_behind(machine: &Machine) -> String {
     let mut listing = machine.command(Path::new("ls"));
     let listed = listing
@@ -203,7 +205,8 @@ fn an_uplink_is_there_as_long_as_programs_are() {
     let (status, said) = named.emulator(&words).wait_end();
     let reason = format!("--host gives another one: host name {long:?} is not valid");
     assert!(status == Some(2) && said.contains(&reason), "{said}");
-    // Neither may one that is named be called so, and no bridge is started for it: that would say where it listens.
+    // Neither may one that is named be called so, and no bridge is started for it: that would say
+    // where it listens.
     let third = Machine::new("third").expect("there were others");
     let (status, said) = run(&third, "a/b", &["true"]).wait_end();
     let reason = "host name \"a/b\" is not valid";

@@ -235,7 +235,8 @@ fn port_speed(context: *mut ibv_context) -> (u8, u8, u64) {
     (port.active_width, port.active_speed, speed)
 }
 
-/// By hand and by a rule; a program is told once of each change, and the other device of the host of none.
+/// By hand and by a rule; a program is told once of each change, and the other device of the host
+/// of none.
 #[test]
 fn the_link_of_a_port_gets_another_speed() {
     on_emulated_host_with(&["--host", "alpha", "--devices", "2"], || {

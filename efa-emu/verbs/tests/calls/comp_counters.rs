@@ -1,5 +1,5 @@
-//! Completion counters, used as libfabric uses them: one for each kind of operation, attached before the queue pair
-//! leaves the state reset, and read without polling.
+//! Completion counters, used as libfabric uses them: one for each kind of operation, attached
+//! before the queue pair leaves the state reset, and read without polling.
 
 use std::ffi::c_int;
 use std::ptr::null;

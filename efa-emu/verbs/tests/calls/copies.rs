@@ -1,5 +1,5 @@
-//! A program that uses the package `efa-emu` itself beside the preloaded library: two copies of the same
-//! code are in one process.
+//! A program that uses the package `efa-emu` itself beside the preloaded library: two copies of the
+//! same code are in one process.
 
 use efa_device_model::fault::Fault;
 use efa_shm::Fabric;

@@ -1,4 +1,5 @@
-//! What the device counts, as programs and users see it: in the sysfs tree and with `efa-emu stats`.
+//! What the device counts, as programs and users see it: in the sysfs tree and with `efa-emu
+//! stats`.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -69,8 +70,9 @@ fn send_some(endpoint: &Endpoint) {
     (0..MESSAGES).for_each(|_| send());
 }
 
-/// What Linux shows of an EFA device: the statistics of the driver (`drivers/infiniband/hw/efa/efa_verbs.c`), and of the
-/// kernel's core the time for which values are kept.
+/// What Linux shows of an EFA device: the statistics of the driver
+/// (`drivers/infiniband/hw/efa/efa_verbs.c`), and of the kernel's core the time for which values
+/// are kept.
 const OF_DEVICE: &str = "\
     alloc_pd_err alloc_ucontext_err cmds_err completed_cmds create_ah_err create_cq_err \
     create_qp_err keep_alive_rcvd lifespan mmap_err no_completion_cmds reg_mr_err \
@@ -184,7 +186,8 @@ fn provoke_refusal(endpoint: &Endpoint, data: ibv_sge) {
     assert_eq!(wait_for(queue, 1)[0].status, RNR_RETRY_EXCEEDED);
 }
 
-/// Lets twice as many sends complete as their completion queue holds; returns how many completions that loses.
+/// Lets twice as many sends complete as their completion queue holds; returns how many completions
+/// that loses.
 fn provoke_overrun(endpoint: &Endpoint, data: ibv_sge) -> u64 {
     let (small, large) = (endpoint.cq(4), endpoint.cq(256));
     let (sender, receiver) = (endpoint.srd(small, 0), endpoint.srd(large, 0));
@@ -262,8 +265,8 @@ fn growth(printed: &str) -> BTreeMap<String, u64> {
     growth
 }
 
-/// What programs do to themselves on a real device, too: receivers that are not ready, completion queues that are too
-/// short, peers that do not keep up.
+/// What programs do to themselves on a real device, too: receivers that are not ready, completion
+/// queues that are too short, peers that do not keep up.
 #[test]
 fn of_trouble_are_shown_by_ps_and_stats() {
     on_emulated_host("efa2", || {
@@ -318,8 +321,8 @@ fn of_trouble_are_shown_by_ps_and_stats() {
     });
 }
 
-/// Who reads them sees whole numbers that never go back, and what a dead process had under way does not stop
-/// them.
+/// Who reads them sees whole numbers that never go back, and what a dead process had under way does
+/// not stop them.
 #[test]
 fn are_read_while_their_users_die() {
     on_emulated_host("efa2", || {

@@ -1,6 +1,6 @@
-//! Clients that write the queues and ring the doorbells by themselves: libfabric's data path direct,
-//! and programs whose requests a GPU makes. The formats are written out here, bit by bit, as such
-//! clients have them.
+//! Clients that write the queues and ring the doorbells by themselves: libfabric's data path
+//! direct, and programs whose requests a GPU makes. The formats are written out here, bit by bit,
+//! as such clients have them.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -71,7 +71,8 @@ struct Entry {
     qpn: u16,
     /// Of a receive.
     length: u16,
-    /// Of a send queue whose request ids have 64 bits: all of it. Nothing but 16 bits of a send queue of old.
+    /// Of a send queue whose request ids have 64 bits: all of it. Nothing but 16 bits of a send
+    /// queue of old.
     long_request: u64,
 }
 
@@ -130,7 +131,8 @@ impl Completions {
     }
 }
 
-/// The first 32 bytes of a work request. The upper 48 bits of a 64-bit request id are its last ones.
+/// The first 32 bytes of a work request. The upper 48 bits of a 64-bit request id are its last
+/// ones.
 fn head(ring: &Ring, request: u64, kind: u8, count: u16, to: (u16, u16)) -> [u64; 4] {
     const META: u8 = 1 << 7;
     const FIRST_LAST_COMPLETE: u8 = 1 << 2 | 1 << 3 | 1 << 4;
@@ -316,7 +318,8 @@ fn entries_with_64_bit_request_ids() {
     });
 }
 
-/// A client of old writes entries with 16 bits of an id and zeros behind, and reads as many of a completion.
+/// A client of old writes entries with 16 bits of an id and zeros behind, and reads as many of a
+/// completion.
 #[test]
 fn clients_that_know_16_bit_request_ids_find_them_on_every_generation() {
     on_emulated_host("efa4", || {
@@ -442,8 +445,8 @@ fn a_doorbell_arms_a_queue_for_an_event() {
     });
 }
 
-/// libfabric's direct data path reads the channel's descriptor by itself, and expects what the kernel
-/// writes: the `ibv_cq`, in 8 bytes.
+/// libfabric's direct data path reads the channel's descriptor by itself, and expects what the
+/// kernel writes: the `ibv_cq`, in 8 bytes.
 #[test]
 fn a_channels_descriptor_reads_as_the_kernels() {
     on_emulated_host("efa2", || {
@@ -528,7 +531,8 @@ impl Activity {
                 .and_then(|count| count.trim().parse().ok())
                 .expect("the kernel counts them");
             let stat = file("stat");
-            // Behind the name, which ends with a parenthesis: user and system time are 12th and 13th.
+            // Behind the name, which ends with a parenthesis: user and system time are 12th and
+            // 13th.
             let fields: Vec<&str> = stat
                 .rsplit_once(')')
                 .unwrap()

@@ -22,8 +22,8 @@ struct Held {
     mapped: usize,
 }
 
-/// What a process may have mapped more, in KiB, although nothing of the library is left: the allocator's, and
-/// up to 20 MiB of freed blocks that valgrind keeps.
+/// What a process may have mapped more, in KiB, although nothing of the library is left: the
+/// allocator's, and up to 20 MiB of freed blocks that valgrind keeps.
 const NOISE: usize = 32 << 10;
 
 impl Held {
@@ -43,8 +43,8 @@ impl Held {
     }
 }
 
-/// Opens the device, makes one object of each kind, and closes the device; the objects are destroyed
-/// before that, or after it as far as that is possible.
+/// Opens the device, makes one object of each kind, and closes the device; the objects are
+/// destroyed before that, or after it as far as that is possible.
 fn cycle(in_order: bool) {
     let endpoint = Endpoint::new();
     let Endpoint {
@@ -93,8 +93,8 @@ fn of_devices_leaves_no_thread_descriptor_or_memory() {
         let after = Held::now();
         let answer = (after.threads, after.descriptors);
         assert_eq!(answer, (before.threads, before.descriptors));
-        // What is kept of freed handles is a structure of some hundred bytes for each. A device that
-        // stayed would be 64 MiB.
+        // What is kept of freed handles is a structure of some hundred bytes for each. A device
+        // that stayed would be 64 MiB.
         assert!(
             after.mapped < before.mapped + NOISE,
             "{before:?}, then {after:?}"
@@ -175,7 +175,8 @@ fn of_a_queue_pair_waits_for_another_threads_polling_session() {
     });
 }
 
-/// A thread may destroy a queue pair in its own session, as on queues of a single thread in rdma-core.
+/// A thread may destroy a queue pair in its own session, as on queues of a single thread in
+/// rdma-core.
 #[test]
 fn of_a_queue_pair_leaves_the_callers_session_as_it_is() {
     on_emulated_host("efa2", || {
@@ -203,7 +204,8 @@ fn of_a_queue_pair_leaves_the_callers_session_as_it_is() {
     });
 }
 
-/// What a signal handler ends: as many regions as there are signals, a function that ends one, and how many it has ended.
+/// What a signal handler ends: as many regions as there are signals, a function that ends one, and
+/// how many it has ended.
 static TO_END: [AtomicPtr<ibv_mr>; 3000] = [const { AtomicPtr::new(null_mut()) }; 3000];
 static DEREGISTER: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static ENDED: AtomicUsize = AtomicUsize::new(0);
@@ -211,7 +213,8 @@ static ENDED: AtomicUsize = AtomicUsize::new(0);
 extern "C" fn end_one(_: c_int) {
     let number = ENDED.load(Ordering::Relaxed);
     type Function = unsafe extern "C" fn(*mut ibv_mr) -> c_int;
-    // SAFETY: `ibv_dereg_mr` of the library, whose type this is, and a region that nobody else ends.
+    // SAFETY: `ibv_dereg_mr` of the library, whose type this is, and a region that nobody else
+    // ends.
     let status = unsafe {
         let deregister: Function = std::mem::transmute(DEREGISTER.load(Ordering::Relaxed));
         deregister(TO_END[number].load(Ordering::Relaxed))
@@ -221,8 +224,8 @@ extern "C" fn end_one(_: c_int) {
     }
 }
 
-/// Programs call `exit` in signal handlers, and their exit handlers end what they have: whatever of a poll the signal
-/// interrupted holds the device, and nothing goes on before the handler returns.
+/// Programs call `exit` in signal handlers, and their exit handlers end what they have: whatever of
+/// a poll the signal interrupted holds the device, and nothing goes on before the handler returns.
 #[test]
 fn in_a_signal_handler_never_waits_for_the_poll_that_was_interrupted() {
     on_emulated_host("efa2", || {

@@ -109,8 +109,8 @@ fn wake_a_program_that_waits() {
     });
 }
 
-/// perftest's latency tests take an event, ask for the next one and only then poll, and count on one
-/// event for one completion.
+/// perftest's latency tests take an event, ask for the next one and only then poll, and count on
+/// one event for one completion.
 #[test]
 fn an_event_for_what_was_polled_meanwhile_is_taken_back() {
     on_emulated_host("efa2", || {
@@ -237,8 +237,8 @@ fn forked_children_have_no_device() {
     });
 }
 
-/// What a child destroys is its own copy: the events of the original stay for the parent, and the child waits for
-/// nobody.
+/// What a child destroys is its own copy: the events of the original stay for the parent, and the
+/// child waits for nobody.
 #[test]
 fn forked_children_leave_events_alone() {
     on_emulated_host("efa2", || {

@@ -134,7 +134,8 @@ fn queue_pairs_share_a_completion_queue_until_one_is_destroyed() {
         ids.sort_unstable();
         assert_eq!(ids, (200..208).collect::<Vec<_>>());
 
-        // All places of the send queue are there, and no id comes twice or from the other queue pair.
+        // All places of the send queue are there, and no id comes twice or from the other queue
+        // pair.
         for round in [1000, 2000] {
             let fresh = sink();
             for index in 0..16 {
@@ -191,7 +192,8 @@ fn wrong_requests_are_not_posted() {
         assert_eq!((done[0].wr_id, done[1].wr_id), (9, 10));
         assert_eq!(poll(queue, &mut [ibv_wc::default()]), 0);
 
-        // A receive queue of 16, then a send queue of 16 to a receiver that does not exist any more.
+        // A receive queue of 16, then a send queue of 16 to a receiver that does not exist any
+        // more.
         for wr_id in 0..16 {
             assert_eq!(post_recv(receiver, wr_id, &mut list[..1]), 0);
         }
@@ -418,7 +420,8 @@ fn rdma_by_builders_and_extended_polling() {
                     assert!(!(*efa).wc_is_unsolicited.unwrap()(efa));
                 }
             }
-            // The last completion can be read after its session, and the queue is free for the next.
+            // The last completion can be read after its session, and the queue is free for the
+            // next.
             assert_eq!(Some(&shown(queue)), seen.last());
             let got = (*queue).start_poll.unwrap()(queue, null_mut());
             assert_eq!(got, ENOENT, "nothing more");
@@ -492,7 +495,8 @@ fn sessions_are_all_or_nothing() {
         let (one, two) = (endpoint.srd(queue, ALL_OPS), endpoint.srd(queue, ALL_OPS));
         let mut memory = vec![0u8; 256];
         let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
-        // SAFETY: live objects; the sessions are wrong on purpose, as the library promises to notice.
+        // SAFETY: live objects; the sessions are wrong on purpose, as the library promises to
+        // notice.
         unsafe {
             let good = |builders: *mut ibv_qp_ex| {
                 (*builders).wr_send.unwrap()(builders);

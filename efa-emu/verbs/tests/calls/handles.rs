@@ -33,8 +33,8 @@ enum Answer {
 
 use Answer::{Errno, MinusOne, Negative, Null, Returns, Value};
 
-/// Function, arguments, answer. Arguments: `h` the handle, `o` a pointer to zeros that may be written
-/// to, `s` 64 (a size), digits themselves.
+/// Function, arguments, answer. Arguments: `h` the handle, `o` a pointer to zeros that may be
+/// written to, `s` 64 (a size), digits themselves.
 type Row = (&'static str, &'static str, Answer);
 
 const ROWS: &[Row] = &[

@@ -43,7 +43,8 @@ fn resize(file: &OwnedFd, length: usize) {
     assert_eq!(status, 0);
 }
 
-/// Sends 5 bytes from `from` to `to`. The device does the rest by itself before anybody polls, or the polls do.
+/// Sends 5 bytes from `from` to `to`. The device does the rest by itself before anybody polls, or
+/// the polls do.
 fn exchange(endpoint: &Endpoint, from: ibv_sge, to: ibv_sge, by_itself: bool) {
     let queue = endpoint.cq(16);
     let pair = endpoint.srd(queue, 0);
@@ -223,7 +224,8 @@ fn that_the_library_allocates_is_registered_in_parts() {
     on_emulated_host("efa2", || {
         let endpoint = Endpoint::new();
         let access = IBV_ACCESS_LOCAL_WRITE as c_int;
-        // SAFETY: live objects, and memory of the buffer; wrong ones on purpose, which the library notices.
+        // SAFETY: live objects, and memory of the buffer; wrong ones on purpose, which the library
+        // notices.
         unsafe {
             let other = ibv_alloc_pd(endpoint.context);
             let mut buffer = null_mut();

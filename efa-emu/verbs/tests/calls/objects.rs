@@ -277,8 +277,8 @@ fn of_older_generations_are_refused_what_they_lack() {
     });
 }
 
-/// Readers of a completion that the program has not asked for are null, and inline data has the limit that it
-/// has asked for: what works by luck here would not on EFA.
+/// Readers of a completion that the program has not asked for are null, and inline data has the
+/// limit that it has asked for: what works by luck here would not on EFA.
 #[test]
 fn have_what_was_asked_for_and_no_more() {
     on_emulated_host("efa2", || {

@@ -1,5 +1,5 @@
-//! Programs that were built against older headers: their structures are shorter. What is behind them is
-//! nobody's, here a page that must not be touched.
+//! Programs that were built against older headers: their structures are shorter. What is behind
+//! them is nobody's, here a page that must not be touched.
 
 use std::mem::offset_of;
 use std::ptr::null_mut;

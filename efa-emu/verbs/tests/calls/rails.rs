@@ -60,7 +60,8 @@ fn have_names_guids_and_nodes_of_their_own() {
     });
 }
 
-/// A rail of this process: an endpoint with a queue pair and memory that everybody may read and write.
+/// A rail of this process: an endpoint with a queue pair and memory that everybody may read and
+/// write.
 struct Rail {
     endpoint: Endpoint,
     queue: *mut ibv_cq,
@@ -131,8 +132,8 @@ impl Completed {
 fn reach_each_other() {
     const RAILS: usize = 8;
     on_emulated_host_with(&["--devices", "8"], || {
-        // Each rail's memory: a word that each other rail writes, a word that it reads from each other rail,
-        // and its own word, which it sends and writes and which the others read.
+        // Each rail's memory: a word that each other rail writes, a word that it reads from each
+        // other rail, and its own word, which it sends and writes and which the others read.
         let rails = (0..RAILS).map(|index| Rail::new(index, 2 * RAILS + 1));
         let mut rails: Vec<_> = rails.collect();
         for (index, rail) in rails.iter_mut().enumerate() {

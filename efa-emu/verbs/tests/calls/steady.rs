@@ -140,9 +140,9 @@ fn a_message_makes_no_system_call() {
     let calls = calls_of_blocks(&trace);
     assert_eq!(calls.len(), BLOCKS + 1, "{calls:?}");
     assert_eq!(calls[BLOCKS], 1, "the count counts");
-    // A thread that is not scheduled for a while has its device served by the device's own thread, and meets
-    // that thread at the lock: the busier the machine, the more blocks have a call. A device that needs a
-    // call for some messages leaves no block without one.
+    // A thread that is not scheduled for a while has its device served by the device's own thread,
+    // and meets that thread at the lock: the busier the machine, the more blocks have a call. A
+    // device that needs a call for some messages leaves no block without one.
     assert!(
         calls[..BLOCKS].contains(&0),
         "system calls in blocks of {BLOCK} messages: {calls:?}"

@@ -139,7 +139,8 @@ may_follow_pointers {
 }
 }
 
-/// Forks a child that does something and ends, without its exit handlers, by whether that was right.
+/// Forks a child that does something and ends, without its exit handlers, by whether that was
+/// right.
 pub(crate) fn fork(work: impl FnOnce() -> bool) -> Child {
     // SAFETY: the child makes verbs, which promise not to hang, and system calls.
     let process = unsafe { libc::fork() };
@@ -263,8 +264,8 @@ impl Endpoint {
         }
     }
 
-    /// An endpoint with a completion queue of so many entries, an SRD queue pair that works, without builders, and so
-    /// many registered bytes.
+    /// An endpoint with a completion queue of so many entries, an SRD queue pair that works,
+    /// without builders, and so many registered bytes.
     pub(crate) fn with_pair(
         entries: c_int,
         bytes: usize,
@@ -374,8 +375,8 @@ pub(crate) fn ready(pair: *mut ibv_qp) {
     ready_with(pair, IBV_QP_STATE | IBV_QP_SQ_PSN);
 }
 
-/// As [`ready`]; with `IBV_QP_RNR_RETRY` in the mask of the last change, it gives up at once if the receiver is not
-/// ready.
+/// As [`ready`]; with `IBV_QP_RNR_RETRY` in the mask of the last change, it gives up at once if the
+/// receiver is not ready.
 pub(crate) fn ready_with(pair: *mut ibv_qp, last_mask: u32) {
     change_state(pair, IBV_QPS_INIT, IDENTITY);
     change_state(pair, IBV_QPS_RTR, IBV_QP_STATE);

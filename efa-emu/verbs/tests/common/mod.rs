@@ -406,8 +406,8 @@ pub(crate) struct Dialogue<'a> {
 }
 
 impl<'a> Dialogue<'a> {
-    /// `fi_pingpong` over the efa provider, with so many rounds of messages of `size` bytes, and `further`
-    /// options.
+    /// `fi_pingpong` over the efa provider, with so many rounds of messages of `size` bytes, and
+    /// `further` options.
     pub(crate) fn pingpong(
         fabric: &'a TestFabric,
         rounds: &'a str,
@@ -505,7 +505,8 @@ pub(crate) fn files_with(directory: &Path, part: &str) -> Vec<String> {
         .collect()
 }
 
-/// Makes these system calls fail with `ENOSYS` in the calling thread and in the processes that it starts.
+/// Makes these system calls fail with `ENOSYS` in the calling thread and in the processes that it
+/// starts.
 pub(crate) fn forbid(calls: &[libc::c_long]) {
     forbid_with(libc::ENOSYS, calls);
 }

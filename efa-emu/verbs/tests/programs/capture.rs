@@ -147,8 +147,9 @@ fn a_capture_begins_when_the_devices_record() {
     assert_eq!((seen, sent), (others_sent, others_seen));
 }
 
-/// Stops a recorder while it does not hold the fabric's registry locked, as it does for a moment each time
-/// that it looks for new hosts: a stopped process that holds it holds up everybody, and the error says so.
+/// Stops a recorder while it does not hold the fabric's registry locked, as it does for a moment
+/// each time that it looks for new hosts: a stopped process that holds it holds up everybody, and
+/// the error says so.
 fn stop_outside_the_registry(recorder: &Program, fabric: &TestFabric) {
     let registry = fs::metadata(fabric.directory().join("registry"))
         .unwrap()
@@ -236,8 +237,8 @@ fn wait_for_file(directory: &Path, part: &str) {
     }
 }
 
-/// The filter decides which frames are recorded, and a reader that goes away ends the recording even
-/// when there is nothing to record.
+/// The filter decides which frames are recorded, and a reader that goes away ends the recording
+/// even when there is nothing to record.
 #[test]
 fn a_filtered_capture_goes_into_a_pipe_until_nobody_reads_it() {
     needs!("fi_pingpong", "libfabric-bin");
@@ -383,8 +384,8 @@ fn a_capture_without_packets_of_the_protocol_is_told() {
     client.expect_stderr(&[&reason]);
 }
 
-/// The options of `dumpcap`: files of a limited size with number and time in their names, the last ones of
-/// which stay, and frames that are cut off.
+/// The options of `dumpcap`: files of a limited size with number and time in their names, the last
+/// ones of which stay, and frames that are cut off.
 #[test]
 fn a_ring_of_files_keeps_the_last_frames() {
     needs!("fi_pingpong", "libfabric-bin");
@@ -439,8 +440,8 @@ fn a_ring_of_files_keeps_the_last_frames() {
     assert!(refused.stderr.contains("add -b filesize:N"), "{refused:?}");
 }
 
-/// Beyond the limit on file sizes, which is set when the recording has begun, frames are dropped, counted and
-/// told; the program goes on.
+/// Beyond the limit on file sizes, which is set when the recording has begun, frames are dropped,
+/// counted and told; the program goes on.
 #[test]
 fn frames_for_which_there_is_no_room_are_told() {
     needs!("fi_pingpong", "libfabric-bin");

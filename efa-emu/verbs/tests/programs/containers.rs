@@ -55,8 +55,8 @@ fn pingpong_of_containers<'a>(fabric: &'a TestFabric, arguments: &[&'a str]) -> 
     dialogue
 }
 
-/// No user namespaces, no file systems, and none of the calls by which a process reaches another one's memory: 1 MiB
-/// by RDMA read takes the rings.
+/// No user namespaces, no file systems, and none of the calls by which a process reaches another
+/// one's memory: 1 MiB by RDMA read takes the rings.
 #[test]
 fn a_kernel_that_permits_little_is_enough() {
     needs!("fi_pingpong", PACKAGE);
@@ -114,14 +114,15 @@ fn a_new_run_leaves_other_containers_their_shared_memory() {
         );
     }
 
-    // Both are killed with their containers, which the kernel does some time after the containers' end, and leave
-    // their objects to whoever comes next.
+    // Both are killed with their containers, which the kernel does some time after the containers'
+    // end, and leave their objects to whoever comes next.
     drop((server, client));
     let wait = Wait::start();
     while !fabric.gids_with_queue_pairs().is_empty() {
         wait.pause(|| format!("they live:\n{}", fabric.ps()));
     }
-    // Nothing is removed while any fabric of this user cannot be read, such as one that is just going away.
+    // Nothing is removed while any fabric of this user cannot be read, such as one that is just
+    // going away.
     let stays = || {
         let mut objects = objects.iter();
         objects.any(|object| Path::new("/dev/shm").join(object).exists())

@@ -1,4 +1,5 @@
-//! Fabrics as interfaces of Wireshark: what `efa-emu extcap` tells it, and a live capture by `tshark`.
+//! Fabrics as interfaces of Wireshark: what `efa-emu extcap` tells it, and a live capture by
+//! `tshark`.
 
 use std::path::Path;
 use std::process::Command;

@@ -94,8 +94,8 @@ fn pingpong_dgram_between_two_hosts() {
     }
 }
 
-/// Two processes of one host: libfabric moves such peers to shared memory, unless it is told not to,
-/// and then both use the device under one GID.
+/// Two processes of one host: libfabric moves such peers to shared memory, unless it is told not
+/// to, and then both use the device under one GID.
 #[test]
 fn pingpong_within_one_host() {
     needs!("fi_pingpong", PACKAGE);
@@ -148,8 +148,8 @@ fn pingpong_over_a_bad_network() {
 const SERVER: &str = "killing-server";
 const CLIENT: &str = "killing-client";
 
-/// Kills one side in the middle of a transfer. The other one may fail or wait for ever, which is the
-/// application's affair, but it can be ended; then a new pair works and nothing is left.
+/// Kills one side in the middle of a transfer. The other one may fail or wait for ever, which is
+/// the application's affair, but it can be ended; then a new pair works and nothing is left.
 #[test]
 fn a_killed_side_leaves_nothing_behind() {
     needs!("fi_pingpong", PACKAGE);
@@ -196,7 +196,8 @@ fn wait_for_traffic(fabric: &TestFabric) -> Vec<String> {
     }
 }
 
-/// What `fi_pingpong` prints on standard error with `variable`, over receivers that are often not ready.
+/// What `fi_pingpong` prints on standard error with `variable`, over receivers that are often not
+/// ready.
 fn shown_with(variable: &str) -> String {
     let fabric = TestFabric::new();
     let program = [

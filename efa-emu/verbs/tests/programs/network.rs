@@ -26,8 +26,8 @@ fn recorded(path: &Path) -> Recorded {
     headers
 }
 
-/// What the server of a `fi_pingpong` without RDMA receives with these network options: `None`, said
-/// aloud, if there is no such program.
+/// What the server of a `fi_pingpong` without RDMA receives with these network options: `None`,
+/// said aloud, if there is no such program.
 fn received(options: &[&str]) -> Option<Recorded> {
     installed("fi_pingpong", "libfabric-bin")?;
     let fabric = TestFabric::new();
@@ -219,7 +219,8 @@ then = {{ delay = "{}ms" }}
         .map(|(time, ..)| *time)
         .collect();
     assert_eq!(arrivals.len(), ROUNDS as usize, "{arrivals:?}");
-    // Between two that arrive, one has gone the other way. How long a program waits for a processor only adds to it.
+    // Between two that arrive, one has gone the other way. How long a program waits for a processor
+    // only adds to it.
     for pair in arrivals.windows(2) {
         assert!(pair[1] - pair[0] >= 2 * DELAY, "{arrivals:?}");
     }

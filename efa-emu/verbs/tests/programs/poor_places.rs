@@ -1,4 +1,5 @@
-//! Machines that lack what most have: `/dev/shm`, a home that can be written to. Tests make them with namespaces.
+//! Machines that lack what most have: `/dev/shm`, a home that can be written to. Tests make them
+//! with namespaces.
 
 use std::process::Command;
 
@@ -22,8 +23,8 @@ const READ_ONLY_HOME: &str = r#"
     export HOME=$PLACE
 "#;
 
-/// Runs a script on a machine that `setup` has made poorer; `PLACE` is an empty directory. `None`, and a line that says
-/// why, if the system permits no such machines.
+/// Runs a script on a machine that `setup` has made poorer; `PLACE` is an empty directory. `None`,
+/// and a line that says why, if the system permits no such machines.
 fn on_a_machine(setup: &str, script: &str) -> Option<Outcome> {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("place");

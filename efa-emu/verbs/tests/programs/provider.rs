@@ -1,4 +1,5 @@
-//! `--provider`: a provider of libfabric that belongs to efa-emu, for the programs of a run and of a cluster.
+//! `--provider`: a provider of libfabric that belongs to efa-emu, for the programs of a run and of
+//! a cluster.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -126,8 +126,8 @@ fn perftest_chooses_by_name() {
     });
 }
 
-/// Two processes of one host on two of its devices: for libfabric they are on one host, so it takes shared
-/// memory unless told not to.
+/// Two processes of one host on two of its devices: for libfabric they are on one host, so it takes
+/// shared memory unless told not to.
 #[test]
 fn of_one_host_talk_to_each_other() {
     needs!("fi_pingpong", "libfabric-bin");
@@ -247,8 +247,8 @@ impl Job {
     }
 }
 
-/// The files of shared memory of MPICH that programs of a fabric have mapped. MPICH removes them at the end of a job, but not of
-/// one that fails.
+/// The files of shared memory of MPICH that programs of a fabric have mapped. MPICH removes them at
+/// the end of a job, but not of one that fails.
 fn memory_of_mpich(fabric: &TestFabric) -> BTreeSet<PathBuf> {
     let variable = format!("EFA_EMU_FABRIC={}", fabric.name());
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
@@ -344,9 +344,10 @@ int main(int argc, char **argv)
 }
 "#;
 
-/// Runs [`TRANSFER`] with an MPI library from a wheel, between hosts with four devices each. Returns the
-/// indices of those by which at least a quarter of the data came; `None` if the library cannot be fetched. `once` are
-/// options that the launcher takes once, `options` those that it takes for each host.
+/// Runs [`TRANSFER`] with an MPI library from a wheel, between hosts with four devices each.
+/// Returns the indices of those by which at least a quarter of the data came; `None` if the library
+/// cannot be fetched. `once` are options that the launcher takes once, `options` those that it
+/// takes for each host.
 fn devices_of_a_transfer(
     wheel: &str,
     once: &[&str],
@@ -412,8 +413,8 @@ fn told_topology(directory: &Path, near: usize) -> [(&'static str, String); 2] {
 #[test]
 fn mpich_opens_several() {
     let directory = tempfile::tempdir().unwrap();
-    // The hwloc within the wheel finds no PCI devices by itself, and then this MPICH, on any machine with several devices,
-    // ends in `MPI_Init`.
+    // The hwloc within the wheel finds no PCI devices by itself, and then this MPICH, on any
+    // machine with several devices, ends in `MPI_Init`.
     let told = told_topology(directory.path(), 3);
     let mut environment = vec![
         ("FI_PROVIDER", "efa"),
@@ -460,9 +461,9 @@ fn newer_libfabric_chooses_by_interface() {
     assert!(devices.is_none_or(|devices| devices == [3]));
 }
 
-/// A machine with two processors of one core each, as the topology library hwloc reads it. The device with the
-/// index `near` is near to the second processor, the others to the first one. hwloc's own XML reader wants each
-/// tag in one line.
+/// A machine with two processors of one core each, as the topology library hwloc reads it. The
+/// device with the index `near` is near to the second processor, the others to the first one.
+/// hwloc's own XML reader wants each tag in one line.
 fn topology(near: usize) -> String {
     let device = |index: usize| {
         let (name, bus) = (NAMES[index], format!("{:02x}", 0x10 + 4 * index));
@@ -520,8 +521,8 @@ fn topology(near: usize) -> String {
     .join("\n")
 }
 
-/// Open MPI takes the device that is nearest to the processor that a rank is bound to: where a device is, is the
-/// only difference between the runs.
+/// Open MPI takes the device that is nearest to the processor that a rank is bound to: where a
+/// device is, is the only difference between the runs.
 #[test]
 fn open_mpi_chooses_by_distance() {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {

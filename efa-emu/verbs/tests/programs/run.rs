@@ -1,4 +1,5 @@
-//! `efa-emu run` as a command: environment, exit status, signals, what it refuses and what it leaves.
+//! `efa-emu run` as a command: environment, exit status, signals, what it refuses and what it
+//! leaves.
 
 use std::ffi::OsStr;
 use std::fs::DirBuilder;
@@ -175,7 +176,8 @@ fn a_fabric_of_another_version_is_refused_with_the_names_of_both() {
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
-/// A library that is injected into a program may be of another build than the `efa-emu run` around it, or than other hosts.
+/// A library that is injected into a program may be of another build than the `efa-emu run` around
+/// it, or than other hosts.
 #[test]
 fn a_library_refuses_a_fabric_whose_frames_have_another_version() {
     let Some(_) = installed("ibv_devinfo", "ibverbs-utils") else {
@@ -290,8 +292,8 @@ const TEMPORARY_DIRECTORIES: [Option<&[u8]>; 8] = [
     Some(b"not-utf-8-\xe9"),
 ];
 
-/// The program goes elsewhere, and finds devices by `SYSFS_PATH`, the libraries by their development names in
-/// `LD_LIBRARY_PATH`, and the hosts of a cluster by `ssh` in `PATH`.
+/// The program goes elsewhere, and finds devices by `SYSFS_PATH`, the libraries by their
+/// development names in `LD_LIBRARY_PATH`, and the hosts of a cluster by `ssh` in `PATH`.
 #[test]
 fn any_directory_for_temporary_files_will_do() {
     needs!("ibv_devices", "ibverbs-utils");

@@ -1,5 +1,5 @@
-//! What `efa-emu run` says of programs that made no use of the device: one line with the reason, as far as it
-//! is known, and nothing of programs that did.
+//! What `efa-emu run` says of programs that made no use of the device: one line with the reason, as
+//! far as it is known, and nothing of programs that did.
 
 use std::process::Command;
 
@@ -25,7 +25,8 @@ fn assert_line(said: &str, parts: &[&str]) {
     }
 }
 
-/// A reason is named only if it was seen: of a program that is static, or has lost the run's environment, nothing is.
+/// A reason is named only if it was seen: of a program that is static, or has lost the run's
+/// environment, nothing is.
 #[test]
 fn nobody_asks_for_devices() {
     let fabric = TestFabric::new();
@@ -219,7 +220,8 @@ int main(void) {
 }
 "#;
 
-/// A rule about a host that nobody is. One about hosts that are there, to which nothing has happened, is no mistake.
+/// A rule about a host that nobody is. One about hosts that are there, to which nothing has
+/// happened, is no mistake.
 #[test]
 fn a_rule_that_names_a_host_that_is_not_there() {
     needs!("fi_info", "libfabric-bin");

@@ -12,7 +12,8 @@ const LIBRARY: &str = "libefa_emu_verbs.so";
 /// What happened in a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Counts {
-    /// Instructions of the tap, and of what it calls in other objects than the library, such as copying memory.
+    /// Instructions of the tap, and of what it calls in other objects than the library, such as
+    /// copying memory.
     pub(crate) instructions: u64,
     /// Calls of the program that the tap has passed on.
     pub(crate) calls: u64,

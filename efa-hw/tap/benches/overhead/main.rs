@@ -1,14 +1,16 @@
-//! What a tap costs: messages between two endpoints of one process over the emulated device, without a tap, with an
-//! idle one and with one that records.
+//! What a tap costs: messages between two endpoints of one process over the emulated device,
+//! without a tap, with an idle one and with one that records.
 //!
-//! The figures of a shared machine are noise. Each round runs all variants one after the other; the best run of each
-//! counts, and beside it the median of what a variant took more than the run without a tap of the same round.
-//! Instructions are counted by callgrind: those of the tap and of what it calls besides the library. For long messages
-//! there are also the frames in the capture, the records that were lost for want of room, and beside them what it takes
-//! to copy the same bytes once: whoever records all data in the program's own time takes at least so long.
+//! The figures of a shared machine are noise. Each round runs all variants one after the other; the
+//! best run of each counts, and beside it the median of what a variant took more than the run
+//! without a tap of the same round. Instructions are counted by callgrind: those of the tap and of
+//! what it calls besides the library. For long messages there are also the frames in the capture,
+//! the records that were lost for want of room, and beside them what it takes to copy the same
+//! bytes once: whoever records all data in the program's own time takes at least so long.
 //!
-//! `cargo bench -p efa-tap --bench overhead -- instructions` counts instructions only. The tap, the emulator and its
-//! library lie beside the benchmark: build them first (`cargo build --workspace --release`).
+//! `cargo bench -p efa-tap --bench overhead -- instructions` counts instructions only. The tap, the
+//! emulator and its library lie beside the benchmark: build them first (`cargo build --workspace
+//! --release`).
 
 mod callgrind;
 
@@ -161,8 +163,8 @@ fn polls(count: u32) -> Result<f64> {
     Ok(time.as_nanos() as f64 / f64::from(count))
 }
 
-/// The measured program: nanoseconds of copying so many bytes that were written just before into memory that was not, as
-/// the tap does.
+/// The measured program: nanoseconds of copying so many bytes that were written just before into
+/// memory that was not, as the tap does.
 fn copies(length: usize, count: u32) -> f64 {
     /// As the tap's buffer.
     const RING: usize = 16 << 20;
@@ -180,7 +182,8 @@ fn copies(length: usize, count: u32) -> f64 {
     copied.as_nanos() as f64 / f64::from(count)
 }
 
-/// This program, measuring `work` on an emulated host, under a tap and behind a wrapper if there are any.
+/// This program, measuring `work` on an emulated host, under a tap and behind a wrapper if there
+/// are any.
 fn program(variant: Variant, wrapper: &[String], work: &[&str]) -> Result<Command> {
     let fabric = format!("overhead-{}", std::process::id());
     let mut command = efa_emu(&["run", "-q", "--fabric", &fabric, "--"]);

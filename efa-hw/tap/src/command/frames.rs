@@ -38,8 +38,8 @@ pub(super) struct Device {
 }
 
 impl Device {
-    /// Declares the device in the capture, which several processes may have opened: the first one of the machine by
-    /// the machine's name, others with their number.
+    /// Declares the device in the capture, which several processes may have opened: the first one
+    /// of the machine by the machine's name, others with their number.
     pub(super) fn declare(
         entry: &Entry,
         store: &mut Store,

@@ -68,7 +68,8 @@ pub(crate) fn main() -> ExitCode {
     end(PROGRAM, outcome)
 }
 
-/// Where the directories of runs are: in memory, so that a program never waits for a disk, if there is such a place.
+/// Where the directories of runs are: in memory, so that a program never waits for a disk, if there
+/// is such a place.
 fn place_of_runs() -> PathBuf {
     let memory = Path::new("/dev/shm");
     match memory.is_dir() {

@@ -90,7 +90,8 @@ impl Mapped {
     fn take(&self, position: u64, length: usize, into: &mut Vec<u8>) {
         let at = DATA + (position & (self.capacity - 1)) as usize;
         into.clear();
-        // SAFETY: the caller has checked that the record ends within the mapping; its writer has handed it over.
+        // SAFETY: the caller has checked that the record ends within the mapping; its writer has
+        // handed it over.
         unsafe {
             let from = self.map.as_mut_ptr().add(at);
             into.extend_from_slice(std::slice::from_raw_parts(from, length));
@@ -238,7 +239,8 @@ impl Process {
     /// Counts what is missing.
     pub(super) fn finish(self, store: &mut Store) {
         let header = self.ring.header();
-        // A process that was killed has left a record half written, and nobody knows what is behind it.
+        // A process that was killed has left a record half written, and nobody knows what is behind
+        // it.
         let unread = header.head.load(Ordering::Relaxed) > self.taken;
         let dropped = header.dropped.load(Ordering::Relaxed) + self.lost + u64::from(unread);
         if let Some(interface) = self.interface

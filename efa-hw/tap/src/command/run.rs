@@ -42,13 +42,14 @@ const LAST_TURNS: usize = 1000;
 #[derive(Args)]
 #[command(override_usage = "efa-tap run --pcap FILE [OPTIONS] -- COMMAND [ARG]...")]
 pub(super) struct RunArguments {
-    /// Write what the program and its children send and receive over EFA devices to this file (pcapng).
+    /// Write what the program and its children send and receive over EFA devices to this file
+    /// (pcapng).
     #[arg(long, value_name = "FILE")]
     pcap: PathBuf,
     #[command(flatten)]
     capture: CaptureOptions,
-    /// Record the headers of RDM packets, and no user data: of each packet what is in front of its data, of RDMA
-    /// operations the requests.
+    /// Record the headers of RDM packets, and no user data: of each packet what is in front of its
+    /// data, of RDMA operations the requests.
     #[arg(long)]
     headers_only: bool,
     /// Record what passes this filter, such as `qpn 2 and type CTS`; see `efa-emu capture --help`.
@@ -62,8 +63,8 @@ pub(super) struct RunArguments {
     /// Begin without recording: `efa-tap on PID` begins.
     #[arg(long)]
     idle: bool,
-    /// Memory for what was recorded and is not written yet, in each process; what has no room there is lost, and
-    /// counted.
+    /// Memory for what was recorded and is not written yet, in each process; what has no room there
+    /// is lost, and counted.
     #[arg(long, value_name = "MIB", default_value_t = 16,
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     buffer: u32,

@@ -1,17 +1,20 @@
-//! What the preloaded library and the command `efa-tap` say to each other: files in the directory of a run.
+//! What the preloaded library and the command `efa-tap` say to each other: files in the directory
+//! of a run.
 //!
-//! A process has two files, named after its number and a serial number. `PID-N.ring` begins with a [`RingHeader`];
-//! behind it are [`DATA`] bytes further on the records of what was posted and completed, each a [`Record`] with
-//! data. `PID-N.objects` has an [`Entry`] for each device, address handle and queue pair, which say what the
-//! records' numbers mean.
+//! A process has two files, named after its number and a serial number. `PID-N.ring` begins with a
+//! [`RingHeader`]; behind it are [`DATA`] bytes further on the records of what was posted and
+//! completed, each a [`Record`] with data. `PID-N.objects` has an [`Entry`] for each device,
+//! address handle and queue pair, which say what the records' numbers mean.
 //!
-//! The ring has many writers, the threads of the process, and one reader. A writer reserves bytes by adding to
+//! The ring has many writers, the threads of the process, and one reader. A writer reserves bytes
+//! by adding to
 //! [`RingHeader::head`], fills them, and last stores the first word, which was zero. The reader takes records in
-//! order up to the first whose first word is zero, makes their bytes zero and moves [`RingHeader::tail`]. A full
-//! ring takes nothing: the writer counts what is lost and goes on. Nobody ever waits.
+//! order up to the first whose first word is zero, makes their bytes zero and moves
+//! [`RingHeader::tail`]. A full ring takes nothing: the writer counts what is lost and goes on.
+//! Nobody ever waits.
 //!
-//! An entry of an object holds the ring's head of that moment: whatever stands from there on in the ring may name
-//! the object, and what stands before means an older one by the same name.
+//! An entry of an object holds the ring's head of that moment: whatever stands from there on in the
+//! ring may name the object, and what stands before means an older one by the same name.
 
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -25,8 +28,8 @@ pub(crate) const ENV_RING: &str = "EFA_TAP_RING";
 pub(crate) const ENV_SEND_DATA: &str = "EFA_TAP_SEND_DATA";
 /// RDMA operations of more bytes are recorded without their data.
 pub(crate) const ENV_RDMA_DATA: &str = "EFA_TAP_RDMA_DATA";
-/// Nanoseconds from the monotonic clock to the time since the Unix epoch, the same for all processes of a run: their
-/// records stay in order when somebody sets the machine's clock.
+/// Nanoseconds from the monotonic clock to the time since the Unix epoch, the same for all
+/// processes of a run: their records stay in order when somebody sets the machine's clock.
 pub(crate) const ENV_CLOCK: &str = "EFA_TAP_CLOCK";
 /// Set if the library is to say nothing on standard error.
 pub(crate) const ENV_QUIET: &str = "EFA_TAP_QUIET";
@@ -51,7 +54,8 @@ pub(crate) struct RingHeader {
     pub(crate) magic: u64,
     /// Bytes of the records.
     pub(crate) capacity: u64,
-    /// Odd while the process records; each change adds one, so that no two recordings have the same number.
+    /// Odd while the process records; each change adds one, so that no two recordings have the same
+    /// number.
     pub(crate) switch: AtomicU32,
     _apart: [u32; 27],
     /// Bytes that were ever reserved.

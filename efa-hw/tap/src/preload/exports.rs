@@ -1,7 +1,7 @@
 //! The functions that programs find in the place of the libraries'.
 //!
-//! Each passes the call on and returns what it returned. The contract of each is that of the function that it stands
-//! for, and what a `SAFETY` comment calls "by contract" is that.
+//! Each passes the call on and returns what it returned. The contract of each is that of the
+//! function that it stands for, and what a `SAFETY` comment calls "by contract" is that.
 
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_int, c_void};
@@ -472,8 +472,9 @@ unsafe extern "C" fn ibv_dereg_mr(region: *mut ffi::ibv_mr) -> c_int {
     }
 }
 
-/// A program that asks where a queue is means to use it without calls, which nobody could see. It is told that the
-/// device does not say so, as older ones do not, and takes the calls: libfabric does.
+/// A program that asks where a queue is means to use it without calls, which nobody could see. It
+/// is told that the device does not say so, as older ones do not, and takes the calls: libfabric
+/// does.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn efadv_query_cq(
     queue: *mut ffi::ibv_cq,

@@ -34,7 +34,8 @@ unsafe extern "C" {
 pub(crate) unsafe fn real_dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
     let mut address = DLSYM.load(Ordering::Relaxed);
     if address.is_null() {
-        // SAFETY: strings that end with zero. Every C library of the GNU project has the symbol in this version.
+        // SAFETY: strings that end with zero. Every C library of the GNU project has the symbol in
+        // this version.
         address = unsafe { dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), VERSION.as_ptr()) };
         DLSYM.store(address, Ordering::Relaxed);
     }
@@ -49,8 +50,8 @@ pub(crate) unsafe fn real_dlsym(handle: *mut c_void, name: *const c_char) -> *mu
     }
 }
 
-/// What a program gets instead of the function that it asks for, or null if it gets that. Leaves the C library's
-/// `dlsym` in [`DLSYM`].
+/// What a program gets instead of the function that it asks for, or null if it gets that. Leaves
+/// the C library's `dlsym` in [`DLSYM`].
 ///
 /// # Safety
 /// `name` is null or a string that ends with zero.
@@ -75,7 +76,8 @@ unsafe extern "C" fn instead(handle: *mut c_void, name: *const c_char) -> *mut c
     own
 }
 
-/// `dlsym`. For what the tap does not stand for it jumps to the C library's function, which looks at its caller.
+/// `dlsym`. For what the tap does not stand for it jumps to the C library's function, which looks
+/// at its caller.
 ///
 /// # Safety
 /// As that of the C library.

@@ -1,5 +1,5 @@
-//! Memory that work requests name: where it is, and whether the processor can read it. The memory of a GPU may be
-//! registered as well.
+//! Memory that work requests name: where it is, and whether the processor can read it. The memory
+//! of a GPU may be registered as well.
 
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -38,7 +38,8 @@ impl Buffers {
         buffers
     }
 
-    /// Becomes what a list has, in place: most lists are short, and the rest of the structure is not worth a copy.
+    /// Becomes what a list has, in place: most lists are short, and the rest of the structure is
+    /// not worth a copy.
     ///
     /// # Safety
     /// As [`Buffers::of`].
@@ -147,8 +148,8 @@ impl Source<'_> {
                     let part = length.min(entry.length as usize - skips);
                     let from =
                         core::ptr::with_exposed_provenance::<u8>(entry.addr as usize + skips);
-                    // SAFETY: by contract. The program has given this memory to its device, and has not been told
-                    // that it may have it back.
+                    // SAFETY: by contract. The program has given this memory to its device, and has
+                    // not been told that it may have it back.
                     unsafe { core::ptr::copy_nonoverlapping(from, to, part) };
                     to = to.wrapping_add(part);
                     length -= part;

@@ -30,7 +30,8 @@ struct Completion {
     gid: Option<[u8; 16]>,
 }
 
-/// Whether a completion of this kind means anything to the tap now. That a send has gone well is no news.
+/// Whether a completion of this kind means anything to the tap now. That a send has gone well is no
+/// news.
 #[inline]
 fn is_followed(opcode: u32, is_success: bool) -> bool {
     opcode & IBV_WC_RECV != 0
@@ -132,7 +133,8 @@ impl QueuePair {
 #[inline(always)]
 fn write(ring: &'static Ring, kind: u8, flags: u8, body: Body, buffers: &Buffers, skipped: usize) {
     if let Some(reservation) = ring.reserve(body.recorded as usize) {
-        // SAFETY: there is room; the memory was received into, and the program does not have it back yet.
+        // SAFETY: there is room; the memory was received into, and the program does not have it
+        // back yet.
         unsafe { reservation.fill(body, &Source::Memory(buffers, skipped)) };
         reservation.publish(kind, flags);
     }
@@ -247,7 +249,8 @@ unsafe fn see_current(queue: *mut ffi::ibv_cq_ex) {
     }
 }
 
-/// Takes note of the current completion. It stands apart, so that an idle tap has nothing of it to save or restore.
+/// Takes note of the current completion. It stands apart, so that an idle tap has nothing of it to
+/// save or restore.
 ///
 /// # Safety
 /// As [`see_current`].

@@ -14,8 +14,8 @@ struct Posted {
     buffers: Buffers,
 }
 
-/// Work requests in the order in which they were posted. Entries are written and read in place: copies of them would cost
-/// more than all that is done with them.
+/// Work requests in the order in which they were posted. Entries are written and read in place:
+/// copies of them would cost more than all that is done with them.
 #[derive(Default)]
 pub(crate) struct Posts {
     /// A power of two, or none.
@@ -66,7 +66,8 @@ impl Posts {
         self.entries = entries;
     }
 
-    /// Takes the first work request of this id. Returns whether there was one; its memory is in `into`.
+    /// Takes the first work request of this id. Returns whether there was one; its memory is in
+    /// `into`.
     #[inline(always)]
     pub(crate) fn take(&mut self, wr_id: u64, into: &mut Buffers) -> bool {
         let place = self.place(self.head);

@@ -1,7 +1,7 @@
 //! Posting: `ibv_post_send`, `ibv_post_recv`, and the calls of `ibv_qp_ex`.
 //!
-//! A request is written down before the library gets it, since another thread may see it complete before the call
-//! returns. The reader gets the record after the call, if the request was posted.
+//! A request is written down before the library gets it, since another thread may see it complete
+//! before the call returns. The reader gets the record after the call, if the request was posted.
 
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
@@ -55,8 +55,9 @@ impl Request {
 
 /// The requests between `wr_start` and `wr_complete`.
 pub(crate) struct Session {
-    /// The recording ([`ring::current`]) in which it began, if it is recorded; else 0, which is none. A recording that is
-    /// switched off in between is another one, which leaves the session out.
+    /// The recording ([`ring::current`]) in which it began, if it is recorded; else 0, which is
+    /// none. A recording that is switched off in between is another one, which leaves the session
+    /// out.
     recording: u32,
     /// Whether `last` was begun.
     is_begun: bool,
@@ -264,7 +265,8 @@ type PostSend = unsafe extern "C" fn(
     *mut *mut ffi::ibv_send_wr,
 ) -> c_int;
 
-/// Posts and writes down. It stands apart, so that an idle tap has nothing of it to save or restore.
+/// Posts and writes down. It stands apart, so that an idle tap has nothing of it to save or
+/// restore.
 ///
 /// # Safety
 /// As [`post_send`].
@@ -350,7 +352,8 @@ unsafe fn place_in(list: *mut ffi::ibv_send_wr, bad: *mut *mut ffi::ibv_send_wr)
     if next.is_null() { 0 } else { place }
 }
 
-/// `ibv_post_recv`. Receives are remembered also while nothing is recorded: they may complete later.
+/// `ibv_post_recv`. Receives are remembered also while nothing is recorded: they may complete
+/// later.
 ///
 /// # Safety
 /// As the library's.
@@ -413,7 +416,8 @@ impl QueuePair {
     }
 }
 
-/// The library's function for a call of `ibv_qp_ex`. Only queue pairs that are known have the functions of this file.
+/// The library's function for a call of `ibv_qp_ex`. Only queue pairs that are known have the
+/// functions of this file.
 #[inline]
 fn real_of<F>(
     pair: *mut ffi::ibv_qp_ex,
@@ -425,8 +429,9 @@ fn real_of<F>(
         .and_then(function)
 }
 
-/// Declares functions of `ibv_qp_ex`. Each makes the library's call. If the session is recorded, a function that stands
-/// apart does so, and changes the session: an idle tap has nothing of it to save or restore.
+/// Declares functions of `ibv_qp_ex`. Each makes the library's call. If the session is recorded, a
+/// function that stands apart does so, and changes the session: an idle tap has nothing of it to
+/// save or restore.
 macro_rules! recorded {
     ($($function:ident($($argument:ident: $type:ty),*) |$pair:ident, $known:ident, $session:ident| $change:expr;)*) => {$(
         /// # Safety
@@ -443,7 +448,8 @@ macro_rules! recorded {
                     // SAFETY: by contract.
                     unsafe { real($pair $(, $argument)*) };
                 }
-                // SAFETY: the caller is between `wr_start` and `wr_complete` or `wr_abort`: the session is its own.
+                // SAFETY: the caller is between `wr_start` and `wr_complete` or `wr_abort`: the
+                // session is its own.
                 let $session = unsafe { &mut *$known.session.get() };
                 if $session.recording == number {
                     $change
@@ -565,8 +571,8 @@ unsafe fn begun(pair: *mut ffi::ibv_qp_ex, (remote_key, remote_address): (u32, u
     }
 }
 
-// SAFETY of all: what is between `wr_start` and `wr_complete` is one thread's, and what arguments point to is valid, by the
-// contract of the library's functions.
+// SAFETY of all: what is between `wr_start` and `wr_complete` is one thread's, and what arguments
+// point to is valid, by the contract of the library's functions.
 recorded! {
     wr_send() |pair, known, session| {
         // SAFETY: as above.
@@ -652,7 +658,8 @@ macro_rules! builders {
             RealBuilders { $($function: pair.$function),* }
         }
 
-        /// Puts the functions of this file into a queue pair that is known. Those that it lacks stay missing.
+        /// Puts the functions of this file into a queue pair that is known. Those that it lacks
+        /// stay missing.
         pub(crate) fn install(pair: &mut ffi::ibv_qp_ex) {
             $(pair.$function = pair.$function.map(|_| $function as _);)*
         }

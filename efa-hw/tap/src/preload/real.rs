@@ -62,12 +62,13 @@ impl Real {
     }
 }
 
-/// The version of those functions of libibverbs that have two; the other one has other structures. Asked for no version, the C
-/// library finds the newest, but before 2.36 the oldest where it looks behind a library (its bug 14932).
+/// The version of those functions of libibverbs that have two; the other one has other structures.
+/// Asked for no version, the C library finds the newest, but before 2.36 the oldest where it looks
+/// behind a library (its bug 14932).
 const PRESENT: &CStr = c"IBVERBS_1.1";
 
-/// Looks for a function behind this library in the order of symbols, then in the library of this name, which a
-/// plug-in may have loaded for itself, then in all that are loaded.
+/// Looks for a function behind this library in the order of symbols, then in the library of this
+/// name, which a plug-in may have loaded for itself, then in all that are loaded.
 fn find(name: &CStr, library: &CStr) -> *mut c_void {
     // SAFETY: strings that end with zero.
     let next = unsafe {
@@ -111,14 +112,16 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_
     c_int::from(!search.found.is_null())
 }
 
-/// The function in a library that is loaded, or those that it needs; null if it is not there or our own.
+/// The function in a library that is loaded, or those that it needs; null if it is not there or our
+/// own.
 fn find_in(name: &CStr, library: &CStr) -> *mut c_void {
     // SAFETY: strings that end with zero; nothing is loaded.
     let handle = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     if handle.is_null() {
         return null_mut();
     }
-    // SAFETY: the handle is valid. It is closed again; the library stays loaded by whoever has loaded it.
+    // SAFETY: the handle is valid. It is closed again; the library stays loaded by whoever has
+    // loaded it.
     let found = unsafe {
         let found = real_dlsym(handle, name.as_ptr());
         libc::dlclose(handle);

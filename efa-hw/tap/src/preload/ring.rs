@@ -1,14 +1,17 @@
 //! The process's side of the ring.
 //!
-//! Threads reserve room by moving the head, fill it, and hand it over by storing its first word, which is zero until then.
-//! The command takes records in their order, makes their room zero, and moves the tail. Why the orderings suffice:
-//! * the first word is stored with release and loaded with acquire, so the command sees the record behind it;
-//! * the command stores the tail with release after it has made the room zero. Who reserves room has loaded the tail with
-//!   acquire, or the process's copy of it, which was stored with release by a thread that had. So it sees the zeroes, and
-//!   what it writes comes after them. Two threads may store the copy in the wrong order; then it is older than it
-//!   could be, and the next one without room asks the command's word again;
-//! * the head is moved with release and loaded with acquire by the command: objects that were written down before a
-//!   record was reserved are read before the record is.
+//! Threads reserve room by moving the head, fill it, and hand it over by storing its first word,
+//! which is zero until then. The command takes records in their order, makes their room zero, and
+//! moves the tail. Why the orderings suffice:
+//! * the first word is stored with release and loaded with acquire, so the command sees the record
+//!   behind it;
+//! * the command stores the tail with release after it has made the room zero. Who reserves room
+//!   has loaded the tail with acquire, or the process's copy of it, which was stored with release
+//!   by a thread that had. So it sees the zeroes, and what it writes comes after them. Two threads
+//!   may store the copy in the wrong order; then it is older than it could be, and the next one
+//!   without room asks the command's word again;
+//! * the head is moved with release and loaded with acquire by the command: objects that were
+//!   written down before a record was reserved are read before the record is.
 //!
 //! The switch and the count of lost records order nothing.
 
@@ -37,7 +40,8 @@ pub(crate) struct Ring {
     header: &'static RingHeader,
     data: NonNull<u8>,
     capacity: u64,
-    /// The tail as it was when there seemed to be no room: the reader's own word is in another processor's cache.
+    /// The tail as it was when there seemed to be no room: the reader's own word is in another
+    /// processor's cache.
     tail: AtomicU64,
     objects: Mutex<File>,
     /// As [`ENV_CLOCK`].
@@ -67,8 +71,8 @@ pub(crate) fn own() -> Option<&'static Ring> {
     unsafe { OWN.load(Ordering::Acquire).as_ref() }
 }
 
-/// Which recording this is, if the process records now: another number each time that it begins. This is all that
-/// most calls look at while the tap is idle.
+/// Which recording this is, if the process records now: another number each time that it begins.
+/// This is all that most calls look at while the tap is idle.
 #[inline]
 pub(crate) fn current() -> Option<u32> {
     // SAFETY: a static, or a word of a ring, which is never unmapped.
@@ -145,8 +149,8 @@ impl Ring {
             let _ = fs::remove_file(&path);
             return Err(io::Error::from(io::ErrorKind::FileTooLarge));
         }
-        // On a full disk a write into the mapping would be fatal: all of it is there from the beginning.
-        // SAFETY: a call on a descriptor of ours.
+        // On a full disk a write into the mapping would be fatal: all of it is there from the
+        // beginning. SAFETY: a call on a descriptor of ours.
         match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length as libc::off_t) } {
             0 => {}
             error => {
@@ -206,7 +210,8 @@ impl Ring {
         }
     }
 
-    /// Takes room for a record with so many bytes of data. `None`, and the record is counted as lost, if there is none.
+    /// Takes room for a record with so many bytes of data. `None`, and the record is counted as
+    /// lost, if there is none.
     #[inline]
     pub(crate) fn reserve(&self, data: usize) -> Option<Reservation> {
         let length = (size_of::<Record>() + data).next_multiple_of(ALIGNMENT) as u64;
@@ -243,8 +248,8 @@ impl Ring {
         }
     }
 
-    /// Has the processor fetch the memory of the next record before it comes: the reader has changed it last, on another
-    /// processor, and the next lock would wait for it.
+    /// Has the processor fetch the memory of the next record before it comes: the reader has
+    /// changed it last, on another processor, and the next lock would wait for it.
     #[inline(always)]
     fn prefetch(&self, position: u64) {
         for line in 0..PREFETCHED {
@@ -257,7 +262,8 @@ impl Ring {
     /// The room of so many bytes at this offset.
     #[inline]
     fn at(&self, offset: u64, length: u64) -> Reservation {
-        // SAFETY: offsets are below the capacity, and the mapping has so many bytes behind the first.
+        // SAFETY: offsets are below the capacity, and the mapping has so many bytes behind the
+        // first.
         let start = unsafe { self.data.add(offset as usize) };
         Reservation {
             start,
@@ -295,7 +301,8 @@ const CACHE_LINE: u64 = 64;
 /// Has the processor fetch a cache line that will be written.
 #[inline(always)]
 fn prefetch_for_write(address: NonNull<u8>) {
-    // SAFETY: a hint, which touches no memory as far as programs can tell. Processors that do not know it skip it.
+    // SAFETY: a hint, which touches no memory as far as programs can tell. Processors that do not
+    // know it skip it.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         core::arch::asm!("prefetchw [{}]", in(reg) address.as_ptr(), options(nostack, preserves_flags, readonly));
@@ -342,7 +349,8 @@ impl Reservation {
     #[inline]
     pub(crate) fn publish(self, kind: u8, flags: u8) {
         let word = u64::from(self.length) | u64::from(kind) << 32 | u64::from(flags) << 40;
-        // SAFETY: the first word of the room, which begins at a multiple of 8; the reader loads it atomically.
+        // SAFETY: the first word of the room, which begins at a multiple of 8; the reader loads it
+        // atomically.
         unsafe { self.start.cast::<AtomicU64>().as_ref() }.store(word, Ordering::Release);
     }
 

@@ -18,8 +18,8 @@ const SLOTS: usize = 1 << 14;
 /// A slot whose object has gone.
 const GONE: usize = 1;
 
-/// Finds a value by an address, without a lock. Values stay when their objects go: another thread may be polling
-/// for a queue pair that this one destroys.
+/// Finds a value by an address, without a lock. Values stay when their objects go: another thread
+/// may be polling for a queue pair that this one destroys.
 pub(crate) struct Table<T: 'static> {
     keys: [AtomicUsize; SLOTS],
     values: [AtomicPtr<T>; SLOTS],
@@ -93,7 +93,8 @@ impl<T: Sync + 'static> Table<T> {
         }
         let Some(slot) = free else { return false };
         let value = core::ptr::from_ref(value).cast_mut();
-        // Who finds the key with acquire finds the value; whoever finds the value finds what it points to.
+        // Who finds the key with acquire finds the value; whoever finds the value finds what it
+        // points to.
         self.values[slot].store(value, Ordering::Release);
         self.keys[slot].store(key, Ordering::Release);
         true
@@ -117,7 +118,8 @@ impl<T: Sync + 'static> Table<T> {
     }
 }
 
-/// What all objects of a kind have in common, as long as they do. Then a call needs not look its object up.
+/// What all objects of a kind have in common, as long as they do. Then a call needs not look its
+/// object up.
 pub(crate) struct Common<T: 'static> {
     value: AtomicPtr<T>,
     differ: Mutex<bool>,
@@ -219,8 +221,8 @@ pub(crate) struct QueuePair {
     pub(crate) sequence: AtomicU32,
     /// The library's builders.
     pub(crate) real: RealBuilders,
-    /// Belongs to whoever is between `wr_start` and `wr_complete` or `wr_abort`: the library lets one thread in. What is
-    /// aborted stays in it until the next one begins.
+    /// Belongs to whoever is between `wr_start` and `wr_complete` or `wr_abort`: the library lets
+    /// one thread in. What is aborted stays in it until the next one begins.
     pub(crate) session: UnsafeCell<Session>,
     /// Receives that have not completed, in the order in which the device takes them.
     pub(crate) receives: Spin<Posts>,
@@ -229,7 +231,8 @@ pub(crate) struct QueuePair {
     pub(crate) reads_under_way: AtomicUsize,
 }
 
-/// Whether the data of any RDMA read was to be recorded: until then, sends' completions mean nothing to an idle tap.
+/// Whether the data of any RDMA read was to be recorded: until then, sends' completions mean
+/// nothing to an idle tap.
 pub(crate) static READS_FOLLOWED: AtomicBool = AtomicBool::new(false);
 
 // SAFETY: the session is used by one thread at a time.

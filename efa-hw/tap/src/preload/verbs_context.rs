@@ -42,7 +42,8 @@ pub(crate) unsafe fn of(context: *mut ffi::ibv_context) -> Option<*mut VerbsCont
     let end = context
         .wrapping_byte_sub(offset_of!(VerbsContextEnd, context))
         .cast::<VerbsContextEnd>();
-    // SAFETY: the field says that the context is in such a structure, of which the last fields were always there.
+    // SAFETY: the field says that the context is in such a structure, of which the last fields were
+    // always there.
     let size = unsafe { (*end).size };
     (size >= size_of::<VerbsContextEnd>()).then_some(end)
 }

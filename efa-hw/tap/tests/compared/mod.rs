@@ -23,8 +23,8 @@ pub(crate) struct Seen {
     pub(crate) payload: Option<Vec<u8>>,
 }
 
-/// The frames of a capture that the host of the device can know of: not what the device answers by itself, not its
-/// repetitions.
+/// The frames of a capture that the host of the device can know of: not what the device answers by
+/// itself, not its repetitions.
 pub(crate) fn frames(path: &Path) -> Vec<Seen> {
     let mut reader = Reader::open(path).unwrap();
     let mut found: Vec<(u32, Seen)> = Vec::new();
@@ -87,8 +87,8 @@ pub(crate) fn frames(path: &Path) -> Vec<Seen> {
     found.into_iter().map(|(_, seen)| seen).collect()
 }
 
-/// By the host's own queue pair, with its Q-key where packets arrive, the direction, and whether it is RDMA data. Another
-/// queue pair of the same number has another Q-key.
+/// By the host's own queue pair, with its Q-key where packets arrive, the direction, and whether it
+/// is RDMA data. Another queue pair of the same number has another Q-key.
 type Stream = ((Gid, u16), u32, bool, bool);
 
 fn streams(frames: Vec<Seen>) -> BTreeMap<Stream, Vec<Seen>> {
@@ -113,8 +113,9 @@ pub(crate) fn agree(tapped: &Path, emulated: &Path) {
     compare(tapped, streams(frames(emulated)));
 }
 
-/// As [`agree`], for a program that polls with `ibv_poll_cq`, which does not tell who sends as long as the receiver has no
-/// address handle of the sender: the first messages of a sender may lack its GID, and none behind one that has it.
+/// As [`agree`], for a program that polls with `ibv_poll_cq`, which does not tell who sends as long
+/// as the receiver has no address handle of the sender: the first messages of a sender may lack its
+/// GID, and none behind one that has it.
 ///
 /// # Panics
 /// As [`agree`], or if no message that arrives has a GID.
@@ -144,8 +145,8 @@ pub(crate) fn agree_but_for_strangers(tapped: &Path, emulated: &Path) {
     compare(tapped, expected);
 }
 
-/// As [`agree`], for a program that closes queue pairs without a last look: the device may have put packets there that
-/// the program has never seen.
+/// As [`agree`], for a program that closes queue pairs without a last look: the device may have put
+/// packets there that the program has never seen.
 ///
 /// # Panics
 /// As [`agree`].

@@ -159,8 +159,8 @@ impl Rig {
         Rig::new([Side::new("a", software), b])
     }
 
-    /// Exchanges a message in each direction between the first two endpoints, so that each has the other's
-    /// HANDSHAKE.
+    /// Exchanges a message in each direction between the first two endpoints, so that each has the
+    /// other's HANDSHAKE.
     pub(crate) fn greet(&mut self) {
         for (from, to) in [(0, 1), (1, 0)] {
             self.exchange(from, to, 1000);
@@ -243,8 +243,8 @@ impl Rig {
         assert_eq!(self.ask(at, &Command::Close {}).unwrap(), Event::Done {});
     }
 
-    /// Closes an endpoint whose close waits for completions that a rule holds. The close must not end before
-    /// they are released.
+    /// Closes an endpoint whose close waits for completions that a rule holds. The close must not
+    /// end before they are released.
     pub(crate) fn close_upon_release(&mut self, at: EndpointIndex, label: &str) {
         let player = self.players[at].as_mut().expect("the endpoint lives");
         player.tell(&Command::Close {}).unwrap();
@@ -393,8 +393,8 @@ impl Rig {
         }
     }
 
-    /// Starts an operation; all endpoints make progress while resources are exhausted. `seed` names the
-    /// message that must arrive.
+    /// Starts an operation; all endpoints make progress while resources are exhausted. `seed` names
+    /// the message that must arrive.
     fn start(
         &mut self,
         at: EndpointIndex,
@@ -432,7 +432,8 @@ impl Rig {
         for command in [Command::Progress {}, Command::Pause {}] {
             for at in only {
                 if self.players[*at].is_some() {
-                    // The death of a process shows in operations that never complete, or in `await_death`.
+                    // The death of a process shows in operations that never complete, or in
+                    // `await_death`.
                     let _ = self.ask(*at, &command);
                 }
             }
@@ -514,8 +515,8 @@ impl Rig {
     }
 }
 
-/// Kills the hosts of a failed test: stock libfabric's `fi_close` may wait forever for a completion that a rule
-/// withholds.
+/// Kills the hosts of a failed test: stock libfabric's `fi_close` may wait forever for a completion
+/// that a rule withholds.
 impl Drop for Rig {
     fn drop(&mut self) {
         let Ok(fabric) = Fabric::open(&self.launcher.fabric) else {

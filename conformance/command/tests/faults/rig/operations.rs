@@ -176,8 +176,8 @@ impl Rig {
         self.begin(at, request, None)
     }
 
-    /// Waits until the region holds the bytes of [`Rig::write`]: the completion of a write does not mean that
-    /// the bytes have arrived.
+    /// Waits until the region holds the bytes of [`Rig::write`]: the completion of a write does not
+    /// mean that the bytes have arrived.
     #[track_caller]
     pub(crate) fn wait_written(&mut self, region: &Region) {
         let payload = Payload {

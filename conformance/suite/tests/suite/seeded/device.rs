@@ -1,8 +1,8 @@
 //! A device between the engine and the simulator that makes a right engine wrong.
 //!
-//! Most errors of an implementation show in what it sends, some in what it takes an arrival for, some in
-//! when it does something. So the device changes what passes between the engine and the network, and the
-//! engine itself has no branch for a fault.
+//! Most errors of an implementation show in what it sends, some in what it takes an arrival for,
+//! some in when it does something. So the device changes what passes between the engine and the
+//! network, and the engine itself has no branch for a fault.
 
 use std::cell::Cell;
 use std::collections::{HashSet, VecDeque};
@@ -144,7 +144,8 @@ pub(crate) struct FaultyNic {
 }
 
 impl FaultyNic {
-    /// Opens it on a host, with the fault `act` if there is one. `applied` counts how often the fault takes effect.
+    /// Opens it on a host, with the fault `act` if there is one. `applied` counts how often the
+    /// fault takes effect.
     pub(crate) fn open(
         host: &SimHost,
         act: Option<Act>,

@@ -65,7 +65,8 @@ impl Caught {
     }
 }
 
-/// Declares a fault: id, what the engine does, trace and endpoint, where the fault is, who catches it.
+/// Declares a fault: id, what the engine does, trace and endpoint, where the fault is, who catches
+/// it.
 pub(crate) const fn fault(
     id: &'static str,
     does: &'static str,

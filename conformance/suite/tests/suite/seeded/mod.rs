@@ -1,5 +1,5 @@
-//! Proof that the suite bites: single faults in our engine, one at a time. Each has to be caught by `run`
-//! under the right statement, and by `check` alone where a capture shows it.
+//! Proof that the suite bites: single faults in our engine, one at a time. Each has to be caught by
+//! `run` under the right statement, and by `check` alone where a capture shows it.
 //!
 //! * `fault`: how a fault is declared; `faults`: all of them.
 //! * `device`: where a fault takes effect, between the engine and the simulator.
@@ -64,8 +64,8 @@ fn every_fault_is_caught_and_named() {
     );
 }
 
-/// The control: the same traces on the same device, with an engine without a fault. Where the peers announce
-/// something else than was recorded, a right engine does something else.
+/// The control: the same traces on the same device, with an engine without a fault. Where the peers
+/// announce something else than was recorded, a right engine does something else.
 #[test]
 fn without_a_fault_nothing_is_reported() {
     let mut player = Player::default();

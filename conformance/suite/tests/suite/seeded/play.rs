@@ -66,8 +66,8 @@ pub(crate) struct Played {
     pub(crate) text: String,
 }
 
-/// What is played: a trace, the endpoint under test, and what its peers announce if that is not what was
-/// recorded.
+/// What is played: a trace, the endpoint under test, and what its peers announce if that is not
+/// what was recorded.
 pub(crate) type Play = (&'static str, usize, Option<u64>);
 
 /// Plays traces.
