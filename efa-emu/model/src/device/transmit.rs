@@ -163,7 +163,7 @@ impl Device {
             if let Err(status) = prepared {
                 let failure = LocalFailure::of_entry(&request.wqe, entry, status);
                 initiator.flight.release(index);
-                tracing::debug!(%qpn, status = ?failure.status, "work request refused");
+                trace_refused(qpn, &failure);
                 failure.count(&mut self.counters);
                 self.cqs
                     .write(qp.config.send_cq, &failure.entry(qpn, &qp.config));
@@ -188,4 +188,9 @@ impl Device {
         qp.send.scheduled = false;
         false
     }
+}
+
+#[cold]
+fn trace_refused(qpn: Qpn, failure: &LocalFailure) {
+    tracing::debug!(%qpn, status = ?failure.status, "work request refused");
 }

@@ -63,14 +63,7 @@ impl Course {
         let Some((fault, fate)) = fate else {
             return proceeds;
         };
-        tracing::debug!(
-            fault = fault.0,
-            qpn = %transmission.source_qpn,
-            sequence = transmission.sequence,
-            stage = ?transmission.stage,
-            ?fate,
-            "a staged fault applies to a frame"
-        );
+        trace_fault(fault, transmission, fate);
         match fate {
             // These are about other events than frames.
             Fate::Fail(_) | Fate::Qpn(_) => proceeds,
@@ -103,6 +96,18 @@ impl Course {
     pub fn passes(&self) -> bool {
         matches!(self, Course::Proceeds { .. } | Course::Late(_))
     }
+}
+
+#[cold]
+fn trace_fault(fault: FaultId, transmission: &Transmission, fate: Fate) {
+    tracing::debug!(
+        fault = fault.0,
+        qpn = %transmission.source_qpn,
+        sequence = transmission.sequence,
+        stage = ?transmission.stage,
+        ?fate,
+        "a staged fault applies to a frame"
+    );
 }
 
 #[cfg(test)]

@@ -122,6 +122,11 @@ impl Outbound {
         if self.failing.is_empty() {
             return None;
         }
+        self.next_due_failure()
+    }
+
+    #[cold]
+    fn next_due_failure(&mut self) -> Option<(Token, Status)> {
         let token = self.failing.pop_due(monotonic_now())?;
         tracing::debug!("request given up: each attempt was lost");
         Some((token, Status::LocalUnresponsiveRemote))

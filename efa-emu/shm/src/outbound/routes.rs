@@ -117,11 +117,8 @@ impl Routes {
         {
             return Ok(route.ring);
         }
-        let found = self.find_other(key, rings);
-        if let Err(reason) = &found {
-            tracing::debug!(peer = %gid, peer_qpn = %qpn, ?reason, "no way to a queue pair");
-        }
-        found
+        self.find_other(key, rings)
+            .inspect_err(|reason| trace_no_route(key, *reason))
     }
 
     #[cold]
@@ -252,4 +249,9 @@ impl Routes {
         self.routes
             .retain(|(gid, _), route| *gid != to.gid || route.tenancy.owner() != to.id);
     }
+}
+
+#[cold]
+fn trace_no_route((gid, qpn): (Gid, Qpn), reason: NoRoute) {
+    tracing::debug!(peer = %gid, peer_qpn = %qpn, ?reason, "no way to a queue pair");
 }
