@@ -31,7 +31,7 @@ quick:
 	@scripts/setup suite
 	$(CARGO) build $(SUITE)
 	@scripts/tests --workspace --test-threads $(TEST_THREADS) \
-		--filterset 'kind(lib) | package(efa-core) | package(efa-device-model) | package(efa-sim)'
+		--filterset 'kind(lib) | package(efa-core) | package(efa-wire) | package(efa-device-model) | package(efa-sim)'
 	@target/debug/efa-conformance run --backend emu --jobs 4
 
 ## sim: 10,000 random programs on the simulator against what libfabric promises

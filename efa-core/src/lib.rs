@@ -2,16 +2,17 @@
 //!
 //! # Modules
 //!
-//! * [`address`]: how endpoints and queue pairs are named.
-//! * [`wire`]: every packet type of the protocol, parsed from and emitted into byte slices.
+//! * [`wire`]: every packet type of the protocol, parsed from and emitted into byte slices. It is
+//!   a package of its own, `efa-wire`, for whoever reads packets and needs no engine.
+//! * [`address`]: how endpoints and queue pairs are named, [`rules`]: what traffic is judged by;
+//!   both are of `efa-wire` too.
 //! * [`nic`]: what the protocol needs from a device.
 //! * [`endpoint`]: the protocol engine.
-//! * [`rules`]: what traffic is judged by.
 
 #![forbid(unsafe_code)]
 
-pub mod address;
 pub mod endpoint;
 pub mod nic;
-pub mod rules;
-pub mod wire;
+
+pub use efa_wire as wire;
+pub use efa_wire::{address, rules};

@@ -21,7 +21,7 @@ mod link;
 mod scenario;
 mod sequences;
 mod victim;
-#[path = "../../efa-core/tests/wire/invariants.rs"]
+#[path = "../../efa-core/wire/tests/wire/invariants.rs"]
 mod wire;
 
 use sequences::place_of;

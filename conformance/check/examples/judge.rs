@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use efa_check::capture::Capture;
 use efa_check::check::check;
-use efa_core::rules::Severity;
+use efa_wire::rules::Severity;
 
 fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
     let path = std::env::args().nth(1).ok_or("usage: judge FILE")?;

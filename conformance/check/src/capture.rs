@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use efa_capture::frame::{self, Frame, OUTER_LEN, Repr};
 use efa_capture::{Direction, ReadError, Reader};
-use efa_core::address::{Gid, Qpn};
-use efa_core::wire::{Header, Packet, PacketType};
+use efa_wire::address::{Gid, Qpn};
+use efa_wire::{Header, Packet, PacketType};
 
 /// The place of the UDP checksum in a frame: the last two bytes in front of the transport header.
 const CHECKSUM: std::ops::Range<usize> = OUTER_LEN - 2..OUTER_LEN;
@@ -294,8 +294,8 @@ impl Capture {
 
 #[cfg(test)]
 mod tests {
-    use efa_core::address::Qkey;
-    use efa_core::wire::{ExtraFeatures, Handshake, Repr as _, UserRecvQp};
+    use efa_wire::address::Qkey;
+    use efa_wire::{ExtraFeatures, Handshake, Repr as _, UserRecvQp};
 
     use super::*;
 

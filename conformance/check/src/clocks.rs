@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use efa_capture::Direction;
 use efa_capture::frame::Kind;
-use efa_core::address::{Gid, Qpn};
+use efa_wire::address::{Gid, Qpn};
 
 use crate::capture::Capture;
 

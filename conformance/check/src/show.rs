@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use efa_capture::frame::Kind;
 use efa_capture::{Direction, ReadError};
-use efa_core::wire::fields::{FieldName, Value, fields_of};
-use efa_core::wire::{Packet, PacketType, ParseError, fields};
+use efa_wire::fields::{FieldName, Value, fields_of};
+use efa_wire::{Packet, PacketType, ParseError, fields};
 use serde::{Serialize, Serializer};
 
 use crate::capture::{CapturedPacket, Frames, UserRecvQps};

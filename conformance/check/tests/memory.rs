@@ -12,12 +12,12 @@ use efa_capture::frame::{Frame, Kind, Repr};
 use efa_capture::{CaptureTap as _, Direction, Interface, InterfaceId, Reader, Writer};
 use efa_check::capture::Frames;
 use efa_check::check::Judge;
-use efa_core::address::{Qkey, Qpn, RawAddress};
-use efa_core::wire::{
+use efa_testing::addresses::gid;
+use efa_wire::address::{Qkey, Qpn, RawAddress};
+use efa_wire::{
     Connid, Cts, CtsData, EagerRtm, ExtraFeatures, Handshake, LongctsRtm, MsgId, RawAddressHeader,
     Receipt, RecvId, ReqOptions, SendId,
 };
-use efa_testing::addresses::gid;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
@@ -83,7 +83,7 @@ impl<W: io::Write> Traffic<W> {
         }
     }
 
-    fn send(&mut self, from: usize, packet: &impl efa_core::wire::Repr, data: &[u8]) {
+    fn send(&mut self, from: usize, packet: &impl efa_wire::Repr, data: &[u8]) {
         let mut bytes = [0; 2048];
         let length = packet.emit_packet(data, &mut bytes).unwrap();
         let (source, destination) = (address(from as u8 + 1), address(2 - from as u8));

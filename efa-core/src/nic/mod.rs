@@ -51,7 +51,7 @@ mod objects;
 mod request;
 
 pub use attributes::{DeviceCaps, NicAttributes};
-pub use completion::{Completion, CompletionKind, Source, Status};
+pub use completion::{Completion, CompletionKind, Source};
 pub use error::NicError;
 pub use hold::{Nic, OwnNic, PolledNic};
 pub use lent::LentNic;
@@ -59,3 +59,5 @@ pub(crate) use lent::Loan;
 pub use memory::{Access, BufferId, LocalKey, Region, RemoteKey, UserSlice};
 pub use objects::{CompletionQueueId, Device, Domain, DomainConfig, QueuePair, QueuePairConfig};
 pub use request::{Destination, Doorbell, RdmaRequest, SendRequest};
+
+pub use crate::wire::Status;

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use faults::Faults;
-use page::{PROTOCOL, read, references, root, rows};
+use page::{PROTOCOL, read, references, root, rows, source};
 
 /// The sections of the protocol document that state something an implementation can break.
 const SECTIONS: [&str; 27] = [
@@ -45,17 +45,21 @@ const SECTIONS: [&str; 27] = [
 fn file(path: &str, is_test: bool) -> PathBuf {
     let root = root();
     let candidates = match (is_test, path.split_once('/')) {
-        (true, Some(("unit", rest))) => vec![
-            format!("efa-core/src/{rest}.rs"),
-            format!("efa-core/src/{rest}/mod.rs"),
-        ],
+        (true, Some(("unit", rest))) => match rest.strip_prefix("wire/") {
+            Some(rest) => vec![format!("efa-core/wire/src/{rest}.rs")],
+            None => vec![
+                format!("efa-core/src/{rest}.rs"),
+                format!("efa-core/src/{rest}/mod.rs"),
+            ],
+        },
+        (true, Some(("wire", _))) => vec![format!("efa-core/wire/tests/{path}.rs")],
         (true, Some(("device", rest))) => vec![format!("efa-emu/sim/tests/endpoint/{rest}.rs")],
         (true, Some(("faults", _))) => vec![format!("conformance/command/tests/{path}.rs")],
         (true, Some(("calls", _))) => vec![format!("efa-emu/verbs/tests/{path}.rs")],
         (true, Some(("promises", rest))) => vec![format!("efa-emu/promises/{rest}.rs")],
         (true, Some(("sim", _))) => vec![format!("efa-emu/sim/tests/{path}.rs")],
         (true, _) => vec![format!("efa-core/tests/{path}.rs")],
-        (false, Some(("wire", rest))) => vec![format!("efa-core/src/wire/{rest}.rs")],
+        (false, Some(("wire", rest))) => vec![format!("efa-core/wire/src/{rest}.rs")],
         (false, _) => vec![
             format!("efa-core/src/endpoint/{path}.rs"),
             format!("efa-core/src/endpoint/{path}/mod.rs"),
@@ -117,7 +121,7 @@ fn every_row_names_code_and_tests_that_exist() {
 fn every_row_names_faults_that_can_be_seeded_and_every_fault_has_a_row() {
     let faults = Faults::read();
     for file in faults.files() {
-        faults.apply(file, &read(&root().join("efa-core/src").join(file)));
+        faults.apply(file, &read(&root().join(source(file))));
     }
     let mut used = BTreeSet::new();
     for row in page::claims() {

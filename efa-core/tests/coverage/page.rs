@@ -11,6 +11,15 @@ pub(crate) fn root() -> PathBuf {
     package.parent().expect("a workspace").to_path_buf()
 }
 
+/// The file below the root that a path of `faults.txt` means: `wire/...` is of `efa-wire`, anything
+/// else is below `efa-core/src`.
+pub(crate) fn source(path: &str) -> PathBuf {
+    match path.strip_prefix("wire/") {
+        Some(rest) => Path::new("efa-core/wire/src").join(rest),
+        None => Path::new("efa-core/src").join(path),
+    }
+}
+
 pub(crate) fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }

@@ -23,16 +23,16 @@ const VARIABLE: &str = "EFA_SEEDED_FAULT";
 
 /// What is copied; the rest of the workspace is only linked to.
 const PACKAGES: [&str; 3] = ["efa-core", "efa-emu", "testing"];
-const MEMBERS: &str = r#"members = ["efa-core", "efa-emu", "efa-emu/promises", "testing"]"#;
+const MEMBERS: &str =
+    r#"members = ["efa-core", "efa-core/wire", "efa-emu/sim", "efa-emu/promises", "testing"]"#;
 
 /// The arguments of `cargo test --no-run`.
-const BUILDS: [&[&str]; 2] = [
-    &[
-        "-p", "efa-core", "--lib", "--test", "endpoint", "--test", "wire",
-    ],
+const BUILDS: [&[&str]; 3] = [
+    &["-p", "efa-core", "--lib", "--test", "endpoint"],
+    &["-p", "efa-wire", "--lib", "--test", "wire"],
     &[
         "-p",
-        "efa-emu",
+        "efa-sim",
         "-p",
         "efa-promises",
         "--no-default-features",
@@ -46,13 +46,14 @@ const BUILDS: [&[&str]; 2] = [
 ];
 /// The prefix by which the page names the tests of a binary, the build that makes it, and how cargo
 /// calls it.
-const BINARIES: [(&str, usize, &str); 6] = [
+const BINARIES: [(&str, usize, &str); 7] = [
     ("unit", 0, "unittests src/lib.rs"),
+    ("unit/wire", 1, "unittests src/lib.rs"),
     ("endpoint", 0, "tests/endpoint/main.rs"),
-    ("wire", 0, "tests/wire/main.rs"),
-    ("device", 1, "tests/endpoint/main.rs"),
-    ("sim", 1, "tests/sim/main.rs"),
-    ("promises", 1, "main.rs"),
+    ("wire", 1, "tests/wire/main.rs"),
+    ("device", 2, "tests/endpoint/main.rs"),
+    ("sim", 2, "tests/sim/main.rs"),
+    ("promises", 2, "main.rs"),
 ];
 
 /// A test that takes longer does not count as failed, but as undecided.
@@ -239,7 +240,9 @@ struct Binaries {
 impl Binaries {
     /// The test that the page means by `a/b::name`.
     fn test(&self, reference: &str) -> Test {
-        let parts = reference.split_once('/').and_then(|(prefix, rest)| {
+        let rest = |prefix| Some((prefix, reference.strip_prefix(prefix)?.strip_prefix('/')?));
+        let parts = rest("unit/wire").or_else(|| reference.split_once('/'));
+        let parts = parts.and_then(|(prefix, rest)| {
             let (module, name) = rest.split_once("::")?;
             Some((prefix, module, name))
         });
@@ -285,7 +288,7 @@ fn build(faults: &Faults) -> Binaries {
     }
     for file in faults.files() {
         assert!(
-            copy.join("efa-core/src").join(file).exists(),
+            copy.join(page::source(file)).exists(),
             "{file} does not exist"
         );
     }
@@ -328,12 +331,14 @@ pub(crate) fn seeded(fault: usize) -> bool {{
 /// What the copy of a file contains.
 fn content(faults: &Faults, root: &Path, path: &Path) -> Vec<u8> {
     let content = fs::read(path).expect("a file");
-    let Ok(file) = path.strip_prefix(root.join("efa-core/src")) else {
+    let below = |source: &str| path.strip_prefix(root.join(source)).ok();
+    let file = below("efa-core/wire/src").map(|file| Path::new("wire").join(file));
+    let Some(file) = file.or_else(|| below("efa-core/src").map(Path::to_path_buf)) else {
         return content;
     };
     let text = String::from_utf8(content).expect("source is text");
     let text = faults.apply(&file.to_string_lossy(), &text);
-    match file == Path::new("lib.rs") {
+    match file.ends_with("lib.rs") {
         true => (text + &switch()).into(),
         false => text.into(),
     }
@@ -341,11 +346,9 @@ fn content(faults: &Faults, root: &Path, path: &Path) -> Vec<u8> {
 
 /// The workspace with the packages that are needed.
 fn members(manifest: &str) -> String {
-    let line = |line: &str| match line.starts_with("members = ") {
-        true => MEMBERS.to_owned(),
-        false => line.to_owned(),
-    };
-    manifest.lines().map(|text| line(text) + "\n").collect()
+    let (before, members) = manifest.split_once("members = [").expect("a workspace");
+    let (_, after) = members.split_once(']').expect("a list ends");
+    format!("{before}{MEMBERS}{after}")
 }
 
 /// Copies a directory. What is the same stays as it is, so that it is not built again.

@@ -11,8 +11,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use efa_core::address::Gid;
 use efa_shm::remote::{RemoteDevice, RemoteMachine, Uptake};
+use efa_wire::address::Gid;
 
 use crate::frames::{self, Device, Frame, Frames, Notice, Rule};
 use crate::local::News;

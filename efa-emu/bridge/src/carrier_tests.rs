@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use efa_core::address::{Gid, Qkey};
 use efa_device_model::device::queue::{RequestIdSize, WqeSize};
 use efa_device_model::device::{QpChange, QpConfig, Service};
 use efa_device_model::profile::Profile;
@@ -14,6 +13,7 @@ use efa_device_model::provider::{SendData, SendOpcode, SendRequest, UdAddress};
 use efa_shm::remote::RemoteDevice;
 use efa_shm::{Engine, Fabric, HostConfig};
 use efa_testing::device::ClientQueues;
+use efa_wire::address::{Gid, Qkey};
 
 use crate::frames::{self, Device, Frame, Frames, Notice};
 use crate::key::Key;
@@ -59,7 +59,7 @@ fn device(name: &str, last: u8) -> RemoteDevice {
         name: efa_shm::DeviceName::new(name, 0, 1),
         gid: Gid(gid),
         profile: None,
-        nobody: efa_core::nic::Status::RemoteBadDestQpn,
+        nobody: efa_wire::Status::RemoteBadDestQpn,
         network: efa_shm::NetworkOptions::default(),
     }
 }

@@ -4,11 +4,11 @@
 use std::io;
 use std::ops::Range;
 
-use efa_core::address::Gid;
-use efa_core::nic::Status;
 use efa_device_model::fault::{Fault, FaultId};
 use efa_shm::remote::{FRAME_HEADER, LONGEST_MESSAGE, RemoteDevice};
 use efa_shm::{CarriedFault, DeviceName};
+use efa_wire::Status;
+use efa_wire::address::Gid;
 use serde::{Deserialize, Serialize};
 
 /// Bytes in front of a frame's content: its length, and its kind.

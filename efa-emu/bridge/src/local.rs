@@ -4,11 +4,11 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use efa_core::address::Gid;
-use efa_core::nic::Status;
 use efa_device_model::profile::Profile;
 use efa_shm::remote::{Alarm, RemoteDevice};
 use efa_shm::{DEFAULT_PROFILE, Fabric, FabricError, HostStatus};
+use efa_wire::Status;
+use efa_wire::address::Gid;
 
 use crate::frames::{Device, Rule};
 

@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use efa_core::address::Gid;
 use efa_options::bridge::SHORTEST_TIMEOUT;
 use efa_shm::Fabric;
 use efa_shm::remote::{Alarm, RemoteMachine, Uptake};
+use efa_wire::address::Gid;
 
 use crate::carrier::Carrier;
 use crate::local::{Local, News};

@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use efa_commands::Failure;
 use efa_commands::signals::Signals;
-use efa_core::address::Gid;
 use efa_options::bridge::Join;
 use efa_shm::{BridgePost, Fabric};
+use efa_wire::address::Gid;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::carrier::LAST_WORDS;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use efa_capture::frame::Kind;
 use efa_capture::{ReadError, Reader};
-use efa_core::wire::{Packet, Repr as _};
+use efa_wire::{Packet, Repr as _};
 
 /// A line for each RDM packet of the capture.
 fn lines(capture: &Path) -> Result<Vec<String>, ReadError> {

@@ -29,7 +29,7 @@ mod writer;
 
 use std::time::Duration;
 
-use efa_core::address::Gid;
+use efa_wire::address::Gid;
 
 pub use file::FileWriter;
 pub use follow::{FollowedFrame, Follower};

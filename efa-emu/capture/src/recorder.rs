@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use efa_core::address::Gid;
-use efa_core::nic::Status;
+use efa_wire::Status;
+use efa_wire::address::Gid;
 
 use super::{CaptureTap, Direction, InterfaceId};
 use crate::frame::{self, Frame, Repr};

@@ -8,10 +8,10 @@ use efa_capture::{
     CaptureTap, Counts, Direction, Interface, InterfaceId, Moment, Reader, Recorder, RequestData,
     Route, Writer,
 };
-use efa_core::address::{Gid, Qkey, Qpn};
-use efa_core::nic::Status;
 use efa_device_model::link::{Operation, RemoteRange, RequestHeader};
 use efa_testing::addresses::gid;
+use efa_wire::Status;
+use efa_wire::address::{Gid, Qkey, Qpn};
 use proptest::prelude::*;
 
 const MTU: usize = 4096;

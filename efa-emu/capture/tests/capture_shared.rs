@@ -11,7 +11,7 @@ use efa_capture::{
     CaptureTap, Counts, Direction, FileWriter, Follower, Interface, InterfaceId, Reader,
     SharedFile, WHOLE_FRAMES, Writer, create_shared,
 };
-use efa_core::address::{Gid, Qkey, Qpn};
+use efa_wire::address::{Gid, Qkey, Qpn};
 
 const PAYLOAD: usize = 8100;
 

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use efa_core::address::Qpn;
 use efa_device_model::device::LinkSpeed;
 use efa_device_model::fault::{self, Action, Fault, HostName, PortSpeed, Queues};
 use efa_shm::{ArmedFault, DEFAULT_FABRIC, Fabric};
+use efa_wire::address::Qpn;
 use serde_json::{Value, json};
 
 use efa_commands::Failure;

@@ -19,8 +19,8 @@ use std::net::Ipv6Addr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use efa_core::address::{Gid, Qpn};
 use efa_shm::{self, Fabric, HostStatus};
+use efa_wire::address::{Gid, Qpn};
 
 /// Where `shm_open` puts its objects.
 pub(super) const SHARED_MEMORY: &str = "/dev/shm";

@@ -170,7 +170,7 @@ pub fn version_text() -> &'static str {
         let mut text = format!(
             "{}\nEFA RDM protocol {}, transport header {}, fabric layout {}",
             version::build(),
-            efa_core::wire::PROTOCOL_VERSION,
+            efa_wire::PROTOCOL_VERSION,
             frame::header::VERSION,
             efa_shm::LAYOUT,
         );

@@ -2,8 +2,8 @@
 
 use std::hash::{DefaultHasher, Hasher};
 
-use efa_core::wire::fields::fields_of;
-use efa_core::wire::{Packet, PacketType, ReqFlags};
+use efa_wire::fields::fields_of;
+use efa_wire::{Packet, PacketType, ReqFlags};
 
 use crate::capture::CapturedPacket;
 

@@ -8,9 +8,9 @@
 
 use std::collections::HashMap;
 
-use efa_core::address::Qkey;
-use efa_core::rules::{self, Rule, Severity};
-use efa_core::wire::{ExtraFeatures, PacketType, ParseError};
+use efa_wire::address::Qkey;
+use efa_wire::rules::{self, Rule, Severity};
+use efa_wire::{ExtraFeatures, PacketType, ParseError};
 
 use super::device::Requests;
 use super::node::Node;

@@ -3,8 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 
 use efa_capture::Direction;
-use efa_core::address::Gid;
-use efa_core::wire::fields::{Field, fields_of};
+use efa_wire::address::Gid;
+use efa_wire::fields::{Field, fields_of};
 
 use super::content::Content;
 use crate::capture::CapturedPacket;

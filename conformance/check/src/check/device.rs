@@ -2,8 +2,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use efa_core::address::Qkey;
-use efa_core::nic::Status;
+use efa_wire::Status;
+use efa_wire::address::Qkey;
 
 use super::content::Content;
 use super::operation::OpId;

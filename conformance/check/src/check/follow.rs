@@ -1,8 +1,8 @@
 //! Following operations from packet to packet.
 
 use efa_capture::frame::header::FIRST_TAPPED_SEQUENCE;
-use efa_core::rules;
-use efa_core::wire::{ExtraFeatures, OpeType, RtaKind};
+use efa_wire::rules;
+use efa_wire::{ExtraFeatures, OpeType, RtaKind};
 
 use super::conversation::{Conversation, FrameContext};
 use super::operation::{Due, End, OpId, Operation, OperationKind, Turn, regions};

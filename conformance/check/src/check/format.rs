@@ -1,7 +1,7 @@
 //! Rules that need no more than the packet.
 
-use efa_core::rules::{self, Rule};
-use efa_core::wire::{ExtraFeatures, ReqFlags, RmaIovs, RtaKind};
+use efa_wire::rules::{self, Rule};
+use efa_wire::{ExtraFeatures, ReqFlags, RmaIovs, RtaKind};
 
 use super::packet::{Atomic, PacketBody, Reading};
 

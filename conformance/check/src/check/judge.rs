@@ -4,9 +4,9 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use efa_capture::Direction;
 use efa_capture::frame::Kind;
-use efa_core::address::Gid;
-use efa_core::rules;
-use efa_core::wire::{Packet, ParseError};
+use efa_wire::address::Gid;
+use efa_wire::rules;
+use efa_wire::{Packet, ParseError};
 
 use super::content::Content;
 use super::conversation::{Conversation, FrameContext, PacketFrame};

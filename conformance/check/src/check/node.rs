@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use efa_core::address::Gid;
+use efa_wire::address::Gid;
 
 /// A queue pair, as the network names it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use efa_core::wire::{PacketType, RmaIovs};
+use efa_wire::{PacketType, RmaIovs};
 
 use super::runs::Runs;
 

@@ -3,8 +3,8 @@
 //! The rules look at packets through this module only, so that packets which differ in layout but
 //! not in meaning are judged by the same code.
 
-use efa_core::address::RawAddress;
-use efa_core::wire::{
+use efa_wire::address::RawAddress;
+use efa_wire::{
     AtomicDatatype, AtomicOp, ExtraFeatures, Header, OpeType, Packet, PacketType, PeerError,
     ReqFlags, ReqOptions, RmaIovs, RtaKind,
 };
@@ -192,8 +192,7 @@ fn read(header: &Header, payload: u64) -> (Option<ReqOptions>, Option<u32>, Pack
         read_iov: None,
     };
     let request = |options: ReqOptions, said| (Some(options), None, said);
-    let control =
-        |connid: Option<efa_core::wire::Connid>, said| (None, connid.map(|id| id.0), said);
+    let control = |connid: Option<efa_wire::Connid>, said| (None, connid.map(|id| id.0), said);
     match *header {
         Header::EagerRtm(h) => {
             let message = Message {
@@ -296,7 +295,7 @@ fn read(header: &Header, payload: u64) -> (Option<ReqOptions>, Option<u32>, Pack
                 length: h.msg_length,
                 recv_id: h.recv_id.0,
                 window: h.recv_length.into(),
-                is_short: h.kind == efa_core::wire::RtrKind::Short,
+                is_short: h.kind == efa_wire::RtrKind::Short,
                 rma_iov: h.rma_iov,
             };
             request(h.options, PacketBody::Read(read))

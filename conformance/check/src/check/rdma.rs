@@ -1,9 +1,9 @@
 //! RDMA reads and writes, and how requests end.
 
 use efa_capture::frame::{Kind as FrameKind, Rdma, Repr};
-use efa_core::nic::Status;
-use efa_core::rules::{self, Rule};
-use efa_core::wire::ExtraFeatures;
+use efa_wire::ExtraFeatures;
+use efa_wire::Status;
+use efa_wire::rules::{self, Rule};
 
 use super::conversation::{Conversation, FrameContext};
 use super::device::RequestOutcome;

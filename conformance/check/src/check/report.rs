@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use efa_core::rules::{Evidence, Rule, Severity};
+use efa_wire::rules::{Evidence, Rule, Severity};
 
 /// A rule that a capture breaks.
 #[derive(Clone, PartialEq, Eq, Debug)]

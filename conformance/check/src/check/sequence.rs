@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use efa_core::wire::PacketType;
+use efa_wire::PacketType;
 
 use super::operation::OpId;
 use super::runs::Runs;

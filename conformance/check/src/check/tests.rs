@@ -2,16 +2,16 @@ use std::time::Duration;
 
 use efa_capture::Direction;
 use efa_capture::frame::{self, Kind, Rdma};
-use efa_core::address::{Gid, Qkey, Qpn, RawAddress};
-use efa_core::nic::Status;
-use efa_core::rules;
-use efa_core::wire::{
+use efa_device_model::link::RemoteRange;
+use efa_wire::Status;
+use efa_wire::address::{Gid, Qkey, Qpn, RawAddress};
+use efa_wire::rules;
+use efa_wire::{
     AtomRsp, AtomicDatatype, AtomicOp, Connid, Cts, CtsData, CtsFlags, EagerRtm, EagerRtw, Eor,
     ExtraFeatures, ExtraInfo, Handshake, LongctsRtm, LongreadRtm, MediumRtm, MsgId, OpeType,
     PeerError, RawAddressHeader, ReadNack, ReadRsp, Receipt, RecvId, Repr, ReqFlags, ReqOptions,
     RmaIov, RmaIovs, Rta, RtaKind, Rtr, RtrKind, RuntreadRtm, SendId, UniversalFlags,
 };
-use efa_device_model::link::RemoteRange;
 
 use super::*;
 use crate::capture::{Capture, CapturedPacket};
@@ -461,7 +461,7 @@ fn handshakes_have_a_form_that_older_releases_take() {
         assert_eq!(b.broken(), broken);
     }
     let wants_qp = all().union(ExtraFeatures::USER_RECV_QP);
-    let qp = efa_core::wire::UserRecvQp {
+    let qp = efa_wire::UserRecvQp {
         qpn: 9,
         qkey: Qkey(1),
     };
@@ -823,7 +823,7 @@ fn sent_again(
 }
 
 /// Requests of all kinds that A can send first.
-fn requests(options: ReqOptions) -> Vec<(&'static str, efa_core::wire::Header)> {
+fn requests(options: ReqOptions) -> Vec<(&'static str, efa_wire::Header)> {
     let (msg_id, send_id, recv_id) = (MsgId(1), SendId(7), RecvId(8));
     let iov = [RmaIov::new(0x1000, 60, 1), RmaIov::new(0x2000, 40, 2)];
     let iov = RmaIovs::new(&iov).unwrap();
@@ -1178,7 +1178,7 @@ fn zero_copy_receivers_get_messages_elsewhere() {
     let mut b = Builder::new();
     b.send(A, B, &eager(0, Some(A), None), b"first");
     let handshake = Handshake {
-        user_recv_qp: Some(efa_core::wire::UserRecvQp {
+        user_recv_qp: Some(efa_wire::UserRecvQp {
             qpn: 9,
             qkey: Qkey(1),
         }),

@@ -7,9 +7,9 @@ use std::time::Duration;
 use efa_capture::frame::Kind;
 use efa_check::capture::{Capture, CapturedPacket};
 use efa_check::check::{Checked, check};
-use efa_core::rules::{Rule, Severity};
 use efa_testing::fields::{number, write};
 use efa_testing::workspace::traces;
+use efa_wire::rules::{Rule, Severity};
 
 /// A packet of a trace: its type, and its index among the packets of this type that its host sends.
 type Packet = (&'static str, usize);
@@ -443,7 +443,7 @@ fn load(name: &str) -> Capture {
 }
 
 /// Identifies a request at both ends.
-type Key = (efa_core::address::Gid, u16, u32, bool);
+type Key = (efa_wire::address::Gid, u16, u32, bool);
 
 fn key(frame: &CapturedPacket) -> Key {
     let is_answer = matches!(

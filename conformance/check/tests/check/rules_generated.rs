@@ -1,4 +1,4 @@
-//! The texts that are generated from the rules in `efa_core::rules` are current: the tables of
+//! The texts that are generated from the rules in `efa_wire::rules` are current: the tables of
 //! `docs/rules.md` and the dissector's table of expert information.
 //!
 //! After a change of the rules, `EFA_UPDATE=1 cargo test -p efa-check --test check rules_generated`
@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 
-use efa_core::rules::{Chapter, Group, RULES, Rule, Severity};
+use efa_wire::rules::{Chapter, Group, RULES, Rule, Severity};
 
 /// The tables of `docs/rules.md`.
 fn documentation() -> String {
@@ -91,7 +91,7 @@ fn compare(file: &str, begin: &str, end: &str, generated: &str) {
     }
     assert!(
         current == generated,
-        "{file} differs from efa_core::rules; write it anew with \
+        "{file} differs from efa_wire::rules; write it anew with \
          `EFA_UPDATE=1 cargo test -p efa-check --test check rules_generated`"
     );
 }

@@ -13,15 +13,15 @@ use efa_capture::frame::{Frame, Kind};
 use efa_capture::{CaptureTap, Direction, Interface, InterfaceId, Writer};
 use efa_check::capture::{Capture, CapturedPacket};
 use efa_check::check::check;
-use efa_core::address::{Gid, Qkey, Qpn, RawAddress};
-use efa_core::nic::Status;
-use efa_core::rules::{Judge, Rule};
-use efa_core::wire::fields::fields_of;
-use efa_core::wire::{
+use efa_testing::workspace::captures;
+use efa_wire::Status;
+use efa_wire::address::{Gid, Qkey, Qpn, RawAddress};
+use efa_wire::fields::fields_of;
+use efa_wire::rules::{Judge, Rule};
+use efa_wire::{
     Connid, EagerRtm, ExtraFeatures, Handshake, HandshakeFlags, Header, MediumRtm, MsgId, OpeType,
     Packet, PacketType, PeerError, RawAddressHeader, RecvId, Repr, ReqOptions, Rtr, RtrKind,
 };
-use efa_testing::workspace::captures;
 use efa_wireshark::Tshark;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};

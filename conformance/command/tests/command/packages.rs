@@ -8,7 +8,7 @@ use efa_testing::workspace::root;
 use serde_json::Value;
 
 /// The packages that are published, in the order of their names.
-const PUBLISHED: [&str; 19] = [
+const PUBLISHED: [&str; 20] = [
     "efa-capture",
     "efa-check",
     "efa-commands",
@@ -28,6 +28,7 @@ const PUBLISHED: [&str; 19] = [
     "efa-shm",
     "efa-sim",
     "efa-suite",
+    "efa-wire",
 ];
 
 /// What a program prints in the directory of the workspace.

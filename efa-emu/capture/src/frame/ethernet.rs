@@ -1,6 +1,6 @@
 //! Frames as bytes: the outer layers around the transport header, and why bytes are not a frame.
 
-use efa_core::address::Gid;
+use efa_wire::address::Gid;
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
     EthernetAddress, EthernetFrame, EthernetProtocol, EthernetRepr, IpProtocol, Ipv6Packet,

@@ -9,8 +9,8 @@ mod layout;
 use core::fmt;
 use core::mem::offset_of;
 
-use efa_core::address::{Qkey, Qpn};
-use efa_core::nic::Status;
+use efa_wire::Status;
+use efa_wire::address::{Qkey, Qpn};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 

@@ -1,8 +1,8 @@
-use efa_core::address::{Qkey, Qpn};
-use efa_core::nic::Status;
+use efa_wire::Status;
+use efa_wire::address::{Qkey, Qpn};
 use proptest::prelude::*;
 
-use efa_core::address::Gid;
+use efa_wire::address::Gid;
 
 use super::*;
 

@@ -12,8 +12,8 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use efa_capture::Interface;
-use efa_core::address::Gid;
 use efa_shm::{Fabric, FabricError, Host, HostStatus, Recorded, Recorder};
+use efa_wire::address::Gid;
 
 use super::spool::Spool;
 use efa_commands::Failure;

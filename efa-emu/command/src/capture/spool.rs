@@ -152,10 +152,10 @@ mod tests {
 
     use efa_capture::frame::{Frame, Kind, Repr};
     use efa_capture::{CaptureTap, Direction, SharedFile, WHOLE_FRAMES};
-    use efa_core::address::{Gid, Qkey, Qpn};
     use efa_device_model::profile::Profile;
     use efa_options::capture_output::CaptureOptions;
     use efa_shm::Fabric;
+    use efa_wire::address::{Gid, Qkey, Qpn};
 
     use super::*;
 

@@ -14,8 +14,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 use efa_capture::{Direction, WHOLE_FRAMES};
-use efa_core::address::Qpn;
 use efa_shm::{DEFAULT_FABRIC, Fabric, FabricError, HostStatus};
+use efa_wire::address::Qpn;
 
 use super::capture::{Output, Recording, record};
 use efa_commands::Failure;

@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use efa_capture::Interface;
-use efa_core::address::Qpn;
+use efa_wire::address::Qpn;
 
 use super::{ALL_HOSTS, ALL_HOSTS_LABEL, Selection};
 
@@ -240,7 +240,7 @@ impl Toolbar {
 mod tests {
     use std::process::Command as Process;
 
-    use efa_core::address::Gid;
+    use efa_wire::address::Gid;
 
     use super::*;
 

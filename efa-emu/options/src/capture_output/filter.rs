@@ -13,9 +13,9 @@ use std::net::Ipv6Addr;
 use efa_capture::Direction;
 use efa_capture::frame::Frame;
 use efa_commands::Failure;
-use efa_core::address::{Gid, Qpn};
-use efa_core::wire::PacketType;
 use efa_shm::DeviceName;
+use efa_wire::PacketType;
+use efa_wire::address::{Gid, Qpn};
 
 /// Parentheses and negations within each other; more than anybody writes, and no stack runs out.
 const DEEPEST: usize = 64;
@@ -221,7 +221,7 @@ fn unfit(test: &str, what: &str, word: &str) -> String {
 mod tests {
     use super::*;
     use efa_capture::frame::{Kind, Repr};
-    use efa_core::address::Qkey;
+    use efa_wire::address::Qkey;
 
     const SOURCE: Gid = Gid([1; 16]);
     const DESTINATION: Gid = Gid([2; 16]);

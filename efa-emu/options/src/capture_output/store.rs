@@ -13,8 +13,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use efa_capture::frame::Frame;
 use efa_capture::{FollowedFrame, Interface, InterfaceId, Writer};
-use efa_core::wire::{Packet, PacketType};
 use efa_shm::DeviceName;
+use efa_wire::{Packet, PacketType};
 
 use super::files::{self, Files};
 use super::filter::{Filter, Seen};

@@ -32,7 +32,7 @@ pub enum Format {
     Opcode,
     /// [`Flags`].
     Flags,
-    /// The code of a [`Status`](efa_core::nic::Status).
+    /// The code of a [`Status`](efa_wire::Status).
     Status,
     /// Bytes without a meaning.
     Reserved,

@@ -1,0 +1,238 @@
+//! The types of fields: words, optional words, flags; and what a header can be written to.
+
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::cursor::Cursor;
+use super::declare::{Line, Output, Part, Shape, When};
+use crate::address::Qkey;
+use crate::atomic::{AtomicDatatype, AtomicOp};
+use crate::descriptor::Kind;
+use crate::error::ParseError;
+use crate::flags::{CtsFlags, HandshakeFlags, ReqFlags, UniversalFlags};
+use crate::ids::{Connid, MsgId, RecvId, SendId};
+use crate::ope_type::OpeType;
+use crate::packet_type::TypeTraits;
+
+/// A type with one width and one meaning.
+pub(crate) trait Word: Copy {
+    const KIND: Kind;
+    type Raw: FromBytes + IntoBytes + KnownLayout + Immutable + Unaligned + Copy + 'static;
+
+    fn of(raw: Self::Raw) -> Self;
+    fn raw(self) -> Self::Raw;
+
+    #[inline(always)]
+    fn connid(self) -> Option<Connid> {
+        None
+    }
+}
+
+macro_rules! words {
+    ($($type:ty as $raw:ty: $kind:ident, $of:expr, $to:expr $(, connid $connid:expr)?;)*) => {$(
+        impl Word for $type {
+            const KIND: Kind = Kind::$kind;
+            type Raw = $raw;
+
+            #[inline(always)]
+            fn of(raw: $raw) -> Self {
+                $of(raw)
+            }
+
+            #[inline(always)]
+            fn raw(self) -> $raw {
+                $to(self)
+            }
+
+            $(
+                #[inline(always)]
+                fn connid(self) -> Option<Connid> {
+                    $connid(self)
+                }
+            )?
+        }
+    )*};
+}
+
+/// Four bytes without a meaning.
+#[derive(Clone, Copy)]
+pub(crate) struct Reserved;
+
+impl From<()> for Reserved {
+    fn from((): ()) -> Self {
+        Reserved
+    }
+}
+
+words! {
+    u8 as u8: Number, |raw| raw, |value| value;
+    u32 as U32: Number, U32::get, U32::new;
+    u64 as U64: Number, U64::get, U64::new;
+    MsgId as U32: Number, |raw: U32| MsgId(raw.get()), |id: MsgId| U32::new(id.0);
+    SendId as U32: Number, |raw: U32| SendId(raw.get()), |id: SendId| U32::new(id.0);
+    RecvId as U32: Number, |raw: U32| RecvId(raw.get()), |id: RecvId| U32::new(id.0);
+    Connid as U32: Bits, |raw: U32| Connid(raw.get()), |id: Connid| U32::new(id.0), connid Some;
+    Qkey as U32: Bits, |raw: U32| Qkey(raw.get()), |qkey: Qkey| U32::new(qkey.0);
+    AtomicDatatype as U32: AtomicDatatype,
+        |raw: U32| AtomicDatatype(raw.get()), |code: AtomicDatatype| U32::new(code.0);
+    AtomicOp as U32: AtomicOp, |raw: U32| AtomicOp(raw.get()), |code: AtomicOp| U32::new(code.0);
+    OpeType as U32: OpeType, |raw: U32| OpeType(raw.get()), |code: OpeType| U32::new(code.0);
+    Reserved as [u8; 4]: Padding, |_| Reserved, |_| [0; 4];
+}
+
+/// A field that all packets of the format have.
+impl<T: Word> Part for T {
+    const SHAPE: Shape = Shape::Word(size_of::<T::Raw>(), T::KIND);
+
+    #[inline(always)]
+    fn parse(_line: &Line, cursor: &mut Cursor<'_>) -> Result<Self, ParseError> {
+        Ok(T::of(*cursor.take()?))
+    }
+
+    #[inline(always)]
+    fn write(&self, _line: &Line, output: &mut impl Output) {
+        output.bytes(self.raw().as_bytes());
+    }
+
+    #[inline(always)]
+    fn connid(&self) -> Option<Connid> {
+        Word::connid(*self)
+    }
+}
+
+/// A field that not all packets of the format have.
+impl<T: Word> Part for Option<T> {
+    const SHAPE: Shape = T::SHAPE;
+
+    #[inline(always)]
+    fn parse(line: &Line, cursor: &mut Cursor<'_>) -> Result<Self, ParseError> {
+        let is_there = match line.when {
+            When::Always => true,
+            When::Type(traits) => cursor.packet_type().is(traits),
+            When::Flag(flag) | When::FlagOrPadding(flag) | When::FlagOrRoom(flag) => {
+                cursor.flags() & flag != 0
+            }
+        };
+        if is_there {
+            let value = T::parse(line, cursor)?;
+            cursor.skip(line.pad.1)?;
+            return Ok(Some(value));
+        }
+        match line.when {
+            When::FlagOrPadding(_) => cursor.skip(size_of::<T::Raw>())?,
+            When::FlagOrRoom(_) if cursor.rest().len() >= size_of::<T::Raw>() => {
+                cursor.skip(size_of::<T::Raw>())?;
+            }
+            _ => {}
+        }
+        Ok(None)
+    }
+
+    #[inline(always)]
+    fn write(&self, line: &Line, output: &mut impl Output) {
+        match (self, line.when) {
+            (Some(value), when) => {
+                match when {
+                    When::Always => {}
+                    When::Type(traits) => output.traits(traits),
+                    When::Flag(flag) | When::FlagOrPadding(flag) | When::FlagOrRoom(flag) => {
+                        output.flags(flag);
+                    }
+                }
+                value.write(line, output);
+                output.zeroes(line.pad.1);
+            }
+            (None, When::FlagOrPadding(_) | When::FlagOrRoom(_)) => {
+                output.zeroes(size_of::<T::Raw>());
+            }
+            (None, _) => {}
+        }
+    }
+
+    #[inline(always)]
+    fn connid(&self) -> Option<Connid> {
+        self.and_then(Word::connid)
+    }
+}
+
+/// Nothing on the wire.
+pub(crate) const NOTHING: Shape = Shape::Sections(&[]);
+
+/// A fact that only the packet type states.
+impl Part for bool {
+    const SHAPE: Shape = NOTHING;
+
+    #[inline(always)]
+    fn parse(line: &Line, cursor: &mut Cursor<'_>) -> Result<Self, ParseError> {
+        Ok(matches!(line.when, When::Type(traits) if cursor.packet_type().is(traits)))
+    }
+
+    #[inline(always)]
+    fn write(&self, line: &Line, output: &mut impl Output) {
+        if let (true, When::Type(traits)) = (*self, line.when) {
+            output.traits(traits);
+        }
+    }
+}
+
+/// The flags of the base header that follow neither from the packet type nor from other fields.
+macro_rules! flags_parts {
+    ($($flags:ident without $derived:expr;)*) => {$(
+        impl Part for $flags {
+            const SHAPE: Shape = NOTHING;
+
+            #[inline(always)]
+            fn parse(_line: &Line, cursor: &mut Cursor<'_>) -> Result<Self, ParseError> {
+                let implied = cursor.packet_type().implied_flags().bits();
+                Ok($flags::from_bits_retain(cursor.flags() & !implied).difference($derived))
+            }
+
+            #[inline(always)]
+            fn write(&self, _line: &Line, output: &mut impl Output) {
+                output.flags(self.difference($derived).bits());
+            }
+        }
+    )*};
+}
+
+flags_parts! {
+    UniversalFlags without UniversalFlags::CONNID_HDR;
+    CtsFlags without CtsFlags::CONNID_HDR;
+    HandshakeFlags without HandshakeFlags::OPTIONAL_FIELDS;
+    ReqFlags without ReqFlags::OPTIONAL_HEADERS;
+}
+
+/// Counts the bytes of a header.
+pub(crate) struct Length(pub(crate) usize);
+
+impl Output for Length {
+    #[inline(always)]
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.0 = self.0.saturating_add(bytes.len());
+    }
+
+    #[inline(always)]
+    fn zeroes(&mut self, count: usize) {
+        self.0 = self.0.saturating_add(count);
+    }
+}
+
+/// Collects the flags of the base header.
+pub(crate) struct Flags(pub(crate) u16);
+
+impl Output for Flags {
+    #[inline(always)]
+    fn flags(&mut self, flags: u16) {
+        self.0 |= flags;
+    }
+}
+
+/// Collects the traits of the packet type.
+pub(crate) struct Traits(pub(crate) TypeTraits);
+
+impl Output for Traits {
+    #[inline(always)]
+    fn traits(&mut self, traits: TypeTraits) {
+        self.0 = self.0.union(traits);
+    }
+}

@@ -1,0 +1,126 @@
+//! Makes the tables from the declarations. All of this runs at compile time.
+
+use super::base::BASE;
+use super::declare::{Line, PADDING, Shape, When};
+use super::iov::{EXTRA_INFO, READ_IOV, RMA_IOV};
+use crate::descriptor::{Array, FieldDescriptor, Kind, Presence, Section, Width};
+
+impl Line {
+    /// The field, and the padding that belongs to it.
+    pub(crate) const fn describe(&self, shape: &Shape) -> [FieldDescriptor; 2] {
+        use Presence::{Always, IfFlag, IfFlagElseNext, IfType, UnlessFlag, UnlessFlagIfRoom};
+        let (width, kind) = match *shape {
+            Shape::Word(width, kind) => match self.kind {
+                Some(kind) => (width, kind),
+                None => (width, kind),
+            },
+            Shape::Count => (size_of::<u32>(), Kind::Count(self.array())),
+            Shape::Entries | Shape::Sections(_) => (0, Kind::Padding),
+        };
+        let (presence, pad_presence, (pad_name, pad_width)) = match self.when {
+            When::Always => (Always, Always, self.pad),
+            When::Type(traits) => (IfType(traits), IfType(traits), self.pad),
+            When::Flag(flag) => (IfFlag(flag), IfFlag(flag), self.pad),
+            When::FlagOrPadding(flag) => {
+                (IfFlagElseNext(flag), UnlessFlag(flag), ("padding", width))
+            }
+            When::FlagOrRoom(flag) => (
+                IfFlagElseNext(flag),
+                UnlessFlagIfRoom(flag),
+                ("padding", width),
+            ),
+        };
+        [
+            FieldDescriptor {
+                name: self.name,
+                width: Width::Fixed(width),
+                presence,
+                kind,
+                source: self.source,
+                description: self.meaning,
+            },
+            FieldDescriptor {
+                name: pad_name,
+                width: Width::Fixed(pad_width),
+                presence: pad_presence,
+                kind: Kind::Padding,
+                source: self.source,
+                description: PADDING,
+            },
+        ]
+    }
+
+    /// The line's sections, given a section of what [`Line::describe`] says.
+    pub(crate) const fn sections(
+        &self,
+        shape: &Shape,
+        described: &'static [&'static Section],
+    ) -> &'static [&'static Section] {
+        match shape {
+            Shape::Word(..) | Shape::Count => described,
+            Shape::Sections(sections) => sections,
+            Shape::Entries => match self.array() {
+                Array::RmaIov => &[&RMA_IOV],
+                Array::ReadIov => &[&READ_IOV],
+                Array::ExtraInfo => &[&EXTRA_INFO],
+            },
+        }
+    }
+}
+
+/// A section of the first field, or of both if the second has any bytes.
+pub(crate) const fn section_of(described: &'static [FieldDescriptor; 2]) -> Section {
+    let fields = match described[1].width {
+        Width::Fixed(0) => described.split_at(1).0,
+        _ => described,
+    };
+    let array = None;
+    Section { array, fields }
+}
+
+pub(crate) const fn count(lists: &[&[&Section]]) -> usize {
+    let (mut count, mut list) = (0, 0);
+    while list < lists.len() {
+        count += lists[list].len();
+        list += 1;
+    }
+    count
+}
+
+/// All sections of `lists`, of which there are [`count`].
+pub(crate) const fn concat<const COUNT: usize>(
+    lists: &[&[&'static Section]],
+) -> [&'static Section; COUNT] {
+    let mut all = [&BASE; COUNT];
+    let (mut list, mut at) = (0, 0);
+    while list < lists.len() {
+        let mut index = 0;
+        while index < lists[list].len() {
+            all[at] = lists[list][index];
+            at += 1;
+            index += 1;
+        }
+        list += 1;
+    }
+    all
+}
+
+/// Bytes of the fields that every packet has. A field that may be replaced by padding is counted
+/// through that padding, because one of the two is always there.
+pub(crate) const fn min_len(sections: &[&Section]) -> usize {
+    let (mut bytes, mut section) = (0, 0);
+    while section < sections.len() {
+        let Section { array, fields } = *sections[section];
+        let mut field = 0;
+        while array.is_none() && field < fields.len() {
+            if let (Presence::Always | Presence::UnlessFlag(_), Width::Fixed(width)) =
+                (fields[field].presence, fields[field].width)
+            {
+                bytes += width;
+            }
+            field += 1;
+        }
+        section += 1;
+    }
+    bytes
+}

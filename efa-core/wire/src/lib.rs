@@ -1,0 +1,69 @@
+//! Every packet type of the EFA RDM protocol v4.
+//!
+//! [`Packet::parse`] turns a borrowed byte slice into a [`Header`], which is an enum of plain
+//! `Copy` structs, and the place of the payload behind it. Nothing is copied but the fields of the
+//! header, and nothing is allocated. The same structs are what [`Repr::emit`] writes into a
+//! caller's buffer; the exact length is known before ([`Repr::header_len`]). Payload is not part of
+//! a header, because devices gather it from user memory.
+//!
+//! ```
+//! use efa_wire::{EagerRtm, Header, MsgId, Packet, Repr};
+//!
+//! let eager = EagerRtm { msg_id: MsgId(7), tag: Some(0xCAFE), ..EagerRtm::default() };
+//! let mut buffer = [0; 64];
+//! let length = eager.emit_packet(b"hello", &mut buffer)?;
+//! assert_eq!(length, eager.header_len() + 5);
+//!
+//! let packet = Packet::parse(&buffer[..length])?;
+//! assert_eq!(packet.header, Header::EagerRtm(eager));
+//! assert_eq!(packet.payload.of(&buffer[..length]), b"hello");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What is accepted
+//!
+//! Parsing checks the form of a packet and nothing else: that every field is inside the packet,
+//! that arrays are not longer than receivers can take, and that a stated length of data is the true
+//! one. Unknown flags are kept, and so are bytes behind the last known field of HANDSHAKE. Where
+//! the spec and stock libfabric disagree about bytes, this module follows stock libfabric, and the
+//! struct says so. All integers are little-endian.
+//!
+//! [`address`] has what packets call endpoints and queue pairs, [`fields`] the tables that describe
+//! every format, and [`rules`] what traffic is judged by.
+
+#![forbid(unsafe_code)]
+
+pub mod address;
+mod atomic;
+mod codec;
+mod descriptor;
+mod error;
+pub mod fields;
+mod flags;
+mod formats;
+mod ids;
+#[cfg(test)]
+mod literal;
+mod ope_type;
+mod packet;
+mod packet_type;
+pub mod rules;
+mod status;
+
+pub use atomic::{AtomicDatatype, AtomicOp};
+pub use codec::{BaseHeader, ExtraInfo, RawAddressHeader, Repr, ReqOptions, RmaIov, RmaIovs};
+pub use error::{EmitError, ParseError, Reason};
+pub use flags::{CtsFlags, ExtraFeatures, HandshakeFlags, ReqFlags, UniversalFlags};
+pub use formats::{
+    AtomRsp, Cts, CtsData, EagerRtm, EagerRtw, Eor, Handshake, LongctsRtm, LongctsRtw, LongreadRtm,
+    LongreadRtw, MediumRtm, PeerError, ReadNack, ReadRsp, Receipt, Rta, RtaKind, Rtr, RtrKind,
+    RuntreadRtm, UserRecvQp,
+};
+pub use ids::{Connid, MsgId, RecvId, SendId};
+pub use ope_type::OpeType;
+pub use packet::{Header, Packet, Payload};
+pub use packet_type::{Category, Family, FlagSet, PacketType, TypeTraits};
+pub use status::Status;
+
+/// The version in the base header of every packet.
+pub const PROTOCOL_VERSION: u8 = 4;

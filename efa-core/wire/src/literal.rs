@@ -1,0 +1,147 @@
+//! Packets as literal bytes, worked out by hand from the structures of stock libfabric. They stand
+//! beside the formats; this module checks them.
+
+use std::collections::BTreeSet;
+
+use super::fields::fields_of;
+use super::{Header, Packet, PacketType, Reason, Repr};
+
+/// A packet, and what it means.
+#[derive(Clone, Debug)]
+pub(super) struct Literal {
+    bytes: Vec<u8>,
+    meaning: Meaning,
+    payload: &'static [u8],
+}
+
+#[derive(Clone, Debug)]
+enum Meaning {
+    Header(Box<Header>),
+    /// The values of the fields behind the base header, where no struct has them.
+    Fields(&'static [(&'static str, u64)]),
+}
+
+/// A packet of a format that has a struct.
+pub(super) fn literal(
+    bytes: impl Into<Vec<u8>>,
+    header: impl Into<Header>,
+    payload: &'static [u8],
+) -> Literal {
+    Literal {
+        bytes: bytes.into(),
+        meaning: Meaning::Header(Box::new(header.into())),
+        payload,
+    }
+}
+
+/// A packet of a format that has tables only.
+pub(super) fn table_literal(
+    bytes: impl Into<Vec<u8>>,
+    fields: &'static [(&'static str, u64)],
+    payload: &'static [u8],
+) -> Literal {
+    Literal {
+        bytes: bytes.into(),
+        meaning: Meaning::Fields(fields),
+        payload,
+    }
+}
+
+impl Literal {
+    fn packet_type(&self) -> Option<PacketType> {
+        PacketType::peek(&self.bytes)
+    }
+
+    fn check(&self) {
+        let bytes = &self.bytes;
+        match &self.meaning {
+            Meaning::Header(header) => {
+                let parsed =
+                    Packet::parse(bytes).unwrap_or_else(|error| panic!("{error}: {bytes:02x?}"));
+                assert_eq!(parsed.header, **header);
+                assert_eq!(parsed.payload.of(bytes), self.payload);
+                let emitted = header.to_packet(self.payload);
+                assert_eq!(&emitted, bytes, "emitted on the left");
+            }
+            Meaning::Fields(expected) => {
+                let mut walk = fields_of(bytes).expect("an assigned type");
+                let fields: Vec<_> = walk.by_ref().skip(3).collect();
+                assert_eq!(walk.missing(), None);
+                let values: Vec<_> = fields
+                    .iter()
+                    .filter_map(|field| Some((field.descriptor.name, field.value.as_u64()?)))
+                    .collect();
+                assert_eq!(values, *expected);
+                let data = fields.last().map_or(&[][..], |field| field.bytes);
+                assert!(self.payload.is_empty() || data == self.payload);
+                let reason = Packet::parse(bytes).expect_err("no struct").reason;
+                match reason {
+                    Reason::UnsentType { code } => assert_eq!(code, bytes[0]),
+                    Reason::OtherForm { length, .. } => assert_eq!(length, bytes.len()),
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+    }
+}
+
+/// Checks the literals of one type.
+pub(super) fn check(packet_type: PacketType, literals: &[Literal]) {
+    for literal in literals {
+        assert_eq!(literal.packet_type(), Some(packet_type));
+        literal.check();
+    }
+}
+
+/// Packets as literal bytes: for each type the name of a test, and [`literal`]s.
+macro_rules! literals {
+    ($($test:ident $packet_type:ident {$($literal:expr,)+})*) => {
+        /// All literals of this file.
+        pub(crate) fn literals() -> Vec<Literal> {
+            vec![$($($literal,)+)*]
+        }
+
+        $(
+            #[test]
+            fn $test() {
+                check(PacketType::$packet_type, &[$($literal,)+]);
+            }
+        )*
+    };
+}
+
+/// What literals are written with.
+pub(super) mod prelude {
+    pub(crate) use super::super::{
+        AtomRsp, AtomicDatatype, AtomicOp, Connid, Cts, CtsData, CtsFlags, EagerRtm, EagerRtw, Eor,
+        ExtraFeatures, ExtraInfo, Handshake, HandshakeFlags, LongctsRtm, LongctsRtw, LongreadRtm,
+        LongreadRtw, MediumRtm, MsgId, OpeType, PacketType, PeerError, RawAddressHeader, ReadNack,
+        ReadRsp, Receipt, RecvId, ReqFlags, ReqOptions, RmaIov, RmaIovs, Rta, RtaKind, Rtr,
+        RtrKind, RuntreadRtm, SendId, UniversalFlags, UserRecvQp,
+    };
+    pub(crate) use super::{Literal, check, literal, literals, table_literal};
+    pub(crate) use crate::address::{Gid, Qkey, Qpn, RawAddress};
+}
+
+pub(super) use literals;
+
+/// A new packet type is a declaration in [`formats`](super::formats), a row in
+/// [`packet_type`](super::packet_type) and literal bytes; the compiler asks for its handler in
+/// `efa_core::endpoint`.
+#[test]
+fn every_type_has_literal_bytes_beside_its_format() {
+    let have: BTreeSet<_> = super::formats::literals()
+        .iter()
+        .filter_map(Literal::packet_type)
+        .collect();
+    let missing: Vec<_> = PacketType::ALL
+        .iter()
+        .filter(|packet_type| packet_type.has_format() && !have.contains(packet_type))
+        .map(|packet_type| packet_type.name())
+        .collect();
+    assert!(
+        missing.is_empty(),
+        "no literal bytes of {missing:?}: add them to `literals!` beside their format in \
+         efa-core/wire/src/formats, and that file to `formats::literals`"
+    );
+}
