@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use efa_play::libfabric::Version;
+use efa_play::libfabric::{Version, VersionError};
 use efa_play::player::Launcher;
 use efa_play::record::{self, RecordError, Stock};
 
@@ -65,7 +65,12 @@ fn release(text: &str) -> Result<Release, String> {
         Some((library, runner)) => (library, Some(runner.into())),
         None => (files, None),
     };
-    Ok((version.parse()?, (library.into(), runner)))
+    Ok((
+        version
+            .parse()
+            .map_err(|error: VersionError| error.to_string())?,
+        (library.into(), runner),
+    ))
 }
 
 pub(crate) fn record(arguments: &Record) -> Outcome {

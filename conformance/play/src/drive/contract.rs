@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::line::{Bytes, Line, displayed};
+use super::line::{Bytes, Line};
 use crate::application::{Report, Request, Started, Token};
 use crate::libfabric::Version;
 use crate::operation::pattern::Difference;
@@ -224,7 +224,6 @@ impl fmt::Display for Identity {
 pub struct Opening {
     /// The version of libfabric's interface that the application asks for. Releases derive defaults
     /// from it.
-    #[serde(with = "displayed")]
     pub api: Version,
     /// What the application uses. With `source` completions name the sender, with `directed-recv`
     /// receives do.

@@ -90,28 +90,6 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
-/// Values that are written as they are displayed.
-pub(crate) mod displayed {
-    use std::fmt::Display;
-    use std::str::FromStr;
-
-    use super::*;
-
-    pub(crate) fn serialize<T: Display, S: Serializer>(
-        value: &T,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        to.collect_str(value)
-    }
-
-    pub(crate) fn deserialize<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<T, D::Error> {
-        let text = String::deserialize(from)?;
-        text.parse().map_err(D::Error::custom)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -17,6 +17,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 pub use efa_libfabric_sys as ffi;
+use serde::{Deserialize, Serialize};
 
 pub use bare::BareBuffer;
 pub use completion::{Completion, Failure};
@@ -31,7 +32,8 @@ const TRY_AGAIN: isize = -(ffi::FI_EAGAIN as isize);
 const ERROR_AVAILABLE: isize = -(ffi::FI_EAVAIL as isize);
 
 /// A release of libfabric, or a version of its programming interface: `major.minor`.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct Version {
     /// Major number.
     pub major: u16,
@@ -67,8 +69,27 @@ impl fmt::Display for Version {
     }
 }
 
+impl From<Version> for String {
+    fn from(version: Version) -> Self {
+        version.to_string()
+    }
+}
+
+impl TryFrom<String> for Version {
+    type Error = VersionError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+/// Text that is not a [`Version`].
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("`{0}` is not a version: write it as major.minor, such as \"1.17\"")]
+pub struct VersionError(String);
+
 impl FromStr for Version {
-    type Err = String;
+    type Err = VersionError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let parsed = text.split_once('.').and_then(|(major, minor)| {
@@ -77,9 +98,7 @@ impl FromStr for Version {
                 minor: minor.parse().ok()?,
             })
         });
-        parsed.ok_or_else(|| {
-            format!("`{text}` is not a version: write it as major.minor, such as \"1.17\"")
-        })
+        parsed.ok_or_else(|| VersionError(text.to_owned()))
     }
 }
 

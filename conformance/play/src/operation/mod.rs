@@ -2,11 +2,11 @@
 //!
 //! They are plain data, and have the same type from a scenario's steps to the driver of what is
 //! tested. A payload is named by its seed, a peer by its place in the scenario. Only the name of a
-//! peer's memory differs: a scenario names a [`Place`] in memory that a step registered, an
+//! peer's memory differs: a scenario names a [`RegionOffset`] in memory that a step registered, an
 //! application needs the
 //! [`Remote`] that the memory's owner announced.
 
-mod names;
+pub(crate) mod names;
 pub mod pattern;
 
 use efa_core::wire::{AtomicDatatype, AtomicOp};
@@ -210,16 +210,16 @@ impl<M> Operation<M> {
     }
 }
 
-/// A place in memory that a step of the scenario registers.
+/// An offset in memory that a step of the scenario registers.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct RegionOffset {
     /// The step's name.
     pub region: String,
     /// The offset in the region, in bytes.
     pub offset: usize,
 }
 
-impl Place {
+impl RegionOffset {
     /// Returns the place in the region that begins at `region`.
     pub fn within(&self, region: Remote) -> Remote {
         Remote {

@@ -18,7 +18,7 @@ fn write<T: PartialEq, S: Serializer>(
     }
 }
 
-fn read<'de, T: Copy, D: Deserializer<'de>>(
+pub(crate) fn read<'de, T: Copy, D: Deserializer<'de>>(
     names: impl IntoIterator<Item = (&'static str, T)>,
     deserializer: D,
 ) -> Result<T, D::Error> {

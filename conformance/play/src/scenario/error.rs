@@ -78,32 +78,38 @@ impl Source<'_> {
     /// Explains an error of the TOML reader.
     pub(super) fn toml(&self, error: &toml::de::Error) -> ScenarioError {
         let span = error.span().unwrap_or(0..0);
-        let line = self.line(span.start);
-        let message = error.message();
+        self.explain(self.line(span.start), &self.key_at(&span), error.message())
+    }
+
+    /// Explains what serde says of the value of `key`.
+    pub(super) fn explain(&self, line: usize, key: &str, message: &str) -> ScenarioError {
         let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
-        if message.starts_with("unknown field")
-            && let Some((unknown, known)) = quoted.split_first()
-        {
-            return self.error(
-                line,
-                *unknown,
-                "there is no such key here",
-                suggest(unknown, known.iter().copied()),
-            );
-        }
-        if message.starts_with("missing field")
-            && let Some(missing) = quoted.first()
-        {
-            return self.error(
-                line,
-                *missing,
-                "this key is missing",
-                format!("add `{missing} = ...`"),
-            );
-        }
-        let problem = message.lines().collect::<Vec<_>>().join(", ");
-        let remedy = "correct the value (docs/scenarios.md lists the keys)";
-        self.error(line, self.key_at(&span), problem, remedy)
+        let (problem, remedy) = match *quoted.as_slice() {
+            [field, ref known @ ..] if message.starts_with("unknown field") => {
+                let remedy = suggest(field, known.iter().copied());
+                return self.error(line, field, "there is no such key here", remedy);
+            }
+            [field, ..] if message.starts_with("missing field") => {
+                let remedy = format!("add `{field} = ...`");
+                return self.error(line, field, "this key is missing", remedy);
+            }
+            [name, ref known @ ..] if message.starts_with("unknown variant") && key == "do" => (
+                format!("unknown step `{name}`"),
+                suggest(name, known.iter().copied()),
+            ),
+            [name, ref known @ ..] if message.starts_with("unknown ") => (
+                format!("`{name}` is not known"),
+                suggest(name, known.iter().copied()),
+            ),
+            _ => {
+                let remedy = "correct the value (docs/scenarios.md lists the keys)";
+                (
+                    message.lines().collect::<Vec<_>>().join(", "),
+                    remedy.into(),
+                )
+            }
+        };
+        self.error(line, key, problem, remedy)
     }
 
     /// The key to the left of a value.
@@ -118,6 +124,11 @@ impl Source<'_> {
     }
 }
 
+/// Whether `given` looks like a misspelt `known`.
+pub(super) fn resembles(given: &str, known: &str) -> bool {
+    strsim::damerau_levenshtein(given, known) <= 1 + known.len() / 3
+}
+
 /// "did you mean `x`?" if one of `known` looks like `given`, otherwise the list of them.
 pub fn suggest<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> String {
     let known: Vec<&str> = known.collect();
@@ -126,7 +137,7 @@ pub fn suggest<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> String 
         .map(|candidate| (strsim::damerau_levenshtein(given, candidate), *candidate))
         .min();
     match closest {
-        Some((distance, candidate)) if distance <= 1 + candidate.len() / 3 => {
+        Some((_, candidate)) if resembles(given, candidate) => {
             format!("did you mean `{candidate}`?")
         }
         _ if known.is_empty() => "there are none to name".into(),

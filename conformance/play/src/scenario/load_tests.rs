@@ -1,7 +1,9 @@
 use std::path::Path;
 
 use super::*;
+use crate::libfabric::Version;
 use crate::operation::TagMatch;
+use crate::scenario::FieldPolicy;
 
 const GOOD: &str = r#"
 description = "A tagged message."
@@ -90,7 +92,7 @@ fn errors_name_file_line_key_and_remedy() {
             "unknown kind",
             "do = \"trecv\"",
             "do = \"tercv\"",
-            "traces/example.toml:20: do: `tercv` is no kind of step; did you mean `trecv`?",
+            "traces/example.toml:20: do: unknown step `tercv`; did you mean `trecv`?",
         ),
         (
             "unknown endpoint",
@@ -116,6 +118,19 @@ fn errors_name_file_line_key_and_remedy() {
             "do = \"tsend\"\nignore = 1",
             "traces/example.toml:30: ignore: `tsend` does not take this key; it takes `at`, `id`, \
              `to`, `length`, `seed`, `tag`, `data`, `expect`",
+        ),
+        (
+            "misspelt key that need not be there",
+            "do = \"tsend\"",
+            "do = \"tsend\"\nsede = 1",
+            "traces/example.toml:30: sede: there is no such key here; did you mean `seed`?",
+        ),
+        (
+            "unknown setting",
+            "max_medium_size",
+            "max_medium_seize",
+            "traces/example.toml:16: max_medium_seize: there is no such key here; did you mean \
+             `max_medium_size`?",
         ),
         (
             "unknown profile",
@@ -155,7 +170,7 @@ fn errors_name_file_line_key_and_remedy() {
             "version = \"1.17\"",
             "version = \"17\"",
             "traces/example.toml:8: version: `17` is not a version: write it as major.minor, such \
-             as \"1.17\"; for example \"1.17\"",
+             as \"1.17\"; correct the value (docs/scenarios.md lists the keys)",
         ),
         (
             "unknown error",
@@ -202,6 +217,19 @@ fn wrong_types_and_broken_toml_name_the_line() {
         text.contains(":22: length: 99999999999 bytes; the limit is"),
         "{text}"
     );
+}
+
+#[test]
+fn tags_have_64_bits() {
+    let scenario = parse(&GOOD.replacen("0x10", "0xffffffffffffffff", 1)).unwrap();
+    let (_, operation, _) = scenario.operation("answer").unwrap();
+    assert!(matches!(
+        operation,
+        Operation::Recv {
+            tag: Some(TagMatch { tag: u64::MAX, .. }),
+            ..
+        }
+    ));
 }
 
 #[test]

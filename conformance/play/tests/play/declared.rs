@@ -14,7 +14,7 @@ const SOURCES: [&str; 5] = [
     "src/operation/mod.rs",
     "src/operation/pattern.rs",
     "src/application/mod.rs",
-    "src/scenario/mod.rs",
+    "src/scenario/endpoint.rs",
 ];
 
 /// The items of the files.

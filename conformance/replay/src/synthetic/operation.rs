@@ -1,7 +1,7 @@
 //! The operations that packets are about, and how far their data has got.
 
 use efa_core::wire::{AtomicDatatype, AtomicOp, PacketType};
-use efa_play::operation::{AtomicAction, Place, Remote, pattern};
+use efa_play::operation::{AtomicAction, RegionOffset, Remote, pattern};
 use efa_play::scenario::{Action, Operation, Scenario};
 
 use super::invented;
@@ -128,7 +128,7 @@ impl SyntheticOperation {
 }
 
 /// The place in memory that a step registered, and the bytes from there on.
-fn region(scenario: &Scenario, place: &Place) -> (Remote, Vec<u8>) {
+fn region(scenario: &Scenario, place: &RegionOffset) -> (Remote, Vec<u8>) {
     let step = scenario
         .steps
         .iter()

@@ -1,9 +1,57 @@
-//! Steps in words.
+//! What happens in a scenario.
 
 use efa_core::wire::AtomicDatatype;
 
-use super::{Action, Operation, Scenario, Step};
-use crate::operation::{EndpointIndex, Place, SendMode, element_size};
+use super::{Expectation, Operation, Scenario};
+use crate::operation::{EndpointIndex, RegionOffset, SendMode, element_size};
+
+/// One thing that happens.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// The line of the file on which the step begins.
+    pub line: usize,
+    /// What happens.
+    pub action: Action,
+}
+
+/// What a step does.
+#[derive(Clone, Debug)]
+pub enum Action {
+    /// An application starts an operation.
+    Start {
+        /// At which endpoint.
+        at: EndpointIndex,
+        /// The operation's name, unique in the scenario.
+        id: String,
+        /// What it is.
+        operation: Operation,
+        /// What its completion must say; meaningless for operations without a completion.
+        expect: Expectation,
+    },
+    /// The named operations complete; meanwhile the endpoints make progress.
+    Wait {
+        /// Names of operations.
+        operations: Vec<String>,
+        /// Endpoints that make progress; empty means all.
+        progress: Vec<EndpointIndex>,
+    },
+    /// Endpoints make progress until nothing more happens.
+    Settle {
+        /// Endpoints that make progress; empty means all.
+        progress: Vec<EndpointIndex>,
+    },
+    /// Registered memory must hold a message's bytes now.
+    Check {
+        /// At which endpoint.
+        at: EndpointIndex,
+        /// Name of a `register` step.
+        region: String,
+        /// Where in the region, in bytes.
+        offset: usize,
+        /// Name of the operation whose bytes must be there.
+        message: String,
+    },
+}
 
 impl Step {
     /// The step in a line, such as `step 4: b sends question to a`; `index` counts from 0. Traces
@@ -51,7 +99,7 @@ impl Step {
                     }
                     Operation::Write {
                         to,
-                        remote: Place { region, .. },
+                        remote: RegionOffset { region, .. },
                         payload,
                         ..
                     } => {
@@ -63,7 +111,7 @@ impl Step {
                     }
                     Operation::Atomic {
                         to,
-                        remote: Place { region, .. },
+                        remote: RegionOffset { region, .. },
                         operand,
                         datatype,
                         action,
@@ -83,7 +131,7 @@ impl Step {
                     }
                     Operation::Read {
                         from,
-                        remote: Place { region, .. },
+                        remote: RegionOffset { region, .. },
                         length,
                         ..
                     } => {

@@ -1,0 +1,155 @@
+//! A table of a scenario file, whose keys are read one by one into the types that hold them.
+
+use std::collections::BTreeMap;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use serde_path_to_error::Segment;
+use toml::Spanned;
+
+use super::error::{ScenarioError, Source, resembles, suggest};
+use super::load::Result;
+
+/// A table as it was parsed. The values are those of JSON, because TOML's stop at 2^63.
+pub(super) type RawTable = Spanned<BTreeMap<Spanned<String>, Value>>;
+
+/// The keys of a table. A key that has been asked for is one that the table takes; what is left at
+/// the end is unknown.
+pub(super) struct Keys<'a> {
+    pub(super) source: &'a Source<'a>,
+    /// The line on which the table begins.
+    pub(super) line: usize,
+    /// The name of the table in messages.
+    table: String,
+    lines: BTreeMap<String, usize>,
+    values: BTreeMap<String, Value>,
+    asked: Vec<&'static str>,
+}
+
+impl<'a> Keys<'a> {
+    pub(super) fn new(source: &'a Source<'a>, table: &str, raw: RawTable) -> Self {
+        let line = source.line(raw.span().start);
+        let (mut lines, mut values) = (BTreeMap::new(), BTreeMap::new());
+        for (key, value) in raw.into_inner() {
+            lines.insert(key.as_ref().clone(), source.line(key.span().start));
+            values.insert(key.into_inner(), value);
+        }
+        Keys {
+            source,
+            line,
+            table: table.to_owned(),
+            lines,
+            values,
+            asked: Vec::new(),
+        }
+    }
+
+    /// What a key says, if it is text.
+    pub(super) fn text(&self, key: &str) -> Option<&str> {
+        self.values.get(key)?.as_str()
+    }
+
+    /// The same keys under another name. The keys that have been asked for do not count.
+    pub(super) fn named(self, table: String) -> Self {
+        Keys {
+            table,
+            asked: Vec::new(),
+            ..self
+        }
+    }
+
+    /// An error about a key, on its line if it is there.
+    pub(super) fn error(
+        &self,
+        key: &str,
+        problem: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> ScenarioError {
+        self.source.error(self.line_of(key), key, problem, remedy)
+    }
+
+    /// The line of a key, or of the table if the key is not there.
+    pub(super) fn line_of(&self, key: &str) -> usize {
+        *self.lines.get(key).unwrap_or(&self.line)
+    }
+
+    /// The value of a key, if it is there.
+    pub(super) fn optional<T: DeserializeOwned>(&mut self, key: &'static str) -> Result<Option<T>> {
+        self.asked.push(key);
+        let Some(value) = self.values.remove(key) else {
+            return Ok(None);
+        };
+        let read = serde_path_to_error::deserialize(value);
+        read.map(Some)
+            .map_err(|error| self.explain(key, error.path(), error.inner()))
+    }
+
+    /// The value of a key that must be there.
+    pub(super) fn need<T: DeserializeOwned>(&mut self, key: &'static str) -> Result<T> {
+        let value = self.optional(key)?;
+        value.ok_or_else(|| self.missing(key))
+    }
+
+    /// All remaining keys, of a table that is a structure.
+    pub(super) fn rest<T: DeserializeOwned>(&mut self) -> Result<T> {
+        let rest = Value::Object(std::mem::take(&mut self.values).into_iter().collect());
+        serde_path_to_error::deserialize(rest)
+            .map_err(|error| self.explain("", error.path(), error.inner()))
+    }
+
+    /// The error for a key that is not there. Perhaps its name was misspelt.
+    fn missing(&self, key: &str) -> ScenarioError {
+        match self.values.keys().find(|given| resembles(given, key)) {
+            Some(given) => self.unknown(given, &[key]),
+            None => self.error(
+                key,
+                format!("{} needs this key", self.table),
+                format!("add `{key} = ...`"),
+            ),
+        }
+    }
+
+    fn unknown(&self, key: &str, known: &[&str]) -> ScenarioError {
+        self.error(
+            key,
+            "there is no such key here",
+            suggest(key, known.iter().copied()),
+        )
+    }
+
+    /// Refuses keys that the table does not take.
+    pub(super) fn finish(self) -> Result<()> {
+        let first = self.values.keys().min_by_key(|key| self.lines[*key]);
+        let Some(key) = first else {
+            return Ok(());
+        };
+        if self.asked.iter().any(|asked| resembles(key, asked)) {
+            return Err(self.unknown(key, &self.asked));
+        }
+        let takes: Vec<String> = self.asked.iter().map(|key| format!("`{key}`")).collect();
+        Err(self.error(
+            key,
+            format!("{} does not take this key", self.table),
+            format!("it takes {}", takes.join(", ")),
+        ))
+    }
+
+    /// Explains why a value was not read. `path` is where in the value of `key`.
+    fn explain(
+        &self,
+        key: &str,
+        path: &serde_path_to_error::Path,
+        error: &serde_json::Error,
+    ) -> ScenarioError {
+        let mut keys: Vec<&str> = vec![key];
+        keys.extend(path.iter().filter_map(|segment| match segment {
+            Segment::Map { key } => Some(key.as_str()),
+            _ => None,
+        }));
+        keys.retain(|key| !key.is_empty());
+        let outer = keys.first().copied().unwrap_or_default();
+        let inner = keys.last().copied().unwrap_or_default();
+        self.source
+            .explain(self.line_of(outer), inner, &error.to_string())
+    }
+}

@@ -1,0 +1,103 @@
+//! Packets that are written by hand.
+
+use std::collections::BTreeMap;
+
+use toml::Spanned;
+
+use super::EndpointSpec;
+use super::error::Source;
+use super::load::{Result, endpoint_named};
+use crate::operation::EndpointIndex;
+
+/// A packet that is written by hand, as it stands in the file: `efa_replay::synthetic` knows what
+/// its keys mean.
+#[derive(Clone, PartialEq, Debug)]
+pub struct WrittenPacket {
+    /// The line of the file on which it begins.
+    pub line: usize,
+    /// The step during which it is sent: the last one in front of it.
+    pub step: usize,
+    /// Its sender.
+    pub from: EndpointIndex,
+    /// Its receiver.
+    pub to: EndpointIndex,
+    /// Its other keys.
+    pub keys: Vec<WrittenKey>,
+}
+
+/// A key of a packet.
+#[derive(Clone, PartialEq, Debug)]
+pub struct WrittenKey {
+    /// The key.
+    pub name: String,
+    /// Its line in the file.
+    pub line: usize,
+    /// What it says.
+    pub value: toml::Value,
+}
+
+/// A packet that is written by hand. What is special to its type is looked at later.
+pub(super) fn packet(
+    source: &Source<'_>,
+    endpoints: &[EndpointSpec],
+    starts_of_steps: &[usize],
+    raw: Spanned<BTreeMap<Spanned<String>, toml::Value>>,
+) -> Result<WrittenPacket> {
+    let start = raw.span().start;
+    let line = source.line(start);
+    let before = starts_of_steps.iter().filter(|step| **step < start);
+    let Some(step) = before.count().checked_sub(1) else {
+        return Err(source.error(
+            line,
+            "packet",
+            "no step stands in front of the packet",
+            "put it behind the step during which it is sent",
+        ));
+    };
+    let (mut from, mut to) = (None, None);
+    let mut keys = Vec::new();
+    for (key, value) in raw.into_inner() {
+        let key_line = source.line(key.span().start);
+        let name = key.into_inner();
+        let end = match name.as_str() {
+            "from" => &mut from,
+            "to" => &mut to,
+            _ => {
+                keys.push(WrittenKey {
+                    name,
+                    line: key_line,
+                    value,
+                });
+                continue;
+            }
+        };
+        let given = value.as_str().unwrap_or_default();
+        let found = endpoint_named(source, endpoints, key_line, &name, given)?;
+        *end = Some(found);
+    }
+    let missing = |key: &str| {
+        source.error(
+            line,
+            key,
+            "the packet needs this key",
+            format!("add `{key} = \"...\"`, the name of an endpoint"),
+        )
+    };
+    let from = from.ok_or_else(|| missing("from"))?;
+    let to = match to {
+        Some(to) => to,
+        // Between two there is no choice.
+        None if endpoints.len() == 2 => 1 - from,
+        None => return Err(missing("to")),
+    };
+    if from == to {
+        return Err(source.error(line, "to", "the packet goes to its sender", "name another"));
+    }
+    Ok(WrittenPacket {
+        line,
+        step,
+        from,
+        to,
+        keys,
+    })
+}
