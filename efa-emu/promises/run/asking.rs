@@ -11,7 +11,8 @@ use crate::model::{Asked, Message, OneSided, OneSidedKind, ProgramId, pattern};
 use crate::plan::{Buffer, Manner};
 use crate::release::Release;
 
-use super::{Item, MESSAGE, ONE_SIDED, SOMETHING_ELSE, World, combined, flags};
+use super::memory::combined;
+use super::{Item, MESSAGE, ONE_SIDED, SOMETHING_ELSE, World, flags};
 
 impl World {
     pub(super) fn one_sided(

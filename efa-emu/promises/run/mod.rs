@@ -1,25 +1,29 @@
 //! Carries a plan out, and holds what happens against the model.
 
 mod asking;
+mod memory;
 mod moving;
 mod outcome;
 mod parting;
 mod receiving;
 mod reports;
+mod step;
+mod troubles;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::ops::AddAssign;
 
 use efa_core::address::RawAddress;
-use efa_core::endpoint::{Counter, Endpoint, IoVec, OperationFlags, PeerId};
-use efa_core::nic::{Access, Region, UserSlice};
-use efa_device_model::fault::{Action, Fault, FaultId};
+use efa_core::endpoint::{Counter, Endpoint, OperationFlags, PeerId};
+use efa_core::nic::{Region, UserSlice};
+use efa_device_model::fault::FaultId;
 use efa_sim::{Fabric, HostConfig, SimHost};
 
-use crate::model::{Asked, Message, OneSided, OneSidedKind, ProgramId, Receive, pattern};
-use crate::plan::{Buffer, Manner, Plan, Settings, Step};
+use crate::model::{Message, OneSided, ProgramId, Receive};
+use crate::plan::{Buffer, Manner, Plan, Settings};
 use crate::release::{Release, ReleaseNic};
 use crate::user_queue_pair::UserQueuePair;
+use memory::register;
+pub(crate) use troubles::Troubles;
 
 const MEMORY: usize = 8 << 20;
 /// The counter and the lock word of a program are the first words of its memory.
@@ -85,41 +89,6 @@ pub(crate) struct World {
     /// The faults that make packets arrive twice.
     repetitions: Vec<FaultId>,
     troubles: Troubles,
-}
-
-/// How often a run met what is rare.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Troubles {
-    /// Packets beyond the window of their receiver.
-    pub(crate) overruns: usize,
-    /// Operations whose memory was deregistered.
-    pub(crate) orphans: usize,
-    /// Messages that could be neither read nor asked for.
-    pub(crate) lost: usize,
-    /// Messages that their senders gave up, and that their receivers gave up.
-    pub(crate) aborts: [usize; 2],
-    /// Messages without headers.
-    pub(crate) headerless: usize,
-    /// Times that a program made operations of its peers wait.
-    pub(crate) waits: usize,
-    /// Operations that the other release does not know.
-    pub(crate) refusals: usize,
-    /// Second copies of packets that their receiver recognised.
-    pub(crate) copies: usize,
-}
-
-impl AddAssign for Troubles {
-    fn add_assign(&mut self, other: Troubles) {
-        self.overruns += other.overruns;
-        self.orphans += other.orphans;
-        self.lost += other.lost;
-        self.aborts[0] += other.aborts[0];
-        self.aborts[1] += other.aborts[1];
-        self.headerless += other.headerless;
-        self.waits += other.waits;
-        self.refusals += other.refusals;
-        self.copies += other.copies;
-    }
 }
 
 /// Carries out those steps of a plan whose index is in `keep`. An error says which promise was
@@ -242,222 +211,9 @@ impl World {
         Some(peer)
     }
 
-    fn allocate(&mut self, at: ProgramId, length: usize) -> u64 {
-        let program = &mut self.programs[at];
-        let address = program.memory.address + program.used;
-        program.used += length.next_multiple_of(8) as u64;
-        assert!(program.used <= MEMORY as u64, "MEMORY is too small");
-        address
-    }
-
-    fn fill(&self, at: ProgramId, address: u64, bytes: &[u8]) {
-        let host = &self.programs[at].host;
-        host.write(address, bytes).expect("allocated memory");
-    }
-
-    fn bytes(&self, at: ProgramId, address: u64, length: usize) -> Vec<u8> {
-        let host = &self.programs[at].host;
-        host.read(UserSlice { address, length })
-            .expect("allocated memory")
-    }
-
-    fn word(&self, at: ProgramId, offset: u64) -> u64 {
-        let bytes = self.bytes(at, self.programs[at].memory.address + offset, 8);
-        u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
-    }
-
-    fn pieces(&self, at: ProgramId, address: u64, length: usize, buffer: Buffer) -> Vec<IoVec> {
-        let region = buffer.registered.then_some(self.programs[at].region);
-        let part = length.div_ceil(buffer.pieces.max(1)).max(1);
-        let mut pieces: Vec<IoVec> = (0..length)
-            .step_by(part)
-            .map(|start| IoVec {
-                memory: UserSlice {
-                    address: address + start as u64,
-                    length: part.min(length - start),
-                },
-                region,
-            })
-            .collect();
-        if pieces.is_empty() {
-            pieces.push(IoVec {
-                memory: UserSlice { address, length: 0 },
-                region,
-            });
-        }
-        pieces
-    }
-
-    fn step(&mut self, step: &Step) -> Result<(), String> {
-        match *step {
-            Step::Send {
-                from,
-                to,
-                length,
-                tag,
-                with_data,
-                manner,
-                buffer,
-            } => {
-                let (from, to) = (self.current[from], self.current[to]);
-                let number = self.messages.len();
-                let address = self.allocate(from, length);
-                self.fill(from, address, &pattern(number, length));
-                // Messages without room for their number, or whose place is not told when they are
-                // truncated, are known by their data.
-                let with_data =
-                    with_data || length < 8 || tag.is_none() || !self.all_have_read_nack;
-                let with_data = with_data || self.aborts;
-                self.messages.push(Message {
-                    from,
-                    to,
-                    length,
-                    tag,
-                    data: with_data.then_some(number as u64),
-                    manner,
-                    address,
-                    buffer,
-                    state: Asked::Waiting,
-                    taken: None,
-                    lost: false,
-                    aborted: false,
-                });
-                self.programs[from].outbox.push_back(Item::Message(number));
-                self.push(from)?;
-            }
-            Step::Receive {
-                at,
-                from,
-                tag,
-                capacity,
-                buffer,
-            } => {
-                let at = self.current[at];
-                let from = from.map(|from| self.current[from]);
-                self.receive(at, from, tag, capacity, buffer)?;
-            }
-            Step::MultiReceive {
-                at,
-                capacity,
-                min_free,
-            } => {
-                let at = self.current[at];
-                if self.programs[at].user.is_some() {
-                    self.receive_without_header(at)?;
-                } else if self.programs[at].open_receives < MAX_RECEIVES {
-                    self.multi_receive(at, capacity, min_free)?;
-                }
-            }
-            Step::Write {
-                from,
-                to,
-                length,
-                with_data,
-                manner,
-                buffer,
-            } => self.one_sided(
-                (from, to),
-                length,
-                OneSidedKind::Write,
-                manner,
-                with_data,
-                buffer,
-            )?,
-            Step::Read {
-                from,
-                to,
-                length,
-                buffer,
-            } => {
-                let kind = OneSidedKind::Read;
-                self.one_sided((from, to), length, kind, Manner::Plain, false, buffer)?;
-            }
-            Step::Add {
-                from,
-                to,
-                fetch,
-                manner,
-            } => {
-                let (kind, manner) = match fetch {
-                    true => (OneSidedKind::FetchAdd, Manner::Plain),
-                    false => (OneSidedKind::Add, manner),
-                };
-                self.one_sided((from, to), 8, kind, manner, false, WORD)?;
-            }
-            Step::Claim { from, to } => {
-                let kind = OneSidedKind::Claim;
-                self.one_sided((from, to), 8, kind, Manner::Plain, false, WORD)?;
-            }
-            Step::Combine {
-                from,
-                to,
-                combine,
-                manner,
-                buffer,
-            } => {
-                let (kind, length) = (OneSidedKind::Combine(combine), combine.length());
-                self.one_sided((from, to), length, kind, manner, false, buffer)?;
-            }
-            Step::Cancel { at, choice } => {
-                let at = self.current[at];
-                let open: Vec<usize> = self.open_receives(at).collect();
-                if let Some(number) = open.get(choice % open.len().max(1)) {
-                    self.cancel(*number, false)?;
-                }
-            }
-            Step::Reserve { at, tagged, keep } => {
-                let at = self.current[at];
-                if self.programs[at].open_receives < MAX_RECEIVES {
-                    self.reserve(at, tagged, keep)?;
-                }
-            }
-            Step::Fault(ref fault) => {
-                let id = self.fabric.install(Fault::clone(fault));
-                if fault.then == Action::Repeat {
-                    self.repetitions.push(id);
-                }
-            }
-            Step::Die { at } => {
-                let program = self.current[at];
-                // Its queue pair goes, and nobody is told.
-                self.programs[program].endpoint = None;
-                self.programs[program].user = None;
-                self.programs[program].outbox.clear();
-                let settings = self.programs[program].settings.clone();
-                self.current[at] = self.start(at, settings)?;
-            }
-            Step::Forget { at, peer } => {
-                let (at, peer) = (self.current[at], self.current[peer]);
-                self.parted.insert((at, peer));
-                self.forget(at, peer)?;
-            }
-            Step::Withdraw { at } => self.withdraw(self.current[at])?,
-            Step::Run { events } => {
-                for _ in 0..events {
-                    if !self.advance()? {
-                        break;
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
     fn release(&self, program: ProgramId) -> Release {
         self.programs[program].settings.release
     }
-}
-
-/// Registers the memory of a program. A staged failure may be meant for another registration.
-fn register(endpoint: &mut Endpoint<ReleaseNic>, memory: UserSlice) -> Result<Region, String> {
-    (0..20)
-        .find_map(|_| endpoint.register(memory, Access::all()).ok())
-        .ok_or("the program's memory cannot be registered".into())
-}
-
-/// What an atomic on memory of its own finds there, its operand and its comparand.
-fn combined(number: usize, length: usize) -> [Vec<u8>; 3] {
-    [1, 2, 3].map(|part| pattern(3 * number + part, length))
 }
 
 /// The flags of an operation. Every third one is followed by more, as far as the endpoint knows.

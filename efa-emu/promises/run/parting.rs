@@ -5,7 +5,8 @@ use efa_core::endpoint::{CompletionFlags, Errno, ErrorEntry, PeerId};
 use crate::model::{Asked, OneSidedKind, ProgramId};
 use crate::plan::{Manner, Settings};
 
-use super::{Item, SOMETHING_ELSE, World, register};
+use super::memory::register;
+use super::{Item, SOMETHING_ELSE, World};
 
 impl World {
     /// A program takes another, which may be dead, out of its address vector.

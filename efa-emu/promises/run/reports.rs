@@ -6,7 +6,8 @@ use crate::combine::Call;
 use crate::model::{Asked, OneSidedKind, ProgramId, ReceiveKind, is_abort, is_loss, pattern};
 use crate::plan::Manner;
 
-use super::{SOMETHING_ELSE, World, combined};
+use super::memory::combined;
+use super::{SOMETHING_ELSE, World};
 
 impl World {
     pub(super) fn ended(

@@ -1,0 +1,38 @@
+//! What is rare, counted.
+
+use std::ops::AddAssign;
+
+/// How often a run met what is rare.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Troubles {
+    /// Packets beyond the window of their receiver.
+    pub(crate) overruns: usize,
+    /// Operations whose memory was deregistered.
+    pub(crate) orphans: usize,
+    /// Messages that could be neither read nor asked for.
+    pub(crate) lost: usize,
+    /// Messages that their senders gave up, and that their receivers gave up.
+    pub(crate) aborts: [usize; 2],
+    /// Messages without headers.
+    pub(crate) headerless: usize,
+    /// Times that a program made operations of its peers wait.
+    pub(crate) waits: usize,
+    /// Operations that the other release does not know.
+    pub(crate) refusals: usize,
+    /// Second copies of packets that their receiver recognised.
+    pub(crate) copies: usize,
+}
+
+impl AddAssign for Troubles {
+    fn add_assign(&mut self, other: Troubles) {
+        self.overruns += other.overruns;
+        self.orphans += other.orphans;
+        self.lost += other.lost;
+        self.aborts[0] += other.aborts[0];
+        self.aborts[1] += other.aborts[1];
+        self.headerless += other.headerless;
+        self.waits += other.waits;
+        self.refusals += other.refusals;
+        self.copies += other.copies;
+    }
+}
