@@ -53,6 +53,7 @@ pub(crate) fn recorded(arguments: &Recorded) -> ExitCode {
         Some(command) => Recorder::parse(command),
         None => Recorder::of_this_host(),
     };
+    let recorder = recorder.map_err(|error| error.to_string());
     let ended = recorder.and_then(|recorder| {
         let output = io::stdout().lock();
         let ended = recorder.run(&arguments.program, output);

@@ -71,7 +71,8 @@ fn places(options: &HostOptions) -> Result<Vec<Option<Hosts>>, String> {
 }
 
 fn table(arguments: &Interop) -> Result<Outcome, String> {
-    let launcher = Launcher::new(arguments.software.efa_emu.clone())?;
+    let launcher =
+        Launcher::new(arguments.software.efa_emu.clone()).map_err(|error| error.to_string())?;
     let only = (!arguments.scenarios.is_empty()).then_some("scenarios");
     let scenarios = Selection {
         paths: corpus::or_named(&arguments.scenarios)?,

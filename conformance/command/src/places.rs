@@ -9,8 +9,8 @@ use clap::ValueEnum;
 use efa_commands::ports::free_port;
 use efa_play::drive::Identity;
 use efa_play::player::{
-    Description, Patience, Place, Player, PlayerError, Program, Reach, Recorder, Recording,
-    RemoteShell,
+    Description, LackError, Patience, Place, PlaceNameError, Player, PlayerError, Program, Reach,
+    Recorder, Recording, RemoteShell,
 };
 use efa_suite::Case;
 use efa_suite::hosts::Seats;
@@ -32,7 +32,9 @@ impl FromStr for At {
         match text.split_once('=') {
             Some((endpoint, place)) if !endpoint.is_empty() => Ok(At {
                 endpoint: endpoint.to_owned(),
-                place: place.parse()?,
+                place: place
+                    .parse()
+                    .map_err(|error: PlaceNameError| error.to_string())?,
             }),
             _ => Err(format!(
                 "`{text}` names no endpoint and host: write for example a=node0"
@@ -140,7 +142,7 @@ pub(crate) struct Places {
     peer: Option<Dut>,
 }
 
-fn recorder(command: &str) -> Result<String, String> {
+fn recorder(command: &str) -> Result<String, LackError> {
     Recorder::parse(command).map(|_| command.to_owned())
 }
 
@@ -176,7 +178,10 @@ impl HostOptions {
             })?;
         let names = String::from_utf8_lossy(&output.stdout);
         for name in names.lines() {
-            self.hosts.push(name.parse()?);
+            self.hosts.push(
+                name.parse()
+                    .map_err(|error: PlaceNameError| error.to_string())?,
+            );
         }
         if self.way.rsh.to_string() == RemoteShell::DEFAULT {
             self.way.rsh = SRUN.parse()?;

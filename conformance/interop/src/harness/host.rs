@@ -93,7 +93,7 @@ impl<'a> Host<'a> {
         match (self.bench.seat(&self.name)?, self.bench.lab().hosts()) {
             (Some(seat), Some(hosts)) => {
                 let port = hosts.reach().free_port(&seat.place().host);
-                port.map_err(Unmet::Failed)
+                port.map_err(Unmet::failed)
             }
             _ => free_port(),
         }

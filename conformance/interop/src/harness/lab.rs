@@ -77,7 +77,8 @@ impl Lab {
         let directory = match self.hosts {
             // Each host fetches its own.
             Some(_) => hosted::software_there(name),
-            None => hosted::software(&self.installation, name).map_err(Unmet::Skipped)?,
+            None => hosted::software(&self.installation, name)
+                .map_err(|lack| Unmet::Skipped(lack.to_string()))?,
         };
         Ok(Userland { directory })
     }

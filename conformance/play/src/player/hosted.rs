@@ -23,7 +23,7 @@ use efa_commands::{Failure, RunDirectory, temporary_directory};
 use serde::{Deserialize, Serialize};
 
 use super::recorded::{Recorder, write_lines};
-use super::{Reach, Recording, contain};
+use super::{LackError, Reach, Recording, contain};
 use crate::drive::{Bytes, Line};
 use crate::libfabric::Provider;
 
@@ -164,7 +164,7 @@ impl Hosted {
         &self,
         input: impl Read + Send + 'static,
         output: impl Write + Send + 'static,
-    ) -> Result<ExitStatus, String> {
+    ) -> Result<ExitStatus, LackError> {
         let output = Output(Arc::new(Mutex::new(output)));
         let ended = self.command_here().and_then(|(command, capture)| {
             let status = match self.driven {
@@ -185,7 +185,7 @@ impl Hosted {
             }
             Err(problem) => {
                 if !self.driven {
-                    let text = problem.replace('\n', " ");
+                    let text = problem.to_string().replace('\n', " ");
                     output.say(&Said::Lacks { text });
                 }
                 Err(problem)
@@ -194,7 +194,7 @@ impl Hosted {
     }
 
     /// The command on this host, and where its capture will be.
-    fn command_here(&self) -> Result<(Command, Option<(RunDirectory, PathBuf)>), String> {
+    fn command_here(&self) -> Result<(Command, Option<(RunDirectory, PathBuf)>), LackError> {
         let mut words = Vec::new();
         let mut capture = None;
         let recorder = match &self.recording {
@@ -209,7 +209,7 @@ impl Hosted {
                 // it.
                 let directory =
                     RunDirectory::create_below(&temporary_directory(), "efa-conformance")
-                        .map_err(|Failure(reason)| reason)?;
+                        .map_err(|Failure(reason)| LackError::Directory(reason))?;
                 let file = directory.path().join("capture.pcapng");
                 words.extend(recorder.words(&file));
                 capture = Some((directory, file));
@@ -243,7 +243,7 @@ impl Hosted {
         mut command: Command,
         mut input: impl Read + Send + 'static,
         output: &Output<W>,
-    ) -> Result<ExitStatus, String> {
+    ) -> Result<ExitStatus, LackError> {
         command.stdin(Stdio::null());
         contain(&mut command);
         let mut child = spawn(&mut command)?;
@@ -275,14 +275,17 @@ impl Hosted {
         child: &mut Child,
         is_wanted: &AtomicBool,
         output: &Output<W>,
-    ) -> Result<ExitStatus, String> {
+    ) -> Result<ExitStatus, LackError> {
         let mut port = self.port;
         let mut told: Option<Instant> = None;
         loop {
             match child.try_wait() {
                 Ok(Some(status)) => return Ok(status),
                 Ok(None) => {}
-                Err(error) => return Err(format!("cannot wait for {}: {error}", self.words[0])),
+                Err(source) => {
+                    let program = self.words[0].clone();
+                    return Err(LackError::Wait { program, source });
+                }
             }
             if port.is_some_and(is_listened_on) {
                 port = None;
@@ -302,17 +305,20 @@ impl Hosted {
 }
 
 /// Runs a command with the streams of this process.
-fn drive(mut command: Command) -> Result<ExitStatus, String> {
+fn drive(mut command: Command) -> Result<ExitStatus, LackError> {
     let mut child = spawn(&mut command)?;
     let ended = child.wait();
-    ended.map_err(|error| format!("cannot wait for a program: {error}"))
+    ended.map_err(|source| {
+        let program = command.get_program().to_string_lossy().into_owned();
+        LackError::Wait { program, source }
+    })
 }
 
-fn spawn(command: &mut Command) -> Result<Child, String> {
+fn spawn(command: &mut Command) -> Result<Child, LackError> {
     let started = command.spawn();
-    started.map_err(|error| {
+    started.map_err(|source| {
         let program = command.get_program().to_string_lossy().into_owned();
-        format!("cannot start {program}: {error}")
+        LackError::Start { program, source }
     })
 }
 
@@ -362,17 +368,16 @@ impl<W: Write + Send + 'static> Output<W> {
 ///
 /// # Errors
 /// What this host lacks.
-pub fn resolve(word: &str) -> Result<String, String> {
+pub fn resolve(word: &str) -> Result<String, LackError> {
     let mut word = word.to_owned();
     if word.contains(OWN) {
-        let own =
-            std::env::current_exe().map_err(|error| format!("no path of its own: {error}"))?;
+        let own = std::env::current_exe().map_err(LackError::OwnFile)?;
         word = word.replace(OWN, &own.display().to_string());
     }
     if !word.contains(DATA) && !word.contains(SOFTWARE) {
         return Ok(word);
     }
-    let installation = Installation::of_this_program().map_err(|error| error.to_string())?;
+    let installation = Installation::of_this_program().map_err(LackError::OwnFile)?;
     if word.contains(DATA) {
         let data = installation.data().unwrap_or_default();
         word = word.replace(DATA, &data.display().to_string());
@@ -380,7 +385,7 @@ pub fn resolve(word: &str) -> Result<String, String> {
     while let Some(begin) = word.find(SOFTWARE) {
         let name = &word[begin + SOFTWARE.len()..];
         let Some((name, _)) = name.split_once('}') else {
-            return Err(format!("`{word}` names no software"));
+            return Err(LackError::Unnamed(word));
         };
         let directory = software(&installation, name)?;
         word = word.replace(
@@ -395,11 +400,12 @@ pub fn resolve(word: &str) -> Result<String, String> {
 ///
 /// # Errors
 /// Why it cannot be fetched.
-pub fn software(installation: &Installation, name: &str) -> Result<PathBuf, String> {
-    let script = installation
-        .file(USERLAND)
-        .map_err(|error| error.to_string())?;
-    let lacks = |reason: &str| format!("{USERLAND} {name}: {reason}");
+pub fn software(installation: &Installation, name: &str) -> Result<PathBuf, LackError> {
+    let script = installation.file(USERLAND)?;
+    let lacks = |reason: &str| LackError::Software {
+        name: name.to_owned(),
+        reason: reason.to_owned(),
+    };
     // It bounds its own downloads.
     let output = Command::new(script)
         .arg(name)
@@ -416,7 +422,7 @@ pub fn software(installation: &Installation, name: &str) -> Result<PathBuf, Stri
 }
 
 /// Returns an error if this host has no such program.
-fn installed(program: &str) -> Result<(), String> {
+fn installed(program: &str) -> Result<(), LackError> {
     let has = match program.contains('/') {
         true => Path::new(program).is_file(),
         false => {
@@ -426,17 +432,17 @@ fn installed(program: &str) -> Result<(), String> {
     };
     match has {
         true => Ok(()),
-        false => Err(format!("{program} is not installed")),
+        false => Err(LackError::Program(program.to_owned())),
     }
 }
 
 /// The variables by which libfabric finds a plug-in that belongs to this program, and uses no other
 /// provider. `path` is where the program's environment says that others are.
-fn plug_in(name: &str, path: Option<&String>) -> Result<[(&'static str, String); 2], String> {
-    let installation = Installation::of_this_program().map_err(|error| error.to_string())?;
+fn plug_in(name: &str, path: Option<&String>) -> Result<[(&'static str, String); 2], LackError> {
+    let installation = Installation::of_this_program().map_err(LackError::OwnFile)?;
     let directory = installation
         .provider_directory(name)
-        .ok_or_else(|| format!("the provider {name} is not installed beside efa-conformance"))?;
+        .ok_or_else(|| LackError::Provider(name.to_owned()))?;
     let mut directories = directory.display().to_string();
     if let Some(path) = path {
         directories += &format!(":{}", resolve(path)?);

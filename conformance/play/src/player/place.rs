@@ -58,8 +58,13 @@ impl fmt::Display for Place {
     }
 }
 
+/// Text that does not name a [`Place`].
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("`{0}` is not a place: write HOST, or HOST%DEVICE such as node1%rdmap0s6")]
+pub struct PlaceNameError(String);
+
 impl FromStr for Place {
-    type Err = String;
+    type Err = PlaceNameError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (host, device) = match text.split_once('%') {
@@ -69,9 +74,7 @@ impl FromStr for Place {
         let is_word = |word: &str| !word.is_empty() && !word.contains(char::is_whitespace);
         // A host that begins with a dash would be an option of the remote shell.
         if !is_word(host) || host.starts_with('-') || !device.is_none_or(is_word) {
-            return Err(format!(
-                "`{text}` is no place: write HOST, or HOST%DEVICE such as node1%rdmap0s6"
-            ));
+            return Err(PlaceNameError(text.to_owned()));
         }
         Ok(Place {
             host: host.to_owned(),
@@ -163,7 +166,9 @@ impl Description {
             address: own_address(),
             trouble,
             fabric: HostConfig::from_env().ok().map(|config| config.fabric),
-            no_recorder: Recorder::of_this_host().err(),
+            no_recorder: Recorder::of_this_host()
+                .err()
+                .map(|error| error.to_string()),
         }
     }
 
@@ -324,6 +329,16 @@ pub enum PlaceError {
     },
 }
 
+/// A host did not name a free port.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{host} names no free port: {reason}")]
+pub struct PortError {
+    /// The host.
+    pub host: String,
+    /// What was printed instead, or why nothing was.
+    pub reason: String,
+}
+
 /// How the packets of a program are recorded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Recording {
@@ -436,9 +451,12 @@ impl Reach {
     ///
     /// # Errors
     /// What went wrong, with the host's name.
-    pub fn free_port(&self, host: &str) -> Result<u16, String> {
+    pub fn free_port(&self, host: &str) -> Result<u16, PortError> {
         let words = [self.program.as_str(), "place", "--free-port"].map(str::to_owned);
-        let failed = |why: &dyn fmt::Display| format!("{host} names no free port: {why}");
+        let failed = |why: &dyn fmt::Display| PortError {
+            host: host.to_owned(),
+            reason: why.to_string(),
+        };
         let asked = Asked::start(&mut self.shell.command(host, &words));
         let Answer { output, errors, .. } = asked.map_err(|error| failed(&error))?.wait(self.limit);
         let port = output.trim().parse();
@@ -616,7 +634,7 @@ mod tests {
         assert_eq!("node1".parse::<Place>().unwrap().to_string(), "node1");
         for wrong in ["", "%x", "node1%", "-oProxyCommand=x", "a b"] {
             let problem = wrong.parse::<Place>().unwrap_err();
-            assert!(problem.contains("HOST%DEVICE"), "{problem}");
+            assert!(problem.to_string().contains("HOST%DEVICE"), "{problem}");
         }
     }
 

@@ -16,7 +16,8 @@ use efa_commands::shell::split_words;
 use efa_commands::{Failure, RunDirectory, temporary_directory};
 use efa_shm::HostConfig;
 
-use super::find_beside;
+use super::LackError;
+use super::launch::find_beside;
 use crate::drive::{Bytes, Event, Line};
 
 /// What stands for the capture's file in a recorder's command.
@@ -36,13 +37,11 @@ impl Recorder {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn parse(command: &str) -> Result<Self, String> {
-        let words = split_words(command)?;
+    pub fn parse(command: &str) -> Result<Self, LackError> {
+        let words = split_words(command).map_err(LackError::Words)?;
         match words.iter().any(|word| word.contains(FILE)) {
             true => Ok(Recorder { words }),
-            false => Err(format!(
-                "no word has {FILE} for the capture's path; write for example `efa-tap run --pcap {FILE} --`"
-            )),
+            false => Err(LackError::CaptureFile),
         }
     }
 
@@ -51,13 +50,7 @@ impl Recorder {
     ///
     /// # Errors
     /// The program that is missing.
-    pub fn of_this_host() -> Result<Self, String> {
-        let own = std::env::current_exe().unwrap_or_default();
-        let find = |name: &str| {
-            let found = find_beside(&own, name);
-            let found = found.map(|path| path.display().to_string());
-            found.ok_or_else(|| format!("{name} is neither beside {} nor in PATH", own.display()))
-        };
+    pub fn of_this_host() -> Result<Self, LackError> {
         let mut words = match HostConfig::from_env() {
             Ok(host) => on_emulated_host(find("efa-emu")?, &host),
             Err(_) => vec![find("efa-tap")?, "run".into(), "-q".into()],
@@ -72,15 +65,11 @@ impl Recorder {
     ///
     /// # Errors
     /// The program that is missing.
-    pub(super) fn without_capture() -> Result<Vec<String>, String> {
+    pub(super) fn without_capture() -> Result<Vec<String>, LackError> {
         let Ok(host) = HostConfig::from_env() else {
             return Ok(Vec::new());
         };
-        let own = std::env::current_exe().unwrap_or_default();
-        let found = find_beside(&own, "efa-emu");
-        let found = found
-            .ok_or_else(|| format!("efa-emu is neither beside {} nor in PATH", own.display()))?;
-        let mut words = on_emulated_host(found.display().to_string(), &host);
+        let mut words = on_emulated_host(find("efa-emu")?, &host);
         words.push("--".into());
         Ok(words)
     }
@@ -111,6 +100,15 @@ impl Recorder {
             write_lines(capture, &mut output)?;
         }
         Ok(status)
+    }
+}
+
+/// A program beside this one, or else in `PATH`.
+fn find(name: &'static str) -> Result<String, LackError> {
+    let own = std::env::current_exe().unwrap_or_default();
+    match find_beside(&own, name) {
+        Some(path) => Ok(path.display().to_string()),
+        None => Err(LackError::Recorder { name, own }),
     }
 }
 
@@ -165,7 +163,7 @@ mod tests {
     #[test]
     fn a_recorder_names_its_file() {
         let problem = Recorder::parse("tcpdump -w x").unwrap_err();
-        assert!(problem.contains("{file}"), "{problem}");
+        assert!(problem.to_string().contains("{file}"), "{problem}");
         assert!(Recorder::parse("'a").is_err());
     }
 

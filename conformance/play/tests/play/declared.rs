@@ -9,8 +9,10 @@ use quote::ToTokens;
 use syn::{Attribute, Field, Fields, Item, ItemEnum, ItemStruct};
 
 /// The files that declare what a line holds.
-const SOURCES: [&str; 5] = [
+const SOURCES: [&str; 7] = [
     "src/drive/contract.rs",
+    "src/operation/atomic.rs",
+    "src/operation/memory.rs",
     "src/operation/mod.rs",
     "src/operation/pattern.rs",
     "src/application/mod.rs",

@@ -1,0 +1,112 @@
+//! Why a driven process cannot be used any more.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::place::NO_CONNECTION;
+
+/// Why a driven process cannot be used any more.
+#[derive(Debug, thiserror::Error)]
+pub enum PlayerError {
+    /// It could not be started.
+    #[error("cannot start {program} for endpoint `{endpoint}`: {source}")]
+    Start {
+        /// Which endpoint.
+        endpoint: String,
+        /// The program.
+        program: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It ended, or closed its output.
+    #[error("the process of endpoint `{endpoint}` ended early{how}{tail}")]
+    Ended {
+        /// Which endpoint.
+        endpoint: String,
+        /// How it ended, if known.
+        how: String,
+        /// Whether its exit status says that the environment is at fault.
+        is_unfit: bool,
+        /// The end of its standard error.
+        tail: String,
+    },
+    /// The connection to its host ended, or a signal ended it there.
+    #[error(
+        "the connection to {host} for endpoint `{endpoint}` ended, or a signal ended the program there \
+         (status {NO_CONNECTION}){tail}; see that the host is up"
+    )]
+    Lost {
+        /// Which endpoint.
+        endpoint: String,
+        /// The host.
+        host: String,
+        /// The end of its standard error.
+        tail: String,
+    },
+    /// It did not answer in time.
+    #[error(
+        "the process of endpoint `{endpoint}` did not answer `{command}` within {limit:?}{tail}"
+    )]
+    Silent {
+        /// Which endpoint.
+        endpoint: String,
+        /// The command.
+        command: String,
+        /// How long was waited.
+        limit: Duration,
+        /// The end of its standard error.
+        tail: String,
+    },
+    /// It was not started, because it did not answer after any of its last starts.
+    #[error(
+        "the program was not started again: after {starts} starts it had not answered `hello` within \
+         {limit:?}"
+    )]
+    GivenUp {
+        /// The number of starts.
+        starts: u32,
+        /// How long was waited after each.
+        limit: Duration,
+    },
+    /// It did not end after the end of its input.
+    #[error(
+        "the process of endpoint `{endpoint}` did not end within {limit:?} of the end of its input"
+    )]
+    Lingers {
+        /// Which endpoint.
+        endpoint: String,
+        /// How long was waited.
+        limit: Duration,
+    },
+    /// It wrote a line that is not part of the driver protocol.
+    #[error(
+        "the process of endpoint `{endpoint}` does not keep to the driver protocol \
+         (docs/driver.md): it printed `{line}`: {problem}{tail}"
+    )]
+    Rubbish {
+        /// Which endpoint.
+        endpoint: String,
+        /// The line, or its beginning.
+        line: String,
+        /// What is wrong with the line.
+        problem: String,
+        /// The end of its standard error.
+        tail: String,
+    },
+    /// It refused a command, or gave an unexpected answer.
+    #[error("endpoint `{endpoint}`: {text}")]
+    Refused {
+        /// Which endpoint.
+        endpoint: String,
+        /// The answer.
+        text: String,
+    },
+    /// It does not support a command.
+    #[error("endpoint `{endpoint}`: unsupported: {text}")]
+    Unsupported {
+        /// Which endpoint.
+        endpoint: String,
+        /// What it cannot do.
+        text: String,
+    },
+}

@@ -1,0 +1,177 @@
+//! Starting driven programs: on emulated hosts, on this one, and on others.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command as Process, Stdio};
+
+use super::{Hosted, Patience, Place, Player, PlayerError, Program, Reach, Recording};
+
+/// Why nothing can be launched.
+#[derive(Debug, thiserror::Error)]
+pub enum LauncherError {
+    /// This program's own file is not known.
+    #[error("cannot find this program's own file: {0}")]
+    OwnFile(#[from] std::io::Error),
+    /// There is no `efa-emu`.
+    #[error(
+        "efa-emu is neither beside this program nor in PATH; build it with `cargo build -p efa-emu` or \
+         name it with --efa-emu PATH"
+    )]
+    NoEmulator,
+}
+
+/// Starts driven processes, each on its own emulated host.
+#[derive(Clone, Debug)]
+pub struct Launcher {
+    /// The `efa-emu` program.
+    pub efa_emu: PathBuf,
+    /// This program.
+    pub efa_conformance: PathBuf,
+    /// Name of the emulated fabric, different from all others in use.
+    pub fabric: String,
+}
+
+impl Launcher {
+    /// A launcher that uses the `efa-emu` beside this program, or else the one in `PATH`.
+    pub fn new(efa_emu: Option<PathBuf>) -> Result<Self, LauncherError> {
+        let own = std::env::current_exe()?;
+        let efa_emu = match efa_emu {
+            Some(path) => path,
+            None => find_beside(&own, "efa-emu").ok_or(LauncherError::NoEmulator)?,
+        };
+        Ok(Launcher {
+            efa_emu,
+            efa_conformance: own,
+            fabric: format!("conformance-{}", std::process::id()),
+        })
+    }
+}
+
+/// A program in the directory of this one, or else in `PATH`.
+pub(super) fn find_beside(own: &Path, name: &str) -> Option<PathBuf> {
+    let beside = own.with_file_name(name);
+    if beside.is_file() {
+        return Some(beside);
+    }
+    std::env::split_paths(&std::env::var_os("PATH")?)
+        .map(|directory| directory.join(name))
+        .find(|path| path.is_file())
+}
+
+/// The emulated host and the environment of one player's process.
+#[derive(Clone, Debug, Default)]
+pub struct Host {
+    /// Name of the endpoint and of its emulated host.
+    pub name: String,
+    /// Device profile.
+    pub profile: Option<String>,
+    /// Where the host's capture goes.
+    pub capture: Option<PathBuf>,
+    /// Environment variables.
+    pub environment: BTreeMap<String, String>,
+    /// The program that starts programs with the libraries of another release, if one is needed.
+    pub runner: Option<PathBuf>,
+    /// The file for standard error; `None` is our own standard error.
+    pub log: Option<PathBuf>,
+    /// Further options of `efa-emu run`.
+    pub options: Vec<String>,
+}
+
+impl Player {
+    /// Starts a program on an emulated host of its own.
+    pub fn launch(
+        launcher: &Launcher,
+        program: &Program,
+        host: &Host,
+    ) -> Result<Self, PlayerError> {
+        let mut arguments: Vec<OsString> = vec!["run".into(), "--quiet".into(), "--host".into()];
+        arguments.push(host.name.as_str().into());
+        arguments.extend(["--fabric".into(), launcher.fabric.as_str().into()]);
+        if let Some(profile) = &host.profile {
+            arguments.extend(["--profile".into(), profile.into()]);
+        }
+        if let Some(capture) = &host.capture {
+            arguments.extend(["--pcap".into(), capture.into()]);
+        }
+        arguments.extend(host.options.iter().map(OsString::from));
+        arguments.push("--".into());
+        arguments.extend(
+            host.runner
+                .as_ref()
+                .map(|runner| runner.as_os_str().to_owned()),
+        );
+        arguments.extend(program.words(&launcher.efa_conformance));
+        let mut process = Process::new(&launcher.efa_emu);
+        process.args(arguments).envs(&host.environment);
+        if let Some(log) = &host.log {
+            let file = File::create(log).map_err(|source| PlayerError::Start {
+                endpoint: host.name.clone(),
+                program: log.clone(),
+                source,
+            })?;
+            process.stderr(file);
+        }
+        Self::spawn(host.name.clone(), process, Patience::DEFAULT, None)
+    }
+
+    /// Starts a program at a place; with `recording`, under a recorder.
+    ///
+    /// # Errors
+    /// [`PlayerError::Start`]; what goes wrong there shows when the program is first asked.
+    pub fn launch_at(
+        endpoint: &str,
+        place: &Place,
+        reach: &Reach,
+        program: &Program,
+        environment: &BTreeMap<String, String>,
+        patience: Patience,
+        recording: Option<&Recording>,
+    ) -> Result<Self, PlayerError> {
+        let mut process = reach.command(&place.host, program, environment, recording);
+        process.stderr(Stdio::piped());
+        let endpoint = format!("{endpoint} at {place}");
+        Self::spawn(endpoint, process, patience, Some(place.clone()))
+    }
+
+    /// Starts a program at a place as the place is told to run it.
+    ///
+    /// # Errors
+    /// As [`Player::launch_at`].
+    pub fn launch_hosted(
+        endpoint: &str,
+        place: &Place,
+        reach: &Reach,
+        hosted: &Hosted,
+        patience: Patience,
+    ) -> Result<Self, PlayerError> {
+        let mut process = hosted.command(&place.host, reach);
+        process.stderr(Stdio::piped());
+        let endpoint = format!("{endpoint} at {place}");
+        Self::spawn(endpoint, process, patience, Some(place.clone()))
+    }
+
+    /// Starts a program on this host, with the device that this process has.
+    pub fn launch_here(
+        endpoint: &str,
+        program: &Program,
+        environment: &BTreeMap<String, String>,
+        patience: Patience,
+    ) -> Result<Self, PlayerError> {
+        let start = |source| PlayerError::Start {
+            endpoint: endpoint.to_owned(),
+            program: "this program".into(),
+            source,
+        };
+        let own = std::env::current_exe().map_err(start)?;
+        let words = program.words(&own);
+        let Some((file, arguments)) = words.split_first() else {
+            return Err(start(std::io::ErrorKind::InvalidInput.into()));
+        };
+        let mut process = Process::new(file);
+        process.args(arguments).envs(environment);
+        process.stderr(Stdio::piped());
+        Self::spawn(endpoint.to_owned(), process, patience, None)
+    }
+}
