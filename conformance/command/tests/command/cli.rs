@@ -702,11 +702,12 @@ fn a_missing_program_is_named() {
 #[test]
 fn a_reader_that_goes_away_is_no_error() {
     for command in ["list", "run"] {
-        let mut child = efa_conformance(&[command, &traces().display().to_string()])
-            .stdout(std::process::Stdio::piped())
-            .stderr(std::process::Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child =
+            efa_conformance(&[command, &traces().join("written").display().to_string()])
+                .stdout(std::process::Stdio::piped())
+                .stderr(std::process::Stdio::piped())
+                .spawn()
+                .unwrap();
         drop(child.stdout.take());
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));

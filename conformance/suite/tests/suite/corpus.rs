@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use efa_capture::frame::OUTER_LEN;
 use efa_check::capture::Capture;
@@ -48,6 +49,21 @@ fn seeds(seeds: u64) -> Options {
         seeds,
         ..Options::default()
     }
+}
+
+/// Does this with each of `items`, on all processors. Panics if any does.
+fn in_parallel<T: Sync>(items: &[T], each: impl Fn(&T) + Sync) {
+    let next = AtomicUsize::new(0);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    each(item);
+                }
+            });
+        }
+    });
 }
 
 #[test]
@@ -100,10 +116,9 @@ fn no_trace_breaks_a_rule_and_all_survive_the_codec() {
 
 #[test]
 fn the_engine_takes_the_place_of_stock_libfabric() {
-    let mut emu = Emu::orderly();
-    for path in traces() {
-        let trace = load(&path);
-        for case in efa_suite::run_engine(&trace, &mut emu, &seeds(3)).unwrap() {
+    in_parallel(&traces(), |path| {
+        let trace = load(path);
+        for case in efa_suite::run_engine(&trace, &mut Emu::orderly(), &seeds(3)).unwrap() {
             let passed = matches!(case.outcome, Outcome::Passed { .. });
             let excused = matches!(case.outcome, Outcome::NotUnderTest { .. });
             // The engine has no mode in which it receives messages without a header.
@@ -112,7 +127,7 @@ fn the_engine_takes_the_place_of_stock_libfabric() {
             let lacks = matches!(&case.outcome, Outcome::Unsupported { .. } if is_receiver);
             assert!(passed || excused || lacks, "{case}");
         }
-    }
+    });
 }
 
 /// The engine plays every scenario with itself, and its capture replays in every role and in
@@ -120,22 +135,25 @@ fn the_engine_takes_the_place_of_stock_libfabric() {
 #[test]
 fn the_engine_plays_every_scenario_with_itself() {
     let mut themes = std::collections::BTreeSet::new();
+    let mut of_themes = Vec::new();
     for path in scenarios() {
         let scenario = Scenario::load(&path).unwrap_or_else(|error| panic!("{error}"));
         // For the engine, a theme is the same in all releases.
         let theme = scenario.name.split("-1.").next().unwrap_or_default();
         let theme = theme.split("-2.").next().unwrap_or_default().to_owned();
-        if !themes.insert(theme) {
-            continue;
+        if themes.insert(theme) {
+            of_themes.push(scenario);
         }
-        let trace = crate::rehearsal::rehearse(&scenario);
+    }
+    in_parallel(&of_themes, |scenario| {
+        let trace = crate::rehearsal::rehearse(scenario);
         let cases = efa_suite::run_engine(&trace, &mut Emu::orderly(), &seeds(5)).unwrap();
         for case in cases {
             let passed = matches!(case.outcome, Outcome::Passed { .. });
             let excused = matches!(case.outcome, Outcome::NotUnderTest { .. });
             assert!(passed || excused, "{case}");
         }
-    }
+    });
 }
 
 /// The capture as if it had been recorded with this snap length.
