@@ -4,11 +4,8 @@ use crate::efadv::DeviceAttr;
 use crate::error::OpenError;
 use crate::loaded;
 use crate::open_devices::OpenDevices;
-use crate::queue_pair::{HwNic, NicConfig};
 use efa_core::address::Gid;
-use efa_core::nic::{
-    Device as _, DeviceCaps, Domain as _, DomainConfig, NicAttributes, QueuePairConfig,
-};
+use efa_core::nic::{DeviceCaps, NicAttributes};
 use ibverbs_sys as ffi;
 use std::ffi::CStr;
 use std::io;
@@ -174,32 +171,13 @@ impl HwDevice {
         self.0.gid
     }
 
-    /// Creates a queue pair with a domain of its own.
-    ///
-    /// # Errors
-    /// [`OpenError::Config`] if a depth exceeds the device's limit, [`OpenError::Verbs`] with the
-    /// failed call otherwise.
-    pub fn open_nic(&self, config: NicConfig) -> Result<HwNic, OpenError> {
-        let mut domain = self.open_domain(&DomainConfig {
-            packet_buffers: config.packet_buffers,
-        })?;
-        let queue_pair = QueuePairConfig::from(config);
-        let entries = queue_pair.completions();
-        let queue = match config.completion_channel {
-            true => domain.create_completion_queue_with_channel(entries)?,
-            false => domain.create_completion_queue(entries)?,
-        };
-        let queue_pair = domain.create_queue_pair_with(queue, &queue_pair, config.into())?;
-        Ok(HwNic::new(domain, queue_pair))
-    }
-
     /// The device's capabilities and limits.
     pub(crate) fn limits(&self) -> &NicAttributes {
         &self.0.attributes
     }
 
     /// Bytes of a packet that a send work request can hold itself, if its entry in the queue has
-    /// 128 bytes instead of 64 (see [`NicConfig::inline_size`]). On devices without such entries
+    /// 128 bytes instead of 64 (see [`NicConfig::inline_size`](crate::NicConfig::inline_size)). On devices without such entries
     /// the same as the `inline_size` of the device's attributes.
     pub fn max_inline_size(&self) -> usize {
         self.0.max_inline_size

@@ -12,6 +12,7 @@ use crate::memory_monitor::Userfault;
 use crate::protection_domain::{Dmabuf, MemoryRegion, ProtectionDomain};
 use crate::queue_pair::{HwQueuePair, Inline};
 use crate::registration_cache::{CacheLimits, CacheStatistics, RegistrationCache, overlap};
+use crate::work_request::{Outstanding, Rdma, UserReceive, WorkRequestId};
 use efa_core::address::{Ahn, Gid, Qpn};
 use efa_core::nic::{
     Access, BufferId, Completion, CompletionKind, CompletionQueueId, Device, Domain, DomainConfig,
@@ -26,89 +27,6 @@ use std::time::Duration;
 
 /// Errors of completions that are kept until somebody asks for them.
 const KEPT_ERRORS: usize = 64;
-
-/// An RDMA request in flight.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Rdma {
-    /// The place of its queue pair in the domain.
-    pub(crate) slot: u16,
-    pub(crate) is_read: bool,
-    pub(crate) context: u64,
-}
-
-/// A receive into memory of the user.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct UserReceive {
-    /// The place of its queue pair in the domain.
-    pub(crate) slot: u16,
-    pub(crate) context: u64,
-}
-
-/// A queue pair of the domain, and the number of its outstanding requests.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Outstanding {
-    queue_pair: Qpn,
-    /// Distinguishes the queue pair from those that had its place before; 13 bits.
-    pub(crate) generation: u16,
-    pub(crate) sends: usize,
-    pub(crate) receives: usize,
-}
-
-/// The `wr_id` of a work request: what it is (bits 61 to 63), the generation (bits 48 to 60) and
-/// the place (bits 32 to
-/// 47) of its queue pair in the domain, and its buffer, or the place of its RDMA request or of its
-///     receive into memory
-/// of the user (bits 0 to 31).
-///
-/// Where a device returns 64-bit request ids, libefa cannot tell a late completion of a destroyed
-/// queue pair from one of the next with its number; the generation does. Receives have none: libefa
-/// has one for them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct WorkRequestId(pub(crate) u64);
-
-impl WorkRequestId {
-    const RECV: u64 = 1 << 63;
-    const SEND: u64 = 1 << 62;
-    /// With [`WorkRequestId::RECV`]: into memory of the user.
-    const USER: u64 = 1 << 61;
-    /// The bits of a generation.
-    const GENERATION: u16 = (1 << 13) - 1;
-
-    #[inline]
-    pub(crate) fn recv(slot: u16, buffer: BufferId) -> Self {
-        WorkRequestId(Self::RECV | u64::from(slot) << 32 | u64::from(buffer.0))
-    }
-
-    #[inline]
-    pub(crate) fn send(slot: u16, generation: u16, buffer: BufferId) -> Self {
-        let owner = u64::from(generation) << 48 | u64::from(slot) << 32;
-        WorkRequestId(Self::SEND | owner | u64::from(buffer.0))
-    }
-
-    pub(crate) fn user_recv(slot: u16, key: usize) -> Self {
-        WorkRequestId(Self::RECV | Self::USER | u64::from(slot) << 32 | key as u64)
-    }
-
-    pub(crate) fn rdma(slot: u16, generation: u16, key: usize) -> Self {
-        WorkRequestId(u64::from(generation) << 48 | u64::from(slot) << 32 | key as u64)
-    }
-
-    #[inline]
-    fn generation(self) -> u16 {
-        (self.0 >> 48) as u16 & Self::GENERATION
-    }
-
-    #[inline]
-    fn slot(self) -> usize {
-        usize::from((self.0 >> 32) as u16)
-    }
-
-    /// The buffer, or the place of the RDMA request or of the receive.
-    #[inline]
-    fn index(self) -> u32 {
-        self.0 as u32
-    }
-}
 
 /// A protection domain of an EFA device with registered packet buffers, and its completion queues.
 #[derive(Debug)]

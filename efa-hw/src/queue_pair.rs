@@ -2,15 +2,16 @@
 
 use crate::completion_queue::CompletionQueue;
 use crate::device::{HwDevice, PORT};
-use crate::domain::{HwDomain, Rdma, UserReceive, WorkRequestId};
+use crate::domain::HwDomain;
 use crate::efadv::{self, QpInitAttr};
 use crate::error::OpenError;
 use crate::loaded;
 use crate::protection_domain::ProtectionDomain;
+use crate::work_request::{Rdma, UserReceive, WorkRequestId};
 use efa_core::address::{Qkey, Qpn, RawAddress};
 use efa_core::nic::{
     BufferId, CompletionQueueId, Destination, DeviceCaps, Doorbell, LocalKey, NicAttributes,
-    NicError, OwnNic, QueuePair, QueuePairConfig, RdmaRequest, SendRequest, Status, UserSlice,
+    NicError, QueuePair, QueuePairConfig, RdmaRequest, SendRequest, Status, UserSlice,
 };
 use ibverbs_sys as ffi;
 use std::mem::MaybeUninit;
@@ -20,54 +21,12 @@ use std::sync::Arc;
 /// Receives that are posted with one doorbell.
 const RECEIVES_AT_ONCE: usize = 16;
 
-/// A queue pair of an EFA device with a domain of its own.
-pub type HwNic = OwnNic<HwDomain>;
-
-/// The configuration of a [`HwNic`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct NicConfig {
-    /// Work requests that the send queue holds, at most the device's `send_queue_depth`.
-    pub send_queue_depth: usize,
-    /// Receives that the receive queue holds, at most the device's `recv_queue_depth`.
-    pub recv_queue_depth: usize,
-    /// Packet buffers, shared by sends and receives.
-    pub packet_buffers: usize,
-    /// The Q-key; a random one if `None`. Its upper bit must be clear: the rest is privileged.
-    pub qkey: Option<Qkey>,
-    /// As [`QueuePairConfig::rnr_retry`].
-    pub rnr_retry: u8,
-    /// As [`QueuePairConfig::unsolicited_write_recv`].
-    pub unsolicited_write_recv: bool,
-    /// Bytes of a packet that a send work request holds itself, at most
-    /// [`HwDevice::max_inline_size`]. `None` is what entries of 64 bytes hold. With more the
-    /// entries have 128 bytes, and the device has room for half as many.
-    pub inline_size: Option<usize>,
-    /// As [`Inline::writes`].
-    pub inline_writes: bool,
-    /// The completion queue has a channel, so that a program can sleep ([`HwDomain::arm`]).
-    pub completion_channel: bool,
-}
-
-impl Default for NicConfig {
-    fn default() -> Self {
-        NicConfig {
-            send_queue_depth: 512,
-            recv_queue_depth: 512,
-            packet_buffers: 2048,
-            qkey: None,
-            rnr_retry: 3,
-            unsolicited_write_recv: true,
-            inline_size: None,
-            inline_writes: false,
-            completion_channel: false,
-        }
-    }
-}
-
 /// What the work requests of a queue pair hold themselves, instead of naming memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Inline {
-    /// As [`NicConfig::inline_size`].
+    /// Bytes of a packet that a send work request holds itself, at most
+    /// [`HwDevice::max_inline_size`]. `None` is what entries of 64 bytes hold. With more the
+    /// entries have 128 bytes, and the device has room for half as many.
     pub size: Option<usize>,
     /// Work requests of RDMA writes hold up to `size` bytes of data, if the memory is the domain's
     /// or was made known with
@@ -75,28 +34,6 @@ pub struct Inline {
     /// returned. Writes that wait for a doorbell ([`Doorbell::Defer`]) are not among them. Entries
     /// have 128 bytes.
     pub writes: bool,
-}
-
-impl From<NicConfig> for Inline {
-    fn from(config: NicConfig) -> Self {
-        Inline {
-            size: config.inline_size,
-            writes: config.inline_writes,
-        }
-    }
-}
-
-impl From<NicConfig> for QueuePairConfig {
-    fn from(config: NicConfig) -> Self {
-        QueuePairConfig {
-            send_queue_depth: config.send_queue_depth,
-            recv_queue_depth: config.recv_queue_depth,
-            qkey: config.qkey,
-            rnr_retry: config.rnr_retry,
-            unsolicited_write_recv: config.unsolicited_write_recv,
-            service_level: 0,
-        }
-    }
 }
 
 /// One SRD queue pair of an EFA device.
@@ -110,7 +47,7 @@ pub struct HwQueuePair {
     completion_queue: CompletionQueueId,
     /// Its place in the domain.
     slot: u16,
-    /// As [`Outstanding::generation`](crate::domain::Outstanding::generation).
+    /// As [`Outstanding::generation`](crate::work_request::Outstanding::generation).
     generation: u16,
     attributes: NicAttributes,
     /// As [`Inline::writes`].

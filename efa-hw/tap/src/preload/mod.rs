@@ -1,6 +1,7 @@
 //! The parts of the preloaded library.
 
 mod exports;
+mod libc_dlsym;
 mod lookup;
 mod memory;
 mod polling;
@@ -8,6 +9,7 @@ mod posted;
 mod posting;
 mod real;
 mod ring;
+mod session;
 mod spin;
 mod state;
 mod verbs_context;

@@ -4,7 +4,6 @@
 //! before the call returns. The reader gets the record after the call, if the request was posted.
 
 use core::ffi::{c_int, c_void};
-use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 use ibverbs_sys as ffi;
@@ -12,98 +11,11 @@ use ibverbs_sys::ibv_wr_opcode::{IBV_WR_SEND, IBV_WR_SEND_WITH_IMM};
 
 use super::memory::{Buffers, Source};
 use super::ring::{self, Reservation, Ring};
+use super::session::{Request, Session};
 use super::state::{
     BUILDERS, CONTEXTS, OPS, PAIRS, QueuePair, READS_FOLLOWED, RealBuilders, RealOps,
 };
-use crate::exchange::{Body, flag, kind};
-
-/// A request that is being built, or was posted.
-struct Request {
-    kind: u8,
-    /// Bits of [`flag`].
-    flags: u8,
-    /// What is known of it so far.
-    body: Body,
-    buffers: Buffers,
-    /// Which of the session's bytes are its data.
-    inline: Option<Range<usize>>,
-}
-
-impl Request {
-    /// A place for a request.
-    const NONE: Request = Request {
-        kind: kind::VOID,
-        flags: 0,
-        body: Body::EMPTY,
-        buffers: Buffers::NONE,
-        inline: None,
-    };
-
-    /// Becomes a request that begins, in place: most of the structure is memory that is not used.
-    #[inline(always)]
-    fn set(&mut self, kind: u8, body: Body, immediate: Option<u32>) {
-        self.kind = kind;
-        self.flags = immediate.map_or(0, |_| flag::IMMEDIATE);
-        self.body = Body {
-            immediate: immediate.unwrap_or(0),
-            ..body
-        };
-        self.buffers.clear();
-        self.inline = None;
-    }
-}
-
-/// The requests between `wr_start` and `wr_complete`.
-pub(crate) struct Session {
-    /// The recording ([`ring::current`]) in which it began, if it is recorded; else 0, which is
-    /// none. A recording that is switched off in between is another one, which leaves the session
-    /// out.
-    recording: u32,
-    /// Whether `last` was begun.
-    is_begun: bool,
-    /// The request that is being built.
-    last: Request,
-    /// Those that were begun before it.
-    earlier: Vec<Request>,
-    inline: Vec<u8>,
-}
-
-impl Default for Session {
-    fn default() -> Session {
-        Session {
-            recording: 0,
-            is_begun: false,
-            last: Request::NONE,
-            earlier: Vec::new(),
-            inline: Vec::new(),
-        }
-    }
-}
-
-impl Session {
-    fn start(&mut self, recording: u32) {
-        self.recording = recording;
-        self.is_begun = false;
-        self.earlier.clear();
-        self.inline.clear();
-    }
-
-    /// Begins a request.
-    #[inline(always)]
-    fn begin(&mut self, kind: u8, body: Body, immediate: Option<u32>) {
-        if self.is_begun {
-            self.keep_last();
-        }
-        self.is_begun = true;
-        self.last.set(kind, body, immediate);
-    }
-
-    #[cold]
-    fn keep_last(&mut self) {
-        let last = core::mem::replace(&mut self.last, Request::NONE);
-        self.earlier.push(last);
-    }
-}
+use crate::exchange::{Body, kind};
 
 /// A request that is written down and not posted yet.
 struct Written {

@@ -8,7 +8,7 @@ use std::io::Write as _;
 use efa_hw::efadv::AhAttr;
 use ibverbs_sys as ffi;
 
-use super::lookup::{dlvsym, real_dlsym};
+use super::libc_dlsym::{dlvsym, real_dlsym};
 use crate::exchange::ENV_QUIET;
 
 /// A function of a library, found when it is first needed.

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use ibverbs_sys as ffi;
 
 use super::posted::Posts;
-use super::posting::Session;
+use super::session::Session;
 use super::spin::Spin;
 use super::verbs_context::{CreateCq, CreateQp};
 

@@ -1,0 +1,94 @@
+//! The work requests that a program builds between `wr_start` and `wr_complete`.
+
+use core::ops::Range;
+
+use super::memory::Buffers;
+use crate::exchange::{Body, flag, kind};
+
+/// A request that is being built, or was posted.
+pub(super) struct Request {
+    pub(super) kind: u8,
+    /// Bits of [`flag`].
+    pub(super) flags: u8,
+    /// What is known of it so far.
+    pub(super) body: Body,
+    pub(super) buffers: Buffers,
+    /// Which of the session's bytes are its data.
+    pub(super) inline: Option<Range<usize>>,
+}
+
+impl Request {
+    /// A place for a request.
+    pub(super) const NONE: Request = Request {
+        kind: kind::VOID,
+        flags: 0,
+        body: Body::EMPTY,
+        buffers: Buffers::NONE,
+        inline: None,
+    };
+
+    /// Becomes a request that begins, in place: most of the structure is memory that is not used.
+    #[inline(always)]
+    pub(super) fn set(&mut self, kind: u8, body: Body, immediate: Option<u32>) {
+        self.kind = kind;
+        self.flags = immediate.map_or(0, |_| flag::IMMEDIATE);
+        self.body = Body {
+            immediate: immediate.unwrap_or(0),
+            ..body
+        };
+        self.buffers.clear();
+        self.inline = None;
+    }
+}
+
+/// The requests between `wr_start` and `wr_complete`.
+pub(crate) struct Session {
+    /// The recording ([`current`](super::ring::current)) in which it began, if it is recorded; else 0, which is
+    /// none. A recording that is switched off in between is another one, which leaves the session
+    /// out.
+    pub(super) recording: u32,
+    /// Whether `last` was begun.
+    pub(super) is_begun: bool,
+    /// The request that is being built.
+    pub(super) last: Request,
+    /// Those that were begun before it.
+    pub(super) earlier: Vec<Request>,
+    pub(super) inline: Vec<u8>,
+}
+
+impl Default for Session {
+    fn default() -> Session {
+        Session {
+            recording: 0,
+            is_begun: false,
+            last: Request::NONE,
+            earlier: Vec::new(),
+            inline: Vec::new(),
+        }
+    }
+}
+
+impl Session {
+    pub(super) fn start(&mut self, recording: u32) {
+        self.recording = recording;
+        self.is_begun = false;
+        self.earlier.clear();
+        self.inline.clear();
+    }
+
+    /// Begins a request.
+    #[inline(always)]
+    pub(super) fn begin(&mut self, kind: u8, body: Body, immediate: Option<u32>) {
+        if self.is_begun {
+            self.keep_last();
+        }
+        self.is_begun = true;
+        self.last.set(kind, body, immediate);
+    }
+
+    #[cold]
+    fn keep_last(&mut self) {
+        let last = core::mem::replace(&mut self.last, Request::NONE);
+        self.earlier.push(last);
+    }
+}
