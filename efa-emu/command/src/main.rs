@@ -3,7 +3,6 @@
 //! Standard error has lines that begin with `efa-emu: `, for what is wrong or would go unnoticed;
 //! nothing when all is well.
 
-mod bridge;
 #[cfg(feature = "bundled")]
 mod bundle;
 mod capture;
@@ -12,14 +11,13 @@ mod extcap;
 mod fault;
 mod injection;
 mod leftovers;
-mod live_sysfs;
 mod profiles;
 mod ps;
+mod rsh;
 mod run;
 mod stats;
 mod survivors;
 mod unused;
-mod uplink;
 mod wireshark;
 
 use std::env;
@@ -66,7 +64,7 @@ enum Command {
     /// Run a command on a host of a cluster, as ssh does.
     ///
     /// The exit status is the command's, or 255 if there is none.
-    Rsh(cluster::RshArguments),
+    Rsh(rsh::RshArguments),
     Bridge(BridgeArguments),
     /// List the device generations that can be emulated, with the source of every number.
     Profiles(profiles::ProfilesArguments),
@@ -97,14 +95,14 @@ fn main() -> ExitCode {
     efa_log::init();
     let mut words = env::args_os();
     let called = words.next().map(PathBuf::from);
-    if called.is_some_and(|path| path.ends_with(cluster::AGENT)) {
-        return cluster::ssh_main(words.collect());
+    if called.is_some_and(|path| path.ends_with(efa_cluster::AGENT)) {
+        return efa_cluster::rsh::main(words.collect());
     }
     let outcome = match Arguments::parse().command {
         Command::Run(arguments) => arguments.execute(),
         Command::Cluster(arguments) => arguments.execute(),
         Command::Rsh(arguments) => Ok(arguments.execute()),
-        Command::Bridge(_) => bridge::execute(),
+        Command::Bridge(_) => efa_cluster::bridge::execute(),
         Command::Profiles(arguments) => arguments.execute(),
         Command::Ps(arguments) => arguments.execute(),
         Command::Stats(arguments) => arguments.execute(),

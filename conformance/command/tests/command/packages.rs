@@ -11,6 +11,7 @@ use serde_json::Value;
 const PUBLISHED: [&str; 20] = [
     "efa-capture",
     "efa-check",
+    "efa-cluster",
     "efa-commands",
     "efa-conformance",
     "efa-core",

@@ -2,19 +2,16 @@
 //! program has to find in its environment.
 
 use std::env;
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use clap::Args;
+use efa_cluster::{EmulatedHost, EmulatedHosts, Injection};
 use efa_commands::{Failure, RunDirectory};
 use efa_device_model::fault::{Fault, FaultId, Match};
 use efa_device_model::network::Reliability;
-use efa_device_model::numa;
 use efa_device_model::profile::{self, Profile};
 use efa_device_model::qpn_policy::QpnPolicy;
-use efa_device_model::sysfs::{self, Rail};
 use efa_options::capture_output::CaptureOptions;
 use efa_shm::usage;
 use efa_shm::{
@@ -26,16 +23,8 @@ use rustix::fs::{Access, access};
 use crate::capture::RunRecording;
 use crate::injection::{Libraries, Provider};
 use crate::leftovers::SHARED_MEMORY;
-use crate::live_sysfs::LiveSysfs;
 use crate::unused::{self, Facts};
 use crate::{complain, fault, survivors};
-
-/// `ibv_device` has room for paths of this length.
-const LONGEST_DEVICE_PATH: usize = 255;
-
-/// How long the program waits for those who record the fabric. They look for new hosts ten times a
-/// second.
-const RECORDER_PATIENCE: Duration = Duration::from_secs(3);
 
 /// The options that describe a host, or each of several.
 #[derive(Args)]
@@ -278,7 +267,7 @@ impl HostSettings {
                 config,
             }
         };
-        EmulatedHosts(entered.into_iter().map(host).collect())
+        entered.into_iter().map(host).collect()
     }
 
     /// Arms the rules of `--faults` for as long as `host` is there.
@@ -362,117 +351,5 @@ impl HostSettings {
         ];
         variables.extend(self.provider.iter().flat_map(Provider::variables));
         Ok(Injection { variables, marks })
-    }
-}
-
-/// The variables by which programs load the emulated libraries, and the provider that is named.
-pub(crate) struct Injection {
-    variables: Vec<(&'static str, OsString)>,
-    /// Where programs leave marks of what they did with the devices.
-    marks: PathBuf,
-}
-
-/// Hosts that this process takes part in, and leaves together.
-pub(crate) struct EmulatedHosts(Vec<EmulatedHost>);
-
-impl std::ops::Deref for EmulatedHosts {
-    type Target = [EmulatedHost];
-
-    fn deref(&self) -> &[EmulatedHost] {
-        &self.0
-    }
-}
-
-impl Drop for EmulatedHosts {
-    fn drop(&mut self) {
-        Host::leave_all(self.0.drain(..).flat_map(|host| host.devices));
-    }
-}
-
-impl EmulatedHosts {
-    fn devices(&self) -> impl Iterator<Item = &Host> {
-        self.iter().flat_map(|host| &host.devices)
-    }
-
-    /// Waits until other machines know of these hosts; says so on standard error if they do not.
-    pub(crate) fn wait_for_bridges(&self, fabric: &Fabric) -> Result<(), Failure> {
-        if let Some(device) = fabric.wait_for_bridges(self.devices(), RECORDER_PATIENCE)? {
-            complain(&format!(
-                "the bridge of the fabric {} does not answer: other machines may not know of {} yet",
-                fabric.name(),
-                device.name()
-            ));
-        }
-        Ok(())
-    }
-
-    /// Waits until those who record the fabric record these hosts too; says so on standard error if
-    /// one does not begin.
-    pub(crate) fn wait_for_recorders(&self, fabric: &Fabric) -> Result<(), Failure> {
-        if let Some(device) = fabric.wait_for_recorders(self.devices(), RECORDER_PATIENCE)? {
-            complain(&format!(
-                "whoever records the fabric {} does not answer: the capture may lack the first frames of {}",
-                fabric.name(),
-                device.name()
-            ));
-        }
-        Ok(())
-    }
-}
-
-/// A host that this process takes part in.
-pub(crate) struct EmulatedHost {
-    devices: Vec<Host>,
-    profile: Profile,
-    /// `None`: they cannot be read.
-    port_rules: Option<PortRules>,
-    config: HostConfig,
-}
-
-impl EmulatedHost {
-    /// The host's name.
-    pub(crate) fn name(&self) -> &str {
-        &self.config.host
-    }
-
-    /// Writes the sysfs tree of the host's devices into an empty directory.
-    pub(crate) fn generate_sysfs(&self, root: &Path) -> Result<(), Failure> {
-        let gids = &self.config.gids;
-        let longest = Rail::all(gids.len() as u32)
-            .flat_map(|rail| {
-                [
-                    rail.verbs_class_path(root),
-                    rail.infiniband_class_path(root),
-                ]
-            })
-            .map(|path| path.as_os_str().len())
-            .max()
-            .unwrap_or(0);
-        if longest > LONGEST_DEVICE_PATH {
-            return Err(Failure(format!(
-                "{} is too long for a device path, which has room for {LONGEST_DEVICE_PATH} bytes: set \
-                 TMPDIR to a shorter directory",
-                root.display()
-            )));
-        }
-        sysfs::generate(root, &self.profile, gids, &numa::of_machine())
-            .map_err(|error| Failure(format!("cannot write below {}: {error}", root.display())))
-    }
-
-    /// Has the command find the host's devices: those of the sysfs tree in this directory.
-    pub(crate) fn prepare(&self, command: &mut Command, sysfs_root: &Path, injection: &Injection) {
-        let injected = injection
-            .variables
-            .iter()
-            .map(|(name, value)| (name, value));
-        command
-            .envs(self.config.to_env())
-            .env(sysfs::ENV_SYSFS_PATH, sysfs_root)
-            .envs(injected);
-    }
-
-    /// What changes in the sysfs tree in this directory.
-    pub(crate) fn live_sysfs(&self, sysfs_root: &Path) -> LiveSysfs<'_> {
-        LiveSysfs::open(sysfs_root, &self.devices, self.port_rules.as_ref())
     }
 }

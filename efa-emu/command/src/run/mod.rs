@@ -1,6 +1,7 @@
 //! `efa-emu run`.
 
 pub(super) mod host;
+mod uplink;
 
 use std::ffi::OsString;
 use std::process::{Command, ExitCode};
@@ -10,8 +11,9 @@ use efa_commands::{Failure, RunDirectory, child};
 use efa_shm::Fabric;
 
 use self::host::HostOptions;
+use self::uplink::UplinkOptions;
 use super::leftovers;
-use super::uplink::{UplinkOptions, turn};
+use efa_cluster::uplink::turn;
 
 #[derive(Args)]
 #[command(override_usage = "efa-emu run [OPTIONS] -- COMMAND [ARG]...")]

@@ -7,21 +7,15 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use clap::Args;
 use efa_commands::Failure;
 use efa_shm::Fabric;
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use super::{bridge, complain};
-
-/// How long to wait for the first other machine.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-const LOOK: Duration = Duration::from_millis(20);
+use crate::bridge;
 
 /// How often what it says is passed on.
 const TURN: Duration = Duration::from_millis(250);
@@ -39,48 +33,27 @@ const CONNECTED: &str = "connected with ";
 /// The most bytes of what the bridge says that are passed on at a time.
 const CHUNK: usize = 64 << 10;
 
-#[derive(Args)]
-#[command(next_help_heading = "Other machines (docs/machines.md)")]
-pub(super) struct UplinkOptions {
-    /// Join the fabrics of other machines: unless a bridge runs already, start one that connects
-    /// with the bridge at this address, as `efa-emu bridge --peer` takes it, and ends with the last
-    /// program; repeatable.
-    #[arg(long, value_name = "ADDRESS", requires = "uplink_key")]
-    uplink: Vec<String>,
-    /// The key of all bridges of the fabric, made by `efa-emu bridge key`.
-    #[arg(long, value_name = "FILE", requires = "uplink")]
-    uplink_key: Option<PathBuf>,
-    /// Where the bridge is connected to; all addresses of this machine if not given.
-    #[arg(
-        long,
-        value_name = "ADDRESS",
-        default_value = Wanted::EVERYWHERE,
-        requires = "uplink"
-    )]
-    uplink_listen: String,
-}
-
 /// The bridge that is to be there.
-pub(super) struct Wanted<'a> {
+pub struct Wanted<'a> {
     /// The key of all bridges of the fabric.
-    pub(super) key: &'a Path,
+    pub key: &'a Path,
     /// Where it is connected to.
-    pub(super) listen: &'a str,
+    pub listen: &'a str,
     /// The option that changes that.
-    pub(super) listen_option: &'static str,
+    pub listen_option: &'static str,
     /// The addresses of those that it connects with.
-    pub(super) peers: &'a [String],
+    pub peers: &'a [String],
     /// The name of this machine; its host name if none is given.
-    pub(super) machine: Option<&'a str>,
+    pub machine: Option<&'a str>,
 }
 
 impl Wanted<'_> {
     /// All addresses of this machine.
-    pub(super) const EVERYWHERE: &'static str = "0.0.0.0";
+    pub const EVERYWHERE: &'static str = "0.0.0.0";
 }
 
 /// A bridge that this process has started.
-pub(super) struct Uplink {
+pub struct Uplink {
     bridge: Child,
     /// What it says, of which so many bytes were read.
     said: File,
@@ -95,48 +68,9 @@ pub(super) struct Uplink {
     quiet: bool,
 }
 
-impl UplinkOptions {
-    pub(super) fn is_wanted(&self) -> bool {
-        !self.uplink.is_empty()
-    }
-
-    /// Starts a bridge if one is wanted and none is there, and waits until it has met another
-    /// machine.
-    pub(super) fn start(&self, fabric: &Fabric, quiet: bool) -> Result<Option<Uplink>, Failure> {
-        let Some(key) = self.uplink_key.as_ref().filter(|_| self.is_wanted()) else {
-            return Ok(None);
-        };
-        let wanted = Wanted {
-            key,
-            listen: &self.uplink_listen,
-            listen_option: "--uplink-listen ADDRESS:PORT",
-            peers: &self.uplink,
-            machine: None,
-        };
-        let mut uplink = Uplink::start(fabric, &wanted, quiet)?;
-        let begin = Instant::now();
-        loop {
-            if !uplink.look()? {
-                return Ok(None);
-            }
-            if uplink.is_connected {
-                break;
-            }
-            if begin.elapsed() > PATIENCE {
-                complain(&format!(
-                    "no other machine was reached within {PATIENCE:?}: going on without, until one is"
-                ));
-                break;
-            }
-            std::thread::sleep(LOOK);
-        }
-        Ok(Some(uplink))
-    }
-}
-
 /// Passes on what the bridge has said, if there is one of this process. Returns when to call this
 /// again.
-pub(super) fn turn(uplink: &mut Option<Uplink>) -> Duration {
+pub fn turn(uplink: &mut Option<Uplink>) -> Duration {
     match uplink {
         Some(uplink) => {
             uplink.hear();
@@ -149,11 +83,10 @@ pub(super) fn turn(uplink: &mut Option<Uplink>) -> Duration {
 
 impl Uplink {
     /// Starts a bridge, which ends at once if the fabric has one.
-    pub(super) fn start(
-        fabric: &Fabric,
-        wanted: &Wanted<'_>,
-        quiet: bool,
-    ) -> Result<Uplink, Failure> {
+    ///
+    /// # Errors
+    /// The program cannot be started.
+    pub fn start(fabric: &Fabric, wanted: &Wanted<'_>, quiet: bool) -> Result<Uplink, Failure> {
         let said = File::from(memfd_create("efa-emu-uplink", MemfdFlags::CLOEXEC)?);
         let program = bridge::program()?;
         let mut command = Command::new(&program);
@@ -194,7 +127,7 @@ impl Uplink {
     ///
     /// # Errors
     /// It has ended, with what it has said last.
-    pub(super) fn look(&mut self) -> Result<bool, Failure> {
+    pub fn look(&mut self) -> Result<bool, Failure> {
         let ended = self.bridge.try_wait()?;
         self.hear();
         match ended {
@@ -214,6 +147,11 @@ impl Uplink {
                 Ok(true)
             }
         }
+    }
+
+    /// Whether it has said that it is connected with another machine.
+    pub fn is_connected(&self) -> bool {
+        self.is_connected
     }
 
     /// Reads what it has said since the last call.

@@ -1,6 +1,7 @@
 //! The processes of the hosts.
 
 use std::ffi::OsStr;
+use std::io::BufReader;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -10,35 +11,35 @@ use efa_commands::{Failure, RunDirectory};
 use efa_shm::ENV_HOST;
 use rustix::net::RecvFlags;
 
-use super::files::ENV_CLUSTER;
-use super::gateway;
-use super::members::Members;
-use super::node::{self, Common};
-use super::process::{self, Forked};
-use super::session::Reply;
 use crate::complain;
-use crate::run::host::EmulatedHost;
+use crate::files::ENV_CLUSTER;
+use crate::gateway;
+use crate::host::EmulatedHost;
+use crate::members::Members;
+use crate::node::{self, Common};
+use crate::process::{self, Forked};
+use crate::session::Reply;
 
 /// Time between two looks at whether all hosts are there.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// The processes that are the hosts. They end with this value.
-pub(super) struct Nodes {
+pub struct Nodes {
     processes: Vec<NodeProcess>,
     /// The cluster's directory.
     directory: PathBuf,
 }
 
 struct NodeProcess {
-    pub(super) name: String,
-    pub(super) process: i32,
+    name: String,
+    process: i32,
     /// Closed by either side's end.
-    pub(super) connection: UnixStream,
-    pub(super) has_ended: bool,
+    connection: UnixStream,
+    has_ended: bool,
 }
 
 impl Nodes {
-    pub(super) fn start(
+    pub(crate) fn start(
         hosts: &[EmulatedHost],
         members: &Members<'_>,
         directory: &RunDirectory,
@@ -59,7 +60,7 @@ impl Nodes {
             })?;
         }
         for node in &mut nodes.processes {
-            match Reply::receive(&mut node.connection)? {
+            match Reply::receive(&mut BufReader::new(&node.connection))? {
                 Some(Reply::Started) => {}
                 Some(Reply::Refused(reason)) => return Err(Failure(reason)),
                 _ => return Err(Failure(format!("{} has ended while it started", node.name))),
@@ -70,7 +71,7 @@ impl Nodes {
 
     /// Starts the process of a host, which calls `serve` with a directory of its own and its
     /// connection to this one.
-    pub(super) fn fork(
+    pub(crate) fn fork(
         &mut self,
         name: &str,
         directory: &RunDirectory,
@@ -97,7 +98,7 @@ impl Nodes {
     }
 
     /// Says which hosts have ended since the last look, and returns when to look again.
-    pub(super) fn look(&mut self) -> Duration {
+    pub fn look(&mut self) -> Duration {
         for node in self.processes.iter_mut().filter(|node| !node.has_ended) {
             let received = rustix::net::recv(&node.connection, &mut [0; 1], RecvFlags::DONTWAIT);
             if received.is_ok_and(|(_, bytes)| bytes == 0) {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Which of the two processes the caller is after a fork.
-pub(super) enum Forked {
+pub(crate) enum Forked {
     Child,
     /// The number of the child.
     Parent(i32),
@@ -20,7 +20,7 @@ pub(super) enum Forked {
 
 /// Makes a copy of the calling process, which must have no other thread: the copy goes on in
 /// ordinary code.
-pub(super) fn fork() -> io::Result<Forked> {
+pub(crate) fn fork() -> io::Result<Forked> {
     // SAFETY: the process has one thread, so that no lock is held by one that the child does not
     // have.
     match unsafe { libc::fork() } {
@@ -31,13 +31,13 @@ pub(super) fn fork() -> io::Result<Forked> {
 }
 
 /// Ends a forked process: what the original made stays the original's.
-pub(super) fn leave(status: i32) -> ! {
+pub(crate) fn leave(status: i32) -> ! {
     // SAFETY: ends the process at once.
     unsafe { libc::_exit(status) }
 }
 
 /// Waits for the end of a child.
-pub(super) fn wait_for(child: i32) {
+pub(crate) fn wait_for(child: i32) {
     let mut status = 0;
     // SAFETY: the pointer is to a number of this function's.
     while unsafe { libc::waitpid(child, &raw mut status, 0) } < 0
@@ -46,7 +46,7 @@ pub(super) fn wait_for(child: i32) {
 }
 
 /// A child that has ended, and its status as `waitpid` gives it. `None` if none has.
-pub(super) fn ended_child() -> Option<(i32, i32)> {
+pub(crate) fn ended_child() -> Option<(i32, i32)> {
     let mut status = 0;
     // SAFETY: the pointer is to a number of this function's.
     let child = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) };
@@ -65,7 +65,7 @@ fn has_children() -> bool {
 
 /// Keeps from the programs that the calling process starts what it has open besides the standard
 /// streams: whoever started it may have left it files and pipes that are not meant for them.
-pub(super) fn keep_descriptors() -> io::Result<()> {
+pub(crate) fn keep_descriptors() -> io::Result<()> {
     const FIRST: libc::c_uint = 3;
     // SAFETY: takes no pointers, and closes nothing.
     let marked = unsafe {
@@ -94,14 +94,14 @@ pub(super) fn keep_descriptors() -> io::Result<()> {
 }
 
 /// Makes the calling process the parent of its descendants that lose theirs.
-pub(super) fn adopt_orphans() {
+pub(crate) fn adopt_orphans() {
     // SAFETY: takes no pointers. It cannot fail since Linux 3.4.
     unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
 }
 
 /// Sends a signal to a process, or, if the number is negative, to a process group. It may have
 /// ended.
-pub(super) fn signal(process: i32, signal: i32) {
+pub(crate) fn signal(process: i32, signal: i32) {
     // SAFETY: takes no pointers.
     unsafe { libc::kill(process, signal) };
 }
@@ -109,7 +109,7 @@ pub(super) fn signal(process: i32, signal: i32) {
 /// Ends all descendants of the calling process, which has adopted its orphans: asks them to, and
 /// kills those that are there after `grace`. Those that even this does not end within the same time
 /// again are left to the kernel.
-pub(super) fn end_descendants(grace: Duration) {
+pub(crate) fn end_descendants(grace: Duration) {
     let started = Instant::now();
     let mut asked = Vec::new();
     loop {
@@ -139,7 +139,7 @@ pub(super) fn end_descendants(grace: Duration) {
 /// Kills all processes of the user that were started with these variables. Those whose parent has
 /// gone are no longer anybody's descendants. One that is replacing its program has no environment
 /// for a moment, and is looked at again.
-pub(super) fn kill_where(variables: &[(&str, &OsStr)]) {
+pub(crate) fn kill_where(variables: &[(&str, &OsStr)]) {
     let wanted: Vec<_> = variables
         .iter()
         .map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat())

@@ -3,21 +3,20 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::Write as _;
+use std::io::{BufReader, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Args;
 use efa_commands::{Failure, living_directories, output};
 use efa_shm::ENV_FABRIC;
 
-use super::files::{ADDRESSES_FILE, ENV_CLUSTER, FABRIC_FILE, NAMES_FILE};
-use super::node::User;
-use super::process::{self, Forked};
-use super::session::{self, Reply, Request};
-use crate::{complain, print};
+use crate::files::{ADDRESSES_FILE, ENV_CLUSTER, FABRIC_FILE, NAMES_FILE};
+use crate::node::User;
+use crate::process::{self, Forked};
+use crate::session::{self, Reply, Request};
+use crate::{PROGRAM, complain};
 
 /// Exit status for errors of `rsh` itself, and of commands that a signal ended: as of ssh.
 const FAILED: u8 = 255;
@@ -35,7 +34,7 @@ const VERSION: &str = concat!(
     ", in the place of OpenSSH_9.2p1"
 );
 
-/// What `-Q` may be asked for. Nothing is encrypted, so that there is none of any.
+/// The algorithm queries of `-Q`. Nothing is encrypted, so the answers are empty.
 const QUERIES: [&str; 16] = [
     "cipher",
     "cipher-auth",
@@ -55,36 +54,14 @@ const QUERIES: [&str; 16] = [
     "HostKeyAlgorithms",
 ];
 
-/// What stands before a host that is written as an address of the web.
+/// The URL scheme of a host.
 const SCHEME: &str = "ssh://";
 
 /// What `-N` waits in: the longest time that any `sleep` takes.
 const WAIT: &str = "exec sleep 2147483647";
 
-#[derive(Args)]
-#[command(
-    disable_version_flag = true,
-    override_usage = "efa-emu rsh [OPTIONS OF SSH] [USER@]HOST [COMMAND [ARG]...]"
-)]
-pub(crate) struct RshArguments {
-    /// What ssh would be called with. Of its options, -f, -n, -q, -G, -N, -Q, -V, and SendEnv and
-    /// SetEnv of -o are followed, -O and -W refused, and the others ignored.
-    #[arg(
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "ARG"
-    )]
-    words: Vec<OsString>,
-}
-
-impl RshArguments {
-    pub(crate) fn execute(self) -> ExitCode {
-        main(self.words)
-    }
-}
-
 /// Does what ssh does with these arguments.
-pub(crate) fn main(words: Vec<OsString>) -> ExitCode {
+pub fn main(words: Vec<OsString>) -> ExitCode {
     match Invocation::parse(words).and_then(|invocation| invocation.execute()) {
         Ok(status) => ExitCode::from(status),
         Err(Failure(reason)) => {
@@ -111,7 +88,7 @@ enum Purpose {
 }
 
 impl Purpose {
-    /// Whether there need not be a host.
+    /// Whether the host argument is optional.
     fn is_of_program(&self) -> bool {
         matches!(self, Purpose::Version | Purpose::Algorithms(_))
     }
@@ -337,8 +314,9 @@ impl Invocation {
         request
             .send(&mut connection, [input, output.as_fd(), errors.as_fd()])
             .map_err(lost)?;
+        let mut replies = BufReader::new(connection);
         loop {
-            match Reply::receive(&mut connection).map_err(lost)? {
+            match Reply::receive(&mut replies).map_err(lost)? {
                 Some(Reply::Started) if self.background => {
                     if let Forked::Parent(_) = process::fork()? {
                         return Ok(0);
@@ -370,7 +348,7 @@ impl Invocation {
 
 /// Prints what was asked for, and returns the exit status.
 fn answer(text: &str) -> u8 {
-    print(text);
+    output::print(PROGRAM, text);
     match output::is_incomplete() {
         true => FAILED,
         false => 0,

@@ -6,10 +6,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::names::MOST_HOSTS;
-use crate::run::host::HostSettings;
 use efa_commands::{Failure, place_of_runs};
 use efa_shm::{DeviceName, Fabric};
+
+use crate::names::MOST_HOSTS;
 
 /// What a host with one device takes before any program runs on it, in KiB: its process, its sysfs
 /// tree, its table of queue pair numbers and its namespaces (docs/cluster.md says how it was
@@ -31,7 +31,10 @@ const TREE_KIB: u64 = 260;
 const CLUSTER_KIB: u64 = 192;
 
 /// Refuses numbers of hosts that are not possible.
-pub(super) fn check_number(hosts: u32) -> Result<(), Failure> {
+///
+/// # Errors
+/// The number is not in the range.
+pub fn check_number(hosts: u32) -> Result<(), Failure> {
     if !(1..=MOST_HOSTS).contains(&hosts) {
         return Err(Failure(format!(
             "a cluster of {hosts} hosts is not possible: it can have 1 to {MOST_HOSTS}"
@@ -40,25 +43,29 @@ pub(super) fn check_number(hosts: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses more hosts on this machine than it has memory and room for.
-pub(super) fn check(hosts: u32, settings: &HostSettings) -> Result<(), Failure> {
+/// Refuses more hosts on this machine than it has memory and room for. Each has `devices` devices
+/// with so many queue pairs.
+///
+/// # Errors
+/// What is short, with the figures.
+pub fn check(hosts: u32, devices: u32, queue_pairs: u32, fabric: &Fabric) -> Result<(), Failure> {
     // What is not possible is refused elsewhere.
-    let devices = settings.devices().clamp(1, DeviceName::MOST);
+    let devices = devices.clamp(1, DeviceName::MOST);
     if let Some(available) = available(Path::new("/")) {
         compare(hosts, devices, available)?;
     }
     let devices = u64::from(devices);
-    let table = Fabric::bytes_of_device(settings.queue_pairs()).div_ceil(1024);
+    let table = Fabric::bytes_of_device(queue_pairs).div_ceil(1024);
     let program = Fabric::bytes_of_program().div_ceil(1024);
-    let mut places: BTreeMap<u64, Place> = BTreeMap::new();
+    let mut places: BTreeMap<u64, FileSystem> = BTreeMap::new();
     for (path, host, program) in [
-        (settings.fabric().directory(), devices * table, program),
+        (fabric.directory(), devices * table, program),
         (&place_of_runs(), devices * TREE_KIB, 0),
     ] {
         let Some((id, path, free)) = file_system(path) else {
             continue;
         };
-        let place = places.entry(id).or_insert(Place {
+        let place = places.entry(id).or_insert(FileSystem {
             path,
             free,
             host: 0,
@@ -71,7 +78,7 @@ pub(super) fn check(hosts: u32, settings: &HostSettings) -> Result<(), Failure> 
 }
 
 /// A file system in which hosts keep files; all sizes in KiB.
-struct Place {
+struct FileSystem {
     path: PathBuf,
     free: u64,
     /// What each host takes.
@@ -80,7 +87,7 @@ struct Place {
     program: u64,
 }
 
-impl Place {
+impl FileSystem {
     /// Each host is meant to run a program.
     fn compare(&self, hosts: u32) -> Result<(), Failure> {
         let each = self.host + self.program;
@@ -236,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_cluster_larger_than_a_file_system_is_refused_with_the_figures() {
-        let mut place = Place {
+        let mut place = FileSystem {
             path: "/dev/shm".into(),
             free: 8192,
             host: 456,

@@ -12,8 +12,8 @@ use efa_commands::Failure;
 use efa_commands::signals::Signals;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::process;
-use super::session::{self, Reply, Request, STREAMS};
+use crate::process;
+use crate::session::{self, Reply, Request, STREAMS};
 
 /// How long a command goes on whose client has gone: it is told at once, and killed after this
 /// time.
@@ -23,7 +23,7 @@ const GRACE: Duration = Duration::from_secs(1);
 const REQUEST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What the process has while it serves.
-pub(super) struct Service {
+pub(crate) struct Service {
     /// Closed when the cluster has ended.
     cluster: UnixStream,
     listener: UnixListener,
@@ -44,7 +44,7 @@ struct Session {
 /// Makes the calling process one that serves: what the terminal sends is for the command that the
 /// cluster was made for, orphans of its children are its own, and what it has open now is not
 /// theirs.
-pub(super) fn detach() -> Result<(), Failure> {
+pub(crate) fn detach() -> Result<(), Failure> {
     rustix::process::setsid()?;
     process::adopt_orphans();
     process::keep_descriptors()?;
@@ -53,7 +53,7 @@ pub(super) fn detach() -> Result<(), Failure> {
 
 impl Service {
     /// Listens in the host's directory.
-    pub(super) fn begin(directory: &Path, cluster: &UnixStream) -> Result<Service, Failure> {
+    pub(crate) fn begin(directory: &Path, cluster: &UnixStream) -> Result<Service, Failure> {
         let signals = Signals::take(&[libc::SIGCHLD, libc::SIGTERM]);
         Ok(Service {
             cluster: cluster.try_clone()?,
@@ -66,7 +66,7 @@ impl Service {
 
     /// Serves until the cluster ends. `command` makes what a request asks for; `meanwhile` is
     /// called again and again, after the time that it returns or earlier.
-    pub(super) fn run(
+    pub(crate) fn run(
         mut self,
         command: impl Fn(&Request) -> Command,
         mut meanwhile: impl FnMut() -> Duration,
@@ -169,7 +169,7 @@ impl Service {
             return;
         };
         let _ = client.set_read_timeout(Some(REQUEST_PATIENCE));
-        let started = Request::receive(&mut client)
+        let started = Request::receive(&client)
             .map_err(|error| format!("cannot receive a request: {error}"))
             .and_then(|(request, streams)| self.start(command(&request), streams));
         match started {

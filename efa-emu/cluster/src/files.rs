@@ -1,16 +1,16 @@
 //! What programs find a cluster by: a variable, files in its directory, the agent's name.
 
 /// The variable that names the directory of the cluster.
-pub(super) const ENV_CLUSTER: &str = "EFA_EMU_CLUSTER";
+pub(crate) const ENV_CLUSTER: &str = "EFA_EMU_CLUSTER";
 
 /// The name of the file with the fabric's name in the cluster's directory.
-pub(super) const FABRIC_FILE: &str = "fabric";
+pub(crate) const FABRIC_FILE: &str = "fabric";
 
 /// The name of the file with the names of the hosts there.
-pub(super) const NAMES_FILE: &str = "names";
+pub(crate) const NAMES_FILE: &str = "names";
 
 /// The name of the file there that the hosts see as `/etc/hosts`.
-pub(super) const ADDRESSES_FILE: &str = "hosts";
+pub(crate) const ADDRESSES_FILE: &str = "hosts";
 
 /// The name under which this program does what ssh does, and is found first by those who call ssh.
-pub(crate) const AGENT: &str = "ssh";
+pub const AGENT: &str = "ssh";

@@ -10,7 +10,7 @@ use efa_shm::{Host, PortRules, PortState};
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The files of a host's devices and where their values come from.
-pub(super) struct LiveSysfs<'a> {
+pub struct LiveSysfs<'a> {
     devices: Vec<LiveDevice<'a>>,
 }
 
@@ -24,7 +24,7 @@ struct LiveDevice<'a> {
 
 impl<'a> LiveSysfs<'a> {
     /// For the tree below `root` and the devices of a host, whose links go by these rules.
-    pub(super) fn open(
+    pub(crate) fn open(
         root: &Path,
         devices: &'a [Host],
         rules: Option<&PortRules>,
@@ -42,7 +42,7 @@ impl<'a> LiveSysfs<'a> {
     }
 
     /// Writes what has changed, and returns when to call this again.
-    pub(super) fn update(&mut self) -> Duration {
+    pub fn update(&mut self) -> Duration {
         for live in &mut self.devices {
             // A full disk is no reason to end the program, which may not even look here.
             let _ = live.counters.write(&live.device.statistics());

@@ -5,43 +5,43 @@ use std::fs;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
-use super::files::{ADDRESSES_FILE, NAMES_FILE};
-use super::layout::Layout;
+use crate::files::{ADDRESSES_FILE, NAMES_FILE};
+use crate::layout::Layout;
 use efa_commands::Failure;
 
 /// Most hosts of a cluster: as many processes can send to one process at a time.
-pub(super) const MOST_HOSTS: u32 = 1024;
+pub(crate) const MOST_HOSTS: u32 = 1024;
 
 /// Where the system looks up host names first.
-pub(super) const SYSTEM_HOSTS: &str = "/etc/hosts";
+pub(crate) const SYSTEM_HOSTS: &str = "/etc/hosts";
 
 /// The name of the host with this number, from 0.
-pub(super) fn name(number: u32) -> String {
+pub fn name(number: u32) -> String {
     format!("node{number}")
 }
 
 /// The loopback address of a host of this machine with this number. No other program uses these by
 /// chance, as the machine's own names are in 127.0.0.0/16.
-pub(super) fn address(number: u32) -> Ipv4Addr {
+pub(crate) fn address(number: u32) -> Ipv4Addr {
     const FIRST: u32 = u32::from_be_bytes([127, 1, 0, 1]);
     Ipv4Addr::from_bits(FIRST + number)
 }
 
 /// The files that list the hosts of a cluster.
-pub(super) struct HostLists {
+pub(crate) struct HostLists {
     /// As `/etc/hosts`: the machine's own, and the hosts.
-    pub(super) addresses: PathBuf,
+    pub(crate) addresses: PathBuf,
     /// The names, a line each.
-    pub(super) names: PathBuf,
+    pub(crate) names: PathBuf,
     /// With slots, as Open MPI writes them.
-    pub(super) open_mpi: PathBuf,
+    pub(crate) open_mpi: PathBuf,
     /// With slots, as MPICH's launcher writes them.
-    pub(super) hydra: PathBuf,
+    pub(crate) hydra: PathBuf,
 }
 
 impl HostLists {
     /// Writes the files into a directory.
-    pub(super) fn write(
+    pub(crate) fn write(
         directory: &Path,
         layout: &Layout,
         slots: Option<u32>,

@@ -1,30 +1,23 @@
-//! The command: its options, and the course of a run.
+//! `efa-emu cluster`: several emulated hosts on this machine, and programs that launchers start on
+//! them through `efa-emu rsh`.
 
-use std::env;
 use std::ffi::OsString;
 use std::num::NonZeroU64;
-use std::os::unix::fs::symlink;
-use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Args;
-use efa_commands::{Failure, RunDirectory, child};
+use clap::{Args, ValueEnum};
+use efa_cluster::{
+    Cluster, ClusterOptions, EmulatedHosts, Layout, Machines, Middleware, memory, uplink,
+};
+use efa_commands::shell::RemoteShell;
+use efa_commands::{Failure, child};
 use efa_shm::Fabric;
 use rustix::thread::set_current_timer_slack;
 
-use super::files::{AGENT, ENV_CLUSTER, FABRIC_FILE};
-use super::launchers::{self, Middleware};
-use super::layout::Layout;
-use super::members::MachinesOptions;
-use super::memory;
-use super::names::{self, HostLists};
-use super::namespaces::{UserNamespace, Views};
-use super::node::Common;
-use super::nodes::Nodes;
-use crate::run::host::{EmulatedHosts, HostOptions, HostSettings, duration};
-use crate::{capture, complain, leftovers, uplink};
+use crate::run::host::{HostOptions, HostSettings, duration};
+use crate::{capture, leftovers};
 
 /// Many ranks on few processors do little but end sleeps if the kernel's own 50 us hold. Programs
 /// that sleep for a moment in a cluster of few ranks hardly notice this (docs/cluster.md).
@@ -32,13 +25,13 @@ const TIMER_SLACK: &str = "1ms";
 
 #[derive(Args)]
 #[command(override_usage = "efa-emu cluster N [OPTIONS] -- COMMAND [ARG]...")]
-pub(crate) struct ClusterArguments {
+pub(super) struct ClusterArguments {
     /// The number of hosts, which are called node0, node1 and so on.
     #[arg(value_name = "N")]
     hosts: u32,
     /// The library through which MPI libraries reach the device.
-    #[arg(long, value_enum, value_name = "ofi|ucx", default_value_t = Middleware::Ofi)]
-    mpi: Middleware,
+    #[arg(long, value_enum, value_name = "ofi|ucx", default_value_t = MpiLibrary::Ofi)]
+    mpi: MpiLibrary,
     /// Processes of a job that a host gets before the next host gets any. Without it, each host in
     /// turn gets one.
     #[arg(long, value_name = "N")]
@@ -54,27 +47,33 @@ pub(crate) struct ClusterArguments {
     #[command(flatten)]
     options: HostOptions,
     #[command(flatten)]
-    pub(super) machines: MachinesOptions,
+    machines: MachinesOptions,
     /// The program that starts others on the hosts, and its arguments. It runs beside the hosts.
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
-    pub(super) command: Vec<OsString>,
+    command: Vec<OsString>,
 }
 
 impl ClusterArguments {
-    pub(crate) fn execute(self) -> Result<ExitCode, Failure> {
+    pub(super) fn execute(self) -> Result<ExitCode, Failure> {
         memory::check_number(self.hosts)?;
-        let layout = self.machines.layout(self.hosts)?;
+        let machines = self.machines.into_machines();
+        let layout = machines.layout(self.hosts)?;
         let settings = self.options.checked()?;
-        memory::check(layout.own().len() as u32, &settings)?;
+        let fabric = settings.fabric();
+        memory::check(
+            layout.own().len() as u32,
+            settings.devices(),
+            settings.queue_pairs(),
+            fabric,
+        )?;
         if settings.is_recorded() && !layout.others().is_empty() {
             return Err(Failure(
                 "--pcap records the hosts of one machine: with --machines, run `efa-emu capture` on each of them"
                     .to_owned(),
             ));
         }
-        let mut members = self.machines.start_others(&layout, &self.command)?;
-        let fabric = settings.fabric();
-        let mut uplink = self.machines.join(&layout, fabric, settings.is_quiet())?;
+        let mut members = machines.start_others(&layout, &self.command)?;
+        let mut uplink = machines.join(&layout, fabric, settings.is_quiet())?;
         let hosts = enter_hosts(&settings, &layout)?;
         let rules = match layout.is_member() {
             // One machine's rules hold on all.
@@ -85,61 +84,24 @@ impl ClusterArguments {
 
         Fabric::remove_dead();
         leftovers::remove();
-        let directory = RunDirectory::create()?;
-        let lists = HostLists::write(directory.path(), &layout, self.slots)?;
-        std::fs::write(directory.path().join(FABRIC_FILE), fabric.name())?;
-        let injection = settings.inject(&directory)?;
-        let programs = directory.subdirectory("bin")?;
-        let agent = programs.join(AGENT);
-        symlink(env::current_exe()?, &agent)?;
-
-        let views = Views::new(&lists.addresses, &[fabric.directory(), directory.path()]);
-        let namespace = match self.no_namespaces {
-            true => None,
-            false => UserNamespace::create(&views)
-                .inspect_err(|error| {
-                    complain(&format!(
-                        "the system permits no user namespaces ({error}): the hosts have the machine's name and \
-                         shared memory in common"
-                    ));
-                })
-                .ok(),
-        };
-        let mut variables = launchers::Cluster {
-            middleware: self.mpi,
-            provider: settings.provider(),
-            lists: &lists,
-            agent: &agent,
+        let options = ClusterOptions {
+            middleware: self.mpi.into(),
+            provider: settings.provider().map(|provider| efa_cluster::Provider {
+                name: provider.name().to_owned(),
+                variables: provider.variables().to_vec(),
+            }),
             slots: self.slots,
-            isolated: namespace.is_some(),
-            is_alone: layout.others().is_empty(),
-        }
-        .variables();
-        variables.push((ENV_CLUSTER, directory.path().into()));
-        variables.push(("PATH", search_path(&programs)?));
-
+            isolated: !self.no_namespaces,
+        };
+        let cluster = Cluster::create(&options, &layout, fabric)?;
+        let injection = settings.inject(cluster.directory())?;
         hosts.wait_for_bridges(fabric)?;
         hosts.wait_for_recorders(fabric)?;
         let mut recording = settings.record(&hosts)?;
-        let common = Common {
-            injection: &injection,
-            variables: &variables,
-            namespace: namespace.as_ref(),
-            views: &views,
-        };
         inherit_timer_slack(self.timer_slack)?;
-        let mut nodes = Nodes::start(&hosts, &members, &directory, &common)?;
+        let mut nodes = cluster.start_hosts(&hosts, &members, &injection)?;
         let (program, arguments) = self.command.split_first().expect("clap requires a command");
-        let mut command = Command::new(program);
-        command
-            .args(arguments)
-            .envs(variables.iter().map(|(name, value)| (name, value)));
-        if let Some(namespace) = namespace {
-            let views = views.clone();
-            let enter = move || namespace.enter_beside_hosts(&views);
-            // SAFETY: this process has one thread, so that its copy may do anything.
-            unsafe { command.pre_exec(enter) };
-        }
+        let mut command = cluster.command(program, arguments);
         let meanwhile = || {
             let told = uplink::turn(&mut uplink);
             members.look();
@@ -157,7 +119,7 @@ impl ClusterArguments {
             false => settings.unused(&hosts, &injection),
         };
         let recorded = recording.map_or_else(Vec::new, capture::RunRecording::end);
-        drop(directory);
+        drop(cluster);
         drop(hosts);
         leftovers::remove();
         settings.tell(unused.into_iter().chain(idle_rules).chain(recorded));
@@ -165,11 +127,70 @@ impl ClusterArguments {
     }
 }
 
+/// The library through which MPI libraries reach the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum MpiLibrary {
+    /// libfabric, with its efa provider or the one of `--provider`.
+    Ofi,
+    /// UCX with SRD queue pairs.
+    Ucx,
+}
+
+impl From<MpiLibrary> for Middleware {
+    fn from(library: MpiLibrary) -> Middleware {
+        match library {
+            MpiLibrary::Ofi => Middleware::Ofi,
+            MpiLibrary::Ucx => Middleware::Ucx,
+        }
+    }
+}
+
+#[derive(Args)]
+#[command(next_help_heading = "Other machines (docs/machines.md)")]
+struct MachinesOptions {
+    /// Spread the hosts over these machines, by the names or addresses under which they reach each
+    /// other; this one is the first.
+    #[arg(
+        long,
+        value_name = "NAME,...",
+        value_delimiter = ',',
+        requires = "uplink_key"
+    )]
+    machines: Vec<String>,
+    /// The key of the bridges that join the machines, made by `efa-emu bridge key`; the same file
+    /// on all of them.
+    #[arg(long, value_name = "FILE", requires = "machines")]
+    uplink_key: Option<PathBuf>,
+    /// The port of the bridges on all machines; that of `efa-emu bridge` if not given. Two clusters
+    /// that have a machine in common need two.
+    #[arg(long, value_name = "PORT", requires = "machines", value_parser = clap::value_parser!(u16).range(1..))]
+    uplink_port: Option<u16>,
+    /// The command that runs commands on other machines. It takes the arguments of ssh.
+    #[arg(long, value_name = "COMMAND", default_value = RemoteShell::DEFAULT, requires = "machines")]
+    rsh: RemoteShell,
+    /// Be the part of a cluster that is on this machine: what the first machine starts on the
+    /// others.
+    #[arg(long, value_name = "NAME", requires = "machines", hide = true)]
+    member: Option<String>,
+}
+
+impl MachinesOptions {
+    fn into_machines(self) -> Machines {
+        Machines {
+            machines: self.machines,
+            uplink_key: self.uplink_key,
+            uplink_port: self.uplink_port,
+            rsh: self.rsh,
+            member: self.member,
+        }
+    }
+}
+
 /// Takes part in the hosts of the cluster on this machine, which are new.
 fn enter_hosts(settings: &HostSettings, layout: &Layout) -> Result<EmulatedHosts, Failure> {
     let fabric = settings.fabric();
     let known = fabric.hosts()?;
-    let names: Vec<_> = layout.own().map(names::name).collect();
+    let names: Vec<_> = layout.own().map(efa_cluster::name).collect();
     if let Some(taken) = known
         .iter()
         .find(|known| names.iter().any(|name| name == known.name.host()))
@@ -191,16 +212,4 @@ fn inherit_timer_slack(slack: Duration) -> Result<(), Failure> {
         None => Ok(()),
         some => Ok(set_current_timer_slack(some)?),
     }
-}
-
-/// `PATH` with a directory in front.
-fn search_path(first: &Path) -> Result<OsString, Failure> {
-    let inherited = env::var_os("PATH").unwrap_or_default();
-    let directories = std::iter::once(first.to_owned()).chain(env::split_paths(&inherited));
-    env::join_paths(directories).map_err(|error| {
-        Failure(format!(
-            "{} cannot be in PATH ({error}): set TMPDIR to another directory",
-            first.display()
-        ))
-    })
 }

@@ -11,19 +11,19 @@ use std::process::Command;
 use efa_commands::Failure;
 use rustix::fs::{Access, access};
 
-use super::launchers;
-use super::namespaces::{UserNamespace, Views};
-use super::service::{self, Service};
-use super::session::{Reply, Request};
-use crate::run::host::{EmulatedHost, Injection};
+use crate::host::{EmulatedHost, Injection};
+use crate::launchers;
+use crate::namespaces::{UserNamespace, Views};
+use crate::service::{self, Service};
+use crate::session::{Reply, Request};
 
 /// What the processes of all hosts have in common.
-pub(super) struct Common<'a> {
-    pub(super) injection: &'a Injection,
-    pub(super) variables: &'a [(&'static str, OsString)],
+pub(crate) struct Common<'a> {
+    pub(crate) injection: &'a Injection,
+    pub(crate) variables: &'a [(&'static str, OsString)],
     /// `None`: the system permits none.
-    pub(super) namespace: Option<&'a UserNamespace>,
-    pub(super) views: &'a Views,
+    pub(crate) namespace: Option<&'a UserNamespace>,
+    pub(crate) views: &'a Views,
 }
 
 /// The process of a host, while it serves.
@@ -37,7 +37,7 @@ struct Node<'a> {
 }
 
 /// Is the host until the cluster ends. Tells `cluster` when it is ready, or why it cannot be.
-pub(super) fn serve(
+pub(crate) fn serve(
     host: &EmulatedHost,
     directory: &Path,
     common: &Common<'_>,
@@ -125,14 +125,14 @@ impl<'a> Node<'a> {
 }
 
 /// The user, as the system's list of users has him.
-pub(super) struct User {
-    pub(super) name: Option<OsString>,
+pub(crate) struct User {
+    pub(crate) name: Option<OsString>,
     home: PathBuf,
     shell: PathBuf,
 }
 
 impl User {
-    pub(super) fn current() -> User {
+    pub(crate) fn current() -> User {
         let mut user = User {
             name: None,
             home: "/".into(),

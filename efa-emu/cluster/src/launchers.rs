@@ -10,41 +10,47 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use clap::ValueEnum;
-
-use super::names::HostLists;
-use crate::injection::Provider;
+use crate::names::HostLists;
 
 /// The library through which MPI libraries reach the device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(super) enum Middleware {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Middleware {
     /// libfabric, with its efa provider or the one of `--provider`.
     Ofi,
     /// UCX with SRD queue pairs.
     Ucx,
 }
 
+/// A provider of libfabric that all programs are to use.
+#[derive(Debug)]
+pub struct Provider {
+    /// Its name, such as `efa_rs`.
+    pub name: String,
+    /// The variables by which libfabric finds it, and uses no other.
+    pub variables: Vec<(&'static str, OsString)>,
+}
+
 /// What the variables depend on.
-pub(super) struct Cluster<'a> {
-    pub(super) middleware: Middleware,
+pub(crate) struct Launchers<'a> {
+    pub(crate) middleware: Middleware,
     /// The provider of libfabric that all programs are to use, if one is named.
-    pub(super) provider: Option<&'a Provider>,
-    pub(super) lists: &'a HostLists,
+    pub(crate) provider: Option<&'a Provider>,
+    pub(crate) lists: &'a HostLists,
     /// A program that is called as `ssh`.
-    pub(super) agent: &'a Path,
+    pub(crate) agent: &'a Path,
     /// The processes that a host takes before the next one gets any; `None`: one to each in turn.
-    pub(super) slots: Option<u32>,
+    pub(crate) slots: Option<u32>,
     /// Whether each host has a name and shared memory of its own.
-    pub(super) isolated: bool,
+    pub(crate) isolated: bool,
     /// Whether all hosts are on this machine.
-    pub(super) is_alone: bool,
+    pub(crate) is_alone: bool,
 }
 
 /// Variables for a command that a launcher starts on a host, on top of the others.
 ///
 /// MPICH's ranks of one host talk over its own shared memory. That of libfabric 2.5.1, which is in
 /// its wheel, ends a rank at the start in some jobs (docs/cluster.md), and in writes.
-pub(super) fn remedies(command: &OsStr) -> Vec<(&'static str, OsString)> {
+pub(crate) fn remedies(command: &OsStr) -> Vec<(&'static str, OsString)> {
     const MPICH: &[u8] = b"hydra_pmi_proxy";
     let mut variables = Variables(Vec::new());
     let command = command.as_bytes();
@@ -59,7 +65,7 @@ pub(super) fn remedies(command: &OsStr) -> Vec<(&'static str, OsString)> {
 ///
 /// The daemons of Open MPI 4.1 on hosts of one name make the same directory for a job, and fail if
 /// another one is faster (`mkdir`: File exists).
-pub(super) fn of_unnamed_host(directory: &Path) -> Vec<(&'static str, OsString)> {
+pub(crate) fn of_unnamed_host(directory: &Path) -> Vec<(&'static str, OsString)> {
     let mut variables = Variables(Vec::new());
     variables.prefer("OMPI_MCA_orte_tmpdir_base", directory);
     variables.0
@@ -80,9 +86,9 @@ impl Variables {
     }
 }
 
-impl Cluster<'_> {
+impl Launchers<'_> {
     /// The variables, for the command and for all hosts.
-    pub(super) fn variables(&self) -> Vec<(&'static str, OsString)> {
+    pub(crate) fn variables(&self) -> Vec<(&'static str, OsString)> {
         let mut variables = Variables(Vec::new());
         self.open_mpi(&mut variables);
         self.hydra(&mut variables);
@@ -151,11 +157,10 @@ impl Cluster<'_> {
                     Some(provider) => {
                         // Intel's launcher hands its own variables to the ranks, whatever those of
                         // their hosts are.
-                        provider
-                            .variables()
-                            .into_iter()
-                            .for_each(|(name, value)| variables.set(name, value));
-                        variables.set("I_MPI_OFI_PROVIDER", provider.name());
+                        for (name, value) in &provider.variables {
+                            variables.set(name, value);
+                        }
+                        variables.set("I_MPI_OFI_PROVIDER", &provider.name);
                     }
                     None => {
                         variables.prefer("FI_PROVIDER", "efa");

@@ -5,11 +5,11 @@ use std::ops::Range;
 
 use efa_commands::Failure;
 
-use super::names;
+use crate::names;
 
 /// The hosts of a cluster, by their numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Layout {
+pub struct Layout {
     own: Range<u32>,
     others: Vec<Part>,
     is_member: bool,
@@ -17,16 +17,18 @@ pub(super) struct Layout {
 
 /// The hosts of another machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Part {
+pub struct Part {
     /// The name by which the machine is reached.
-    pub(super) machine: String,
-    pub(super) address: IpAddr,
-    pub(super) hosts: Range<u32>,
+    pub machine: String,
+    /// Its address.
+    pub address: IpAddr,
+    /// The numbers of its hosts.
+    pub hosts: Range<u32>,
 }
 
 impl Layout {
     /// All hosts on this machine.
-    pub(super) fn alone(hosts: u32) -> Layout {
+    pub(crate) fn alone(hosts: u32) -> Layout {
         Layout {
             own: 0..hosts,
             others: Vec::new(),
@@ -40,7 +42,7 @@ impl Layout {
     /// # Errors
     /// There are fewer hosts than machines, a machine is named twice, `member` is none of them, or
     /// the address of another machine cannot be found.
-    pub(super) fn spread(
+    pub(crate) fn spread(
         hosts: u32,
         machines: &[String],
         member: Option<&str>,
@@ -86,28 +88,28 @@ impl Layout {
     }
 
     /// The hosts on this machine.
-    pub(super) fn own(&self) -> Range<u32> {
+    pub fn own(&self) -> Range<u32> {
         self.own.clone()
     }
 
     /// The hosts on other machines.
-    pub(super) fn others(&self) -> &[Part] {
+    pub fn others(&self) -> &[Part] {
         &self.others
     }
 
     /// Whether another machine has started this part of the cluster.
-    pub(super) fn is_member(&self) -> bool {
+    pub fn is_member(&self) -> bool {
         self.is_member
     }
 
     /// The number of all hosts.
-    pub(super) fn total(&self) -> u32 {
+    pub(crate) fn total(&self) -> u32 {
         let others: usize = self.others.iter().map(|part| part.hosts.len()).sum();
         (self.own.len() + others) as u32
     }
 
     /// The hosts that commands on this machine reach: all, where the cluster was started.
-    pub(super) fn reached(&self) -> Range<u32> {
+    pub(crate) fn reached(&self) -> Range<u32> {
         match self.is_member {
             true => self.own.clone(),
             false => 0..self.total(),
@@ -116,7 +118,7 @@ impl Layout {
 
     /// The address of the host with this number: one of its own on this machine, else that of its
     /// machine.
-    pub(super) fn address(&self, number: u32) -> IpAddr {
+    pub(crate) fn address(&self, number: u32) -> IpAddr {
         let mut others = self.others.iter();
         others
             .find(|part| part.hosts.contains(&number))

@@ -15,28 +15,28 @@ use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use super::names::SYSTEM_HOSTS;
-use super::process::{self, Forked};
+use crate::names::SYSTEM_HOSTS;
+use crate::process::{self, Forked};
 
 /// Where `shm_open` puts its objects.
 const SHARED_MEMORY: &str = "/dev/shm";
 
 /// The user namespace of a cluster, which lasts as long as this value or any process in it.
 #[derive(Debug)]
-pub(super) struct UserNamespace(OwnedFd);
+pub(crate) struct UserNamespace(OwnedFd);
 
 /// The files and directories that the hosts of a cluster see in other places than the machine.
 #[derive(Clone, Debug)]
-pub(super) struct Views {
+pub(crate) struct Views {
     /// What they see as `/etc/hosts`.
-    pub(super) hosts: PathBuf,
+    pub(crate) hosts: PathBuf,
     /// The directories in `/dev/shm` that they have in common.
-    pub(super) common: Vec<PathBuf>,
+    pub(crate) common: Vec<PathBuf>,
 }
 
 impl Views {
     /// For a cluster with this list of hosts, which sees `directories` and what is beside them.
-    pub(super) fn new(hosts: &Path, directories: &[&Path]) -> Views {
+    pub(crate) fn new(hosts: &Path, directories: &[&Path]) -> Views {
         let parents = directories.iter().filter_map(|path| path.parent());
         Views {
             hosts: hosts.to_owned(),
@@ -53,7 +53,7 @@ impl UserNamespace {
     /// permit.
     ///
     /// The process must have no other thread.
-    pub(super) fn create(views: &Views) -> io::Result<UserNamespace> {
+    pub(crate) fn create(views: &Views) -> io::Result<UserNamespace> {
         let (mut ours, mut theirs) = UnixStream::pair()?;
         let trial = match process::fork()? {
             Forked::Child => {
@@ -82,13 +82,13 @@ impl UserNamespace {
     }
 
     /// Makes the calling process a host of this name.
-    pub(super) fn enter_as_host(&self, name: &str, views: &Views) -> io::Result<()> {
+    pub(crate) fn enter_as_host(&self, name: &str, views: &Views) -> io::Result<()> {
         self.enter()?;
         isolate(name, views)
     }
 
     /// Lets the calling process look up the hosts by their names, without being one.
-    pub(super) fn enter_beside_hosts(&self, views: &Views) -> io::Result<()> {
+    pub(crate) fn enter_beside_hosts(&self, views: &Views) -> io::Result<()> {
         self.enter()?;
         unshare(libc::CLONE_NEWNS)?;
         keep_mounts_private()?;

@@ -9,27 +9,27 @@ use std::time::Duration;
 use efa_commands::Failure;
 use efa_commands::shell::RemoteShell;
 
-use super::files::ENV_CLUSTER;
-use super::service::{self, Service};
-use super::session::{Reply, Request};
+use crate::files::ENV_CLUSTER;
+use crate::service::{self, Service};
+use crate::session::{Reply, Request};
 
 /// Nothing has to be done between requests.
 const NOTHING: Duration = Duration::from_secs(3600);
 
 /// How a host of another machine is reached.
-pub(super) struct Gateway<'a> {
-    pub(super) host: String,
-    pub(super) machine: &'a str,
+pub(crate) struct Gateway<'a> {
+    pub(crate) host: String,
+    pub(crate) machine: &'a str,
     /// The directory of the machine's part of the cluster.
-    pub(super) cluster: &'a str,
+    pub(crate) cluster: &'a str,
     /// This program's file there.
-    pub(super) program: &'a str,
-    pub(super) shell: &'a RemoteShell,
+    pub(crate) program: &'a str,
+    pub(crate) shell: &'a RemoteShell,
 }
 
 /// Stands for the host until the cluster ends. Tells `cluster` when it is ready, or why it cannot
 /// be.
-pub(super) fn serve(gateway: &Gateway<'_>, directory: &Path, mut cluster: UnixStream) {
+pub(crate) fn serve(gateway: &Gateway<'_>, directory: &Path, mut cluster: UnixStream) {
     let begin = || -> Result<Service, Failure> {
         service::detach()?;
         Service::begin(directory, &cluster)

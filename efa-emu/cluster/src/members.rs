@@ -10,17 +10,16 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 
-use clap::Args;
 use efa_commands::Failure;
 use efa_commands::shell::RemoteShell;
 use efa_shm::Fabric;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-use super::files::ENV_CLUSTER;
-use super::gateway::Gateway;
-use super::layout::{Layout, Part};
-use super::names;
 use crate::complain;
+use crate::files::ENV_CLUSTER;
+use crate::gateway::Gateway;
+use crate::layout::{Layout, Part};
+use crate::names;
 use crate::uplink::{Uplink, Wanted};
 
 /// How long to wait for the hosts of all machines. Remote shells, bridges and programs start
@@ -40,38 +39,28 @@ const READY: &str = "efa-emu cluster is ready: ";
 /// The longest line that is kept.
 const LONGEST: usize = 64 << 10;
 
-#[derive(Args)]
-#[command(next_help_heading = "Other machines (docs/machines.md)")]
-pub(super) struct MachinesOptions {
-    /// Spread the hosts over these machines, by the names or addresses under which they reach each
-    /// other; this one is the first.
-    #[arg(
-        long,
-        value_name = "NAME,...",
-        value_delimiter = ',',
-        requires = "uplink_key"
-    )]
-    machines: Vec<String>,
-    /// The key of the bridges that join the machines, made by `efa-emu bridge key`; the same file
-    /// on all of them.
-    #[arg(long, value_name = "FILE", requires = "machines")]
-    uplink_key: Option<PathBuf>,
-    /// The port of the bridges on all machines; that of `efa-emu bridge` if not given. Two clusters
-    /// that have a machine in common need two.
-    #[arg(long, value_name = "PORT", requires = "machines", value_parser = clap::value_parser!(u16).range(1..))]
-    uplink_port: Option<u16>,
-    /// The command that runs commands on other machines. It takes the arguments of ssh.
-    #[arg(long, value_name = "COMMAND", default_value = RemoteShell::DEFAULT, requires = "machines")]
-    rsh: RemoteShell,
-    /// Be the part of a cluster that is on this machine: what the first machine starts on the
-    /// others.
-    #[arg(long, value_name = "NAME", requires = "machines", hide = true)]
-    member: Option<String>,
+/// The machines that the hosts of a cluster are spread over.
+#[derive(Debug)]
+pub struct Machines {
+    /// The names or addresses under which they reach each other, the first that of the machine
+    /// where the cluster is started; none if all hosts are on this machine.
+    pub machines: Vec<String>,
+    /// The key of the bridges that join them.
+    pub uplink_key: Option<PathBuf>,
+    /// The port of the bridges; `None` is the usual one.
+    pub uplink_port: Option<u16>,
+    /// The command that runs commands on the others.
+    pub rsh: RemoteShell,
+    /// Which of them this is, if the first one has started this part of the cluster.
+    pub member: Option<String>,
 }
 
-impl MachinesOptions {
+impl Machines {
     /// Which hosts are where.
-    pub(super) fn layout(&self, hosts: u32) -> Result<Layout, Failure> {
+    ///
+    /// # Errors
+    /// As `Layout::spread`.
+    pub fn layout(&self, hosts: u32) -> Result<Layout, Failure> {
         match self.machines.is_empty() {
             true => Ok(Layout::alone(hosts)),
             false => Layout::spread(hosts, &self.machines, self.member.as_deref()),
@@ -79,7 +68,10 @@ impl MachinesOptions {
     }
 
     /// Starts the bridge to the other machines.
-    pub(super) fn join(
+    ///
+    /// # Errors
+    /// The program cannot be started.
+    pub fn join(
         &self,
         layout: &Layout,
         fabric: &Fabric,
@@ -112,8 +104,12 @@ impl MachinesOptions {
         }
     }
 
-    /// Starts the other parts of the cluster, if this is where it is started.
-    pub(super) fn start_others(
+    /// Starts the other parts of the cluster, if this is where it is started. `command` is what the
+    /// command line of this process ends with.
+    ///
+    /// # Errors
+    /// A word of the command line is not text, or the remote shell cannot be run.
+    pub fn start_others(
         &self,
         layout: &Layout,
         command: &[OsString],
@@ -157,7 +153,7 @@ fn text(word: OsString) -> Result<String, Failure> {
 }
 
 /// The other parts of a cluster, as this process has started them. They end with this value.
-pub(super) struct Members<'a> {
+pub struct Members<'a> {
     shell: &'a RemoteShell,
     /// This program's file, which the other machines have at the same place.
     program: String,
@@ -257,7 +253,10 @@ fn ready(said: &[u8]) -> Option<String> {
 impl Members<'_> {
     /// Waits until the hosts of all machines are in the fabric of this one, and all parts have
     /// their own there.
-    pub(super) fn wait(
+    ///
+    /// # Errors
+    /// One has ended, or is not ready in time.
+    pub fn wait(
         &mut self,
         layout: &Layout,
         fabric: &Fabric,
@@ -297,7 +296,7 @@ impl Members<'_> {
     }
 
     /// The hosts of other machines that commands on this one reach.
-    pub(super) fn gateways(&self) -> Vec<Gateway<'_>> {
+    pub(crate) fn gateways(&self) -> Vec<Gateway<'_>> {
         let ready = self
             .all
             .iter()
@@ -316,7 +315,7 @@ impl Members<'_> {
     }
 
     /// Says which parts have ended since the last look.
-    pub(super) fn look(&mut self) {
+    pub fn look(&mut self) {
         for member in self.all.iter_mut().filter(|member| !member.has_ended) {
             if let Ok(Some(status)) = member.process.try_wait() {
                 member.has_ended = true;

@@ -14,7 +14,10 @@ const PROGRAM: &str = "efa-emu-bridge";
 const OWN_WORDS: usize = 2;
 
 /// Becomes the program.
-pub(super) fn execute() -> Result<ExitCode, Failure> {
+///
+/// # Errors
+/// It cannot be started; see [`missing`].
+pub fn execute() -> Result<ExitCode, Failure> {
     let program = program()?;
     let arguments = std::env::args_os().skip(OWN_WORDS);
     let error = Command::new(&program).args(arguments).exec();
@@ -22,12 +25,15 @@ pub(super) fn execute() -> Result<ExitCode, Failure> {
 }
 
 /// Where the program is: beside this one.
-pub(super) fn program() -> Result<PathBuf, Failure> {
+///
+/// # Errors
+/// This program's own path cannot be had.
+pub fn program() -> Result<PathBuf, Failure> {
     Ok(std::env::current_exe()?.with_file_name(PROGRAM))
 }
 
 /// Why it cannot be started.
-pub(super) fn missing(program: &Path, error: &std::io::Error) -> Failure {
+pub fn missing(program: &Path, error: &std::io::Error) -> Failure {
     Failure(format!(
         "cannot run {}: {error}: install the whole package (docs/install.md), or build the program in the clone, with \
          `cargo install --path efa-emu/bridge` where cargo has installed efa-emu, else with `cargo build --release -p {PROGRAM}`",

@@ -1,0 +1,147 @@
+//! What the processes of a cluster have in common.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use efa_commands::{Failure, RunDirectory};
+use efa_shm::Fabric;
+
+use crate::complain;
+use crate::files::{AGENT, ENV_CLUSTER, FABRIC_FILE};
+use crate::host::{EmulatedHost, Injection};
+use crate::launchers::{Launchers, Middleware, Provider};
+use crate::layout::Layout;
+use crate::members::Members;
+use crate::names::HostLists;
+use crate::namespaces::{UserNamespace, Views};
+use crate::node::Common;
+use crate::nodes::Nodes;
+
+/// How programs are started on the hosts of a cluster.
+#[derive(Debug)]
+pub struct ClusterOptions {
+    /// Through which library MPI libraries reach the device.
+    pub middleware: Middleware,
+    /// The provider of libfabric that all programs are to use, if one is named.
+    pub provider: Option<Provider>,
+    /// The processes that a host takes before the next one gets any; `None`: one to each in turn.
+    pub slots: Option<u32>,
+    /// Each host has a name and shared memory of its own, if the system permits it.
+    pub isolated: bool,
+}
+
+/// A cluster's directory, and what its hosts and the command that starts programs on them find.
+pub struct Cluster {
+    directory: RunDirectory,
+    variables: Vec<(&'static str, OsString)>,
+    /// `None`: the hosts have the machine's name and shared memory in common.
+    namespace: Option<Arc<UserNamespace>>,
+    views: Views,
+}
+
+impl Cluster {
+    /// Makes the cluster's directory and its user namespace. The process must have no other thread.
+    ///
+    /// # Errors
+    /// The directory cannot be made, or its path cannot be in `PATH`.
+    pub fn create(
+        options: &ClusterOptions,
+        layout: &Layout,
+        fabric: &Fabric,
+    ) -> Result<Cluster, Failure> {
+        let directory = RunDirectory::create()?;
+        let lists = HostLists::write(directory.path(), layout, options.slots)?;
+        std::fs::write(directory.path().join(FABRIC_FILE), fabric.name())?;
+        let programs = directory.subdirectory("bin")?;
+        let agent = programs.join(AGENT);
+        symlink(env::current_exe()?, &agent)?;
+
+        let views = Views::new(&lists.addresses, &[fabric.directory(), directory.path()]);
+        let namespace = match options.isolated {
+            false => None,
+            true => UserNamespace::create(&views)
+                .inspect_err(|error| {
+                    complain(&format!(
+                        "the system permits no user namespaces ({error}): the hosts have the machine's name and \
+                         shared memory in common"
+                    ));
+                })
+                .ok(),
+        };
+        let mut variables = Launchers {
+            middleware: options.middleware,
+            provider: options.provider.as_ref(),
+            lists: &lists,
+            agent: &agent,
+            slots: options.slots,
+            isolated: namespace.is_some(),
+            is_alone: layout.others().is_empty(),
+        }
+        .variables();
+        variables.push((ENV_CLUSTER, directory.path().into()));
+        variables.push(("PATH", search_path(&programs)?));
+        Ok(Cluster {
+            directory,
+            variables,
+            namespace: namespace.map(Arc::new),
+            views,
+        })
+    }
+
+    /// Its directory, which goes with it.
+    pub fn directory(&self) -> &RunDirectory {
+        &self.directory
+    }
+
+    /// Starts the processes of the hosts, and waits until they are ready.
+    ///
+    /// # Errors
+    /// Why one of them cannot be started.
+    pub fn start_hosts(
+        &self,
+        hosts: &[EmulatedHost],
+        members: &Members<'_>,
+        injection: &Injection,
+    ) -> Result<Nodes, Failure> {
+        let common = Common {
+            injection,
+            variables: &self.variables,
+            namespace: self.namespace.as_deref(),
+            views: &self.views,
+        };
+        Nodes::start(hosts, members, &self.directory, &common)
+    }
+
+    /// The command that starts programs on the hosts; it runs beside them.
+    pub fn command(&self, program: &OsStr, arguments: &[OsString]) -> Command {
+        let mut command = Command::new(program);
+        let variables = self.variables.iter();
+        command
+            .args(arguments)
+            .envs(variables.map(|(name, value)| (name, value)));
+        if let Some(namespace) = self.namespace.clone() {
+            let views = self.views.clone();
+            let enter = move || namespace.enter_beside_hosts(&views);
+            // SAFETY: this process has one thread, so that its copy may do anything.
+            unsafe { command.pre_exec(enter) };
+        }
+        command
+    }
+}
+
+/// `PATH` with a directory in front.
+fn search_path(first: &Path) -> Result<OsString, Failure> {
+    let inherited = env::var_os("PATH").unwrap_or_default();
+    let directories = std::iter::once(first.to_owned()).chain(env::split_paths(&inherited));
+    env::join_paths(directories).map_err(|error| {
+        Failure(format!(
+            "{} cannot be in PATH ({error}): set TMPDIR to another directory",
+            first.display()
+        ))
+    })
+}

@@ -1,0 +1,28 @@
+//! `efa-emu rsh`: what launchers call in place of `ssh`.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Args;
+
+#[derive(Args)]
+#[command(
+    disable_version_flag = true,
+    override_usage = "efa-emu rsh [OPTIONS OF SSH] [USER@]HOST [COMMAND [ARG]...]"
+)]
+pub(super) struct RshArguments {
+    /// What ssh would be called with. Of its options, -f, -n, -q, -G, -N, -Q, -V, and SendEnv and
+    /// SetEnv of -o are followed, -O and -W refused, and the others ignored.
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "ARG"
+    )]
+    words: Vec<OsString>,
+}
+
+impl RshArguments {
+    pub(super) fn execute(self) -> ExitCode {
+        efa_cluster::rsh::main(self.words)
+    }
+}
