@@ -72,7 +72,7 @@ fn plan(network: NetworkConfig, device: &str, use_device_rdma: bool, steps: Vec<
 }
 
 #[test]
-fn an_operation_whose_memory_is_deregistered_fails_or_had_the_right_data() {
+fn deregistered_operations_fail_or_had_correct_data() {
     // Requests wait for room, or for a receiver that was not ready, and their memory is read late.
     let waits = [(1, 0.0), (1000, 0.5)];
     // By packets, by the requester's device, and by the device that is to read: a write by the

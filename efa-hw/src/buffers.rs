@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_buffers_of_a_closed_queue_pair_are_free_again() {
+    fn closed_queue_pairs_free_their_buffers() {
         let mut buffers = with(3);
         let ids: Vec<BufferId> = std::iter::from_fn(|| buffers.acquire()).collect();
         buffers.lend(ids[0], 4, 0).unwrap();
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn added_buffers_have_memory_and_a_key_of_their_own_and_are_taken_last() {
+    fn added_buffers_are_separate_and_used_last() {
         let mut buffers = with(2);
         let memory = buffers.allocate(2).unwrap();
         let range = memory.slice();

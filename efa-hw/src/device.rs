@@ -321,7 +321,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_asset_tag_of_an_instance_gives_its_last_sixteen_digits() {
+    fn asset_tags_give_their_last_sixteen_digits() {
         assert_eq!(
             parse_asset_tag("i-0123456789abcdef0\n"),
             Some(0x1234_5678_9abc_def0)

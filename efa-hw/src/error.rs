@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_of_a_completion_has_verb_code_and_meaning() {
+    fn completion_errors_have_verb_code_and_meaning() {
         let known = CompletionError {
             verb: "RDMA write",
             queue_pair: Qpn(5),

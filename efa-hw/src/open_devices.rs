@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_open_is_shared_until_its_last_user_has_gone() {
+    fn devices_are_shared_until_the_last_user_leaves() {
         let first = get("shared", 1);
         assert_eq!(get("shared", 2).0, 1);
         assert_eq!(get("shared's neighbour", 3).0, 3);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_threads_that_open_the_same_the_slower_one_closes_its_own() {
+    fn concurrent_opening_closes_the_slower_duplicate() {
         let mut faster = None;
         let slower = OPEN.get_or_open("raced", || {
             faster = Some(get("raced", 1));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forked_child_shares_nothing_and_waits_for_no_lock() {
+    fn a_forked_child_shares_and_locks_nothing() {
         let parents = get("forked", 1);
         let list = OPEN.list();
         let held = list.lock();

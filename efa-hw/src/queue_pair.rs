@@ -816,7 +816,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_service_level_is_the_byte_behind_the_flags() {
+    fn service_level_is_the_byte_after_flags() {
         let level = QueuePairConfig::LOW_LATENCY;
         let asked = efa_attributes(DeviceCaps::all(), Inline::default(), level);
         // SAFETY: the structure has no padding: 8 + 4 + 2 + 1 + 1 bytes.

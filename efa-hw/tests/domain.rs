@@ -61,9 +61,9 @@ fn one_endpoint_is_closed_while_the_other_works() {
 }
 
 #[test]
-fn a_batch_rings_one_doorbell_and_is_never_left_unrung() {
+fn a_batch_always_rings_exactly_one_doorbell() {
     play(
-        "a_batch_rings_one_doorbell_and_is_never_left_unrung",
+        "a_batch_always_rings_exactly_one_doorbell",
         shared_domain::a_batch_rings_once,
     );
 }

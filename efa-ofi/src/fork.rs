@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn support_is_enabled_where_it_is_needed_and_asked_for() {
+    fn fork_support_follows_need_and_request() {
         for (support, expected) in [
             (ForkSupport::Unneeded, Need::Nothing),
             (ForkSupport::Enabled, Need::Nothing),

@@ -62,8 +62,8 @@ fn a_vector_keeps_peers_that_another_one_removes() {
 }
 
 #[test]
-fn endpoints_of_a_domain_have_vectors_of_their_own() {
-    let name = "endpoints_of_a_domain_have_vectors_of_their_own";
+fn endpoints_of_a_domain_have_separate_vectors() {
+    let name = "endpoints_of_a_domain_have_separate_vectors";
     with_provider(name, |libfabric| {
         let pair = Pair::open(libfabric, &Options::default());
         let side = &pair.left;
@@ -128,8 +128,8 @@ fn a_vector_of_many_entries_ends() {
 }
 
 #[test]
-fn who_does_not_ask_for_senders_is_not_told() {
-    with_provider("who_does_not_ask_for_senders_is_not_told", |libfabric| {
+fn senders_are_reported_only_on_request() {
+    with_provider("senders_are_reported_only_on_request", |libfabric| {
         for caps in [FI_MSG, FI_MSG | FI_SOURCE] {
             let options = Options {
                 caps,
@@ -152,8 +152,8 @@ fn who_does_not_ask_for_senders_is_not_told() {
 }
 
 #[test]
-fn an_address_in_words_says_how_much_room_it_needs() {
-    let name = "an_address_in_words_says_how_much_room_it_needs";
+fn addresses_as_text_report_their_needed_size() {
+    let name = "addresses_as_text_report_their_needed_size";
     with_provider(name, |libfabric| {
         let side = Side::open(libfabric, &Options::default());
         side.enable();

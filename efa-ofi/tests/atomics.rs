@@ -185,8 +185,8 @@ fn messages_name_memory_in_elements() {
 }
 
 #[test]
-fn queries_tell_what_is_defined_and_calls_refuse_the_rest() {
-    let name = "queries_tell_what_is_defined_and_calls_refuse_the_rest";
+fn queries_match_the_operations_that_calls_accept() {
+    let name = "queries_match_the_operations_that_calls_accept";
     with_provider(name, |libfabric| {
         let after = with_target(libfabric, &[9_u64], |target| {
             let Target { pair, address, key } = *target;

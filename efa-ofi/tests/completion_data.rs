@@ -31,8 +31,8 @@ fn expected(kind: u64, data: u64, with_data: bool) -> (u64, u64) {
 }
 
 #[test]
-fn the_data_of_a_message_comes_with_its_flag_only() {
-    let name = "the_data_of_a_message_comes_with_its_flag_only";
+fn message_data_comes_only_with_its_flag() {
+    let name = "message_data_comes_only_with_its_flag";
     with_provider(name, |libfabric| {
         let pair = Pair::open(libfabric, &Options::default());
         let (left, right, no) = (pair.left.endpoint, pair.right.endpoint, null_mut());
@@ -92,8 +92,8 @@ fn the_data_of_a_message_comes_with_its_flag_only() {
 }
 
 #[test]
-fn the_data_of_a_write_comes_with_its_flag_only() {
-    let name = "the_data_of_a_write_comes_with_its_flag_only";
+fn write_data_comes_only_with_its_flag() {
+    let name = "write_data_comes_only_with_its_flag";
     with_provider(name, |libfabric| {
         let pair = Pair::open(libfabric, &Options::default());
         let (left, source) = (pair.left.endpoint, vec![1_u8; 1 << 20]);

@@ -64,8 +64,8 @@ fn virtual_memory() -> usize {
 }
 
 #[test]
-fn an_endpoint_takes_the_packet_buffers_of_one_that_was_closed() {
-    let name = "an_endpoint_takes_the_packet_buffers_of_one_that_was_closed";
+fn endpoints_reuse_closed_ones_packet_buffers() {
+    let name = "endpoints_reuse_closed_ones_packet_buffers";
     with_provider(name, |libfabric| {
         let side = Side::open(libfabric, &Options::default());
         side.enable();
@@ -90,8 +90,8 @@ fn packet_memory() -> usize {
 }
 
 #[test]
-fn an_endpoint_has_the_packet_buffers_of_its_queues_and_no_more() {
-    let name = "an_endpoint_has_the_packet_buffers_of_its_queues_and_no_more";
+fn packet_buffers_are_bounded_by_the_queues() {
+    let name = "packet_buffers_are_bounded_by_the_queues";
     with_provider(name, |libfabric| {
         let side = Side::open(libfabric, &Options::default());
         let mut before = packet_memory();
@@ -114,8 +114,8 @@ fn an_endpoint_has_the_packet_buffers_of_its_queues_and_no_more() {
 }
 
 #[test]
-fn a_closed_endpoint_leaves_no_descriptor_to_its_domain() {
-    let name = "a_closed_endpoint_leaves_no_descriptor_to_its_domain";
+fn closed_endpoints_leave_no_descriptors() {
+    let name = "closed_endpoints_leave_no_descriptors";
     with_provider(name, |libfabric| {
         let options = Options {
             wait_obj: FI_WAIT_FD,

@@ -122,8 +122,8 @@ fn libibverbs_is_asked_before_the_first_registration() {
 }
 
 #[test]
-fn a_process_that_did_not_ask_ends_when_it_forks() {
-    let name = "a_process_that_did_not_ask_ends_when_it_forks";
+fn forking_without_support_aborts() {
+    let name = "forking_without_support_aborts";
     for value in ["0", "off"] {
         let prepare = |command: &mut Command| older_kernel(command, "FI_EFA_FORK_SAFE", value);
         let ended = catch_unwind(AssertUnwindSafe(|| {

@@ -12,8 +12,8 @@ use common::{Libfabric, Options, Side, with_provider};
 const ACCESS: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 
 #[test]
-fn what_is_asked_for_without_a_direction_has_all_of_its_own() {
-    let name = "what_is_asked_for_without_a_direction_has_all_of_its_own";
+fn capabilities_without_direction_get_both() {
+    let name = "capabilities_without_direction_get_both";
     with_provider(name, |libfabric| {
         let cases = [
             (FI_MSG, FI_SEND | FI_RECV),
@@ -42,8 +42,8 @@ fn what_is_asked_for_without_a_direction_has_all_of_its_own() {
 }
 
 #[test]
-fn the_version_is_numbered_as_those_of_libfabrics_own_providers() {
-    let name = "the_version_is_numbered_as_those_of_libfabrics_own_providers";
+fn the_version_follows_libfabrics_numbering() {
+    let name = "the_version_follows_libfabrics_numbering";
     with_provider(name, |libfabric| {
         let info = libfabric.info(|_| {}).expect("there is a device");
         // Open MPI refuses efa providers before this one, and compares the first three letters of
@@ -114,8 +114,8 @@ fn atomics_are_carried_out_in_order() {
 }
 
 #[test]
-fn what_is_not_known_is_refused_or_not_asked_for() {
-    let name = "what_is_not_known_is_refused_or_not_asked_for";
+fn unknown_hints_are_refused_or_ignored() {
+    let name = "unknown_hints_are_refused_or_ignored";
     with_provider(name, |libfabric| {
         // What an application wants and cannot have: capabilities of the endpoint and of the
         // domain.

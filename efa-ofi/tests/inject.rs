@@ -127,8 +127,8 @@ fn reads_ignore_the_inject_flag() {
 }
 
 #[test]
-fn failures_of_calls_without_completions_go_to_the_event_queue() {
-    let name = "failures_of_calls_without_completions_go_to_the_event_queue";
+fn failures_without_completions_reach_the_event_queue() {
+    let name = "failures_without_completions_reach_the_event_queue";
     with_provider(name, |libfabric| {
         let options = Options::default();
         let (left, right) = (

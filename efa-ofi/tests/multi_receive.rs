@@ -50,8 +50,8 @@ fn content(number: u8, length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn messages_lie_behind_each_other_until_less_is_left_than_the_option_says() {
-    let name = "messages_lie_behind_each_other_until_less_is_left_than_the_option_says";
+fn messages_are_packed_down_to_the_minimum() {
+    let name = "messages_are_packed_down_to_the_minimum";
     with_provider(name, |libfabric| {
         let pair = Pair::open(libfabric, &OPTIONS);
         // Applications set it on an enabled endpoint, too: MPICH does.
@@ -135,8 +135,8 @@ fn messages_that_wait_go_to_the_next_buffers() {
 }
 
 #[test]
-fn a_buffer_is_free_when_its_last_message_is_complete() {
-    let name = "a_buffer_is_free_when_its_last_message_is_complete";
+fn a_buffer_returns_with_its_last_message() {
+    let name = "a_buffer_returns_with_its_last_message";
     with_provider(name, |libfabric| {
         const LONG: usize = 2 << 20;
         let pair = Pair::open(libfabric, &OPTIONS);

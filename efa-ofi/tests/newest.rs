@@ -291,8 +291,8 @@ fn nothing_is_opened_for_a_gpu() {
 }
 
 #[test]
-fn operations_of_the_efa_provider_are_refused_by_name() {
-    let name = "operations_of_the_efa_provider_are_refused_by_name";
+fn efa_provider_operations_are_refused_by_name() {
+    let name = "efa_provider_operations_are_refused_by_name";
     with_provider(name, |libfabric| {
         let side = Side::open(libfabric, &Options::default());
         /// Opens a table of operations of an object.

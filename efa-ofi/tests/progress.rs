@@ -53,8 +53,8 @@ fn complete(left: &Side, what: &str, mut call: impl FnMut() -> isize) {
 }
 
 #[test]
-fn messages_are_delivered_without_a_call_of_the_receiver() {
-    let name = "messages_are_delivered_without_a_call_of_the_receiver";
+fn messages_arrive_without_the_receivers_calls() {
+    let name = "messages_arrive_without_the_receivers_calls";
     with_automatic_target(name, |pair| {
         for length in [64, 20_000, LONG] {
             let data: Vec<u8> = (0..length).map(|index| (index % 251) as u8).collect();
@@ -86,8 +86,8 @@ fn messages_are_delivered_without_a_call_of_the_receiver() {
 }
 
 #[test]
-fn memory_is_accessed_without_a_call_of_its_owner() {
-    let name = "memory_is_accessed_without_a_call_of_its_owner";
+fn memory_is_accessed_without_its_owners_calls() {
+    let name = "memory_is_accessed_without_its_owners_calls";
     with_automatic_target(name, |pair| {
         let mut memory = vec![0_u8; LONG];
         let data = vec![7_u8; LONG];

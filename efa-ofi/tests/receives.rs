@@ -65,8 +65,8 @@ fn assert_none(pair: &Pair, tag: u64) {
 }
 
 #[test]
-fn a_claimed_message_waits_for_the_call_that_names_its_claim() {
-    let name = "a_claimed_message_waits_for_the_call_that_names_its_claim";
+fn a_claimed_message_waits_for_its_receive() {
+    let name = "a_claimed_message_waits_for_its_receive";
     with_provider(name, |libfabric| {
         let pair = Pair::open(libfabric, &Options::default());
         // libfabric asks for these structures as contexts.
@@ -106,8 +106,8 @@ fn a_claimed_message_waits_for_the_call_that_names_its_claim() {
 
 /// As MPICH probes: without memory, and asking for the data that completions have.
 #[test]
-fn a_message_that_is_looked_at_shows_its_completion_data() {
-    let name = "a_message_that_is_looked_at_shows_its_completion_data";
+fn peeking_shows_the_completion_data() {
+    let name = "peeking_shows_the_completion_data";
     with_provider(name, |libfabric| {
         const DATA: u64 = 0x0123_4567_89ab_cdef;
         let pair = Pair::open(libfabric, &Options::default());
@@ -175,8 +175,8 @@ fn discarded_messages_are_gone() {
 }
 
 #[test]
-fn a_receive_that_names_a_sender_takes_no_message_of_another() {
-    let name = "a_receive_that_names_a_sender_takes_no_message_of_another";
+fn directed_receives_take_only_their_senders_messages() {
+    let name = "directed_receives_take_only_their_senders_messages";
     with_provider(name, |libfabric| {
         let pair = Pair::open(libfabric, &Options::default());
         let other = Side::open(libfabric, &Options::default());

@@ -147,8 +147,8 @@ fn threads_share_what_makes_progress_by_itself() {
 }
 
 #[test]
-fn an_application_with_one_call_at_a_time_needs_no_lock() {
-    let name = "an_application_with_one_call_at_a_time_needs_no_lock";
+fn single_threaded_applications_take_no_lock() {
+    let name = "single_threaded_applications_take_no_lock";
     with_provider(name, |libfabric| {
         let options = Options {
             threading: FI_THREAD_DOMAIN,

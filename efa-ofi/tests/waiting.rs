@@ -122,8 +122,8 @@ fn with_sleepers(name: &str, body: impl FnOnce(&Libfabric, &Pair)) {
 }
 
 #[test]
-fn a_descriptor_is_readable_from_when_there_is_something_to_read() {
-    let name = "a_descriptor_is_readable_from_when_there_is_something_to_read";
+fn descriptors_are_readable_while_something_is_queued() {
+    let name = "descriptors_are_readable_while_something_is_queued";
     with_sleepers(name, |_, pair| {
         let (left, right) = (&pair.left, &pair.right);
         let mut buffer = [0; 4];
@@ -256,8 +256,8 @@ fn what_ends_within_a_call_wakes_another_thread() {
 }
 
 #[test]
-fn calls_wait_for_as_many_completions_as_they_say() {
-    let name = "calls_wait_for_as_many_completions_as_they_say";
+fn calls_wait_for_the_requested_completions() {
+    let name = "calls_wait_for_the_requested_completions";
     with_provider(name, |libfabric| {
         let options = Options {
             wait_cond: FI_CQ_COND_THRESHOLD,

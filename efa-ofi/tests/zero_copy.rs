@@ -147,8 +147,8 @@ fn messages_land_in_the_buffers() {
 }
 
 #[test]
-fn memory_of_peers_is_read_and_written_as_ever() {
-    let name = "memory_of_peers_is_read_and_written_as_ever";
+fn rma_works_as_without_zero_copy() {
+    let name = "rma_works_as_without_zero_copy";
     with_provider(name, |libfabric| {
         let pair = pair(libfabric);
         let (mut own, mut theirs) = ([5_u64; 100], [0_u64; 100]);
@@ -235,8 +235,8 @@ fn only_what_promises_enough_receives_into_its_buffers() {
 }
 
 #[test]
-fn registering_is_asked_of_those_only_whom_it_serves() {
-    let name = "registering_is_asked_of_those_only_whom_it_serves";
+fn registration_is_required_only_where_it_helps() {
+    let name = "registration_is_required_only_where_it_helps";
     with_provider(name, |libfabric| {
         for (options, expected) in [(OPTIONS, FI_MR_LOCAL), (Options::USUAL, 0)] {
             let side = Side::open(libfabric, &options);
@@ -249,8 +249,8 @@ fn registering_is_asked_of_those_only_whom_it_serves() {
 }
 
 #[test]
-fn a_message_that_is_too_long_fails_on_both_sides() {
-    let name = "a_message_that_is_too_long_fails_on_both_sides";
+fn too_long_a_message_fails_both_sides() {
+    let name = "too_long_a_message_fails_both_sides";
     with_provider(name, |libfabric| {
         let pair = pair(libfabric);
         let source = Memory::new(&pair.left, 128);
@@ -349,8 +349,8 @@ fn a_message_waits_for_a_receive() {
 }
 
 #[test]
-fn a_message_with_a_header_is_refused_and_told() {
-    let name = "a_message_with_a_header_is_refused_and_told";
+fn a_message_with_header_is_refused_and_reported() {
+    let name = "a_message_with_header_is_refused_and_reported";
     with_provider(name, |libfabric| {
         // Its messages do not wait for the handshake.
         let left = Side::open(libfabric, &Options::USUAL);

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_whose_data_nobody_takes_are_held_up_to_limits_and_are_not_dropped() {
+    fn unread_data_is_bounded_and_never_dropped() {
         const MORE: usize = 100;
         on_stage(|stage| {
             let mut victim = Victim::new(stage, stage.attacker());

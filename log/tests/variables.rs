@@ -94,7 +94,7 @@ fn lines_are_appended_to_the_file() {
 }
 
 #[test]
-fn a_bad_variable_is_one_line_that_names_it() {
+fn a_bad_variable_is_named_on_one_line() {
     let shown = standard_error(&[("EFA_LOG", "efa_core=debug,efa_shm=loud")]);
     assert_eq!(
         shown,

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_skipped_test_is_listed_and_fails_where_that_is_forbidden() {
+    fn skips_are_listed_and_fail_where_forbidden() {
         const INSIDE: &str = "EFA_TEST_OF_SKIP";
         if std::env::var_os(INSIDE).is_some() {
             skip("no adapter");
@@ -53,7 +53,7 @@ mod tests {
         }
         let directory = tempfile::tempdir().unwrap();
         let list = directory.path().join("list");
-        let name = "skip::tests::a_skipped_test_is_listed_and_fails_where_that_is_forbidden";
+        let name = "skip::tests::skips_are_listed_and_fail_where_forbidden";
         let mut again = std::process::Command::new(std::env::current_exe().unwrap());
         again.args(["--exact", name]).env(INSIDE, "");
         again.env(LIST, &list).env_remove(FORBIDDEN);

@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handshake_names_the_queue_pair_that_takes_messages_without_header() {
+    fn handshake_names_the_headerless_queue_pair() {
         let handshake = Handshake {
             extra_info: ExtraFeatures::USER_RECV_QP.into(),
             user_recv_qp: Some(UserRecvQp {

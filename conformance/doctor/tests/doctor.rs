@@ -124,7 +124,7 @@ fn only<'a>(findings: &'a [Finding], check: &str) -> (Level, &'a str, &'a str) {
 }
 
 #[test]
-fn an_instance_as_it_should_be_has_no_finding_above_a_note() {
+fn a_healthy_instance_has_only_notes() {
     let findings = Staged::instance("p5en.48xlarge", "efa2", 16).findings();
     assert_eq!(worst(&findings), Level::Ok, "{findings:#?}");
     assert!(only(&findings, "machine").1.starts_with("p5en.48xlarge"));
@@ -155,7 +155,7 @@ fn an_instance_as_it_should_be_has_no_finding_above_a_note() {
 }
 
 #[test]
-fn every_finding_is_of_a_check_and_those_above_a_note_have_a_remedy() {
+fn findings_belong_to_checks_and_have_remedies() {
     let machines = [
         Staged::bare(),
         Staged::instance("c5n.18xlarge", "efa0", 1),
@@ -186,7 +186,7 @@ fn a_machine_with_nothing_has_one_error() {
 }
 
 #[test]
-fn an_instance_without_an_interface_is_told_to_attach_one() {
+fn a_missing_interface_suggests_attaching_one() {
     let findings = Staged::instance("c5n.18xlarge", "efa0", 0).findings();
     let (level, _, remedy) = only(&findings, "device");
     assert_eq!(level, Level::Error);
@@ -194,7 +194,7 @@ fn an_instance_without_an_interface_is_told_to_attach_one() {
 }
 
 #[test]
-fn a_device_without_a_driver_is_not_a_missing_device() {
+fn a_missing_driver_differs_from_a_missing_device() {
     let staged = Staged::instance("c5n.18xlarge", "efa0", 1);
     fs::remove_dir_all(staged.path("sys/class")).unwrap();
     fs::remove_file(staged.path("sys/devices/pci0000:00/0000:00:00.0/driver")).unwrap();
@@ -205,7 +205,7 @@ fn a_device_without_a_driver_is_not_a_missing_device() {
 }
 
 #[test]
-fn fewer_devices_than_the_type_can_have_are_noted() {
+fn fewer_devices_than_possible_are_noted() {
     let findings = Staged::instance("p5.48xlarge", "efa2", 8).findings();
     let count = of(&findings, "device")[0];
     assert_eq!(
@@ -215,7 +215,7 @@ fn fewer_devices_than_the_type_can_have_are_noted() {
 }
 
 #[test]
-fn too_little_locked_memory_is_an_error_unless_it_does_not_count() {
+fn low_memlock_is_an_error_only_when_enforced() {
     let mut staged = Staged::instance("c5n.18xlarge", "efa0", 1);
     staged.limit("65536");
     let findings = staged.findings();
@@ -248,7 +248,7 @@ fn too_little_locked_memory_is_an_error_unless_it_does_not_count() {
 }
 
 #[test]
-fn drivers_that_are_too_old_for_the_device_or_the_instance() {
+fn drivers_too_old_for_device_or_instance() {
     for (instance, profile, version, level, expected) in [
         (
             "p5.48xlarge",
@@ -344,7 +344,7 @@ fn ports_without_a_link_or_a_gid() {
 }
 
 #[test]
-fn a_generation_that_is_not_the_types_is_noted() {
+fn an_unexpected_device_generation_is_noted() {
     let findings = Staged::instance("p4d.24xlarge", "efa3", 4).findings();
     let generation = of(&findings, "generation")[0];
     assert_eq!(generation.level, Level::Note);
@@ -366,7 +366,7 @@ fn trace_scope_and_huge_pages() {
 }
 
 #[test]
-fn memory_of_accelerators_is_reached_by_dmabuf_or_by_a_module() {
+fn accelerator_memory_needs_dmabuf_or_a_module() {
     let staged = Staged::instance("p4d.24xlarge", "efa0", 4);
     staged.file("sys/module/nvidia/version", "535.183");
     let findings = staged.findings();
@@ -391,7 +391,7 @@ fn memory_of_accelerators_is_reached_by_dmabuf_or_by_a_module() {
 }
 
 #[test]
-fn every_copy_of_a_library_is_found_once_and_two_releases_are_a_warning() {
+fn library_copies_are_deduplicated_and_mixed_releases_warned() {
     let mut staged = Staged::instance("c5n.18xlarge", "efa0", 1);
     let own = staged.path("home/user/lib");
     staged.library("home/user/lib", "libibverbs", "14.44.0");
@@ -484,7 +484,7 @@ fn serve(answers: &'static [(&'static str, &'static str)]) -> SocketAddr {
 }
 
 #[test]
-fn metadata_tell_the_type_that_the_firmware_does_not() {
+fn metadata_supply_the_type_firmware_lacks() {
     const TOKEN: (&str, &str) = ("PUT /latest/api/token", "t0ken");
     let staged = Staged::instance("HVM domU", "efa0", 1);
     let findings = staged.findings();
@@ -506,7 +506,7 @@ fn metadata_tell_the_type_that_the_firmware_does_not() {
 }
 
 #[test]
-fn a_metadata_service_that_refuses_or_is_absent_is_a_note() {
+fn a_refusing_or_absent_metadata_service_is_noted() {
     let staged = Staged::instance("c5n.18xlarge", "efa0", 1);
     let nobody = TcpListener::bind("127.0.0.1:0")
         .unwrap()

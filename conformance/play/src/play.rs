@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn completions_that_come_twice_or_belong_to_nothing_are_problems() {
+    fn duplicate_or_unknown_completions_are_problems() {
         let traces = efa_testing::workspace::traces();
         let scenario = Scenario::load(&traces.join("eager-tagged.toml")).unwrap();
         let mut ledger = Ledger::new(&scenario);

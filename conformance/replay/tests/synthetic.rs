@@ -64,7 +64,7 @@ fn failure(from: &str, to: &str) -> String {
 }
 
 #[test]
-fn errors_name_the_thing_the_value_and_the_remedy() {
+fn errors_name_key_value_and_remedy() {
     assert_eq!(
         error(r#"type = "READ_NACK""#, r#"type = "READ_NAK""#),
         "traces/written/example.toml:56: type: there is no packet type `READ_NAK`; did you mean \
@@ -192,7 +192,7 @@ fn every_field_of_every_type_can_be_named() {
 }
 
 #[test]
-fn what_is_not_named_has_the_value_of_a_right_endpoint() {
+fn unnamed_fields_get_correct_values() {
     let trace = load(NACK).unwrap();
     let shown = |place: usize| -> Vec<String> {
         let fields = fields_of(&trace.capture.frames[place].payload).unwrap();
@@ -280,7 +280,7 @@ fn another_expectation_fails() {
 
 /// Data that comes before the CTS that permits it came too early, whatever it is.
 #[test]
-fn a_packet_must_not_come_before_what_it_waits_for() {
+fn packets_must_follow_what_they_wait_for() {
     let cts = "[[packet]]\nfrom = \"b\"\ntype = \"CTS\"\nof = \"long\"\n";
     assert!(NACK.contains(cts));
     let (before, behind) = NACK.split_once(cts).unwrap();

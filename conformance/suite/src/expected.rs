@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_expected_only_as_it_is_described() {
+    fn only_failures_matching_the_description_are_expected() {
         let expected: Expected = toml::from_str(
             "[[deviation]]\nrow = 19\ntraces = 'long-*-efa0'\nrole = 'a'\nfindings = 'refused'\nwhy = ''\n",
         )

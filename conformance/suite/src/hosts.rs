@@ -636,7 +636,7 @@ mod tests {
     }
 
     #[test]
-    fn captures_that_are_no_conversation_are_judged_each_by_itself() {
+    fn unrelated_captures_are_judged_separately() {
         let (scenario, eager) = trace("eager-tagged.pcapng");
         let (_, long) = trace("long-cts.pcapng");
         let alone = |capture: &Vec<u8>| judge(&scenario, None, &[capture.clone(), Vec::new()]);
@@ -692,7 +692,7 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3600);
 
     #[test]
-    fn a_clock_that_was_set_during_a_capture_leaves_each_to_be_judged_by_itself() {
+    fn captures_with_clock_steps_are_judged_separately() {
         // The middle of the second host's capture.
         let (_, captures) = recorded_apart("ping-pong.pcapng", |_, _, time| time);
         let half = frames_of(&captures[1]) / 2;
@@ -731,7 +731,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capture_that_cannot_be_read_keeps_no_other_one_from_being_judged() {
+    fn an_unreadable_capture_does_not_block_others() {
         let (scenario, eager) = trace("eager-tagged.pcapng");
         let judged = judge(&scenario, None, &[b"rubbish".to_vec(), eager]);
         let said = statements(&judged);
@@ -745,7 +745,7 @@ mod tests {
     }
 
     #[test]
-    fn further_endpoints_are_at_other_places_than_the_pair_if_there_are_any() {
+    fn further_endpoints_prefer_hosts_beyond_the_pair() {
         let seats = |others: &[&str]| {
             let others = others.iter().map(|name| place(name)).collect();
             let pair = [place("x"), place("y%efa_1")];

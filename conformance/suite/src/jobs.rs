@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn results_come_in_order_and_each_from_one_process() {
+    fn results_are_ordered_one_process_each() {
         let paths: Vec<PathBuf> = (0..20).map(|n| format!("{n}").into()).collect();
         // Takes longer for some than for others, and says what it was asked.
         let answer = r#"read settings; echo null
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn the_corpus_has_the_same_results_in_other_processes() {
+    fn parallel_results_equal_sequential_ones() {
         let traces = efa_testing::workspace::traces();
         let paths = crate::find_traces(&[traces], Some("eager")).unwrap();
         let path = &paths[0];

@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_late_or_too_much_has_a_rung_of_its_own() {
+    fn missing_late_and_surplus_packets_get_rungs() {
         let recorded = [1, 3, 4, 6, 7].map(recorded).to_vec();
         let happened = [Some(1), Some(4), None, Some(3), Some(7)]
             .map(happened)

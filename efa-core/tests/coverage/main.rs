@@ -118,7 +118,7 @@ fn every_row_names_code_and_tests_that_exist() {
 
 /// `make coverage` shows that the tests of a row fail with its faults.
 #[test]
-fn every_row_names_faults_that_can_be_seeded_and_every_fault_has_a_row() {
+fn rows_and_seedable_faults_match() {
     let faults = Faults::read();
     for file in faults.files() {
         faults.apply(file, &read(&root().join(source(file))));
@@ -153,13 +153,13 @@ fn faults_become_choices_in_the_source() {
 
 #[test]
 #[should_panic(expected = "one: a.rs has 0 times")]
-fn a_fault_of_a_text_that_is_not_there_any_more_is_told() {
+fn a_faults_missing_text_is_reported() {
     Faults::parse("## one a.rs\n-go();\n+\n").apply("a.rs", "gogo();");
 }
 
 #[test]
 #[should_panic(expected = "one: a.rs has 2 times")]
-fn a_fault_of_a_text_that_is_there_twice_is_told() {
+fn a_faults_ambiguous_text_is_reported() {
     Faults::parse("## one a.rs\n-go();\n+\n").apply("a.rs", "go(); go();");
 }
 
@@ -174,7 +174,7 @@ fn no_section_is_left_out() {
 }
 
 #[test]
-fn every_deviation_has_a_row_and_every_row_a_deviation() {
+fn rows_and_deviations_match() {
     let text = read(&root().join("docs/deviations.md"));
     let deviations: BTreeSet<String> = text
         .lines()

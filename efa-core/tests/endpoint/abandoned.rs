@@ -293,7 +293,7 @@ impl Script {
 // The endpoint receives the message, and its sender gives it up.
 
 #[test]
-fn a_message_that_no_receive_has_taken_is_dropped_in_every_subprotocol() {
+fn unmatched_messages_are_dropped_in_every_subprotocol() {
     for subprotocol in Subprotocol::ALL {
         for op_id in UNKNOWN {
             let (mut script, _) = connected_to(TOLD);
@@ -312,7 +312,7 @@ fn a_message_that_no_receive_has_taken_is_dropped_in_every_subprotocol() {
 }
 
 #[test]
-fn a_message_that_a_receive_has_taken_fails_it_in_every_subprotocol() {
+fn matched_messages_fail_their_receive_in_every_subprotocol() {
     for subprotocol in Subprotocol::ALL {
         for op_id in UNKNOWN {
             let (mut script, _) = connected_to(TOLD);
@@ -351,7 +351,7 @@ fn a_message_that_a_receive_has_taken_fails_it_in_every_subprotocol() {
 }
 
 #[test]
-fn a_claimed_message_fails_its_receive_in_every_subprotocol() {
+fn claimed_messages_fail_their_receive_in_every_subprotocol() {
     for subprotocol in Subprotocol::ALL {
         let (mut script, _) = connected_to(TOLD);
         script.begin(subprotocol, 0);
@@ -366,7 +366,7 @@ fn a_claimed_message_fails_its_receive_in_every_subprotocol() {
 
 /// Messages for a multi-receive buffer wait where one peer may have one at a time.
 #[test]
-fn a_message_that_waits_for_room_fails_in_every_subprotocol() {
+fn deferred_messages_fail_in_every_subprotocol() {
     for subprotocol in Subprotocol::ALL {
         let config = EndpointConfig {
             remote_operations: 1,
@@ -404,7 +404,7 @@ fn a_message_that_waits_for_room_fails_in_every_subprotocol() {
 }
 
 #[test]
-fn a_receive_in_windows_ends_when_its_sender_names_it() {
+fn naming_a_windowed_receive_ends_it() {
     let (mut script, _) = connected_to(TOLD);
     script.recv(0, 4096, 7);
     script.begin(Subprotocol::LongCts, 0);
@@ -461,7 +461,7 @@ fn an_operation_of_another_message_is_not_touched() {
 }
 
 #[test]
-fn a_message_that_never_comes_keeps_no_others_back() {
+fn an_abandoned_missing_message_does_not_block_others() {
     for ordered in [true, false] {
         let config = EndpointConfig {
             ordered,
@@ -498,7 +498,7 @@ fn a_message_that_never_comes_keeps_no_others_back() {
 
 /// A part of a message waits for its turn when the sender gives the message up.
 #[test]
-fn a_message_that_waits_for_its_turn_is_dropped_and_takes_no_receive() {
+fn an_out_of_order_message_is_dropped_unmatched() {
     let (mut script, _) = connected_to(TOLD);
     script.recv(0, 4000, 7);
     for msg_id in [1, 100] {
@@ -519,7 +519,7 @@ fn a_message_that_waits_for_its_turn_is_dropped_and_takes_no_receive() {
 }
 
 #[test]
-fn a_message_beyond_the_window_is_refused_and_the_conversation_goes_on() {
+fn messages_beyond_the_window_are_refused_without_disconnecting() {
     let (mut script, _) = connected_to(TOLD);
     let msg_id = config().reorder_window;
     script.abandon(msg_id, PeerError::NO_OP, OpeType::TXE);
@@ -555,7 +555,7 @@ fn sender(subprotocol: Subprotocol, features: ExtraFeatures) -> (Script, PeerId)
 }
 
 #[test]
-fn a_send_fails_with_the_reason_of_its_receiver_in_every_subprotocol() {
+fn sends_fail_with_the_receivers_reason_everywhere() {
     const OF_PEER: Failure = Failure {
         errno: Errno::ECANCELED,
         provider: ProviderError::RemoteBadAddress,
@@ -619,7 +619,7 @@ fn a_send_that_has_failed_keeps_its_failure() {
 // Operations that are no messages.
 
 #[test]
-fn a_write_a_read_or_an_atomic_that_is_named_goes_on_and_the_application_is_told() {
+fn named_writes_reads_atomics_continue_with_an_event() {
     let (mut script, peer) = connected_to(ExtraFeatures::PEER_ERROR);
     let send_id = script.write_in_windows(peer);
     let flags = OperationFlags::COMPLETION;
@@ -678,7 +678,7 @@ fn a_write_a_read_or_an_atomic_that_is_named_goes_on_and_the_application_is_told
 
 /// The packet names the peer's write, and the message decides, wherever that is.
 #[test]
-fn a_message_is_given_up_although_the_operation_named_is_none() {
+fn messages_are_abandoned_despite_an_unknown_operation() {
     let (mut script, _) = connected_to(TOLD);
     let id = script.be_written_in_windows();
     let written = script.dut.usage();
@@ -714,7 +714,7 @@ fn a_message_is_given_up_although_the_operation_named_is_none() {
 }
 
 #[test]
-fn a_send_is_given_up_although_the_operation_named_is_none() {
+fn sends_are_abandoned_despite_an_unknown_operation() {
     let (mut script, peer) = connected_to(ExtraFeatures::PEER_ERROR);
     let id = script.write_in_windows(peer);
     let (msg_id, _) = start(&mut script, peer, Subprotocol::LongCts);
@@ -742,7 +742,7 @@ fn a_side_that_is_none_is_refused() {
 // What the peer is told.
 
 #[test]
-fn a_read_that_fails_is_told_to_a_peer_that_understands_it() {
+fn read_failure_is_sent_to_capable_peers() {
     let (mut script, _) = connected_to(ExtraFeatures::PEER_ERROR);
     script.refuse_read();
     let code = ProviderError::RemoteBadAddress.code();
@@ -755,7 +755,7 @@ fn a_read_that_fails_is_told_to_a_peer_that_understands_it() {
 }
 
 #[test]
-fn a_message_that_breaks_off_is_told_in_every_subprotocol_and_the_order_goes_on() {
+fn broken_off_messages_are_reported_and_order_continues() {
     let code = ProviderError::RemoteBadStatus.code();
     for subprotocol in Subprotocol::ALL {
         for understands in [true, false] {
@@ -818,7 +818,7 @@ fn a_message_that_breaks_off_is_told_in_every_subprotocol_and_the_order_goes_on(
 
 /// A message that breaks off, and then the packet that tells the peer of it.
 #[test]
-fn a_peer_that_cannot_be_told_of_a_message_that_breaks_off_is_sent_no_more() {
+fn an_unreportable_break_ends_sending_to_the_peer() {
     let none = OperationFlags::empty();
     // `None` if the packet arrives. The last status is that of a peer that is gone.
     for status in [
@@ -947,7 +947,7 @@ fn lose_two_before_handshake(config: EndpointConfig) -> (Script, PeerId) {
 }
 
 #[test]
-fn before_the_handshake_what_is_told_waits_for_it() {
+fn reports_before_the_handshake_are_deferred() {
     let (mut script, _) = lose_before_handshake();
     script.shake_hands(MODERN | ExtraFeatures::PEER_ERROR);
     script.expect_handshake();
@@ -960,7 +960,7 @@ fn before_the_handshake_what_is_told_waits_for_it() {
 }
 
 #[test]
-fn what_waits_for_the_handshake_is_dropped_with_a_peer_that_does_not_understand_it_or_goes() {
+fn deferred_reports_go_with_incapable_or_removed_peers() {
     let (mut script, peer) = lose_before_handshake();
     script.shake_hands(MODERN);
     script.expect_handshake();
@@ -980,7 +980,7 @@ fn what_waits_for_the_handshake_is_dropped_with_a_peer_that_does_not_understand_
 }
 
 #[test]
-fn a_peer_is_not_given_up_for_messages_that_fail_here_before_its_handshake() {
+fn local_failures_before_handshake_keep_the_peer() {
     let config = EndpointConfig {
         peer_operations: 1,
         ..config()
@@ -1020,7 +1020,7 @@ fn an_endpoint_tells_itself_at_once() {
 
 /// A part of a message that arrives and a part that the device cannot deliver.
 #[test]
-fn the_id_of_a_message_of_which_the_peer_has_nothing_is_used_again() {
+fn ids_of_undelivered_messages_are_reused() {
     for (delivered, told) in [(1, true), (0, false)] {
         let (mut script, peer) = sender(Subprotocol::Medium, TOLD);
         script
@@ -1050,7 +1050,7 @@ fn the_id_of_a_message_of_which_the_peer_has_nothing_is_used_again() {
 // The peer that ends.
 
 #[test]
-fn messages_that_a_peer_cannot_finish_any_more_are_dropped_and_whole_ones_stay() {
+fn unfinishable_messages_are_dropped_and_whole_ones_remain() {
     let (mut script, peer) = connected_to(ExtraFeatures::empty());
     for offset in [0, 100, 200] {
         script.segment(0, offset);
@@ -1073,7 +1073,7 @@ fn messages_that_a_peer_cannot_finish_any_more_are_dropped_and_whole_ones_stay()
 }
 
 #[test]
-fn a_claimed_message_that_a_peer_cannot_finish_any_more_fails_its_receive() {
+fn an_unfinishable_claimed_message_fails_its_receive() {
     let (mut script, peer) = connected_to(ExtraFeatures::empty());
     script.segment(0, 0);
     let (claim, _) = script.dut.claim(SourceFilter::Any, None).unwrap();

@@ -127,7 +127,7 @@ fn one_receive(script: &mut Script) -> Result<ReceiveId, EndpointError> {
 }
 
 #[test]
-fn writes_of_sixteen_busy_peers_leave_room_for_receives_and_for_a_seventeenth() {
+fn sixteen_busy_peers_leave_room_for_others() {
     let (mut script, region) = crowded(34);
     let peers: Vec<Other> = (0..16).map(|number| Other::new(&script, number)).collect();
     for turn in 0..10 {
@@ -214,7 +214,7 @@ fn reads_of_busy_peers_leave_room_for_sends() {
 }
 
 #[test]
-fn a_peer_that_is_removed_takes_along_what_waits() {
+fn removing_a_peer_removes_its_deferred_work() {
     let (mut script, region) = crowded(1);
     let (busy, other) = (Other::new(&script, 0), Other::new(&script, 1));
     for send_id in 0..5 {
@@ -233,7 +233,7 @@ fn a_peer_that_is_removed_takes_along_what_waits() {
 }
 
 #[test]
-fn memory_that_is_deregistered_is_not_written_by_what_waited() {
+fn deferred_work_skips_deregistered_memory() {
     let (mut script, region) = crowded(2);
     let busy = Other::new(&script, 0);
     for send_id in 0..3 {
@@ -253,7 +253,7 @@ fn memory_that_is_deregistered_is_not_written_by_what_waited() {
 }
 
 #[test]
-fn a_peer_whose_requests_find_no_memory_to_wait_in_is_given_up() {
+fn peers_exceeding_deferral_memory_are_given_up() {
     let settings = EndpointConfig {
         remote_operations: 2,
         recv_buffers: 8,
@@ -303,7 +303,7 @@ fn multi(script: &mut Script, length: usize, context: u64) -> Result<ReceiveId, 
 }
 
 #[test]
-fn a_multi_receive_takes_messages_although_the_application_has_all_its_operations() {
+fn multi_receive_works_at_the_operation_limit() {
     let settings = EndpointConfig {
         max_operations: 2,
         ..config()
@@ -347,7 +347,7 @@ fn a_multi_receive_takes_messages_although_the_application_has_all_its_operation
 }
 
 #[test]
-fn messages_of_a_multi_receive_that_wait_keep_their_places() {
+fn deferred_multi_receive_messages_keep_their_places() {
     let settings = EndpointConfig {
         remote_operations: 2,
         cts_window_packets: 4,
@@ -403,7 +403,7 @@ fn messages_of_a_multi_receive_that_wait_keep_their_places() {
 }
 
 #[test]
-fn unexpected_messages_of_a_multi_receive_wait_too_and_end_with_their_peer() {
+fn deferred_multi_receive_messages_end_with_their_peer() {
     let settings = EndpointConfig {
         remote_operations: 2,
         ..config()
@@ -436,7 +436,7 @@ fn unexpected_messages_of_a_multi_receive_wait_too_and_end_with_their_peer() {
 }
 
 #[test]
-fn limits_that_do_not_fit_the_ids_of_packets_are_refused() {
+fn limits_beyond_packet_ids_are_refused() {
     for (max_operations, remote_operations) in [(1 << 20, 1), (usize::MAX, 1), (8, 0)] {
         let settings = EndpointConfig {
             max_operations,

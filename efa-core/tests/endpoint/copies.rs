@@ -59,7 +59,7 @@ fn copied(script: &Script, protocol: Protocol) -> (u64, u64, Copied) {
 }
 
 #[test]
-fn registered_memory_is_gathered_and_other_memory_is_copied_once() {
+fn registered_memory_is_gathered_other_copied_once() {
     for registered in [false, true] {
         let copies = |length: u64| if registered { 0 } else { length };
         let (mut script, peer, memory) = script(registered);
@@ -133,7 +133,7 @@ fn injected_memory_is_the_applications_again_at_once() {
 }
 
 #[test]
-fn what_is_read_or_written_by_the_device_is_not_copied() {
+fn data_moved_by_rdma_is_not_copied() {
     let (mut script, peer, memory) = script(true);
     script
         .dut
@@ -187,7 +187,7 @@ fn what_is_read_or_written_by_the_device_is_not_copied() {
 }
 
 #[test]
-fn received_packets_are_copied_once_to_where_they_belong() {
+fn received_packets_are_copied_once() {
     let (mut script, _, memory) = script(true);
     script
         .dut

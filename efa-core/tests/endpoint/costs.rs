@@ -244,7 +244,7 @@ impl Crowd {
 }
 
 #[test]
-fn of_a_packet_of_any_type_are_bounded_beside_thousands_of_bystanders() {
+fn packet_costs_do_not_grow_with_peers() {
     let mut crowd = Crowd::new();
     for packet_type in PacketType::ALL {
         let mut whole = 0;

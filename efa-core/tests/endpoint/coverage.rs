@@ -63,7 +63,7 @@ fn raw_addresses_of_any_size_are_stepped_over() {
 }
 
 #[test]
-fn an_endpoint_may_be_closed_with_its_handshake_in_flight() {
+fn closing_with_a_handshake_in_flight_works() {
     let mut script = Script::new();
     script.recv(0, 100, 1);
     let message = script.eager(0);
@@ -108,7 +108,7 @@ fn delivery_complete_is_served_before_any_handshake() {
 }
 
 #[test]
-fn a_receipt_is_sent_when_a_receive_has_the_data() {
+fn a_receipt_follows_the_receives_data() {
     let (mut script, _) = connected();
     let message = EagerRtm {
         receipt: Some(SendId(77)),
@@ -151,7 +151,7 @@ fn a_receipt_is_matched_by_its_id_alone() {
 /// Stock libfabric 2.6 sends it when it has not heard of us, so our HANDSHAKE may still be on its
 /// way.
 #[test]
-fn read_nack_is_served_while_our_handshake_is_on_its_way() {
+fn read_nack_is_served_before_handshake_arrives() {
     let mut script = Script::new();
     let peer = script.insert_peer();
     script.shake_hands(MODERN | ExtraFeatures::RDMA_READ);
@@ -185,7 +185,7 @@ fn read_nack_is_served_while_our_handshake_is_on_its_way() {
 
 /// Stock libfabric 1.17 to 2.5 take RDMA read for it.
 #[test]
-fn runts_are_received_from_peers_that_announced_rdma_read_only() {
+fn runts_need_only_announced_rdma_read() {
     let mut script = Script::new();
     script.insert_peer();
     script.shake_hands(ExtraFeatures::RDMA_READ | ExtraFeatures::CONNID_HEADER);
@@ -233,7 +233,7 @@ fn a_write_may_be_marked_as_one() {
 
 /// In one packet or in several, and whether or not it waited for its receive.
 #[test]
-fn all_64_bits_of_cq_data_reach_the_completion() {
+fn all_64_bits_of_cq_data_arrive() {
     const DATA: u64 = 0xDEAD_BEEF_0000_0001;
     for (length, posted) in [(8, false), (8, true), (600, false), (600, true)] {
         let mut script = Script::new();
@@ -273,7 +273,7 @@ fn all_64_bits_of_cq_data_reach_the_completion() {
 /// Section 4.3 lets a receiver that asked for constant headers fail a message with another header.
 /// We ask for nothing, and move the data to its place.
 #[test]
-fn data_behind_headers_of_any_length_comes_to_its_place() {
+fn data_lands_after_headers_of_any_length() {
     let (mut script, _) = connected();
     let address = script.peer_address();
     let with_address = |size| ReqOptions {
@@ -348,7 +348,7 @@ fn old_values_come_whatever_the_reserved_word_is() {
 }
 
 #[test]
-fn undefined_atomics_are_refused_to_the_application_and_to_peers() {
+fn undefined_atomics_are_refused_on_both_sides() {
     let (mut script, peer) = connected();
     let undefined = [
         (AtomicDatatype::FLOAT, AtomicOp::BOR),
@@ -397,7 +397,7 @@ fn undefined_atomics_are_refused_to_the_application_and_to_peers() {
 }
 
 #[test]
-fn a_medium_message_goes_out_as_the_device_has_room() {
+fn medium_segments_go_as_the_device_has_room() {
     let small = Traits {
         send_depth: 1,
         mtu: 512,
@@ -504,7 +504,7 @@ fn granted_data_waits_for_the_handshake() {
 }
 
 #[test]
-fn runts_that_bring_more_than_they_may_end_the_receive() {
+fn oversized_runts_may_end_the_receive() {
     let (mut script, _) = connected();
     script.recv(0, 20_000, 1);
     let source = [efa_core::wire::RmaIov::new(0x5000, 20_000, 9)];
@@ -534,7 +534,7 @@ fn runts_that_bring_more_than_they_may_end_the_receive() {
 }
 
 #[test]
-fn an_atomic_is_as_long_as_a_packet_allows() {
+fn a_packet_limits_an_atomics_length() {
     let (mut script, peer) = connected();
     let size = script.dut.atomic_size(AtomicKind::Write);
     let compared = script.dut.atomic_size(AtomicKind::Compare {

@@ -272,7 +272,7 @@ const DEEDS: [Deed; 8] = [
 const DEVICES: [DeviceCaps; 2] = [DeviceCaps::empty(), DeviceCaps::RDMA_READ];
 
 #[test]
-fn a_packet_that_a_device_refuses_for_a_while_costs_nothing() {
+fn temporary_refusals_by_a_device_cost_nothing() {
     let mut losses = 0;
     for device in DEVICES {
         for (deed, status) in DEEDS.into_iter().flat_map(|deed| {
@@ -299,7 +299,7 @@ fn a_packet_that_a_device_refuses_for_a_while_costs_nothing() {
 /// What was lost for good is told where it was sent. The other side may wait for it until it learns
 /// that its peer has gone, which nothing but a packet of its own tells it.
 #[test]
-fn a_packet_that_is_lost_for_good_ends_its_operation_on_both_sides() {
+fn a_permanent_loss_ends_both_sides() {
     for device in DEVICES {
         for (deed, status) in DEEDS.into_iter().flat_map(|deed| {
             [
@@ -360,7 +360,7 @@ fn a_packet_that_is_lost_for_good_ends_its_operation_on_both_sides() {
 
 /// The device of the reader refuses every RDMA read.
 #[test]
-fn a_read_that_fails_ends_its_operation_on_both_sides() {
+fn a_failed_read_ends_both_sides() {
     let read_by_the_peer = ["long", "long with delivery complete", "write"];
     for deed in DEEDS {
         if !read_by_the_peer.contains(&deed.name) {

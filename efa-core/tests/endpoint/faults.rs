@@ -10,7 +10,7 @@ use crate::script::{MODERN, Script, config, connected, connected_with, memory, t
 use efa_testing::nic::{MEMORY, Traits};
 
 #[test]
-fn a_send_that_the_device_fails_is_an_error_of_the_send() {
+fn a_device_failure_is_the_sends_error() {
     for (status, errno, provider) in [
         (Status::RemoteBadDestQpn, Errno::ENOTCONN, 9),
         (Status::RemoteAbort, Errno::ECONNABORTED, 8),
@@ -44,7 +44,7 @@ fn a_send_that_the_device_fails_is_an_error_of_the_send() {
 }
 
 #[test]
-fn a_medium_message_fails_once_however_many_segments_do() {
+fn a_medium_message_fails_only_once() {
     let (mut script, peer) = connected();
     script
         .try_send(peer, 1900, OperationFlags::empty(), 5)
@@ -116,7 +116,7 @@ fn refused_packets_wait_twice_as_long_each_time() {
 
 /// A peer that is never ready takes no more than its share of the buffers.
 #[test]
-fn a_peer_that_is_not_ready_leaves_buffers_for_others() {
+fn rnr_leaves_buffers_for_others() {
     let (mut script, peer) = connected_with(
         config(),
         Traits {
@@ -172,7 +172,7 @@ fn a_peer_that_is_not_ready_leaves_buffers_for_others() {
 /// A packet that was moved out of its buffer must not wait for one in front of those that have all
 /// the buffers there are.
 #[test]
-fn packets_that_were_moved_out_of_their_buffers_do_not_block_those_that_have_theirs() {
+fn copied_packets_do_not_block_buffered_ones() {
     let small = Traits {
         send_depth: 2,
         ..traits()
@@ -212,7 +212,7 @@ fn packets_that_were_moved_out_of_their_buffers_do_not_block_those_that_have_the
 }
 
 #[test]
-fn a_full_device_is_told_to_the_application_and_leaves_no_gap() {
+fn a_full_device_returns_eagain_without_a_gap() {
     let (mut script, peer) = connected_with(
         config(),
         Traits {
@@ -251,7 +251,7 @@ fn msg_id(script: &mut Script) -> u32 {
 }
 
 #[test]
-fn a_completion_that_comes_twice_is_counted_and_nothing_else() {
+fn duplicate_completions_are_only_counted() {
     let (mut script, peer) = connected();
     script
         .try_send(peer, 1, OperationFlags::empty(), 1)
@@ -266,7 +266,7 @@ fn a_completion_that_comes_twice_is_counted_and_nothing_else() {
 }
 
 #[test]
-fn operations_with_a_removed_peer_are_cancelled_once_the_device_is_done() {
+fn removing_a_peer_cancels_after_device_completion() {
     let (mut script, peer) = connected();
     // A send whose packet is out, one that waits for CTS, a directed receive, a transfer, an
     // unexpected message, a read.
@@ -356,7 +356,7 @@ fn removal_during_back_off_cancels_what_waits() {
 }
 
 #[test]
-fn closing_with_work_in_flight_reports_nothing_and_leaks_no_registration() {
+fn closing_in_flight_reports_nothing_and_deregisters() {
     let (mut script, peer) = connected();
     script.shake_hands(MODERN);
     script
@@ -377,7 +377,7 @@ fn closing_with_work_in_flight_reports_nothing_and_leaks_no_registration() {
 }
 
 #[test]
-fn completions_that_nobody_takes_stop_the_endpoint_from_polling() {
+fn unread_completions_stop_polling() {
     let mut script = Script::with(
         EndpointConfig {
             completion_queue: 4,

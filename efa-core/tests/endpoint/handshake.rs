@@ -14,7 +14,7 @@ use efa_testing::nic::{MEMORY, Traits};
 const MODERN: ExtraFeatures = ExtraFeatures::DELIVERY_COMPLETE.union(ExtraFeatures::CONNID_HEADER);
 
 #[test]
-fn our_handshake_has_the_bytes_of_table_2_2() {
+fn handshake_bytes_follow_table_2_2() {
     let mut script = Script::with(
         config(),
         Traits {
@@ -59,7 +59,7 @@ fn capabilities_that_are_switched_off_are_not_announced() {
 }
 
 #[test]
-fn one_handshake_answers_the_first_packet_whatever_its_type() {
+fn any_first_packet_gets_one_handshake() {
     let mut script = Script::new();
     script.insert_peer();
     script.shake_hands(MODERN);
@@ -105,7 +105,7 @@ fn both_sides_may_start_at_once() {
 }
 
 #[test]
-fn a_handshake_that_found_no_buffer_is_sent_again() {
+fn a_handshake_without_buffer_is_sent_later() {
     let mut script = Script::new();
     script.send(&script.eager(0), b"x");
     for round in 0..6 {
@@ -123,7 +123,7 @@ fn a_handshake_that_found_no_buffer_is_sent_again() {
 }
 
 #[test]
-fn a_handshake_to_a_peer_that_is_gone_is_nobodys_business() {
+fn a_handshake_to_a_removed_peer_is_ignored() {
     for status in [
         Status::RemoteBadDestQpn,
         Status::LocalUnresponsiveRemote,
@@ -148,7 +148,7 @@ fn a_handshake_to_a_peer_that_is_gone_is_nobodys_business() {
 }
 
 #[test]
-fn a_handshake_that_the_peers_device_refuses_is_sent_again() {
+fn a_handshake_refused_with_rnr_is_resent() {
     for status in [Status::RemoteAbort, Status::RemoteBadAddress] {
         let mut script = Script::new();
         script.send(&script.eager(0), b"x");
@@ -162,7 +162,7 @@ fn a_handshake_that_the_peers_device_refuses_is_sent_again() {
 }
 
 #[test]
-fn a_lost_handshake_is_an_event_and_follows_the_peers_next_packet() {
+fn a_lost_handshake_is_reported_and_repeated() {
     for (status, is_told) in [
         (Status::RemoteAbort, true),
         (Status::RemoteBadLength, true),
@@ -192,7 +192,7 @@ fn options_sent(script: &mut Script, peer: PeerId) -> ReqOptions {
 }
 
 #[test]
-fn requests_name_their_sender_as_the_peer_needs_it() {
+fn requests_identify_their_sender_as_needed() {
     let address = |script: &Script| Some(RawAddressHeader::new(script.dut.address()));
     let connid = Some(Connid(0x1111_1111));
 
@@ -269,7 +269,7 @@ fn packets_of_unknown_senders_are_counted_and_dropped() {
 }
 
 #[test]
-fn a_sender_that_the_device_does_not_know_is_found_by_its_gid() {
+fn gid_identifies_a_sender_without_handle() {
     let mut script = Script::new();
     script.insert_peer();
     script.recv(0, 64, 5);
@@ -350,7 +350,7 @@ fn self_introduced_peers_are_bounded() {
 
 /// A server that has seen as many clients as it may remember serves the next one all the same.
 #[test]
-fn the_peer_that_was_silent_longest_makes_room_for_the_next() {
+fn the_longest_silent_peer_is_evicted() {
     let mut script = Script::with(
         EndpointConfig {
             max_implicit_peers: 3,
@@ -417,7 +417,7 @@ fn the_peer_that_was_silent_longest_makes_room_for_the_next() {
 /// However many connection ids one sender makes up, others can introduce themselves; who was
 /// inserted stays.
 #[test]
-fn owners_of_one_queue_pair_take_no_room_from_others() {
+fn queue_pair_owners_do_not_displace_others() {
     let mut script = Script::with(
         EndpointConfig {
             max_implicit_peers: 9,
@@ -467,7 +467,7 @@ fn owners_of_one_queue_pair_take_no_room_from_others() {
 /// A queue pair is destroyed, its number taken by a new one, and packets of the old one are still
 /// under way.
 #[test]
-fn packets_of_a_dead_incarnation_are_never_the_successors() {
+fn packets_never_reach_a_later_incarnation() {
     let mut script = Script::new();
     let old = script.insert_peer();
     let mut address = script.peer_address();
@@ -521,7 +521,7 @@ fn packets_of_a_dead_incarnation_are_never_the_successors() {
 }
 
 #[test]
-fn a_feature_is_not_used_before_the_handshake_asked_for_by_an_empty_write() {
+fn features_await_the_handshake_an_empty_write_requests() {
     let mut script = Script::new();
     let peer = script.insert_peer();
     let dc = OperationFlags::DELIVERY_COMPLETE;
@@ -583,7 +583,7 @@ fn a_lost_request_asks_for_no_handshake() {
 }
 
 #[test]
-fn memory_that_the_peers_device_does_not_reach_is_accessed_by_packets() {
+fn memory_unreachable_by_device_is_accessed_by_packets() {
     // What is started with a peer that announces everything: the type of the packet that is sent,
     // or none if the device accesses the peer's memory by itself.
     let first = |hmem_p2p, start: &dyn Fn(&mut Script, PeerId)| {
@@ -656,7 +656,7 @@ fn memory_that_the_peers_device_does_not_reach_is_accessed_by_packets() {
 }
 
 #[test]
-fn a_peer_that_cannot_be_asked_is_an_error_and_can_be_asked_again() {
+fn a_failed_handshake_request_can_be_repeated() {
     let mut script = Script::new();
     let peer = script.insert_peer();
     let dc = OperationFlags::DELIVERY_COMPLETE;
@@ -691,7 +691,7 @@ fn a_peer_that_cannot_be_asked_is_an_error_and_can_be_asked_again() {
 }
 
 #[test]
-fn a_peer_without_delivery_complete_is_refused_to_the_application() {
+fn missing_delivery_complete_is_reported_to_the_application() {
     let mut script = Script::new();
     let peer = script.insert_peer();
     script.shake_hands(ExtraFeatures::CONNID_HEADER);

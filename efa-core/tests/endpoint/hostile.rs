@@ -18,7 +18,7 @@ use crate::script::{MODERN, Script, config, connected, connected_with, memory, t
 use efa_testing::nic::{MEMORY, Traits};
 
 #[test]
-fn packets_for_operations_that_do_not_exist_are_refused() {
+fn packets_for_unknown_operations_are_refused() {
     let (mut script, _) = connected();
     let connid = script.connid();
     let ids = [0, 1, 0x0010_0000, u32::MAX];
@@ -96,7 +96,7 @@ fn packets_for_operations_that_do_not_exist_are_refused() {
 }
 
 #[test]
-fn an_operation_is_closed_to_other_peers_and_to_its_own_past() {
+fn operations_reject_other_peers_and_stale_packets() {
     let (mut script, peer) = connected();
     script
         .try_send(peer, 3000, OperationFlags::empty(), 1)
@@ -243,7 +243,7 @@ fn data_that_was_not_granted_ends_the_receive() {
 /// Packets of one message that do not agree on how much of it comes in packets and how much is
 /// read.
 #[test]
-fn a_message_that_comes_in_packets_and_is_read_as_well_ends_the_receive() {
+fn a_message_both_sent_and_read_fails() {
     let source = [RmaIov::new(0x5000, 1000, 9)];
     let runt = |script: &Script, msg_id, runt_length| RuntreadRtm {
         msg_id: MsgId(msg_id),
@@ -614,7 +614,7 @@ impl Script {
 
 /// Of another length it has no effect, whoever sends it and whenever.
 #[test]
-fn a_peer_error_of_another_length_is_dropped_and_counted() {
+fn peer_errors_of_wrong_length_are_counted() {
     for subprotocol in Subprotocol::ALL {
         for (moment, announced) in MOMENTS
             .into_iter()
@@ -682,7 +682,7 @@ fn a_peer_error_about_anything_does_no_harm() {
 }
 
 #[test]
-fn memory_that_peers_may_not_touch_is_not_touched() {
+fn protected_memory_is_not_touched() {
     use efa_core::nic::Access;
     let (mut script, _) = connected();
     let open = script

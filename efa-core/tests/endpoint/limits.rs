@@ -19,7 +19,7 @@ fn failed_peer(script: &mut Script) -> Option<PeerId> {
 }
 
 #[test]
-fn a_peer_that_is_owed_too_many_answers_is_given_up() {
+fn peers_owed_too_many_answers_are_given_up() {
     let settings = EndpointConfig {
         peer_operations: 20,
         ..config()
@@ -60,7 +60,7 @@ fn a_peer_that_is_owed_too_many_answers_is_given_up() {
 }
 
 #[test]
-fn a_peer_that_fills_the_memory_for_waiting_packets_leaves_the_others_theirs() {
+fn one_peer_cannot_exhaust_deferral_memory() {
     let settings = EndpointConfig {
         held_bytes: 1 << 20,
         peer_held_bytes: 10 * 128,
@@ -82,7 +82,7 @@ fn a_peer_that_fills_the_memory_for_waiting_packets_leaves_the_others_theirs() {
 }
 
 #[test]
-fn what_waited_behind_the_end_of_a_conversation_takes_no_receive() {
+fn messages_after_the_end_take_no_receive() {
     let settings = EndpointConfig {
         peer_held_bytes: 2048,
         ..config()
@@ -116,7 +116,7 @@ fn what_waited_behind_the_end_of_a_conversation_takes_no_receive() {
 }
 
 #[test]
-fn what_a_message_held_is_the_peers_again_when_it_is_received() {
+fn receiving_a_message_frees_its_peers_share() {
     let settings = EndpointConfig {
         peer_held_bytes: 128,
         ..config()
@@ -137,7 +137,7 @@ fn two_pieces() -> [IoVec; 2] {
 }
 
 #[test]
-fn a_piece_whose_neighbour_could_not_be_registered_goes_without_a_key() {
+fn a_failed_neighbour_registration_leaves_the_key_out() {
     let scarce = Traits {
         max_regions: 1,
         ..traits()
@@ -244,7 +244,7 @@ fn what_cannot_be_registered_travels_as_without_rdma() {
 }
 
 #[test]
-fn an_operation_that_finds_no_room_gives_its_registrations_back() {
+fn an_operation_without_room_deregisters() {
     let settings = EndpointConfig {
         max_operations: 1,
         ..config()
@@ -282,7 +282,7 @@ fn an_operation_that_finds_no_room_gives_its_registrations_back() {
 }
 
 #[test]
-fn messages_without_order_are_matched_as_they_come_and_atomics_in_turn() {
+fn unordered_messages_match_on_arrival_atomics_in_turn() {
     let settings = EndpointConfig {
         ordered: false,
         first_msg_id: u32::MAX - 1,
@@ -365,7 +365,7 @@ fn an_atomic_loses_no_change_of_others() {
 }
 
 #[test]
-fn atomics_that_stock_targets_do_not_survive_are_refused() {
+fn atomics_that_crash_stock_targets_fail() {
     use efa_core::wire::{AtomicDatatype, AtomicOp};
 
     let (mut script, peer) = crate::script::connected();

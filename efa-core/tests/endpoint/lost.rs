@@ -22,7 +22,7 @@ fn send(script: &mut Script, peer: PeerId, context: u64) {
 }
 
 #[test]
-fn a_packet_that_the_peers_device_refuses_is_sent_again() {
+fn packets_refused_with_rnr_are_resent() {
     let (mut script, peer) = connected();
     send(&mut script, peer, 1);
     send(&mut script, peer, 2);
@@ -43,7 +43,7 @@ fn a_packet_that_the_peers_device_refuses_is_sent_again() {
 }
 
 #[test]
-fn a_packet_that_the_peers_device_always_refuses_is_an_error_and_its_id_is_used_again() {
+fn endless_rnr_fails_messages_and_frees_the_id() {
     let (mut script, peer) = connected();
     send(&mut script, peer, 1);
     assert_eq!(msg_id(&script.sent()), 0);
@@ -64,7 +64,7 @@ fn a_packet_that_the_peers_device_always_refuses_is_an_error_and_its_id_is_used_
 /// Otherwise the peer would wait for ever: it processes nothing behind a message that does not
 /// come.
 #[test]
-fn an_atomic_on_nothing_takes_the_place_of_a_message_that_was_lost() {
+fn an_empty_atomic_fills_a_lost_messages_place() {
     let (mut script, peer) = connected();
     for context in 0..3 {
         send(&mut script, peer, context);
@@ -93,7 +93,7 @@ fn an_atomic_on_nothing_takes_the_place_of_a_message_that_was_lost() {
 }
 
 #[test]
-fn what_was_lost_while_the_peer_was_away_is_mended_when_it_is_back() {
+fn losses_are_repaired_when_the_peer_returns() {
     let (mut script, peer) = connected();
     for context in 0..2 {
         send(&mut script, peer, context);
@@ -115,7 +115,7 @@ fn what_was_lost_while_the_peer_was_away_is_mended_when_it_is_back() {
 }
 
 #[test]
-fn a_message_that_may_or_may_not_have_arrived_ends_the_sending() {
+fn a_possibly_delivered_message_ends_sending() {
     let (mut script, peer) = connected();
     script.recv(0, 100, 7);
     send(&mut script, peer, 1);
@@ -140,7 +140,7 @@ fn a_message_that_may_or_may_not_have_arrived_ends_the_sending() {
 }
 
 #[test]
-fn a_message_of_which_the_peer_has_a_part_ends_the_sending() {
+fn a_partly_delivered_message_ends_sending() {
     for (first, second) in [(None, Some(())), (Some(()), None), (Some(()), Some(()))] {
         let (mut script, peer) = connected();
         script
@@ -176,7 +176,7 @@ fn a_message_of_which_the_peer_has_a_part_ends_the_sending() {
 /// libfabric 1.11 and 1.17 lose a packet, or abort, that is 16,384 ahead of the one they wait for
 /// (D25).
 #[test]
-fn no_message_runs_far_ahead_of_one_that_has_not_arrived() {
+fn messages_do_not_run_far_ahead_of_losses() {
     let (mut script, peer) = connected();
     let mut ahead = 0;
     loop {
@@ -203,7 +203,7 @@ fn no_message_runs_far_ahead_of_one_that_has_not_arrived() {
         .unwrap();
 }
 
-/// The other side of [`an_atomic_on_nothing_takes_the_place_of_a_message_that_was_lost`].
+/// The other side of [`an_empty_atomic_fills_a_lost_messages_place`].
 #[test]
 fn messages_behind_a_lost_one_are_received() {
     let (mut script, _) = connected();

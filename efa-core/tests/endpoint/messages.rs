@@ -54,7 +54,7 @@ fn settle(network: &Network, endpoints: &mut [&mut Endpoint<NetworkNic>]) {
 }
 
 #[test]
-fn one_message_goes_through_and_both_sides_shake_hands() {
+fn one_message_arrives_with_handshakes_both_ways() {
     let network = Network::default();
     let mut a = endpoint(&network, 1, 10, 0x1111);
     let mut b = endpoint(&network, 2, 20, 0x2222);

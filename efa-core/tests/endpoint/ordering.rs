@@ -19,7 +19,7 @@ fn received(script: &mut Script) -> Vec<(u64, Vec<u8>)> {
 }
 
 #[test]
-fn messages_are_taken_in_their_order_across_the_wrap_around() {
+fn messages_are_ordered_across_wraparound() {
     let first = u32::MAX - 2;
     for order in [[0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0], [3, 0, 5, 1, 4, 2]] {
         let mut script = Script::with(
@@ -45,7 +45,7 @@ fn messages_are_taken_in_their_order_across_the_wrap_around() {
 }
 
 #[test]
-fn our_own_message_ids_wrap_around_without_a_gap() {
+fn own_message_ids_wrap_without_a_gap() {
     let mut script = Script::with(
         EndpointConfig {
             first_msg_id: u32::MAX - 1,
@@ -90,7 +90,7 @@ fn a_message_that_comes_twice_is_refused() {
 }
 
 #[test]
-fn a_whole_window_of_early_messages_is_kept_and_one_more_gives_the_peer_up() {
+fn early_messages_beyond_the_window_give_up_peers() {
     let window = 256;
     let mut script = Script::with(
         EndpointConfig {
@@ -143,7 +143,7 @@ fn a_whole_window_of_early_messages_is_kept_and_one_more_gives_the_peer_up() {
 }
 
 #[test]
-fn early_packets_do_not_use_up_the_receive_buffers() {
+fn early_packets_do_not_exhaust_receive_buffers() {
     let mut script = Script::with(
         config(),
         Traits {
@@ -216,7 +216,7 @@ fn recv_tagged(script: &mut Script, filter: TagFilter, context: u64) -> ReceiveI
 }
 
 #[test]
-fn tags_masks_and_kinds_are_matched_as_libfabric_does() {
+fn tags_and_masks_match_as_in_libfabric() {
     let mut script = Script::new();
     let mask = |tag, ignore| TagFilter { tag, ignore };
     recv_tagged(&mut script, mask(0x1000, 0xFF), 0);
@@ -268,7 +268,7 @@ fn cq_data_and_selective_completion() {
 }
 
 #[test]
-fn a_message_that_does_not_fit_is_truncated_and_the_next_one_is_not_affected() {
+fn truncation_does_not_affect_the_next_message() {
     for expected in [true, false] {
         let mut script = Script::new();
         if expected {
@@ -323,7 +323,7 @@ fn segments_come_in_any_order_and_split() {
 }
 
 #[test]
-fn segments_that_contradict_each_other_end_the_receive_with_an_error() {
+fn contradictory_segments_fail_the_receive() {
     for (length, offset) in [(31, 8), (30, 25), (30, u64::MAX), (30, 23)] {
         let mut script = Script::new();
         script.recv(0, 64, 9);
@@ -347,7 +347,7 @@ fn segments_that_contradict_each_other_end_the_receive_with_an_error() {
 }
 
 #[test]
-fn memory_that_cannot_be_reached_is_an_error_of_the_receive_alone() {
+fn unreachable_memory_fails_only_its_receive() {
     let mut script = Script::new();
     let wild = memory(1 << 40, 16);
     let receive = |script: &mut Script, buffer, context| {

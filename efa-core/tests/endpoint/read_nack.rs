@@ -75,7 +75,7 @@ fn expect_contiguous(parts: &[(u64, u64)], from: u64) {
 }
 
 #[test]
-fn a_refused_message_is_asked_for_and_its_answer_takes_no_turn() {
+fn the_answer_to_a_nack_takes_no_turn() {
     let (mut script, _) = connected_with(config(), unable());
     script.recv(0, LENGTH, 1);
     let request = long_read(script.raw_address());
@@ -129,7 +129,7 @@ fn a_refused_message_is_asked_for_and_its_answer_takes_no_turn() {
 }
 
 #[test]
-fn the_nack_waits_for_what_comes_in_packets_and_for_the_handshake() {
+fn the_nack_follows_data_packets_and_handshake() {
     for is_known in [false, true] {
         let mut script = Script::with(config(), unable());
         script.insert_peer();
@@ -190,7 +190,7 @@ fn a_peer_that_knows_no_nack_gets_none() {
 
 /// The packets of a runt are no mistake of the peer, whatever becomes of the rest.
 #[test]
-fn a_runt_whose_rest_nothing_brings_fails_when_it_has_come() {
+fn a_runt_without_its_rest_fails() {
     let mut script = Script::with(config(), unable());
     script.insert_peer();
     script.shake_hands(ExtraFeatures::RDMA_READ | ExtraFeatures::RUNTING_READ);
@@ -239,7 +239,7 @@ fn refused_writer() -> (Script, impl Fn(&mut Script)) {
 }
 
 #[test]
-fn a_refused_write_of_a_peer_is_forgotten_until_it_starts_afresh() {
+fn a_refused_write_is_forgotten_until_restarted() {
     let (mut script, ask) = refused_writer();
     ask(&mut script);
     expect_nack(&mut script);
@@ -250,7 +250,7 @@ fn a_refused_write_of_a_peer_is_forgotten_until_it_starts_afresh() {
 /// The device refuses the READ_NACK itself: the transfer ends once, and what the peer asks later is
 /// heard.
 #[test]
-fn a_refusal_that_cannot_be_sent_ends_its_transfer_once() {
+fn an_unsendable_nack_ends_its_transfer_once() {
     let (mut script, ask) = refused_writer();
     script.network.fail_next_send(
         0,
@@ -305,7 +305,7 @@ fn expect_answer(script: &mut Script, expected: PacketType) -> SendId {
 }
 
 #[test]
-fn a_refused_send_goes_on_without_data_in_its_request() {
+fn a_refused_send_continues_without_request_data() {
     let (mut script, peer) = sender(ExtraFeatures::empty(), 0);
     script
         .try_send(peer, LENGTH, OperationFlags::empty(), 1)
@@ -352,7 +352,7 @@ fn a_refused_send_goes_on_behind_its_runt() {
 }
 
 #[test]
-fn a_refused_send_with_delivery_complete_waits_for_its_receipt() {
+fn a_refused_delivery_complete_send_awaits_its_receipt() {
     let (mut script, peer) = sender(ExtraFeatures::empty(), 0);
     script
         .try_send(peer, LENGTH, OperationFlags::DELIVERY_COMPLETE, 1)

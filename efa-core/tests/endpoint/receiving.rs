@@ -23,7 +23,7 @@ fn multi(script: &mut Script, length: usize, min_free: usize) -> ReceiveId {
 }
 
 #[test]
-fn a_multi_receive_buffer_takes_messages_until_too_little_is_left() {
+fn multi_receive_takes_messages_until_too_little_remains() {
     for unexpected in 0..=4 {
         let mut script = Script::new();
         let data: Vec<Vec<u8>> = (0..4_u8).map(|number| vec![number + 1; 30]).collect();
@@ -52,7 +52,7 @@ fn a_multi_receive_buffer_takes_messages_until_too_little_is_left() {
 }
 
 #[test]
-fn the_buffer_is_given_back_with_its_last_message_to_be_complete() {
+fn the_buffer_returns_with_its_last_message() {
     let mut script = Script::new();
     multi(&mut script, 64, 16);
     script.send(&script.medium(0, 30, 0), &[1; 15]);
@@ -68,7 +68,7 @@ fn the_buffer_is_given_back_with_its_last_message_to_be_complete() {
 }
 
 #[test]
-fn a_message_longer_than_the_rest_of_the_buffer_is_truncated() {
+fn messages_beyond_the_buffers_rest_are_truncated() {
     let mut script = Script::new();
     multi(&mut script, 64, 16);
     script.send(&script.eager(0), &[1; 40]);
@@ -82,7 +82,7 @@ fn a_message_longer_than_the_rest_of_the_buffer_is_truncated() {
 }
 
 #[test]
-fn a_multi_receive_keeps_its_place_among_the_receives_and_can_be_cancelled() {
+fn multi_receives_keep_their_place_and_cancel() {
     let mut script = Script::new();
     let id = multi(&mut script, 64, 8);
     script.recv(100, 16, 6);
@@ -201,7 +201,7 @@ fn segments_find_their_claimed_message() {
 }
 
 #[test]
-fn the_sender_of_a_discarded_long_message_is_served_to_the_end() {
+fn a_discarded_long_message_is_fully_served() {
     let mut script = Script::new();
     let long = LongctsRtm {
         msg_length: 1000,
@@ -248,7 +248,7 @@ fn claims_of_a_removed_peer_name_nothing() {
 }
 
 #[test]
-fn a_zero_copy_receiver_gets_the_data_and_nothing_else() {
+fn zero_copy_receivers_get_only_the_data() {
     let mut script = Script::new();
     let peer = script.insert_peer();
     let features = ExtraFeatures::CONNID_HEADER | ExtraFeatures::USER_RECV_QP;
@@ -298,7 +298,7 @@ fn a_zero_copy_receiver_gets_the_data_and_nothing_else() {
 
 /// What is sent to a zero-copy receiver before its handshake would be lost.
 #[test]
-fn messages_may_be_made_to_wait_for_the_handshake() {
+fn messages_can_wait_for_the_handshake() {
     let settings = EndpointConfig {
         handshake_before_messages: true,
         ..config()

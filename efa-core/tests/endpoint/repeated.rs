@@ -668,7 +668,7 @@ fn answers_to_reads_and_atomics() {
 /// A second copy of a request that opens windows is a second operation of the peer, whose windows
 /// have another `recv_id`. The data goes to the first.
 #[test]
-fn data_is_not_divided_between_two_operations_of_a_peer() {
+fn data_stays_with_one_operation_of_a_peer() {
     let mut peer = Peer::new(3, false);
     let none = OperationFlags::empty();
     peer.script.try_send(peer.peer, 3000, none, 1).unwrap();

@@ -19,7 +19,7 @@ fn remote(length: usize) -> RemoteIoVec {
 }
 
 #[test]
-fn a_request_is_its_header_the_optional_headers_and_the_data() {
+fn requests_are_header_optional_headers_and_data() {
     let mut script = Script::new();
     let peer = script.insert_peer();
     script.network.fill(0, MEMORY, b"data");
@@ -95,7 +95,7 @@ fn messages_and_atomics_count_with_one_counter() {
 }
 
 #[test]
-fn a_message_that_fits_a_packet_goes_in_one_and_a_longer_one_in_segments_at_once() {
+fn messages_go_in_one_packet_or_in_segments() {
     let (mut script, peer) = connected();
     let whole: Vec<u8> = (0..2000).map(|at| (at % 251) as u8).collect();
     script.network.fill(0, MEMORY, &whole);
@@ -151,7 +151,7 @@ fn grant(script: &mut Script, send_id: SendId, recv_length: u64) -> Vec<CtsData>
 }
 
 #[test]
-fn a_long_message_begins_with_data_and_fills_exactly_the_windows_of_its_peer() {
+fn long_messages_fill_exactly_the_peers_windows() {
     let (mut script, peer) = connected();
     let whole: Vec<u8> = (0..5000).map(|at| (at % 251) as u8).collect();
     script.network.fill(0, MEMORY, &whole);
@@ -207,7 +207,7 @@ fn read(window: u32, length: usize) -> (Rtr, u64) {
 }
 
 #[test]
-fn a_read_is_short_if_it_is_shorter_than_a_response_and_else_opens_a_window_for_one() {
+fn short_reads_get_responses_long_ones_open_windows() {
     let (_, response) = read(2, 1);
     for window in [1, 2, 10] {
         for length in [1, response - 1] {
@@ -230,7 +230,7 @@ fn a_read_is_short_if_it_is_shorter_than_a_response_and_else_opens_a_window_for_
 }
 
 #[test]
-fn ctsdata_has_a_connid_only_for_peers_that_ask_for_it() {
+fn ctsdata_has_a_connid_only_on_request() {
     for (features, expected) in [
         (ExtraFeatures::empty(), false),
         (ExtraFeatures::CONNID_HEADER, true),
@@ -252,7 +252,7 @@ fn ctsdata_has_a_connid_only_for_peers_that_ask_for_it() {
 }
 
 #[test]
-fn no_request_names_more_than_four_pieces_of_memory() {
+fn requests_name_at_most_four_memory_pieces() {
     let (mut script, peer) = connected();
     let pieces = [remote(8); 5];
     let buffer = [memory(0, 40)];

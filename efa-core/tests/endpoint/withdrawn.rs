@@ -76,7 +76,7 @@ fn a_deregistered_target_is_not_written_any_more() {
 }
 
 #[test]
-fn a_target_that_another_registration_covers_is_still_written() {
+fn targets_covered_by_another_registration_are_written() {
     let (mut script, _) = connected();
     let region = expose(&mut script);
     let other = expose(&mut script);
@@ -123,7 +123,7 @@ fn a_deregistered_source_is_not_read_any_more() {
 }
 
 #[test]
-fn a_write_that_the_device_is_reading_ends_when_the_device_is_done() {
+fn a_withdrawn_write_ends_with_the_devices_read() {
     let (mut script, _) = connected();
     let region = expose(&mut script);
     let target = [RmaIov::new(MEMORY, 5000, region.remote_key.0)];

@@ -266,7 +266,7 @@ impl Sender {
 }
 
 #[test]
-fn what_waited_for_a_machine_is_sent_when_it_knows_the_sender_again() {
+fn messages_for_a_machine_wait_until_it_reconnects() {
     let bridge = Bridge::new();
     let beta = device("beta", 1);
     let mut other = bridge.connect(OFTEN);
@@ -292,7 +292,7 @@ fn what_waited_for_a_machine_is_sent_when_it_knows_the_sender_again() {
 }
 
 #[test]
-fn a_machine_is_told_of_changes_when_it_has_read_of_the_last() {
+fn changes_are_announced_after_the_last_was_read() {
     let bridge = Bridge::new();
     let mut other = bridge.connect(OFTEN);
     assert_eq!(other.hear_devices(), (0, Vec::new()));
@@ -318,7 +318,7 @@ fn a_machine_is_told_of_changes_when_it_has_read_of_the_last() {
 }
 
 #[test]
-fn a_machine_that_tells_of_devices_without_waiting_is_cut_off() {
+fn a_machine_flooding_device_lists_is_disconnected() {
     let bridge = Bridge::new();
     let mut other = bridge.connect(OFTEN);
     // In one record, which is heard at once.
@@ -339,7 +339,7 @@ fn a_machine_that_tells_of_devices_without_waiting_is_cut_off() {
 
 /// This machine itself would be patient for an hour, and breaks the silence four times in it.
 #[test]
-fn a_machine_that_is_less_patient_hears_as_often_as_it_needs_to() {
+fn keepalives_follow_the_less_patient_machine() {
     let bridge = Bridge::new();
     let mut other = bridge.connect(OFTEN);
     other.hear_devices();

@@ -505,7 +505,7 @@ pub(crate) mod tests {
 
     /// A stranger that always says something, and never enough.
     #[test]
-    fn whoever_greets_a_byte_at_a_time_does_not_greet_for_ever() {
+    fn a_slow_greeting_times_out() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut stranger = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (stream, _) = listener.accept().unwrap();
@@ -527,7 +527,7 @@ pub(crate) mod tests {
 
     /// Whoever dials knows what to expect, but has to prove to be expected, too.
     #[test]
-    fn a_dialer_that_trusts_the_other_end_is_not_trusted_for_that() {
+    fn trust_in_one_direction_is_not_mutual() {
         let good = valid();
         for stranger in [
             good.without_certificate(),
@@ -540,7 +540,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn keys_that_are_no_good_are_refused_by_both_ends() {
+    fn both_ends_refuse_unfit_keys() {
         let now = SystemTime::now();
         let expired = Key::between(now - 2 * DAY, now - DAY);
         let early = Key::between(now + DAY, now + 2 * DAY);

@@ -95,7 +95,7 @@ mod tests {
 
     /// The descriptor of a connection is closed right after its end is told.
     #[test]
-    fn a_connection_that_is_over_is_waited_for_no_longer() {
+    fn a_closed_connection_ends_the_wait() {
         let alarm = RemoteMachine::new(Fabric::open("unused").unwrap(), "other").alarm();
         for _ in 0..200 {
             let (connection, _other) = UnixStream::pair().unwrap();
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wanted_ends_a_sleep_whether_it_happens_before_or_meanwhile() {
+    fn events_before_or_during_a_sleep_end_it() {
         use std::io::Write as _;
         const LONG: Duration = Duration::from_secs(3600);
         let mut machine = RemoteMachine::new(Fabric::open("unused").unwrap(), "other");

@@ -5,7 +5,7 @@ use std::fs;
 use efa_testing::workspace::{built, outcome};
 
 #[test]
-fn where_the_program_is_missing_efa_emu_says_how_to_install_it() {
+fn a_missing_bridge_names_the_way_to_install() {
     let directory = tempfile::tempdir().unwrap();
     let alone = directory.path().join("efa-emu");
     fs::copy(built("efa-emu"), &alone).unwrap();
@@ -30,7 +30,7 @@ fn where_the_program_is_missing_efa_emu_says_how_to_install_it() {
 }
 
 #[test]
-fn words_behind_bridge_reach_the_program_as_they_are() {
+fn arguments_after_bridge_are_passed_unchanged() {
     let directory = tempfile::tempdir().unwrap();
     let key = directory.path().join("a key");
     let mut command = std::process::Command::new(built("efa-emu"));

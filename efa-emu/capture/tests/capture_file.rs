@@ -105,7 +105,7 @@ fn finish(recorder: Recorder<Writer<Vec<u8>>>) -> Vec<u8> {
 }
 
 #[test]
-fn a_send_and_its_answer_come_back_as_they_were_recorded() {
+fn a_send_and_its_answer_round_trip() {
     let mut recorder = recorder(2);
     let send = RequestHeader {
         immediate: Some(77),
@@ -179,7 +179,7 @@ fn a_send_and_its_answer_come_back_as_they_were_recorded() {
 }
 
 #[test]
-fn rdma_data_is_cut_into_frames_of_the_mtu() {
+fn rdma_data_is_split_at_the_mtu() {
     let mut recorder = recorder(1);
     let memory: Vec<u8> = (0..10_000u32).map(|i| (i % 251) as u8).collect();
     let write = RequestHeader {
@@ -238,7 +238,7 @@ fn rdma_data_is_cut_into_frames_of_the_mtu() {
 }
 
 #[test]
-fn data_that_is_too_long_or_unreadable_is_left_out_but_counted() {
+fn oversized_or_unreadable_data_is_omitted_and_counted() {
     let mut recorder = recorder(1).with_longest_rdma(1 << 20);
     let out = moment(0, 1, Direction::Outbound);
     let long = request(Operation::RdmaWrite, (1 << 20) + 1);
@@ -270,7 +270,7 @@ fn slices_refuse_ranges_outside() {
 }
 
 #[test]
-fn a_sink_that_fails_counts_drops_and_reports_its_error() {
+fn a_failing_sink_counts_drops_and_reports() {
     struct Full(usize);
     impl std::io::Write for Full {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
@@ -332,7 +332,7 @@ fn error_of(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn what_is_no_capture_is_refused_with_file_offset_and_reason() {
+fn a_malformed_capture_is_refused_with_the_offset() {
     assert_eq!(
         error_of(b""),
         "some.pcapng: the file is empty: not a capture"
@@ -362,7 +362,7 @@ fn what_is_no_capture_is_refused_with_file_offset_and_reason() {
 }
 
 #[test]
-fn a_packet_of_an_undeclared_interface_is_an_error() {
+fn undeclared_interfaces_are_errors() {
     let capture = some_capture();
     let section = u32::from_le_bytes(capture[4..8].try_into().unwrap()) as usize;
     let interface = section
@@ -387,7 +387,7 @@ fn a_packet_of_an_undeclared_interface_is_an_error() {
 }
 
 #[test]
-fn a_capture_cut_off_anywhere_gives_the_frames_before_the_cut() {
+fn a_truncated_capture_yields_its_whole_frames() {
     let capture = some_capture();
     let (whole, _) = read_all(&capture);
     let mut ends = Vec::new();
@@ -415,7 +415,7 @@ fn a_capture_cut_off_anywhere_gives_the_frames_before_the_cut() {
 }
 
 #[test]
-fn other_resolutions_byte_orders_and_later_sections_are_understood() {
+fn other_resolutions_byte_orders_and_sections_are_read() {
     // A section in big-endian order with microseconds, the format's default, and an unknown block.
     fn block(code: u32, body: &[u8]) -> Vec<u8> {
         let length = (body.len() as u32 + 12).to_be_bytes();

@@ -74,7 +74,7 @@ fn read(path: &Path) -> (Vec<(u16, u32)>, Option<Counts>, bool) {
 }
 
 #[test]
-fn two_handles_share_a_file_and_their_counts_add_up() {
+fn two_handles_share_a_file_and_counts() {
     let directory = tempfile::tempdir().unwrap();
     let path = create(&directory.path().join("a.pcapng"));
     let (mut one, mut two) = (
@@ -116,7 +116,7 @@ fn two_handles_share_a_file_and_their_counts_add_up() {
 }
 
 #[test]
-fn what_a_killed_writer_left_behind_is_cut_off_by_the_next() {
+fn a_killed_writers_remains_are_truncated() {
     let directory = tempfile::tempdir().unwrap();
     let path = create(&directory.path().join("a.pcapng"));
     let mut file = SharedFile::open(&path).unwrap();
@@ -139,7 +139,7 @@ fn what_a_killed_writer_left_behind_is_cut_off_by_the_next() {
 }
 
 #[test]
-fn a_lock_that_is_never_released_costs_frames_but_not_time() {
+fn a_stuck_lock_drops_frames_without_waiting() {
     let directory = tempfile::tempdir().unwrap();
     let path = create(&directory.path().join("a.pcapng"));
     let mut file = SharedFile::open(&path).unwrap();
@@ -183,7 +183,7 @@ fn a_lock_that_is_never_released_costs_frames_but_not_time() {
 }
 
 #[test]
-fn a_file_that_is_no_capture_is_not_appended_to() {
+fn a_foreign_file_is_not_appended_to() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("notes.txt");
     std::fs::write(&path, "precious notes, not to be damaged").unwrap();
@@ -218,7 +218,7 @@ fn child(function: &str, path: &Path, writer: u16) -> Child {
 }
 
 #[test]
-fn writers_killed_at_any_moment_leave_a_whole_file() {
+fn killed_writers_leave_a_whole_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = create(&directory.path().join("a.pcapng"));
     for round in 0..12u16 {
@@ -255,7 +255,7 @@ fn writers_killed_at_any_moment_leave_a_whole_file() {
 }
 
 #[test]
-#[ignore = "a child process of writers_killed_at_any_moment_leave_a_whole_file"]
+#[ignore = "a child process of killed_writers_leave_a_whole_file"]
 fn child_records_without_end() {
     let mut file = SharedFile::open(&file_of_child()).unwrap();
     let writer = std::env::var("WRITER").unwrap().parse().unwrap();
@@ -302,7 +302,7 @@ fn assert_three_of_ten(path: &Path) {
 }
 
 #[test]
-fn a_full_disk_drops_frames_and_leaves_the_file_whole() {
+fn a_full_disk_drops_whole_frames() {
     let directory = tempfile::tempdir().unwrap();
     let disk = directory.path().join("disk");
     std::fs::create_dir(&disk).unwrap();
@@ -341,7 +341,7 @@ fn a_full_disk_drops_frames_and_leaves_the_file_whole() {
 /// Beyond `ulimit -f` the system ends a process by a signal; the capture must not let it come to
 /// that. `ulimit -f` counts blocks of 512 bytes.
 #[test]
-fn a_limit_on_file_sizes_drops_frames_and_ends_nobody() {
+fn file_size_limits_drop_frames_only() {
     let directory = tempfile::tempdir().unwrap();
     for child in TEN_FRAMES {
         let path = create(&directory.path().join("a.pcapng"));

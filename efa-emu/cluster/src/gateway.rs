@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_reaches_the_other_machines_rsh_word_by_word() {
+    fn requests_reach_the_other_rsh_word_by_word() {
         // In the place of ssh: shows the words that the shell over there makes of the command.
         let shell: RemoteShell = "sh -c 'eval \"set -- $1\"; printf \"<%s>\" \"$0\" \"$@\"'"
             .parse()

@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mpich_is_told_by_the_program_that_its_launcher_starts() {
+    fn mpich_gets_its_settings_through_the_launcher() {
         let of = |command: &str| remedies(OsStr::new(command)).len();
         assert_eq!(of("\"/usr/bin/hydra_pmi_proxy\" --control-port vm:1"), 1);
         assert_eq!(of("/opt/hydra_bstrap_proxy --upstream-host vm"), 0);

@@ -373,7 +373,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_is_ready_when_a_whole_line_says_so() {
+    fn a_member_is_ready_after_a_whole_line() {
         assert_eq!(ready(b"welcome\nefa-emu cluster is ready: /tmp/a b"), None);
         assert_eq!(
             ready(b"welcome\nefa-emu cluster is ready: /tmp/a b\nmore"),

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_larger_than_memory_is_refused_with_the_figures() {
+    fn clusters_larger_than_memory_are_refused() {
         let memory = available(machine().path()).unwrap();
         assert_eq!(memory, 1 << 20);
         assert!(compare(12, 1, memory).is_ok());
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_larger_than_a_file_system_is_refused_with_the_figures() {
+    fn clusters_larger_than_a_file_system_are_refused() {
         let mut place = FileSystem {
             path: "/dev/shm".into(),
             free: 8192,
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_limit_of_the_groups_around_a_process_counts() {
+    fn the_lowest_enclosing_cgroup_limit_counts() {
         let machine = machine();
         let root = machine.path();
         let group = |name: &str, max: &str, current: &str| {

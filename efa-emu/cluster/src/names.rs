@@ -110,14 +110,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_host_has_a_loopback_address_of_its_own() {
+    fn each_host_has_its_own_loopback_address() {
         assert_eq!(address(0), Ipv4Addr::new(127, 1, 0, 1));
         assert_eq!(address(255), Ipv4Addr::new(127, 1, 1, 0));
         assert!(address(MOST_HOSTS - 1).is_loopback());
     }
 
     #[test]
-    fn the_machines_own_addresses_stay_and_its_name_is_known() {
+    fn the_machines_addresses_and_name_remain() {
         assert_eq!(
             addresses(
                 "127.0.0.1 localhost\n10.0.0.1 lab # mine",
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lists_are_written_as_each_launcher_reads_them() {
+    fn host_lists_follow_each_launchers_format() {
         let directory = tempfile::tempdir().unwrap();
         let read = |path: &Path| fs::read_to_string(path).unwrap();
         let lists = HostLists::write(directory.path(), &Layout::alone(2), Some(4)).unwrap();

@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_parent_stands_behind_a_name_that_may_be_anything() {
+    fn the_parent_is_read_after_any_process_name() {
         assert_eq!(parent_in("12 (sh) S 7 12 12 0"), Some(7));
         assert_eq!(parent_in("12 (a ) Z (b) R 8 12"), Some(8));
         assert_eq!(parent_in("12 (sh) Z 7 12 12 0"), None);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_are_found_by_what_they_were_started_with() {
+    fn processes_are_found_by_their_environment() {
         let name = format!("EFA_EMU_TEST_{}", std::process::id());
         let start = |value: &str| {
             let mut command = std::process::Command::new("sleep");

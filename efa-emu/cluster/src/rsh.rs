@@ -481,7 +481,7 @@ mod tests {
 
     /// The lines with which launchers and tools call ssh.
     #[test]
-    fn options_are_told_from_host_and_command_as_ssh_does() {
+    fn options_host_and_command_split_as_in_ssh() {
         let node = |command: &str| Invocation {
             host: "node1".into(),
             command: Some(command.into()),
@@ -608,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_found_by_an_address_of_its_own() {
+    fn a_host_is_found_by_its_address() {
         let names = ["node0", "node1", "node2", "node3"];
         let list = "127.0.0.1 localhost\n127.1.0.1 node0\n127.1.0.2 node1\n10.0.0.1 node2\n10.0.0.1 node3\n";
         let found = |address: &str| host_at(list, &names, OsStr::new(address)).copied();

@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn preload_keeps_the_users_entries_first_and_ours_once() {
+    fn preload_keeps_user_entries_and_adds_ours_once() {
         let libraries = Libraries {
             verbs: "/o/v.so".into(),
             efadv: "/o/e.so".into(),

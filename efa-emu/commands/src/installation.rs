@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn an_installed_program_uses_what_is_installed_with_it() {
+    fn an_installed_program_uses_its_own_files() {
         let root = tempfile::tempdir().unwrap();
         let (prefix, clone) = (root.path().join("usr"), root.path().join("clone"));
         with_data(&prefix.join("share/efa-rdm"));
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_cargo_installed_uses_the_clone_that_it_was_built_from() {
+    fn a_cargo_installed_program_uses_its_clone() {
         let root = tempfile::tempdir().unwrap();
         let (home, clone) = (root.path().join("home"), root.path().join("clone"));
         with_data(&clone);

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_the_kernel_gives_to_others_is_not_chosen() {
+    fn ephemeral_ports_are_not_chosen() {
         let kernel_range = std::fs::read_to_string(KERNEL_RANGE).unwrap();
         let Some(range) = beside(&kernel_range) else {
             efa_testing::skip(format_args!(

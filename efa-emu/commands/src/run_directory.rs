@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_for_lists_are_absolute_and_end_no_entry() {
+    fn paths_for_lists_are_absolute_without_separators() {
         let here = env::current_dir().unwrap();
         assert_eq!(path_for_lists("t/u".as_ref()), Some(here.join("t/u")));
         let foreign = OsStr::from_bytes(b"/tmp/caf\xe9");
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_go_with_their_run_and_dead_ones_with_the_next() {
+    fn directories_end_with_their_run_or_the_next() {
         let temporary = tempfile::tempdir().unwrap();
         let first = RunDirectory::create_below(temporary.path(), RUNS).unwrap();
         let parent = first.path.parent().unwrap().to_owned();
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_others_can_write_to_is_refused() {
+    fn a_directory_writable_by_others_is_refused() {
         let temporary = tempfile::tempdir().unwrap();
         let user = rustix::process::geteuid().as_raw();
         let parent = temporary.path().join(format!("{RUNS}-{user}"));

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_reaches_the_shell_of_the_host_word_by_word() {
+    fn commands_reach_the_hosts_shell_word_by_word() {
         let shell: RemoteShell = "sh -c 'eval \"$1\"'".parse().unwrap();
         let words = ["printf", "%s.", "a b", "it's", "$HOME", "{a,b}", ""].map(String::from);
         let output = shell.command("node7", &words).output().unwrap();

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nodes_with_processors_in_the_order_of_their_numbers() {
+    fn nodes_with_processors_are_sorted_by_number() {
         let directory = tempfile::tempdir().unwrap();
         for (name, list, mask) in [
             ("node10", "8-15", "0000ff00"),

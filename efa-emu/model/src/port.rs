@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn other_speeds_are_refused_with_those_that_there_are() {
+    fn unknown_speeds_are_refused_listing_the_known() {
         let error = "300".parse::<LinkSpeed>().unwrap_err().to_string();
         for speed in LinkSpeed::ALL {
             assert!(error.contains(&speed.gbps.to_string()), "{error}");

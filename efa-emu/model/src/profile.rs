@@ -445,7 +445,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn profiles_have_distinct_names_and_part_ids_and_keep_to_the_formats() {
+    fn profiles_are_distinct_and_fit_the_formats() {
         let mut names = std::collections::HashSet::new();
         let mut parts = std::collections::HashSet::new();
         for profile in Profile::all() {
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn every_attribute_is_listed_once_with_the_same_source_for_all() {
+    fn attributes_are_listed_once_with_one_source() {
         let mut names = std::collections::HashSet::new();
         for attribute in Profile::default().attributes() {
             assert!(names.insert(attribute.name), "{}", attribute.name);

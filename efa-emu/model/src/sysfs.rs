@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn several_devices_are_rails_with_places_of_their_own() {
+    fn several_devices_are_separately_placed_rails() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path();
         let profile = Profile::by_name("efa2").unwrap();

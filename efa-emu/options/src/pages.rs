@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_has_a_page_and_the_program_its_completions() {
+    fn commands_have_manual_pages_and_completions() {
         let command = Command::new("tool")
             .version("1")
             .about("Does things")
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn bash_completes_options_of_subcommands_of_programs_with_a_hyphen() {
+    fn bash_completes_options_of_hyphenated_subcommands() {
         let option = |name| Arg::new(name).long(name).action(ArgAction::SetTrue);
         let inner = Command::new("in-ner").arg(option("deep"));
         let sub = Command::new("sub").arg(option("shallow")).subcommand(inner);

@@ -400,7 +400,7 @@ mod tests {
 
     /// Two rules take turns in a slot, and none is read under the id of the other.
     #[test]
-    fn a_rule_is_read_whole_or_not_at_all() {
+    fn rules_are_read_whole_or_not() {
         let directory = tempfile::tempdir().unwrap();
         let board = Board::open(directory.path()).unwrap();
         let [even, odd] = ["even", "odd"].map(|parity| {
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_boards_are_refused_and_damaged_rules_left_out() {
+    fn damaged_boards_are_refused_damaged_rules_skipped() {
         let directory = tempfile::tempdir().unwrap();
         let board = Board::open(directory.path()).unwrap();
         let cut = rule(r#"then = { cut = ["a", "b"] }"#);

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_comes_first_has_the_memory_and_the_payloads_length_stays() {
+    fn the_first_claimant_gets_the_memory_unchanged() {
         let length = 0xdead_beef_0000_0000;
         let word = AtomicU64::new(length);
         let is = |state: u32| assert_eq!(word.load(Ordering::Relaxed), length | u64::from(state));
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_that_nobody_writes_lets_nobody_in_and_holds_nobody_up() {
+    fn an_unknown_state_neither_admits_nor_blocks() {
         let word = AtomicU64::new(77);
         assert!(!claim(&word));
         assert!(withdraw(&word));

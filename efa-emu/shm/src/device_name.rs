@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_only_device_has_the_name_of_its_host() {
+    fn a_single_device_is_named_like_its_host() {
         let only = DeviceName::new("alpha", 0, 1);
         assert_eq!(only.to_string(), "alpha");
         assert_eq!(DeviceName::parse("alpha"), Some(only.clone()));

@@ -618,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fabric_that_others_can_write_to_is_refused() {
+    fn a_fabric_writable_by_others_is_refused() {
         let root = tempfile::tempdir().unwrap();
         let host = open(&root).unwrap();
         let directory = host.fabric().directory().to_owned();
@@ -682,7 +682,7 @@ mod tests {
     }
 
     #[test]
-    fn another_layout_is_refused_and_an_unfinished_one_completed() {
+    fn other_layouts_are_refused_unfinished_ones_completed() {
         let root = tempfile::tempdir().unwrap();
         let host = open(&root).unwrap();
         let registry = host.fabric().directory().join("registry");
@@ -721,7 +721,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_or_link_in_the_way_is_refused() {
+    fn obstructing_files_and_links_are_refused() {
         let root = tempfile::tempdir().unwrap();
         let in_the_way = root.path().join(format!("efa-emu-{}", effective_user()));
         std::fs::write(&in_the_way, "").unwrap();

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mutex_excludes_threads_and_forgives_a_vanished_holder() {
+    fn the_mutex_excludes_and_survives_vanished_holders() {
         let mutex = Arc::new(ForkSafeMutex::new(0u64));
         // As a child sees it whose parent's other thread held the mutex and was changing the value.
         *mutex.lock() = 0xdead;

@@ -905,7 +905,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_host_has_its_profile_before_anybody_else_sees_it() {
+    fn a_host_has_its_profile_before_being_visible() {
         let root = tempfile::tempdir().unwrap();
         let fabric = fabric(&root);
         let profile = &Profile::all()[0];
@@ -935,7 +935,7 @@ mod tests {
     /// Else a cluster of many hosts would take the time of the square of their number to begin and
     /// to end, and so would a job there.
     #[test]
-    fn hosts_and_programs_come_and_go_without_a_look_at_all_others() {
+    fn joining_and_leaving_scan_no_other_hosts() {
         let root = tempfile::tempdir().unwrap();
         let fabric = fabric(&root);
         let profile = &Profile::all()[0];
@@ -1061,7 +1061,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_of_a_host_have_names_and_gids_of_a_kind() {
+    fn devices_of_a_host_share_names_and_gids() {
         let root = tempfile::tempdir().unwrap();
         let fabric = fabric(&root);
         let gids = |devices: &[Host]| -> Vec<_> {
@@ -1126,7 +1126,7 @@ mod tests {
     }
 
     #[test]
-    fn strange_files_are_left_alone_and_strange_names_refused() {
+    fn foreign_files_are_ignored_foreign_names_refused() {
         let root = tempfile::tempdir().unwrap();
         let fabric = fabric(&root);
         for name in ["", ".", "..", "a/b", "a b", &"x".repeat(64), "ü"] {

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_knows_its_locks_and_asking_for_them_does_not_lose_them() {
+    fn querying_own_locks_does_not_release_them() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("1.lock");
         assert!(Liveness::open(&path).unwrap().is_none());
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn registry_locks_keep_copies_of_this_code_in_one_process_apart() {
+    fn registry_locks_separate_copies_of_the_code() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("registry");
         let lock = RegistryLock::acquire(&path, Duration::ZERO).unwrap();

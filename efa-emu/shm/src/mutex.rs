@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_take_turns_also_when_they_have_to_sleep() {
+    fn sleeping_threads_take_turns() {
         let mutex = Mutex::new(0u64);
         std::thread::scope(|scope| {
             for _ in 0..4 {
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_held_mutex_is_not_to_be_had_and_one_of_a_thread_that_panicked_is() {
+    fn only_a_panicked_threads_mutex_is_free() {
         let mutex = Mutex::new(1);
         let held = mutex.lock();
         assert!(mutex.try_lock().is_none());

@@ -576,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn a_preferred_number_is_taken_if_it_is_free() {
+    fn a_free_preferred_number_is_taken() {
         let (_directory, table) = table(8);
         let mut lowest = QpnChoice::new(QpnPolicy::Lowest, 0);
         let mut prefer = |qpn| {
@@ -587,7 +587,7 @@ mod tests {
     }
 
     #[test]
-    fn random_repeats_with_its_seed_and_only_gives_free_numbers() {
+    fn random_is_seeded_and_gives_free_numbers() {
         let draw = |seed| {
             let (_directory, table) = table(64);
             let mut random = QpnChoice::new(QpnPolicy::Random, seed);
@@ -603,7 +603,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_the_dead_are_free_and_tenancies_differ() {
+    fn dead_processes_free_numbers_with_new_tenancies() {
         let (_directory, table) = table(4);
         let mut lowest = QpnChoice::new(QpnPolicy::Lowest, 0);
         let qpn = Qpn(take(&table, ALICE, &mut lowest));

@@ -565,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_come_between_two_looks_are_heard_in_order() {
+    fn answers_between_two_polls_keep_their_order() {
         let mut pair = pair();
         // More than one glance shows.
         let count = 3 * LOOK_AHEAD;
@@ -647,7 +647,7 @@ mod tests {
     }
 
     #[test]
-    fn abandoning_names_every_record_whose_answer_was_not_taken_and_frees_the_slot() {
+    fn abandoning_lists_unanswered_records_and_frees_the_slot() {
         let mut pair = pair();
         for number in 0..5 {
             push(&mut pair.producer, 10, number).unwrap();
@@ -679,7 +679,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_withdrawn_before_or_after_a_copy_but_not_during() {
+    fn memory_is_never_withdrawn_during_a_copy() {
         let mut pair = pair();
         let position = push(&mut pair.producer, 16, 0).unwrap();
         let incoming = pair.consumer.take().unwrap().unwrap();

@@ -591,7 +591,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn peers_learn_what_the_network_does_to_the_owners_frames() {
+    fn peers_learn_the_owners_network_settings() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("1.device");
         let address = Address {
@@ -622,7 +622,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_segments_and_those_of_other_versions_are_refused() {
+    fn damaged_and_foreign_version_segments_are_refused() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("1.device");
         let address = Address {

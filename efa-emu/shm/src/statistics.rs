@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_come_out_of_the_table_as_they_went_in() {
+    fn errors_in_the_table_round_trip() {
         for kind in [QueueKind::QueuePair, QueueKind::CompletionQueue] {
             for qpn in [None, Some(Qpn(0)), Some(Qpn(7)), Some(Qpn(u16::MAX))] {
                 let error = QueueError { kind, qpn };

@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_the_dynamic_linker_starts_has_its_own_name() {
+    fn a_dynamically_linked_program_keeps_its_name() {
         let of = |kernels, first_word| program_name(kernels, Path::new(first_word));
         assert_eq!(of("fi_info", "fi_info"), "fi_info");
         assert_eq!(of("fi_info", "/usr/bin/other"), "fi_info");
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_marks_does_not_grow_without_end() {
+    fn the_marks_file_is_bounded() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join(UsageStep::Loaded.file_name());
         fs::write(&file, vec![b'\n'; LONGEST as usize]).unwrap();

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn freed_memory_is_gone_and_can_be_allocated_again() {
+    fn freed_memory_is_gone_and_can_be_reallocated() {
         let mut memory = AddressSpace::new(BASE, 100);
         let address = memory.allocate(60).unwrap();
         assert_eq!(memory.allocate(60).unwrap_err().free, 40);
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_mapped_only_while_it_is_lent() {
+    fn slots_are_mapped_only_while_lent() {
         let mut memory = AddressSpace::new(BASE, 1 << 20);
         let base = memory.reserve_slots(4, 64).unwrap();
         assert!(memory.bytes(base + 64, 1).is_err());
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_blank_slot_takes_memory_when_it_is_written() {
+    fn blank_slots_take_memory_when_written() {
         let mut memory = AddressSpace::new(BASE, 1 << 20);
         let base = memory.reserve_slots(3, 64).unwrap();
         memory.put_spare(vec![9; 64].into());

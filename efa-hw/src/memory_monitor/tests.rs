@@ -50,7 +50,7 @@ fn changes(monitor: &mut Userfault) -> (bool, Vec<Change>) {
 }
 
 #[test]
-fn each_call_that_takes_pages_away_is_reported_before_it_returns() {
+fn calls_that_remove_pages_report_before_returning() {
     let Some(mut monitor) = monitor() else { return };
     let start = map(0, 8, libc::MAP_PRIVATE);
     assert!(monitor.watch(slice(start, 8)), "private anonymous memory");
@@ -133,7 +133,7 @@ fn only_private_anonymous_memory_is_watched() {
 /// One thread unmaps pages. The other one looks which are gone, before the calls that took them
 /// away return: their reports have come, or are pending.
 #[test]
-fn a_change_is_pending_from_its_effect_to_its_report() {
+fn changes_are_pending_from_effect_to_report() {
     let Some(mut monitor) = monitor() else { return };
     const PAGES: u64 = 2000;
     let start = map(0, PAGES as usize, libc::MAP_PRIVATE);
@@ -166,7 +166,7 @@ fn a_change_is_pending_from_its_effect_to_its_report() {
 }
 
 #[test]
-fn more_changes_than_there_is_room_for_are_merged() {
+fn excess_changes_are_merged() {
     let change = |start, kind| Change {
         start,
         end: start + 1,
@@ -189,7 +189,7 @@ fn more_changes_than_there_is_room_for_are_merged() {
 }
 
 #[test]
-fn a_child_that_drops_the_monitor_leaves_the_parents_thread() {
+fn a_child_dropping_the_monitor_spares_the_parent() {
     let Some(mut monitor) = monitor() else { return };
     let start = map(0, 2, libc::MAP_PRIVATE);
     assert!(monitor.watch(slice(start, 2)), "private anonymous memory");

@@ -258,7 +258,7 @@ fn what_is_leased_again_is_the_same_registration() {
 }
 
 #[test]
-fn what_was_not_used_for_the_longest_time_goes_first() {
+fn the_least_recently_used_is_evicted() {
     let mut bench = Bench::new(2, 1000);
     let (first, second) = (bench.touch(0, 16, READ), bench.touch(16, 16, READ));
     assert_eq!(bench.touch(0, 16, READ), first);
@@ -279,7 +279,7 @@ fn what_was_not_used_for_the_longest_time_goes_first() {
 }
 
 #[test]
-fn bytes_are_limited_and_one_registration_replaces_those_that_it_covers() {
+fn bytes_are_limited_and_larger_registrations_replace_covered() {
     let mut bench = Bench::new(100, 96);
     bench.touch(16, 16, READ);
     bench.touch(40, 8, READ);
@@ -307,7 +307,7 @@ fn bytes_are_limited_and_one_registration_replaces_those_that_it_covers() {
 }
 
 #[test]
-fn a_device_without_room_gets_that_of_idle_registrations() {
+fn a_full_device_reclaims_idle_registrations() {
     let mut bench = Bench::new(100, 1000);
     let in_use = bench.lease(0, 16, READ);
     bench.touch(16, 16, READ);
@@ -326,7 +326,7 @@ fn a_device_without_room_gets_that_of_idle_registrations() {
 }
 
 #[test]
-fn a_registration_that_cannot_be_ended_is_ended_later() {
+fn a_failed_deregistration_is_repeated_later() {
     let mut bench = Bench::new(1, 1000);
     bench.touch(0, 16, READ);
     bench.world.borrow_mut().refuses = true;
@@ -346,7 +346,7 @@ fn a_registration_that_cannot_be_ended_is_ended_later() {
 }
 
 #[test]
-fn memory_that_loses_its_pages_at_an_unknown_time_is_not_kept() {
+fn unmonitored_memory_is_not_cached() {
     let mut bench = Bench::new(8, 1000);
     bench.touch(0, 32, READ);
     bench.world.borrow_mut().discard(1);

@@ -351,7 +351,7 @@ fn captures_of_writes_and_of_failures_agree() {
 /// A program that opens the libraries itself finds the tap; one that asks for the memory of its
 /// queues is told to make calls.
 #[test]
-fn functions_that_are_looked_up_by_name_are_seen() {
+fn dynamically_looked_up_functions_are_seen() {
     if installed("python3", "python3").is_none() {
         return;
     }
@@ -387,7 +387,7 @@ print(efa.efadv_query_cq(None, None, 0))
 /// A client that writes its queues itself, as libfabric does with its data path direct, is told to
 /// make calls, and what it does is seen.
 #[test]
-fn captures_of_a_client_that_writes_its_queues_agree() {
+fn captures_of_direct_queue_clients_agree() {
     if installed("cc", "gcc").is_none() {
         return;
     }

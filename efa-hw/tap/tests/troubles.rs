@@ -91,7 +91,7 @@ const HOSTS: [[&str; 2]; 2] = [["--host", "alpha"], ["--host", "beta"]];
 
 /// The status is the program's, and what it prints stays alone on standard output.
 #[test]
-fn a_program_without_a_device_runs_as_without_the_tap() {
+fn programs_without_a_device_run_unchanged() {
     let directory = tempfile::tempdir().unwrap();
     let capture = directory.path().join("none.pcapng");
     let path = capture.to_str().unwrap();
@@ -200,7 +200,7 @@ print(verbs.ibv_close_device(context))
 /// The machine's clock is set back while a program is recorded. Frames keep the order and the
 /// distance that they had.
 #[test]
-fn a_clock_that_is_set_back_changes_no_times() {
+fn setting_the_clock_back_changes_no_times() {
     if installed("fi_pingpong", "libfabric-bin").is_none() {
         return;
     }

@@ -324,8 +324,8 @@ fn transfer(a: &mut Program, b: &mut Program, to: endpoint::PeerId) -> Vec<u8> {
 }
 
 #[test]
-fn messages_from_memory_without_a_registration_use_the_cache() {
-    let name = "cache::messages_from_memory_without_a_registration_use_the_cache";
+fn unregistered_messages_use_the_cache() {
+    let name = "cache::unregistered_messages_use_the_cache";
     with_pinned_pages(name, |device| {
         if !device.attributes().caps.contains(DeviceCaps::RDMA_READ) {
             efa_testing::skip(format_args!("{} has no RDMA read", device.name()));

@@ -120,8 +120,8 @@ fn exchange(device: &HwDevice, memory: &std::fs::File, descriptor: BorrowedFd<'_
 }
 
 #[test]
-fn memory_behind_a_descriptor_is_sent_from_read_into_and_written_from() {
-    let name = "dmabuf::memory_behind_a_descriptor_is_sent_from_read_into_and_written_from";
+fn dmabuf_memory_is_sent_read_and_written() {
+    let name = "dmabuf::dmabuf_memory_is_sent_read_and_written";
     with_device(name, |device| {
         let (memory, dmabuf) = memory();
         match &dmabuf {
@@ -132,8 +132,8 @@ fn memory_behind_a_descriptor_is_sent_from_read_into_and_written_from() {
 }
 
 #[test]
-fn what_cannot_be_registered_is_an_error_with_verb_and_errno() {
-    let name = "dmabuf::what_cannot_be_registered_is_an_error_with_verb_and_errno";
+fn failed_registrations_have_verb_and_errno() {
+    let name = "dmabuf::failed_registrations_have_verb_and_errno";
     with_device(name, |device| {
         let mut nic = open(&device);
         let (memory, dmabuf) = memory();

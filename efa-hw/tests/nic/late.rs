@@ -80,19 +80,19 @@ fn a_late_completion_ends_nothing(device: &HwDevice) {
 }
 
 #[test]
-fn a_late_completion_with_a_request_id_of_16_bits() {
+fn late_completions_with_16_bit_request_ids() {
     with_device_of(
         "efa2",
-        "late::a_late_completion_with_a_request_id_of_16_bits",
+        "late::late_completions_with_16_bit_request_ids",
         |device| a_late_completion_ends_nothing(&device),
     );
 }
 
 #[test]
-fn a_late_completion_with_a_request_id_of_64_bits() {
+fn late_completions_with_64_bit_request_ids() {
     with_device_of(
         "efa4",
-        "late::a_late_completion_with_a_request_id_of_64_bits",
+        "late::late_completions_with_64_bit_request_ids",
         |device| a_late_completion_ends_nothing(&device),
     );
 }

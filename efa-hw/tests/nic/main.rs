@@ -154,8 +154,8 @@ fn packets_arrive_whole_from_inline_size_to_mtu() {
 
 /// Two handles of one context have one Debug text, which names it.
 #[test]
-fn a_shared_device_is_opened_once_while_it_is_in_use() {
-    let name = "a_shared_device_is_opened_once_while_it_is_in_use";
+fn a_shared_device_is_opened_once() {
+    let name = "a_shared_device_is_opened_once";
     with_device(name, |alone| {
         let shared = |name: &str| HwDevice::shared(name).map(|device| format!("{device:?}"));
         let first = HwDevice::shared(alone.name()).unwrap();
@@ -229,102 +229,93 @@ fn the_payload_is_gathered_from_registered_user_memory() {
 }
 
 #[test]
-fn a_sender_is_named_once_it_is_in_the_address_book() {
-    with_device(
-        "a_sender_is_named_once_it_is_in_the_address_book",
-        |device| {
-            let (mut a, mut b) = (open(&device), open(&device));
-            let ahn = a.create_address_handle(b.address().gid).unwrap();
-            assert_eq!(a.create_address_handle(b.address().gid).unwrap(), ahn);
-            a.destroy_address_handle(ahn).unwrap();
-            let to = destination(ahn, b.address());
-            for _ in 0..2 {
-                post_receive(&mut b);
-            }
-            // Address books belong to protection domains, and `b` has its own.
-            send(&mut a, to, b"unknown", None, 1);
-            let received = wait(&mut [&mut b], 1);
-            let source = expect_received(&b, &received[0], b"unknown", None);
-            assert_eq!(source.ahn, None);
-            if device.attributes().caps.contains(DeviceCaps::CQ_WITH_SGID) {
-                assert_eq!(source.gid, Some(a.address().gid));
-            }
-            let name = b.create_address_handle(a.address().gid).unwrap();
-            send(&mut a, to, b"known", None, 2);
-            let received = wait(&mut [&mut b], 1);
-            let source = expect_received(&b, &received[0], b"known", None);
-            assert_eq!((source.ahn, source.gid), (Some(name), None));
-
-            a.destroy_address_handle(ahn).unwrap();
-            assert!(a.destroy_address_handle(ahn).is_err());
-            let gone = SendRequest {
-                destination: to,
-                buffer: a.acquire_buffer().unwrap(),
-                header_length: 1,
-                payload: None,
-                immediate: None,
-                context: 3,
-            };
-            assert!(matches!(
-                a.post_send(&gone, Doorbell::Ring),
-                Err(NicError::Invalid {
-                    what: "address handle number",
-                    ..
-                })
-            ));
-        },
-    );
-}
-
-#[test]
-fn errors_of_the_peer_come_back_with_the_devices_status() {
-    with_device(
-        "errors_of_the_peer_come_back_with_the_devices_status",
-        |device| {
-            let (mut a, mut b) = (open(&device), open(&device));
-            let ahn = a.create_address_handle(b.address().gid).unwrap();
-            let to = destination(ahn, b.address());
-
-            send(&mut a, to, b"no receive posted", None, 1);
-            expect_sent(&wait(&mut [&mut a, &mut b], 1)[0], 1, Status::RemoteRnr);
-
+fn senders_are_named_once_in_the_address_book() {
+    with_device("senders_are_named_once_in_the_address_book", |device| {
+        let (mut a, mut b) = (open(&device), open(&device));
+        let ahn = a.create_address_handle(b.address().gid).unwrap();
+        assert_eq!(a.create_address_handle(b.address().gid).unwrap(), ahn);
+        a.destroy_address_handle(ahn).unwrap();
+        let to = destination(ahn, b.address());
+        for _ in 0..2 {
             post_receive(&mut b);
-            let wrong_key = Destination {
-                qkey: Qkey(to.qkey.0 ^ 1),
-                ..to
-            };
-            send(&mut a, wrong_key, b"wrong Q-key", None, 2);
-            expect_sent(
-                &wait(&mut [&mut a, &mut b], 1)[0],
-                2,
-                Status::RemoteBadDestQpn,
-            );
+        }
+        // Address books belong to protection domains, and `b` has its own.
+        send(&mut a, to, b"unknown", None, 1);
+        let received = wait(&mut [&mut b], 1);
+        let source = expect_received(&b, &received[0], b"unknown", None);
+        assert_eq!(source.ahn, None);
+        if device.attributes().caps.contains(DeviceCaps::CQ_WITH_SGID) {
+            assert_eq!(source.gid, Some(a.address().gid));
+        }
+        let name = b.create_address_handle(a.address().gid).unwrap();
+        send(&mut a, to, b"known", None, 2);
+        let received = wait(&mut [&mut b], 1);
+        let source = expect_received(&b, &received[0], b"known", None);
+        assert_eq!((source.ahn, source.gid), (Some(name), None));
 
-            drop(b);
-            send(&mut a, to, b"nobody there", None, 3);
-            expect_sent(&wait(&mut [&mut a], 1)[0], 3, Status::RemoteBadDestQpn);
-        },
-    );
+        a.destroy_address_handle(ahn).unwrap();
+        assert!(a.destroy_address_handle(ahn).is_err());
+        let gone = SendRequest {
+            destination: to,
+            buffer: a.acquire_buffer().unwrap(),
+            header_length: 1,
+            payload: None,
+            immediate: None,
+            context: 3,
+        };
+        assert!(matches!(
+            a.post_send(&gone, Doorbell::Ring),
+            Err(NicError::Invalid {
+                what: "address handle number",
+                ..
+            })
+        ));
+    });
 }
 
 #[test]
-fn rdma_moves_data_both_ways_and_a_bad_key_moves_none() {
-    with_device(
-        "rdma_moves_data_both_ways_and_a_bad_key_moves_none",
-        |device| {
-            let caps = device.attributes().caps;
-            if !caps.contains(DeviceCaps::RDMA_READ | DeviceCaps::RDMA_WRITE) {
-                efa_testing::skip(format_args!(
-                    "{} has no RDMA read and write ({caps:?})",
-                    device.name()
-                ));
-                return;
-            }
-            for unsolicited in [false, true] {
-                rdma(&device, unsolicited);
-            }
-        },
-    );
+fn peer_errors_carry_the_devices_status() {
+    with_device("peer_errors_carry_the_devices_status", |device| {
+        let (mut a, mut b) = (open(&device), open(&device));
+        let ahn = a.create_address_handle(b.address().gid).unwrap();
+        let to = destination(ahn, b.address());
+
+        send(&mut a, to, b"no receive posted", None, 1);
+        expect_sent(&wait(&mut [&mut a, &mut b], 1)[0], 1, Status::RemoteRnr);
+
+        post_receive(&mut b);
+        let wrong_key = Destination {
+            qkey: Qkey(to.qkey.0 ^ 1),
+            ..to
+        };
+        send(&mut a, wrong_key, b"wrong Q-key", None, 2);
+        expect_sent(
+            &wait(&mut [&mut a, &mut b], 1)[0],
+            2,
+            Status::RemoteBadDestQpn,
+        );
+
+        drop(b);
+        send(&mut a, to, b"nobody there", None, 3);
+        expect_sent(&wait(&mut [&mut a], 1)[0], 3, Status::RemoteBadDestQpn);
+    });
+}
+
+#[test]
+fn rdma_works_both_ways_except_with_bad_keys() {
+    with_device("rdma_works_both_ways_except_with_bad_keys", |device| {
+        let caps = device.attributes().caps;
+        if !caps.contains(DeviceCaps::RDMA_READ | DeviceCaps::RDMA_WRITE) {
+            efa_testing::skip(format_args!(
+                "{} has no RDMA read and write ({caps:?})",
+                device.name()
+            ));
+            return;
+        }
+        for unsolicited in [false, true] {
+            rdma(&device, unsolicited);
+        }
+    });
 }
 
 /// After `revoke_user` a peer that knows the memory's key cannot reach the memory any more.
@@ -515,63 +506,60 @@ fn rdma(device: &HwDevice, unsolicited: bool) {
 }
 
 #[test]
-fn queues_and_pools_push_back_instead_of_losing_work() {
-    with_device(
-        "queues_and_pools_push_back_instead_of_losing_work",
-        |device| {
-            let config = NicConfig {
-                send_queue_depth: 4,
-                recv_queue_depth: 4,
-                packet_buffers: 16,
-                ..NicConfig::default()
-            };
-            let mut a = device.open_nic(config).unwrap();
-            let mut b = device.open_nic(config).unwrap();
-            let ahn = a.create_address_handle(b.address().gid).unwrap();
-            let to = destination(ahn, b.address());
-            for _ in 0..4 {
-                post_receive(&mut b);
-            }
-            let extra = b.acquire_buffer().unwrap();
-            assert_eq!(b.post_recv(extra), Err(NicError::QueueFull));
-            b.release_buffer(extra);
-
-            for context in 0..4 {
-                send(&mut a, to, &[context as u8], None, context);
-            }
-            let fifth = a.acquire_buffer().unwrap();
-            let request = SendRequest {
-                destination: to,
-                buffer: fifth,
-                header_length: 1,
-                payload: None,
-                immediate: None,
-                context: 4,
-            };
-            assert_eq!(
-                a.post_send(&request, Doorbell::Ring),
-                Err(NicError::QueueFull)
-            );
-            assert!(
-                !a.buffer(fifth).is_empty(),
-                "a refused buffer stays the caller's"
-            );
-
-            let mut contexts: Vec<u64> = wait(&mut [&mut a], 4)
-                .iter()
-                .map(|completion| completion.context)
-                .collect();
-            contexts.sort_unstable();
-            assert_eq!(contexts, [0, 1, 2, 3]);
-            assert_eq!(wait(&mut [&mut b], 4).len(), 4);
+fn full_queues_and_pools_push_back() {
+    with_device("full_queues_and_pools_push_back", |device| {
+        let config = NicConfig {
+            send_queue_depth: 4,
+            recv_queue_depth: 4,
+            packet_buffers: 16,
+            ..NicConfig::default()
+        };
+        let mut a = device.open_nic(config).unwrap();
+        let mut b = device.open_nic(config).unwrap();
+        let ahn = a.create_address_handle(b.address().gid).unwrap();
+        let to = destination(ahn, b.address());
+        for _ in 0..4 {
             post_receive(&mut b);
-            a.post_send(&request, Doorbell::Ring).unwrap();
-            expect_sent(&wait(&mut [&mut a], 1)[0], 4, Status::Ok);
+        }
+        let extra = b.acquire_buffer().unwrap();
+        assert_eq!(b.post_recv(extra), Err(NicError::QueueFull));
+        b.release_buffer(extra);
 
-            while a.acquire_buffer().is_some() {}
-            assert_eq!(a.acquire_buffer(), None);
-        },
-    );
+        for context in 0..4 {
+            send(&mut a, to, &[context as u8], None, context);
+        }
+        let fifth = a.acquire_buffer().unwrap();
+        let request = SendRequest {
+            destination: to,
+            buffer: fifth,
+            header_length: 1,
+            payload: None,
+            immediate: None,
+            context: 4,
+        };
+        assert_eq!(
+            a.post_send(&request, Doorbell::Ring),
+            Err(NicError::QueueFull)
+        );
+        assert!(
+            !a.buffer(fifth).is_empty(),
+            "a refused buffer stays the caller's"
+        );
+
+        let mut contexts: Vec<u64> = wait(&mut [&mut a], 4)
+            .iter()
+            .map(|completion| completion.context)
+            .collect();
+        contexts.sort_unstable();
+        assert_eq!(contexts, [0, 1, 2, 3]);
+        assert_eq!(wait(&mut [&mut b], 4).len(), 4);
+        post_receive(&mut b);
+        a.post_send(&request, Doorbell::Ring).unwrap();
+        expect_sent(&wait(&mut [&mut a], 1)[0], 4, Status::Ok);
+
+        while a.acquire_buffer().is_some() {}
+        assert_eq!(a.acquire_buffer(), None);
+    });
 }
 
 #[test]

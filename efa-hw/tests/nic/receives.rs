@@ -3,9 +3,9 @@
 use super::*;
 
 #[test]
-fn many_receives_ring_few_doorbells_and_all_are_posted() {
+fn many_receives_are_posted_with_few_doorbells() {
     with_device(
-        "receives::many_receives_ring_few_doorbells_and_all_are_posted",
+        "receives::many_receives_are_posted_with_few_doorbells",
         |device| {
             let config = NicConfig {
                 recv_queue_depth: 40,

@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_queue_gets_what_the_application_would_miss() {
+    fn event_queues_get_failures_without_completions() {
         let failure = |reason| {
             let event = Event::PacketRefused {
                 peer: None,

@@ -289,7 +289,7 @@ fn compare(packets: &[Vec<u8>], tshark: &Tshark) {
 
 /// A client of another protocol may send from our port: whoever recognises the datagrams gets them.
 #[test]
-fn foreign_datagrams_from_our_port_are_left_to_others() {
+fn foreign_datagrams_from_our_port_are_ignored() {
     let Some(tshark) = Tshark::find() else { return };
     let room = vec![vec![0; 1200 - frame::header::HEADER_LEN]];
     let mut blocks = owned_blocks(&capture_packets(&room));
@@ -362,7 +362,7 @@ fn corpus(rng: &mut StdRng) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn every_packet_type_shows_the_values_that_the_codec_reads() {
+fn every_packet_type_shows_the_codecs_values() {
     let Some(tshark) = Tshark::find() else { return };
     let mut rng = StdRng::seed_from_u64(1);
     let packets = corpus(&mut rng);
@@ -381,7 +381,7 @@ fn every_packet_type_shows_the_values_that_the_codec_reads() {
 }
 
 #[test]
-fn truncated_packets_show_the_fields_in_front_of_the_cut() {
+fn truncated_packets_show_fields_before_the_cut() {
     let Some(tshark) = Tshark::find() else { return };
     let mut rng = StdRng::seed_from_u64(2);
     let mut packets = Vec::new();
@@ -396,7 +396,7 @@ fn truncated_packets_show_the_fields_in_front_of_the_cut() {
 /// The forms of development states are told by their length, and like every other length than the
 /// released one they are no packets.
 #[test]
-fn a_peer_error_shows_the_fields_of_its_length() {
+fn peer_errors_show_the_fields_they_contain() {
     let Some(tshark) = Tshark::find() else { return };
     let whole: Vec<u8> = [12, 4, 0, 0x80].into_iter().chain(1..=60).collect();
     let packets: Vec<_> = (4..=64).map(|length| whole[..length].to_vec()).collect();
@@ -408,7 +408,7 @@ fn a_peer_error_shows_the_fields_of_its_length() {
 }
 
 #[test]
-fn mutated_packets_never_make_a_lua_error_and_show_what_the_codec_reads() {
+fn mutated_packets_match_the_codec_without_lua_errors() {
     let Some(tshark) = Tshark::find() else { return };
     let mut rng = StdRng::seed_from_u64(3);
     let mut packets = Vec::new();
@@ -657,7 +657,7 @@ fn transport_headers_show_their_fields() {
 }
 
 #[test]
-fn foreign_traffic_is_not_claimed_and_other_ports_are_recognised() {
+fn only_our_traffic_is_recognised_on_any_port() {
     let Some(tshark) = Tshark::find() else { return };
     let mut rng = StdRng::seed_from_u64(5);
     let real = packet(PacketType::EagerMsgRtm, 4, &mut rng);

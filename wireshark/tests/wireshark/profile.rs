@@ -95,7 +95,7 @@ fn filters() -> Vec<String> {
 }
 
 #[test]
-fn all_filters_of_the_profile_and_the_documentation_are_valid() {
+fn all_documented_and_profile_filters_are_valid() {
     let Some(tshark) = Tshark::find() else { return };
     let capture = talk();
     // An invalid filter makes tshark fail, with a message that quotes it.

@@ -180,7 +180,7 @@ fn longcts(from: End, msg_id: u32, length: u64) -> LongctsRtm {
 }
 
 #[test]
-fn a_long_cts_message_is_followed_from_request_to_last_data() {
+fn long_cts_messages_are_followed_to_the_end() {
     let Some(tshark) = Tshark::find() else { return };
     let message = pattern(300, 0);
     let mut talk = Talk::new();
@@ -223,7 +223,7 @@ fn a_long_cts_message_is_followed_from_request_to_last_data() {
 }
 
 #[test]
-fn medium_messages_come_in_any_order_and_wait_for_their_turn() {
+fn medium_messages_reorder_and_wait_their_turn() {
     let Some(tshark) = Tshark::find() else { return };
     let message = pattern(250, 0);
     let mut talk = Talk::new();
@@ -263,7 +263,7 @@ fn medium_messages_come_in_any_order_and_wait_for_their_turn() {
 }
 
 #[test]
-fn each_packet_tells_what_its_two_ends_had_announced() {
+fn packets_show_both_ends_announced_features() {
     let Some(tshark) = Tshark::find() else { return };
     let mut talk = Talk::new();
     let first = EagerRtm {
@@ -403,7 +403,7 @@ fn a_long_read_contains_its_rdma_reads() {
 }
 
 #[test]
-fn a_refused_long_read_goes_on_as_long_cts() {
+fn a_refused_long_read_continues_as_long_cts() {
     let Some(tshark) = Tshark::find() else { return };
     let mut talk = Talk::acquainted(ALL);
     let iov = [RmaIov::new(0x1000, 50, 1)];
@@ -653,7 +653,7 @@ fn a_refused_packet_is_linked_to_its_retry() {
 }
 
 #[test]
-fn what_libfabric_sends_again_is_a_retry_and_no_second_message() {
+fn retransmissions_are_not_second_messages() {
     let Some(tshark) = Tshark::find() else { return };
     let mut talk = Talk::acquainted(ALL);
     let first = talk.packet(End::A, &eager(End::A, 0), b"x");
@@ -685,7 +685,7 @@ fn what_libfabric_sends_again_is_a_retry_and_no_second_message() {
 }
 
 #[test]
-fn messages_to_a_user_receive_queue_pair_have_no_header() {
+fn user_receive_queue_pairs_get_headerless_messages() {
     let Some(tshark) = Tshark::find() else { return };
     let mut talk = Talk::new();
     let handshake = Handshake {
@@ -718,7 +718,7 @@ fn messages_to_a_user_receive_queue_pair_have_no_header() {
 }
 
 #[test]
-fn both_ends_of_a_merged_capture_are_followed_separately() {
+fn both_ends_of_merged_captures_are_separate() {
     let Some(tshark) = Tshark::find() else { return };
     // The same message at its sender and, a little later, at its receiver: no id is repeated.
     use efa_capture::frame::{Frame, Repr};
@@ -1066,7 +1066,7 @@ fn offender() -> (Talk, Vec<(u32, &'static str)>) {
 }
 
 #[test]
-fn every_rule_is_broken_once_and_found_where_it_is_broken() {
+fn every_rule_is_broken_and_found_once() {
     let Some(tshark) = Tshark::find() else { return };
     let (talk, broken) = offender();
     let followed = Followed::new(&tshark, talk);

@@ -296,7 +296,7 @@ fn an_orderly_conversation_breaks_no_rule() {
 }
 
 #[test]
-fn segments_may_come_in_any_order_but_not_twice_and_not_outside() {
+fn segments_reorder_but_neither_repeat_nor_overrun() {
     let medium = |offset| MediumRtm {
         msg_id: MsgId(1),
         msg_length: 300,
@@ -374,7 +374,7 @@ fn message_ids_are_unique_without_gaps_and_wrap() {
 }
 
 #[test]
-fn senders_say_who_they_are_and_say_it_truly() {
+fn senders_identify_themselves_and_truthfully() {
     let mut b = Builder::new();
     b.send(A, B, &eager(0, None, None), b"");
     assert_eq!(b.broken(), [("raw-address-first", 1)]);
@@ -507,7 +507,7 @@ fn features_need_an_announcement() {
 }
 
 #[test]
-fn a_new_endpoint_on_an_old_queue_pair_begins_anew() {
+fn a_new_endpoint_starts_afresh() {
     let mut b = Builder::acquainted(all());
     b.send(A, B, &long_cts(1, 3000, 7), &[0; 1000]);
     b.send(B, A, &cts(7, 9, 2000, B), b"");
@@ -715,7 +715,7 @@ fn packets_without_form_are_named() {
 /// A send_id that is given to another operation too early does not change where the data of the
 /// first one belongs: that is by recv_id.
 #[test]
-fn data_belongs_to_the_operation_that_its_cts_answered() {
+fn data_must_follow_its_operations_cts() {
     let mut b = Builder::acquainted(all());
     let long = LongctsRtm {
         msg_id: MsgId(1),
@@ -896,7 +896,7 @@ fn requests(options: ReqOptions) -> Vec<(&'static str, efa_wire::Header)> {
 }
 
 #[test]
-fn what_was_refused_may_be_sent_again_with_another_header() {
+fn a_refused_packet_may_return_with_another_header() {
     let data = [9; 100];
     // With completion data, which is between raw address and connection id.
     let with = |options| ReqOptions {
@@ -980,7 +980,7 @@ fn what_is_sent_again_is_the_same() {
 }
 
 #[test]
-fn a_message_of_several_packets_is_given_up_as_a_whole() {
+fn a_failed_message_is_abandoned_whole() {
     let medium = |offset, options| MediumRtm {
         msg_id: MsgId(1),
         msg_length: 300,
@@ -1288,7 +1288,7 @@ fn peer_error(msg_id: u32, op_id: u32, side: OpeType, host: u8) -> PeerError {
 }
 
 #[test]
-fn nothing_is_due_for_a_message_that_one_side_gives_up() {
+fn an_abandoned_message_owes_nothing() {
     let dc = |msg_id, send_id| EagerRtm {
         receipt: Some(SendId(send_id)),
         ..eager(msg_id, None, Some(A))
@@ -1367,7 +1367,7 @@ fn piece(msg_id: u32, offset: u64) -> MediumRtm {
 
 /// The network may bring a PEER_ERROR before what was sent earlier.
 #[test]
-fn packets_of_a_message_may_come_behind_what_gives_it_up() {
+fn packets_may_arrive_after_their_message_was_abandoned() {
     let features = all() | ExtraFeatures::PEER_ERROR;
     let given_up = |first: u32| {
         let mut b = Builder::acquainted(features);
@@ -1428,7 +1428,7 @@ fn packets_of_a_message_may_come_behind_what_gives_it_up() {
 }
 
 #[test]
-fn peer_errors_are_about_messages_and_for_those_who_understand_them() {
+fn peer_errors_name_messages_and_need_support() {
     let features = all() | ExtraFeatures::PEER_ERROR;
     let mut b = Builder::acquainted(features);
     let read = Rtr {
@@ -1479,7 +1479,7 @@ fn peer_errors_are_about_messages_and_for_those_who_understand_them() {
 }
 
 #[test]
-fn answers_that_never_come_are_missed_if_others_did() {
+fn missing_answers_are_reported_if_others_came() {
     let dc = |msg_id, send_id| EagerRtm {
         receipt: Some(SendId(send_id)),
         ..eager(msg_id, None, Some(A))
@@ -1684,7 +1684,7 @@ fn second_job(first_job: &[CapturedPacket], offset: usize) -> Vec<CapturedPacket
 }
 
 #[test]
-fn a_second_job_on_the_same_queue_pairs_begins_anew() {
+fn a_second_job_starts_afresh() {
     let mut b = Builder::acquainted(all());
     b.send(A, B, &eager(1, None, Some(A)), b"");
     let second_job = second_job(&b.capture.frames, b.capture.frames.len());
@@ -1693,7 +1693,7 @@ fn a_second_job_on_the_same_queue_pairs_begins_anew() {
 }
 
 #[test]
-fn a_refused_packet_of_the_first_job_hides_none_of_the_second() {
+fn an_earlier_refusal_does_not_hide_later_packets() {
     let mut b = Builder::acquainted(all());
     b.send(A, B, &eager(1, None, Some(A)), b"");
     let orderly = b.capture.frames;

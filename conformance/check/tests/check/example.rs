@@ -13,7 +13,7 @@ fn judge(capture: &Path) -> Output {
 }
 
 #[test]
-fn judge_tells_a_capture_with_a_fault_from_one_without() {
+fn judge_distinguishes_faulty_and_correct_captures() {
     let sound = traces().join("eager-tagged.pcapng");
     let judged = judge(&sound);
     assert!(judged.status.success(), "{judged:?}");

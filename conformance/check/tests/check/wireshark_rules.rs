@@ -258,7 +258,7 @@ fn disagreement(by_dissector: &Breaches, by_check: &Breaches) -> Option<String> 
 }
 
 #[test]
-fn dissector_and_checker_find_the_same_breaches_in_the_captures() {
+fn dissector_and_checker_agree_on_the_corpus() {
     let Some(tshark) = Tshark::find() else { return };
     let mut names = Vec::new();
     let mut joined = Joined::default();
@@ -386,7 +386,7 @@ fn operation_ids_mean_nothing_to_dissector_and_checker() {
 
 /// A request that comes so late that its send_id belongs to another operation.
 #[test]
-fn dissector_and_checker_tell_operations_of_one_send_id_apart() {
+fn dissector_and_checker_separate_operations_by_send_id() {
     let Some(tshark) = Tshark::find() else { return };
     let path = captures()
         .into_iter()
@@ -509,7 +509,7 @@ fn message(msg_id: u32) -> EagerRtm {
 
 /// PEER_ERRORs, right ones and wrong ones, with packets of their messages before and behind them.
 #[test]
-fn dissector_and_checker_follow_messages_that_are_given_up() {
+fn dissector_and_checker_follow_abandoned_messages() {
     let Some(tshark) = Tshark::find() else { return };
     let none = PeerError::NO_OP;
     let read = Rtr {
@@ -582,7 +582,7 @@ fn dissector_and_checker_follow_messages_that_are_given_up() {
 /// Packets that a device refused come again as they were, with another header, or with other
 /// content.
 #[test]
-fn dissector_and_checker_recognize_packets_that_are_sent_again() {
+fn dissector_and_checker_recognize_retransmissions() {
     let Some(tshark) = Tshark::find() else { return };
     let mut again = BTreeSet::new();
     let (mut joined, mut cases) = (Joined::default(), Vec::new());
@@ -690,7 +690,7 @@ fn change_resent(frames: &mut [CapturedPacket], change: &str) -> Option<u64> {
 }
 
 #[test]
-fn dissector_and_checker_find_the_same_breaches_in_changed_captures() {
+fn dissector_and_checker_agree_on_mutated_captures() {
     let Some(tshark) = Tshark::find() else { return };
     let views: Vec<_> = captures()
         .iter()

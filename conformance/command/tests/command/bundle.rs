@@ -64,7 +64,7 @@ fn contains(bytes: &[u8], part: &[u8]) -> bool {
 }
 
 #[test]
-fn no_byte_of_an_application_is_in_a_bundle_and_its_captures_are_judged_as_before() {
+fn bundles_hold_no_application_data_and_keep_verdicts() {
     let directory = tempfile::tempdir().unwrap();
     let archive = directory.path().join("out.tar.gz");
     let names = [
@@ -178,7 +178,7 @@ fn names_that_are_private_stay_at_home() {
 /// files. No host is named in the archive, nor the directory of the profile that the third one's
 /// device has.
 #[test]
-fn no_host_is_named_and_no_directory_of_a_profile() {
+fn bundles_name_no_host_or_profile_directory() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name).display().to_string();
     std::fs::create_dir(path("unannounced")).unwrap();

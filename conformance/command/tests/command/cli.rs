@@ -123,7 +123,7 @@ fn a_trace_passes_and_the_reports_are_written() {
 /// One byte in the file is another one, as a hex editor would leave it: in the sender's copy of a
 /// packet, and in the receiver's.
 #[test]
-fn a_changed_byte_in_the_file_fails_and_is_named() {
+fn a_changed_capture_byte_fails_and_is_named() {
     for direction in [Direction::Outbound, Direction::Inbound] {
         for name in [
             "type",
@@ -305,7 +305,7 @@ fn results_of_several_runs_make_one_page() {
 }
 
 #[test]
-fn data_outside_of_the_packet_is_protected_as_well() {
+fn data_outside_the_packet_is_compared_too() {
     let (_directory, path) = copy("eager-tagged");
     let offset = packet_offsets(&path)[0];
     // The sequence number of the transport header.
@@ -536,7 +536,7 @@ fn show_reads_standard_input() {
 }
 
 #[test]
-fn mistakes_in_the_options_of_show_are_named_with_the_remedy() {
+fn show_names_wrong_options_with_the_remedy() {
     let path = traces().join("eager-tagged.pcapng").display().to_string();
     for (option, value, said) in [
         ("--field", "msgid=1", "did you mean `msg_id`?"),
@@ -589,7 +589,7 @@ fn list_describes_the_traces() {
 }
 
 #[test]
-fn wrong_usage_and_unfit_input_are_2_with_the_remedy() {
+fn usage_errors_exit_with_2_and_the_remedy() {
     let directory = tempfile::tempdir().unwrap();
     let file = |name: &str, contents: &[u8]| {
         let path = directory.path().join(name);
@@ -671,7 +671,7 @@ fn wrong_usage_and_unfit_input_are_2_with_the_remedy() {
 }
 
 #[test]
-fn without_a_device_the_hardware_backend_says_what_to_do() {
+fn hw_backend_without_device_names_the_remedy() {
     let corpus = traces().display().to_string();
     let (status, printed) = outcome(&conformance(&["run", &corpus, "--backend", "hw"]));
     if status == Some(0) {

@@ -147,7 +147,7 @@ fn two_hosts_reach_each_other() {
 
 /// As between two security groups without a rule: nothing that one sends arrives at the other.
 #[test]
-fn a_wall_between_two_hosts_is_called_by_its_commonest_name() {
+fn a_blocked_path_between_hosts_suggests_security_groups() {
     let faults = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(
         faults.path(),
@@ -173,7 +173,7 @@ fn a_wall_between_two_hosts_is_called_by_its_commonest_name() {
 }
 
 #[test]
-fn a_peer_that_cannot_take_part_is_told_apart_from_a_wall() {
+fn an_unusable_peer_is_distinguished_from_blocking() {
     let (status, diagnosis) = peer("nobody", &[], "node7");
     let values = values(&diagnosis, "peer");
     assert!(

@@ -54,7 +54,7 @@ fn it_is_short() {
 }
 
 #[test]
-fn it_passes_the_cases_of_eager_messages_in_every_role() {
+fn it_passes_eager_cases_in_every_role() {
     let conformance = conformance();
     let programs = conformance.parent().unwrap();
     let [compile, run] = commands();

@@ -51,7 +51,7 @@ fn expect(dut: &str, further: &[&str], status: i32, texts: &[&str]) {
 }
 
 #[test]
-fn the_engine_passes_through_the_contract_that_everybody_has() {
+fn the_engine_passes_over_the_public_driver_protocol() {
     let dut = format!("exec:'{}' drive core", conformance().display());
     let texts = [
         "under test: efa-core 0.1.0, /",
@@ -62,7 +62,7 @@ fn the_engine_passes_through_the_contract_that_everybody_has() {
 }
 
 #[test]
-fn what_a_program_cannot_do_is_unsupported_with_its_reason() {
+fn unsupported_operations_are_reported_with_the_reason() {
     let texts = [
         "under test: mine 0.3, commit 1f2e3d4",
         ": no tags",
@@ -122,7 +122,7 @@ fn a_refusal_fails_with_its_text() {
 }
 
 #[test]
-fn a_file_that_is_not_there_is_a_matter_of_usage() {
+fn a_missing_file_is_a_usage_error() {
     let texts = ["no-such-program", "--dut exec:"];
     expect("exec:./no-such-program", &[], 2, &texts);
     // Status 127: the shell finds no such program, so nothing was tested.
@@ -135,7 +135,7 @@ fn a_file_that_is_not_there_is_a_matter_of_usage() {
 }
 
 #[test]
-fn a_program_that_never_says_hello_fails_each_case() {
+fn a_program_without_hello_fails_each_case() {
     let texts = [
         r#"`{"hello":{"version":2}}`"#,
         "docs/driver.md",
@@ -148,14 +148,14 @@ fn a_program_that_never_says_hello_fails_each_case() {
 }
 
 #[test]
-fn a_program_of_the_first_version_is_told_so() {
+fn protocol_version_1_is_rejected_by_name() {
     let text = "the program speaks version 1 of the driver protocol, this suite 2";
     let dut = "exec:sh -c 'read line; echo hello version=1 name=mine; cat >/dev/null'";
     expect(dut, &[], 2, &[text]);
 }
 
 #[test]
-fn a_program_that_hangs_before_hello_is_not_waited_for_in_each_case() {
+fn a_hang_before_hello_is_waited_for_once() {
     let directory = tempfile::tempdir().unwrap();
     let starts = directory.path().join("starts");
     let dut = format!(
@@ -183,7 +183,7 @@ fn a_program_that_hangs_before_hello_is_not_waited_for_in_each_case() {
 }
 
 #[test]
-fn a_program_that_hangs_again_and_again_is_waited_for_less_long() {
+fn repeated_hangs_shorten_the_timeout() {
     let dut = format!("exec:sh -c '{}; cat >/dev/null'", hello());
     let more = traces().join("inject.pcapng");
     let further = [more.to_str().unwrap(), "--answer-time", "2"];
@@ -232,7 +232,7 @@ fn reports_name_what_was_tested() {
 }
 
 #[test]
-fn mistakes_in_the_option_are_named_with_the_remedy() {
+fn wrong_option_values_are_named_with_the_remedy() {
     let say = |dut: &str| {
         let output = efa_conformance(&["run", "--dut", dut]).output().unwrap();
         assert_eq!(output.status.code(), Some(2));
@@ -270,7 +270,7 @@ fn by_start(directory: &Path, cases: &str) -> String {
 }
 
 #[test]
-fn the_other_cases_go_on_after_a_bad_one() {
+fn cases_continue_after_a_failed_one() {
     let directory = tempfile::tempdir().unwrap();
     let (hello, opened) = (hello(), echo(r#"{"opened":{"address":"zz"}}"#));
     // The first start asks who it is.
@@ -298,7 +298,7 @@ fn the_other_cases_go_on_after_a_bad_one() {
 }
 
 #[test]
-fn what_was_printed_is_shown_without_control_characters_and_in_short() {
+fn control_characters_are_stripped_and_output_is_shortened() {
     let dut = shell(r#"printf "\033[31m\007%0500d\n" 7; cat >/dev/null"#);
     let (status, printed) = run(&dut, &[]);
     assert_eq!(status, Some(1), "{printed}");

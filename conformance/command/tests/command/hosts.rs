@@ -83,7 +83,7 @@ fn each_endpoint_is_played_where_it_is_told() {
 }
 
 #[test]
-fn stock_libfabric_and_the_engine_meet_on_two_hosts() {
+fn libfabric_and_engine_interoperate_across_hosts() {
     let found = efa_emu(&["run", "--", "fi_info", "-p", "efa"]).output();
     if !found.is_ok_and(|found| found.status.success()) {
         efa_testing::skip("fi_info finds no EFA device under efa-emu");
@@ -113,7 +113,7 @@ fn stock_libfabric_and_the_engine_meet_on_two_hosts() {
 /// A cluster chooses libfabric's own provider for the jobs of launchers. A provider that is named
 /// is not affected.
 #[test]
-fn a_provider_that_is_named_is_found_beside_a_cluster() {
+fn a_named_provider_works_outside_a_cluster() {
     let found = efa_emu(&["run", "--", "fi_info", "-p", "efa"]).output();
     if !found.is_ok_and(|found| found.status.success()) {
         efa_testing::skip("fi_info finds no EFA device under efa-emu");
@@ -132,7 +132,7 @@ fn a_program_of_somebody_else_is_driven_there() {
 }
 
 #[test]
-fn every_pair_of_hosts_is_a_cell_of_the_matrix() {
+fn the_matrix_has_every_host_pair() {
     let directory = tempfile::tempdir().unwrap();
     let report = |name: &str| directory.path().join(name).display().to_string();
     let (json, junit, html) = (report("r.json"), report("r.xml"), report("r.html"));
@@ -270,7 +270,7 @@ fn what_no_program_can_play_is_unsupported() {
 }
 
 #[test]
-fn a_host_that_is_not_there_is_an_error_of_usage() {
+fn an_unknown_host_is_a_usage_error() {
     let options = ["--at", "a=node0", "--at", "b=node7", "--rsh", "efa-emu rsh"];
     let output = beside("2", &["eager-tagged"], &options).output().unwrap();
     expect(
@@ -291,7 +291,7 @@ fn a_host_that_is_not_there_is_an_error_of_usage() {
 }
 
 #[test]
-fn a_host_without_program_device_or_silence_is_refused() {
+fn an_unfit_host_is_refused_with_the_reason() {
     let texts = ["node0 has no program `no-such-program`", "--remote-program"];
     expect(run(&["--remote-program", "no-such-program"]), 2, &texts);
     let (_directory, banner) = script("echo Welcome; exec efa-conformance \"$@\"");
@@ -324,7 +324,7 @@ fn shifting(seconds: &str) -> String {
 }
 
 #[test]
-fn captures_of_both_hosts_are_judged_as_one_however_far_their_clocks_are_apart() {
+fn captures_with_different_clocks_are_judged_together() {
     let directory = tempfile::tempdir().unwrap();
     let json = directory.path().join("r.json").display().to_string();
     let clocks = |options: &[&str]| {
@@ -391,7 +391,7 @@ fn without_captures_only_what_applications_see_is_judged() {
 /// The program's first completion is on its way when its host is gone: a packet has arrived there,
 /// so the other host has sent one.
 #[test]
-fn a_peer_that_dies_in_the_middle_fails_its_case_only() {
+fn a_dying_peer_fails_only_its_case() {
     let (_directory, dies) = script(
         "case \"$1 $EFA_EMU_HOST\" in place*|*node0) exec efa-conformance \"$@\";; esac\n\
          efa-conformance \"$@\" | { sed -u '/^completed/Q'; kill -KILL $$; }",
@@ -425,7 +425,7 @@ fn a_peer_that_dies_in_the_middle_fails_its_case_only() {
 }
 
 #[test]
-fn a_program_that_is_not_there_is_an_error_of_usage() {
+fn a_missing_program_is_a_usage_error() {
     let options = ["--dut", "libfabric", "--libfabric", "/no/such/libfabric.so"];
     expect(run(&options), 2, &["node0", "/no/such/libfabric.so"]);
 }
@@ -449,7 +449,7 @@ fn has(program: &str) -> bool {
 const SIDES: [&str; 4] = ["--at", "a=node0", "--at", "b=node1"];
 
 #[test]
-fn stock_programs_of_the_table_run_on_two_hosts() {
+fn stock_programs_run_across_two_hosts() {
     if !has("fi_pingpong") {
         return;
     }
@@ -498,7 +498,7 @@ fn stock_programs_of_the_table_run_on_two_hosts() {
 }
 
 #[test]
-fn the_table_runs_on_every_pair_of_hosts_and_says_what_a_host_lacks() {
+fn the_table_covers_host_pairs_and_names_gaps() {
     let pairs = ["--hosts", "node0,node1,node2", "--pairs", "ring"];
     let cell = ["--group", "rdma_core", "--filter", "ibv_ud_pingpong 44"];
     if has("ibv_ud_pingpong") {

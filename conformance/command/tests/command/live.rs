@@ -36,7 +36,7 @@ fn path(name: &str) -> String {
 }
 
 #[test]
-fn the_engine_talks_to_stock_libfabric_in_both_directions() {
+fn engine_and_libfabric_interoperate_in_both_directions() {
     if !has_stock() {
         return;
     }
@@ -63,7 +63,7 @@ fn the_engine_talks_to_stock_libfabric_in_both_directions() {
 }
 
 #[test]
-fn what_is_recorded_now_is_a_trace_that_passes() {
+fn a_fresh_recording_is_a_passing_trace() {
     if !has_stock() {
         return;
     }

@@ -40,7 +40,7 @@ fn commands() -> Vec<(String, Command)> {
 }
 
 #[test]
-fn a_full_disk_is_told_once_and_fails_the_command() {
+fn a_full_disk_is_reported_once_and_fails() {
     for (name, mut command) in commands() {
         let full = File::options().write(true).open("/dev/full").unwrap();
         let output = command.stdout(full).output().unwrap();

@@ -78,7 +78,7 @@ fn a_survey_of_each_profile_gives_that_profile() {
 
 /// Each answer that a profile can have follows the profile: nothing is only read from the part id.
 #[test]
-fn another_profile_gives_other_answers_and_the_survey_learns_them() {
+fn survey_learns_the_values_of_another_profile() {
     let directory = tempfile::tempdir().unwrap();
     let changed = path(directory.path(), "changed.toml");
     let text = "name = \"changed\"\nbase = \"efa2\"\nhw_version = 0xefff\nfirmware = \"9.8.7.6\"\n\
@@ -218,7 +218,7 @@ fn a_survey_between_two_hosts_gives_the_profile() {
 
 /// What is asked of the other side is asked of the other host.
 #[test]
-fn the_sides_of_a_survey_are_on_the_hosts_that_are_named() {
+fn survey_sides_run_on_the_named_hosts() {
     let directory = tempfile::tempdir().unwrap();
     let faults = path(directory.path(), "faults.toml");
     let rule = "[[fault]]\nwhen = { on = \"request\", sender = \"node1\", receiver = \"node0\" }\n\
@@ -234,7 +234,7 @@ fn the_sides_of_a_survey_are_on_the_hosts_that_are_named() {
 }
 
 #[test]
-fn a_side_that_is_lost_or_unfit_is_named() {
+fn a_lost_or_unfit_side_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let script = |name: &str, text: &str| {
         let file = path(directory.path(), name);

@@ -9,7 +9,7 @@ use crate::with_each;
 /// Late completions of a destroyed queue pair, and late packets for it, meet its successor with the
 /// same number.
 #[test]
-fn k01_k03_late_completions_meet_the_next_queue_pair() {
+fn k01_k03_late_completions_skip_the_next_qp() {
     with_each(|software| {
         let mut rig = Rig::staged(software, "destroyed-queue-pair");
         rig.greet();
@@ -47,7 +47,7 @@ fn k01_k03_late_completions_meet_the_next_queue_pair() {
 /// A process dies, its number goes to the next one with another Q-key, and late packets of the
 /// first arrive after the first packet of the second.
 #[test]
-fn k04_late_packets_of_a_dead_process_are_not_its_successors() {
+fn k04_late_packets_do_not_reach_the_successor() {
     with_each(|software| {
         let mut rig = Rig::staged(software, "dead-process");
         rig.greet();
@@ -125,7 +125,7 @@ fn k06_the_handshake_finds_no_receive() {
 
 /// Each packet type is refused once, beyond the retries of the device.
 #[test]
-fn k07_every_packet_type_meets_a_receiver_that_is_not_ready() {
+fn k07_every_packet_type_survives_rnr() {
     with_each(|software| {
         for kind in Kind::ALL {
             let mut rig = kind.rig(software);
@@ -186,7 +186,7 @@ fn k08_more_than_a_window_overtakes_a_message() {
 
 /// A message that does not fit, and later ones.
 #[test]
-fn k09_a_message_that_does_not_fit_stops_nothing() {
+fn k09_a_truncated_message_does_not_block_others() {
     /// The receiver reads messages of this length.
     const LONG: usize = 2_000_000;
     with_each(|software| {
@@ -219,7 +219,7 @@ fn k09_a_message_that_does_not_fit_stops_nothing() {
 
 /// Two generations of the device, one without RDMA read.
 #[test]
-fn k10_a_peer_of_a_generation_without_rdma_read() {
+fn k10_a_peer_without_rdma_read() {
     with_each(|software| {
         for profiles in [["efa2", "efa0"], ["efa0", "efa2"]] {
             let sides = [("a", profiles[0]), ("b", profiles[1])];
@@ -254,7 +254,7 @@ const NACK: &str =
 
 /// Memory registration fails once at the receiver of a long read.
 #[test]
-fn k13_the_receiver_of_a_long_read_cannot_register() {
+fn k13_long_read_receiver_cannot_register() {
     with_each(|software| {
         let mut rig = Rig::staged(software, "registration-fails");
         rig.greet();
@@ -272,7 +272,7 @@ fn k13_the_receiver_of_a_long_read_cannot_register() {
 
 /// Memory registration fails once at the sender of a long read.
 #[test]
-fn k13_the_sender_of_a_long_read_cannot_register() {
+fn k13_long_read_sender_cannot_register() {
     with_each(|software| {
         let mut rig = Rig::pair(software);
         rig.greet();
@@ -296,7 +296,7 @@ fn k13_the_sender_of_a_long_read_cannot_register() {
 
 /// The doorbell is rung for packets that are posted in batches, also before the HANDSHAKE arrives.
 #[test]
-fn k14_the_last_packet_of_a_batch_is_sent() {
+fn k14_a_batchs_last_packet_is_sent() {
     const MESSAGES: u64 = 12;
     with_each(|software| {
         let mut rig = Rig::pair(software);
@@ -397,7 +397,7 @@ fn answered_early(rig: &mut Rig, request: &str, answer: &str) -> Transfer {
 
 /// The peer's answer arrives before the completion of the send that it answers.
 #[test]
-fn k16_answers_before_the_completions_of_what_they_answer() {
+fn k16_answers_precede_the_completions_of_their_sends() {
     with_each(|software| {
         for kind in [Kind::Packets, Kind::Reads] {
             let mut rig = kind.rig(software);
@@ -425,7 +425,7 @@ const UNFINISHED_AT_STOCK: [&str; 5] = [
 
 /// As before; the peer is removed from the address vector between its answer and the completion.
 #[test]
-fn k16_a_peer_leaves_between_its_answer_and_the_completion() {
+fn k16_peer_removed_between_answer_and_completion() {
     with_each(|software| {
         for kind in [Kind::Packets, Kind::Reads] {
             let mut rig = kind.rig(software);

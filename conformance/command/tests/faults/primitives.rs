@@ -71,7 +71,7 @@ fn a_held_packet_waits_for_later_packets() {
 }
 
 #[test]
-fn an_event_releases_what_is_held_and_goes_first() {
+fn an_event_releases_deferred_packets_first() {
     with_each(|software| {
         let mut rig = pair(software);
         // Message ids count from 0, and the greeting had id 0.
@@ -90,7 +90,7 @@ fn an_event_releases_what_is_held_and_goes_first() {
 }
 
 #[test]
-fn a_delayed_packet_is_overtaken_by_those_of_others() {
+fn a_delayed_packet_is_overtaken() {
     with_each(|software| {
         let sides = ["a", "b", "c"].map(|name| Side::new(name, software));
         let mut rig = Rig::new(sides);
@@ -110,7 +110,7 @@ fn a_delayed_packet_is_overtaken_by_those_of_others() {
 }
 
 #[test]
-fn a_dropped_packet_is_sent_again_below_the_program() {
+fn a_dropped_packet_is_retransmitted_by_the_device() {
     with_each(|software| {
         let mut rig = pair(software);
         rig.fault(
@@ -127,7 +127,7 @@ fn a_dropped_packet_is_sent_again_below_the_program() {
 }
 
 #[test]
-fn a_packet_that_is_lost_for_good_makes_its_peer_unresponsive() {
+fn a_permanent_loss_makes_the_peer_unresponsive() {
     with_each(|software| {
         let mut rig = pair(software);
         rig.fault(r#"when = { packet = "EAGER_TAGRTM", sender = "a" }, then = "lose""#);
@@ -188,7 +188,7 @@ fn every_status_reaches_the_application() {
 }
 
 #[test]
-fn a_receiver_that_is_not_ready_costs_time_only() {
+fn rnr_costs_only_time() {
     with_each(|software| {
         let mut rig = pair(software);
         // Queue pairs of RDM endpoints retry three times; the program itself makes the fifth
@@ -210,7 +210,7 @@ fn a_receiver_that_is_not_ready_costs_time_only() {
 }
 
 #[test]
-fn answers_of_the_peer_can_overtake_the_completion_of_the_send() {
+fn answers_can_overtake_send_completions() {
     with_each(|software| {
         let mut rig = pair(software);
         rig.fault(
@@ -314,7 +314,7 @@ fn a_registration_fails() {
 }
 
 #[test]
-fn a_queue_pair_gets_the_number_that_is_wanted() {
+fn a_queue_pair_gets_the_requested_number() {
     with_each(|software| {
         let mut rig = pair(software);
         rig.fault(r#"when = { on = "queue-pair", host = "a", nth = 1 }, then = { qpn = 77 }"#);
@@ -327,7 +327,7 @@ fn a_queue_pair_gets_the_number_that_is_wanted() {
 }
 
 #[test]
-fn cut_hosts_lose_each_other_until_they_are_healed() {
+fn partitioned_hosts_reconnect_after_healing() {
     with_each(|software| {
         let sides = ["a", "b", "c"].map(|name| Side::new(name, software));
         let mut rig = Rig::new(sides);
@@ -353,7 +353,7 @@ fn cut_hosts_lose_each_other_until_they_are_healed() {
 }
 
 #[test]
-fn a_cut_that_is_healed_in_time_is_not_noticed() {
+fn a_partition_healed_in_time_is_invisible() {
     with_each(|software| {
         let mut rig = pair(software);
         rig.fault(r#"label = "cut", then = { cut = ["a", "b"] }"#);

@@ -292,7 +292,7 @@ fn pages() -> Vec<(String, String)> {
 }
 
 #[test]
-fn every_block_is_run_or_says_what_checks_it() {
+fn every_block_is_run_or_names_its_check() {
     let sources: Vec<String> = files(".rs")
         .iter()
         .map(|path| fs::read_to_string(path).unwrap())
@@ -384,7 +384,7 @@ fn numbers_and_spaces_may_be_others() {
 }
 
 #[test]
-fn marks_are_of_the_next_block_or_of_all_below() {
+fn a_mark_covers_one_block_or_the_rest() {
     let text =
         "<!-- below not run: why -->\n```\na\n```\n<!--\nfirst: b\nstatus: 2\n-->\n```sh\nc\n```\n";
     let [first, second] = &blocks("page.md", text)[..] else {

@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn releases_of_rdma_core_are_in_the_names_of_files() {
+    fn rdma_core_releases_are_read_from_file_names() {
         let release = |name: &str| release(Path::new(name));
         assert_eq!(
             release("/usr/lib/libibverbs.so.1.14.44.0").as_deref(),

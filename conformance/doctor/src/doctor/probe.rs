@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_crashes_ends_the_process_that_asks_it_only() {
+    fn a_crashing_library_ends_only_the_probe_process() {
         let crashed = shell("kill -SEGV $$").unwrap_err().to_string();
         assert!(crashed.contains("signal 11"), "{crashed}");
         let early = shell("echo hello; exit 3").unwrap_err().to_string();
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_library_is_an_answer() {
+    fn a_file_of_another_format_is_reported() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let question: Question = format!("library:{}", file.path().display())
             .parse()

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_a_line_with_what_was_measured_or_why_not() {
+    fn a_row_has_measurements_or_the_reason() {
         let rows = [
             row(Outcome::Passed {
                 measured: "3 messages".into(),

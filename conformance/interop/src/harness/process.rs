@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_too_long_is_ended_with_its_children() {
+    fn a_timeout_kills_the_whole_process_group() {
         // Long enough for the child to start on a busy machine.
         with_bench(Duration::from_secs(3), |bench| {
             // The child ignores the polite signal, and outlives the shell unless it is ended too.
@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_said_last_counts_although_it_has_ended() {
+    fn final_output_counts_after_exit() {
         with_bench(LONG, |bench| {
             let text = "ib_send_lat is not installed".to_owned();
             let unmet = late(bench, &Said::Lacks { text }).await_listener(1);
@@ -563,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_for_a_line_or_tells_that_it_never_comes() {
+    fn waits_for_a_line_or_reports_its_absence() {
         with_bench(LONG, |bench| {
             let mut running = shell(bench, "echo ready; exec sleep 60");
             running.printed("ready").unwrap();

@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_count_of_checks_is_read_from_the_line_of_the_part() {
+    fn check_counts_are_read_from_their_part() {
         let printed = "[warning]\nrma: 2252 checks on 2 ranks in 0.1 s\n";
         assert_eq!(checks_of(printed, "rma"), Some(2252));
         assert_eq!(checks_of(printed, "p2p"), None);

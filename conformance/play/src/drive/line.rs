@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_short_and_without_control_characters() {
+    fn text_is_shortened_and_control_characters_stripped() {
         assert_eq!(
             shown("{\"a\":\"b\\n\"}\u{1b}[31m"),
             "{\"a\":\"b\\n\"}\\u{1b}[31m"

@@ -560,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_not_wanted_any_more_is_ended_with_its_children() {
+    fn an_unwanted_program_is_killed_with_its_children() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("child");
         // The child ignores the polite signal.

@@ -20,7 +20,7 @@ fn ask(script: &str) -> Result<Event, PlayerError> {
 }
 
 #[test]
-fn a_process_that_dies_is_named_with_its_status_and_last_words() {
+fn a_dead_process_is_reported_with_its_output() {
     let text = ask("echo it hurts >&2; exit 3").unwrap_err().to_string();
     assert!(
         text.contains("`a`") && text.contains("exit status: 3") && text.contains("it hurts"),
@@ -48,7 +48,7 @@ fn status_127_is_unsupported() {
 }
 
 #[test]
-fn a_process_that_does_not_answer_is_named_with_the_command() {
+fn a_silent_process_is_reported_with_the_command() {
     let mut player = shell(&format!("{HELLO} echo thinking >&2; sleep 1000"));
     player.identity().unwrap();
     player.patience.answer = Duration::from_millis(100);
@@ -57,7 +57,7 @@ fn a_process_that_does_not_answer_is_named_with_the_command() {
 }
 
 #[test]
-fn a_process_that_closes_its_output_and_goes_on_is_ended() {
+fn a_process_that_closes_stdout_is_killed() {
     let mut player = shell(&format!("{HELLO} exec >&-; sleep 1000"));
     let error = player.ask(&Command::Poll {}, &mut Vec::new()).unwrap_err();
     let text = error.to_string();
@@ -88,7 +88,7 @@ fn rubbish_is_quoted_with_what_is_wrong() {
 }
 
 #[test]
-fn a_program_of_version_1_is_named_as_such() {
+fn protocol_version_1_is_rejected() {
     let spoken =
         format!("the program speaks version 1 of the driver protocol, this suite {VERSION}");
     for answer in ["hello version=1 name=x", "unsupported text={"] {

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_provider_is_named_unless_it_is_libfabrics_own() {
+    fn only_external_providers_are_named() {
         let words = |provider| {
             let library = "libfabric.so.1".into();
             let words = Program::Libfabric { library, provider }.words(Path::new("own"));

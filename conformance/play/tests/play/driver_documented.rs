@@ -115,7 +115,7 @@ fn the_tables_are_those_of_the_declaration() {
 }
 
 #[test]
-fn every_example_is_read_and_written_as_it_is() {
+fn examples_round_trip() {
     for example in COMMANDS {
         let read = Command::parse(example).unwrap();
         assert_eq!(read.line(), example);

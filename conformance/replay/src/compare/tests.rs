@@ -65,7 +65,7 @@ fn from_a(bytes: &[u8]) -> Recorded<'_> {
 }
 
 #[test]
-fn another_address_in_the_same_place_is_the_same_packet() {
+fn packets_with_other_addresses_compare_equal() {
     let recorded = eager(recorded_addresses()[0], 0x1f);
     let actual = eager(actual_addresses()[0], 0x1f);
     assert_eq!(bindings().compare(from_a(&recorded), &actual), []);
@@ -73,7 +73,7 @@ fn another_address_in_the_same_place_is_the_same_packet() {
 }
 
 #[test]
-fn hosts_that_number_their_queue_pairs_alike_are_told_apart() {
+fn hosts_with_equal_qpns_are_distinguished() {
     let recorded = vec![address(1, 7, 0x1111), address(2, 7, 0x2222)];
     let actual = vec![address(3, 30, 0x3333), address(4, 40, 0x4444)];
     let mut bindings = Bindings::new(recorded.clone(), actual.clone(), &[]);
@@ -91,7 +91,7 @@ fn hosts_that_number_their_queue_pairs_alike_are_told_apart() {
 }
 
 #[test]
-fn every_changed_byte_with_a_meaning_is_found_and_named() {
+fn changes_to_meaningful_bytes_are_named() {
     let recorded = eager(recorded_addresses()[0], 0x1f);
     let actual = eager(actual_addresses()[0], 0x1f);
     for position in 0..actual.len() {
@@ -123,7 +123,7 @@ fn every_changed_byte_with_a_meaning_is_found_and_named() {
 }
 
 #[test]
-fn a_choice_of_the_sender_is_a_remark_and_a_wrong_value_a_failure() {
+fn sender_choices_are_remarks_wrong_values_failures() {
     let request = |credit_request, msg_length| {
         emit(
             &LongctsRtm {
@@ -161,7 +161,7 @@ fn a_truncated_packet_is_a_failure() {
 }
 
 #[test]
-fn ids_are_bound_when_introduced_and_translated_when_referred_to() {
+fn ids_are_bound_and_then_translated() {
     let request = |send_id| {
         emit(
             &LongctsRtm {
@@ -213,7 +213,7 @@ fn ids_are_bound_when_introduced_and_translated_when_referred_to() {
 }
 
 #[test]
-fn an_answer_must_name_what_the_scripted_peer_introduced() {
+fn answers_must_name_the_scripted_peers_operation() {
     let cts = |send_id, recv_id| {
         emit(
             &Cts {
@@ -261,7 +261,7 @@ fn an_answer_must_name_what_the_scripted_peer_introduced() {
 
 /// It names the operation of the peer's side, or none.
 #[test]
-fn a_peer_error_must_name_what_it_is_about() {
+fn peer_errors_must_name_their_subject() {
     let error = |op_id, side| {
         let packet = PeerError {
             op_id,

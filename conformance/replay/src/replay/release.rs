@@ -250,14 +250,14 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_the_data_is_a_packet_of_its_own() {
+    fn each_data_part_is_its_own_packet() {
         let mut packet = ctsdata(Some(9), 100, b"abcdefgh");
         cut(&mut packet, &(2..5));
         assert_eq!(packet, ctsdata(Some(9), 102, b"cde"));
     }
 
     #[test]
-    fn a_packet_without_connection_id_is_as_if_it_had_never_had_one() {
+    fn a_removed_connection_id_leaves_no_trace() {
         let mut packet = ctsdata(Some(9), 100, b"abc");
         drop_connid(&mut packet);
         assert_eq!(packet, ctsdata(None, 100, b"abc"));

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_as_recorded_is_drawn_once_and_texts_are_escaped() {
+    fn matching_packets_are_drawn_once_and_texts_escaped() {
         let same = rung(Some(message("CTS", Some(3))), Some(message("CTS", Some(3))));
         let drawn = draw(&ladder(vec![same]), &[]);
         assert_eq!(drawn.matches("CTS").count(), 1, "{drawn}");
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn the_failing_packet_and_what_is_too_much_are_marked() {
+    fn failing_and_surplus_packets_are_marked() {
         let rungs = vec![
             rung(Some(message("CTS", Some(3))), Some(message("CTS", Some(3)))),
             rung(Some(message("EOR", Some(4))), None),
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn long_runs_are_shortened_but_never_what_is_marked() {
+    fn long_runs_are_shortened_except_marked_rows() {
         let data = |number| {
             rung(
                 Some(message("CTSDATA", Some(number))),

@@ -67,7 +67,7 @@ fn in_parallel<T: Sync>(items: &[T], each: impl Fn(&T) + Sync) {
 }
 
 #[test]
-fn every_trace_has_its_scenario_and_the_other_way_round() {
+fn traces_and_scenarios_pair_up() {
     let names = |files: Vec<PathBuf>| -> Vec<String> {
         files.iter().map(|path| efa_suite::name_of(path)).collect()
     };
@@ -99,7 +99,7 @@ fn the_page_says_what_the_corpus_covers() {
 }
 
 #[test]
-fn no_trace_breaks_a_rule_and_all_survive_the_codec() {
+fn traces_break_no_rule_and_round_trip() {
     for path in traces() {
         let trace = load(&path);
         let checked = check::check(&trace.capture);

@@ -122,7 +122,7 @@ impl Subject for WrongSubject {
 }
 
 #[test]
-fn a_program_that_keeps_failures_to_itself_is_noticed() {
+fn hidden_failures_are_detected() {
     let wrong = |report: Report| match report.failure {
         Some(_) => Vec::new(),
         None => vec![report],
@@ -136,7 +136,7 @@ fn a_program_that_keeps_failures_to_itself_is_noticed() {
 }
 
 #[test]
-fn a_program_that_takes_failures_for_success_is_noticed() {
+fn failures_reported_as_success_are_detected() {
     let wrong = |report: Report| {
         let failure = None;
         vec![Report { failure, ..report }]

@@ -135,7 +135,7 @@ fn hooked(trace: &Trace, role: usize, mut hook: impl FnMut(Vec<u8>) -> Vec<Vec<u
 }
 
 #[test]
-fn what_the_engine_played_it_plays_again_in_either_role() {
+fn engine_traces_replay_in_both_roles() {
     let trace = conversation();
     let options = Options {
         seeds: 20,
@@ -277,7 +277,7 @@ fn last(trace: &Trace, role: usize, kind: &str) -> usize {
 }
 
 #[test]
-fn an_answer_that_nothing_asks_for_is_found_at_the_very_end() {
+fn a_surplus_answer_is_found_at_the_end() {
     for (name, kind) in [("long-read", "EOR"), ("delivery-complete", "RECEIPT")] {
         let trace = corpus(name);
         let fewer = without(&trace, last(&trace, 1, kind));
@@ -317,7 +317,7 @@ fn an_answer_that_nothing_asks_for_is_found_at_the_very_end() {
 /// In most recordings every id is 0. The scripted endpoints choose their own numbers, so that an
 /// endpoint that confuses ids is found nevertheless.
 #[test]
-fn a_message_without_header_has_to_be_the_applications() {
+fn a_headerless_message_must_carry_application_data() {
     let trace = corpus("releases/headerless-2.5-2.5");
     let role = trace.scenario.endpoint("a").unwrap();
     let right = verdict(&trace, role);
@@ -430,7 +430,7 @@ fn swapped_ids_are_found() {
 
 /// The endpoint under test reads more, less, or elsewhere than the recorded one.
 #[test]
-fn rdma_reads_of_the_endpoint_under_test_are_compared() {
+fn rdma_reads_under_test_are_compared() {
     for (name, role) in [("long-read", 1), ("read-direct", 0)] {
         let trace = corpus(name);
         assert_eq!(verdict(&trace, role).texts(), Vec::<String>::new());
@@ -492,7 +492,7 @@ fn a_legal_choice_is_a_remark() {
 }
 
 #[test]
-fn what_a_device_cannot_do_is_unsupported_and_named() {
+fn device_limits_are_unsupported_and_named() {
     let mut trace = corpus("long-read");
     for endpoint in &mut trace.scenario.endpoints {
         endpoint.profile = Some("efa0".into());
@@ -509,7 +509,7 @@ fn what_a_device_cannot_do_is_unsupported_and_named() {
 }
 
 #[test]
-fn what_a_handshake_does_not_announce_is_unsupported_and_named() {
+fn unannounced_features_are_unsupported_and_named() {
     let trace = corpus("delivery-complete");
     let verdict = hooked(&trace, 1, |mut packet| {
         if PacketType::peek(&packet) == Some(PacketType::Handshake) {
@@ -527,7 +527,7 @@ fn what_a_handshake_does_not_announce_is_unsupported_and_named() {
 
 /// An implementation that knows connection ids should use them; `--strict` requires that.
 #[test]
-fn what_should_be_is_weighed_by_the_one_who_asks() {
+fn recommendations_are_weighed_by_the_caller() {
     let trace = corpus("long-cts");
     let verdict = hooked(&trace, 1, |mut packet| {
         if PacketType::peek(&packet) == Some(PacketType::Cts) && number(&packet, "flags") != Some(0)
@@ -549,7 +549,7 @@ fn what_should_be_is_weighed_by_the_one_who_asks() {
 }
 
 #[test]
-fn a_packet_too_many_or_too_few_is_named() {
+fn missing_and_surplus_packets_are_named() {
     let trace = conversation();
     let handshake = trace
         .recorded(1, Direction::Outbound)
@@ -606,7 +606,7 @@ fn a_scenario_that_was_not_played_is_refused() {
 
 /// A trace that cannot be played is only checked, and the result says so.
 #[test]
-fn a_trace_beyond_the_script_is_never_a_plain_pass() {
+fn an_unscripted_trace_never_simply_passes() {
     let mut trace = conversation();
     let place = trace.recorded(0, Direction::Outbound).next().unwrap();
     let mut refusal = trace.capture.frames[place].clone();

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn every_end_of_a_send_is_counted_and_told_as_far_as_it_is_wanted() {
+    fn send_ends_are_counted_and_reported_as_requested() {
         let peer = PeerId::new(1, 0);
         let report = |success| Report {
             context: 7,

@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_arena_gives_the_value_back_and_recovers() {
+    fn a_full_arena_returns_the_value_and_recovers() {
         let mut arena = Arena::<_, ReceiveId>::new(2);
         let ids = [arena.insert(0).unwrap(), arena.insert(1).unwrap()];
         assert_eq!(arena.insert(2), Err(2));
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_skipped_id_is_not_that_of_the_next_objects() {
+    fn skipped_ids_are_not_reused_next() {
         let mut arena = Arena::<_, ReceiveId>::new(2);
         let skipped = [arena.skip_id().unwrap(), arena.skip_id().unwrap()];
         assert_eq!(arena.len(), 0);
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn any_number_from_the_wire_is_looked_up_without_panic() {
+    fn any_id_lookup_is_panic_free() {
         let mut arena = Arena::<_, OutboundId>::new(usize::MAX);
         let id = arena.insert(()).unwrap();
         for bits in [id.to_wire() ^ 1 << 20, 1, 0xFFFF_FFFF, 0x000F_FFFF] {

@@ -20,7 +20,7 @@ mod tests {
 
     /// As seen in traffic of libfabric 2.1 and 2.5: 0x12345678 is 0x78563412 on the wire.
     #[test]
-    fn the_bytes_are_in_the_order_of_stock_libfabric() {
+    fn bytes_are_ordered_as_in_libfabric() {
         assert_eq!(of_cq_data(0x1234_5678), 0x7856_3412);
         assert_eq!(to_cq_data(0x7856_3412), 0x1234_5678);
     }

@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_started_with_a_peer_that_is_unknown_or_was_given_up() {
+    fn unknown_or_abandoned_peers_start_no_operation() {
         let (mut peers, peer) = conversations();
         let stranger = PeerId::new(99, 0);
         assert!(matches!(
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_request_that_others_follow_leaves_a_gap_to_fill() {
+    fn a_lost_request_before_others_leaves_a_gap() {
         let (mut peers, peer) = conversations();
         for _ in 0..3 {
             peers.request_posted(peer);
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_at_a_peer_that_is_gone_is_filled_with_the_next_request() {
+    fn a_gap_is_filled_with_the_next_request() {
         let (mut peers, peer) = conversations();
         for _ in 0..2 {
             peers.request_posted(peer);
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_the_peer_may_have_breaks_the_sequence_off() {
+    fn a_possibly_delivered_request_breaks_the_sequence() {
         let (mut peers, peer) = conversations();
         peers.request_posted(peer);
         let lost =
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_has_its_share_of_memory_for_packets_that_wait() {
+    fn each_peer_has_its_share_of_deferral_memory() {
         let (mut peers, peer) = conversations();
         assert!(peers.take_share(peer, 60, 100));
         assert!(!peers.take_share(peer, 41, 100));
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_is_silent_was_reached_before_or_never() {
+    fn a_silent_peer_was_or_never_was_reached() {
         let (mut peers, peer) = conversations();
         let status = Status::LocalUnresponsiveRemote;
         let provider = |peers: &Peers<_>| peers.failure_for(peer, status).provider;

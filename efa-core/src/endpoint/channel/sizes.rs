@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_is_no_longer_than_the_device_takes_and_never_empty() {
+    fn reads_are_nonempty_and_within_device_limits() {
         assert_eq!(sizes(4096).rdma_read, 4096);
         assert_eq!(sizes(0).rdma_read, 1);
     }
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn both_operands_of_a_compare_atomic_share_the_packet() {
+    fn compare_operands_share_the_packet() {
         let sizes = sizes(0);
         let whole = sizes.atomic(AtomicKind::Write);
         assert_eq!(whole, 8928 - 152);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_with_data_is_the_devices_if_it_is_one_request_with_32_bits() {
+    fn single_request_writes_use_the_devices_immediate() {
         let sizes = sizes(100);
         let piece = IoVec {
             memory: UserSlice {

@@ -61,7 +61,7 @@ fn events(channel: &mut Channel<FakeNic>) -> Vec<Event> {
 }
 
 #[test]
-fn the_place_of_a_lost_message_is_taken_by_an_atomic_on_no_memory() {
+fn an_empty_atomic_replaces_a_lost_message() {
     let (mut channel, peer) = usual();
     for _ in 0..2 {
         channel.request_posted(peer);
@@ -81,7 +81,7 @@ fn the_place_of_a_lost_message_is_taken_by_an_atomic_on_no_memory() {
 }
 
 #[test]
-fn a_gap_that_cannot_be_filled_is_the_end_of_the_sequence() {
+fn an_unfillable_gap_ends_the_sequence() {
     let (mut channel, peer) = usual();
     for _ in 0..2 {
         channel.request_posted(peer);
@@ -98,7 +98,7 @@ fn a_gap_that_cannot_be_filled_is_the_end_of_the_sequence() {
 }
 
 #[test]
-fn a_message_given_up_that_the_peer_cannot_be_told_of_is_the_end_of_the_sequence() {
+fn an_unreportable_abandoned_message_ends_the_sequence() {
     for side in [OpeType::TXE, OpeType::RXE] {
         let (mut channel, peer) = usual();
         channel.request_posted(peer);
@@ -120,7 +120,7 @@ fn a_message_given_up_that_the_peer_cannot_be_told_of_is_the_end_of_the_sequence
 
 /// As a packet that fills a gap, it keeps the ids from running too far ahead.
 #[test]
-fn a_message_given_up_is_under_way_until_the_peer_has_been_told() {
+fn an_abandoned_message_is_outstanding_until_reported() {
     for side in [OpeType::TXE, OpeType::RXE] {
         let (mut channel, peer) = usual();
         channel.request_posted(peer);
@@ -138,7 +138,7 @@ fn a_message_given_up_is_under_way_until_the_peer_has_been_told() {
 }
 
 #[test]
-fn a_packet_that_cannot_be_posted_gives_its_buffer_back() {
+fn an_unposted_packet_returns_its_buffer() {
     let (mut channel, peer) = usual();
     let free = channel.posting.nic().free.len();
     let handshake = channel.handshake;
@@ -163,7 +163,7 @@ fn a_packet_that_cannot_be_posted_gives_its_buffer_back() {
 }
 
 #[test]
-fn a_handshake_is_provoked_once_by_an_empty_write() {
+fn an_empty_write_requests_the_handshake_once() {
     let (mut channel, peer) = usual();
     for _ in 0..2 {
         let refused = channel.no_protocol(peer, NoProtocol::AwaitHandshake);
@@ -178,7 +178,7 @@ fn a_handshake_is_provoked_once_by_an_empty_write() {
 }
 
 #[test]
-fn a_handshake_that_cannot_be_provoked_is_reported_to_the_next_operation() {
+fn a_failed_handshake_request_is_reported_next() {
     let (mut channel, peer) = usual();
     let state = channel.peers.state_mut(peer).unwrap();
     state.handshake.provocation_lost(FAILURE);
@@ -197,7 +197,7 @@ fn a_handshake_that_cannot_be_provoked_is_reported_to_the_next_operation() {
 }
 
 #[test]
-fn a_peer_that_asks_for_too_much_is_given_up_once() {
+fn an_excessive_peer_is_given_up_once() {
     let (mut channel, peer) = channel(EndpointConfig {
         peer_operations: 1,
         ..EndpointConfig::default()
@@ -222,7 +222,7 @@ fn a_peer_that_asks_for_too_much_is_given_up_once() {
 
 /// Messages that fail here, before and after the peer's HANDSHAKE. There is room for one answer.
 #[test]
-fn a_peer_is_not_given_up_for_what_fails_here() {
+fn local_failures_do_not_give_up_peers() {
     for understands in [false, true] {
         let (mut channel, peer) = channel(EndpointConfig {
             peer_operations: 1,
@@ -315,7 +315,7 @@ fn what_was_registered_in_vain_is_deregistered() {
 }
 
 #[test]
-fn a_registration_that_cannot_be_ended_is_an_event() {
+fn a_failed_deregistration_is_an_event() {
     let (mut channel, _) = usual();
     let registered = channel.register_source(&pieces(2), Access::REMOTE_READ);
     let Registered { own_regions, .. } = registered.unwrap().unwrap();

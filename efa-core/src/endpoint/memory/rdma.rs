@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_end_where_either_side_or_the_limit_does() {
+    fn parts_end_at_either_side_or_limit() {
         let local = local(&[100, 50]);
         let remote = RmaIovs::first_of([
             RmaIov::new(7000, 30, 1),

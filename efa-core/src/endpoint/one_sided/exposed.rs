@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_gives_access_to_its_region_only_and_only_as_it_allows() {
+    fn a_key_permits_its_region_and_access_only() {
         let mut exposed = Exposed::default();
         exposed.insert(slice(1000, 100), Access::REMOTE_READ, region(7));
         let read = Access::REMOTE_READ;
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_that_the_device_may_only_read_is_no_target_for_it() {
+    fn a_read_only_region_is_not_a_target() {
         let mut exposed = Exposed::default();
         let write = Access::REMOTE_WRITE;
         exposed.insert(slice(1000, 100), write, region(7));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_loses_its_memory_unless_another_region_allows_it_too() {
+    fn operations_keep_memory_that_another_region_covers() {
         let mut exposed = Exposed::default();
         let read = Access::REMOTE_READ;
         exposed.insert(slice(1000, 100), read, region(7));

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn each_element_is_changed_and_its_old_value_is_known() {
+    fn elements_change_and_old_values_return() {
         let (mut one_sided, mut nic, key) = exposed(&[1, 0, 2, 0, 3, 0, 4, 0], ALL);
         let rta = request(
             RtaKind::Fetch(RecvId(1)),
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_swap_compares_each_element_with_its_own_comparand() {
+    fn each_swap_compares_its_own_comparand() {
         let (mut one_sided, mut nic, key) = exposed(&[1, 0, 2, 0], ALL);
         let rta = request(RtaKind::Compare(RecvId(1)), AtomicOp::CSWAP, key, &[(0, 4)]);
         let operands = [7, 7, 8, 8, 9, 0, 2, 0];
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_accessed_as_peers_may_and_only_where_it_is() {
+    fn accesses_respect_permissions_and_bounds() {
         let (mut one_sided, mut nic, key) = exposed(&[1, 0, 2, 0], Access::REMOTE_READ);
         let fetch = |operation, at| {
             let kind = RtaKind::Fetch(RecvId(1));

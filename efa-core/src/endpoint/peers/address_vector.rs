@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn incarnations_of_a_queue_pair_are_told_apart_by_connid() {
+    fn connid_distinguishes_incarnations_of_a_queue_pair() {
         let mut peers = peers();
         let old = peers.insert(address(1, 7, 100), Ahn(4), true).unwrap();
         let new = peers.insert(address(1, 7, 200), Ahn(4), true).unwrap();
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_of_a_queue_pair_can_be_removed_in_any_order() {
+    fn queue_pair_owners_are_removed_in_any_order() {
         const OWNERS: u32 = 97;
         let orders: [fn(u32) -> u32; 3] = [
             |index| index,
@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_without_ahn_is_found_by_gid_and_connid() {
+    fn gid_and_connid_find_a_sender_without_ahn() {
         let mut peers = peers();
         let id = peers.insert(address(1, 7, 100), Ahn(0), true).unwrap();
         let source = Source {
@@ -537,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_contradicts_the_device_is_not_plausible() {
+    fn an_address_contradicting_the_device_is_implausible() {
         let mut peers = peers();
         peers.insert(address(1, 7, 100), Ahn(4), true).unwrap();
         assert!(peers.is_plausible(&from(4, 8), &address(1, 8, 5)));

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_name_their_sender_once_and_as_the_peer_wants_it() {
+    fn requests_name_their_sender_once_as_requested() {
         use ExtraFeatures as E;
         for (extra, expected) in [
             (None, Identity::RawAddress),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn we_announce_what_the_engine_does_and_the_device_can() {
+    fn announced_features_need_engine_and_device() {
         use ExtraFeatures as E;
         let engine = E::CONNID_HEADER
             | E::DELIVERY_COMPLETE
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_reaches_its_memory_unless_it_says_otherwise() {
+    fn peers_reach_their_memory_unless_they_deny() {
         for (hmem_p2p, expected) in [(None, true), (Some(1), true), (Some(0), false)] {
             let handshake = Handshake {
                 hmem_p2p,
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handshake_is_asked_for_once_and_anew_when_it_cannot_come() {
+    fn a_failed_handshake_request_is_repeated() {
         let mut handshake = Handshaking::default();
         assert!(handshake.has_to_be_provoked());
         handshake.request_sent();

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn the_state_of_a_peer_is_made_with_its_first_packet_and_ends_with_the_peer() {
+    fn peer_state_begins_and_ends_with_the_peer() {
         let mut peers = Peers::<MsgId>::new(Mixer::new(3), MsgId(5));
         let addresses = peers.addresses_mut();
         let id = addresses.insert(address(7, 100), Ahn(4), true).unwrap();
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_state_of_a_peer_is_not_that_of_the_next_in_its_slot() {
+    fn peer_state_does_not_outlive_its_slot() {
         let mut peers = Peers::<MsgId>::new(Mixer::new(3), MsgId(5));
         let addresses = peers.addresses_mut();
         let old = addresses.insert(address(7, 100), Ahn(4), true).unwrap();
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_surplus_owner_that_another_endpoint_talks_to_is_left_alone() {
+    fn surplus_owners_in_use_elsewhere_are_spared() {
         let mut shared = AddressVector::new(Mixer::new(3));
         let ids: Vec<PeerId> = (0..MAX_OWNERS as u32)
             .map(|qkey| shared.insert(address(7, qkey), Ahn(4), false).unwrap())

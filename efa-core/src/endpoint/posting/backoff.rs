@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_refusal_starts_a_wait_and_further_ones_double_it() {
+    fn waiting_starts_at_the_second_rnr_and_doubles() {
         let (mut all, mut one) = (backoffs(), PeerBackoff::default());
         let peer = PeerId::new(3, 0);
         let mut now = Instant::START;
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_that_gets_through_during_a_wait_does_not_end_the_series() {
+    fn success_during_a_wait_keeps_the_series() {
         let (mut all, mut one) = (backoffs(), PeerBackoff::default());
         all.rnr(PeerId::new(3, 0), &mut one, 2, Instant::START);
         all.got_through(&mut one);

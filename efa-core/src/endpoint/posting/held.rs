@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_are_copied_when_too_many_wait_in_buffers_and_stay_there_when_memory_is_out() {
+    fn excess_packets_are_copied_while_memory_lasts() {
         let mut held = Held::new(1, 128);
         let (first, freed) = hold(&mut held, 1, None).unwrap();
         assert_eq!(freed, None);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_counted_in_the_sizes_that_are_taken() {
+    fn memory_is_counted_in_allocated_sizes() {
         for (length, size) in [(1, 128), (128, 128), (129, 512), (9216, 9216), (9217, 9217)] {
             let packet = ReceivedPacket::in_buffer(BufferId(0), length);
             assert_eq!(footprint(&packet), size, "{length}");

@@ -91,7 +91,7 @@ fn the_device_is_told_of_a_batch_once() {
 }
 
 #[test]
-fn packets_that_wait_for_their_peer_leave_some_buffers_to_others() {
+fn packets_deferred_for_rnr_leave_buffers_for_others() {
     let mut posting = posting();
     posting.max_held_work_buffers = 1;
     let mut backoff = PeerBackoff::default();
@@ -119,7 +119,7 @@ fn packets_that_wait_for_their_peer_leave_some_buffers_to_others() {
 }
 
 #[test]
-fn a_packet_without_a_buffer_to_be_posted_from_is_not_lost() {
+fn a_packet_without_buffer_is_not_lost() {
     let mut posting = posting();
     posting.max_held_work_buffers = 0;
     let mut backoff = PeerBackoff::default();
@@ -134,7 +134,7 @@ fn a_packet_without_a_buffer_to_be_posted_from_is_not_lost() {
 }
 
 #[test]
-fn a_packet_that_is_not_delivered_is_repeated_a_few_times() {
+fn an_undelivered_packet_is_retried_a_few_times() {
     let mut posting = posting();
     let (id, _) = post(&mut posting, 1);
     for _ in 0..MAX_RETRIES {
@@ -146,7 +146,7 @@ fn a_packet_that_is_not_delivered_is_repeated_a_few_times() {
 }
 
 #[test]
-fn what_the_device_does_not_have_is_given_back_at_the_end() {
+fn unposted_work_is_returned_at_the_end() {
     let mut posting = posting();
     let (waiting, _) = post(&mut posting, 1);
     post(&mut posting, 2);

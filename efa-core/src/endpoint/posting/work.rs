@@ -145,7 +145,7 @@ mod tests {
     use crate::endpoint::base::ids::Id;
 
     #[test]
-    fn peers_end_first_then_packets_that_hold_buffers_go_and_blocked_work_keeps_its_place() {
+    fn peer_ends_then_buffered_packets_then_blocked_work() {
         let retry = |index| Work::Retry(PacketId::new(index, 0));
         let mut queues = WorkQueues::default();
         queues.push(Priority::Other, Work::Admission);

@@ -17,7 +17,7 @@ fn admit(quota: &mut Quota<&'static str>) -> Vec<(usize, &'static str)> {
 }
 
 #[test]
-fn a_peer_has_as_many_pending_requests_as_its_share_and_answers_count() {
+fn pending_requests_and_answers_count_against_the_share() {
     let mut quota = Quota::<()>::new(2, 9);
     let (one, other) = (peer(0), peer(1));
     assert!(quota.begin_request(one));
@@ -51,7 +51,7 @@ fn a_busy_peer_leaves_room_for_the_next() {
 }
 
 #[test]
-fn waiting_operations_run_one_of_each_peer_in_turn_and_none_overtakes_its_own() {
+fn peers_take_turns_and_keep_their_order() {
     let mut quota = Quota::new(9, 3);
     let (a, b) = (peer(0), peer(1));
     for name in ["a1", "a2", "a3"] {
@@ -75,7 +75,7 @@ fn waiting_operations_run_one_of_each_peer_in_turn_and_none_overtakes_its_own() 
 }
 
 #[test]
-fn what_waits_of_a_peer_that_goes_is_given_back_and_others_keep_their_turn() {
+fn a_leaving_peers_work_returns_without_reordering() {
     let mut quota = Quota::new(9, 1);
     quota.hold(peer(0), "gone");
     quota.hold(peer(1), "stays");

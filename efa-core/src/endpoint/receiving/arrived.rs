@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_copy_does_not_count_and_a_part_of_one_is_refused() {
+    fn duplicates_are_ignored_and_partial_overlaps_refused() {
         let mut arrived = Arrived::default();
         let mut add = |offset, length| arrived.add(offset, length, 100);
         assert_eq!(add(0, 10), Insertion::New);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_ranges_is_used_again_and_is_empty() {
+    fn range_memory_is_reused_empty() {
         let mut pool = RangePool::default();
         let mut arrived = Arrived::default();
         assert_eq!(arrived.add(5, 5, 10), Insertion::New);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_a_message_with_many_gaps_is_given_back() {
+    fn memory_of_messages_with_gaps_is_freed() {
         let mut pool = RangePool::default();
         for (gaps, kept) in [(KEPT, 1), (KEPT + 1, 1), (MAX_RANGES, 1), (1, 2)] {
             let mut arrived = Arrived::default();

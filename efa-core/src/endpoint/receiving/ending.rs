@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_is_longer_than_its_buffer_is_truncated_unless_it_failed_before() {
+    fn earlier_failures_take_precedence_over_truncation() {
         for (failure, expected) in [(None, Errno::ETRUNC), (Some(FAILURE), Errno::EIO)] {
             // The failure is reported although a success is not.
             let silent = Ending {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_discarded_message_is_not_reported_whatever_became_of_it() {
+    fn discarded_messages_are_never_reported() {
         let discarded = Ending {
             audience: Audience::None,
             ..receive()
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peers_write_is_reported_with_cq_data_and_its_failure_is_an_event() {
+    fn write_data_is_reported_and_failure_an_event() {
         let write = |report_success| Ending {
             report_success,
             audience: Audience::Target(PacketType::LongctsRtw),

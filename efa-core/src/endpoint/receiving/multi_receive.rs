@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_lie_behind_each_other_until_too_little_is_left() {
+    fn messages_are_packed_until_too_little_remains() {
         let mut buffers = MultiBuffers::default();
         let key = buffer(&mut buffers);
         let (first, target, closed) = buffers.next_part(key, 60).unwrap();
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_that_the_application_takes_back_is_its_own_when_its_messages_are_complete() {
+    fn a_cancelled_buffer_returns_after_its_messages() {
         let mut buffers = MultiBuffers::default();
         let key = buffer(&mut buffers);
         let (part, ..) = buffers.next_part(key, 1).unwrap();

@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_goes_to_the_oldest_receive_of_its_kind() {
+    fn a_message_takes_the_oldest_matching_receive() {
         let mut posted = posted();
         let untagged = post(&mut posted, 1, None);
         let first = post(&mut posted, 2, Some(7));
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn receives_are_found_by_context_and_by_the_source_that_they_name() {
+    fn receives_are_found_by_context_and_source() {
         let mut posted = posted();
         let from = |number| SourceFilter::Peer(peer(number));
         let tagged = post(&mut posted, 5, Some(1));
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_without_a_receive_is_not_that_of_a_later_receive() {
+    fn ids_of_receives_are_not_reused() {
         let mut posted = posted();
         let none = posted.skip_id().unwrap();
         assert_eq!(posted.len(), 0);
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_multi_receive_buffer_leaves_the_posted_receives_with_its_last_part() {
+    fn a_used_up_multi_receive_leaves_the_queue() {
         let mut posted = posted();
         let receive = receive(5, None, SourceFilter::Any);
         let id = posted.post_multi(receive, piece(), 50).unwrap();

@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_beyond_the_message_or_that_is_there_is_not_taken() {
+    fn out_of_bounds_and_duplicate_data_is_ignored() {
         let mut progress = Progress::new(100);
         assert_eq!(progress.take(60, 41), Insertion::Misfit);
         assert_eq!(progress.take(u64::MAX, 2), Insertion::Misfit);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_takes_what_was_granted_and_its_end_asks_for_the_next() {
+    fn a_completed_window_requests_the_next_grant() {
         let mut progress = Progress::new(100);
         assert_eq!(progress.take_granted(0, 1), Insertion::Misfit);
         assert_eq!(progress.next_action(), NextAction::Wait);
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused_when_the_packets_have_come_and_is_sent_in_windows() {
+    fn unreadable_data_is_refused_and_sent_in_windows() {
         let mut progress = Progress::new(100);
         assert!(!progress.nack_answered(100));
         progress.refuse(10);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_for_which_the_target_has_no_room_are_not_read() {
+    fn data_beyond_the_target_is_not_read() {
         let mut progress = Progress::new(100);
         assert_eq!(progress.take(0, 11), Insertion::New);
         assert_eq!(progress.plan_reads(11, 60), 60);

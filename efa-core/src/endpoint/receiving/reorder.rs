@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_that_passed_are_skipped_across_the_wrap_around() {
+    fn passed_ids_are_skipped_across_wraparound() {
         let mut window = ReorderWindow::new(MsgId(u32::MAX - 1));
         for id in [u32::MAX, 0, 2] {
             assert!(window.pass(MsgId(id)));

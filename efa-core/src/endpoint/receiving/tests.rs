@@ -66,7 +66,7 @@ fn matched(receiving: &mut Receiving) -> InboundId {
 }
 
 #[test]
-fn a_message_of_several_packets_takes_its_receive_over() {
+fn a_segmented_message_takes_over_its_receive() {
     let mut receiving = receiving();
     let first = receiving.post(tagged(1, any(7))).unwrap();
     let second = receiving.post(tagged(2, any(7))).unwrap();
@@ -91,7 +91,7 @@ fn a_message_of_several_packets_takes_its_receive_over() {
 }
 
 #[test]
-fn the_application_has_as_many_operations_as_it_may_and_peers_have_room_beside_them() {
+fn the_operation_limit_leaves_room_for_peers() {
     let mut receiving = receiving();
     let own = receiving.start(transfer(peer(1), ending())).unwrap();
     for context in 0..3 {
@@ -130,7 +130,7 @@ fn segments_follow_their_message_to_its_transfer() {
 }
 
 #[test]
-fn a_packet_names_a_transfer_of_its_sender_only() {
+fn packets_reach_only_transfers_of_their_sender() {
     let mut receiving = receiving();
     let id = matched(&mut receiving);
     let recv_id = crate::wire::RecvId(id.to_wire());
@@ -142,7 +142,7 @@ fn a_packet_names_a_transfer_of_its_sender_only() {
 }
 
 #[test]
-fn the_answer_to_a_nack_finds_its_message_and_no_other_peers_packet_does() {
+fn only_the_refused_peer_answers_a_nack() {
     let mut receiving = receiving();
     let id = matched(&mut receiving);
     let answer = LongctsRtm {
@@ -165,7 +165,7 @@ fn the_answer_to_a_nack_finds_its_message_and_no_other_peers_packet_does() {
 /// A queue pair that states another connection id in each packet makes the engine remove a peer for
 /// each.
 #[test]
-fn the_end_of_a_peer_costs_what_the_peer_has() {
+fn peer_removal_costs_its_own_operations_only() {
     const OTHERS: u32 = 1000;
     let config = EndpointConfig {
         max_operations: 10_000,

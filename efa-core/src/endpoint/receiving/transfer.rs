@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn data_is_copied_as_far_as_the_target_has_room() {
+    fn data_is_copied_within_the_target() {
         let mut transfer = transfer(100, 70);
         assert_eq!(transfer.arrived(60, 41, false), Arrival::Misfit);
         for (offset, length, expected) in [(60, 40, 10), (0, 60, 60)] {
@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn data_of_a_transfer_that_failed_counts_and_is_dropped() {
+    fn data_of_failed_transfers_is_counted_and_dropped() {
         let mut transfer = transfer(100, 100);
         transfer.note_receipt(Some(SendId(4)));
         transfer.fail(FAILURE);
@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_in_windows_is_granted_what_it_lacks_and_owes_a_receipt() {
+    fn windowed_messages_are_granted_the_rest_and_receipted() {
         let mut transfer = transfer(100, 100);
         transfer.windows_follow(SendId(6), true);
         assert!(transfer.arrived(0, 30, false) != Arrival::Misfit);
@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_bring_what_fits_the_target_and_the_transfer_ends_with_the_last_of_them() {
+    fn reads_fit_the_target_and_end_the_transfer() {
         let mut transfer = read(120);
         let arrival = transfer.arrived(0, 10, false);
         assert!(matches!(arrival, Arrival::Copy { fits: 10, .. }));
@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_transfer_ends_when_the_device_is_done_with_its_memory() {
+    fn failed_transfers_end_when_device_releases_memory() {
         let mut transfer = read(120);
         transfer.read_posted(90);
         transfer.abort(FAILURE);
@@ -589,17 +589,17 @@ mod tests {
     }
 
     #[test]
-    fn a_transfer_without_reads_has_none_that_can_end() {
+    fn a_transfer_without_reads_ends_none() {
         assert!(!transfer(1, 1).read_done(0));
     }
 
     #[test]
-    fn remote_memory_that_ends_before_its_message_is_an_error() {
+    fn short_remote_memory_is_an_error() {
         assert!(read(10).next_read(60).is_err());
     }
 
     #[test]
-    fn nothing_is_asked_for_a_transfer_that_was_aborted() {
+    fn an_aborted_transfer_requests_nothing() {
         let mut transfer = transfer(100, 100);
         transfer.demand.ask(Ask::Cts);
         assert_eq!(transfer.demand.asks(), Ask::Cts);
@@ -609,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_first_answer_to_a_read_is_taken() {
+    fn only_the_first_read_response_counts() {
         let mut read = transfer(100, 100);
         assert!(!read.responded(SendId(4)));
         read.ending.flags = CompletionFlags::RMA | CompletionFlags::READ;

@@ -565,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn unfinished_messages_of_a_peer_are_abandoned_and_whole_ones_stay() {
+    fn unfinished_messages_are_abandoned_and_whole_ones_remain() {
         const FAILURE: Failure = Failure::CANCELED;
         let mut messages = messages();
         for (number, msg_id, tag) in [
@@ -609,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn all_messages_of_a_peer_are_found_claimed_ones_too_and_no_others() {
+    fn peer_lookup_includes_claimed_messages_and_no_others() {
         let mut messages = messages();
         for (number, msg_id, tag) in [
             (1, 1, Some(7)),

@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_copy_receivers_get_messages_without_headers_and_no_others() {
+    fn only_zero_copy_receivers_get_headerless_messages() {
         let queue_pair = (Qpn(9), Qkey(8));
         let receiver = PeerFeatures {
             extra: ExtraFeatures::RDMA_READ,
@@ -530,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_the_peers_device_does_not_reach_is_accessed_by_its_software() {
+    fn memory_unreachable_by_device_uses_software_protocols() {
         let all = ExtraFeatures::RDMA_READ | ExtraFeatures::RDMA_WRITE;
         let query = |length| WriteQuery {
             length,
@@ -563,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn atomics_that_stock_targets_do_not_survive_are_not_sent() {
+    fn atomics_that_crash_stock_targets_are_refused() {
         let query = AtomicQuery {
             datatype: AtomicDatatype::DOUBLE,
             is_compare: true,
@@ -668,7 +668,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_of_the_first_generation_read_among_themselves_only() {
+    fn first_generation_devices_read_only_each_other() {
         let local = |part_id| Local { part_id, ..LOCAL };
         let peer = |version| PeerFeatures {
             extra: ExtraFeatures::RDMA_READ,

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_that_no_later_one_follows_is_used_again() {
+    fn the_last_allocated_id_can_be_reused() {
         // Across the wrap-around.
         let first = u32::MAX - 1;
         let mut sequence = used(first, 4);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn no_request_is_two_spans_ahead_of_one_that_has_not_arrived() {
+    fn requests_stay_within_two_spans_of_lost_ones() {
         let mut sequence = used(SPAN - 1, SPAN + 1);
         // The first of all is missing.
         for id in SPAN..2 * SPAN {
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sequence_breaks_once_and_for_the_first_reason() {
+    fn a_sequence_breaks_once_with_the_first_reason() {
         let failure = Failure::new(Errno::EIO, ProviderError::None);
         let mut sequence = used(0, 2);
         sequence.not_delivered(MsgId(0));

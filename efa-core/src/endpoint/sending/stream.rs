@@ -313,7 +313,7 @@ mod tests {
     use super::{SegmentSize, segment_size};
 
     #[test]
-    fn segments_are_even_aligned_and_as_few_as_possible() {
+    fn segments_are_even_aligned_and_minimal() {
         for (length, capacity, expected) in [
             (8193, 8192, 4104),
             (65_536, 8864, 8192),

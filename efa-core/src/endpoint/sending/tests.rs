@@ -82,7 +82,7 @@ fn cts(recv_id: u32, length: u64) -> Cts {
 }
 
 #[test]
-fn medium_segments_cover_the_message_and_it_ends_with_the_last_of_them() {
+fn medium_segments_cover_the_message_exactly() {
     let mut sending = sending();
     let stream = Stream::Medium(head(), segment_size(2000, 900));
     let id = start(&mut sending, 2000, Awaited::Nothing, bulk(2000, stream));
@@ -154,7 +154,7 @@ fn data_goes_as_far_as_it_was_granted() {
 }
 
 #[test]
-fn a_message_whose_read_is_refused_goes_on_behind_its_runt_in_windows() {
+fn a_refused_read_continues_in_windows_after_runt() {
     let mut sending = sending();
     let remote = RmaIovs::first_of([RmaIov::new(1000, 2000, 2)]);
     let stream = Stream::Runt(head(), segment_size(300, 900), remote);
@@ -187,7 +187,7 @@ fn a_message_whose_read_is_refused_goes_on_behind_its_runt_in_windows() {
 }
 
 #[test]
-fn an_operation_that_is_read_ends_with_eor_and_leaves_its_registrations() {
+fn eor_ends_read_operations_and_their_registrations() {
     let mut sending = sending();
     let remote = RmaIovs::first_of([RmaIov::new(1000, 2000, 2)]);
     let stream = Stream::LongRead(Request::Message(head()), remote);
@@ -232,7 +232,7 @@ fn rdma_writes_are_cut_at_the_limit() {
 }
 
 #[test]
-fn a_failed_operation_ends_when_the_device_is_done_with_it_and_posts_no_more() {
+fn failed_operations_post_nothing_and_await_the_device() {
     let mut sending = sending();
     let stream = Stream::Medium(head(), segment_size(2000, 900));
     let id = start(&mut sending, 2000, Awaited::Receipt, bulk(2000, stream));
@@ -246,7 +246,7 @@ fn a_failed_operation_ends_when_the_device_is_done_with_it_and_posts_no_more() {
 }
 
 #[test]
-fn peers_reads_have_room_beside_the_operations_of_the_application() {
+fn the_operation_limit_leaves_room_for_peer_reads() {
     let mut sending = sending();
     let stream = Stream::ReadResponse(RecvId(4));
     sending.reserve();
@@ -273,7 +273,7 @@ fn peers_reads_have_room_beside_the_operations_of_the_application() {
 }
 
 #[test]
-fn the_end_of_a_peer_costs_what_the_peer_has() {
+fn peer_removal_costs_its_own_operations_only() {
     let mut sending = Sending::new(
         1000,
         HeaderSettings {
@@ -301,7 +301,7 @@ fn the_end_of_a_peer_costs_what_the_peer_has() {
 }
 
 #[test]
-fn a_message_that_failed_says_whether_the_peer_may_have_a_part_of_it() {
+fn failed_messages_tell_whether_the_peer_has_parts() {
     for (first_arrives, loss, expected) in [
         (false, Loss::NotDelivered, Loss::NotDelivered),
         (false, Loss::Unknown, Loss::Unknown),

@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn capability_words_behind_the_fourth_are_counted_and_not_kept() {
+    fn capability_words_beyond_four_are_only_counted() {
         let info = ExtraInfo::new(&[1, 2, 3, 4, 5, 6]).unwrap();
         assert_eq!((info.count(), info.wire_len()), (6, 48));
         assert_eq!(info.words().collect::<Vec<_>>(), [1, 2, 3, 4]);

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn raw_address_has_the_layout_of_table_1_5() {
+    fn raw_address_layout_follows_table_1_5() {
         let address = RawAddress {
             gid: Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x2a]),
             qpn: Qpn(0x0102),

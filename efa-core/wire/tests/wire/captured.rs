@@ -271,7 +271,7 @@ const CAPTURED: &[Captured] = &[
 ];
 
 #[test]
-fn headers_of_stock_traffic_parse_and_emit_to_the_same_bytes() {
+fn stock_headers_round_trip_byte_for_byte() {
     for captured in CAPTURED {
         let name = format!("{} in {}", captured.packet_type, captured.trace);
         let mut bytes = captured.header.to_vec();

@@ -85,7 +85,7 @@ fn more_iovs_than_a_receiver_can_take() {
 }
 
 #[test]
-fn raw_addresses_that_are_too_short_or_longer_than_the_packet() {
+fn raw_addresses_too_short_or_beyond_the_packet() {
     let mut packet = vec![64, 4, 0x01, 0, 0, 0, 0, 0];
     packet.extend(31_u32.to_le_bytes());
     packet.extend([0; 60]);

@@ -43,7 +43,7 @@ fn with_no_optional_part() {
 }
 
 #[test]
-fn a_short_buffer_is_refused_and_stays_as_it_was() {
+fn a_short_buffer_is_refused_unchanged() {
     for packet_type in typed() {
         let recipe = Recipe::full(packet_type);
         let header = Packet::parse(&recipe.packet()).unwrap().header;

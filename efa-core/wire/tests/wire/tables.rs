@@ -51,7 +51,7 @@ fn the_tables_are_consistent() {
 }
 
 #[test]
-fn fixed_offsets_are_where_the_walk_finds_the_fields() {
+fn fixed_offsets_match_the_parsed_fields() {
     for packet_type in typed() {
         let full = Recipe::full(packet_type);
         let without_connid = Recipe {

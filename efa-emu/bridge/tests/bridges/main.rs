@@ -41,7 +41,7 @@ fn left_behind(machine: &Machine) -> String {
 }
 
 #[test]
-fn stock_programs_of_two_machines_talk_and_a_killed_bridge_is_a_dead_machine() {
+fn programs_talk_and_a_killed_bridge_disconnects() {
     let directory = tempfile::tempdir().unwrap();
     let Some([(first, here), (second, mut there)]) = joined(directory.path(), &["--timeout", "1s"])
     else {
@@ -125,7 +125,7 @@ fn stock_programs_of_two_machines_talk_and_a_killed_bridge_is_a_dead_machine() {
 
 /// As one that a session has started which has ended.
 #[test]
-fn a_bridge_whose_output_nobody_reads_any_more_goes_on() {
+fn a_bridge_survives_a_closed_output() {
     let directory = tempfile::tempdir().unwrap();
     let Some((key, first, second)) = two(directory.path()) else {
         return;
@@ -155,7 +155,7 @@ fn a_bridge_whose_output_nobody_reads_any_more_goes_on() {
 
 /// `run --uplink` starts a bridge where there is none, and the bridge ends with the last program.
 #[test]
-fn an_uplink_is_there_as_long_as_programs_are() {
+fn an_uplink_lives_as_long_as_its_programs() {
     let directory = tempfile::tempdir().unwrap();
     let Some((key, first, second)) = two(directory.path()) else {
         return;

@@ -89,7 +89,7 @@ fn keys_of_an_authority<const N: usize>(
 }
 
 #[test]
-fn certificates_that_are_not_valid_now_are_named_by_both_ends() {
+fn both_ends_name_expired_certificates() {
     let directory = tempfile::tempdir().unwrap();
     let now = SystemTime::now();
     let [good, other, expired, early] = keys_of_an_authority(
@@ -129,7 +129,7 @@ fn certificates_that_are_not_valid_now_are_named_by_both_ends() {
 }
 
 #[test]
-fn two_fabrics_with_a_host_of_the_same_name_keep_both_and_both_say_so() {
+fn fabrics_with_equal_host_names_keep_both() {
     let directory = tempfile::tempdir().unwrap();
     let Some((key, first, second)) = two(directory.path()) else {
         return;
@@ -161,7 +161,7 @@ fn two_fabrics_with_a_host_of_the_same_name_keep_both_and_both_say_so() {
 }
 
 #[test]
-fn a_host_that_another_machine_has_is_refused_with_its_machine() {
+fn a_host_taken_by_another_machine_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let Some([(first, _here), (second, _there)]) = joined(directory.path(), &[]) else {
         return;
@@ -181,7 +181,7 @@ fn a_host_that_another_machine_has_is_refused_with_its_machine() {
 }
 
 #[test]
-fn key_files_that_others_read_or_that_are_none_are_refused() {
+fn readable_or_malformed_key_files_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let Some(first) = Machine::new("first") else {
         return;

@@ -15,7 +15,7 @@ fn write(hosts: &Path, addresses: &[&str]) {
 }
 
 #[test]
-fn a_name_stands_for_all_of_its_addresses_as_long_as_it_has_them() {
+fn names_follow_their_current_addresses() {
     let directory = tempfile::tempdir().unwrap();
     let key = key(directory.path(), "key");
     let names = ["first", "second", "third"];

@@ -67,7 +67,7 @@ fn ethernet_padding_is_not_payload() {
 }
 
 #[test]
-fn ethernet_addresses_are_unicast_and_those_of_eui64_gids_come_back() {
+fn ethernet_addresses_are_unicast_and_round_trip() {
     let mut hardware = gid(1);
     hardware.0[8] = 0x02 ^ 0x0e;
     assert_eq!(
@@ -81,7 +81,7 @@ fn ethernet_addresses_are_unicast_and_those_of_eui64_gids_come_back() {
 }
 
 #[test]
-fn foreign_and_damaged_frames_are_refused_with_the_reason() {
+fn foreign_and_damaged_frames_are_refused() {
     let with = |at: usize, value: u8| {
         let mut bytes = FRAME;
         bytes[at] = value;

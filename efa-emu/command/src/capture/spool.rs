@@ -259,7 +259,7 @@ mod tests {
 
     /// However long the recording.
     #[test]
-    fn files_that_nobody_writes_any_more_are_given_up() {
+    fn files_without_a_writer_are_closed() {
         let mut rig = Rig::new("given-up");
         for _ in 0..3 * MOST_RETIRED {
             let mut writer = rig.writer();
@@ -276,8 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_a_stopped_process_may_write_are_kept_for_a_while_and_others_not_because_of_them()
-    {
+    fn files_of_stopped_processes_are_kept_awhile() {
         let mut rig = Rig::new("stopped");
         let mut stopped = rig.writer();
         rig.fill(&mut stopped);

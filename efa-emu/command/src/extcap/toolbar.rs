@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn the_options_of_the_capture_are_shown_in_the_toolbar() {
+    fn capture_options_are_shown_in_the_toolbar() {
         let mut rig = Rig::new(Selection {
             host: Some("a".into()),
             qpn: Some(Qpn(3)),

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn all_handles_of_a_gid_have_one_number_while_any_lives() {
+    fn live_handles_of_a_gid_share_one_number() {
         let mut book = AddressBook::new(10);
         let ahn = book.create(UCX, gid(1)).unwrap();
         assert_eq!(ahn, Ahn(0));
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_is_used_again_is_not_the_old_senders() {
+    fn a_reused_number_does_not_name_its_predecessor() {
         let mut book = AddressBook::new(10);
         let ahn = book.create(UCX, gid(1)).unwrap();
         assert_eq!(book.sender(UCX, gid(1)), Some(ahn));

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn lowest_reuses_at_once_and_oldest_as_late_as_possible() {
+    fn lowest_reuses_soonest_and_oldest_latest() {
         let mut random = SmallRng::seed_from_u64(1);
         assert_eq!(next(QpnPolicy::Lowest, &mut random).1, Some(Qpn(3)));
         assert_eq!(next(QpnPolicy::Oldest, &mut random).1, Some(Qpn(5)));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_start_at_2_and_differ_modulo_their_count() {
+    fn numbers_start_at_2_and_stay_distinct() {
         for (queue_pairs, count) in [(0, 4), (5, 8), (2048, 2048), (u32::MAX, 32768)] {
             let range = QpnRange::for_queue_pairs(queue_pairs);
             assert_eq!(range.count(), count);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_is_asked_for_is_given_once() {
+    fn a_requested_number_is_given_once() {
         let mut allocator = QpnAllocator::new(QpnPolicy::Lowest, 8);
         assert_eq!(
             [7, 7, 0, 1, 9, 10].map(|qpn| allocator.take(Qpn(qpn))),

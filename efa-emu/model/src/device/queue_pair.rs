@@ -450,7 +450,7 @@ pub(super) mod tests {
     ];
 
     #[test]
-    fn every_change_of_state_takes_exactly_the_attributes_of_the_table() {
+    fn state_changes_take_exactly_the_tables_attributes() {
         for service in [Service::Srd, Service::Ud] {
             for from in STATES {
                 for to in STATES {

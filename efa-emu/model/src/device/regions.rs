@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_fit_their_fields_and_are_never_zero_or_the_same_again_soon() {
+    fn keys_fit_are_nonzero_and_recur_late() {
         let mut table = RegionTable::new(4);
         let mut seen = std::collections::HashSet::new();
         // Four slots with 63 generations each.

@@ -247,7 +247,7 @@ mod tests {
         /// Against an ordered map, with events that are due at once, soon, and far away, and with a
         /// clock that stands still or jumps.
         #[test]
-        fn a_queue_is_a_map_ordered_by_time_and_age(
+        fn events_are_ordered_by_time_then_age(
             steps in prop::collection::vec((0u8..10, 0u64..200_000, any::<bool>()), 1..400),
         ) {
             let at = Duration::from_nanos;

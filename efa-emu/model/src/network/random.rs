@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn purposes_seeds_and_names_have_numbers_of_their_own() {
+    fn purposes_seeds_and_names_give_distinct_numbers() {
         let first = Random::new(1, Purpose::Path).below(u64::MAX);
         assert_ne!(first, Random::new(1, Purpose::Loss).below(u64::MAX));
         assert_ne!(first, Random::new(2, Purpose::Path).below(u64::MAX));

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_for_good_takes_as_long_as_one_loss_after_the_other() {
+    fn a_permanent_loss_takes_all_attempts_time() {
         for attempts in 1..=Reliability::MOST_ATTEMPTS {
             let of = Reliability {
                 attempts,

@@ -31,7 +31,7 @@ fn probability(value: f64) -> Probability {
 }
 
 #[test]
-fn paths_are_evenly_spaced_and_differ_between_pairs_of_hosts() {
+fn paths_are_evenly_spaced_and_differ_by_pair() {
     let network = Network::new(NetworkConfig::default(), 1);
     let of = |ends| -> Vec<_> {
         (0..16)
@@ -50,7 +50,7 @@ fn paths_are_evenly_spaced_and_differ_between_pairs_of_hosts() {
 }
 
 #[test]
-fn latency_stays_within_its_bounds_and_all_paths_are_used() {
+fn latency_is_bounded_and_all_paths_are_used() {
     let network = Network::new(NetworkConfig::default(), 1);
     let (low, high) = (Duration::from_micros(8), Duration::from_micros(14));
     let mut paths = BTreeSet::new();
@@ -81,7 +81,7 @@ fn an_orderly_network_has_one_latency() {
 
 /// Each part of a transmission's name counts, and nothing that happened before.
 #[test]
-fn a_transmission_meets_the_same_fate_in_every_run() {
+fn a_transmission_has_the_same_outcome_every_run() {
     let config = NetworkConfig {
         jitter: Duration::from_secs(1),
         ..NetworkConfig::default()
@@ -210,7 +210,7 @@ fn a_journey_is_its_transmissions_added_up() {
 }
 
 #[test]
-fn not_ready_is_for_sends_and_each_retry_has_other_luck() {
+fn rnr_hits_sends_and_is_redrawn_per_retry() {
     let config = NetworkConfig {
         rnr: probability(0.9),
         ..NetworkConfig::perfect()

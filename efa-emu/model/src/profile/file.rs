@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_says_what_is_different_from_its_base() {
+    fn a_file_lists_differences_from_its_base() {
         let text = "name = \"x\"\nbase = \"efa1\"\nmtu = 4096\n[statuses]\nunknown_peer = 8\n";
         let profile = Profile::parse(text).unwrap();
         let base = Profile::by_name("efa1").unwrap();
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_device_can_be_is_refused_with_its_key() {
+    fn impossible_values_are_refused_with_their_key() {
         for (line, problem) in [
             ("base = \"efa9\"", "base"),
             ("base = \"efa1\"\nmtus = 1", "mtus"),

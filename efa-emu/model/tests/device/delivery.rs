@@ -88,7 +88,7 @@ fn segment(offset: u64, length: u32) -> HostSegment {
 }
 
 #[test]
-fn a_message_whose_data_does_not_come_leaves_the_receive_posted() {
+fn a_message_without_data_keeps_the_receive_posted() {
     let mut net = Net::pair(Setup::default());
     net.hosts[1].post_recv(1, &[(0, 20), (100, 100)]);
     let header = request(&net, Operation::Send, None);
@@ -109,7 +109,7 @@ fn a_message_whose_data_does_not_come_leaves_the_receive_posted() {
 }
 
 #[test]
-fn a_message_into_memory_that_is_not_there_fails_the_receive() {
+fn unreachable_local_memory_fails_the_receive() {
     for service in [Service::Srd, Service::Ud] {
         let mut net = Net::pair(Setup {
             service,
@@ -132,7 +132,7 @@ fn a_message_into_memory_that_is_not_there_fails_the_receive() {
 }
 
 #[test]
-fn rdma_to_memory_that_is_not_there_is_a_bad_address() {
+fn rdma_to_unmapped_memory_is_a_bad_address() {
     let mut net = Net::pair(Setup::default());
     net.hosts[1].post_recv(1, &[(0, 100)]);
     for (operation, call) in [
@@ -152,7 +152,7 @@ fn rdma_to_memory_that_is_not_there_is_a_bad_address() {
 }
 
 #[test]
-fn a_request_in_parts_completes_and_counts_with_the_last() {
+fn split_requests_complete_and_count_once() {
     let mut net = Net::pair(Setup::default());
     net.hosts[1].post_recv(1, &[]);
     for (operation, immediate) in [
@@ -200,7 +200,7 @@ fn a_deferred_request_is_not_dropped() {
 }
 
 #[test]
-fn a_key_that_is_withdrawn_between_two_parts_stops_the_request() {
+fn withdrawing_a_key_midway_stops_the_request() {
     let mut net = Net::pair(Setup::default());
     let header = request(&net, Operation::RdmaWrite, None);
     let mut transfer = Recorder::new(Ok(()));
@@ -314,7 +314,7 @@ fn a_device_looks_ahead_once_for_each_receive() {
 }
 
 #[test]
-fn a_device_looks_only_at_memory_that_the_receive_may_use() {
+fn devices_look_only_at_the_receives_memory() {
     let mut net = Net::pair(Setup::default());
     let outside = Buffer {
         lkey: net.hosts[1].keys.lkey.0 ^ 1,
@@ -330,7 +330,7 @@ fn a_device_looks_only_at_memory_that_the_receive_may_use() {
 }
 
 #[test]
-fn a_device_that_looks_ahead_leaves_a_doorbell_without_sense_to_the_next_message() {
+fn peeking_leaves_a_bad_doorbell_for_later() {
     let mut net = Net::pair(Setup::default());
     net.hosts[1].post_recv(0, &[(0, 100)]);
     let header = request(&net, Operation::Send, None);

@@ -43,7 +43,7 @@ fn an_armed_queue_raises_one_event() {
 }
 
 #[test]
-fn arming_with_unread_entries_raises_the_event_at_once() {
+fn arming_with_unread_entries_notifies_at_once() {
     let mut net = Net::pair(Setup::default());
     message(&mut net, 1);
     arm(&mut net);
@@ -59,7 +59,7 @@ fn arming_with_unread_entries_raises_the_event_at_once() {
 }
 
 #[test]
-fn asking_twice_before_the_event_was_received_gives_one_event() {
+fn arming_twice_before_receipt_gives_one_event() {
     let mut net = Net::pair(Setup::default());
     arm(&mut net);
     arm(&mut net);
@@ -85,7 +85,7 @@ fn a_consumer_index_update_does_not_disarm() {
 }
 
 #[test]
-fn a_watched_queue_is_armed_by_its_doorbell_alone() {
+fn a_doorbell_arms_a_watched_queue() {
     let mut net = Net::pair(Setup::default());
     let cq = net.hosts[1].cq;
     net.hosts[1].device.watch_cq(cq, true).unwrap();

@@ -51,7 +51,7 @@ fn completion(net: &Net, host: usize, counter: usize) -> [u8; 32] {
 /// the request ends. On older generations the bytes of the upper part are reserved, in the request
 /// and in the completion.
 #[test]
-fn the_upper_part_of_a_request_id_comes_back_where_ids_have_it() {
+fn upper_request_id_bits_return_where_supported() {
     const ID: [u8; 8] = [0x02, 0x01, 0xa1, 0xa2, 0xa3, 0xa4, 0xa5, 0xa6];
     // The byte with the operation and the marks of a whole request, and how the request ends.
     let cases = [
@@ -104,7 +104,7 @@ fn the_upper_part_of_a_request_id_comes_back_where_ids_have_it() {
 /// is not of the queue pair that now has the number (rdma-core of August 2026 looks at the
 /// generation of 16-bit ids only).
 #[test]
-fn a_late_completion_is_of_the_successor_where_ids_have_64_bits() {
+fn late_completions_hit_successors_with_64_bit_ids() {
     for profile in Profile::all() {
         let mut net = Net::pair(Setup {
             profile: profile.clone(),
@@ -130,7 +130,7 @@ fn a_late_completion_is_of_the_successor_where_ids_have_64_bits() {
 
 /// What a client with direct access does: no call of the library but the making of the objects.
 #[test]
-fn a_client_may_write_queues_and_doorbells_by_itself() {
+fn clients_may_write_queues_and_doorbells_directly() {
     for wqe_size in [WqeSize::Bytes64, WqeSize::Bytes128] {
         let mut net = Net::pair(Setup {
             wqe_size,
@@ -200,7 +200,7 @@ fn a_client_may_write_queues_and_doorbells_by_itself() {
 }
 
 #[test]
-fn a_doorbell_beyond_the_ring_fails_the_queue_pair() {
+fn a_doorbell_beyond_the_ring_fails_its_pair() {
     let mut net = Net::pair(Setup::default());
     let qpn = net.hosts[0].client.qpn;
     net.hosts[0].client.send.ring().doorbell().write(17);
@@ -222,7 +222,7 @@ fn a_doorbell_beyond_the_ring_fails_the_queue_pair() {
 }
 
 #[test]
-fn a_doorbell_without_a_call_beyond_the_ring_fails_the_queue_pair_too() {
+fn a_direct_doorbell_beyond_the_ring_fails_too() {
     for (value, state) in [(16, QpState::ReadyToSend), (17, QpState::Error)] {
         let mut net = Net::pair(Setup::default());
         let qpn = net.hosts[0].client.qpn;
@@ -238,7 +238,7 @@ fn a_doorbell_without_a_call_beyond_the_ring_fails_the_queue_pair_too() {
 /// What is in the ring from before a reset has the phase of the first lap, and is not taken for
 /// new.
 #[test]
-fn a_reset_takes_entries_back_that_nobody_rang_for() {
+fn a_reset_discards_entries_without_a_doorbell() {
     let mut net = Net::pair(Setup::default());
     let (to, qpn) = (net.address(0, 1), net.hosts[0].client.qpn);
     for wr_id in 0..3 {
@@ -260,7 +260,7 @@ fn a_reset_takes_entries_back_that_nobody_rang_for() {
 }
 
 #[test]
-fn a_client_that_posts_without_polling_is_held_back() {
+fn posting_without_polling_is_throttled() {
     let mut net = Net::pair(Setup::default());
     let to = net.address(0, 1);
     net.hosts[0].post_send(1, to, &[(0, 1)]);
@@ -288,7 +288,7 @@ fn a_client_that_posts_without_polling_is_held_back() {
 }
 
 #[test]
-fn receives_that_never_end_or_begin_fail_the_queue_pair() {
+fn malformed_receive_chains_fail_the_queue_pair() {
     // The bytes with the first (0x40) and last (0x80) bits of the receive's two descriptors.
     for (first, second) in [
         (0x80, 0x80),
@@ -314,7 +314,7 @@ fn receives_that_never_end_or_begin_fail_the_queue_pair() {
 }
 
 #[test]
-fn a_completion_queue_that_is_too_small_loses_completions_and_nothing_else() {
+fn completion_queue_overrun_loses_only_completions() {
     let mut net = Net::pair(Setup {
         cq_entries: 4,
         ..Setup::default()

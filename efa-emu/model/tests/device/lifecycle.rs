@@ -12,7 +12,7 @@ use efa_device_model::profile::Profile;
 use crate::harness::{Host, Kind, MEMORY, MEMORY_SIZE, Net, Rdma, Setup, gid};
 
 #[test]
-fn a_late_answer_never_reaches_a_queue_pair_with_the_same_number() {
+fn late_answers_miss_successors_with_the_same_number() {
     let mut net = Net::pair(Setup::default());
     let to = net.address(0, 1);
     for wr_id in 0..4 {
@@ -44,7 +44,7 @@ fn a_late_answer_never_reaches_a_queue_pair_with_the_same_number() {
 }
 
 #[test]
-fn completions_left_in_the_queue_are_not_taken_for_those_of_the_next_queue_pair() {
+fn leftover_completions_are_not_the_successors() {
     let mut net = Net::pair(Setup::default());
     let to = net.address(0, 1);
     for wr_id in 0..4 {
@@ -69,7 +69,7 @@ fn completions_left_in_the_queue_are_not_taken_for_those_of_the_next_queue_pair(
 }
 
 #[test]
-fn a_second_answer_and_made_up_tokens_are_ignored() {
+fn duplicate_answers_and_forged_tokens_are_ignored() {
     let mut net = Net::pair(Setup::default());
     let to = net.address(0, 1);
     net.hosts[0].post_send(1, to, &[(0, 8)]);
@@ -112,7 +112,7 @@ fn an_answer_to_an_earlier_attempt_is_ignored() {
 }
 
 #[test]
-fn the_error_state_flushes_everything_in_the_order_of_posting() {
+fn the_error_state_flushes_in_posting_order() {
     let mut net = Net::new(&[Setup::default(), Setup::default(), Setup::default()]);
     let one = net.address(0, 1);
     let two = net.address(0, 2);
@@ -140,7 +140,7 @@ fn the_error_state_flushes_everything_in_the_order_of_posting() {
 }
 
 #[test]
-fn what_is_posted_to_a_queue_pair_that_failed_by_itself_is_flushed() {
+fn posts_to_a_failed_queue_pair_are_flushed() {
     let mut net = Net::pair(Setup::default());
     let to = net.address(0, 1);
     net.hosts[0].post_send(1, to, &[(0, 8)]);
@@ -178,7 +178,7 @@ fn reset_starts_over_without_completions() {
 }
 
 #[test]
-fn a_drained_send_queue_holds_new_requests_until_it_is_started_again() {
+fn a_drained_send_queue_defers_until_restarted() {
     let mut net = Net::pair(Setup::default());
     let to = net.address(0, 1);
     net.hosts[0].set_state(QpState::SendQueueDrained);
@@ -192,7 +192,7 @@ fn a_drained_send_queue_holds_new_requests_until_it_is_started_again() {
 }
 
 #[test]
-fn destroying_a_handle_fails_the_requests_that_wait_for_it() {
+fn destroying_a_handle_fails_its_deferred_requests() {
     let mut net = Net::new(&[Setup::default(), Setup::default()]);
     let to = net.address(0, 1);
     net.busy.insert(gid(1));
@@ -217,7 +217,7 @@ fn destroying_a_handle_fails_the_requests_that_wait_for_it() {
 }
 
 #[test]
-fn the_memory_of_a_read_may_go_away_while_it_is_under_way() {
+fn read_targets_may_be_deregistered_midway() {
     let mut net = Net::pair(Setup::default());
     let to = net.address(0, 1);
     let rdma = Rdma {
@@ -239,7 +239,7 @@ fn the_memory_of_a_read_may_go_away_while_it_is_under_way() {
 }
 
 #[test]
-fn a_request_that_waits_does_not_outlive_its_memory() {
+fn deferred_requests_do_not_outlive_their_memory() {
     for (what, kind) in [
         ("send", None),
         ("read", Some(Kind::Read)),
@@ -371,7 +371,7 @@ fn limits_are_enomem() {
 }
 
 #[test]
-fn objects_in_use_are_ebusy_and_objects_gone_are_enoent() {
+fn used_objects_are_ebusy_and_missing_ones_enoent() {
     let mut net = Net::pair(Setup::default());
     let host = &mut net.hosts[0];
     let (pd, cq, qpn, lkey) = (host.pd, host.cq, host.client.qpn, host.keys.lkey);
@@ -460,7 +460,7 @@ fn arguments_out_of_range_are_refused() {
 
 /// A queue pair with 64-bit ids needs a device and a completion queue that have them.
 #[test]
-fn long_request_ids_are_agreed_on_by_queue_pair_and_completion_queue() {
+fn long_request_ids_need_both_queues() {
     use RequestIdSize::{Bits16, Bits64};
     for profile in Profile::all() {
         let mut device = Device::new(profile.clone(), gid(0));

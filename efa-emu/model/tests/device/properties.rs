@@ -368,7 +368,7 @@ proptest! {
 
     /// The same program sees the same completions, whatever the size of the request ids.
     #[test]
-    fn programs_do_not_see_the_size_of_request_ids(
+    fn request_id_size_is_invisible_to_programs(
         rnr_retry in 0u8..4,
         steps in prop::collection::vec((0usize..3, step()), 1..120),
     ) {

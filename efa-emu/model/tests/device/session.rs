@@ -170,7 +170,7 @@ fn the_classic_call_refuses_what_rdma_core_refuses() {
 }
 
 #[test]
-fn states_allow_sends_in_rts_and_sqd_and_receives_from_init_on() {
+fn sends_need_rts_or_sqd_and_receives_init() {
     use QpState::*;
     let mut net = Net::pair(Setup::default());
     let to = net.address(0, 1);
@@ -224,7 +224,7 @@ fn receives_are_limited_in_number_and_entries() {
 }
 
 #[test]
-fn the_extended_session_shows_a_completion_until_the_next() {
+fn an_extended_session_keeps_the_current_completion() {
     let mut net = Net::pair(Setup::default());
     let to = net.address(0, 1);
     for wr_id in 0..2 {

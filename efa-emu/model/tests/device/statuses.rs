@@ -449,7 +449,7 @@ fn unknown_codes_are_general_errors() {
 }
 
 #[test]
-fn the_check_for_unknown_peers_can_be_turned_off() {
+fn unknown_peer_checks_can_be_disabled() {
     let mut setup = Setup::default();
     setup.profile.unknown_peer_check = false;
     let mut net = Net::new(&[setup.clone(), setup]);
@@ -496,7 +496,7 @@ fn a_refused_request_never_touches_memory() {
 }
 
 #[test]
-fn a_queue_pair_works_on_after_a_request_failed() {
+fn queue_pairs_keep_working_after_a_failed_request() {
     let (mut net, to) = stage(Setup::default());
     let wrong = UdAddress { ahn: 40, ..to };
     net.hosts[0].post_send(1, wrong, &[(0, 16)]);
@@ -509,7 +509,7 @@ fn a_queue_pair_works_on_after_a_request_failed() {
 }
 
 #[test]
-fn receiver_not_ready_is_retried_as_often_as_the_queue_pair_says() {
+fn rnr_is_retried_the_requested_number_of_times() {
     for retries in [0, 1, 3, 6] {
         let mut net = Net::pair(Setup {
             rnr_retry: Some(retries),
@@ -535,7 +535,7 @@ fn receiver_not_ready_is_retried_as_often_as_the_queue_pair_says() {
 }
 
 #[test]
-fn retries_succeed_once_a_receive_is_posted_and_never_end_with_count_7() {
+fn rnr_count_7_retries_without_end() {
     let mut net = Net::pair(Setup {
         rnr_retry: Some(7),
         ..Setup::default()
@@ -556,7 +556,7 @@ fn retries_succeed_once_a_receive_is_posted_and_never_end_with_count_7() {
 }
 
 #[test]
-fn an_rdma_write_may_carry_inline_data_in_128_bytes() {
+fn rdma_writes_may_be_inline_in_128_bytes() {
     let mut net = Net::pair(Setup {
         wqe_size: WqeSize::Bytes128,
         ..Setup::default()
@@ -576,7 +576,7 @@ fn an_rdma_write_may_carry_inline_data_in_128_bytes() {
 }
 
 #[test]
-fn a_local_buffer_of_an_rdma_read_must_be_writable() {
+fn rdma_read_targets_must_be_writable() {
     let (mut net, to) = stage(Setup::default());
     let host = &mut net.hosts[0];
     let region = MemoryRegion {

@@ -42,7 +42,7 @@ fn a_send_is_scattered_and_reports_its_sender() {
 }
 
 #[test]
-fn an_unknown_sender_is_named_by_its_gid_if_the_device_can() {
+fn capable_devices_name_unknown_senders_by_gid() {
     let with = Setup::default();
     let mut without = Setup::default();
     without.profile.caps.remove(DeviceCaps::CQ_WITH_SGID);
@@ -65,7 +65,7 @@ fn an_unknown_sender_is_named_by_its_gid_if_the_device_can() {
 }
 
 #[test]
-fn a_handle_in_another_protection_domain_does_not_make_a_sender_known() {
+fn handles_of_other_domains_leave_senders_unknown() {
     let mut net = Net::new(&[Setup::default(), Setup::default()]);
     let to = net.address(0, 1);
     let other = net.hosts[1].device.alloc_pd().unwrap();
@@ -134,7 +134,7 @@ fn the_largest_packet_passes() {
 }
 
 #[test]
-fn a_datagram_is_received_behind_a_global_route_header() {
+fn datagrams_follow_a_global_route_header() {
     let mut net = Net::pair(Setup {
         service: Service::Ud,
         ..Setup::default()
@@ -159,7 +159,7 @@ fn a_datagram_is_received_behind_a_global_route_header() {
 }
 
 #[test]
-fn a_datagram_that_nobody_takes_is_lost_without_an_error() {
+fn unreceived_datagrams_are_lost_without_an_error() {
     let mut net = Net::pair(Setup {
         service: Service::Ud,
         ..Setup::default()
@@ -182,7 +182,7 @@ fn rdma(net: &Net, kind: Kind, local: (u64, u32), remote: u64) -> Rdma {
 }
 
 #[test]
-fn an_rdma_read_brings_the_peers_memory_without_its_doing() {
+fn rdma_reads_need_no_action_of_the_peer() {
     let mut net = Net::pair(Setup::default());
     let to = net.address(0, 1);
     net.hosts[1].bytes(1000, 6).copy_from_slice(b"remote");
@@ -202,7 +202,7 @@ fn an_rdma_read_brings_the_peers_memory_without_its_doing() {
 }
 
 #[test]
-fn an_rdma_write_is_silent_unless_it_has_an_immediate() {
+fn only_immediates_make_rdma_writes_visible() {
     let mut net = Net::pair(Setup::default());
     let to = net.address(0, 1);
     net.hosts[0].bytes(0, 5).copy_from_slice(b"write");
@@ -323,7 +323,7 @@ fn a_busy_destination_does_not_hold_up_another() {
 }
 
 #[test]
-fn requests_for_one_destination_are_offered_in_order_however_often_the_link_refuses() {
+fn requests_keep_their_order_despite_link_refusals() {
     for refusals in 0..8 {
         let mut net = Net::pair(Setup::default());
         let to = net.address(0, 1);

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn and_binds_more_tightly_than_or_and_not_most() {
+    fn and_binds_more_tightly_than_or() {
         assert!(accepts("qpn 3 or qpn 5 and qpn 6"));
         assert!(!accepts("(qpn 3 or qpn 5) and qpn 6"));
         assert!(accepts("not qpn 5 and qpn 3"));

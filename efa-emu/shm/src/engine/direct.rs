@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn who_rings_waits_and_the_page_is_protected_again_after_the_store() {
+    fn a_doorbell_store_waits_and_protection_returns() {
         let Some((mut direct, told)) = direct() else {
             return;
         };
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_has_not_been_looked_at_before_was_not_delayed() {
+    fn an_unobserved_thread_counts_as_not_delayed() {
         let thread = rustix::thread::gettid().as_raw_pid() as u32;
         let (mut delays, now) = (Delays::default(), Instant::now());
         assert!(!delays.look(thread, now));

@@ -201,7 +201,7 @@ mod tests {
     const IN_TIME: Option<Duration> = Some(Duration::from_secs(30));
 
     #[test]
-    fn a_store_to_a_protected_page_happens_when_it_is_let_through() {
+    fn protected_stores_take_effect_when_let_through() {
         let Some(faults) = Faults::new() else {
             return efa_testing::skip("userfaultfd is forbidden here");
         };
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_was_unmapped_is_read_when_it_is_mapped() {
+    fn an_unmapped_page_is_read_once_mapped() {
         let Some(faults) = Faults::new().filter(|faults| faults.tells_reads) else {
             return efa_testing::skip("userfaultfd is forbidden or old here");
         };

@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn who_loses_it_sleeps_after_some_polls_in_vain() {
+    fn futile_polls_lead_to_sleep() {
         let mut thread = Thread::new();
         thread.polls(2 * WINDOW);
         thread.loses(4 * MS);
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_something_else_between_polls_does_not_sleep() {
+    fn other_work_between_polls_prevents_sleep() {
         let mut thread = Thread::new();
         thread.polls(2 * WINDOW);
         thread.loses(4 * MS);
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn naps_end_when_the_others_have_gone_and_last_while_they_have_not() {
+    fn naps_last_while_other_programs_compete() {
         let mut thread = Thread::new();
         thread.polls(2 * WINDOW);
         let mut believed = Vec::new();
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn who_loses_it_often_in_a_long_time_does_not_give_it_away() {
+    fn rare_losses_do_not_give_the_processor_away() {
         let mut thread = Thread::new();
         thread.polls(2 * WINDOW);
         // The program computes between its polls, and others take turns with it.
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_peers_on_other_machines_gives_way_often_and_never_sleeps() {
+    fn peers_on_other_machines_mean_yielding_without_sleep() {
         let mut patience = Patience::new();
         let look = || -> Look { unreachable!("nobody asks whether others want the processor") };
         // That there are such peers is noticed when the first look is due.

@@ -905,7 +905,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_an_event_is_not_taken_for_a_thread_without_a_processor() {
+    fn waiting_for_an_event_differs_from_being_preempted() {
         let root = tempfile::tempdir().unwrap();
         let engine = open_engine(&root);
         let cq = create_cq(&engine);
@@ -924,7 +924,7 @@ mod tests {
     }
 
     #[test]
-    fn who_polls_once_more_before_it_waits_for_an_event_is_not_either() {
+    fn a_last_poll_before_waiting_differs_too() {
         let root = tempfile::tempdir().unwrap();
         let engine = open_engine(&root);
         let cq = create_cq(&engine);
@@ -940,7 +940,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interruption_is_not_overlooked_by_a_nap_that_is_just_beginning() {
+    fn interruptions_end_a_nap_that_is_just_starting() {
         let root = tempfile::tempdir().unwrap();
         let engine = open_engine(&root);
         let shared = &engine.shared;

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_withdrawal_that_was_taken_back_does_not_end_the_request() {
+    fn a_revoked_withdrawal_does_not_end_the_request() {
         let (stage, status) = settled(BulkStage::Direct, Answer::Withdrawn);
         assert!(
             matches!(stage, Some(BulkStage::Write { next: 0, .. })),
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_whose_memory_was_taken_back_ends_as_the_target_found_it() {
+    fn withdrawn_requests_end_as_the_target_found_them() {
         let taken = |answer| {
             let (stage, status) = settled(|_| BulkStage::TakenBack, answer);
             assert!(stage.is_none(), "{stage:?}");

@@ -198,7 +198,7 @@ mod tests {
 
     /// Those for others are neither delayed by looks at them nor deferred from their turn.
     #[test]
-    fn of_those_for_a_busy_destination_one_is_looked_at_and_none_overtakes_another() {
+    fn one_request_per_busy_destination_keeps_order() {
         let mut waiting = Backlog::default();
         for sequence in 0..100 {
             for number in 0..3 {
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_are_dropped_where_much_waits_and_nothing_else_is() {
+    fn only_datagrams_are_dropped_from_long_queues() {
         let mut waiting = Backlog::default();
         for data in [&[][..], &[7; 8192]] {
             for _ in 0..100_000 {

@@ -235,7 +235,7 @@ mod tests {
     /// No honest sender fills a ring with one record, but a receiver takes such a record from
     /// others.
     #[test]
-    fn no_record_of_a_ring_makes_too_long_a_parcel() {
+    fn every_ring_record_fits_a_message() {
         let data = vec![7; MAX_RING - LINE];
         assert_eq!(record_length(data.len()), MAX_RING);
         assert!(record_length(data.len() + 1) > MAX_RING);

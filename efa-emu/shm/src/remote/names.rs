@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_is_not_used_again_soon_nor_while_it_is_in_use() {
+    fn numbers_are_not_reused_soon_or_while_used() {
         let mut numbers = Numbers::default();
         let first = numbers.insert('a');
         let second = numbers.insert('b');

@@ -500,7 +500,7 @@ fn outcome(seen: &Seen, request: u64) -> (Status, u32) {
 }
 
 #[test]
-fn a_frame_that_is_dropped_comes_again_after_one_time_out() {
+fn a_dropped_frame_returns_after_one_timeout() {
     let seen = check(
         4,
         &[
@@ -520,7 +520,7 @@ fn a_frame_that_is_dropped_comes_again_after_one_time_out() {
 }
 
 #[test]
-fn a_request_that_is_always_dropped_fails_after_its_attempts() {
+fn a_request_dropped_always_fails_after_its_attempts() {
     for (attempts, timeouts) in [(1, 1), (3, 7)] {
         let seen = check(
             attempts,
@@ -539,7 +539,7 @@ fn a_request_that_is_always_dropped_fails_after_its_attempts() {
 }
 
 #[test]
-fn a_loss_for_good_takes_as_long_as_all_attempts() {
+fn a_permanent_loss_takes_all_attempts_time() {
     let seen = check(
         3,
         &[
@@ -645,7 +645,7 @@ fn a_cut_that_is_healed_is_a_delay() {
 }
 
 #[test]
-fn what_is_held_goes_on_when_it_is_released() {
+fn held_frames_continue_on_release() {
     let seen = check(
         4,
         &[
@@ -682,7 +682,7 @@ fn completions_that_are_written_twice_come_twice() {
 /// The second copy has a receive of its own, and the sender hears of one packet only. RDMA is not
 /// repeated.
 #[test]
-fn packets_that_arrive_twice_are_received_twice_and_complete_once() {
+fn duplicated_packets_arrive_twice_and_complete_once() {
     let seen = check(
         4,
         &[
@@ -700,7 +700,7 @@ fn packets_that_arrive_twice_are_received_twice_and_complete_once() {
 
 /// A process that is killed leaves a device that has no such queue pair.
 #[test]
-fn a_killed_receiver_is_a_queue_pair_that_is_gone() {
+fn a_killed_receivers_queue_pair_is_gone() {
     let scenario = Scenario {
         rules: &[r#"when = { operation = "send", nth = 4 }, then = { kill = "beta" }"#],
         is_deadly: true,

@@ -272,7 +272,7 @@ fn a_second_copy_is_recorded_without_an_answer() {
 /// A run is recorded by the processes that it started only, and a snap length leaves the rest of
 /// each frame out, not its length.
 #[test]
-fn a_run_records_its_own_processes_up_to_the_snap_length() {
+fn runs_record_their_processes_up_to_snap_length() {
     const SNAPLEN: u32 = 128;
     let root = tempfile::tempdir().unwrap();
     let (run, of_run) = capture(root.path(), "alpha", Recorded::Run, SNAPLEN);

@@ -73,7 +73,7 @@ fn send_one(client: &mut Client, to: UdAddress) {
 /// A poll that never sleeps leaves the other side to wait until the system takes the processor
 /// away.
 #[test]
-fn polls_in_vain_leave_the_processor_to_the_other_side() {
+fn futile_polls_yield_to_the_other_side() {
     share_a_processor();
     let root = tempfile::tempdir().unwrap();
     let mut client = Client::open(root.path(), &config("alpha"));

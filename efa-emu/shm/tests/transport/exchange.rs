@@ -142,7 +142,7 @@ fn a_hundred_thousand_packets_go_there_and_back() {
 }
 
 #[test]
-fn rdma_is_served_while_the_target_does_not_call_in() {
+fn rdma_needs_no_calls_of_the_target() {
     use efa_shm::RdmaPath;
     const LENGTH: usize = 8 << 20;
     for rdma in [RdmaPath::Auto, RdmaPath::Rings] {

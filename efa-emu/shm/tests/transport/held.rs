@@ -148,7 +148,7 @@ fn is_busy(result: Result<(), EngineError>) {
 }
 
 #[test]
-fn memory_is_deregistered_only_when_a_stopped_target_cannot_write_it_any_more() {
+fn deregistration_waits_for_a_stopped_target() {
     let mut stage = Stage::set();
     let lkey = stage.local.keys.lkey;
     is_busy(stage.client.engine.deregister_memory(lkey));
@@ -166,7 +166,7 @@ fn memory_is_deregistered_only_when_a_stopped_target_cannot_write_it_any_more() 
 }
 
 #[test]
-fn a_queue_pair_ends_only_when_a_stopped_target_cannot_write_its_memory_any_more() {
+fn queue_pair_destruction_waits_for_a_stopped_target() {
     let mut stage = Stage::set();
     let qpn = stage.client.address().qpn;
     let engine = &stage.client.engine;
@@ -186,7 +186,7 @@ fn a_queue_pair_ends_only_when_a_stopped_target_cannot_write_its_memory_any_more
 }
 
 #[test]
-fn memory_that_no_request_of_a_stopped_target_uses_is_deregistered_at_once() {
+fn unused_memory_is_deregistered_at_once() {
     let mut stage = Stage::set();
     let other = stage.client.register(vec![0; PIECE]);
     stage.client.deregister(other.keys.lkey);
@@ -195,7 +195,7 @@ fn memory_that_no_request_of_a_stopped_target_uses_is_deregistered_at_once() {
 }
 
 #[test]
-fn memory_that_a_target_held_when_it_was_killed_is_free() {
+fn a_killed_targets_memory_is_free() {
     let mut stage = Stage::set();
     stage.target.kill();
     stage.client.deregister(stage.local.keys.lkey);

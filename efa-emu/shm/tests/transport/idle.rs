@@ -93,7 +93,7 @@ fn an_event_wakes_an_application_that_sleeps() {
 }
 
 #[test]
-fn requests_complete_while_the_initiator_does_not_call_in() {
+fn requests_complete_without_calls_of_the_initiator() {
     // More than the ring holds: the engine's thread has to send the rest.
     const COUNT: u64 = 600;
     let root = tempfile::tempdir().unwrap();

@@ -86,7 +86,7 @@ fn survivors_of_a_killed_process_go_on() {
 /// As in containers that let no process read another. Half of the victims do likewise: then the
 /// data of the reads of both meets in the rings, which everything else that both send fills.
 #[test]
-fn survivors_go_on_where_all_data_goes_through_the_rings() {
+fn survivors_continue_with_rdma_through_rings() {
     kill_and_go_on(RdmaPath::Rings, 4);
 }
 
@@ -220,7 +220,7 @@ pub(crate) fn churn(parent: &Parent) {
 }
 
 #[test]
-fn killing_in_the_middle_of_opening_and_closing_leaves_nothing() {
+fn killing_during_open_and_close_leaves_nothing() {
     const ROUNDS: u64 = 60;
     let root = tempfile::tempdir().unwrap();
     let mut random = SmallRng::seed_from_u64(2);
@@ -288,7 +288,7 @@ pub(crate) fn forker(parent: &Parent) {
 }
 
 #[test]
-fn a_forked_child_does_not_keep_a_dead_process_alive() {
+fn a_forked_child_does_not_extend_its_parent() {
     let root = tempfile::tempdir().unwrap();
     let mut process = Process::start("forker", root.path(), 0);
     let grandchild: i32 = process.hear().parse().unwrap();
@@ -305,7 +305,7 @@ fn a_forked_child_does_not_keep_a_dead_process_alive() {
 }
 
 #[test]
-fn a_destroyed_queue_pair_takes_its_memory_back_from_a_stopped_target() {
+fn destroying_a_queue_pair_reclaims_its_memory() {
     const LENGTH: usize = 4 << 20;
     let root = tempfile::tempdir().unwrap();
     let mut client = Client::open(root.path(), &config("alpha"));

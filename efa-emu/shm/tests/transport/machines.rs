@@ -221,7 +221,7 @@ fn fewest_polls_before_a_rest(client: &Client) -> usize {
 /// sixteen if it has lost its processor to others; one with peers on other machines makes room
 /// after fewer, and never sleeps.
 #[test]
-fn a_program_with_a_peer_on_another_machine_makes_room_for_others_soon() {
+fn peers_on_other_machines_make_programs_yield_early() {
     let machines = Machines::new();
     let (mut alpha, mut beta, to, _memory) = machines.receiving_pair(1);
     assert!(alpha.post_send(1, to, INLINE));
@@ -282,7 +282,7 @@ fn messages_go_both_ways_and_are_answered() {
 /// What carries messages keeps their order. The order of arrival is that of the emulated network
 /// nevertheless, whose times are long here beside what a busy machine adds to them.
 #[test]
-fn several_paths_to_another_machine_do_not_keep_the_order() {
+fn several_paths_to_a_machine_reorder() {
     for (network, is_orderly) in [
         ("paths=1", true),
         ("latency=20ms,paths=4", false),
@@ -304,7 +304,7 @@ fn what_the_far_device_answers_comes_back() {
 }
 
 #[test]
-fn rdma_goes_through_the_rings_with_keys_and_bounds_checked_there() {
+fn remote_rdma_checks_keys_and_bounds() {
     let machines = Machines::new();
     let (mut alpha, mut beta) = machines.pair();
     let to = alpha.connect(beta.address());
@@ -352,7 +352,7 @@ fn rdma_goes_through_the_rings_with_keys_and_bounds_checked_there() {
 /// More than the rings between them have room for. Data for a read goes the same way as requests to
 /// read, and must not wait for them.
 #[test]
-fn two_that_read_from_each_other_do_not_wait_for_each_other() {
+fn mutual_reads_do_not_deadlock() {
     const LENGTH: usize = 3 << 20;
     let machines = Machines::new();
     let (mut alpha, mut beta) = machines.pair();
@@ -383,7 +383,7 @@ fn two_that_read_from_each_other_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn a_request_that_a_fault_keeps_ends_when_it_is_released() {
+fn a_held_request_ends_on_release() {
     let machines = Machines::new();
     let (mut alpha, mut beta, to, _memory) = machines.receiving_pair(3);
     let there = fabric(machines.root(1));
@@ -449,7 +449,7 @@ fn rules_of_the_machine_hold_here_as_well() {
 }
 
 #[test]
-fn what_is_done_to_a_host_is_done_on_its_machine() {
+fn actions_on_a_host_apply_on_its_machine() {
     use efa_device_model::fault::Action;
     let machines = Machines::new();
     let (_alpha, _beta) = machines.pair();
@@ -476,7 +476,7 @@ fn wait_both(alpha: &mut Client, beta: &mut Client) -> u64 {
 }
 
 #[test]
-fn a_machine_that_vanishes_does_not_answer_and_delivers_nothing_twice() {
+fn a_vanished_machine_delivers_nothing_twice() {
     let machines = Machines::new();
     let (mut alpha, mut beta, to, _memory) = machines.receiving_pair(10);
     // The request arrives, its answer does not.
@@ -524,7 +524,7 @@ fn a_machine_that_vanishes_does_not_answer_and_delivers_nothing_twice() {
 }
 
 #[test]
-fn a_host_that_leaves_is_a_queue_pair_that_is_gone_and_one_name_is_one_host() {
+fn a_departed_hosts_queue_pairs_are_gone() {
     let machines = Machines::new();
     let (mut alpha, beta) = machines.pair();
     let to = alpha.connect(beta.address());
@@ -640,7 +640,7 @@ fn each_of_many_devices_wakes_the_sleeper() {
 }
 
 #[test]
-fn requests_do_not_go_on_to_a_third_machine() {
+fn requests_are_not_forwarded_to_third_machines() {
     let machines = Machines::new();
     let (mut alpha, beta) = machines.pair();
     // The second machine knows a device of a third one, and the first takes it for one of the
@@ -672,7 +672,7 @@ fn fill_ring(remote: &Mutex<RemoteMachine>, request: &[u8]) {
 /// The outcome of a request that was kept comes while the initiator's ring is full, and then the
 /// connection is lost, and so is the next one.
 #[test]
-fn an_outcome_that_waits_for_room_outlives_the_connection() {
+fn deferred_outcomes_outlive_the_connection() {
     let machines = Machines::new();
     let (mut alpha, mut beta, to, _memory) = machines.receiving_pair(1);
     let back = beta.connect(alpha.address());
@@ -722,7 +722,7 @@ fn an_outcome_that_waits_for_room_outlives_the_connection() {
 /// A process has sent data for a read, and the connection is lost before anybody takes it. The next
 /// read is served by the same process, and gets the bytes that it asks for.
 #[test]
-fn data_for_a_read_of_a_lost_connection_is_none_for_the_next_one() {
+fn read_data_does_not_cross_connections() {
     let machines = Machines::new();
     let (mut alpha, beta) = machines.pair();
     machines.cut(true);
@@ -771,7 +771,7 @@ fn data_for_a_read_of_a_lost_connection_is_none_for_the_next_one() {
 
 /// If too much waited for one process, nothing more would be heard for all others.
 #[test]
-fn datagrams_for_a_process_that_is_stopped_do_not_pile_up() {
+fn datagrams_for_stopped_processes_do_not_accumulate() {
     const LENGTH: usize = 4096;
     let machines = Machines::new();
     let [alpha, mut beta] = [(0, "alpha"), (1, "beta")].map(|(machine, host)| {
@@ -810,7 +810,7 @@ fn datagrams_for_a_process_that_is_stopped_do_not_pile_up() {
 /// A process was killed whose records waited, and its host is none that the machine knows: nobody
 /// takes them any more.
 #[test]
-fn the_ring_of_a_dead_stranger_is_given_up() {
+fn rings_of_dead_strangers_are_given_up() {
     let machines = Machines::new();
     let (_alpha, beta) = machines.pair();
     machines.cut(true);
@@ -836,7 +836,7 @@ fn the_ring_of_a_dead_stranger_is_given_up() {
 
 /// It would be kept until the connection is lost, for no outcome ends it.
 #[test]
-fn a_read_that_nobody_waits_for_is_no_message() {
+fn an_unawaited_read_makes_no_message() {
     let machines = Machines::new();
     let (mut alpha, beta) = machines.pair();
     machines.cut(true);

@@ -90,7 +90,7 @@ fn arrivals(network: &str, poll: bool) -> (Seen, u64) {
 }
 
 #[test]
-fn one_path_keeps_the_order_and_several_do_not() {
+fn one_path_is_ordered_and_several_are_not() {
     for poll in [true, false] {
         let (seen, _) = arrivals("latency=200us", poll);
         assert!(seen.arrived.is_sorted() && seen.is_everything_once());

@@ -170,7 +170,7 @@ fn retries_of_the_device_are_shown_too() {
 }
 
 #[test]
-fn a_dropped_packet_is_shown_with_sender_and_reason() {
+fn dropped_packets_are_logged_with_sender_and_reason() {
     let lines = watch(|| {
         let mut rig = Rig::pair(orderly(), "efa2", &config());
         let (server, _) = rig.greet(0, 1);
@@ -188,7 +188,7 @@ fn a_dropped_packet_is_shown_with_sender_and_reason() {
 }
 
 #[test]
-fn a_peer_that_is_given_up_is_shown_with_the_reason() {
+fn given_up_peers_are_logged_with_the_reason() {
     let lines = watch(|| {
         let mut rig = Rig::pair(orderly(), "efa2", &config());
         let frugal = EndpointConfig {

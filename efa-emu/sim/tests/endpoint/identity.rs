@@ -47,7 +47,7 @@ fn a_server_learns_its_clients_from_their_packets() {
 /// A process dies, its queue pair number goes to the next one on the host, and packets of the first
 /// arrive after the first packet of the second.
 #[test]
-fn late_packets_of_a_dead_process_are_not_its_successors() {
+fn late_packets_do_not_reach_the_successor() {
     let mut rig = Rig::pair(orderly(), "efa2", &config());
     let (to_server, old) = rig.greet(0, 1);
     let eager = PacketType::EagerMsgRtm.code();
@@ -118,7 +118,7 @@ fn late_packets_of_a_dead_process_are_not_its_successors() {
 /// A peer dies in the middle of everything: every operation with it ends with an error, those with
 /// others go on.
 #[test]
-fn operations_with_a_dead_peer_end_with_errors_and_others_go_on() {
+fn only_operations_with_the_dead_peer_fail() {
     let mut rig = Rig::pair(orderly(), "efa2", &config());
     let (victim, _) = rig.greet(0, 1);
     let third = rig.add("efa2", &config(), NicConfig::default());

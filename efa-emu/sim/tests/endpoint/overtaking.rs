@@ -119,7 +119,7 @@ fn hold_completions(rig: &mut Rig) -> FaultId {
 }
 
 #[test]
-fn the_peers_answer_may_beat_the_completion_of_the_send() {
+fn answers_may_precede_send_completions() {
     for case in cases() {
         let mut rig = Rig::pair(orderly(), case.profile, &case.config);
         let (peer, _) = rig.greet(0, 1);
@@ -156,7 +156,7 @@ fn the_peers_answer_may_beat_the_completion_of_the_send() {
 }
 
 #[test]
-fn a_peer_may_be_removed_between_its_answer_and_the_completion() {
+fn peer_removed_between_answer_and_completion() {
     for case in cases() {
         let mut rig = Rig::pair(orderly(), case.profile, &case.config);
         let (peer, _) = rig.greet(0, 1);
@@ -205,7 +205,7 @@ fn every_packet_may_find_the_receiver_not_ready() {
 /// A message is withheld. Its sender stops before it is further ahead than a stock receiver's
 /// window, and goes on when the message has arrived.
 #[test]
-fn one_message_may_be_withheld_for_a_long_time() {
+fn one_message_may_be_delayed_for_long() {
     const MESSAGES: usize = 20_000;
     let mut rig = Rig::pair(orderly(), "efa2", &config());
     let (peer, _) = rig.greet(0, 1);

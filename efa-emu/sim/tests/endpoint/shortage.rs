@@ -88,7 +88,7 @@ fn a_receiver_that_cannot_register_asks_for_packets() {
 }
 
 #[test]
-fn a_sender_that_cannot_register_sends_packets_at_once() {
+fn a_sender_unable_to_register_sends_packets() {
     let mut rig = Rig::pair(orderly(), "efa2", &config());
     rig.greet(0, 1);
     let nacks = count(&rig, PacketType::ReadNack);
@@ -106,7 +106,7 @@ fn a_sender_that_cannot_register_sends_packets_at_once() {
 }
 
 #[test]
-fn devices_of_different_generations_do_not_read_from_each_other() {
+fn device_generations_do_not_read_each_other() {
     for (one, other, reads) in [
         ("efa0", "efa0", false),
         ("efa0", "efa2", false),
@@ -126,7 +126,7 @@ fn devices_of_different_generations_do_not_read_from_each_other() {
 }
 
 #[test]
-fn tiny_queues_and_a_bad_network_change_nothing_but_time() {
+fn tiny_queues_and_losses_only_cost_time() {
     for seed in 0..20 {
         let probability = |value| Probability::new(value).unwrap();
         let fabric = FabricConfig {
@@ -194,7 +194,7 @@ fn tiny_queues_and_a_bad_network_change_nothing_but_time() {
 /// A write with CQ data, by the device where both sides agree how it announces itself, and emulated
 /// where they do not.
 #[test]
-fn writes_with_cq_data_arrive_whatever_the_queue_pairs_are_made_for() {
+fn cq_data_writes_arrive_at_every_queue_pair() {
     for (one, other, direct) in [
         (false, false, true),
         (true, true, true),

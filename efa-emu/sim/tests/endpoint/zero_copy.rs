@@ -118,7 +118,7 @@ fn completion_data_comes_with_the_message() {
 }
 
 #[test]
-fn a_message_that_is_longer_than_its_receive_fails_on_both_sides_and_alone() {
+fn truncation_fails_that_message_on_both_sides() {
     let (mut rig, peer) = pair();
     rig.program(1).recv(target(0), 64, 10);
     rig.program(1).recv(target(1), 64, 11);
@@ -162,7 +162,7 @@ fn a_message_waits_for_a_receive() {
 }
 
 #[test]
-fn a_message_with_a_header_is_refused_and_the_next_has_none() {
+fn header_messages_are_refused_and_then_headerless() {
     let (mut rig, peer) = ordinary_and_zero_copy();
     rig.program(1).recv(target(0), ROOM, 5);
     // Two packets, neither of which is received.
@@ -192,7 +192,7 @@ fn peer_of(rig: &mut Rig) -> PeerId {
 }
 
 #[test]
-fn an_eager_message_with_a_header_is_refused_too() {
+fn eager_messages_with_a_header_are_refused() {
     let (mut rig, peer) = ordinary_and_zero_copy();
     rig.program(1).recv(target(0), ROOM, 5);
     rig.program(0).send(peer, 0, 64, 1).unwrap();
@@ -207,7 +207,7 @@ fn an_eager_message_with_a_header_is_refused_too() {
 }
 
 #[test]
-fn such_a_receiver_sends_ordinary_messages_to_others_once_it_knows_them() {
+fn zero_copy_receivers_send_normally_to_known_peers() {
     let (mut rig, _) = ordinary_and_zero_copy();
     let address = rig.address(0);
     let peer = rig.insert(1, address);
@@ -225,7 +225,7 @@ fn such_a_receiver_sends_ordinary_messages_to_others_once_it_knows_them() {
 }
 
 #[test]
-fn receives_that_software_would_have_to_match_are_refused() {
+fn receives_needing_software_matching_are_refused() {
     let (mut rig, peer) = pair();
     let program = rig.program(0);
     let piece = program.piece(0, 64);
@@ -310,7 +310,7 @@ fn pair_of_which_the_second_has_removed_the_first() -> (Rig, PeerId) {
 }
 
 #[test]
-fn a_message_of_a_peer_that_was_removed_has_no_source() {
+fn messages_of_removed_peers_have_no_source() {
     let (mut rig, peer) = pair_of_which_the_second_has_removed_the_first();
     rig.program(1).recv(target(1), ROOM, 1);
     rig.program(0).send(peer, 0, 8, 2).unwrap();
@@ -320,7 +320,7 @@ fn a_message_of_a_peer_that_was_removed_has_no_source() {
 }
 
 #[test]
-fn a_peer_that_was_removed_and_inserted_again_is_greeted_again() {
+fn a_reinserted_peer_gets_a_new_handshake() {
     let (mut rig, peer) = pair_of_which_the_second_has_removed_the_first();
     let again = peer_of(&mut rig);
     rig.program(1).recv(target(1), ROOM, 1);
@@ -339,7 +339,7 @@ fn a_peer_that_was_removed_and_inserted_again_is_greeted_again() {
 
 /// Messages without headers tell as well that their sender is there.
 #[test]
-fn a_sender_of_messages_without_headers_was_not_silent() {
+fn headerless_messages_count_as_activity() {
     const RECEIVER: usize = 0;
     let mut rig = Rig {
         fabric: Fabric::new(orderly()),

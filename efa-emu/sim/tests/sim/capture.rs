@@ -77,7 +77,7 @@ fn every_host_sees_its_frames() {
 }
 
 #[test]
-fn lost_frames_are_seen_by_their_sender_and_repeats_are_marked() {
+fn lost_frames_appear_at_the_sender_repeats_marked() {
     let mut pair = Pair::orderly();
     let to = pair.bob.address();
     pair.fabric

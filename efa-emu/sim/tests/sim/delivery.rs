@@ -41,7 +41,7 @@ fn assert_each_once(arrived: &[u32], total: u32) {
 }
 
 #[test]
-fn thousands_of_packets_arrive_once_each_and_out_of_order() {
+fn thousands_of_packets_arrive_once_and_reordered() {
     let mut pair = Pair::new(FabricConfig::seeded(42));
     let arrived = stream(&mut pair, 5000);
     assert_each_once(&arrived, 5000);
@@ -57,7 +57,7 @@ fn an_orderly_network_keeps_the_order() {
 }
 
 #[test]
-fn a_port_puts_one_frame_after_the_other_on_the_wire() {
+fn a_port_serializes_its_frames() {
     // A byte per nanosecond, and 94 bytes of headers.
     let network = NetworkConfig {
         bandwidth: 1_000_000_000,
@@ -178,7 +178,7 @@ fn every_request_ends_once_whatever_the_network_does() {
 }
 
 #[test]
-fn a_packet_may_be_as_long_as_the_mtu_and_no_longer() {
+fn packets_are_limited_to_the_mtu() {
     let mut pair = Pair::orderly();
     let to = pair.bob.address();
     let mtu = pair.alice.nic().attributes().mtu;
@@ -246,7 +246,7 @@ fn unready() -> (Fabric, ScriptedPeer, ScriptedPeer) {
 }
 
 #[test]
-fn a_receiver_that_is_never_ready_fails_the_send_after_the_retries() {
+fn endless_rnr_fails_after_the_retries() {
     let (fabric, mut alice, bob) = unready();
     let context = alice.send(bob.address(), b"hello").unwrap();
     fabric.run_until_idle();
@@ -255,7 +255,7 @@ fn a_receiver_that_is_never_ready_fails_the_send_after_the_retries() {
 }
 
 #[test]
-fn a_receiver_that_becomes_ready_in_time_gets_the_packet_once() {
+fn a_receive_posted_in_time_gets_one_packet() {
     let (fabric, mut alice, mut bob) = unready();
     let context = alice.send(bob.address(), b"hello").unwrap();
     while count(&fabric, " send ") < 2 {
@@ -268,7 +268,7 @@ fn a_receiver_that_becomes_ready_in_time_gets_the_packet_once() {
 }
 
 #[test]
-fn injected_rnr_delays_and_loses_nothing_when_retries_are_unlimited() {
+fn injected_rnr_only_delays_under_unlimited_retries() {
     let network = NetworkConfig {
         rnr: Probability::new(0.5).unwrap(),
         ..NetworkConfig::default()
@@ -288,7 +288,7 @@ fn injected_rnr_delays_and_loses_nothing_when_retries_are_unlimited() {
 }
 
 #[test]
-fn full_queues_refuse_and_take_again_after_a_poll() {
+fn full_queues_accept_again_after_a_poll() {
     let nic = NicConfig {
         send_queue_depth: 4,
         recv_queue_depth: 4,

@@ -290,7 +290,7 @@ fn the_engine_is_deterministic() {
 }
 
 #[test]
-fn messages_survive_loss_and_receivers_that_are_not_ready() {
+fn messages_survive_loss_and_rnr() {
     for seed in 0..10 {
         let network = NetworkConfig {
             loss: Probability::new(0.05).unwrap(),
@@ -333,7 +333,7 @@ fn messages_survive_small_queues() {
 }
 
 #[test]
-fn a_handshake_that_finds_no_receive_or_comes_late_changes_nothing() {
+fn late_or_unreceived_handshakes_change_nothing() {
     for action in [
         Action::Answer(efa_core::nic::Status::RemoteRnr),
         Action::Delay(Duration::from_millis(5).into()),
@@ -347,7 +347,7 @@ fn a_handshake_that_finds_no_receive_or_comes_late_changes_nothing() {
 }
 
 #[test]
-fn answers_of_peers_before_the_completions_of_sends_change_nothing() {
+fn answers_before_send_completions_change_nothing() {
     for seed in 0..10 {
         run(FabricConfig::seeded(seed), nic(), |fabric| {
             let late = Action::Delay(Duration::from_micros(300).into());

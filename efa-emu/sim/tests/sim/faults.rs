@@ -35,7 +35,7 @@ fn a_held_packet_is_overtaken_by_all_others() {
 }
 
 #[test]
-fn the_answer_of_a_peer_can_overtake_the_completion_of_the_send() {
+fn answers_can_overtake_send_completions() {
     let mut pair = Pair::orderly();
     let (to, from) = (pair.bob.address(), pair.alice.address());
     let answers_to_alice = Match {
@@ -62,7 +62,7 @@ fn the_answer_of_a_peer_can_overtake_the_completion_of_the_send() {
 }
 
 #[test]
-fn a_staged_error_of_a_queue_pair_flushes_what_waits() {
+fn a_staged_queue_pair_error_flushes() {
     let mut pair = Pair::orderly();
     let (to, from) = (pair.bob.address(), pair.alice.address());
     let queues = Queues {
@@ -169,7 +169,7 @@ fn every_answer_can_be_prescribed() {
 }
 
 #[test]
-fn receiver_not_ready_can_be_prescribed_a_number_of_times() {
+fn rnr_can_be_prescribed_a_number_of_times() {
     for (times, outcome) in [(3, Status::Ok), (4, Status::RemoteRnr)] {
         let mut pair = Pair::orderly();
         let to = pair.bob.address();
@@ -185,7 +185,7 @@ fn receiver_not_ready_can_be_prescribed_a_number_of_times() {
 }
 
 #[test]
-fn a_cut_delays_what_heals_in_time_and_fails_what_does_not() {
+fn a_partition_delays_or_fails_by_its_length() {
     let mut pair = Pair::orderly();
     let to = pair.bob.address();
     let (alice, bob) = (pair.alice.nic().host().id(), pair.bob.nic().host().id());
@@ -209,7 +209,7 @@ fn a_cut_delays_what_heals_in_time_and_fails_what_does_not() {
 }
 
 #[test]
-fn a_dead_host_is_unresponsive_and_comes_back_empty() {
+fn a_dead_host_returns_empty() {
     let mut pair = Pair::orderly();
     let to = pair.bob.address();
     let host = pair.bob.nic().host().clone();
@@ -257,7 +257,7 @@ fn a_dead_host_is_unresponsive_and_comes_back_empty() {
 }
 
 #[test]
-fn a_program_that_dies_of_a_packet_does_not_get_it() {
+fn a_program_killed_by_a_packet_misses_it() {
     let mut pair = Pair::orderly();
     let (to, victim) = (pair.bob.address(), pair.bob.nic().host().id());
     let kill = Action::Kill(to.gid.into());

@@ -11,7 +11,7 @@ use efa_sim::{
 use super::{Pair, finished, orderly, packets};
 
 #[test]
-fn a_sender_is_unknown_until_it_has_an_address_handle() {
+fn senders_are_unknown_without_an_address_handle() {
     let mut pair = Pair::orderly();
     let (to, from) = (pair.bob.address(), pair.alice.address());
     pair.alice.send(to, b"first").unwrap();
@@ -57,7 +57,7 @@ fn the_first_generation_does_not_report_gids() {
 }
 
 #[test]
-fn queue_pairs_of_one_host_have_numbers_and_address_books_of_their_own() {
+fn queue_pairs_have_distinct_numbers_and_address_books() {
     let fabric = Fabric::new(orderly());
     let host = fabric.add_host(HostConfig::default());
     let mut peers = [0; 3].map(|_| ScriptedPeer::open(&host, NicConfig::default()).unwrap());
@@ -81,7 +81,7 @@ fn queue_pairs_of_one_host_have_numbers_and_address_books_of_their_own() {
 }
 
 #[test]
-fn handles_of_one_gid_have_one_number_until_the_last_is_given_back() {
+fn handles_of_a_gid_share_one_number() {
     let fabric = Fabric::new(orderly());
     let host = fabric.add_host(HostConfig::default());
     let mut nic = host.open_nic(NicConfig::default()).unwrap();
@@ -96,7 +96,7 @@ fn handles_of_one_gid_have_one_number_until_the_last_is_given_back() {
 }
 
 #[test]
-fn the_policy_decides_which_number_a_new_queue_pair_gets() {
+fn the_policy_chooses_new_queue_pair_numbers() {
     let next_number = |qpn_policy| {
         let fabric = Fabric::new(FabricConfig {
             qpn_policy,
@@ -133,7 +133,7 @@ fn a_chosen_number_is_given_once() {
 }
 
 #[test]
-fn a_late_packet_does_not_reach_the_next_owner_of_the_number() {
+fn late_packets_miss_the_numbers_next_owner() {
     let mut pair = Pair::orderly();
     let old = pair.bob.address();
     let late = pair
@@ -164,7 +164,7 @@ fn a_late_packet_does_not_reach_the_next_owner_of_the_number() {
 }
 
 #[test]
-fn late_completions_of_a_queue_pair_do_not_reach_the_next_owner_of_the_number() {
+fn late_completions_miss_the_numbers_next_owner() {
     let mut pair = Pair::orderly();
     let to = pair.bob.address();
     let late = pair
@@ -192,7 +192,7 @@ fn late_completions_of_a_queue_pair_do_not_reach_the_next_owner_of_the_number() 
 }
 
 #[test]
-fn a_wrong_queue_pair_number_and_a_wrong_key_are_refused() {
+fn wrong_qpns_and_qkeys_are_refused() {
     let mut pair = Pair::orderly();
     let mut to = pair.bob.address();
     to.qpn = Qpn(999);

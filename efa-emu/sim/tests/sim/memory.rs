@@ -58,7 +58,7 @@ fn copies_between_buffers_and_memory_are_checked() {
 }
 
 #[test]
-fn a_buffer_that_was_given_away_cannot_be_given_again() {
+fn a_buffer_cannot_be_given_away_twice() {
     let mut pair = Pair::orderly();
     let to = pair.bob.address();
     let destination = pair.alice.destination(to).unwrap();
@@ -88,7 +88,7 @@ fn a_buffer_that_was_given_away_cannot_be_given_again() {
 
 #[test]
 #[should_panic(expected = "which the caller does not own")]
-fn reading_a_buffer_that_the_device_has_is_a_bug() {
+fn reading_a_posted_buffer_is_a_bug() {
     let fabric = Fabric::new(FabricConfig::default());
     let host = fabric.add_host(HostConfig::default());
     let mut nic = host.open_nic(NicConfig::default()).unwrap();
@@ -98,7 +98,7 @@ fn reading_a_buffer_that_the_device_has_is_a_bug() {
 }
 
 #[test]
-fn a_payload_that_was_freed_while_registered_fails_the_send() {
+fn a_freed_registered_payload_fails_the_send() {
     let mut pair = Pair::orderly();
     let to = pair.bob.address();
     let destination = pair.alice.destination(to).unwrap();

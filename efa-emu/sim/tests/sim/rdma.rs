@@ -129,7 +129,7 @@ fn a_part_can_be_read_to_a_part() {
 }
 
 #[test]
-fn a_write_changes_the_peers_bytes_without_the_peer() {
+fn writes_need_no_action_of_the_peer() {
     let mut setup = setup(ALL);
     let bytes = vec![0xab; LENGTH];
     let host = setup.pair.alice.nic().host().clone();
@@ -218,7 +218,7 @@ fn a_bad_local_key_or_range_touches_nothing() {
 }
 
 #[test]
-fn a_peer_without_an_address_handle_for_us_refuses() {
+fn peers_without_our_address_handle_refuse() {
     let mut setup = setup(ALL);
     let gid = setup.pair.alice.address().gid;
     setup.pair.bob.forget(gid).unwrap();
@@ -227,7 +227,7 @@ fn a_peer_without_an_address_handle_for_us_refuses() {
 }
 
 #[test]
-fn the_data_of_a_read_does_not_reach_memory_that_is_no_longer_registered() {
+fn read_data_misses_deregistered_memory() {
     let mut setup = setup(ALL);
     let request = setup.request();
     setup
@@ -243,7 +243,7 @@ fn the_data_of_a_read_does_not_reach_memory_that_is_no_longer_registered() {
 }
 
 #[test]
-fn the_data_of_a_read_does_not_outlive_its_queue_pair() {
+fn read_data_does_not_outlive_its_queue_pair() {
     let mut setup = setup(ALL);
     let request = setup.request();
     setup

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn values_outside_of_the_enumerations_have_a_name_too() {
+    fn values_beyond_the_enumerations_have_names() {
         assert_eq!(text(ibv_node_type_str(7)), "unspecified");
         assert_eq!(text(ibv_node_type_str(-1)), "unknown");
         assert_eq!(text(ibv_port_state_str(4)), "active");

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_object_ends_once_and_nothing_is_done_with_it_afterwards() {
+    fn objects_end_once_and_refuse_later_use() {
         let (life, other) = (Life::new(), Life::new());
         assert_eq!(life.end(|| Err(Errno::BUSY)), Err(Errno::BUSY));
         for (one, two) in [(&life, &other), (&other, &life), (&life, &life)] {
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_stays_while_something_is_in_it_and_takes_nothing_in_afterwards() {
+    fn objects_outlive_users_and_refuse_new_ones() {
         let life = SharedLife::new();
         assert_eq!(life.join(|| Ok(7)), Ok(7));
         let failed: Result<(), Errno> = life.join(|| Err(Errno::NODEV));

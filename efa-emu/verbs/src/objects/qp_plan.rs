@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_request_of_libfabric_is_rounded_to_powers_of_two() {
+    fn libfabrics_request_is_rounded_to_powers_of_two() {
         let (attributes, efa) = request();
         let plan = plan(&profile("efa2"), &attributes, &efa).unwrap();
         assert_eq!(plan.service, Service::Srd);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_generation_lacks_cannot_be_asked_of_it() {
+    fn a_generation_refuses_features_it_lacks() {
         let (mut attributes, mut efa) = request();
         assert_eq!(
             plan(&profile("efa0"), &attributes, &efa).err(),

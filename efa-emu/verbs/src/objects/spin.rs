@@ -213,7 +213,7 @@ mod tests {
     /// The owner of a session may change the value beside it, and the session goes on; another
     /// thread waits for its end.
     #[test]
-    fn only_the_owner_of_a_session_gets_in_beside_it() {
+    fn only_a_sessions_owner_enters_again() {
         let cell = Arc::new(SpinCell::new(0));
         let locking = Locking::new();
         cell.lock(&locking).hold();
@@ -238,7 +238,7 @@ mod tests {
 
     /// In a forked child there is no other thread that could end its session.
     #[test]
-    fn a_session_of_a_thread_that_is_gone_is_abandoned() {
+    fn a_vanished_threads_session_is_abandoned() {
         let cell = Arc::new(SpinCell::new(0));
         let other = Arc::clone(&cell);
         let thread = std::thread::spawn(move || other.lock(&Locking::new()).hold());

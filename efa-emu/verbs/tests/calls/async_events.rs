@@ -98,7 +98,7 @@ fn expect_in_sysfs(context: *mut ibv_context, expected: [&str; 3]) {
 
 /// What waits ends, what is asked for is refused, what was made can be ended; other devices go on.
 #[test]
-fn a_removed_device_ends_what_it_was_asked_for() {
+fn removing_a_device_ends_its_requests() {
     on_emulated_host_with(&["--host", "alpha", "--devices", "2"], || {
         let endpoint = Endpoint::number(0);
         let other = Endpoint::number(1);
@@ -173,7 +173,7 @@ fn a_removed_device_ends_what_it_was_asked_for() {
 
 /// With the variable that rdma-core has for it.
 #[test]
-fn objects_of_a_removed_device_can_be_ended_on_request() {
+fn objects_of_removed_devices_can_be_destroyed() {
     on_emulated_host_with(&["--host", "alpha"], || {
         // SAFETY: no other thread of this process reads the environment now.
         unsafe { std::env::set_var("RDMAV_ALLOW_DISASSOC_DESTROY", "1") };
@@ -193,7 +193,7 @@ fn objects_of_a_removed_device_can_be_ended_on_request() {
 }
 
 #[test]
-fn a_port_loses_its_link_and_gets_it_back() {
+fn a_port_loses_and_regains_its_link() {
     on_emulated_host_with(&["--host", "alpha"], || {
         let endpoint = Endpoint::new();
         assert_eq!(port_state(endpoint.context), Ok(4));
@@ -286,7 +286,7 @@ fn the_link_of_a_port_gets_another_speed() {
 
 /// The entries that are there stay, and the program is told that there should have been more.
 #[test]
-fn a_completion_queue_that_is_too_small_raises_an_event() {
+fn completion_queue_overrun_raises_an_event() {
     on_emulated_host_with(&[], || {
         let endpoint = Endpoint::new();
         let queue = endpoint.cq(4);
@@ -321,7 +321,7 @@ fn a_completion_queue_that_is_too_small_raises_an_event() {
 
 /// What is outstanding is flushed, the program is told, and other queue pairs go on.
 #[test]
-fn a_staged_error_fails_one_queue_pair_or_all() {
+fn a_staged_error_fails_one_pair_or_all() {
     on_emulated_host_with(&["--host", "alpha"], || {
         let endpoint = Endpoint::new();
         let queue = endpoint.cq(64);
@@ -367,7 +367,7 @@ fn a_staged_error_fails_one_queue_pair_or_all() {
 
 /// As with a queue that is full: the program is told, and one completion is missing.
 #[test]
-fn a_staged_error_of_a_completion_queue_loses_a_completion() {
+fn a_staged_completion_queue_error_loses_a_completion() {
     on_emulated_host_with(&["--host", "alpha"], || {
         let endpoint = Endpoint::new();
         let [sends, receives, other] = [(); 3].map(|()| endpoint.cq(16));
@@ -402,7 +402,7 @@ fn a_staged_error_of_a_completion_queue_loses_a_completion() {
 
 /// The rule is about a send; its queue pair fails behind it.
 #[test]
-fn a_rule_fails_the_queue_pair_of_a_request() {
+fn a_rule_fails_the_requests_queue_pair() {
     on_emulated_host_with(&["--host", "alpha"], || {
         let endpoint = Endpoint::new();
         let queue = endpoint.cq(64);

@@ -163,7 +163,7 @@ fn count_each_kind_of_operation() {
 }
 
 #[test]
-fn are_set_and_added_to_in_memory_of_the_program() {
+fn are_set_and_incremented_in_program_memory() {
     on_emulated_host("efa4", || {
         let endpoint = Endpoint::new();
         let mut values = [7u64, 8];

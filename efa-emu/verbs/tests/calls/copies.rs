@@ -9,7 +9,7 @@ use crate::on_emulated_host;
 use crate::verbs::*;
 
 #[test]
-fn of_the_library_in_a_process_do_not_make_its_device_look_dead() {
+fn of_the_library_leave_the_device_alive() {
     on_emulated_host("efa2", || {
         let endpoint = Endpoint::new();
         let _pair = endpoint.srd(endpoint.cq(16), 0);

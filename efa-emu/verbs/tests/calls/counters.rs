@@ -99,7 +99,7 @@ fn have_the_names_that_the_driver_gives_them() {
 }
 
 #[test]
-fn in_sysfs_follow_the_device_and_outlive_its_users() {
+fn in_sysfs_follow_and_outlive_their_users() {
     on_emulated_host("efa2", || {
         assert_eq!(counter("ports/1/hw_counters/send_wrs"), 0);
         assert_eq!(counter("hw_counters/lifespan"), 10);

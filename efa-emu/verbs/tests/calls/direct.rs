@@ -321,7 +321,7 @@ fn entries_with_64_bit_request_ids() {
 /// A client of old writes entries with 16 bits of an id and zeros behind, and reads as many of a
 /// completion.
 #[test]
-fn clients_that_know_16_bit_request_ids_find_them_on_every_generation() {
+fn request_ids_of_16_bits_work_everywhere() {
     on_emulated_host("efa4", || {
         let (endpoint, queue, pair, region) = Endpoint::with_pair(4, 8);
         let (mut of_send, mut of_receive): (efadv_wq_attr, efadv_wq_attr) = (zeroed(), zeroed());
@@ -344,7 +344,7 @@ fn clients_that_know_16_bit_request_ids_find_them_on_every_generation() {
 
 /// The queue's memory is the client's; its completions are polled by calls.
 #[test]
-fn a_request_that_is_written_directly_is_polled_with_its_whole_id() {
+fn directly_written_requests_complete_with_whole_ids() {
     on_emulated_host("efa4", || {
         let (endpoint, queue, pair, region) = Endpoint::with_pair(4, 8);
         let mut direct = Direct::of(&endpoint, pair);

@@ -131,7 +131,7 @@ fn of_queue_pairs_leaves_no_rings() {
 /// The thread that polls and the thread that makes and destroys queue pairs need not know of each
 /// other.
 #[test]
-fn of_a_queue_pair_waits_for_another_threads_polling_session() {
+fn of_a_queue_pair_awaits_other_threads_sessions() {
     on_emulated_host("efa2", || {
         let endpoint = Endpoint::new();
         let queue = endpoint.cq(64);
@@ -178,7 +178,7 @@ fn of_a_queue_pair_waits_for_another_threads_polling_session() {
 /// A thread may destroy a queue pair in its own session, as on queues of a single thread in
 /// rdma-core.
 #[test]
-fn of_a_queue_pair_leaves_the_callers_session_as_it_is() {
+fn of_a_queue_pair_keeps_the_callers_session() {
     on_emulated_host("efa2", || {
         let endpoint = Endpoint::new();
         let extended = extended_cq(&endpoint);
@@ -227,7 +227,7 @@ extern "C" fn end_one(_: c_int) {
 /// Programs call `exit` in signal handlers, and their exit handlers end what they have: whatever of
 /// a poll the signal interrupted holds the device, and nothing goes on before the handler returns.
 #[test]
-fn in_a_signal_handler_never_waits_for_the_poll_that_was_interrupted() {
+fn in_signal_handlers_never_await_interrupted_polls() {
     on_emulated_host("efa2", || {
         let endpoint = Endpoint::new();
         let extended = extended_cq(&endpoint);
@@ -288,7 +288,7 @@ struct Shared {
 unsafe impl Sync for Shared {}
 
 #[test]
-fn of_a_domain_and_the_making_of_something_in_it_do_not_both_succeed() {
+fn of_a_domain_excludes_creation_within_it() {
     on_emulated_host("efa2", || {
         const LENGTH: usize = 16 << 20;
         const KINDS: [Make; 2] = [

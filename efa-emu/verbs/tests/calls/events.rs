@@ -112,7 +112,7 @@ fn wake_a_program_that_waits() {
 /// perftest's latency tests take an event, ask for the next one and only then poll, and count on
 /// one event for one completion.
 #[test]
-fn an_event_for_what_was_polled_meanwhile_is_taken_back() {
+fn events_for_already_polled_completions_are_withdrawn() {
     on_emulated_host("efa2", || {
         let endpoint = Endpoint::new();
         let (channel, queue) = channel_and_queue(&endpoint);

@@ -90,7 +90,7 @@ fn classic_sends() {
 
 /// Work request ids stay with their queue pair when another one on the completion queue goes.
 #[test]
-fn queue_pairs_share_a_completion_queue_until_one_is_destroyed() {
+fn destroying_one_queue_pair_spares_a_shared_cq() {
     on_emulated_host("efa2", || {
         let endpoint = Endpoint::new();
         let (queue, sinks_queue) = (endpoint.cq(64), endpoint.cq(64));

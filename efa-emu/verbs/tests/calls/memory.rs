@@ -296,7 +296,7 @@ fn resident() -> u64 {
 }
 
 #[test]
-fn beyond_the_limits_is_refused_before_it_is_brought_in() {
+fn beyond_the_limits_is_refused_before_paging_in() {
     on_emulated_host("efa2", || {
         let endpoint = Endpoint::new();
         let before = resident();
@@ -318,7 +318,7 @@ fn beyond_the_limits_is_refused_before_it_is_brought_in() {
 }
 
 #[test]
-fn that_a_program_unmaps_while_it_is_registered_ends_nobody() {
+fn unmapped_while_registered_does_not_crash() {
     on_emulated_host("efa2", || {
         let endpoint = Endpoint::new();
         let mut hello = *b"hello";
@@ -357,7 +357,7 @@ fn that_a_program_unmaps_while_it_is_registered_ends_nobody() {
 
 /// What the program itself touches is its own fault.
 #[test]
-fn that_is_not_there_still_ends_a_program_that_touches_it() {
+fn unmapped_still_crashes_a_touching_program() {
     on_emulated_host("efa2", || {
         let endpoint = Endpoint::new();
         let memory = map(PAGE, libc::PROT_READ | libc::PROT_WRITE, None);

@@ -106,7 +106,7 @@ fn libraries_of_every_rdma_core_load() {
 /// time use this name too. The links in the test stand for that package; they are found if ours are
 /// not.
 #[test]
-fn every_name_of_the_library_leads_to_the_device() {
+fn every_library_name_leads_to_the_device() {
     needs!("cc", "gcc");
     let directory = tempfile::tempdir().unwrap();
     another_rdma_core(directory.path(), 34);

@@ -240,7 +240,7 @@ fn wait_for_file(directory: &Path, part: &str) {
 /// The filter decides which frames are recorded, and a reader that goes away ends the recording
 /// even when there is nothing to record.
 #[test]
-fn a_filtered_capture_goes_into_a_pipe_until_nobody_reads_it() {
+fn a_filtered_pipe_capture_ends_with_its_reader() {
     needs!("fi_pingpong", "libfabric-bin");
     let fabric = TestFabric::new();
     let mut command = efa_emu(&["capture", "--fabric", fabric.name()]);
@@ -314,7 +314,7 @@ fn times(path: &Path) -> Vec<std::time::Duration> {
 }
 
 #[test]
-fn all_processes_of_a_host_are_recorded_in_the_order_of_time() {
+fn processes_of_a_host_are_recorded_in_order() {
     needs!("fi_pingpong", "libfabric-bin");
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
@@ -368,7 +368,7 @@ fn a_capture_that_somebody_writes_is_refused() {
 }
 
 #[test]
-fn a_capture_without_packets_of_the_protocol_is_told() {
+fn a_capture_without_protocol_packets_is_reported() {
     needs!("ib_send_bw", "perftest");
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
@@ -443,7 +443,7 @@ fn a_ring_of_files_keeps_the_last_frames() {
 /// Beyond the limit on file sizes, which is set when the recording has begun, frames are dropped,
 /// counted and told; the program goes on.
 #[test]
-fn frames_for_which_there_is_no_room_are_told() {
+fn frames_dropped_for_space_are_reported() {
     needs!("fi_pingpong", "libfabric-bin");
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
@@ -481,7 +481,7 @@ fn frames_for_which_there_is_no_room_are_told() {
 
 /// `efa-emu capture` takes the same options.
 #[test]
-fn a_fabric_is_recorded_into_a_ring_of_files() {
+fn a_fabric_records_into_a_file_ring() {
     needs!("fi_pingpong", "libfabric-bin");
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
@@ -519,7 +519,7 @@ fn a_fabric_is_recorded_into_a_ring_of_files() {
 
 /// A file is full by its age, however little it has: `-b duration:N`.
 #[test]
-fn a_fabric_is_recorded_into_files_of_a_limited_time() {
+fn a_fabric_records_into_timed_files() {
     needs!("fi_pingpong", "libfabric-bin");
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();

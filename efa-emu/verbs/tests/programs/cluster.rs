@@ -48,7 +48,7 @@ fn are_namespaces_permitted() -> bool {
 }
 
 #[test]
-fn the_command_of_a_cluster_is_its_exit_status() {
+fn a_cluster_exits_with_its_commands_status() {
     assert_eq!(script("2", &[], "exit 0").code(), 0);
     assert_eq!(script("2", &[], "exit 7").code(), 7);
     let answer = script("2", &[], "kill -KILL $$").code();
@@ -56,7 +56,7 @@ fn the_command_of_a_cluster_is_its_exit_status() {
 }
 
 #[test]
-fn a_command_on_a_host_has_the_streams_and_the_status_that_ssh_gives() {
+fn host_commands_have_sshs_streams_and_status() {
     let text = r#"
         echo typed | ssh node1 cat
         ssh node1 'echo to stderr >&2' 2>&1 >/dev/null
@@ -74,7 +74,7 @@ fn a_command_on_a_host_has_the_streams_and_the_status_that_ssh_gives() {
 /// As with ssh, a host does not see what was set beside it, but what is in everybody's start-up
 /// files: here what the cluster was started with.
 #[test]
-fn variables_come_from_the_terminal_and_not_from_the_caller() {
+fn variables_come_from_the_terminal_only() {
     let text = r#"
         export SET_LATER=yes LC_TEST=sent
         ssh node0 'echo ${FROM_THE_TERMINAL-no} ${SET_LATER-no} ${LC_TEST-no}'
@@ -103,7 +103,7 @@ fn sleeps_of_all_programs_may_end_late() {
 }
 
 #[test]
-fn ssh_is_asked_and_hosts_are_named_as_elsewhere() {
+fn ssh_options_and_host_names_are_as_usual() {
     let text = r#"
         ssh -V 2>&1 >/dev/null | grep -o OpenSSH_; ssh -V 2>/dev/null; echo $?
         ssh -Q cipher; echo $?; ssh -Q nonsense 2>/dev/null; echo $?
@@ -125,7 +125,7 @@ fn ssh_is_asked_and_hosts_are_named_as_elsewhere() {
 /// Whoever starts a cluster may have files and pipes open whose other end waits until nobody has
 /// them any more.
 #[test]
-fn a_command_gets_the_standard_streams_and_no_other_descriptors() {
+fn commands_inherit_only_the_standard_streams() {
     let directory = tempfile::tempdir().unwrap();
     let held = directory.path().join("held");
     let fabric = TestFabric::new();
@@ -305,7 +305,7 @@ fn what_cannot_be_is_refused_in_one_line() {
 /// Each look at the registry keeps all others out: with one for each host, a cluster of many would
 /// take long to begin and to end.
 #[test]
-fn hosts_do_not_look_at_the_registry_one_by_one() {
+fn hosts_do_not_scan_the_registry() {
     let Some(strace) = installed("strace", "strace") else {
         return;
     };
@@ -530,7 +530,7 @@ fn open_mpi_finds_hosts_and_device() {
 
 /// The example that docs/cluster.md begins with.
 #[test]
-fn sixteen_ranks_are_on_four_hosts_without_any_option() {
+fn sixteen_ranks_spread_over_four_hosts_by_default() {
     let Some(job) = Job::for_debian(PLACES) else {
         return;
     };
@@ -592,7 +592,7 @@ fn other_libraries_find_hosts_and_device() {
 /// messages take the device, also those between ranks of one host. Only Open MPI over libfabric has
 /// no such switch, and libfabric's own shared memory there.
 #[test]
-fn other_libraries_use_the_device_between_hosts_of_one_name() {
+fn other_libraries_reach_hosts_by_common_names() {
     let mut wrong = Vec::new();
     for (wheel, job) in other_libraries() {
         for middleware in ways(&wheel) {
@@ -687,7 +687,7 @@ fn open_mpi_works_where_no_namespaces_are_permitted() {
 
 /// Containers forbid these calls. `cluster` says so and goes on as with `--no-namespaces`.
 #[test]
-fn a_system_that_forbids_namespaces_is_told_and_done_without() {
+fn forbidden_namespaces_are_reported_and_done_without() {
     forbid(&[libc::SYS_unshare, libc::SYS_setns]);
     let text = r#"
         uname -n
@@ -720,7 +720,7 @@ fn a_system_that_forbids_namespaces_is_told_and_done_without() {
 /// Each host is to have room for a rank. What memory the machine has decides whether that can be
 /// seen here.
 #[test]
-fn a_cluster_larger_than_memory_is_refused_before_there_is_a_host() {
+fn clusters_larger_than_memory_start_no_host() {
     const MOST: u64 = 1024;
     const OF_EACH_HOST: u64 = 82 << 20;
     let [pages, page] = [libc::_SC_PHYS_PAGES, libc::_SC_PAGESIZE].map(|name| {
@@ -751,7 +751,7 @@ fn a_cluster_larger_than_memory_is_refused_before_there_is_a_host() {
 /// Containers often have little of it. What does not fit would fail when half of the hosts are
 /// there.
 #[test]
-fn a_cluster_larger_than_shared_memory_is_refused_before_there_is_a_host() {
+fn clusters_larger_than_shared_memory_start_no_host() {
     if !are_namespaces_permitted() || installed("unshare", "util-linux").is_none() {
         return;
     }
@@ -806,7 +806,7 @@ fn a_cluster_larger_than_shared_memory_is_refused_before_there_is_a_host() {
 /// `efa-emu run -- mpirun`: the ranks are on one host and talk over shared memory, which nobody
 /// would notice who looks for their packets.
 #[test]
-fn a_job_on_one_host_says_that_its_capture_has_no_messages() {
+fn a_single_host_capture_reports_no_messages() {
     let Some(job) = Job::for_debian(PLACES) else {
         return;
     };

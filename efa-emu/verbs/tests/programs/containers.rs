@@ -95,7 +95,7 @@ fn rdma_works_between_pid_namespaces() {
 /// `efa-emu run` cleans up behind dead programs. Programs of other containers are not dead because
 /// they are not in this container's `/proc`.
 #[test]
-fn a_new_run_leaves_other_containers_their_shared_memory() {
+fn a_run_keeps_other_containers_shared_memory() {
     if !can_run("fi_pingpong") {
         return;
     }

@@ -14,7 +14,7 @@ fn extcap(arguments: &[&str]) -> Outcome {
 }
 
 #[test]
-fn a_running_fabric_is_an_interface_with_its_hosts_as_options() {
+fn a_running_fabric_is_a_wireshark_interface() {
     let fabric = TestFabric::new();
     let interface = format!("efa-emu-{}", fabric.name());
     let ask = |arguments: &[&str]| {

@@ -232,7 +232,7 @@ fn stock_programs_show_decisions_of_the_device() {
 }
 
 #[test]
-fn a_bad_log_directive_is_one_line_and_the_program_goes_on() {
+fn a_bad_log_directive_is_reported_and_harmless() {
     needs!("fi_pingpong", PACKAGE);
     let shown = shown_with("EFA_LOG=efa_shm=loud");
     assert!(

@@ -133,7 +133,7 @@ fn fates(recorded: &Recorded) -> Fates {
 
 /// Two processes, their threads and their capture run at another pace each time.
 #[test]
-fn the_seed_decides_what_happens_to_the_nth_message() {
+fn the_seed_decides_each_messages_outcome() {
     let run = |seed| {
         let shaken = ["--rnr", "0.3", "--paths", "4", "--latency", "100us"];
         received(&[&shaken[..], &["--jitter", "500us", "--seed", seed]].concat())

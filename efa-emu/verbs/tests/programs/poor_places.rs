@@ -89,7 +89,7 @@ fn devices_work_without_dev_shm() {
 
 /// libfabric's efa provider needs it, and says nothing that helps.
 #[test]
-fn programs_that_do_without_the_device_for_lack_of_dev_shm_are_told() {
+fn programs_falling_back_without_dev_shm_are_reported() {
     needs!("fi_pingpong", "libfabric-bin");
     let script = r#"
         cd "$TMPDIR"
@@ -113,7 +113,7 @@ fn programs_that_do_without_the_device_for_lack_of_dev_shm_are_told() {
 }
 
 #[test]
-fn a_home_that_cannot_be_written_to_matters_to_wireshark_only() {
+fn an_unwritable_home_matters_only_to_wireshark() {
     needs!("fi_info", "libfabric-bin");
     let script = r#"
         efa-emu run -- fi_info -p efa | sed -n 1p

@@ -29,7 +29,7 @@ fn printed(mut command: Command, libraries: &Path) -> String {
 const VARIABLES: &str = "echo $FI_PROVIDER $FI_PROVIDER_PATH";
 
 #[test]
-fn programs_find_the_provider_and_may_use_no_other() {
+fn programs_find_and_may_require_the_provider() {
     let parent = tempfile::tempdir().unwrap();
     let libraries = libraries(parent.path());
     let expected = format!("other {}:/of/the/user\n", libraries.display());
@@ -53,7 +53,7 @@ fn without_the_option_the_users_choice_stays() {
 }
 
 #[test]
-fn a_provider_that_is_not_there_is_refused_with_the_places_searched() {
+fn a_missing_provider_names_the_searched_places() {
     let parent = tempfile::tempdir().unwrap();
     let libraries = libraries(parent.path());
     let fabric = TestFabric::new();

@@ -26,7 +26,7 @@ fn the_exit_status_is_the_programs() {
 
 /// Not the status that a shell makes of it: MPICH's launcher goes by the signal.
 #[test]
-fn a_program_that_dies_of_a_signal_takes_the_run_along() {
+fn a_program_killed_by_signal_ends_the_run() {
     let fabric = TestFabric::new();
     // One that cannot be handled, one that `run` waits for itself, one that would leave a core.
     for (name, signal) in [
@@ -54,7 +54,7 @@ fn a_program_that_dies_of_a_signal_takes_the_run_along() {
 
 /// Each refusal is exit status 2 and one line that names the thing and the remedy.
 #[test]
-fn what_cannot_be_run_is_refused_in_one_line() {
+fn unrunnable_commands_are_refused_in_one_line() {
     let fabric = TestFabric::new();
     let cases: &[(&[&str], &[&str])] = &[
         (
@@ -157,7 +157,7 @@ fn missing_libraries_are_reported_with_the_places_searched() {
 
 /// As by an installed copy beside a clone: the two would misunderstand each other's memory.
 #[test]
-fn a_fabric_of_another_version_is_refused_with_the_names_of_both() {
+fn fabrics_of_other_versions_are_refused_by_name() {
     let fabric = TestFabric::new();
     let theirs =
         "made by efa-emu 9.9.9 (commit f00dcafe), /opt/efa/lib/efa-rdm/libefa_emu_verbs.so";
@@ -179,7 +179,7 @@ fn a_fabric_of_another_version_is_refused_with_the_names_of_both() {
 /// A library that is injected into a program may be of another build than the `efa-emu run` around
 /// it, or than other hosts.
 #[test]
-fn a_library_refuses_a_fabric_whose_frames_have_another_version() {
+fn other_frame_versions_are_refused_by_the_library() {
     let Some(_) = installed("ibv_devinfo", "ibverbs-utils") else {
         return;
     };
@@ -261,7 +261,7 @@ fn the_program_gets_its_environment_and_the_users() {
 }
 
 #[test]
-fn hosts_of_runs_are_distinct_unless_they_are_named() {
+fn unnamed_runs_are_distinct_hosts() {
     let fabric = TestFabric::new();
     let first = Program::start(fabric.host(&["sleep", "60"]));
     let second = Program::start(fabric.host(&["sleep", "60"]));
@@ -336,7 +336,7 @@ fn any_directory_for_temporary_files_will_do() {
 
 /// A `run` that is killed cleans nothing up; the next one does, for as much as is dead.
 #[test]
-fn the_next_run_removes_what_a_killed_one_left() {
+fn the_next_run_cleans_up_after_killed_ones() {
     let fabric = TestFabric::new();
     let temporary = tempfile::tempdir().unwrap();
     let run = |program: &[&str]| {
@@ -413,7 +413,7 @@ fn profiles_are_listed_with_sources() {
 /// A file that grows beyond `ulimit -f` ends its process by a signal, without a word. The device's
 /// file is larger than many limits.
 #[test]
-fn a_limit_on_file_sizes_is_told_and_ends_nobody() {
+fn file_size_limits_are_reported_and_harmless() {
     let limit = "--fsize=1000000";
     let fabric = TestFabric::new();
     let mut command = Command::new("prlimit");

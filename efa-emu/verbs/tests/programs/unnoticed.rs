@@ -223,7 +223,7 @@ int main(void) {
 /// A rule about a host that nobody is. One about hosts that are there, to which nothing has
 /// happened, is no mistake.
 #[test]
-fn a_rule_that_names_a_host_that_is_not_there() {
+fn rules_that_name_a_missing_host() {
     needs!("fi_info", "libfabric-bin");
     let directory = tempfile::tempdir().unwrap();
     let rules = directory.path().join("rules.toml");

@@ -299,7 +299,7 @@ mod tests {
     const VOID: u64 = (kind::VOID as u64) << 32;
 
     #[test]
-    fn records_are_taken_up_to_one_that_is_not_handed_over() {
+    fn records_are_read_up_to_an_unpublished_one() {
         assert_eq!(read(24, &[VOID | 8, VOID | 16, 0]), (24, false));
         assert_eq!(read(32, &[VOID | 8, VOID | 16, 0, 0]), (24, false));
         assert_eq!(read(8, &[VOID | 8, VOID | 16]), (8, false));

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_of_one_id_are_taken_in_their_order() {
+    fn requests_sharing_an_id_keep_their_order() {
         let mut posts = Posts::default();
         assert_eq!(take(&mut posts, 7), None);
         for (wr_id, address) in [(7, 10), (8, 20), (7, 30)] {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_posted_is_forgotten_from_the_end() {
+    fn unposted_requests_are_forgotten_from_the_end() {
         let mut posts = Posts::default();
         for (wr_id, address) in [(7, 10), (7, 20), (7, 30)] {
             add(&mut posts, wr_id, address);

@@ -304,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_finds_what_was_added_and_not_removed() {
+    fn a_table_finds_additions_but_not_removals() {
         static TABLE: Table<u32> = Table::new();
         for key in 2..2000 {
             assert!(TABLE.insert(key << 4, Box::leak(Box::new(key as u32))));
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_objects_have_in_common_is_known_until_one_differs() {
+    fn common_properties_are_known_until_one_differs() {
         static COMMON: Common<u32> = Common::new();
         let known = |value: u32| {
             COMMON.learn(Box::leak(Box::new(value)));

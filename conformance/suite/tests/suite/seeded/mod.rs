@@ -80,7 +80,7 @@ fn without_a_fault_nothing_is_reported() {
 
 /// What a second copy means is another matter for each type, so each has the fault.
 #[test]
-fn every_type_that_the_engine_sends_is_sent_twice() {
+fn every_packet_type_is_retransmitted() {
     let types = PacketType::ALL.iter().filter(|of| of.has_header());
     let missing: Vec<_> = types
         .filter(|of| {

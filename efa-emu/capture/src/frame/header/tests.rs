@@ -88,7 +88,7 @@ fn rdma_extension_has_the_documented_bytes() {
 }
 
 #[test]
-fn headers_that_are_none_are_refused_with_the_field_at_fault() {
+fn malformed_headers_are_refused_with_the_field() {
     let parse = |bytes: &[u8]| Repr::parse(bytes).unwrap_err();
     let with = |at: usize, value: u8| {
         let mut bytes = SEND;

@@ -527,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn completion_of_a_receive_from_an_unknown_sender_names_its_gid() {
+    fn receives_from_unknown_senders_name_the_gid() {
         let detail = Received {
             ahn: None,
             source_gid: Some(Gid([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16])),
@@ -545,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn completion_of_a_write_has_a_32_bit_length() {
+    fn write_completions_have_a_32_bit_length() {
         let detail = Received {
             length: 0x2423_2221,
             unsolicited: true,

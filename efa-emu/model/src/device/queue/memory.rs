@@ -292,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_zeroed_and_aligned_and_doorbells_have_their_own_cache_lines() {
+    fn memory_is_zeroed_and_doorbells_have_own_cachelines() {
         let memory = RingMemory::<4>::new(4).unwrap();
         assert_eq!((memory.len(), memory.as_ptr().addr() % 64), (128, 0));
         assert_eq!(memory.bytes(0..128), [0; 128]);
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_long_ring_only_used_pages_take_memory() {
+    fn only_used_pages_of_rings_take_memory() {
         /// The number of pages of the memory that the system has provided.
         fn resident(memory: &RingMemory<8>) -> usize {
             let mut pages = vec![0u8; memory.len() / 4096];

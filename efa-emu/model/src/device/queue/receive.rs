@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn long_buffers_are_capped_and_keys_keep_to_their_bits() {
+    fn lengths_and_keys_are_capped_to_their_fields() {
         let ring = ReceiveRing::new(1).unwrap();
         let mut descriptor = DESCRIPTOR;
         descriptor.buffer.length = 0x1_0000;

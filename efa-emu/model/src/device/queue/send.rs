@@ -287,7 +287,7 @@ mod tests {
     /// For each operation and both sizes of entries: the request id is split, and nothing else
     /// moves.
     #[test]
-    fn the_upper_part_of_a_request_id_is_the_last_six_bytes_of_the_head() {
+    fn long_request_ids_use_the_heads_last_bytes() {
         const LONG: u64 = 0xa6a5_a4a3_a2a1_0102;
         for size in [WqeSize::Bytes64, WqeSize::Bytes128] {
             for operation in [
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn an_rdma_request_names_the_remote_memory_before_the_local() {
+    fn rdma_requests_name_remote_before_local_memory() {
         let remote = RemoteBuffer {
             address: 0xc8c7_c6c5_c4c3_c2c1,
             length: 0xd4d3_d2d1,

@@ -181,7 +181,7 @@ fn short_packets_have_no_msg_id() {
 }
 
 #[test]
-fn the_first_that_wants_an_event_gets_it_and_triggers_pass_it_on() {
+fn the_first_matching_rule_decides_and_triggers_continue() {
     let mut board = Board::with(&[
         r#"label = "k", when = { nth = 1 }, then = "hold""#,
         r#"when = { count = 2 }, then = { release = "k" }"#,
@@ -243,7 +243,7 @@ fn cuts_are_triggered_and_healed() {
 }
 
 #[test]
-fn the_last_speed_of_a_port_holds_until_it_is_disarmed() {
+fn the_last_port_speed_holds_until_disarmed() {
     let mut board = Board::with(&[
         r#"when = { nth = 2 }, then = { port-speed = { host = "beta", gbps = 25 } }"#,
         r#"then = { port-speed = { host = "beta", gbps = 400 } }"#,
@@ -267,7 +267,7 @@ fn the_last_speed_of_a_port_holds_until_it_is_disarmed() {
 }
 
 #[test]
-fn errors_of_queues_are_triggered_at_once_and_by_events() {
+fn queue_errors_trigger_at_once_or_by_events() {
     let mut board = Board::with(&[
         r#"then = { cq-error = "beta" }"#,
         r#"when = { nth = 2 }, then = { qp-error = { host = "alpha", qpn = 7 } }"#,

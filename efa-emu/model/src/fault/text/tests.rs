@@ -50,7 +50,7 @@ fn braces_may_be_left_out() {
 }
 
 #[test]
-fn errors_name_the_key_the_value_and_the_remedy() {
+fn errors_name_key_value_and_remedy() {
     for (text, expected) in [
         (r#"then = "hold""#, ["when:", "is missing"]),
         (r#"when = {}"#, ["the rule:", "`then`"]),
