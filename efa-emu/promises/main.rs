@@ -40,7 +40,7 @@ use run::Troubles;
 fn number(name: &str) -> Option<u64> {
     let text = env::var(name).ok()?;
     let number = text.parse();
-    Some(number.unwrap_or_else(|_| panic!("{name} is {text}, which is no number")))
+    Some(number.unwrap_or_else(|_| panic!("{name} is `{text}`, not a number")))
 }
 
 /// Runs the seeds `0..count` on all processors, and returns the first failure that any found.

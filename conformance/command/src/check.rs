@@ -68,7 +68,7 @@ pub(crate) fn check(arguments: &Check) -> Outcome {
     if outcome == Outcome::Unfit {
         let why = if checked.foreign > 0 {
             format!(
-                "its {} sends are no RDM packets of protocol version 4",
+                "its {} sends are not RDM packets of protocol version 4",
                 checked.foreign
             )
         } else {

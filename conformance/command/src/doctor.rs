@@ -101,7 +101,7 @@ fn diagnose(arguments: &Doctor) -> Result<Diagnosis, String> {
     let machine = match &arguments.root {
         Some(root) if !root.is_dir() => {
             return Err(format!(
-                "{} is no directory: name the root of a machine's files",
+                "{} is not a directory: name the root of a machine's files",
                 root.display()
             ));
         }

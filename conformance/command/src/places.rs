@@ -168,7 +168,7 @@ impl HostOptions {
             return Ok(());
         }
         let list = std::env::var("SLURM_JOB_NODELIST").map_err(|_| {
-            "--pairs without hosts are those of a job of Slurm, and this is none: name them with --hosts or --hostfile"
+            "--pairs without hosts are those of a Slurm job, and this is not one: name them with --hosts or --hostfile"
         })?;
         let output = std::process::Command::new("scontrol")
             .args(["show", "hostnames", &list])

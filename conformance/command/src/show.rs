@@ -92,7 +92,7 @@ fn field(text: &str) -> Result<(String, u64), String> {
     };
     match number {
         Ok(number) => Ok((name.to_owned(), number)),
-        Err(_) => Err(format!("`{value}` is no number")),
+        Err(_) => Err(format!("`{value}` is not a number")),
     }
 }
 

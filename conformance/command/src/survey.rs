@@ -96,7 +96,7 @@ fn measure(arguments: &Survey) -> Result<Outcome, String> {
     let is_known = |name: &str| EXPERIMENTS.iter().any(|experiment| experiment.id == name);
     if let Some(unknown) = arguments.only.iter().find(|name| !is_known(name)) {
         return Err(format!(
-            "there is no experiment {unknown:?}: `efa-conformance survey --list` lists them"
+            "unknown experiment {unknown:?}: `efa-conformance survey --list` lists them"
         ));
     }
     let lab = match places(&arguments.at)? {

@@ -205,7 +205,7 @@ fn step_named(comment: &str, scenario: &Scenario) -> Result<Option<usize>, Strin
         .split_once(':')
         .and_then(|(number, _)| number.parse().ok());
     let Some(number) = number.filter(|number| (1..=scenario.steps.len()).contains(number)) else {
-        return Err(format!("`{comment}` is no step of the scenario"));
+        return Err(format!("`{comment}` is not a step of the scenario"));
     };
     let index: usize = number - 1;
     let described = scenario.steps[index].describe(index, scenario);

@@ -67,7 +67,7 @@ fn failure(from: &str, to: &str) -> String {
 fn errors_name_key_value_and_remedy() {
     assert_eq!(
         error(r#"type = "READ_NACK""#, r#"type = "READ_NAK""#),
-        "traces/written/example.toml:56: type: there is no packet type `READ_NAK`; did you mean \
+        "traces/written/example.toml:56: type: unknown packet type `READ_NAK`; did you mean \
          `READ_NACK`?"
     );
     assert_eq!(
@@ -92,7 +92,7 @@ fn errors_name_key_value_and_remedy() {
     );
     assert_eq!(
         error(r#"from = "b""#, r#"from = "c""#),
-        "traces/written/example.toml:31: from: there is no endpoint `c`; did you mean `a`?"
+        "traces/written/example.toml:31: from: unknown endpoint `c`; did you mean `a`?"
     );
     assert_eq!(
         error("from = \"b\"\n", ""),

@@ -196,7 +196,9 @@ pub enum ReportError {
     #[error("{0}: {1}")]
     Read(PathBuf, io::Error),
     /// The file is not a report.
-    #[error("{0} is no report of a run: {1}; `efa-conformance run --json FILE` writes such files")]
+    #[error(
+        "{0} is not a report of a run: {1}; `efa-conformance run --json FILE` writes such files"
+    )]
     Foreign(PathBuf, serde_json::Error),
 }
 

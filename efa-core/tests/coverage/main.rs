@@ -199,7 +199,7 @@ fn rows_and_deviations_match() {
                 .is_some_and(|number| number.parse::<u32>().is_ok())
         });
     for name in named {
-        assert!(deviations.contains(name), "{name} is no deviation");
+        assert!(deviations.contains(name), "{name} is not a deviation");
     }
 }
 

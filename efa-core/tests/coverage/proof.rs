@@ -121,7 +121,7 @@ fn main() -> ExitCode {
 
 fn number(faults: &Faults, name: &str) -> usize {
     let number = faults.number(name);
-    number.unwrap_or_else(|| panic!("{name} is no fault"))
+    number.unwrap_or_else(|| panic!("{name} is not a fault"))
 }
 
 /// Returns whether a row contains a text.
@@ -248,7 +248,7 @@ impl Binaries {
         });
         let (prefix, module, name) = parts.unwrap_or_else(|| panic!("{reference} names no test"));
         let names = self.names.get(prefix);
-        let names = names.unwrap_or_else(|| panic!("{reference}: {prefix} is no binary"));
+        let names = names.unwrap_or_else(|| panic!("{reference}: {prefix} is not a test binary"));
         let module = match module {
             "main" | "mod" => String::new(),
             module => module.trim_end_matches("/mod").replace('/', "::") + "::",

@@ -73,7 +73,7 @@ pub struct RawAddress {
 
 /// Why a text is no [`RawAddress`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("`{0}` is no address: write [GID]:QPN/0xQKEY, such as [fe80::1]:2/0x00000003")]
+#[error("`{0}` is not an address: write [GID]:QPN/0xQKEY, such as [fe80::1]:2/0x00000003")]
 pub struct ParseAddressError(String);
 
 impl FromStr for RawAddress {

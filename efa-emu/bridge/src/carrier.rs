@@ -301,13 +301,13 @@ impl<'a> Carrier<'a> {
         let machine = &self.machine.name;
         for (device, reason) in refused.iter().take(MOST_NAMED) {
             complain(&format!(
-                "{device} is no member of the fabric of {machine}: {reason}"
+                "{device} is not a member of the fabric of {machine}: {reason}"
             ));
         }
         if refused.len() > MOST_NAMED {
             let more = refused.len() - MOST_NAMED;
             complain(&format!(
-                "{more} more devices are no members of the fabric of {machine}"
+                "{more} more devices are not members of the fabric of {machine}"
             ));
         }
     }
@@ -463,7 +463,7 @@ fn enter(remote: &mut RemoteMachine, devices: &[Device], machine: &str) -> Vec<(
     let mut refused = Vec::new();
     let mut refuse = |device: &Device, reason: String| {
         complain(&format!(
-            "{} of {machine} is no member of this machine's fabric: {reason}",
+            "{} of {machine} is not a member of this machine's fabric: {reason}",
             device.name()
         ));
         refused.push((device.name(), reason));

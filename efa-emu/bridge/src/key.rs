@@ -49,7 +49,7 @@ pub(crate) enum KeyError {
     #[error("{} can be read by others (mode {mode:03o}): run `chmod 600` on it", .path.display())]
     Open { path: PathBuf, mode: u32 },
     /// The file is no key.
-    #[error("{} is no key ({reason}): make one with `efa-emu bridge key FILE`", .path.display())]
+    #[error("{} is not a key ({reason}): make one with `efa-emu bridge key FILE`", .path.display())]
     NoKey { path: PathBuf, reason: String },
     /// No certificate could be made.
     #[error("cannot make a certificate: {0}")]

@@ -85,7 +85,7 @@ fn expand(list: &str) -> Result<Vec<String>, String> {
 }
 
 fn bad(list: &str) -> String {
-    format!("{NODES} is {list:?}, which is no list of nodes: name them with HOST or @FILE")
+    format!("{NODES} is {list:?}, not a list of nodes: name them with HOST or @FILE")
 }
 
 /// `None` if it makes no sense, or stands for too many names.

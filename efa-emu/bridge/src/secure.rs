@@ -381,7 +381,7 @@ fn explain(error: Error) -> io::Error {
             format!("it shows no certificate: {other}")
         }
         Error::InvalidMessage(_) | Error::General(_) => {
-            format!("it does not speak TLS, so that it is no bridge ({error})")
+            format!("it does not speak TLS, so it is not a bridge ({error})")
         }
         _ => format!("TLS fails: {error}"),
     };

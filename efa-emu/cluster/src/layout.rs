@@ -82,7 +82,7 @@ impl Layout {
             });
         }
         match layout.own.is_empty() {
-            true => Err(Failure(format!("{own} is none of --machines"))),
+            true => Err(Failure(format!("{own} is not one of --machines"))),
             false => Ok(layout),
         }
     }
@@ -184,7 +184,12 @@ mod tests {
             "1 hosts are fewer than the 2 machines",
         );
         expect(4, "10.0.0.1 10.0.0.1", None, "has 10.0.0.1 twice");
-        expect(4, "10.0.0.1 10.0.0.2", Some("b"), "b is none of --machines");
+        expect(
+            4,
+            "10.0.0.1 10.0.0.2",
+            Some("b"),
+            "b is not one of --machines",
+        );
         expect(
             4,
             "10.0.0.1 b.invalid",

@@ -68,7 +68,7 @@ fn main() -> ExitCode {
 
 fn number(text: &str) -> Result<u64, String> {
     text.parse()
-        .map_err(|error| format!("{text:?} is no number: {error}"))
+        .map_err(|error| format!("{text:?} is not a number: {error}"))
 }
 
 /// Nanoseconds per message of `count` messages, `burst` of them at a time.

@@ -157,7 +157,7 @@ pub(crate) fn address_of(node: &str, service: Option<&str>) -> Result<RawAddress
     let qpn = service.unwrap_or("0");
     let qpn = qpn
         .parse()
-        .map_err(|_| refuse(format!("service `{qpn}` is no queue pair number")))?;
+        .map_err(|_| refuse(format!("service `{qpn}` is not a queue pair number")))?;
     Ok(RawAddress {
         gid: Gid::from(gid),
         qpn: Qpn(qpn),

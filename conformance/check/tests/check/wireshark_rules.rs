@@ -750,5 +750,5 @@ fn seed() -> u64 {
 fn number(variable: &str) -> Option<u64> {
     let value = std::env::var(variable).ok()?;
     let number = value.parse();
-    Some(number.unwrap_or_else(|_| panic!("{variable} is no number: {value}")))
+    Some(number.unwrap_or_else(|_| panic!("{variable} is not a number: {value}")))
 }

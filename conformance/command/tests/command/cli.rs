@@ -541,7 +541,7 @@ fn show_names_wrong_options_with_the_remedy() {
     for (option, value, said) in [
         ("--field", "msgid=1", "did you mean `msg_id`?"),
         ("--field", "msg_id", "msg_id=3"),
-        ("--field", "msg_id=x", "`x` is no number"),
+        ("--field", "msg_id=x", "`x` is not a number"),
         ("--packets", "5-3", "10-20"),
         ("--type", "RECEIPTS", "did you mean `RECEIPT`?"),
         (
@@ -612,7 +612,7 @@ fn usage_errors_exit_with_2_and_the_remedy() {
     let cases: [(&[&str], &[&str]); 15] = [
         (
             &["report", &text, "--html", "/dev/null"],
-            &["text.pcapng is no report", "--json FILE"],
+            &["text.pcapng is not a report", "--json FILE"],
         ),
         (
             &["report", "no-such-file", "--html", "/dev/null"],

@@ -118,7 +118,7 @@ fn the_json_is_as_documented() {
             .unwrap(),
     );
     assert!(
-        status == Some(2) && text.contains("is no directory"),
+        status == Some(2) && text.contains("is not a directory"),
         "{text}"
     );
 }

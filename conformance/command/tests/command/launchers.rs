@@ -128,6 +128,6 @@ fn pairs_without_hosts_need_a_job() {
         let mut command = Command::new(conformance());
         command.args(words).args(["--pairs", "all"]);
         let output = command.env_remove("SLURM_JOB_NODELIST").output().unwrap();
-        expect(&output, 2, &["a job of Slurm, and this is none", "--hosts"]);
+        expect(&output, 2, &["a Slurm job, and this is not one", "--hosts"]);
     }
 }

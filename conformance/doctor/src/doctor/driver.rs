@@ -77,10 +77,7 @@ pub(super) fn examine(
         return;
     };
     let Ok(version) = text.parse::<Version>() else {
-        findings.push(Finding::note(
-            "driver",
-            format!("{text}, which is no version"),
-        ));
+        findings.push(Finding::note("driver", format!("{text}, not a version")));
         return;
     };
     let newest = devices.iter().map(|device| device.part_id).max();

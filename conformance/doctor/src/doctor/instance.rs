@@ -109,7 +109,7 @@ pub(super) fn examine(
         let vendor = machine.text("/sys/devices/virtual/dmi/id/sys_vendor");
         let value = match vendor {
             Some(vendor) => format!("no EC2 instance: the firmware says `{vendor}`"),
-            None => "no EC2 instance, as far as can be seen: there is no DMI table".to_owned(),
+            None => "not an EC2 instance, as far as can be seen: there is no DMI table".to_owned(),
         };
         findings.push(Finding::note("machine", value));
         return None;

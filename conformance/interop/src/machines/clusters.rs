@@ -272,7 +272,7 @@ fn mistakes(bench: &Bench) -> CellResult {
         let finished = cluster(bench, &machines, 4, &options, "true")?.wait()?;
         if finished.status.success() || !finished.stderr.contains(text) {
             return Err(Unmet::Failed(format!(
-                "{text:?} was not said: {}: {}",
+                "{text:?} was not printed: {}: {}",
                 finished.status, finished.stderr
             )));
         }

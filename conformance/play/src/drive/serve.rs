@@ -160,7 +160,7 @@ pub fn serve(
         let event = match Command::parse(&line) {
             Ok(command) => driver.obey(command, &mut output)?,
             Err(error) => unsupported(format!(
-                "`{}` is no command of version {VERSION} of the driver protocol: {error}",
+                "`{}` is not a command of version {VERSION} of the driver protocol: {error}",
                 shown(&line)
             )),
         };
@@ -363,7 +363,7 @@ mod tests {
             ),
             (
                 "hello version=1",
-                "`hello version=1` is no command of version 2 of the driver protocol",
+                "`hello version=1` is not a command of version 2 of the driver protocol",
             ),
         ] {
             let events = converse(&format!("{hello}\n"));

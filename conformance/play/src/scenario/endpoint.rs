@@ -216,7 +216,7 @@ fn check(keys: &Keys<'_>, endpoint: &EndpointSpec) -> Result<()> {
     match &endpoint.profile {
         Some(name) if Profile::by_name(name).is_none() => Err(keys.error(
             "profile",
-            format!("there is no device profile `{name}`"),
+            format!("unknown device profile `{name}`"),
             suggest(name, Profile::all().iter().map(|profile| profile.name)),
         )),
         _ => Ok(()),

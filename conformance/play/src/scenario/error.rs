@@ -87,7 +87,7 @@ impl Source<'_> {
         let (problem, remedy) = match *quoted.as_slice() {
             [field, ref known @ ..] if message.starts_with("unknown field") => {
                 let remedy = suggest(field, known.iter().copied());
-                return self.error(line, field, "there is no such key here", remedy);
+                return self.error(line, field, "unknown key", remedy);
             }
             [field, ..] if message.starts_with("missing field") => {
                 let remedy = format!("add `{field} = ...`");

@@ -22,7 +22,7 @@ pub(super) fn fault(
         let name = host.to_string();
         if !endpoints.iter().any(|endpoint| endpoint.name == name) {
             let known = endpoints.iter().map(|endpoint| endpoint.name.as_str());
-            let problem = format!("there is no endpoint `{name}`");
+            let problem = format!("unknown endpoint `{name}`");
             return Err(source.error(line, "fault", problem, suggest(&name, known)));
         }
     }

@@ -112,7 +112,7 @@ impl<'a> Keys<'a> {
     fn unknown(&self, key: &str, known: &[&str]) -> ScenarioError {
         self.error(
             key,
-            "there is no such key here",
+            "unknown key",
             suggest(key, known.iter().copied()),
         )
     }

@@ -123,7 +123,7 @@ pub(super) fn endpoint_named(
         source.error(
             line,
             key,
-            format!("there is no endpoint `{name}`"),
+            format!("unknown endpoint `{name}`"),
             suggest(name, endpoints.iter().map(|e| e.name.as_str())),
         )
     })

@@ -86,7 +86,7 @@ fn errors_name_file_line_key_and_remedy() {
             "lengt = 64\n",
             "length = 64\ntag = 0x10",
             "lengt = 64\ntag = 0x10",
-            "traces/example.toml:22: lengt: there is no such key here; did you mean `length`?",
+            "traces/example.toml:22: lengt: unknown key; did you mean `length`?",
         ),
         (
             "unknown kind",
@@ -98,7 +98,7 @@ fn errors_name_file_line_key_and_remedy() {
             "unknown endpoint",
             "to = \"b\"",
             "to = \"bb\"",
-            "traces/example.toml:31: to: there is no endpoint `bb`; did you mean `b`?",
+            "traces/example.toml:31: to: unknown endpoint `bb`; did you mean `b`?",
         ),
         (
             "unknown capability",
@@ -123,20 +123,20 @@ fn errors_name_file_line_key_and_remedy() {
             "misspelt key that need not be there",
             "do = \"tsend\"",
             "do = \"tsend\"\nsede = 1",
-            "traces/example.toml:30: sede: there is no such key here; did you mean `seed`?",
+            "traces/example.toml:30: sede: unknown key; did you mean `seed`?",
         ),
         (
             "unknown setting",
             "max_medium_size",
             "max_medium_seize",
-            "traces/example.toml:16: max_medium_seize: there is no such key here; did you mean \
+            "traces/example.toml:16: max_medium_seize: unknown key; did you mean \
              `max_medium_size`?",
         ),
         (
             "unknown profile",
             "software = \"core\"",
             "software = \"core\"\nprofile = \"efa22\"",
-            "traces/example.toml:15: profile: there is no device profile `efa22`; did you mean \
+            "traces/example.toml:15: profile: unknown device profile `efa22`; did you mean \
              `efa2`?",
         ),
         (
@@ -182,7 +182,7 @@ fn errors_name_file_line_key_and_remedy() {
             "fault of an unknown host",
             "[[step]]",
             "[[fault]]\nwhen = { sender = \"server\" }\nthen = \"hold\"\n\n[[step]]",
-            "traces/example.toml:18: fault: there is no endpoint `server`; known are `a`, `b`",
+            "traces/example.toml:18: fault: unknown endpoint `server`; known are `a`, `b`",
         ),
         (
             "fault that the emulator refuses",
@@ -262,7 +262,7 @@ fn policies_name_a_packet_and_a_field() {
     for (field, problem) in [
         (
             "HANDSHAK.extra_info",
-            "there is no packet type `HANDSHAK`; did you mean `HANDSHAKE`?",
+            "unknown packet type `HANDSHAK`; did you mean `HANDSHAKE`?",
         ),
         (
             "HANDSHAKE.extra_inf",

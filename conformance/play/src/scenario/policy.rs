@@ -66,7 +66,7 @@ pub(super) fn policy(source: &Source<'_>, table: RawTable) -> Result<PolicyOverr
     if types.is_empty() {
         return Err(keys.error(
             "field",
-            format!("there is no packet type `{packet}`"),
+            format!("unknown packet type `{packet}`"),
             suggest(packet, PacketType::ALL.iter().map(|t| t.name())),
         ));
     }

@@ -21,7 +21,7 @@ pub mod severity {
     pub fn deserialize<'a, D: Deserializer<'a>>(deserializer: D) -> Result<Severity, D::Error> {
         let name = String::deserialize(deserializer)?;
         let found = Severity::ALL.into_iter().find(|known| known.name() == name);
-        found.ok_or_else(|| D::Error::custom(format!("there is no severity `{name}`")))
+        found.ok_or_else(|| D::Error::custom(format!("unknown severity `{name}`")))
     }
 }
 
@@ -46,7 +46,7 @@ pub(crate) mod rule {
         };
         let found = Rule::find(&id);
         found.map_or_else(
-            || Err(D::Error::custom(format!("there is no rule `{id}`"))),
+            || Err(D::Error::custom(format!("unknown rule `{id}`"))),
             |rule| Ok(Some(rule)),
         )
     }

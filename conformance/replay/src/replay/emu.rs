@@ -133,7 +133,7 @@ impl Backend for Emu {
         let name = endpoint.profile.as_deref().unwrap_or(Profile::DEFAULT);
         let profile = Profile::by_name(name).ok_or_else(|| {
             BackendError::Unfit(format!(
-                "endpoint `{}`: there is no device profile `{name}`; `efa-emu profiles` lists them",
+                "endpoint `{}`: unknown device profile `{name}`; `efa-emu profiles` lists them",
                 endpoint.name
             ))
         })?;

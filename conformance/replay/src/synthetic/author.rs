@@ -85,7 +85,7 @@ impl<'s> Author<'s> {
             let requests: Vec<String> = REQUESTS.iter().map(ToString::to_string).collect();
             let types = PacketType::ALL.iter().map(|packet_type| packet_type.name());
             let known = types.chain(requests.iter().map(String::as_str));
-            let problem = format!("there is no packet type `{name}`");
+            let problem = format!("unknown packet type `{name}`");
             return Err(named.error(given, problem, suggest(name, known)));
         };
         self.rdma(packet, request, &named)

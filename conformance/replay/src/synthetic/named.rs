@@ -135,7 +135,7 @@ impl<'s> Named<'s> {
                 ));
             }
             (None, Some(_)) => {
-                let problem = format!("`{name}` is no array");
+                let problem = format!("`{name}` is not an array");
                 return Err(self.error(given, problem, "give it one value"));
             }
             _ => {}
@@ -178,7 +178,7 @@ impl<'s> Named<'s> {
         };
         match given.value {
             Value::String(text) => Ok((text, given)),
-            other => Err(self.error(given, format!("`{other}` is no text"), "put it in quotes")),
+            other => Err(self.error(given, format!("`{other}` is not text"), "put it in quotes")),
         }
     }
 

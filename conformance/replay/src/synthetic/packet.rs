@@ -365,7 +365,7 @@ impl Situation<'_> {
                         let known = ExtraFeatures::all();
                         let known: Vec<_> = known.iter_names().map(|(name, _)| name).collect();
                         let remedy = suggest(text, known.into_iter());
-                        named.error(given, format!("there is no feature `{text}`"), remedy)
+                        named.error(given, format!("unknown feature `{text}`"), remedy)
                     })?;
                 }
                 Ok(bits.bits())
@@ -385,7 +385,7 @@ impl Situation<'_> {
             let known = self.scenario.endpoints.iter().map(|e| e.name.as_str());
             named.error(
                 given,
-                format!("{} is no endpoint", given.value),
+                format!("{} is not an endpoint", given.value),
                 suggest(text, known),
             )
         })
@@ -466,7 +466,7 @@ fn names<'s>(named: &Named<'_>, given: Given<'s>) -> Result<Vec<&'s str>, Scenar
     texts.ok_or_else(|| {
         named.error(
             given,
-            format!("`{}` is no name", given.value),
+            format!("`{}` is not a name", given.value),
             "give a number, a name in quotes, or a list of names",
         )
     })
@@ -495,11 +495,5 @@ fn literal(named: &Named<'_>, given: Given<'_>) -> Result<Vec<u8>, ScenarioError
         let byte = |value: &Value| u8::try_from(value.as_integer()?).ok();
         all.iter().map(byte).collect::<Option<Vec<u8>>>()
     });
-    bytes.ok_or_else(|| {
-        named.error(
-            given,
-            "these are no bytes",
-            "write a list of numbers from 0 to 255",
-        )
-    })
+    bytes.ok_or_else(|| named.error(given, "not bytes", "write a list of numbers from 0 to 255"))
 }

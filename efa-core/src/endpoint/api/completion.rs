@@ -333,7 +333,7 @@ impl fmt::Display for PacketError {
             PacketError::InvalidType => f.write_str("retired, unassigned or reserved packet type"),
             PacketError::UnsupportedType => f.write_str("packet type not supported here"),
             PacketError::StaleOperation { id } => write!(f, "operation {id:#x} does not exist"),
-            PacketError::NoMessage { id } => write!(f, "operation {id:#x} is no message"),
+            PacketError::NoMessage { id } => write!(f, "operation {id:#x} is not a message"),
             PacketError::AlreadyProcessed { msg_id } => {
                 write!(f, "message {msg_id} was already received")
             }

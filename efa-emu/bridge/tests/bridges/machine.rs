@@ -68,7 +68,7 @@ impl Process {
             if let Some(line) = lines.find(|line| line.contains(text)) {
                 return line.trim_end().to_owned();
             }
-            wait.pause(|| format!("{text:?} was not said: {said}"));
+            wait.pause(|| format!("{text:?} was not printed: {said}"));
         }
     }
 

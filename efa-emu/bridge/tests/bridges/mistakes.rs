@@ -149,11 +149,11 @@ fn fabrics_with_equal_host_names_keep_both() {
     let here = first.bridge(&key, &["--listen", "127.0.0.1:0"]);
     let there = second.bridge(&key, &["--peer", &address(&here)]);
     for bridge in [&here, &there] {
-        bridge.wait_for("is no member of this machine's fabric: ");
-        bridge.wait_for("is no member of the fabric of ");
+        bridge.wait_for("is not a member of this machine's fabric: ");
+        bridge.wait_for("is not a member of the fabric of ");
     }
-    here.wait_for("alpha of second is no member of this machine's fabric");
-    there.wait_for("alpha of first is no member of this machine's fabric");
+    here.wait_for("alpha of second is not a member of this machine's fabric");
+    there.wait_for("alpha of first is not a member of this machine's fabric");
     // The others are there.
     first.wait_for_host("gamma");
     second.wait_for_host("beta");
@@ -198,7 +198,7 @@ fn readable_or_malformed_key_files_are_refused() {
         assert_eq!(status, Some(2), "{said}");
         assert!(said.contains(text), "{said}");
     };
-    refused(&none, "none is no key");
+    refused(&none, "none is not a key");
     refused(&directory.path().join("missing"), "cannot open");
     set(&key, 0o604);
     refused(

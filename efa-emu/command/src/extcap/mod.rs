@@ -127,7 +127,7 @@ impl ExtcapArguments {
         };
         interface.strip_prefix(INTERFACE_PREFIX).ok_or_else(|| {
             Failure(format!(
-                "there is no interface {interface:?}: `efa-emu extcap --extcap-interfaces` lists them"
+                "unknown interface {interface:?}: `efa-emu extcap --extcap-interfaces` lists them"
             ))
         })
     }

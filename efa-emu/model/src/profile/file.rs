@@ -26,7 +26,7 @@ use crate::qpn_policy::QpnPolicy;
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
     /// It is none of the built-in ones, and no file.
-    #[error("there is no profile {name:?}: use {known}, or the path of a profile's file (TOML)", known = known())]
+    #[error("unknown profile {name:?}: use {known}, or the path of a profile's file (TOML)", known = known())]
     Unknown {
         /// The name.
         name: String,
@@ -219,7 +219,7 @@ impl Profile {
     fn parse(text: &str) -> Result<Profile, String> {
         let file: File = toml::from_str(text).map_err(|error| error.to_string())?;
         let base = Profile::by_name(&file.base)
-            .ok_or_else(|| format!("base is {:?}, which is none of {}", file.base, known()))?;
+            .ok_or_else(|| format!("base is {:?}, not one of {}", file.base, known()))?;
         if Profile::by_name(&file.name).is_some() {
             return Err(format!("name is {:?}, a built-in profile's", file.name));
         }

@@ -116,7 +116,7 @@ const CASES: &[Case] = &[
         receiver: None,
     },
     Case {
-        cause: "an entry that is no whole work request",
+        cause: "an incomplete work request",
         provoke: || {
             let (mut net, to) = stage(Setup::default());
             net.hosts[0].post_send(1, to, &[(0, 16)]);
@@ -164,7 +164,7 @@ const CASES: &[Case] = &[
         receiver: None,
     },
     Case {
-        cause: "a number that is no address handle",
+        cause: "a number that is not an address handle",
         provoke: || send(|_, to| to.ahn = 17),
         sender: Status::LocalInvalidAh,
         wc_status: "LOC_QP_OP_ERR",

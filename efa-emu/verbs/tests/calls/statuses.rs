@@ -116,7 +116,7 @@ const CASES: &[Case] = &[
     Case {
         code: 2,
         status: 2,
-        cause: "an entry that is no whole work request",
+        cause: "an incomplete work request",
         provoke: |stage| stage.corrupt(0),
     },
     Case {

@@ -57,7 +57,10 @@ impl Mapped {
         let damaged = || {
             io::Error::new(
                 io::ErrorKind::InvalidData,
-                format!("{} is no ring of this version of efa-tap", path.display()),
+                format!(
+                    "{} is not a ring of this version of efa-tap",
+                    path.display()
+                ),
             )
         };
         if map.len() < DATA {
