@@ -9,7 +9,7 @@ use crate::endpoint::subprotocols::receive_calls::CompleteMessages;
 use crate::nic::Nic;
 use crate::wire::{Eor, Receipt};
 
-/// What became of a piece of [`Work`].
+/// Result of a piece of [`Work`].
 enum WorkResult {
     Done,
     /// There is more to do, after other work.

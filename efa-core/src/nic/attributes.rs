@@ -1,7 +1,7 @@
-//! What a device is and can do.
+//! Properties and capabilities of a device.
 
 bitflags::bitflags! {
-    /// What a device can do, in the bit numbers of `efadv_device_attr.device_caps`.
+    /// Capabilities of a device, in the bit numbers of `efadv_device_attr.device_caps`.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct DeviceCaps: u32 {
         /// RDMA read.

@@ -1,11 +1,11 @@
-//! What a device reports.
+//! Completions of a device.
 
 use crate::address::{Ahn, Gid, Qpn};
 use crate::wire::Status;
 
 use super::memory::BufferId;
 
-/// What kind of work finished.
+/// The kind of a completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CompletionKind {
     /// A [`SendRequest`](super::SendRequest); its buffer is the endpoint's again.
@@ -23,7 +23,7 @@ pub enum CompletionKind {
         buffer: BufferId,
         /// The packet's length in bytes.
         length: usize,
-        /// Who sent it.
+        /// The sender.
         source: Source,
         /// Immediate data, if the sender gave any.
         immediate: Option<u32>,
@@ -33,7 +33,7 @@ pub enum CompletionKind {
     RecvUser {
         /// The packet's length in bytes.
         length: usize,
-        /// Who sent it.
+        /// The sender.
         source: Source,
         /// Immediate data, if the sender gave any.
         immediate: Option<u32>,
@@ -44,7 +44,7 @@ pub enum CompletionKind {
         buffer: Option<BufferId>,
         /// Bytes written.
         length: usize,
-        /// Who wrote.
+        /// The writer.
         source: Source,
         /// The immediate data.
         immediate: u32,
@@ -72,6 +72,6 @@ pub struct Completion {
     pub context: u64,
     /// How it ended. With a status other than [`Status::Ok`] only the buffer is meaningful.
     pub status: Status,
-    /// What finished.
+    /// The finished work.
     pub kind: CompletionKind,
 }

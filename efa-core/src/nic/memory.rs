@@ -1,7 +1,7 @@
 //! User memory, and the packet buffers of a domain.
 
 bitflags::bitflags! {
-    /// What may be done with a registered region. Local reads are always allowed.
+    /// Access allowed to a registered region. Local reads are always allowed.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct Access: u32 {
         /// The device may write the region for local work requests (receives, RDMA read targets).

@@ -75,7 +75,7 @@ impl QueuePairConfig {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CompletionQueueId(pub u32);
 
-/// What queue pairs of a device share: registrations, address handles, packet buffers, completion
+/// Shared by queue pairs of a device: registrations, address handles, packet buffers, completion
 /// queues. It exists before the first queue pair.
 pub trait Domain: Sized {
     /// Its queue pairs.

@@ -1,4 +1,4 @@
-//! What is posted to a queue pair.
+//! Requests posted to a queue pair.
 
 use crate::address::{Ahn, Qkey, Qpn};
 

@@ -51,7 +51,7 @@ pub enum Judge {
     Replay,
 }
 
-/// What must be in a capture for a breach to be proven.
+/// Evidence that a capture needs to prove a breach.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Evidence {
     /// The packet alone.
@@ -135,13 +135,13 @@ pub struct Rule {
     pub source: &'static str,
     /// Which judges apply it.
     pub judge: Judge,
-    /// What must be in a capture to prove a breach.
+    /// Evidence that a capture needs to prove a breach.
     pub evidence: Evidence,
     /// The dissector's group.
     pub group: Group,
-    /// What is wrong in a packet that breaks it, in a few words.
+    /// The mistake in a packet that breaks it, in a few words.
     pub breach: &'static str,
-    /// What must hold, and what follows if it does not; Markdown.
+    /// The requirement, and the consequence of breaking it; Markdown.
     pub meaning: &'static str,
 }
 

@@ -37,11 +37,11 @@ macro_rules! counters {
 /// All that a device counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Statistics {
-    /// What the device was told to do.
+    /// Work that the device was told to do.
     pub commands: CommandCounters,
-    /// What its port has done.
+    /// Activity of its port.
     pub port: Counters,
-    /// What slowed its programs down or lost completions. The real device has no such counters.
+    /// Causes of slow programs and lost completions. The real device has no such counters.
     pub trouble: TroubleCounters,
 }
 
@@ -141,7 +141,7 @@ impl CommandCounters {
 }
 
 counters! {
-    /// What the device's port has done. Bytes are payload bytes.
+    /// Activity of the device's port. Bytes are payload bytes.
     Counters
 
     /// Bytes handed to the link for sends and writes.
@@ -191,7 +191,7 @@ counters! {
 }
 
 counters! {
-    /// What slowed a device's programs down or lost completions.
+    /// Causes of slow programs and lost completions.
     TroubleCounters
 
     /// Completions that were lost because their queue was full.

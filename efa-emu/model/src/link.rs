@@ -14,7 +14,7 @@
 use efa_core::address::{Gid, Qkey, Qpn};
 use efa_core::nic::Status;
 
-/// What a request asks of the responder.
+/// Operation requested of the responder.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Operation {
     /// SRD send: data into a posted receive.
@@ -39,7 +39,7 @@ pub struct RemoteRange {
 /// Everything about a request but its data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RequestHeader {
-    /// What is asked.
+    /// The requested operation.
     pub operation: Operation,
     /// The initiator's queue pair.
     pub source_qpn: Qpn,
@@ -93,7 +93,7 @@ pub struct Token(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LinkBusy;
 
-/// What carries requests away from a device.
+/// Carrier of a device's requests.
 pub trait Link {
     /// Takes a request for the host with GID `to`.
     ///

@@ -11,7 +11,7 @@ use crate::endpoint::api::error::Failure;
 use crate::endpoint::base::ids::PeerId;
 
 bitflags::bitflags! {
-    /// What kind of operation completed, in libfabric's bit numbers.
+    /// Kinds of completed operations, in libfabric's bit numbers.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct CompletionFlags: u64 {
         /// An untagged message.
@@ -47,7 +47,7 @@ bitflags::bitflags! {
 pub struct CompletionEntry {
     /// The operation's context; 0 for a peer's write with CQ data.
     pub context: u64,
-    /// What completed.
+    /// Kind of the completed operation.
     pub flags: CompletionFlags,
     /// Bytes received (receives and peers' writes), or bytes of the operation.
     pub length: u64,
@@ -66,7 +66,7 @@ pub struct CompletionEntry {
 pub struct ErrorEntry {
     /// The operation's context.
     pub context: u64,
-    /// What failed.
+    /// Kind of the failed operation.
     pub flags: CompletionFlags,
     /// Bytes that were placed in the buffer (truncated receives); otherwise 0.
     pub length: u64,
@@ -161,7 +161,7 @@ pub enum Event {
     SendingFailed {
         /// The peer.
         peer: PeerId,
-        /// What became of the operation.
+        /// Result of the operation.
         failure: Failure,
     },
     /// The device refused a receive buffer. The endpoint has one buffer less.

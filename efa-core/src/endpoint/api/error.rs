@@ -253,7 +253,7 @@ impl From<Status> for ProviderError {
     }
 }
 
-/// What went wrong with an operation: the pair that libfabric reports in an error completion.
+/// Failure of an operation: the pair that libfabric reports in an error completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Failure {
     /// `err` of the entry.

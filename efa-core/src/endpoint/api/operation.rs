@@ -187,7 +187,7 @@ pub struct ReadArgs<'a> {
     pub peer: PeerId,
     /// Where the data goes: at most [`IOV_LIMIT`] pieces.
     pub buffer: &'a [IoVec],
-    /// What to read; as long as `buffer`.
+    /// Remote memory to read; as long as `buffer`.
     pub remote: &'a [RemoteIoVec],
     /// How to read: only [`OperationFlags::COMPLETION`] matters.
     pub flags: OperationFlags,
@@ -232,7 +232,7 @@ pub enum AtomicKind<'a> {
     Compare {
         /// Where the old elements go; as long as the operand.
         result: &'a [IoVec],
-        /// What to compare the old elements with; as long as the operand.
+        /// Comparands of the old elements; as long as the operand.
         comparand: &'a [IoVec],
     },
 }

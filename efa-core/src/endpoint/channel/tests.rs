@@ -1,4 +1,4 @@
-//! What the channel's parts do together, over a device that delivers nothing.
+//! The channel's parts together, over a device that delivers nothing.
 
 use super::*;
 use crate::address::{Gid, Qkey, Qpn};

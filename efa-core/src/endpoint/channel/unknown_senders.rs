@@ -14,7 +14,7 @@ pub(crate) struct Introduction {
     pub(crate) raw_address: Option<RawAddress>,
 }
 
-/// Who the sender of a packet is.
+/// The sender of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Introduced {
     /// A peer of the address vector.

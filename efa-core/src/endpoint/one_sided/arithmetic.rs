@@ -1,4 +1,4 @@
-//! What atomics do to the elements of memory: libfabric's operations on its data types.
+//! Effects of atomics on elements of memory: libfabric's operations on its data types.
 //!
 //! Elements are little-endian, as everything in the protocol.
 

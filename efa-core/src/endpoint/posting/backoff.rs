@@ -45,7 +45,7 @@ impl PeerBackoff {
     }
 }
 
-/// What to do with a packet for which the peer had no receive buffer.
+/// Treatment of a packet that was refused with RNR.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum AfterRnr {
     /// Post it again.

@@ -1,4 +1,4 @@
-//! What the methods of [`Sending`](super::Sending) return: what has to be posted, released and
+//! Results of the methods of [`Sending`](super::Sending): what has to be posted, released and
 //! reported.
 
 use crate::endpoint::api::completion::PacketError;

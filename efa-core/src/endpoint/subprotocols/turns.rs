@@ -16,7 +16,7 @@ use crate::endpoint::subprotocols::ReceiveSide;
 use crate::endpoint::subprotocols::atomics::AtomicTarget;
 use crate::endpoint::subprotocols::incoming_message::Sequenced;
 
-/// What messages and atomics need to take their turn.
+/// State that messages and atomics need to take their turn.
 pub(crate) struct Turns<'a, N> {
     pub(crate) channel: &'a mut Channel<N>,
     pub(crate) receiving: &'a mut Receiving,

@@ -1,4 +1,4 @@
-//! What happens to outstanding requests when a queue pair fails, is reset or is destroyed.
+//! Fate of outstanding requests when a queue pair fails, is reset or is destroyed.
 
 use efa_core::address::{Ahn, Qpn};
 use efa_core::nic::Status;

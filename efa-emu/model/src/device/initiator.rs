@@ -1,4 +1,4 @@
-//! What the initiator keeps: requests in flight, queue pairs with work, and retries.
+//! State of the initiator: requests in flight, queue pairs with work, and retries.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -80,7 +80,7 @@ fn prepare_rdma(
     )
 }
 
-/// What sends and RDMA have in common. Only the places in the entry differ.
+/// The common part of sends and RDMA. Only the places in the entry differ.
 #[inline(always)]
 fn find_out(
     request: &mut Request,

@@ -15,7 +15,7 @@ pub struct QueueError {
     pub qpn: Option<Qpn>,
 }
 
-/// What has an error.
+/// The object in error.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum QueueKind {
     /// Queue pairs, as when their queues or doorbells make no sense: what is outstanding is

@@ -1,4 +1,4 @@
-//! What is deferred until it is released.
+//! Frames and requests deferred until release.
 
 use std::collections::VecDeque;
 

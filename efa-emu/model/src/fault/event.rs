@@ -1,4 +1,4 @@
-//! What a rule is matched against.
+//! Events that rules match.
 
 use efa_core::address::Gid;
 use efa_core::nic::Status;

@@ -21,7 +21,7 @@ pub struct Fault {
     /// Which events it is about. `None`: it is done once, when it is armed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub when: Option<Match>,
-    /// What is done.
+    /// The action.
     pub then: Action,
 }
 
@@ -104,7 +104,7 @@ pub struct Match {
     /// Where it happens.
     #[serde(skip_serializing_if = "Point::is_default")]
     pub on: Point,
-    /// What is asked of the responder.
+    /// Operation of the request.
     #[serde(
         skip_serializing_if = "Option::is_none",
         with = "super::text::operation"
@@ -243,7 +243,7 @@ impl fmt::Display for HostName {
     }
 }
 
-/// What happens.
+/// Action of a rule.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Action {

@@ -14,7 +14,7 @@ use crate::link::Operation;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FaultId(pub u64);
 
-/// What becomes of an event.
+/// Outcome of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
     /// The frame is kept, until so many later ones have passed or until it is released.
@@ -40,7 +40,7 @@ pub enum Fate {
     Qpn(Qpn),
 }
 
-/// What has to be done beside the event.
+/// Further effects beside the event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Trigger {
     /// Release what these faults hold.
@@ -53,7 +53,7 @@ pub enum Trigger {
     Queues(HostName, QueueError),
 }
 
-/// What the rules say about an event.
+/// Decision of the rules about an event.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Verdict {
     /// What becomes of it and by which fault; `None`: what would happen anyway.

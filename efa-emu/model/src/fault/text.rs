@@ -23,7 +23,7 @@ pub struct FaultError {
     place: String,
     /// The key.
     key: String,
-    /// What is wrong with its value, and what to write instead.
+    /// The problem with its value, and the remedy.
     problem: String,
 }
 

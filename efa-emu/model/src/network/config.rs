@@ -23,7 +23,7 @@ pub struct NetworkConfig {
     pub loss: Probability,
     /// How likely a receiver answers a send that it is not ready although it is.
     pub rnr: Probability,
-    /// What the network card does about lost frames.
+    /// Retransmission of lost frames by the network card.
     pub reliability: Reliability,
     /// Requests that one host may have in flight; a device with more to send has to wait. Only the
     /// simulator limits it: between processes, the rings do.

@@ -1,4 +1,4 @@
-//! What becomes of a frame that arrives, once the rules of staged faults have been applied.
+//! Course of an arriving frame, once the rules of staged faults have been applied.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::{Loss, Network, Transmission};
 use crate::fault::{Fate, FaultId};
 use crate::link::Operation;
 
-/// What comes twice of a frame that proceeds.
+/// Duplicated parts of a frame that proceeds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Twice {
     /// Nothing does.
@@ -21,13 +21,13 @@ pub enum Twice {
     Packet,
 }
 
-/// What becomes of a frame that arrives. A link carries it out with its own clock and its own way
+/// Course of an arriving frame. A link carries it out with its own clock and its own way
 /// to keep frames; it decides nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Course {
     /// The frame is handed over: a request to the responder's device, an answer to the initiator's.
     Proceeds {
-        /// What comes twice.
+        /// The duplicated parts.
         twice: Twice,
         /// For a request: the device does not see it, and this is the answer. For an answer: this
         /// replaces the status.

@@ -1,4 +1,4 @@
-//! What happens to frames: one transmission, and the journey that transmissions add up to.
+//! Journeys of frames: one transmission, and the journey that transmissions add up to.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ impl Network {
         Network { config, seed }
     }
 
-    /// What happens to one transmission.
+    /// Outcome of one transmission.
     pub fn transmit(&self, transmission: &Transmission) -> Transit {
         let draws = transmission.draws(self.seed);
         let config = &self.config;
@@ -117,7 +117,7 @@ impl Network {
         }
     }
 
-    /// What follows from the loss of a transmission.
+    /// Consequence of a lost transmission.
     pub fn lose(&self, transmission: &Transmission) -> Loss {
         let reliability = &self.config.reliability;
         let follows = reliability.after_loss(transmission.operation, transmission.lost);

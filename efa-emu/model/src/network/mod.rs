@@ -1,4 +1,4 @@
-//! What the network does to frames: the same under the simulator and between processes.
+//! Effects of the network on frames: the same under the simulator and between processes.
 //!
 //! SRD sprays the packets of one queue pair over many paths and repairs loss in the network card,
 //! so programs see neither loss nor order. Here each frame draws one of its host pair's paths; each
@@ -7,7 +7,7 @@
 //! request completes with
 //! [`Status::LocalUnresponsiveRemote`](efa_core::nic::Status::LocalUnresponsiveRemote).
 //!
-//! What happens to a frame is a pure function of the seed and of the frame's name (`Transmission`):
+//! The journey of a frame is a pure function of the seed and of the frame's name (`Transmission`):
 //! the queue pair, the sequence number of the request there, and how often it was on the wire
 //! before. Nothing else that is sent, and no clock, has an influence. What a staged fault does to a
 //! frame that arrives is decided here as well (`Course`), after the rules have been asked

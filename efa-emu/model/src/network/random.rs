@@ -13,7 +13,7 @@ use core::time::Duration;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
-/// What a random number decides.
+/// Purpose of a random number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 pub enum Purpose {
@@ -29,7 +29,7 @@ pub enum Purpose {
     Completions = 5,
     /// Q-keys, drawn for callers that do not choose one.
     Qkey = 6,
-    /// What a frame adds to its path's latency.
+    /// Jitter: added by a frame to its path's latency.
     Jitter = 7,
     /// Which of the paths between two hosts is the shortest.
     PathLength = 8,

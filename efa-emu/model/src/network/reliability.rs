@@ -1,4 +1,4 @@
-//! What the network card does about lost frames.
+//! Retransmission of lost frames by the network card.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ impl Default for Reliability {
     }
 }
 
-/// What follows from a loss.
+/// Consequence of a loss.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Loss {
     /// The frame goes again.
@@ -47,7 +47,7 @@ impl Reliability {
     /// Most attempts of a frame: the last time-out is 32768 times the first.
     pub const MOST_ATTEMPTS: u32 = 16;
 
-    /// What follows when a frame is lost that was lost `before` times already.
+    /// Consequence when a frame is lost that was lost `before` times already.
     pub fn after_loss(&self, operation: Operation, before: u32) -> Loss {
         let after = self.timeouts(before, before.saturating_add(1));
         match operation {
@@ -57,7 +57,7 @@ impl Reliability {
         }
     }
 
-    /// What follows when a frame that was lost `before` times is lost for good: now, and each time
+    /// Consequence when a frame that was lost `before` times is lost for good: now, and each time
     /// that it goes again.
     pub fn after_last_loss(&self, operation: Operation, before: u32) -> Loss {
         let after = self.timeouts(before, self.attempts.max(before.saturating_add(1)));

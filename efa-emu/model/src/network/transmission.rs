@@ -11,11 +11,11 @@ use crate::link::{Operation, RequestHeader};
 pub struct Transmission {
     /// Which of the frames of a request it is.
     pub stage: Stage,
-    /// What the request does.
+    /// Operation of the request.
     pub operation: Operation,
-    /// Who makes the request.
+    /// The initiator.
     pub initiator: Gid,
-    /// Who serves it.
+    /// The responder.
     pub responder: Gid,
     /// The initiator's queue pair.
     pub source_qpn: Qpn,

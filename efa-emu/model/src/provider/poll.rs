@@ -11,7 +11,7 @@ use crate::device::queue::{
     CompletionEntry, CompletionRing, CompletionSlot, CqDoorbell, WqeOperation,
 };
 
-/// What finished.
+/// The finished work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WcOpcode {
     /// A send.
@@ -73,7 +73,7 @@ impl Completion {
         ibv_wc_status(self.code())
     }
 
-    /// What finished.
+    /// The finished work.
     #[inline]
     pub fn opcode(&self) -> WcOpcode {
         match (self.entry.is_receive(), self.entry.operation()) {

@@ -29,7 +29,7 @@ enum IdPlace {
     Used { wr_id: u64 },
 }
 
-/// What became of a completion's request id.
+/// Fate of a completion's request id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Retired {
     /// It belongs to this work request, whose place is free now.

@@ -38,7 +38,7 @@ const OPERATION_MASK: u8 = 0b111;
 const UNSOLICITED: u8 = 1 << 7;
 const WORDS: usize = 4;
 
-/// What the completion of a receive says in addition to what all completions say.
+/// Fields that only the completion of a receive has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Received {
     /// Bytes received, or written by an RDMA write with immediate.
@@ -286,7 +286,7 @@ impl CqDoorbell {
     }
 }
 
-/// What is in the ring at the client's consumer counter.
+/// The ring entry at the client's consumer counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CompletionSlot {
     /// The device has not written the entry yet.

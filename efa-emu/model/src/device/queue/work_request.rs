@@ -74,7 +74,7 @@ impl WqeSize {
     }
 }
 
-/// What a work request does.
+/// Operation of a work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum WqeOperation {
