@@ -5,7 +5,7 @@ use crate::wire::Status;
 
 use super::memory::BufferId;
 
-/// The kind of a completion.
+/// Kind of the finished work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CompletionKind {
     /// A [`SendRequest`](super::SendRequest); its buffer is the endpoint's again.

@@ -13,6 +13,7 @@ use efa_capture::frame::{Frame, Kind};
 use efa_capture::{CaptureTap, Direction, Interface, InterfaceId, Writer};
 use efa_check::capture::{Capture, CapturedPacket};
 use efa_check::check::check;
+use efa_testing::workspace::captures;
 use efa_wire::Status;
 use efa_wire::address::{Gid, Qkey, Qpn, RawAddress};
 use efa_wire::fields::{Value, fields_of};

@@ -8,7 +8,7 @@ use efa_testing::workspace::root;
 use serde_json::Value;
 
 /// The packages that are published, in the order of their names.
-const PUBLISHED: [&str; 20] = [
+const PUBLISHED: [&str; 21] = [
     "efa-capture",
     "efa-check",
     "efa-cluster",

@@ -110,11 +110,7 @@ impl<'a> Keys<'a> {
     }
 
     fn unknown(&self, key: &str, known: &[&str]) -> ScenarioError {
-        self.error(
-            key,
-            "unknown key",
-            suggest(key, known.iter().copied()),
-        )
+        self.error(key, "unknown key", suggest(key, known.iter().copied()))
     }
 
     /// Refuses keys that the table does not take.
