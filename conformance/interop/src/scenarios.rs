@@ -38,7 +38,7 @@ fn play_scenario(bench: &Bench, scenario: &Scenario, role: EndpointIndex) -> Cel
         endpoint.version = None;
     }
     let stock = &bench.lab().scenarios.stock;
-    match record::play(&live, bench.launcher()?, stock, None, None) {
+    match record::run(&live, bench.launcher()?, stock, None, None) {
         Ok((transcript, _)) if transcript.problems.is_empty() => {
             Ok(transcript.versions.join(" and "))
         }

@@ -15,13 +15,13 @@
 //! ```
 
 pub mod application;
-pub mod conduct;
 pub mod drive;
 pub mod libfabric;
 pub mod operation;
-pub mod play;
 pub mod player;
+pub mod process_runner;
 pub mod record;
+pub mod runner;
 pub mod scenario;
 pub mod trace;
 pub mod verify;

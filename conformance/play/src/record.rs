@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use efa_check::merge::{Annotation, MergeError, merge};
 
-use crate::conduct::{ConductError, Conductor, Transcript};
 use crate::libfabric::{Library, Provider, Version};
 use crate::player::{Host, Launcher, Player, Program};
+use crate::process_runner::{ProcessRunner, RunError, Transcript};
 use crate::scenario::{EndpointSpec, Scenario, ScenarioError, Software, file_of_faults};
 use crate::trace::{END_OF_STEPS, region_comment};
 
@@ -19,7 +19,7 @@ pub enum RecordError {
     Scenario(#[from] ScenarioError),
     /// The scenario was not played to its end.
     #[error(transparent)]
-    Conduct(#[from] ConductError),
+    Run(#[from] RunError),
     /// The captures cannot be merged into a trace.
     #[error(transparent)]
     Merge(#[from] MergeError),
@@ -47,7 +47,7 @@ impl RecordError {
     /// Returns whether the environment or the input is at fault, not the software.
     pub fn is_environment(&self) -> bool {
         match self {
-            RecordError::Conduct(error) => error.is_environment(),
+            RecordError::Run(error) => error.is_environment(),
             RecordError::Different { .. } => false,
             RecordError::Scenario(_) | RecordError::Merge(_) | RecordError::Environment(_) => true,
         }
@@ -93,24 +93,24 @@ impl Default for Stock {
 /// Plays a scenario, each endpoint on its own emulated host. Each host writes its capture to the
 /// directory `captures`, if given. The scenario's faults, or those in the file `faults` instead,
 /// apply as long as the first endpoint's host runs.
-pub fn play(
+pub fn run(
     scenario: &Scenario,
     launcher: &Launcher,
     stock: &Stock,
     captures: Option<&Path>,
     faults: Option<&Path>,
-) -> Result<(Transcript, Vec<PathBuf>), ConductError> {
+) -> Result<(Transcript, Vec<PathBuf>), RunError> {
     let mut players = Vec::new();
     let mut files = Vec::new();
     let directory = match scenario.faults.is_empty() {
         true => None,
-        false => Some(Scratch::new().map_err(ConductError::Faults)?),
+        false => Some(Scratch::new().map_err(RunError::Faults)?),
     };
     let own = directory
         .as_ref()
         .map(|directory| directory.0.join("faults.toml"));
     if let Some(file) = &own {
-        std::fs::write(file, file_of_faults(&scenario.faults)).map_err(ConductError::Faults)?;
+        std::fs::write(file, file_of_faults(&scenario.faults)).map_err(RunError::Faults)?;
     }
     let faults = faults.or(own.as_deref());
     for (at, endpoint) in scenario.endpoints.iter().enumerate() {
@@ -126,7 +126,7 @@ pub fn play(
             },
             Software::Script => {
                 let endpoint = endpoint.name.clone();
-                return Err(ConductError::Scripted { endpoint });
+                return Err(RunError::Scripted { endpoint });
             }
         };
         players.push(Player::launch(
@@ -148,8 +148,8 @@ pub fn play(
             },
         )?);
     }
-    let conductor = Conductor::new(scenario, players, stock.library.clone());
-    Ok((conductor.play().whole()?, files))
+    let runner = ProcessRunner::new(scenario, players, stock.library.clone());
+    Ok((runner.run().whole()?, files))
 }
 
 /// A recorded trace.
@@ -172,7 +172,7 @@ pub fn record(
     let directory = Scratch::new().map_err(|error| {
         RecordError::Environment(format!("cannot make a temporary directory: {error}"))
     })?;
-    let (transcript, captures) = play(&scenario, launcher, stock, Some(&directory.0), None)?;
+    let (transcript, captures) = run(&scenario, launcher, stock, Some(&directory.0), None)?;
     let steps = transcript.marks.iter().map(|mark| Annotation {
         time: mark.time,
         text: match scenario.steps.get(mark.step) {

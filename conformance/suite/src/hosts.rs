@@ -20,8 +20,8 @@ use efa_check::clocks;
 use efa_check::merge::merge_clocks;
 use efa_core::rules;
 use efa_core::rules::Severity;
-use efa_play::conduct::{ConductError, Conductor, Played, Transcript};
 use efa_play::player::{Patience, Place, Player, PlayerError, Program, Reach, Recording};
+use efa_play::process_runner::{Played, ProcessRunner, RunError, Transcript};
 use efa_play::record::Scratch;
 use efa_play::scenario::{EndpointSpec, Scenario, Software};
 use efa_replay::compare::Finding;
@@ -107,20 +107,20 @@ pub struct Hosts {
 
 /// Why a scenario did not come to its end.
 enum Stop {
-    Conduct(ConductError),
+    Run(RunError),
     /// The host is not tried any more.
     GivenUp(String),
 }
 
-impl From<ConductError> for Stop {
-    fn from(error: ConductError) -> Self {
-        Stop::Conduct(error)
+impl From<RunError> for Stop {
+    fn from(error: RunError) -> Self {
+        Stop::Run(error)
     }
 }
 
 impl From<PlayerError> for Stop {
     fn from(error: PlayerError) -> Self {
-        Stop::Conduct(error.into())
+        Stop::Run(error.into())
     }
 }
 
@@ -277,17 +277,15 @@ impl Hosts {
     fn outcome(&self, scenario: &Scenario, role: Option<usize>, seats: &Seats) -> Outcome {
         let error = |text: String| vec![Finding::plain(Severity::Error, text)];
         let (transcript, stop) = match self.play_live(scenario, role, seats) {
-            Ok(Played { transcript, error }) => (transcript, error.map(Stop::Conduct)),
+            Ok(Played { transcript, error }) => (transcript, error.map(Stop::Run)),
             Err(stop) => (Transcript::default(), Some(stop)),
         };
         let stopped = match stop {
             None => Vec::new(),
-            Some(Stop::Conduct(ConductError::Player(PlayerError::Unsupported {
-                text, ..
-            }))) => {
+            Some(Stop::Run(RunError::Player(PlayerError::Unsupported { text, .. }))) => {
                 return Outcome::Unsupported { reason: text };
             }
-            Some(Stop::Conduct(conducted)) => error(conducted.to_string()),
+            Some(Stop::Run(stopped)) => error(stopped.to_string()),
             Some(Stop::GivenUp(host)) => error(format!(
                 "{host} was not tried again: the last {MOST_LOST} cases ended because it was lost or silent"
             )),
@@ -362,7 +360,7 @@ impl Hosts {
                 players.push(self.launch(endpoint, place, program)?);
             }
         }
-        let played = Conductor::new(&live, players, PathBuf::new()).play();
+        let played = ProcessRunner::new(&live, players, PathBuf::new()).run();
         self.note(&hosts, played.error.as_ref());
         Ok(played)
     }
@@ -394,14 +392,14 @@ impl Hosts {
     }
 
     /// Counts the cases that end because hosts are lost or silent.
-    fn note(&self, hosts: &[String], error: Option<&ConductError>) {
+    fn note(&self, hosts: &[String], error: Option<&RunError>) {
         let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
         match error {
-            Some(ConductError::Player(PlayerError::Lost { host, .. })) => {
+            Some(RunError::Player(PlayerError::Lost { host, .. })) => {
                 *lost.entry(host.clone()).or_default() += 1;
             }
             // One of them, and nothing is known of the others.
-            Some(ConductError::Player(PlayerError::Silent { .. })) => {
+            Some(RunError::Player(PlayerError::Silent { .. })) => {
                 for host in hosts {
                     *lost.entry(host.clone()).or_default() += 1;
                 }

@@ -12,7 +12,7 @@ use crate::harness::{Bench, CellResult, Unmet};
 use efa_check::capture::Capture;
 use efa_check::check::{self, Finding};
 use efa_check::merge::merge;
-use efa_play::conduct::ConductError;
+use efa_play::process_runner::RunError;
 use efa_play::record::{self, Stock};
 use efa_play::scenario::Scenario;
 
@@ -50,10 +50,10 @@ pub(super) fn play_script(
     }
     let launcher = bench.launcher()?;
     let (stopped, mut problems) =
-        match record::play(&scenario, launcher, stock, Some(directory), rules) {
+        match record::run(&scenario, launcher, stock, Some(directory), rules) {
             Ok((transcript, _)) => (None, transcript.problems),
             // The machine has another release than this cell needs.
-            Err(error @ ConductError::Version { .. }) => {
+            Err(error @ RunError::Version { .. }) => {
                 return Err(Unmet::Skipped(error.to_string()));
             }
             Err(error) => (Some(error.to_string()), Vec::new()),

@@ -12,7 +12,7 @@ use super::bench::Bench;
 use super::unmet::Unmet;
 use efa_commands::ports::{self, is_listened_on, is_listened_on_beside};
 use efa_play::drive::{LONGEST_ANSWER, Line};
-use efa_play::player::hosted::Said;
+use efa_play::player::hosted::HostedEvent;
 use efa_play::player::{Place, contain};
 
 /// The number of lines of each output that a failure shows.
@@ -101,12 +101,12 @@ impl HostedOutput {
                     _ => return,
                 }
                 let text = String::from_utf8_lossy(&line);
-                match Said::parse(text.trim_end()) {
-                    Ok(Said::Printed { bytes }) => stdout.lock().extend(bytes.0),
-                    Ok(Said::Complained { bytes }) => stderr.lock().extend(bytes.0),
-                    Ok(Said::Listens {}) => hearing.lock().listens = true,
-                    Ok(Said::Lacks { text }) => hearing.lock().lacks = Some(text),
-                    Ok(Said::Captured { bytes }) => {
+                match HostedEvent::parse(text.trim_end()) {
+                    Ok(HostedEvent::Printed { bytes }) => stdout.lock().extend(bytes.0),
+                    Ok(HostedEvent::Complained { bytes }) => stderr.lock().extend(bytes.0),
+                    Ok(HostedEvent::Listens {}) => hearing.lock().listens = true,
+                    Ok(HostedEvent::Lacks { text }) => hearing.lock().lacks = Some(text),
+                    Ok(HostedEvent::Captured { bytes }) => {
                         if let Err(error) = append(&capture, &bytes.0) {
                             let problem = format!("{}: {error}\n", capture.display());
                             stderr.lock().extend(problem.bytes());
@@ -533,7 +533,7 @@ mod tests {
     }
 
     /// A process that ends while what it said last is still on its way, as another host says it.
-    fn late<'a>(bench: &'a Bench<'a>, said: &Said) -> Running<'a> {
+    fn late<'a>(bench: &'a Bench<'a>, said: &HostedEvent) -> Running<'a> {
         let mut command = Command::new("sh");
         let script = format!("(sleep 0.3; echo '{}') & exit 2", said.line());
         command.args(["-c", &script]);
@@ -546,15 +546,15 @@ mod tests {
     fn final_output_counts_after_exit() {
         with_bench(LONG, |bench| {
             let text = "ib_send_lat is not installed".to_owned();
-            let unmet = late(bench, &Said::Lacks { text }).await_listener(1);
+            let unmet = late(bench, &HostedEvent::Lacks { text }).await_listener(1);
             assert!(
                 matches!(&unmet, Err(Unmet::Skipped(text)) if text == "node7: ib_send_lat is not installed"),
                 "{unmet:?}"
             );
             let bytes = Bytes(b"ready".to_vec());
-            let printed = late(bench, &Said::Printed { bytes }).printed("ready");
+            let printed = late(bench, &HostedEvent::Printed { bytes }).printed("ready");
             assert!(printed.is_ok(), "{printed:?}");
-            let unmet = late(bench, &Said::Listens {}).printed("ready");
+            let unmet = late(bench, &HostedEvent::Listens {}).printed("ready");
             assert!(
                 matches!(&unmet, Err(Unmet::Failed(text)) if text.contains("ended (exit status: 2) before it printed `ready`")),
                 "{unmet:?}"

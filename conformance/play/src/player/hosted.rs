@@ -49,7 +49,7 @@ const TICK: Duration = Duration::from_millis(5);
 /// What is said of a program on another host.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Said {
+pub enum HostedEvent {
     /// The program wrote to its standard output.
     Printed {
         /// What.
@@ -74,7 +74,7 @@ pub enum Said {
     },
 }
 
-impl Line for Said {}
+impl Line for HostedEvent {}
 
 /// A word that stands for the directory of software of another release on the host where it is
 /// used.
@@ -155,7 +155,7 @@ impl Hosted {
     }
 
     /// Runs the program on this host. `input` ends when it is not wanted any more; `output` gets
-    /// [`Said`] lines. Programs that are driven have this process's streams instead, and their
+    /// [`HostedEvent`] lines. Programs that are driven have this process's streams instead, and their
     /// capture follows what they print.
     ///
     /// # Errors
@@ -186,7 +186,7 @@ impl Hosted {
             Err(problem) => {
                 if !self.driven {
                     let text = problem.to_string().replace('\n', " ");
-                    output.say(&Said::Lacks { text });
+                    output.say(&HostedEvent::Lacks { text });
                 }
                 Err(problem)
             }
@@ -249,9 +249,11 @@ impl Hosted {
         let mut child = spawn(&mut command)?;
         let mut readers = Vec::new();
         let printed = child.stdout.take();
-        readers.extend(printed.map(|it| output.follow(it, |bytes| Said::Printed { bytes })));
+        readers.extend(printed.map(|it| output.follow(it, |bytes| HostedEvent::Printed { bytes })));
         let complained = child.stderr.take();
-        readers.extend(complained.map(|it| output.follow(it, |bytes| Said::Complained { bytes })));
+        readers.extend(
+            complained.map(|it| output.follow(it, |bytes| HostedEvent::Complained { bytes })),
+        );
         let is_wanted = Arc::new(AtomicBool::new(true));
         let wanted = Arc::clone(&is_wanted);
         thread::spawn(move || {
@@ -289,7 +291,7 @@ impl Hosted {
             }
             if port.is_some_and(is_listened_on) {
                 port = None;
-                output.say(&Said::Listens {});
+                output.say(&HostedEvent::Listens {});
             }
             match told {
                 None if !is_wanted.load(Ordering::Relaxed) => {
@@ -331,7 +333,7 @@ fn signal(child: &Child, number: libc::c_int) {
     }
 }
 
-/// Where [`Said`] lines go.
+/// Where [`HostedEvent`] lines go.
 struct Output<W>(Arc<Mutex<W>>);
 
 impl<W: Write> Output<W> {
@@ -340,7 +342,7 @@ impl<W: Write> Output<W> {
     }
 
     /// Whoever should hear it may be gone: then standard input ends as well.
-    fn say(&self, said: &Said) {
+    fn say(&self, said: &HostedEvent) {
         let mut output = self.lock();
         let _ = writeln!(output, "{}", said.line()).and_then(|()| output.flush());
     }
@@ -350,7 +352,7 @@ impl<W: Write + Send + 'static> Output<W> {
     fn follow(
         &self,
         mut pipe: impl Read + Send + 'static,
-        said: impl Fn(Bytes) -> Said + Send + 'static,
+        said: impl Fn(Bytes) -> HostedEvent + Send + 'static,
     ) -> JoinHandle<()> {
         let output = Output(Arc::clone(&self.0));
         thread::spawn(move || {
@@ -485,11 +487,11 @@ mod tests {
     }
 
     impl Heard {
-        fn said(&self) -> Vec<Said> {
+        fn said(&self) -> Vec<HostedEvent> {
             let bytes = self.0.lock().unwrap().clone();
             let text = String::from_utf8(bytes).unwrap();
             text.lines()
-                .map(|line| Said::parse(line).unwrap())
+                .map(|line| HostedEvent::parse(line).unwrap())
                 .collect()
         }
     }
@@ -501,7 +503,7 @@ mod tests {
         }
     }
 
-    fn run(hosted: &Hosted, input: impl Read + Send + 'static) -> (Option<i32>, Vec<Said>) {
+    fn run(hosted: &Hosted, input: impl Read + Send + 'static) -> (Option<i32>, Vec<HostedEvent>) {
         let heard = Heard::default();
         let status = hosted.run(input, heard.clone());
         (status.ok().map(crate::player::status_as), heard.said())
@@ -513,26 +515,29 @@ mod tests {
         let text = "ib_send_lat is not installed".to_owned();
         for (said, line) in [
             (
-                Said::Printed {
+                HostedEvent::Printed {
                     bytes: bytes.clone(),
                 },
                 r#"{"printed":{"bytes":"6869"}}"#,
             ),
             (
-                Said::Complained {
+                HostedEvent::Complained {
                     bytes: bytes.clone(),
                 },
                 r#"{"complained":{"bytes":"6869"}}"#,
             ),
-            (Said::Listens {}, r#"{"listens":{}}"#),
-            (Said::Captured { bytes }, r#"{"captured":{"bytes":"6869"}}"#),
+            (HostedEvent::Listens {}, r#"{"listens":{}}"#),
             (
-                Said::Lacks { text },
+                HostedEvent::Captured { bytes },
+                r#"{"captured":{"bytes":"6869"}}"#,
+            ),
+            (
+                HostedEvent::Lacks { text },
                 r#"{"lacks":{"text":"ib_send_lat is not installed"}}"#,
             ),
         ] {
             assert_eq!(said.line(), line);
-            assert_eq!(Said::parse(line), Ok(said));
+            assert_eq!(HostedEvent::parse(line), Ok(said));
         }
     }
 
@@ -546,13 +551,13 @@ mod tests {
         assert_eq!(status, Some(7));
         let bytes = |text: &str| Bytes(text.into());
         assert!(
-            said.contains(&Said::Printed {
+            said.contains(&HostedEvent::Printed {
                 bytes: bytes("a b")
             }),
             "{said:?}"
         );
         assert!(
-            said.contains(&Said::Complained {
+            said.contains(&HostedEvent::Complained {
                 bytes: bytes("bad")
             }),
             "{said:?}"
@@ -600,8 +605,11 @@ mod tests {
             ..Hosted::default()
         };
         let (_, said) = run(&hosted, Endless);
-        let lacks = |said: &Said| matches!(said, Said::Lacks { .. });
-        let told = said.iter().filter(|it| **it == Said::Listens {}).count();
+        let lacks = |said: &HostedEvent| matches!(said, HostedEvent::Lacks { .. });
+        let told = said
+            .iter()
+            .filter(|it| **it == HostedEvent::Listens {})
+            .count();
         assert!(told == 1 || said.iter().any(lacks), "{said:?}");
     }
 
@@ -609,7 +617,7 @@ mod tests {
     fn what_a_host_lacks_is_told() {
         let lacks = |hosted: &Hosted| match &run(hosted, Endless) {
             (None, said) => match &said[..] {
-                [Said::Lacks { text }] => text.clone(),
+                [HostedEvent::Lacks { text }] => text.clone(),
                 other => panic!("{other:?}"),
             },
             other => panic!("{other:?}"),

@@ -6,7 +6,7 @@ use efa_core::rules::{self, Severity};
 use efa_core::wire::{Family, PacketType};
 use efa_play::application::{Request, RequestError, Started};
 use efa_play::operation::{EndpointIndex, Remote};
-use efa_play::play::{Comparison, Ledger, Stage, Start};
+use efa_play::runner::{Comparison, Ledger, Runner, Start};
 use efa_play::scenario::Action;
 
 use super::arrivals::{owed, source_of};
@@ -310,7 +310,7 @@ impl<'t, B: Backend> Replay<'t, B> {
     }
 }
 
-impl<'t, B: Backend> Stage<'t> for Replay<'t, B> {
+impl<'t, B: Backend> Runner<'t> for Replay<'t, B> {
     type Stop = Stopped;
 
     fn ledger(&mut self) -> &mut Ledger<'t> {

@@ -8,7 +8,7 @@ use efa_core::address::RawAddress;
 use efa_play::application::subject::Subject;
 use efa_play::application::{RequestError, Started};
 use efa_play::operation::{EndpointIndex, Remote};
-use efa_play::play::{self, Comparison, Ledger, Stage, Start};
+use efa_play::runner::{self, Comparison, Ledger, Runner, Start};
 use efa_play::scenario::Scenario;
 
 use super::backend::{Backend, BackendError, arm_faults};
@@ -75,7 +75,7 @@ where
         problems: Vec::new(),
     };
     // Whether it stopped early shows in the problems.
-    let _ = play::play(&mut live);
+    let _ = runner::run(&mut live);
     Ok(live.problems)
 }
 
@@ -142,7 +142,7 @@ impl<'s, B: Backend> Live<'s, '_, B> {
     }
 }
 
-impl<'s, B: Backend> Stage<'s> for Live<'s, '_, B> {
+impl<'s, B: Backend> Runner<'s> for Live<'s, '_, B> {
     type Stop = Stopped;
 
     fn ledger(&mut self) -> &mut Ledger<'s> {
@@ -201,7 +201,7 @@ impl<'s, B: Backend> Stage<'s> for Live<'s, '_, B> {
         } = comparison;
         let text = match self.subjects[at].check(token, offset, payload) {
             Ok(None) => return Ok(()),
-            Ok(Some(difference)) => play::differs(&comparison, difference),
+            Ok(Some(difference)) => runner::differs(&comparison, difference),
             Err(error) => format!("memory `{region}` cannot be checked: {error}"),
         };
         self.problem(text)

@@ -5,7 +5,7 @@ use efa_core::nic::Status;
 use efa_core::rules;
 use efa_play::application::RequestError;
 use efa_play::operation::{EndpointIndex, Payload, Remote};
-use efa_play::play::{self, Comparison};
+use efa_play::runner::{self, Comparison};
 
 use super::backend::Backend;
 use super::frames::{MOST_MEMORY, fetched};
@@ -65,7 +65,7 @@ impl<'t, B: Backend> Replay<'t, B> {
         } = comparison;
         match self.subject.check(token, offset, payload) {
             Ok(None) => Ok(()),
-            Ok(Some(difference)) => self.problem(play::differs(&comparison, difference)),
+            Ok(Some(difference)) => self.problem(runner::differs(&comparison, difference)),
             Err(RequestError::Unsupported(text)) => Err(self.unsupported(text)),
             Err(error) => self.problem(format!("memory `{region}` cannot be checked: {error}")),
         }
@@ -214,7 +214,7 @@ impl<'t, B: Backend> Replay<'t, B> {
         };
         match wanted.iter().zip(&found).position(|(a, b)| a != b) {
             None => Ok(()),
-            Some(at) => self.problem(play::differs(
+            Some(at) => self.problem(runner::differs(
                 &comparison,
                 format_args!(
                     "byte {at} is {:#04x} instead of {:#04x}",

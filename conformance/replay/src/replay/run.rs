@@ -7,7 +7,7 @@ use efa_core::nic::{Nic, QueuePair, Status};
 use efa_core::rules::Severity;
 use efa_play::application::RequestError;
 use efa_play::operation::EndpointIndex;
-use efa_play::play::{self, Ledger};
+use efa_play::runner::{self, Ledger};
 use efa_play::trace::Trace;
 
 use super::addresses::endpoint_addresses;
@@ -149,7 +149,7 @@ fn replay_trace<'t, B: Backend>(
         verdict: Verdict::default(),
     };
     // Whether it stopped early shows in the verdict.
-    let _ = play::play(&mut replay);
+    let _ = runner::run(&mut replay);
     let mut said = vec![(dut, replay.subject.take_device_errors())];
     let peers = replay.peers.iter_mut();
     said.extend(peers.map(|peer| (peer.endpoint(), peer.take_device_errors())));

@@ -9,7 +9,7 @@ use efa_core::wire::ExtraFeatures;
 use efa_play::application::Token;
 use efa_play::application::subject::Subject;
 use efa_play::operation::EndpointIndex;
-use efa_play::play::Ledger;
+use efa_play::runner::Ledger;
 use efa_play::trace::Trace;
 
 use super::backend::Backend;

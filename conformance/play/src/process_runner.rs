@@ -7,8 +7,8 @@ use crate::application::Started;
 use crate::drive::{Bytes, Command, Event, Line, Opening};
 use crate::libfabric::Version;
 use crate::operation::{EndpointIndex, Remote};
-use crate::play::{self, Comparison, Ledger, Stage, Start};
 use crate::player::{Player, PlayerError};
+use crate::runner::{self, Comparison, Ledger, Runner, Start};
 use crate::scenario::{Scenario, Software};
 
 /// How long operations may take to complete, in all of one `wait`.
@@ -20,7 +20,7 @@ const TRY_AGAIN: (u32, Duration) = (2000, Duration::from_millis(1));
 
 /// Why a scenario was not played to its end.
 #[derive(Debug, thiserror::Error)]
-pub enum ConductError {
+pub enum RunError {
     /// A process failed.
     #[error(transparent)]
     Player(#[from] PlayerError),
@@ -63,15 +63,15 @@ pub enum ConductError {
     },
 }
 
-impl ConductError {
+impl RunError {
     /// Returns whether the environment is at fault, not the software under test.
     pub fn is_environment(&self) -> bool {
         matches!(
             self,
-            ConductError::Version { .. }
-                | ConductError::Scripted { .. }
-                | ConductError::Faults(_)
-                | ConductError::Player(
+            RunError::Version { .. }
+                | RunError::Scripted { .. }
+                | RunError::Faults(_)
+                | RunError::Player(
                     PlayerError::Start { .. }
                         | PlayerError::Refused { .. }
                         | PlayerError::Unsupported { .. }
@@ -122,7 +122,7 @@ pub struct Played {
     /// The result, as far as it goes.
     pub transcript: Transcript,
     /// Why it was not played to its end, if it was not.
-    pub error: Option<ConductError>,
+    pub error: Option<RunError>,
 }
 
 impl Played {
@@ -130,7 +130,7 @@ impl Played {
     ///
     /// # Errors
     /// Why it was not.
-    pub fn whole(self) -> Result<Transcript, ConductError> {
+    pub fn whole(self) -> Result<Transcript, RunError> {
         match self.error {
             None => Ok(self.transcript),
             Some(error) => Err(error),
@@ -139,7 +139,7 @@ impl Played {
 }
 
 /// Plays a scenario.
-pub struct Conductor<'a> {
+pub struct ProcessRunner<'a> {
     scenario: &'a Scenario,
     players: Vec<Player>,
     library: PathBuf,
@@ -154,10 +154,10 @@ fn now() -> Duration {
         .unwrap_or_default()
 }
 
-impl<'a> Conductor<'a> {
+impl<'a> ProcessRunner<'a> {
     /// `players` are in the order of the scenario's endpoints.
     pub fn new(scenario: &'a Scenario, players: Vec<Player>, library: PathBuf) -> Self {
-        Conductor {
+        ProcessRunner {
             scenario,
             players,
             library,
@@ -168,8 +168,8 @@ impl<'a> Conductor<'a> {
 
     /// Opens the endpoints, plays all steps and ends the processes. If one of them fails, the
     /// others end, too, and still give their captures.
-    pub fn play(mut self) -> Played {
-        let mut error = self.open().and_then(|()| play::play(&mut self)).err();
+    pub fn run(mut self) -> Played {
+        let mut error = self.open().and_then(|()| runner::run(&mut self)).err();
         for player in self.players.drain(..) {
             let capture = match error {
                 Some(_) => player.salvage(),
@@ -186,7 +186,7 @@ impl<'a> Conductor<'a> {
         }
     }
 
-    fn ask(&mut self, at: EndpointIndex, command: &Command) -> Result<Event, ConductError> {
+    fn ask(&mut self, at: EndpointIndex, command: &Command) -> Result<Event, RunError> {
         let mut aside = Vec::new();
         let answer = self.players[at].ask(command, &mut aside)?;
         for event in aside {
@@ -195,17 +195,17 @@ impl<'a> Conductor<'a> {
         Ok(answer)
     }
 
-    fn unexpected(&self, at: EndpointIndex, event: &Event) -> ConductError {
+    fn unexpected(&self, at: EndpointIndex, event: &Event) -> RunError {
         self.players[at].unexpected(event).into()
     }
 
-    fn open(&mut self) -> Result<(), ConductError> {
+    fn open(&mut self) -> Result<(), RunError> {
         let mut addresses = Vec::new();
         for (at, endpoint) in self.scenario.endpoints.iter().enumerate() {
             let identity = self.players[at].identity()?;
             match (endpoint.software, endpoint.version) {
                 (Software::Libfabric, Some(needed)) if identity.version() != Some(needed) => {
-                    return Err(ConductError::Version {
+                    return Err(RunError::Version {
                         endpoint: endpoint.name.clone(),
                         needed,
                         found: identity.to_string(),
@@ -240,7 +240,7 @@ impl<'a> Conductor<'a> {
     }
 
     /// Starts or stops progress at the named endpoints, or at all.
-    fn set_progress(&mut self, only: &[EndpointIndex], on: bool) -> Result<(), ConductError> {
+    fn set_progress(&mut self, only: &[EndpointIndex], on: bool) -> Result<(), RunError> {
         let command = if on {
             Command::Progress {}
         } else {
@@ -262,7 +262,7 @@ impl<'a> Conductor<'a> {
 
     /// Lets the named endpoints make progress, all if none is named, until they have been quiet for
     /// a while.
-    fn until_quiet(&mut self, progress: &[EndpointIndex]) -> Result<(), ConductError> {
+    fn until_quiet(&mut self, progress: &[EndpointIndex]) -> Result<(), RunError> {
         self.set_progress(progress, true)?;
         let mut quiet_since = Instant::now();
         while quiet_since.elapsed() < QUIET_TIME {
@@ -274,7 +274,7 @@ impl<'a> Conductor<'a> {
     }
 
     /// Takes events of the drivers for a moment; returns whether there were any.
-    fn listen(&mut self, only: &[EndpointIndex]) -> Result<bool, ConductError> {
+    fn listen(&mut self, only: &[EndpointIndex]) -> Result<bool, RunError> {
         let mut heard = false;
         for at in self.chosen(only) {
             while let Some(event) = self.players[at].hear(Duration::from_millis(1))? {
@@ -304,8 +304,8 @@ impl<'a> Conductor<'a> {
     }
 }
 
-impl<'a> Stage<'a> for Conductor<'a> {
-    type Stop = ConductError;
+impl<'a> Runner<'a> for ProcessRunner<'a> {
+    type Stop = RunError;
 
     fn ledger(&mut self) -> &mut Ledger<'a> {
         &mut self.ledger
@@ -319,7 +319,7 @@ impl<'a> Stage<'a> for Conductor<'a> {
         self.transcript.marks.push(Mark { step, time: now() });
     }
 
-    fn start(&mut self, _: usize, start: &Start<'a>) -> Result<Option<Remote>, ConductError> {
+    fn start(&mut self, _: usize, start: &Start<'a>) -> Result<Option<Remote>, RunError> {
         let at = start.at;
         let command = Command::Start {
             id: start.token,
@@ -355,7 +355,7 @@ impl<'a> Stage<'a> for Conductor<'a> {
         step: usize,
         operations: &'a [String],
         progress: &[EndpointIndex],
-    ) -> Result<(), ConductError> {
+    ) -> Result<(), RunError> {
         self.set_progress(progress, true)?;
         let deadline = Instant::now() + WAIT_TIME;
         loop {
@@ -365,7 +365,7 @@ impl<'a> Stage<'a> for Conductor<'a> {
             };
             if Instant::now() > deadline {
                 let missing = missing.fold(first.clone(), |all, id| format!("{all}, {id}"));
-                return Err(ConductError::Timeout {
+                return Err(RunError::Timeout {
                     line: self.scenario.steps[step].line,
                     operations: missing,
                     limit: WAIT_TIME,
@@ -376,11 +376,11 @@ impl<'a> Stage<'a> for Conductor<'a> {
         self.set_progress(progress, false)
     }
 
-    fn settle(&mut self, _: usize, progress: &[EndpointIndex]) -> Result<(), ConductError> {
+    fn settle(&mut self, _: usize, progress: &[EndpointIndex]) -> Result<(), RunError> {
         self.until_quiet(progress)
     }
 
-    fn compare(&mut self, comparison: Comparison<'a>) -> Result<(), ConductError> {
+    fn compare(&mut self, comparison: Comparison<'a>) -> Result<(), RunError> {
         let Comparison {
             at,
             token,
@@ -397,17 +397,17 @@ impl<'a> Stage<'a> for Conductor<'a> {
             Event::Checked { difference: None } => Ok(()),
             Event::Checked {
                 difference: Some(difference),
-            } => self.problem(play::differs(&comparison, difference)),
+            } => self.problem(runner::differs(&comparison, difference)),
             answer => Err(self.unexpected(at, &answer)),
         }
     }
 
-    fn problem(&mut self, text: String) -> Result<(), ConductError> {
+    fn problem(&mut self, text: String) -> Result<(), RunError> {
         self.transcript.problems.push(text);
         Ok(())
     }
 
-    fn end(&mut self) -> Result<(), ConductError> {
+    fn end(&mut self) -> Result<(), RunError> {
         Ok(())
     }
 }

@@ -1,10 +1,10 @@
 //! Playing a scenario step by step.
 //!
-//! In a recording all endpoints are live, each in a process ([`crate::conduct`]). In a replay one
+//! In a recording all endpoints are live, each in a process ([`crate::process_runner`]). In a replay one
 //! endpoint is live, and the others send what was recorded (`efa_replay::replay`) or are played by
 //! the engine (`efa_replay::replay::live`). This module has the common part: the order of the
 //! steps, the requests to applications, and the comparison of what they saw with the scenario. A
-//! [`Stage`] adds how an endpoint is reached and how long to wait.
+//! [`Runner`] adds how an endpoint is reached and how long to wait.
 
 use std::collections::HashMap;
 
@@ -182,7 +182,7 @@ impl<'s> Ledger<'s> {
 }
 
 /// The endpoints of a run.
-pub trait Stage<'s> {
+pub trait Runner<'s> {
     /// Why a run stops.
     type Stop;
 
@@ -219,7 +219,7 @@ pub trait Stage<'s> {
     /// The run stops.
     fn settle(&mut self, step: usize, progress: &[EndpointIndex]) -> Result<(), Self::Stop>;
 
-    /// Compares memory; a difference is a [`Stage::problem`].
+    /// Compares memory; a difference is a [`Runner::problem`].
     ///
     /// # Errors
     /// The run stops.
@@ -241,51 +241,52 @@ pub trait Stage<'s> {
 /// Plays all steps.
 ///
 /// # Errors
-/// Those of the stage.
-pub fn play<'s, S: Stage<'s>>(stage: &mut S) -> Result<(), S::Stop> {
-    let scenario = stage.ledger().scenario();
+/// Those of the runner.
+pub fn run<'s, S: Runner<'s>>(runner: &mut S) -> Result<(), S::Stop> {
+    let scenario = runner.ledger().scenario();
     for (index, step) in scenario.steps.iter().enumerate() {
-        stage.begin(index);
+        runner.begin(index);
         match &step.action {
             Action::Start {
                 at, id, operation, ..
             } => {
-                let start = stage.ledger().start(index, *at, id, operation);
-                if let Some(remote) = stage.start(index, &start)? {
-                    stage.ledger().registered(id, remote);
+                let start = runner.ledger().start(index, *at, id, operation);
+                if let Some(remote) = runner.start(index, &start)? {
+                    runner.ledger().registered(id, remote);
                 }
             }
             Action::Wait {
                 operations,
                 progress,
             } => {
-                stage.wait(index, operations, progress)?;
+                runner.wait(index, operations, progress)?;
                 for id in operations {
-                    for text in stage.ledger().judge(id) {
-                        stage.problem(text)?;
+                    for text in runner.ledger().judge(id) {
+                        runner.problem(text)?;
                     }
                 }
             }
-            Action::Settle { progress } => stage.settle(index, progress)?,
+            Action::Settle { progress } => runner.settle(index, progress)?,
             Action::Check {
                 at,
                 region,
                 offset,
                 message,
             } => {
-                if let Some(comparison) = stage.ledger().comparison(*at, region, *offset, message) {
-                    stage.compare(comparison)?;
+                if let Some(comparison) = runner.ledger().comparison(*at, region, *offset, message)
+                {
+                    runner.compare(comparison)?;
                 }
             }
         }
     }
-    stage.begin(scenario.steps.len());
-    stage.end()?;
+    runner.begin(scenario.steps.len());
+    runner.end()?;
     for at in 0..scenario.endpoints.len() {
-        if stage.is_live(at)
-            && let Some(text) = stage.ledger().judge_written(at)
+        if runner.is_live(at)
+            && let Some(text) = runner.ledger().judge_written(at)
         {
-            stage.problem(text)?;
+            runner.problem(text)?;
         }
     }
     Ok(())
