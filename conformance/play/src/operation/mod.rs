@@ -3,8 +3,7 @@
 //! They are plain data, and have the same type from a scenario's steps to the driver of what is
 //! tested. A payload is named by its seed, a peer by its place in the scenario. Only the name of a
 //! peer's memory differs: a scenario names a [`RegionOffset`] in memory that a step registered, an
-//! application needs the
-//! [`Remote`] that the memory's owner announced.
+//! application needs the [`Remote`] that the memory's owner announced.
 
 mod atomic;
 mod memory;
