@@ -21,7 +21,7 @@ use std::env;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Once;
 
 use tracing_subscriber::EnvFilter;
@@ -33,6 +33,19 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 const FILTER: &str = "EFA_LOG";
 /// Where.
 const FILE: &str = "EFA_LOG_FILE";
+
+/// A variable that is wrong.
+#[derive(Debug, thiserror::Error)]
+enum SettingError {
+    #[error(
+        "{FILTER}: invalid directive `{}`: use a level (error, warn, info, debug, trace) or \
+         MODULE=LEVEL, such as {FILTER}=efa_core=debug",
+        directive.escape_debug()
+    )]
+    Directive { directive: String },
+    #[error("{FILE}: cannot open `{}`: {source}; name a file that can be written", path.display())]
+    Open { path: PathBuf, source: io::Error },
+}
 
 /// Shows what `EFA_LOG` asks for from now on. Does nothing if the variable is not set or empty, if
 /// this was called before, or if the program has a `tracing` subscriber. A variable that is wrong
@@ -69,15 +82,11 @@ fn show(filter: EnvFilter, output: Output) {
 }
 
 /// Parses directives, one by one, so that the wrong one can be named.
-fn filter(directives: &str) -> Result<EnvFilter, String> {
+fn filter(directives: &str) -> Result<EnvFilter, SettingError> {
     let mut filter = EnvFilter::default();
     for text in directives.split(',').filter(|text| !text.is_empty()) {
-        let directive: Directive = text.trim().parse().map_err(|_| {
-            format!(
-                "{FILTER}: invalid directive `{}`: use a level (error, warn, info, debug, trace) or \
-                 MODULE=LEVEL, such as {FILTER}=efa_core=debug",
-                text.escape_debug()
-            )
+        let directive: Directive = text.trim().parse().map_err(|_| SettingError::Directive {
+            directive: text.to_owned(),
         })?;
         filter = filter.add_directive(directive);
     }
@@ -101,17 +110,17 @@ enum Output {
 }
 
 impl Output {
-    fn open(path: Option<&Path>) -> Result<Output, String> {
+    fn open(path: Option<&Path>) -> Result<Output, SettingError> {
         let Some(path) = path else {
             return Ok(Output::StandardError);
         };
         let opened = File::options().create(true).append(true).open(path);
-        opened.map(Output::File).map_err(|error| {
-            format!(
-                "{FILE}: cannot open `{}`: {error}; name a file that can be written",
-                path.display()
-            )
-        })
+        opened
+            .map(Output::File)
+            .map_err(|source| SettingError::Open {
+                path: path.to_owned(),
+                source,
+            })
     }
 }
 

@@ -184,7 +184,8 @@ impl HostOptions {
             );
         }
         if self.way.rsh.to_string() == RemoteShell::DEFAULT {
-            self.way.rsh = SRUN.parse()?;
+            let srun = SRUN.parse::<RemoteShell>();
+            self.way.rsh = srun.map_err(|error| error.to_string())?;
         }
         Ok(())
     }

@@ -37,8 +37,8 @@ const CHECK_PEERS: Duration = Duration::from_millis(20);
 /// How long to sleep at most.
 const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 
-/// How long the machine may take to read the last words.
-pub(crate) const LAST_WORDS: Duration = Duration::from_millis(500);
+/// How long the other machine may take to read that this bridge shuts down.
+pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Refused devices of a list that are named.
 const MOST_NAMED: usize = 64;
@@ -141,7 +141,7 @@ impl<'a> Carrier<'a> {
     pub(crate) fn run(mut self) {
         while self.turn() {}
         if let Some(Connection { wire, watch, .. }) = self.connection {
-            wire.finish(Instant::now() + LAST_WORDS);
+            wire.finish(Instant::now() + SHUTDOWN_TIMEOUT);
             watch.end();
         }
     }
@@ -503,7 +503,7 @@ fn arm(remote: &mut RemoteMachine, rules: &[Rule], machine: &str) {
     for rule in rules {
         match rule.carried() {
             Ok(fault) => faults.push(fault),
-            Err(reason) => tell(&reason),
+            Err(error) => tell(&error.to_string()),
         }
     }
     for error in remote.declare_faults(&faults) {

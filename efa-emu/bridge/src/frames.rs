@@ -4,7 +4,7 @@
 use std::io;
 use std::ops::Range;
 
-use efa_device_model::fault::{Fault, FaultId};
+use efa_device_model::fault::{FaultError, FaultId};
 use efa_shm::remote::{FRAME_HEADER, LONGEST_MESSAGE, RemoteDevice};
 use efa_shm::{CarriedFault, DeviceName};
 use efa_wire::Status;
@@ -35,9 +35,9 @@ pub(crate) enum Notice {
         /// The devices that could not enter the receiver's fabric, and why.
         refused: Vec<(String, String)>,
     },
-    /// The sender still lives.
+    /// A heartbeat: the sender has nothing else to send.
     Alive,
-    /// The sender ends.
+    /// The sender shuts down.
     Bye,
 }
 
@@ -78,11 +78,10 @@ impl Rule {
     ///
     /// # Errors
     /// What is wrong with its text.
-    pub(crate) fn carried(&self) -> Result<CarriedFault, String> {
-        let fault = self.text.parse::<Fault>();
+    pub(crate) fn carried(&self) -> Result<CarriedFault, FaultError> {
         Ok(CarriedFault {
             id: FaultId(self.id),
-            fault: fault.map_err(|error| error.to_string())?,
+            fault: self.text.parse()?,
             releases: self.releases,
         })
     }

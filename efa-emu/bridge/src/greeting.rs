@@ -60,6 +60,20 @@ struct Reply {
     verdict: Verdict,
 }
 
+/// The other bridge speaks another version of the protocol.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the bridges speak different versions: {protocol} is {build} ({machine}), {other} is {other_build}: use one \
+     build on all machines"
+)]
+struct WrongProtocol {
+    protocol: u32,
+    build: String,
+    machine: String,
+    other: String,
+    other_build: String,
+}
+
 impl Greeting {
     pub(crate) fn new(machine: &str, fabric: &str, plain: bool, timeout: Duration) -> Greeting {
         Greeting {
@@ -102,8 +116,8 @@ impl Greeting {
             let _ = frame(&reply).and_then(|frame| connection.send(&frame));
             Err(io::Error::other(own))
         };
-        if let Err(reason) = self.check_protocol(&value) {
-            return refuse(connection, reason.clone(), reason);
+        if let Err(error) = self.check_protocol(&value) {
+            return refuse(connection, error.to_string(), error.to_string());
         }
         let theirs: Greeting = read(value)?;
         if let Some((reason, own)) = self.difference(&theirs) {
@@ -121,17 +135,21 @@ impl Greeting {
         Ok((theirs, verdict))
     }
 
-    fn check_protocol(&self, theirs: &Value) -> Result<(), String> {
+    fn check_protocol(&self, theirs: &Value) -> Result<(), WrongProtocol> {
         let protocol = theirs["protocol"].as_u64();
         if protocol == Some(self.protocol.into()) {
             return Ok(());
         }
-        let protocol = protocol.map_or("another".to_owned(), |number| number.to_string());
-        let build = theirs["build"].as_str().unwrap_or("an unknown build");
-        Err(format!(
-            "the bridges speak different versions: {} is {} ({}), {protocol} is {build}: use one build on all machines",
-            self.protocol, self.build, self.machine
-        ))
+        Err(WrongProtocol {
+            protocol: self.protocol,
+            build: self.build.clone(),
+            machine: self.machine.clone(),
+            other: protocol.map_or("another".to_owned(), |number| number.to_string()),
+            other_build: theirs["build"]
+                .as_str()
+                .unwrap_or("an unknown build")
+                .to_owned(),
+        })
     }
 
     /// Why the two do not belong together, as the other end and as this one should put it.

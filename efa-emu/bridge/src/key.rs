@@ -17,9 +17,9 @@ use rcgen::{
     Issuer, KeyPair, KeyUsagePurpose,
 };
 use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 /// The name in the certificates of bridges. All have the same: it is the authority that tells who
@@ -50,10 +50,23 @@ pub(crate) enum KeyError {
     Open { path: PathBuf, mode: u32 },
     /// The file is no key.
     #[error("{} is not a key ({reason}): make one with `efa-emu bridge key FILE`", .path.display())]
-    NoKey { path: PathBuf, reason: String },
+    NoKey { path: PathBuf, reason: KeyProblem },
     /// No certificate could be made.
     #[error("cannot make a certificate: {0}")]
     Certificate(#[from] rcgen::Error),
+}
+
+/// Why the text of a file is no key.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum KeyProblem {
+    #[error(transparent)]
+    Pem(#[from] pem::Error),
+    #[error("it needs the certificate of a bridge and that of its authority")]
+    Incomplete,
+    #[error(transparent)]
+    Tls(#[from] rustls::Error),
+    #[error(transparent)]
+    Verifier(#[from] VerifierBuilderError),
 }
 
 impl KeyError {
@@ -149,40 +162,31 @@ impl Key {
         })
     }
 
-    fn parse(text: &[u8]) -> Result<Key, String> {
-        let certificates: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(text)
-            .collect::<Result<_, _>>()
-            .map_err(|error| error.to_string())?;
-        let key = PrivateKeyDer::from_pem_slice(text).map_err(|error| error.to_string())?;
+    fn parse(text: &[u8]) -> Result<Key, KeyProblem> {
+        let certificates: Vec<CertificateDer<'static>> =
+            CertificateDer::pem_slice_iter(text).collect::<Result<_, _>>()?;
+        let key = PrivateKeyDer::from_pem_slice(text)?;
         let [_, .., authority] = &certificates[..] else {
-            return Err(
-                "it needs the certificate of a bridge and that of its authority".to_owned(),
-            );
+            return Err(KeyProblem::Incomplete);
         };
         let mut roots = RootCertStore::empty();
-        let tls = |error: rustls::Error| error.to_string();
-        roots.add(authority.clone()).map_err(tls)?;
+        roots.add(authority.clone())?;
         let roots = Arc::new(roots);
         let provider = Arc::new(ring::default_provider());
         let chain = certificates[..certificates.len() - 1].to_vec();
         let mut client = ClientConfig::builder_with_provider(Arc::clone(&provider))
-            .with_safe_default_protocol_versions()
-            .map_err(tls)?
+            .with_safe_default_protocol_versions()?
             .with_root_certificates(Arc::clone(&roots))
-            .with_client_auth_cert(chain.clone(), key.clone_key())
-            .map_err(tls)?;
+            .with_client_auth_cert(chain.clone(), key.clone_key())?;
         client.alpn_protocols = vec![PROTOCOL.to_vec()];
         // A connection is made once in a long time.
         client.resumption = rustls::client::Resumption::disabled();
-        let verifier = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider))
-            .build()
-            .map_err(|error| error.to_string())?;
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider)).build()?;
         let mut server = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(tls)?
+            .with_safe_default_protocol_versions()?
             .with_client_cert_verifier(verifier)
-            .with_single_cert(chain, key)
-            .map_err(tls)?;
+            .with_single_cert(chain, key)?;
         server.alpn_protocols = vec![PROTOCOL.to_vec()];
         // Nothing may follow the handshake that nobody waits for: see `secure`.
         server.send_tls13_tickets = 0;

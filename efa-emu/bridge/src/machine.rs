@@ -24,12 +24,12 @@ use crate::watch::Watch;
 pub(crate) struct Fresh {
     pub(crate) wire: Wire,
     pub(crate) watch: Arc<Watch>,
-    /// After how long without a word either end takes the other one for gone.
+    /// The heartbeat timeout: after so much silence either end takes the other one for gone.
     pub(crate) longest_silence: Duration,
 }
 
-/// A connection's state.
-enum State {
+/// The state of the connection with a machine.
+enum LinkState {
     /// There is one.
     Up { fresh: Option<Fresh> },
     /// There is none. Until then the machine may come back.
@@ -37,7 +37,7 @@ enum State {
 }
 
 struct Link {
-    state: State,
+    state: LinkState,
     /// The last list of devices that the machine has read.
     known: Option<News>,
 }
@@ -79,7 +79,7 @@ impl Machine {
             alarm,
             remote: Mutex::new(remote),
             link: Mutex::new(Link {
-                state: State::Down {
+                state: LinkState::Down {
                     until: Instant::now(),
                 },
                 known: None,
@@ -90,7 +90,7 @@ impl Machine {
 
     /// Whether there is a connection.
     pub(crate) fn is_connected(&self) -> bool {
-        matches!(lock(&self.link).state, State::Up { .. })
+        matches!(lock(&self.link).state, LinkState::Up { .. })
     }
 
     /// If the machine knows of a device of this one, or cannot be told: the generation of the rules
@@ -99,9 +99,9 @@ impl Machine {
         let news = self.local.news();
         let link = lock(&self.link);
         let list = match (&link.state, &link.known) {
-            (State::Down { .. }, _) => &news,
-            (State::Up { .. }, Some(known)) if known.number == news.number => &news,
-            (State::Up { .. }, known) => known.as_ref()?,
+            (LinkState::Down { .. }, _) => &news,
+            (LinkState::Up { .. }, Some(known)) if known.number == news.number => &news,
+            (LinkState::Up { .. }, known) => known.as_ref()?,
         };
         list.gids.contains(&gid).then_some(list.generation)
     }
@@ -128,12 +128,12 @@ impl Machine {
         their_timeout: Duration,
     ) -> io::Result<Option<Arc<Watch>>> {
         let mut link = lock(&self.link);
-        if matches!(link.state, State::Up { .. }) {
+        if matches!(link.state, LinkState::Up { .. }) {
             return Ok(None);
         }
         let wire = connection.into_wire(self.plain)?;
         let watch = Arc::new(Watch::new(&wire)?);
-        link.state = State::Up {
+        link.state = LinkState::Up {
             fresh: Some(Fresh {
                 wire,
                 watch: Arc::clone(&watch),
@@ -178,9 +178,9 @@ impl Machine {
     pub(crate) fn look(&self, up_to: usize) -> (Uptake, Option<Fresh>) {
         let mut link = lock(&self.link);
         match &mut link.state {
-            State::Up { fresh } => (Uptake::Until(up_to), fresh.take()),
-            State::Down { until } if Instant::now() < *until => (Uptake::Nothing, None),
-            State::Down { .. } => (Uptake::Unresponsive, None),
+            LinkState::Up { fresh } => (Uptake::Until(up_to), fresh.take()),
+            LinkState::Down { until } if Instant::now() < *until => (Uptake::Nothing, None),
+            LinkState::Down { .. } => (Uptake::Unresponsive, None),
         }
     }
 
@@ -191,6 +191,6 @@ impl Machine {
 
     /// The connection is over. The machine may come back until then.
     pub(crate) fn is_down(&self, until: Instant) {
-        lock(&self.link).state = State::Down { until };
+        lock(&self.link).state = LinkState::Down { until };
     }
 }

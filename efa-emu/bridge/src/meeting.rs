@@ -20,7 +20,7 @@ use efa_shm::{BridgePost, Fabric};
 use efa_wire::address::Gid;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::carrier::LAST_WORDS;
+use crate::carrier::SHUTDOWN_TIMEOUT;
 use crate::greeting::{Greeting, Verdict};
 use crate::key::Key;
 use crate::local::{Local, News};
@@ -322,11 +322,11 @@ impl Meeting {
     /// Dials all that a name stands for, as long as it does, for ever.
     fn dial_all(self: &Arc<Self>, name: &str) {
         let dialed = Arc::<Dialed>::default();
-        let mut trouble = Trouble::default();
+        let mut warning = ChangedWarning::default();
         loop {
             match with_port(name) {
                 Ok(addresses) => {
-                    trouble.is_over();
+                    warning.clear();
                     for peer in dialed.change(addresses.into_iter().collect()) {
                         let meeting = Arc::clone(self);
                         let among = Arc::clone(&dialed);
@@ -339,7 +339,7 @@ impl Meeting {
                         }
                     }
                 }
-                Err(error) => trouble.tell(&format!("cannot find {name}: {error}; trying again")),
+                Err(error) => warning.warn(&format!("cannot find {name}: {error}; trying again")),
             }
             std::thread::sleep(LOOK_UP);
         }
@@ -347,20 +347,20 @@ impl Meeting {
 
     /// Dials an address again and again, as long as it is among those of its name.
     fn dial(self: &Arc<Self>, address: SocketAddr, among: &Dialed) {
-        let mut trouble = Trouble::default();
+        let mut warning = ChangedWarning::default();
         let mut greeting = self.greeting.clone();
         while among.is_wanted(address) {
             match self.dial_once(address, &greeting) {
-                Ok(Outcome::Itself) => {
+                Ok(DialOutcome::Itself) => {
                     while among.is_wanted(address) {
                         std::thread::sleep(LOOK_UP);
                     }
                 }
-                Ok(Outcome::Told(wait)) => {
-                    trouble.is_over();
+                Ok(DialOutcome::Told(wait)) => {
+                    warning.clear();
                     greeting.patience = if wait { greeting.patience + 1 } else { 0 };
                 }
-                Err(error) => trouble.tell(&format!(
+                Err(error) => warning.warn(&format!(
                     "no connection with {address}: {error}; trying again"
                 )),
             }
@@ -371,19 +371,19 @@ impl Meeting {
         ));
     }
 
-    fn dial_once(self: &Arc<Self>, address: SocketAddr, own: &Greeting) -> io::Result<Outcome> {
+    fn dial_once(self: &Arc<Self>, address: SocketAddr, own: &Greeting) -> io::Result<DialOutcome> {
         let stream = TcpStream::connect_timeout(&address, CONNECT)?;
         let mut connection = Secured::begin(stream, End::Dialer, &self.key)?;
         let (theirs, verdict) = own.dial(&mut connection)?;
         match verdict {
-            Verdict::Itself => return Ok(Outcome::Itself),
+            Verdict::Itself => return Ok(DialOutcome::Itself),
             Verdict::Refused(reason) => return Err(io::Error::other(reason)),
-            Verdict::Wait => return Ok(Outcome::Told(true)),
+            Verdict::Wait => return Ok(DialOutcome::Told(true)),
             Verdict::Known => {}
             Verdict::Welcome => {
                 if let Some(served) = self.machine(&theirs)?.serve(connection, theirs.timeout) {
                     served?;
-                    return Ok(Outcome::Told(false));
+                    return Ok(DialOutcome::Told(false));
                 }
             }
         }
@@ -391,14 +391,14 @@ impl Meeting {
         while self.is_connected(&theirs.machine) {
             std::thread::sleep(PAUSE);
         }
-        Ok(Outcome::Told(false))
+        Ok(DialOutcome::Told(false))
     }
 
-    /// Says good-bye, and leaves the fabric.
+    /// Tells the other machines of the shutdown, and leaves the fabric.
     fn end(&self) {
         let machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner);
         machines.values().for_each(|met| met.machine.end());
-        let until = Instant::now() + LAST_WORDS;
+        let until = Instant::now() + SHUTDOWN_TIMEOUT;
         let carry = || machines.values().any(|met| !met.carrier.is_finished());
         while carry() && Instant::now() < until {
             std::thread::sleep(LOOK_FOR_END);
@@ -453,27 +453,27 @@ impl Dialed {
     }
 }
 
-/// What dialing came to.
-enum Outcome {
+/// How dialing ended.
+enum DialOutcome {
     /// The address is the own one.
     Itself,
     /// There was a connection, or one will be made by others; whether the other end said so.
     Told(bool),
 }
 
-/// Says what is wrong when it changes.
+/// Warns of what is wrong once, until it changes.
 #[derive(Default)]
-struct Trouble(String);
+struct ChangedWarning(String);
 
-impl Trouble {
-    fn tell(&mut self, text: &str) {
+impl ChangedWarning {
+    fn warn(&mut self, text: &str) {
         if self.0 != text {
             text.clone_into(&mut self.0);
             complain(text);
         }
     }
 
-    fn is_over(&mut self) {
+    fn clear(&mut self) {
         self.0.clear();
     }
 }

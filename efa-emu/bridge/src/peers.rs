@@ -1,6 +1,7 @@
 //! Whom to connect with: addresses, lists of hosts in files, and what the launcher of a job says.
 
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use efa_commands::Failure;
 
@@ -12,6 +13,21 @@ const NODES: &str = "SLURM_JOB_NODELIST";
 
 /// Most names that a list may stand for.
 const MOST: usize = 4096;
+
+/// Why a value of `--peer` stands for nothing.
+#[derive(Debug, thiserror::Error)]
+enum PeerError {
+    #[error("{NODES} is not set: `{SLURM}` is for programs that srun or sbatch starts")]
+    NotInJob,
+    #[error("{NODES} is {list:?}, which is no list of nodes: name them with HOST or @FILE")]
+    NodeList { list: String },
+    #[error("an address is missing")]
+    Missing,
+    #[error("cannot read {}: {source}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{} lists no host", path.display())]
+    NoHost { path: PathBuf },
+}
 
 /// The addresses that the values of `--peer` stand for: each is `HOST[:PORT]`; `@FILE`, a list of
 /// hosts as launchers read them; or `slurm`, all nodes of the job.
@@ -26,38 +42,40 @@ pub(crate) fn named(values: &[String]) -> Result<Vec<String>, Failure> {
 }
 
 /// The addresses that one value stands for.
-fn meant(value: &str) -> Result<Vec<String>, String> {
+fn meant(value: &str) -> Result<Vec<String>, PeerError> {
     if value == SLURM {
-        let nodes = std::env::var(NODES).map_err(|_| {
-            format!("{NODES} is not set: `{SLURM}` is for programs that srun or sbatch starts")
-        })?;
+        let nodes = std::env::var(NODES).map_err(|_| PeerError::NotInJob)?;
         return expand(&nodes);
     }
     match value.strip_prefix('@') {
         Some(path) => of_file(Path::new(path)),
-        None if value.is_empty() => Err("an address is missing".to_owned()),
+        None if value.is_empty() => Err(PeerError::Missing),
         None => Ok(vec![value.to_owned()]),
     }
 }
 
 /// The first word of each line; `#` begins a comment, and a second `:` the number of processes of
 /// MPICH's launcher.
-fn of_file(path: &Path) -> Result<Vec<String>, String> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+fn of_file(path: &Path) -> Result<Vec<String>, PeerError> {
+    let text = std::fs::read_to_string(path).map_err(|source| PeerError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
     let words = text.lines().filter_map(|line| {
         let line = line.split('#').next().unwrap_or_default();
         line.split_whitespace().next()
     });
     let hosts: Vec<String> = words.map(str::to_owned).collect();
     match hosts.is_empty() {
-        true => Err(format!("{} lists no host", path.display())),
+        true => Err(PeerError::NoHost {
+            path: path.to_owned(),
+        }),
         false => Ok(hosts),
     }
 }
 
 /// The names that a list of Slurm stands for: `login,node[1-3,07-09]`.
-fn expand(list: &str) -> Result<Vec<String>, String> {
+fn expand(list: &str) -> Result<Vec<String>, PeerError> {
     let mut names = Vec::new();
     let mut rest = list;
     while !rest.is_empty() {
@@ -84,8 +102,10 @@ fn expand(list: &str) -> Result<Vec<String>, String> {
     }
 }
 
-fn bad(list: &str) -> String {
-    format!("{NODES} is {list:?}, not a list of nodes: name them with HOST or @FILE")
+fn bad(list: &str) -> PeerError {
+    PeerError::NodeList {
+        list: list.to_owned(),
+    }
 }
 
 /// `None` if it makes no sense, or stands for too many names.
@@ -133,7 +153,7 @@ mod tests {
         }
         for list in ["", "a[", "a[1", "a[2-1]", "a[x]", "a[1-99999]", "a[1]b[2]"] {
             let error = expand(list).unwrap_err();
-            assert!(error.contains(NODES), "{list}: {error}");
+            assert!(error.to_string().contains(NODES), "{list}: {error}");
         }
     }
 

@@ -179,14 +179,17 @@ impl Default for TimeUnit {
     }
 }
 
+/// A unit of which a second has more than 64 bits can count.
+#[derive(Debug, thiserror::Error)]
+#[error("if_tsresol {0:#x} is finer than 64 bits can count")]
+struct ResolutionTooFine(u8);
+
 impl TimeUnit {
     /// Reads `if_tsresol`: a negative power of ten, or of two with the top bit set.
-    fn set_resolution(&mut self, code: u8) -> Result<(), String> {
+    fn set_resolution(&mut self, code: u8) -> Result<(), ResolutionTooFine> {
         let exponent = u32::from(code & 0x7f);
         let base: u64 = if code & 0x80 == 0 { 10 } else { 2 };
-        self.per_second = base
-            .checked_pow(exponent)
-            .ok_or_else(|| format!("if_tsresol {code:#x} is finer than 64 bits can count"))?;
+        self.per_second = base.checked_pow(exponent).ok_or(ResolutionTooFine(code))?;
         Ok(())
     }
 
@@ -407,7 +410,8 @@ impl<R: Read> Reader<R> {
     fn declare_interface(&mut self, offset: u64) -> Result<(), ReadError> {
         let code = INTERFACE_DESCRIPTION_BLOCK;
         let block = self.parse(offset, code, Block::into_interface_description)?;
-        let interface = interface(&block).map_err(|reason| self.malformed(offset, code, reason))?;
+        let interface =
+            interface(&block).map_err(|error| self.malformed(offset, code, error.to_string()))?;
         if self.interfaces.len() >= MOST_INTERFACES {
             let reason = format!("it declares more than {MOST_INTERFACES} interfaces");
             return Err(self.malformed(offset, code, reason));
@@ -511,7 +515,9 @@ fn reason(error: &PcapError) -> String {
     }
 }
 
-fn interface(block: &InterfaceDescriptionBlock<'_>) -> Result<CapturedInterface, String> {
+fn interface(
+    block: &InterfaceDescriptionBlock<'_>,
+) -> Result<CapturedInterface, ResolutionTooFine> {
     let mut interface = CapturedInterface {
         linktype: block.linktype.into(),
         ..CapturedInterface::default()

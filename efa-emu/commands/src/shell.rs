@@ -7,6 +7,25 @@ use std::str::FromStr;
 /// What names of launchers begin with. They hand each word on as it is.
 const LAUNCHERS: [&str; 4] = ["srun", "mpirun", "mpiexec", "orterun"];
 
+/// Why a command cannot be split into words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SplitError {
+    /// There is no word.
+    #[error("it is empty")]
+    Empty,
+    /// A backslash has nothing behind it to quote.
+    #[error("it ends in the middle of `\\`")]
+    Backslash,
+    /// Words go on.
+    #[error("the quotation mark {0} is not closed")]
+    Quote(char),
+}
+
+/// A remote shell that is no command.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the command is not usable: {0}; write for example `ssh -p 2222`")]
+pub struct RemoteShellError(#[from] SplitError);
+
 /// A command with the arguments of ssh: a host, and a command for the shell there. Or a launcher,
 /// whose last word asks for a host: a program and its arguments follow.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -37,16 +56,12 @@ impl RemoteShell {
 }
 
 impl FromStr for RemoteShell {
-    type Err = String;
+    type Err = RemoteShellError;
 
     /// Divides the text into words as a shell does.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match split_words(text) {
-            Ok(words) => Ok(RemoteShell { words }),
-            Err(problem) => Err(format!(
-                "the command is not usable: {problem}; write for example `ssh -p 2222`"
-            )),
-        }
+        let words = split_words(text)?;
+        Ok(RemoteShell { words })
     }
 }
 
@@ -60,22 +75,21 @@ impl fmt::Display for RemoteShell {
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn split_words(command: &str) -> Result<Vec<String>, String> {
+pub fn split_words(command: &str) -> Result<Vec<String>, SplitError> {
     match shlex::split(command) {
-        Some(words) if words.is_empty() => Err("it is empty".into()),
+        Some(words) if words.is_empty() => Err(SplitError::Empty),
         Some(words) => Ok(words),
         None => Err(unfinished(command)),
     }
 }
 
 /// What is missing at the end of a command that cannot be split.
-fn unfinished(command: &str) -> String {
+fn unfinished(command: &str) -> SplitError {
     let ends_with = |end: &str| shlex::split(&format!("{command}{end}")).is_some();
     if ends_with("\\") {
-        return "it ends in the middle of `\\`".into();
+        return SplitError::Backslash;
     }
-    let quote = if ends_with("'") { '\'' } else { '"' };
-    format!("the quotation mark {quote} is not closed")
+    SplitError::Quote(if ends_with("'") { '\'' } else { '"' })
 }
 
 /// A word as a shell takes it.
@@ -110,7 +124,7 @@ mod tests {
             ("a\\", "it ends in the middle of `\\`"),
             ("  ", "it is empty"),
         ] {
-            assert_eq!(split_words(command).unwrap_err(), problem, "{command}");
+            assert_eq!(split_words(command).unwrap_err().to_string(), problem);
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use efa_core::nic::{DeviceCaps, NicAttributes, Status};
 
-pub use file::{ProfileError, is_path};
+pub use file::{ProfileError, ProfileProblem, is_path};
 
 use crate::qpn_policy::QpnPolicy;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use efa_shm::{DEFAULT_FABRIC, parse_duration};
+use efa_shm::{DEFAULT_FABRIC, FabricError, parse_duration};
 
 /// The shortest `--timeout`: no silent machine counts as gone sooner.
 pub const SHORTEST_TIMEOUT: Duration = Duration::from_millis(100);
@@ -71,10 +71,19 @@ pub struct Join {
     pub while_used: bool,
 }
 
-fn timeout(text: &str) -> Result<Duration, String> {
-    let timeout = parse_duration("timeout", text).map_err(|error| error.to_string())?;
+/// A `--timeout` that cannot be.
+#[derive(Debug, thiserror::Error)]
+enum TimeoutError {
+    #[error(transparent)]
+    Duration(#[from] FabricError),
+    #[error("at least {SHORTEST_TIMEOUT:?}")]
+    TooShort,
+}
+
+fn timeout(text: &str) -> Result<Duration, TimeoutError> {
+    let timeout = parse_duration("timeout", text)?;
     match timeout < SHORTEST_TIMEOUT {
-        true => Err(format!("at least {SHORTEST_TIMEOUT:?}")),
+        true => Err(TimeoutError::TooShort),
         false => Ok(timeout),
     }
 }

@@ -11,9 +11,10 @@ mod clusters;
 mod jobs;
 mod network;
 
+use std::str::FromStr as _;
 use std::time::Duration;
 
-use efa_play::player::{Launcher, Place, Reach, Recording};
+use efa_play::player::{Launcher, Place, Reach, Recording, RemoteShell};
 
 use self::network::{Joining, Machines};
 use super::harness::{Bench, Cell, CellResult, CellsError, Hosts, Lab, Running, Unmet, await_some};
@@ -59,7 +60,7 @@ fn on_two_hosts(bench: &Bench, cell: &Cell) -> CellResult {
     };
     let shell = machines.shell_of_hosts()?.display().to_string();
     let reach = Reach {
-        shell: shell.parse().map_err(Unmet::Failed)?,
+        shell: RemoteShell::from_str(&shell).map_err(|error| Unmet::Failed(error.to_string()))?,
         program: bench.lab().launcher.efa_conformance.display().to_string(),
         limit: START,
     };

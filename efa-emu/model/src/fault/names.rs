@@ -5,6 +5,29 @@ use efa_core::wire::PacketType;
 
 use crate::link::Operation;
 
+/// A name that rules do not know, and what they do.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub(super) enum UnknownName {
+    #[error("{name:?} is not a status of the device: use one of {}", statuses().join(", "))]
+    Status { name: String },
+    #[error("{name:?} is not an operation: use send, datagram, read or write")]
+    Operation { name: String },
+    #[error(
+        "{name:?} is not an RDM packet type: use a name of the protocol such as \"EAGER_MSGRTM\", \
+         \"CTS\" or \"HANDSHAKE\", or the type's number"
+    )]
+    PacketType { name: String },
+    #[error(
+        "{name:?} is not an error number: use {}, or a number from 1 to 4095",
+        ERRNOS.map(|(name, _)| name).join(", ")
+    )]
+    Errno { name: String },
+}
+
+fn statuses() -> Vec<String> {
+    Status::ALL.into_iter().map(of_status).collect()
+}
+
 /// Lower case with hyphens, from the name of a Rust enum's variant.
 fn kebab(camel: &str) -> String {
     let mut name = String::new();
@@ -22,15 +45,10 @@ pub(super) fn of_status(status: Status) -> String {
     kebab(&format!("{status:?}"))
 }
 
-pub(super) fn status(name: &str) -> Result<Status, String> {
+pub(super) fn status(name: &str) -> Result<Status, UnknownName> {
     let find = |status: &Status| of_status(*status) == name;
-    Status::ALL.into_iter().find(find).ok_or_else(|| {
-        let known: Vec<_> = Status::ALL.into_iter().map(of_status).collect();
-        format!(
-            "{name:?} is not a status of the device: use one of {}",
-            known.join(", ")
-        )
-    })
+    let found = Status::ALL.into_iter().find(find);
+    found.ok_or_else(|| UnknownName::Status { name: name.into() })
 }
 
 const OPERATIONS: [(&str, Operation); 4] = [
@@ -48,12 +66,12 @@ pub(super) fn of_operation(operation: Operation) -> &'static str {
     name
 }
 
-pub(super) fn operation(name: &str) -> Result<Operation, String> {
+pub(super) fn operation(name: &str) -> Result<Operation, UnknownName> {
     let find = |(known, _): &(&str, Operation)| *known == name;
     let found = OPERATIONS.into_iter().find(find);
     found
         .map(|(_, operation)| operation)
-        .ok_or_else(|| format!("{name:?} is not an operation: use send, datagram, read or write"))
+        .ok_or_else(|| UnknownName::Operation { name: name.into() })
 }
 
 /// The name of a packet type's code, the code in figures where it has none.
@@ -61,18 +79,13 @@ pub(super) fn of_packet_type(code: u8) -> String {
     PacketType::from_code(code).map_or_else(|| code.to_string(), |known| known.name().to_owned())
 }
 
-pub(super) fn packet_type(name: &str) -> Result<u8, String> {
+pub(super) fn packet_type(name: &str) -> Result<u8, UnknownName> {
     if let Ok(code) = name.parse() {
         return Ok(code);
     }
     (0..=u8::MAX)
         .find(|code| PacketType::from_code(*code).is_some_and(|known| known.name() == name))
-        .ok_or_else(|| {
-            format!(
-                "{name:?} is not an RDM packet type: use a name of the protocol such as \
-                 \"EAGER_MSGRTM\", \"CTS\" or \"HANDSHAKE\", or the type's number"
-            )
-        })
+        .ok_or_else(|| UnknownName::PacketType { name: name.into() })
 }
 
 const ERRNOS: [(&str, i32); 8] = [
@@ -91,15 +104,12 @@ pub(super) fn of_errno(errno: i32) -> String {
     known.map_or_else(|| errno.to_string(), |(name, _)| name.to_owned())
 }
 
-pub(super) fn errno(name: &str) -> Result<i32, String> {
+pub(super) fn errno(name: &str) -> Result<i32, UnknownName> {
     let known = ERRNOS.into_iter().find(|(known, _)| *known == name);
     known
         .map(|(_, value)| value)
         .or_else(|| name.parse().ok().filter(|value| (1..4096).contains(value)))
-        .ok_or_else(|| {
-            let known = ERRNOS.map(|(name, _)| name).join(", ");
-            format!("{name:?} is not an error number: use {known}, or a number from 1 to 4095")
-        })
+        .ok_or_else(|| UnknownName::Errno { name: name.into() })
 }
 
 #[cfg(test)]
@@ -131,7 +141,7 @@ mod tests {
             (packet_type("RTX").unwrap_err(), "EAGER_MSGRTM"),
             (errno("EWHAT").unwrap_err(), "ENOMEM"),
         ] {
-            assert!(error.contains(expected), "{error}");
+            assert!(error.to_string().contains(expected), "{error}");
         }
     }
 }

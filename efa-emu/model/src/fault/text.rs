@@ -299,7 +299,7 @@ macro_rules! optional_text {
             pub(in crate::fault) fn deserialize<'de, D: Deserializer<'de>>(
                 deserializer: D,
             ) -> Result<Option<$type>, D::Error> {
-                let from: fn(&str) -> Result<$type, String> = $from;
+                let from: fn(&str) -> Result<$type, names::UnknownName> = $from;
                 let text = String::deserialize(deserializer)?;
                 from(&text).map(Some).map_err(D::Error::custom)
             }

@@ -20,7 +20,7 @@ use efa_core::nic::{DeviceCaps, Status};
 use serde::{Deserialize, Serialize};
 
 use super::{Profile, Statuses};
-use crate::qpn_policy::QpnPolicy;
+use crate::qpn_policy::UnknownQpnPolicy;
 
 /// Why a profile cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -44,9 +44,44 @@ pub enum ProfileError {
     Invalid {
         /// The file.
         path: PathBuf,
-        /// The problem.
-        problem: String,
+        /// What is wrong with it.
+        #[source]
+        problem: ProfileProblem,
     },
+}
+
+/// What is wrong with the file of a profile.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ProfileProblem {
+    /// It is not TOML, or has a key that profiles do not have.
+    #[error(transparent)]
+    Toml(#[from] toml::de::Error),
+    /// The profile that it begins with is not built in.
+    #[error("base is {base:?}, which is none of {known}", known = known())]
+    Base {
+        /// The profile.
+        base: String,
+    },
+    /// Its name is that of a built-in profile.
+    #[error("name is {name:?}, a built-in profile's")]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// There is no such policy of queue pair numbers.
+    #[error(transparent)]
+    QpnReuse(#[from] UnknownQpnPolicy),
+    /// A code with which no request is refused.
+    #[error("statuses.{key}: {code} is not a status of a refused request")]
+    Status {
+        /// Its key.
+        key: &'static str,
+        /// The code.
+        code: u8,
+    },
+    /// What the emulator cannot do, as [`Profile::fit`] says it.
+    #[error("{0}")]
+    Limit(String),
 }
 
 fn known() -> String {
@@ -142,7 +177,7 @@ macro_rules! status_codes {
         }
 
         impl StatusCodes {
-            fn put(&self, statuses: &mut Statuses) -> Result<(), String> {
+            fn put(&self, statuses: &mut Statuses) -> Result<(), ProfileProblem> {
                 $(if let Some(code) = self.$field {
                     statuses.$field = status(stringify!($field), code)?;
                 })*
@@ -166,7 +201,7 @@ status_codes!(
 );
 
 /// The status of a refusal.
-fn status(key: &str, code: u8) -> Result<Status, String> {
+fn status(key: &'static str, code: u8) -> Result<Status, ProfileProblem> {
     let found = Status::from_code(code).filter(|status| {
         // Others are none of an answer that ends a request.
         matches!(
@@ -182,7 +217,7 @@ fn status(key: &str, code: u8) -> Result<Status, String> {
                 | Status::LocalUnreachableRemote
         )
     });
-    found.ok_or_else(|| format!("statuses.{key}: {code} is not a status of a refused request"))
+    found.ok_or(ProfileProblem::Status { key, code })
 }
 
 impl Profile {
@@ -216,12 +251,13 @@ impl Profile {
         })
     }
 
-    fn parse(text: &str) -> Result<Profile, String> {
-        let file: File = toml::from_str(text).map_err(|error| error.to_string())?;
-        let base = Profile::by_name(&file.base)
-            .ok_or_else(|| format!("base is {:?}, not one of {}", file.base, known()))?;
+    fn parse(text: &str) -> Result<Profile, ProfileProblem> {
+        let file: File = toml::from_str(text)?;
+        let base = Profile::by_name(&file.base).ok_or_else(|| ProfileProblem::Base {
+            base: file.base.clone(),
+        })?;
         if Profile::by_name(&file.name).is_some() {
-            return Err(format!("name is {:?}, a built-in profile's", file.name));
+            return Err(ProfileProblem::Name { name: file.name });
         }
         let mut profile = base.clone();
         file.put_numbers(&mut profile);
@@ -243,13 +279,12 @@ impl Profile {
             profile.rnr_backoff.longest = Duration::from_micros(longest);
         }
         if let Some(policy) = &file.qpn_reuse {
-            let policy: Result<QpnPolicy, _> = policy.parse();
-            profile.qpn_reuse = policy.map_err(|error| error.to_string())?;
+            profile.qpn_reuse = policy.parse()?;
         }
         file.statuses.put(&mut profile.statuses)?;
         match profile.clone().fit().first() {
             None => Ok(profile),
-            Some(problem) => Err(problem.clone()),
+            Some(problem) => Err(ProfileProblem::Limit(problem.clone())),
         }
     }
 
@@ -320,6 +355,7 @@ pub fn is_path(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::qpn_policy::QpnPolicy;
 
     #[test]
     fn every_profile_comes_back_from_its_file() {
@@ -365,10 +401,10 @@ mod tests {
             ("base = \"efa1\"\n[statuses]\nwrong_key = 9", "wrong_key"),
         ] {
             let error = Profile::parse(&format!("name = \"x\"\n{line}\n")).unwrap_err();
-            assert!(error.contains(problem), "{line}: {error}");
+            assert!(error.to_string().contains(problem), "{line}: {error}");
         }
         let error = Profile::parse("name = \"efa1\"\nbase = \"efa1\"").unwrap_err();
-        assert!(error.contains("built-in"), "{error}");
+        assert!(error.to_string().contains("built-in"), "{error}");
     }
 
     #[test]

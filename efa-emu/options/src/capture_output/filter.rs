@@ -58,9 +58,53 @@ pub enum Filter {
     Either(Box<Filter>, Box<Filter>),
 }
 
+/// What the tests of a filter begin with.
+const TESTS: &str = "host, gid, qpn, type, inbound, outbound, rdm or rdma";
+
+/// Why a text is not a filter.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum FilterError {
+    /// A word stands where another filter begins.
+    #[error("expected `and` or `or` instead of {0:?}")]
+    NoOperator(String),
+    /// A word is not a test.
+    #[error("expected {TESTS} instead of {0:?}")]
+    NoTest(String),
+    /// A test is missing at the end.
+    #[error("it ends where {TESTS} is expected")]
+    Incomplete,
+    /// It has more levels than are read.
+    #[error("more than {DEEPEST} `not` and parentheses within each other")]
+    TooDeep,
+    /// A parenthesis is open at the end.
+    #[error("a closing parenthesis is missing")]
+    Unclosed,
+    /// A test has no value behind it.
+    #[error("`{test}` needs {what} behind it")]
+    NoValue {
+        /// The test.
+        test: &'static str,
+        /// What its value is.
+        what: &'static str,
+    },
+    /// The value of a test is not one.
+    #[error("`{test}` needs {what}, not {value:?}")]
+    Value {
+        /// The test.
+        test: &'static str,
+        /// What its value is.
+        what: &'static str,
+        /// What stands there.
+        value: String,
+    },
+}
+
 impl Filter {
-    /// Reads a filter; no words at all let everything pass. The error names the word that is wrong.
-    pub fn parse(text: &str) -> Result<Filter, String> {
+    /// Reads a filter; no words at all let everything pass.
+    ///
+    /// # Errors
+    /// The word that is wrong, or what is missing.
+    pub fn parse(text: &str) -> Result<Filter, FilterError> {
         let spaced = text.replace('(', " ( ").replace(')', " ) ");
         let mut words = Words {
             words: spaced.split_whitespace().collect(),
@@ -73,7 +117,7 @@ impl Filter {
         let filter = words.filter()?;
         match words.take() {
             None => Ok(filter),
-            Some(word) => Err(format!("expected `and` or `or` instead of {word:?}")),
+            Some(word) => Err(FilterError::NoOperator(word.to_owned())),
         }
     }
 
@@ -132,7 +176,7 @@ impl<'a> Words<'a> {
         is_next
     }
 
-    fn filter(&mut self) -> Result<Filter, String> {
+    fn filter(&mut self) -> Result<Filter, FilterError> {
         let mut filter = self.all()?;
         while self.accept("or") {
             filter = Filter::Either(Box::new(filter), Box::new(self.all()?));
@@ -140,7 +184,7 @@ impl<'a> Words<'a> {
         Ok(filter)
     }
 
-    fn all(&mut self) -> Result<Filter, String> {
+    fn all(&mut self) -> Result<Filter, FilterError> {
         let mut filter = self.term()?;
         while self.accept("and") {
             filter = Filter::Both(Box::new(filter), Box::new(self.term()?));
@@ -148,19 +192,17 @@ impl<'a> Words<'a> {
         Ok(filter)
     }
 
-    fn term(&mut self) -> Result<Filter, String> {
+    fn term(&mut self) -> Result<Filter, FilterError> {
         self.depth += 1;
         if self.depth > DEEPEST {
-            return Err(format!(
-                "more than {DEEPEST} `not` and parentheses within each other"
-            ));
+            return Err(FilterError::TooDeep);
         }
         let filter = if self.accept("not") {
             Filter::Not(Box::new(self.term()?))
         } else if self.accept("(") {
             let filter = self.filter()?;
             if !self.accept(")") {
-                return Err("a closing parenthesis is missing".to_owned());
+                return Err(FilterError::Unclosed);
             }
             filter
         } else {
@@ -170,51 +212,51 @@ impl<'a> Words<'a> {
         Ok(filter)
     }
 
-    fn test(&mut self) -> Result<Filter, String> {
-        const TESTS: &str = "host, gid, qpn, type, inbound, outbound, rdm or rdma";
-        let Some(test) = self.take() else {
-            return Err(format!("it ends where {TESTS} is expected"));
-        };
+    fn test(&mut self) -> Result<Filter, FilterError> {
+        let test = self.take().ok_or(FilterError::Incomplete)?;
         Ok(match test {
             "inbound" => Filter::Direction(Direction::Inbound),
             "outbound" => Filter::Direction(Direction::Outbound),
             "rdm" => Filter::Rdm,
             "rdma" => Filter::Rdma,
-            "host" => Filter::Host(self.value(test, "a host's name")?.to_owned()),
+            "host" => Filter::Host(self.value("host", "a host's name")?.to_owned()),
             "gid" => {
                 let what = "an address such as fe80::1";
-                let word = self.value(test, what)?;
-                let address: Ipv6Addr = word.parse().map_err(|_| unfit(test, what, word))?;
+                let word = self.value("gid", what)?;
+                let address: Ipv6Addr = word.parse().map_err(|_| unfit("gid", what, word))?;
                 Filter::Gid(Gid(address.octets()))
             }
             "qpn" => {
                 let what = "a number from 0 to 65535";
-                let word = self.value(test, what)?;
-                Filter::Qpn(Qpn(word.parse().map_err(|_| unfit(test, what, word))?))
+                let word = self.value("qpn", what)?;
+                Filter::Qpn(Qpn(word.parse().map_err(|_| unfit("qpn", what, word))?))
             }
             "type" => {
                 let what = "a packet type such as CTS or 3";
-                let word = self.value(test, what)?;
+                let word = self.value("type", what)?;
                 let named = PacketType::ALL
                     .iter()
                     .find(|packet_type| packet_type.name().eq_ignore_ascii_case(word));
                 match named {
                     Some(packet_type) => Filter::Type(packet_type.code()),
-                    None => Filter::Type(word.parse().map_err(|_| unfit(test, what, word))?),
+                    None => Filter::Type(word.parse().map_err(|_| unfit("type", what, word))?),
                 }
             }
-            word => return Err(format!("expected {TESTS} instead of {word:?}")),
+            word => return Err(FilterError::NoTest(word.to_owned())),
         })
     }
 
-    fn value(&mut self, test: &str, what: &str) -> Result<&'a str, String> {
-        self.take()
-            .ok_or_else(|| format!("`{test}` needs {what} behind it"))
+    fn value(&mut self, test: &'static str, what: &'static str) -> Result<&'a str, FilterError> {
+        self.take().ok_or(FilterError::NoValue { test, what })
     }
 }
 
-fn unfit(test: &str, what: &str, word: &str) -> String {
-    format!("`{test}` needs {what}, not {word:?}")
+fn unfit(test: &'static str, what: &'static str, word: &str) -> FilterError {
+    FilterError::Value {
+        test,
+        what,
+        value: word.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -307,7 +349,7 @@ mod tests {
             (&"not ".repeat(100_000), "within each other"),
         ] {
             let error = Filter::parse(filter).unwrap_err();
-            assert!(error.contains(reason), "{filter:.20}: {error}");
+            assert!(error.to_string().contains(reason), "{filter:.20}: {error}");
         }
     }
 }

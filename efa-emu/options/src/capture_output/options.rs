@@ -25,13 +25,26 @@ pub struct CaptureOptions {
     switch: Vec<Switch>,
 }
 
-fn snaplen(text: &str) -> Result<u32, String> {
+/// An option's value that cannot be.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+enum ValueError {
+    #[error("write a number from {SHORTEST} to {WHOLE_FRAMES}, or 0 for whole frames")]
+    SnapLength,
+    #[error("write filesize:N, duration:N, packets:N or files:N")]
+    Switch,
+    #[error("{0:?} is not a positive number")]
+    NotPositive(String),
+    #[error("{0} files are too many")]
+    TooManyFiles(u64),
+    #[error("{0:?} is not a time in seconds")]
+    NotSeconds(String),
+}
+
+fn snaplen(text: &str) -> Result<u32, ValueError> {
     match text.parse() {
         Ok(0) => Ok(WHOLE_FRAMES),
         Ok(length) if (SHORTEST..=WHOLE_FRAMES).contains(&length) => Ok(length),
-        _ => Err(format!(
-            "write a number from {SHORTEST} to {WHOLE_FRAMES}, or 0 for whole frames"
-        )),
+        _ => Err(ValueError::SnapLength),
     }
 }
 
@@ -45,30 +58,31 @@ enum Switch {
 }
 
 impl FromStr for Switch {
-    type Err = String;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Switch, String> {
-        let known = "write filesize:N, duration:N, packets:N or files:N";
-        let (what, value) = text.split_once(':').ok_or(known)?;
+    fn from_str(text: &str) -> Result<Switch, ValueError> {
+        let (what, value) = text.split_once(':').ok_or(ValueError::Switch)?;
         let positive = || {
             let number = value.parse().ok().filter(|number| *number > 0);
-            number.ok_or_else(|| format!("{value:?} is not a positive number"))
+            number.ok_or_else(|| ValueError::NotPositive(value.to_owned()))
         };
         Ok(match what {
             "filesize" => Switch::FileSize(positive()?),
             "packets" => Switch::Packets(positive()?),
             "files" => {
-                let files = u32::try_from(positive()?);
-                Switch::Files(files.map_err(|_| format!("{value} files are too many"))?)
+                let files = positive()?;
+                Switch::Files(
+                    files
+                        .try_into()
+                        .map_err(|_| ValueError::TooManyFiles(files))?,
+                )
             }
             "duration" => {
                 let seconds = value.parse().ok().filter(|seconds| *seconds > 0.0);
                 let duration = seconds.and_then(|time| Duration::try_from_secs_f64(time).ok());
-                Switch::Duration(
-                    duration.ok_or_else(|| format!("{value:?} is not a time in seconds"))?,
-                )
+                Switch::Duration(duration.ok_or_else(|| ValueError::NotSeconds(value.to_owned()))?)
             }
-            _ => return Err(known.to_owned()),
+            _ => return Err(ValueError::Switch),
         })
     }
 }
