@@ -14,12 +14,12 @@ use std::ptr::NonNull;
 #[derive(Debug, Default)]
 pub(crate) struct AddressBook {
     /// Indexed by AHN; the device hands out small numbers first.
-    entries: Vec<Option<Entry>>,
+    entries: Vec<Option<AddressHandle>>,
     numbers: HashMap<Gid, Ahn>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct AddressHandle {
     handle: NonNull<ffi::ibv_ah>,
     gid: Gid,
     references: usize,
@@ -72,7 +72,7 @@ impl AddressBook {
         if self.entries.len() <= index {
             self.entries.resize_with(index + 1, || None);
         }
-        self.entries[index] = Some(Entry {
+        self.entries[index] = Some(AddressHandle {
             handle,
             gid,
             references: 1,

@@ -18,7 +18,7 @@ enum Owner {
 
 /// What is known of a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Slot {
+struct PacketBuffer {
     owner: Owner,
     /// The key of the registration that covers the buffer.
     key: LocalKey,
@@ -34,7 +34,7 @@ pub(crate) struct PacketBuffers {
     /// What the slots point to. It grows only.
     memory: Vec<UserMemory>,
     stride: usize,
-    slots: Vec<Slot>,
+    slots: Vec<PacketBuffer>,
     free: Vec<BufferId>,
 }
 
@@ -69,7 +69,7 @@ impl PacketBuffers {
         let start = memory.start();
         let first = self.slots.len();
         for number in 0..memory.slice().length / self.stride {
-            self.slots.push(Slot {
+            self.slots.push(PacketBuffer {
                 owner: Owner::Pool,
                 key,
                 context: 0,
@@ -106,7 +106,7 @@ impl PacketBuffers {
     }
 
     #[inline]
-    fn of_engine(&mut self, buffer: BufferId) -> Option<&mut Slot> {
+    fn of_engine(&mut self, buffer: BufferId) -> Option<&mut PacketBuffer> {
         self.slots
             .get_mut(buffer.0 as usize)
             .filter(|slot| slot.owner == Owner::Engine)

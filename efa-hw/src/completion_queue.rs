@@ -153,7 +153,11 @@ impl CompletionQueue {
     /// # Safety
     /// No other call of `poll` is in progress.
     #[inline]
-    pub(crate) unsafe fn poll(&self, limit: usize, mut take: impl FnMut(&Entry<'_>)) -> usize {
+    pub(crate) unsafe fn poll(
+        &self,
+        limit: usize,
+        mut take: impl FnMut(&CompletionEntry<'_>),
+    ) -> usize {
         if limit == 0 {
             return 0;
         }
@@ -166,7 +170,7 @@ impl CompletionQueue {
         }
         let mut count = 0;
         while result == 0 {
-            take(&Entry(self));
+            take(&CompletionEntry(self));
             count += 1;
             if count == limit {
                 break;
@@ -201,12 +205,12 @@ const NOBODY: Source = Source {
 };
 
 /// The current completion of a poll session.
-pub(crate) struct Entry<'a>(&'a CompletionQueue);
+pub(crate) struct CompletionEntry<'a>(&'a CompletionQueue);
 
-impl Entry<'_> {
+impl CompletionEntry<'_> {
     #[inline]
     fn read<T>(&self, call: unsafe extern "C" fn(*mut ffi::ibv_cq_ex) -> T) -> T {
-        // SAFETY: an `Entry` exists only while the session stands at a completion.
+        // SAFETY: a `CompletionEntry` exists only while the session stands at a completion.
         unsafe { call(self.0.cq.as_ptr()) }
     }
 
@@ -250,7 +254,7 @@ impl Entry<'_> {
         let (Some(efa), Some(read)) = (self.0.efa, self.0.is_unsolicited) else {
             return false;
         };
-        // SAFETY: an `Entry` exists only while the session stands at a completion.
+        // SAFETY: a `CompletionEntry` exists only while the session stands at a completion.
         self.is_write_with_immediate() && unsafe { read(efa.as_ptr()) }
     }
 

@@ -3,7 +3,7 @@
 use crate::address_book::AddressBook;
 use crate::buffers::PacketBuffers;
 use crate::completion_channel::CompletionChannel;
-use crate::completion_queue::{CompletionQueue, Entry};
+use crate::completion_queue::{CompletionEntry, CompletionQueue};
 use crate::device::HwDevice;
 use crate::elements;
 use crate::error::{CompletionError, OpenError};
@@ -556,7 +556,7 @@ fn keep_error(
 fn finish_receive(
     queue_pairs: &mut Slab<Outstanding>,
     buffers: &mut PacketBuffers,
-    entry: &Entry<'_>,
+    entry: &CompletionEntry<'_>,
     id: WorkRequestId,
     status: Status,
     completions: &mut Vec<Completion>,
@@ -580,7 +580,7 @@ fn finish_receive(
 fn finish_user_receive(
     queue_pairs: &mut Slab<Outstanding>,
     user_receives: &mut Slab<UserReceive>,
-    entry: &Entry<'_>,
+    entry: &CompletionEntry<'_>,
     id: WorkRequestId,
     status: Status,
     completions: &mut Vec<Completion>,

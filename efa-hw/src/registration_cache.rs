@@ -66,7 +66,7 @@ pub struct CacheStatistics {
 
 /// A registration with its users.
 #[derive(Debug)]
-struct Entry<T> {
+struct CachedRegistration<T> {
     registration: T,
     key: LocalKey,
     memory: UserSlice,
@@ -89,7 +89,7 @@ type Index = BTreeMap<u64, usize>;
 pub(crate) struct RegistrationCache<R: Registrar, M> {
     monitor: M,
     limits: CacheLimits,
-    entries: Slab<Entry<R::Registration>>,
+    entries: Slab<CachedRegistration<R::Registration>>,
     by_key: HashMap<LocalKey, usize>,
     /// Kept registrations by the access that they grant.
     kept: BTreeMap<u32, Index>,
@@ -159,7 +159,7 @@ impl<R: Registrar, M: MemoryMonitor> RegistrationCache<R, M> {
             }
         };
         let keys = R::keys(&registration);
-        let place = self.entries.insert(Entry {
+        let place = self.entries.insert(CachedRegistration {
             registration,
             key: keys.local_key,
             memory,

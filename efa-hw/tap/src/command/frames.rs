@@ -16,7 +16,7 @@ use efa_core::wire::Packet;
 use efa_device_model::link::{Operation, RemoteRange, RequestHeader};
 use efa_options::capture_output::Store;
 
-use crate::exchange::{Entry, Record, flag, kind};
+use crate::exchange::{ObjectRecord, Record, flag, kind};
 
 /// The last requests of a queue pair, whose ends may come. No send queue is longer.
 const MOST_REQUESTS: usize = 1 << 14;
@@ -41,7 +41,7 @@ impl Device {
     /// Declares the device in the capture, which several processes may have opened: the first one
     /// of the machine by the machine's name, others with their number.
     pub(super) fn declare(
-        entry: &Entry,
+        entry: &ObjectRecord,
         store: &mut Store,
         devices: &mut Vec<Gid>,
     ) -> io::Result<Device> {
@@ -150,13 +150,13 @@ impl Frames {
         self.devices.insert(number, device);
     }
 
-    pub(super) fn add_handle(&mut self, entry: &Entry) {
+    pub(super) fn add_handle(&mut self, entry: &ObjectRecord) {
         let gid = Gid(entry.gid);
         self.handles.insert(entry.handle, gid);
         self.by_number.insert((entry.device, entry.number), gid);
     }
 
-    pub(super) fn add_queue_pair(&mut self, entry: &Entry) {
+    pub(super) fn add_queue_pair(&mut self, entry: &ObjectRecord) {
         self.queue_pairs
             .insert((entry.device, entry.number), QueuePair::default());
     }

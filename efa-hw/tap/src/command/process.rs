@@ -15,7 +15,7 @@ use zerocopy::FromBytes as _;
 
 use super::frames::{Cut, Device, Frames};
 use crate::exchange::{
-    ALIGNMENT, DATA, Entry, MAGIC, OBJECTS, RING, Record, RingHeader, kind, object,
+    ALIGNMENT, DATA, MAGIC, OBJECTS, ObjectRecord, RING, Record, RingHeader, kind, object,
 };
 
 /// Most records that are taken at once from a process.
@@ -122,7 +122,7 @@ pub(super) struct Process {
     is_damaged: bool,
     objects: File,
     /// Objects that the records up to here do not name yet.
-    entries: VecDeque<Entry>,
+    entries: VecDeque<ObjectRecord>,
     /// Bytes of an entry that is not whole.
     rest: Vec<u8>,
     frames: Frames,
@@ -191,9 +191,10 @@ impl Process {
 
     fn read_objects(&mut self) -> io::Result<()> {
         self.objects.read_to_end(&mut self.rest)?;
-        let whole = self.rest.len() / size_of::<Entry>() * size_of::<Entry>();
-        for bytes in self.rest[..whole].chunks_exact(size_of::<Entry>()) {
-            self.entries.extend(Entry::read_from_bytes(bytes).ok());
+        let whole = self.rest.len() / size_of::<ObjectRecord>() * size_of::<ObjectRecord>();
+        for bytes in self.rest[..whole].chunks_exact(size_of::<ObjectRecord>()) {
+            self.entries
+                .extend(ObjectRecord::read_from_bytes(bytes).ok());
         }
         self.rest.drain(..whole);
         Ok(())

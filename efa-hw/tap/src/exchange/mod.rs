@@ -3,7 +3,7 @@
 //!
 //! A process has two files, named after its number and a serial number. `PID-N.ring` begins with a
 //! [`RingHeader`]; behind it are [`DATA`] bytes further on the records of what was posted and
-//! completed, each a [`Record`] with data. `PID-N.objects` has an [`Entry`] for each device,
+//! completed, each a [`Record`] with data. `PID-N.objects` has an [`ObjectRecord`] for each device,
 //! address handle and queue pair, which say what the records' numbers mean.
 //!
 //! The ring has many writers, the threads of the process, and one reader. A writer reserves bytes
@@ -164,7 +164,7 @@ pub(crate) mod object {
 /// An object of a process.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug)]
 #[repr(C)]
-pub(crate) struct Entry {
+pub(crate) struct ObjectRecord {
     /// The head of the ring.
     pub(crate) position: u64,
     /// One of [`object`].
@@ -203,5 +203,5 @@ const _: () = {
     assert!(size_of::<Record>() == 96 && size_of::<Record>().is_multiple_of(ALIGNMENT));
     assert!(core::mem::offset_of!(Record, body) == size_of::<u64>());
     assert!(size_of::<RingHeader>() <= DATA);
-    assert!(size_of::<Entry>() == 112);
+    assert!(size_of::<ObjectRecord>() == 112);
 };

@@ -20,7 +20,7 @@ use super::state::{
     RealOps, RealPolls,
 };
 use super::{memory, polling, posting, ring, verbs_context};
-use crate::exchange::{Entry, object};
+use crate::exchange::{ObjectRecord, object};
 
 /// The PCI vendor of EFA devices.
 const AMAZON: u32 = 0x1d0f;
@@ -131,7 +131,7 @@ unsafe fn adopt_context(context: *mut ffi::ibv_context) {
             return say("too many devices are open: what goes over another one is not recorded");
         }
         OPS.learn(&known.real);
-        ring.object(Entry {
+        ring.object(ObjectRecord {
             position: 0,
             kind: object::DEVICE,
             device,
@@ -347,7 +347,7 @@ unsafe fn adopt_pair(pair: *mut ffi::ibv_qp, known: &'static QueuePair) {
         return say("too many queue pairs: what another one does is not recorded");
     }
     PAIRS_BY_NUMBER.insert(known.context.pair_key(known.qpn), known);
-    ring.object(Entry {
+    ring.object(ObjectRecord {
         position: 0,
         kind: object::QUEUE_PAIR,
         device: known.context.device,
@@ -445,7 +445,7 @@ unsafe extern "C" fn ibv_create_ah(
             let number = real::efadv_query_ah::get()
                 .filter(|query| query(handle, &raw mut answer, size_of::<AhAttr>() as u32) == 0)
                 .map_or(u16::MAX, |_| answer.ahn);
-            ring.object(Entry {
+            ring.object(ObjectRecord {
                 position: 0,
                 kind: object::HANDLE,
                 device: context.device,

@@ -31,8 +31,8 @@ use zerocopy::IntoBytes as _;
 use super::memory::Source;
 use super::real::say;
 use crate::exchange::{
-    ALIGNMENT, Body, DATA, ENV_CLOCK, ENV_DIRECTORY, ENV_RDMA_DATA, ENV_RING, ENV_SEND_DATA, Entry,
-    IDLE, MAGIC, OBJECTS, RING, Record, RingHeader, clock, from_monotonic, kind,
+    ALIGNMENT, Body, DATA, ENV_CLOCK, ENV_DIRECTORY, ENV_RDMA_DATA, ENV_RING, ENV_SEND_DATA, IDLE,
+    MAGIC, OBJECTS, ObjectRecord, RING, Record, RingHeader, clock, from_monotonic, kind,
 };
 
 /// Where the process writes down what it does.
@@ -202,7 +202,7 @@ impl Ring {
     }
 
     /// Writes down an object, before anything names it.
-    pub(crate) fn object(&self, mut entry: Entry) {
+    pub(crate) fn object(&self, mut entry: ObjectRecord) {
         let mut file = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
         entry.position = self.header.head.load(Ordering::Relaxed);
         if let Err(error) = file.write_all(entry.as_bytes()) {
