@@ -3,13 +3,6 @@
 //! `scripts/fuzz` runs them under libFuzzer, which looks for bytes that reach new code. The test
 //! `replay` runs them on the corpora, which are in the repository.
 
-#[path = "../../efa-emu/verbs/src/abi/mod.rs"]
-#[allow(
-    dead_code,
-    unused_imports,
-    reason = "the sequences use a part of the ABI"
-)]
-mod abi;
 mod bridge;
 #[path = "../../efa-emu/verbs/tests/calls/verbs.rs"]
 #[allow(dead_code, reason = "the sequences use a part of it")]

@@ -19,8 +19,8 @@ use efa_core::address::Gid;
 use efa_shm::HostConfig;
 use libc::{EBUSY, EINVAL, ENOMEM, EOPNOTSUPP};
 
-use crate::abi::*;
 use crate::calls::*;
+use efa_verbs_abi::*;
 
 const THREADS: usize = 3;
 /// Calls of one thread.

@@ -11,13 +11,6 @@
 //! leaves the profiles of the long runs behind for `callgrind_annotate`. What is counted is the
 //! shared library that lies beside `efa-emu`: build it first (`cargo build --workspace --release`).
 
-#[path = "../src/abi/mod.rs"]
-#[allow(
-    dead_code,
-    unused_imports,
-    reason = "a benchmark uses a part of the ABI"
-)]
-mod abi;
 #[path = "../tests/calls/verbs.rs"]
 #[allow(dead_code, reason = "a benchmark uses a part of the helpers")]
 mod verbs;
@@ -29,8 +22,8 @@ use std::process::{Command, ExitCode, Stdio};
 use std::ptr::null_mut;
 use std::time::Instant;
 
-use abi::*;
 use efa_testing::workspace;
+use efa_verbs_abi::*;
 use verbs::*;
 
 const LENGTH: u32 = 64;

@@ -6,7 +6,7 @@
 //!
 //! | module | holds | uses |
 //! |---|---|---|
-//! | `abi` | layouts and constants of the C headers | |
+//! | `abi`, a package of its own | layouts and constants of the C headers | |
 //! | `ffi` | error numbers, structures of other versions, signals that interrupt a call | |
 //! | `objects` | contexts, domains, regions, queues: safe code over the device | `abi`, `ffi` |
 //! | `registry` | every object that a program has a pointer to | `objects` |
@@ -18,7 +18,6 @@
 //! other processes in
 //! [`efa_shm`].
 
-mod abi;
 #[cfg(test)]
 mod abi_layout;
 mod calls;
@@ -26,6 +25,8 @@ mod exports;
 mod ffi;
 mod objects;
 mod registry;
+
+use efa_verbs_abi as abi;
 
 // The models compile `objects::spin` with other types of this name.
 use efa_shm::sync;

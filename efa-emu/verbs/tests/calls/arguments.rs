@@ -5,9 +5,9 @@ use std::ptr::null_mut;
 
 use libc::{EBADF, EINVAL, EOPNOTSUPP};
 
-use crate::abi::*;
 use crate::on_emulated_host;
 use crate::verbs::*;
+use efa_verbs_abi::*;
 
 #[test]
 fn the_device_list() {

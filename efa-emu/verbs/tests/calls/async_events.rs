@@ -6,9 +6,9 @@ use std::ptr::null_mut;
 use efa_testing::workspace::efa_emu;
 use libc::{EBUSY, EINVAL, EIO, ENODEV};
 
-use crate::abi::*;
 use crate::on_emulated_host_with;
 use crate::verbs::*;
+use efa_verbs_abi::*;
 
 const CQ_ERR: c_int = 0;
 const QP_FATAL: c_int = 1;

@@ -3,10 +3,10 @@
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::abi::*;
 use crate::exchange::{ALL_OPS, build};
 use crate::on_emulated_host;
 use crate::verbs::*;
+use efa_verbs_abi::*;
 
 /// Memory of the target; regions are parts of it.
 const ARENA: usize = 8192;

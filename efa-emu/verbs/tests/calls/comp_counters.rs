@@ -7,10 +7,10 @@ use std::ptr::null;
 use efa_testing::patience::Wait;
 use libc::{EBUSY, EINVAL, EOPNOTSUPP};
 
-use crate::abi::*;
 use crate::exchange::{ALL_OPS, build};
 use crate::on_emulated_host;
 use crate::verbs::*;
+use efa_verbs_abi::*;
 
 const SEND: u32 = 1 << 0;
 const RECV: u32 = 1 << 1;

@@ -12,10 +12,10 @@ use efa_testing::patience::Wait;
 use efa_testing::workspace::efa_emu;
 use serde_json::Value;
 
-use crate::abi::*;
 use crate::common::Program;
 use crate::on_emulated_host;
 use crate::verbs::*;
+use efa_verbs_abi::*;
 
 /// Messages that are sent, and bytes of each.
 const MESSAGES: u64 = 5;

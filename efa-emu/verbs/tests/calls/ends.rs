@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use efa_testing::patience::Wait;
 
-use crate::abi::*;
 use crate::exchange::extended_cq;
 use crate::on_emulated_host;
 use crate::verbs::*;
+use efa_verbs_abi::*;
 
 /// What a process has of what the kernel counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -7,9 +7,9 @@ use std::time::Duration;
 use efa_testing::patience::Wait;
 use libc::{EAGAIN, EOPNOTSUPP};
 
-use crate::abi::*;
 use crate::on_emulated_host;
 use crate::verbs::*;
+use efa_verbs_abi::*;
 
 /// What completion queues are made with as their own.
 const CONTEXT: usize = 0x77;

@@ -6,9 +6,9 @@ use std::ptr::null_mut;
 use efa_testing::patience::Wait;
 use libc::{EINVAL, ENOENT, ENOMEM};
 
-use crate::abi::*;
 use crate::on_emulated_host;
 use crate::verbs::*;
+use efa_verbs_abi::*;
 
 const SEND: c_int = 0;
 const RDMA_WRITE: c_int = 1;

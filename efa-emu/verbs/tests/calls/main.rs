@@ -2,9 +2,6 @@
 //!
 //! Each test starts itself again on an emulated host (`efa-emu run`) and does its work there.
 
-#[path = "../../src/abi/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "the tests use a part of the ABI")]
-mod abi;
 #[path = "../common/mod.rs"]
 mod common;
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 use efa_testing::udmabuf;
 use libc::{EBADF, EINVAL, ENOMEM, EOPNOTSUPP};
 
-use crate::abi::*;
 use crate::on_emulated_host;
 use crate::verbs::*;
+use efa_verbs_abi::*;
 
 const PAGE: usize = 4096;
 const ON_DEMAND: c_int = 1 << 6;

@@ -6,9 +6,9 @@ use std::ptr::null_mut;
 
 use libc::EINVAL;
 
-use crate::abi::*;
 use crate::on_emulated_host;
 use crate::verbs::*;
+use efa_verbs_abi::*;
 
 const PAGE: usize = 4096;
 

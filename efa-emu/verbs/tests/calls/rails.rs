@@ -5,10 +5,10 @@ use std::ffi::CStr;
 
 use efa_testing::patience::Wait;
 
-use crate::abi::*;
 use crate::exchange::{ALL_OPS, build};
 use crate::on_emulated_host_with;
 use crate::verbs::*;
+use efa_verbs_abi::*;
 
 /// Names and GUIDs of the devices, in the order of the list.
 fn listed() -> Vec<(String, u64)> {

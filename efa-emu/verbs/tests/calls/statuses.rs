@@ -5,11 +5,11 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::ptr::null_mut;
 
-use crate::abi::*;
 use crate::exchange::{ALL_OPS, build};
 use crate::on_emulated_host_with;
 use crate::verbs::*;
 use efa_testing::workspace::built;
+use efa_verbs_abi::*;
 
 /// Names the process that plays the older device.
 const ROLE: &str = "EFA_TEST_OLDER_PEER";

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::abi::*;
 use crate::common::{Program, TestFabric, installed};
 use crate::verbs::*;
+use efa_verbs_abi::*;
 
 /// How many messages the program sends when it is counted.
 const MESSAGES: &str = "EFA_EMU_TEST_MESSAGES";

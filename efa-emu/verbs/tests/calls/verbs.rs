@@ -3,8 +3,8 @@
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::ptr::{null, null_mut};
 
-use crate::abi::*;
 use efa_testing::patience::Wait;
+use efa_verbs_abi::*;
 
 /// The address of a function of the library.
 pub(crate) fn symbol(name: &str) -> *mut c_void {

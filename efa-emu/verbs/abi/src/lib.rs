@@ -20,10 +20,10 @@ mod objects;
 mod requests;
 mod values;
 
-pub(crate) use comp_counter::*;
-pub(crate) use context::*;
-pub(crate) use driver::*;
-pub(crate) use efadv::*;
-pub(crate) use objects::*;
-pub(crate) use requests::*;
-pub(crate) use values::*;
+pub use comp_counter::*;
+pub use context::*;
+pub use driver::*;
+pub use efadv::*;
+pub use objects::*;
+pub use requests::*;
+pub use values::*;
