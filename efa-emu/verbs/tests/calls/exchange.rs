@@ -353,6 +353,44 @@ pub(crate) fn extended_cq(endpoint: &Endpoint) -> *mut ibv_cq_ex {
 pub(crate) const ALL_OPS: u64 = 0x1f;
 
 #[test]
+fn completions_of_destroyed_queue_pairs_are_not_shown() {
+    on_emulated_host("efa2", || {
+        let endpoint = Endpoint::new();
+        let (sent, received) = (extended_cq(&endpoint), extended_cq(&endpoint));
+        let one = endpoint.srd(sent.cast(), ALL_OPS);
+        let (mut attributes, mut efa) = endpoint.srd_request(received.cast(), ALL_OPS);
+        efa.flags = EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV;
+        let two = endpoint.create(&mut attributes, &mut efa);
+        ready(two);
+        let mut memory = vec![0u8; 64];
+        let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+        let region = endpoint.register(&mut memory, access);
+        // SAFETY: live objects; the sessions are those of a correct program.
+        unsafe {
+            let address = (*region).addr.addr() as u64;
+            for immediate in [1, 2] {
+                let built = build(one, 7, |builders| {
+                    let rkey = (*region).rkey;
+                    (*builders).wr_rdma_write_imm.unwrap()(builders, rkey, address, immediate);
+                    let (handle, qpn) = (endpoint.handle, (*two).qp_num);
+                    (*builders).wr_set_ud_addr.unwrap()(builders, handle, qpn, QKEY);
+                    (*builders).wr_set_sge.unwrap()(builders, (*region).lkey, address, 16);
+                });
+                assert_eq!(built, 0);
+                assert_eq!(Session::begin(sent).seen().1, 0);
+            }
+            // Neither has taken a receive: only the number says whose they are.
+            let session = Session::begin(received);
+            let efa = efadv_cq_from_ibv_cq_ex(received);
+            assert!((*efa).wc_is_unsolicited.unwrap()(efa));
+            drop(session);
+            assert_eq!(ibv_destroy_qp(two), 0);
+            assert_eq!((*received).start_poll.unwrap()(received, null_mut()), ENOENT);
+        }
+    });
+}
+
+#[test]
 fn rdma_by_builders_and_extended_polling() {
     on_emulated_host("efa2", || {
         let endpoint = Endpoint::new();
