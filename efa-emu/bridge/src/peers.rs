@@ -19,7 +19,7 @@ const MOST: usize = 4096;
 enum PeerError {
     #[error("{NODES} is not set: `{SLURM}` is for programs that srun or sbatch starts")]
     NotInJob,
-    #[error("{NODES} is {list:?}, which is no list of nodes: name them with HOST or @FILE")]
+    #[error("{NODES} is {list:?}, not a list of nodes: name them with HOST or @FILE")]
     NodeList { list: String },
     #[error("an address is missing")]
     Missing,

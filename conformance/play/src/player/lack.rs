@@ -20,8 +20,8 @@ pub enum LackError {
         own: PathBuf,
     },
     /// The command of a recorder cannot be divided into words.
-    #[error("{0}")]
-    Words(String),
+    #[error(transparent)]
+    Words(#[from] SplitError),
     /// The command of a recorder does not say where the capture goes.
     #[error(
         "no word has {{file}} for the capture's path; write for example `efa-tap run --pcap {{file}} --`"

@@ -38,7 +38,7 @@ impl Recorder {
     /// # Errors
     /// What is wrong with it.
     pub fn parse(command: &str) -> Result<Self, LackError> {
-        let words = split_words(command).map_err(LackError::Words)?;
+        let words = split_words(command)?;
         match words.iter().any(|word| word.contains(FILE)) {
             true => Ok(Recorder { words }),
             false => Err(LackError::CaptureFile),

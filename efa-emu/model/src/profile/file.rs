@@ -57,7 +57,7 @@ pub enum ProfileProblem {
     #[error(transparent)]
     Toml(#[from] toml::de::Error),
     /// The profile that it begins with is not built in.
-    #[error("base is {base:?}, which is none of {known}", known = known())]
+    #[error("base is {base:?}, not one of {known}", known = known())]
     Base {
         /// The profile.
         base: String,
