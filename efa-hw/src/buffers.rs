@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use crate::memory::UserMemory;
 use efa_core::nic::{BufferId, LocalKey, NicError};
 
-/// Who owns a buffer.
+/// Owner of a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Owner {
     /// Nobody: it is in the pool.
@@ -16,7 +16,7 @@ enum Owner {
     Device(u16),
 }
 
-/// What is known of a buffer.
+/// State of a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct PacketBuffer {
     owner: Owner,
@@ -31,7 +31,7 @@ struct PacketBuffer {
 /// The packet buffers of a domain, in registered pieces of memory.
 #[derive(Debug)]
 pub(crate) struct PacketBuffers {
-    /// What the slots point to. It grows only.
+    /// Memory behind the slots. It only grows.
     memory: Vec<UserMemory>,
     stride: usize,
     slots: Vec<PacketBuffer>,

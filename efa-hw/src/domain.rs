@@ -246,7 +246,7 @@ impl HwDomain {
         Ok(())
     }
 
-    /// What the cache of registrations did. `None` without a cache.
+    /// Statistics of the registration cache. `None` without a cache.
     pub fn cache_statistics(&self) -> Option<CacheStatistics> {
         self.cache.as_ref().map(RegistrationCache::statistics)
     }

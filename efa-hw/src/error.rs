@@ -142,7 +142,7 @@ pub(crate) fn last_nic_error(call: &'static str, full: &'static str) -> NicError
 /// device's code is a new one: it is `RemoteBadStatus` then, and only here is the code itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CompletionError {
-    /// What was to be done: `send`, `receive`, `RDMA read`, `RDMA write`.
+    /// Requested operation: `send`, `receive`, `RDMA read`, `RDMA write`.
     pub verb: &'static str,
     /// The queue pair whose work it was.
     pub queue_pair: Qpn,
@@ -159,7 +159,7 @@ impl CompletionError {
         Status::from_code(code).filter(|status| *status != Status::Ok)
     }
 
-    /// What the device's code means.
+    /// Meaning of the device's code.
     pub fn meaning(&self) -> &'static str {
         self.status()
             .map_or("the device reported an unknown code", Status::describe)

@@ -12,7 +12,7 @@ use std::io;
 use crate::error::OpenError;
 use crate::loaded;
 
-/// What becomes of registered memory in a process that forks.
+/// Fate of registered memory in a process that forks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ForkSupport {
     /// Nothing: the kernel copies it for the child.
@@ -26,7 +26,7 @@ pub enum ForkSupport {
     Unknown,
 }
 
-/// What becomes of registered memory if this process forks.
+/// Fate of registered memory if this process forks.
 ///
 /// # Errors
 /// [`OpenError`] if libibverbs cannot be loaded.

@@ -82,7 +82,7 @@ pub(crate) struct Userfault {
     thread: Option<JoinHandle<()>>,
     /// The process that has the thread.
     home: u32,
-    /// What was taken from the thread.
+    /// Changes taken from the thread.
     taken: Vec<Change>,
 }
 

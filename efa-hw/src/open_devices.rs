@@ -1,4 +1,4 @@
-//! What a process has opened already, for those who share it.
+//! Devices that a process has open and shares.
 
 use std::process;
 use std::ptr;
@@ -15,7 +15,7 @@ pub(crate) struct OpenDevices<T> {
     list: AtomicPtr<List<T>>,
 }
 
-/// What one process has open.
+/// Open devices of one process.
 struct List<T> {
     process: u32,
     devices: Mutex<Vec<(String, Weak<T>)>>,

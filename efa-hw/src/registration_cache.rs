@@ -13,7 +13,7 @@ use efa_core::nic::{Access, LocalKey, NicError, Region, UserSlice};
 use slab::Slab;
 use std::collections::{BTreeMap, HashMap};
 
-/// What makes and ends registrations.
+/// Source of registrations.
 pub(crate) trait Registrar {
     /// A registration, which ends when it is dropped.
     type Registration;
@@ -45,7 +45,7 @@ impl Default for CacheLimits {
     }
 }
 
-/// What the cache of a domain did since it was made.
+/// Statistics of a domain's cache since it was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CacheStatistics {
     /// Operations that were served with a kept registration.

@@ -1,4 +1,4 @@
-//! What libfabric calls first.
+//! First calls of libfabric.
 
 use std::ffi::{c_char, c_int, c_void};
 

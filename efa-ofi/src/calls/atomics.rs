@@ -35,7 +35,7 @@ pub(crate) static OPS: Table<fi_ops_atomic> = Table::new(fi_ops_atomic {
     compwritevalid: Some(compwritevalid),
 });
 
-/// What is done to each element.
+/// Operation on each element.
 #[derive(Clone, Copy)]
 struct Action {
     datatype: AtomicDatatype,

@@ -1,4 +1,4 @@
-//! What all calls that send data have in common.
+//! Common part of all calls that send data.
 
 use std::ffi::c_void;
 
@@ -154,7 +154,7 @@ impl Start {
     }
 }
 
-/// What the engine returns when it is given an operation.
+/// Result of giving the engine an operation.
 type Posted = std::result::Result<(), EndpointError>;
 
 /// Starts an operation that sends `length` bytes to a peer, and whose completion has these flags.

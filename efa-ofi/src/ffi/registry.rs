@@ -124,7 +124,7 @@ unsafe extern "C" fn in_child() {
     });
 }
 
-/// What an object has in a child.
+/// Operations of an object in a child.
 static CLOSED: Table<fi_ops> = Table::new(fi_ops {
     close: Some(close),
     ..unsupported::FID

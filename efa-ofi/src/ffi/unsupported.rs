@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_int, c_void};
 use crate::ffi::table::Table;
 use crate::ffi::*;
 
-/// What every object has.
+/// Calls that every object has.
 pub(crate) const FID: fi_ops = fi_ops {
     size: size_of::<fi_ops>(),
     close: None,

@@ -1,4 +1,4 @@
-//! What applications ask for (`fi_getinfo`).
+//! Hints of applications (`fi_getinfo`).
 
 use std::ffi::{CStr, c_char};
 

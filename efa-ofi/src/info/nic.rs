@@ -1,4 +1,4 @@
-//! What an info says of the device (`fi_info.nic`).
+//! The device in an info (`fi_info.nic`).
 //!
 //! The object belongs to its info: libfabric copies it with the command `FI_DUP` and closes it with
 //! the info.
@@ -24,7 +24,7 @@ const DRIVER: &CStr = c"efa";
 #[repr(C)]
 pub(crate) struct Nic {
     c: fid_nic,
-    /// What the attributes point to.
+    /// Targets of the attributes' pointers.
     texts: Texts,
     users: Users,
 }

@@ -1,4 +1,4 @@
-//! What an endpoint is bound to.
+//! Bindings of an endpoint.
 
 use std::ffi::c_void;
 

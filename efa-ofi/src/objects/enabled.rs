@@ -19,7 +19,7 @@ use crate::settings;
 use crate::state::domain::State;
 use crate::state::route::Route;
 
-/// What an enabled endpoint is made of.
+/// Parts of an enabled endpoint.
 #[derive(Debug)]
 pub(crate) struct Enabled {
     pub(crate) id: EndpointId,

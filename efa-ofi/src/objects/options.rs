@@ -45,7 +45,7 @@ const P2P_DISABLED: c_int = 3;
 /// The largest number of repetitions; it means without end.
 const RNR_WITHOUT_END: usize = 7;
 
-/// What options ask for at most.
+/// Upper limits of options.
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {
     caps: DeviceCaps,

@@ -16,7 +16,7 @@ use crate::settings;
 /// messages into one buffer, and to compute.
 const PREVENTING: u64 = FI_TAGGED | FI_DIRECTED_RECV | FI_ATOMIC | FI_MULTI_RECV;
 
-/// What an application promises.
+/// Promises of an application.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Promises {
     pub(crate) caps: u64,

@@ -10,7 +10,7 @@ use crate::ffi::result::{EAVAIL, Result};
 use crate::ffi::{fi_addr_t, fi_cq_tagged_entry};
 use crate::state::wait::WaitFd;
 
-/// What has completed and was not read.
+/// Unread completions.
 #[derive(Debug, Default)]
 pub(crate) struct Completions {
     done: VecDeque<(fi_cq_tagged_entry, fi_addr_t)>,

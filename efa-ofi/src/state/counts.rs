@@ -11,7 +11,7 @@ use efa_hw::HwDomain;
 use crate::ffi::{FI_READ, FI_RECV, FI_SEND, FI_WRITE};
 use crate::state::wait::WaitFd;
 
-/// What a counter is the sum of.
+/// Summands of a counter.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     /// What the application has added, and what endpoints have counted that were closed. Together

@@ -257,7 +257,7 @@ impl State {
     }
 }
 
-/// What the device says when it cannot notify.
+/// The device's error when it cannot notify.
 fn unable(error: NicError) -> Errno {
     log_warn!(Domain, "sleeping: {error}");
     Errno::EOTHER

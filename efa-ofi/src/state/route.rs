@@ -17,7 +17,7 @@ use crate::state::tables::Tables;
 /// the call. It is no address of memory.
 pub(crate) const INJECTED: u64 = u64::MAX;
 
-/// What an enabled endpoint is bound to.
+/// Bindings of an enabled endpoint.
 #[derive(Clone, Debug)]
 pub(crate) struct Route {
     /// The endpoint as the application knows it.

@@ -37,7 +37,7 @@ pub(super) struct FrameContext {
     pub(super) is_own: bool,
 }
 
-/// What one end of a conversation has sent.
+/// State of one end of a conversation.
 #[derive(Debug)]
 pub(super) struct Side {
     pub(super) node: Node,

@@ -26,7 +26,7 @@ impl Named {
     }
 }
 
-/// What a packet belongs to.
+/// Operation and message that a packet belongs to.
 #[derive(Clone, Copy, Debug, Default)]
 struct Part {
     /// The packet's number.
@@ -45,7 +45,7 @@ struct Request {
     part: Part,
 }
 
-/// What the end of a request means for the packet in it.
+/// Consequence of a request's end for its packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RequestOutcome {
     /// The receiver has it.

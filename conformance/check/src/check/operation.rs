@@ -17,7 +17,7 @@ pub(super) struct OpId(u64);
 /// One of the two endpoints of a conversation.
 pub(super) type End = usize;
 
-/// What kind of operation it is.
+/// Kind of the operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum OperationKind {
     /// Data that its sender pushes: messages and writes.
@@ -90,7 +90,7 @@ pub(super) struct Operation {
     pub(super) request: u64,
     pub(super) packet_type: PacketType,
     pub(super) kind: OperationKind,
-    /// Who sends the data.
+    /// Sender of the data.
     pub(super) source: End,
     pub(super) length: u64,
     /// The bytes that were sent.

@@ -12,7 +12,7 @@ use crate::capture::CapturedPacket;
 
 /// Bytes of frames that are held back.
 const HELD_BYTES: usize = 32 << 20;
-/// What a frame costs besides its payload.
+/// Bytes of a frame besides its payload.
 const FRAME_BYTES: usize = size_of::<CapturedPacket>();
 
 struct Held(CapturedPacket);

@@ -85,7 +85,7 @@ pub(super) struct Abort {
     pub(super) emitter: OpeType,
 }
 
-/// What a HANDSHAKE announces.
+/// Announcements of a HANDSHAKE.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Announced {
     pub(super) features: ExtraFeatures,
@@ -94,7 +94,7 @@ pub(super) struct Announced {
     pub(super) has_user_recv_qp: bool,
 }
 
-/// What a packet says.
+/// Content of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PacketBody {
     Message(Message),
@@ -134,7 +134,7 @@ impl Message {
     }
 }
 
-/// What the optional headers of a request say.
+/// Content of a request's optional headers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
     pub(super) raw_address: Option<RawAddress>,
@@ -150,7 +150,7 @@ pub(super) struct Reading {
     pub(super) payload: u64,
     /// The connid of its sender, if it says so.
     pub(super) connid: Option<u32>,
-    /// What only requests have.
+    /// Fields that only requests have.
     pub(super) request: Option<Request>,
     pub(super) said: PacketBody,
 }

@@ -18,7 +18,7 @@ pub struct Finding {
     pub kind: String,
     /// The interface of the host whose endpoint broke the rule.
     pub interface: usize,
-    /// What is wrong in this packet.
+    /// The mistake in this packet.
     pub text: String,
 }
 

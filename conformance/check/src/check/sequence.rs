@@ -14,7 +14,7 @@ const MOST_ARRIVING: usize = 1024;
 /// Messages behind a gap that prove that it never closes.
 const PROOF: usize = 4;
 
-/// What all packets of a message have to agree on.
+/// Values that all packets of a message share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Shape {
     pub(super) packet_type: PacketType,

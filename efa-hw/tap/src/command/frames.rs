@@ -21,7 +21,7 @@ use crate::exchange::{ObjectRecord, Record, flag, kind};
 /// The last requests of a queue pair, whose ends may come. No send queue is longer.
 const MOST_REQUESTS: usize = 1 << 14;
 
-/// What is left out of frames.
+/// Data left out of frames.
 #[derive(Clone, Copy)]
 pub(super) struct Cut {
     /// Bytes that are kept of a frame.
@@ -360,7 +360,7 @@ fn moment(record: &Record, direction: Direction) -> Moment {
     }
 }
 
-/// What requests in both directions have.
+/// Common part of requests in both directions.
 fn header_of(record: &Record) -> RequestHeader {
     RequestHeader {
         operation: Operation::Send,

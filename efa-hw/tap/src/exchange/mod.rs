@@ -41,7 +41,7 @@ pub(crate) const RING: &str = ".ring";
 /// As [`RING`].
 pub(crate) const OBJECTS: &str = ".objects";
 
-/// What a ring begins with.
+/// First word of a ring.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"efa-tap2");
 /// Where the records begin.
 pub(crate) const DATA: usize = 4096;
@@ -68,7 +68,7 @@ pub(crate) struct RingHeader {
     pub(crate) dropped: AtomicU64,
 }
 
-/// What a record is about.
+/// Subject of a record.
 pub(crate) mod kind {
     /// Nothing: the rest of the ring before its end, or a request that was not posted.
     pub(crate) const VOID: u8 = 1;
@@ -151,7 +151,7 @@ pub(crate) struct Body {
     pub(crate) gid: [u8; 16],
 }
 
-/// What an entry is about.
+/// Subject of an entry.
 pub(crate) mod object {
     /// A device: its name, GID, and MTU.
     pub(crate) const DEVICE: u32 = 1;

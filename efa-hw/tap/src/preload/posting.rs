@@ -562,7 +562,7 @@ unsafe fn copy_inline(session: &mut Session, parts: &[Buffers]) {
 /// What is done with each function of `ibv_qp_ex` that EFA has.
 macro_rules! builders {
     ($($function:ident),*) => {
-        /// What a queue pair without builders has.
+        /// Value for a queue pair without builders.
         pub(crate) const NO_BUILDERS: RealBuilders = RealBuilders { $($function: None),* };
 
         /// The builders of a queue pair.

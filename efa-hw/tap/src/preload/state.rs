@@ -1,4 +1,4 @@
-//! What is known of the libraries' objects, by their addresses.
+//! State of the libraries' objects, by their addresses.
 
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
