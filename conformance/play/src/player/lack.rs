@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use efa_commands::installation::MissingData;
+use efa_commands::shell::SplitError;
 
 /// Why a program was not started, or not to its end.
 #[derive(Debug, thiserror::Error)]

@@ -385,7 +385,10 @@ fn completions_of_destroyed_queue_pairs_are_not_shown() {
             assert!((*efa).wc_is_unsolicited.unwrap()(efa));
             drop(session);
             assert_eq!(ibv_destroy_qp(two), 0);
-            assert_eq!((*received).start_poll.unwrap()(received, null_mut()), ENOENT);
+            assert_eq!(
+                (*received).start_poll.unwrap()(received, null_mut()),
+                ENOENT
+            );
         }
     });
 }
