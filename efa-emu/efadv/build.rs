@@ -1,17 +1,15 @@
 //! Gives the shared library its SONAME, its symbol versions, and the dependency on the library that
 //! has the implementation.
 
-#[path = "../verbs/build/link.rs"]
-mod link;
-
 use std::path::PathBuf;
 use std::process::Command;
+
+use efa_verbs_link as link;
 
 /// SONAME of the library that `efa-emu-verbs` builds.
 const IMPLEMENTATION: &str = "libibverbs.so.1";
 
 fn main() {
-    println!("cargo::rerun-if-changed=../verbs/build/link.rs");
     link::shared_library("libefa.so.1", "libefa.map");
     link::link_argument("-Wl,--no-as-needed");
     link::link_argument(&link_stand_in().display().to_string());

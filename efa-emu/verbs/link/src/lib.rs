@@ -1,8 +1,8 @@
-// What both build scripts do to link a shared library with a SONAME and symbol versions.
-//
-// rustc writes a version script of its own for every cdylib, with one anonymous node that hides
-// what is not exported. GNU ld refuses named nodes beside it. lld takes them, and rustc comes with
-// lld, so that is what links these libraries wherever they are built.
+//! What both build scripts do to link a shared library with a SONAME and symbol versions.
+//!
+//! rustc writes a version script of its own for every cdylib, with one anonymous node that hides
+//! what is not exported. GNU ld refuses named nodes beside it. lld takes them, and rustc comes with
+//! lld, so that is what links these libraries wherever they are built.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,10 @@ use std::process::Command;
 
 /// Links the package's cdylib with the bundled lld, this SONAME and the version nodes in this file
 /// of the package.
-pub(crate) fn shared_library(soname: &str, version_script: &str) {
+///
+/// # Panics
+/// Outside of a build script.
+pub fn shared_library(soname: &str, version_script: &str) {
     let script = Path::new(&variable("CARGO_MANIFEST_DIR")).join(version_script);
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed={}", script.display());
@@ -21,18 +24,25 @@ pub(crate) fn shared_library(soname: &str, version_script: &str) {
     link_argument(&format!("-Wl,--version-script={}", script.display()));
 }
 
-pub(crate) fn link_argument(argument: &str) {
+/// Passes an argument to the linker of the package's cdylib.
+pub fn link_argument(argument: &str) {
     println!("cargo::rustc-cdylib-link-arg={argument}");
 }
 
 /// A variable that cargo sets.
-pub(crate) fn variable(name: &str) -> String {
+///
+/// # Panics
+/// If it is not set.
+pub fn variable(name: &str) -> String {
     env::var(name).unwrap_or_else(|error| panic!("cargo sets {name} for build scripts: {error}"))
 }
 
 /// The C compiler's arguments for linking with the lld that the Rust toolchain keeps under the name
 /// that a C compiler calls.
-pub(crate) fn use_lld() -> [String; 2] {
+///
+/// # Panics
+/// If rustc cannot say where it is.
+pub fn use_lld() -> [String; 2] {
     let output = Command::new(variable("RUSTC"))
         .args(["--print", "sysroot"])
         .output()
