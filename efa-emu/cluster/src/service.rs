@@ -170,7 +170,7 @@ impl Service {
         };
         let _ = client.set_read_timeout(Some(REQUEST_PATIENCE));
         let started = Request::receive(&client)
-            .map_err(|error| format!("cannot receive a request: {error}"))
+            .map_err(|error| Failure(format!("cannot receive a request: {error}")))
             .and_then(|(request, streams)| self.start(command(&request), streams));
         match started {
             Ok(process) => {
@@ -181,12 +181,12 @@ impl Service {
                     killed_at: None,
                 });
             }
-            Err(reason) => Reply::Refused(reason).send(&mut client),
+            Err(Failure(reason)) => Reply::Refused(reason).send(&mut client),
         }
     }
 
     /// Starts a command with a client's streams, in a session of its own.
-    fn start(&self, mut command: Command, streams: [OwnedFd; STREAMS]) -> Result<i32, String> {
+    fn start(&self, mut command: Command, streams: [OwnedFd; STREAMS]) -> Result<i32, Failure> {
         let [input, output, errors] = streams.map(Stdio::from);
         command.stdin(input).stdout(output).stderr(errors);
         self.signals.unblock_in(&mut command);
@@ -195,10 +195,10 @@ impl Service {
         match command.spawn() {
             // It is waited for with all other children.
             Ok(child) => Ok(child.id() as i32),
-            Err(error) => Err(format!(
+            Err(error) => Err(Failure(format!(
                 "cannot start {}: {error}",
                 command.get_program().display()
-            )),
+            ))),
         }
     }
 }
