@@ -44,6 +44,7 @@ mod formats;
 mod ids;
 #[cfg(test)]
 mod literal;
+mod message;
 mod ope_type;
 mod packet;
 mod packet_type;
@@ -60,6 +61,7 @@ pub use formats::{
     RuntreadRtm, UserRecvQp,
 };
 pub use ids::{Connid, MsgId, RecvId, SendId};
+pub use message::{Message, Transfer};
 pub use ope_type::OpeType;
 pub use packet::{Header, Packet, Payload};
 pub use packet_type::{Category, Family, FlagSet, PacketType, TypeTraits};

@@ -48,6 +48,10 @@ pub(super) fn table_literal(
 }
 
 impl Literal {
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     fn packet_type(&self) -> Option<PacketType> {
         PacketType::peek(&self.bytes)
     }

@@ -836,7 +836,7 @@ fn begins(frame: &PacketFrame, reading: &Reading) -> bool {
     is_first
         || match reading.said {
             PacketBody::Message(message) => match (message.msg_id, message.rma_iov) {
-                (Some(msg_id), _) => msg_id == 0,
+                (Some(msg_id), _) => msg_id.0 == 0,
                 (None, iov) => iov.is_some_and(|iov| iov.count() == 0),
             },
             PacketBody::Atomic(atomic) => atomic.msg_id == 0,

@@ -6,10 +6,11 @@ use efa_wire::{ExtraFeatures, OpeType, RtaKind};
 
 use super::conversation::{Conversation, FrameContext};
 use super::operation::{Due, End, OpId, Operation, OperationKind, Turn, regions};
-use super::packet::{Abort, Announced, Atomic, Ids, Message, PacketBody, Read, Reading, Way};
+use super::packet::{Abort, Announced, Atomic, Ids, PacketBody, Read, Reading};
 use super::report::Report;
 use super::runs::Runs;
 use super::sequence::{Gap, Id, Part, Shape};
+use efa_wire::{Message, Transfer};
 
 /// A packet that is being judged, with the conversation that it belongs to.
 pub(super) struct Follower<'c> {
@@ -158,13 +159,14 @@ impl Follower<'_> {
     }
 
     fn message(&mut self, message: Message) {
-        if let Some(msg_id) = message.msg_id
+        let msg_id = message.msg_id.map(|id| id.0);
+        if let Some(msg_id) = msg_id
             && self.goes_on(msg_id, &message)
         {
             return;
         }
         self.check_user_recv_qp(&message);
-        let id = match message.msg_id {
+        let id = match msg_id {
             Some(msg_id) if !message.answers_nack => self.begins_message(msg_id),
             Some(msg_id) => {
                 if self.conversation.is_from_start() {
@@ -176,19 +178,19 @@ impl Follower<'_> {
             None => Id::New,
         };
         let (is_new, is_given_up) = (id != Id::Used, id == Id::GivenUp);
-        let in_parts = message.is_piece();
+        let in_parts = message.is_segment();
         let id = message
             .send_id
-            .map(|send_id| self.begin_push(send_id, &message));
+            .map(|send_id| self.begin_push(send_id.0, &message));
         if let Some(operation) = id.and_then(|id| self.operation(id)) {
             operation.has_failed = is_given_up;
         }
         let mut runs = Runs::default();
-        let payload = match message.way {
-            Way::LongRead => 0,
+        let payload = match message.transfer {
+            Transfer::LongRead => 0,
             _ => self.reading.payload,
         };
-        if message.way == Way::LongCts && payload > message.length {
+        if message.transfer == Transfer::LongCts && payload > message.length {
             let text = format!("{payload} bytes, in a message of {}", message.length);
             self.breach(&rules::SEGMENT_BOUNDS, text);
             self.add(
@@ -200,15 +202,15 @@ impl Follower<'_> {
                 message.length,
             );
         } else {
-            let room = match message.way {
-                Way::RuntRead => message.in_requests,
+            let room = match message.transfer {
+                Transfer::RuntRead => message.in_requests,
                 _ => message.length,
             };
             self.add(id, &mut runs, message.offset, payload, room, message.length);
         }
         if in_parts
             && is_new
-            && let Some(msg_id) = message.msg_id
+            && let Some(msg_id) = msg_id
         {
             let part = Part {
                 first: self.place.number,
@@ -258,7 +260,7 @@ impl Follower<'_> {
             self.answers_refusal(id, message);
             return true;
         }
-        if !message.is_piece() {
+        if !message.is_segment() {
             return false;
         }
         let Some(part) = side.sequence.parts.get(&msg_id) else {
@@ -300,8 +302,8 @@ impl Follower<'_> {
             self.breach(&rules::CQ_DATA_AGREEMENT, text);
         }
         let payload = self.reading.payload;
-        let room = match message.way {
-            Way::RuntRead => message.in_requests,
+        let room = match message.transfer {
+            Transfer::RuntRead => message.in_requests,
             _ => message.length,
         };
         if let Some(id) = part.operation {
@@ -360,9 +362,9 @@ impl Follower<'_> {
 
     /// Begins a message or write with a send_id.
     fn begin_push(&mut self, send_id: u32, message: &Message) -> OpId {
-        let kind = match message.way {
-            Way::LongRead | Way::RuntRead => OperationKind::LongRead,
-            Way::Eager | Way::Medium | Way::LongCts => OperationKind::Push,
+        let kind = match message.transfer {
+            Transfer::LongRead | Transfer::RuntRead => OperationKind::LongRead,
+            Transfer::Eager | Transfer::Medium | Transfer::LongCts => OperationKind::Push,
         };
         let packet_type = self.reading.packet_type;
         let mut operation = Operation::new(
@@ -372,17 +374,18 @@ impl Follower<'_> {
             self.me,
             message.length,
         );
-        operation.granted = match message.way {
-            Way::LongCts => self.reading.payload.min(message.length),
-            Way::LongRead => 0,
-            Way::RuntRead => message.in_requests,
-            Way::Eager | Way::Medium => message.length,
+        operation.granted = match message.transfer {
+            Transfer::LongCts => self.reading.payload.min(message.length),
+            Transfer::LongRead => 0,
+            Transfer::RuntRead => message.in_requests,
+            Transfer::Eager | Transfer::Medium => message.length,
         };
         operation.in_requests = message.in_requests;
         operation.is_message = message.msg_id.is_some();
-        operation.msg_id = message.msg_id;
+        let msg_id = message.msg_id.map(|id| id.0);
+        operation.msg_id = msg_id;
         operation.delivery_complete = message.delivery_complete;
-        operation.turn = match message.msg_id {
+        operation.turn = match msg_id {
             Some(msg_id) => Turn::Match(message.tag, msg_id),
             None => Turn::Arrival,
         };
@@ -403,7 +406,7 @@ impl Follower<'_> {
             side.long_reads.retain(is_live);
             side.long_reads.push(id);
             side.readable.retain(|_, id| is_live(id));
-            if let Some(msg_id) = message.msg_id {
+            if let Some(msg_id) = msg_id {
                 side.readable.insert(msg_id, id);
             }
             conversation.operations.share_memory(id, &side.long_reads);
@@ -447,8 +450,8 @@ impl Follower<'_> {
             .operation
             .and_then(|id| self.conversation.operations.get(id));
         let sent = operation.map_or(part.runs.total(), Operation::sent);
-        let room = match message.way {
-            Way::RuntRead => message.in_requests,
+        let room = match message.transfer {
+            Transfer::RuntRead => message.in_requests,
             _ => part.shape.length,
         };
         if sent < room {
@@ -468,14 +471,14 @@ impl Follower<'_> {
             return;
         };
         let (turn, is_sent) = (operation.turn, operation.is_sent());
-        match message.way {
-            Way::LongRead => self.due(id, you, turn, "EOR"),
-            Way::RuntRead if is_sent => self.done(id),
-            Way::RuntRead => self.due(id, you, turn, "EOR"),
+        match message.transfer {
+            Transfer::LongRead => self.due(id, you, turn, "EOR"),
+            Transfer::RuntRead if is_sent => self.done(id),
+            Transfer::RuntRead => self.due(id, you, turn, "EOR"),
             _ if message.delivery_complete && is_sent => self.due(id, you, turn, "RECEIPT"),
             _ if is_sent => self.done(id),
-            Way::LongCts => self.due(id, you, turn, "CTS"),
-            Way::Eager | Way::Medium => {}
+            Transfer::LongCts => self.due(id, you, turn, "CTS"),
+            Transfer::Eager | Transfer::Medium => {}
         }
     }
 
@@ -505,7 +508,7 @@ impl Follower<'_> {
         }
         self.joins(id);
         if let Some(send_id) = message.send_id {
-            self.names_send(send_id, id);
+            self.names_send(send_id.0, id);
         }
         self.due(id, you, Turn::Arrival, "CTS");
     }

@@ -5,46 +5,9 @@
 
 use efa_wire::address::RawAddress;
 use efa_wire::{
-    AtomicDatatype, AtomicOp, ExtraFeatures, Header, OpeType, Packet, PacketType, PeerError,
-    ReqFlags, ReqOptions, RmaIovs, RtaKind,
+    AtomicDatatype, AtomicOp, ExtraFeatures, Header, Message, OpeType, Packet, PacketType,
+    PeerError, ReqOptions, RmaIovs, RtaKind,
 };
-
-/// How the data of a message or write travels.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Way {
-    /// All of it in the request.
-    Eager,
-    /// In several requests.
-    Medium,
-    /// The rest in windows.
-    LongCts,
-    /// By an RDMA read of the receiver.
-    LongRead,
-    /// The beginning in several requests, the rest by an RDMA read.
-    RuntRead,
-}
-
-/// A message or write.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Message {
-    /// Absent in writes.
-    pub(super) msg_id: Option<u32>,
-    pub(super) way: Way,
-    /// Bytes of the whole message.
-    pub(super) length: u64,
-    /// Where this packet's data begins in it.
-    pub(super) offset: u64,
-    /// Bytes of it that travel in requests of this type; all, unless it is a runt.
-    pub(super) in_requests: u64,
-    pub(super) tag: Option<u64>,
-    pub(super) send_id: Option<u32>,
-    /// Whether a RECEIPT ends it.
-    pub(super) delivery_complete: bool,
-    /// Whether it goes on with a message whose read was refused.
-    pub(super) answers_nack: bool,
-    pub(super) rma_iov: Option<RmaIovs>,
-    pub(super) read_iov: Option<RmaIovs>,
-}
 
 /// A request to read.
 #[derive(Clone, Copy, Debug)]
@@ -115,7 +78,7 @@ impl PacketBody {
     /// The message or atomic that the packet begins or goes on with.
     pub(super) fn msg_id(&self) -> Option<u32> {
         match self {
-            PacketBody::Message(message) => message.msg_id,
+            PacketBody::Message(message) => message.msg_id.map(|id| id.0),
             PacketBody::Atomic(atomic) => Some(atomic.msg_id),
             _ => None,
         }
@@ -123,14 +86,7 @@ impl PacketBody {
 
     /// Whether the packet is one of several in which a message travels.
     pub(super) fn is_piece(&self) -> bool {
-        matches!(self, PacketBody::Message(message) if message.is_piece())
-    }
-}
-
-impl Message {
-    /// Whether it is one of several packets of its message.
-    pub(super) fn is_piece(&self) -> bool {
-        matches!(self.way, Way::Medium | Way::RuntRead)
+        matches!(self, PacketBody::Message(message) if message.is_segment())
     }
 }
 
@@ -178,118 +134,24 @@ impl Reading {
 }
 
 fn read(header: &Header, payload: u64) -> (Option<ReqOptions>, Option<u32>, PacketBody) {
-    let message = Message {
-        msg_id: None,
-        way: Way::Eager,
-        length: payload,
-        offset: 0,
-        in_requests: payload,
-        tag: None,
-        send_id: None,
-        delivery_complete: false,
-        answers_nack: false,
-        rma_iov: None,
-        read_iov: None,
-    };
+    if let Some(message) = Message::of(header, payload) {
+        return (
+            header.req_options().copied(),
+            None,
+            PacketBody::Message(message),
+        );
+    }
     let request = |options: ReqOptions, said| (Some(options), None, said);
     let control = |connid: Option<efa_wire::Connid>, said| (None, connid.map(|id| id.0), said);
     match *header {
-        Header::EagerRtm(h) => {
-            let message = Message {
-                msg_id: Some(h.msg_id.0),
-                tag: h.tag,
-                send_id: h.receipt.map(|id| id.0),
-                delivery_complete: h.receipt.is_some(),
-                ..message
-            };
-            request(h.options, PacketBody::Message(message))
-        }
-        Header::MediumRtm(h) => {
-            let message = Message {
-                msg_id: Some(h.msg_id.0),
-                way: Way::Medium,
-                length: h.msg_length,
-                offset: h.seg_offset,
-                in_requests: h.msg_length,
-                tag: h.tag,
-                send_id: h.receipt.map(|id| id.0),
-                delivery_complete: h.receipt.is_some(),
-                ..message
-            };
-            request(h.options, PacketBody::Message(message))
-        }
-        Header::LongctsRtm(h) => {
-            let message = Message {
-                msg_id: Some(h.msg_id.0),
-                way: Way::LongCts,
-                length: h.msg_length,
-                tag: h.tag,
-                send_id: Some(h.send_id.0),
-                delivery_complete: h.delivery_complete,
-                answers_nack: h.options.flags.contains(ReqFlags::READ_NACK),
-                ..message
-            };
-            request(h.options, PacketBody::Message(message))
-        }
-        Header::LongreadRtm(h) => {
-            let message = Message {
-                msg_id: Some(h.msg_id.0),
-                way: Way::LongRead,
-                length: h.msg_length,
-                in_requests: 0,
-                tag: h.tag,
-                send_id: Some(h.send_id.0),
-                read_iov: Some(h.read_iov),
-                ..message
-            };
-            request(h.options, PacketBody::Message(message))
-        }
-        Header::RuntreadRtm(h) => {
-            let message = Message {
-                msg_id: Some(h.msg_id.0),
-                way: Way::RuntRead,
-                length: h.msg_length,
-                offset: h.seg_offset,
-                in_requests: h.runt_length,
-                tag: h.tag,
-                send_id: Some(h.send_id.0),
-                read_iov: Some(h.read_iov),
-                ..message
-            };
-            request(h.options, PacketBody::Message(message))
-        }
-        Header::EagerRtw(h) => {
-            let message = Message {
-                send_id: h.receipt.map(|id| id.0),
-                delivery_complete: h.receipt.is_some(),
-                rma_iov: Some(h.rma_iov),
-                ..message
-            };
-            request(h.options, PacketBody::Message(message))
-        }
-        Header::LongctsRtw(h) => {
-            let message = Message {
-                way: Way::LongCts,
-                length: h.msg_length,
-                send_id: Some(h.send_id.0),
-                delivery_complete: h.delivery_complete,
-                rma_iov: Some(h.rma_iov),
-                ..message
-            };
-            request(h.options, PacketBody::Message(message))
-        }
-        Header::LongreadRtw(h) => {
-            let message = Message {
-                way: Way::LongRead,
-                length: h.msg_length,
-                in_requests: 0,
-                send_id: Some(h.send_id.0),
-                rma_iov: Some(h.rma_iov),
-                read_iov: Some(h.read_iov),
-                ..message
-            };
-            request(h.options, PacketBody::Message(message))
-        }
+        Header::EagerRtm(_)
+        | Header::MediumRtm(_)
+        | Header::LongctsRtm(_)
+        | Header::LongreadRtm(_)
+        | Header::RuntreadRtm(_)
+        | Header::EagerRtw(_)
+        | Header::LongctsRtw(_)
+        | Header::LongreadRtw(_) => unreachable!("`Message::of` reads all of these"),
         Header::Rtr(h) => {
             let read = Read {
                 length: h.msg_length,

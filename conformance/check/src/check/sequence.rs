@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use efa_wire::PacketType;
+use efa_wire::{PacketType, SendId};
 
 use super::operation::OpId;
 use super::runs::Runs;
@@ -23,7 +23,7 @@ pub(super) struct Shape {
     /// How much of it travels in packets of this type.
     pub(super) in_requests: u64,
     pub(super) tag: Option<u64>,
-    pub(super) send_id: Option<u32>,
+    pub(super) send_id: Option<SendId>,
 }
 
 /// A message of several packets that is not whole yet.

@@ -3,8 +3,8 @@
 use crate::endpoint::subprotocols::ReceiveSide;
 use crate::nic::Nic;
 use crate::wire::{
-    EagerRtm, Header, LongctsRtm, LongreadRtm, MediumRtm, MsgId, Packet, PacketType, Payload,
-    RmaIovs, Rta, RuntreadRtm, SendId,
+    EagerRtm, Header, LongctsRtm, LongreadRtm, MediumRtm, Message, MsgId, Packet, PacketType,
+    Payload, RmaIovs, Rta, RuntreadRtm, SendId,
 };
 
 use crate::endpoint::api::statistics::Protocol;
@@ -94,44 +94,22 @@ impl<'a> Rtm<'a> {
     pub(crate) fn of(incoming: &'a Packet) -> Option<Self> {
         let packet_type = incoming.base.packet_type;
         let payload = incoming.payload;
-        let (msg_id, tag, options, length, extent) = match &incoming.header {
+        let header = &incoming.header;
+        let extent = match header {
             Header::EagerRtm(eager) => return Some(Rtm::eager(packet_type, eager, payload)),
-            Header::MediumRtm(medium) => (
-                medium.msg_id,
-                medium.tag,
-                &medium.options,
-                medium.msg_length,
-                MessagePart::Medium(medium),
-            ),
-            Header::RuntreadRtm(runt) => (
-                runt.msg_id,
-                runt.tag,
-                &runt.options,
-                runt.msg_length,
-                MessagePart::Runt(runt),
-            ),
-            Header::LongctsRtm(long) => (
-                long.msg_id,
-                long.tag,
-                &long.options,
-                long.msg_length,
-                MessagePart::LongCts(long),
-            ),
-            Header::LongreadRtm(long) => (
-                long.msg_id,
-                long.tag,
-                &long.options,
-                long.msg_length,
-                MessagePart::LongRead(long),
-            ),
+            Header::MediumRtm(medium) => MessagePart::Medium(medium),
+            Header::RuntreadRtm(runt) => MessagePart::Runt(runt),
+            Header::LongctsRtm(long) => MessagePart::LongCts(long),
+            Header::LongreadRtm(long) => MessagePart::LongRead(long),
             _ => return None,
         };
+        let message = Message::of(header, payload.length as u64)?;
         Some(Rtm {
             packet_type,
-            msg_id,
-            tag,
-            cq_data: options.cq_data,
-            length,
+            msg_id: message.msg_id?,
+            tag: message.tag,
+            cq_data: header.req_options()?.cq_data,
+            length: message.length,
             extent,
             payload,
         })
