@@ -7,7 +7,7 @@ SUITE := -p efa-emu -p efa-emu-verbs -p efa-emu-efadv -p efa-conformance
 # Twice the processors, since many tests wait for the programs that they start.
 TEST_THREADS := $(shell expr $$(nproc) \* 2)
 
-.PHONY: conformance test quick lint sim coverage fuzz verify bench interop arm64 setup build release
+.PHONY: conformance test quick everything lint sim coverage fuzz verify bench interop arm64 setup build release
 .PHONY: deny minimum-rust
 .PHONY: wireshark-install wireshark-test wireshark-bench
 .PHONY: dist dist-test dist-arm64 install
@@ -39,6 +39,10 @@ sim:
 	@scripts/setup suite
 	EFA_SEEDS=10000 $(CARGO) test --profile sim -p efa-promises --quiet
 
+## everything: all that the project can show, in parts, with one report; what passed at this commit is not run again
+everything:
+	@scripts/everything
+
 ## coverage: whether the tests that docs/protocol-coverage.md names fail on an engine with its faults; some minutes
 coverage: setup
 	$(CARGO) test -p efa-core --test coverage_proof --quiet
@@ -54,9 +58,9 @@ verify:
 
 lint: setup
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
-	$(CARGO) clippy -p efa-core --test coverage_proof --quiet -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy -p efa-core --test coverage_proof -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
 
 ## deny: licences, advisories and sources of all crates (deny.toml); needs the network, so `make test` leaves it out
 deny:
@@ -67,18 +71,21 @@ deny:
 MINIMUM_RUST = $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 minimum-rust: setup
 	rustup toolchain install $(MINIMUM_RUST) --profile minimal
-	$(CARGO) +$(MINIMUM_RUST) check --workspace --all-targets --locked --quiet
+	$(CARGO) +$(MINIMUM_RUST) check --workspace --all-targets --locked
 
 ## bench: micro benchmarks, then stock programs over the device beside other providers; 20 minutes at most
 bench: release
 	@scripts/setup programs tracers
 	@scripts/bench
 
-## interop: one line for each program that must work on emulated devices (docs/interop.md)
+## interop: one line for each program that must work on emulated devices (docs/interop.md); SHARD=3/12 for a part;
+## what passed at this commit is not run again, unless RESUME is empty
+RESUME ?= yes
 interop: release
 	@scripts/setup programs slurm
 	@mkdir -p $(REPORTS)
-	target/release/efa-conformance interop --junit $(REPORTS)/interop.xml
+	target/release/efa-conformance interop --junit $(REPORTS)/interop.xml $(if $(SHARD),--shard $(SHARD)) \
+		$(if $(RESUME),--resume --table $(REPORTS)/interop.md)
 
 ## arm64: builds the device for arm64 and runs its tests under emulation (docs/arm64.md)
 arm64: setup
@@ -121,7 +128,7 @@ setup:
 
 # All that tests start, and the tests, at once: alone, each would build anew what the other needs with more features.
 build: setup
-	$(CARGO) build --workspace --lib --bins --examples --tests --quiet
+	$(CARGO) build --workspace --lib --bins --examples --tests
 
 release:
 	@scripts/setup suite workspace

@@ -1,14 +1,18 @@
 //! `interop`: the table of software that must work on emulated devices.
 
 use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::places::HostOptions;
 use crate::progress::Progress;
 use crate::record::SoftwareOptions;
 use crate::{Outcome, complain, corpus, say};
 use efa_commands::installation::Installation;
-use efa_interop::{self as interop, GROUPS, Hosts, Lab, Row, Selection, Summary};
+use efa_interop::{
+    self as interop, Cell, GROUPS, Hosts, Lab, Results, Row, Selection, Shard, Summary,
+};
 use efa_play::player::{Launcher, Patience};
 use efa_suite::hosts::Seats;
 
@@ -23,6 +27,15 @@ pub(crate) struct Interop {
     /// Only cells whose name contains this.
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
+    /// Only one of several parts of the table, such as 3/12.
+    #[arg(long, value_name = "NUMBER/OF")]
+    shard: Option<Shard>,
+    /// Do not run again what passed with this source before; target/interop/results has it.
+    #[arg(long)]
+    resume: bool,
+    /// Write how the cells of all parts ended with this source, as Markdown.
+    #[arg(long, value_name = "FILE", requires = "resume", value_parser = crate::report_file)]
+    table: Option<PathBuf>,
     /// Print the cells instead of running them.
     #[arg(long)]
     list: bool,
@@ -70,6 +83,36 @@ fn places(options: &HostOptions) -> Result<Vec<Option<Hosts>>, String> {
     hosts.map(|hosts| hosts.map(Some)).collect()
 }
 
+/// What git prints in the current directory.
+fn git(words: &[&str]) -> Result<String, String> {
+    let output = Command::new("git").args(words).output();
+    let output = output.map_err(|error| format!("--resume: cannot run git: {error}"))?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        false => Err(format!(
+            "--resume: git {}: {}; run it in a clone of the project",
+            words.join(" "),
+            String::from_utf8_lossy(&output.stderr).trim()
+        )),
+    }
+}
+
+/// The results at this commit, with changes that are not committed yet, and what it is called.
+fn results_of_source() -> Result<(Results, String), String> {
+    let commit = git(&["log", "-1", "--format=%h of %cs"])?.trim().to_owned();
+    let changes = git(&["diff", "HEAD"])?;
+    let (mut name, mut title) = (git(&["rev-parse", "HEAD"])?.trim().to_owned(), commit);
+    if !changes.is_empty() {
+        let mut hasher = DefaultHasher::new();
+        changes.hash(&mut hasher);
+        name += &format!("-{:016x}", hasher.finish());
+        title += ", changed";
+    }
+    let path = PathBuf::from(format!("target/interop/results/{name}.jsonl"));
+    let results = Results::open(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok((results, title))
+}
+
 fn table(arguments: &Interop) -> Result<Outcome, String> {
     let launcher =
         Launcher::new(arguments.software.efa_emu.clone()).map_err(|error| error.to_string())?;
@@ -83,8 +126,13 @@ fn table(arguments: &Interop) -> Result<Outcome, String> {
     let mut lab =
         Lab::new(&installation, launcher, scenarios).map_err(|error| error.to_string())?;
     let group = arguments.group.as_deref().or(only);
-    let cells = interop::select(&lab, group, arguments.filter.as_deref())
+    let all = interop::select(&lab, group, arguments.filter.as_deref())
         .map_err(|error| error.to_string())?;
+    let is_in_part = |cell: &&Cell| {
+        let shard = arguments.shard;
+        shard.is_none_or(|shard| shard.takes(cell.group(), cell.name()))
+    };
+    let cells: Vec<&Cell> = all.iter().filter(is_in_part).collect();
     if arguments.list {
         for group in GROUPS {
             let mut names = cells
@@ -101,14 +149,34 @@ fn table(arguments: &Interop) -> Result<Outcome, String> {
         return Ok(Outcome::Passed);
     }
     let places = places(&arguments.hosts)?;
-    let progress = Progress::new(cells.len() * places.len());
+    if arguments.resume && arguments.hosts.are_named() {
+        return Err("--resume keeps results of emulated hosts; leave it out with --at".to_owned());
+    }
+    let mut results = arguments.resume.then(results_of_source).transpose()?;
     let mut rows = Vec::new();
+    let kept = |cell: &&Cell| results.as_ref().and_then(|(results, _)| results.kept(cell));
+    rows.extend(cells.iter().filter_map(kept).cloned());
+    let cells: Vec<&Cell> = cells
+        .into_iter()
+        .filter(|cell| kept(cell).is_none())
+        .collect();
+    if !rows.is_empty() {
+        say(format_args!(
+            "{} cells passed with this source before",
+            rows.len()
+        ));
+    }
+    let progress = Progress::new(cells.len() * places.len());
     for hosts in places {
         lab = lab.with_hosts(hosts);
         for cell in &cells {
             progress.begin(&format!("{} {}", cell.group(), cell.name()));
             let row = cell.run(&lab);
             progress.end(std::slice::from_ref(&row));
+            if let Some((results, _)) = &mut results {
+                let kept = results.keep(&row);
+                kept.map_err(|error| format!("target/interop/results: {error}"))?;
+            }
             rows.push(row);
         }
     }
@@ -123,6 +191,11 @@ fn table(arguments: &Interop) -> Result<Outcome, String> {
             write(&rows, path)
                 .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
         }
+    }
+    if let (Some(path), Some((results, commit))) = (&arguments.table, &results) {
+        let text = results.table(&all, &format!("At commit {commit}:"));
+        std::fs::write(path, text)
+            .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
     }
     Ok(if rows.iter().any(Row::failed) {
         Outcome::Failed

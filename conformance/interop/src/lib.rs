@@ -13,6 +13,7 @@ mod kill;
 mod libfabric;
 mod machines;
 mod mpi;
+mod results;
 mod scenarios;
 mod table;
 
@@ -20,6 +21,7 @@ pub use harness::{
     Bench, Cell, CellResult, CellsError, Finished, Host, Hosts, HostsError, Lab, Outcome, Row,
     Running, Selection, Summary, Unmet, Userland, report, traffic,
 };
+pub use results::{Results, Shard, ShardError};
 
 /// Related cells.
 pub struct Group {
