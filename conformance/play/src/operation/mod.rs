@@ -13,8 +13,9 @@ pub mod pattern;
 use efa_core::wire::AtomicDatatype;
 use serde::{Deserialize, Serialize};
 
-pub use atomic::{ATOMIC_OPS, AtomicAction, COMPARE_OPS, DATATYPES, element_size};
+pub use atomic::{AtomicAction, element_size};
 pub use memory::{RegionOffset, Remote};
+pub use names::{ATOMIC_OPS, COMPARE_OPS, DATATYPES};
 
 /// An endpoint's place in the scenario.
 pub type EndpointIndex = usize;
@@ -275,3 +276,5 @@ impl RegionAccess {
         ("remote-write", RegionAccess::RemoteWrite),
     ];
 }
+
+names::by_name!(RegionAccess);

@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 use efa_device_model::profile::Profile;
 use serde::{Deserialize, Serialize};
 
-use super::error::{Source, suggest};
+use super::error::{Result, Source, suggest};
 use super::keys::{Keys, RawTable};
-use super::load::{Result, endpoint_named};
 use crate::libfabric::{Version, ffi};
-use crate::operation::EndpointIndex;
+use crate::operation::{EndpointIndex, names};
 
 /// Which implementation an endpoint is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
@@ -108,6 +107,8 @@ impl Capability {
     }
 }
 
+names::by_name!(Capability);
+
 /// Settings for the choice of subprotocols; what is not set is left as it is. Names and units are
 /// those of the protocol engine's configuration.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -200,6 +201,25 @@ pub(super) fn endpoints(source: &Source<'_>, tables: Vec<RawTable>) -> Result<Ve
         };
     }
     Ok(endpoints)
+}
+
+/// The endpoint that a key names.
+pub(super) fn endpoint_named(
+    source: &Source<'_>,
+    endpoints: &[EndpointSpec],
+    line: usize,
+    key: &str,
+    name: &str,
+) -> Result<EndpointIndex> {
+    let found = endpoints.iter().position(|endpoint| endpoint.name == name);
+    found.ok_or_else(|| {
+        source.error(
+            line,
+            key,
+            format!("unknown endpoint `{name}`"),
+            suggest(name, endpoints.iter().map(|e| e.name.as_str())),
+        )
+    })
 }
 
 /// Checks the names of an endpoint and of its device.

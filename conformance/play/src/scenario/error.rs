@@ -49,6 +49,8 @@ impl ScenarioError {
     }
 }
 
+pub(super) type Result<T> = std::result::Result<T, ScenarioError>;
+
 /// Finds lines and makes errors for one file.
 pub(super) struct Source<'a> {
     pub(super) path: &'a Path,

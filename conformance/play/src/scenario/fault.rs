@@ -3,9 +3,8 @@
 use efa_device_model::fault::{Action, Fault, HostName, PortSpeed};
 use toml::Spanned;
 
-use super::EndpointSpec;
-use super::error::{Source, suggest};
-use super::load::Result;
+use super::endpoint::EndpointSpec;
+use super::error::{Result, Source, suggest};
 
 /// Reads a rule, as the emulator does.
 pub(super) fn fault(

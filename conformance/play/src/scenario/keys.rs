@@ -7,8 +7,7 @@ use serde_json::Value;
 use serde_path_to_error::Segment;
 use toml::Spanned;
 
-use super::error::{ScenarioError, Source, resembles, suggest};
-use super::load::Result;
+use super::error::{Result, ScenarioError, Source, resembles, suggest};
 
 /// A table as it was parsed. The values are those of JSON, because TOML's stop at 2^63.
 pub(super) type RawTable = Spanned<BTreeMap<Spanned<String>, Value>>;

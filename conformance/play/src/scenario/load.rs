@@ -7,14 +7,15 @@ use efa_core::rules::RULES;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::error::{ScenarioError, Source, suggest};
+use super::contents::Scenario;
+use super::endpoint::{self, Software};
+use super::error::{Result, ScenarioError, Source, suggest};
 use super::fault::fault;
 use super::keys::RawTable;
 use super::packet::packet;
 use super::policy::policy;
+use super::step::{Action, Operation};
 use super::steps::Steps;
-use super::{Action, EndpointSpec, Operation, Scenario, Software, endpoint};
-use crate::operation::EndpointIndex;
 
 /// The tables of a scenario file.
 #[derive(Deserialize)]
@@ -34,67 +35,83 @@ struct File {
     policy: Vec<RawTable>,
 }
 
-pub(super) type Result<T> = std::result::Result<T, ScenarioError>;
+impl Scenario {
+    /// Reads and checks a scenario.
+    pub fn load(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).map_err(|source| ScenarioError::Unreadable {
+            file: path.to_owned(),
+            source,
+        })?;
+        Self::parse(path, &text)
+    }
 
-pub(super) fn scenario(path: &Path, text: &str) -> Result<Scenario> {
-    let source = Source { path, text };
-    let file: File = toml::from_str(text).map_err(|error| source.toml(&error))?;
-    let name = path.file_stem().map_or_else(
-        || "unnamed".into(),
-        |stem| stem.to_string_lossy().into_owned(),
-    );
-    let endpoints = endpoint::endpoints(&source, file.endpoint)?;
-    let mut reader = Steps::new(&source, &endpoints);
-    let mut steps = Vec::new();
-    let mut starts = Vec::new();
-    for raw in file.step {
-        starts.push(raw.span().start);
-        steps.push(reader.step(raw)?);
+    /// Checks the text of a scenario; `path` is only named.
+    pub fn parse(path: &Path, text: &str) -> Result<Self> {
+        let source = Source { path, text };
+        let file: File = toml::from_str(text).map_err(|error| source.toml(&error))?;
+        let name = path.file_stem().map_or_else(
+            || "unnamed".into(),
+            |stem| stem.to_string_lossy().into_owned(),
+        );
+        let endpoints = endpoint::endpoints(&source, file.endpoint)?;
+        let mut reader = Steps::new(&source, &endpoints);
+        let mut steps = Vec::new();
+        let mut starts = Vec::new();
+        for raw in file.step {
+            starts.push(raw.span().start);
+            steps.push(reader.step(raw)?);
+        }
+        let packets = file
+            .packet
+            .into_iter()
+            .map(|raw| packet(&source, &endpoints, &starts, raw))
+            .collect::<Result<Vec<_>>>()?;
+        if let Some(scripted) = endpoints.iter().find(|e| e.software == Software::Script)
+            && packets.is_empty()
+        {
+            return Err(source.error(
+                1,
+                "software",
+                format!("`{}` does nothing: there are no packets", scripted.name),
+                "add [[packet]] tables behind the steps during which they are sent",
+            ));
+        }
+        let breaks = file
+            .breaks
+            .iter()
+            .map(|given| rule(&source, given))
+            .collect::<Result<Vec<_>>>()?;
+        let faults = file
+            .fault
+            .into_iter()
+            .map(|raw| fault(&source, &endpoints, raw))
+            .collect::<Result<_>>()?;
+        let policies = file
+            .policy
+            .into_iter()
+            .map(|raw| policy(&source, raw))
+            .collect::<Result<_>>()?;
+        let scenario = Scenario {
+            name,
+            path: path.to_owned(),
+            description: file.description.trim().to_owned(),
+            spec: file.spec,
+            endpoints,
+            steps,
+            packets,
+            breaks,
+            faults,
+            policies,
+        };
+        check_messages(&source, &scenario)?;
+        Ok(scenario)
     }
-    let packets = file
-        .packet
-        .into_iter()
-        .map(|raw| packet(&source, &endpoints, &starts, raw))
-        .collect::<Result<Vec<_>>>()?;
-    if let Some(scripted) = endpoints.iter().find(|e| e.software == Software::Script)
-        && packets.is_empty()
-    {
-        return Err(source.error(
-            1,
-            "software",
-            format!("`{}` does nothing: there are no packets", scripted.name),
-            "add [[packet]] tables behind the steps during which they are sent",
-        ));
+
+    /// Whether a file looks like a scenario whose packets are written by hand.
+    pub fn has_packets(path: &Path) -> bool {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        text.lines().any(|line| line.trim() == "[[packet]]")
     }
-    let breaks = file
-        .breaks
-        .iter()
-        .map(|given| rule(&source, given))
-        .collect::<Result<Vec<_>>>()?;
-    let faults = file
-        .fault
-        .into_iter()
-        .map(|raw| fault(&source, &endpoints, raw))
-        .collect::<Result<_>>()?;
-    let policies = file
-        .policy
-        .into_iter()
-        .map(|raw| policy(&source, raw))
-        .collect::<Result<_>>()?;
-    let scenario = Scenario {
-        name,
-        path: path.to_owned(),
-        description: file.description.trim().to_owned(),
-        spec: file.spec,
-        endpoints,
-        steps,
-        packets,
-        breaks,
-        faults,
-        policies,
-    };
-    check_messages(&source, &scenario)?;
-    Ok(scenario)
 }
 
 /// The id of a rule.
@@ -107,24 +124,6 @@ fn rule(source: &Source<'_>, given: &Spanned<String>) -> Result<&'static str> {
             "breaks",
             format!("unknown rule `{id}`"),
             suggest(id, RULES.iter().map(|rule| rule.id)),
-        )
-    })
-}
-
-pub(super) fn endpoint_named(
-    source: &Source<'_>,
-    endpoints: &[EndpointSpec],
-    line: usize,
-    key: &str,
-    name: &str,
-) -> Result<EndpointIndex> {
-    let found = endpoints.iter().position(|endpoint| endpoint.name == name);
-    found.ok_or_else(|| {
-        source.error(
-            line,
-            key,
-            format!("unknown endpoint `{name}`"),
-            suggest(name, endpoints.iter().map(|e| e.name.as_str())),
         )
     })
 }

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 
 use toml::Spanned;
 
-use super::EndpointSpec;
-use super::error::Source;
-use super::load::{Result, endpoint_named};
+use super::endpoint::{EndpointSpec, endpoint_named};
+use super::error::{Result, Source};
 use crate::operation::EndpointIndex;
 
 /// A packet that is written by hand, as it stands in the file: `efa_replay::synthetic` knows what

@@ -5,9 +5,8 @@ use std::collections::BTreeSet;
 use efa_core::wire::{PacketType, fields};
 use serde::Deserialize;
 
-use super::error::{Source, suggest};
+use super::error::{Result, Source, suggest};
 use super::keys::{Keys, RawTable};
-use super::load::Result;
 
 /// A per-trace departure from the suite's policy for one field.
 #[derive(Clone, PartialEq, Eq, Debug)]

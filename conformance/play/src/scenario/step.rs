@@ -2,8 +2,12 @@
 
 use efa_core::wire::AtomicDatatype;
 
-use super::{Expectation, Operation, Scenario};
-use crate::operation::{EndpointIndex, RegionOffset, SendMode, element_size};
+use super::contents::Scenario;
+use super::expectation::Expectation;
+use crate::operation::{self, EndpointIndex, RegionOffset, SendMode, element_size};
+
+/// An operation as steps name it.
+pub type Operation = operation::Operation<RegionOffset>;
 
 /// One thing that happens.
 #[derive(Clone, Debug)]

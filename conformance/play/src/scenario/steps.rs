@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use efa_core::wire::{AtomicDatatype, AtomicOp};
 use serde::Deserialize;
 
-use super::error::{Source, suggest};
+use super::endpoint::{EndpointSpec, endpoint_named};
+use super::error::{Result, Source, suggest};
 use super::keys::{Keys, RawTable};
-use super::load::{Result, endpoint_named};
-use super::{Action, EndpointSpec, Operation, Step};
+use super::step::{Action, Operation, Step};
 use crate::operation::{
     AtomicAction, EndpointIndex, Payload, RegionOffset, SendMode, TagMatch, element_size, names,
 };

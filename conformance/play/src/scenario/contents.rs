@@ -1,0 +1,75 @@
+//! The contents of a scenario.
+
+use std::path::PathBuf;
+
+use efa_device_model::fault::Fault;
+
+use super::endpoint::EndpointSpec;
+use super::error::ScenarioError;
+use super::expectation::Expectation;
+use super::packet::WrittenPacket;
+use super::policy::PolicyOverride;
+use super::step::{Action, Operation, Step};
+use crate::operation::EndpointIndex;
+
+/// A scenario, checked: every name refers to something, every step has what it needs.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// The file's name without its extension.
+    pub name: String,
+    /// Where it was read from.
+    pub path: PathBuf,
+    /// What is shown, in a sentence or more.
+    pub description: String,
+    /// Sections of the protocol specification that the trace exercises.
+    pub spec: Vec<String>,
+    /// Who takes part.
+    pub endpoints: Vec<EndpointSpec>,
+    /// What happens, in this order.
+    pub steps: Vec<Step>,
+    /// The packets, if they are written by hand, in their order.
+    pub packets: Vec<WrittenPacket>,
+    /// The rules that packets written by hand break on purpose, by their ids.
+    pub breaks: Vec<&'static str>,
+    /// What goes wrong in the fabric, from the time when all endpoints are open. Hosts have the
+    /// names of their endpoints.
+    pub faults: Vec<Fault>,
+    /// Departures from the suite's policy for comparing fields.
+    pub policies: Vec<PolicyOverride>,
+}
+
+impl Scenario {
+    /// Whether its packets are written by hand.
+    pub fn is_written(&self) -> bool {
+        !self.packets.is_empty()
+    }
+
+    /// An error about a key of this scenario.
+    pub fn error_at(
+        &self,
+        line: usize,
+        key: impl Into<String>,
+        problem: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> ScenarioError {
+        ScenarioError::invalid(&self.path, line, key, problem, remedy)
+    }
+
+    /// The endpoint of a name.
+    pub fn endpoint(&self, name: &str) -> Option<EndpointIndex> {
+        self.endpoints.iter().position(|e| e.name == name)
+    }
+
+    /// The operation of a name, with the endpoint that starts it and what is expected of it.
+    pub fn operation(&self, id: &str) -> Option<(EndpointIndex, &Operation, &Expectation)> {
+        self.steps.iter().find_map(|step| match &step.action {
+            Action::Start {
+                at,
+                id: name,
+                operation,
+                expect,
+            } if name == id => Some((*at, operation, expect)),
+            _ => None,
+        })
+    }
+}
