@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::place::NO_CONNECTION;
+use super::status::NO_CONNECTION;
 
 /// Why a driven process cannot be used any more.
 #[derive(Debug, thiserror::Error)]

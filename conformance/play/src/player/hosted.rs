@@ -22,8 +22,11 @@ use efa_commands::{Failure, RunDirectory, temporary_directory};
 
 use serde::{Deserialize, Serialize};
 
+use super::contained::contain;
+use super::lack::LackError;
+use super::place::{Reach, Recording};
+use super::program::Program;
 use super::recorded::{Recorder, write_lines};
-use super::{LackError, Reach, Recording, contain};
 use crate::drive::{Bytes, Line};
 use crate::libfabric::Provider;
 
@@ -108,7 +111,7 @@ pub struct Hosted {
 
 impl Hosted {
     /// The program that plays an endpoint for the driver protocol.
-    pub fn driven(program: &super::Program) -> Self {
+    pub fn driven(program: &Program) -> Self {
         let words = program.words(Path::new(OWN));
         let words = words.iter().map(|word| word.to_string_lossy().into_owned());
         Hosted {
@@ -405,7 +408,7 @@ pub fn resolve(word: &str) -> Result<String, LackError> {
 pub fn software(installation: &Installation, name: &str) -> Result<PathBuf, LackError> {
     let script = installation.file(USERLAND)?;
     let lacks = |reason: &str| LackError::Software {
-        name: name.to_owned(),
+        command: format!("{USERLAND} {name}"),
         reason: reason.to_owned(),
     };
     // It bounds its own downloads.

@@ -35,10 +35,10 @@ pub enum LackError {
     #[error("`{0}` names no software")]
     Unnamed(String),
     /// Software of another release cannot be fetched.
-    #[error("{} {name}: {reason}", super::hosted::USERLAND)]
+    #[error("{command}: {reason}")]
     Software {
-        /// Its name for the script that fetches it.
-        name: String,
+        /// The script that fetches it, and its name there.
+        command: String,
         /// The last line that the script printed, or why it did not start.
         reason: String,
     },

@@ -3,10 +3,14 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command as Process, Stdio};
 
-use super::{Hosted, Patience, Place, Player, PlayerError, Program, Reach, Recording};
+use super::error::PlayerError;
+use super::hosted::Hosted;
+use super::place::{Place, Reach, Recording};
+use super::process::{Patience, Player};
+use super::program::{Program, find_beside};
 
 /// Why nothing can be launched.
 #[derive(Debug, thiserror::Error)]
@@ -47,17 +51,6 @@ impl Launcher {
             fabric: format!("conformance-{}", std::process::id()),
         })
     }
-}
-
-/// A program in the directory of this one, or else in `PATH`.
-pub(super) fn find_beside(own: &Path, name: &str) -> Option<PathBuf> {
-    let beside = own.with_file_name(name);
-    if beside.is_file() {
-        return Some(beside);
-    }
-    std::env::split_paths(&std::env::var_os("PATH")?)
-        .map(|directory| directory.join(name))
-        .find(|path| path.is_file())
 }
 
 /// The emulated host and the environment of one player's process.

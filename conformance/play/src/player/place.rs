@@ -26,13 +26,10 @@ use serde::{Deserialize, Serialize};
 
 use super::program::Program;
 use super::recorded::Recorder;
+use super::status::{NO_CONNECTION, NO_PROGRAM};
 use crate::drive;
 use crate::drive::line::shown;
 
-/// The exit status of ssh if there is no connection, or if a signal ended the command.
-pub(super) const NO_CONNECTION: i32 = 255;
-/// The exit statuses of shells that find no program, or none that can be started.
-const NO_PROGRAM: [i32; 2] = [127, 126];
 /// The beginning of the line that describes a host.
 const LINE: &str = "efa-conformance-place ";
 /// Of what a host prints, no more than this is kept, in bytes.

@@ -8,10 +8,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
+use super::error::PlayerError;
 use super::listen::{Unclear, is_version_1, listen};
-use super::place::NO_CONNECTION;
+use super::place::Place;
+use super::status::{NO_CONNECTION, UNFIT, UNSUPPORTED};
 use super::tail::Tail;
-use super::{Patience, Place, PlayerError, UNSUPPORTED};
 use crate::drive::{Command, Event, Identity, Line, VERSION};
 
 /// How long a program may take to end after the end of its input.
@@ -19,8 +22,22 @@ const END_TIME: Duration = Duration::from_secs(5);
 /// The largest number of completions before an answer; a program that sends more is broken.
 const MOST_ASIDE: usize = 1 << 16;
 
-/// The exit status of our programs for wrong usage or environment.
-const UNFIT: i32 = 2;
+/// How long a program may take. No command takes long, but the machine may be busy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Patience {
+    /// Until it has started and answers `hello`.
+    pub start: Duration,
+    /// Until it answers another command.
+    pub answer: Duration,
+}
+
+impl Patience {
+    /// What applies if nothing else is said.
+    pub const DEFAULT: Patience = Patience {
+        start: Duration::from_secs(60),
+        answer: Duration::from_secs(60),
+    };
+}
 
 /// A running driven program.
 #[derive(Debug)]

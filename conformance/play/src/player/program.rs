@@ -40,6 +40,17 @@ impl Program {
     }
 }
 
+/// A program in the directory of this one, or else in `PATH`.
+pub(super) fn find_beside(own: &Path, name: &str) -> Option<PathBuf> {
+    let beside = own.with_file_name(name);
+    if beside.is_file() {
+        return Some(beside);
+    }
+    std::env::split_paths(&std::env::var_os("PATH")?)
+        .map(|directory| directory.join(name))
+        .find(|path| path.is_file())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,7 +8,6 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 
@@ -16,8 +15,8 @@ use efa_commands::shell::split_words;
 use efa_commands::{Failure, RunDirectory, temporary_directory};
 use efa_shm::HostConfig;
 
-use super::LackError;
-use super::launch::find_beside;
+use super::lack::LackError;
+use super::program::find_beside;
 use crate::drive::{Bytes, Event, Line};
 
 /// What stands for the capture's file in a recorder's command.
@@ -150,15 +149,10 @@ pub(super) fn write_lines(mut capture: impl Read, output: &mut impl Write) -> io
     }
 }
 
-/// The exit status of a process that ends as another one did, as shells have it.
-pub fn status_as(status: ExitStatus) -> i32 {
-    let signal = status.signal().map(|signal| 128 + signal);
-    status.code().or(signal).unwrap_or(1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::player::status_as;
 
     #[test]
     fn a_recorder_names_its_file() {

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use efa_core::endpoint::Instant;
 
-use super::{Player, PlayerError};
+use super::error::PlayerError;
+use super::process::Player;
 use crate::application::subject::Subject;
 use crate::application::{Report, Request, RequestError, Started, Token};
 use crate::drive::{Bytes, Command, Event, Opening};
