@@ -38,7 +38,39 @@ pub enum TraceError {
         /// The trace.
         trace: PathBuf,
         /// The contradiction.
-        problem: String,
+        problem: MismatchError,
+    },
+}
+
+/// How a capture contradicts a scenario. Packets have the numbers that they have in the capture.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum MismatchError {
+    /// An interface has the name of no endpoint.
+    #[error("the scenario has no endpoint `{0}`")]
+    NoEndpoint(String),
+    /// A packet was not captured as a whole.
+    #[error("a snap length cut off packet {0}")]
+    CutOff(u64),
+    /// No comment says during which step a packet was captured.
+    #[error("packet {0} belongs to no step: the capture has no step comments")]
+    NoStep(u64),
+    /// The comment of a packet names no step.
+    #[error("packet {packet}: `{comment}` is not a step of the scenario")]
+    UnknownStep {
+        /// The packet.
+        packet: u64,
+        /// The comment.
+        comment: String,
+    },
+    /// The comment of a packet describes its step in other words than the scenario.
+    #[error("packet {packet}: it was recorded in `{comment}`, but the scenario says `{described}`")]
+    OtherStep {
+        /// The packet.
+        packet: u64,
+        /// The comment.
+        comment: String,
+        /// What the scenario says.
+        described: String,
     },
 }
 
@@ -91,7 +123,7 @@ impl Trace {
             .map(|name| {
                 scenario
                     .endpoint(name)
-                    .ok_or_else(|| foreign(format!("the scenario has no endpoint `{name}`")))
+                    .ok_or_else(|| foreign(MismatchError::NoEndpoint(name.clone())))
             })
             .collect::<Result<Vec<_>, _>>()?;
         let mut step_of = Vec::new();
@@ -99,28 +131,17 @@ impl Trace {
         let mut current = None;
         for frame in &capture.frames {
             if frame.cut_off > 0 {
-                let problem = format!("a snap length cut off packet {}", frame.number);
-                return Err(foreign(problem));
+                return Err(foreign(MismatchError::CutOff(frame.number)));
             }
             for comment in &frame.comments {
                 if let Some((id, remote)) = parse_region_comment(comment) {
                     regions.insert(id.to_owned(), remote);
                 }
-                match step_named(comment, &scenario) {
-                    Ok(None) => {}
-                    Ok(Some(step)) => current = Some(step),
-                    Err(problem) => {
-                        return Err(foreign(format!("packet {}: {problem}", frame.number)));
-                    }
-                }
+                let named = step_named(frame.number, comment, &scenario).map_err(foreign)?;
+                current = named.or(current);
             }
-            let Some(step) = current else {
-                return Err(foreign(format!(
-                    "packet {} belongs to no step: the capture has no step comments",
-                    frame.number
-                )));
-            };
-            step_of.push(step);
+            let no_step = || foreign(MismatchError::NoStep(frame.number));
+            step_of.push(current.ok_or_else(no_step)?);
         }
         let refused = refused(&capture.frames, !scenario.faults.is_empty());
         Ok(Trace {
@@ -192,9 +213,13 @@ fn refused(frames: &[CapturedPacket], may_be_lost: bool) -> HashMap<usize, Statu
     requests.filter_map(of_request).collect()
 }
 
-/// Returns the step that a frame's comment names, if any. The scenario must describe the step in
+/// Returns the step that a packet's comment names, if any. The scenario must describe the step in
 /// the same words.
-fn step_named(comment: &str, scenario: &Scenario) -> Result<Option<usize>, String> {
+fn step_named(
+    packet: u64,
+    comment: &str,
+    scenario: &Scenario,
+) -> Result<Option<usize>, MismatchError> {
     if comment == END_OF_STEPS {
         return Ok(Some(scenario.steps.len()));
     }
@@ -205,14 +230,17 @@ fn step_named(comment: &str, scenario: &Scenario) -> Result<Option<usize>, Strin
         .split_once(':')
         .and_then(|(number, _)| number.parse().ok());
     let Some(number) = number.filter(|number| (1..=scenario.steps.len()).contains(number)) else {
-        return Err(format!("`{comment}` is not a step of the scenario"));
+        let comment = comment.to_owned();
+        return Err(MismatchError::UnknownStep { packet, comment });
     };
     let index: usize = number - 1;
     let described = scenario.steps[index].describe(index, scenario);
     if described != comment {
-        return Err(format!(
-            "it was recorded in `{comment}`, but the scenario says `{described}`"
-        ));
+        return Err(MismatchError::OtherStep {
+            packet,
+            comment: comment.to_owned(),
+            described,
+        });
     }
     Ok(Some(index))
 }
@@ -254,5 +282,32 @@ mod tests {
         assert_eq!(comment, "region inbox: address 0x7f0012345000, key 0x42");
         assert_eq!(parse_region_comment(&comment), Some(("inbox", remote)));
         assert_eq!(parse_region_comment("region of interest"), None);
+    }
+
+    #[test]
+    fn comments_name_steps_in_the_scenarios_words() {
+        let text = r#"
+            description = "Nothing happens."
+            spec = ["2"]
+            endpoint = [
+                { name = "a", software = "core", capabilities = ["msg"] },
+                { name = "b", software = "core", capabilities = ["msg"] },
+            ]
+            step = [{ do = "settle" }, { do = "settle", progress = ["b"] }]
+        "#;
+        let scenario = Scenario::parse("quiet.toml".as_ref(), text).unwrap();
+        let named = |comment| step_named(7, comment, &scenario).map_err(|error| error.to_string());
+        let second = "step 2: b make progress until nothing happens";
+        assert_eq!(named(second), Ok(Some(1)));
+        assert_eq!(named(END_OF_STEPS), Ok(Some(2)));
+        assert_eq!(named("steps"), Ok(None));
+        for wrong in ["step 0: a", "step 3: a", "step one"] {
+            let problem = format!("packet 7: `{wrong}` is not a step of the scenario");
+            assert_eq!(named(wrong), Err(problem));
+        }
+        let other = "step 2: a make progress until nothing happens";
+        let problem =
+            format!("packet 7: it was recorded in `{other}`, but the scenario says `{second}`");
+        assert_eq!(named(other), Err(problem));
     }
 }
