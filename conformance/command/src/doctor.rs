@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use efa_doctor::doctor::{self, Finding, Level, Machine, probe};
-use efa_play::player::{Patience, Place, Reach, RemoteShell};
+use efa_play::player::{HostDevice, Patience, Reach, RemoteShell};
 use serde::Serialize;
 
 use crate::{Outcome, complain, say};
@@ -13,7 +13,7 @@ use crate::{Outcome, complain, say};
 pub(crate) struct Doctor {
     /// Also exchange messages over EFA with this host; may be given again for others.
     #[arg(long, value_name = "HOST[%DEVICE]")]
-    peer: Vec<Place>,
+    peer: Vec<HostDevice>,
     /// What starts commands on other hosts: a command with the arguments of ssh.
     #[arg(long, value_name = "COMMAND", default_value = RemoteShell::DEFAULT)]
     rsh: RemoteShell,

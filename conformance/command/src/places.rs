@@ -9,8 +9,8 @@ use clap::ValueEnum;
 use efa_commands::ports::free_port;
 use efa_play::drive::Identity;
 use efa_play::player::{
-    Description, LackError, Patience, Place, PlaceNameError, Player, PlayerError, Program, Reach,
-    Recorder, Recording, RemoteShell,
+    Description, HostDevice, LackError, ParseHostDeviceError, Patience, Player, PlayerError,
+    Program, Reach, Recorder, Recording, RemoteShell,
 };
 use efa_suite::Case;
 use efa_suite::hosts::Seats;
@@ -22,7 +22,7 @@ use crate::{Outcome, complain, say};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct At {
     pub(crate) endpoint: String,
-    pub(crate) place: Place,
+    pub(crate) place: HostDevice,
 }
 
 impl FromStr for At {
@@ -34,7 +34,7 @@ impl FromStr for At {
                 endpoint: endpoint.to_owned(),
                 place: place
                     .parse()
-                    .map_err(|error: PlaceNameError| error.to_string())?,
+                    .map_err(|error: ParseHostDeviceError| error.to_string())?,
             }),
             _ => Err(format!(
                 "`{text}` names no endpoint and host: write for example a=node0"
@@ -104,7 +104,7 @@ pub(crate) struct HostOptions {
     at: Vec<At>,
     /// Play everything on pairs of these hosts.
     #[arg(long, value_name = "HOST[%DEVICE],...", value_delimiter = ',')]
-    hosts: Vec<Place>,
+    hosts: Vec<HostDevice>,
     /// The same, with the hosts in a file: the first word of each line, `#` begins a comment.
     #[arg(long, value_name = "FILE")]
     hostfile: Option<PathBuf>,
@@ -180,7 +180,7 @@ impl HostOptions {
         for name in names.lines() {
             self.hosts.push(
                 name.parse()
-                    .map_err(|error: PlaceNameError| error.to_string())?,
+                    .map_err(|error: ParseHostDeviceError| error.to_string())?,
             );
         }
         if self.way.rsh.to_string() == RemoteShell::DEFAULT {
@@ -212,7 +212,7 @@ impl HostOptions {
     fn inspect(
         &self,
         reach: &Reach,
-        place: &Place,
+        place: &HostDevice,
         unrecorded: &mut BTreeSet<String>,
     ) -> Result<Description, String> {
         let description = reach.inspect(place).map_err(|error| error.to_string())?;
@@ -251,20 +251,20 @@ impl HostOptions {
         for named in self.all_hosts()? {
             let place = self.with_device(&named);
             let is_all = place.device.as_deref() == Some(ALL_DEVICES);
-            let asked = Place {
+            let asked = HostDevice {
                 device: place.device.clone().filter(|_| !is_all),
                 ..place.clone()
             };
             let description = self.inspect(reach, &asked, unrecorded)?;
             match is_all {
-                true => places.extend(description.devices.into_keys().map(|device| Place {
+                true => places.extend(description.devices.into_keys().map(|device| HostDevice {
                     host: place.host.clone(),
                     device: Some(device),
                 })),
                 false => places.push(place),
             }
         }
-        let distinct: BTreeSet<&Place> = places.iter().collect();
+        let distinct: BTreeSet<&HostDevice> = places.iter().collect();
         if distinct.len() < places.len() {
             return Err("a host is named twice; name two of its devices as HOST%DEVICE".into());
         }
@@ -274,15 +274,15 @@ impl HostOptions {
         Ok(pairs_of(&places, self.pairs.unwrap_or(Pairs::All)))
     }
 
-    fn with_device(&self, place: &Place) -> Place {
+    fn with_device(&self, place: &HostDevice) -> HostDevice {
         let device = place.device.clone().or_else(|| self.device.clone());
-        Place {
+        HostDevice {
             device,
             ..place.clone()
         }
     }
 
-    fn all_hosts(&self) -> Result<Vec<Place>, String> {
+    fn all_hosts(&self) -> Result<Vec<HostDevice>, String> {
         let mut hosts = self.hosts.clone();
         if let Some(path) = &self.hostfile {
             let text = std::fs::read_to_string(path)
@@ -335,7 +335,7 @@ impl Places {
     }
 }
 
-fn pairs_of(places: &[Place], pairs: Pairs) -> Vec<Seats> {
+fn pairs_of(places: &[HostDevice], pairs: Pairs) -> Vec<Seats> {
     let numbers = 0..places.len();
     let chosen: Vec<(usize, usize)> = match pairs {
         Pairs::All => numbers
@@ -356,7 +356,7 @@ fn pairs_of(places: &[Place], pairs: Pairs) -> Vec<Seats> {
             let pair = [places[first].clone(), places[second].clone()];
             // Those behind the second one come first, so that all hosts have their turn.
             let others = (1..places.len()).map(|step| &places[(second + step) % places.len()]);
-            let is_other = |place: &&Place| pair.iter().all(|one| one.host != place.host);
+            let is_other = |place: &&HostDevice| pair.iter().all(|one| one.host != place.host);
             let others = others.filter(is_other).cloned().collect();
             Seats::Pair { pair, others }
         })
@@ -373,7 +373,7 @@ pub(crate) fn introduce(
     patience: Patience,
 ) -> Result<Identity, String> {
     let mut found: Option<Identity> = None;
-    let mut places: Vec<&Place> = Vec::new();
+    let mut places: Vec<&HostDevice> = Vec::new();
     for place in seats.iter().flat_map(Seats::places) {
         if !places.contains(&place) {
             places.push(place);
@@ -397,7 +397,7 @@ pub(crate) fn introduce(
 }
 
 fn identity_of_peer(
-    place: &Place,
+    place: &HostDevice,
     reach: &Reach,
     peer: &Program,
     patience: Patience,
@@ -406,7 +406,7 @@ fn identity_of_peer(
 }
 
 fn identity(
-    place: &Place,
+    place: &HostDevice,
     reach: &Reach,
     program: &Program,
     patience: Patience,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use efa_device_model::profile::Profile;
 use efa_doctor::survey::{self, EXPERIMENTS, Lab, Measured};
 use efa_hw::{DeviceName, HwDevice};
-use efa_play::player::{Patience, Place};
+use efa_play::player::{HostDevice, Patience};
 
 use crate::drive::private_output;
 use crate::places::{At, Way};
@@ -77,7 +77,7 @@ fn serve(arguments: &Survey) -> Result<Outcome, String> {
 }
 
 /// The places of the two sides, if they are named.
-fn places(at: &[At]) -> Result<Option<[&Place; 2]>, String> {
+fn places(at: &[At]) -> Result<Option<[&HostDevice; 2]>, String> {
     let side = |name: &str| {
         let mut named = at.iter().filter(|at| at.endpoint == name);
         let place = named.next().map(|at| &at.place);

@@ -20,7 +20,7 @@ use efa_check::clocks;
 use efa_check::merge::merge_clocks;
 use efa_core::rules;
 use efa_core::rules::Severity;
-use efa_play::player::{Patience, Place, Player, PlayerError, Program, Reach, Recording};
+use efa_play::player::{HostDevice, Patience, Player, PlayerError, Program, Reach, Recording};
 use efa_play::process_runner::{Played, ProcessRunner, RunError, Transcript};
 use efa_play::record::Scratch;
 use efa_play::scenario::{EndpointSpec, Scenario, Software};
@@ -40,21 +40,21 @@ const MOST_LOST: u32 = 3;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Seats {
     /// Endpoints by their names.
-    Named(BTreeMap<String, Place>),
+    Named(BTreeMap<String, HostDevice>),
     /// The first endpoint of each scenario at the first place of the pair, the second at the
     /// second.
     Pair {
         /// Who talks.
-        pair: [Place; 2],
+        pair: [HostDevice; 2],
         /// Where further endpoints are, in turn. If there is no such place, they are at those of
         /// the pair in turn.
-        others: Vec<Place>,
+        others: Vec<HostDevice>,
     },
 }
 
 impl Seats {
     /// The places that were named, or the pair.
-    pub fn places(&self) -> impl Iterator<Item = &Place> {
+    pub fn places(&self) -> impl Iterator<Item = &HostDevice> {
         match self {
             Seats::Named(places) => places.values().collect::<Vec<_>>(),
             Seats::Pair { pair, .. } => pair.iter().collect(),
@@ -63,7 +63,7 @@ impl Seats {
     }
 
     /// The place of an endpoint.
-    fn of(&self, index: usize, name: &str) -> Option<&Place> {
+    fn of(&self, index: usize, name: &str) -> Option<&HostDevice> {
         match self {
             Seats::Named(places) => places.get(name),
             Seats::Pair { pair, others } => {
@@ -368,7 +368,7 @@ impl Hosts {
     fn launch(
         &self,
         endpoint: &EndpointSpec,
-        place: &Place,
+        place: &HostDevice,
         program: &Program,
     ) -> Result<Player, PlayerError> {
         let recording = self.recording.as_ref();
@@ -617,7 +617,7 @@ mod tests {
 
     use super::*;
 
-    fn place(text: &str) -> Place {
+    fn place(text: &str) -> HostDevice {
         text.parse().unwrap()
     }
 

@@ -9,7 +9,7 @@ use efa_play::application::subject::Subject;
 use efa_play::application::{Request, RequestError};
 use efa_play::drive::Opening;
 use efa_play::operation::{Payload, SendMode};
-use efa_play::player::{Driven, Patience, Place, Player, Program, Reach};
+use efa_play::player::{Driven, HostDevice, Patience, Player, Program, Reach};
 
 use super::Finding;
 
@@ -30,7 +30,7 @@ enum Broken {
 
 /// Exchanges messages with another host, which the remote shell reaches, and says whether they
 /// arrived.
-pub fn reach(place: &Place, by: &Reach) -> Finding {
+pub fn reach(place: &HostDevice, by: &Reach) -> Finding {
     let started = Instant::now();
     let finding = match exchange(place, by) {
         Ok(()) => {
@@ -61,7 +61,7 @@ pub fn reach(place: &Place, by: &Reach) -> Finding {
     finding.of(place.to_string())
 }
 
-fn exchange(place: &Place, by: &Reach) -> Result<(), Broken> {
+fn exchange(place: &HostDevice, by: &Reach) -> Result<(), Broken> {
     const HERE: &str = "this host";
     const THERE: &str = "the peer";
     let unfit = |who, problem: &dyn std::fmt::Display| Broken::Unfit {

@@ -15,7 +15,7 @@ use efa_core::nic::{
     Status, UserSlice,
 };
 use efa_hw::{DeviceReport, HwDevice, HwNic, NicConfig};
-use efa_play::player::{Place, Reach};
+use efa_play::player::{HostDevice, Reach};
 use serde::{Deserialize, Serialize};
 
 /// How long to wait for a completion. A device that retries gives up after seconds.
@@ -614,7 +614,7 @@ pub fn serve(device: HwDevice, input: impl BufRead, mut output: impl Write) -> i
 
 /// A side on another host.
 pub(super) struct Connection {
-    place: Place,
+    place: HostDevice,
     child: Child,
     input: Option<ChildStdin>,
     lines: Receiver<String>,
@@ -625,7 +625,7 @@ impl Connection {
     ///
     /// # Errors
     /// The remote shell cannot be started. What goes wrong there shows in the first answer.
-    pub(super) fn start(place: &Place, reach: &Reach) -> Result<Self, SurveyError> {
+    pub(super) fn start(place: &HostDevice, reach: &Reach) -> Result<Self, SurveyError> {
         let mut words = [reach.program.as_str(), "survey", "--side"]
             .map(str::to_owned)
             .to_vec();

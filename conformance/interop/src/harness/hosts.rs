@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::unmet::Unmet;
 use efa_device_model::profile::Profile;
-use efa_play::player::{Description, Place, PlaceError, Reach, Recording};
+use efa_play::player::{Description, HostDevice, PlaceError, Reach, Recording};
 
 /// The names that cells have for the host of the side that starts, and for the other one.
 const NAMES: [[&str; 2]; 2] = [["a", "client"], ["b", "server"]];
@@ -20,7 +20,7 @@ pub struct Hosts {
 /// A host, and what it says of itself.
 #[derive(Clone, Debug)]
 pub(crate) struct Seat {
-    place: Place,
+    place: HostDevice,
     description: Description,
     /// How packets are recorded there, if they can be.
     recording: Option<Recording>,
@@ -31,7 +31,7 @@ pub(crate) struct Seat {
 pub enum HostsError {
     /// The place names a device.
     #[error("{0}: stock programs take the first EFA device of a host: name the host alone")]
-    Device(Place),
+    Device(HostDevice),
     /// The host cannot be reached, or lacks something.
     #[error(transparent)]
     Place(#[from] PlaceError),
@@ -44,10 +44,10 @@ impl Hosts {
     /// Why nothing can be run there, with the host and the remedy.
     pub fn ask(
         reach: Reach,
-        places: [Place; 2],
+        places: [HostDevice; 2],
         recording: Option<&Recording>,
     ) -> Result<Self, HostsError> {
-        let seat = |place: Place| {
+        let seat = |place: HostDevice| {
             if place.device.is_some() {
                 return Err(HostsError::Device(place));
             }
@@ -88,7 +88,7 @@ impl Hosts {
 }
 
 impl Seat {
-    pub(crate) fn place(&self) -> &Place {
+    pub(crate) fn place(&self) -> &HostDevice {
         &self.place
     }
 

@@ -13,7 +13,7 @@ use super::unmet::Unmet;
 use efa_commands::ports::{self, is_listened_on, is_listened_on_beside};
 use efa_play::drive::{LONGEST_ANSWER, Line};
 use efa_play::player::hosted::HostedEvent;
-use efa_play::player::{Place, contain};
+use efa_play::player::{HostDevice, contain};
 
 /// The number of lines of each output that a failure shows.
 const SHOWN: usize = 20;
@@ -167,7 +167,7 @@ impl<'a> Running<'a> {
         bench: &'a Bench<'a>,
         what: String,
         command: Command,
-        place: &Place,
+        place: &HostDevice,
         capture: PathBuf,
     ) -> Result<Self, Unmet> {
         let mut running = Self::spawn(bench, what, command, Stdio::piped())?;
@@ -537,7 +537,7 @@ mod tests {
         let mut command = Command::new("sh");
         let script = format!("(sleep 0.3; echo '{}') & exit 2", said.line());
         command.args(["-c", &script]);
-        let place: Place = "node7".parse().unwrap();
+        let place: HostDevice = "node7".parse().unwrap();
         let capture = bench.capture("late");
         Running::start_hosted(bench, "script".into(), command, &place, capture).unwrap()
     }

@@ -14,7 +14,7 @@ mod network;
 use std::str::FromStr as _;
 use std::time::Duration;
 
-use efa_play::player::{Launcher, Place, Reach, Recording, RemoteShell};
+use efa_play::player::{HostDevice, Launcher, Reach, Recording, RemoteShell};
 
 use self::network::{Joining, Machines};
 use super::harness::{Bench, Cell, CellResult, CellsError, Hosts, Lab, Running, Unmet, await_some};
@@ -54,7 +54,7 @@ pub(super) fn cells(lab: &Lab) -> Result<Vec<Cell>, CellsError> {
 /// Runs a cell between the hosts of two machines, as `interop --at a=m0 --at b=m1 --rsh ...` does.
 fn on_two_hosts(bench: &Bench, cell: &Cell) -> CellResult {
     let machines = Machines::joined(bench, 2, Joining::DEFAULT)?;
-    let place = |machine: usize| Place {
+    let place = |machine: usize| HostDevice {
         host: machines.name(machine).to_owned(),
         device: None,
     };

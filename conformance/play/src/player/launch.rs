@@ -8,7 +8,7 @@ use std::process::{Command as Process, Stdio};
 
 use super::error::PlayerError;
 use super::hosted::Hosted;
-use super::place::{Place, Reach, Recording};
+use super::place::{HostDevice, Reach, Recording};
 use super::process::{Patience, Player};
 use super::program::{Program, find_beside};
 
@@ -115,7 +115,7 @@ impl Player {
     /// [`PlayerError::Start`]; what goes wrong there shows when the program is first asked.
     pub fn launch_at(
         endpoint: &str,
-        place: &Place,
+        place: &HostDevice,
         reach: &Reach,
         program: &Program,
         environment: &BTreeMap<String, String>,
@@ -134,7 +134,7 @@ impl Player {
     /// As [`Player::launch_at`].
     pub fn launch_hosted(
         endpoint: &str,
-        place: &Place,
+        place: &HostDevice,
         reach: &Reach,
         hosted: &Hosted,
         patience: Patience,

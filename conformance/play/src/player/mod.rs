@@ -21,8 +21,8 @@ pub use hosted::Hosted;
 pub use lack::LackError;
 pub use launch::{Host, Launcher, LauncherError};
 pub use place::{
-    Description, Place, PlaceError, PlaceNameError, PortError, Reach, Recording, Versions,
-    own_address,
+    Description, HostDevice, ParseHostDeviceError, PlaceError, PortError, Reach, Recording,
+    Versions, own_address,
 };
 pub use process::{Patience, Player};
 pub use program::Program;

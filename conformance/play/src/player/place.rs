@@ -37,7 +37,7 @@ const MOST_OUTPUT: u64 = 1 << 20;
 
 /// A host, and the device of it that is used.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Place {
+pub struct HostDevice {
     /// As the remote shell takes it: a name or an address, perhaps with a user.
     pub host: String,
     /// The device's name; `None` is the first EFA device.
@@ -45,7 +45,7 @@ pub struct Place {
 }
 
 /// `HOST` or `HOST%DEVICE`, as scopes are written behind addresses.
-impl fmt::Display for Place {
+impl fmt::Display for HostDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.host)?;
         match &self.device {
@@ -55,13 +55,13 @@ impl fmt::Display for Place {
     }
 }
 
-/// Text that does not name a [`Place`].
+/// Text that does not name a [`HostDevice`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("`{0}` is not a place: write HOST, or HOST%DEVICE such as node1%rdmap0s6")]
-pub struct PlaceNameError(String);
+pub struct ParseHostDeviceError(String);
 
-impl FromStr for Place {
-    type Err = PlaceNameError;
+impl FromStr for HostDevice {
+    type Err = ParseHostDeviceError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (host, device) = match text.split_once('%') {
@@ -71,9 +71,9 @@ impl FromStr for Place {
         let is_word = |word: &str| !word.is_empty() && !word.contains(char::is_whitespace);
         // A host that begins with a dash would be an option of the remote shell.
         if !is_word(host) || host.starts_with('-') || !device.is_none_or(is_word) {
-            return Err(PlaceNameError(text.to_owned()));
+            return Err(ParseHostDeviceError(text.to_owned()));
         }
-        Ok(Place {
+        Ok(HostDevice {
             host: host.to_owned(),
             device: device.map(str::to_owned),
         })
@@ -464,7 +464,7 @@ impl Reach {
     ///
     /// # Errors
     /// As [`Reach::describe`], [`PlaceError::NoDevice`] and [`PlaceError::NoSuchDevice`].
-    pub fn inspect(&self, place: &Place) -> Result<Description, PlaceError> {
+    pub fn inspect(&self, place: &HostDevice) -> Result<Description, PlaceError> {
         let description = self.describe(&place.host)?;
         let host = || place.host.clone();
         if let Some(trouble) = &description.trouble {
@@ -624,13 +624,13 @@ mod tests {
 
     #[test]
     fn places_are_hosts_with_or_without_a_device() {
-        let place: Place = "me@node1%rdmap0s6".parse().unwrap();
+        let place: HostDevice = "me@node1%rdmap0s6".parse().unwrap();
         assert_eq!(place.host, "me@node1");
         assert_eq!(place.device.as_deref(), Some("rdmap0s6"));
         assert_eq!(place.to_string(), "me@node1%rdmap0s6");
-        assert_eq!("node1".parse::<Place>().unwrap().to_string(), "node1");
+        assert_eq!("node1".parse::<HostDevice>().unwrap().to_string(), "node1");
         for wrong in ["", "%x", "node1%", "-oProxyCommand=x", "a b"] {
-            let problem = wrong.parse::<Place>().unwrap_err();
+            let problem = wrong.parse::<HostDevice>().unwrap_err();
             assert!(problem.to_string().contains("HOST%DEVICE"), "{problem}");
         }
     }
@@ -643,9 +643,9 @@ mod tests {
             ..Description::of_this_host()
         };
         let script = format!("echo '{}'", own.line());
-        let place: Place = "node7".parse().unwrap();
+        let place: HostDevice = "node7".parse().unwrap();
         assert_eq!(reach(&script).inspect(&place).unwrap(), own);
-        let place: Place = "node7%efa_1".parse().unwrap();
+        let place: HostDevice = "node7%efa_1".parse().unwrap();
         let text = reach(&script).inspect(&place).unwrap_err().to_string();
         expect(&text, &["efa_1", "it has efa_0"]);
     }
@@ -656,7 +656,7 @@ mod tests {
             trouble: Some("no list".into()),
             ..Description::of_this_host()
         };
-        let place: Place = "node7".parse().unwrap();
+        let place: HostDevice = "node7".parse().unwrap();
         let text = reach(&format!("echo '{}'", own.line())).inspect(&place);
         expect(
             &text.unwrap_err().to_string(),

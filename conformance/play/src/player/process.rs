@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::PlayerError;
 use super::listen::{Unclear, is_version_1, listen};
-use super::place::Place;
+use super::place::HostDevice;
 use super::status::{NO_CONNECTION, UNFIT, UNSUPPORTED};
 use super::tail::Tail;
 use crate::drive::{Command, Event, Identity, Line, VERSION};
@@ -50,7 +50,7 @@ pub struct Player {
     identity: Option<Identity>,
     tail: Option<Tail>,
     /// Where it runs, if that is not here.
-    place: Option<Place>,
+    place: Option<HostDevice>,
 }
 
 impl Player {
@@ -58,7 +58,7 @@ impl Player {
         endpoint: String,
         mut process: Process,
         patience: Patience,
-        place: Option<Place>,
+        place: Option<HostDevice>,
     ) -> Result<Self, PlayerError> {
         let program = PathBuf::from(process.get_program());
         let mut child = process
