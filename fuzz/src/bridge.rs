@@ -26,10 +26,10 @@ const NOWHERE: Gid = Gid([9; 16]);
 
 /// See the module documentation.
 pub(crate) fn check(bytes: &[u8]) {
-    on_stage(|stage| Siege::new(stage).besiege(Choices(bytes)));
+    on_stage(|stage| HostileBridge::new(stage).run(Choices(bytes)));
 }
 
-struct Siege<'a> {
+struct HostileBridge<'a> {
     victim: Victim<'a>,
     own: Gid,
     machine: RemoteMachine,
@@ -37,17 +37,17 @@ struct Siege<'a> {
     names: Vec<u64>,
 }
 
-impl<'a> Siege<'a> {
+impl<'a> HostileBridge<'a> {
     fn new(stage: &'a Stage) -> Self {
-        let mut siege = Siege {
+        let mut fuzzed = HostileBridge {
             victim: Victim::new(stage, (FAR, FAR_QPN)),
             own: stage.victim(),
             machine: RemoteMachine::new(stage.fabric().clone(), "far"),
             names: vec![0],
         };
-        siege.enter();
-        siege.machine.admit([siege.own].into_iter());
-        siege
+        fuzzed.enter();
+        fuzzed.machine.admit([fuzzed.own].into_iter());
+        fuzzed
     }
 
     fn enter(&mut self) {
@@ -61,7 +61,7 @@ impl<'a> Siege<'a> {
         self.machine.enter(&device).expect("it is free");
     }
 
-    fn besiege(mut self, mut choices: Choices<'_>) {
+    fn run(mut self, mut choices: Choices<'_>) {
         for _ in 0..STEPS {
             if choices.is_over() {
                 break;

@@ -25,7 +25,7 @@ pub type Target = fn(&[u8]);
 /// All targets by name, as the directories of the corpora are called.
 pub const TARGETS: [(&str, Target); 8] = [
     ("wire", wire::check),
-    ("endpoint", efa_testing::siege::run),
+    ("endpoint", efa_testing::hostile_peer::run),
     ("link", link::check),
     ("bridge", bridge::check),
     ("capture", capture::check),

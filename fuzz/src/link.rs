@@ -15,26 +15,26 @@ const STEPS: usize = 400;
 
 /// See the module documentation.
 pub(crate) fn check(bytes: &[u8]) {
-    on_stage(|stage| Siege::new(stage).besiege(Choices(bytes)));
+    on_stage(|stage| HostileLink::new(stage).run(Choices(bytes)));
 }
 
-struct Siege<'a> {
+struct HostileLink<'a> {
     victim: Victim<'a>,
     /// Names of the victim's requests, as the attacker learnt them.
     names: Vec<u32>,
 }
 
-impl<'a> Siege<'a> {
+impl<'a> HostileLink<'a> {
     fn new(stage: &'a Stage) -> Self {
         let mut victim = Victim::new(stage, stage.attacker());
         victim.meeting.connect();
-        Siege {
+        HostileLink {
             victim,
             names: vec![0],
         }
     }
 
-    fn besiege(mut self, mut choices: Choices<'_>) {
+    fn run(mut self, mut choices: Choices<'_>) {
         for _ in 0..STEPS {
             if choices.is_over() {
                 break;

@@ -1,4 +1,4 @@
-//! A device whose peer is hostile, and its client: what the targets `link` and `bridge` besiege.
+//! A device whose peer is hostile, and its client: what the targets `link` and `bridge` attack.
 
 use std::cell::RefCell;
 

@@ -60,7 +60,7 @@ impl<N: Nic> Posting<N> {
             packet_type = %in_flight.finished().what,
             attempt = in_flight.retries,
             limit = MAX_RETRIES,
-            "rnr by the peer's device: the packet is posted again"
+            "refused by the peer's device: the packet is posted again"
         );
         self.queue(Work::Retry(id));
         true
@@ -146,7 +146,7 @@ impl<N: Nic> Posting<N> {
         Ok(())
     }
 
-    /// Returns whether any peer has rnr packets since it last accepted one. Otherwise
+    /// Returns whether any peer has answered RNR since it last accepted a packet. Otherwise
     /// [`Posting::got_through`] has no effect.
     #[inline]
     pub(crate) fn any_rnr(&self) -> bool {

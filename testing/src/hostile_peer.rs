@@ -1,4 +1,4 @@
-//! A siege: one endpoint between an honest peer and a hostile one. The hostile peer's packets, the
+//! One endpoint between an honest peer and a hostile one. The hostile peer's packets, the
 //! application's calls and the order of events all come from a string of bytes, so that a fuzzer
 //! can look for the string that breaks a promise:
 //!
@@ -110,8 +110,8 @@ struct Conversation {
     received: usize,
 }
 
-/// The endpoint under siege and everything around it.
-struct Siege<'a> {
+/// The endpoint under test and everything around it.
+struct Surroundings<'a> {
     choices: Choices<'a>,
     network: Network,
     dut: Endpoint<NetworkNic>,
@@ -171,18 +171,18 @@ fn honest_length(number: usize) -> usize {
 
 /// Plays the run that `bytes` describe.
 pub fn run(bytes: &[u8]) {
-    let mut siege = Siege::new(bytes);
+    let mut all = Surroundings::new(bytes);
     let mut commands = 0;
     // The number of commands is bounded, so that no run takes long.
-    while !siege.choices.0.is_empty() && commands < 600 {
-        siege.command();
-        siege.check_limits();
+    while !all.choices.0.is_empty() && commands < 600 {
+        all.command();
+        all.check_limits();
         commands += 1;
     }
-    siege.end();
+    all.end();
 }
 
-impl<'a> Siege<'a> {
+impl<'a> Surroundings<'a> {
     fn new(bytes: &'a [u8]) -> Self {
         let mut choices = Choices(bytes);
         let network = Network::default();
@@ -223,7 +223,7 @@ impl<'a> Siege<'a> {
         let exposed = dut.register(exposed, Access::all()).expect("room");
         network.fill(DUT, UNTOUCHED, &pattern(UNTOUCHED_SIZE, 99));
         let next_msg_id = dut.config().first_msg_id;
-        let mut siege = Siege {
+        let mut all = Surroundings {
             choices,
             network,
             dut,
@@ -247,11 +247,11 @@ impl<'a> Siege<'a> {
             multi_contexts: BTreeSet::new(),
             silent_contexts: BTreeSet::new(),
         };
-        if siege.choices.flag() {
-            siege.shake_hands();
+        if all.choices.flag() {
+            all.shake_hands();
         }
-        (0..bystanders).for_each(|number| siege.post_bystander(number));
-        siege
+        (0..bystanders).for_each(|number| all.post_bystander(number));
+        all
     }
 
     fn post_bystander(&mut self, number: usize) {
