@@ -8,7 +8,8 @@ use efa_doctor::bundle::{self, Member, Private};
 use efa_shm::version;
 use serde_json::json;
 
-use crate::{Outcome, complain, doctor, say};
+use crate::doctor;
+use crate::outcome::{Outcome, complain, say};
 
 #[derive(clap::Args)]
 pub(crate) struct Bundle {

@@ -10,7 +10,7 @@ use efa_check::check::{Checked, Finding, Judge};
 use efa_core::rules::{RULES, Severity};
 use serde::Serialize;
 
-use crate::{Outcome, complain, say};
+use crate::outcome::{Outcome, complain, say};
 
 #[derive(clap::Args)]
 pub(crate) struct Check {

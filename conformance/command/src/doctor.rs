@@ -7,7 +7,7 @@ use efa_doctor::doctor::{self, Finding, Level, Machine, probe};
 use efa_play::player::{HostDevice, Patience, Reach, RemoteShell};
 use serde::Serialize;
 
-use crate::{Outcome, complain, say};
+use crate::outcome::{Outcome, complain, say};
 
 #[derive(clap::Args)]
 pub(crate) struct Doctor {

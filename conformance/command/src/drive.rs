@@ -13,8 +13,8 @@ use efa_play::drive::serve::{Engine, Implementation, Stock, serve};
 use efa_play::libfabric::{Library, Provider};
 use efa_play::player::{Recorder, status_as};
 
+use crate::outcome::{Outcome, complain};
 use crate::provider::ProviderOptions;
-use crate::{Outcome, complain};
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Software {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use efa_play::player::{Hosted, Recording, UNSUPPORTED, status_as};
 
-use crate::{Outcome, complain};
+use crate::outcome::{Outcome, complain};
 
 /// Arguments of `hosted`: the members of [`Hosted`].
 #[derive(clap::Args)]

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use efa_suite::jobs;
 
-use crate::{Outcome, complain};
+use crate::outcome::{Outcome, complain};
 
 /// The command by which `run --jobs` starts this program.
 pub(crate) fn command() -> Command {

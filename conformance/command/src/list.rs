@@ -7,7 +7,8 @@ use efa_replay::replay::coverage;
 use efa_replay::synthetic;
 use serde::Serialize;
 
-use crate::{Outcome, complain, corpus, say};
+use crate::corpus;
+use crate::outcome::{Outcome, complain, say};
 
 #[derive(clap::Args)]
 pub(crate) struct List {

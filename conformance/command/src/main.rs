@@ -9,6 +9,7 @@ mod hosted;
 mod interop;
 mod job;
 mod list;
+mod outcome;
 mod places;
 mod progress;
 mod provider;
@@ -18,14 +19,15 @@ mod run;
 mod show;
 mod survey;
 
-use std::fmt::Display;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use efa_commands::{Failure, output};
 use efa_commands::installation;
-use efa_commands::{self, Failure, output};
 use efa_options::pages;
+
+use self::outcome::{Outcome, complain};
 
 /// What [`Outcome`] is for those who start the program.
 const EXIT_STATUS: &str = "\
@@ -89,48 +91,6 @@ enum Command {
         /// The directory.
         directory: PathBuf,
     },
-}
-
-/// As which it writes to standard error.
-const PROGRAM: &str = "efa-conformance";
-
-/// How a command ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Outcome {
-    Passed,
-    Failed,
-    /// Wrong usage or an unfit environment.
-    Unfit,
-}
-
-impl From<Outcome> for ExitCode {
-    fn from(outcome: Outcome) -> Self {
-        match outcome {
-            Outcome::Passed => ExitCode::SUCCESS,
-            Outcome::Failed => ExitCode::from(1),
-            Outcome::Unfit => ExitCode::from(2),
-        }
-    }
-}
-
-/// Prints an error.
-fn complain(error: impl Display, outcome: Outcome) -> Outcome {
-    efa_commands::complain(PROGRAM, &error.to_string());
-    outcome
-}
-
-/// The name of a file for a report.
-fn report_file(text: &str) -> Result<PathBuf, String> {
-    match text {
-        "-" => Err("a report goes into a file; the one of standard output is /dev/stdout".into()),
-        path => Ok(path.into()),
-    }
-}
-
-/// Prints a line of results. A reader that has ended (`| head`) is not an error; another failure
-/// makes the command one.
-fn say(text: impl Display) {
-    output::print(PROGRAM, &format!("{text}\n"));
 }
 
 /// Runs the command that the process's arguments name.

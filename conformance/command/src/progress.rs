@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::say;
+use crate::outcome::say;
 
 /// Shows results as they come.
 pub(crate) struct Progress {

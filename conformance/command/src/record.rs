@@ -6,8 +6,8 @@ use efa_play::libfabric::{Version, VersionError};
 use efa_play::player::Launcher;
 use efa_play::record::{self, RecordError, Stock};
 
+use crate::outcome::{Outcome, complain, say};
 use crate::provider::ProviderOptions;
-use crate::{Outcome, complain, say};
 
 /// Options for the software that takes part.
 #[derive(clap::Args)]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use efa_suite::html;
 use efa_suite::json::Report;
 
-use crate::{Outcome, complain};
+use crate::outcome::{Outcome, complain};
 
 /// Arguments of `report`.
 #[derive(clap::Args)]
@@ -14,7 +14,7 @@ pub(crate) struct Arguments {
     #[arg(required = true, value_name = "FILE")]
     results: Vec<PathBuf>,
     /// The page to write.
-    #[arg(long, value_name = "FILE", value_parser = crate::report_file)]
+    #[arg(long, value_name = "FILE", value_parser = crate::outcome::report_file)]
     html: PathBuf,
 }
 

@@ -25,10 +25,10 @@ use efa_suite::{Case, Options, Results, Summary, jobs};
 
 use crate::check::severity;
 use crate::corpus;
+use crate::outcome::{Outcome, complain, say};
 use crate::places::{self, Places};
 use crate::progress::Progress;
 use crate::provider::ProviderOptions;
-use crate::{Outcome, complain, say};
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum BackendChoice {
@@ -160,13 +160,13 @@ pub(crate) struct Run {
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
     /// Write the results as JUnit XML.
-    #[arg(long, value_name = "FILE", value_parser = crate::report_file)]
+    #[arg(long, value_name = "FILE", value_parser = crate::outcome::report_file)]
     junit: Option<PathBuf>,
     /// Write the results as JSON.
-    #[arg(long, value_name = "FILE", value_parser = crate::report_file)]
+    #[arg(long, value_name = "FILE", value_parser = crate::outcome::report_file)]
     json: Option<PathBuf>,
     /// Write the results as a page of HTML; `report` makes one page of several runs.
-    #[arg(long, value_name = "FILE", value_parser = crate::report_file)]
+    #[arg(long, value_name = "FILE", value_parser = crate::outcome::report_file)]
     html: Option<PathBuf>,
     #[command(flatten)]
     places: Places,

@@ -12,7 +12,7 @@ use efa_commands::output;
 use efa_core::wire::PacketType;
 use efa_play::scenario::suggest;
 
-use crate::{Outcome, PROGRAM, complain};
+use crate::outcome::{Outcome, PROGRAM, complain};
 
 #[derive(clap::Args)]
 pub(crate) struct Show {

@@ -8,8 +8,8 @@ use efa_hw::{DeviceName, HwDevice};
 use efa_play::player::{HostDevice, Patience};
 
 use crate::drive::private_output;
+use crate::outcome::{Outcome, complain, say};
 use crate::places::{At, Way};
-use crate::{Outcome, complain, say};
 
 #[derive(clap::Args)]
 pub(crate) struct Survey {
