@@ -23,8 +23,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use efa_commands::{Failure, output};
 use efa_commands::installation;
+use efa_commands::{Failure, output};
 use efa_options::pages;
 
 use self::outcome::{Outcome, complain};
