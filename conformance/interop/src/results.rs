@@ -24,7 +24,7 @@ pub struct Shard {
 
 /// Text that is no [`Shard`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("`{0}` is no shard: say NUMBER/OF, from 1/12 to 12/12 for twelve of them")]
+#[error("`{0}` is not a shard: write NUMBER/OF, from 1/12 to 12/12 for twelve of them")]
 pub struct ShardError(String);
 
 impl FromStr for Shard {
@@ -238,7 +238,7 @@ mod tests {
             assert!(
                 error
                     .to_string()
-                    .starts_with(&format!("`{text}` is no shard"))
+                    .starts_with(&format!("`{text}` is not a shard"))
             );
         }
     }
