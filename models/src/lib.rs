@@ -11,18 +11,23 @@
 // The unit tests in the files are those of the packages that have them.
 #![cfg(not(test))]
 
+#[allow(dead_code, reason = "a model uses a part")]
+mod error;
+#[allow(dead_code, reason = "a model uses a part")]
+mod identity;
+#[allow(dead_code, reason = "a model uses a part")]
+mod process;
 pub mod sessions;
 #[allow(dead_code, reason = "a model uses a part")]
 #[path = "../../efa-emu/verbs/src/objects/spin.rs"]
 mod spin;
 mod sync;
 #[allow(dead_code, reason = "a model uses a part")]
-mod table;
-#[allow(dead_code, reason = "a model uses a part")]
 mod transport;
 
-pub use table::numbers;
-pub use transport::{counter, doorbells, rings};
+pub use identity::numbers;
+pub use process::counter;
+pub use transport::{doorbells, rings};
 
 /// What `spin` knows of threads.
 mod ffi {

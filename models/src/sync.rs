@@ -8,6 +8,7 @@ pub(crate) use loom::sync::atomic;
 pub(crate) use loom::thread::yield_now;
 
 /// A cell of which every access is checked to be ordered with all others.
+#[derive(Debug)]
 pub(crate) struct UnsafeCell<T>(loom::cell::UnsafeCell<T>);
 
 impl<T> UnsafeCell<T> {

@@ -248,7 +248,7 @@ pub enum FabricError {
 
 impl FabricError {
     /// For `map_err`: wraps an I/O error with what was tried on which path.
-    pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FabricError {
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FabricError {
         let path = path.to_owned();
         move |source| FabricError::Io {
             action,

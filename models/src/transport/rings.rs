@@ -11,7 +11,7 @@ use super::claim;
 use super::record::{Answer, Record, RecordKind};
 use super::ring::{Consumer, Producer};
 use super::segment::Segment;
-use super::shared::SharedMemory;
+use crate::process::shared::SharedMemory;
 use crate::sync::UnsafeCell;
 use crate::sync::atomic::AtomicU64;
 use efa_device_model::link::{Operation, RequestHeader};

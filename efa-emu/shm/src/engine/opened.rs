@@ -15,13 +15,13 @@ use efa_device_model::profile::Profile;
 use super::direct::Direct;
 use super::state::{EventHandler, Shared, State};
 use super::worker;
-use crate::config::HostConfig;
-use crate::device_name::DeviceName;
 use crate::error::{EngineError, FabricError};
-use crate::fabric::Fabric;
-use crate::fork::HomeProcess;
-use crate::segment::Segment;
-use crate::usage::{self, UsageStep};
+use crate::fabric::directory::Fabric;
+use crate::fabric::usage::{self, UsageStep};
+use crate::identity::config::HostConfig;
+use crate::identity::device_name::DeviceName;
+use crate::process::fork::HomeProcess;
+use crate::transport::segment::Segment;
 
 /// How long a verb that takes memory from the device waits for a peer that is copying from or to
 /// it. A peer copies 1 MiB at a time, so that one that takes longer was stopped in the middle.

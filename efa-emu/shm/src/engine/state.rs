@@ -10,22 +10,22 @@ use efa_core::nic::Status;
 use super::direct::{Direct, FEW_POLLS};
 use super::faults::Access;
 use super::patience::{Look, NAP, Patience, Rest};
-use crate::clock::monotonic_now;
-use crate::config::HostConfig;
 use crate::error::FabricError;
-use crate::files::CaptureRequests;
-use crate::fork::HomeProcess;
-use crate::host::Host;
-use crate::inbound::{Inbound, Work};
-use crate::memory;
-use crate::mutex::{Guard, Mutex};
-use crate::outbound::{Outbound, TakenBack};
-use crate::peer::Peers;
-use crate::qpn::QpnChoice;
-use crate::segment::{Address, Segment};
-use crate::shared::futex;
-use crate::staged::{self, LateAnswer, LateAnswers, Staged};
-use crate::statistics::Publisher;
+use crate::fabric::capture_files::CaptureRequests;
+use crate::fabric::host::Host;
+use crate::identity::config::HostConfig;
+use crate::identity::qpn::QpnChoice;
+use crate::identity::statistics::Publisher;
+use crate::link::inbound::{Inbound, Work};
+use crate::link::memory;
+use crate::link::outbound::{Outbound, TakenBack};
+use crate::link::peer::Peers;
+use crate::link::staged::{self, LateAnswer, LateAnswers, Staged};
+use crate::process::clock::monotonic_now;
+use crate::process::fork::HomeProcess;
+use crate::process::mutex::{Guard, Mutex};
+use crate::process::shared::futex;
+use crate::transport::segment::{Address, Segment};
 use efa_device_model::device::{CqId, Device, DeviceEvent, Error, QueueError, QueueKind};
 use efa_device_model::link::{RequestHeader, Token};
 
@@ -866,7 +866,7 @@ impl State {
 mod tests {
     use super::*;
     use crate::Engine;
-    use crate::fabric::Fabric;
+    use crate::fabric::directory::Fabric;
     use efa_device_model::device::queue::{CqDoorbell, RequestIdSize};
     use efa_device_model::profile::Profile;
 

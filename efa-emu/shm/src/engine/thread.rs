@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::thread::{Pid, gettid};
 
-use crate::fork::ForkSafeMutex;
+use crate::process::fork::ForkSafeMutex;
 
 /// The threads that serve devices of this process.
 static THREADS: ForkSafeMutex<Vec<Pid>> = ForkSafeMutex::new(Vec::new());

@@ -5,8 +5,8 @@ use std::collections::{HashMap, VecDeque};
 use efa_core::address::{Gid, Qpn};
 
 use super::proxy::Token;
-use crate::record::{Record, RecordKind};
-use crate::segment::Address;
+use crate::transport::record::{Record, RecordKind};
+use crate::transport::segment::Address;
 
 /// Bytes that wait for a destination, beyond which datagrams are dropped.
 const MOST_DATAGRAMS: usize = 4 << 20;

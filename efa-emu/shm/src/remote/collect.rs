@@ -9,9 +9,9 @@ use efa_device_model::link::Operation;
 use super::machine::{DeferredRequest, Pull, RemoteMachine, UnansweredRecord, Uptake};
 use super::message;
 use super::proxy::{Origin, Token};
-use crate::clock::monotonic_now;
-use crate::record::{Answer, RecordKind};
-use crate::switchboard::LINES;
+use crate::process::clock::monotonic_now;
+use crate::transport::record::{Answer, RecordKind};
+use crate::transport::switchboard::LINES;
 
 /// Records of one ring that are taken before the next ring's turn.
 const RECORDS_PER_TURN: usize = 32;

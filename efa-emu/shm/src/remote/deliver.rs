@@ -10,8 +10,8 @@ use super::backlog::{Destination, Recipient, WaitingRecord};
 use super::machine::{Pull, RemoteMachine, UnansweredRecord};
 use super::message::{self, BadMessage, Message};
 use super::proxy::{Origin, Token, Unsent};
-use crate::clock::monotonic_now;
-use crate::record::{Answer, Record, RecordKind};
+use crate::process::clock::monotonic_now;
+use crate::transport::record::{Answer, Record, RecordKind};
 
 /// Bytes of requests that wait for room in the rings of local processes, beyond which nothing more
 /// should be brought: see [`RemoteMachine::is_overloaded`].

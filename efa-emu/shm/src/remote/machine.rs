@@ -13,11 +13,11 @@ use super::names::{Names, Numbers};
 use super::proxy::{DeviceProxy, Origin, RemoteDevice, Token};
 use super::rules;
 use crate::error::FabricError;
-use crate::fabric::Fabric;
-use crate::host::Host;
-use crate::record::{Answer, Record, RecordKind};
-use crate::segment::Address;
-use crate::switchboard::Switchboard;
+use crate::fabric::directory::Fabric;
+use crate::fabric::host::Host;
+use crate::transport::record::{Answer, Record, RecordKind};
+use crate::transport::segment::Address;
+use crate::transport::switchboard::Switchboard;
 
 /// A record of a local process that the other machine has not answered or has deferred.
 #[derive(Debug)]

@@ -17,8 +17,8 @@
 
 use efa_core::address::Gid;
 
-use crate::record::{Fields, LINE};
-use crate::segment::MAX_RING;
+use crate::transport::record::{Fields, LINE};
+use crate::transport::segment::MAX_RING;
 
 /// Bytes in front of what a kind says: length and kind.
 pub const FRAME_HEADER: usize = 8;
@@ -224,7 +224,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::record::record_length;
+    use crate::transport::record::record_length;
 
     fn whole(frame: &[u8]) -> Message<'_> {
         let length = u32::from_le_bytes(frame[..4].try_into().unwrap());

@@ -6,19 +6,19 @@ use efa_core::address::Gid;
 use efa_core::nic::Status;
 use slab::Slab;
 
-use crate::config::NetworkOptions;
-use crate::device_name::DeviceName;
 use crate::error::FabricError;
-use crate::fabric::Fabric;
-use crate::host::Host;
-use crate::outbound::routes::{NoRoute, OutgoingRing, Routes};
-use crate::peer::{Peer, Peers};
-use crate::record::{Answer, Record};
-use crate::ring::{Consumer, Full, Incoming, Producer};
-use crate::segment::{Address, Segment, SlotContent};
-use crate::shared::SharedMemory;
-use crate::switchboard::{self, LINES, Line, Switchboard};
-use crate::warning::Warning;
+use crate::fabric::directory::Fabric;
+use crate::fabric::host::Host;
+use crate::identity::config::NetworkOptions;
+use crate::identity::device_name::DeviceName;
+use crate::link::outbound::routes::{NoRoute, OutgoingRing, Routes};
+use crate::link::peer::{Peer, Peers};
+use crate::process::shared::SharedMemory;
+use crate::process::warning::Warning;
+use crate::transport::record::{Answer, Record};
+use crate::transport::ring::{Consumer, Full, Incoming, Producer};
+use crate::transport::segment::{Address, Segment, SlotContent};
+use crate::transport::switchboard::{self, LINES, Line, Switchboard};
 use efa_device_model::fault::{Fault, FaultId};
 
 /// Bytes of a ring to a local process, as of one between two local processes.

@@ -4,7 +4,7 @@ use efa_core::address::Gid;
 
 use super::machine::RemoteMachine;
 use crate::error::FabricError;
-use crate::staged::CarriedFault;
+use crate::link::staged::CarriedFault;
 use efa_device_model::fault::FaultId;
 
 /// A rule of the machine.

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::doorbell;
-use crate::shared::futex;
-use crate::switchboard::Switchboard;
+use crate::process::shared::futex;
+use crate::transport::doorbell;
+use crate::transport::switchboard::Switchboard;
 
 /// How long to sleep at most if the system cannot wait for two words at once.
 const NAP: Duration = Duration::from_micros(200);

@@ -9,7 +9,7 @@ use super::machine::{DeferredRequest, RemoteMachine, Uptake};
 use super::message;
 use super::proxy::DeviceProxy;
 use super::sleep::{Alarm, Sleep};
-use crate::record::Answer;
+use crate::transport::record::Answer;
 
 impl RemoteMachine {
     /// Whether anything waits for room in the rings of local processes.

@@ -1,0 +1,11 @@
+//! The members of a fabric, as directories and files: hosts, recorders and bridges, the faults that
+//! are armed, captures that are asked for. Beside them, marks of use in a run's directory, and the
+//! version of this software.
+
+pub(crate) mod board;
+pub(crate) mod capture_files;
+pub(crate) mod directory;
+pub(crate) mod host;
+pub(crate) mod recorder;
+pub mod usage;
+pub mod version;

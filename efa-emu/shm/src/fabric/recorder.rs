@@ -1,0 +1,260 @@
+//! Processes that attend to all hosts of a fabric, also those that are yet to come: they record
+//! them, or tell other machines of them.
+//!
+//! A recorder asks each host's devices to record ([`Host::request_capture`](crate::Host)), but it
+//! learns of a new host by looking. Its lock in the fabric's directory lets whoever makes a host
+//! wait until that has happened ([`Fabric::wait_for_recorders`]). The same holds for a bridge,
+//! which marks a device when all machines know of it ([`BridgePost::mark_known`],
+//! [`Fabric::wait_for_bridges`]).
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use efa_core::address::Gid;
+
+use super::directory::{Fabric, private_directory};
+use super::host::Host;
+use crate::error::{FabricError, Holds};
+use crate::process::fork::HomeProcess;
+use crate::process::lock::{Liveness, OwnLock};
+
+/// Time between two looks at whether a device is attended to.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Tells new hosts of the fabric that this process is going to record them, as long as it lives.
+#[derive(Debug)]
+pub struct Recorder {
+    fabric: Fabric,
+    /// `None` only while dropping.
+    lock: Option<OwnLock>,
+    home: HomeProcess,
+}
+
+impl Fabric {
+    /// Announces the caller as a recorder of all hosts.
+    pub fn announce_recorder(&self) -> Result<Recorder, FabricError> {
+        self.with_registry(|_| {
+            Ok(Recorder {
+                fabric: self.clone(),
+                lock: Some(lock_in(&recorders_directory(self.directory()))?.1),
+                home: HomeProcess::current(),
+            })
+        })
+    }
+
+    /// Announces the caller as a bridge, which tells other machines of all hosts.
+    pub fn announce_bridge(&self) -> Result<BridgePost, FabricError> {
+        self.with_registry(|_| self.announce())
+    }
+
+    /// The same if it is the only one.
+    pub fn announce_only_bridge(&self) -> Result<Option<BridgePost>, FabricError> {
+        self.with_registry(|_| {
+            let mut others = locks(&bridges_directory(self.directory()));
+            match others.any(|lock| process(&lock).is_some()) {
+                true => Ok(None),
+                false => self.announce().map(Some),
+            }
+        })
+    }
+
+    /// The registry is locked.
+    fn announce(&self) -> Result<BridgePost, FabricError> {
+        let (number, lock) = lock_in(&bridges_directory(self.directory()))?;
+        Ok(BridgePost {
+            fabric: self.clone(),
+            number,
+            lock: Some(lock),
+            home: HomeProcess::current(),
+        })
+    }
+
+    /// Waits until the processes that record the fabric (see [`Recorder`]) record these devices of
+    /// it too, so that a program that opens one next misses none of its frames. Returns the first
+    /// device that one of them has not begun to record within `patience`: it may be stopped.
+    pub fn wait_for_recorders<'a>(
+        &self,
+        devices: impl IntoIterator<Item = &'a Host>,
+        patience: Duration,
+    ) -> Result<Option<&'a Host>, FabricError> {
+        for device in devices {
+            let started = Instant::now();
+            loop {
+                let mut missing = self.recorders()?;
+                // Nor will those miss anything that come later.
+                if missing.is_empty() {
+                    return Ok(None);
+                }
+                let recording = device.recording_processes()?;
+                missing.retain(|pid| !recording.contains(pid));
+                if missing.is_empty() {
+                    break;
+                }
+                if started.elapsed() > patience {
+                    return Ok(Some(device));
+                }
+                std::thread::sleep(PAUSE);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Waits until the bridges of this machine (see [`BridgePost`]) have told other machines of
+    /// these devices, so that they can be answered by their hosts, and of the rules that are armed.
+    /// Returns the first device of which a bridge has not told within `patience`.
+    pub fn wait_for_bridges<'a>(
+        &self,
+        devices: impl IntoIterator<Item = &'a Host>,
+        patience: Duration,
+    ) -> Result<Option<&'a Host>, FabricError> {
+        let faults = self.fault_generation();
+        let mut bridges = self.bridges()?;
+        for device in devices {
+            let started = Instant::now();
+            let is_missing = |bridge: &String| {
+                known(device.directory(), bridge).is_none_or(|known| known < faults)
+            };
+            while bridges.iter().any(is_missing) {
+                if started.elapsed() > patience {
+                    // One that has ended meanwhile is not waited for.
+                    bridges = self.bridges()?;
+                    if bridges.iter().any(is_missing) {
+                        return Ok(Some(device));
+                    }
+                }
+                std::thread::sleep(PAUSE);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The numbers of the live bridges.
+    fn bridges(&self) -> Result<Vec<String>, FabricError> {
+        self.with_lock(|_| {
+            let living = locks(&bridges_directory(self.directory()))
+                .filter(|lock| process(lock).is_some())
+                .filter_map(|lock| Some(lock.file_stem()?.to_str()?.to_owned()));
+            Ok(living.collect())
+        })
+    }
+
+    /// The live recorders, as processes in the pid namespace of the caller (0 if one has no number
+    /// there).
+    fn recorders(&self) -> Result<Vec<i32>, FabricError> {
+        let processes = |_: &Path| {
+            Ok(locks(&recorders_directory(self.directory())).filter_map(|lock| process(&lock)))
+        };
+        Ok(self.with_lock(processes)?.collect())
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        leave(&self.fabric, self.home, &mut self.lock);
+    }
+}
+
+/// Tells new hosts of the fabric that this process is going to tell other machines of them, as long
+/// as it lives.
+#[derive(Debug)]
+pub struct BridgePost {
+    fabric: Fabric,
+    number: u32,
+    /// `None` only while dropping.
+    lock: Option<OwnLock>,
+    home: HomeProcess,
+}
+
+impl BridgePost {
+    /// All machines that this bridge is connected with know of the device, and of the rules of this
+    /// [generation](Fabric::fault_generation).
+    pub fn mark_known(&self, gid: Gid, faults: u64) {
+        // A device that is gone needs no mark.
+        let path = known_path(&self.fabric.host_directory(gid), &self.number.to_string());
+        let _ = std::fs::write(path, faults.to_string());
+    }
+}
+
+impl Drop for BridgePost {
+    fn drop(&mut self) {
+        leave(&self.fabric, self.home, &mut self.lock);
+    }
+}
+
+/// The generation of rules of which other machines know, says the bridge with this number, if they
+/// know of the device. `None` if they do not, or if that is just being written.
+fn known(host: &Path, bridge: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(known_path(host, bridge)).ok()?;
+    text.parse().ok()
+}
+
+/// Where the bridge with this number says that other machines know of a device.
+fn known_path(host: &Path, bridge: &str) -> PathBuf {
+    host.join(format!("known.{bridge}"))
+}
+
+/// Gives up the lock of this process.
+fn leave(fabric: &Fabric, home: HomeProcess, lock: &mut Option<OwnLock>) {
+    if !home.is_current() {
+        return;
+    }
+    if let Some(lock) = lock.take() {
+        let _ = std::fs::remove_file(lock.path());
+    }
+    // Removes the fabric if it is empty. What fails here is done by the next change
+    // of the registry.
+    let _ = fabric.with_registry(|_| Ok(()));
+}
+
+/// Locks a file of a new number in `directory`. The registry is locked.
+fn lock_in(directory: &Path) -> Result<(u32, OwnLock), FabricError> {
+    private_directory(directory, Holds::OneFabric)?;
+    let (number, path) = (1_u32..)
+        .map(|number| (number, directory.join(format!("{number}.lock"))))
+        .find(|(_, path)| !path.exists())
+        .expect("there are more numbers than processes");
+    Ok((number, OwnLock::create(&path)?))
+}
+
+fn recorders_directory(fabric: &Path) -> PathBuf {
+    fabric.join("recorders")
+}
+
+fn bridges_directory(fabric: &Path) -> PathBuf {
+    fabric.join("bridges")
+}
+
+/// The files that processes lock in a directory.
+fn locks(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let entries = std::fs::read_dir(directory);
+    entries
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+}
+
+/// The live process that locked the file.
+fn process(lock: &Path) -> Option<i32> {
+    match Liveness::open(lock) {
+        Ok(liveness) => liveness?.process(),
+        // Out of descriptors, say: that says nothing about the recorder.
+        Err(_) => Some(0),
+    }
+}
+
+/// Removes what dead recorders and bridges left. The registry is locked.
+pub(crate) fn remove_dead(fabric: &Path) {
+    for directory in [recorders_directory(fabric), bridges_directory(fabric)] {
+        for lock in locks(&directory).filter(|lock| process(lock).is_none()) {
+            let _ = std::fs::remove_file(lock);
+        }
+        // Fails as long as there are any.
+        let _ = std::fs::remove_dir(directory);
+    }
+}
+
+/// Whether there are recorders or bridges, after the dead were removed.
+pub(crate) fn are_any(fabric: &Path) -> bool {
+    recorders_directory(fabric).exists() || bridges_directory(fabric).exists()
+}

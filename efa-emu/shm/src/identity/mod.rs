@@ -1,0 +1,7 @@
+//! Who is who: the names of devices, the table of a device with its queue pair numbers and
+//! statistics, and the settings by which a program knows its host.
+
+pub(crate) mod config;
+pub(crate) mod device_name;
+pub(crate) mod qpn;
+pub(crate) mod statistics;

@@ -1,0 +1,706 @@
+//! A device's table: its name and which of its participants owns which queue pair number.
+//!
+//! The table is one file, mapped by every process that has opened the device and by every process
+//! that sends to it. Numbers are taken and given back by single compare-and-swap steps, so a
+//! process that is killed at any moment leaves at worst numbers owned by a dead participant, which
+//! the next taker recognises. A slot guards no other memory: what its owner has is found through
+//! files. So the steps need no ordering.
+//!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 8 | magic `EFAEMUHT` |
+//! | 8 | 4 | layout version |
+//! | 12 | 4 | numbers that the host has (a power of two) |
+//! | 16 | 16 | GID |
+//! | 32 | 4 | 1 once the host is gone (the file is about to be unlinked, or is) |
+//! | 36 | 4 | number of the last participant |
+//! | 40 | 4 | clock: counts numbers given back |
+//! | 44 | 4 | counts requests for the statistics |
+//! | 48 | 4 | index of the device among those of its host |
+//! | 52 | 4 | how many devices the host has |
+//! | 56 | 4 | 1 once the device was removed from the host |
+//! | 64 | 64 | name of the host, zero-padded |
+//! | 128 | 8 | counts errors of queues that were staged |
+//! | 136 | 8 each | the last 32 of them, see `statistics` |
+//! | 448 | 64 | name of the machine that the device is on if it is another one, zero-padded |
+//! | 65536 | 8 each | slot i: owner (low 32 bits, 0 = free), time of the last change (high 32) |
+//! | behind the slots, at the next multiple of 65536 | 8 each | statistics of all devices that the host had, see `device::Statistics` |
+//!
+//! Which number a slot stands for is said by `device::QpnRange`. In the table of a device of
+//! another machine, the first slot stands for all numbers: whoever stands for the device here has
+//! them all.
+
+use std::ops::Range;
+use std::path::Path;
+
+use efa_core::address::{Gid, Qpn};
+
+use super::device_name::DeviceName;
+use crate::error::FabricError;
+use crate::process::opening;
+use crate::process::shared::{self, PAGE, SharedMemory};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use efa_device_model::device::QpnRange;
+use efa_device_model::network::{Purpose, Random};
+use efa_device_model::qpn_policy::QpnPolicy;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"EFAEMUHT");
+const VERSION: u32 = 4;
+
+const AT_MAGIC: usize = 0;
+const AT_VERSION: usize = 8;
+const AT_COUNT: usize = 12;
+const AT_GID: usize = 16;
+const AT_RETIRED: usize = 32;
+const AT_PARTICIPANT: usize = 36;
+const AT_CLOCK: usize = 40;
+const AT_ASKED: usize = 44;
+const AT_INDEX: usize = 48;
+const AT_DEVICES: usize = 52;
+const AT_REMOVED: usize = 56;
+const AT_NAME: usize = 64;
+const NAME_BYTES: usize = 64;
+const AT_ORDERS: usize = 128;
+const AT_ORDER: usize = 136;
+const KEPT_ORDERS: u64 = 32;
+const AT_MACHINE: usize = 448;
+const AT_SLOTS: usize = PAGE;
+
+/// A number that is unique among the participants of one host, never 0.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(crate) struct ParticipantId(pub(crate) u32);
+
+/// A mapped table.
+#[derive(Debug)]
+pub(crate) struct HostTable {
+    memory: SharedMemory,
+    range: QpnRange,
+    is_remote: bool,
+}
+
+/// What a table is made for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Purview<'a> {
+    /// A device that may have so many queue pairs at a time.
+    Own(u32),
+    /// A device of the machine with this name.
+    Remote(&'a str),
+}
+
+impl HostTable {
+    /// How many statistics the table has room for.
+    pub(crate) const MOST_STATISTICS: usize = PAGE / 8;
+
+    /// The length of a table in bytes.
+    pub(crate) fn bytes(queue_pairs: u32) -> usize {
+        table_length(QpnRange::for_queue_pairs(queue_pairs))
+    }
+
+    /// Writes a new table. The caller holds the registry lock and makes `path` the table's final
+    /// place only afterwards, so that a half-written one is never seen.
+    pub(crate) fn create(
+        path: &Path,
+        name: &DeviceName,
+        gid: Gid,
+        purview: Purview<'_>,
+    ) -> Result<HostTable, FabricError> {
+        let (queue_pairs, machine) = match purview {
+            Purview::Own(queue_pairs) => (queue_pairs, ""),
+            Purview::Remote(machine) => (0, machine),
+        };
+        let range = QpnRange::for_queue_pairs(queue_pairs);
+        let length = table_length(range);
+        let file = opening::options()
+            .create(true)
+            .truncate(true)
+            .open(path)
+            .map_err(FabricError::io("create", path))?;
+        shared::resize(&file, length).map_err(FabricError::io("resize", path))?;
+        shared::reserve(&file, 0, length).map_err(FabricError::io("reserve memory for", path))?;
+        let memory = SharedMemory::map(&file, 0, length).map_err(FabricError::io("map", path))?;
+        memory
+            .u32_at::<AT_VERSION>()
+            .store(VERSION, Ordering::Relaxed);
+        memory
+            .u32_at::<AT_COUNT>()
+            .store(range.count(), Ordering::Relaxed);
+        // A host that comes back must not number its participants as it did before: peers may still
+        // know those that are gone.
+        let first = rand::random::<u32>();
+        memory
+            .u32_at::<AT_PARTICIPANT>()
+            .store(first, Ordering::Relaxed);
+        memory.write(AT_GID, &gid.0);
+        for (place, value) in [
+            (memory.u32_at::<AT_INDEX>(), name.index()),
+            (memory.u32_at::<AT_DEVICES>(), name.devices()),
+        ] {
+            place.store(value, Ordering::Relaxed);
+        }
+        memory.write(AT_NAME, name.host().as_bytes());
+        memory.write(AT_MACHINE, machine.as_bytes());
+        memory.u64_at::<AT_MAGIC>().store(MAGIC, Ordering::Release);
+        Ok(HostTable::of(memory, range))
+    }
+
+    /// Maps the existing table of the host with this GID; `None` if there is none at `path`.
+    pub(crate) fn open(path: &Path, gid: Gid) -> Result<Option<HostTable>, FabricError> {
+        let found = opening::existing(path).map_err(FabricError::io("open", path))?;
+        let Some(file) = found else {
+            return Ok(None);
+        };
+        let damaged = |what| FabricError::Damaged {
+            path: path.to_owned(),
+            what,
+        };
+        let map = |length| {
+            SharedMemory::map(&file, 0, length).map_err(|error| match error.kind() {
+                std::io::ErrorKind::UnexpectedEof => damaged("it is too short"),
+                _ => FabricError::io("map", path)(error),
+            })
+        };
+        let header = map(PAGE)?;
+        if header.u64_at::<AT_MAGIC>().load(Ordering::Acquire) != MAGIC {
+            return Err(damaged(
+                "it does not start with the magic number of a host table",
+            ));
+        }
+        let version = header.u32_at::<AT_VERSION>().load(Ordering::Relaxed);
+        if version != VERSION {
+            return Err(FabricError::UnknownLayout {
+                path: path.to_owned(),
+                found: version.to_string(),
+                expected: VERSION.to_string(),
+            });
+        }
+        let count = header.u32_at::<AT_COUNT>().load(Ordering::Relaxed);
+        let range = QpnRange::with_count(count)
+            .ok_or_else(|| damaged("its count of queue pair numbers is not possible"))?;
+        let mut found = [0; 16];
+        header.read(AT_GID, &mut found);
+        if Gid(found) != gid {
+            return Err(damaged("it is the table of another host"));
+        }
+        let memory = map(table_length(range))?;
+        Ok(Some(HostTable::of(memory, range)))
+    }
+
+    fn of(memory: SharedMemory, range: QpnRange) -> HostTable {
+        let is_remote = !text(&memory, AT_MACHINE).is_empty();
+        HostTable {
+            memory,
+            range,
+            is_remote,
+        }
+    }
+
+    /// The machine that the device is on, if it is another one.
+    pub(crate) fn machine(&self) -> Option<String> {
+        self.is_remote.then(|| text(&self.memory, AT_MACHINE))
+    }
+
+    /// Whether the device is on another machine.
+    pub(crate) fn is_remote(&self) -> bool {
+        self.is_remote
+    }
+
+    /// The device's name.
+    pub(crate) fn name(&self) -> DeviceName {
+        DeviceName::new(
+            &text(&self.memory, AT_NAME),
+            self.memory.u32_at::<AT_INDEX>().load(Ordering::Relaxed),
+            self.memory.u32_at::<AT_DEVICES>().load(Ordering::Relaxed),
+        )
+    }
+
+    /// Whether the host is gone and the table with it.
+    pub(crate) fn is_retired(&self) -> bool {
+        self.memory.u32_at::<AT_RETIRED>().load(Ordering::Relaxed) != 0
+    }
+
+    /// Declares the host gone, with all its queue pairs.
+    pub(crate) fn retire(&self) {
+        self.memory
+            .u32_at::<AT_RETIRED>()
+            .store(1, Ordering::Relaxed);
+        self.release_all(|_| true);
+    }
+
+    /// Removes the device. Processes that have opened it learn of it as of
+    /// [`HostTable::ask_for_statistics`].
+    pub(crate) fn remove(&self) {
+        self.memory
+            .u32_at::<AT_REMOVED>()
+            .store(1, Ordering::Relaxed);
+        self.ask_for_statistics();
+    }
+
+    /// Whether the device was removed. Who has seen that statistics are asked for since then sees
+    /// the removal.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.memory.u32_at::<AT_REMOVED>().load(Ordering::Relaxed) != 0
+    }
+
+    /// Leaves an order for the processes that have opened the device. They learn of it as of
+    /// [`HostTable::ask_for_statistics`]. The registry is locked.
+    pub(crate) fn order(&self, order: u64) {
+        let count = self.memory.u64_at::<AT_ORDERS>();
+        let number = count.load(Ordering::Relaxed);
+        self.order_at(number).store(order, Ordering::Relaxed);
+        // Release: with the order.
+        count.store(number + 1, Ordering::Release);
+        self.ask_for_statistics();
+    }
+
+    fn order_at(&self, number: u64) -> &AtomicU64 {
+        self.memory
+            .u64(AT_ORDER + 8 * (number % KEPT_ORDERS) as usize)
+    }
+
+    /// How many orders there were. Who has seen that statistics are asked for since the last one
+    /// sees it.
+    pub(crate) fn orders(&self) -> u64 {
+        // Acquire: with the orders that are counted.
+        self.memory.u64_at::<AT_ORDERS>().load(Ordering::Acquire)
+    }
+
+    /// Those of the counted orders that have these numbers, as far as they are kept.
+    pub(crate) fn kept_orders(&self, numbers: Range<u64>) -> impl Iterator<Item = u64> + '_ {
+        let kept = numbers.start.max(numbers.end.saturating_sub(KEPT_ORDERS));
+        (kept..numbers.end).map(|number| self.order_at(number).load(Ordering::Relaxed))
+    }
+
+    /// Asks the host's devices to add what they have counted to the statistics. Those that work do
+    /// so at once; those that sleep have done so before.
+    pub(crate) fn ask_for_statistics(&self) {
+        let asked = self.memory.u32_at::<AT_ASKED>();
+        // Release: with the removal, if that is why.
+        asked.fetch_add(1, Ordering::Release);
+    }
+
+    /// How often the statistics were requested.
+    #[inline(always)]
+    pub(crate) fn asked_for_statistics(&self) -> u32 {
+        // Acquire: with the removal of the device, if that is why.
+        self.memory.u32_at::<AT_ASKED>().load(Ordering::Acquire)
+    }
+
+    fn statistic(&self, index: usize) -> &AtomicU64 {
+        self.memory.u64(slots_end(self.range) + 8 * index)
+    }
+
+    /// Adds to one of the statistics.
+    pub(crate) fn add_to_statistic(&self, index: usize, number: u64) {
+        self.statistic(index).fetch_add(number, Ordering::Relaxed);
+    }
+
+    /// The first `COUNT` of the statistics.
+    pub(crate) fn statistics<const COUNT: usize>(&self) -> [u64; COUNT] {
+        std::array::from_fn(|index| self.statistic(index).load(Ordering::Relaxed))
+    }
+
+    /// A number for a new participant.
+    pub(crate) fn next_participant(&self) -> ParticipantId {
+        loop {
+            let id = self
+                .memory
+                .u32_at::<AT_PARTICIPANT>()
+                .fetch_add(1, Ordering::Relaxed)
+                .wrapping_add(1);
+            if id != 0 {
+                return ParticipantId(id);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn slot(&self, index: u32) -> &AtomicU64 {
+        self.memory.u64(AT_SLOTS + 8 * index as usize)
+    }
+
+    /// The place of a number. `None` if the table has no such number.
+    pub(crate) fn place(&self, qpn: Qpn) -> Option<TablePlace> {
+        match self.is_remote {
+            true => Some(TablePlace::ALL),
+            false => self.range.slot(qpn).map(TablePlace),
+        }
+    }
+
+    /// Makes `owner` the owner of all numbers of a device of another machine.
+    pub(crate) fn take_all(&self, owner: ParticipantId) {
+        let taken = slot_value(owner.0, self.tick());
+        self.slot(TablePlace::ALL.0).store(taken, Ordering::Relaxed);
+    }
+
+    /// Who owns the number at `place` now. The value changes whenever the number changes hands,
+    /// even from a participant to itself: it is good for noticing that.
+    #[inline(always)]
+    pub(crate) fn tenancy_at(&self, place: TablePlace) -> Option<Tenancy> {
+        Tenancy::from_slot(self.slot(place.0).load(Ordering::Relaxed))
+    }
+
+    /// All numbers in use.
+    pub(crate) fn owned(&self) -> impl Iterator<Item = (Qpn, ParticipantId)> + '_ {
+        (0..self.range.count()).filter_map(|index| {
+            let tenancy = Tenancy::from_slot(self.slot(index).load(Ordering::Relaxed))?;
+            Some((self.range.qpn(index), tenancy.owner()))
+        })
+    }
+
+    /// Takes a free number for `owner`: the preferred one if that is free. `is_alive` tells whether
+    /// another owner still lives; the numbers of a dead one count as free.
+    pub(crate) fn take(
+        &self,
+        owner: ParticipantId,
+        choice: &mut QpnChoice,
+        preferred: Option<Qpn>,
+        is_alive: &mut dyn FnMut(ParticipantId) -> bool,
+    ) -> Result<Qpn, FabricError> {
+        // Another process may win the chosen slot; each time around one number was taken by
+        // somebody, so the attempts are bounded by the numbers there are.
+        for _ in 0..=self.range.count() {
+            let Some((index, seen)) = self.choose(choice, preferred, is_alive) else {
+                break;
+            };
+            let stamp = self.tick();
+            let taken = slot_value(owner.0, stamp);
+            let swapped = self.slot(index).compare_exchange(
+                seen,
+                taken,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+            if swapped.is_ok() {
+                return Ok(self.range.qpn(index));
+            }
+        }
+        Err(FabricError::QpnsExhausted {
+            limit: self.range.count(),
+        })
+    }
+
+    fn choose(
+        &self,
+        choice: &mut QpnChoice,
+        preferred: Option<Qpn>,
+        is_alive: &mut dyn FnMut(ParticipantId) -> bool,
+    ) -> Option<(u32, u64)> {
+        let mut if_free = |index| {
+            let value = self.slot(index).load(Ordering::Relaxed);
+            let is_free = match Tenancy::from_slot(value) {
+                None => true,
+                Some(tenancy) => !is_alive(tenancy.owner()),
+            };
+            is_free.then_some((index, value))
+        };
+        if let Some(found) = preferred
+            .and_then(|qpn| self.range.slot(qpn))
+            .and_then(&mut if_free)
+        {
+            return Some(found);
+        }
+        let now = self.memory.u32_at::<AT_CLOCK>().load(Ordering::Relaxed);
+        let free = self
+            .range
+            .slots()
+            .filter_map(if_free)
+            .map(|(index, value)| {
+                // Never-used slots carry time 0 and are the oldest until the clock wraps.
+                let age = now.wrapping_sub((value >> 32) as u32);
+                (self.range.qpn(index), age, (index, value))
+            });
+        choice.policy.choose(free, choice.random.generator())
+    }
+
+    /// Gives `qpn` back if `owner` has it.
+    pub(crate) fn release(&self, owner: ParticipantId, qpn: Qpn) {
+        let Some(index) = self.range.slot(qpn) else {
+            return;
+        };
+        self.release_slot(index, |id| id == owner);
+    }
+
+    /// Gives back all numbers of owners that `gone` selects.
+    pub(crate) fn release_all(&self, mut gone: impl FnMut(ParticipantId) -> bool) {
+        for index in 0..self.range.count() {
+            self.release_slot(index, &mut gone);
+        }
+    }
+
+    fn release_slot(&self, index: u32, mut gone: impl FnMut(ParticipantId) -> bool) {
+        let slot = self.slot(index);
+        let seen = slot.load(Ordering::Relaxed);
+        if Tenancy::from_slot(seen).is_some_and(|tenancy| gone(tenancy.owner())) {
+            // Losing the exchange means that another process took the number of a dead owner.
+            let _ = slot.compare_exchange(
+                seen,
+                slot_value(0, self.tick()),
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+        }
+    }
+
+    fn tick(&self) -> u32 {
+        self.memory
+            .u32_at::<AT_CLOCK>()
+            .fetch_add(1, Ordering::Relaxed)
+            .wrapping_add(1)
+    }
+}
+
+/// A text that is padded with zeros to the length of a name.
+fn text(memory: &SharedMemory, at: usize) -> String {
+    let mut bytes = [0; NAME_BYTES];
+    memory.read(at, &mut bytes);
+    let end = bytes.iter().position(|byte| *byte == 0);
+    String::from_utf8_lossy(&bytes[..end.unwrap_or(NAME_BYTES)]).into_owned()
+}
+
+/// Where the page of statistics begins.
+fn slots_end(range: QpnRange) -> usize {
+    AT_SLOTS + (8 * range.count() as usize).next_multiple_of(PAGE)
+}
+
+fn table_length(range: QpnRange) -> usize {
+    slots_end(range) + PAGE
+}
+
+const fn slot_value(owner: u32, stamp: u32) -> u64 {
+    ((stamp as u64) << 32) | owner as u64
+}
+
+/// Where a host's table has a queue pair number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TablePlace(u32);
+
+impl TablePlace {
+    /// That of all numbers of a device of another machine.
+    const ALL: TablePlace = TablePlace(0);
+}
+
+/// One ownership of a queue pair number, from being taken to being given back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Tenancy(u64);
+
+impl Tenancy {
+    #[inline(always)]
+    fn from_slot(value: u64) -> Option<Tenancy> {
+        (value as u32 != 0).then_some(Tenancy(value))
+    }
+
+    /// The participant that owns the number.
+    pub(crate) fn owner(self) -> ParticipantId {
+        ParticipantId(self.0 as u32)
+    }
+}
+
+/// How the next number is chosen among the free ones.
+#[derive(Debug)]
+pub(crate) struct QpnChoice {
+    policy: QpnPolicy,
+    random: Random,
+}
+
+impl QpnChoice {
+    pub(crate) fn new(policy: QpnPolicy, seed: u64) -> QpnChoice {
+        QpnChoice {
+            policy,
+            random: Random::new(seed, Purpose::QueuePairNumber),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tenancy(table: &HostTable, qpn: Qpn) -> Option<Tenancy> {
+        table.tenancy_at(table.place(qpn)?)
+    }
+
+    const ALICE: ParticipantId = ParticipantId(1);
+    const BOB: ParticipantId = ParticipantId(2);
+
+    fn table(queue_pairs: u32) -> (tempfile::TempDir, HostTable) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("table");
+        let name = DeviceName::new("alpha", 3, 4);
+        let table =
+            HostTable::create(&path, &name, Gid([7; 16]), Purview::Own(queue_pairs)).unwrap();
+        let opened = HostTable::open(&path, Gid([7; 16])).unwrap().unwrap();
+        assert_eq!(opened.name(), name);
+        (directory, table)
+    }
+
+    fn take(table: &HostTable, owner: ParticipantId, choice: &mut QpnChoice) -> u16 {
+        table.take(owner, choice, None, &mut |_| true).unwrap().0
+    }
+
+    #[test]
+    fn lowest_gives_a_freed_number_again_at_once() {
+        let (_directory, table) = table(8);
+        let mut lowest = QpnChoice::new(QpnPolicy::Lowest, 0);
+        let taken: Vec<_> = (0..8).map(|_| take(&table, ALICE, &mut lowest)).collect();
+        assert_eq!(taken, [2, 3, 4, 5, 6, 7, 8, 9], "0 and 1 are never used");
+        let error = table
+            .take(BOB, &mut lowest, None, &mut |_| true)
+            .unwrap_err();
+        assert!(error.to_string().contains("8 are in use"), "{error}");
+        table.release(ALICE, Qpn(4));
+        table.release(ALICE, Qpn(3));
+        assert_eq!(take(&table, BOB, &mut lowest), 3);
+        table.release(ALICE, Qpn(3));
+        assert_eq!(
+            tenancy(&table, Qpn(3)).unwrap().owner(),
+            BOB,
+            "only the owner gives back"
+        );
+    }
+
+    #[test]
+    fn oldest_waits_as_long_as_possible() {
+        let (_directory, table) = table(4);
+        let mut oldest = QpnChoice::new(QpnPolicy::Oldest, 0);
+        assert_eq!(
+            [(); 3].map(|()| take(&table, ALICE, &mut oldest)),
+            [2, 3, 4]
+        );
+        table.release(ALICE, Qpn(3));
+        table.release(ALICE, Qpn(2));
+        assert_eq!(
+            [(); 3].map(|()| take(&table, ALICE, &mut oldest)),
+            [5, 3, 2]
+        );
+    }
+
+    #[test]
+    fn a_free_preferred_number_is_taken() {
+        let (_directory, table) = table(8);
+        let mut lowest = QpnChoice::new(QpnPolicy::Lowest, 0);
+        let mut prefer = |qpn| {
+            let taken = table.take(ALICE, &mut lowest, Some(Qpn(qpn)), &mut |_| true);
+            taken.unwrap().0
+        };
+        assert_eq!([7, 7, 0, 100].map(&mut prefer), [7, 2, 3, 4]);
+    }
+
+    #[test]
+    fn random_is_seeded_and_gives_free_numbers() {
+        let draw = |seed| {
+            let (_directory, table) = table(64);
+            let mut random = QpnChoice::new(QpnPolicy::Random, seed);
+            (0..64)
+                .map(|_| take(&table, ALICE, &mut random))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(draw(1), draw(1));
+        assert_ne!(draw(1), draw(2));
+        let mut sorted = draw(3);
+        sorted.sort_unstable();
+        assert_eq!(sorted, (2..66).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn dead_processes_free_numbers_with_new_tenancies() {
+        let (_directory, table) = table(4);
+        let mut lowest = QpnChoice::new(QpnPolicy::Lowest, 0);
+        let qpn = Qpn(take(&table, ALICE, &mut lowest));
+        let first = tenancy(&table, qpn).unwrap();
+        let again = table
+            .take(BOB, &mut lowest, None, &mut |owner| owner != ALICE)
+            .unwrap();
+        assert_eq!(again, qpn);
+        assert_ne!(tenancy(&table, qpn).unwrap(), first);
+        table.release_all(|owner| owner == BOB);
+        assert_eq!(tenancy(&table, qpn), None);
+        assert_eq!(table.owned().count(), 0);
+        let same = Qpn(take(&table, ALICE, &mut lowest));
+        assert_eq!(same, qpn);
+        assert_ne!(
+            tenancy(&table, qpn).unwrap(),
+            first,
+            "the same owner again is another tenancy"
+        );
+    }
+
+    #[test]
+    fn numbers_outside_the_table_have_no_owner() {
+        let (_directory, table) = table(4);
+        for qpn in [0, 1, 6, 7, 4095, u16::MAX] {
+            assert_eq!(tenancy(&table, Qpn(qpn)), None);
+            table.release(ALICE, Qpn(qpn));
+        }
+    }
+
+    #[test]
+    fn concurrent_takers_never_share_a_number() {
+        let (_directory, table) = table(256);
+        let mut all: Vec<u16> = std::thread::scope(|scope| {
+            let takers: Vec<_> = (1..=4)
+                .map(|id| {
+                    let table = &table;
+                    scope.spawn(move || {
+                        let mut choice = QpnChoice::new(QpnPolicy::Random, u64::from(id));
+                        let mut mine = Vec::new();
+                        for round in 0..2000 {
+                            if mine.len() < 64 {
+                                mine.push(take(table, ParticipantId(id), &mut choice));
+                            }
+                            if round < 1900 && mine.len() > 32 {
+                                table.release(ParticipantId(id), Qpn(mine.swap_remove(round % 32)));
+                            }
+                        }
+                        mine
+                    })
+                })
+                .collect();
+            takers
+                .into_iter()
+                .flat_map(|taker| taker.join().unwrap())
+                .collect()
+        });
+        assert_eq!(all.len(), 256);
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 256);
+    }
+
+    #[test]
+    fn damaged_tables_are_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("table");
+        assert!(HostTable::open(&path, Gid::default()).unwrap().is_none());
+        std::fs::write(&path, b"short").unwrap();
+        let error = HostTable::open(&path, Gid::default())
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("too short"), "{error}");
+        std::fs::write(&path, vec![0; 2 * PAGE]).unwrap();
+        let error = HostTable::open(&path, Gid::default())
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("magic"), "{error}");
+        for (at, value, complaint) in [
+            (AT_GID, 1u32, "another host"),
+            (AT_VERSION, VERSION + 1, "layout"),
+            (AT_COUNT, 5, "count"),
+            (AT_COUNT, 1 << 15, "short"),
+        ] {
+            HostTable::create(
+                &path,
+                &DeviceName::new("x", 0, 1),
+                Gid::default(),
+                Purview::Own(4),
+            )
+            .unwrap();
+            let mut bytes = std::fs::read(&path).unwrap();
+            bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+            std::fs::write(&path, bytes).unwrap();
+            let error = HostTable::open(&path, Gid::default())
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains(complaint), "{error}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! What the network does to a request that leaves, for the record that carries it.
+
+use crate::process::clock::monotonic_now;
+use efa_device_model::network::{Journey, Network, Transmission};
+
+/// When and how a request reaches its receiver.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Arrival {
+    /// Delivery time in nanoseconds of the monotonic clock, 0 for at once.
+    pub(crate) due: u64,
+    pub(crate) path: u16,
+    /// The receiver has to refuse it as not ready.
+    pub(crate) is_rnr: bool,
+}
+
+/// What becomes of a request that leaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Egress {
+    /// It arrives some time.
+    Leaves(Arrival),
+    /// It is lost again and again, and given up at this time of the monotonic clock.
+    Fails(std::time::Duration),
+    /// It is a datagram and is lost.
+    Vanishes,
+}
+
+/// Decides about a request that leaves now, for the first time or as an RNR retry.
+pub(crate) fn egress_of(network: &Network, request: &Transmission) -> Egress {
+    let now = monotonic_now();
+    match network.journey(request) {
+        Journey::Arrives { after, path, .. } => Egress::Leaves(Arrival {
+            due: match network.config.is_immediate() {
+                true => 0,
+                false => (now + after).as_nanos() as u64,
+            },
+            path,
+            is_rnr: network.answers_rnr(request),
+        }),
+        Journey::Fails { after } => Egress::Fails(now + after),
+        Journey::Vanishes => Egress::Vanishes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use efa_core::address::{Gid, Qpn};
+
+    use super::*;
+    use crate::NetworkOptions;
+    use efa_device_model::fault::Stage;
+    use efa_device_model::link::Operation;
+
+    fn egress(options: &str, operation: Operation) -> Egress {
+        let network = options.parse::<NetworkOptions>().unwrap().network();
+        let request = Transmission {
+            stage: Stage::Request,
+            operation,
+            initiator: Gid([1; 16]),
+            responder: Gid([2; 16]),
+            source_qpn: Qpn(2),
+            sequence: 0,
+            retries: 0,
+            lost: 0,
+        };
+        egress_of(&network, &request)
+    }
+
+    #[test]
+    fn an_immediate_network_delays_nothing_and_refuses() {
+        let arrival = Arrival {
+            due: 0,
+            path: 0,
+            is_rnr: true,
+        };
+        let refused = egress("rnr=1", Operation::Send);
+        assert_eq!(refused, Egress::Leaves(arrival));
+        let calm = egress("", Operation::RdmaRead);
+        assert_eq!(calm, Egress::Leaves(Arrival::default()));
+    }
+
+    #[test]
+    fn losses_end_requests_and_datagrams() {
+        let lossy = "loss=0.999999,retransmit-timeout=1s,attempts=3";
+        let before = monotonic_now();
+        let Egress::Fails(at) = egress(lossy, Operation::Send) else {
+            panic!("it cannot arrive");
+        };
+        let took = (before.as_secs() + 7)..=(monotonic_now().as_secs() + 7);
+        assert!(took.contains(&at.as_secs()), "{at:?}");
+        assert_eq!(egress(lossy, Operation::Datagram), Egress::Vanishes);
+    }
+}

@@ -1,0 +1,65 @@
+//! Requests that faults keep.
+//!
+//! A send, or a write that came in one piece, is copied out of the ring and its place in the ring
+//! given back, so that whatever follows can pass, and so that it outlives its sender. Its answer
+//! goes back in a record of its own. RDMA that works on the initiator's memory keeps its place.
+
+use efa_core::nic::Status;
+
+use super::in_ring::Later;
+use crate::link::memory;
+use crate::transport::record::Record;
+use crate::transport::segment::Address;
+use efa_device_model::link::{HostSegment, Transfer};
+
+/// A request that is deferred.
+#[derive(Debug)]
+pub(super) enum DeferredRequest {
+    /// In its ring.
+    InRing(Later),
+    /// Out of its ring.
+    Copied(CopiedRequest),
+}
+
+/// A request with its data.
+#[derive(Debug)]
+pub(super) struct CopiedRequest {
+    pub(super) from: Address,
+    /// The number of its record in the ring.
+    pub(super) number: u64,
+    pub(super) record: Record,
+    pub(super) data: Vec<u8>,
+}
+
+/// The outcome of a request that has left its ring, for its initiator.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OutcomeNotice {
+    pub(super) to: Address,
+    pub(super) number: u64,
+    pub(super) status: Status,
+}
+
+/// The data lies in this process.
+pub(super) struct FromCopy<'a> {
+    pub(super) request: &'a CopiedRequest,
+}
+
+impl Transfer for FromCopy<'_> {
+    fn fetch(&mut self, offset: u32, to: HostSegment) -> Result<(), Status> {
+        let start = offset as usize;
+        let part = self.request.data.get(start..);
+        let part = part.and_then(|rest| rest.get(..to.length as usize));
+        memory::fill(to.address, part.ok_or(Status::RemoteAbort)?);
+        Ok(())
+    }
+
+    fn store(&mut self, _offset: u32, _from: HostSegment) -> Result<(), Status> {
+        // The device stores only for reads, and those are not copied.
+        Err(Status::RemoteAbort)
+    }
+
+    fn fill(&mut self, to: u64, bytes: &[u8]) -> Result<(), Status> {
+        memory::fill(to, bytes);
+        Ok(())
+    }
+}

@@ -1,0 +1,196 @@
+//! Rings from peers.
+
+use std::sync::Arc;
+
+use efa_core::address::Gid;
+use efa_core::nic::Status;
+use efa_device_model::device::Device;
+use efa_device_model::link::{HostSegment, Operation};
+
+use super::transfers::{FromRing, MessageFromRing};
+use crate::link::outbound::Outbound;
+use crate::link::peer::Peer;
+use crate::link::tap::LinkTap;
+use crate::transport::record::{Answer, Record};
+use crate::transport::ring::{Consumer, Incoming};
+
+/// A ring from a peer.
+pub(super) struct InRing {
+    pub(super) consumer: Consumer,
+    pub(super) peer: Arc<Peer>,
+    pub(super) from: Gid,
+    /// Tells this ring from an earlier one in the same slot.
+    pub(super) serial: u64,
+    pub(super) polled: bool,
+    pub(super) idle_polls: u32,
+    /// The sender has answers that it was not certainly woken for.
+    pub(super) answered: bool,
+    /// Reads of the sender under way that are no longer in the ring.
+    pub(super) reads: usize,
+}
+
+impl InRing {
+    pub(super) fn later(&self, slot: usize, incoming: Incoming) -> Later {
+        Later {
+            slot,
+            serial: self.serial,
+            incoming,
+        }
+    }
+
+    /// Hands a record with data to the device.
+    #[inline(always)]
+    pub(super) fn serve(
+        &mut self,
+        incoming: &Incoming,
+        device: &mut Device,
+        outbound: &mut Outbound,
+    ) -> Status {
+        if !incoming.record.is_message() {
+            return self.serve_other(*incoming, device, outbound);
+        }
+        let mut transfer = MessageFromRing {
+            consumer: &self.consumer,
+            incoming,
+        };
+        // Of a message it is known at once what it does not have.
+        let header = incoming.record.message_header();
+        let status = device.deliver(self.from, &header, &mut transfer);
+        if outbound.is_tapped() {
+            self.tap(*incoming, None, status, outbound);
+        }
+        status
+    }
+
+    /// As [`InRing::serve`], for records other than messages. It has a copy of the record, so that
+    /// a message's need not be in memory.
+    #[cold]
+    fn serve_other(
+        &mut self,
+        incoming: Incoming,
+        device: &mut Device,
+        outbound: &mut Outbound,
+    ) -> Status {
+        let mut transfer = FromRing {
+            consumer: &self.consumer,
+            incoming: &incoming,
+            whole: None,
+        };
+        let status = device.deliver(self.from, &incoming.record.header(), &mut transfer);
+        let whole = transfer.whole;
+        if outbound.is_tapped() {
+            self.tap(incoming, whole, status, outbound);
+        }
+        status
+    }
+
+    /// Hands the device a message that it has been handed. Only the first one is answered.
+    #[cold]
+    pub(super) fn serve_again(
+        &mut self,
+        incoming: &Incoming,
+        device: &mut Device,
+        outbound: &mut Outbound,
+    ) {
+        let mut transfer = FromRing {
+            consumer: &self.consumer,
+            incoming,
+            whole: None,
+        };
+        device.deliver(self.from, &incoming.record.header(), &mut transfer);
+        if let Some(tap) = outbound.tap() {
+            tap_arrival(tap, self.from, &transfer);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(super) fn tap(
+        &self,
+        incoming: Incoming,
+        whole: Option<HostSegment>,
+        status: Status,
+        outbound: &mut Outbound,
+    ) {
+        let transfer = FromRing {
+            consumer: &self.consumer,
+            incoming: &incoming,
+            whole,
+        };
+        if let Some(tap) = outbound.tap() {
+            tap_data(tap, self.from, &transfer, status);
+        }
+    }
+
+    /// Answers a record and wakes its sender if it is seen to sleep. One that falls asleep just now
+    /// is woken by [`InRing::wake_answered`]: to see it, the processor has to wait until the answer
+    /// is in its cache, and it should not when the message has just come that the application waits
+    /// for.
+    #[inline(always)]
+    pub(super) fn answer(&mut self, incoming: &Incoming, answer: Answer) {
+        self.consumer.answer(incoming, answer);
+        self.peer.segment.wake_sleeper();
+        self.answered = true;
+    }
+
+    /// Wakes a sender that sleeps and has answers.
+    #[inline(always)]
+    pub(super) fn wake_answered(&mut self) {
+        if self.answered {
+            self.answered = false;
+            self.peer.segment.wake();
+        }
+    }
+}
+
+/// A record that is handled later: its ring may have gone by then.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Later {
+    pub(super) slot: usize,
+    pub(super) serial: u64,
+    pub(super) incoming: Incoming,
+}
+
+/// Records a request that came with its data, or with the last part of it, or that was refused.
+pub(super) fn tap_data(tap: &mut LinkTap, from: Gid, transfer: &FromRing<'_>, status: Status) {
+    let record = &transfer.incoming.record;
+    if record.operation() == Operation::RdmaWrite {
+        if record.is_last() || status != Status::Ok {
+            tap_rdma(tap, from, record, transfer.whole, status);
+        }
+        return;
+    }
+    tap_arrival(tap, from, transfer);
+    tap.answered(from, record, status);
+}
+
+/// Records that a request came with its data.
+fn tap_arrival(tap: &mut LinkTap, from: Gid, transfer: &FromRing<'_>) {
+    let mut payload = |offset: u32, into: &mut [u8]| {
+        let place = transfer
+            .consumer
+            .payload(transfer.incoming, offset, into.len() as u32);
+        place.map(|(memory, at)| memory.read(at, into)).is_some()
+    };
+    tap.received(from, &transfer.incoming.record, &mut payload);
+}
+
+/// Records an RDMA request that is through. `whole` is this process's side of its data.
+pub(super) fn tap_rdma(
+    tap: &mut LinkTap,
+    from: Gid,
+    record: &Record,
+    whole: Option<HostSegment>,
+    status: Status,
+) {
+    let mut none: &[u8] = &[];
+    match (record.operation(), whole) {
+        (Operation::RdmaRead, Some(whole)) if status == Status::Ok => {
+            tap.received(from, record, &mut none);
+            tap.read_data_sent(from, record, whole);
+        }
+        (Operation::RdmaWrite, Some(whole)) => tap.received_into(from, record, whole),
+        _ => tap.received(from, record, &mut none),
+    }
+    tap.answered(from, record, status);
+}

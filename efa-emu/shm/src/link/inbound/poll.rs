@@ -1,0 +1,196 @@
+//! Records out of the rings, each in its time.
+
+use efa_core::nic::Status;
+use efa_device_model::network::Twice;
+
+use super::in_ring::Later;
+use super::state::{Copying, Inbound, RecordStep, ScheduledRecord, Work};
+use crate::process::clock::{believable, monotonic_now};
+use crate::transport::record::{Answer, RecordKind};
+
+/// Records of one ring that are handled before the next ring's turn.
+const RECORDS_PER_TURN: usize = 32;
+
+/// Polls without a record after which further rings go back to the doorbell.
+const IDLE_POLLS: u32 = 1024;
+
+impl Inbound {
+    /// Handles what has come. Returns whether there was anything to do.
+    #[inline(always)]
+    pub(crate) fn poll(&mut self, mut work: Work<'_>) -> bool {
+        let mut busy = false;
+        if self.segment.doorbell_rung() {
+            busy = true;
+            self.answer_doorbells(work.outbound);
+        }
+        // From the end: the ring may go, and its slot leaves the list.
+        let mut position = self.polled.len();
+        while position > 0 {
+            position -= 1;
+            if let Some(slot) = self.polled.get(position).copied() {
+                busy |= self.drain(slot, work.lend());
+            }
+        }
+        if self.has_unfinished() {
+            busy |= self.continue_unfinished(&mut work.lend());
+        }
+        busy
+    }
+
+    #[cold]
+    fn continue_unfinished(&mut self, work: &mut Work<'_>) -> bool {
+        let mut busy = false;
+        if !self.scheduled.is_empty() {
+            busy |= self.do_due(work);
+        }
+        if !self.copies.is_empty() {
+            busy |= self.copy_some(work.device, work.outbound);
+        }
+        if !self.pulls.is_empty() {
+            busy |= self.serve_pulls(work.device, work.outbound);
+        }
+        if !self.outcomes.is_empty() {
+            busy |= self.send_outcomes(work);
+        }
+        busy
+    }
+
+    /// Handles what has come in a ring. Returns whether there was anything.
+    #[inline(always)]
+    pub(super) fn drain(&mut self, slot: usize, mut work: Work<'_>) -> bool {
+        let mut any = false;
+        let mut turn = 0;
+        while turn < RECORDS_PER_TURN {
+            let Some(ring) = self.rings[slot].as_deref_mut() else {
+                return true;
+            };
+            if !any {
+                ring.wake_answered();
+            }
+            let taken = loop {
+                match ring.consumer.take() {
+                    Ok(Some(incoming))
+                        if incoming.record.is_message()
+                            & (incoming.record.due() == 0)
+                            & !self.is_attentive =>
+                    {
+                        any = true;
+                        let status = ring.serve(&incoming, work.device, work.outbound);
+                        ring.answer(&incoming, Answer::Status(status));
+                        turn += 1;
+                        if turn == RECORDS_PER_TURN {
+                            return true;
+                        }
+                    }
+                    other => break other,
+                }
+            };
+            match taken {
+                Ok(Some(incoming)) => {
+                    any = true;
+                    let later = ring.later(slot, incoming);
+                    turn += self.take_other(later, &mut work.lend());
+                }
+                Ok(None) if any => {
+                    ring.idle_polls = 0;
+                    return true;
+                }
+                Ok(None) => {
+                    ring.idle_polls = ring.idle_polls.wrapping_add(1);
+                    if ring.idle_polls >= IDLE_POLLS {
+                        ring.idle_polls = 0;
+                        self.give_turn_up(slot);
+                    }
+                    return false;
+                }
+                Err(error) => {
+                    self.refuse(slot, &error);
+                    return true;
+                }
+            }
+        }
+        true
+    }
+
+    /// Takes a record other than a message, or one that the network or faults may still affect.
+    /// Returns how many records it counts for.
+    #[cold]
+    fn take_other(&mut self, later: Later, work: &mut Work<'_>) -> usize {
+        let due = later.incoming.record.due();
+        if due != 0 || self.is_attentive {
+            self.receive_in_time(later, work);
+            return usize::from(due == 0);
+        }
+        self.handle(later, work);
+        1
+    }
+
+    /// Takes a record that the network or faults may still affect.
+    fn receive_in_time(&mut self, later: Later, work: &mut Work<'_>) {
+        let due = later.incoming.record.due();
+        if due == 0 {
+            return self.arrive(later, None, work);
+        }
+        // Even if its time has come: one behind it may be due earlier.
+        let task = ScheduledRecord {
+            of: later,
+            then: RecordStep::Arrive(None),
+        };
+        self.scheduled.add(believable(monotonic_now(), due), task);
+    }
+
+    fn do_due(&mut self, work: &mut Work<'_>) -> bool {
+        let mut busy = false;
+        let now = monotonic_now();
+        while let Some(ScheduledRecord { of, then }) = self.scheduled.pop_due(now) {
+            busy = true;
+            match then {
+                RecordStep::Arrive(lost) => self.arrive(of, lost, work),
+                RecordStep::Handle => self.handle(of, work),
+                RecordStep::Answer(answer) => self.answer_now(&of, answer),
+            }
+        }
+        busy
+    }
+
+    /// Handles a record whose time has come.
+    pub(super) fn handle(&mut self, later: Later, work: &mut Work<'_>) {
+        let record = &later.incoming.record;
+        if record.is_rnr() {
+            return self.refuse_request(later, Status::RemoteRnr, work);
+        }
+        match record.kind() {
+            RecordKind::Data => {
+                let twice = self.twice;
+                let Some(ring) = self.ring(&later) else {
+                    return;
+                };
+                let incoming = &later.incoming;
+                let outbound = &mut *work.outbound;
+                let device = &mut *work.device;
+                let status = match twice {
+                    Twice::Completion => {
+                        device.duplicating(|device| ring.serve(incoming, device, outbound))
+                    }
+                    Twice::Nothing | Twice::Packet => ring.serve(incoming, device, outbound),
+                };
+                if twice == Twice::Packet {
+                    ring.serve_again(incoming, device, outbound);
+                }
+                self.answer(&later, Answer::Status(status));
+            }
+            RecordKind::Direct => self.copies.push_back(Copying { of: later, done: 0 }),
+            RecordKind::Pull => self.begin_read(later),
+            RecordKind::ReadData => self.take_read_data(later, work.device, work.outbound),
+            RecordKind::Outcome => {
+                if let Some(ring) = self.ring(&later) {
+                    let from = ring.peer.address();
+                    work.outbound.take_outcome(from, &later.incoming.record);
+                }
+                self.answer_now(&later, Answer::Status(Status::Ok));
+            }
+            // Rings skip the padding.
+            RecordKind::Pad => {}
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! The ways in which the data of a request moves, as the device sees them.
+
+use efa_core::nic::Status;
+
+use crate::link::memory::{self, CopyError, Direction, Window};
+use crate::link::outbound::{BulkName, Outbound, PullName, PushError};
+use crate::transport::record::Answer;
+use crate::transport::ring::{Consumer, Incoming};
+use crate::transport::segment::Address;
+use efa_device_model::link::{HostSegment, Transfer};
+
+/// The data of a send lies in the ring.
+pub(super) struct MessageFromRing<'a> {
+    pub(super) consumer: &'a Consumer,
+    pub(super) incoming: &'a Incoming,
+}
+
+impl Transfer for MessageFromRing<'_> {
+    #[inline(always)]
+    fn fetch(&mut self, offset: u32, to: HostSegment) -> Result<(), Status> {
+        let (memory, at) = self
+            .consumer
+            .payload(self.incoming, offset, to.length)
+            .ok_or(Status::RemoteAbort)?;
+        memory::copy_out(memory, at, to);
+        Ok(())
+    }
+
+    fn store(&mut self, _offset: u32, _from: HostSegment) -> Result<(), Status> {
+        // The device stores only for reads.
+        Err(Status::RemoteAbort)
+    }
+
+    fn fill(&mut self, to: u64, bytes: &[u8]) -> Result<(), Status> {
+        memory::fill(to, bytes);
+        Ok(())
+    }
+}
+
+/// The data of a datagram, or of an RDMA write or a part of one, lies in the ring.
+pub(super) struct FromRing<'a> {
+    pub(super) consumer: &'a Consumer,
+    pub(super) incoming: &'a Incoming,
+    /// Where an RDMA write's data is when it is complete.
+    pub(super) whole: Option<HostSegment>,
+}
+
+impl Transfer for FromRing<'_> {
+    fn fetch(&mut self, offset: u32, to: HostSegment) -> Result<(), Status> {
+        let record = &self.incoming.record;
+        let window = Window {
+            offset: record.offset(),
+            length: record.payload(),
+        };
+        if let Some((start, part)) = window.part_of(offset, to) {
+            let (memory, at) = self
+                .consumer
+                .payload(self.incoming, start - record.offset(), part.length)
+                .ok_or(Status::RemoteAbort)?;
+            memory::copy_out(memory, at, part);
+        }
+        self.whole = Some(to).filter(|_| offset == 0);
+        Ok(())
+    }
+
+    fn store(&mut self, _offset: u32, _from: HostSegment) -> Result<(), Status> {
+        // The device stores only for reads, and a record with data is not a read.
+        Err(Status::RemoteAbort)
+    }
+
+    fn fill(&mut self, to: u64, bytes: &[u8]) -> Result<(), Status> {
+        memory::fill(to, bytes);
+        Ok(())
+    }
+
+    fn is_last(&self) -> bool {
+        self.incoming.record.is_last()
+    }
+}
+
+/// What became of a piece.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Moved {
+    /// The device's status counts.
+    Done,
+    /// The initiator gets this answer whatever the device says.
+    Instead(Answer),
+}
+
+/// This process copies between its own memory and the initiator's, one window of the data at a
+/// time.
+pub(super) struct BetweenProcesses<'a> {
+    pub(super) pid: i32,
+    pub(super) theirs: &'a [HostSegment],
+    pub(super) window: Window,
+    pub(super) is_last: bool,
+    pub(super) outcome: Moved,
+    /// This process's side of the data.
+    pub(super) whole: Option<HostSegment>,
+}
+
+impl BetweenProcesses<'_> {
+    fn copy(&mut self, direction: Direction, offset: u32, own: HostSegment) -> Result<(), Status> {
+        self.whole = Some(own).filter(|_| offset == 0);
+        let Some((start, part)) = self.window.part_of(offset, own) else {
+            return Ok(());
+        };
+        memory::copy_between(self.pid, direction, part, self.theirs, start).map_err(|error| {
+            match error {
+                CopyError::Forbidden => self.outcome = Moved::Instead(Answer::UseRings),
+                // The initiator's own memory is at fault, which only it can say of itself.
+                CopyError::PeerFault => {
+                    self.outcome = Moved::Instead(Answer::Status(Status::LocalInvalidLkey));
+                }
+                CopyError::Gone | CopyError::OwnFault => {}
+            }
+            error.status()
+        })
+    }
+}
+
+impl Transfer for BetweenProcesses<'_> {
+    fn fetch(&mut self, offset: u32, to: HostSegment) -> Result<(), Status> {
+        self.copy(Direction::FromPeer, offset, to)
+    }
+
+    fn store(&mut self, offset: u32, from: HostSegment) -> Result<(), Status> {
+        self.copy(Direction::ToPeer, offset, from)
+    }
+
+    fn fill(&mut self, to: u64, bytes: &[u8]) -> Result<(), Status> {
+        memory::fill(to, bytes);
+        Ok(())
+    }
+
+    fn is_last(&self) -> bool {
+        self.is_last
+    }
+
+    fn is_deferred(&self) -> bool {
+        self.outcome == Moved::Instead(Answer::UseRings)
+    }
+}
+
+/// The data of a read goes back through the ring to the initiator, one window of it at a time.
+pub(super) struct IntoRing<'a> {
+    pub(super) outbound: &'a mut Outbound,
+    pub(super) to: Address,
+    pub(super) read: BulkName,
+    pub(super) pull: PullName,
+    pub(super) total: u32,
+    pub(super) window: Window,
+    pub(super) is_last: bool,
+    /// This process's side of the data.
+    pub(super) whole: Option<HostSegment>,
+    /// Whether the window's data was sent.
+    pub(super) pushed: Result<bool, PushError>,
+}
+
+impl Transfer for IntoRing<'_> {
+    fn fetch(&mut self, _offset: u32, _to: HostSegment) -> Result<(), Status> {
+        // The device fetches only for sends and writes.
+        Err(Status::RemoteAbort)
+    }
+
+    fn store(&mut self, offset: u32, from: HostSegment) -> Result<(), Status> {
+        self.whole = Some(from).filter(|_| offset == 0);
+        let Some((start, part)) = self.window.part_of(offset, from) else {
+            return Ok(());
+        };
+        let window = Window {
+            offset: start,
+            length: part.length,
+        };
+        let pushed = self.outbound.push_read_data(
+            self.to,
+            self.read,
+            self.total,
+            window,
+            self.pull,
+            |memory, at| memory::store_into(memory, at, part),
+        );
+        self.pushed = pushed.map(|()| true);
+        pushed.map_err(|_| Status::RemoteAbort)
+    }
+
+    fn fill(&mut self, to: u64, bytes: &[u8]) -> Result<(), Status> {
+        memory::fill(to, bytes);
+        Ok(())
+    }
+
+    fn is_last(&self) -> bool {
+        self.is_last
+    }
+
+    fn is_deferred(&self) -> bool {
+        self.pushed == Err(PushError::Full)
+    }
+}

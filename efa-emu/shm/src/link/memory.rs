@@ -1,0 +1,429 @@
+//! Copies between registered memory of this process, rings, and the memory of other processes.
+//!
+//! # Safety of addresses
+//! The device hands out [`HostSegment`]s only for memory that its client has registered and not
+//! deregistered, after checking keys and bounds. By registering memory the client promises that it
+//! stays mapped and that the device may read it, and write it where the access flags say so; this
+//! is the contract that every `unsafe` block here rests on.
+
+use std::io;
+
+use efa_core::nic::Status;
+
+use crate::process::shared::SharedMemory;
+use efa_device_model::link::{HostSegment, LocalData};
+use efa_device_model::prefetch::{self, CACHE_LINE};
+
+/// Bytes of a request's data: `length` of them from `offset` on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Window {
+    pub(crate) offset: u32,
+    pub(crate) length: u32,
+}
+
+impl Window {
+    #[inline(always)]
+    pub(crate) fn end(self) -> u32 {
+        self.offset.saturating_add(self.length)
+    }
+
+    /// What a copy of `segment`, which stands for the request's data from `offset` on, has to do in
+    /// this window: where in the data, and which part of the segment.
+    #[inline(always)]
+    pub(crate) fn part_of(self, offset: u32, segment: HostSegment) -> Option<(u32, HostSegment)> {
+        let start = self.offset.max(offset);
+        let end = self.end().min(offset.saturating_add(segment.length));
+        (start < end).then(|| {
+            let part = HostSegment {
+                address: segment.address + u64::from(start - offset),
+                length: end - start,
+            };
+            (start, part)
+        })
+    }
+}
+
+/// The parts of `segments` that stand for the bytes of `window`, in order.
+#[inline(always)]
+pub(crate) fn parts(
+    segments: &[HostSegment],
+    window: Window,
+) -> impl Iterator<Item = (u32, HostSegment)> + '_ {
+    let mut offset = 0u32;
+    segments.iter().filter_map(move |segment| {
+        let part = window.part_of(offset, *segment);
+        offset = offset.saturating_add(segment.length);
+        part
+    })
+}
+
+/// Gathers a request's local data into a ring at `at`.
+#[inline(always)]
+pub(crate) fn gather(ring: &SharedMemory, at: usize, data: LocalData<'_>) {
+    match data {
+        LocalData::Segments([only]) => store_into(ring, at, *only),
+        _ => gather_others(ring, at, data),
+    }
+}
+
+#[inline(never)]
+fn gather_others(ring: &SharedMemory, mut at: usize, data: LocalData<'_>) {
+    match data {
+        LocalData::Inline(bytes) => ring.write(at, bytes),
+        LocalData::Segments(segments) => {
+            for segment in segments {
+                store_into(ring, at, *segment);
+                at += segment.length as usize;
+            }
+        }
+    }
+}
+
+/// Gathers the bytes of `window` of a request's local data into a ring at `at`.
+pub(crate) fn gather_part(
+    ring: &SharedMemory,
+    at: usize,
+    segments: &[HostSegment],
+    window: Window,
+) {
+    for (offset, part) in parts(segments, window) {
+        let at = at + (offset - window.offset) as usize;
+        store_into(ring, at, part);
+    }
+}
+
+/// Scatters ring bytes at `at` to the places that `segments` give for the bytes of `window`.
+pub(crate) fn scatter(ring: &SharedMemory, at: usize, segments: &[HostSegment], window: Window) {
+    for (offset, part) in parts(segments, window) {
+        copy_out(ring, at + (offset - window.offset) as usize, part);
+    }
+}
+
+/// Copies ring bytes at `at` into registered memory.
+#[inline]
+pub(crate) fn copy_out(ring: &SharedMemory, at: usize, to: HostSegment) {
+    // SAFETY: the device named this memory; see the module documentation.
+    unsafe { ring.read_into(at, to.address, to.length as usize) };
+}
+
+/// Copies registered memory into a ring at `at`.
+#[inline]
+pub(crate) fn store_into(ring: &SharedMemory, at: usize, from: HostSegment) {
+    // SAFETY: the device named this memory; see the module documentation.
+    unsafe { ring.write_from(at, from.address, from.length as usize) };
+}
+
+/// Copies bytes of a request's local data, from `offset` on, into `into`; false if it has fewer.
+pub(crate) fn copy_in(data: LocalData<'_>, offset: u32, into: &mut [u8]) -> bool {
+    match data {
+        LocalData::Inline(bytes) => {
+            let from = bytes
+                .get(offset as usize..)
+                .and_then(|bytes| bytes.get(..into.len()));
+            from.map(|from| into.copy_from_slice(from)).is_some()
+        }
+        LocalData::Segments(segments) => {
+            let window = Window {
+                offset,
+                length: into.len() as u32,
+            };
+            let mut copied = 0;
+            for (_, part) in parts(segments, window) {
+                let into = &mut into[copied..][..part.length as usize];
+                // SAFETY: the device named this memory; see the module documentation.
+                unsafe {
+                    std::ptr::copy(part.address as *const u8, into.as_mut_ptr(), into.len());
+                }
+                copied += into.len();
+            }
+            copied == into.len()
+        }
+    }
+}
+
+/// Cache lines in front of a buffer that are fetched with it. Clients keep what they know of a
+/// buffer there (libfabric its packet entries), and reach for it as soon as there is a message.
+const LINES_IN_FRONT: u64 = 3;
+
+/// Most bytes of a buffer that are fetched; the processor finds out about longer runs by itself.
+const FETCHED: u64 = 512;
+
+/// Has registered memory brought into this processor's caches, where it is going to be written.
+pub(crate) fn fetch_near(buffer: HostSegment) {
+    let line = CACHE_LINE as u64;
+    let start = (buffer.address & !(line - 1)).wrapping_sub(LINES_IN_FRONT * line);
+    let end = buffer.address + u64::from(buffer.length).min(FETCHED);
+    for address in (start..end).step_by(CACHE_LINE) {
+        prefetch::for_write(std::ptr::without_provenance(address as usize));
+    }
+}
+
+/// Writes bytes into registered memory.
+pub(crate) fn fill(to: u64, bytes: &[u8]) {
+    // SAFETY: the device named this memory; see the module documentation.
+    unsafe { std::ptr::copy(bytes.as_ptr(), to as *mut u8, bytes.len()) };
+}
+
+/// Which way a copy between processes goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Direction {
+    /// From the other process into this one.
+    FromPeer,
+    /// From this process into the other one.
+    ToPeer,
+}
+
+/// Why a copy between processes did not happen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum CopyError {
+    /// The system does not let this process touch the other one's memory, or name the other
+    /// process.
+    Forbidden,
+    /// The other process is gone.
+    Gone,
+    /// The other process's memory is not mapped.
+    PeerFault,
+    /// This process's memory is not mapped.
+    OwnFault,
+}
+
+impl CopyError {
+    /// What a transfer reports to the device, which takes this status for the memory of its own
+    /// host and every other one for warning on the initiator's side.
+    pub(crate) fn status(self) -> Status {
+        match self {
+            CopyError::OwnFault => Status::LocalInvalidLkey,
+            CopyError::PeerFault | CopyError::Forbidden | CopyError::Gone => Status::RemoteAbort,
+        }
+    }
+}
+
+/// Copies between `own` memory and the parts of `theirs` (memory of process `pid`) that stand for
+/// the request's data from `offset` on.
+///
+/// Memory that is not mapped on either side is an error here and no crash: the kernel checks both.
+/// A live process that has no number in this pid namespace (`pid` is 0; containers that share
+/// memory but not their process numbers) is [`CopyError::Forbidden`]: the kernel's `ESRCH` would
+/// not tell it from a dead one.
+pub(crate) fn copy_between(
+    pid: i32,
+    direction: Direction,
+    own: HostSegment,
+    theirs: &[HostSegment],
+    offset: u32,
+) -> Result<(), CopyError> {
+    if pid == 0 {
+        return Err(CopyError::Forbidden);
+    }
+    let window = Window {
+        offset,
+        length: own.length,
+    };
+    for (start, part) in parts(theirs, window) {
+        let mut address = own.address + u64::from(start - offset);
+        let mut remaining = part;
+        while remaining.length > 0 {
+            let copied = copy_some(pid, direction, address, remaining)?;
+            address += copied;
+            remaining.address += copied;
+            remaining.length -= copied as u32;
+        }
+    }
+    Ok(())
+}
+
+/// Makes one system call. Returns how many bytes it moved, at least 1.
+fn copy_some(
+    pid: i32,
+    direction: Direction,
+    own: u64,
+    theirs: HostSegment,
+) -> Result<u64, CopyError> {
+    let length = theirs.length as usize;
+    match transfer(pid, direction, own, theirs.address, length) {
+        Ok(copied) if copied > 0 => Ok(copied),
+        Ok(_) => Err(CopyError::Gone),
+        Err(error) => Err(match error.raw_os_error() {
+            Some(libc::ESRCH) => CopyError::Gone,
+            Some(libc::EFAULT) => {
+                // Nothing was moved, so the fault is at the first byte of one of the sides.
+                let mut byte = 0u8;
+                let probe = (&raw mut byte) as u64;
+                match transfer(pid, Direction::FromPeer, probe, theirs.address, 1) {
+                    Ok(_) if direction == Direction::FromPeer => CopyError::OwnFault,
+                    // A readable page may still refuse to be written.
+                    Ok(_) => {
+                        let own_pid = std::process::id() as i32;
+                        match transfer(own_pid, Direction::FromPeer, probe, own, 1) {
+                            Ok(_) => CopyError::PeerFault,
+                            Err(_) => CopyError::OwnFault,
+                        }
+                    }
+                    Err(_) => CopyError::PeerFault,
+                }
+            }
+            // EPERM: not permitted (ptrace scope, containers). ENOSYS: not built in, or filtered.
+            _ if pid == std::process::id() as i32 => {
+                copy_within(direction, own, theirs.address, length);
+                return Ok(length as u64);
+            }
+            _ => CopyError::Forbidden,
+        }),
+    }
+}
+
+/// Copies where initiator and target are this process, and the system calls are not permitted.
+/// Memory that is not mapped is a fault here, as for what goes through rings.
+fn copy_within(direction: Direction, own: u64, theirs: u64, length: usize) {
+    let (from, to) = match direction {
+        Direction::FromPeer => (theirs, own),
+        Direction::ToPeer => (own, theirs),
+    };
+    // SAFETY: both are registered memory of this process (see the module documentation), which an
+    // initiator has not taken back, and may overlap.
+    unsafe { std::ptr::copy(from as *const u8, to as *mut u8, length) };
+}
+
+fn transfer(
+    pid: i32,
+    direction: Direction,
+    own: u64,
+    theirs: u64,
+    length: usize,
+) -> io::Result<u64> {
+    let local = libc::iovec {
+        iov_base: own as *mut libc::c_void,
+        iov_len: length,
+    };
+    let remote = libc::iovec {
+        iov_base: theirs as *mut libc::c_void,
+        iov_len: length,
+    };
+    // SAFETY: `own` is registered memory (see the module documentation) or a local variable. What
+    // happens to the other process's memory is agreed with it: it named the memory in its request
+    // and has not taken it back (the claim word of the record).
+    let result = unsafe {
+        match direction {
+            Direction::FromPeer => libc::process_vm_readv(pid, &local, 1, &remote, 1, 0),
+            Direction::ToPeer => libc::process_vm_writev(pid, &local, 1, &remote, 1, 0),
+        }
+    };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segment(bytes: &[u8]) -> HostSegment {
+        HostSegment {
+            address: bytes.as_ptr() as u64,
+            length: bytes.len() as u32,
+        }
+    }
+
+    #[test]
+    fn windows_cut_segments() {
+        let list = [
+            HostSegment {
+                address: 1000,
+                length: 10,
+            },
+            HostSegment {
+                address: 2000,
+                length: 10,
+            },
+        ];
+        let window = Window {
+            offset: 5,
+            length: 8,
+        };
+        let cut: Vec<_> = parts(&list, window).collect();
+        assert_eq!(
+            cut,
+            [
+                (
+                    5,
+                    HostSegment {
+                        address: 1005,
+                        length: 5
+                    }
+                ),
+                (
+                    10,
+                    HostSegment {
+                        address: 2000,
+                        length: 3
+                    }
+                ),
+            ]
+        );
+        assert_eq!(
+            parts(
+                &list,
+                Window {
+                    offset: 20,
+                    length: 5
+                }
+            )
+            .count(),
+            0
+        );
+        assert_eq!(
+            parts(
+                &list,
+                Window {
+                    offset: 3,
+                    length: 0
+                }
+            )
+            .count(),
+            0
+        );
+    }
+
+    #[test]
+    fn copies_between_processes_cross_segments_and_report_faults() {
+        // The calling process stands for both sides.
+        let pid = std::process::id() as i32;
+        let first = vec![1u8; 5000];
+        let second = vec![2u8; 5000];
+        let mut own = vec![0u8; 6000];
+        let theirs = [segment(&first), segment(&second)];
+        let target = HostSegment {
+            address: own.as_mut_ptr() as u64,
+            length: 6000,
+        };
+        copy_between(pid, Direction::FromPeer, target, &theirs, 2000).unwrap();
+        assert!(own[..3000].iter().all(|byte| *byte == 1));
+        assert!(own[3000..].iter().all(|byte| *byte == 2));
+
+        let unmapped = HostSegment {
+            address: 4096,
+            length: 6000,
+        };
+        for direction in [Direction::FromPeer, Direction::ToPeer] {
+            assert_eq!(
+                copy_between(pid, direction, target, &[unmapped], 0),
+                Err(CopyError::PeerFault)
+            );
+            assert_eq!(
+                copy_between(pid, direction, unmapped, &theirs, 0),
+                Err(CopyError::OwnFault)
+            );
+        }
+        // No process has this number: it is beyond the kernel's limit.
+        assert_eq!(
+            copy_between(i32::MAX, Direction::FromPeer, target, &theirs, 0),
+            Err(CopyError::Gone)
+        );
+        assert_eq!(
+            copy_between(0, Direction::FromPeer, target, &theirs, 0),
+            Err(CopyError::Forbidden)
+        );
+    }
+}

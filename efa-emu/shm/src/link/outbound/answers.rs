@@ -1,0 +1,251 @@
+//! Answers of peers to requests of this device.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use efa_core::nic::Status;
+use efa_device_model::device::Device;
+use efa_device_model::link::Token;
+
+use super::bulk::{BulkName, BulkStage, BulkTable};
+use super::out_ring::{Pending, PullName, status_of};
+use super::state::Outbound;
+use crate::process::clock::monotonic_now;
+use crate::transport::record::Answer;
+
+impl Outbound {
+    /// Takes the answers that have come, and gives the outcomes of requests to the device. Those
+    /// that start a timer wait for [`Outbound::next_completed`]. Returns whether there were any
+    /// answers.
+    #[inline(always)]
+    pub(crate) fn reap(&mut self, device: &mut Device) -> bool {
+        self.take_answers(|token, status| {
+            // Only this status starts a timer.
+            let is_timed = status == Status::RemoteRnr;
+            if !is_timed {
+                device.complete(Duration::ZERO, token, status);
+            }
+            !is_timed
+        })
+    }
+
+    /// As [`Outbound::reap`], when all outcomes are to be looked at first: all wait for
+    /// [`Outbound::next_completed`].
+    #[cold]
+    pub(crate) fn reap_aside(&mut self) -> bool {
+        self.take_answers(|_, _| false)
+    }
+
+    /// Takes the answers that have come. Outcomes of requests that `complete` does not take wait
+    /// for [`Outbound::next_completed`].
+    #[inline(always)]
+    fn take_answers(&mut self, mut complete: impl FnMut(Token, Status) -> bool) -> bool {
+        let mut any = false;
+        let mut position = 0;
+        while let Some(index) = self.waiting.get(position).copied() {
+            let ring = &mut self.rings[index];
+            let before = ring.producer.waiting();
+            ring.producer.reap(|pending, number, answer| {
+                if let Pending::Request(token) = pending
+                    && let Answer::Status(status) = answer
+                {
+                    if !complete(token, status) {
+                        self.completed.push_back((token, status));
+                    }
+                } else {
+                    self.others.push((number, pending, answer));
+                }
+            });
+            if ring.producer.waiting() != before {
+                any = true;
+                ring.progressed = true;
+            }
+            ring.listed = ring.producer.waiting() > 0;
+            if ring.listed {
+                position += 1;
+            } else {
+                self.waiting.swap_remove(position);
+            }
+            if !self.others.is_empty() {
+                self.take_others(index);
+            }
+        }
+        any
+    }
+
+    /// Takes the answers of a ring other than plain outcomes of requests.
+    #[cold]
+    pub(super) fn take_others(&mut self, index: usize) {
+        let mut others = std::mem::take(&mut self.others);
+        for (number, pending, answer) in others.drain(..) {
+            match pending {
+                _ if answer == Answer::Deferred => {
+                    if let Some(ring) = self.rings.get_mut(index) {
+                        ring.deferred += 1;
+                    }
+                    self.deferred.insert((index, number), pending);
+                }
+                Pending::Request(token) => {
+                    self.completed.push_back((token, status_of(answer)));
+                }
+                Pending::ReadData(pull) => self.read_data.push((pull, status_of(answer))),
+                Pending::Outcome | Pending::Datagram => {}
+                Pending::Bulk(name) => {
+                    if answer == Answer::UseRings
+                        && let Some(ring) = self.rings.get_mut(index)
+                    {
+                        ring.rings_only = true;
+                    }
+                    settle(
+                        &mut self.bulks,
+                        &mut self.working,
+                        &mut self.completed,
+                        name,
+                        answer,
+                    );
+                }
+            }
+        }
+        // Its memory is used again.
+        self.others = others;
+    }
+
+    /// The next request with an outcome, to be handed to the device.
+    #[inline]
+    pub(crate) fn next_completed(&mut self) -> Option<(Token, Status)> {
+        self.completed.pop_front().or_else(|| self.next_failed())
+    }
+
+    /// The next request that is given up now.
+    #[inline]
+    fn next_failed(&mut self) -> Option<(Token, Status)> {
+        if self.failing.is_empty() {
+            return None;
+        }
+        self.next_due_failure()
+    }
+
+    #[cold]
+    fn next_due_failure(&mut self) -> Option<(Token, Status)> {
+        let token = self.failing.pop_due(monotonic_now())?;
+        tracing::debug!("request given up: each attempt was lost");
+        Some((token, Status::LocalUnresponsiveRemote))
+    }
+
+    /// The next answer to data for a peer's read.
+    #[inline]
+    pub(crate) fn next_read_data(&mut self) -> Option<(PullName, Status)> {
+        self.read_data.pop()
+    }
+}
+
+/// Applies an answer to a bulk request.
+pub(super) fn settle(
+    bulks: &mut BulkTable,
+    working: &mut VecDeque<BulkName>,
+    completed: &mut VecDeque<(Token, Status)>,
+    name: BulkName,
+    answer: Answer,
+) {
+    let Some(bulk) = bulks.get_mut(name) else {
+        return;
+    };
+    let outcome = match (&mut bulk.stage, answer) {
+        // One that says that the memory was withdrawn saw it while it was, for a moment.
+        (BulkStage::Direct(_), Answer::UseRings | Answer::Withdrawn) => {
+            bulk.stage = BulkStage::through_rings(bulk.header.operation);
+            working.push_back(name);
+            return;
+        }
+        // The device has given the request up, or else it fails.
+        (BulkStage::TakenBack, Answer::UseRings | Answer::Withdrawn) => Status::LocalInvalidLkey,
+        (
+            BulkStage::Write {
+                next,
+                in_flight,
+                failed,
+            },
+            answer,
+        ) => {
+            *in_flight = in_flight.saturating_sub(1);
+            let status = status_of(answer);
+            if status != Status::Ok {
+                failed.get_or_insert(status);
+            }
+            let is_over = failed.is_some() || *next == bulk.header.length;
+            if *in_flight > 0 || !is_over {
+                return;
+            }
+            failed.unwrap_or(Status::Ok)
+        }
+        (_, answer) => status_of(answer),
+    };
+    if let Some(bulk) = bulks.remove(name) {
+        completed.push_back((bulk.token, outcome));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use efa_core::address::{Qkey, Qpn};
+    use efa_device_model::link::{Operation, RemoteRange, RequestHeader};
+
+    use super::super::bulk::Bulk;
+    use super::*;
+    use crate::link::egress::Arrival;
+    use crate::transport::ring::Position;
+
+    /// What an answer makes of a request that was at `stage`.
+    fn settled(
+        stage: impl FnOnce(Position) -> BulkStage,
+        answer: Answer,
+    ) -> (Option<BulkStage>, Option<Status>) {
+        let header = RequestHeader {
+            operation: Operation::RdmaWrite,
+            source_qpn: Qpn(2),
+            destination_qpn: Qpn(3),
+            qkey: Qkey(4),
+            sequence: 0,
+            retries: 0,
+            immediate: None,
+            remote: Some(RemoteRange { address: 0, key: 0 }),
+            length: 1 << 20,
+        };
+        let mut bulks = BulkTable::default();
+        let name = bulks.insert(Bulk {
+            token: Token(1),
+            header,
+            ring: 0,
+            arrival: Arrival::default(),
+            stage: stage(Position::default()),
+        });
+        let (mut working, mut completed) = Default::default();
+        settle(&mut bulks, &mut working, &mut completed, name, answer);
+        assert_eq!(working.contains(&name), bulks.get(name).is_some());
+        let stage = bulks.get(name).map(|bulk| bulk.stage);
+        (stage, completed.pop_front().map(|(_, status)| status))
+    }
+
+    #[test]
+    fn a_revoked_withdrawal_does_not_end_the_request() {
+        let (stage, status) = settled(BulkStage::Direct, Answer::Withdrawn);
+        assert!(
+            matches!(stage, Some(BulkStage::Write { next: 0, .. })),
+            "{stage:?}"
+        );
+        assert_eq!(status, None);
+    }
+
+    #[test]
+    fn withdrawn_requests_end_as_the_target_found_them() {
+        let taken = |answer| {
+            let (stage, status) = settled(|_| BulkStage::TakenBack, answer);
+            assert!(stage.is_none(), "{stage:?}");
+            status
+        };
+        let lost = Some(Status::LocalInvalidLkey);
+        assert_eq!(taken(Answer::Withdrawn), lost);
+        assert_eq!(taken(Answer::UseRings), lost);
+        assert_eq!(taken(Answer::Status(Status::Ok)), Some(Status::Ok));
+    }
+}

@@ -1,0 +1,123 @@
+//! What this device sends for requests of peers: data for their reads, and outcomes.
+
+use efa_core::address::{Qkey, Qpn};
+use efa_core::nic::Status;
+use efa_device_model::link::{Operation, RemoteRange, RequestHeader, Token};
+
+use super::answers::settle;
+use super::bulk::{BulkName, BulkStage};
+use super::out_ring::{Pending, PullName, PushError, list};
+use super::routes::NoRoute;
+use super::state::Outbound;
+use crate::link::memory::Window;
+use crate::process::shared::SharedMemory;
+use crate::transport::record::{Answer, Record, RecordKind};
+use crate::transport::ring::Full;
+use crate::transport::segment::Address;
+
+impl Outbound {
+    /// The request behind a peer's data for a read: what the device knows it by. `None` if the
+    /// read is not from `from`, or if the part lies outside of it.
+    pub(crate) fn read_target(&self, from: Address, record: &Record) -> Option<Token> {
+        let bulk = self.bulks.get(BulkName(record.sequence()))?;
+        let end = record.offset().checked_add(record.payload())?;
+        let is_its = matches!(bulk.stage, BulkStage::Read)
+            && self.rings.get(bulk.ring)?.peer.address() == from
+            && end <= bulk.header.length;
+        is_its.then_some(bulk.token)
+    }
+
+    /// Sends data for a peer's read: the bytes of `window`, which `fill` writes.
+    pub(crate) fn push_read_data(
+        &mut self,
+        to: Address,
+        read: BulkName,
+        total: u32,
+        window: Window,
+        pull: PullName,
+        fill: impl FnOnce(&SharedMemory, usize),
+    ) -> Result<(), PushError> {
+        let index = match self.routes.ring_to(to, &mut self.rings) {
+            Ok(index) => index,
+            Err(NoRoute::Busy) => return Err(PushError::Full),
+            Err(NoRoute::Failed(_)) => return Err(PushError::Gone),
+        };
+        let header = RequestHeader {
+            operation: Operation::RdmaRead,
+            source_qpn: Qpn(0),
+            destination_qpn: Qpn(0),
+            qkey: Qkey(0),
+            sequence: read.0,
+            retries: 0,
+            immediate: None,
+            remote: Some(RemoteRange { address: 0, key: 0 }),
+            length: total,
+        };
+        let record = Record::whole(RecordKind::ReadData, &header, window.length).at(window.offset);
+        let ring = &mut self.rings[index];
+        ring.producer
+            .push(&record, Pending::ReadData(pull), fill)
+            .map_err(|Full| PushError::Full)?;
+        list(&mut self.waiting, ring, index);
+        Ok(())
+    }
+
+    /// Sends the outcome of a deferred request to its initiator.
+    pub(crate) fn push_outcome(
+        &mut self,
+        to: Address,
+        number: u64,
+        status: Status,
+    ) -> Result<(), PushError> {
+        let index = match self.routes.ring_to(to, &mut self.rings) {
+            Ok(index) => index,
+            Err(NoRoute::Busy) => return Err(PushError::Full),
+            Err(NoRoute::Failed(_)) => return Err(PushError::Gone),
+        };
+        let ring = &mut self.rings[index];
+        let record = Record::outcome(number, status);
+        ring.producer
+            .push(&record, Pending::Outcome, |_, _| {})
+            .map_err(|Full| PushError::Full)?;
+        list(&mut self.waiting, ring, index);
+        Ok(())
+    }
+
+    /// The outcome of a request that a peer has deferred. Outcomes of other requests are ignored.
+    pub(crate) fn take_outcome(&mut self, from: Address, record: &Record) {
+        let Some(index) = self.routes.known_ring(from) else {
+            return;
+        };
+        let number = u64::from(record.sequence()) | u64::from(record.offset()) << 32;
+        let mut pending = self.deferred.remove(&(index, number));
+        if pending.is_none() {
+            // The peer answered that it defers the request before it sent the outcome, but that may
+            // not have been looked at.
+            self.reap_aside();
+            pending = self.deferred.remove(&(index, number));
+        }
+        let Some(pending) = pending else {
+            return;
+        };
+        if let Some(ring) = self.rings.get_mut(index) {
+            ring.deferred = ring.deferred.saturating_sub(1);
+        }
+        let code = record.header().immediate.unwrap_or(u32::MAX);
+        let code = u8::try_from(code).unwrap_or(u8::MAX);
+        let status = Status::from_code(code).unwrap_or(Status::RemoteBadStatus);
+        match pending {
+            Pending::Request(token) => self.completed.push_back((token, status)),
+            Pending::Bulk(name) => settle(
+                &mut self.bulks,
+                &mut self.working,
+                &mut self.completed,
+                name,
+                Answer::Status(status),
+            ),
+            // These are never deferred.
+            Pending::ReadData(_) | Pending::Outcome => {}
+            // It completed when it left.
+            Pending::Datagram => {}
+        }
+    }
+}

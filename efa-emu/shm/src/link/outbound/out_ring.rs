@@ -1,0 +1,106 @@
+//! Rings to peers, and what their records without answers stand for.
+
+use std::sync::Arc;
+
+use efa_core::nic::Status;
+use efa_device_model::link::{RequestHeader, Token};
+
+use super::bulk::BulkName;
+use super::routes::OutgoingRing;
+use crate::link::egress::Arrival;
+use crate::link::peer::Peer;
+use crate::transport::record::{Answer, Record, RecordKind};
+use crate::transport::ring::Producer;
+
+/// What a record without an answer stands for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Pending {
+    /// A whole request.
+    Request(Token),
+    /// A datagram: it completed when it left.
+    Datagram,
+    /// A bulk request, or a part of one.
+    Bulk(BulkName),
+    /// Data for a read by the peer.
+    ReadData(PullName),
+    /// The outcome of a request of the peer.
+    Outcome,
+}
+
+/// Names an RDMA read that this device serves through the rings.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct PullName(pub(crate) u64);
+
+/// A ring to a peer.
+pub(super) struct OutRing {
+    pub(super) producer: Producer<Pending>,
+    pub(super) peer: Arc<Peer>,
+    /// The target has said that it cannot copy by itself.
+    pub(super) rings_only: bool,
+    /// The ring is in the list of those that wait for answers.
+    pub(super) listed: bool,
+    /// Some answer came since the last look at the peer's life.
+    pub(super) progressed: bool,
+    /// Requests whose outcomes come in records of their own.
+    pub(super) deferred: usize,
+}
+
+impl OutgoingRing for OutRing {
+    type Token = Pending;
+
+    fn new(producer: Producer<Pending>, peer: Arc<Peer>) -> OutRing {
+        OutRing {
+            producer,
+            peer,
+            rings_only: false,
+            listed: false,
+            progressed: false,
+            deferred: 0,
+        }
+    }
+}
+
+/// Why data for a peer's read could not be sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PushError {
+    /// Later.
+    Full,
+    /// Never.
+    Gone,
+}
+
+impl Record {
+    /// A record that brings a request of this device, as the network model lets it pass.
+    pub(super) fn request(
+        kind: RecordKind,
+        header: &RequestHeader,
+        payload: u32,
+        arrival: Arrival,
+    ) -> Record {
+        let record = Record::whole(kind, header, payload)
+            .on_path(arrival.path)
+            .due_at(arrival.due);
+        match arrival.is_rnr {
+            true => record.with_rnr(),
+            false => record,
+        }
+    }
+}
+
+#[inline]
+pub(super) fn list(waiting: &mut Vec<usize>, ring: &mut OutRing, index: usize) {
+    if !ring.listed {
+        ring.listed = true;
+        ring.progressed = true;
+        waiting.push(index);
+    }
+}
+
+/// The device's status for an answer to a record that carries a whole request, or data for a read.
+pub(super) fn status_of(answer: Answer) -> Status {
+    match answer {
+        Answer::Status(status) => status,
+        // These answers are not valid here.
+        Answer::UseRings | Answer::Withdrawn | Answer::Deferred => Status::RemoteBadStatus,
+    }
+}

@@ -1,0 +1,154 @@
+//! The sending half of a device's link.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use efa_core::address::{Gid, Qpn};
+use efa_core::nic::Status;
+use efa_device_model::link::Token;
+use efa_device_model::network::{EventQueue, Network};
+
+use super::bulk::{BulkName, BulkTable};
+use super::out_ring::{OutRing, Pending, PullName};
+use super::routes::Routes;
+use crate::fabric::capture_files::{CaptureFiles, Requested};
+use crate::identity::config::{HostConfig, RdmaPath};
+use crate::link::peer::Peers;
+use crate::link::tap::LinkTap;
+use crate::transport::record::Answer;
+
+/// The sending half of a device's link.
+pub(crate) struct Outbound {
+    pub(super) routes: Routes,
+    pub(super) rings: slab::Slab<OutRing>,
+    /// Rings with records that are not answered.
+    pub(super) waiting: Vec<usize>,
+    pub(super) own: Gid,
+    pub(super) network: Network,
+    /// The network does anything at all to requests.
+    pub(super) shapes: bool,
+    pub(super) rdma: RdmaPath,
+    pub(super) bulks: BulkTable,
+    /// Requests that their receivers keep, and reads that they serve, by ring and number of the
+    /// record.
+    pub(super) deferred: HashMap<(usize, u64), Pending>,
+    /// Bulk requests that have something to send.
+    pub(super) working: VecDeque<BulkName>,
+    /// Requests with their outcome, to be handed to the device.
+    pub(super) completed: VecDeque<(Token, Status)>,
+    /// Answers to data for peers' reads.
+    pub(super) read_data: Vec<(PullName, Status)>,
+    /// Answers that were taken and have to be looked at more closely: empty between calls.
+    pub(super) others: Vec<(u64, Pending, Answer)>,
+    /// Requests that the network loses until they are given up.
+    pub(super) failing: EventQueue<Token>,
+    pub(super) tap: Option<Box<LinkTap>>,
+}
+
+impl Outbound {
+    pub(crate) fn new(config: &HostConfig, peers: Peers, nobody: Status) -> Outbound {
+        let own = peers.own_address();
+        let network = config.network.network();
+        Outbound {
+            own: own.gid,
+            shapes: !network.config.is_perfect(),
+            network,
+            rdma: config.rdma,
+            routes: Routes::new(peers, config.ring_bytes, nobody),
+            rings: slab::Slab::new(),
+            waiting: Vec::new(),
+            bulks: BulkTable::default(),
+            deferred: HashMap::new(),
+            working: VecDeque::new(),
+            completed: VecDeque::new(),
+            read_data: Vec::new(),
+            others: Vec::new(),
+            failing: EventQueue::default(),
+            tap: None,
+        }
+    }
+
+    /// Whether outcomes wait for [`Outbound::next_completed`].
+    #[inline(always)]
+    pub(crate) fn has_completed(&self) -> bool {
+        !(self.completed.is_empty() & self.failing.is_empty())
+    }
+
+    /// Whether there is a capture.
+    #[inline(always)]
+    pub(crate) fn is_tapped(&self) -> bool {
+        self.tap.is_some()
+    }
+
+    /// The capture of the device, if there is one.
+    #[inline]
+    pub(crate) fn tap(&mut self) -> Option<&mut LinkTap> {
+        self.tap.as_deref_mut()
+    }
+
+    /// Records into exactly these captures from now on.
+    pub(crate) fn record(&mut self, requested: &Requested, mtu: u32) {
+        let own = self.routes.peers().own_address().gid;
+        let mut tap = self.tap.take().unwrap_or_else(|| {
+            let files = CaptureFiles::default();
+            Box::new(LinkTap::new(files, own, mtu))
+        });
+        tap.files().follow(requested);
+        if tap.files().is_empty() {
+            tap.close();
+        } else {
+            self.tap = Some(tap);
+        }
+    }
+
+    /// The peers that this device knows.
+    pub(crate) fn peers(&mut self) -> &mut Peers {
+        self.routes.peers()
+    }
+
+    /// Whether any record is without an answer.
+    #[inline]
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty() || !self.deferred.is_empty()
+    }
+
+    /// Whether records in rings are without answers.
+    #[inline(always)]
+    pub(crate) fn has_unanswered(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Whether there is anything to send or to tell the device without an answer of a peer.
+    #[inline(always)]
+    pub(crate) fn has_work(&self) -> bool {
+        !self.working.is_empty() | self.has_completed()
+    }
+
+    /// When the next request is given up, on the monotonic clock.
+    #[inline]
+    pub(crate) fn next_due(&self) -> Option<Duration> {
+        self.failing.next_time()
+    }
+
+    /// What the network does to the answers of a queue pair. Of one that is gone, nothing is known
+    /// any more, and this device's own network stands for it.
+    pub(crate) fn network_of(&mut self, gid: Gid, qpn: Qpn) -> Network {
+        match self.routes.find(gid, qpn, &mut self.rings) {
+            Ok(ring) => self.rings[ring].peer.network.clone(),
+            Err(_) => self.network.clone(),
+        }
+    }
+
+    /// Leaves all rings. What is still in them has left this device and arrives: those peers find
+    /// the sender gone when they have taken it, as after the end of a process.
+    pub(crate) fn close(&mut self) {
+        for ring in self.rings.drain() {
+            if ring.producer.is_settled() {
+                ring.producer.abandon(|_, _, _| {});
+            }
+        }
+        if let Some(tap) = self.tap.take() {
+            tap.close();
+        }
+    }
+}

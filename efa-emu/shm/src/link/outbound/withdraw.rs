@@ -1,0 +1,61 @@
+//! Memory of requests, taken back from targets that copy from or to it.
+
+use efa_device_model::device::Device;
+use efa_device_model::link::{RequestHeader, Token};
+
+use super::bulk::{BulkName, BulkStage};
+use super::state::Outbound;
+use crate::transport::ring::Position;
+
+/// Requests whose memory was taken back from their targets: to be kept ([`Outbound::keep_back`]) or
+/// given to them again ([`Outbound::give_back`]).
+#[derive(Debug, Default)]
+#[must_use]
+pub(crate) struct TakenBack(Vec<(BulkName, Position)>);
+
+impl Outbound {
+    /// Takes the memory of requests back from targets that copy from or to it by themselves: of the
+    /// chosen ones, and of those whose memory the device no longer vouches for. When this returns
+    /// `Some`, no target touches that memory any more. `None` if one is copying right now; then the
+    /// requests go on as they were.
+    pub(crate) fn try_take_back(
+        &mut self,
+        device: &Device,
+        chosen: impl Fn(Token, &RequestHeader) -> bool,
+    ) -> Option<TakenBack> {
+        let mut taken = TakenBack::default();
+        for (name, bulk) in self.bulks.iter() {
+            let BulkStage::Direct(position) = bulk.stage else {
+                continue;
+            };
+            if !chosen(bulk.token, &bulk.header) && device.local_memory(bulk.token).is_some() {
+                continue;
+            }
+            let ring = &self.rings[bulk.ring];
+            if !ring.producer.try_withdraw(position) && ring.peer.is_alive() {
+                self.give_back(taken);
+                return None;
+            }
+            taken.0.push((name, position));
+        }
+        Some(taken)
+    }
+
+    /// Lets targets have again what was taken back from them.
+    pub(crate) fn give_back(&self, taken: TakenBack) {
+        for (name, position) in taken.0 {
+            if let Some(bulk) = self.bulks.get(name) {
+                self.rings[bulk.ring].producer.reopen(position);
+            }
+        }
+    }
+
+    /// Ends the requests whose memory was taken back, when their answers come.
+    pub(crate) fn keep_back(&mut self, taken: TakenBack) {
+        for (name, _) in taken.0 {
+            if let Some(bulk) = self.bulks.get_mut(name) {
+                bulk.stage = BulkStage::TakenBack;
+            }
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Rules in the fabrics of several machines: what bridges tell each other of what is armed.
+//!
+//! A rule is armed on the machine where it was given, and as a copy on each machine that is
+//! connected with it. Each event happens on one machine, and meets the rule there; so each machine
+//! counts its own events.
+
+use efa_core::address::Gid;
+
+use crate::error::FabricError;
+use crate::fabric::board::{ArmedFault, Board};
+use crate::fabric::directory::Fabric;
+use crate::fabric::host;
+use crate::identity::qpn::HostTable;
+use efa_device_model::fault::{Fault, FaultId};
+
+/// A rule that was armed on this machine and concerns all machines.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CarriedFault {
+    /// Its name here.
+    pub id: FaultId,
+    /// The rule.
+    pub fault: Fault,
+    /// How often what it holds was ordered to be released.
+    pub releases: u64,
+}
+
+impl Fabric {
+    /// Changes whenever a rule was armed, disarmed or released; 0 if none ever was.
+    pub fn fault_generation(&self) -> u64 {
+        match Board::open_existing(self.directory()) {
+            Ok(Some(board)) => board.generation(),
+            _ => 0,
+        }
+    }
+
+    /// The rules that were armed on this machine, without what is done only once, and the
+    /// [generation](Fabric::fault_generation) of which they are.
+    pub fn faults_of_this_machine(&self) -> Result<(u64, Vec<CarriedFault>), FabricError> {
+        self.with_registry(|_| {
+            let Some(board) = Board::open_existing(self.directory())? else {
+                return Ok((0, Vec::new()));
+            };
+            let generation = board.generation();
+            let is_own = |armed: &ArmedFault| !armed.owner.is_some_and(|gid| self.is_remote(gid));
+            let lasts =
+                |armed: &ArmedFault| armed.fault.when.is_some() || armed.fault.then.is_lasting();
+            let carried = board
+                .list()
+                .into_iter()
+                .filter(|armed| is_own(armed) && lasts(armed))
+                .map(|armed| CarriedFault {
+                    id: armed.id,
+                    releases: board.releases(armed.id),
+                    fault: armed.fault,
+                });
+            Ok((generation, carried.collect()))
+        })
+    }
+
+    /// Releases what a rule holds.
+    pub(crate) fn release_fault(&self, id: FaultId) -> Result<(), FabricError> {
+        self.with_registry(|_| {
+            if let Some(board) = Board::open_existing(self.directory())? {
+                board.release(id);
+            }
+            Ok(())
+        })
+    }
+
+    /// Whether a device is another machine's.
+    fn is_remote(&self, gid: Gid) -> bool {
+        let table = HostTable::open(&host::table_path(&self.host_directory(gid)), gid);
+        table.is_ok_and(|table| table.is_some_and(|table| table.is_remote()))
+    }
+}

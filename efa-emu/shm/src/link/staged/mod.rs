@@ -1,0 +1,232 @@
+//! Staged faults between processes: the fabric's board of rules as one device evaluates it.
+
+mod answers;
+mod carried;
+mod command;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use efa_core::address::{Gid, Qpn};
+
+use crate::error::FabricError;
+use crate::fabric::board::Board;
+use crate::fabric::directory::Fabric;
+use crate::fabric::host::{Host, table_path};
+use crate::identity::device_name::DeviceName;
+use crate::identity::qpn::HostTable;
+use crate::process::warning::Warning;
+use efa_device_model::device::PortLink;
+use efa_device_model::fault::{Event, Fate, FaultId, Faults, Trigger, Verdict};
+
+pub(crate) use answers::{LateAnswer, LateAnswers};
+pub use carried::CarriedFault;
+
+/// How soon a device looks at the board again while something is armed.
+pub(crate) const LOOK: Duration = Duration::from_millis(2);
+
+/// What changed on the board.
+#[derive(Debug)]
+pub(crate) struct Change {
+    /// Rules whose held frames are released.
+    pub(crate) released: Vec<FaultId>,
+}
+
+/// The rules as one device sees them.
+pub(crate) struct Staged {
+    fabric: Fabric,
+    board: Arc<Board>,
+    known: u64,
+    faults: Faults,
+    /// Orders to release that were carried out, by rule.
+    releases: HashMap<FaultId, u64>,
+    names: RefCell<HashMap<Gid, Option<DeviceName>>>,
+}
+
+impl Staged {
+    /// The rules of a fabric.
+    pub(crate) fn new(fabric: &Fabric) -> Result<Staged, FabricError> {
+        Ok(Staged::on(fabric, fabric.board()?))
+    }
+
+    fn on(fabric: &Fabric, board: Arc<Board>) -> Staged {
+        Staged {
+            fabric: fabric.clone(),
+            // Differs from the board's, so that the first look reads the board.
+            known: board.generation().wrapping_sub(1),
+            board,
+            faults: Faults::default(),
+            releases: HashMap::new(),
+            names: RefCell::default(),
+        }
+    }
+
+    /// Whether any rule is armed.
+    #[inline]
+    pub(crate) fn is_armed(&self) -> bool {
+        !self.faults.is_empty()
+    }
+
+    /// Whether a rule is armed.
+    pub(crate) fn has(&self, id: FaultId) -> bool {
+        self.faults.is_armed(id)
+    }
+
+    /// Takes notice of changes of the board: one look at one word if there are none.
+    #[inline]
+    pub(crate) fn look(&mut self) -> Option<Change> {
+        if self.board.generation() == self.known {
+            return None;
+        }
+        Some(self.read_board())
+    }
+
+    #[cold]
+    fn read_board(&mut self) -> Change {
+        self.known = self.board.generation();
+        // Behind the generation: what was written before it was raised is there.
+        std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+        let list = self.board.list();
+        let is_there = |id| list.iter().any(|armed| armed.id == id);
+        self.faults.retain(is_there);
+        self.releases.retain(|id, _| is_there(*id));
+        self.names.get_mut().clear();
+        let mut released = Vec::new();
+        for armed in list {
+            let orders = self.board.releases(armed.id);
+            if !self.faults.is_armed(armed.id) {
+                self.faults.arm(armed.id, armed.fault);
+                self.releases.insert(armed.id, orders);
+            } else if self.releases.insert(armed.id, orders) != Some(orders) {
+                released.push(armed.id);
+            }
+        }
+        Change { released }
+    }
+
+    /// Decides about an event. Hosts that die of it are killed; what else rules want done beside it
+    /// is left to [`Staged::execute`].
+    pub(crate) fn decide(&mut self, event: &Event<'_>) -> Verdict {
+        let Staged {
+            fabric,
+            names,
+            faults,
+            board,
+            ..
+        } = self;
+        let mut verdict = faults.decide(event, &is_named(fabric, names), &**board);
+        self.execute(verdict.take_deaths());
+        verdict
+    }
+
+    /// Decides about an event that is over with the decision.
+    fn decide_at_once(&mut self, event: &Event<'_>) -> Option<Fate> {
+        let Verdict { fate, triggers } = self.decide(event);
+        self.execute(triggers);
+        fate.map(|(_, fate)| fate)
+    }
+
+    /// Does what rules want done beside an event, once the event itself went on.
+    pub(crate) fn execute(&self, triggers: Vec<Trigger>) {
+        for trigger in triggers {
+            let done = self.fabric.execute(&trigger, &self.board);
+            if let Err(error) = done {
+                Warning::FaultWithoutEffect
+                    .warn_once(format_args!("a staged fault cannot do its work: {error}"));
+            }
+        }
+    }
+
+    /// Notes that this device has carried out the orders to release what these rules held.
+    pub(crate) fn note_released(&mut self, faults: &[FaultId]) {
+        for fault in faults {
+            self.releases.insert(*fault, self.board.releases(*fault));
+        }
+    }
+
+    /// The error number of a registration that a rule wants to fail.
+    pub(crate) fn registration_failure(&mut self, host: Gid, length: u64) -> Option<i32> {
+        match self.decide_at_once(&Event::Registration { host, length })? {
+            Fate::Fail(errno) => Some(errno),
+            _ => None,
+        }
+    }
+
+    /// The number that a rule wants the next queue pair to have.
+    pub(crate) fn preferred_qpn(&mut self, host: Gid) -> Option<Qpn> {
+        match self.decide_at_once(&Event::QueuePair { host })? {
+            Fate::Qpn(qpn) => Some(qpn),
+            _ => None,
+        }
+    }
+
+    /// The link of a device's port.
+    pub(crate) fn port(&self, gid: Gid) -> PortLink {
+        let named = is_named(&self.fabric, &self.names);
+        self.faults.port(gid, &named, &*self.board)
+    }
+
+    /// Notes that a device holds one frame more or less for a rule.
+    pub(crate) fn note_held(&self, fault: FaultId, change: i64) {
+        self.board.note_held(fault, change);
+    }
+}
+
+/// Whether a name is that of a device or of its host. The name of a device that is gone is known if
+/// it was asked for before.
+fn is_named<'a>(
+    fabric: &'a Fabric,
+    names: &'a RefCell<HashMap<Gid, Option<DeviceName>>>,
+) -> impl Fn(Gid, &str) -> bool + 'a {
+    move |gid, name| {
+        let mut names = names.borrow_mut();
+        let known = names.entry(gid).or_insert_with(|| {
+            let path = table_path(&fabric.host_directory(gid));
+            let table = HostTable::open(&path, gid).ok().flatten();
+            table.map(|table| table.name())
+        });
+        known.as_ref().is_some_and(|known| known.is_meant_by(name))
+    }
+}
+
+/// The rules of a fabric, for those who want to know the [state of ports](PortState). A forked
+/// process may use them, too.
+#[derive(Clone)]
+pub struct PortRules {
+    fabric: Fabric,
+    board: Arc<Board>,
+}
+
+impl PortRules {
+    /// Of a fabric.
+    pub fn of(fabric: &Fabric) -> Result<PortRules, FabricError> {
+        Ok(PortRules {
+            fabric: fabric.clone(),
+            board: fabric.board()?,
+        })
+    }
+}
+
+/// The state of a device's port, for whoever is on the device's host.
+pub struct PortState {
+    staged: Staged,
+    gid: Gid,
+}
+
+impl PortState {
+    /// Of a device, by the rules of its fabric.
+    pub fn new(rules: &PortRules, device: &Host) -> PortState {
+        PortState {
+            staged: Staged::on(&rules.fabric, Arc::clone(&rules.board)),
+            gid: device.gid(),
+        }
+    }
+
+    /// The port's link now.
+    pub fn link(&mut self) -> PortLink {
+        self.staged.look();
+        self.staged.port(self.gid)
+    }
+}

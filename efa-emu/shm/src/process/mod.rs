@@ -1,0 +1,10 @@
+//! What a process has from the system: memory and locks that it shares with others, files opened
+//! with care, the monotonic clock, forks, and standard error for warnings.
+
+pub(crate) mod clock;
+pub(crate) mod fork;
+pub(crate) mod lock;
+pub(crate) mod mutex;
+pub(crate) mod opening;
+pub(crate) mod shared;
+pub(crate) mod warning;

@@ -1,0 +1,833 @@
+//! One ring: records from one process to another, and the answers to them.
+//!
+//! The sender is the only writer of records, the receiver the only writer of answers. A record's
+//! commit word holds the number that the receiver expects there next, so a look at one cache line
+//! tells whether there is a record, and that line is its header. Before the sender commits a record
+//! it clears the commit word behind it, where the receiver will look next.
+//!
+//! The bytes before the records hold one answer byte per record, at the record's number modulo
+//! [`ANSWERS`]: bit 7 is 1 in even laps and 0 in odd ones, so that an answer differs from that of
+//! the lap before; bits 0 to 5 are the [`Answer`]. Answers come in any order. A record's space is
+//! used again when it and all before it are answered; the padding at the end of the ring is
+//! answered too.
+
+use crate::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+use super::claim;
+use super::record::{AT_CLAIM, Answer, BadRecord, Fields, LINE, Record, RecordKind};
+use super::segment::Segment;
+use crate::process::shared::{ANSWERS, Line, PAGE, SharedMemory};
+use efa_core::nic::Status;
+
+/// Start of the records in a ring's memory.
+const RECORDS: usize = PAGE;
+
+/// Records that one look for answers inspects, besides those at the front that are answered.
+const LOOK_AHEAD: u64 = 64;
+
+const PHASE: u8 = 0x80;
+const CODE: u8 = 0x3f;
+
+#[inline(always)]
+fn phase(number: u64) -> u8 {
+    if number & ANSWERS as u64 == 0 {
+        PHASE
+    } else {
+        0
+    }
+}
+
+/// A record's header: the commit word, and the fields behind it.
+#[inline(always)]
+fn header(memory: &SharedMemory, at: usize) -> (&AtomicU64, &[AtomicU64; size_of::<Fields>() / 8]) {
+    let line: &Line = memory.line(RECORDS + at);
+    let [commit, fields @ ..] = line;
+    (commit, fields)
+}
+
+#[inline(always)]
+fn answer_at(number: u64) -> usize {
+    (number % ANSWERS as u64) as usize
+}
+
+/// The ring has no room for the record now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Full;
+
+/// A record in a ring, as its sender names it.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Position {
+    number: u64,
+    at: usize,
+}
+
+struct RingEntry<T> {
+    /// Bytes in the ring.
+    length: u32,
+    pending: Pending<T>,
+}
+
+/// What an answer is waited for.
+enum Pending<T> {
+    /// It has come.
+    Nothing,
+    /// The receiver has to pass the padding before its space is used again.
+    Padding,
+    Record(T),
+}
+
+/// The sending end. Every record carries a `T` that comes back with its answer.
+pub(crate) struct Producer<T> {
+    segment: Arc<Segment>,
+    slot: usize,
+    memory: SharedMemory,
+    capacity: usize,
+    write_at: usize,
+    used: usize,
+    /// Number of the next record.
+    next: u64,
+    /// Number of the oldest record whose space is in use.
+    oldest: u64,
+    /// Records with an answer to come.
+    waiting: usize,
+    /// Where the look beyond the oldest records goes on.
+    glance: u64,
+    entries: Box<[RingEntry<T>; ANSWERS]>,
+}
+
+impl<T> Producer<T> {
+    /// The sending end of a claimed slot.
+    pub(crate) fn new(segment: Arc<Segment>, slot: usize, memory: SharedMemory) -> Producer<T> {
+        let capacity = memory.len() - RECORDS;
+        let entries = (0..ANSWERS)
+            .map(|_| RingEntry {
+                length: 0,
+                pending: Pending::Nothing,
+            })
+            .collect::<Box<[_]>>()
+            .try_into()
+            .unwrap_or_else(|_| unreachable!("there are as many as answers"));
+        Producer {
+            segment,
+            slot,
+            memory,
+            capacity,
+            write_at: 0,
+            used: 0,
+            next: 0,
+            oldest: 0,
+            waiting: 0,
+            glance: 0,
+            entries,
+        }
+    }
+
+    /// Bytes for records.
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Records that are not answered.
+    #[inline]
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// Whether the receiver refuses to read any further.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.segment.is_refused(self.slot)
+    }
+
+    /// Appends a record and tells the receiver. `fill` writes the payload at the given offset of
+    /// the given memory, as many bytes as [`Record::payload`] says.
+    #[inline(always)]
+    pub(crate) fn push(
+        &mut self,
+        record: &Record,
+        token: T,
+        fill: impl FnOnce(&SharedMemory, usize),
+    ) -> Result<Position, Full> {
+        let length = record.length();
+        let to_end = self.capacity - self.write_at;
+        let padding = if length > to_end { to_end } else { 0 };
+        // One line stays free: the commit word that is cleared behind the record.
+        let is_full = self.used + padding + length + LINE > self.capacity
+            || self.next - self.oldest + 2 > ANSWERS as u64;
+        if is_full {
+            return Err(Full);
+        }
+        if padding > 0 {
+            self.commit(&Record::pad(padding), Pending::Padding);
+        }
+        fill(&self.memory, RECORDS + self.write_at + LINE);
+        self.waiting += 1;
+        let position = self.commit(record, Pending::Record(token));
+        self.segment.announce(self.slot);
+        Ok(position)
+    }
+
+    #[inline(always)]
+    fn commit(&mut self, record: &Record, pending: Pending<T>) -> Position {
+        let (at, number, length) = (self.write_at, self.next, record.length());
+        let (commit, fields) = header(&self.memory, at);
+        for (word, value) in fields.iter().zip(record.fields()) {
+            word.store(value, Ordering::Relaxed);
+        }
+        let end = at + length;
+        let behind = if end == self.capacity { 0 } else { end };
+        let (next_commit, _) = header(&self.memory, behind);
+        next_commit.store(0, Ordering::Relaxed);
+        commit.store(number + 1, Ordering::Release);
+        self.entries[answer_at(number)] = RingEntry {
+            length: length as u32,
+            pending,
+        };
+        self.write_at = behind;
+        self.used += length;
+        self.next += 1;
+        Position { number, at }
+    }
+
+    /// Takes the answers that are there, each with its record's `T` and number. A receiver that
+    /// answers in the order of the records is heard in that order.
+    #[inline(always)]
+    pub(crate) fn reap(&mut self, mut answered: impl FnMut(T, u64, Answer)) {
+        if self.waiting == 0 {
+            return;
+        }
+        self.reap_oldest(&mut answered);
+        if self.oldest < self.next {
+            self.reap_younger(answered);
+        }
+    }
+
+    /// Takes the answers of the oldest records, whose space becomes free, up to the first that has
+    /// none.
+    #[inline(always)]
+    fn reap_oldest(&mut self, answered: &mut impl FnMut(T, u64, Answer)) {
+        while self.oldest < self.next {
+            let entry = &mut self.entries[answer_at(self.oldest)];
+            if !look(
+                &self.memory,
+                self.oldest,
+                entry,
+                &mut self.waiting,
+                answered,
+            ) {
+                return;
+            }
+            self.used -= entry.length as usize;
+            self.oldest += 1;
+        }
+    }
+
+    /// Takes a glance at some of the records behind the oldest one, which had no answer.
+    #[inline(never)]
+    fn reap_younger(&mut self, mut answered: impl FnMut(T, u64, Answer)) {
+        let first = (self.oldest + 1).max(self.glance);
+        let end = (first + LOOK_AHEAD).min(self.next);
+        self.glance = if end == self.next { 0 } else { end };
+        let found = (first..end).find(|number| {
+            matches!(self.entries[answer_at(*number)].pending, Pending::Record(_))
+                && answer_code(&self.memory, *number).is_some()
+        });
+        let Some(found) = found else {
+            return;
+        };
+        // The oldest may have been answered between the look at it and this one, and is to come
+        // first then: what was answered before a record whose answer is seen is seen, too.
+        self.reap_oldest(&mut answered);
+        for number in found.max(self.oldest)..end {
+            let entry = &mut self.entries[answer_at(number)];
+            look(
+                &self.memory,
+                number,
+                entry,
+                &mut self.waiting,
+                &mut answered,
+            );
+        }
+    }
+
+    /// Whether every record has its answer.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.oldest == self.next
+    }
+
+    /// Ends the ring: calls `ended` for every record whose answer was not taken, with its number,
+    /// and with the answer if it has come meanwhile. A receiver that was seen to be gone may have
+    /// answered after [`Producer::reap`] looked last.
+    pub(crate) fn abandon(mut self, mut ended: impl FnMut(T, u64, Option<Answer>)) {
+        for number in self.oldest..self.next {
+            let entry = &mut self.entries[answer_at(number)];
+            let pending = std::mem::replace(&mut entry.pending, Pending::Nothing);
+            if let Pending::Record(token) = pending {
+                let answer = answer_code(&self.memory, number).map(Answer::from_code);
+                ended(token, number, answer);
+            }
+        }
+        self.segment.give_up(self.slot);
+    }
+
+    /// Takes the initiator's memory of a direct RDMA record back. `true`: the target does not touch
+    /// it any more. `false`: the target is copying right now; ask again.
+    pub(crate) fn try_withdraw(&self, position: Position) -> bool {
+        let pending = &self.entries[answer_at(position.number)].pending;
+        matches!(pending, Pending::Nothing)
+            || claim::withdraw(claim_word(&self.memory, position.at))
+    }
+
+    /// Gives the memory back to the target after [`Producer::try_withdraw`]. A target that has seen
+    /// the withdrawal answers with [`Answer::Withdrawn`] nevertheless.
+    pub(crate) fn reopen(&self, position: Position) {
+        let pending = &self.entries[answer_at(position.number)].pending;
+        if !matches!(pending, Pending::Nothing) {
+            claim::reopen(claim_word(&self.memory, position.at));
+        }
+    }
+}
+
+/// The code of the answer to a record, once it is there. The byte of the lap before differs in its
+/// phase; a byte that was never written in lap 0 reads as zero, which is the other phase as well.
+#[inline(always)]
+pub(crate) fn answer_code(memory: &SharedMemory, number: u64) -> Option<u8> {
+    let byte = memory.answers()[answer_at(number)].load(Ordering::Acquire);
+    (byte & PHASE == phase(number)).then_some(byte & CODE)
+}
+
+/// Takes the answer of one record if it is there. Returns whether none is waited for now.
+#[inline(always)]
+fn look<T>(
+    memory: &SharedMemory,
+    number: u64,
+    entry: &mut RingEntry<T>,
+    waiting: &mut usize,
+    answered: &mut impl FnMut(T, u64, Answer),
+) -> bool {
+    if matches!(entry.pending, Pending::Nothing) {
+        return true;
+    }
+    let Some(code) = answer_code(memory, number) else {
+        return false;
+    };
+    if let Pending::Record(token) = std::mem::replace(&mut entry.pending, Pending::Nothing) {
+        *waiting -= 1;
+        answered(token, number, Answer::from_code(code));
+    }
+    true
+}
+
+fn claim_word(memory: &SharedMemory, at: usize) -> &AtomicU64 {
+    memory.u64(RECORDS + at + AT_CLAIM)
+}
+
+/// A record that was taken out of a ring and is to be answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Incoming {
+    pub(crate) number: u64,
+    /// Start of the payload in the ring's memory.
+    payload_at: usize,
+    pub(crate) record: Record,
+}
+
+/// The receiving end.
+pub(crate) struct Consumer {
+    memory: SharedMemory,
+    capacity: usize,
+    read_at: usize,
+    next: u64,
+    unanswered: usize,
+}
+
+impl Consumer {
+    /// The receiving end of a ring's memory.
+    pub(crate) fn new(memory: SharedMemory) -> Consumer {
+        Consumer {
+            capacity: memory.len() - RECORDS,
+            memory,
+            read_at: 0,
+            next: 0,
+            unanswered: 0,
+        }
+    }
+
+    /// Whether there is a record: one look at one cache line.
+    #[inline(always)]
+    pub(crate) fn has_record(&self) -> bool {
+        let (commit, _) = header(&self.memory, self.read_at);
+        // Who takes it looks again.
+        commit.load(Ordering::Relaxed) == self.next + 1
+    }
+
+    /// Takes the next record. After an error the ring makes no sense any more.
+    #[inline(always)]
+    pub(crate) fn take(&mut self) -> Result<Option<Incoming>, BadRecord> {
+        loop {
+            let at = self.read_at;
+            let (commit, fields) = header(&self.memory, at);
+            if commit.load(Ordering::Acquire) != self.next + 1 {
+                return Ok(None);
+            }
+            let fields: Fields = std::array::from_fn(|index| fields[index].load(Ordering::Relaxed));
+            let record = Record::from_fields(&fields)?;
+            let end = at + record.length();
+            if end > self.capacity {
+                return Err(BadRecord {
+                    field: "length",
+                    value: record.length() as u64,
+                });
+            }
+            if self.unanswered >= ANSWERS {
+                return Err(BadRecord {
+                    field: "commit",
+                    value: self.next + 1,
+                });
+            }
+            let number = self.next;
+            self.read_at = if end == self.capacity { 0 } else { end };
+            self.next += 1;
+            self.unanswered += 1;
+            let incoming = Incoming {
+                number,
+                payload_at: RECORDS + at + LINE,
+                record,
+            };
+            if record.is_message() || record.kind() != RecordKind::Pad {
+                return Ok(Some(incoming));
+            }
+            self.answer(&incoming, Answer::Status(Status::Ok));
+        }
+    }
+
+    /// Records taken and not answered.
+    pub(crate) fn unanswered(&self) -> usize {
+        self.unanswered
+    }
+
+    /// Answers a record; its memory belongs to the sender again.
+    #[inline(always)]
+    pub(crate) fn answer(&mut self, incoming: &Incoming, answer: Answer) {
+        let byte = phase(incoming.number) | answer.to_code();
+        self.memory.answers()[answer_at(incoming.number)].store(byte, Ordering::Release);
+        self.unanswered -= 1;
+    }
+
+    /// The memory and the place in it of `length` bytes of the record's payload from `offset` on,
+    /// `None` if the payload does not have them.
+    #[inline]
+    pub(crate) fn payload(
+        &self,
+        incoming: &Incoming,
+        offset: u32,
+        length: u32,
+    ) -> Option<(&SharedMemory, usize)> {
+        let end = offset.checked_add(length)?;
+        (end <= incoming.record.payload())
+            .then(|| (&self.memory, incoming.payload_at + offset as usize))
+    }
+
+    /// Claims the initiator's memory of a direct RDMA record for copying; `false` if the initiator
+    /// has withdrawn it.
+    pub(crate) fn begin_copy(&self, incoming: &Incoming) -> bool {
+        claim::claim(claim_word(
+            &self.memory,
+            incoming.payload_at - RECORDS - LINE,
+        ))
+    }
+
+    /// Gives the claim back.
+    pub(crate) fn end_copy(&self, incoming: &Incoming) {
+        claim::release(claim_word(
+            &self.memory,
+            incoming.payload_at - RECORDS - LINE,
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::qpn::ParticipantId;
+    use crate::transport::record::tests::any_record;
+    use crate::transport::segment::{Address, MIN_RING, SlotContent};
+    use efa_core::address::Gid;
+    use efa_device_model::link::RequestHeader;
+    use proptest::prelude::*;
+
+    const SENDER: Address = Address {
+        gid: Gid([2; 16]),
+        id: ParticipantId(7),
+    };
+
+    struct Pair {
+        _directory: tempfile::TempDir,
+        segment: Arc<Segment>,
+        slot: usize,
+        producer: Producer<u64>,
+        consumer: Consumer,
+    }
+
+    fn pair() -> Pair {
+        let directory = tempfile::tempdir().unwrap();
+        let address = Address {
+            gid: Gid([1; 16]),
+            id: ParticipantId(1),
+        };
+        let segment =
+            Arc::new(Segment::create(&directory.path().join("1.device"), address).unwrap());
+        let (slot, memory) = segment.claim_ring(SENDER, MIN_RING).unwrap().unwrap();
+        let content = segment.inspect(slot);
+        let SlotContent::InUse { sender, capacity } = content else {
+            panic!("{content:?}");
+        };
+        assert_eq!((sender, capacity), (SENDER, MIN_RING));
+        let consumer = Consumer::new(segment.adopt_ring(slot, capacity).unwrap());
+        Pair {
+            producer: Producer::new(Arc::clone(&segment), slot, memory),
+            consumer,
+            segment,
+            slot,
+            _directory: directory,
+        }
+    }
+
+    fn data(length: u32, sequence: u32) -> Record {
+        let header = RequestHeader {
+            sequence,
+            length,
+            ..Record::pad(LINE).header()
+        };
+        Record::whole(RecordKind::Data, &header, length)
+    }
+
+    fn bytes(length: u32, seed: u32) -> Vec<u8> {
+        (0..length).map(|at| (at ^ seed) as u8).collect()
+    }
+
+    fn push(producer: &mut Producer<u64>, length: u32, number: u32) -> Result<Position, Full> {
+        producer.push(&data(length, number), u64::from(number), |memory, at| {
+            memory.write(at, &bytes(length, number))
+        })
+    }
+
+    fn payload(consumer: &Consumer, incoming: &Incoming) -> Vec<u8> {
+        let mut found = vec![0; incoming.record.payload() as usize];
+        let (memory, at) = consumer
+            .payload(incoming, 0, incoming.record.payload())
+            .unwrap();
+        memory.read(at, &mut found);
+        found
+    }
+
+    /// What a sender writes that knows no limits.
+    fn write_record(memory: &SharedMemory, at: usize, fields: &Fields, number: u64) {
+        let (commit, words) = header(memory, at);
+        for (word, value) in words.iter().zip(fields) {
+            word.store(*value, Ordering::Relaxed);
+        }
+        commit.store(number, Ordering::Release);
+    }
+
+    fn reap(producer: &mut Producer<u64>) -> Vec<(u64, Answer)> {
+        let mut answers = Vec::new();
+        producer.reap(|token, _, answer| answers.push((token, answer)));
+        answers
+    }
+
+    const OK: Answer = Answer::Status(Status::Ok);
+
+    #[test]
+    fn records_and_answers_go_round_many_times() {
+        let mut pair = pair();
+        let mut answered = 0;
+        // Lengths that hit the end of the ring at every distance; several laps of the answers too.
+        for number in 0..20_000u32 {
+            let length = (number * 67) % 3000;
+            push(&mut pair.producer, length, number).unwrap();
+            let incoming = pair.consumer.take().unwrap().unwrap();
+            assert_eq!(incoming.record.sequence(), number);
+            assert_eq!(payload(&pair.consumer, &incoming), bytes(length, number));
+            assert!(pair.consumer.take().unwrap().is_none());
+            let answer = if number % 3 == 0 {
+                OK
+            } else {
+                Answer::Status(Status::RemoteRnr)
+            };
+            pair.consumer.answer(&incoming, answer);
+            for (token, found) in reap(&mut pair.producer) {
+                assert_eq!((token, found), (u64::from(number), answer));
+                answered += 1;
+            }
+        }
+        assert_eq!(answered, 20_000);
+        assert_eq!(pair.producer.waiting(), 0);
+    }
+
+    #[test]
+    fn answers_between_two_polls_keep_their_order() {
+        let mut pair = pair();
+        // More than one glance shows.
+        let count = 3 * LOOK_AHEAD;
+        let reap_younger = |producer: &mut Producer<u64>| {
+            let mut tokens = Vec::new();
+            producer.reap_younger(|token, _, _| tokens.push(token));
+            tokens
+        };
+        for glances in 0..3 {
+            for number in 0..count {
+                push(&mut pair.producer, 0, number as u32).unwrap();
+            }
+            for _ in 0..glances {
+                assert_eq!(reap_younger(&mut pair.producer), [0u64; 0]);
+            }
+            // The look at the oldest has found nothing; all are answered before that at the younger
+            // ones.
+            while let Some(incoming) = pair.consumer.take().unwrap() {
+                pair.consumer.answer(&incoming, OK);
+            }
+            let heard = reap_younger(&mut pair.producer);
+            assert_eq!(heard, (0..count).collect::<Vec<_>>());
+            assert_eq!(pair.producer.waiting(), 0);
+        }
+    }
+
+    #[test]
+    fn a_full_ring_takes_records_again_after_answers() {
+        let mut pair = pair();
+        let mut sent = 0;
+        while push(&mut pair.producer, 1000, sent).is_ok() {
+            sent += 1;
+        }
+        assert!(u64::from(sent) * 1088 <= MIN_RING as u64);
+        assert!(u64::from(sent) * 1088 > MIN_RING as u64 - 2 * 1088);
+        let first = pair.consumer.take().unwrap().unwrap();
+        let second = pair.consumer.take().unwrap().unwrap();
+        pair.consumer.answer(&second, OK);
+        assert_eq!(reap(&mut pair.producer), [(1, OK)]);
+        assert_eq!(
+            push(&mut pair.producer, 1000, sent),
+            Err(Full),
+            "the first is in the way"
+        );
+        pair.consumer.answer(&first, OK);
+        assert_eq!(reap(&mut pair.producer), [(0, OK)]);
+        push(&mut pair.producer, 1000, sent).unwrap();
+    }
+
+    #[test]
+    fn small_records_are_limited_by_their_answers() {
+        let mut pair = pair();
+        let room = MIN_RING / LINE;
+        let mut sent = 0;
+        while push(&mut pair.producer, 0, sent).is_ok() {
+            sent += 1;
+        }
+        assert_eq!(sent as usize, (room - 1).min(ANSWERS - 1));
+        let mut taken = Vec::new();
+        while let Some(incoming) = pair.consumer.take().unwrap() {
+            taken.push(incoming);
+        }
+        assert_eq!(taken.len(), sent as usize);
+        // Answered from the last to the first: all are found, without a record in front answered.
+        for incoming in taken.iter().skip(1).rev() {
+            pair.consumer.answer(incoming, OK);
+        }
+        let mut found = 0;
+        for _ in 0..sent {
+            found += reap(&mut pair.producer).len();
+        }
+        assert_eq!(found, sent as usize - 1);
+        pair.consumer.answer(&taken[0], OK);
+        assert_eq!(reap(&mut pair.producer).len(), 1);
+        assert_eq!(pair.producer.waiting(), 0);
+        for number in 0..sent {
+            push(&mut pair.producer, 0, number).unwrap();
+        }
+    }
+
+    #[test]
+    fn abandoning_lists_unanswered_records_and_frees_the_slot() {
+        let mut pair = pair();
+        for number in 0..5 {
+            push(&mut pair.producer, 10, number).unwrap();
+        }
+        let taken: Vec<_> = (0..4)
+            .map(|_| pair.consumer.take().unwrap().unwrap())
+            .collect();
+        pair.consumer.answer(&taken[0], OK);
+        reap(&mut pair.producer);
+        // The receiver's last step.
+        pair.consumer.answer(&taken[3], OK);
+        let mut ended = Vec::new();
+        pair.producer
+            .abandon(|token, number, answer| ended.push((token, number, answer)));
+        let unanswered = [1, 2].map(|number| (number, number, None));
+        assert_eq!(ended[..2], unanswered);
+        assert_eq!(ended[2..], [(3, 3, Some(OK)), (4, 4, None)]);
+        assert_eq!(pair.segment.inspect(pair.slot), SlotContent::GivenUp);
+        pair.segment.free(pair.slot);
+        assert_eq!(pair.segment.inspect(pair.slot), SlotContent::Free);
+        let (slot, memory) = pair.segment.claim_ring(SENDER, MIN_RING).unwrap().unwrap();
+        assert_eq!(slot, pair.slot);
+        let consumer = Consumer::new(pair.segment.adopt_ring(slot, MIN_RING).unwrap());
+        assert!(
+            !consumer.has_record(),
+            "nothing is left of the earlier ring"
+        );
+        drop(memory);
+    }
+
+    #[test]
+    fn memory_is_never_withdrawn_during_a_copy() {
+        let mut pair = pair();
+        let position = push(&mut pair.producer, 16, 0).unwrap();
+        let incoming = pair.consumer.take().unwrap().unwrap();
+        assert!(pair.consumer.begin_copy(&incoming));
+        assert!(!pair.producer.try_withdraw(position));
+        pair.consumer.end_copy(&incoming);
+        assert!(pair.consumer.begin_copy(&incoming), "a second piece");
+        pair.consumer.end_copy(&incoming);
+        assert!(pair.producer.try_withdraw(position));
+        assert!(pair.producer.try_withdraw(position));
+        assert!(!pair.consumer.begin_copy(&incoming));
+        pair.producer.reopen(position);
+        assert!(pair.consumer.begin_copy(&incoming));
+        pair.producer.reopen(position);
+        assert!(!pair.producer.try_withdraw(position), "still being copied");
+        pair.consumer.end_copy(&incoming);
+        // Once it is answered, the place is for other records.
+        pair.consumer.answer(&incoming, OK);
+        assert_eq!(reap(&mut pair.producer), [(0, OK)]);
+        let word = claim_word(&pair.producer.memory, position.at);
+        assert!(claim::withdraw(word));
+        pair.producer.reopen(position);
+        assert!(!claim::claim(word));
+    }
+
+    #[test]
+    fn refused_and_full_segments_are_told() {
+        let pair = pair();
+        assert!(!pair.producer.is_refused());
+        pair.segment.refuse(pair.slot);
+        assert!(pair.producer.is_refused());
+        assert_eq!(
+            pair.segment.inspect(pair.slot),
+            SlotContent::Pending {
+                claim: SENDER.claim()
+            },
+            "not free before the sender knows"
+        );
+    }
+
+    #[test]
+    fn a_sender_thread_and_a_receiver_thread_agree() {
+        const COUNT: u32 = 100_000;
+        let Pair {
+            _directory,
+            mut producer,
+            mut consumer,
+            ..
+        } = pair();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let mut held: Vec<Incoming> = Vec::new();
+                for number in 0..COUNT {
+                    let incoming = loop {
+                        if let Some(incoming) = consumer.take().unwrap() {
+                            break incoming;
+                        }
+                        std::thread::yield_now();
+                    };
+                    assert_eq!(incoming.record.sequence(), number);
+                    let expected = bytes(incoming.record.payload(), number);
+                    assert_eq!(payload(&consumer, &incoming), expected);
+                    // Answers out of order, in small batches.
+                    held.push(incoming);
+                    if held.len() == 1 + number as usize % 5 || number + 1 == COUNT {
+                        for incoming in held.drain(..).rev() {
+                            consumer.answer(&incoming, OK);
+                        }
+                    }
+                    // The sender must not wait for answers that wait for its next record.
+                    if held.len() >= 5 {
+                        consumer.answer(&held.remove(0), OK);
+                    }
+                }
+            });
+            let mut answered = vec![false; COUNT as usize];
+            let mut count = 0;
+            let mut next = 0;
+            while count < COUNT {
+                let pushed = next < COUNT && push(&mut producer, (next * 31) % 500, next).is_ok();
+                next += u32::from(pushed);
+                for (token, answer) in reap(&mut producer) {
+                    assert_eq!(answer, OK);
+                    assert!(!std::mem::replace(&mut answered[token as usize], true));
+                    count += 1;
+                }
+                if !pushed {
+                    std::thread::yield_now();
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn a_producer_that_ignores_the_limits_is_refused() {
+        let mut pair = pair();
+        // Commits records without waiting for any answer, over and over the same memory.
+        let mut refused = false;
+        for number in 0..2 * ANSWERS as u64 {
+            let fields = data(0, 0).fields();
+            let at = pair.consumer.read_at;
+            write_record(&pair.producer.memory, at, &fields, number + 1);
+            if pair.consumer.take().is_err() {
+                refused = true;
+                break;
+            }
+        }
+        assert!(refused);
+        assert!(pair.consumer.unanswered() <= ANSWERS);
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_rings_never_lead_out_of_bounds(
+            writes in prop::collection::vec((0..MIN_RING / 8 + 512, any::<u64>()), 0..60),
+            fields in prop::collection::vec((any_record(), any::<bool>(), 0..7usize, any::<u64>()), 1..20),
+        ) {
+            let mut pair = pair();
+            for (at, value) in writes {
+                pair.producer.memory.u64(8 * at).store(value, Ordering::Relaxed);
+            }
+            for (record, damage, at, value) in fields {
+                // Right where the receiver looks, with the number that it expects.
+                let mut fields = record.fields();
+                if damage {
+                    fields[at] = value;
+                }
+                let at = pair.consumer.read_at;
+                let number = pair.consumer.next + 1;
+                write_record(&pair.producer.memory, at, &fields, number);
+                match pair.consumer.take() {
+                    Ok(Some(incoming)) => {
+                        let record = &incoming.record;
+                        prop_assert!(pair.consumer.payload(&incoming, 0, record.payload()).is_some());
+                        prop_assert!(pair.consumer.payload(&incoming, 1, record.payload()).is_none());
+                        payload(&pair.consumer, &incoming);
+                        pair.consumer.begin_copy(&incoming);
+                        pair.consumer.answer(&incoming, OK);
+                    }
+                    Ok(None) => {}
+                    Err(_) => break,
+                }
+            }
+            // A hostile receiver: whatever the answers are, each record gets at most one.
+            push(&mut pair.producer, 1, 1).unwrap();
+            pair.producer.memory.write(PAGE - ANSWERS, &[0xff; ANSWERS]);
+            prop_assert_eq!(reap(&mut pair.producer).len(), 1);
+            prop_assert_eq!(reap(&mut pair.producer).len(), 0);
+        }
+    }
+}

@@ -1,0 +1,661 @@
+//! A device's shared segment: how its peers reach it.
+//!
+//! A process that opens a device creates one file. It holds a wake word, a doorbell, and room for
+//! one ring from each process that sends to it. A sender claims a slot and writes its records
+//! there; the file belongs to the receiver, so that everything meant for a process goes away with
+//! it.
+//!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 8 | magic `EFAEMUDV` |
+//! | 8 | 4 | layout version |
+//! | 12 | 4 | number of slots |
+//! | 16 | 16 | GID |
+//! | 32 | 4 | participant number |
+//! | 36 | 4 | process id as the owner sees it (for people) |
+//! | 64 | 4 | wake word: 1 while the owner sleeps on it |
+//! | 68 | 4 | 0, or 1 and the segment's line at the switchboard of the owner (module `switchboard`), whose wake word stands for this one |
+//! | 128 | 8 | doorbell summary: bit w is set when doorbell word w may have bits; bit 63: no slot is free |
+//! | 192 | 128 | doorbell words: bit s of word w asks for a look at slot 64 w + s |
+//! | 320 | 256 | the owner's network options as text, padded with zeros |
+//! | 65536 | 64 each | slot descriptors |
+//! | 131072 | | rings, [`SLOT_STRIDE`] bytes apart: a page that ends with the answers, then the records |
+//!
+//! | offset in a slot descriptor | size | field |
+//! |---|---|---|
+//! | 0 | 8 | claim: participant number (low 32 bits) and a digest of the holder's GID, 0 = free |
+//! | 8 | 4 | state: 0 being set up, 1 in use, 2 refused by the owner, 3 given up by the sender |
+//! | 12 | 4 | bytes for records |
+//! | 16 | 16 | GID of the sender |
+//! | 32 | 4 | attention: 1 while the owner polls this ring, 0 when it wants the doorbell |
+//!
+//! Only senders claim slots and only the owner frees them.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use efa_core::address::Gid;
+
+use super::doorbell;
+use super::switchboard::{self, Line, Switchboard};
+use crate::error::FabricError;
+use crate::identity::config::NetworkOptions;
+use crate::identity::qpn::ParticipantId;
+use crate::process::opening;
+use crate::process::shared::{self, ANSWERS, PAGE, SharedMemory};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"EFAEMUDV");
+const VERSION: u32 = 3;
+
+const AT_MAGIC: usize = 0;
+const AT_VERSION: usize = 8;
+const AT_SLOT_COUNT: usize = 12;
+const AT_GID: usize = 16;
+const AT_PARTICIPANT: usize = 32;
+const AT_PID: usize = 36;
+const AT_WAKE: usize = 64;
+const AT_LINE: usize = 68;
+const AT_SUMMARY: usize = 128;
+const AT_DOORBELLS: usize = 192;
+const AT_NETWORK: usize = 320;
+const NETWORK_BYTES: usize = 256;
+const AT_SLOTS: usize = PAGE;
+
+/// Ring slots of a segment: processes that can send to one process at a time.
+pub(crate) const SLOTS: usize = 1024;
+const DOORBELL_WORDS: usize = SLOTS / 64;
+const SLOT_BYTES: usize = 64;
+const HEADER_BYTES: usize = AT_SLOTS + SLOTS * SLOT_BYTES;
+
+/// Most bytes of records in a ring.
+pub(crate) const MAX_RING: usize = 1 << 20;
+/// Fewest bytes of records in a ring: several of the longest records.
+pub(crate) const MIN_RING: usize = 1 << 16;
+/// Distance between the rings of neighbouring slots.
+pub(crate) const SLOT_STRIDE: usize = PAGE + MAX_RING;
+
+/// What a segment takes of memory when one other process sends to it.
+pub(crate) const BYTES_WITH_ONE_RING: usize = HEADER_BYTES + ANSWERS + MAX_RING;
+
+/// The length of the file in bytes.
+pub(crate) const LENGTH: usize = HEADER_BYTES + SLOTS * SLOT_STRIDE;
+
+/// Doorbell summary bit by which a sender asks the owner to free the slots of dead senders.
+const SUMMARY_FULL: u64 = 1 << 63;
+
+/// State of a slot.
+mod state {
+    pub(crate) const SETTING_UP: u32 = 0;
+    pub(crate) const IN_USE: u32 = 1;
+    pub(crate) const REFUSED: u32 = 2;
+    pub(crate) const GIVEN_UP: u32 = 3;
+}
+
+/// Names a process with a device: the owner of a segment, or the sender that holds a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(crate) struct Address {
+    pub(crate) gid: Gid,
+    pub(crate) id: ParticipantId,
+}
+
+impl Address {
+    /// The claim word of a slot. The digest only has to tell the hosts of one fabric apart well
+    /// enough to find whose claim it is if the claimant died before it wrote its whole GID.
+    pub(crate) fn claim(self) -> u64 {
+        let digest = self.gid.0.chunks_exact(4).fold(0u32, |digest, bytes| {
+            let word = u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+            digest.rotate_left(5) ^ word
+        });
+        (u64::from(digest) << 32) | u64::from(self.id.0)
+    }
+}
+
+/// The part of a segment that is not rings, mapped by its owner and by its peers.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    file: File,
+    header: SharedMemory,
+    address: Address,
+    line: Option<Line>,
+}
+
+impl Segment {
+    /// Creates the calling process's own segment.
+    pub(crate) fn create(path: &Path, address: Address) -> Result<Segment, FabricError> {
+        Segment::create_with(path, address, None)
+    }
+
+    /// As [`Segment::create`], for an owner that has many segments. The switchboard has its name
+    /// beside that of the segment.
+    pub(crate) fn create_at(
+        path: &Path,
+        address: Address,
+        line: Line,
+    ) -> Result<Segment, FabricError> {
+        Segment::create_with(path, address, Some(line))
+    }
+
+    fn create_with(
+        path: &Path,
+        address: Address,
+        line: Option<Line>,
+    ) -> Result<Segment, FabricError> {
+        let file = opening::options()
+            .create_new(true)
+            .open(path)
+            .map_err(FabricError::io("create", path))?;
+        // Sparse: a ring takes memory when its slot is claimed.
+        shared::resize(&file, LENGTH).map_err(FabricError::io("resize", path))?;
+        shared::reserve(&file, 0, HEADER_BYTES)
+            .map_err(FabricError::io("reserve memory for", path))?;
+        let header =
+            SharedMemory::map(&file, 0, HEADER_BYTES).map_err(FabricError::io("map", path))?;
+        header
+            .u32_at::<AT_VERSION>()
+            .store(VERSION, Ordering::Relaxed);
+        header
+            .u32_at::<AT_SLOT_COUNT>()
+            .store(SLOTS as u32, Ordering::Relaxed);
+        header.write(AT_GID, &address.gid.0);
+        header
+            .u32_at::<AT_PARTICIPANT>()
+            .store(address.id.0, Ordering::Relaxed);
+        header
+            .u32_at::<AT_PID>()
+            .store(std::process::id(), Ordering::Relaxed);
+        let number = line.as_ref().map_or(0, |line| line.number as u32 + 1);
+        header.u32_at::<AT_LINE>().store(number, Ordering::Relaxed);
+        header.u64_at::<AT_MAGIC>().store(MAGIC, Ordering::Release);
+        Ok(Segment {
+            file,
+            header,
+            address,
+            line,
+        })
+    }
+
+    /// Maps the segment of the participant `address`; `None` if the file does not exist.
+    pub(crate) fn open(path: &Path, address: Address) -> Result<Option<Segment>, FabricError> {
+        let found = opening::existing(path).map_err(FabricError::io("open", path))?;
+        let Some(file) = found else {
+            return Ok(None);
+        };
+        let damaged = |what| FabricError::Damaged {
+            path: path.to_owned(),
+            what,
+        };
+        let length = file
+            .metadata()
+            .map_err(FabricError::io("stat", path))?
+            .len();
+        if length < LENGTH as u64 {
+            return Err(damaged("it is too short"));
+        }
+        let header =
+            SharedMemory::map(&file, 0, HEADER_BYTES).map_err(FabricError::io("map", path))?;
+        if header.u64_at::<AT_MAGIC>().load(Ordering::Acquire) != MAGIC {
+            return Err(damaged(
+                "it does not start with the magic number of a device segment",
+            ));
+        }
+        let version = header.u32_at::<AT_VERSION>().load(Ordering::Relaxed);
+        let slots = header.u32_at::<AT_SLOT_COUNT>().load(Ordering::Relaxed);
+        if version != VERSION || slots != SLOTS as u32 {
+            return Err(FabricError::UnknownLayout {
+                path: path.to_owned(),
+                found: format!("version {version}, {slots} slots"),
+                expected: format!("version {VERSION}, {SLOTS} slots"),
+            });
+        }
+        let mut gid = [0; 16];
+        header.read(AT_GID, &mut gid);
+        let id = ParticipantId(header.u32_at::<AT_PARTICIPANT>().load(Ordering::Relaxed));
+        if (Address { gid: Gid(gid), id }) != address {
+            return Err(damaged("it names another owner"));
+        }
+        let line = match header.u32_at::<AT_LINE>().load(Ordering::Relaxed) {
+            0 => None,
+            line if line as usize > switchboard::LINES => {
+                return Err(damaged("it names a line that no switchboard has"));
+            }
+            line => match Switchboard::open(&path.with_extension(switchboard::KIND))? {
+                Some(board) => Some(Line {
+                    board: Arc::new(board),
+                    number: line as usize - 1,
+                }),
+                // The owner has just left.
+                None => return Ok(None),
+            },
+        };
+        Ok(Some(Segment {
+            file,
+            header,
+            address,
+            line,
+        }))
+    }
+
+    /// Tells peers how the network treats what the owner sends. Before the owner sends anything.
+    pub(crate) fn declare_network(&self, options: &NetworkOptions) {
+        let text = options.to_string();
+        debug_assert!(text.len() <= NETWORK_BYTES, "{text}");
+        // Whole, since a longer text may have been there.
+        let mut bytes = [0; NETWORK_BYTES];
+        let length = text.len().min(NETWORK_BYTES);
+        bytes[..length].copy_from_slice(&text.as_bytes()[..length]);
+        self.header.write(AT_NETWORK, &bytes);
+    }
+
+    /// How the network treats what the owner sends.
+    pub(crate) fn network(&self) -> Result<NetworkOptions, FabricError> {
+        let mut text = [0; NETWORK_BYTES];
+        self.header.read(AT_NETWORK, &mut text);
+        let length = text.iter().position(|byte| *byte == 0);
+        let text = &text[..length.unwrap_or(NETWORK_BYTES)];
+        String::from_utf8_lossy(text).parse()
+    }
+
+    /// Whose segment it is.
+    pub(crate) fn address(&self) -> Address {
+        self.address
+    }
+
+    fn slot(&self, slot: usize) -> SlotHeader<'_> {
+        assert!(slot < SLOTS);
+        SlotHeader {
+            header: &self.header,
+            at: AT_SLOTS + slot * SLOT_BYTES,
+        }
+    }
+
+    /// Maps the ring of a slot with `capacity` bytes of records.
+    fn map_ring(&self, slot: usize, capacity: usize) -> std::io::Result<SharedMemory> {
+        SharedMemory::map(&self.file, ring_offset(slot), PAGE + capacity)
+    }
+
+    // --- the sender's side ---
+
+    /// Claims a slot and sets up a ring of at most `capacity` bytes in it. `Ok(None)` if all slots
+    /// are taken; then the owner is asked to look for dead senders.
+    pub(crate) fn claim_ring(
+        &self,
+        sender: Address,
+        capacity: usize,
+    ) -> std::io::Result<Option<(usize, SharedMemory)>> {
+        let mut capacity = capacity.clamp(MIN_RING, MAX_RING).next_multiple_of(PAGE);
+        let claimed = (0..SLOTS).find(|slot| {
+            let claim = self.slot(*slot).claim();
+            claim.load(Ordering::Relaxed) == 0
+                && claim
+                    .compare_exchange(0, sender.claim(), Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok()
+        });
+        let Some(index) = claimed else {
+            self.summary().fetch_or(SUMMARY_FULL, Ordering::SeqCst);
+            self.ring_line();
+            self.wake();
+            return Ok(None);
+        };
+        let slot = self.slot(index);
+        let mut set_up = || {
+            loop {
+                // Fresh zeroes, whatever an earlier sender left.
+                shared::discard(&self.file, ring_offset(index), SLOT_STRIDE)?;
+                let answers = ring_offset(index) + PAGE - ANSWERS;
+                match shared::reserve(&self.file, answers, ANSWERS + capacity) {
+                    Ok(()) => break,
+                    Err(error)
+                        if error.raw_os_error() == Some(libc::ENOSPC) && capacity > MIN_RING =>
+                    {
+                        capacity = (capacity / 2).next_multiple_of(PAGE).max(MIN_RING);
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            let ring = self.map_ring(index, capacity)?;
+            Ok((ring, capacity))
+        };
+        match set_up() {
+            Ok((ring, capacity)) => {
+                slot.capacity().store(capacity as u32, Ordering::Relaxed);
+                self.header.write(slot.at + SlotHeader::GID, &sender.gid.0);
+                slot.state().store(state::IN_USE, Ordering::Release);
+                self.ring_doorbell(index);
+                Ok(Some((index, ring)))
+            }
+            Err(error) => {
+                slot.state().store(state::GIVEN_UP, Ordering::Release);
+                self.ring_doorbell(index);
+                Err(error)
+            }
+        }
+    }
+
+    /// Tells the owner, after a record was committed to the ring of `slot`, unless it sees that by
+    /// itself.
+    #[inline]
+    pub(crate) fn announce(&self, slot: usize) {
+        if doorbell::is_wanted(self.slot(slot).attention()) {
+            self.ring_doorbell(slot);
+        }
+    }
+
+    #[cold]
+    fn ring_doorbell(&self, slot: usize) {
+        doorbell::ring(self.doorbell(slot / 64), self.summary(), slot);
+        self.ring_line();
+        self.wake();
+    }
+
+    /// Whether the owner has many segments: whether it is a bridge.
+    pub(crate) fn is_of_switchboard(&self) -> bool {
+        self.line.is_some()
+    }
+
+    /// Has an owner of many segments look at the doorbells of this one.
+    fn ring_line(&self) {
+        if let Some(line) = &self.line {
+            line.board.ring(line.number);
+        }
+    }
+
+    /// Wakes the owner if it sleeps. For use after a change that the owner looks for before it
+    /// sleeps.
+    #[inline]
+    pub(crate) fn wake(&self) {
+        doorbell::wake(self.wake_word());
+    }
+
+    /// As [`Segment::wake`] for an owner that has been asleep for a while: one that falls asleep at
+    /// this moment may be missed.
+    #[inline]
+    pub(crate) fn wake_sleeper(&self) {
+        doorbell::wake_sleeper(self.wake_word());
+    }
+
+    /// Whether the owner has refused the ring of `slot`, because its records made no sense.
+    pub(crate) fn is_refused(&self, slot: usize) -> bool {
+        self.slot(slot).state().load(Ordering::Acquire) == state::REFUSED
+    }
+
+    /// The sender's last step with a slot.
+    pub(crate) fn give_up(&self, slot: usize) {
+        self.slot(slot)
+            .state()
+            .store(state::GIVEN_UP, Ordering::Release);
+        self.ring_doorbell(slot);
+    }
+
+    // --- the owner's side ---
+
+    fn doorbell(&self, word: usize) -> &AtomicU64 {
+        self.header.u64(AT_DOORBELLS + 8 * word)
+    }
+
+    #[inline]
+    fn summary(&self) -> &AtomicU64 {
+        self.header.u64_at::<AT_SUMMARY>()
+    }
+
+    #[inline]
+    fn wake_word(&self) -> &AtomicU32 {
+        match &self.line {
+            None => self.header.u32_at::<AT_WAKE>(),
+            Some(line) => line.board.wake_word(),
+        }
+    }
+
+    /// Whether any doorbell was rung: one look at one cache line.
+    #[inline]
+    pub(crate) fn doorbell_rung(&self) -> bool {
+        self.summary().load(Ordering::Relaxed) != 0
+    }
+
+    /// Takes all rung doorbells and calls `look` for each slot. Returns whether a sender found no
+    /// free slot.
+    pub(crate) fn take_doorbells(&self, mut look: impl FnMut(usize)) -> bool {
+        doorbell::take(
+            self.summary(),
+            DOORBELL_WORDS,
+            |word| self.doorbell(word),
+            &mut look,
+        ) & SUMMARY_FULL
+            != 0
+    }
+
+    /// From now on the owner polls the ring of `slot`, and need not be told of records. Records
+    /// from before have to be looked for after this.
+    pub(crate) fn start_polling(&self, slot: usize) {
+        doorbell::start_polling(self.slot(slot).attention());
+    }
+
+    /// From now on the owner wants the doorbell for the ring of `slot`. Records from before have to
+    /// be looked for after this.
+    pub(crate) fn stop_polling(&self, slot: usize) {
+        doorbell::stop_polling(self.slot(slot).attention());
+    }
+
+    /// Announces that the owner is going to sleep. It then has to look for everything once more,
+    /// and call either [`Segment::sleep`] or [`Segment::stay_awake`].
+    pub(crate) fn fall_asleep(&self) {
+        doorbell::fall_asleep(self.wake_word());
+    }
+
+    /// Takes [`Segment::fall_asleep`] back.
+    pub(crate) fn stay_awake(&self) {
+        doorbell::stay_awake(self.wake_word());
+    }
+
+    /// Whether the owner announced that it sleeps and has not been woken since.
+    #[inline]
+    pub(crate) fn is_asleep(&self) -> bool {
+        doorbell::is_asleep(self.wake_word())
+    }
+
+    /// Sleeps until woken or until the time is over.
+    pub(crate) fn sleep(&self, timeout: Option<std::time::Duration>) {
+        doorbell::sleep(self.wake_word(), timeout);
+    }
+
+    /// Wakes the sleeping thread from its own process.
+    pub(crate) fn interrupt(&self) {
+        doorbell::interrupt(self.wake_word());
+    }
+
+    /// What its sender claims to be in a slot.
+    pub(crate) fn inspect(&self, index: usize) -> SlotContent {
+        let slot = self.slot(index);
+        let claim = slot.claim().load(Ordering::Acquire);
+        if claim == 0 {
+            return SlotContent::Free;
+        }
+        match slot.state().load(Ordering::Acquire) {
+            state::SETTING_UP => SlotContent::Pending { claim },
+            state::IN_USE => {
+                let mut gid = [0; 16];
+                self.header.read(slot.at + SlotHeader::GID, &mut gid);
+                let sender = Address {
+                    gid: Gid(gid),
+                    id: ParticipantId(claim as u32),
+                };
+                let capacity = slot.capacity().load(Ordering::Relaxed) as usize;
+                let plausible = sender.claim() == claim
+                    && (MIN_RING..=MAX_RING).contains(&capacity)
+                    && capacity.is_multiple_of(PAGE);
+                if plausible {
+                    SlotContent::InUse { sender, capacity }
+                } else {
+                    SlotContent::Nonsense
+                }
+            }
+            state::GIVEN_UP => SlotContent::GivenUp,
+            _ => SlotContent::Pending { claim },
+        }
+    }
+
+    /// Maps the ring of a slot whose content was inspected.
+    pub(crate) fn adopt_ring(&self, slot: usize, capacity: usize) -> std::io::Result<SharedMemory> {
+        self.map_ring(slot, capacity)
+    }
+
+    /// Writes a word behind the part that tells what the file is, and in front of the descriptors
+    /// of most slots.
+    #[cfg(feature = "fuzzing")]
+    pub(crate) fn scribble(&self, word: usize, value: u64) {
+        const SLOTS_WRITTEN: usize = 8;
+        const HEAD: usize = (AT_NETWORK - AT_WAKE) / 8;
+        let at = match word % (HEAD + SLOTS_WRITTEN * SLOT_BYTES / 8) {
+            head if head < HEAD => AT_WAKE + 8 * head,
+            slots => AT_SLOTS + 8 * (slots - HEAD),
+        };
+        self.header.u64(at).store(value, Ordering::SeqCst);
+    }
+
+    /// Refuses to read the ring of `slot` any further.
+    pub(crate) fn refuse(&self, slot: usize) {
+        self.slot(slot)
+            .state()
+            .store(state::REFUSED, Ordering::Release);
+    }
+
+    /// Makes a slot free for another sender. The caller no longer uses its ring, and the sender is
+    /// dead or has given it up.
+    pub(crate) fn free(&self, index: usize) {
+        // Memory that cannot be given back now is given back by the next claimant, or with the
+        // file.
+        let _ = shared::discard(&self.file, ring_offset(index), SLOT_STRIDE);
+        let slot = self.slot(index);
+        slot.state().store(state::SETTING_UP, Ordering::Relaxed);
+        slot.capacity().store(0, Ordering::Relaxed);
+        slot.attention().store(doorbell::WANTED, Ordering::Relaxed);
+        self.header.write(slot.at + SlotHeader::GID, &[0; 16]);
+        slot.claim().store(0, Ordering::Release);
+    }
+}
+
+const fn ring_offset(slot: usize) -> usize {
+    HEADER_BYTES + slot * SLOT_STRIDE
+}
+
+/// What the owner of a segment finds in a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SlotContent {
+    Free,
+    /// Being set up, or refused and not yet given up; unless the claimant is dead.
+    Pending {
+        claim: u64,
+    },
+    /// A ring.
+    InUse {
+        sender: Address,
+        capacity: usize,
+    },
+    /// Declared as a ring, with properties that this software never gives one.
+    Nonsense,
+    /// Given up by its sender.
+    GivenUp,
+}
+
+struct SlotHeader<'a> {
+    header: &'a SharedMemory,
+    at: usize,
+}
+
+impl<'a> SlotHeader<'a> {
+    const GID: usize = 16;
+
+    fn claim(&self) -> &'a AtomicU64 {
+        self.header.u64(self.at)
+    }
+
+    fn state(&self) -> &'a AtomicU32 {
+        self.header.u32(self.at + 8)
+    }
+
+    fn capacity(&self) -> &'a AtomicU32 {
+        self.header.u32(self.at + 12)
+    }
+
+    #[inline]
+    fn attention(&self) -> &'a AtomicU32 {
+        self.header.u32(self.at + 32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    #[test]
+    fn peers_learn_the_owners_network_settings() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("1.device");
+        let address = Address {
+            gid: Gid([7; 16]),
+            id: ParticipantId(1),
+        };
+        let segment = Segment::create(&path, address).unwrap();
+        let mut options = NetworkOptions {
+            seed: u64::MAX,
+            latency: std::time::Duration::from_secs(60),
+            jitter: std::time::Duration::from_secs(60),
+            paths: 1024,
+            // The longest texts that numbers between 0 and 1 have.
+            loss: 1.234_567_890_123_456_7e-5,
+            rnr: 1.234_567_890_123_456_7e-5,
+            ..NetworkOptions::default()
+        };
+        options.reliability.timeout = options.latency;
+        segment.declare_network(&options);
+        let opened = Segment::open(&path, address).unwrap().unwrap();
+        assert_eq!(opened.network().unwrap(), options);
+        let nonsense = b"paths=0\0";
+        segment
+            .file
+            .write_all_at(nonsense, AT_NETWORK as u64)
+            .unwrap();
+        assert!(opened.network().unwrap_err().to_string().contains("paths"));
+    }
+
+    #[test]
+    fn damaged_and_foreign_version_segments_are_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("1.device");
+        let address = Address {
+            gid: Gid([7; 16]),
+            id: ParticipantId(1),
+        };
+        let refused = || Segment::open(&path, address).unwrap_err().to_string();
+        assert!(Segment::open(&path, address).unwrap().is_none());
+        std::fs::write(&path, b"short").unwrap();
+        assert!(refused().contains("too short"), "{}", refused());
+        std::fs::remove_file(&path).unwrap();
+
+        let segment = Segment::create(&path, address).unwrap();
+        assert!(Segment::open(&path, address).unwrap().is_some());
+        let whole = segment.file.metadata().unwrap().len();
+        for (at, complaint) in [
+            (AT_MAGIC, "magic"),
+            (AT_VERSION, "layout \"version 254, 1024 slots\""),
+            (AT_SLOT_COUNT, "layout \"version 3, 1278 slots\""),
+            (AT_GID, "another owner"),
+            (AT_PARTICIPANT, "another owner"),
+        ] {
+            let mut byte = [0];
+            segment.file.read_exact_at(&mut byte, at as u64).unwrap();
+            segment.file.write_all_at(&[254], at as u64).unwrap();
+            let error = refused();
+            assert!(error.contains(complaint), "{error}");
+            assert!(error.contains("1.device"), "{error}");
+            segment.file.write_all_at(&byte, at as u64).unwrap();
+        }
+        segment.file.set_len(whole - 1).unwrap();
+        assert!(refused().contains("too short"), "{}", refused());
+        segment.file.set_len(whole).unwrap();
+        assert!(Segment::open(&path, address).unwrap().is_some());
+    }
+}

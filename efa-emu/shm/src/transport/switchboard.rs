@@ -1,0 +1,140 @@
+//! A switchboard: where the owner of many segments learns which of them to look at, and sleeps for
+//! all of them.
+//!
+//! A bridge stands for all devices of another machine, each with a segment of its own (module
+//! `segment`). Their wake words and doorbells would have to be looked at one by one. So these
+//! segments name a line of a switchboard, a file that has a name beside each of them.
+//!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 8 | magic `EFAEMUSB` |
+//! | 8 | 4 | layout version |
+//! | 64 | 4 | wake word, in the place of those of the segments |
+//! | 128 | 8 | doorbell summary: bit w is set when doorbell word w may have bits |
+//! | 192 | 504 | doorbell words: bit l of word w asks for a look at the doorbells of the segments with line 64 w + l |
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::doorbell;
+use crate::error::FabricError;
+use crate::process::opening;
+use crate::process::shared::{self, PAGE, SharedMemory};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"EFAEMUSB");
+const VERSION: u32 = 1;
+
+const AT_MAGIC: usize = 0;
+const AT_VERSION: usize = 8;
+const AT_WAKE: usize = 64;
+const AT_SUMMARY: usize = 128;
+const AT_DOORBELLS: usize = 192;
+const DOORBELL_WORDS: usize = 63;
+
+/// What a file of the name `<n>.switchboard` is: that of participant n.
+pub(crate) const KIND: &str = "switchboard";
+
+/// Lines of a switchboard. Of more segments, several share one.
+pub(crate) const LINES: usize = 64 * DOORBELL_WORDS;
+
+/// A switchboard, mapped by its owner and by those that ring.
+#[derive(Debug)]
+pub(crate) struct Switchboard(SharedMemory);
+
+impl Switchboard {
+    /// Creates one of the calling process.
+    pub(crate) fn create(path: &Path) -> Result<Switchboard, FabricError> {
+        let file = opening::options()
+            .create_new(true)
+            .open(path)
+            .map_err(FabricError::io("create", path))?;
+        shared::resize(&file, PAGE).map_err(FabricError::io("resize", path))?;
+        shared::reserve(&file, 0, PAGE).map_err(FabricError::io("reserve memory for", path))?;
+        let page = SharedMemory::map(&file, 0, PAGE).map_err(FabricError::io("map", path))?;
+        page.u32_at::<AT_VERSION>()
+            .store(VERSION, Ordering::Relaxed);
+        page.u64_at::<AT_MAGIC>().store(MAGIC, Ordering::Release);
+        Ok(Switchboard(page))
+    }
+
+    /// Maps that of another process; `None` if the file does not exist.
+    pub(crate) fn open(path: &Path) -> Result<Option<Switchboard>, FabricError> {
+        let found = opening::existing(path).map_err(FabricError::io("open", path))?;
+        let Some(file) = found else {
+            return Ok(None);
+        };
+        let page = SharedMemory::map(&file, 0, PAGE).map_err(FabricError::io("map", path))?;
+        if page.u64_at::<AT_MAGIC>().load(Ordering::Acquire) != MAGIC {
+            return Err(FabricError::Damaged {
+                path: path.to_owned(),
+                what: "it does not start with the magic number of a switchboard",
+            });
+        }
+        let version = page.u32_at::<AT_VERSION>().load(Ordering::Relaxed);
+        if version != VERSION {
+            return Err(FabricError::UnknownLayout {
+                path: path.to_owned(),
+                found: format!("version {version}"),
+                expected: format!("version {VERSION}"),
+            });
+        }
+        Ok(Some(Switchboard(page)))
+    }
+
+    fn summary(&self) -> &AtomicU64 {
+        self.0.u64_at::<AT_SUMMARY>()
+    }
+
+    fn doorbell(&self, word: usize) -> &AtomicU64 {
+        self.0.u64(AT_DOORBELLS + 8 * word)
+    }
+
+    /// The word on which the owner sleeps.
+    pub(crate) fn wake_word(&self) -> &AtomicU32 {
+        self.0.u32_at::<AT_WAKE>()
+    }
+
+    // --- the sender's side ---
+
+    /// Asks the owner to look at the doorbells of the segments with this line. The owner may have
+    /// to be woken then.
+    pub(crate) fn ring(&self, line: usize) {
+        doorbell::ring(self.doorbell(line / 64), self.summary(), line);
+    }
+
+    // --- the owner's side ---
+
+    /// Whether any line was rung.
+    pub(crate) fn is_rung(&self) -> bool {
+        self.summary().load(Ordering::Relaxed) != 0
+    }
+
+    /// Calls `look` for each line that was rung.
+    pub(crate) fn take(&self, mut look: impl FnMut(usize)) {
+        doorbell::take(
+            self.summary(),
+            DOORBELL_WORDS,
+            |word| self.doorbell(word),
+            &mut look,
+        );
+    }
+
+    /// As [`Segment::fall_asleep`](super::segment::Segment::fall_asleep), for all segments.
+    pub(crate) fn fall_asleep(&self) {
+        doorbell::fall_asleep(self.wake_word());
+    }
+
+    /// Takes [`Switchboard::fall_asleep`] back.
+    pub(crate) fn stay_awake(&self) {
+        doorbell::stay_awake(self.wake_word());
+    }
+}
+
+/// A segment's place at a switchboard.
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    pub(crate) board: Arc<Switchboard>,
+    /// Less than [`LINES`].
+    pub(crate) number: usize,
+}
