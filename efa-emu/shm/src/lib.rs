@@ -49,9 +49,13 @@ pub use engine::fuzzing;
 pub use engine::{Engine, EventHandler, is_device_thread};
 pub use error::{EngineError, FabricError, Holds};
 pub use fabric::board::ArmedFault;
+pub use fabric::capture_files::Recorded;
 pub use fabric::directory::{Fabric, LAYOUT, check_limits};
-pub use fabric::host::{Host, HostStatus, ParticipantStatus, Recorded, is_emulated, list_hosts};
+pub use fabric::gids::is_emulated;
+pub use fabric::host::Host;
+pub use fabric::members::list_hosts;
 pub use fabric::recorder::{BridgePost, Recorder};
+pub use fabric::status::{HostStatus, ParticipantStatus};
 pub use fabric::{usage, version};
 pub use identity::config::{
     DEFAULT_FABRIC, DEFAULT_PROFILE, ENV_FABRIC, ENV_GID, ENV_HOST, ENV_NETWORK, ENV_PROFILE,

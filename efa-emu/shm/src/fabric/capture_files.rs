@@ -1,12 +1,15 @@
 //! The capture files that a device records into: those that others ask for, its own run among them.
 
 use std::fs::Metadata;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::host::{announce_recording, requested_captures};
+use super::participants::is_alive;
+use super::paths::{
+    CAPTURE, RUN_CAPTURE, draft_path, file_names, file_owner, kind_of_file, recording_path,
+};
 use crate::identity::qpn::ParticipantId;
 use crate::process::warning::Warning;
 use efa_capture::frame::Frame;
@@ -151,4 +154,61 @@ impl CaptureRequests {
             ));
         }
     }
+}
+
+/// Who is to record for a participant that asks for a capture.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Recorded {
+    /// All processes of the host.
+    Host,
+    /// Those that the participant started: it is their run.
+    Run,
+}
+
+impl Recorded {
+    const fn kind(self) -> &'static str {
+        match self {
+            Recorded::Host => CAPTURE,
+            Recorded::Run => RUN_CAPTURE,
+        }
+    }
+}
+
+/// Where the capture is that a participant asked for.
+pub(super) fn capture_path(host: &Path, id: ParticipantId, recorded: Recorded) -> PathBuf {
+    host.join(format!("{}.{}", id.0, recorded.kind()))
+}
+
+/// The captures that live participants of a host ask for, by participant: those of all processes,
+/// and those of the processes that the participant `run` started.
+pub(crate) fn requested_captures(
+    host: &Path,
+    run: Option<ParticipantId>,
+) -> Vec<(ParticipantId, PathBuf)> {
+    file_names(host)
+        .unwrap_or_default()
+        .iter()
+        .filter_map(|name| Some((file_owner(name)?, kind_of_file(name)?, host.join(name))))
+        .filter(|(id, kind, _)| *kind == CAPTURE || *kind == RUN_CAPTURE && Some(*id) == run)
+        .filter(|(id, ..)| is_alive(host, *id))
+        .map(|(id, _, path)| (id, path))
+        .collect()
+}
+
+/// Says that the device of the participant `id` records into the capture files with these inodes.
+fn announce_recording(
+    host: &Path,
+    id: ParticipantId,
+    inodes: impl Iterator<Item = u64>,
+) -> io::Result<()> {
+    let text: String = inodes.map(|inode| format!("{inode}\n")).collect();
+    let draft = draft_path(host, id);
+    std::fs::write(&draft, text)?;
+    std::fs::rename(&draft, recording_path(host, id))
+}
+
+/// Whether the device of the participant `id` has said that it records into that file.
+pub(super) fn is_recording_into(host: &Path, id: ParticipantId, inode: u64) -> bool {
+    let text = std::fs::read_to_string(recording_path(host, id)).unwrap_or_default();
+    text.lines().any(|line| line.parse() == Ok(inode))
 }

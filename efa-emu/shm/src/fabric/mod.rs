@@ -5,7 +5,14 @@
 pub(crate) mod board;
 pub(crate) mod capture_files;
 pub(crate) mod directory;
+pub(crate) mod gids;
 pub(crate) mod host;
+mod known;
+pub(crate) mod members;
+pub(crate) mod participants;
+pub(crate) mod paths;
 pub(crate) mod recorder;
+mod recorder_locks;
+pub(crate) mod status;
 pub mod usage;
 pub mod version;

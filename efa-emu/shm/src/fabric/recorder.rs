@@ -12,11 +12,12 @@ use std::time::{Duration, Instant};
 
 use efa_core::address::Gid;
 
-use super::directory::{Fabric, private_directory};
+use super::directory::Fabric;
 use super::host::Host;
-use crate::error::{FabricError, Holds};
+use super::recorder_locks::{bridges_directory, lock_in, locks, process, recorders_directory};
+use crate::error::FabricError;
 use crate::process::fork::HomeProcess;
-use crate::process::lock::{Liveness, OwnLock};
+use crate::process::lock::OwnLock;
 
 /// Time between two looks at whether a device is attended to.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -204,57 +205,4 @@ fn leave(fabric: &Fabric, home: HomeProcess, lock: &mut Option<OwnLock>) {
     // Removes the fabric if it is empty. What fails here is done by the next change
     // of the registry.
     let _ = fabric.with_registry(|_| Ok(()));
-}
-
-/// Locks a file of a new number in `directory`. The registry is locked.
-fn lock_in(directory: &Path) -> Result<(u32, OwnLock), FabricError> {
-    private_directory(directory, Holds::OneFabric)?;
-    let (number, path) = (1_u32..)
-        .map(|number| (number, directory.join(format!("{number}.lock"))))
-        .find(|(_, path)| !path.exists())
-        .expect("there are more numbers than processes");
-    Ok((number, OwnLock::create(&path)?))
-}
-
-fn recorders_directory(fabric: &Path) -> PathBuf {
-    fabric.join("recorders")
-}
-
-fn bridges_directory(fabric: &Path) -> PathBuf {
-    fabric.join("bridges")
-}
-
-/// The files that processes lock in a directory.
-fn locks(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
-    let entries = std::fs::read_dir(directory);
-    entries
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path())
-}
-
-/// The live process that locked the file.
-fn process(lock: &Path) -> Option<i32> {
-    match Liveness::open(lock) {
-        Ok(liveness) => liveness?.process(),
-        // Out of descriptors, say: that says nothing about the recorder.
-        Err(_) => Some(0),
-    }
-}
-
-/// Removes what dead recorders and bridges left. The registry is locked.
-pub(crate) fn remove_dead(fabric: &Path) {
-    for directory in [recorders_directory(fabric), bridges_directory(fabric)] {
-        for lock in locks(&directory).filter(|lock| process(lock).is_none()) {
-            let _ = std::fs::remove_file(lock);
-        }
-        // Fails as long as there are any.
-        let _ = std::fs::remove_dir(directory);
-    }
-}
-
-/// Whether there are recorders or bridges, after the dead were removed.
-pub(crate) fn are_any(fabric: &Path) -> bool {
-    recorders_directory(fabric).exists() || bridges_directory(fabric).exists()
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use crate::error::FabricError;
 use crate::fabric::directory::Fabric;
-use crate::fabric::host::{device_path, lock_path};
+use crate::fabric::paths::{device_path, lock_path};
 use crate::process::lock::Liveness;
 use crate::transport::ring::Consumer;
 use crate::transport::segment::{Address, Segment};

@@ -7,7 +7,7 @@ use efa_core::nic::Status;
 use hashbrown::HashMap;
 use slab::Slab;
 
-use crate::fabric::host::table_path;
+use crate::fabric::paths::table_path;
 use crate::fabric::usage::{self, UsageStep};
 use crate::identity::qpn::{HostTable, TablePlace, Tenancy};
 use crate::link::peer::{Peer, Peers};

@@ -9,7 +9,7 @@ use efa_core::address::Gid;
 use crate::error::FabricError;
 use crate::fabric::board::{ArmedFault, Board};
 use crate::fabric::directory::Fabric;
-use crate::fabric::host;
+use crate::fabric::paths::table_path;
 use crate::identity::qpn::HostTable;
 use efa_device_model::fault::{Fault, FaultId};
 
@@ -69,7 +69,7 @@ impl Fabric {
 
     /// Whether a device is another machine's.
     fn is_remote(&self, gid: Gid) -> bool {
-        let table = HostTable::open(&host::table_path(&self.host_directory(gid)), gid);
+        let table = HostTable::open(&table_path(&self.host_directory(gid)), gid);
         table.is_ok_and(|table| table.is_some_and(|table| table.is_remote()))
     }
 }

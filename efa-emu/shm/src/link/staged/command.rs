@@ -7,7 +7,10 @@ use efa_core::address::Gid;
 use crate::error::FabricError;
 use crate::fabric::board::{ArmedFault, Board};
 use crate::fabric::directory::Fabric;
-use crate::fabric::host::{self, Host, HostStatus};
+use crate::fabric::host::Host;
+use crate::fabric::participants::wake_all;
+use crate::fabric::paths::table_path;
+use crate::fabric::status::HostStatus;
 use crate::identity::qpn::HostTable;
 use crate::identity::statistics;
 use efa_device_model::device::QueueError;
@@ -72,7 +75,7 @@ impl Fabric {
         {
             // Their programs are told, also those that sleep.
             for device in self.find_devices(name)? {
-                host::wake_all(&self.host_directory(device.gid), device.gid)?;
+                wake_all(&self.host_directory(device.gid), device.gid)?;
             }
         }
         Ok(())
@@ -150,9 +153,9 @@ impl Fabric {
     fn remove(&self, name: &HostName) -> Result<(), FabricError> {
         for device in self.find_own_devices(name)? {
             let directory = self.host_directory(device.gid);
-            if let Some(table) = HostTable::open(&host::table_path(&directory), device.gid)? {
+            if let Some(table) = HostTable::open(&table_path(&directory), device.gid)? {
                 table.remove();
-                host::wake_all(&directory, device.gid)?;
+                wake_all(&directory, device.gid)?;
             }
         }
         Ok(())
@@ -163,13 +166,13 @@ impl Fabric {
         for device in self.find_own_devices(name)? {
             let directory = self.host_directory(device.gid);
             self.with_lock(|_| {
-                let table = HostTable::open(&host::table_path(&directory), device.gid)?;
+                let table = HostTable::open(&table_path(&directory), device.gid)?;
                 if let Some(table) = table {
                     table.order(statistics::order_of_error(error));
                 }
                 Ok(())
             })?;
-            host::wake_all(&directory, device.gid)?;
+            wake_all(&directory, device.gid)?;
         }
         Ok(())
     }

@@ -1,0 +1,52 @@
+//! The GIDs of emulated devices.
+
+use efa_core::address::Gid;
+
+use crate::identity::device_name::DeviceName;
+
+/// How many hosts have GIDs of their own.
+const NUMBERS: u32 = 1 << 24;
+
+/// Bytes of the GIDs of emulated devices: link-local EUI-64 addresses, as real ports have them, of
+/// locally administered MAC addresses. That of device D of host number H is `02:ef:a0+D:HH:HH:HH`.
+const GID_START: [u8; 10] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0x00, 0xef];
+const FIRST_DEVICE: u8 = 0xa0;
+const EUI_64: [u8; 2] = [0xff, 0xfe];
+
+/// The GID of a device, by the number of its host and its index there.
+pub(super) fn device_gid(number: u32, index: u32) -> Gid {
+    debug_assert!(number < NUMBERS && index < DeviceName::MOST);
+    let mut gid = [0; 16];
+    gid[..10].copy_from_slice(&GID_START);
+    gid[10] = FIRST_DEVICE + index as u8;
+    gid[11..13].copy_from_slice(&EUI_64);
+    gid[13..].copy_from_slice(&number.to_be_bytes()[1..]);
+    Gid(gid)
+}
+
+/// Returns whether a GID is one of those that emulated devices get.
+pub fn is_emulated(gid: Gid) -> bool {
+    let Gid(bytes) = gid;
+    let devices = FIRST_DEVICE..FIRST_DEVICE + DeviceName::MOST as u8;
+    bytes[..10] == GID_START && devices.contains(&bytes[10]) && bytes[11..13] == EUI_64
+}
+
+/// Numbers for a host in the order in which they should be tried. `host-N` prefers the number N;
+/// other names a number from 0x100000 on that depends on nothing but the name, so that a host that
+/// comes back keeps its GIDs.
+pub(super) fn preferred_numbers(name: &str) -> impl Iterator<Item = u32> {
+    let first = match name
+        .strip_prefix("host-")
+        .and_then(|n| n.parse::<u32>().ok())
+    {
+        Some(number) if number < 0x10_0000 => number,
+        // FNV-1a, folded to 20 bits.
+        _ => {
+            let hash = name.bytes().fold(0x811c_9dc5u32, |hash, byte| {
+                (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+            });
+            0x10_0000 + ((hash >> 20) ^ hash) % (NUMBERS - 0x10_0000)
+        }
+    };
+    (0..NUMBERS).map(move |step| (first + step) % NUMBERS)
+}

@@ -1,0 +1,515 @@
+//! The devices of a fabric: how processes enter them, and lists of them.
+
+use std::path::Path;
+
+use efa_core::address::Gid;
+
+use super::directory::{Fabric, shared_memory_root};
+use super::host::Host;
+use super::known::Known;
+use super::participants;
+use super::paths::{MAX_NAME, check_name};
+use super::status::{self, HostStatus, Listed};
+use crate::error::FabricError;
+use crate::identity::config::NetworkOptions;
+use crate::identity::device_name::DeviceName;
+use crate::identity::qpn::{HostTable, ParticipantId, Purview};
+use crate::transport::segment;
+use efa_device_model::profile::Profile;
+
+/// All live hosts of the fabric `name`, ordered by their names.
+pub fn list_hosts(name: &str) -> Result<Vec<HostStatus>, FabricError> {
+    Fabric::open(name)?.hosts()
+}
+
+impl Fabric {
+    /// The calling user's fabrics that have hosts, ordered by name. One that cannot be looked at
+    /// now counts as having none.
+    pub fn running() -> Vec<Fabric> {
+        Fabric::running_below(&shared_memory_root())
+    }
+
+    /// As [`Fabric::running`], below another directory.
+    pub fn running_below(root: &Path) -> Vec<Fabric> {
+        let mut running: Vec<_> = Fabric::all_below(root)
+            .filter(|fabric| fabric.hosts().is_ok_and(|hosts| !hosts.is_empty()))
+            .collect();
+        running.sort_by(|a, b| a.name().cmp(b.name()));
+        running
+    }
+
+    /// Makes the caller a participant of the device `name`, which is that of a host unless it has
+    /// an index behind its name (see [`DeviceName`]): an existing live one, or a new one. `None`
+    /// picks a new host `host-1`, `host-2`, ... With a `gid`, a new device gets exactly that one.
+    ///
+    /// `queue_pairs` is the most queue pairs that the device may have at a time, which a device
+    /// keeps from its first participant on.
+    pub fn enter_host(
+        &self,
+        name: Option<&str>,
+        gid: Option<Gid>,
+        queue_pairs: u32,
+    ) -> Result<Host, FabricError> {
+        let Some(text) = name else {
+            let mut entered = self.enter_all(&[None], Some(1), queue_pairs, None)?;
+            return Ok(entered.remove(0).remove(0));
+        };
+        let invalid = || FabricError::InvalidName {
+            what: "device",
+            name: text.to_owned(),
+            max: MAX_NAME,
+        };
+        self.enter_device(
+            &DeviceName::parse(text).ok_or_else(invalid)?,
+            gid,
+            queue_pairs,
+        )
+    }
+
+    /// As [`Fabric::enter_host`], for a device that is known by all parts of its name.
+    pub fn enter_device(
+        &self,
+        name: &DeviceName,
+        gid: Option<Gid>,
+        queue_pairs: u32,
+    ) -> Result<Host, FabricError> {
+        check_name("host", name.host())?;
+        self.with_lock(|hosts| {
+            // A job has many programs: each looks at the device that it is told, and at no other
+            // one.
+            if let Some(gid) = gid
+                && let Some(host) = Host::join(self, name, gid)?
+            {
+                return Ok(host);
+            }
+            participants::remove_dead(hosts)?;
+            let purview = Purview::Own(queue_pairs);
+            Host::enter(&mut Known::read(hosts)?, self, name, gid, purview)
+        })
+    }
+
+    /// Makes the caller stand for devices of another machine, which must not be known yet: for
+    /// each, its participation or why there is none.
+    ///
+    /// # Errors
+    /// The registry cannot be changed.
+    pub(crate) fn enter_remotes(
+        &self,
+        devices: &[(&DeviceName, Gid)],
+        machine: &str,
+    ) -> Result<Vec<Result<Host, FabricError>>, FabricError> {
+        check_name("machine", machine)?;
+        self.with_registry(|hosts| {
+            let mut known = Known::read(hosts)?;
+            let enter = |(name, gid): &(&DeviceName, Gid)| {
+                check_name("host", name.host())?;
+                let purview = Purview::Remote(machine);
+                Host::enter(&mut known, self, name, Some(*gid), purview)
+            };
+            Ok(devices.iter().map(enter).collect())
+        })
+    }
+
+    /// Refuses names that a host cannot have.
+    ///
+    /// # Errors
+    /// [`FabricError::InvalidName`]
+    pub fn check_host_name(name: &str) -> Result<(), FabricError> {
+        check_name("host", name)
+    }
+
+    /// Makes the caller a participant of all devices of the host `name`, in their order: of an
+    /// existing live host, or of a new one with so many devices (`None`: one). `None` for a name
+    /// picks a new one. Whoever sees the new devices sees that they are of this profile.
+    ///
+    /// # Errors
+    /// The number is not possible, or the host is there and has another one.
+    pub fn enter_devices(
+        &self,
+        name: Option<&str>,
+        devices: Option<u32>,
+        profile: &Profile,
+    ) -> Result<Vec<Host>, FabricError> {
+        let mut entered = self.enter_all(&[name], devices, profile.max_qp, Some(profile.name))?;
+        Ok(entered.remove(0))
+    }
+
+    /// As [`Fabric::enter_devices`], for several hosts: about as fast as for one.
+    ///
+    /// # Errors
+    /// The caller takes part in none of them then.
+    pub fn enter_hosts(
+        &self,
+        names: &[String],
+        devices: Option<u32>,
+        profile: &Profile,
+    ) -> Result<Vec<Vec<Host>>, FabricError> {
+        let names: Vec<_> = names.iter().map(|name| Some(name.as_str())).collect();
+        self.enter_all(&names, devices, profile.max_qp, Some(profile.name))
+    }
+
+    fn enter_all(
+        &self,
+        names: &[Option<&str>],
+        devices: Option<u32>,
+        queue_pairs: u32,
+        profile: Option<&str>,
+    ) -> Result<Vec<Vec<Host>>, FabricError> {
+        for name in names.iter().flatten() {
+            Self::check_host_name(name)?;
+        }
+        let most = DeviceName::MOST;
+        if let Some(wanted) = devices.filter(|wanted| !(1..=most).contains(wanted)) {
+            return Err(FabricError::DeviceCount { wanted, most });
+        }
+        let mut all = Vec::new();
+        let entered = self.with_registry(|hosts| {
+            let mut known = Known::read(hosts)?;
+            for name in names {
+                all.push(Vec::new());
+                let entered = all.last_mut().expect("it was just put there");
+                Host::enter_all(
+                    entered,
+                    &mut known,
+                    self,
+                    *name,
+                    devices,
+                    queue_pairs,
+                    profile,
+                )?;
+            }
+            Ok(())
+        });
+        match entered {
+            Ok(()) => Ok(all),
+            Err(error) => {
+                Host::leave_all(all.into_iter().flatten());
+                Err(error)
+            }
+        }
+    }
+
+    /// The devices of all live hosts, ordered by name.
+    pub fn hosts(&self) -> Result<Vec<HostStatus>, FabricError> {
+        self.list(Listed::All)
+    }
+
+    /// As [`Fabric::hosts`], without those of other machines.
+    pub fn hosts_of_this_machine(&self) -> Result<Vec<HostStatus>, FabricError> {
+        self.list(Listed::OfThisMachine)
+    }
+
+    fn list(&self, listed: Listed) -> Result<Vec<HostStatus>, FabricError> {
+        self.with_registry(|hosts| {
+            let mut list = status::list(hosts, listed)?;
+            list.sort_by(|a, b| a.name.cmp(&b.name));
+            Ok(list)
+        })
+    }
+
+    /// How many bytes a device takes in the fabric's directory whose profile has so many queue
+    /// pairs, before a program opens it.
+    pub fn bytes_of_device(queue_pairs: u32) -> u64 {
+        /// The file with the name of the profile.
+        const PROFILE: usize = 4096;
+        (HostTable::bytes(queue_pairs) + PROFILE) as u64
+    }
+
+    /// How many bytes a program that opens a device takes there, if one other sends to it.
+    pub fn bytes_of_program() -> u64 {
+        segment::BYTES_WITH_ONE_RING as u64
+    }
+
+    /// What the network does to what a live device sends; `None` before a process has opened it.
+    pub fn network_of(&self, gid: Gid) -> Option<NetworkOptions> {
+        participants::network_of(&self.host_directory(gid), gid)
+    }
+
+    /// All live participants.
+    pub(crate) fn participants(&self) -> Result<Vec<(Gid, ParticipantId)>, FabricError> {
+        self.with_registry(participants::live_participants)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::Duration;
+
+    use efa_core::address::Qpn;
+
+    use super::*;
+    use crate::fabric::gids::{device_gid, is_emulated, preferred_numbers};
+    use crate::fabric::participants::LOOKS;
+    use crate::fabric::paths::file_names;
+    use crate::fabric::status::ParticipantStatus;
+    use crate::identity::qpn::QpnChoice;
+    use crate::link::staged::PortRules;
+    use efa_device_model::qpn_policy::QpnPolicy;
+
+    fn fabric(root: &tempfile::TempDir) -> Fabric {
+        Fabric::open_below(root.path(), "lab").unwrap()
+    }
+
+    #[test]
+    fn hosts_have_names_gids_and_an_end() {
+        let root = tempfile::tempdir().unwrap();
+        let fabric = fabric(&root);
+        let first = fabric.enter_host(None, None, 64).unwrap();
+        let second = fabric.enter_host(None, None, 64).unwrap();
+        let joined = fabric.enter_host(Some("host-1"), None, 64).unwrap();
+        let named = fabric.enter_host(Some("alpha"), None, 64).unwrap();
+        assert_eq!(first.name(), "host-1");
+        assert_eq!(second.name(), "host-2");
+        assert_eq!(first.gid().to_string(), "fe80::ef:a0ff:fe00:1");
+        assert_eq!(joined.gid(), first.gid());
+        let alpha = named.gid();
+        assert!(![first.gid(), second.gid()].contains(&alpha));
+
+        let mut lowest = QpnChoice::new(QpnPolicy::Lowest, 0);
+        assert_eq!(first.take_qpn(&mut lowest, None).unwrap(), Qpn(2));
+        assert_eq!(joined.take_qpn(&mut lowest, None).unwrap(), Qpn(3));
+        assert_eq!(second.take_qpn(&mut lowest, None).unwrap(), Qpn(2));
+        let list = fabric.hosts().unwrap();
+        let names: Vec<_> = list.iter().map(|host| host.name.to_string()).collect();
+        assert_eq!(names, ["alpha", "host-1", "host-2"]);
+        let me = std::process::id() as i32;
+        let expected = |qpn| ParticipantStatus {
+            pid: me,
+            has_device: false,
+            queue_pairs: vec![Qpn(qpn)],
+        };
+        assert_eq!(list[1].participants, [expected(2), expected(3)]);
+
+        drop(first);
+        assert_eq!(
+            joined.take_qpn(&mut lowest, None).unwrap(),
+            Qpn(2),
+            "its numbers went with it"
+        );
+        drop(named);
+        assert_eq!(
+            fabric.enter_host(Some("alpha"), None, 64).unwrap().gid(),
+            alpha
+        );
+        drop((second, joined));
+        assert_eq!(
+            std::fs::read_dir(root.path()).unwrap().count(),
+            0,
+            "nothing is left"
+        );
+    }
+
+    #[test]
+    fn a_host_has_its_profile_before_being_visible() {
+        let root = tempfile::tempdir().unwrap();
+        let fabric = fabric(&root);
+        let profile = &Profile::all()[0];
+        let enter = |hosts: &Path| {
+            let (mut entered, mut known) = (Vec::new(), Known::read(hosts)?);
+            let name = Some(profile.name);
+            Host::enter_all(&mut entered, &mut known, &fabric, None, Some(2), 64, name)?;
+            Ok((entered, status::list(hosts, Listed::All)?))
+        };
+        // The registry is not read while it is locked.
+        let (_entered, seen) = fabric.with_registry(enter).unwrap();
+        let profiles: Vec<_> = seen.iter().map(|host| host.profile.as_deref()).collect();
+        assert_eq!(profiles, [Some(profile.name); 2]);
+    }
+
+    /// How many devices were looked at for the dead while `work` ran.
+    fn looks(work: impl FnOnce()) -> usize {
+        let before = LOOKS.get();
+        work();
+        LOOKS.get() - before
+    }
+
+    fn names(hosts: usize) -> Vec<String> {
+        (0..hosts).map(|number| format!("node{number}")).collect()
+    }
+
+    /// Else a cluster of many hosts would take the time of the square of their number to begin and
+    /// to end, and so would a job there.
+    #[test]
+    fn joining_and_leaving_scan_no_other_hosts() {
+        let root = tempfile::tempdir().unwrap();
+        let fabric = fabric(&root);
+        let profile = &Profile::all()[0];
+        for hosts in [3, 30] {
+            let mut entered = Vec::new();
+            let looked = looks(|| {
+                entered = fabric.enter_hosts(&names(hosts), Some(4), profile).unwrap();
+            });
+            assert_eq!(looked, 0, "there were no devices before");
+            let devices = || entered.iter().flatten();
+            let looked = looks(|| {
+                let patience = Duration::from_secs(60);
+                let missing = fabric.wait_for_recorders(devices(), patience).unwrap();
+                assert!(missing.is_none());
+                let missing = fabric.wait_for_bridges(devices(), patience).unwrap();
+                assert!(missing.is_none());
+                PortRules::of(&fabric).unwrap();
+            });
+            assert_eq!(looked, 0);
+            let device = &entered[1][2];
+            let mut program = None;
+            let looked = looks(|| {
+                let opened = Fabric::open_below(root.path(), "lab").unwrap();
+                let entered = opened.enter_device(device.name(), Some(device.gid()), 64);
+                program = Some(entered.unwrap());
+            });
+            assert_eq!(looked, 1, "its own");
+            assert_eq!(looks(|| drop(program)), 1, "its own");
+            let devices = devices().count();
+            let looked = looks(|| Host::leave_all(entered.into_iter().flatten()));
+            assert_eq!(looked, devices, "each once");
+            assert!(!fabric.directory().exists());
+        }
+    }
+
+    #[test]
+    fn who_cannot_enter_all_devices_enters_none() {
+        let root = tempfile::tempdir().unwrap();
+        let fabric = fabric(&root);
+        let _living = fabric.enter_host(Some("living"), None, 64).unwrap();
+        // Not ours, since others can write to it.
+        let number = preferred_numbers("node1").next().unwrap();
+        let in_the_way = fabric.host_directory(device_gid(number, 1));
+        std::fs::create_dir_all(in_the_way.join("notes")).unwrap();
+        std::fs::set_permissions(&in_the_way, std::fs::Permissions::from_mode(0o770)).unwrap();
+        let profile = &Profile::all()[0];
+        let error = fabric.enter_hosts(&names(3), Some(2), profile).unwrap_err();
+        assert!(
+            matches!(error, FabricError::WritableByOthers { .. }),
+            "{error}"
+        );
+        assert_eq!(fabric.hosts().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_gid_belongs_to_one_live_host() {
+        let root = tempfile::tempdir().unwrap();
+        let fabric = fabric(&root);
+        let gid = Gid([9; 16]);
+        let alpha = fabric.enter_host(Some("alpha"), Some(gid), 64).unwrap();
+        let error = fabric.enter_host(Some("beta"), Some(gid), 64).unwrap_err();
+        assert!(error.to_string().contains("\"alpha\""), "{error}");
+        let error = fabric
+            .enter_host(Some("alpha"), Some(Gid([8; 16])), 64)
+            .unwrap_err();
+        assert!(matches!(error, FabricError::GidTaken { .. }), "{error}");
+        drop(alpha);
+        fabric.enter_host(Some("beta"), Some(gid), 64).unwrap();
+    }
+
+    #[test]
+    fn devices_of_a_host_share_names_and_gids() {
+        let root = tempfile::tempdir().unwrap();
+        let fabric = fabric(&root);
+        let gids = |devices: &[Host]| -> Vec<_> {
+            let gids = devices.iter().map(|device| device.gid().to_string());
+            gids.collect()
+        };
+        let two = fabric
+            .enter_devices(None, Some(2), &Profile::all()[0])
+            .unwrap();
+        assert_eq!(gids(&two), ["fe80::ef:a0ff:fe00:1", "fe80::ef:a1ff:fe00:1"]);
+        // Whoever joins gets what there is, also if only a part of it is left.
+        let joined = fabric
+            .enter_devices(Some("host-1"), None, &Profile::all()[0])
+            .unwrap();
+        assert_eq!(gids(&joined), gids(&two));
+        for wanted in [1, 3] {
+            let refused = fabric.enter_devices(Some("host-1"), Some(wanted), &Profile::all()[0]);
+            let error = refused.unwrap_err().to_string();
+            assert!(error.contains("host-1") && error.contains('2'), "{error}");
+        }
+        let [first, second] = <[Host; 2]>::try_from(two).unwrap();
+        drop((first, joined));
+        let names = || -> Vec<_> {
+            let hosts = fabric.hosts().unwrap();
+            hosts.iter().map(|host| host.name.to_string()).collect()
+        };
+        assert_eq!(names(), ["host-1:1"]);
+        let again = fabric
+            .enter_devices(Some("host-1"), None, &Profile::all()[0])
+            .unwrap();
+        assert_eq!(gids(&again)[1], second.gid().to_string());
+        assert_eq!(names(), ["host-1:0", "host-1:1"]);
+
+        // A host whose name is free is not always one whose GIDs are.
+        let squatted = device_gid(2, 1);
+        let _squatter = fabric.enter_host(Some("x"), Some(squatted), 64).unwrap();
+        let third = fabric
+            .enter_devices(None, Some(32), &Profile::all()[0])
+            .unwrap();
+        assert_eq!(third[0].name(), "host-2:0");
+        assert_eq!(third[0].gid(), device_gid(3, 0));
+        assert_eq!(third[31].gid().to_string(), "fe80::ef:bfff:fe00:3");
+        assert!(third.iter().all(|device| is_emulated(device.gid())));
+        for other in [0x9f, 0xc0] {
+            let Gid(mut gid) = third[0].gid();
+            gid[10] = other;
+            assert!(!is_emulated(Gid(gid)));
+        }
+    }
+
+    #[test]
+    fn colliding_names_get_different_gids() {
+        let root = tempfile::tempdir().unwrap();
+        let fabric = fabric(&root);
+        let mut numbers = preferred_numbers("alpha");
+        let wanted = device_gid(numbers.next().unwrap(), 0);
+        let _squatter = fabric
+            .enter_host(Some("squatter"), Some(wanted), 64)
+            .unwrap();
+        let alpha = fabric.enter_host(Some("alpha"), None, 64).unwrap();
+        assert_eq!(alpha.gid(), device_gid(numbers.next().unwrap(), 0));
+    }
+
+    #[test]
+    fn foreign_files_are_ignored_foreign_names_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let fabric = fabric(&root);
+        for name in ["", ".", "..", "a/b", "a b", &"x".repeat(64), "ü"] {
+            let error = fabric.enter_host(Some(name), None, 64).unwrap_err();
+            assert!(
+                matches!(error, FabricError::InvalidName { what: "host", .. }),
+                "{error}"
+            );
+            assert!(
+                fabric
+                    .enter_devices(Some(name), None, &Profile::all()[0])
+                    .is_err()
+            );
+            let error = Fabric::open_below(root.path(), name).unwrap_err();
+            assert!(
+                matches!(error, FabricError::InvalidName { what: "fabric", .. }),
+                "{error}"
+            );
+        }
+        // Folders, also with the names of our files, in a live host's directory and in a dead
+        // one's.
+        let strangers = ["notes", "7.lock", "8.device"];
+        let alpha = fabric.enter_host(Some("alpha"), None, 64).unwrap();
+        let directory = alpha.directory().to_owned();
+        for stranger in strangers {
+            std::fs::create_dir(directory.join(stranger)).unwrap();
+        }
+        let beta = fabric.enter_host(Some("beta"), None, 64).unwrap();
+        assert_eq!(fabric.hosts().unwrap().len(), 2);
+        drop(alpha);
+        assert_eq!(
+            fabric.hosts().unwrap().len(),
+            1,
+            "it has ended all the same"
+        );
+        let alpha = fabric.enter_host(Some("alpha"), None, 64).unwrap();
+        assert_eq!(alpha.directory(), directory, "it comes back to its GID");
+        assert_eq!(fabric.hosts().unwrap().len(), 2);
+        drop((alpha, beta));
+        let mut left = file_names(&directory).unwrap();
+        left.sort();
+        assert_eq!(left, ["7.lock", "8.device", "notes"], "nobody's but theirs");
+    }
+}

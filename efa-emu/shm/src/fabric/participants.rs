@@ -1,0 +1,158 @@
+//! Who takes part in the devices of a fabric, and the removal of what dead participants left.
+
+#[cfg(test)]
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+use efa_core::address::Gid;
+
+use super::paths::{
+    device_path, directories, file_names, file_owner, is_directory, lock_path, table_path,
+};
+use crate::error::FabricError;
+use crate::identity::config::NetworkOptions;
+use crate::identity::qpn::{HostTable, ParticipantId};
+use crate::process::lock::Liveness;
+use crate::transport::segment::{Address, Segment};
+
+#[cfg(test)]
+thread_local! {
+    /// How many devices were looked at for what dead processes left.
+    pub(super) static LOOKS: Cell<usize> = const { Cell::new(0) };
+}
+
+pub(crate) fn is_alive(host: &Path, id: ParticipantId) -> bool {
+    match Liveness::open(&lock_path(host, id)) {
+        Ok(Some(liveness)) => liveness.process().is_some(),
+        Ok(None) => false,
+        // Out of descriptors, say: a live owner must not lose its number over that.
+        Err(_) => true,
+    }
+}
+
+/// The live participants of a host and the processes that they are.
+pub(super) fn participants(host: &Path) -> Result<BTreeMap<ParticipantId, i32>, FabricError> {
+    participants_of(host, &file_names(host)?)
+}
+
+/// As [`participants`], when the names of the files are known.
+pub(super) fn participants_of(
+    host: &Path,
+    names: &[String],
+) -> Result<BTreeMap<ParticipantId, i32>, FabricError> {
+    let mut alive = BTreeMap::new();
+    for name in names {
+        let Some(id) = file_owner(name).filter(|_| name.ends_with(".lock")) else {
+            continue;
+        };
+        let path = host.join(name);
+        let liveness = Liveness::open(&path).map_err(FabricError::io("open", &path))?;
+        if let Some(pid) = liveness.and_then(|liveness| liveness.process()) {
+            alive.insert(id, pid);
+        }
+    }
+    Ok(alive)
+}
+
+/// The live participants of all hosts. The registry is locked, and the dead are removed.
+pub(crate) fn live_participants(hosts: &Path) -> Result<Vec<(Gid, ParticipantId)>, FabricError> {
+    let mut all = Vec::new();
+    for (gid, directory) in directories(hosts)? {
+        all.extend(participants(&directory)?.into_keys().map(|id| (gid, id)));
+    }
+    Ok(all)
+}
+
+/// Wakes the device of a participant, if it has one.
+pub(super) fn wake(host: &Path, address: Address) {
+    // It may be gone by now, or not be complete yet; then it looks by itself.
+    if let Ok(Some(segment)) = Segment::open(&device_path(host, address.id), address) {
+        segment.wake();
+    }
+}
+
+/// Has all processes that have opened a device look at what others want of it.
+pub(crate) fn wake_all(host: &Path, gid: Gid) -> Result<(), FabricError> {
+    for id in participants(host)?.into_keys() {
+        wake(host, Address { gid, id });
+    }
+    Ok(())
+}
+
+/// What the network does to what a host's device sends, as the first process has declared it that
+/// has opened the device.
+pub(crate) fn network_of(host: &Path, gid: Gid) -> Option<NetworkOptions> {
+    participants(host).ok()?.into_keys().find_map(|id| {
+        let segment = Segment::open(&device_path(host, id), Address { gid, id }).ok()??;
+        segment.network().ok()
+    })
+}
+
+/// Removes the files of dead participants, and hosts without live ones. The registry is locked.
+pub(crate) fn remove_dead(hosts: &Path) -> Result<(), FabricError> {
+    for (gid, directory) in directories(hosts)? {
+        remove_dead_of(&directory, gid)?;
+    }
+    Ok(())
+}
+
+/// What there is of a device when its dead participants are gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Remains {
+    /// It has live ones.
+    Device,
+    /// It had no live ones and is gone, too.
+    Nothing,
+}
+
+/// As [`remove_dead`], for one device.
+///
+/// A directory inside a host's directory is none of ours. It stays, and so does the directory
+/// around it; a host that comes back uses that again.
+pub(crate) fn remove_dead_of(directory: &Path, gid: Gid) -> Result<Remains, FabricError> {
+    #[cfg(test)]
+    LOOKS.set(LOOKS.get() + 1);
+    let names = file_names(directory)?;
+    let alive = participants_of(directory, &names)?;
+    let is_of_the_dead = |name: &String| match file_owner(name) {
+        Some(owner) => !alive.contains_key(&owner),
+        None => alive.is_empty(),
+    };
+    // So it is with nearly all of them, nearly always. A table is cleared before the files go that
+    // tell of the dead.
+    if !alive.is_empty() && !names.iter().any(is_of_the_dead) {
+        return Ok(Remains::Device);
+    }
+    // A table that cannot be read does not prevent the removal of a dead host. That of a live host
+    // is reported to the next process that enters the host.
+    let table = HostTable::open(&table_path(directory), gid).ok().flatten();
+    if let Some(table) = &table {
+        if alive.is_empty() {
+            table.retire();
+        }
+        table.release_all(|owner| !alive.contains_key(&owner));
+    }
+    for name in names.iter().filter(|name| is_of_the_dead(name)) {
+        let path = directory.join(name);
+        if is_directory(&path) {
+            continue;
+        }
+        match std::fs::remove_file(&path) {
+            Ok(()) => {}
+            // An orderly leaver removes its own files without the registry.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(FabricError::io("remove", &path)(error)),
+        }
+    }
+    if !alive.is_empty() {
+        return Ok(Remains::Device);
+    }
+    match std::fs::remove_dir(directory) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
+        Err(error) => return Err(FabricError::io("remove", directory)(error)),
+    }
+    Ok(Remains::Nothing)
+}

@@ -1,0 +1,99 @@
+//! What others see of the devices of a fabric.
+
+use std::path::Path;
+
+use efa_core::address::{Gid, Qpn};
+
+use super::participants::participants;
+use super::paths::{check_name, device_path, directories, profile_path, table_path};
+use crate::error::FabricError;
+use crate::identity::device_name::DeviceName;
+use crate::identity::qpn::HostTable;
+use efa_device_model::device::Statistics;
+
+/// A device of a live host, as `efa-emu ps` shows it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HostStatus {
+    /// The device's name, which tells the host.
+    pub name: DeviceName,
+    /// The device's GID.
+    pub gid: Gid,
+    /// The name of the device's profile, as whoever made the host announced it
+    /// ([`Fabric::enter_devices`](crate::Fabric::enter_devices)).
+    pub profile: Option<String>,
+    /// The live processes that take part in it, one entry per opened device and per `efa-emu run`.
+    pub participants: Vec<ParticipantStatus>,
+    /// What its devices have counted; see [`Host::statistics`](crate::Host::statistics).
+    pub statistics: Statistics,
+    /// The machine that the device is on, if it is another one. Its participant here is the process
+    /// that stands for it.
+    pub machine: Option<String>,
+}
+
+/// One participation of a process in a host.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ParticipantStatus {
+    /// The process, in the pid namespace of the caller; 0 if it has no number there.
+    pub pid: i32,
+    /// Whether the process opened the device.
+    pub has_device: bool,
+    /// Its queue pairs.
+    pub queue_pairs: Vec<Qpn>,
+}
+
+/// Whose hosts are listed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Listed {
+    All,
+    /// Those that are not on another machine.
+    OfThisMachine,
+}
+
+/// Describes live hosts. The registry is locked, and the dead are removed.
+pub(crate) fn list(hosts: &Path, listed: Listed) -> Result<Vec<HostStatus>, FabricError> {
+    let mut list = Vec::new();
+    for (gid, directory) in directories(hosts)? {
+        let Some(table) = HostTable::open(&table_path(&directory), gid)? else {
+            continue;
+        };
+        if table.is_remote() && listed == Listed::OfThisMachine {
+            continue;
+        }
+        let owned: Vec<_> = table.owned().collect();
+        let participants = participants(&directory)?
+            .into_iter()
+            .map(|(id, pid)| ParticipantStatus {
+                pid,
+                has_device: device_path(&directory, id).exists(),
+                queue_pairs: owned
+                    .iter()
+                    .filter(|_| !table.is_remote())
+                    .filter(|(_, owner)| *owner == id)
+                    .map(|(qpn, _)| *qpn)
+                    .collect(),
+            })
+            .collect();
+        list.push(HostStatus {
+            name: table.name(),
+            gid,
+            profile: profile_of(&directory),
+            participants,
+            statistics: statistics_of(&table),
+            machine: table.machine(),
+        });
+    }
+    Ok(list)
+}
+
+/// Reads the statistics in a host's table, and asks the host's devices for more.
+pub(super) fn statistics_of(table: &HostTable) -> Statistics {
+    let statistics = Statistics::from_values(&table.statistics());
+    table.ask_for_statistics();
+    statistics
+}
+
+/// Reads the name of a host's profile; a file that holds no such name counts as none.
+fn profile_of(host: &Path) -> Option<String> {
+    let name = std::fs::read_to_string(profile_path(host)).ok()?;
+    check_name("profile", &name).ok().map(|()| name)
+}
