@@ -9,15 +9,13 @@ use std::collections::{HashSet, VecDeque};
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
-use efa_core::address::{Ahn, Gid, RawAddress};
 use efa_core::nic::{
-    Access, BufferId, Completion, CompletionKind, CompletionQueueId, Destination, Device, Domain,
-    DomainConfig, Doorbell, Nic, NicAttributes, NicError, PolledNic, QueuePair, QueuePairConfig,
-    RdmaRequest, Region, SendRequest, Status, UserSlice,
+    BufferId, Completion, CompletionKind, Destination, Domain, Doorbell, Nic, NicError, PolledNic,
+    RdmaRequest, SendRequest, Status, UserSlice,
 };
 use efa_core::wire::PacketType;
 use efa_play::application::engine::HostNic;
-use efa_sim::{NicConfig, SimDomain, SimHost, SimQueuePair};
+use efa_sim::{NicConfig, SimDomain, SimHost, SimNic, SimQueuePair};
 
 use super::fault::{Act, Change, Packets, RdmaChange};
 
@@ -128,19 +126,11 @@ impl State {
     }
 }
 
-/// The domain.
-pub(crate) struct FaultyDomain {
-    inner: SimDomain,
-    state: State,
-}
-
-/// The queue pair.
-pub(crate) struct FaultyQueuePair(SimQueuePair);
-
-/// The device of an endpoint with a fault.
+/// The device of an endpoint with a fault. The engine posts and polls through it; all else reaches
+/// the simulated device as it is.
 pub(crate) struct FaultyNic {
-    queue_pair: FaultyQueuePair,
-    domain: FaultyDomain,
+    inner: SimNic,
+    state: State,
 }
 
 impl FaultyNic {
@@ -152,11 +142,10 @@ impl FaultyNic {
         applied: Rc<Cell<usize>>,
     ) -> Result<Self, NicError> {
         let config = NicConfig::default();
-        let packet_buffers = config.packet_buffers + SPARE_BUFFERS;
-        let config = QueuePairConfig::from(config);
-        let mut inner = host.open_domain(&DomainConfig { packet_buffers })?;
-        let queue = inner.create_completion_queue(config.completions())?;
-        let queue_pair = FaultyQueuePair(inner.create_queue_pair(queue, &config)?);
+        let inner = host.open_nic(NicConfig {
+            packet_buffers: config.packet_buffers + SPARE_BUFFERS,
+            ..config
+        })?;
         let state = State {
             act,
             applied,
@@ -169,17 +158,16 @@ impl FaultyNic {
             late: Vec::new(),
             spent: None,
         };
-        let domain = FaultyDomain { inner, state };
-        Ok(FaultyNic { queue_pair, domain })
+        Ok(FaultyNic { inner, state })
     }
 
     /// Sends what has waited for a packet of this type, or for nothing.
     fn send_due(&mut self, passed: Option<PacketType>) {
-        if self.domain.state.peer.is_none() {
+        if self.state.peer.is_none() {
             return;
         }
-        for packet in self.domain.state.due(passed) {
-            self.queue_pair.send(&mut self.domain, &packet);
+        for packet in self.state.due(passed) {
+            self.send(&packet);
         }
     }
 
@@ -194,10 +182,9 @@ impl FaultyNic {
         else {
             return heard.push(completion);
         };
-        let domain = &mut self.domain;
-        let packet = domain.inner.buffer(buffer)[..length].to_vec();
+        let packet = self.inner.buffer(buffer)[..length].to_vec();
         let kind = PacketType::peek(&packet);
-        domain.state.invents(&packet);
+        self.state.invents(&packet);
         let with = |buffer, length| Completion {
             kind: CompletionKind::Recv {
                 buffer,
@@ -207,25 +194,23 @@ impl FaultyNic {
             },
             ..completion
         };
-        match domain.state.hears(&packet) {
+        match self.state.hears(&packet) {
             None => heard.push(completion),
-            Some(Change::Lost) => domain.inner.release_buffer(buffer),
+            Some(Change::Lost) => self.inner.release_buffer(buffer),
             Some(Change::Twice | Change::Again(_)) => {
                 heard.push(completion);
-                let copy = domain.put(&packet);
+                let copy = self.put(&packet);
                 heard.push(with(copy, length));
             }
             Some(change) => {
                 let changed = change.of(&packet);
-                domain.inner.buffer_mut(buffer)[..changed.len()].copy_from_slice(&changed);
+                self.inner.buffer_mut(buffer)[..changed.len()].copy_from_slice(&changed);
                 heard.push(with(buffer, changed.len()));
             }
         }
         self.send_due(kind);
     }
-}
 
-impl FaultyDomain {
     /// A buffer with these bytes.
     fn put(&mut self, packet: &[u8]) -> BufferId {
         let buffer = self
@@ -247,21 +232,19 @@ impl FaultyDomain {
         Ok(packet)
     }
 
-    fn finish(&mut self, queue_pair: &SimQueuePair, context: u64, kind: CompletionKind) {
+    fn finish(&mut self, context: u64, kind: CompletionKind) {
         self.state.finished.push_back(Completion {
-            queue_pair: queue_pair.address().qpn,
+            queue_pair: self.inner.address().qpn,
             context,
             status: Status::Ok,
             kind,
         });
     }
-}
 
-impl FaultyQueuePair {
     /// Sends a packet that the engine did not post.
-    fn send(&mut self, domain: &mut FaultyDomain, packet: &[u8]) {
-        let destination = domain.state.peer.expect("the engine has sent something");
-        let buffer = domain.put(packet);
+    fn send(&mut self, packet: &[u8]) {
+        let destination = self.state.peer.expect("the engine has sent something");
+        let buffer = self.put(packet);
         let request = SendRequest {
             destination,
             buffer,
@@ -270,15 +253,14 @@ impl FaultyQueuePair {
             immediate: None,
             context: 0,
         };
-        domain.state.own.insert(buffer);
-        self.0
-            .post_send(&mut domain.inner, &request, Doorbell::Ring)
+        self.state.own.insert(buffer);
+        self.inner
+            .post_send(&request, Doorbell::Ring)
             .expect("the send queue has room");
     }
 
     fn post_rdma(
         &mut self,
-        domain: &mut FaultyDomain,
         request: &RdmaRequest,
         doorbell: Doorbell,
         reads: bool,
@@ -288,153 +270,109 @@ impl FaultyQueuePair {
             true => CompletionKind::RdmaRead,
             false => CompletionKind::RdmaWrite,
         };
-        match domain.state.rdma(reads) {
+        match self.state.rdma(reads) {
             None => {}
             Some(RdmaChange::Shorter(by)) => request.local.length -= by,
             Some(RdmaChange::Elsewhere(by)) => {
                 request.remote_address = request.remote_address.wrapping_add_signed(by)
             }
             Some(RdmaChange::Skipped) => {
-                domain.finish(&self.0, request.context, kind);
+                self.finish(request.context, kind);
                 return Ok(());
             }
             Some(RdmaChange::Late) => {
-                domain.finish(&self.0, request.context, kind);
-                domain.state.late.push(request);
+                self.finish(request.context, kind);
+                self.state.late.push(request);
                 return Ok(());
             }
             Some(RdmaChange::Immediate(change)) => {
                 request.immediate = request.immediate.map(|data| data ^ change);
             }
         }
-        self.post(domain, &request, doorbell, reads)
+        self.post(&request, doorbell, reads)
     }
 
     fn post(
         &mut self,
-        domain: &mut FaultyDomain,
         request: &RdmaRequest,
         doorbell: Doorbell,
         reads: bool,
     ) -> Result<(), NicError> {
         match reads {
-            true => self.0.post_read(&mut domain.inner, request, doorbell),
-            false => self.0.post_write(&mut domain.inner, request, doorbell),
+            true => self.inner.post_read(request, doorbell),
+            false => self.inner.post_write(request, doorbell),
         }
     }
 }
 
-impl QueuePair for FaultyQueuePair {
-    type Domain = FaultyDomain;
+impl Deref for FaultyNic {
+    type Target = SimDomain;
 
-    fn attributes(&self) -> &NicAttributes {
-        self.0.attributes()
+    fn deref(&self) -> &SimDomain {
+        &self.inner
+    }
+}
+
+impl DerefMut for FaultyNic {
+    fn deref_mut(&mut self) -> &mut SimDomain {
+        &mut self.inner
+    }
+}
+
+impl Nic for FaultyNic {
+    type Domain = SimDomain;
+
+    fn queue_pair(&self) -> &SimQueuePair {
+        self.inner.queue_pair()
     }
 
-    fn address(&self) -> RawAddress {
-        self.0.address()
+    fn parts(&mut self) -> (&mut SimDomain, &mut SimQueuePair) {
+        self.inner.parts()
     }
 
-    fn completion_queue(&self) -> CompletionQueueId {
-        self.0.completion_queue()
-    }
-
-    fn post_send(
-        &mut self,
-        domain: &mut FaultyDomain,
-        request: &SendRequest,
-        doorbell: Doorbell,
-    ) -> Result<(), NicError> {
-        domain.state.peer = Some(request.destination);
-        let packet = domain.packet(request)?;
-        let instead = domain.state.sends(&packet);
+    fn post_send(&mut self, request: &SendRequest, doorbell: Doorbell) -> Result<(), NicError> {
+        self.state.peer = Some(request.destination);
+        let packet = self.packet(request)?;
+        let instead = self.state.sends(&packet);
         match instead.as_deref() {
-            None => self.0.post_send(&mut domain.inner, request, doorbell)?,
+            None => self.inner.post_send(request, doorbell)?,
             Some([]) => {
                 let buffer = request.buffer;
-                domain.finish(&self.0, request.context, CompletionKind::Send { buffer });
+                self.finish(request.context, CompletionKind::Send { buffer });
             }
             Some([changed, others @ ..]) => {
-                let changed_buffer = domain.inner.buffer_mut(request.buffer);
+                let changed_buffer = self.inner.buffer_mut(request.buffer);
                 changed_buffer[..changed.len()].copy_from_slice(changed);
                 let request = SendRequest {
                     header_length: changed.len(),
                     payload: None,
                     ..*request
                 };
-                self.0.post_send(&mut domain.inner, &request, doorbell)?;
+                self.inner.post_send(&request, doorbell)?;
                 for packet in others {
-                    self.send(domain, packet);
+                    self.send(packet);
                 }
             }
         }
         let kind = PacketType::peek(&packet);
-        for packet in domain.state.due(kind) {
-            self.send(domain, &packet);
+        for packet in self.state.due(kind) {
+            self.send(&packet);
         }
         if kind.is_some_and(|kind| matches!(kind, PacketType::Eor | PacketType::Receipt)) {
-            for read in std::mem::take(&mut domain.state.late) {
-                domain.state.completed.push(read.context);
-                self.0.post_read(&mut domain.inner, &read, Doorbell::Ring)?;
+            for read in std::mem::take(&mut self.state.late) {
+                self.state.completed.push(read.context);
+                self.inner.post_read(&read, Doorbell::Ring)?;
             }
         }
         Ok(())
     }
 
-    fn post_read(
-        &mut self,
-        domain: &mut FaultyDomain,
-        request: &RdmaRequest,
-        doorbell: Doorbell,
-    ) -> Result<(), NicError> {
-        self.post_rdma(domain, request, doorbell, true)
+    fn post_read(&mut self, request: &RdmaRequest, doorbell: Doorbell) -> Result<(), NicError> {
+        self.post_rdma(request, doorbell, true)
     }
 
-    fn post_write(
-        &mut self,
-        domain: &mut FaultyDomain,
-        request: &RdmaRequest,
-        doorbell: Doorbell,
-    ) -> Result<(), NicError> {
-        self.post_rdma(domain, request, doorbell, false)
-    }
-
-    fn flush(&mut self, domain: &mut FaultyDomain) {
-        self.0.flush(&mut domain.inner);
-    }
-
-    fn post_recv(&mut self, domain: &mut FaultyDomain, buffer: BufferId) -> Result<(), NicError> {
-        self.0.post_recv(&mut domain.inner, buffer)
-    }
-
-    fn close(self, domain: &mut FaultyDomain) {
-        self.0.close(&mut domain.inner);
-    }
-}
-
-impl Deref for FaultyNic {
-    type Target = FaultyDomain;
-
-    fn deref(&self) -> &FaultyDomain {
-        &self.domain
-    }
-}
-
-impl DerefMut for FaultyNic {
-    fn deref_mut(&mut self) -> &mut FaultyDomain {
-        &mut self.domain
-    }
-}
-
-impl Nic for FaultyNic {
-    type Domain = FaultyDomain;
-
-    fn queue_pair(&self) -> &FaultyQueuePair {
-        &self.queue_pair
-    }
-
-    fn parts(&mut self) -> (&mut FaultyDomain, &mut FaultyQueuePair) {
-        (&mut self.domain, &mut self.queue_pair)
+    fn post_write(&mut self, request: &RdmaRequest, doorbell: Doorbell) -> Result<(), NicError> {
+        self.post_rdma(request, doorbell, false)
     }
 }
 
@@ -442,15 +380,14 @@ impl PolledNic for FaultyNic {
     fn poll(&mut self, completions: &mut Vec<Completion>, limit: usize) -> usize {
         let before = completions.len();
         let mut arrived = Vec::new();
-        let queue = self.queue_pair.completion_queue();
-        self.domain.inner.poll(queue, &mut arrived, limit);
-        completions.extend(self.domain.state.finished.drain(..));
+        self.inner.poll(&mut arrived, limit);
+        completions.extend(self.state.finished.drain(..));
         self.send_due(None);
         for completion in arrived {
-            let state = &mut self.domain.state;
+            let state = &mut self.state;
             match completion.kind {
                 CompletionKind::Send { buffer } if state.own.remove(&buffer) => {
-                    self.domain.inner.release_buffer(buffer);
+                    self.inner.release_buffer(buffer);
                 }
                 CompletionKind::RdmaRead | CompletionKind::RdmaWrite => {
                     let context = completion.context;
@@ -469,121 +406,14 @@ impl PolledNic for FaultyNic {
 
 impl HostNic for FaultyNic {
     fn allocate_user(&mut self, length: usize) -> Result<UserSlice, NicError> {
-        let host = self.domain.inner.host();
-        host.allocate(length)
-            .map_err(|_| NicError::Exhausted("memory of the simulated host"))
+        self.inner.allocate_user(length)
     }
 
     fn fill_user(&mut self, address: u64, bytes: &[u8]) -> Result<(), NicError> {
-        self.domain.inner.write_user(address, bytes)
+        self.inner.fill_user(address, bytes)
     }
 
     fn dump_user(&mut self, source: UserSlice) -> Result<Vec<u8>, NicError> {
-        let mut bytes = vec![0; source.length];
-        self.domain.inner.read_user(source.address, &mut bytes)?;
-        Ok(bytes)
-    }
-}
-
-impl Domain for FaultyDomain {
-    type QueuePair = FaultyQueuePair;
-    type OpenError = NicError;
-
-    fn attributes(&self) -> &NicAttributes {
-        self.inner.attributes()
-    }
-
-    fn create_completion_queue(&mut self, entries: usize) -> Result<CompletionQueueId, NicError> {
-        self.inner.create_completion_queue(entries)
-    }
-
-    fn destroy_completion_queue(&mut self, queue: CompletionQueueId) -> Result<(), NicError> {
-        self.inner.destroy_completion_queue(queue)
-    }
-
-    fn create_queue_pair(
-        &mut self,
-        queue: CompletionQueueId,
-        config: &QueuePairConfig,
-    ) -> Result<FaultyQueuePair, NicError> {
-        let queue_pair = self.inner.create_queue_pair(queue, config)?;
-        Ok(FaultyQueuePair(queue_pair))
-    }
-
-    fn poll(
-        &mut self,
-        queue: CompletionQueueId,
-        completions: &mut Vec<Completion>,
-        limit: usize,
-    ) -> usize {
-        self.inner.poll(queue, completions, limit)
-    }
-
-    fn register(&mut self, memory: UserSlice, access: Access) -> Result<Region, NicError> {
-        self.inner.register(memory, access)
-    }
-
-    fn deregister(&mut self, region: Region) -> Result<(), NicError> {
-        self.inner.deregister(region)
-    }
-
-    fn create_address_handle(&mut self, gid: Gid) -> Result<Ahn, NicError> {
-        self.inner.create_address_handle(gid)
-    }
-
-    fn destroy_address_handle(&mut self, ahn: Ahn) -> Result<(), NicError> {
-        self.inner.destroy_address_handle(ahn)
-    }
-
-    fn acquire_buffer(&mut self) -> Option<BufferId> {
-        self.inner.acquire_buffer()
-    }
-
-    fn release_buffer(&mut self, buffer: BufferId) {
-        self.inner.release_buffer(buffer);
-    }
-
-    fn buffer(&self, buffer: BufferId) -> &[u8] {
-        self.inner.buffer(buffer)
-    }
-
-    fn buffer_mut(&mut self, buffer: BufferId) -> &mut [u8] {
-        self.inner.buffer_mut(buffer)
-    }
-
-    fn copy_from_user(
-        &mut self,
-        buffer: BufferId,
-        offset: usize,
-        source: UserSlice,
-    ) -> Result<(), NicError> {
-        self.inner.copy_from_user(buffer, offset, source)
-    }
-
-    fn copy_to_user(
-        &mut self,
-        buffer: BufferId,
-        offset: usize,
-        length: usize,
-        address: u64,
-    ) -> Result<(), NicError> {
-        self.inner.copy_to_user(buffer, offset, length, address)
-    }
-
-    fn write_user(&mut self, address: u64, source: &[u8]) -> Result<(), NicError> {
-        self.inner.write_user(address, source)
-    }
-
-    fn read_user(&mut self, address: u64, target: &mut [u8]) -> Result<(), NicError> {
-        self.inner.read_user(address, target)
-    }
-
-    fn exchange_user(
-        &mut self,
-        address: u64,
-        expected: &mut [u8],
-        new: &[u8],
-    ) -> Result<bool, NicError> {
-        self.inner.exchange_user(address, expected, new)
+        self.inner.dump_user(source)
     }
 }
