@@ -14,7 +14,7 @@ use efa_wire::{ExtraFeatures, PacketType, ParseError};
 
 use super::device::Requests;
 use super::node::Node;
-use super::operation::{Due, End, Names, OpId, Operations, Turn};
+use super::operation::{Due, End, Names, OpId, Operation, Operations, Turn};
 use super::packet::{PacketBody, Reading};
 use super::report::{Finding, Report};
 use super::sequence::Sequence;
@@ -73,6 +73,32 @@ pub(super) struct Side {
     /// When the windows that the endpoint has filled were opened.
     pub(super) filled: Vec<u64>,
 }
+
+/// Ids that an endpoint gives to operations.
+pub(super) struct IdSpace {
+    /// The field of packets that has one.
+    pub(super) field: &'static str,
+    pub(super) of: fn(&mut Side) -> &mut Names,
+    /// Whether an id of an operation still names it, as far as the endpoint that gave it knows.
+    pub(super) holds: fn(&Operation) -> bool,
+}
+
+pub(super) const SEND_IDS: IdSpace = IdSpace {
+    field: "send_id",
+    of: |side| &mut side.send_ids,
+    holds: Operation::holds_send_id,
+};
+pub(super) const RECV_IDS: IdSpace = IdSpace {
+    field: "recv_id",
+    of: |side| &mut side.recv_ids,
+    holds: Operation::holds_recv_id,
+};
+/// The `recv_id` of atomics that fetch.
+pub(super) const FETCH_IDS: IdSpace = IdSpace {
+    field: "recv_id",
+    of: |side| &mut side.fetch_ids,
+    holds: Operation::holds_recv_id,
+};
 
 /// How far an endpoint has got at least, as its answers prove.
 #[derive(Debug, Default)]

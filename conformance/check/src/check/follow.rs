@@ -4,7 +4,7 @@ use efa_capture::frame::header::FIRST_TAPPED_SEQUENCE;
 use efa_wire::rules;
 use efa_wire::{ExtraFeatures, OpeType, RtaKind};
 
-use super::conversation::{Conversation, FrameContext};
+use super::conversation::{Conversation, FETCH_IDS, FrameContext, IdSpace, RECV_IDS, SEND_IDS};
 use super::operation::{Due, End, OpId, Operation, OperationKind, Turn, regions};
 use super::packet::{Abort, Announced, Atomic, Ids, PacketBody, Read, Reading};
 use super::report::Report;
@@ -63,14 +63,21 @@ impl Follower<'_> {
         side.requests.belongs(self.sequence, id);
     }
 
-    /// Returns the operation that an id of the other end names, or reports that there is none.
-    fn named(&mut self, field: &str, value: u32, id: Option<OpId>) -> Option<OpId> {
-        let is_known = id.is_some_and(|id| self.conversation.operations.get(id).is_some());
-        if is_known {
-            return id;
+    /// Returns the operation that an id of the other end names, if it `waits` for this packet, or
+    /// reports that there is none. The packet belongs to it.
+    fn named(
+        &mut self,
+        ids: &IdSpace,
+        value: u32,
+        waits: impl FnOnce(&Operation) -> bool,
+    ) -> Option<OpId> {
+        let id = (ids.of)(&mut self.conversation.sides[self.you]).get(value);
+        let id = id.filter(|id| self.conversation.operations.get(*id).is_some_and(waits));
+        match id {
+            Some(id) => self.joins(id),
+            None => self.names_nothing(ids.field, value),
         }
-        self.names_nothing(field, value);
-        None
+        id
     }
 
     fn names_nothing(&mut self, field: &str, value: u32) {
@@ -116,43 +123,20 @@ impl Follower<'_> {
         }
     }
 
-    /// Gives an operation of `me` the id `send_id`.
-    fn names_send(&mut self, send_id: u32, id: OpId) {
-        let before = self.conversation.sides[self.me].send_ids.get(send_id);
+    /// Gives an operation an id of `me`.
+    fn gives_id(&mut self, ids: &IdSpace, value: u32, id: OpId) {
+        let before = (ids.of)(&mut self.conversation.sides[self.me]).get(value);
         if let Some(other) = before.filter(|other| *other != id)
             && let Some(other) = self.operation(other)
-            && other.holds_send_id()
+            && (ids.holds)(other)
         {
-            let text = format!(
-                "send_id {send_id} names the operation of packet {}",
-                other.request
-            );
+            let (field, request) = (ids.field, other.request);
+            let text = format!("{field} {value} names the operation of packet {request}");
             self.breach(&rules::ID_IN_USE, text);
         }
         let conversation = &mut *self.conversation;
-        let names = &mut conversation.sides[self.me].send_ids;
-        names.insert(send_id, id);
-        if names.len() > 8192 {
-            names.retain_known(&conversation.operations);
-        }
-    }
-
-    /// Gives an operation the id `recv_id` of `me`, who receives its data.
-    fn names_receive(&mut self, recv_id: u32, id: OpId) {
-        let before = self.conversation.sides[self.me].recv_ids.get(recv_id);
-        if let Some(other) = before.filter(|other| *other != id)
-            && let Some(other) = self.operation(other)
-            && other.holds_recv_id()
-        {
-            let text = format!(
-                "recv_id {recv_id} names the operation of packet {}",
-                other.request
-            );
-            self.breach(&rules::ID_IN_USE, text);
-        }
-        let conversation = &mut *self.conversation;
-        let names = &mut conversation.sides[self.me].recv_ids;
-        names.insert(recv_id, id);
+        let names = (ids.of)(&mut conversation.sides[self.me]);
+        names.insert(value, id);
         if names.len() > 8192 {
             names.retain_known(&conversation.operations);
         }
@@ -397,7 +381,7 @@ impl Follower<'_> {
         }
         let id = self.conversation.operations.begin(operation);
         self.joins(id);
-        self.names_send(send_id, id);
+        self.gives_id(&SEND_IDS, send_id, id);
         if kind == OperationKind::LongRead {
             let conversation = &mut *self.conversation;
             let side = &mut conversation.sides[self.me];
@@ -508,7 +492,7 @@ impl Follower<'_> {
         }
         self.joins(id);
         if let Some(send_id) = message.send_id {
-            self.names_send(send_id.0, id);
+            self.gives_id(&SEND_IDS, send_id.0, id);
         }
         self.due(id, you, Turn::Arrival, "CTS");
     }
@@ -535,7 +519,7 @@ impl Follower<'_> {
             .collect();
         let id = self.conversation.operations.begin(operation);
         self.joins(id);
-        self.names_receive(read.recv_id, id);
+        self.gives_id(&RECV_IDS, read.recv_id, id);
         self.due(id, you, Turn::Arrival, "READRSP");
     }
 
@@ -566,19 +550,9 @@ impl Follower<'_> {
         let id = self.conversation.operations.begin(operation);
         self.joins(id);
         match atomic.kind {
-            RtaKind::DcWrite(send_id) => self.names_send(send_id.0, id),
+            RtaKind::DcWrite(send_id) => self.gives_id(&SEND_IDS, send_id.0, id),
             RtaKind::Fetch(recv_id) | RtaKind::Compare(recv_id) => {
-                let side = &mut self.conversation.sides[self.me];
-                let before = side.fetch_ids.get(recv_id.0);
-                side.fetch_ids.insert(recv_id.0, id);
-                if let Some(other) = before.and_then(|other| self.operation(other))
-                    && other.holds_recv_id()
-                {
-                    let request = other.request;
-                    let text =
-                        format!("recv_id {} names the atomic of packet {request}", recv_id.0);
-                    self.breach(&rules::ID_IN_USE, text);
-                }
+                self.gives_id(&FETCH_IDS, recv_id.0, id);
             }
             RtaKind::Write => {}
         }
@@ -588,15 +562,9 @@ impl Follower<'_> {
     /// Takes a CTS: the owner of `send_id` may send `length` bytes, in packets that carry
     /// `recv_id`.
     fn window(&mut self, ids: Ids, length: u64) {
-        let named = self.conversation.sides[self.you].send_ids.get(ids.send_id);
-        let named = named.filter(|id| {
-            let operation = self.conversation.operations.get(*id);
-            operation.is_some_and(|operation| !operation.is_done)
-        });
-        let Some(id) = self.named("send_id", ids.send_id, named) else {
+        let Some(id) = self.named(&SEND_IDS, ids.send_id, |operation| !operation.is_done) else {
             return;
         };
-        self.joins(id);
         self.answered(id);
         let serial = self.conversation.next_serial();
         let Some(operation) = self.operation(id) else {
@@ -624,13 +592,12 @@ impl Follower<'_> {
         if known.is_some_and(|known| known != ids.recv_id) {
             self.names_nothing("recv_id", ids.recv_id);
         }
-        self.names_receive(ids.recv_id, id);
+        self.gives_id(&RECV_IDS, ids.recv_id, id);
     }
 
     /// Takes a CTSDATA.
     fn data(&mut self, recv_id: u32, offset: u64) {
-        let named = self.conversation.sides[self.you].recv_ids.get(recv_id);
-        let Some(id) = self.named("recv_id", recv_id, named) else {
+        let Some(id) = self.named(&RECV_IDS, recv_id, |_| true) else {
             return;
         };
         let peer = &self.conversation.sides[self.you];
@@ -638,7 +605,6 @@ impl Follower<'_> {
             let text = format!("{} has sent no HANDSHAKE", peer.node);
             self.breach(&rules::CTSDATA_EARLY, text);
         }
-        self.joins(id);
         self.stream(id, offset);
     }
 
@@ -690,15 +656,10 @@ impl Follower<'_> {
 
     /// Takes a READRSP, from which on the responder's `send_id` is known.
     fn read_response(&mut self, ids: Ids) {
-        let named = self.conversation.sides[self.you].recv_ids.get(ids.recv_id);
-        let named = named.filter(|id| {
-            let operation = self.conversation.operations.get(*id);
-            operation.is_some_and(|operation| operation.awaits_answer)
-        });
-        let Some(id) = self.named("recv_id", ids.recv_id, named) else {
+        let Some(id) = self.named(&RECV_IDS, ids.recv_id, |operation| operation.awaits_answer)
+        else {
             return;
         };
-        self.joins(id);
         self.answered(id);
         let payload = self.reading.payload;
         let Some(operation) = self.operation(id) else {
@@ -710,21 +671,15 @@ impl Follower<'_> {
             let text = format!("{payload} bytes, packet {request} asked for {length}");
             self.breach(&rules::ANSWER_LENGTH, text);
         }
-        self.names_send(ids.send_id, id);
+        self.gives_id(&SEND_IDS, ids.send_id, id);
         self.stream(id, 0);
     }
 
     /// Takes an ATOMRSP.
     fn atomic_response(&mut self, recv_id: u32) {
-        let named = self.conversation.sides[self.you].fetch_ids.get(recv_id);
-        let named = named.filter(|id| {
-            let operation = self.conversation.operations.get(*id);
-            operation.is_some_and(|operation| operation.awaits_answer)
-        });
-        let Some(id) = self.named("recv_id", recv_id, named) else {
+        let Some(id) = self.named(&FETCH_IDS, recv_id, |operation| operation.awaits_answer) else {
             return;
         };
-        self.joins(id);
         self.answered(id);
         let payload = self.reading.payload;
         let Some(operation) = self.operation(id) else {
@@ -742,18 +697,12 @@ impl Follower<'_> {
     /// Takes an EOR, which ends a read-based operation, or a RECEIPT, which ends one with delivery
     /// complete.
     fn acknowledge(&mut self, send_id: u32, is_eor: bool) {
-        let named = self.conversation.sides[self.you].send_ids.get(send_id);
-        let named = named.filter(|id| {
-            let operation = self.conversation.operations.get(*id);
-            operation.is_some_and(|operation| match is_eor {
-                true => !operation.regions.is_empty(),
-                false => operation.delivery_complete,
-            })
-        });
-        let Some(id) = self.named("send_id", send_id, named) else {
+        let Some(id) = self.named(&SEND_IDS, send_id, |operation| match is_eor {
+            true => !operation.regions.is_empty(),
+            false => operation.delivery_complete,
+        }) else {
             return;
         };
-        self.joins(id);
         self.answered(id);
         let number = self.place.number;
         // A tap does not see how its own device serves the reads of others.
@@ -801,11 +750,9 @@ impl Follower<'_> {
     }
 
     fn refuse(&mut self, ids: Ids) {
-        let named = self.conversation.sides[self.you].send_ids.get(ids.send_id);
-        let Some(id) = self.named("send_id", ids.send_id, named) else {
+        let Some(id) = self.named(&SEND_IDS, ids.send_id, |_| true) else {
             return;
         };
-        self.joins(id);
         self.answered(id);
         let number = self.place.number;
         let Some(operation) = self.operation(id) else {
