@@ -53,8 +53,30 @@ fn send(change: impl FnOnce(&mut Net, &mut UdAddress)) -> Net {
     net
 }
 
+fn send_pieces(pieces: &[(u64, u32)]) -> Net {
+    let (mut net, to) = stage(Setup::default());
+    net.hosts[0].post_send(1, to, pieces);
+    net.settle();
+    net
+}
+
+/// A send whose operation code in the queue is overwritten before the device reads it.
+fn send_with_opcode(code: u8) -> Net {
+    let (mut net, to) = stage(Setup::default());
+    net.hosts[0].post_send(1, to, &[(0, 16)]);
+    let ring = net.hosts[0].client.send.ring().clone();
+    crate::hostile::corrupt(ring.memory(), 2, code);
+    net.settle();
+    net
+}
+
 fn read(setup: Setup, change: impl FnOnce(&mut Net, &mut Rdma)) -> Net {
-    let (mut net, to) = stage(setup);
+    rdma(stage(setup).0, change)
+}
+
+/// An RDMA read of 16 bytes by host 0 from host 1, but for `change`.
+fn rdma(mut net: Net, change: impl FnOnce(&mut Net, &mut Rdma)) -> Net {
+    let to = net.address(0, 1);
     let mut rdma = Rdma {
         kind: Kind::Read,
         local: (0, 16),
@@ -117,28 +139,14 @@ const CASES: &[Case] = &[
     },
     Case {
         cause: "an incomplete work request",
-        provoke: || {
-            let (mut net, to) = stage(Setup::default());
-            net.hosts[0].post_send(1, to, &[(0, 16)]);
-            let ring = net.hosts[0].client.send.ring().clone();
-            crate::hostile::corrupt(ring.memory(), 2, 0);
-            net.settle();
-            net
-        },
+        provoke: || send_with_opcode(0),
         sender: Status::LocalQpInternalError,
         wc_status: "LOC_QP_OP_ERR",
         receiver: None,
     },
     Case {
         cause: "an operation code that the device does not know",
-        provoke: || {
-            let (mut net, to) = stage(Setup::default());
-            net.hosts[0].post_send(1, to, &[(0, 16)]);
-            let ring = net.hosts[0].client.send.ring().clone();
-            crate::hostile::corrupt(ring.memory(), 2, 0x87);
-            net.settle();
-            net
-        },
+        provoke: || send_with_opcode(0x87),
         sender: Status::LocalUnsupportedOp,
         wc_status: "LOC_QP_OP_ERR",
         receiver: None,
@@ -197,25 +205,14 @@ const CASES: &[Case] = &[
     },
     Case {
         cause: "memory beyond the end of its region",
-        provoke: || {
-            let (mut net, to) = stage(Setup::default());
-            net.hosts[0].post_send(1, to, &[(MEMORY_SIZE - 15, 16)]);
-            net.settle();
-            net
-        },
+        provoke: || send_pieces(&[(MEMORY_SIZE - 15, 16)]),
         sender: Status::LocalInvalidLkey,
         wc_status: "LOC_PROT_ERR",
         receiver: None,
     },
     Case {
         cause: "a message longer than the MTU",
-        provoke: || {
-            let (mut net, to) = stage(Setup::default());
-            let mtu = Profile::default().mtu;
-            net.hosts[0].post_send(1, to, &[(0, mtu), (0, 1)]);
-            net.settle();
-            net
-        },
+        provoke: || send_pieces(&[(0, Profile::default().mtu), (0, 1)]),
         sender: Status::LocalBadLength,
         wc_status: "LOC_LEN_ERR",
         receiver: None,
@@ -306,17 +303,8 @@ const CASES: &[Case] = &[
     Case {
         cause: "no receive posted for a write with immediate",
         provoke: || {
-            let mut net = Net::pair(Setup::default());
-            let to = net.address(0, 1);
-            let rdma = Rdma {
-                kind: Kind::Write(Some(1)),
-                local: (0, 16),
-                remote: MEMORY,
-                rkey: net.hosts[1].keys.rkey.0,
-            };
-            net.hosts[0].post_rdma(1, to, rdma);
-            net.settle();
-            net
+            let write = Kind::Write(Some(1));
+            rdma(Net::pair(Setup::default()), |_, rdma| rdma.kind = write)
         },
         sender: Status::RemoteRnr,
         wc_status: "RNR_RETRY_EXC_ERR",
@@ -324,12 +312,7 @@ const CASES: &[Case] = &[
     },
     Case {
         cause: "a receive that is too short",
-        provoke: || {
-            let (mut net, to) = stage(Setup::default());
-            net.hosts[0].post_send(1, to, &[(0, 65)]);
-            net.settle();
-            net
-        },
+        provoke: || send_pieces(&[(0, 65)]),
         sender: Status::RemoteBadLength,
         wc_status: "REM_INV_REQ_ERR",
         receiver: Some(Status::LocalBadLength),
@@ -351,17 +334,8 @@ const CASES: &[Case] = &[
     Case {
         cause: "a responder that does not know the initiator",
         provoke: || {
-            let mut net = Net::new(&[Setup::default(), Setup::default()]);
-            let to = net.address(0, 1);
-            let rdma = Rdma {
-                kind: Kind::Read,
-                local: (0, 16),
-                remote: MEMORY,
-                rkey: net.hosts[1].keys.rkey.0,
-            };
-            net.hosts[0].post_rdma(1, to, rdma);
-            net.settle();
-            net
+            let hosts = [Setup::default(), Setup::default()];
+            rdma(Net::new(&hosts), |_, _| {})
         },
         sender: Status::RemoteUnknownPeer,
         wc_status: "REM_OP_ERR",
@@ -394,16 +368,7 @@ const CASES: &[Case] = &[
             };
             let mut net = Net::new(&[Setup::default(), old]);
             net.know(1, 0);
-            let to = net.address(0, 1);
-            let rdma = Rdma {
-                kind: Kind::Read,
-                local: (0, 16),
-                remote: MEMORY,
-                rkey: net.hosts[1].keys.rkey.0,
-            };
-            net.hosts[0].post_rdma(1, to, rdma);
-            net.settle();
-            net
+            rdma(net, |_, _| {})
         },
         sender: Status::RemoteFeatureMismatch,
         wc_status: "REM_INV_REQ_ERR",
@@ -452,16 +417,7 @@ fn unknown_codes_are_general_errors() {
 fn unknown_peer_checks_can_be_disabled() {
     let mut setup = Setup::default();
     setup.profile.unknown_peer_check = false;
-    let mut net = Net::new(&[setup.clone(), setup]);
-    let to = net.address(0, 1);
-    let rdma = Rdma {
-        kind: Kind::Read,
-        local: (0, 16),
-        remote: MEMORY,
-        rkey: net.hosts[1].keys.rkey.0,
-    };
-    net.hosts[0].post_rdma(1, to, rdma);
-    net.settle();
+    let mut net = rdma(Net::new(&[setup.clone(), setup]), |_, _| {});
     assert_eq!(net.hosts[0].outcome(), Some((1, Status::Ok)));
 }
 
