@@ -67,21 +67,19 @@ impl Setup {
         }
     }
 
+    fn start_read(&mut self, request: &RdmaRequest) {
+        let nic = self.pair.alice.nic();
+        nic.post_read(request, Doorbell::Ring).unwrap();
+    }
+
     fn read(&mut self, request: &RdmaRequest) -> Status {
-        self.pair
-            .alice
-            .nic()
-            .post_read(request, Doorbell::Ring)
-            .unwrap();
+        self.start_read(request);
         self.outcome()
     }
 
     fn write(&mut self, request: &RdmaRequest) -> Status {
-        self.pair
-            .alice
-            .nic()
-            .post_write(request, Doorbell::Ring)
-            .unwrap();
+        let nic = self.pair.alice.nic();
+        nic.post_write(request, Doorbell::Ring).unwrap();
         self.outcome()
     }
 
@@ -230,12 +228,7 @@ fn peers_without_our_address_handle_refuse() {
 fn read_data_misses_deregistered_memory() {
     let mut setup = setup(ALL);
     let request = setup.request();
-    setup
-        .pair
-        .alice
-        .nic()
-        .post_read(&request, Doorbell::Ring)
-        .unwrap();
+    setup.start_read(&request);
     let region = setup.local_region;
     setup.pair.alice.nic().deregister(region).unwrap();
     assert_eq!(setup.outcome(), Status::LocalInvalidLkey);
@@ -246,12 +239,7 @@ fn read_data_misses_deregistered_memory() {
 fn read_data_does_not_outlive_its_queue_pair() {
     let mut setup = setup(ALL);
     let request = setup.request();
-    setup
-        .pair
-        .alice
-        .nic()
-        .post_read(&request, Doorbell::Ring)
-        .unwrap();
+    setup.start_read(&request);
     let host = setup.pair.alice.nic().host().clone();
     drop(setup.pair.alice);
     setup.pair.fabric.run_until_idle();
