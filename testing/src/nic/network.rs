@@ -8,8 +8,8 @@ use std::rc::Rc;
 use crate::addresses::gid;
 use efa_core::address::{Ahn, Gid, Qkey, Qpn, RawAddress};
 use efa_core::nic::{
-    Access, BufferId, Completion, CompletionKind, DeviceCaps, LocalKey, NicAttributes, NicError,
-    RdmaRequest, Region, RemoteKey, SendRequest, Source, Status, UserSlice,
+    Access, BufferId, Completion, CompletionKind, Destination, DeviceCaps, LocalKey, NicAttributes,
+    NicError, RdmaRequest, Region, RemoteKey, SendRequest, Source, Status, UserSlice,
 };
 
 use super::device::{Buffers, Carrier, TestDomain, TestNic};
@@ -96,6 +96,30 @@ struct DeviceState {
     completions: VecDeque<(Completion, Option<(BufferId, Vec<u8>)>)>,
     memory: Vec<u8>,
     regions: BTreeMap<u32, (UserSlice, Access)>,
+}
+
+impl DeviceState {
+    fn user(&mut self, memory: UserSlice) -> &mut [u8] {
+        let start = (memory.address - MEMORY) as usize;
+        &mut self.memory[start..start + memory.length]
+    }
+
+    /// A completion, with the storage of the packet buffer that it returns.
+    fn complete(
+        &mut self,
+        context: u64,
+        status: Status,
+        kind: CompletionKind,
+        storage: Option<(BufferId, Vec<u8>)>,
+    ) {
+        let completion = Completion {
+            queue_pair: self.address.qpn,
+            context,
+            status,
+            kind,
+        };
+        self.completions.push_back((completion, storage));
+    }
 }
 
 #[derive(Default)]
@@ -218,16 +242,18 @@ impl Network {
 
     /// A part of a device's user memory.
     pub fn memory(&self, device: usize, address: u64, length: usize) -> Vec<u8> {
-        let state = self.0.borrow();
-        let start = (address - MEMORY) as usize;
-        state.devices[device].memory[start..start + length].to_vec()
+        let mut state = self.0.borrow_mut();
+        state.devices[device]
+            .user(UserSlice { address, length })
+            .to_vec()
     }
 
     /// Writes into a device's user memory.
     pub fn fill(&self, device: usize, address: u64, bytes: &[u8]) {
         let mut state = self.0.borrow_mut();
-        let start = (address - MEMORY) as usize;
-        state.devices[device].memory[start..start + bytes.len()].copy_from_slice(bytes);
+        let length = bytes.len();
+        let memory = state.devices[device].user(UserSlice { address, length });
+        memory.copy_from_slice(bytes);
     }
 
     /// The number of receives posted at a device.
@@ -259,10 +285,9 @@ impl State {
     /// until the completion; this one reads it as late as possible.
     fn gather(&mut self, index: usize) {
         let flight = &mut self.flights[index];
-        if let Some(UserSlice { address, length }) = flight.gathered {
-            let start = (address - MEMORY) as usize;
-            let memory = &self.devices[flight.from].memory[start..start + length];
-            let kept = flight.bytes.len() - length;
+        if let Some(gathered) = flight.gathered {
+            let kept = flight.bytes.len() - gathered.length;
+            let memory = self.devices[flight.from].user(gathered);
             flight.bytes[kept..].copy_from_slice(memory);
         }
     }
@@ -278,91 +303,64 @@ impl State {
         };
         match flight.kind {
             FlightKind::Send(_) => {
-                let from = self.devices[flight.from].address;
-                let ahn = self.ahn(to, from.gid);
-                let source = Source {
-                    ahn,
-                    qpn: from.qpn,
-                    gid: None,
-                };
+                let source = self.source(flight.from, to);
                 match self.arrive(to, source, &flight.bytes, flight.immediate) {
                     true => Status::Ok,
                     false => Status::RemoteRnr,
                 }
             }
             FlightKind::Read(request) => {
-                let remote = UserSlice {
-                    address: request.remote_address,
-                    length: request.local.length,
+                let Some(remote) = self.remote(to, &request, Access::REMOTE_READ) else {
+                    return Status::RemoteBadAddress;
                 };
-                match self.remote(to, remote, request.remote_key, Access::REMOTE_READ) {
-                    Some(bytes) => {
-                        let start = (request.local.address - MEMORY) as usize;
-                        self.devices[flight.from].memory[start..start + bytes.len()]
-                            .copy_from_slice(&bytes);
-                        Status::Ok
-                    }
-                    None => Status::RemoteBadAddress,
-                }
+                let bytes = self.devices[to].user(remote).to_vec();
+                let local = self.devices[flight.from].user(request.local);
+                local.copy_from_slice(&bytes);
+                Status::Ok
             }
             FlightKind::Write(request) => {
-                let remote = UserSlice {
-                    address: request.remote_address,
-                    length: request.local.length,
-                };
-                if self
-                    .remote(to, remote, request.remote_key, Access::REMOTE_WRITE)
-                    .is_none()
-                {
+                let Some(remote) = self.remote(to, &request, Access::REMOTE_WRITE) else {
                     return Status::RemoteBadAddress;
-                }
-                let start = (remote.address - MEMORY) as usize;
-                self.devices[to].memory[start..start + remote.length]
-                    .copy_from_slice(&flight.bytes);
+                };
+                let source = self.source(flight.from, to);
+                let device = &mut self.devices[to];
+                device.user(remote).copy_from_slice(&flight.bytes);
                 if let Some(immediate) = flight.immediate {
-                    let from = self.devices[flight.from].address;
-                    let source = Source {
-                        ahn: self.ahn(to, from.gid),
-                        qpn: from.qpn,
-                        gid: None,
+                    let kind = CompletionKind::RecvRdmaWithImmediate {
+                        buffer: None,
+                        length: remote.length,
+                        source,
+                        immediate,
                     };
-                    let queue_pair = self.devices[to].address.qpn;
-                    self.devices[to].completions.push_back((
-                        Completion {
-                            queue_pair,
-                            context: 0,
-                            status: Status::Ok,
-                            kind: CompletionKind::RecvRdmaWithImmediate {
-                                buffer: None,
-                                length: remote.length,
-                                source,
-                                immediate,
-                            },
-                        },
-                        None,
-                    ));
+                    device.complete(0, Status::Ok, kind, None);
                 }
                 Status::Ok
             }
         }
     }
 
-    fn remote(
-        &self,
-        device: usize,
-        memory: UserSlice,
-        key: RemoteKey,
-        access: Access,
-    ) -> Option<Vec<u8>> {
-        let (region, allowed) = self.devices[device].regions.get(&(key.0 as u32))?;
+    /// How device `to` names device `from`.
+    fn source(&self, from: usize, to: usize) -> Source {
+        let from = self.devices[from].address;
+        Source {
+            ahn: self.ahn(to, from.gid),
+            qpn: from.qpn,
+            gid: None,
+        }
+    }
+
+    /// The memory of a device that a request accesses, if it is registered for that.
+    fn remote(&self, device: usize, request: &RdmaRequest, access: Access) -> Option<UserSlice> {
+        let memory = UserSlice {
+            address: request.remote_address,
+            length: request.local.length,
+        };
+        let key = request.remote_key.0 as u32;
+        let (region, allowed) = self.devices[device].regions.get(&key)?;
         let end = memory.address.checked_add(memory.length as u64)?;
         let inside =
             memory.address >= region.address && end <= region.address + region.length as u64;
-        if !inside || !allowed.contains(access) {
-            return None;
-        }
-        let start = (memory.address - MEMORY) as usize;
-        Some(self.devices[device].memory[start..start + memory.length].to_vec())
+        (inside && allowed.contains(access)).then_some(memory)
     }
 
     fn arrive(&mut self, to: usize, source: Source, bytes: &[u8], immediate: Option<u32>) -> bool {
@@ -370,20 +368,13 @@ impl State {
             return false;
         };
         storage[..bytes.len()].copy_from_slice(bytes);
-        let completion = Completion {
-            queue_pair: self.devices[to].address.qpn,
-            context: 0,
-            status: Status::Ok,
-            kind: CompletionKind::Recv {
-                buffer,
-                length: bytes.len(),
-                source,
-                immediate,
-            },
+        let kind = CompletionKind::Recv {
+            buffer,
+            length: bytes.len(),
+            source,
+            immediate,
         };
-        self.devices[to]
-            .completions
-            .push_back((completion, Some((buffer, storage))));
+        self.devices[to].complete(0, Status::Ok, kind, Some((buffer, storage)));
         true
     }
 
@@ -393,16 +384,7 @@ impl State {
             FlightKind::Read(_) => CompletionKind::RdmaRead,
             FlightKind::Write(_) => CompletionKind::RdmaWrite,
         };
-        let queue_pair = self.devices[flight.from].address.qpn;
-        self.devices[flight.from].completions.push_back((
-            Completion {
-                queue_pair,
-                context: flight.context,
-                status,
-                kind,
-            },
-            None,
-        ));
+        self.devices[flight.from].complete(flight.context, status, kind, None);
     }
 }
 
@@ -439,7 +421,8 @@ impl Port {
         Ok(())
     }
 
-    fn target(&self, ahn: Ahn, qpn: Qpn, qkey: Qkey) -> Result<Option<usize>, NicError> {
+    fn target(&self, destination: &Destination) -> Result<Option<usize>, NicError> {
+        let Destination { ahn, qpn, qkey } = *destination;
         let state = self.network.0.borrow();
         let (gid, _) = *state.devices[self.index]
             .book
@@ -469,11 +452,7 @@ impl Carrier for Port {
         if let Some(error) = error {
             return Err(error);
         }
-        let to = self.target(
-            request.destination.ahn,
-            request.destination.qpn,
-            request.destination.qkey,
-        )?;
+        let to = self.target(&request.destination)?;
         let header = &buffers.bytes[request.buffer.0 as usize][..request.header_length];
         let mut bytes = header.to_vec();
         if let Some((slice, key)) = request.payload {
@@ -505,11 +484,7 @@ impl Carrier for Port {
 
     fn post_read(&mut self, request: &RdmaRequest) -> Result<(), NicError> {
         self.check_key(request.local, request.local_key);
-        let to = self.target(
-            request.destination.ahn,
-            request.destination.qpn,
-            request.destination.qkey,
-        )?;
+        let to = self.target(&request.destination)?;
         self.launch(Flight {
             from: self.index,
             to,
@@ -523,11 +498,7 @@ impl Carrier for Port {
     }
 
     fn post_write(&mut self, request: &RdmaRequest) -> Result<(), NicError> {
-        let to = self.target(
-            request.destination.ahn,
-            request.destination.qpn,
-            request.destination.qkey,
-        )?;
+        let to = self.target(&request.destination)?;
         self.check_key(request.local, request.local_key);
         let bytes = self.user(request.local, |user| user.to_vec())?;
         self.launch(Flight {
