@@ -2,15 +2,15 @@
 //! which the rest will not come.
 
 use efa_core::endpoint::*;
-use efa_core::nic::{Access, DeviceCaps, RemoteKey, Status};
+use efa_core::nic::{Access, DeviceCaps, Status};
 use efa_core::wire::{
     AtomicDatatype, AtomicOp, Cts, EagerRtm, ExtraFeatures, Header, LongctsRtm, LongctsRtw,
     LongreadRtm, LongreadRtw, MediumRtm, MsgId, OpeType, PeerError, RecvId, Repr, RmaIov, RmaIovs,
-    RuntreadRtm, SendId,
+    Rtr, RuntreadRtm, SendId,
 };
 use efa_testing::nic::{MEMORY, Traits};
 
-use crate::script::{MODERN, Script, config, memory, traits};
+use crate::script::{MODERN, Script, config, memory, peer_memory, traits};
 
 const ABORTED: Failure = Failure {
     errno: Errno::ECANCELED,
@@ -76,11 +76,7 @@ pub(crate) const TOLD: ExtraFeatures = ExtraFeatures::PEER_ERROR
 const UNKNOWN: [u32; 4] = [PeerError::NO_OP, 0, 0x0010_0000, u32::MAX];
 
 /// Memory of the peer.
-const REMOTE: [RemoteIoVec; 1] = [RemoteIoVec {
-    address: 0x7000,
-    length: 3000,
-    key: RemoteKey(5),
-}];
+const REMOTE: [RemoteIoVec; 1] = [peer_memory(0x7000, 3000, 5)];
 
 fn peers(peers: usize) -> Usage {
     Usage {
@@ -233,19 +229,8 @@ impl Script {
 
     /// Writes memory of the peer, in windows. Returns the operation's id.
     fn write_in_windows(&mut self, peer: PeerId) -> u32 {
-        let write = WriteArgs {
-            peer,
-            data: &[memory(0, 3000)],
-            remote: &REMOTE,
-            cq_data: None,
-            flags: OperationFlags::COMPLETION,
-            context: 1,
-        };
-        self.dut.write(write).unwrap();
-        self.expect(|packet| match packet.header {
-            Header::LongctsRtw(long) => long.send_id.0,
-            other => panic!("{other:?}"),
-        })
+        self.write(peer, memory(0, 3000), &REMOTE, 1).unwrap();
+        self.expect_header::<LongctsRtw>().send_id.0
     }
 
     /// The peer writes memory of the endpoint, in windows. Returns the operation's id.
@@ -261,10 +246,7 @@ impl Script {
             ..LongctsRtw::default()
         };
         self.send(&long, &[1; 100]);
-        self.expect(|packet| match packet.header {
-            Header::Cts(cts) => cts.recv_id.0,
-            other => panic!("{other:?}"),
-        })
+        self.expect_header::<Cts>().recv_id.0
     }
 
     /// Posts a receive for a claimed message, which fails.
@@ -329,7 +311,7 @@ fn matched_messages_fail_their_receive_in_every_subprotocol() {
                 }
                 Subprotocol::Medium => {}
                 Subprotocol::LongCts => {
-                    script.expect(|packet| assert!(matches!(packet.header, Header::Cts(_))));
+                    script.expect_header::<Cts>();
                 }
                 // The device writes the receive's memory until the read has ended.
                 Subprotocol::LongRead | Subprotocol::RuntingRead => {
@@ -388,7 +370,7 @@ fn deferred_messages_fail_in_every_subprotocol() {
         };
         script.dut.multi_recv(args).unwrap();
         assert_eq!(script.dut.usage().waiting, 1);
-        script.expect(|packet| assert!(matches!(packet.header, Header::Cts(_))));
+        script.expect_header::<Cts>();
         // The one that waits, and then the other, which makes room.
         for msg_id in [1, 0] {
             script.abandon(msg_id, PeerError::NO_OP, OpeType::TXE);
@@ -408,11 +390,8 @@ fn naming_a_windowed_receive_ends_it() {
     let (mut script, _) = connected_to(TOLD);
     script.recv(0, 4096, 7);
     script.begin(Subprotocol::LongCts, 0);
-    let RecvId(recv_id) = script.expect(|packet| match packet.header {
-        Header::Cts(Cts { recv_id, .. }) => recv_id,
-        other => panic!("{other:?}"),
-    });
-    script.abandon(0, recv_id, OpeType::TXE);
+    let recv_id = script.expect_header::<Cts>().recv_id;
+    script.abandon(0, recv_id.0, OpeType::TXE);
     assert_eq!(script.error().failure, ABORTED);
     script.expect_nothing_left();
 }
@@ -425,10 +404,7 @@ fn an_operation_of_another_message_is_not_touched() {
     for msg_id in [0, 1] {
         script.recv(0, 4096, msg_id.into());
         script.begin(Subprotocol::LongCts, msg_id);
-        recv_ids.push(script.expect(|packet| match packet.header {
-            Header::Cts(Cts { recv_id, .. }) => recv_id.0,
-            other => panic!("{other:?}"),
-        }));
+        recv_ids.push(script.expect_header::<Cts>().recv_id.0);
     }
     script.abandon(0, recv_ids[1], OpeType::TXE);
     assert_eq!(script.error().context, 0);
@@ -573,9 +549,7 @@ fn sends_fail_with_the_receivers_reason_everywhere() {
             let reason = PacketError::StaleOperation { id: op_id };
             assert_eq!(script.refusal(), reason);
             // The next one is not affected.
-            script
-                .try_send(peer, 8, OperationFlags::empty(), 2)
-                .unwrap();
+            script.send_message(peer, 8, 2);
             assert_eq!(script.expect_request().0, msg_id + 1);
             assert_eq!(script.completion().context, 2);
             script.expect_nothing_left();
@@ -587,9 +561,7 @@ fn sends_fail_with_the_receivers_reason_everywhere() {
 #[test]
 fn a_send_that_has_failed_keeps_its_failure() {
     let (mut script, peer) = sender(Subprotocol::RuntingRead, TOLD);
-    script
-        .try_send(peer, 20_000, OperationFlags::empty(), 1)
-        .unwrap();
+    script.send_message(peer, 20_000, 1);
     script.progress();
     assert_eq!(script.network.flights(), 2, "two segments");
     script.network.fail(0, Status::RemoteBadLength);
@@ -622,31 +594,16 @@ fn a_send_that_has_failed_keeps_its_failure() {
 fn named_writes_reads_atomics_continue_with_an_event() {
     let (mut script, peer) = connected_to(ExtraFeatures::PEER_ERROR);
     let send_id = script.write_in_windows(peer);
-    let flags = OperationFlags::COMPLETION;
-    let read = ReadArgs {
-        peer,
-        buffer: &[memory(0, 3000)],
-        remote: &REMOTE,
-        flags,
-        context: 2,
-    };
-    script.dut.read(read).unwrap();
-    let recv_id = script.expect(|packet| match packet.header {
-        Header::Rtr(rtr) => rtr.recv_id.0,
-        other => panic!("{other:?}"),
-    });
+    script.read(peer, memory(0, 3000), &REMOTE, 2).unwrap();
+    let recv_id = script.expect_header::<Rtr>().recv_id.0;
     let atomic = AtomicArgs {
         peer,
         operand: &[memory(0, 8)],
-        remote: &[RemoteIoVec {
-            address: 0x7000,
-            length: 8,
-            key: RemoteKey(5),
-        }],
+        remote: &[peer_memory(0x7000, 8, 5)],
         datatype: AtomicDatatype::UINT64,
         operation: AtomicOp::SUM,
         kind: AtomicKind::Write,
-        flags: flags | OperationFlags::DELIVERY_COMPLETE,
+        flags: OperationFlags::COMPLETION | OperationFlags::DELIVERY_COMPLETE,
         context: 3,
     };
     script.dut.atomic(atomic).unwrap();
@@ -873,15 +830,7 @@ fn a_write_that_fails_is_not_told() {
     let (mut other, other_peer) = crate::script::connected_with(config(), bare);
     other.shake_hands(MODERN | ExtraFeatures::PEER_ERROR);
     for (script, peer) in [(&mut script, peer), (&mut other, other_peer)] {
-        let write = WriteArgs {
-            peer,
-            data: &[memory(0, 3000)],
-            remote: &REMOTE,
-            cq_data: None,
-            flags: OperationFlags::COMPLETION,
-            context: 1,
-        };
-        script.dut.write(write).unwrap();
+        script.write(peer, memory(0, 3000), &REMOTE, 1).unwrap();
         let long = script.expect(|packet| match packet.header {
             Header::LongctsRtw(long) => Some(long.send_id),
             Header::LongreadRtw(_) => None,
@@ -1006,9 +955,7 @@ fn an_endpoint_tells_itself_at_once() {
     let mut script = Script::new();
     let own = script.dut.address();
     let itself = script.dut.insert_address(own).unwrap();
-    script
-        .try_send(itself, 100, OperationFlags::empty(), 1)
-        .unwrap();
+    script.send_message(itself, 100, 1);
     script.progress();
     script.network.fail(0, Status::RemoteBadStatus);
     script.progress();
@@ -1023,9 +970,7 @@ fn an_endpoint_tells_itself_at_once() {
 fn ids_of_undelivered_messages_are_reused() {
     for (delivered, told) in [(1, true), (0, false)] {
         let (mut script, peer) = sender(Subprotocol::Medium, TOLD);
-        script
-            .try_send(peer, 1900, OperationFlags::empty(), 1)
-            .unwrap();
+        script.send_message(peer, 1900, 1);
         script.progress();
         for _ in 0..delivered {
             script.network.swallow(0);
@@ -1039,9 +984,7 @@ fn ids_of_undelivered_messages_are_reused() {
             let (msg_id, ..) = script.expect_abandoned(OpeType::TXE);
             assert_eq!(msg_id, 0);
         }
-        script
-            .try_send(peer, 8, OperationFlags::empty(), 2)
-            .unwrap();
+        script.send_message(peer, 8, 2);
         assert_eq!(script.expect_request().0, u32::from(told));
         script.expect_silence();
     }

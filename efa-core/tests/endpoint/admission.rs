@@ -4,8 +4,8 @@ use efa_core::address::{Qkey, Qpn, RawAddress};
 use efa_core::endpoint::*;
 use efa_core::nic::{Access, Region, Source, UserSlice};
 use efa_core::wire::{
-    CtsData, Header, LongctsRtm, LongctsRtw, MediumRtm, MsgId, Packet, RawAddressHeader, RecvId,
-    Repr, ReqOptions, RmaIov, RmaIovs, Rtr, RtrKind, SendId,
+    Cts, CtsData, Header, LongctsRtm, LongctsRtw, MediumRtm, MsgId, Packet, RawAddressHeader,
+    RecvId, Repr, ReqOptions, RmaIov, RmaIovs, Rtr, RtrKind, SendId,
 };
 
 use crate::script::{Script, config, connected_with, memory, traits};
@@ -117,13 +117,7 @@ fn crowded(remote_operations: usize) -> (Script, Region) {
 }
 
 fn one_receive(script: &mut Script) -> Result<ReceiveId, EndpointError> {
-    script.dut.recv(RecvArgs {
-        source: SourceFilter::Any,
-        buffer: &[memory(0, 8)],
-        tag: None,
-        flags: OperationFlags::COMPLETION,
-        context: 8,
-    })
+    script.post_recv(SourceFilter::Any, None, memory(0, 8), 8)
 }
 
 #[test]
@@ -183,9 +177,7 @@ fn reads_of_busy_peers_leave_room_for_sends() {
     assert_eq!(script.dut.usage().outbound, 4);
     assert_eq!(script.dut.usage().waiting, 6);
     for context in 0..8 {
-        script
-            .try_send(main, 8, OperationFlags::empty(), context)
-            .unwrap();
+        script.send_message(main, 8, context);
     }
     let one_more = script.try_send(main, 8, OperationFlags::empty(), 8);
     assert_eq!(one_more, Err(EndpointError::TryAgain));
@@ -205,9 +197,7 @@ fn reads_of_busy_peers_leave_room_for_sends() {
         (0, 0, 0)
     );
     for context in 0..8 {
-        script
-            .try_send(main, 8, OperationFlags::empty(), context)
-            .unwrap();
+        script.send_message(main, 8, context);
     }
     let one_more = script.try_send(main, 8, OperationFlags::empty(), 8);
     assert_eq!(one_more, Err(EndpointError::TryAgain), "as before");
@@ -310,15 +300,8 @@ fn multi_receive_works_at_the_operation_limit() {
     };
     let (mut script, _) = connected_with(settings, traits());
     multi(&mut script, 10_000, 1).unwrap();
-    let tagged = |script: &mut Script| {
-        script.dut.recv(RecvArgs {
-            source: SourceFilter::Any,
-            buffer: &[memory(0, 8)],
-            tag: Some(TagFilter::exact(1)),
-            flags: OperationFlags::COMPLETION,
-            context: 2,
-        })
-    };
+    let tagged =
+        |script: &mut Script| script.post_recv(SourceFilter::Any, Some(1), memory(0, 8), 2);
     tagged(&mut script).unwrap();
     assert_eq!(tagged(&mut script), Err(EndpointError::TryAgain));
     assert_eq!(multi(&mut script, 100, 3), Err(EndpointError::TryAgain));
@@ -327,10 +310,7 @@ fn multi_receive_works_at_the_operation_limit() {
     assert_eq!(script.completion().length, 40);
     let message = long(&script, 1);
     script.send(&message, &[2; 500]);
-    let cts = script.expect(|packet| match packet.header {
-        Header::Cts(cts) => cts,
-        ref other => panic!("{other:?}"),
-    });
+    let cts = script.expect_header::<Cts>();
     for segment in [0, 300] {
         let medium = MediumRtm {
             msg_id: MsgId(2),

@@ -1,10 +1,12 @@
 //! What is copied, by protocol: nothing that the device can fetch or bring by itself.
 
 use efa_core::endpoint::*;
-use efa_core::nic::{Access, RemoteKey, UserSlice};
-use efa_core::wire::{Cts, ExtraFeatures, Header, LongreadRtm, RecvId, RmaIov, RmaIovs, SendId};
+use efa_core::nic::{Access, UserSlice};
+use efa_core::wire::{
+    Cts, ExtraFeatures, LongctsRtm, LongreadRtm, RecvId, RmaIov, RmaIovs, SendId,
+};
 
-use crate::script::{MODERN, Script, config, traits};
+use crate::script::{MODERN, Script, config, peer_memory, traits};
 use efa_testing::nic::{MEMORY, Traits};
 
 /// Whole memory, registered or not, at a peer that has these features.
@@ -70,10 +72,7 @@ fn registered_memory_is_gathered_other_copied_once() {
 
         let (mut script, peer, memory) = self::script(registered);
         send(&mut script, peer, &part(memory, 9000));
-        let send_id = script.expect(|packet| match packet.header {
-            Header::LongctsRtm(long) => long.send_id,
-            other => panic!("{other:?}"),
-        });
+        let send_id = script.expect_header::<LongctsRtm>().send_id;
         let connid = script.connid();
         let sent = copied(&script, Protocol::LongCts).0;
         let recv_length = 9000 - 4068;
@@ -100,11 +99,7 @@ fn registered_memory_is_gathered_other_copied_once() {
 fn injected_memory_is_the_applications_again_at_once() {
     let (mut script, peer, memory) = script(true);
     let (data, flags) = (part(memory, 3000), OperationFlags::INJECT);
-    let remote = [RemoteIoVec {
-        address: 0x1000,
-        length: 3000,
-        key: RemoteKey(5),
-    }];
+    let remote = [peer_memory(0x1000, 3000, 5)];
     for is_write in [false, true] {
         script.network.fill(0, MEMORY, &[1; 3000]);
         let started = match is_write {
@@ -154,11 +149,7 @@ fn data_moved_by_rdma_is_not_copied() {
         ..LongreadRtm::default()
     };
     script.send(&message, &[]);
-    let remote = [RemoteIoVec {
-        address: 0x1000,
-        length: 100_000,
-        key: RemoteKey(5),
-    }];
+    let remote = [peer_memory(0x1000, 100_000, 5)];
     script
         .dut
         .write(WriteArgs {

@@ -56,9 +56,8 @@ impl Crowd {
         };
         let mut script = Script::with(config, traits());
         let hostile = script.insert_peer();
-        let mut address = script.peer_address();
-        address.qpn.0 += 1;
-        let honest = script.dut.insert_address(address).unwrap();
+        let honest = script.insert_other_peer();
+        let address = script.dut.lookup_address(honest).unwrap();
         for number in 0..BYSTANDERS {
             let mut other = script.peer_address();
             other.qpn.0 = 100 + number as u16;

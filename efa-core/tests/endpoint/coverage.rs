@@ -3,13 +3,15 @@
 use efa_core::endpoint::*;
 use efa_core::nic::Domain;
 use efa_core::wire::{
-    AtomRsp, AtomicDatatype, AtomicOp, Connid, Cts, EagerRtm, EagerRtw, ExtraFeatures, ExtraInfo,
-    Handshake, Header, LongctsRtm, MediumRtm, MsgId, PacketType, RawAddressHeader, ReadNack,
-    Receipt, RecvId, Repr, ReqFlags, ReqOptions, RmaIov, RmaIovs, Rta, RtaKind, RuntreadRtm,
-    SendId,
+    AtomRsp, AtomicDatatype, AtomicOp, Connid, Cts, CtsData, EagerRtm, EagerRtw, ExtraFeatures,
+    ExtraInfo, Handshake, Header, LongctsRtm, MediumRtm, MsgId, PacketType, RawAddressHeader,
+    ReadNack, Receipt, RecvId, Repr, ReqFlags, ReqOptions, RmaIov, RmaIovs, Rta, RtaKind,
+    RuntreadRtm, SendId,
 };
 
-use crate::script::{MODERN, Script, config, connected, connected_with, memory, traits};
+use crate::script::{
+    MODERN, Script, config, connected, connected_with, memory, peer_memory, traits,
+};
 use efa_testing::nic::{MEMORY, Traits};
 
 #[test]
@@ -101,10 +103,7 @@ fn delivery_complete_is_served_before_any_handshake() {
         ..EagerRtw::default()
     };
     script.send(&write, &[]);
-    script.expect(|packet| match packet.header {
-        Header::Receipt(receipt) => assert_eq!(receipt.send_id, SendId(78)),
-        other => panic!("{other:?}"),
-    });
+    assert_eq!(script.expect_header::<Receipt>().send_id, SendId(78));
 }
 
 #[test]
@@ -117,10 +116,7 @@ fn a_receipt_follows_the_receives_data() {
     script.send(&message, b"8 bytes.");
     script.expect_silence();
     script.recv(0, 100, 1);
-    script.expect(|packet| match packet.header {
-        Header::Receipt(receipt) => assert_eq!(receipt.send_id, SendId(77)),
-        other => panic!("{other:?}"),
-    });
+    assert_eq!(script.expect_header::<Receipt>().send_id, SendId(77));
     assert_eq!(script.network.memory(0, MEMORY, 8), b"8 bytes.");
 }
 
@@ -132,10 +128,7 @@ fn a_receipt_is_matched_by_its_id_alone() {
         script
             .try_send(peer, 8, OperationFlags::DELIVERY_COMPLETE, 1)
             .unwrap();
-        let send_id = script.expect(|packet| match packet.header {
-            Header::EagerRtm(eager) => eager.receipt.unwrap(),
-            other => panic!("{other:?}"),
-        });
+        let send_id = script.expect_header::<EagerRtm>().receipt.unwrap();
         script.expect_no_completion();
         let receipt = Receipt {
             send_id,
@@ -155,9 +148,7 @@ fn read_nack_is_served_before_handshake_arrives() {
     let mut script = Script::new();
     let peer = script.insert_peer();
     script.shake_hands(MODERN | ExtraFeatures::RDMA_READ);
-    script
-        .try_send(peer, 20_000, OperationFlags::empty(), 1)
-        .unwrap();
+    script.send_message(peer, 20_000, 1);
     script.progress();
     assert_eq!(script.network.flights(), 2);
     let handshake = script.network.in_flight().remove(0).bytes;
@@ -225,10 +216,7 @@ fn a_write_may_be_marked_as_one() {
         ..EagerRtw::default()
     };
     script.send(&write, &[]);
-    script.expect(|packet| match packet.header {
-        Header::Receipt(receipt) => assert_eq!(receipt.send_id, SendId(78)),
-        other => panic!("{other:?}"),
-    });
+    assert_eq!(script.expect_header::<Receipt>().send_id, SendId(78));
 }
 
 /// In one packet or in several, and whether or not it waited for its receive.
@@ -310,11 +298,7 @@ fn data_lands_after_headers_of_any_length() {
 #[test]
 fn old_values_come_whatever_the_reserved_word_is() {
     let (mut script, peer) = connected();
-    let remote = RemoteIoVec {
-        address: 0x1000,
-        length: 8,
-        key: efa_core::nic::RemoteKey(1),
-    };
+    let remote = peer_memory(0x1000, 8, 1);
     let result = [memory(100, 8)];
     let fetch = AtomicArgs {
         peer,
@@ -365,11 +349,7 @@ fn undefined_atomics_are_refused_on_both_sides() {
             operation,
             operand: &[memory(0, 8)],
             kind: AtomicKind::Write,
-            remote: &[RemoteIoVec {
-                address: 0x1000,
-                length: 8,
-                key: efa_core::nic::RemoteKey(1),
-            }],
+            remote: &[peer_memory(0x1000, 8, 1)],
             flags: OperationFlags::empty(),
             context: 1,
         });
@@ -404,18 +384,13 @@ fn medium_segments_go_as_the_device_has_room() {
         ..traits()
     };
     let (mut script, peer) = connected_with(config(), small);
-    script
-        .try_send(peer, 1900, OperationFlags::empty(), 1)
-        .unwrap();
+    script.send_message(peer, 1900, 1);
     let mut offsets = Vec::new();
     for _ in 0..4 {
         script.progress();
         assert_eq!(script.network.flights(), 1);
         script.expect_no_completion();
-        offsets.push(script.expect(|packet| match packet.header {
-            Header::MediumRtm(medium) => medium.seg_offset,
-            other => panic!("{other:?}"),
-        }));
+        offsets.push(script.expect_header::<MediumRtm>().seg_offset);
     }
     assert_eq!(offsets, [0, 480, 960, 1440]);
     assert_eq!(script.completion().context, 1);
@@ -444,10 +419,12 @@ fn many_long_messages_share_their_windows_fairly() {
     // Each gets a window of two packets in its turn; what was granted is what comes.
     while left.iter().any(|left| *left > 0) {
         for (number, left) in left.iter_mut().enumerate() {
-            let (send_id, recv_id, granted) = script.expect(|packet| match packet.header {
-                Header::Cts(cts) => (cts.send_id, cts.recv_id, cts.recv_length),
-                other => panic!("{other:?}"),
-            });
+            let Cts {
+                send_id,
+                recv_id,
+                recv_length: granted,
+                ..
+            } = script.expect_header();
             assert_eq!(send_id, SendId(100 + number as u32));
             assert_eq!(granted, (*left).min(2 * (1024 - 32)));
             let connid = script.connid();
@@ -476,13 +453,8 @@ fn many_long_messages_share_their_windows_fairly() {
 fn granted_data_waits_for_the_handshake() {
     let mut script = Script::new();
     let peer = script.insert_peer();
-    script
-        .try_send(peer, 3000, OperationFlags::empty(), 1)
-        .unwrap();
-    let send_id = script.expect(|packet| match packet.header {
-        Header::LongctsRtm(long) => long.send_id,
-        other => panic!("{other:?}"),
-    });
+    script.send_message(peer, 3000, 1);
+    let send_id = script.expect_header::<LongctsRtm>().send_id;
     let connid = script.connid();
     script.send(
         &Cts {
@@ -497,10 +469,10 @@ fn granted_data_waits_for_the_handshake() {
     script.expect_handshake();
     script.expect_silence();
     script.shake_hands(ExtraFeatures::CONNID_HEADER);
-    script.expect(|packet| match packet.header {
-        Header::CtsData(data) => assert_eq!(data.connid, Some(Connid(0x1111_1111))),
-        other => panic!("{other:?}"),
-    });
+    assert_eq!(
+        script.expect_header::<CtsData>().connid,
+        Some(Connid(0x1111_1111))
+    );
 }
 
 #[test]
@@ -550,11 +522,7 @@ fn a_packet_limits_an_atomics_length() {
             operation: efa_core::wire::AtomicOp::SUM,
             operand: &[memory(0, length)],
             kind: AtomicKind::Write,
-            remote: &[RemoteIoVec {
-                address: 0x1000,
-                length: length as u64,
-                key: efa_core::nic::RemoteKey(1),
-            }],
+            remote: &[peer_memory(0x1000, length as u64, 1)],
             flags: OperationFlags::COMPLETION,
             context: 1,
         })

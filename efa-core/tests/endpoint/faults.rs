@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use efa_core::endpoint::*;
 use efa_core::nic::Status;
-use efa_core::wire::{Header, LongctsRtm, MsgId, Packet, Repr};
+use efa_core::wire::{EagerRtm, Header, LongctsRtm, MsgId, Packet, Repr};
 
 use crate::script::{MODERN, Script, config, connected, connected_with, memory, traits};
 use efa_testing::nic::{MEMORY, Traits};
@@ -20,9 +20,7 @@ fn a_device_failure_is_the_sends_error() {
         (Status::Flushed, Errno::ECANCELED, 1),
     ] {
         let (mut script, peer) = connected();
-        script
-            .try_send(peer, 10, OperationFlags::empty(), 5)
-            .unwrap();
+        script.send_message(peer, 10, 5);
         while script.network.flights() > 0 {
             script.network.fail(0, status);
             script.progress();
@@ -35,9 +33,7 @@ fn a_device_failure_is_the_sends_error() {
     // A peer that never said anything.
     let mut script = Script::new();
     let peer = script.insert_peer();
-    script
-        .try_send(peer, 10, OperationFlags::empty(), 5)
-        .unwrap();
+    script.send_message(peer, 10, 5);
     script.network.fail(0, Status::LocalUnresponsiveRemote);
     script.progress();
     assert_eq!(script.error().failure.provider.code(), 4126);
@@ -46,9 +42,7 @@ fn a_device_failure_is_the_sends_error() {
 #[test]
 fn a_medium_message_fails_only_once() {
     let (mut script, peer) = connected();
-    script
-        .try_send(peer, 1900, OperationFlags::empty(), 5)
-        .unwrap();
+    script.send_message(peer, 1900, 5);
     script.progress();
     assert_eq!(script.network.flights(), 2);
     script.network.fail(0, Status::RemoteBadDestQpn);
@@ -63,9 +57,7 @@ fn a_medium_message_fails_only_once() {
 #[test]
 fn refused_packets_wait_twice_as_long_each_time() {
     let (mut script, peer) = connected();
-    script
-        .try_send(peer, 10, OperationFlags::empty(), 5)
-        .unwrap();
+    script.send_message(peer, 10, 5);
     // The first refusal is answered at once.
     script.network.fail(0, Status::RemoteRnr);
     script.progress();
@@ -103,9 +95,7 @@ fn refused_packets_wait_twice_as_long_each_time() {
     assert_eq!(script.completion().context, 5);
     assert_eq!(script.dut.next_timeout(), None);
     // The next series starts afresh.
-    script
-        .try_send(peer, 10, OperationFlags::empty(), 7)
-        .unwrap();
+    script.send_message(peer, 10, 7);
     for _ in 0..2 {
         script.network.fail(0, Status::RemoteRnr);
         script.progress();
@@ -139,13 +129,9 @@ fn rnr_leaves_buffers_for_others() {
     script.expect_silence();
     assert_eq!(script.dut.nic().free_buffers(), 6);
     // Another peer is served.
-    let mut other = script.peer_address();
-    other.qpn.0 += 1;
-    let other = script.dut.insert_address(other).unwrap();
+    let other = script.insert_other_peer();
     for _ in 0..3 {
-        script
-            .try_send(other, 10, OperationFlags::empty(), 20)
-            .unwrap();
+        script.send_message(other, 10, 20);
         script.sent();
         script.completion();
     }
@@ -179,9 +165,7 @@ fn copied_packets_do_not_block_buffered_ones() {
     };
     let (mut script, peer) = connected_with(config(), small);
     let send = |script: &mut Script, context| {
-        script
-            .try_send(peer, 10, OperationFlags::empty(), context)
-            .unwrap();
+        script.send_message(peer, 10, context);
     };
     // The first one is refused twice, so it waits outside of its buffer.
     send(&mut script, 1);
@@ -190,13 +174,9 @@ fn copied_packets_do_not_block_buffered_ones() {
         script.progress();
     }
     // To another peer two go out, and both are refused while the first one's wait ends.
-    let mut other = script.peer_address();
-    other.qpn.0 += 1;
-    let other = script.dut.insert_address(other).unwrap();
+    let other = script.insert_other_peer();
     for context in [2, 3] {
-        script
-            .try_send(other, 10, OperationFlags::empty(), context)
-            .unwrap();
+        script.send_message(other, 10, context);
     }
     script.now = script.dut.next_timeout().unwrap();
     script.progress();
@@ -221,9 +201,7 @@ fn a_full_device_returns_eagain_without_a_gap() {
         },
     );
     for context in 0..3 {
-        script
-            .try_send(peer, 1, OperationFlags::empty(), context)
-            .unwrap();
+        script.send_message(peer, 1, context);
     }
     for _ in 0..5 {
         assert_eq!(
@@ -235,27 +213,20 @@ fn a_full_device_returns_eagain_without_a_gap() {
     for _ in 0..3 {
         ids.push(msg_id(&mut script));
     }
-    script
-        .try_send(peer, 1, OperationFlags::empty(), 9)
-        .unwrap();
+    script.send_message(peer, 1, 9);
     ids.push(msg_id(&mut script));
     assert_eq!(ids, [0, 1, 2, 3]);
     assert_eq!(script.dut.nic().free_buffers(), 3);
 }
 
 fn msg_id(script: &mut Script) -> u32 {
-    script.expect(|packet| match packet.header {
-        Header::EagerRtm(eager) => eager.msg_id.0,
-        other => panic!("{other:?}"),
-    })
+    script.expect_header::<EagerRtm>().msg_id.0
 }
 
 #[test]
 fn duplicate_completions_are_only_counted() {
     let (mut script, peer) = connected();
-    script
-        .try_send(peer, 1, OperationFlags::empty(), 1)
-        .unwrap();
+    script.send_message(peer, 1, 1);
     let before = script.dut.nic().free_buffers();
     script.network.repeat_completion(0);
     script.progress();
@@ -270,21 +241,10 @@ fn removing_a_peer_cancels_after_device_completion() {
     let (mut script, peer) = connected();
     // A send whose packet is out, one that waits for CTS, a directed receive, a transfer, an
     // unexpected message, a read.
+    script.send_message(peer, 10, 1);
+    script.send_message(peer, 5000, 2);
     script
-        .try_send(peer, 10, OperationFlags::empty(), 1)
-        .unwrap();
-    script
-        .try_send(peer, 5000, OperationFlags::empty(), 2)
-        .unwrap();
-    script
-        .dut
-        .recv(RecvArgs {
-            source: SourceFilter::Peer(peer),
-            buffer: &[memory(0, 16)],
-            tag: Some(TagFilter::exact(1)),
-            flags: OperationFlags::COMPLETION,
-            context: 3,
-        })
+        .post_recv(SourceFilter::Peer(peer), Some(1), memory(0, 16), 3)
         .unwrap();
     script.recv(0, 64, 4);
     let mut eager = script.eager(0);
@@ -330,18 +290,14 @@ fn removing_a_peer_cancels_after_device_completion() {
     // The same address is a new conversation.
     let again = script.insert_peer();
     assert_ne!(again, peer);
-    script
-        .try_send(again, 1, OperationFlags::empty(), 0)
-        .unwrap();
+    script.send_message(again, 1, 0);
     assert_eq!(msg_id(&mut script), 0);
 }
 
 #[test]
 fn removal_during_back_off_cancels_what_waits() {
     let (mut script, peer) = connected();
-    script
-        .try_send(peer, 10, OperationFlags::empty(), 1)
-        .unwrap();
+    script.send_message(peer, 10, 1);
     for _ in 0..2 {
         script.network.fail(0, Status::RemoteRnr);
         script.progress();
@@ -359,12 +315,8 @@ fn removal_during_back_off_cancels_what_waits() {
 fn closing_in_flight_reports_nothing_and_deregisters() {
     let (mut script, peer) = connected();
     script.shake_hands(MODERN);
-    script
-        .try_send(peer, 10, OperationFlags::empty(), 1)
-        .unwrap();
-    script
-        .try_send(peer, 5000, OperationFlags::empty(), 2)
-        .unwrap();
+    script.send_message(peer, 10, 1);
+    script.send_message(peer, 5000, 2);
     script.recv(0, 16, 3);
     let gid = script.peer_address().gid;
     let nic = script.dut.close();

@@ -2,13 +2,13 @@
 
 use efa_core::address::{Qkey, Qpn, RawAddress};
 use efa_core::endpoint::*;
-use efa_core::nic::{DeviceCaps, Nic, RemoteKey, Source, Status};
+use efa_core::nic::{DeviceCaps, Nic, Source, Status};
 use efa_core::wire::{
     Connid, EagerRtm, EagerRtw, ExtraFeatures, Handshake, Header, MsgId, Packet, PacketType,
     RawAddressHeader, ReadNack, Repr, ReqOptions,
 };
 
-use crate::script::{Script, config, memory, traits};
+use crate::script::{Script, config, memory, peer_memory, traits};
 use efa_testing::nic::{MEMORY, Traits};
 
 const MODERN: ExtraFeatures = ExtraFeatures::DELIVERY_COMPLETE.union(ExtraFeatures::CONNID_HEADER);
@@ -48,10 +48,7 @@ fn capabilities_that_are_switched_off_are_not_announced() {
         traits(),
     );
     script.send(&script.eager(0), b"x");
-    let features = script.expect(|packet| match packet.header {
-        Header::Handshake(handshake) => handshake.extra_info.features(),
-        other => panic!("{other:?}"),
-    });
+    let features = script.expect_header::<Handshake>().extra_info.features();
     assert_eq!(
         features,
         MODERN | ExtraFeatures::RUNTING_READ | ExtraFeatures::READ_NACK | ExtraFeatures::PEER_ERROR
@@ -90,9 +87,7 @@ fn any_first_packet_gets_one_handshake() {
 fn both_sides_may_start_at_once() {
     let mut script = Script::new();
     let peer = script.insert_peer();
-    script
-        .try_send(peer, 10, OperationFlags::empty(), 1)
-        .unwrap();
+    script.send_message(peer, 10, 1);
     script.send(&script.eager(0), b"x");
     let kinds = [
         script.expect(|packet| packet.base.packet_type),
@@ -185,9 +180,7 @@ fn a_lost_handshake_is_reported_and_repeated() {
 }
 
 fn options_sent(script: &mut Script, peer: PeerId) -> ReqOptions {
-    script
-        .try_send(peer, 1, OperationFlags::empty(), 0)
-        .unwrap();
+    script.send_message(peer, 1, 0);
     script.expect(|packet| *packet.header.req_options().unwrap())
 }
 
@@ -503,14 +496,12 @@ fn packets_never_reach_a_later_incarnation() {
         (48, new, b"new 1"),
     ] {
         script
-            .dut
-            .recv(RecvArgs {
-                source: SourceFilter::Peer(source),
-                buffer: &[crate::script::memory(offset, 16)],
-                tag: None,
-                flags: OperationFlags::COMPLETION,
-                context: offset,
-            })
+            .post_recv(
+                SourceFilter::Peer(source),
+                None,
+                crate::script::memory(offset, 16),
+                offset,
+            )
             .unwrap();
         let entry = script.completion();
         assert_eq!((entry.context, entry.source), (offset, Some(source)));
@@ -610,36 +601,19 @@ fn memory_unreachable_by_device_is_accessed_by_packets() {
         // type of packet has.
         PacketType::peek(&flights[0].bytes)
     };
-    let remote = |length: usize| {
-        [RemoteIoVec {
-            address: 0x7000,
-            length: length as u64,
-            key: RemoteKey(5),
-        }]
-    };
+    let remote = |length: usize| [peer_memory(0x7000, length as u64, 5)];
     let write = |length| {
         move |script: &mut Script, peer| {
-            let args = WriteArgs {
-                peer,
-                data: &[memory(0, length)],
-                remote: &remote(length),
-                cq_data: None,
-                flags: OperationFlags::COMPLETION,
-                context: 1,
-            };
-            script.dut.write(args).unwrap();
+            script
+                .write(peer, memory(0, length), &remote(length), 1)
+                .unwrap();
         }
     };
     let read = |length| {
         move |script: &mut Script, peer| {
-            let args = ReadArgs {
-                peer,
-                buffer: &[memory(0, length)],
-                remote: &remote(length),
-                flags: OperationFlags::COMPLETION,
-                context: 1,
-            };
-            script.dut.read(args).unwrap();
+            script
+                .read(peer, memory(0, length), &remote(length), 1)
+                .unwrap();
         }
     };
     for hmem_p2p in [None, Some(1)] {
@@ -676,9 +650,7 @@ fn a_failed_handshake_request_can_be_repeated() {
     // A message that failed does not count as having asked.
     let mut script = Script::new();
     let peer = script.insert_peer();
-    script
-        .try_send(peer, 4, OperationFlags::empty(), 1)
-        .unwrap();
+    script.send_message(peer, 4, 1);
     script.network.fail(0, Status::RemoteBadDestQpn);
     script.progress();
     assert_eq!(script.error().failure.errno, Errno::ENOTCONN);
@@ -700,13 +672,8 @@ fn missing_delivery_complete_is_reported_to_the_application() {
         .try_send(peer, 4, OperationFlags::DELIVERY_COMPLETE, 1)
         .unwrap_err();
     assert_eq!(error.errno(), Errno::EOPNOTSUPP);
-    script
-        .try_send(peer, 4, OperationFlags::empty(), 1)
-        .unwrap();
-    let eager = script.expect(|packet| match packet.header {
-        Header::EagerRtm(eager) => eager,
-        other => panic!("{other:?}"),
-    });
+    script.send_message(peer, 4, 1);
+    let eager = script.expect_header::<EagerRtm>();
     assert_eq!(eager.msg_id, MsgId(0), "the refused message left no gap");
 }
 

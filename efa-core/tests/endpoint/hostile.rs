@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use efa_core::endpoint::*;
-use efa_core::nic::{Domain, RemoteKey, Status};
+use efa_core::nic::{Domain, Status};
 use efa_core::wire::fields::fields_of;
 use efa_core::wire::{
     AtomRsp, Cts, CtsData, EagerRtw, Eor, ExtraFeatures, Header, LongctsRtm, MediumRtm, MsgId,
@@ -14,7 +14,9 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use crate::abandoned::{Subprotocol, TOLD};
-use crate::script::{MODERN, Script, config, connected, connected_with, memory, traits};
+use crate::script::{
+    MODERN, Script, config, connected, connected_with, memory, peer_memory, traits,
+};
 use efa_testing::nic::{MEMORY, Traits};
 
 #[test]
@@ -98,13 +100,8 @@ fn packets_for_unknown_operations_are_refused() {
 #[test]
 fn operations_reject_other_peers_and_stale_packets() {
     let (mut script, peer) = connected();
-    script
-        .try_send(peer, 3000, OperationFlags::empty(), 1)
-        .unwrap();
-    let send_id = script.expect(|packet| match packet.header {
-        Header::LongctsRtm(long) => long.send_id,
-        other => panic!("{other:?}"),
-    });
+    script.send_message(peer, 3000, 1);
+    let send_id = script.expect_header::<LongctsRtm>().send_id;
     let cts = |connid| Cts {
         connid,
         send_id,
@@ -113,9 +110,7 @@ fn operations_reject_other_peers_and_stale_packets() {
         ..Cts::default()
     };
     // Another endpoint of the same host guesses the id.
-    let mut other = script.peer_address();
-    other.qpn.0 += 1;
-    let other = script.dut.insert_address(other).unwrap();
+    let other = script.insert_other_peer();
     let address = script.dut.lookup_address(other).unwrap();
     let mut source = script.source();
     source.qpn = address.qpn;
@@ -357,17 +352,8 @@ fn mutated_packets_do_no_harm() {
                     corpus.push(write.to_packet(&[9; 8]));
                 }
                 3 => {
-                    let _ = script.dut.read(ReadArgs {
-                        peer,
-                        buffer: &[memory(8192, 3000)],
-                        remote: &[RemoteIoVec {
-                            address: 0x7000,
-                            length: 3000,
-                            key: RemoteKey(5),
-                        }],
-                        flags: OperationFlags::COMPLETION,
-                        context: 0,
-                    });
+                    let _ =
+                        script.read(peer, memory(8192, 3000), &[peer_memory(0x7000, 3000, 5)], 0);
                 }
                 4 | 5 => {
                     if script.network.flights() > 0 {
@@ -424,36 +410,7 @@ fn mutated_packets_do_no_harm() {
             while script.dut.poll_completion().is_some() {}
             while script.dut.poll_event().is_some() {}
         }
-        // Another peer is not affected.
-        let mut address = script.peer_address();
-        address.qpn.0 += 1;
-        let other = script.dut.insert_address(address).unwrap();
-        script
-            .dut
-            .recv(RecvArgs {
-                source: SourceFilter::Peer(other),
-                buffer: &[memory(0, 16)],
-                tag: Some(TagFilter::exact(42)),
-                flags: OperationFlags::COMPLETION,
-                context: 4242,
-            })
-            .unwrap();
-        let eager = efa_core::wire::EagerRtm {
-            tag: Some(42),
-            options: efa_core::wire::ReqOptions {
-                connid: Some(address.qkey.into()),
-                ..efa_core::wire::ReqOptions::default()
-            },
-            ..efa_core::wire::EagerRtm::default()
-        };
-        let mut source = script.source();
-        source.qpn = address.qpn;
-        assert!(
-            script.network.inject(0, source, &eager.to_packet(b"fine")),
-            "seed {seed}"
-        );
-        script.progress();
-        assert_eq!(script.completion().context, 4242, "seed {seed}");
+        script.expect_others_served(&format!("seed {seed}"));
     }
 }
 
@@ -528,11 +485,7 @@ impl Moment {
                 let _ = script.try_send(peer, length, flags, 1);
             }
             Moment::OneSided => {
-                let remote = [RemoteIoVec {
-                    address: 0x7000,
-                    length: 2000,
-                    key: RemoteKey(5),
-                }];
+                let remote = [peer_memory(0x7000, 2000, 5)];
                 let flags = OperationFlags::COMPLETION;
                 let _ = script.dut.write(WriteArgs {
                     peer,
@@ -571,20 +524,12 @@ impl Moment {
 }
 
 impl Script {
-    /// Another peer is served as if nothing had happened, and nothing is left of this one.
-    fn expect_no_harm(&mut self, peer: PeerId, what: &str) {
-        while self.dut.poll_completion().is_some() {}
-        let mut address = self.peer_address();
-        address.qpn.0 += 1;
-        let other = self.dut.insert_address(address).unwrap();
-        let receive = RecvArgs {
-            source: SourceFilter::Peer(other),
-            buffer: &[memory(0, 16)],
-            tag: Some(TagFilter::exact(42)),
-            flags: OperationFlags::COMPLETION,
-            context: 4242,
-        };
-        self.dut.recv(receive).unwrap();
+    /// Another peer is not affected.
+    fn expect_others_served(&mut self, what: &str) {
+        let other = self.insert_other_peer();
+        let address = self.dut.lookup_address(other).unwrap();
+        self.post_recv(SourceFilter::Peer(other), Some(42), memory(0, 16), 4242)
+            .unwrap();
         let eager = efa_core::wire::EagerRtm {
             tag: Some(42),
             options: efa_core::wire::ReqOptions {
@@ -597,6 +542,12 @@ impl Script {
         source.qpn = address.qpn;
         self.inject_from(source, &eager.to_packet(b"fine"));
         assert_eq!(self.completion().context, 4242, "{what}");
+    }
+
+    /// Another peer is served as if nothing had happened, and nothing is left of this one.
+    fn expect_no_harm(&mut self, peer: PeerId, what: &str) {
+        while self.dut.poll_completion().is_some() {}
+        self.expect_others_served(what);
         self.dut.remove_address(peer).unwrap();
         self.dut.cancel_context(7);
         while self.network.flights() > 0 {

@@ -1,13 +1,14 @@
 //! The share of one peer, registrations that run out, messages without order.
 
 use efa_core::endpoint::*;
-use efa_core::nic::{Access, RemoteKey, Status, UserSlice};
+use efa_core::nic::{Access, Status, UserSlice};
 use efa_core::wire::{
-    EagerRtm, EagerRtw, ExtraFeatures, Header, LongctsRtm, MsgId, PacketType, RecvId, Rta, RtaKind,
-    SendId,
+    EagerRtm, EagerRtw, ExtraFeatures, LongctsRtm, MsgId, PacketType, RecvId, Rta, RtaKind, SendId,
 };
 
-use crate::script::{MODERN, Script, config, connected, connected_with, memory, traits};
+use crate::script::{
+    MODERN, Script, config, connected, connected_with, memory, peer_memory, traits,
+};
 use efa_testing::nic::{MEMORY, Traits};
 
 fn failed_peer(script: &mut Script) -> Option<PeerId> {
@@ -97,14 +98,7 @@ fn messages_after_the_end_take_no_receive() {
     };
     script.send(&early, &[7; 700]);
     let receive = script
-        .dut
-        .recv(RecvArgs {
-            source: SourceFilter::Any,
-            buffer: &[memory(0, 10_000)],
-            tag: Some(TagFilter::exact(7)),
-            flags: OperationFlags::COMPLETION,
-            context: 5,
-        })
+        .post_recv(SourceFilter::Any, Some(7), memory(0, 10_000), 5)
         .unwrap();
     // The one before it finds no receive and no memory.
     let unexpected = script.eager(0);
@@ -158,7 +152,7 @@ fn a_failed_neighbour_registration_leaves_the_key_out() {
         })
         .unwrap();
     // The mock device panics at a key that is not registered (any more).
-    script.expect(|packet| assert!(matches!(packet.header, Header::LongctsRtm(_))));
+    script.expect_header::<LongctsRtm>();
     assert_eq!(script.network.regions(0), 0);
 }
 
@@ -206,30 +200,14 @@ fn what_cannot_be_registered_travels_as_without_rdma() {
         let peer = script.insert_peer();
         script.shake_hands(features);
         script.expect_handshake();
-        script
-            .try_send(peer, length, OperationFlags::empty(), 1)
-            .unwrap();
+        script.send_message(peer, length, 1);
         let sent = script.expect(|packet| packet.base.packet_type);
         assert_eq!(sent, message, "{length} bytes, {features:?}");
         while script.network.flights() > 0 {
             script.sent();
         }
-        let remote = RemoteIoVec {
-            address: 0x1000,
-            length: length as u64,
-            key: RemoteKey(1),
-        };
-        script
-            .dut
-            .write(WriteArgs {
-                peer,
-                data: &[memory(0, length)],
-                remote: &[remote],
-                cq_data: None,
-                flags: OperationFlags::COMPLETION,
-                context: 2,
-            })
-            .unwrap();
+        let remote = peer_memory(0x1000, length as u64, 1);
+        script.write(peer, memory(0, length), &[remote], 2).unwrap();
         let sent = script.expect(|packet| packet.base.packet_type);
         assert_eq!(sent, write, "{length} bytes, {features:?}");
     }
@@ -254,18 +232,7 @@ fn an_operation_without_room_deregisters() {
     script.shake_hands(MODERN | ExtraFeatures::RDMA_READ | ExtraFeatures::RDMA_WRITE);
     script.expect_handshake();
     let write = |script: &mut Script| {
-        script.dut.write(WriteArgs {
-            peer,
-            data: &[memory(0, 5000)],
-            remote: &[RemoteIoVec {
-                address: 0x1000,
-                length: 5000,
-                key: RemoteKey(1),
-            }],
-            cq_data: None,
-            flags: OperationFlags::COMPLETION,
-            context: 1,
-        })
+        script.write(peer, memory(0, 5000), &[peer_memory(0x1000, 5000, 1)], 1)
     };
     write(&mut script).unwrap();
     assert_eq!(script.network.regions(0), 1);
@@ -373,11 +340,7 @@ fn atomics_that_crash_stock_targets_fail() {
         let operand = [memory(0, size * pieces as usize)];
         let result = [memory(1000, size * pieces as usize)];
         let remote: Vec<RemoteIoVec> = (0..pieces)
-            .map(|piece| RemoteIoVec {
-                address: 5000 + 100 * piece,
-                length: size as u64,
-                key: efa_core::nic::RemoteKey(1),
-            })
+            .map(|piece| peer_memory(5000 + 100 * piece, size as u64, 1))
             .collect();
         script.dut.atomic(AtomicArgs {
             peer,

@@ -16,9 +16,7 @@ fn msg_id(bytes: &[u8]) -> u32 {
 }
 
 fn send(script: &mut Script, peer: PeerId, context: u64) {
-    script
-        .try_send(peer, 10, OperationFlags::empty(), context)
-        .unwrap();
+    script.send_message(peer, 10, context);
 }
 
 #[test]
@@ -143,9 +141,7 @@ fn a_possibly_delivered_message_ends_sending() {
 fn a_partly_delivered_message_ends_sending() {
     for (first, second) in [(None, Some(())), (Some(()), None), (Some(()), Some(()))] {
         let (mut script, peer) = connected();
-        script
-            .try_send(peer, 1900, OperationFlags::empty(), 5)
-            .unwrap();
+        script.send_message(peer, 1900, 5);
         script.progress();
         assert_eq!(script.network.flights(), 2);
         for lost in [first, second] {
@@ -198,9 +194,7 @@ fn messages_do_not_run_far_ahead_of_losses() {
     assert_eq!(ahead, 8192);
     script.network.swallow(0);
     script.progress();
-    script
-        .try_send(peer, 1, OperationFlags::empty(), ahead)
-        .unwrap();
+    script.send_message(peer, 1, ahead);
 }
 
 /// The other side of [`an_empty_atomic_fills_a_lost_messages_place`].

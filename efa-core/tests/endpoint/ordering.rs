@@ -56,13 +56,8 @@ fn own_message_ids_wrap_without_a_gap() {
     let peer = script.insert_peer();
     let ids: Vec<u32> = (0..4)
         .map(|number| {
-            script
-                .try_send(peer, 1, OperationFlags::empty(), number)
-                .unwrap();
-            script.expect(|packet| match packet.header {
-                efa_core::wire::Header::EagerRtm(eager) => eager.msg_id.0,
-                other => panic!("{other:?}"),
-            })
+            script.send_message(peer, 1, number);
+            script.expect_header::<EagerRtm>().msg_id.0
         })
         .collect();
     assert_eq!(ids, [u32::MAX - 1, u32::MAX, 0, 1]);
@@ -137,9 +132,7 @@ fn early_messages_beyond_the_window_give_up_peers() {
     // Until it is removed and inserted again.
     script.dut.remove_address(peer).unwrap();
     let peer = script.insert_peer();
-    script
-        .try_send(peer, 1, OperationFlags::empty(), 0)
-        .unwrap();
+    script.send_message(peer, 1, 0);
 }
 
 #[test]
@@ -379,9 +372,7 @@ fn unreachable_memory_fails_only_its_receive() {
     assert_eq!(refused.unwrap_err().errno(), Errno::EFAULT);
     script.expect_handshake();
     script.shake_hands(ExtraFeatures::CONNID_HEADER);
-    script
-        .try_send(peer, 1, OperationFlags::empty(), 2)
-        .unwrap();
+    script.send_message(peer, 1, 2);
     let (packet_type, msg_id) = script.expect(|packet| match packet.header {
         efa_core::wire::Header::EagerRtm(eager) => (packet.base.packet_type, eager.msg_id),
         other => panic!("{other:?}"),

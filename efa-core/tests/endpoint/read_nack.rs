@@ -1,14 +1,14 @@
 //! Data that was to be read by RDMA and cannot be (spec section 4.7).
 
 use efa_core::endpoint::*;
-use efa_core::nic::{Access, NicError, RemoteKey};
+use efa_core::nic::{Access, NicError};
 use efa_core::wire::{
     Cts, CtsData, CtsFlags, ExtraFeatures, Header, LongctsRtm, LongreadRtm, LongreadRtw, MsgId,
     PacketType, ReadNack, ReadRsp, Receipt, RecvId, ReqFlags, ReqOptions, RmaIov, RmaIovs,
     RuntreadRtm, SendId,
 };
 
-use crate::script::{MODERN, Script, config, connected_with, memory, traits};
+use crate::script::{MODERN, Script, config, connected_with, memory, peer_memory, traits};
 use efa_testing::nic::{MEMORY, Traits};
 
 const LENGTH: usize = 20_000;
@@ -307,13 +307,8 @@ fn expect_answer(script: &mut Script, expected: PacketType) -> SendId {
 #[test]
 fn a_refused_send_continues_without_request_data() {
     let (mut script, peer) = sender(ExtraFeatures::empty(), 0);
-    script
-        .try_send(peer, LENGTH, OperationFlags::empty(), 1)
-        .unwrap();
-    let send_id = script.expect(|packet| match &packet.header {
-        Header::LongreadRtm(long) => long.send_id,
-        other => panic!("{other:?}"),
-    });
+    script.send_message(peer, LENGTH, 1);
+    let send_id = script.expect_header::<LongreadRtm>().send_id;
     refuse(&mut script, send_id);
     let send_id = expect_answer(&mut script, PacketType::LongctsMsgRtm);
     // It is answered once.
@@ -330,9 +325,7 @@ fn a_refused_send_continues_without_request_data() {
 #[test]
 fn a_refused_send_goes_on_behind_its_runt() {
     let (mut script, peer) = sender(ExtraFeatures::RUNTING_READ, 1500);
-    script
-        .try_send(peer, LENGTH, OperationFlags::empty(), 1)
-        .unwrap();
+    script.send_message(peer, LENGTH, 1);
     let mut runt = 0;
     let mut send_id = SendId(0);
     while runt < 1500 {
@@ -357,10 +350,7 @@ fn a_refused_delivery_complete_send_awaits_its_receipt() {
     script
         .try_send(peer, LENGTH, OperationFlags::DELIVERY_COMPLETE, 1)
         .unwrap();
-    let send_id = script.expect(|packet| match &packet.header {
-        Header::LongreadRtm(long) => long.send_id,
-        other => panic!("{other:?}"),
-    });
+    let send_id = script.expect_header::<LongreadRtm>().send_id;
     refuse(&mut script, send_id);
     let send_id = expect_answer(&mut script, PacketType::DcLongctsMsgRtm);
     take_data(&mut script, send_id, LENGTH as u64);
@@ -375,11 +365,7 @@ fn a_refused_delivery_complete_send_awaits_its_receipt() {
 }
 
 fn remote(length: usize) -> [RemoteIoVec; 1] {
-    [RemoteIoVec {
-        address: 0x1000,
-        length: length as u64,
-        key: RemoteKey(1),
-    }]
+    [peer_memory(0x1000, length as u64, 1)]
 }
 
 #[test]
@@ -396,10 +382,7 @@ fn a_refused_write_starts_afresh_with_data() {
             context: 1,
         })
         .unwrap();
-    let send_id = script.expect(|packet| match &packet.header {
-        Header::LongreadRtw(long) => long.send_id,
-        other => panic!("{other:?}"),
-    });
+    let send_id = script.expect_header::<LongreadRtw>().send_id;
     refuse(&mut script, send_id);
     let (send_id, sent) = script.expect(|packet| match &packet.header {
         Header::LongctsRtw(long) => {
@@ -424,14 +407,7 @@ fn windows_of_an_emulated_read_are_marked() {
     script.shake_hands(MODERN | ExtraFeatures::RDMA_READ);
     script.expect_handshake();
     script
-        .dut
-        .read(ReadArgs {
-            peer,
-            buffer: &[memory(0, LENGTH)],
-            remote: &remote(LENGTH),
-            flags: OperationFlags::COMPLETION,
-            context: 1,
-        })
+        .read(peer, memory(0, LENGTH), &remote(LENGTH), 1)
         .unwrap();
     let (recv_id, window) = script.expect(|packet| match &packet.header {
         Header::Rtr(rtr) => (rtr.recv_id, u64::from(rtr.recv_length)),

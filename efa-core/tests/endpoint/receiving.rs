@@ -4,7 +4,8 @@ use efa_core::address::Qkey;
 use efa_core::endpoint::*;
 use efa_core::nic::Status;
 use efa_core::wire::{
-    ExtraFeatures, Handshake, Header, LongctsRtm, MsgId, PacketType, SendId, UserRecvQp,
+    Cts, EagerRtm, ExtraFeatures, Handshake, LongctsRtm, MsgId, PacketType, Receipt, SendId,
+    UserRecvQp,
 };
 
 use crate::script::{Script, config, memory, traits};
@@ -214,10 +215,7 @@ fn a_discarded_long_message_is_fully_served() {
     script.expect_handshake();
     let (claim, _) = script.dut.claim(SourceFilter::Any, None).unwrap();
     script.dut.discard(claim).unwrap();
-    let recv_id = script.expect(|packet| match packet.header {
-        Header::Cts(cts) => cts.recv_id,
-        other => panic!("{other:?}"),
-    });
+    let recv_id = script.expect_header::<Cts>().recv_id;
     let data = efa_core::wire::CtsData {
         recv_id,
         seg_length: 500,
@@ -226,10 +224,7 @@ fn a_discarded_long_message_is_fully_served() {
         ..efa_core::wire::CtsData::default()
     };
     script.send(&data, &[2; 500]);
-    let receipt = script.expect(|packet| match packet.header {
-        Header::Receipt(receipt) => receipt.send_id,
-        other => panic!("{other:?}"),
-    });
+    let receipt = script.expect_header::<Receipt>().send_id;
     assert_eq!(receipt, SendId(3));
     script.expect_no_completion();
 }
@@ -315,12 +310,7 @@ fn messages_can_wait_for_the_handshake() {
     script.expect_silence();
     script.shake_hands(ExtraFeatures::CONNID_HEADER);
     script.expect_handshake();
-    script
-        .try_send(peer, 16, OperationFlags::empty(), 1)
-        .unwrap();
-    let msg_id = script.expect(|packet| match packet.header {
-        Header::EagerRtm(eager) => eager.msg_id,
-        other => panic!("{other:?}"),
-    });
+    script.send_message(peer, 16, 1);
+    let msg_id = script.expect_header::<EagerRtm>().msg_id;
     assert_eq!(msg_id, MsgId(0));
 }

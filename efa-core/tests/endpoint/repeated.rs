@@ -5,7 +5,7 @@
 //! 2.7 has the generation of a slot in them.
 
 use efa_core::endpoint::*;
-use efa_core::nic::{Access, RemoteKey};
+use efa_core::nic::Access;
 use efa_core::wire::{
     AtomRsp, AtomicDatatype, AtomicOp, Cts, CtsData, EagerRtw, Eor, ExtraFeatures, Header,
     LongctsRtm, LongctsRtw, LongreadRtm, LongreadRtw, MediumRtm, MsgId, Packet, ReadNack, ReadRsp,
@@ -13,7 +13,7 @@ use efa_core::wire::{
     SendId,
 };
 
-use crate::script::{MODERN, Script, config, memory, traits};
+use crate::script::{MODERN, Script, config, memory, peer_memory, traits};
 use efa_testing::nic::{MEMORY, Traits};
 
 /// Dense ones, as libfabric had them up to 2.6, and such as 2.7 has: the index in bits 21:0, the
@@ -97,18 +97,16 @@ impl Peer {
     }
 
     fn takes_receipt(&mut self, message: u32) {
-        let (id, msg_id) = self.script.expect(|packet| match packet.header {
-            Header::Receipt(receipt) => (receipt.send_id, receipt.msg_id),
-            other => panic!("{other:?}"),
-        });
+        let Receipt {
+            send_id: id,
+            msg_id,
+            ..
+        } = self.script.expect_header();
         assert_eq!((id, msg_id), (SendId(self.id), MsgId(message)));
     }
 
     fn takes_eor(&mut self) {
-        let id = self.script.expect(|packet| match packet.header {
-            Header::Eor(eor) => eor.send_id,
-            other => panic!("{other:?}"),
-        });
+        let id = self.script.expect_header::<Eor>().send_id;
         assert_eq!(id, SendId(self.id));
     }
 
@@ -116,10 +114,12 @@ impl Peer {
     /// one of each window comes first.
     fn fills_windows(&mut self, mut offset: u64, end: u64) {
         while offset < end {
-            let (send_id, recv_id, window) = self.script.expect(|packet| match packet.header {
-                Header::Cts(cts) => (cts.send_id, cts.recv_id, cts.recv_length),
-                other => panic!("{other:?}"),
-            });
+            let Cts {
+                send_id,
+                recv_id,
+                recv_length: window,
+                ..
+            } = self.script.expect_header();
             assert_eq!(send_id, SendId(self.id));
             let starts: Vec<u64> = (offset..offset + window).step_by(300).collect();
             let mut order: Vec<u64> = starts.clone();
@@ -167,10 +167,12 @@ impl Peer {
             self.says(&cts, &[], Refused(reason));
             let end = sent + window;
             while sent < end {
-                let (recv_id, offset, length) = self.script.expect(|packet| match packet.header {
-                    Header::CtsData(data) => (data.recv_id, data.seg_offset, data.seg_length),
-                    other => panic!("{other:?}"),
-                });
+                let CtsData {
+                    recv_id,
+                    seg_offset: offset,
+                    seg_length: length,
+                    ..
+                } = self.script.expect_header();
                 assert_eq!((recv_id, offset), (RecvId(self.id), sent));
                 sent += length;
             }
@@ -344,10 +346,7 @@ fn messages_that_cannot_be_read() {
             ..LongreadRtm::default()
         };
         peer.says(&request, &[], past(0));
-        let send_id = peer.script.expect(|packet| match packet.header {
-            Header::ReadNack(nack) => nack.send_id,
-            other => panic!("{other:?}"),
-        });
+        let send_id = peer.script.expect_header::<ReadNack>().send_id;
         assert_eq!(send_id, SendId(peer.id));
         let mut options = peer.script.by_connid();
         options.flags = ReqFlags::READ_NACK;
@@ -476,10 +475,7 @@ fn atomics() {
                 RtaKind::Write => {}
                 RtaKind::DcWrite(_) => peer.takes_receipt(0),
                 RtaKind::Fetch(_) | RtaKind::Compare(_) => {
-                    let id = peer.script.expect(|packet| match packet.header {
-                        Header::AtomRsp(response) => response.recv_id,
-                        other => panic!("{other:?}"),
-                    });
+                    let id = peer.script.expect_header::<AtomRsp>().recv_id;
                     assert_eq!(id, recv_id);
                 }
             }
@@ -544,10 +540,7 @@ fn answers_to_messages_that_are_read() {
             let length = 20_000;
             let none = OperationFlags::empty();
             peer.script.try_send(peer.peer, length, none, 1).unwrap();
-            let send_id = peer.script.expect(|packet| match packet.header {
-                Header::LongreadRtm(long) => long.send_id,
-                other => panic!("{other:?}"),
-            });
+            let send_id = peer.script.expect_header::<LongreadRtm>().send_id;
             if refused {
                 let nack = ReadNack {
                     send_id,
@@ -556,10 +549,7 @@ fn answers_to_messages_that_are_read() {
                     ..ReadNack::default()
                 };
                 peer.says(&nack, &[], stale(send_id.0));
-                let again = peer.script.expect(|packet| match packet.header {
-                    Header::LongctsRtm(long) => long.send_id,
-                    other => panic!("{other:?}"),
-                });
+                let again = peer.script.expect_header::<LongctsRtm>().send_id;
                 peer.grants(again, 0, length as u64);
             } else {
                 let eor = Eor {
@@ -582,18 +572,12 @@ fn answers_to_reads_and_atomics() {
         let connid = peer.script.connid();
         for length in [500, 5000] {
             peer.script
-                .dut
-                .read(ReadArgs {
-                    peer: peer.peer,
-                    buffer: &[memory(0, length)],
-                    remote: &[RemoteIoVec {
-                        address: 0x7000,
-                        length: length as u64,
-                        key: RemoteKey(5),
-                    }],
-                    flags: OperationFlags::COMPLETION,
-                    context: 1,
-                })
+                .read(
+                    peer.peer,
+                    memory(0, length),
+                    &[peer_memory(0x7000, length as u64, 5)],
+                    1,
+                )
                 .unwrap();
             let (recv_id, granted) = peer.script.expect(|packet| match packet.header {
                 Header::Rtr(rtr) => (rtr.recv_id, u64::from(rtr.recv_length)),
@@ -631,11 +615,7 @@ fn answers_to_reads_and_atomics() {
             .atomic(AtomicArgs {
                 peer: peer.peer,
                 operand: &[memory(0, 8)],
-                remote: &[RemoteIoVec {
-                    address: 0x7000,
-                    length: 8,
-                    key: RemoteKey(5),
-                }],
+                remote: &[peer_memory(0x7000, 8, 5)],
                 datatype: AtomicDatatype::UINT64,
                 operation: AtomicOp::SUM,
                 kind: AtomicKind::Fetch {

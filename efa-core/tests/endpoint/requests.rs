@@ -1,21 +1,17 @@
 //! What our operations are on the wire: the bytes of requests, their ids, and the data behind them.
 
 use efa_core::endpoint::*;
-use efa_core::nic::{Domain, RemoteKey};
+use efa_core::nic::Domain;
 use efa_core::wire::{
-    AtomicDatatype, AtomicOp, Cts, CtsData, ExtraFeatures, Header, MsgId, PacketType, RecvId, Rtr,
-    RtrKind, SendId,
+    AtomicDatatype, AtomicOp, Cts, CtsData, ExtraFeatures, Header, LongctsRtm, MsgId, PacketType,
+    RecvId, Rtr, RtrKind, SendId,
 };
 
-use crate::script::{Script, config, connected, connected_with, memory, traits};
+use crate::script::{Script, config, connected, connected_with, memory, peer_memory, traits};
 use efa_testing::nic::{MEMORY, Traits};
 
 fn remote(length: usize) -> RemoteIoVec {
-    RemoteIoVec {
-        address: 0x5000,
-        length: length as u64,
-        key: RemoteKey(9),
-    }
+    peer_memory(0x5000, length as u64, 9)
 }
 
 #[test]
@@ -142,10 +138,7 @@ fn grant(script: &mut Script, send_id: SendId, recv_length: u64) -> Vec<CtsData>
     script.send(&cts, &[]);
     let mut came = Vec::new();
     while script.network.flights() > 0 {
-        came.push(script.expect(|packet| match packet.header {
-            Header::CtsData(data) => data,
-            other => panic!("{other:?}"),
-        }));
+        came.push(script.expect_header::<CtsData>());
     }
     came
 }
@@ -155,9 +148,7 @@ fn long_messages_fill_exactly_the_peers_windows() {
     let (mut script, peer) = connected();
     let whole: Vec<u8> = (0..5000).map(|at| (at % 251) as u8).collect();
     script.network.fill(0, MEMORY, &whole);
-    script
-        .try_send(peer, 5000, OperationFlags::empty(), 1)
-        .unwrap();
+    script.send_message(peer, 5000, 1);
     let request = script.sent();
     let packet = efa_core::wire::Packet::parse(&request).unwrap();
     let Header::LongctsRtm(long) = packet.header else {
@@ -190,19 +181,11 @@ fn read(window: u32, length: usize) -> (Rtr, u64) {
         ..config()
     };
     let (mut script, peer) = connected_with(settings, Traits::default());
-    let arguments = ReadArgs {
-        peer,
-        buffer: &[memory(0, length)],
-        remote: &[remote(length)],
-        flags: OperationFlags::COMPLETION,
-        context: 1,
-    };
-    script.dut.read(arguments).unwrap();
+    script
+        .read(peer, memory(0, length), &[remote(length)], 1)
+        .unwrap();
     let response = script.dut.nic().attributes().mtu as u64 - 24;
-    let request = script.expect(|packet| match packet.header {
-        Header::Rtr(request) => request,
-        other => panic!("{other:?}"),
-    });
+    let request = script.expect_header::<Rtr>();
     (request, response)
 }
 
@@ -241,10 +224,7 @@ fn ctsdata_has_a_connid_only_on_request() {
         script.expect_handshake();
         let none = OperationFlags::empty();
         script.try_send(peer, 3000, none, 1).unwrap();
-        let send_id = script.expect(|packet| match packet.header {
-            Header::LongctsRtm(long) => long.send_id,
-            other => panic!("{other:?}"),
-        });
+        let send_id = script.expect_header::<LongctsRtm>().send_id;
         let came = grant(&mut script, send_id, 100);
         assert_eq!(came.len(), 1);
         assert_eq!(came[0].connid.is_some(), expected);

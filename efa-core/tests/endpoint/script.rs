@@ -1,11 +1,13 @@
 //! One endpoint under test, and a peer that the test plays packet by packet.
 
+use core::fmt::Debug;
+
 use efa_core::address::RawAddress;
 use efa_core::endpoint::*;
-use efa_core::nic::{DeviceCaps, Source, UserSlice};
+use efa_core::nic::{DeviceCaps, RemoteKey, Source, UserSlice};
 use efa_core::wire::{
-    Connid, EagerRtm, ExtraFeatures, Handshake, MediumRtm, MsgId, Packet, RawAddressHeader, Repr,
-    ReqOptions,
+    Connid, EagerRtm, ExtraFeatures, Handshake, Header, MediumRtm, MsgId, Packet, RawAddressHeader,
+    Repr, ReqOptions,
 };
 
 use efa_testing::nic::{MEMORY, Network, NetworkNic, Traits};
@@ -15,6 +17,15 @@ pub(crate) fn memory(offset: u64, length: usize) -> IoVec {
         address: MEMORY + offset,
         length,
     })
+}
+
+/// Memory of the peer.
+pub(crate) const fn peer_memory(address: u64, length: u64, key: u64) -> RemoteIoVec {
+    RemoteIoVec {
+        address,
+        length,
+        key: RemoteKey(key),
+    }
 }
 
 /// The endpoint under test is device 0; the peer is device 1, which takes part in nothing by
@@ -68,6 +79,13 @@ impl Script {
 
     pub(crate) fn insert_peer(&mut self) -> PeerId {
         let address = self.peer_address();
+        self.dut.insert_address(address).unwrap()
+    }
+
+    /// Another endpoint of the peer's host, which says nothing.
+    pub(crate) fn insert_other_peer(&mut self) -> PeerId {
+        let mut address = self.peer_address();
+        address.qpn.0 += 1;
         self.dut.insert_address(address).unwrap()
     }
 
@@ -169,6 +187,12 @@ impl Script {
         look(&Packet::parse(&bytes).unwrap())
     }
 
+    /// Takes the oldest packet that the endpoint sent, which has this format.
+    pub(crate) fn expect_header<T: TryFrom<Header, Error = Header> + Debug>(&mut self) -> T {
+        let header = self.expect(|packet| packet.header);
+        T::try_from(header).unwrap()
+    }
+
     pub(crate) fn expect_handshake(&mut self) {
         let packet_type = self.expect(|packet| packet.base.packet_type);
         assert_eq!(packet_type, efa_core::wire::PacketType::Handshake);
@@ -181,15 +205,58 @@ impl Script {
     }
 
     pub(crate) fn recv(&mut self, offset: u64, length: usize, context: u64) -> ReceiveId {
-        self.dut
-            .recv(RecvArgs {
-                source: SourceFilter::Any,
-                buffer: &[memory(offset, length)],
-                tag: None,
-                flags: OperationFlags::COMPLETION,
-                context,
-            })
-            .unwrap()
+        let buffer = memory(offset, length);
+        let posted = self.post_recv(SourceFilter::Any, None, buffer, context);
+        posted.unwrap()
+    }
+
+    pub(crate) fn post_recv(
+        &mut self,
+        source: SourceFilter,
+        tag: Option<u64>,
+        buffer: IoVec,
+        context: u64,
+    ) -> Result<ReceiveId, EndpointError> {
+        self.dut.recv(RecvArgs {
+            source,
+            buffer: &[buffer],
+            tag: tag.map(TagFilter::exact),
+            flags: OperationFlags::COMPLETION,
+            context,
+        })
+    }
+
+    pub(crate) fn read(
+        &mut self,
+        peer: PeerId,
+        buffer: IoVec,
+        remote: &[RemoteIoVec],
+        context: u64,
+    ) -> Result<(), EndpointError> {
+        self.dut.read(ReadArgs {
+            peer,
+            buffer: &[buffer],
+            remote,
+            flags: OperationFlags::COMPLETION,
+            context,
+        })
+    }
+
+    pub(crate) fn write(
+        &mut self,
+        peer: PeerId,
+        data: IoVec,
+        remote: &[RemoteIoVec],
+        context: u64,
+    ) -> Result<(), EndpointError> {
+        self.dut.write(WriteArgs {
+            peer,
+            data: &[data],
+            remote,
+            cq_data: None,
+            flags: OperationFlags::COMPLETION,
+            context,
+        })
     }
 
     pub(crate) fn try_send(
@@ -207,6 +274,12 @@ impl Script {
             flags: flags | OperationFlags::COMPLETION,
             context,
         })
+    }
+
+    /// Starts to send an untagged message.
+    pub(crate) fn send_message(&mut self, peer: PeerId, length: usize, context: u64) {
+        let sent = self.try_send(peer, length, OperationFlags::empty(), context);
+        sent.unwrap();
     }
 
     pub(crate) fn completion(&mut self) -> CompletionEntry {

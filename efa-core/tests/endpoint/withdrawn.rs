@@ -3,7 +3,7 @@
 use efa_core::endpoint::*;
 use efa_core::nic::{Access, Region, Status};
 use efa_core::wire::{
-    Cts, CtsData, Header, LongctsRtw, LongreadRtw, PacketType, RecvId, RmaIov, RmaIovs, Rtr,
+    Cts, CtsData, LongctsRtw, LongreadRtw, PacketType, ReadRsp, RecvId, RmaIov, RmaIovs, Rtr,
     RtrKind, SendId,
 };
 
@@ -27,10 +27,7 @@ fn begin_write(script: &mut Script, region: Region) -> RecvId {
         options: script.raw_address(),
     };
     script.send(&write, &[1; 100]);
-    script.expect(|packet| match packet.header {
-        Header::Cts(cts) => cts.recv_id,
-        other => panic!("{other:?}"),
-    })
+    script.expect_header::<Cts>().recv_id
 }
 
 fn send_data(script: &mut Script, recv_id: RecvId) {
@@ -101,10 +98,7 @@ fn a_deregistered_source_is_not_read_any_more() {
         options: script.raw_address(),
     };
     script.send(&read, &[]);
-    let send_id = script.expect(|packet| match packet.header {
-        Header::ReadRsp(response) => response.send_id,
-        other => panic!("{other:?}"),
-    });
+    let send_id = script.expect_header::<ReadRsp>().send_id;
     script.dut.deregister(region).unwrap();
     let cts = Cts {
         connid: script.connid(),

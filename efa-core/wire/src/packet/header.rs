@@ -68,6 +68,18 @@ macro_rules! headers {
                     Header::$format(format)
                 }
             }
+
+            /// A header of another format comes back.
+            impl TryFrom<Header> for $format {
+                type Error = Header;
+
+                fn try_from(header: Header) -> Result<Self, Header> {
+                    match header {
+                        Header::$format(format) => Ok(format),
+                        other => Err(other),
+                    }
+                }
+            }
         )*
 
         impl Repr for Header {
