@@ -656,42 +656,40 @@ impl Follower<'_> {
 
     /// Takes a READRSP, from which on the responder's `send_id` is known.
     fn read_response(&mut self, ids: Ids) {
-        let Some(id) = self.named(&RECV_IDS, ids.recv_id, |operation| operation.awaits_answer)
-        else {
-            return;
-        };
-        self.answered(id);
-        let payload = self.reading.payload;
-        let Some(operation) = self.operation(id) else {
-            return;
-        };
-        operation.awaits_answer = false;
-        let (length, request) = (operation.length, operation.request);
-        if operation.is_short && payload < length {
-            let text = format!("{payload} bytes, packet {request} asked for {length}");
-            self.breach(&rules::ANSWER_LENGTH, text);
+        let is_short =
+            |operation: &Operation, payload| operation.is_short && payload < operation.length;
+        if let Some(id) = self.response(&RECV_IDS, ids.recv_id, is_short) {
+            self.gives_id(&SEND_IDS, ids.send_id, id);
+            self.stream(id, 0);
         }
-        self.gives_id(&SEND_IDS, ids.send_id, id);
-        self.stream(id, 0);
     }
 
     /// Takes an ATOMRSP.
     fn atomic_response(&mut self, recv_id: u32) {
-        let Some(id) = self.named(&FETCH_IDS, recv_id, |operation| operation.awaits_answer) else {
-            return;
-        };
+        let is_other = |operation: &Operation, payload| payload != operation.length;
+        if let Some(id) = self.response(&FETCH_IDS, recv_id, is_other) {
+            self.done(id);
+        }
+    }
+
+    /// Returns the operation that asked for this packet, whose payload may have the wrong length.
+    fn response(
+        &mut self,
+        ids: &IdSpace,
+        recv_id: u32,
+        has_wrong_length: impl FnOnce(&Operation, u64) -> bool,
+    ) -> Option<OpId> {
+        let id = self.named(ids, recv_id, |operation| operation.awaits_answer)?;
         self.answered(id);
         let payload = self.reading.payload;
-        let Some(operation) = self.operation(id) else {
-            return;
-        };
+        let operation = self.operation(id)?;
         operation.awaits_answer = false;
-        let (length, request) = (operation.length, operation.request);
-        if payload != length {
+        if has_wrong_length(operation, payload) {
+            let (length, request) = (operation.length, operation.request);
             let text = format!("{payload} bytes, packet {request} asked for {length}");
             self.breach(&rules::ANSWER_LENGTH, text);
         }
-        self.done(id);
+        Some(id)
     }
 
     /// Takes an EOR, which ends a read-based operation, or a RECEIPT, which ends one with delivery

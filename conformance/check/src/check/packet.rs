@@ -6,7 +6,7 @@
 use efa_wire::address::RawAddress;
 use efa_wire::{
     AtomicDatatype, AtomicOp, ExtraFeatures, Header, Message, OpeType, Packet, PacketType,
-    PeerError, ReqOptions, RmaIovs, RtaKind,
+    PeerError, RecvId, ReqOptions, RmaIovs, RtaKind, SendId,
 };
 
 /// A request to read.
@@ -143,6 +143,10 @@ fn read(header: &Header, payload: u64) -> (Option<ReqOptions>, Option<u32>, Pack
     }
     let request = |options: ReqOptions, said| (Some(options), None, said);
     let control = |connid: Option<efa_wire::Connid>, said| (None, connid.map(|id| id.0), said);
+    let ids = |send_id: SendId, recv_id: RecvId| Ids {
+        send_id: send_id.0,
+        recv_id: recv_id.0,
+    };
     match *header {
         Header::EagerRtm(_)
         | Header::MediumRtm(_)
@@ -173,46 +177,24 @@ fn read(header: &Header, payload: u64) -> (Option<ReqOptions>, Option<u32>, Pack
             request(h.options, PacketBody::Atomic(atomic))
         }
         Header::Cts(h) => {
-            let ids = Ids {
-                send_id: h.send_id.0,
-                recv_id: h.recv_id.0,
-            };
-            let length = h.recv_length;
+            let (ids, length) = (ids(h.send_id, h.recv_id), h.recv_length);
             control(h.connid, PacketBody::Cts { ids, length })
         }
         Header::CtsData(h) => {
             let (recv_id, offset) = (h.recv_id.0, h.seg_offset);
             control(h.connid, PacketBody::CtsData { recv_id, offset })
         }
-        Header::ReadRsp(h) => {
-            let ids = Ids {
-                send_id: h.send_id.0,
-                recv_id: h.recv_id.0,
-            };
-            control(h.connid, PacketBody::ReadRsp(ids))
-        }
+        Header::ReadRsp(h) => control(h.connid, PacketBody::ReadRsp(ids(h.send_id, h.recv_id))),
         Header::AtomRsp(h) => {
             let recv_id = h.recv_id.0;
             control(h.connid, PacketBody::AtomRsp { recv_id })
         }
-        Header::Eor(h) => {
-            let ids = Ids {
-                send_id: h.send_id.0,
-                recv_id: h.recv_id.0,
-            };
-            control(h.connid, PacketBody::Eor(ids))
-        }
+        Header::Eor(h) => control(h.connid, PacketBody::Eor(ids(h.send_id, h.recv_id))),
         Header::Receipt(h) => {
             let send_id = h.send_id.0;
             control(h.connid, PacketBody::Receipt { send_id })
         }
-        Header::ReadNack(h) => {
-            let ids = Ids {
-                send_id: h.send_id.0,
-                recv_id: h.recv_id.0,
-            };
-            control(h.connid, PacketBody::ReadNack(ids))
-        }
+        Header::ReadNack(h) => control(h.connid, PacketBody::ReadNack(ids(h.send_id, h.recv_id))),
         Header::Handshake(h) => {
             let announced = Announced {
                 features: h.extra_info.features(),
