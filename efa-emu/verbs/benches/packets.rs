@@ -44,6 +44,7 @@ fn main() -> ExitCode {
         ["messages", count, burst] => number(count)
             .and_then(|count| Ok((count, number(burst)?)))
             .map(|(count, burst)| println!("{}", messages(count, burst))),
+        [CHANNEL, count] => number(count).map(|count| println!("{}", channel(count))),
         ["pairs", count] => number(count).map(|count| println!("{}", pairs(count))),
         _ if words.contains(&"instructions") => count_instructions(),
         // `cargo test --benches` only wants to know whether it starts.
@@ -210,6 +211,9 @@ fn again(
     }
 }
 
+/// The peer of messages in bursts, where it takes the place of a burst's length.
+const CHANNEL: &str = "channel";
+
 /// Where callgrind leaves the profile of a run with messages in bursts of this length.
 fn profile(emulator: &Path, burst: &str) -> PathBuf {
     emulator.with_file_name(format!("packets.callgrind.{burst}"))
@@ -228,7 +232,11 @@ fn instructions(emulator: &Path, burst: &str) -> Result<Option<f64>, String> {
     let wrapper = ["valgrind", "--tool=callgrind", &output];
     let counted = |messages: u64| -> Result<u64, String> {
         let messages = messages.to_string();
-        let (_, errors) = again(emulator, &wrapper, &["messages", &messages, burst])?;
+        let arguments = match burst {
+            CHANNEL => vec![CHANNEL, &messages],
+            _ => vec!["messages", &messages, burst],
+        };
+        let (_, errors) = again(emulator, &wrapper, &arguments)?;
         errors
             .split_once("Collected : ")
             .and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok())
@@ -242,26 +250,29 @@ fn instructions(emulator: &Path, burst: &str) -> Result<Option<f64>, String> {
 fn count_instructions() -> Result<(), String> {
     let emulator = workspace::emulator();
     println!("instructions per {LENGTH}-byte message, both sides, with the loop around the verbs");
-    for burst in ["1", "64"] {
+    for (what, burst) in [
+        ("bursts of  1", "1"),
+        ("bursts of 64", "64"),
+        ("crossbeam channel (peer)", CHANNEL),
+    ] {
         let count = instructions(&emulator, burst)?.ok_or("there is no valgrind")?;
         let profile = profile(&emulator, burst);
-        println!("bursts of {burst:>2} {count:>8.0}   {}", profile.display());
+        println!("{what:<24} {count:>8.0}   {}", profile.display());
     }
     Ok(())
 }
 
-/// Nanoseconds to hand 64 bytes through a channel in one thread.
-fn channel() -> f64 {
-    const COUNT: u32 = 1_000_000;
+/// Nanoseconds to hand 64 bytes through a channel in one thread, `count` times.
+fn channel(count: u64) -> f64 {
     let (sender, receiver) = crossbeam_channel::bounded::<[u8; LENGTH as usize]>(64);
     let start = Instant::now();
-    for _ in 0..COUNT {
+    for _ in 0..count {
         sender
             .try_send(black_box([7; LENGTH as usize]))
             .expect("room");
         black_box(receiver.try_recv().expect("a message"));
     }
-    start.elapsed().as_nanos() as f64 / f64::from(COUNT)
+    start.elapsed().as_nanos() as f64 / count as f64
 }
 
 fn report() -> Result<(), String> {
@@ -278,7 +289,7 @@ fn report() -> Result<(), String> {
     let mut best = [f64::INFINITY; 2];
     let bursts = ["1", "64"];
     for _ in 0..ROUNDS {
-        peer = peer.min(channel());
+        peer = peer.min(channel(1_000_000));
         for (best, burst) in best.iter_mut().zip(bursts) {
             let (printed, _) = again(&emulator, &[], &["messages", "256000", burst])?;
             let time = printed.trim().parse::<f64>();
