@@ -6,7 +6,7 @@
 //! the device. Sender and receiver are in one process and one thread, so that one figure covers
 //! both, and no figure depends on scheduling.
 //!
-//! `cargo bench -p efa-play --bench engine -- [instructions|rate]`
+//! `cargo bench -p efa-play --bench engine -- [instructions|rate|rate/BYTES]`
 
 mod callgrind;
 mod ends;
@@ -54,15 +54,18 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let wanted = arguments.iter().find(|argument| !argument.starts_with('-'));
-    let wants = |table| wanted.is_none_or(|wanted| wanted == table);
+    let wants = |table: &str| wanted.is_none_or(|wanted| wanted == table);
     report((|| {
         let emulator = workspace::emulator();
         workspace::built("libefa_emu_verbs.so");
         if wants("instructions") {
             instructions(&emulator)?;
         }
-        if wants("rate") {
-            rate(&emulator)?;
+        let wanted =
+            |workload: &Workload| wants("rate") || wants(&format!("rate/{}", workload.length));
+        let workloads: Vec<Workload> = RATES.into_iter().filter(wanted).collect();
+        if !workloads.is_empty() {
+            rate(&emulator, &workloads)?;
         }
         Ok(())
     })())
@@ -180,7 +183,16 @@ fn instructions(emulator: &Path) -> Result<(), String> {
     Ok(())
 }
 
-fn rate(emulator: &Path) -> Result<(), String> {
+/// The messages whose rates are measured.
+const RATES: [Workload; 5] = [
+    Workload::new(64, 64, 200_000),
+    Workload::new(8 << 10, 64, 50_000),
+    Workload::new(64 << 10, 16, 10_000),
+    Workload::new(1 << 20, 4, 1_000),
+    Workload::new(64 << 20, 2, 16),
+];
+
+fn rate(emulator: &Path, workloads: &[Workload]) -> Result<(), String> {
     const ROUNDS: usize = 8;
     // No round of a workload begins later, so that all of them end in time on a slow machine.
     const TIME: Duration = Duration::from_secs(40);
@@ -195,13 +207,7 @@ fn rate(emulator: &Path) -> Result<(), String> {
         "{:<10} {:<26} {:>26} {:>8} {:>8}",
         "bytes", "", "rate", "engine", "efa_rs"
     );
-    for workload in [
-        Workload::new(64, 64, 200_000),
-        Workload::new(8 << 10, 64, 50_000),
-        Workload::new(64 << 10, 16, 10_000),
-        Workload::new(1 << 20, 4, 1_000),
-        Workload::new(64 << 20, 2, 16),
-    ] {
+    for &workload in workloads {
         let mut best: Vec<Option<Sample>> = vec![None; contenders.len()];
         let (begin, mut rounds) = (Instant::now(), 0);
         for round in 0..ROUNDS {
