@@ -73,9 +73,9 @@ minimum-rust: setup
 	rustup toolchain install $(MINIMUM_RUST) --profile minimal
 	$(CARGO) +$(MINIMUM_RUST) check --workspace --all-targets --locked
 
-## bench: micro benchmarks, then stock programs over the device beside other providers; 20 minutes at most
-bench: release
-	@scripts/setup programs tracers
+## bench: what README.md and docs/performance.md claim at their tops, each figure beside a peer of the same run
+bench:
+	@scripts/setup suite programs tracers
 	@scripts/bench
 
 ## interop: one line for each program that must work on emulated devices (docs/interop.md); SHARD=3/12 for a part;
