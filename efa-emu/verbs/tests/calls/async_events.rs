@@ -22,7 +22,7 @@ const FLUSHED: u32 = 5;
 
 /// `efa-emu fault` in the fabric of this process.
 #[track_caller]
-fn fault(arguments: &[&str]) {
+pub(crate) fn fault(arguments: &[&str]) {
     let fabric = std::env::var("EFA_EMU_FABRIC").unwrap();
     let mut command = efa_emu(&["fault", "--fabric", &fabric]);
     let status = command.args(arguments).status().unwrap();

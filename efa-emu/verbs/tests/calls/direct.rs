@@ -2,6 +2,8 @@
 //! direct, and programs whose requests a GPU makes. The formats are written out here, bit by bit,
 //! as such clients have them.
 
+mod staged;
+
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
