@@ -6,6 +6,7 @@ mod faults;
 pub mod fuzzing;
 mod opened;
 mod patience;
+mod shared;
 mod state;
 mod thread;
 mod worker;

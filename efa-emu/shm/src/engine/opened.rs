@@ -13,7 +13,8 @@ use efa_device_model::link::{RequestHeader, Token};
 use efa_device_model::profile::Profile;
 
 use super::direct::Direct;
-use super::state::{EventHandler, Shared, State};
+use super::shared::Shared;
+use super::state::{EventHandler, State};
 use super::worker;
 use crate::error::{EngineError, FabricError};
 use crate::fabric::directory::Fabric;

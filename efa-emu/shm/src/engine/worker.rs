@@ -5,7 +5,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::faults::{Access, Faults, PAGE};
-use super::state::{CHECK_PEERS, Doorbells, Shared, Sleeper};
+use super::shared::Shared;
+use super::state::{CHECK_PEERS, Doorbells, Sleeper};
 use super::thread;
 
 /// How often the worker looks whether the application still polls: the time after which it takes

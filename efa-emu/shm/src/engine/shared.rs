@@ -1,0 +1,319 @@
+//! What the application's threads and the engine's thread share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::patience::Rest;
+use super::state::{Sleeper, State};
+use crate::error::FabricError;
+use crate::fabric::host::Host;
+use crate::process::fork::HomeProcess;
+use crate::process::mutex::{Guard, Mutex};
+use crate::process::shared::futex;
+use crate::transport::segment::Segment;
+
+/// No time at all.
+const NEVER: u64 = u64::MAX;
+
+/// One opened device, as its threads share it.
+pub(super) struct Shared {
+    pub(super) home: HomeProcess,
+    pub(super) host: Host,
+    pub(super) segment: Arc<Segment>,
+    state: Mutex<State>,
+    started: Instant,
+    /// Counts the application's polls, so that the worker sees whether there are any.
+    polls: AtomicU32,
+    stop: AtomicBool,
+    /// When the sleeping worker wakes by itself, in nanoseconds since `started`.
+    worker_wakes_at: AtomicU64,
+    /// Changes when the worker is to end its nap.
+    naps: AtomicU32,
+    /// The application has polled in vain for so long that its polls are to call [`Shared::rest`].
+    rest_is_due: AtomicBool,
+    /// Until when others are assumed to want the processors, in nanoseconds since `started`.
+    crowded_until: AtomicU64,
+}
+
+impl Shared {
+    pub(super) fn new(
+        home: HomeProcess,
+        host: Host,
+        segment: Arc<Segment>,
+        state: State,
+    ) -> Shared {
+        Shared {
+            home,
+            host,
+            segment,
+            started: state.started,
+            state: Mutex::new(state),
+            polls: AtomicU32::new(0),
+            stop: AtomicBool::new(false),
+            worker_wakes_at: AtomicU64::new(NEVER),
+            naps: AtomicU32::new(0),
+            rest_is_due: AtomicBool::new(false),
+            crowded_until: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn uptime(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    #[inline(always)]
+    pub(super) fn lock(&self) -> Result<Guard<'_, State>, FabricError> {
+        if !self.home.is_current() {
+            return Err(FabricError::Forked);
+        }
+        Ok(self.state.lock())
+    }
+
+    #[inline(always)]
+    pub(super) fn try_lock(&self) -> Option<Guard<'_, State>> {
+        self.state.try_lock()
+    }
+
+    #[inline]
+    pub(super) fn note_poll(&self) {
+        // Not an atomic increment: polls that get lost among many do not matter.
+        let polls = self.polls.load(Ordering::Relaxed);
+        self.polls.store(polls.wrapping_add(1), Ordering::Relaxed);
+    }
+
+    pub(super) fn polls(&self) -> u32 {
+        self.polls.load(Ordering::Relaxed)
+    }
+
+    /// Has the worker end. The worker looks at `stop` after it has announced its sleep or read
+    /// `naps`; here both are changed after `stop`, by atomic operations that also read. So the
+    /// worker finds `stop` set, or is woken.
+    pub(super) fn stop(&self) {
+        self.stop.store(true, Ordering::SeqCst);
+        self.interrupt();
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
+    }
+
+    /// Wakes the thread that sleeps for the device, and the worker from its nap.
+    pub(super) fn interrupt(&self) {
+        self.naps.fetch_add(1, Ordering::Release);
+        futex::wake(&self.naps);
+        self.segment.interrupt();
+    }
+
+    /// Lets the worker sleep for a time, or until it is interrupted. Peers do not wake it. An
+    /// interruption that comes while `time` is asked counts already: what it was about may have
+    /// decided the time.
+    pub(super) fn nap(&self, time: impl FnOnce() -> Duration) {
+        let naps = self.naps.load(Ordering::Acquire);
+        let time = time();
+        if !self.is_stopped() {
+            futex::wait(&self.naps, naps, Some(time));
+        }
+    }
+
+    /// Takes back that the calling thread sleeps, and locks the state.
+    pub(super) fn wake_up(&self) -> Guard<'_, State> {
+        let mut state = self.state.lock();
+        state.sleeper = Sleeper::Nobody;
+        self.segment.stay_awake();
+        state
+    }
+
+    /// Counts a poll in vain.
+    #[inline]
+    pub(super) fn note_poll_in_vain(&self, state: &mut State) {
+        if state.is_patience_over() {
+            self.rest_is_due.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    pub(super) fn should_rest(&self) -> bool {
+        self.rest_is_due.load(Ordering::Relaxed)
+    }
+
+    /// Whether the application's polls have found that others want its processor. Not while it asks
+    /// for an event: then it is about to sleep, and a poll that comes before that is no sign that
+    /// it goes on polling.
+    pub(super) fn is_crowded(&self) -> bool {
+        let until = Duration::from_nanos(self.crowded_until.load(Ordering::Relaxed));
+        self.uptime() < until
+    }
+
+    /// The application asks for an event. So it is going to sleep, and the worker has to notice
+    /// that soon.
+    pub(super) fn leave_crowd(&self) {
+        if self.crowded_until.swap(0, Ordering::Relaxed) != 0 {
+            self.interrupt();
+        }
+    }
+
+    /// See [`Engine::rest`](super::Engine::rest).
+    pub(super) fn rest(&self) {
+        let Some(mut state) = self.try_lock() else {
+            return;
+        };
+        self.rest_is_due.store(false, Ordering::Relaxed);
+        let (rest, crowded_until) = state.next_rest();
+        let crowded_until =
+            crowded_until.map_or(0, |until| (until - self.started).as_nanos() as u64);
+        self.crowded_until.store(crowded_until, Ordering::Relaxed);
+        let longest = match rest {
+            Rest::Nothing => return,
+            Rest::GiveWay => {
+                drop(state);
+                return std::thread::yield_now();
+            }
+            Rest::Nap(longest) => longest,
+        };
+        match state.sleeper {
+            Sleeper::Nobody => {
+                self.segment.fall_asleep();
+                if !state.prepare_to_sleep() {
+                    self.segment.stay_awake();
+                    return;
+                }
+                let due = state.next_deadline();
+                let time = due.map_or(longest, |due| due.saturating_sub(self.uptime()));
+                state.sleeper = Sleeper::Poll;
+                drop(state);
+                self.segment.sleep(Some(time.min(longest)));
+                self.wake_up().patience.napped(Instant::now());
+            }
+            // It has not noticed yet that there are polls again.
+            Sleeper::Worker => {
+                drop(state);
+                self.interrupt();
+            }
+            // Another thread's: what wakes that wakes this one.
+            Sleeper::Poll => {
+                drop(state);
+                self.segment.sleep(Some(longest));
+            }
+        }
+    }
+
+    /// Notes until when the worker is going to sleep, at most for `pause`, and returns for how long
+    /// that is. The caller has locked the state.
+    pub(super) fn plan_sleep(&self, state: &State, pause: Option<Duration>) -> Option<Duration> {
+        let pause = pause.map(|pause| self.uptime() + pause);
+        let wake_at = state.next_deadline().into_iter().chain(pause).min();
+        let nanos = wake_at.map_or(NEVER, |time| time.as_nanos() as u64);
+        self.worker_wakes_at.store(nanos, Ordering::Relaxed);
+        wake_at.map(|time| time.saturating_sub(self.uptime()))
+    }
+
+    /// Wakes the worker if it would sleep past something that the application's call has just made
+    /// necessary. The caller has locked the state.
+    #[inline]
+    pub(super) fn keep_worker_in_time(&self, state: &State) {
+        if self.segment.is_asleep() && state.has_deadlines() {
+            self.shorten_sleep(state);
+        }
+    }
+
+    #[cold]
+    fn shorten_sleep(&self, state: &State) {
+        let wakes_at = self.worker_wakes_at.load(Ordering::Relaxed);
+        let needed = state.next_deadline().map(|time| time.as_nanos() as u64);
+        if needed.is_some_and(|needed| needed < wakes_at) {
+            self.interrupt();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Engine;
+    use crate::fabric::directory::Fabric;
+    use crate::identity::config::HostConfig;
+    use efa_device_model::device::CqId;
+    use efa_device_model::device::queue::{CqDoorbell, RequestIdSize};
+    use efa_device_model::profile::Profile;
+
+    fn open_engine(root: &tempfile::TempDir) -> Engine {
+        let fabric = Fabric::open_below(root.path(), "crowd").unwrap();
+        let config = HostConfig::new("crowd", "alpha");
+        let profile = Profile::named(&config.profile).unwrap();
+        Engine::open_in(&fabric, &config, profile).unwrap()
+    }
+
+    /// Makes a completion queue whose doorbell asks for an event; the device has not looked at it
+    /// yet.
+    fn create_cq(engine: &Engine) -> CqId {
+        let created = engine
+            .with_device(|device| device.create_cq(16, RequestIdSize::Bits16))
+            .unwrap();
+        let (cq, ring) = created.unwrap();
+        let request = CqDoorbell {
+            consumer: 0,
+            sequence: 0,
+            arm: true,
+        };
+        ring.doorbell().write(request.to_bits());
+        cq
+    }
+
+    /// A poll in vain that has to rest.
+    fn rest(engine: &Engine) {
+        while !engine.should_rest() {
+            engine.progress();
+        }
+        // Does nothing as long as the device's thread has the lock.
+        while engine.should_rest() {
+            engine.rest();
+        }
+    }
+
+    #[test]
+    fn waiting_for_an_event_differs_from_being_preempted() {
+        let root = tempfile::tempdir().unwrap();
+        let engine = open_engine(&root);
+        let cq = create_cq(&engine);
+        let shared = &engine.shared;
+        assert!(!shared.is_crowded());
+        shared.crowded_until.store(NEVER, Ordering::Relaxed);
+        let naps = shared.naps.load(Ordering::Relaxed);
+        assert!(shared.is_crowded());
+        engine.arm_cq(cq).unwrap();
+        assert!(!shared.is_crowded());
+        assert_ne!(
+            shared.naps.load(Ordering::Relaxed),
+            naps,
+            "the worker's nap ends"
+        );
+    }
+
+    #[test]
+    fn a_last_poll_before_waiting_differs_too() {
+        let root = tempfile::tempdir().unwrap();
+        let engine = open_engine(&root);
+        let cq = create_cq(&engine);
+        let shared = &engine.shared;
+        let crowd = || shared.lock().unwrap().patience.believe_in_a_crowd();
+        crowd();
+        rest(&engine);
+        assert!(shared.is_crowded());
+        engine.arm_cq(cq).unwrap();
+        crowd();
+        rest(&engine);
+        assert!(!shared.is_crowded());
+    }
+
+    #[test]
+    fn interruptions_end_a_nap_that_is_just_starting() {
+        let root = tempfile::tempdir().unwrap();
+        let engine = open_engine(&root);
+        let shared = &engine.shared;
+        shared.nap(|| {
+            shared.interrupt();
+            Duration::from_secs(3600)
+        });
+    }
+}
