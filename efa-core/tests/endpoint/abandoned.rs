@@ -10,7 +10,7 @@ use efa_core::wire::{
 };
 use efa_testing::nic::{MEMORY, Traits};
 
-use crate::script::{MODERN, Script, config, memory, peer_memory, traits};
+use crate::script::{MODERN, Script, announced, config, memory, peer_memory, traits};
 
 const ABORTED: Failure = Failure {
     errno: Errno::ECANCELED,
@@ -19,11 +19,7 @@ const ABORTED: Failure = Failure {
 
 /// A script whose peer has announced these features beside the usual ones.
 fn connected_to(more: ExtraFeatures) -> (Script, PeerId) {
-    let mut script = Script::with(config(), traits());
-    let peer = script.insert_peer();
-    script.shake_hands(MODERN | more);
-    script.expect_handshake();
-    (script, peer)
+    announced(config(), traits(), MODERN | more)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -105,14 +101,10 @@ impl Script {
     /// The peer is told of a message that it receives (`side` is what the endpoint is of it).
     /// Returns message, operation and reason.
     fn expect_abandoned(&mut self, side: OpeType) -> (u32, u32, u32) {
-        self.expect(|packet| match &packet.header {
-            Header::PeerError(error) => {
-                assert_eq!(error.emitter_ope_type, side);
-                assert_eq!(error.connid.map(|connid| connid.0), Some(0x1111_1111));
-                (error.msg_id.0, error.op_id, error.prov_errno)
-            }
-            other => panic!("{other:?}"),
-        })
+        let error = self.expect_header::<PeerError>();
+        assert_eq!(error.emitter_ope_type, side);
+        assert_eq!(error.connid.map(|connid| connid.0), Some(0x1111_1111));
+        (error.msg_id.0, error.op_id, error.prov_errno)
     }
 
     /// Takes the request of a message that the endpoint sends. Returns its ids; those of requests
@@ -354,10 +346,7 @@ fn deferred_messages_fail_in_every_subprotocol() {
             remote_operations: 1,
             ..config()
         };
-        let mut script = Script::with(config, traits());
-        script.insert_peer();
-        script.shake_hands(MODERN | TOLD);
-        script.expect_handshake();
+        let (mut script, _) = announced(config, traits(), MODERN | TOLD);
         for msg_id in [0, 1] {
             let subprotocol = [Subprotocol::LongCts, subprotocol][msg_id as usize];
             script.begin(subprotocol, msg_id);
@@ -443,10 +432,7 @@ fn an_abandoned_missing_message_does_not_block_others() {
             ordered,
             ..config()
         };
-        let mut script = Script::with(config, traits());
-        script.insert_peer();
-        script.shake_hands(MODERN | TOLD);
-        script.expect_handshake();
+        let (mut script, _) = announced(config, traits(), MODERN | TOLD);
         script.recv(0, 100, 7);
         script.begin(Subprotocol::Eager, 2);
         // The news of two messages in the wrong order, once more, and of one that is far ahead.
@@ -514,20 +500,13 @@ fn start(script: &mut Script, peer: PeerId, subprotocol: Subprotocol) -> (u32, u
     let (length, flags) = subprotocol.message();
     script.try_send(peer, length, flags, 1).unwrap();
     let ids = script.expect_request();
-    while script.network.flights() > 0 {
-        script.network.swallow(0);
-        script.progress();
-    }
+    script.swallow_all();
     ids
 }
 
 /// A script that sends messages with this subprotocol.
 fn sender(subprotocol: Subprotocol, features: ExtraFeatures) -> (Script, PeerId) {
-    let mut script = Script::with(subprotocol.config(), traits());
-    let peer = script.insert_peer();
-    script.shake_hands(MODERN | features);
-    script.expect_handshake();
-    (script, peer)
+    announced(subprotocol.config(), traits(), MODERN | features)
 }
 
 #[test]

@@ -4,11 +4,11 @@ use efa_core::address::{Qkey, Qpn, RawAddress};
 use efa_core::endpoint::*;
 use efa_core::nic::{Access, Region, Source, UserSlice};
 use efa_core::wire::{
-    Cts, CtsData, Header, LongctsRtm, LongctsRtw, MediumRtm, MsgId, Packet, RawAddressHeader,
-    RecvId, Repr, ReqOptions, RmaIov, RmaIovs, Rtr, RtrKind, SendId,
+    Cts, CtsData, Header, LongctsRtm, LongctsRtw, MediumRtm, MsgId, Packet, RecvId, Repr,
+    ReqOptions, RmaIov, RmaIovs, Rtr, RtrKind, SendId,
 };
 
-use crate::script::{Script, config, connected_with, memory, traits};
+use crate::script::{Script, config, connected_with, memory, raw_address_of, traits};
 use efa_testing::nic::MEMORY;
 
 const LENGTH: u64 = 3000;
@@ -27,10 +27,7 @@ impl Other {
     }
 
     fn options(self) -> ReqOptions {
-        ReqOptions {
-            raw_address: Some(RawAddressHeader::new(self.0)),
-            ..ReqOptions::default()
-        }
+        raw_address_of(self.0)
     }
 
     fn send(self, script: &mut Script, header: &impl Repr, payload: &[u8]) {

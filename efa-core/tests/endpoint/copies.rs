@@ -6,7 +6,7 @@ use efa_core::wire::{
     Cts, ExtraFeatures, LongctsRtm, LongreadRtm, RecvId, RmaIov, RmaIovs, SendId,
 };
 
-use crate::script::{MODERN, Script, config, peer_memory, traits};
+use crate::script::{MODERN, Script, announced, config, peer_memory, traits};
 use efa_testing::nic::{MEMORY, Traits};
 
 /// Whole memory, registered or not, at a peer that has these features.
@@ -15,10 +15,11 @@ fn script(registered: bool) -> (Script, PeerId, IoVec) {
         mtu: 4096,
         ..traits()
     };
-    let mut script = Script::with(config(), wide);
-    let peer = script.insert_peer();
-    script.shake_hands(MODERN | ExtraFeatures::RDMA_READ | ExtraFeatures::RDMA_WRITE);
-    script.expect_handshake();
+    let (mut script, peer) = announced(
+        config(),
+        wide,
+        MODERN | ExtraFeatures::RDMA_READ | ExtraFeatures::RDMA_WRITE,
+    );
     let memory = UserSlice {
         address: MEMORY,
         length: 1 << 19,

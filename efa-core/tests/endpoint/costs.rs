@@ -75,10 +75,7 @@ impl Crowd {
             let none = OperationFlags::empty();
             script.try_send(honest, 3000, none, 0).unwrap();
             script.progress();
-            while script.network.flights() > 0 {
-                script.network.swallow(0);
-                script.progress();
-            }
+            script.swallow_all();
             let mut source = script.source();
             source.qpn = address.qpn;
             let message = EagerRtm {

@@ -91,12 +91,8 @@ fn delivery_complete_is_served_before_any_handshake() {
     script.send(&message, b"8 bytes.");
     assert_eq!(script.completion().context, 1);
     script.expect_handshake();
-    script.expect(|packet| match packet.header {
-        Header::Receipt(receipt) => {
-            assert_eq!((receipt.send_id, receipt.msg_id), (SendId(77), MsgId(0)));
-        }
-        other => panic!("{other:?}"),
-    });
+    let receipt = script.expect_header::<Receipt>();
+    assert_eq!((receipt.send_id, receipt.msg_id), (SendId(77), MsgId(0)));
     let write = EagerRtw {
         receipt: Some(SendId(78)),
         options: script.raw_address(),
@@ -496,10 +492,7 @@ fn oversized_runts_may_end_the_receive() {
     assert_eq!(script.refusal(), PacketError::SizeMismatch);
     // The device has reads of the message, whose memory it keeps until they are done.
     script.expect_no_completion();
-    while script.network.flights() > 0 {
-        script.network.swallow(0);
-        script.progress();
-    }
+    script.swallow_all();
     assert_eq!(script.error().failure.errno, Errno::EIO);
     assert_eq!(script.dut.usage().inbound, 0);
     assert_eq!(script.network.regions(0), 0);

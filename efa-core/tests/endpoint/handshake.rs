@@ -8,7 +8,7 @@ use efa_core::wire::{
     RawAddressHeader, ReadNack, Repr, ReqOptions,
 };
 
-use crate::script::{Script, config, memory, peer_memory, traits};
+use crate::script::{Script, config, memory, peer_memory, raw_address_of, traits};
 use efa_testing::nic::{MEMORY, Traits};
 
 const MODERN: ExtraFeatures = ExtraFeatures::DELIVERY_COMPLETE.union(ExtraFeatures::CONNID_HEADER);
@@ -292,10 +292,7 @@ fn an_address_of_somebody_else_is_refused() {
         let mut address = script.peer_address();
         change(&mut address);
         EagerRtm {
-            options: ReqOptions {
-                raw_address: Some(RawAddressHeader::new(address)),
-                ..ReqOptions::default()
-            },
+            options: raw_address_of(address),
             ..EagerRtm::default()
         }
     };
@@ -327,10 +324,7 @@ fn self_introduced_peers_are_bounded() {
         let mut address = script.peer_address();
         address.qkey = Qkey(qkey);
         let eager = EagerRtm {
-            options: ReqOptions {
-                raw_address: Some(RawAddressHeader::new(address)),
-                ..ReqOptions::default()
-            },
+            options: raw_address_of(address),
             ..EagerRtm::default()
         };
         script.send(&eager, b"x");
@@ -359,10 +353,7 @@ fn the_longest_silent_peer_is_evicted() {
         };
         let eager = EagerRtm {
             msg_id: MsgId(msg_id),
-            options: ReqOptions {
-                raw_address: Some(RawAddressHeader::new(address)),
-                ..ReqOptions::default()
-            },
+            options: raw_address_of(address),
             ..EagerRtm::default()
         };
         let source = Source {
@@ -375,10 +366,7 @@ fn the_longest_silent_peer_is_evicted() {
     };
     // The HANDSHAKEs arrive.
     let settle = |script: &mut Script| {
-        while script.network.flights() > 0 {
-            script.network.swallow(0);
-            script.progress();
-        }
+        script.swallow_all();
     };
     let mut ids: Vec<PeerId> = (0..3).map(|client| from(&mut script, client, 0)).collect();
     // All were heard since anybody looked: the first goes.
@@ -426,10 +414,7 @@ fn queue_pair_owners_do_not_displace_others() {
             ..script.peer_address()
         };
         let eager = EagerRtm {
-            options: ReqOptions {
-                raw_address: Some(RawAddressHeader::new(address)),
-                ..ReqOptions::default()
-            },
+            options: raw_address_of(address),
             ..EagerRtm::default()
         };
         let source = Source {
@@ -531,10 +516,7 @@ fn features_await_the_handshake_an_empty_write_requests() {
     assert_eq!(
         packet.header,
         Header::EagerRtw(EagerRtw {
-            options: ReqOptions {
-                raw_address: Some(RawAddressHeader::new(script.dut.address())),
-                ..ReqOptions::default()
-            },
+            options: raw_address_of(script.dut.address()),
             ..EagerRtw::default()
         })
     );

@@ -6,16 +6,16 @@ use efa_core::endpoint::*;
 use efa_core::nic::{Domain, Status};
 use efa_core::wire::fields::fields_of;
 use efa_core::wire::{
-    AtomRsp, Cts, CtsData, EagerRtw, Eor, ExtraFeatures, Header, LongctsRtm, MediumRtm, MsgId,
-    OpeType, PacketType, PeerError, ReadNack, ReadRsp, Receipt, RecvId, Repr, RmaIov, RmaIovs,
-    RuntreadRtm, SendId,
+    AtomRsp, Cts, CtsData, EagerRtw, Eor, ExtraFeatures, LongctsRtm, MediumRtm, MsgId, OpeType,
+    PacketType, PeerError, ReadNack, ReadRsp, Receipt, RecvId, Repr, RmaIov, RmaIovs, RuntreadRtm,
+    SendId,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use crate::abandoned::{Subprotocol, TOLD};
 use crate::script::{
-    MODERN, Script, config, connected, connected_with, memory, peer_memory, traits,
+    MODERN, Script, config, connected, connected_with, connid_of, memory, peer_memory, traits,
 };
 use efa_testing::nic::{MEMORY, Traits};
 
@@ -143,15 +143,11 @@ fn operations_reject_other_peers_and_stale_packets() {
             },
             &[],
         );
-        let length = script.expect(|packet| match packet.header {
-            Header::CtsData(data) => {
-                assert_eq!(data.seg_offset, 3000 - left);
-                assert_eq!(data.recv_id, RecvId(3));
-                assert_eq!(data.connid.map(|connid| connid.0), Some(0x1111_1111));
-                data.seg_length
-            }
-            other => panic!("{other:?}"),
-        });
+        let data = script.expect_header::<CtsData>();
+        assert_eq!(data.seg_offset, 3000 - left);
+        assert_eq!(data.recv_id, RecvId(3));
+        assert_eq!(data.connid.map(|connid| connid.0), Some(0x1111_1111));
+        let length = data.seg_length;
         assert_eq!(length, window);
         left -= window;
     }
@@ -198,15 +194,11 @@ fn data_that_was_not_granted_ends_the_receive() {
             },
             &[1; 96],
         );
-        script.expect(|packet| match packet.header {
-            Header::Cts(cts) => {
-                assert_eq!(cts.send_id, SendId(77));
-                assert_eq!(cts.recv_length, 2 * (1024 - 32));
-                assert!(cts.flags.is_empty());
-                cts.recv_id
-            }
-            other => panic!("{other:?}"),
-        })
+        let cts = script.expect_header::<Cts>();
+        assert_eq!(cts.send_id, SendId(77));
+        assert_eq!(cts.recv_length, 2 * (1024 - 32));
+        assert!(cts.flags.is_empty());
+        cts.recv_id
     };
     let data = |script: &Script, recv_id, seg_offset, length: usize| CtsData {
         recv_id,
@@ -513,10 +505,7 @@ impl Moment {
             ids.extend(named.filter_map(|field| Some(field.value.as_u64()? as u32)));
         }
         if let Moment::Sent | Moment::OneSided = self {
-            while script.network.flights() > 0 {
-                script.network.swallow(0);
-                script.progress();
-            }
+            script.swallow_all();
         }
         while script.dut.poll_event().is_some() {}
         (script, peer, ids)
@@ -532,10 +521,7 @@ impl Script {
             .unwrap();
         let eager = efa_core::wire::EagerRtm {
             tag: Some(42),
-            options: efa_core::wire::ReqOptions {
-                connid: Some(address.qkey.into()),
-                ..efa_core::wire::ReqOptions::default()
-            },
+            options: connid_of(address),
             ..efa_core::wire::EagerRtm::default()
         };
         let mut source = self.source();

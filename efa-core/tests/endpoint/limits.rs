@@ -7,7 +7,7 @@ use efa_core::wire::{
 };
 
 use crate::script::{
-    MODERN, Script, config, connected, connected_with, memory, peer_memory, traits,
+    MODERN, Script, announced, config, connected, connected_with, memory, peer_memory, traits,
 };
 use efa_testing::nic::{MEMORY, Traits};
 
@@ -136,10 +136,7 @@ fn a_failed_neighbour_registration_leaves_the_key_out() {
         max_regions: 1,
         ..traits()
     };
-    let mut script = Script::with(config(), scarce);
-    let peer = script.insert_peer();
-    script.shake_hands(MODERN | ExtraFeatures::RDMA_READ);
-    script.expect_handshake();
+    let (mut script, peer) = announced(config(), scarce, MODERN | ExtraFeatures::RDMA_READ);
     script
         .dut
         .send(SendArgs {
@@ -196,26 +193,18 @@ fn what_cannot_be_registered_travels_as_without_rdma() {
             PacketType::EagerRtw,
         ),
     ] {
-        let mut script = Script::with(settings.clone(), none.clone());
-        let peer = script.insert_peer();
-        script.shake_hands(features);
-        script.expect_handshake();
+        let (mut script, peer) = announced(settings.clone(), none.clone(), features);
         script.send_message(peer, length, 1);
         let sent = script.expect(|packet| packet.base.packet_type);
         assert_eq!(sent, message, "{length} bytes, {features:?}");
-        while script.network.flights() > 0 {
-            script.sent();
-        }
+        script.swallow_all();
         let remote = peer_memory(0x1000, length as u64, 1);
         script.write(peer, memory(0, length), &[remote], 2).unwrap();
         let sent = script.expect(|packet| packet.base.packet_type);
         assert_eq!(sent, write, "{length} bytes, {features:?}");
     }
     // A peer that reads, but does not know delivery complete (libfabric 1.11).
-    let mut script = Script::with(settings, none);
-    let peer = script.insert_peer();
-    script.shake_hands(ExtraFeatures::RDMA_READ);
-    script.expect_handshake();
+    let (mut script, peer) = announced(settings, none, ExtraFeatures::RDMA_READ);
     let refused = script.try_send(peer, 600, OperationFlags::DELIVERY_COMPLETE, 1);
     assert_eq!(refused.unwrap_err().errno(), Errno::EOPNOTSUPP);
     script.expect_silence();
@@ -227,10 +216,11 @@ fn an_operation_without_room_deregisters() {
         max_operations: 1,
         ..config()
     };
-    let mut script = Script::with(settings, traits());
-    let peer = script.insert_peer();
-    script.shake_hands(MODERN | ExtraFeatures::RDMA_READ | ExtraFeatures::RDMA_WRITE);
-    script.expect_handshake();
+    let (mut script, peer) = announced(
+        settings,
+        traits(),
+        MODERN | ExtraFeatures::RDMA_READ | ExtraFeatures::RDMA_WRITE,
+    );
     let write = |script: &mut Script| {
         script.write(peer, memory(0, 5000), &[peer_memory(0x1000, 5000, 1)], 1)
     };

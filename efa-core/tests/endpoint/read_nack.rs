@@ -8,7 +8,9 @@ use efa_core::wire::{
     RuntreadRtm, SendId,
 };
 
-use crate::script::{MODERN, Script, config, connected_with, memory, peer_memory, traits};
+use crate::script::{
+    MODERN, Script, announced, config, connected_with, memory, peer_memory, traits,
+};
 use efa_testing::nic::{MEMORY, Traits};
 
 const LENGTH: usize = 20_000;
@@ -33,13 +35,9 @@ fn long_read(options: ReqOptions) -> LongreadRtm {
 }
 
 fn expect_nack(script: &mut Script) -> RecvId {
-    script.expect(|packet| match packet.header {
-        Header::ReadNack(nack) => {
-            assert_eq!(nack.send_id, SendId(77));
-            nack.recv_id
-        }
-        other => panic!("{other:?}"),
-    })
+    let nack = script.expect_header::<ReadNack>();
+    assert_eq!(nack.send_id, SendId(77));
+    nack.recv_id
 }
 
 /// Grants all that is missing and returns what came: offset and length of each packet.
@@ -97,13 +95,9 @@ fn the_answer_to_a_nack_takes_no_turn() {
     script.send(&answer, &[]);
     let mut offset = 0;
     while offset < LENGTH {
-        let (id, granted) = script.expect(|packet| match packet.header {
-            Header::Cts(cts) => {
-                assert_eq!(cts.send_id, SendId(78));
-                (cts.recv_id, cts.recv_length as usize)
-            }
-            other => panic!("{other:?}"),
-        });
+        let cts = script.expect_header::<Cts>();
+        assert_eq!(cts.send_id, SendId(78));
+        let (id, granted) = (cts.recv_id, cts.recv_length as usize);
         assert_eq!(id, recv_id);
         for part in vec![5; granted].chunks(900) {
             let data = CtsData {
@@ -191,10 +185,11 @@ fn a_peer_that_knows_no_nack_gets_none() {
 /// The packets of a runt are no mistake of the peer, whatever becomes of the rest.
 #[test]
 fn a_runt_without_its_rest_fails() {
-    let mut script = Script::with(config(), unable());
-    script.insert_peer();
-    script.shake_hands(ExtraFeatures::RDMA_READ | ExtraFeatures::RUNTING_READ);
-    script.expect_handshake();
+    let (mut script, _) = announced(
+        config(),
+        unable(),
+        ExtraFeatures::RDMA_READ | ExtraFeatures::RUNTING_READ,
+    );
     script.recv(0, LENGTH, 1);
     for seg_offset in [300, 0] {
         script.expect_no_completion();
@@ -273,11 +268,11 @@ fn sender(features: ExtraFeatures, runt_size: usize) -> (Script, PeerId) {
         runt_size,
         ..config()
     };
-    let mut script = Script::with(settings, traits());
-    let peer = script.insert_peer();
-    script.shake_hands(MODERN | ExtraFeatures::RDMA_READ | features);
-    script.expect_handshake();
-    (script, peer)
+    announced(
+        settings,
+        traits(),
+        MODERN | ExtraFeatures::RDMA_READ | features,
+    )
 }
 
 fn refuse(script: &mut Script, send_id: SendId) {
@@ -402,10 +397,7 @@ fn a_refused_write_starts_afresh_with_data() {
 /// A read whose buffer cannot be registered is emulated; the CTS of such a read says so.
 #[test]
 fn windows_of_an_emulated_read_are_marked() {
-    let mut script = Script::with(config(), unable());
-    let peer = script.insert_peer();
-    script.shake_hands(MODERN | ExtraFeatures::RDMA_READ);
-    script.expect_handshake();
+    let (mut script, peer) = announced(config(), unable(), MODERN | ExtraFeatures::RDMA_READ);
     script
         .read(peer, memory(0, LENGTH), &remote(LENGTH), 1)
         .unwrap();
@@ -431,11 +423,7 @@ fn windows_of_an_emulated_read_are_marked() {
         ..CtsData::default()
     };
     script.send(&rest, &vec![1; window as usize - 1000]);
-    script.expect(|packet| match packet.header {
-        Header::Cts(cts) => {
-            assert_eq!(cts.flags & CtsFlags::EMULATED_READ, CtsFlags::EMULATED_READ);
-            assert_eq!((cts.send_id, cts.recv_id), (SendId(9), recv_id));
-        }
-        other => panic!("{other:?}"),
-    });
+    let cts = script.expect_header::<Cts>();
+    assert_eq!(cts.flags & CtsFlags::EMULATED_READ, CtsFlags::EMULATED_READ);
+    assert_eq!((cts.send_id, cts.recv_id), (SendId(9), recv_id));
 }

@@ -430,12 +430,9 @@ fn reads() {
             let answers = 1 + usize::from(peer.twice);
             peer.twice = twice;
             for _ in 0..answers {
-                let (recv_id, send_id, first) = peer.script.expect(|packet| match packet.header {
-                    Header::ReadRsp(response) => {
-                        (response.recv_id, response.send_id, response.seg_length)
-                    }
-                    other => panic!("{other:?}"),
-                });
+                let response = peer.script.expect_header::<ReadRsp>();
+                let (recv_id, send_id, first) =
+                    (response.recv_id, response.send_id, response.seg_length);
                 assert_eq!((recv_id, first), (RecvId(peer.id), 500));
                 peer.grants(send_id, 500, length);
             }

@@ -28,6 +28,22 @@ pub(crate) const fn peer_memory(address: u64, length: u64, key: u64) -> RemoteIo
     }
 }
 
+/// The header of a request that says from which address it is.
+pub(crate) fn raw_address_of(address: RawAddress) -> ReqOptions {
+    ReqOptions {
+        raw_address: Some(RawAddressHeader::new(address)),
+        ..ReqOptions::default()
+    }
+}
+
+/// The same by the connection id.
+pub(crate) fn connid_of(address: RawAddress) -> ReqOptions {
+    ReqOptions {
+        connid: Some(address.qkey.into()),
+        ..ReqOptions::default()
+    }
+}
+
 /// The endpoint under test is device 0; the peer is device 1, which takes part in nothing by
 /// itself.
 pub(crate) struct Script {
@@ -139,18 +155,12 @@ impl Script {
     }
 
     pub(crate) fn raw_address(&self) -> ReqOptions {
-        ReqOptions {
-            raw_address: Some(RawAddressHeader::new(self.peer_address())),
-            ..ReqOptions::default()
-        }
+        raw_address_of(self.peer_address())
     }
 
     /// The headers of a peer that has its HANDSHAKE: the connection id instead of the address.
     pub(crate) fn by_connid(&self) -> ReqOptions {
-        ReqOptions {
-            connid: self.connid(),
-            ..ReqOptions::default()
-        }
+        connid_of(self.peer_address())
     }
 
     pub(crate) fn eager(&self, msg_id: u32) -> EagerRtm {
@@ -179,6 +189,13 @@ impl Script {
         let bytes = self.network.swallow(0);
         self.progress();
         bytes
+    }
+
+    /// Takes all packets in flight, and those that follow them.
+    pub(crate) fn swallow_all(&mut self) {
+        while self.network.flights() > 0 {
+            self.sent();
+        }
     }
 
     /// Takes the oldest packet that the endpoint sent, which must parse, and looks at it.
@@ -320,9 +337,18 @@ pub(crate) fn connected() -> (Script, PeerId) {
 }
 
 pub(crate) fn connected_with(config: EndpointConfig, traits: Traits) -> (Script, PeerId) {
+    announced(config, traits, MODERN)
+}
+
+/// A script whose handshakes are over, with a peer that announced these features.
+pub(crate) fn announced(
+    config: EndpointConfig,
+    traits: Traits,
+    features: ExtraFeatures,
+) -> (Script, PeerId) {
     let mut script = Script::with(config, traits);
     let peer = script.insert_peer();
-    script.shake_hands(MODERN);
+    script.shake_hands(features);
     script.expect_handshake();
     (script, peer)
 }
