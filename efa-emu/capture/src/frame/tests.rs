@@ -27,6 +27,21 @@ fn header() -> Repr {
     }
 }
 
+fn frame_of(header: Repr, payload: &[u8]) -> Frame<'_> {
+    Frame {
+        source: gid(1),
+        destination: gid(2),
+        header,
+        payload,
+    }
+}
+
+fn emitted(frame: &Frame) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    frame.emit(&mut bytes).unwrap();
+    bytes
+}
+
 #[rustfmt::skip]
 const FRAME: [u8; 96] = [
     0x02, 0x12, 0x34, 0x56, 0x78, 0x0b,         // destination of fe80::12:34ff:fe56:780b
@@ -51,8 +66,7 @@ fn frame_has_the_documented_bytes() {
         header: header(),
         payload: &[0xca, 0xfe],
     };
-    let mut bytes = Vec::new();
-    frame.emit(&mut bytes).unwrap();
+    let bytes = emitted(&frame);
     assert_eq!(bytes, FRAME);
     assert_eq!(bytes.len(), frame.len());
     assert_eq!(Frame::parse(&FRAME).unwrap(), frame);
@@ -114,12 +128,7 @@ fn foreign_and_damaged_frames_are_refused() {
     );
     assert_eq!(parse(&with(95, 0xff)), "UDP checksum 0x5783 is wrong");
     let mut bytes = Vec::new();
-    let frame = Frame {
-        source: gid(1),
-        destination: gid(2),
-        header: header(),
-        payload: &[1],
-    };
+    let frame = frame_of(header(), &[1]);
     assert_eq!(
         frame.emit(&mut bytes),
         Err(Error::PayloadLength {
@@ -132,12 +141,7 @@ fn foreign_and_damaged_frames_are_refused() {
         payload_length: big.len() as u32,
         ..header()
     };
-    let frame = Frame {
-        source: gid(1),
-        destination: gid(2),
-        header,
-        payload: &big,
-    };
+    let frame = frame_of(header, &big);
     assert_eq!(
         frame.emit(&mut bytes),
         Err(Error::TooLong {
@@ -160,14 +164,8 @@ fn the_largest_payload_fits_behind_the_longest_header() {
         payload_length: payload.len() as u32,
         ..header()
     };
-    let frame = Frame {
-        source: gid(1),
-        destination: gid(2),
-        header,
-        payload: &payload,
-    };
-    let mut bytes = Vec::new();
-    frame.emit(&mut bytes).unwrap();
+    let frame = frame_of(header, &payload);
+    let bytes = emitted(&frame);
     assert_eq!(Frame::parse(&bytes).unwrap(), frame);
 }
 
@@ -178,14 +176,8 @@ fn a_payload_left_out_keeps_its_length() {
         payload_length: 1 << 30,
         ..header()
     };
-    let frame = Frame {
-        source: gid(1),
-        destination: gid(2),
-        header,
-        payload: &[],
-    };
-    let mut bytes = Vec::new();
-    frame.emit(&mut bytes).unwrap();
+    let frame = frame_of(header, &[]);
+    let bytes = emitted(&frame);
     assert_eq!(bytes.len(), OUTER_LEN + header::HEADER_LEN);
     assert_eq!(Frame::parse(&bytes).unwrap(), frame);
 }
@@ -232,14 +224,8 @@ fn every_status_survives_a_response_frame() {
             payload_length: 0,
             ..header()
         };
-        let frame = Frame {
-            source: gid(1),
-            destination: gid(2),
-            header,
-            payload: &[],
-        };
-        let mut bytes = Vec::new();
-        frame.emit(&mut bytes).unwrap();
+        let frame = frame_of(header, &[]);
+        let bytes = emitted(&frame);
         assert_eq!(
             Frame::parse(&bytes).unwrap().header.kind,
             Kind::Response(status)
