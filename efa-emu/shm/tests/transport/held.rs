@@ -32,47 +32,39 @@ fn stop_if_asked() {
     }
 }
 
-/// Stands in for the function of the C library, which the device calls to copy to a peer.
-///
-/// # Safety
-/// As for the function of the C library.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn process_vm_writev(
-    pid: libc::pid_t,
-    local: *const libc::iovec,
-    local_count: libc::c_ulong,
-    remote: *const libc::iovec,
-    remote_count: libc::c_ulong,
-    flags: libc::c_ulong,
-) -> libc::ssize_t {
-    stop_if_asked();
-    let number = libc::SYS_process_vm_writev;
-    // SAFETY: as the caller promises.
-    let copied =
-        unsafe { libc::syscall(number, pid, local, local_count, remote, remote_count, flags) };
-    copied as libc::ssize_t
+/// Stands in for a function of the C library, which the device calls to copy to or from a peer.
+macro_rules! stand_in {
+    ($function:ident, $number:path) => {
+        /// # Safety
+        /// As for the function of the C library.
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $function(
+            pid: libc::pid_t,
+            local: *const libc::iovec,
+            local_count: libc::c_ulong,
+            remote: *const libc::iovec,
+            remote_count: libc::c_ulong,
+            flags: libc::c_ulong,
+        ) -> libc::ssize_t {
+            stop_if_asked();
+            // SAFETY: as the caller promises.
+            let copied = unsafe {
+                libc::syscall(
+                    $number,
+                    pid,
+                    local,
+                    local_count,
+                    remote,
+                    remote_count,
+                    flags,
+                )
+            };
+            copied as libc::ssize_t
+        }
+    };
 }
-
-/// As [`process_vm_writev`], for copies from a peer.
-///
-/// # Safety
-/// As for the function of the C library.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn process_vm_readv(
-    pid: libc::pid_t,
-    local: *const libc::iovec,
-    local_count: libc::c_ulong,
-    remote: *const libc::iovec,
-    remote_count: libc::c_ulong,
-    flags: libc::c_ulong,
-) -> libc::ssize_t {
-    stop_if_asked();
-    let number = libc::SYS_process_vm_readv;
-    // SAFETY: as the caller promises.
-    let copied =
-        unsafe { libc::syscall(number, pid, local, local_count, remote, remote_count, flags) };
-    copied as libc::ssize_t
-}
+stand_in!(process_vm_writev, libc::SYS_process_vm_writev);
+stand_in!(process_vm_readv, libc::SYS_process_vm_readv);
 
 /// A child that offers memory. The line `stop` makes its second copy from then on stop it.
 pub(crate) fn holder(parent: &Parent) {
