@@ -432,8 +432,7 @@ fn a_doorbell_arms_a_queue_for_an_event() {
         let endpoint = Endpoint::new();
         let (channel, queue) = endpoint.channel_and_cq(std::ptr::null_mut());
         let pair = endpoint.srd(queue, 0);
-        let mut memory = [0u8; 16];
-        let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+        let region = endpoint.registered(16);
         let completions = Completions::of(queue);
         // SAFETY: the queue's doorbell.
         let doorbell = unsafe { AtomicU32::from_ptr(completions.0.doorbell) };
@@ -462,8 +461,7 @@ fn a_channels_descriptor_reads_as_the_kernels() {
         request.recv_cq = receives;
         let pair = endpoint.create(&mut request, &mut efa);
         ready(pair);
-        let mut memory = [0u8; 16];
-        let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+        let region = endpoint.registered(16);
         let doorbells = [sends, receives].map(|queue| Completions::of(queue).0.doorbell);
         let exchange = |times: u32| {
             for doorbell in doorbells {

@@ -136,8 +136,7 @@ fn of_a_queue_pair_awaits_other_threads_sessions() {
         let endpoint = Endpoint::new();
         let queue = endpoint.cq(64);
         let (pair, other) = (endpoint.srd(queue, 0), endpoint.srd(queue, 0));
-        let mut memory = [0u8; 64];
-        let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+        let region = endpoint.registered(64);
         for number in [1, 2] {
             assert_eq!(post_recv(pair, number, &mut [sge(region, 0, 64)]), 0);
             send(&endpoint, pair, pair, 10 + number, &mut [sge(region, 0, 8)]);
@@ -184,8 +183,7 @@ fn of_a_queue_pair_keeps_the_callers_session() {
         let extended = extended_cq(&endpoint);
         let queue = extended.cast();
         let (pair, other) = (endpoint.srd(queue, 0), endpoint.srd(queue, 0));
-        let mut memory = [0u8; 64];
-        let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+        let region = endpoint.registered(64);
         let mut data = [sge(region, 0, 8)];
         let mut request = send_request(&endpoint, pair, 2, &mut data);
         request.ud.remote_qkey ^= 1;

@@ -67,8 +67,7 @@ fn wake_a_program_that_waits() {
         let receiver = endpoint.create(&mut request, &mut efa);
         ready(receiver);
         let sender = endpoint.srd(sends, 0);
-        let mut memory = vec![0u8; 64];
-        let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+        let region = endpoint.registered(64);
         let send = || {
             assert_eq!(post_recv(receiver, 1, &mut [sge(region, 0, 8)]), 0);
             send(&endpoint, sender, receiver, 2, &mut [sge(region, 8, 8)]);
@@ -122,8 +121,7 @@ fn events_for_already_polled_completions_are_withdrawn() {
         request.recv_cq = receives;
         let pair = endpoint.create(&mut request, &mut efa);
         ready(pair);
-        let mut memory = vec![0u8; 64];
-        let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+        let region = endpoint.registered(64);
         let exchange = || {
             assert_eq!(post_recv(pair, 1, &mut [sge(region, 0, 8)]), 0);
             send(&endpoint, pair, pair, 2, &mut [sge(region, 8, 8)]);

@@ -95,8 +95,7 @@ fn destroying_one_queue_pair_spares_a_shared_cq() {
         let endpoint = Endpoint::new();
         let (queue, sinks_queue) = (endpoint.cq(64), endpoint.cq(64));
         let (goes, stays) = (endpoint.srd(queue, 0), endpoint.srd(queue, 0));
-        let mut memory = vec![0u8; 64];
-        let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+        let region = endpoint.registered(64);
         let sink = || {
             let sink = endpoint.srd(sinks_queue, 0);
             for wr_id in 0..16 {
@@ -155,8 +154,7 @@ fn wrong_requests_are_not_posted() {
         let endpoint = Endpoint::new();
         let queue = endpoint.cq(64);
         let (sender, receiver) = (endpoint.srd(queue, 0), endpoint.srd(queue, 0));
-        let mut memory = vec![0u8; 256];
-        let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+        let region = endpoint.registered(256);
         let mut list = [sge(region, 0, 8); 5];
         type Change = fn(&mut ibv_send_wr);
         let wrong: [(&str, Change); 7] = [
@@ -222,8 +220,7 @@ fn states_allow_and_flush() {
         let endpoint = Endpoint::new();
         let queue = endpoint.cq(64);
         let (mut request, mut efa) = endpoint.srd_request(queue, 0);
-        let mut memory = vec![0u8; 64];
-        let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+        let region = endpoint.registered(64);
         let pair = endpoint.create(&mut request, &mut efa);
         let mut list = [sge(region, 0, 8)];
         let mut send = send_request(&endpoint, pair, 1, &mut list);
@@ -534,8 +531,7 @@ fn sessions_are_all_or_nothing() {
         let endpoint = Endpoint::new();
         let queue = endpoint.cq(64);
         let (one, two) = (endpoint.srd(queue, ALL_OPS), endpoint.srd(queue, ALL_OPS));
-        let mut memory = vec![0u8; 256];
-        let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+        let region = endpoint.registered(256);
         // SAFETY: live objects; the sessions are wrong on purpose, as the library promises to
         // notice.
         unsafe {

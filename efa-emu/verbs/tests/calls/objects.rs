@@ -19,8 +19,7 @@ fn in_use_are_busy() {
             handle,
             ..
         } = endpoint;
-        let mut memory = [0u8; 64];
-        let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+        let region = endpoint.registered(64);
         // SAFETY: live objects.
         unsafe {
             let channel = ibv_create_comp_channel(context);

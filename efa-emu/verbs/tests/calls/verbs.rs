@@ -273,7 +273,7 @@ impl Endpoint {
         let endpoint = Endpoint::new();
         let queue = endpoint.cq(entries);
         let pair = endpoint.srd(queue, 0);
-        let region = endpoint.register(Vec::leak(vec![0u8; bytes]), IBV_ACCESS_LOCAL_WRITE);
+        let region = endpoint.registered(bytes);
         (endpoint, queue, pair, region)
     }
 
@@ -300,6 +300,11 @@ impl Endpoint {
         let region = ibv_reg_mr(self.pd, address, length, access as c_int);
         assert!(!region.is_null(), "errno {}", errno());
         region
+    }
+
+    /// So many registered bytes, for local use.
+    pub(crate) fn registered(&self, bytes: usize) -> *mut ibv_mr {
+        self.register(Vec::leak(vec![0u8; bytes]), IBV_ACCESS_LOCAL_WRITE)
     }
 
     /// An SRD queue pair that works, with these builders, on one completion queue.
