@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use efa_capture::Direction;
@@ -17,6 +18,7 @@ use efa_play::trace::Trace;
 use efa_replay::replay::backend::{Backend, BackendError};
 use efa_replay::replay::emu::Emu;
 use efa_replay::replay::{Engine, Opener};
+use efa_replay::synthetic;
 use efa_suite::{Options, Outcome, run_trace};
 use efa_testing::fields::write;
 
@@ -120,9 +122,18 @@ impl Player {
     }
 }
 
+/// A trace of the corpus, or one of those that are there for a fault only.
+fn path_of(name: &str) -> PathBuf {
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite/seeded/traces");
+    let beside = beside.join(format!("{name}.toml"));
+    if beside.is_file() {
+        return beside;
+    }
+    efa_testing::workspace::traces().join(format!("{name}.pcapng"))
+}
+
 fn load((name, endpoint, announced): Play) -> Trace {
-    let path = efa_testing::workspace::traces().join(format!("{name}.pcapng"));
-    let mut trace = Trace::load(&path).unwrap_or_else(|error| panic!("{error}"));
+    let mut trace = synthetic::load(&path_of(name)).unwrap_or_else(|error| panic!("{error}"));
     let Some(features) = announced else {
         return trace;
     };

@@ -177,4 +177,18 @@ pub(super) const FAULTS: &[Fault] = &[
         Sends(nth(T::DcWriteRta, 0), Twice),
         ByCheck(&rules::MSG_ID_ONCE),
     ),
+    fault(
+        "read-nack-twice",
+        "A read is refused twice.",
+        ("read-nack-sent", 1),
+        Sends(nth(T::ReadNack, 0), Twice),
+        ByCheck(&rules::READ_NACK),
+    ),
+    fault(
+        "peer-error-twice",
+        "The end of a message that failed is told twice.",
+        ("peer-error-sent", 0),
+        Sends(nth(T::PeerError, 0), Twice),
+        ByRun(&rules::ANSWER_NAMES_REQUEST),
+    ),
 ];
