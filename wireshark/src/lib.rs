@@ -13,8 +13,7 @@ use efa_capture::Writer;
 use efa_testing::workspace::{root, userland};
 use serde_json::Value;
 
-/// A `tshark` that is installed: the one that the environment variable `TSHARK` names, or else the
-/// one in the path.
+/// An installed `tshark`: the one that the variable `TSHARK` names, or else the one in the path.
 pub struct Tshark {
     program: OsString,
     dissector: PathBuf,
@@ -81,8 +80,7 @@ impl Tshark {
         None
     }
 
-    /// All fields of the dissector, as `tshark -G fields` lists them: name, type, label and
-    /// meaning.
+    /// The dissector's fields, as `tshark -G fields` lists them: name, type, label, meaning.
     pub fn fields(&self) -> BTreeMap<String, [String; 3]> {
         let mut command = Command::new(&self.program);
         command
