@@ -23,10 +23,6 @@ STANDARD = {
     "Apache-2.0": (ROOT / "LICENSE-APACHE", ""),
 }
 
-# Crates that bring the sources of a C library and link nothing of it: their declarations are made from this header,
-# whose first comment is its notice. The other notices among those sources are about what is not linked.
-HEADERS = {"ibverbs-sys": ("vendor", "vendor/rdma-core/libibverbs/verbs.h")}
-
 # Rust's own list, and Debian's, whose packages of Rust have no other.
 OF_THE_STANDARD_LIBRARY = ["doc/rust/COPYRIGHT-library.html", "doc/libstd-rust-dev/copyright"]
 
@@ -100,14 +96,11 @@ def linked(triple, names):
 def notices(package):
     """Names and texts of the crate's own notices, also of those that it has from others."""
     directory = Path(package["manifest_path"]).parent
-    unused, header = HEADERS.get(package["name"], (None, None))
     for path in sorted(directory.rglob("*")):
         name = path.relative_to(directory)
         is_notice = NOTICE.match(path.name) or name.as_posix() == package["license_file"]
-        if is_notice and path.is_file() and path.suffix not in SOURCES and name.parts[0] != unused:
+        if is_notice and path.is_file() and path.suffix not in SOURCES:
             yield name.as_posix(), path.read_text()
-    if header:
-        yield header, (directory / header).read_text().partition("*/")[0] + "*/"
 
 
 def has_licence(names):

@@ -6,7 +6,7 @@ use crate::error::last_nic_error;
 use crate::loaded;
 use efa_core::address::{Ahn, Gid};
 use efa_core::nic::NicError;
-use ibverbs_sys as ffi;
+use efa_verbs_sys as ffi;
 use std::collections::HashMap;
 use std::ptr::NonNull;
 

@@ -4,7 +4,7 @@ use crate::device::HwDevice;
 use crate::error::OpenError;
 use crate::loaded;
 use efa_core::nic::NicError;
-use ibverbs_sys as ffi;
+use efa_verbs_sys as ffi;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::{NonNull, null_mut};

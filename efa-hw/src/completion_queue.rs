@@ -7,7 +7,7 @@ use crate::error::{CompletionError, OpenError};
 use crate::loaded;
 use efa_core::address::{Ahn, Gid, Qpn};
 use efa_core::nic::{BufferId, CompletionKind, DeviceCaps, NicError, Source, Status};
-use ibverbs_sys as ffi;
+use efa_verbs_sys as ffi;
 use std::ptr::NonNull;
 
 /// The completion queue and the calls that read it.

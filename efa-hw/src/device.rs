@@ -6,7 +6,7 @@ use crate::loaded;
 use crate::open_devices::OpenDevices;
 use efa_core::address::Gid;
 use efa_core::nic::{DeviceCaps, NicAttributes};
-use ibverbs_sys as ffi;
+use efa_verbs_sys as ffi;
 use std::ffi::CStr;
 use std::io;
 use std::path::Path;

@@ -4,7 +4,7 @@
 //! Every call takes the size of the caller's structure, so these short forms stay valid with
 //! every newer libefa.
 
-use ibverbs_sys::{ibv_gid, ibv_wc_opcode};
+use efa_verbs_sys::{ibv_gid, ibv_wc_opcode};
 use std::ffi::c_int;
 
 /// `driver_qp_type` of an SRD queue pair.

@@ -36,9 +36,10 @@
 //!
 //! # Libraries
 //!
-//! The verbs come from `ibverbs-sys`, the FFI layer of the `ibverbs` crate. The crate's safe layer
-//! cannot be used with EFA: it keeps its context private and has neither SRD queue pairs nor address
-//! handles. The structures of the `efadv_*` calls are declared in [`efadv`]. Both libraries are loaded when a
+//! The structures of the verbs come from `efa-verbs-sys`, generated from the headers that are
+//! installed. The crate `ibverbs` cannot be used with EFA: it keeps its context private and has
+//! neither SRD queue pairs nor address handles; its FFI layer, `ibverbs-sys`, compiles rdma-core.
+//! The structures of the `efadv_*` calls are declared in [`efadv`]. Both libraries are loaded when a
 //! device is first looked for; programs start without them.
 
 mod address_book;

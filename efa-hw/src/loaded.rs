@@ -8,7 +8,7 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
-use ibverbs_sys as ffi;
+use efa_verbs_sys as ffi;
 use libloading::os::unix::{Library, RTLD_NOW};
 
 use crate::efadv::{AhAttr, Cq, CqInitAttr, DeviceAttr, QpInitAttr};

@@ -5,7 +5,7 @@ use crate::error::{OpenError, last_nic_error};
 use crate::loaded;
 use crate::registration_cache::Registrar;
 use efa_core::nic::{Access, LocalKey, NicError, Region, RemoteKey, UserSlice};
-use ibverbs_sys as ffi;
+use efa_verbs_sys as ffi;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::ptr::NonNull;
 

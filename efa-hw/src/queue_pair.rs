@@ -13,7 +13,7 @@ use efa_core::nic::{
     BufferId, CompletionQueueId, Destination, DeviceCaps, Doorbell, LocalKey, NicAttributes,
     NicError, QueuePair, QueuePairConfig, RdmaRequest, SendRequest, Status, UserSlice,
 };
-use ibverbs_sys as ffi;
+use efa_verbs_sys as ffi;
 use std::mem::MaybeUninit;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 
 use efa_core::nic::DeviceCaps;
-use ibverbs_sys as ffi;
+use efa_verbs_sys as ffi;
 
 use crate::device::{HwDevice, PORT};
 use crate::efadv::DeviceAttr;

@@ -8,7 +8,7 @@ use efa_testing::workspace::root;
 use serde_json::Value;
 
 /// The packages that are published, in the order of their names.
-const PUBLISHED: [&str; 21] = [
+const PUBLISHED: [&str; 22] = [
     "efa-capture",
     "efa-check",
     "efa-cluster",
@@ -29,6 +29,7 @@ const PUBLISHED: [&str; 21] = [
     "efa-shm",
     "efa-sim",
     "efa-suite",
+    "efa-verbs-sys",
     "efa-wire",
 ];
 

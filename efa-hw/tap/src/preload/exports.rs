@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::Once;
 
 use efa_hw::efadv::{AhAttr, WC_EX_WITH_SGID};
-use ibverbs_sys as ffi;
+use efa_verbs_sys as ffi;
 
 use super::posted::Posts;
 use super::real::{self, Real, bytes_of, say};

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::sync::OnceLock;
 
-use ibverbs_sys::ibv_sge;
+use efa_verbs_sys::ibv_sge;
 
 /// Entries that are kept of a gather list. EFA's are not longer.
 const MOST: usize = 4;

@@ -3,8 +3,9 @@
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
-use ibverbs_sys as ffi;
-use ibverbs_sys::ibv_wc_opcode::{IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM};
+use efa_verbs_sys as ffi;
+use efa_verbs_sys::ibv_wc_opcode::{IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM};
+use efa_verbs_sys::ibv_wc_status;
 
 use super::memory::{Buffers, Source};
 use super::ring::{self, Ring};
@@ -170,18 +171,21 @@ pub(crate) unsafe extern "C" fn poll_cq(
 }
 
 fn see(context: &Context, wc: &ffi::ibv_wc) {
-    if is_followed(wc.opcode(), wc.error().is_none())
+    let is_success = wc.status == ibv_wc_status::IBV_WC_SUCCESS;
+    if is_followed(wc.opcode, is_success)
         && let Some(pair) = context.pair(wc.qp_num)
     {
         let Some(ring) = ring::recording() else {
-            return pair.ended(wc.opcode(), wc.wr_id());
+            return pair.ended(wc.opcode, wc.wr_id);
         };
+        let has_immediate = is_success && wc.wc_flags & ffi::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
         let seen = Completion {
-            wr_id: wc.wr_id(),
-            status: wc.error().map_or(0, |(_, vendor)| vendor),
-            opcode: wc.opcode(),
-            length: wc.len() as u32,
-            immediate: wc.imm_data().map(u32::from_be),
+            wr_id: wc.wr_id,
+            status: if is_success { 0 } else { wc.vendor_err },
+            opcode: wc.opcode,
+            length: wc.byte_len,
+            // SAFETY: both members of the union are 32 bits that the library has written.
+            immediate: has_immediate.then(|| u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data })),
             peer_qpn: wc.src_qp,
             handle: wc.slid.into(),
             gid: None,

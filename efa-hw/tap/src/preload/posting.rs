@@ -6,8 +6,8 @@
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 
-use ibverbs_sys as ffi;
-use ibverbs_sys::ibv_wr_opcode::{IBV_WR_SEND, IBV_WR_SEND_WITH_IMM};
+use efa_verbs_sys as ffi;
+use efa_verbs_sys::ibv_wr_opcode::{IBV_WR_SEND, IBV_WR_SEND_WITH_IMM};
 
 use super::memory::{Buffers, Source};
 use super::ring::{self, Reservation, Ring};

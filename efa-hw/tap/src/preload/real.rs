@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use std::io::Write as _;
 
 use efa_hw::efadv::AhAttr;
-use ibverbs_sys as ffi;
+use efa_verbs_sys as ffi;
 
 use super::libc_dlsym::{dlvsym, real_dlsym};
 use crate::exchange::ENV_QUIET;

@@ -6,7 +6,7 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use ibverbs_sys as ffi;
+use efa_verbs_sys as ffi;
 
 use super::posted::Posts;
 use super::session::Session;

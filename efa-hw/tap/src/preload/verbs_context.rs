@@ -3,7 +3,7 @@
 use core::ffi::c_void;
 use core::mem::offset_of;
 
-use ibverbs_sys as ffi;
+use efa_verbs_sys as ffi;
 
 /// `abi_compat` of a context that lies in a `verbs_context`.
 const EXTENDED: usize = usize::MAX;
