@@ -7,7 +7,7 @@ SUITE := -p efa-emu -p efa-emu-verbs -p efa-emu-efadv -p efa-conformance
 # Twice the processors, since many tests wait for the programs that they start.
 TEST_THREADS := $(shell expr $$(nproc) \* 2)
 
-.PHONY: conformance test quick everything lint sim coverage fuzz verify bench interop arm64 setup build release
+.PHONY: conformance test nightly quick everything lint sim coverage fuzz verify bench interop arm64 setup build release
 .PHONY: deny minimum-rust
 .PHONY: wireshark-install wireshark-test wireshark-bench
 .PHONY: dist dist-test dist-arm64 install
@@ -21,10 +21,20 @@ conformance:
 	target/debug/efa-emu run -- target/debug/efa-conformance run --backend all \
 		--jobs 4 --junit $(REPORTS)/junit.xml
 
-## test: formatting, lints, documentation and all tests
-test: lint build sim
-	$(CARGO) test --workspace --doc --quiet
-	@scripts/tests --workspace --test-threads $(TEST_THREADS)
+# One pass of the compiler builds and lints: clippy's driver is the compiler with more lints. A pass of clippy beside the
+# build would check all crates a second time.
+LINTED := RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings__CLIPPY_HACKERY__
+
+## test: formatting, lints, and all tests but the long ones
+test: setup
+	$(CARGO) fmt --all --check
+	$(LINTED) $(CARGO) build --workspace --lib --bins --examples --tests
+	$(LINTED) $(CARGO) test --workspace --doc --quiet
+	@$(LINTED) scripts/tests --workspace --test-threads $(TEST_THREADS)
+
+## nightly: the long tests (.config/nextest.toml) and 10,000 random programs
+nightly: build sim
+	@scripts/tests --workspace --ignore-default-filter --filterset 'not default()' --test-threads $(TEST_THREADS)
 
 ## quick: while editing: units, the engine, the device model, the simulator, and the corpus in it
 quick:
@@ -56,6 +66,7 @@ verify:
 	@scripts/setup suite
 	@scripts/verify
 
+## lint: formatting, clippy and rustdoc, each without warnings
 lint: setup
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings

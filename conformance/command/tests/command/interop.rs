@@ -1,4 +1,5 @@
-//! Quick cells of the interoperability table as tests. `make interop` runs all cells.
+//! A few cells of the interoperability table as tests: each generation of stock libfabric, verbs,
+//! MPI. `make interop` runs all cells, every night.
 //!
 //! Needs the other programs of the workspace (`cargo build --workspace`) and, for releases that
 //! this machine lacks, their packages (`scripts/userland`); without a package, its tests print a
@@ -66,22 +67,8 @@ fn tools_of_debian_13() {
 }
 
 #[test]
-fn an_application_sleeps_until_a_message_comes() {
-    all_work(&[
-        "2.5 fi_cq_sread -f efa-direct",
-        "2.5 fi_cq_sread -f efa",
-        "2.5 fi_cq_sread -f efa without shm",
-    ]);
-}
-
-#[test]
 fn older_releases_cannot_sleep() {
-    all_work(&[
-        "1.11 fi_cq_sread -f EFA-*",
-        "1.17 fi_cq_sread -f efa",
-        "2.1 fi_cq_sread -f efa",
-        "2.1 fi_cq_sread -f efa-direct",
-    ]);
+    all_work(&["1.17 fi_cq_sread -f efa", "2.5 fi_cq_sread -f efa-direct"]);
 }
 
 #[test]
@@ -91,27 +78,6 @@ fn the_oldest_and_the_newest_release() {
         "2.5 -> 1.11: data",
         "1.11 -> 2.5: atomics",
     ]);
-}
-
-#[test]
-fn neighbouring_releases() {
-    all_work(&[
-        "1.17 -> 1.11: data",
-        "1.17 -> 2.1: delivery-complete",
-        "2.1 -> 1.17: write-data",
-        "2.5 -> 2.1: atomics",
-    ]);
-}
-
-/// The receives of 1.11 are in untouched memory, which it watches with userfaultfd.
-#[test]
-fn release_1_11_reads_into_fresh_memory() {
-    all_work(&["1.17 -> 1.11+rdma: messages"]);
-}
-
-#[test]
-fn the_python_package() {
-    all_of("python", &["efa queries, messages, RDMA, refusals"]);
 }
 
 #[test]
@@ -141,27 +107,14 @@ fn perftest_by_events() {
     );
 }
 
-/// Only mpi4py: the C programs take longer, and `make interop` runs them.
 #[test]
-fn mpi_over_libfabric() {
+fn mpi_over_libfabric_and_ucx() {
     all_of(
         "mpi",
         &[
             "mpich-5.0.2 efa mpi4py 2 ranks 2 hosts",
-            "openmpi-5.0.11 efa mpi4py 2 ranks 2 hosts",
             "openmpi-4.1.4 efa mpi4py 2 ranks 2 hosts",
-        ],
-    );
-}
-
-#[test]
-fn mpi_over_ucx() {
-    all_of(
-        "mpi",
-        &[
-            "mpich-5.0.2 ucx-srd mpi4py 2 ranks 2 hosts",
             "openmpi-5.0.11 ucx-srd mpi4py 2 ranks 2 hosts",
-            "mpich-5.0.2 ucx-ud mpi4py 2 ranks 2 hosts",
         ],
     );
 }
@@ -174,17 +127,6 @@ fn the_engine_and_stock_zero_copy_receivers() {
             "messages to zero-copy receiver 1.17.0",
             "messages to zero-copy receiver 2.1.0",
             "messages from zero-copy receiver 2.5.1",
-        ],
-    );
-}
-
-#[test]
-fn completion_data_of_direct_writes() {
-    all_of(
-        "engine",
-        &[
-            "unsolicited write with immediate to 2.1.0",
-            "direct write with immediate from 2.5.1",
         ],
     );
 }
