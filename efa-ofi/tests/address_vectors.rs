@@ -7,7 +7,9 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 
 use common::c::*;
-use common::{Options, Pair, Side, bind, close, control, name_of, with_provider};
+use common::{
+    AGAIN, Options, Pair, Side, bind, close, control, name_of, with_provider, with_provider_and,
+};
 
 fn open(side: &Side, count: usize) -> *mut fid_av {
     let mut attributes = fi_av_attr {
@@ -91,6 +93,76 @@ fn endpoints_of_a_domain_have_separate_vectors() {
         assert_eq!(buffers, [*b"1234"; 2]);
         assert_eq!((close(second), close(vector)), (0, 0));
         pair.close(libfabric);
+    });
+}
+
+/// Has three messages go from left to right and back, before and after some sides have removed each
+/// other and inserted each other again.
+fn reinsert(libfabric: &common::Libfabric, right: &Options, [of_left, of_right]: [bool; 2]) {
+    let usual = Options::default();
+    let sides = (Side::open(libfabric, &usual), Side::open(libfabric, right));
+    let mut pair = Pair::of(sides.0, sides.1);
+    let no = null_mut();
+    for round in 0..3_u8 {
+        for number in 0..3_u8 {
+            let data = [round, number];
+            let ends = [
+                (&pair.left, pair.to_right, &pair.right),
+                (&pair.right, pair.to_left, &pair.left),
+            ];
+            for (from, to, at) in ends {
+                let mut buffer = [u8::MAX; 2];
+                let place = buffer.as_mut_ptr().cast();
+                pair.start(|| call!(at.endpoint => msg.recv(place, 2, no, u64::MAX, no)));
+                let data = data.as_ptr().cast();
+                pair.start(|| call!(from.endpoint => msg.send(data, 2, no, to, no)));
+                for side in [from, at] {
+                    let done = pair.until("a message arrives", |_| match side.read() {
+                        Err(AGAIN) => None,
+                        other => Some(other),
+                    });
+                    done.expect("it succeeds");
+                }
+                assert_eq!(buffer, [round, number]);
+            }
+        }
+        let names = [pair.left.name(), pair.right.name()];
+        if of_left {
+            assert_eq!(remove(pair.left.vector, &mut [pair.to_right]), 0);
+            pair.to_right = pair.left.insert(&names[1]);
+        }
+        if of_right {
+            assert_eq!(remove(pair.right.vector, &mut [pair.to_left]), 0);
+            pair.to_left = pair.right.insert(&names[0]);
+        }
+    }
+    pair.close(libfabric);
+}
+
+#[test]
+fn removed_peers_are_heard_again_after_insertion() {
+    let name = "removed_peers_are_heard_again_after_insertion";
+    with_provider(name, |libfabric| {
+        for sides in [[true, false], [false, true], [true, true]] {
+            reinsert(libfabric, &Options::default(), sides);
+        }
+    });
+}
+
+#[test]
+fn stock_peers_hear_who_has_reinserted_them() {
+    let name = "stock_peers_hear_who_has_reinserted_them";
+    let permit = |command: &mut std::process::Command| {
+        command
+            .env("FI_PROVIDER", "efa_rs,efa")
+            .env("FI_EFA_ENABLE_SHM_TRANSFER", "0");
+    };
+    with_provider_and(name, permit, |libfabric| {
+        let stock = Options {
+            provider: c"efa",
+            ..Options::default()
+        };
+        reinsert(libfabric, &stock, [true, false]);
     });
 }
 

@@ -13,10 +13,27 @@ impl<N: PolledNic> Endpoint<N> {
     /// `FI_ECANCELED`, as soon as the device no longer uses their memory. Messages of the peer that
     /// no receive has taken are dropped.
     ///
+    /// The peer is not told, and the conversation does not end: what the peer sends afterwards
+    /// arrives as that of a peer that was never inserted, and an address that is inserted again
+    /// goes on where it was. So a peer that was removed is remembered as one that introduced itself
+    /// is ([`EndpointConfig::max_implicit_peers`](crate::endpoint::EndpointConfig::max_implicit_peers)),
+    /// unless it was given up.
+    ///
     /// # Errors
     /// The peer is not in the address vector.
     pub fn remove_address(&mut self, peer: PeerId) -> Result<(), EndpointError> {
-        self.drop_address(peer)
+        if !self.channel.peers.addresses().contains(peer) {
+            return Err(EndpointError::UnknownPeer(peer));
+        }
+        if !self.can_retire(peer) {
+            return self.drop_address(peer);
+        }
+        self.leave_peer(peer, true);
+        if let Some(retired) = self.channel.peers.addresses_mut().retire(peer) {
+            self.channel.peers.follow(peer, retired);
+        }
+        self.do_pending_work();
+        Ok(())
     }
 }
 
@@ -35,13 +52,24 @@ impl<N: Nic> Endpoint<N> {
     }
 
     /// Ends all operations with a peer that is about to leave the address vector, and forgets its
-    /// state.
-    pub(crate) fn leave_peer(&mut self, peer: PeerId) {
+    /// state unless the conversation goes on.
+    pub(crate) fn leave_peer(&mut self, peer: PeerId, goes_on: bool) {
+        let goes_on = goes_on && self.channel.peers.outlives_removal(peer);
         self.end_operations_with(peer, Failure::CANCELED);
-        self.channel.forget_conversation(peer);
+        match goes_on {
+            true => self.channel.keep_conversation(peer),
+            false => self.channel.forget_conversation(peer),
+        }
     }
 
-    /// Takes an address out of the address vector.
+    /// Returns whether the conversation with a peer goes on after its removal, for which there has
+    /// to be room.
+    pub(crate) fn can_retire(&mut self, peer: PeerId) -> bool {
+        self.channel.peers.outlives_removal(peer)
+            && (!self.channel.is_full_of_introduced() || self.forget_idle_peer())
+    }
+
+    /// Takes an address out of the address vector, and forgets the conversation.
     ///
     /// # Errors
     /// The peer is not in the address vector.
@@ -49,7 +77,7 @@ impl<N: Nic> Endpoint<N> {
         if !self.channel.peers.addresses().contains(peer) {
             return Err(EndpointError::UnknownPeer(peer));
         }
-        self.leave_peer(peer);
+        self.leave_peer(peer, false);
         if let Some(ahn) = self.channel.peers.addresses_mut().remove(peer) {
             self.channel.posting.nic_mut().destroy_address_handle(ahn)?;
         }

@@ -258,7 +258,8 @@ impl<D: nic::Domain> Domain<D> {
 
     /// Takes an address out of the address vector. At every endpoint, operations with the peer fail
     /// with `FI_ECANCELED` as soon as the device no longer uses their memory, and messages of the
-    /// peer that no receive has taken are dropped.
+    /// peer that no receive has taken are dropped. The conversation does not end, as described for
+    /// [`Endpoint::remove_address`].
     ///
     /// # Errors
     /// The peer is not in the address vector.
@@ -266,14 +267,22 @@ impl<D: nic::Domain> Domain<D> {
         if !self.bring_home().addresses.contains(peer) {
             return Err(EndpointError::UnknownPeer(peer));
         }
+        let goes_on = (0..self.order.len()).any(|index| {
+            let endpoint = self.endpoint(self.order[index]);
+            endpoint.is_some_and(|endpoint| endpoint.can_retire(peer))
+        });
         for index in 0..self.order.len() {
             if let Some(endpoint) = self.endpoint(self.order[index]) {
-                endpoint.leave_peer(peer);
+                endpoint.leave_peer(peer, goes_on);
             }
         }
         let Shared { nic, addresses, .. } = self.bring_home();
-        if let Some(ahn) = addresses.remove(peer) {
+        if !goes_on && let Some(ahn) = addresses.remove(peer) {
             nic.destroy_address_handle(ahn)?;
+        } else if let Some(retired) = addresses.retire(peer) {
+            for endpoint in self.endpoints.iter_mut() {
+                endpoint.channel.peers.follow(peer, retired);
+            }
         }
         for index in 0..self.order.len() {
             if let Some(endpoint) = self.endpoint(self.order[index]) {

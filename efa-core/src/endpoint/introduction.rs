@@ -40,7 +40,7 @@ impl<N: Nic> Endpoint<N> {
     /// earlier. Among the few that are examined, it takes the one that was silent longest. Returns
     /// whether there was one.
     #[cold]
-    fn forget_idle_peer(&mut self) -> bool {
+    pub(crate) fn forget_idle_peer(&mut self) -> bool {
         /// The number of peers that are examined for one packet.
         const LOOKS: usize = 32;
         let mut candidate = None;
@@ -78,7 +78,10 @@ impl<N: Nic> Endpoint<N> {
     }
 
     fn forget_introduced(&mut self, peer: PeerId) {
-        if let Some(address) = self.channel.peers.addresses().address(peer) {
+        let addresses = self.channel.peers.addresses();
+        if !addresses.is_removed(peer)
+            && let Some(address) = addresses.address(peer)
+        {
             self.channel
                 .reports
                 .event(Event::PeerForgotten { peer, address });

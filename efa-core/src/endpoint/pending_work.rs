@@ -119,6 +119,13 @@ impl<N: Nic> Endpoint<N> {
                 self.admit_waiting();
                 Ok(false)
             }
+            Work::Handshake(peer) if !self.channel.peers.addresses().contains(peer) => {
+                let peer = self.channel.peers.current_id(peer);
+                if let Some(state) = self.channel.peers.existing_state_mut(peer) {
+                    state.handshake.greeting_lost();
+                }
+                Ok(false)
+            }
             Work::Handshake(peer) => {
                 let handshake = self.channel.handshake;
                 let sent = self.channel.send_control(peer, &handshake);

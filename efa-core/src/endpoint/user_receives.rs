@@ -163,8 +163,8 @@ impl<N: Nic> Endpoint<N> {
         });
     }
 
-    /// The sender of a message without a header, whose address was removed since we sent it our
-    /// HANDSHAKE if it is unknown.
+    /// The sender of a message without a header; none if its address was removed since we sent it
+    /// our HANDSHAKE.
     fn heard_from(&mut self, source: &Source) -> Option<PeerId> {
         // No connection id comes with it.
         let peer = self.channel.peers.addresses().identify(source, None)?;
@@ -174,7 +174,7 @@ impl<N: Nic> Endpoint<N> {
                 self.channel.posting.queue(Work::Handshake(peer));
             }
         }
-        Some(peer)
+        Some(peer).filter(|peer| !self.channel.peers.addresses().is_removed(*peer))
     }
 
     /// Refuses a message with a header.

@@ -130,7 +130,7 @@ fn a_possibly_delivered_message_ends_sending() {
     let eager = script.eager(0);
     script.send(&eager, b"there");
     assert_eq!(script.completion().context, 7);
-    // A fresh start.
+    // The application goes on behind it.
     script.dut.remove_address(peer).unwrap();
     let peer = script.insert_peer();
     send(&mut script, peer, 3);

@@ -205,6 +205,8 @@ pub(crate) struct Options {
     /// The order of messages that is asked for.
     pub(crate) msg_order: u64,
     pub(crate) mr_mode: u64,
+    /// The provider: this one, or stock `efa` where the test has permitted it.
+    pub(crate) provider: &'static CStr,
 }
 
 impl Options {
@@ -218,6 +220,7 @@ impl Options {
         progress: FI_PROGRESS_UNSPEC,
         msg_order: FI_ORDER_SAS,
         mr_mode: FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_LOCAL,
+        provider: c"efa_rs",
     };
 }
 
@@ -254,6 +257,9 @@ impl Side {
             unsafe {
                 (*hints.tx_attr).msg_order = options.msg_order;
                 (*hints.rx_attr).msg_order = options.msg_order;
+                let provider = &mut (*hints.fabric_attr).prov_name;
+                libc::free(provider.cast());
+                *provider = libc::strdup(options.provider.as_ptr());
             }
         });
         let info = info.expect("the hints can be met");

@@ -156,8 +156,8 @@ pub enum Event {
         address: RawAddress,
     },
     /// A message or atomic to a peer was lost, and the peer may wait forever for it or for the rest
-    /// of it. No more can be sent to the peer. Messages of the peer still arrive. To start afresh
-    /// on this side, remove its address and insert it again.
+    /// of it. No more can be sent to the peer. Messages of the peer still arrive. To go on behind
+    /// it all the same, remove the peer's address and insert it again.
     SendingFailed {
         /// The peer.
         peer: PeerId,

@@ -281,6 +281,11 @@ impl Failure {
     pub(crate) const SIZE_MISMATCH: Failure =
         Failure::new(Errno::EIO, ProviderError::RequestSizeMismatch);
 
+    /// Returns whether the application ended the operation.
+    pub(crate) fn is_cancelled(self) -> bool {
+        self == Failure::CANCELED
+    }
+
     /// The peer abandoned its half of the operation.
     pub(crate) const PEER_ABORTED: Failure =
         Failure::new(Errno::ECANCELED, ProviderError::PeerAborted);

@@ -298,6 +298,14 @@ impl<T, I: Id> Arena<T, I> {
         Some(value)
     }
 
+    /// Gives an object another id, with the next generation of its slot.
+    pub(crate) fn renew(&mut self, id: I) -> Option<I> {
+        self.get(id)?;
+        let (generation, _) = self.slots.get_mut(id.index())?;
+        *generation = generation.wrapping_add(1) & I::GENERATION_MASK;
+        Some(I::new(id.index() as u32, *generation))
+    }
+
     /// Removes an object in place. `last` returns what is still needed of it, so that the rest is
     /// not moved. The object stays if `last` returns `None`.
     #[inline(always)]
@@ -397,6 +405,17 @@ mod tests {
         assert_eq!(arena.remove(first), None);
         assert_eq!(arena.get(second), Some(&"second"));
         assert_eq!(arena.len(), 1);
+    }
+
+    #[test]
+    fn a_renewed_object_has_only_its_new_id() {
+        let mut arena = Arena::<_, OutboundId>::new(4);
+        let old = arena.insert("value").unwrap();
+        let new = arena.renew(old).unwrap();
+        assert_eq!((arena.get(old), arena.get(new)), (None, Some(&"value")));
+        assert_eq!((arena.renew(old), arena.len()), (None, 1));
+        assert_eq!(arena.remove(new), Some("value"));
+        assert_ne!(arena.insert("next"), Ok(new));
     }
 
     #[test]

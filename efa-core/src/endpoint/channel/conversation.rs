@@ -170,6 +170,7 @@ impl Peers<Conversation> {
     #[inline(always)]
     pub(crate) fn arrived(&mut self, peer: PeerId, sequenced: Option<MsgId>) -> Option<Failure> {
         let Some(state) = self.existing_state_mut(peer) else {
+            self.arrived_after_removal(peer, sequenced);
             return Some(Failure::CANCELED);
         };
         if let Some(msg_id) = sequenced {
@@ -178,9 +179,17 @@ impl Peers<Conversation> {
         state.failure
     }
 
+    #[cold]
+    fn arrived_after_removal(&mut self, peer: PeerId, sequenced: Option<MsgId>) {
+        let peer = self.current_id(peer);
+        if let (Some(msg_id), Some(state)) = (sequenced, self.existing_state_mut(peer)) {
+            state.sequence.done(msg_id);
+        }
+    }
+
     /// Notes that a message or atomic was lost. If the peer has nothing of it, its id is used
     /// again, because the peer waits for it. Otherwise the id cannot be used again, and no more can
-    /// be sent.
+    /// be sent, unless nothing was lost: the application has ended the operation.
     pub(crate) fn request_lost(
         &mut self,
         peer: PeerId,
@@ -191,23 +200,34 @@ impl Peers<Conversation> {
         let Some(state) = self.state_mut(peer) else {
             return AfterLoss::Nothing;
         };
-        if state.failure.is_some() || state.sequence.is_broken() {
+        // The conversation with a peer that the application removes goes on.
+        let is_given_up = state.failure.is_some_and(|failure| !failure.is_cancelled());
+        if is_given_up || state.sequence.is_broken() {
             return AfterLoss::Nothing;
         }
         match loss {
             Loss::NotDelivered => {
                 state.sequence.not_delivered(msg_id);
                 // A peer that is gone is tried again when the application sends something.
-                match state.sequence.has_gaps() && !failure.is_peer_gone() {
+                let is_gone = failure.is_peer_gone() && !failure.is_cancelled();
+                match state.sequence.has_gaps() && !is_gone {
                     true => AfterLoss::Fill,
                     false => AfterLoss::Nothing,
                 }
             }
+            Loss::Unknown if failure.is_cancelled() => AfterLoss::Nothing,
             Loss::Unknown => {
                 state.sequence.break_off(failure);
                 AfterLoss::BrokenOff
             }
         }
+    }
+
+    /// Returns whether the conversation with a peer goes on after its removal: there is one, and the
+    /// peer was not given up.
+    pub(crate) fn outlives_removal(&self, peer: PeerId) -> bool {
+        self.state(peer)
+            .is_some_and(|state| state.failure.is_none())
     }
 
     /// The oldest id whose place has to be filled by a request that does nothing.
@@ -393,6 +413,36 @@ mod tests {
         assert_eq!(lost(&mut peers), AfterLoss::Nothing, "reported once");
         assert!(peers.check_sequence(peer).is_err());
         assert!(is_ready(&peers, peer), "writes and reads need no id");
+    }
+
+    #[test]
+    fn requests_before_a_removal_count_after_it() {
+        let (mut peers, old) = conversations();
+        for _ in 0..3 {
+            peers.request_posted(old);
+        }
+        assert!(peers.outlives_removal(old));
+        let cancelled = Failure::CANCELED;
+        let given_up = peers.request_lost(old, MsgId(7), cancelled, Loss::Unknown);
+        assert_eq!(given_up, AfterLoss::Nothing, "the peer has a part of it");
+        let new = peers.addresses_mut().retire(old).unwrap();
+        peers.follow(old, new);
+        assert_eq!(peers.arrived(old, Some(MsgId(5))), Some(cancelled));
+        let lost = peers.request_lost(new, MsgId(6), cancelled, Loss::NotDelivered);
+        assert_eq!(
+            (lost, peers.oldest_gap(new)),
+            (AfterLoss::Fill, Some(MsgId(6)))
+        );
+        assert_eq!(peers.next_msg_id(peers.state(new)), MsgId(8));
+        peers.gap_filled(new);
+        for msg_id in [6, 6, 7] {
+            assert!(!peers.state(new).unwrap().is_idle());
+            peers.arrived(old, Some(MsgId(msg_id)));
+        }
+        assert!(peers.state(new).unwrap().is_idle());
+        assert!(peers.check(old).is_err() && is_ready(&peers, new));
+        peers.give_up(new, FAILURE);
+        assert!(!peers.outlives_removal(new));
     }
 
     #[test]

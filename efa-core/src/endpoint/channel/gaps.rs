@@ -21,9 +21,13 @@ impl<N: Nic> Channel<N> {
         failure: Failure,
         loss: Loss,
     ) {
-        match self.peers.request_lost(peer, msg_id, failure, loss) {
-            AfterLoss::Nothing => {}
-            AfterLoss::Fill => self.posting.queue(Work::Fill(peer)),
+        let current = self.peers.current_id(peer);
+        match self.peers.request_lost(current, msg_id, failure, loss) {
+            // The place of a message to a peer that was removed is filled whatever the reason.
+            AfterLoss::Nothing if current == peer => {}
+            AfterLoss::Nothing | AfterLoss::Fill => self.posting.queue(Work::Fill(current)),
+            // Nobody waits for what is sent to a peer that was removed.
+            AfterLoss::BrokenOff if self.peers.addresses().is_removed(current) => {}
             AfterLoss::BrokenOff => self.reports.event(Event::SendingFailed { peer, failure }),
         }
     }
@@ -35,6 +39,7 @@ impl<N: Nic> Channel<N> {
     /// # Errors
     /// Only [`EndpointError::TryAgain`].
     pub(crate) fn fill_gaps(&mut self, peer: PeerId) -> Result<(), EndpointError> {
+        let peer = self.peers.current_id(peer);
         while let Some(msg_id) = self.peers.oldest_gap(peer) {
             let header = Rta {
                 kind: RtaKind::Write,

@@ -28,6 +28,7 @@ use crate::endpoint::peers::Peers;
 use crate::endpoint::posting::{Posting, Work};
 use crate::endpoint::quota::Quota;
 use crate::endpoint::receiving::HeldOperation;
+use crate::endpoint::sending::ReadBased;
 use crate::endpoint::sending::choice::Local;
 use crate::nic::Nic;
 use crate::wire::{Handshake, PacketType};
@@ -99,6 +100,23 @@ impl<N: Nic> Channel<N> {
         self.drop_pending_aborts(peer, Failure::CANCELED);
         if let Some(mut state) = self.peers.forget(peer) {
             self.posting.forget_backoff(&mut state.backoff);
+        }
+    }
+
+    /// Keeps the state of a peer that the application removes, for what the two sides say to each
+    /// other afterwards. What was started before has ended.
+    pub(crate) fn keep_conversation(&mut self, peer: PeerId) {
+        self.drop_pending_aborts(peer, Failure::CANCELED);
+        if let Some(state) = self.peers.existing_state_mut(peer) {
+            self.posting
+                .forget_backoff(&mut core::mem::take(&mut state.backoff));
+            state.failure = None;
+            state.sequence.mend();
+            // The peer may be gone: who needs its HANDSHAKE asks for it again.
+            state.handshake.request_lost();
+            // What is left of earlier operations has the peer's earlier id.
+            state.held_bytes = 0;
+            state.read_based = ReadBased::default();
         }
     }
 

@@ -72,8 +72,10 @@ impl<N: Nic> Channel<N> {
         if failure.is_peer_gone() {
             self.peer_gone(lost.peer, failure);
         }
+        // The peer may have been removed since.
+        let peer = self.peers.current_id(lost.peer);
         if let FinishedRequest::Packet(packet_type, _) = lost.what
-            && let Some(state) = self.peers.state_mut(lost.peer)
+            && let Some(state) = self.peers.state_mut(peer)
         {
             match packet_type {
                 PacketType::Handshake => state.handshake.greeting_lost(),
@@ -82,7 +84,7 @@ impl<N: Nic> Channel<N> {
             }
         }
         if let Some(msg_id) = lost.sequenced {
-            if let Some(state) = self.peers.state_mut(lost.peer) {
+            if let Some(state) = self.peers.state_mut(peer) {
                 state.sequence.done(msg_id);
             }
             match (lost.owner, lost.what) {
@@ -110,7 +112,7 @@ impl<N: Nic> Channel<N> {
         match lost.owner {
             Owner::Control => self.answer_lost(lost.peer, lost.what, failure),
             Owner::Provocation => {
-                if let Some(state) = self.peers.state_mut(lost.peer) {
+                if let Some(state) = self.peers.state_mut(peer) {
                     state.handshake.provocation_lost(failure);
                 }
             }

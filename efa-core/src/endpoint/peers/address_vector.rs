@@ -23,13 +23,23 @@ use crate::wire::Connid;
 /// GID is stored by AHN, and entries refer to each other by slot.
 pub(super) struct Peer {
     destination: Destination,
-    /// Whether the application inserted it; otherwise a packet introduced it.
-    explicit: bool,
+    origin: Origin,
     /// The number of endpoints that keep state about it.
     users: u16,
     /// The slots of the next older and the next newer peer with the same AHN and QPN.
     older: Option<PeerSlot>,
     newer: Option<PeerSlot>,
+}
+
+/// Why there is a peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Origin {
+    /// The application inserted it.
+    Inserted,
+    /// A packet introduced it.
+    Introduced,
+    /// The application removed it. The conversation goes on if either side has more to say.
+    Removed,
 }
 
 /// A peer's slot in the arena, for links that are removed with the peer.
@@ -61,8 +71,11 @@ pub(crate) struct AddressVector {
     by_sender: HashTable<PeerSlot>,
     /// The GID of each AHN in use, and the number of peers that use it.
     gids: Gids,
+    /// The number of peers that the application did not insert, or has removed.
     implicit: usize,
-    /// Peers that introduced themselves, in the order in which they are examined when there is no
+    /// How many of them it has removed.
+    removed: usize,
+    /// Peers that introduced themselves or were removed, in the order in which they are examined when there is no
     /// room for another. It may contain peers that were removed or inserted since.
     introduced: VecDeque<PeerId>,
     mixer: Mixer,
@@ -91,12 +104,14 @@ impl AddressVector {
             by_sender: HashTable::new(),
             gids: Vec::new(),
             implicit: 0,
+            removed: 0,
             introduced: VecDeque::new(),
             mixer,
         }
     }
 
-    /// Inserts an address for the application. An address that is already there keeps its id.
+    /// Inserts an address for the application. An address that is already there keeps its id; one
+    /// that was removed keeps that of [`AddressVector::retire`].
     ///
     /// # Errors
     /// The device's address book is full.
@@ -196,7 +211,7 @@ impl AddressVector {
         while let Some((id, peer)) = next.and_then(|slot| self.peers.at(slot.index())) {
             #[cfg(any(test, debug_assertions))]
             crate::endpoint::base::steps::step();
-            if !peer.explicit {
+            if peer.origin != Origin::Inserted {
                 if peer.users <= users(id) {
                     oldest = Some(id);
                 }
@@ -242,7 +257,10 @@ impl AddressVector {
         let current = self.current(ahn, qpn);
         let peer = Peer {
             destination: Destination { ahn, qpn, qkey },
-            explicit,
+            origin: match explicit {
+                true => Origin::Inserted,
+                false => Origin::Introduced,
+            },
             users: 0,
             older: current,
             newer: None,
@@ -285,8 +303,7 @@ impl AddressVector {
         // Entries of removed peers must not outnumber the others.
         if self.introduced.len() > 2 * self.implicit + 64 {
             let peers = &self.peers;
-            self.introduced
-                .retain(|id| peers.get(*id).is_some_and(|peer| !peer.explicit));
+            self.introduced.retain(|id| is_implicit(peers, *id));
         }
     }
 
@@ -295,7 +312,7 @@ impl AddressVector {
     pub(crate) fn next_introduced(&mut self) -> Option<PeerId> {
         loop {
             let id = self.introduced.pop_front()?;
-            if self.peers.get(id).is_some_and(|peer| !peer.explicit) {
+            if is_implicit(&self.peers, id) {
                 return Some(id);
             }
         }
@@ -320,14 +337,38 @@ impl AddressVector {
         }
     }
 
-    /// Notes that the application inserted a peer that had introduced itself.
+    /// Notes that the application inserted a peer that had introduced itself, or was removed.
     pub(crate) fn make_explicit(&mut self, id: PeerId) {
-        if let Some(peer) = self.peers.get_mut(id)
-            && !peer.explicit
-        {
-            peer.explicit = true;
-            self.implicit -= 1;
+        self.set_origin(id, Origin::Inserted);
+    }
+
+    /// Removes a peer for the application, but not for its packets: the conversation with it does
+    /// not end. Returns the id that the peer has from now on.
+    pub(crate) fn retire(&mut self, id: PeerId) -> Option<PeerId> {
+        let retired = self.peers.renew(id)?;
+        self.set_origin(retired, Origin::Removed);
+        self.remember_introduced(retired);
+        Some(retired)
+    }
+
+    fn set_origin(&mut self, id: PeerId, origin: Origin) {
+        if let Some(peer) = self.peers.get_mut(id) {
+            let before = core::mem::replace(&mut peer.origin, origin);
+            self.uncount(before);
+            self.implicit += usize::from(origin != Origin::Inserted);
+            self.removed += usize::from(origin == Origin::Removed);
         }
+    }
+
+    fn uncount(&mut self, origin: Origin) {
+        self.implicit -= usize::from(origin != Origin::Inserted);
+        self.removed -= usize::from(origin == Origin::Removed);
+    }
+
+    /// Returns whether the application removed a peer and has not inserted it again.
+    pub(crate) fn is_removed(&self, id: PeerId) -> bool {
+        let peer = self.peers.get(id);
+        peer.is_some_and(|peer| peer.origin == Origin::Removed)
     }
 
     /// Removes a peer. Returns its AHN, of which the device can take one reference back.
@@ -361,17 +402,18 @@ impl AddressVector {
         let gid = &mut self.gids[usize::from(ahn.0)];
         *gid = gid.and_then(|(gid, uses)| (uses > 1).then_some((gid, uses - 1)));
         let peer = self.peers.remove(id)?;
-        self.implicit -= usize::from(!peer.explicit);
+        self.uncount(peer.origin);
         Some(ahn)
     }
 
-    /// The number of peers that the application did not insert.
+    /// The number of peers that the application did not insert, or has removed.
     pub(crate) fn implicit_len(&self) -> usize {
         self.implicit
     }
 
+    /// The number of peers, without those that were removed.
     pub(crate) fn len(&self) -> usize {
-        self.peers.len()
+        self.peers.len() - self.removed
     }
 
     pub(crate) fn contains(&self, id: PeerId) -> bool {
@@ -397,6 +439,11 @@ impl AddressVector {
     pub(crate) fn ahn(&self, id: PeerId) -> Option<Ahn> {
         self.peers.get(id).map(|peer| peer.destination.ahn)
     }
+}
+
+fn is_implicit(peers: &Arena<Peer, PeerId>, id: PeerId) -> bool {
+    let peer = peers.get(id);
+    peer.is_some_and(|peer| peer.origin != Origin::Inserted)
 }
 
 fn has_sender(peers: &Arena<Peer, PeerId>, slot: PeerSlot, ahn: Ahn, qpn: Qpn) -> bool {
@@ -515,6 +562,26 @@ mod tests {
         // After its last peer was removed, the AHN may belong to another GID.
         let second = peers.insert(address(2, 7, 100), Ahn(4), true).unwrap();
         assert_eq!(peers.address(second), Some(address(2, 7, 100)));
+    }
+
+    #[test]
+    fn a_retired_peer_is_found_until_it_is_forgotten() {
+        let mut peers = peers();
+        let old = peers.insert(address(1, 7, 100), Ahn(4), true).unwrap();
+        let retired = peers.retire(old).unwrap();
+        assert_eq!((peers.len(), peers.implicit_len()), (0, 1));
+        assert!(!peers.contains(old) && peers.is_removed(retired));
+        assert_eq!(
+            peers.identify(&from(4, 7), Some(Connid(100))),
+            Some(retired)
+        );
+        assert_eq!(peers.find(&address(1, 7, 100)), Some(retired));
+        peers.make_explicit(retired);
+        assert_eq!((peers.len(), peers.implicit_len()), (1, 0));
+        let retired = peers.retire(retired).unwrap();
+        assert_eq!(peers.next_introduced(), Some(retired));
+        assert_eq!(peers.remove(retired), Some(Ahn(4)));
+        assert_eq!((peers.len(), peers.implicit_len()), (0, 0));
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub(crate) struct Peers<S> {
 /// The state of the peer `id`.
 struct Known<S> {
     id: PeerId,
+    /// The peer's id when the state was made. It has another one since each removal.
+    first: PeerId,
     state: S,
 }
 
@@ -100,8 +102,27 @@ impl<S: From<MsgId>> Peers<S> {
             self.states.resize_with(slot + 1, || None);
         }
         let state = self.first_msg_id.into();
-        self.states[slot] = Some(Box::new(Known { id, state }));
+        let first = id;
+        self.states[slot] = Some(Box::new(Known { id, first, state }));
         Some(())
+    }
+
+    /// Notes that a peer has another id since it was [retired](AddressVector::retire).
+    pub(crate) fn follow(&mut self, old: PeerId, new: PeerId) {
+        if let Some(Some(known)) = self.states.get_mut(old.index())
+            && known.id == old
+        {
+            known.id = new;
+        }
+    }
+
+    /// The id that a peer has now, if it was removed since it had this one, and the state was kept.
+    #[cold]
+    pub(crate) fn current_id(&self, id: PeerId) -> PeerId {
+        match self.states.get(id.index()) {
+            Some(Some(known)) if is_between(id, known.first, known.id) => known.id,
+            _ => id,
+        }
     }
 
     /// Removes the state of a peer.
@@ -111,6 +132,12 @@ impl<S: From<MsgId>> Peers<S> {
         self.addresses.end_use(id);
         Some(known.state)
     }
+}
+
+/// Returns whether an id of the same slot is not older than `first` and not newer than `last`.
+fn is_between(id: PeerId, first: PeerId, last: PeerId) -> bool {
+    let since_first = |id: PeerId| id.generation().wrapping_sub(first.generation());
+    since_first(id) <= since_first(last)
 }
 
 #[cfg(test)]
@@ -157,6 +184,32 @@ mod tests {
         assert_eq!(peers.lookup(new).unwrap().1, None);
         assert_eq!(peers.state_mut(new), Some(&mut MsgId(5)));
         assert_eq!(peers.state(old), None);
+    }
+
+    #[test]
+    fn earlier_ids_lead_to_kept_state_only() {
+        let mut peers = Peers::<MsgId>::new(Mixer::new(3), MsgId(5));
+        let addresses = peers.addresses_mut();
+        let before = addresses.insert(address(6, 100), Ahn(4), true).unwrap();
+        addresses.remove(before).unwrap();
+        let first = addresses.insert(address(7, 100), Ahn(4), true).unwrap();
+        *peers.state_mut(first).unwrap() = MsgId(6);
+        let second = peers.addresses_mut().retire(first).unwrap();
+        peers.follow(first, second);
+        let third = peers.addresses_mut().retire(second).unwrap();
+        peers.follow(second, third);
+        assert_eq!(before.index(), third.index());
+        assert_eq!(
+            [first, second, third].map(|id| peers.current_id(id)),
+            [third; 3]
+        );
+        assert_eq!(peers.current_id(before), before, "another peer's");
+        assert_eq!(
+            (peers.state(second), peers.state(third)),
+            (None, Some(&MsgId(6)))
+        );
+        assert_eq!(peers.forget(third), Some(MsgId(6)));
+        assert_eq!(peers.current_id(first), first);
     }
 
     #[test]

@@ -157,14 +157,22 @@ impl ReorderWindow {
         entry.ok().map(|entry| entry.remove().0.1)
     }
 
-    /// Takes all chains: the messages before them will not come.
+    /// Takes all chains, whose packets are dropped. Their ids are passed over when their turn
+    /// comes.
     pub(crate) fn drain(&mut self) -> Vec<HeldId> {
-        let mut heads: Vec<HeldId> = self.far.drain().map(|(_, head)| head).collect();
-        if let Some(near) = &mut self.near {
-            heads.extend(near.iter_mut().filter_map(Option::take));
-        }
+        let mut held: Vec<(MsgId, HeldId)> = self.far.drain().collect();
+        let expected = self.expected;
+        let taken = self
+            .near
+            .iter_mut()
+            .flat_map(|near| near.iter_mut().enumerate());
+        held.extend(taken.filter_map(|(index, head)| {
+            let ahead = (index as u32).wrapping_sub(expected.0) % NEAR as u32;
+            Some((MsgId(expected.0.wrapping_add(ahead)), head.take()?))
+        }));
         self.near_held = 0;
-        heads
+        held.iter().for_each(|(id, _)| _ = self.pass(*id));
+        held.into_iter().map(|(_, head)| head).collect()
     }
 }
 
@@ -212,6 +220,28 @@ mod tests {
         assert_eq!(window.expected(), MsgId(3));
         window.advance();
         assert_eq!(window.expected(), MsgId(4));
+    }
+
+    #[test]
+    fn dropped_ids_are_passed_over_in_their_turn() {
+        let first = u32::MAX - 70;
+        let mut window = ReorderWindow::new(MsgId(first));
+        let id = |ahead: u32| MsgId(first.wrapping_add(ahead));
+        for ahead in [1, 3, 65, 200] {
+            window.hold(id(ahead), |_| HeldId::new(ahead, 0));
+        }
+        window.advance();
+        assert_eq!(window.take_expected()[0], Some(HeldId::new(1, 0)));
+        assert_eq!(window.drain().len(), 3);
+        assert_eq!(window.drain(), []);
+        for expected in [2, 4] {
+            window.advance();
+            assert_eq!(window.expected(), id(expected));
+        }
+        for ahead in 4..199 {
+            assert_eq!(window.has_passed(id(ahead)), ahead == 65, "{ahead}");
+        }
+        assert!(window.has_passed(id(200)));
     }
 
     proptest! {

@@ -25,6 +25,8 @@ impl Sending {
             operation.outstanding -= 1;
             if loss == Loss::Unknown {
                 operation.reached = loss;
+                // That the application gave it up does not say that the peer may wait for it.
+                operation.failure = operation.failure.filter(|known| !known.is_cancelled());
             }
         }
         self.fail(id, failure);

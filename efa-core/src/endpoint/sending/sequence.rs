@@ -145,6 +145,11 @@ impl Sequence {
         self.broken.replace(failure).is_none()
     }
 
+    /// Lets the sequence go on: the application takes the risk that the peer waits for a request.
+    pub(crate) fn mend(&mut self) {
+        self.broken = None;
+    }
+
     /// Returns whether the sequence cannot go on.
     #[inline]
     pub(crate) fn is_broken(&self) -> bool {
@@ -222,5 +227,8 @@ mod tests {
         assert!(sequence.break_off(failure));
         assert!(!sequence.break_off(failure));
         assert!(sequence.is_broken() && !sequence.has_gaps());
+        sequence.mend();
+        assert!(!sequence.is_broken());
+        assert_eq!(sequence.next(), MsgId(2));
     }
 }

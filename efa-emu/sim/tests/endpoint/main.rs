@@ -3,6 +3,7 @@
 mod decisions;
 mod identity;
 mod overtaking;
+mod reinsertion;
 mod rig;
 mod shortage;
 mod zero_copy;

@@ -1,0 +1,237 @@
+//! Peers that the application removes from its address vector and inserts again: the conversation
+//! outlives the entry, with work under way, on a network that reorders and refuses.
+
+use efa_core::endpoint::{
+    EndpointConfig, EndpointError, Errno, Event, Instant, OperationFlags, PeerId, SendArgs,
+};
+use efa_sim::{Fabric, FabricConfig, NetworkConfig, NicConfig, Probability};
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
+
+use crate::rig::{Program, Rig, config, pattern};
+
+/// Lengths for each subprotocol of messages.
+const LENGTHS: [usize; 6] = [0, 8, 3_000, 15_000, 25_000, 40_000];
+const ROOM: usize = 40_000;
+/// Where a program has what it sends, behind what it receives.
+const SOURCE: u64 = 20 * ROOM as u64;
+/// The context of receives while peers are removed.
+const EARLY: u64 = u64::MAX;
+
+/// Two programs that send to each other. Messages have numbers, which go with them as data.
+struct Exchange {
+    rig: Rig,
+    random: StdRng,
+    /// By program: the other one.
+    peers: [PeerId; 2],
+    /// By program: the messages of which it was told that they were sent.
+    sent: [Vec<u64>; 2],
+    /// By program: the messages that it received.
+    received: [Vec<u64>; 2],
+    next: u64,
+}
+
+impl Exchange {
+    fn new(seed: u64) -> Self {
+        let fabric = FabricConfig {
+            seed,
+            network: NetworkConfig {
+                rnr: Probability::new(0.1).unwrap(),
+                ..NetworkConfig::default()
+            },
+            ..FabricConfig::default()
+        };
+        let config = EndpointConfig {
+            min_read_message_size: 30_000,
+            runt_size: [0, 20_000][seed as usize % 2],
+            ..config()
+        };
+        let mut rig = Rig {
+            fabric: Fabric::new(fabric),
+            programs: Vec::new(),
+        };
+        for _ in 0..2 {
+            // The engine waits for receivers, and not the device.
+            let nic = NicConfig {
+                rnr_retry: 0,
+                ..NicConfig::default()
+            };
+            rig.add(["efa1", "efa2"][seed as usize / 2 % 2], &config, nic);
+        }
+        let addresses = [rig.address(0), rig.address(1)];
+        let peers = [rig.insert(0, addresses[1]), rig.insert(1, addresses[0])];
+        Exchange {
+            rig,
+            random: StdRng::seed_from_u64(seed),
+            peers,
+            sent: Default::default(),
+            received: Default::default(),
+            next: 0,
+        }
+    }
+
+    fn program(&mut self, number: usize) -> &mut Program {
+        self.rig.program(number)
+    }
+
+    /// Starts to send, unless the device or the peer have no room now.
+    fn send(&mut self, from: usize, length: usize) -> bool {
+        let (number, peer) = (self.next, self.peers[from]);
+        let program = self.program(from);
+        let data = [program.piece(SOURCE, length)];
+        let started = program.endpoint.send(SendArgs {
+            peer,
+            data: &data,
+            tag: None,
+            cq_data: Some(number),
+            flags: OperationFlags::COMPLETION,
+            context: number,
+        });
+        match started {
+            Ok(()) => self.next += 1,
+            Err(EndpointError::TryAgain) => {}
+            Err(error) => panic!("message {number}: {error}"),
+        }
+        started.is_ok()
+    }
+
+    /// Removes the other program and inserts it again, after a while.
+    fn remove_and_insert(&mut self, at: usize) {
+        let peer = self.peers[at];
+        self.program(at).endpoint.remove_address(peer).unwrap();
+        let while_removed = self.random.random_range(0..20);
+        self.run(while_removed);
+        let other = self.rig.address(1 - at);
+        self.peers[at] = self.rig.insert(at, other);
+        assert_ne!(self.peers[at], peer);
+    }
+
+    /// Lets this many events of the fabric happen, or all.
+    fn run(&mut self, events: usize) {
+        for _ in 0..events {
+            self.rig.poll();
+            let programs = self.rig.programs.iter().flatten();
+            let timeout = programs.filter_map(|program| program.endpoint.next_timeout());
+            match (self.rig.fabric.next_event_time(), timeout.min()) {
+                (None, None) => break,
+                (Some(event), Some(Instant(timeout))) if timeout < event => {
+                    self.rig.fabric.run_until(timeout);
+                }
+                (Some(_), _) => _ = self.rig.fabric.step(),
+                (None, Some(Instant(timeout))) => self.rig.fabric.run_until(timeout),
+            }
+        }
+        self.rig.poll();
+        for number in 0..2 {
+            let entries = core::mem::take(&mut self.program(number).completions);
+            for entry in entries {
+                match entry {
+                    Ok(entry) if entry.context < 1000 => self.sent[number].push(entry.context),
+                    Ok(entry) => self.received[number].push(entry.data),
+                    Err(error) => assert_eq!(error.failure.errno, Errno::ECANCELED),
+                }
+            }
+        }
+    }
+
+    fn settle(&mut self) {
+        self.run(1_000_000);
+    }
+
+    /// Sends in both directions, while `removers` remove the other program and insert it again.
+    fn trouble(&mut self, removers: &[usize]) {
+        for _ in 0..12 {
+            for _ in 0..self.random.random_range(0..4) {
+                let from = self.random.random_range(0..2);
+                let length = LENGTHS[self.random.random_range(0..LENGTHS.len())];
+                if self.random.random_bool(0.7) {
+                    self.program(1 - from).recv(0, ROOM, EARLY);
+                }
+                self.send(from, length);
+            }
+            let events = self.random.random_range(0..40);
+            self.run(events);
+            for at in removers {
+                if self.random.random_bool(0.4) {
+                    self.remove_and_insert(*at);
+                }
+            }
+        }
+        // A message whose other half was cancelled may keep its receive.
+        for number in 0..2 {
+            for _ in 0..self.next {
+                self.program(number).recv(0, ROOM, EARLY);
+            }
+        }
+        self.settle();
+        for number in 0..2 {
+            let mut received = self.received[number].clone();
+            received.sort_unstable();
+            received.dedup();
+            assert_eq!(received.len(), self.received[number].len(), "once each");
+            let endpoint = &mut self.program(number).endpoint;
+            while endpoint.cancel_context(EARLY) {}
+        }
+        self.settle();
+    }
+
+    /// After `removers` have removed the other program and inserted it again once more, everything
+    /// arrives, with its data.
+    fn all_arrives(&mut self, removers: &[usize]) {
+        for at in removers {
+            self.remove_and_insert(*at);
+        }
+        self.settle();
+        for from in 0..2 {
+            let first = self.next;
+            for (slot, length) in LENGTHS.into_iter().enumerate() {
+                self.program(1 - from)
+                    .recv((slot * ROOM) as u64, ROOM, EARLY);
+                let data = pattern(length, first as u8 + slot as u8);
+                self.program(from).fill(SOURCE, &data);
+                while !self.send(from, length) {
+                    self.settle();
+                }
+                self.settle();
+                let bytes = self.program(1 - from).bytes((slot * ROOM) as u64, length);
+                assert_eq!(bytes, data, "{length} bytes from {from}");
+            }
+            let all: Vec<u64> = (first..self.next).collect();
+            assert!(self.sent[from].ends_with(&all), "{:?}", self.sent[from]);
+            let received = &self.received[1 - from];
+            assert!(received.ends_with(&all), "{received:?}");
+        }
+    }
+}
+
+const SEEDS: u64 = 150;
+
+#[test]
+fn conversations_outlive_address_vector_entries() {
+    for removers in [&[0][..], &[1], &[0, 1]] {
+        for seed in 0..SEEDS {
+            let mut exchange = Exchange::new(seed);
+            exchange.trouble(removers);
+            exchange.all_arrives(removers);
+        }
+    }
+}
+
+#[test]
+fn what_was_sent_arrives_despite_the_sender_removing() {
+    let mut cancelled = 0;
+    for seed in 0..SEEDS {
+        let mut exchange = Exchange::new(seed);
+        // The first may drop what the second sends, but not the other way round.
+        exchange.trouble(&[0]);
+        let (sent, received) = (&exchange.sent[0], &exchange.received[1]);
+        for number in sent {
+            assert!(received.contains(number), "seed {seed}: {number} is lost");
+        }
+        cancelled += u64::from(sent.len() < received.len());
+        let events = &exchange.program(1).events;
+        let refused = |event: &&Event| matches!(event, Event::PacketRefused { .. });
+        assert_eq!(events.iter().find(refused), None, "seed {seed}");
+    }
+    assert!(cancelled > 0, "messages arrive whose sends are cancelled");
+}
