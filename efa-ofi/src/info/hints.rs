@@ -1,18 +1,18 @@
 //! Hints of applications (`fi_getinfo`).
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_void};
 
-use efa_core::address::RawAddress;
-use efa_core::endpoint::{Errno, IOV_LIMIT};
+use efa_core::address::{Gid, RawAddress};
+use efa_core::endpoint::Errno;
 
 use crate::capabilities::{
-    CAPS, DOMAIN_CAPS, FABRIC, INJECT_SIZE, MR_MODE, MSG_ORDER, ONE_SIDED, RX_OP_FLAGS, RX_SIZE,
-    TX_OP_FLAGS, TX_SIZE,
+    CAPS, DOMAIN_CAPS, FABRIC, MR_MODE, MSG_ORDER, RX_OP_FLAGS, TX_OP_FLAGS, is_target,
 };
 use crate::ffi::host::log_info;
 use crate::ffi::object::object;
 use crate::ffi::result::{ENODATA, Result};
 use crate::ffi::*;
+use crate::info::nic;
 use crate::objects::domain::Domain;
 use crate::objects::fabric::Fabric;
 
@@ -32,14 +32,38 @@ pub(crate) unsafe fn text(pointer: *const c_char) -> Option<String> {
     })
 }
 
+/// An address of this provider, if there is one.
+///
+/// # Errors
+/// `FI_ENODATA` for another length.
+///
+/// # Safety
+/// `address` is null or has `length` bytes.
+unsafe fn address(what: &str, address: *const c_void, length: usize) -> Result<Option<RawAddress>> {
+    if address.is_null() {
+        return Ok(None);
+    }
+    if length != RawAddress::LEN {
+        return Err(refuse(&format!(
+            "{what} address of {length} bytes: those of this provider have {}",
+            RawAddress::LEN
+        )));
+    }
+    // SAFETY: by the caller's contract; of any alignment.
+    let bytes = unsafe { address.cast::<[u8; RawAddress::LEN]>().read_unaligned() };
+    Ok(Some(RawAddress::from_bytes(&bytes)))
+}
+
 /// What the hints ask for. Zero and `None` mean anything.
 #[derive(Debug, Default)]
 pub(crate) struct Hints {
     pub(crate) caps: u64,
+    /// The device that has this GID.
+    pub(crate) source: Option<Gid>,
     pub(crate) destination: Option<RawAddress>,
     addr_format: u32,
     /// Attributes that are not there are zero.
-    ep: fi_ep_attr,
+    pub(crate) ep: fi_ep_attr,
     pub(crate) tx: fi_tx_attr,
     pub(crate) rx: fi_rx_attr,
     pub(crate) domain: fi_domain_attr,
@@ -48,13 +72,18 @@ pub(crate) struct Hints {
     pub(crate) mr_mode: Option<u64>,
     pub(crate) domain_name: Option<String>,
     fabric_name: Option<String>,
+    pub(crate) fabric: *mut fid_fabric,
     /// The device of a domain that is open already.
     pub(crate) device: Option<String>,
+    pub(crate) nic: nic::Wanted,
+    /// A connection.
+    handle: fid_t,
 }
 
 impl Hints {
     /// # Errors
-    /// `FI_ENODATA` for a fabric or a domain that is not an open one of this provider.
+    /// `FI_ENODATA` for a fabric or a domain that is not an open one of this provider, and for what
+    /// is no address of it.
     ///
     /// # Safety
     /// Attributes, strings and objects of the hints are valid or null.
@@ -76,6 +105,7 @@ impl Hints {
             caps: hints.caps
                 | tx.map_or(0, |attributes| attributes.caps)
                 | rx.map_or(0, |attributes| attributes.caps),
+            source: None,
             destination: None,
             addr_format: hints.addr_format,
             ep: ep.unwrap_or_default(),
@@ -89,17 +119,23 @@ impl Hints {
             domain_name: domain.and_then(|attributes| unsafe { text(attributes.name) }),
             // SAFETY: likewise.
             fabric_name: unsafe { text(fabric.name) },
+            fabric: fabric.fabric,
             device: None,
+            // SAFETY: likewise.
+            nic: unsafe { nic::Wanted::new(hints.nic) },
+            handle: hints.handle,
         };
-        if hints.addr_format == FI_ADDR_EFA
-            && hints.dest_addrlen == RawAddress::LEN
-            && !hints.dest_addr.is_null()
-        {
-            let bytes = hints.dest_addr.cast::<[u8; RawAddress::LEN]>();
-            // SAFETY: by the caller's contract an address of this length, of any alignment.
-            let bytes = unsafe { bytes.read_unaligned() };
-            wanted.destination = Some(RawAddress::from_bytes(&bytes));
+        // SAFETY: likewise.
+        wanted.destination =
+            unsafe { address("destination", hints.dest_addr, hints.dest_addrlen) }?;
+        // SAFETY: likewise.
+        let source = unsafe { address("source", hints.src_addr, hints.src_addrlen) }?;
+        if source.is_some_and(|source| source.qpn.0 != 0) {
+            return Err(refuse(
+                "the device chooses queue pair numbers: that of a source is 0",
+            ));
         }
+        wanted.source = source.map(|source| source.gid);
         if !wanted.domain.domain.is_null() {
             // SAFETY: by the caller's contract.
             let domain = unsafe { object::<Domain>(wanted.domain.domain.cast()) };
@@ -113,19 +149,28 @@ impl Hints {
         Ok(wanted)
     }
 
+    /// Returns whether `caps` are there with the application's registration of memory: those that
+    /// let peers access memory need more than the others. `version` is the interface's.
+    pub(crate) fn registers_for(&self, caps: u64, version: u32) -> bool {
+        match self.mr_mode {
+            None => true,
+            // Before interface 1.5, 0 left it to the provider.
+            Some(0) if version < (1 << 16 | 5) => true,
+            Some(mode) => {
+                !is_target(caps) || mode == FI_MR_BASIC as u64 || mode & MR_MODE == MR_MODE
+            }
+        }
+    }
+
+    /// `version` is that of the interface that the application uses.
+    ///
     /// # Errors
     /// `FI_ENODATA` if something is asked for that no device of this provider has.
-    pub(crate) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self, version: u32) -> Result<()> {
         let subset = |what: &str, asked: u64, offered: u64| match asked & !offered {
             0 => Ok(()),
             more => Err(refuse(&format!(
                 "{what}: {more:#x} of {asked:#x} are not supported, {offered:#x} are"
-            ))),
-        };
-        let at_most = |what: &str, asked: usize, limit: usize| match asked > limit {
-            false => Ok(()),
-            true => Err(refuse(&format!(
-                "{what} {asked} is asked for, {limit} is the limit"
             ))),
         };
         let one_of = |what: &str, asked: u32, offered: &[u32]| match asked == 0
@@ -148,25 +193,32 @@ impl Hints {
             self.tx_msg_order.unwrap_or(0) | self.rx_msg_order.unwrap_or(0),
             MSG_ORDER,
         )?;
-        at_most("inject size", self.tx.inject_size, INJECT_SIZE)?;
-        at_most("size of the transmit queue", self.tx.size, TX_SIZE)?;
-        at_most("size of the receive queue", self.rx.size, RX_SIZE)?;
-        at_most("pieces of a send", self.tx.iov_limit, IOV_LIMIT)?;
-        at_most("pieces of a receive", self.rx.iov_limit, IOV_LIMIT)?;
-        at_most("pieces of remote memory", self.tx.rma_iov_limit, IOV_LIMIT)?;
-        at_most("size of completion data", self.domain.cq_data_size, 8)?;
+        let order = self.tx.comp_order | self.rx.comp_order;
+        subset("order of completions", order, FI_ORDER_NONE)?;
         let progress = [FI_PROGRESS_AUTO, FI_PROGRESS_MANUAL];
         let domain = &self.domain;
         one_of("progress of control", domain.control_progress, &progress)?;
         one_of("progress of data", domain.data_progress, &progress)?;
-        if let Some(mode) = self.mr_mode
-            && self.caps & ONE_SIDED != 0
-            && mode != FI_MR_BASIC as u64
-            && mode & MR_MODE != MR_MODE
-        {
+        let rm = [FI_RM_DISABLED, FI_RM_ENABLED];
+        one_of("resource management", domain.resource_mgmt, &rm)?;
+        let vectors = [FI_AV_MAP, FI_AV_TABLE];
+        one_of("type of address vectors", domain.av_type, &vectors)?;
+        let threading = [
+            FI_THREAD_SAFE,
+            FI_THREAD_FID,
+            FI_THREAD_DOMAIN,
+            FI_THREAD_COMPLETION,
+            FI_THREAD_ENDPOINT,
+        ];
+        one_of("threading", domain.threading, &threading)?;
+        if !self.handle.is_null() {
+            return Err(refuse("there are no connections"));
+        }
+        if !self.registers_for(self.caps, version) {
             return Err(refuse(&format!(
-                "memory registration mode {mode:#x}: one-sided operations need {MR_MODE:#x} \
-                 (virtual addresses, allocated memory, keys of the provider)"
+                "memory registration mode {:#x}: one-sided operations of peers need {MR_MODE:#x} \
+                 (virtual addresses, allocated memory, keys of the provider)",
+                self.mr_mode.unwrap_or(0)
             )));
         }
         if let Some(fabric) = &self.fabric_name

@@ -1,5 +1,6 @@
 //! What there is, and how hints are answered (`fi_getinfo`).
 
 mod hints;
+mod limits;
 mod nic;
 pub(crate) mod offer;

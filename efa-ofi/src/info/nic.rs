@@ -13,6 +13,7 @@ use crate::ffi::object::{Object, Users, close, object};
 use crate::ffi::result::{ENOSYS, status};
 use crate::ffi::table::Table;
 use crate::ffi::*;
+use crate::info::hints::text;
 
 /// Amazon's number among the vendors of PCI devices.
 const VENDOR: &CStr = c"0x1d0f";
@@ -59,17 +60,96 @@ static FID: Table<fi_ops> = Table::new(fi_ops {
 
 /// Describes a device for an info, which frees it.
 pub(crate) fn describe(device: &HwDevice, report: &DeviceReport) -> *mut fid_nic {
-    let text = |text: String| CString::new(text).unwrap_or_default();
-    Nic::new(Texts {
-        name: text(device.name().to_owned()),
-        part: text(format!("{:#x}", report.vendor_part_id)),
-        version: text(format!("{:#x}", report.hw_ver)),
-        firmware: text(report.fw_ver.clone()),
-        address: text(device.gid().to_string()),
-        mtu: device.attributes().mtu,
-    })
-    .give()
-    .cast()
+    Nic::new(Texts::of(device, report)).give().cast()
+}
+
+impl Texts {
+    fn of(device: &HwDevice, report: &DeviceReport) -> Texts {
+        let text = |text: String| CString::new(text).unwrap_or_default();
+        Texts {
+            name: text(device.name().to_owned()),
+            part: text(format!("{:#x}", report.vendor_part_id)),
+            version: text(format!("{:#x}", report.hw_ver)),
+            firmware: text(report.fw_ver.clone()),
+            address: text(device.gid().to_string()),
+            mtu: device.attributes().mtu,
+        }
+    }
+}
+
+/// The description of a device in hints: texts that are there have to be the device's.
+#[derive(Debug, Default)]
+pub(crate) struct Wanted {
+    texts: Vec<(&'static str, String)>,
+    mtu: usize,
+    speed: usize,
+}
+
+impl Wanted {
+    /// # Safety
+    /// The description is null or valid, with all that it leads to.
+    pub(crate) unsafe fn new(nic: *const fid_nic) -> Wanted {
+        // SAFETY: by the caller's contract.
+        let Some(nic) = (unsafe { nic.as_ref() }) else {
+            return Wanted::default();
+        };
+        // SAFETY: likewise.
+        let (device, link) = unsafe {
+            let device = nic.device_attr.as_ref().copied().unwrap_or_default();
+            let link = nic.link_attr.as_ref().copied().unwrap_or_default();
+            (device, link)
+        };
+        let texts = [
+            ("name", device.name),
+            ("device_id", device.device_id),
+            ("device_version", device.device_version),
+            ("vendor_id", device.vendor_id),
+            ("driver", device.driver),
+            ("firmware", device.firmware),
+            ("address", link.address),
+            ("network_type", link.network_type),
+        ];
+        let texts = texts.into_iter();
+        Wanted {
+            texts: texts
+                // SAFETY: likewise.
+                .filter_map(|(what, asked)| Some((what, unsafe { text(asked) }?)))
+                .collect(),
+            mtu: link.mtu,
+            speed: link.speed,
+        }
+    }
+
+    /// Why a device is not the one that is asked for; `None` if it is.
+    pub(crate) fn not_met_by(
+        &self,
+        device: &HwDevice,
+        report: Option<&DeviceReport>,
+    ) -> Option<String> {
+        let Some(report) = report else {
+            return (!self.texts.is_empty()).then(|| "it has no description".to_owned());
+        };
+        let found = Texts::of(device, report);
+        let other = self.texts.iter().find_map(|(what, asked)| {
+            let found = match *what {
+                "name" => &found.name,
+                "device_id" => &found.part,
+                "device_version" => &found.version,
+                "vendor_id" => VENDOR,
+                "driver" => DRIVER,
+                "firmware" => &found.firmware,
+                "address" => &found.address,
+                _ => NETWORK,
+            };
+            let is_other = found.to_bytes() != asked.as_bytes();
+            is_other.then(|| format!("{what} `{asked}` is asked for, it is {found:?}"))
+        });
+        let limits = [("mtu", self.mtu, found.mtu), ("speed", self.speed, 0)];
+        let more = limits.into_iter().find(|(_, asked, limit)| asked > limit);
+        other.or_else(|| {
+            more.map(|(what, asked, limit)| format!("{what} {asked} is asked for, it is {limit}"))
+        })
+    }
 }
 
 impl Nic {

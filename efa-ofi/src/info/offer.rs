@@ -3,13 +3,12 @@
 use std::ffi::{CString, c_char, c_void};
 
 use efa_core::address::{Qkey, Qpn, RawAddress};
-use efa_core::endpoint::{Errno, IOV_LIMIT};
-use efa_core::nic::Device as _;
-use efa_hw::HwDevice;
+use efa_core::endpoint::Errno;
+use efa_hw::{DeviceReport, HwDevice};
 
 use crate::capabilities::{
-    DOMAIN_CAPS, FABRIC, INJECT_SIZE, MAX_MESSAGE, MR_MODE, MSG_ORDER, RX_CAPS, TX_CAPS, VERSION,
-    domain_name, granted, largest_atomic, queue_sizes, traffic_class,
+    ACCESSING, DOMAIN_CAPS, FABRIC, MR_MODE, MSG_ORDER, ONE_SIDED, RX_CAPS, TX_CAPS, VERSION,
+    domain_name, granted, traffic_class,
 };
 use crate::ffi::host::{Host, log_info};
 use crate::ffi::object::first_open;
@@ -17,6 +16,7 @@ use crate::ffi::result::{ENODATA, Result};
 use crate::ffi::*;
 use crate::fork;
 use crate::info::hints::{Hints, refuse, text};
+use crate::info::limits::Limits;
 use crate::info::nic;
 use crate::objects::address_vector::address_of;
 use crate::objects::domain::Domain;
@@ -44,13 +44,15 @@ pub(crate) unsafe fn offer(
     let node = unsafe { text(node) };
     // SAFETY: likewise.
     let service = unsafe { text(service) };
-    let destination = match &node {
-        Some(node) if flags & FI_SOURCE == 0 => Some(address_of(node, service.as_deref())?),
-        _ => None,
+    // A service without a node is a port of other providers.
+    let (source, destination) = match &node {
+        None => (None, None),
+        Some(node) if flags & FI_SOURCE == 0 => (None, Some(address_of(node, service.as_deref())?)),
+        Some(node) => (Some(address_of(node, None)?.gid), None),
     };
     // SAFETY: attributes of hints are valid or null, as those are.
     let wanted = unsafe { Hints::new(hints) }?;
-    wanted.check()?;
+    wanted.check(version)?;
     let names = HwDevice::names().map_err(|error| refuse(&error.to_string()))?;
     fork::prepare()?;
     let mut first: *mut fi_info = std::ptr::null_mut();
@@ -76,12 +78,25 @@ pub(crate) unsafe fn offer(
             );
             continue;
         }
-        let (tx_size, rx_size) = queue_sizes(&device.attributes());
-        if wanted.tx.size > tx_size || wanted.rx.size > rx_size {
+        if let Some(gid) = [source, wanted.source]
+            .into_iter()
+            .flatten()
+            .find(|gid| *gid != device.gid())
+        {
+            log_info!(Core, "device {name} has not the address {gid}");
+            continue;
+        }
+        let report = device.report().ok();
+        let limits = Limits::of(&device, report.as_ref());
+        if let Some((what, asked, limit)) = limits.exceeded_by(&wanted) {
             log_info!(
                 Core,
-                "device {name} has transmit queues of {tx_size} and receive queues of {rx_size} at most"
+                "device {name}: {what} {asked} is asked for, {limit} is the limit"
             );
+            continue;
+        }
+        if let Some(reason) = wanted.nic.not_met_by(&device, report.as_ref()) {
+            log_info!(Core, "device {name}: {reason}");
             continue;
         }
         let allocated = host.allocate_info();
@@ -89,7 +104,8 @@ pub(crate) unsafe fn offer(
         let Some(filled) = (unsafe { allocated.as_mut() }) else {
             return Err(Errno::ENOMEM);
         };
-        fill(filled, &wanted, version, &device, destination);
+        let offered = (&device, report.as_ref(), &limits);
+        fill(filled, &wanted, version, offered, destination);
         match last.is_null() {
             true => first = allocated,
             // SAFETY: it was allocated in a round before.
@@ -108,10 +124,15 @@ fn fill(
     info: &mut fi_info,
     hints: &Hints,
     version: u32,
-    device: &HwDevice,
+    (device, report, limits): (&HwDevice, Option<&DeviceReport>, &Limits),
     destination: Option<RawAddress>,
 ) {
     let caps = granted(hints.caps);
+    let caps = match hints.registers_for(caps, version) {
+        true => caps,
+        // Nothing was asked for by name.
+        false => caps & !(ONE_SIDED | ACCESSING),
+    };
     info.caps = caps;
     info.mode = 0;
     info.addr_format = FI_ADDR_EFA;
@@ -124,11 +145,9 @@ fn fill(
     if let Some(destination) = destination.or(hints.destination) {
         (info.dest_addr, info.dest_addrlen) = allocate_bytes(&destination.to_bytes());
     }
-    let report = device.report();
-    if let Ok(report) = &report {
+    if let Some(report) = report {
         info.nic = nic::describe(device, report);
     }
-    let (tx_size, rx_size) = queue_sizes(&device.attributes());
     // SAFETY: libfabric has allocated all attributes, or none of them for lack of memory.
     let (Some(ep), Some(tx), Some(rx), Some(domain), Some(fabric)) = (unsafe {
         (
@@ -142,79 +161,66 @@ fn fill(
         return;
     };
     let or = |asked: usize, default: usize| if asked == 0 { default } else { asked };
-    ep.type_ = FI_EP_RDM;
-    ep.protocol = FI_PROTO_EFA;
-    ep.protocol_version = 4;
-    ep.max_msg_size = MAX_MESSAGE;
-    ep.mem_tag_format = u64::MAX;
-    // An atomic has one packet.
-    let ordered = largest_atomic(&device.attributes());
-    ep.max_order_raw_size = ordered;
-    ep.max_order_war_size = ordered;
-    ep.max_order_waw_size = ordered;
-    ep.tx_ctx_cnt = 1;
-    ep.rx_ctx_cnt = 1;
-    tx.caps = caps & TX_CAPS;
-    tx.op_flags = hints.tx.op_flags;
-    // Who has hints gets no more than is asked for, as from libfabric's efa provider.
-    tx.msg_order = hints.tx_msg_order.unwrap_or(MSG_ORDER);
-    tx.inject_size = INJECT_SIZE;
-    tx.size = or(hints.tx.size, tx_size);
-    tx.iov_limit = IOV_LIMIT;
-    tx.rma_iov_limit = IOV_LIMIT;
-    rx.caps = caps & RX_CAPS;
-    rx.op_flags = hints.rx.op_flags;
-    rx.msg_order = hints.rx_msg_order.unwrap_or(MSG_ORDER);
-    rx.size = or(hints.rx.size, rx_size);
-    rx.iov_limit = IOV_LIMIT;
-    domain.name = allocate_text(&domain_name(device.name()));
-    let is_of_device = |domain: &Domain| domain.device == device.name();
-    domain.domain = first_open::<Domain>(is_of_device).cast();
-    domain.threading = match hints.domain.threading {
-        FI_THREAD_UNSPEC => FI_THREAD_SAFE,
-        asked => asked,
+    *ep = fi_ep_attr {
+        type_: FI_EP_RDM,
+        protocol: FI_PROTO_EFA,
+        mem_tag_format: u64::MAX,
+        ..limits.ep
     };
+    *tx = fi_tx_attr {
+        caps: caps & TX_CAPS,
+        op_flags: hints.tx.op_flags,
+        // Who has hints gets no more than is asked for, as from libfabric's efa provider.
+        msg_order: hints.tx_msg_order.unwrap_or(MSG_ORDER),
+        size: or(hints.tx.size, limits.tx.size),
+        tclass: traffic_class(hints.tx.tclass),
+        ..limits.tx
+    };
+    *rx = fi_rx_attr {
+        caps: caps & RX_CAPS,
+        op_flags: hints.rx.op_flags,
+        msg_order: hints.rx_msg_order.unwrap_or(MSG_ORDER),
+        size: or(hints.rx.size, limits.rx.size),
+        ..limits.rx
+    };
+    let is_of_device = |domain: &Domain| domain.device == device.name();
     // Automatic progress takes a thread: on request only. There is one for both.
     let progress = match [hints.domain.control_progress, hints.domain.data_progress] {
         models if models.contains(&FI_PROGRESS_AUTO) => FI_PROGRESS_AUTO,
         _ => FI_PROGRESS_MANUAL,
     };
-    domain.control_progress = progress;
-    domain.data_progress = progress;
-    domain.resource_mgmt = match hints.domain.resource_mgmt {
-        FI_RM_UNSPEC => FI_RM_ENABLED,
-        asked => asked,
+    let or_default = |asked: u32, default: u32| if asked == 0 { default } else { asked };
+    *domain = fi_domain_attr {
+        name: allocate_text(&domain_name(device.name())),
+        domain: match hints.domain.domain.is_null() {
+            true => first_open::<Domain>(is_of_device).cast(),
+            false => hints.domain.domain,
+        },
+        threading: or_default(hints.domain.threading, FI_THREAD_SAFE),
+        control_progress: progress,
+        data_progress: progress,
+        resource_mgmt: or_default(hints.domain.resource_mgmt, FI_RM_ENABLED),
+        av_type: or_default(hints.domain.av_type, FI_AV_TABLE),
+        mr_mode: match hints.mr_mode {
+            Some(mode) if mode == FI_MR_BASIC as u64 => FI_MR_BASIC as i32,
+            // Before interface 1.5 there was no other mode with addresses.
+            Some(0) | None if version < (1 << 16 | 5) => FI_MR_BASIC as i32,
+            // Never more than the application says that it does.
+            Some(mode) if zero_copy::is_possible(caps, tx.msg_order | rx.msg_order) => {
+                (mode & (MR_MODE | FI_MR_LOCAL)) as i32
+            }
+            Some(mode) => (mode & MR_MODE) as i32,
+            None => MR_MODE as i32,
+        },
+        caps: DOMAIN_CAPS,
+        tclass: traffic_class(hints.domain.tclass),
+        ..limits.domain
     };
-    domain.av_type = match hints.domain.av_type {
-        FI_AV_UNSPEC => FI_AV_TABLE,
-        asked => asked,
-    };
-    domain.mr_mode = match hints.mr_mode {
-        Some(mode) if mode == FI_MR_BASIC as u64 => FI_MR_BASIC as i32,
-        // Never more than the application says that it does.
-        Some(mode) if zero_copy::is_possible(caps, tx.msg_order | rx.msg_order) => {
-            (mode & (MR_MODE | FI_MR_LOCAL)) as i32
-        }
-        Some(mode) => (mode & MR_MODE) as i32,
-        // Before interface 1.5 there was no other mode with addresses.
-        None if version < (1 << 16 | 5) => FI_MR_BASIC as i32,
-        None => MR_MODE as i32,
-    };
-    domain.mr_key_size = size_of::<u64>();
-    domain.cq_data_size = size_of::<u64>();
-    domain.cq_cnt = 1024;
-    // Each has a queue pair.
-    domain.ep_cnt = report.map_or(1, |report| report.max_qp as usize);
-    domain.tx_ctx_cnt = 1024;
-    domain.rx_ctx_cnt = 1024;
-    domain.max_ep_tx_ctx = 1;
-    domain.max_ep_rx_ctx = 1;
-    domain.mr_iov_limit = 1;
-    domain.mr_cnt = 65_536;
-    domain.caps = DOMAIN_CAPS;
-    [domain.tclass, tx.tclass] = [hints.domain.tclass, hints.tx.tclass].map(traffic_class);
     fabric.name = allocate_text(&FABRIC.to_string_lossy());
-    fabric.fabric = first_open::<Fabric>(|_| true).cast();
+    fabric.fabric = match hints.fabric.is_null() {
+        true => first_open::<Fabric>(|_| true).cast(),
+        false => hints.fabric,
+    };
     fabric.prov_version = VERSION;
     fabric.api_version = version;
 }

@@ -92,6 +92,18 @@ impl Libfabric {
     /// # Errors
     /// The negative number that `fi_getinfo` returned.
     pub(crate) fn info(&self, change: impl FnOnce(&mut fi_info)) -> Result<*mut fi_info, c_int> {
+        self.info_of(VERSION, change)
+    }
+
+    /// As [`Libfabric::info`], for an application of this version of the interface.
+    ///
+    /// # Errors
+    /// As for [`Libfabric::info`].
+    pub(crate) fn info_of(
+        &self,
+        version: u32,
+        change: impl FnOnce(&mut fi_info),
+    ) -> Result<*mut fi_info, c_int> {
         // SAFETY: null gives empty hints, with all attributes.
         unsafe {
             let hints = (self.dupinfo)(null());
@@ -101,7 +113,7 @@ impl Libfabric {
                 (FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_LOCAL) as c_int;
             change(&mut *hints);
             let mut info = null_mut();
-            let status = (self.getinfo)(VERSION, null(), null(), 0, hints, &mut info);
+            let status = (self.getinfo)(version, null(), null(), 0, hints, &mut info);
             (self.freeinfo)(hints);
             if status == 0 { Ok(info) } else { Err(status) }
         }
@@ -200,6 +212,8 @@ pub(crate) struct Options {
     /// Flags of receives whose calls have none.
     pub(crate) rx_op_flags: u64,
     pub(crate) wait_cond: fi_cq_wait_cond,
+    /// Entries of the completion queue; 0 leaves them to the provider.
+    pub(crate) queue_size: usize,
     pub(crate) threading: fi_threading,
     pub(crate) progress: fi_progress,
     /// The order of messages that is asked for.
@@ -216,6 +230,7 @@ impl Options {
         wait_obj: FI_WAIT_NONE,
         rx_op_flags: 0,
         wait_cond: FI_CQ_COND_NONE,
+        queue_size: 0,
         threading: FI_THREAD_UNSPEC,
         progress: FI_PROGRESS_UNSPEC,
         msg_order: FI_ORDER_SAS,
@@ -279,6 +294,7 @@ impl Side {
                 format: FI_CQ_FORMAT_TAGGED,
                 wait_obj: options.wait_obj,
                 wait_cond: options.wait_cond,
+                size: options.queue_size,
                 ..fi_cq_attr::default()
             };
             let mut queue = null_mut();
