@@ -12,7 +12,7 @@ use crate::ffi::result::{EBADFLAGS, EOPBADSTATE, Result};
 use crate::ffi::*;
 use crate::objects::enabled::Enabled;
 use crate::objects::endpoint::Endpoint;
-use crate::state::route::INJECTED;
+use crate::state::route::{INJECTED, Route};
 
 /// The flags of sends and writes. A fence and the completion of a match (`FI_FENCE`,
 /// `FI_MATCH_COMPLETE`) are not offered.
@@ -160,8 +160,8 @@ type Posted = std::result::Result<(), EndpointError>;
 /// Starts an operation that sends `length` bytes to a peer, and whose completion has these flags.
 ///
 /// # Errors
-/// `FI_EOPBADSTATE` before the endpoint is enabled, `FI_EINVAL` for an unknown peer, and those of
-/// the engine.
+/// `FI_EOPBADSTATE` before the endpoint is enabled, `FI_EINVAL` for an unknown peer, `FI_EAGAIN` if
+/// completions have to be read first, and those of the engine.
 #[inline]
 pub(crate) fn start(
     endpoint: &Endpoint,
@@ -173,6 +173,9 @@ pub(crate) fn start(
     endpoint.domain().operation(|state| {
         let peer = enabled.route.addresses(&state.tables)?.peer(call.peer)?;
         let start = Start::new(enabled, call, peer);
+        if start.context != INJECTED || start.reports_now.is_some() {
+            Route::check_room(&state.tables, enabled.route.transmit)?;
+        }
         let engine = state.core.endpoint(enabled.id).ok_or(EOPBADSTATE)?;
         post(engine, &start).map_err(|error| error.errno())?;
         if let Some(context) = start.reports_now {

@@ -8,6 +8,7 @@ use crate::capabilities::{INJECT_SIZE, MAX_MESSAGE, largest_atomic, queue_sizes}
 use crate::ffi::*;
 use crate::info::hints::Hints;
 use crate::settings;
+use crate::state::explanation::MAX_DETAIL;
 
 /// The version of the protocol.
 const PROTOCOL_VERSION: u32 = 4;
@@ -77,6 +78,7 @@ impl Limits {
                 max_ep_rx_ctx: 1,
                 cntr_cnt: MANY,
                 mr_iov_limit: 1,
+                max_err_data: MAX_DETAIL,
                 mr_cnt: 65_536,
                 ..fi_domain_attr::default()
             },

@@ -1,21 +1,24 @@
 //! Completion queues.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use efa_core::endpoint::Errno;
+use efa_core::endpoint::{Errno, ProviderError};
 
 use crate::ffi::object::{self, Object, Ref, Users, close, new_fid, transfer_object};
 use crate::ffi::result::{ENOSYS, Result, ssize, status};
 use crate::ffi::table::Table;
 use crate::ffi::*;
 use crate::objects::domain::Domain;
-use crate::objects::queue::{Waitable, control, strerror};
+use crate::objects::queue::{Waitable, control, describe};
 use crate::state::completions::Completions;
 use crate::state::wait::{Deadline, Sleeper, WaitFd, WaitObject, Woken};
+
+/// Entries of a queue whose application does not say how many.
+const DEFAULT_SIZE: usize = 8192;
 
 /// A completion queue (`fid_cq`).
 #[repr(C)]
@@ -77,7 +80,7 @@ static OPS: Table<fi_ops_cq> = Table::new(fi_ops_cq {
     sread: Some(sread),
     sreadfrom: Some(sreadfrom),
     signal: Some(signal),
-    strerror: Some(strerror::<fid_cq>),
+    strerror: Some(strerror),
 });
 
 impl CompletionQueue {
@@ -115,7 +118,10 @@ impl CompletionQueue {
         let mut state = domain.state()?;
         let wait_object = state.wait_object(attributes.wait_obj)?;
         attributes.wait_obj = wait_object.kind();
-        let completions = Completions::new(wait_object.fd().cloned());
+        if attributes.size == 0 {
+            attributes.size = DEFAULT_SIZE;
+        }
+        let completions = Completions::new(attributes.size, wait_object.fd().cloned());
         Ok(CompletionQueue {
             c: fid_cq {
                 fid: new_fid(context),
@@ -152,7 +158,10 @@ impl CompletionQueue {
         least: usize,
     ) -> Result<usize> {
         let mut state = self.domain.state()?;
-        state.progress();
+        // What the device still has finds room when something was read: peers wait until then.
+        if !state.tables.completions(self.key)?.is_full() {
+            state.progress();
+        }
         let completions = state.tables.completions(self.key)?;
         let available = completions.available(least)?;
         if buffer.is_null() && count > 0 {
@@ -345,7 +354,8 @@ unsafe extern "C" fn sreadfrom(
 /// 1; `-FI_EAGAIN` if there is none, or successes come first; `-FI_EINVAL` for a wrong object.
 ///
 /// # Safety
-/// `buffer` is null or leads to an entry.
+/// `buffer` is null or leads to an entry. If its `err_data_size` is not 0, `err_data` is null or has
+/// that many bytes.
 unsafe extern "C" fn readerr(
     queue: *mut fid_cq,
     buffer: *mut fi_cq_err_entry,
@@ -368,10 +378,76 @@ unsafe extern "C" fn readerr(
         to.olen = failed.overflow_length as usize;
         to.err = failed.failure.errno.0;
         to.prov_errno = failed.failure.provider.code() as c_int;
-        // Since interface 1.5 the application passes a buffer for more data; there is none.
-        to.err_data_size = 0;
+        // Truncated, cancelled and missing messages say enough by themselves.
+        let has_reason = failed.failure.provider != ProviderError::None;
+        let peer = failed.source.filter(|_| has_reason);
+        let peer = peer.map(|peer| match state.core.lookup_address(peer) {
+            Some(address) => format!("peer {address}"),
+            None => "a peer that was removed from the address vector".to_owned(),
+        });
+        let detail = CString::new(peer.unwrap_or_default()).unwrap_or_default();
+        // SAFETY: by the caller's contract.
+        unsafe { give_detail(to, &detail, queue.domain.knows_detail_sizes) };
+        state.tables.completions(queue.key)?.detail = detail;
         Ok(1)
     })
+}
+
+/// Gives the text about a failure to an entry: copied to the application's buffer if it has one, or
+/// as it is, which lives until the next failure is read. `has_size` says whether the entry is one
+/// of interface 1.5 or newer, which has the length.
+///
+/// # Safety
+/// With a length other than 0, `err_data` of the entry is valid for writes of that many bytes.
+unsafe fn give_detail(to: &mut fi_cq_err_entry, detail: &CString, has_size: bool) {
+    let bytes = detail.to_bytes_with_nul();
+    // Nothing is said of what has no peer.
+    if bytes.len() == 1 {
+        to.err_data = std::ptr::null_mut();
+        if has_size {
+            to.err_data_size = 0;
+        }
+        return;
+    }
+    if !has_size {
+        to.err_data = detail.as_ptr().cast_mut().cast();
+        return;
+    }
+    if to.err_data_size == 0 || to.err_data.is_null() {
+        to.err_data = detail.as_ptr().cast_mut().cast();
+        to.err_data_size = bytes.len();
+        return;
+    }
+    let count = bytes.len().min(to.err_data_size);
+    // SAFETY: there is room for as many bytes, by the caller's contract.
+    unsafe {
+        let buffer = to.err_data.cast::<u8>();
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer, count);
+        buffer.add(count - 1).write(0);
+    }
+    to.err_data_size = count;
+}
+
+/// Describes a provider's error number, what can be done, and the peer if `data` is that of the
+/// failure's entry (`fi_cq_strerror`), also into the buffer unless that is null.
+///
+/// # Returns
+/// A string that lives until the calling thread describes the next one.
+///
+/// # Safety
+/// `data` is null or a string, and `buffer` is null or valid for writes of `length` bytes.
+unsafe extern "C" fn strerror(
+    _queue: *mut fid_cq,
+    provider_errno: c_int,
+    data: *const c_void,
+    buffer: *mut c_char,
+    length: usize,
+) -> *const c_char {
+    // SAFETY: by the caller's contract.
+    let detail = (!data.is_null()).then(|| unsafe { CStr::from_ptr(data.cast()) });
+    let detail = detail.map(|detail| detail.to_string_lossy());
+    // SAFETY: likewise.
+    unsafe { describe(provider_errno, detail.as_deref(), buffer, length) }
 }
 
 /// Ends a call that waits for completions (`fi_cq_signal`).

@@ -27,6 +27,8 @@ pub(crate) struct Domain {
     pub(crate) registers_all: bool,
     /// That of endpoints that have none (`FI_TC_...`).
     pub(crate) traffic_class: u32,
+    /// Entries of failures have the length of their data, as since interface 1.5.
+    pub(crate) knows_detail_sizes: bool,
     state: Arc<Lock<State>>,
     /// The thread of automatic progress, if the application asked for that.
     progress: Option<Progress>,
@@ -99,6 +101,7 @@ impl Domain {
             users: Users::default(),
             registers_all: attributes.mr_mode as u64 & FI_MR_LOCAL != 0,
             traffic_class: attributes.tclass,
+            knows_detail_sizes: !(1..1 << 16 | 5).contains(&fabric.api_version()),
             state,
             progress,
             _fabric: Ref::new(fabric),

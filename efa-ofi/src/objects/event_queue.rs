@@ -1,7 +1,7 @@
 //! Event queues: what the application has written, and failures of operations that have no
 //! completion. Nothing else of this provider happens asynchronously.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::ffi::result::{EAVAIL, ENOSYS, ETOOSMALL, Result, ssize};
 use crate::ffi::table::Table;
 use crate::ffi::*;
 use crate::objects::fabric::Fabric;
-use crate::objects::queue::{Waitable, control, strerror};
+use crate::objects::queue::{Waitable, control, describe};
 use crate::state::events::Events;
 use crate::state::wait::{self, Deadline, EventFd, Woken};
 
@@ -51,7 +51,7 @@ static OPS: Table<fi_ops_eq> = Table::new(fi_ops_eq {
     readerr: Some(readerr),
     write: Some(write),
     sread: Some(sread),
-    strerror: Some(strerror::<fid_eq>),
+    strerror: Some(strerror),
 });
 
 impl EventQueue {
@@ -271,4 +271,23 @@ unsafe extern "C" fn write(
                 false => Err(Errno::EAGAIN),
             })
     })
+}
+
+/// Describes a provider's error number, and what can be done (`fi_eq_strerror`), also into the
+/// buffer unless that is null. Events have no data.
+///
+/// # Returns
+/// A string that lives until the calling thread describes the next one.
+///
+/// # Safety
+/// `buffer` is null or valid for writes of `length` bytes.
+unsafe extern "C" fn strerror(
+    _queue: *mut fid_eq,
+    provider_errno: c_int,
+    _data: *const c_void,
+    buffer: *mut c_char,
+    length: usize,
+) -> *const c_char {
+    // SAFETY: the caller's contract is the same.
+    unsafe { describe(provider_errno, None, buffer, length) }
 }

@@ -50,6 +50,13 @@ impl Fabric {
     }
 }
 
+impl Fabric {
+    /// The version of the interface that the application uses; 0 if it does not say.
+    pub(crate) fn api_version(&self) -> u32 {
+        self.c.api_version
+    }
+}
+
 /// The operations `efa feature ops` of libfabric 2.7's efa provider (`struct fi_efa_feature_ops`).
 #[repr(C)]
 struct FeatureOperations {

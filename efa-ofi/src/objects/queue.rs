@@ -1,6 +1,7 @@
 //! What completion queues, event queues and counters have in common: programs wait for them.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::cell::RefCell;
+use std::ffi::{CString, c_char, c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use efa_core::endpoint::Errno;
@@ -8,6 +9,7 @@ use efa_core::endpoint::Errno;
 use crate::ffi::object::{Object, object};
 use crate::ffi::result::{ENODATA, ENOSYS, Result, status};
 use crate::ffi::{FI_GETWAIT, FI_GETWAITOBJ, fi_wait_obj, fid};
+use crate::state::explanation::explain;
 
 /// An object on whose descriptor programs may sleep.
 pub(crate) trait Waitable: Object {
@@ -66,34 +68,44 @@ pub(crate) unsafe extern "C" fn control<T: Waitable>(
     })
 }
 
+thread_local! {
+    /// The text that [`describe`] has returned last.
+    static DESCRIPTION: RefCell<CString> = RefCell::default();
+}
+
 /// Describes a provider's error number (`fi_cq_strerror`, `fi_eq_strerror`), also into the buffer
 /// unless that is null.
 ///
 /// # Returns
-/// A string that lives for ever.
+/// A string that lives until the calling thread describes the next one.
 ///
 /// # Safety
-/// `buffer` is null or valid for writes of `length` bytes. Nothing else is looked at.
-pub(crate) unsafe extern "C" fn strerror<T>(
-    _queue: *mut T,
+/// `buffer` is null or valid for writes of `length` bytes.
+pub(crate) unsafe fn describe(
     provider_errno: c_int,
-    _data: *const c_void,
+    detail: Option<&str>,
     buffer: *mut c_char,
     length: usize,
 ) -> *const c_char {
-    let text: &'static CStr = match provider_errno {
-        0 => c"no further detail",
-        1..4096 => c"status of the device",
-        _ => c"error of the protocol",
+    let (what, remedy) = explain(provider_errno);
+    let text = match detail {
+        Some(detail) => format!("{what} ({detail}): {remedy}"),
+        None => format!("{what}: {remedy}"),
     };
     if !buffer.is_null() && length > 0 {
-        let bytes = text.to_bytes();
-        let count = bytes.len().min(length - 1);
+        let count = text.len().min(length - 1);
         // SAFETY: there is room for `length` bytes.
         unsafe {
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.cast(), count);
+            std::ptr::copy_nonoverlapping(text.as_ptr(), buffer.cast(), count);
             buffer.add(count).write(0);
         }
     }
-    text.as_ptr()
+    let text = CString::new(text).unwrap_or_default();
+    let kept = DESCRIPTION.try_with(|kept| {
+        let mut kept = kept.borrow_mut();
+        *kept = text;
+        kept.as_ptr()
+    });
+    // The thread ends.
+    kept.unwrap_or(c"an error".as_ptr())
 }

@@ -1,7 +1,7 @@
 //! The entries of completion queues.
 
 use std::collections::VecDeque;
-use std::ffi::c_void;
+use std::ffi::{CString, c_void};
 use std::sync::Arc;
 
 use efa_core::endpoint::{CompletionEntry, Errno, ErrorEntry};
@@ -18,18 +18,30 @@ pub(crate) struct Completions {
     taken: u64,
     /// With the number of all successes that came before.
     failed: VecDeque<(u64, ErrorEntry)>,
+    /// With that many entries, successes and failures, no operation is started that ends here.
+    limit: usize,
+    /// The text about the failure that was read last.
+    pub(crate) detail: CString,
     wait_fd: Option<Arc<WaitFd>>,
     /// A thread sleeps until there is another entry.
     armed: bool,
 }
 
 impl Completions {
-    /// An empty queue, whose sleepers wait for `wait_fd`.
-    pub(crate) fn new(wait_fd: Option<Arc<WaitFd>>) -> Completions {
+    /// An empty queue for `limit` entries, whose sleepers wait for `wait_fd`.
+    pub(crate) fn new(limit: usize, wait_fd: Option<Arc<WaitFd>>) -> Completions {
         Completions {
+            limit,
             wait_fd,
             ..Completions::default()
         }
+    }
+
+    /// Returns whether the application has to read entries before it starts other operations. What
+    /// it has started before, and what peers do, still finds room.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.done.len() + self.failed.len() >= self.limit
     }
 
     /// How many successes are read before the next failure. `None` if there is no failure.

@@ -6,6 +6,7 @@ pub(crate) mod completions;
 pub(crate) mod counts;
 pub(crate) mod domain;
 pub(crate) mod events;
+pub(crate) mod explanation;
 pub(crate) mod lock;
 pub(crate) mod progress;
 pub(crate) mod route;

@@ -10,6 +10,7 @@ use crate::ffi::host::log_warn;
 use crate::ffi::result::Result;
 use crate::ffi::{FI_ADDR_UNSPEC, fid};
 use crate::state::addresses::Addresses;
+use crate::state::completions::Completions;
 use crate::state::events::Events;
 use crate::state::tables::Tables;
 
@@ -41,6 +42,19 @@ impl Route {
     pub(crate) fn addresses<'a>(&self, tables: &'a Tables) -> Result<&'a Addresses> {
         let addresses = tables.vectors.get(self.vector).and_then(Option::as_ref);
         addresses.ok_or(Errno::EINVAL)
+    }
+
+    /// Checks that a completion queue takes the end of another operation.
+    ///
+    /// # Errors
+    /// `FI_EAGAIN` if the application has to read completions first.
+    #[inline]
+    pub(crate) fn check_room(tables: &Tables, queue: Option<usize>) -> Result<()> {
+        let completions = queue.and_then(|queue| tables.queues.get(queue));
+        match completions.is_some_and(Completions::is_full) {
+            false => Ok(()),
+            true => Err(Errno::EAGAIN),
+        }
     }
 
     /// Hands the end of an operation to the completion queue of its direction.
