@@ -8,8 +8,8 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use efa_commands::{Failure, RunDirectory};
-use efa_shm::Fabric;
+use efa_commands::{Failure, RunDirectory, shared_memory};
+use efa_shm::{ENV_FABRICS, Fabric};
 
 use crate::complain;
 use crate::files::{AGENT, ENV_CLUSTER, FABRIC_FILE};
@@ -18,7 +18,7 @@ use crate::launchers::{Launchers, Middleware, Provider};
 use crate::layout::Layout;
 use crate::members::Members;
 use crate::names::HostLists;
-use crate::namespaces::{UserNamespace, Views};
+use crate::namespaces::{self, UserNamespace, Views};
 use crate::node::Common;
 use crate::nodes::Nodes;
 
@@ -84,6 +84,7 @@ impl Cluster {
         }
         .variables();
         variables.push((ENV_CLUSTER, directory.path().into()));
+        variables.push((ENV_FABRICS, fabric.root().into()));
         variables.push(("PATH", search_path(&programs)?));
         Ok(Cluster {
             directory,
@@ -91,6 +92,14 @@ impl Cluster {
             namespace: namespace.map(Arc::new),
             views,
         })
+    }
+
+    /// Whether programs on the hosts can make files in the directory of POSIX shared memory.
+    pub fn has_shared_memory(&self) -> bool {
+        match self.namespace {
+            Some(_) => namespaces::has_shared_memory(),
+            None => shared_memory().is_some(),
+        }
     }
 
     /// Its directory, which goes with it.

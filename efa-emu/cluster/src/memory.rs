@@ -54,7 +54,20 @@ pub fn check(hosts: u32, devices: u32, queue_pairs: u32, fabric: &Fabric) -> Res
     if let Some(available) = available(Path::new("/")) {
         compare(hosts, devices, available)?;
     }
-    let devices = u64::from(devices);
+    check_room(hosts, devices, queue_pairs, fabric)
+}
+
+/// As [`check`], of file systems only.
+///
+/// # Errors
+/// Which one has too little room, with the figures.
+pub fn check_room(
+    hosts: u32,
+    devices: u32,
+    queue_pairs: u32,
+    fabric: &Fabric,
+) -> Result<(), Failure> {
+    let devices = u64::from(devices.clamp(1, DeviceName::MOST));
     let table = Fabric::bytes_of_device(queue_pairs).div_ceil(1024);
     let program = Fabric::bytes_of_program().div_ceil(1024);
     let mut places: BTreeMap<u64, FileSystem> = BTreeMap::new();
@@ -100,8 +113,12 @@ impl FileSystem {
             0 => String::new(),
             program => format!(", and {program} KiB for a program that opens a device"),
         };
+        let hosts = match hosts {
+            1 => "1 host takes".to_owned(),
+            hosts => format!("{hosts} hosts take"),
+        };
         Err(Failure(format!(
-            "{hosts} hosts take {} MiB of {path}, and {} MiB are free there: each takes {} KiB{program}; at most {} hosts \
+            "{hosts} {} MiB of {path}, and {} MiB are free there: each takes {} KiB{program}; at most {} hosts \
              fit: make it larger (`mount -o remount,size=SIZE {path}`; of a container, `--shm-size SIZE`)",
             needed.div_ceil(1024),
             self.free / 1024,
@@ -261,6 +278,9 @@ mod tests {
         assert!(place.compare(17).is_ok());
         let Failure(reason) = place.compare(18).unwrap_err();
         assert!(reason.contains("takes 456 KiB; at most 17"), "{reason}");
+        place.free = 0;
+        let Failure(reason) = place.compare(1).unwrap_err();
+        assert!(reason.starts_with("1 host takes 1 MiB of"), "{reason}");
     }
 
     /// What is not there yet will be in the file system of what is.

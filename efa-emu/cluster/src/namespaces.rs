@@ -108,10 +108,10 @@ fn isolate(name: &str, views: &Views) -> io::Result<()> {
     // SAFETY: the pointer and the length are those of the name.
     check(unsafe { libc::sethostname(name.as_ptr().cast(), name.len()) })?;
     show_hosts(&views.hosts)?;
-    let shared_memory = Path::new(SHARED_MEMORY);
-    if !shared_memory.is_dir() {
+    if !has_shared_memory() {
         return Ok(());
     }
+    let shared_memory = Path::new(SHARED_MEMORY);
     // Opened before the mount hides it.
     let opened: io::Result<Vec<File>> = views.common.iter().map(File::open).collect();
     let opened = opened?;
@@ -127,6 +127,11 @@ fn isolate(name: &str, views: &Views) -> io::Result<()> {
         bind(Path::new(&visible), path)?;
     }
     Ok(())
+}
+
+/// Whether hosts have shared memory of their own: there is a directory over which it can be mounted.
+pub(crate) fn has_shared_memory() -> bool {
+    Path::new(SHARED_MEMORY).is_dir()
 }
 
 /// What is mounted here stays here; what is mounted outside still comes in.

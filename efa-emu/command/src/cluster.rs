@@ -116,7 +116,10 @@ impl ClusterArguments {
         let unused = match layout.is_member() {
             // The programs that may use the devices are not known here.
             true => None,
-            false => settings.unused(&hosts, &injection),
+            false => {
+                let has_shared_memory = cluster.has_shared_memory();
+                settings.unused(&hosts, &injection, has_shared_memory)
+            }
         };
         let recorded = recording.map_or_else(Vec::new, capture::RunRecording::end);
         drop(cluster);

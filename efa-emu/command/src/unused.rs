@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use efa_shm::ENV_FABRICS;
 use efa_shm::usage::{Process, UsageStep, processes};
 
 use super::leftovers::SHARED_MEMORY;
@@ -30,6 +31,8 @@ pub(super) struct Facts<'a> {
     pub(super) fi_provider: Option<String>,
     /// Whether programs can make files in the directory of POSIX shared memory.
     pub(super) has_shared_memory: bool,
+    /// The directory of the fabrics, as it is called outside of containers.
+    pub(super) fabrics: &'a Path,
     /// Whether a device of the run's hosts has received packets, which leaves no mark.
     pub(super) has_received: bool,
 }
@@ -37,6 +40,19 @@ pub(super) struct Facts<'a> {
 /// The line for the user, if the device was not used and nothing shows that this was the purpose.
 pub(super) fn explain(facts: &Facts<'_>) -> Option<String> {
     let took = |step| processes(facts.marks, step);
+    let apart = took(UsageStep::ApartFromRun);
+    let mut apart = apart
+        .iter()
+        .filter(|process| !describes(process))
+        .peekable();
+    if apart.peek().is_some() {
+        return Some(format!(
+            "{} used the device on a fabric without the run's hosts: {} is another directory there, as in a container; \
+             share it, or set {ENV_FABRICS} to one that is shared",
+            names(apart),
+            facts.fabrics.display()
+        ));
+    }
     let has_queue_pairs = !took(UsageStep::QueuePair).is_empty();
     let is_used = !took(UsageStep::Sent).is_empty() || has_queue_pairs && facts.has_received;
     if is_used || !took(UsageStep::RunInside).is_empty() {

@@ -17,8 +17,8 @@ use std::process::ExitCode;
 pub use libraries::directory_of;
 
 pub use run_directory::{
-    RunDirectory, living_directories, living_directories_below, place_of_runs, temporary_directory,
-    user_directory_below,
+    RunDirectory, living_directories, living_directories_below, place_of_runs, shared_memory,
+    temporary_directory, user_directory_below,
 };
 
 /// Why a command could not do its work: one line with the thing, its value and the remedy.

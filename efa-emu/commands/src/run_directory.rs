@@ -150,14 +150,18 @@ fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> Failure {
 /// hundred small files, which a file system on a disk takes several times as long to make and to
 /// remove as one in memory.
 pub fn place_of_runs() -> PathBuf {
-    let shared_memory = Path::new(SHARED_MEMORY);
     let named = env::var_os("TMPDIR").filter(|path| !path.is_empty());
-    let is_writable = || access(shared_memory, Access::WRITE_OK).is_ok();
-    match named.and_then(|path| path_for_lists(&path)) {
-        Some(named) => named,
-        None if shared_memory.is_dir() && is_writable() => shared_memory.to_owned(),
-        None => temporary_directory(),
-    }
+    named
+        .and_then(|path| path_for_lists(&path))
+        .or_else(shared_memory)
+        .unwrap_or_else(temporary_directory)
+}
+
+/// The directory of POSIX shared memory, if files can be made in it.
+pub fn shared_memory() -> Option<PathBuf> {
+    let path = PathBuf::from(SHARED_MEMORY);
+    let can_make_files = access(&path, Access::WRITE_OK | Access::EXEC_OK).is_ok();
+    (path.is_dir() && can_make_files).then_some(path)
 }
 
 /// The directory for temporary files, by a path that means the same in every directory and in every

@@ -177,6 +177,14 @@ pub enum FabricError {
         /// What is wrong with it.
         problem: String,
     },
+    /// The environment names a directory by a path that means another one in each directory.
+    #[error("environment variable {variable} is {path:?}: it has to be an absolute path")]
+    RelativePath {
+        /// The variable.
+        variable: &'static str,
+        /// The path.
+        path: PathBuf,
+    },
     /// A network option that cannot be understood.
     #[error("option {option}={value} is not valid: {expected}")]
     NetworkOption {
@@ -264,6 +272,7 @@ impl FabricError {
             | FabricError::DeviceCount { .. }
             | FabricError::OtherDevices { .. }
             | FabricError::Environment { .. }
+            | FabricError::RelativePath { .. }
             | FabricError::Profile(_)
             | FabricError::NetworkOption { .. } => libc::EINVAL,
             FabricError::ForeignOwner { .. } | FabricError::WritableByOthers { .. } => libc::EPERM,

@@ -15,14 +15,12 @@ use efa_device_model::qpn_policy::QpnPolicy;
 use efa_options::capture_output::CaptureOptions;
 use efa_shm::usage;
 use efa_shm::{
-    DEFAULT_FABRIC, Fabric, Host, HostConfig, NetworkOptions, PortRules, check_limits,
+    DEFAULT_FABRIC, ENV_FABRICS, Fabric, Host, HostConfig, NetworkOptions, PortRules, check_limits,
     parse_duration,
 };
-use rustix::fs::{Access, access};
 
 use crate::capture::RunRecording;
 use crate::injection::{Libraries, Provider};
-use crate::leftovers::SHARED_MEMORY;
 use crate::unused::{self, Facts};
 use crate::{complain, fault, survivors};
 
@@ -311,13 +309,19 @@ impl HostSettings {
     }
 
     /// What to say, when the programs of this command have ended, of a device that was not used.
-    pub(crate) fn unused(&self, hosts: &[EmulatedHost], injection: &Injection) -> Option<String> {
+    pub(crate) fn unused(
+        &self,
+        hosts: &[EmulatedHost],
+        injection: &Injection,
+        has_shared_memory: bool,
+    ) -> Option<String> {
         let mut devices = hosts.iter().flat_map(|host| &host.devices);
         unused::explain(&Facts {
             has_received: devices.any(|device| device.statistics().port.rx_pkts > 0),
             marks: &injection.marks,
             fi_provider: env::var("FI_PROVIDER").ok(),
-            has_shared_memory: access(SHARED_MEMORY, Access::WRITE_OK | Access::EXEC_OK).is_ok(),
+            has_shared_memory,
+            fabrics: self.fabric.root(),
         })
     }
 
@@ -348,6 +352,7 @@ impl HostSettings {
             self.libraries.search_path(&links)?,
             Libraries::sanitizer_options(),
             (usage::ENVIRONMENT, marks.clone().into()),
+            (ENV_FABRICS, self.fabric.root().into()),
         ];
         variables.extend(self.provider.iter().flat_map(Provider::variables));
         Ok(Injection { variables, marks })

@@ -7,12 +7,13 @@ use std::ffi::OsString;
 use std::process::{Command, ExitCode};
 
 use clap::Args;
-use efa_commands::{Failure, RunDirectory, child};
+use efa_commands::{Failure, RunDirectory, child, shared_memory};
 use efa_shm::Fabric;
 
 use self::host::HostOptions;
 use self::uplink::UplinkOptions;
 use super::leftovers;
+use efa_cluster::memory;
 use efa_cluster::uplink::turn;
 
 #[derive(Args)]
@@ -34,6 +35,8 @@ pub(super) struct RunArguments {
 impl RunArguments {
     pub(super) fn execute(self) -> Result<ExitCode, Failure> {
         let settings = self.options.checked()?;
+        let (devices, queue_pairs) = (settings.devices(), settings.queue_pairs());
+        memory::check_room(1, devices, queue_pairs, settings.fabric())?;
         let name = match self.host {
             None if self.uplink.is_wanted() => Some(name_of_machine()?),
             name => name,
@@ -70,7 +73,7 @@ impl RunArguments {
         };
         let status = child::run(&mut command, meanwhile)
             .map_err(|error| child::cannot_start(program, &error))?;
-        let unused = settings.unused(&hosts, &injection);
+        let unused = settings.unused(&hosts, &injection, shared_memory().is_some());
         if !status.success() {
             leftovers::remove();
         }

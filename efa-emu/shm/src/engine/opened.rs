@@ -49,7 +49,11 @@ impl Engine {
     pub fn open(config: &HostConfig) -> Result<Engine, FabricError> {
         let mut profile = Profile::named(&config.profile)?;
         profile.unknown_peer_check &= !config.serve_unknown_peers;
-        Engine::open_in(&Fabric::open(&config.fabric)?, config, profile)
+        let fabric = Fabric::open(&config.fabric)?;
+        if !fabric.has_run_of(config) {
+            usage::mark(UsageStep::ApartFromRun);
+        }
+        Engine::open_in(&fabric, config, profile)
     }
 
     /// As [`Engine::open`], in a fabric and with a device profile that need not be those that the

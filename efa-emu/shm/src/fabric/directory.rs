@@ -39,6 +39,7 @@ use super::paths::{check_name, effective_user, gid_name, private_directory};
 use super::recorder_locks;
 use super::version;
 use crate::error::{FabricError, Holds};
+use crate::identity::config::{ENV_FABRICS, HostConfig};
 use crate::process::lock::{REGISTRY_PATIENCE, RegistryLock};
 use crate::transport::segment;
 use efa_capture::file_size;
@@ -65,10 +66,18 @@ pub struct Fabric {
 }
 
 impl Fabric {
-    /// Opens the fabric `name`, creating it if needed, below the machine's shared memory directory
-    /// (`/dev/shm`, else `$XDG_RUNTIME_DIR`, else `$TMPDIR`, else `/tmp`).
+    /// Opens the fabric `name`, creating it if needed, below the directory that [`ENV_FABRICS`]
+    /// names, else the machine's shared memory directory (`/dev/shm`, else `$XDG_RUNTIME_DIR`, else
+    /// `$TMPDIR`, else `/tmp`).
     pub fn open(name: &str) -> Result<Fabric, FabricError> {
-        Fabric::open_below(&shared_memory_root(), name)
+        let root = shared_memory_root();
+        match root.is_absolute() {
+            true => Fabric::open_below(&root, name),
+            false => Err(FabricError::RelativePath {
+                variable: ENV_FABRICS,
+                path: root,
+            }),
+        }
     }
 
     /// As [`Fabric::open`], below another directory.
@@ -115,6 +124,20 @@ impl Fabric {
     /// The fabric's directory.
     pub fn directory(&self) -> &Path {
         &self.directory
+    }
+
+    /// The directory in which the user's fabrics are: what [`ENV_FABRICS`] names.
+    pub fn root(&self) -> &Path {
+        self.user_directory().parent().expect("it is below another")
+    }
+
+    /// Whether the run is here that says by `config` that it started the process. A process in a
+    /// container may find another directory under the fabric's path.
+    pub(crate) fn has_run_of(&self, config: &HostConfig) -> bool {
+        let (Some(gid), Some(run)) = (config.gid(), config.run()) else {
+            return true;
+        };
+        participants::is_alive(&self.host_directory(gid), run)
     }
 
     /// When a host last came or went, as far as the directories tell; `None` if there is none.
@@ -237,6 +260,11 @@ pub fn check_limits() -> Result<(), FabricError> {
 }
 
 pub(super) fn shared_memory_root() -> PathBuf {
+    let named = std::env::var_os(ENV_FABRICS).filter(|path| !path.is_empty());
+    named.map_or_else(usual_root, PathBuf::from)
+}
+
+fn usual_root() -> PathBuf {
     let candidates = ["XDG_RUNTIME_DIR", "TMPDIR"].map(std::env::var_os);
     std::iter::once(PathBuf::from("/dev/shm"))
         .chain(candidates.into_iter().flatten().map(PathBuf::from))

@@ -32,6 +32,8 @@ pub enum UsageStep {
     QueuePair,
     /// Something was sent to a process.
     Sent,
+    /// The device was opened on a fabric in which the run is not.
+    ApartFromRun,
     /// Another `efa-emu run` was started, whose programs have devices of their own.
     RunInside,
 }
@@ -44,6 +46,7 @@ impl UsageStep {
             UsageStep::Opened => "opened",
             UsageStep::QueuePair => "queue-pair",
             UsageStep::Sent => "sent",
+            UsageStep::ApartFromRun => "apart-from-run",
             UsageStep::RunInside => "run-inside",
         }
     }

@@ -15,6 +15,9 @@ use efa_device_model::qpn_policy::QpnPolicy;
 
 /// Name of the fabric; `default` if unset.
 pub const ENV_FABRIC: &str = "EFA_EMU_FABRIC";
+/// The directory in which the fabrics are, by an absolute path. A run names it to its programs,
+/// which may have another `TMPDIR` or another `/dev/shm`.
+pub const ENV_FABRICS: &str = "EFA_EMU_FABRICS";
 /// Name of the emulated host that the process belongs to.
 pub const ENV_HOST: &str = "EFA_EMU_HOST";
 /// GIDs of that host's devices, as IPv6 addresses with commas between them.

@@ -18,6 +18,11 @@ const WITHOUT_SHM: &str = r#"
     test ! -e /dev/shm
 "#;
 
+/// It is there, and nothing can be made in it.
+const READ_ONLY_SHM: &str = "mount -t tmpfs -o ro tmpfs /dev/shm";
+
+const SMALL_SHM: &str = "mount -t tmpfs -o size=1m tmpfs /dev/shm";
+
 const READ_ONLY_HOME: &str = r#"
     mount -t tmpfs -o ro tmpfs "$PLACE"
     export HOME=$PLACE
@@ -80,11 +85,91 @@ fn devices_work_without_dev_shm() {
             wait $server
         '
     "#;
-    let Some(outcome) = on_a_machine(WITHOUT_SHM, script) else {
+    for setup in [WITHOUT_SHM, READ_ONLY_SHM] {
+        let Some(outcome) = on_a_machine(setup, script) else {
+            return;
+        };
+        let outcome = outcome.expect_success(setup);
+        assert_eq!(outcome.stdout, "1\n1\n", "{setup}: {}", outcome.stderr);
+    }
+}
+
+/// The fabric is elsewhere, and everything that a run or a cluster starts looks there, whatever its
+/// `TMPDIR`. The hosts of a cluster have a `/dev/shm` of their own, which libfabric uses.
+#[test]
+fn all_programs_agree_where_the_fabric_is() {
+    needs!("fi_pingpong", "libfabric-bin");
+    let script = r#"
+        cd "$TMPDIR"
+        listed='TMPDIR=/tmp XDG_RUNTIME_DIR=/tmp efa-emu ps'
+        efa-emu run -- sh -c "$listed" 2>&1 | grep -c ^host-1
+        efa-emu run -- efa-tap run --quiet --pcap tap.pcapng -- sh -c "$listed" | grep -c ^host-1
+        efa-emu cluster 2 -- sh -euc '
+            test="fi_pingpong -p efa -e rdm -I 10 -S 64"
+            ssh node0 $test >server 2>&1 & server=$!
+            until grep -q ":B9E8 " /proc/net/tcp /proc/net/tcp6; do sleep 0.05; done
+            ssh node1 $test node0 | grep -c "^64 "
+            wait $server
+            '"$listed"' | grep -c "^node[01] "
+            ssh node1 "'"$listed"'" | grep -c "^node[01] "
+        ' 2>said
+        grep -c efa-emu: said || true
+    "#;
+    let Some(outcome) = on_a_machine(READ_ONLY_SHM, script) else {
         return;
     };
-    let outcome = outcome.expect_success("without /dev/shm");
-    assert_eq!(outcome.stdout, "1\n1\n", "{}", outcome.stderr);
+    let outcome = outcome.expect_success("read-only");
+    assert_eq!(outcome.stdout, "1\n1\n1\n2\n2\n0\n", "{}", outcome.stderr);
+}
+
+/// No host is made for which there is no room, and a place that has room can be named.
+#[test]
+fn a_small_dev_shm_is_refused() {
+    let script = r#"
+        mkdir "$TMPDIR/fabrics"
+        for command in "run" "cluster 1"; do
+            if efa-emu $command -- true; then echo "$command runs"; fi
+            EFA_EMU_FABRICS=$TMPDIR/fabrics efa-emu $command --quiet -- true
+        done
+        if EFA_EMU_FABRICS=fabrics efa-emu run -- true; then echo "a relative path is taken"; fi
+    "#;
+    let Some(outcome) = on_a_machine(SMALL_SHM, script) else {
+        return;
+    };
+    let outcome = outcome.expect_success("small");
+    assert_eq!(outcome.stdout, "", "{}", outcome.stderr);
+    let refused = "efa-emu: 1 host takes 2 MiB of /dev/shm, and 1 MiB are free there";
+    let lines: Vec<_> = outcome.stderr.lines().collect();
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    assert!(lines[..2].iter().all(|line| line.starts_with(refused)));
+    assert!(lines[2].contains("EFA_EMU_FABRICS is \"fabrics\""));
+}
+
+/// As in a container that is started by the run: it has a `/dev/shm` of its own, in which its
+/// programs make a fabric of their own.
+#[test]
+fn programs_on_another_fabric_are_reported() {
+    needs!("ib_send_lat", "perftest");
+    let script = r#"
+        cd "$TMPDIR"
+        efa-emu run -- unshare --mount sh -euc '
+            mount -t tmpfs tmpfs /dev/shm
+            test="ib_send_lat -c SRD -x 0 -n 10"
+            $test >server 2>&1 & server=$!
+            until grep -q ":4853 " /proc/net/tcp /proc/net/tcp6; do sleep 0.05; done
+            $test 127.0.0.1 | grep -c "^ *2  *10 "
+            wait $server
+        '
+    "#;
+    let Some(outcome) = on_a_machine("", script) else {
+        return;
+    };
+    let outcome = outcome.expect_success("with a /dev/shm inside");
+    assert_eq!(outcome.stdout, "1\n", "{}", outcome.stderr);
+    outcome.expect_stderr(&[
+        "ib_send_lat used the device on a fabric without the run's hosts: /dev/shm is another directory",
+        "EFA_EMU_FABRICS",
+    ]);
 }
 
 /// libfabric's efa provider needs it, and says nothing that helps.

@@ -5,7 +5,7 @@ mod process;
 mod run;
 mod switch;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -71,9 +71,5 @@ pub(crate) fn main() -> ExitCode {
 /// Where the directories of runs are: in memory, so that a program never waits for a disk, if there
 /// is such a place.
 fn place_of_runs() -> PathBuf {
-    let memory = Path::new("/dev/shm");
-    match memory.is_dir() {
-        true => memory.to_owned(),
-        false => efa_commands::temporary_directory(),
-    }
+    efa_commands::shared_memory().unwrap_or_else(efa_commands::temporary_directory)
 }
