@@ -35,16 +35,16 @@ pub(crate) struct Interop {
     #[arg(long)]
     resume: bool,
     /// Write how the cells of all parts ended with this source, as Markdown.
-    #[arg(long, value_name = "FILE", requires = "resume", value_parser = crate::outcome::report_file)]
+    #[arg(long, value_name = "FILE", requires = "resume", value_parser = crate::outcome::report_file())]
     table: Option<PathBuf>,
     /// Print the cells instead of running them.
     #[arg(long)]
     list: bool,
     /// Write the results as JUnit XML.
-    #[arg(long, value_name = "FILE", value_parser = crate::outcome::report_file)]
+    #[arg(long, value_name = "FILE", value_parser = crate::outcome::report_file())]
     junit: Option<PathBuf>,
     /// Write the results as JSON.
-    #[arg(long, value_name = "FILE", value_parser = crate::outcome::report_file)]
+    #[arg(long, value_name = "FILE", value_parser = crate::outcome::report_file())]
     json: Option<PathBuf>,
     #[command(flatten)]
     software: SoftwareOptions,

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use efa_commands::output;
 
 /// As which it writes to standard error.
@@ -34,12 +35,12 @@ pub(crate) fn complain(error: impl Display, outcome: Outcome) -> Outcome {
     outcome
 }
 
-/// The name of a file for a report.
-pub(crate) fn report_file(text: &str) -> Result<PathBuf, String> {
-    match text {
-        "-" => Err("a report goes into a file; the one of standard output is /dev/stdout".into()),
-        path => Ok(path.into()),
-    }
+/// Reads the name of a file for a report.
+pub(crate) fn report_file() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| match path.as_os_str() == "-" {
+        true => Err("a report goes into a file; the one of standard output is /dev/stdout"),
+        false => Ok(path),
+    })
 }
 
 /// Prints a line of results. A reader that has ended (`| head`) is not an error; another failure

@@ -14,7 +14,7 @@ pub(crate) struct Arguments {
     #[arg(required = true, value_name = "FILE")]
     results: Vec<PathBuf>,
     /// The page to write.
-    #[arg(long, value_name = "FILE", value_parser = crate::outcome::report_file)]
+    #[arg(long, value_name = "FILE", value_parser = crate::outcome::report_file())]
     html: PathBuf,
 }
 

@@ -160,13 +160,13 @@ pub(crate) struct Run {
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
     /// Write the results as JUnit XML.
-    #[arg(long, value_name = "FILE", value_parser = crate::outcome::report_file)]
+    #[arg(long, value_name = "FILE", value_parser = crate::outcome::report_file())]
     junit: Option<PathBuf>,
     /// Write the results as JSON.
-    #[arg(long, value_name = "FILE", value_parser = crate::outcome::report_file)]
+    #[arg(long, value_name = "FILE", value_parser = crate::outcome::report_file())]
     json: Option<PathBuf>,
     /// Write the results as a page of HTML; `report` makes one page of several runs.
-    #[arg(long, value_name = "FILE", value_parser = crate::outcome::report_file)]
+    #[arg(long, value_name = "FILE", value_parser = crate::outcome::report_file())]
     html: Option<PathBuf>,
     #[command(flatten)]
     places: Places,

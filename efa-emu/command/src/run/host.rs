@@ -2,6 +2,7 @@
 //! program has to find in its environment.
 
 use std::env;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ pub(crate) struct HostOptions {
     /// The generation of the device; `efa-emu profiles` lists them. Or the path of a profile's file
     /// (TOML), as `efa-conformance survey` writes it.
     #[arg(long, value_name = "NAME", default_value = Profile::DEFAULT)]
-    profile: String,
+    profile: OsString,
     /// Write what the programs send and receive over the devices to this file (pcapng).
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
@@ -120,13 +121,12 @@ impl NetworkArguments {
     }
 }
 
-/// The whole path of a profile's file, which goes into an environment variable.
-fn path_text(path: &str) -> Result<String, Failure> {
-    let whole = std::fs::canonicalize(path)?;
-    whole.into_os_string().into_string().map_err(|path| {
+/// The name of a profile or the path of its file, which goes into an environment variable.
+fn text_of_profile(profile: OsString) -> Result<String, Failure> {
+    profile.into_string().map_err(|profile| {
         Failure(format!(
-            "{}: the path of a profile has to be text: rename the file or its directory",
-            path.display()
+            "--profile {}: the path of a profile has to be text: rename the file or its directory",
+            profile.display()
         ))
     })
 }
@@ -150,13 +150,14 @@ impl HostOptions {
             }
             _ => {}
         }
-        let profile = Profile::named(&self.profile)?;
+        let profile_name = text_of_profile(self.profile)?;
+        let profile = Profile::named(&profile_name)?;
         let network = self.network.options(&profile)?;
         let profile_name =
-            match profile::is_path(&self.profile) && Profile::by_name(&self.profile).is_none() {
+            match profile::is_path(&profile_name) && Profile::by_name(&profile_name).is_none() {
                 // Programs may have another directory.
-                true => path_text(&self.profile)?,
-                false => self.profile,
+                true => text_of_profile(std::fs::canonicalize(profile_name)?.into())?,
+                false => profile_name,
             };
         let rules = match &self.faults {
             Some(file) => fault::read_rules(file)?,

@@ -12,6 +12,7 @@ mod json;
 mod libfabric;
 mod network;
 mod perftest;
+mod places;
 mod poor_places;
 mod provider;
 mod rails;

@@ -1,9 +1,7 @@
 //! `efa-emu run` as a command: environment, exit status, signals, what it refuses and what it
 //! leaves.
 
-use std::ffi::OsStr;
 use std::fs::DirBuilder;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -278,60 +276,6 @@ fn unnamed_runs_are_distinct_hosts() {
         assert_eq!(program.wait().code(), 143, "the signal reaches the program");
     }
     assert_eq!(fabric.ps().lines().count(), 1, "only the heading is left");
-}
-
-/// Names of a directory for temporary files; `None` is one that is given as a relative path.
-const TEMPORARY_DIRECTORIES: [Option<&[u8]>; 8] = [
-    None,
-    Some(b"plain"),
-    Some(b"with space"),
-    Some(b"with:colon"),
-    Some(b"with;semicolon"),
-    Some(b"with\nnewline"),
-    Some(b"with'quote"),
-    Some(b"not-utf-8-\xe9"),
-];
-
-/// The program goes elsewhere, and finds devices by `SYSFS_PATH`, the libraries by their
-/// development names in `LD_LIBRARY_PATH`, and the hosts of a cluster by `ssh` in `PATH`.
-#[test]
-fn any_directory_for_temporary_files_will_do() {
-    needs!("ibv_devices", "ibverbs-utils");
-    let fabric = TestFabric::new();
-    let fabric_name = fabric.name();
-    let devices = "cd / && ibv_devices | grep -c rdmap && ls \"${LD_LIBRARY_PATH%%:*}/libibverbs.so\" | wc -l";
-    let hosts = "cd / && $(command -v ssh) node1 hostname";
-    for name in TEMPORARY_DIRECTORIES {
-        let place = tempfile::tempdir().unwrap();
-        let relative = name.map_or(OsStr::new("relative"), OsStr::from_bytes);
-        DirBuilder::new()
-            .create(place.path().join(relative))
-            .unwrap();
-        let named = match name {
-            Some(_) => place.path().join(relative),
-            None => relative.into(),
-        };
-        let of_run = ["run", "--fabric", fabric_name, "--", "sh", "-c", devices];
-        let cluster = [
-            "cluster",
-            "2",
-            "--no-namespaces",
-            "--fabric",
-            fabric_name,
-            "--",
-            "sh",
-            "-c",
-            hosts,
-        ];
-        for (arguments, lines) in [(&of_run[..], 2), (&cluster[..], 1)] {
-            let mut command = efa_emu(arguments);
-            command.current_dir(place.path()).env("TMPDIR", &named);
-            let outcome = run(command);
-            let outcome = outcome.expect_success(&format!("{named:?} {arguments:?}"));
-            let answer = outcome.stdout.lines().count();
-            assert_eq!(answer, lines, "{named:?} {outcome:?}");
-        }
-    }
 }
 
 /// A `run` that is killed cleans nothing up; the next one does, for as much as is dead.

@@ -1,0 +1,426 @@
+//! Names and kinds of directories that users have: whatever a variable, an option, the working
+//! directory or the installation is called, programs find their device, or the command is refused
+//! in one line that names what to change.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+
+use crate::common::{Outcome, TestFabric, needs, run};
+use efa_testing::workspace::{built, conformance, emulator, traces};
+
+/// A directory.
+struct Place {
+    name: &'static str,
+    given: Given,
+    /// The uses of it that are refused, with words of the line that says so.
+    refused: &'static [(Use, &'static str)],
+}
+
+/// How a command is told of the directory.
+enum Given {
+    /// By the absolute path of a directory of this name.
+    Named(&'static [u8]),
+    Relative,
+    Link,
+    Missing,
+    /// One in which nobody can make a file, not even root.
+    ReadOnly,
+}
+
+/// What a directory is used for. All variables but `TMPDIR`, and the working directory, name it in
+/// all of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Use {
+    /// `TMPDIR`, in which a run has its files.
+    Temporary,
+    /// `EFA_EMU_FABRICS`, in which the fabric is.
+    Fabrics,
+    /// The program `efa-emu` and its libraries are there.
+    Installation,
+    /// Captures and rules of faults of `run` are there.
+    Run,
+    /// The `ssh` of a cluster, and what it starts.
+    Cluster,
+    Profile,
+    Tap,
+    Key,
+    Bridge,
+    Check,
+    Replay,
+}
+
+const USES: [Use; 11] = [
+    Use::Temporary,
+    Use::Fabrics,
+    Use::Installation,
+    Use::Run,
+    Use::Cluster,
+    Use::Profile,
+    Use::Tap,
+    Use::Key,
+    Use::Bridge,
+    Use::Check,
+    Use::Replay,
+];
+
+const LONG: [u8; 200] = [b'x'; 200];
+
+/// The dynamic linker ends an entry of its list there.
+const IN_NO_LIST: &[(Use, &str)] = &[(Use::Installation, "EFA_EMU_LIB")];
+
+const PLACES: [Place; 11] = [
+    Place::of(
+        "relative",
+        Given::Relative,
+        &[(Use::Fabrics, "EFA_EMU_FABRICS")],
+    ),
+    Place::of("a space", Given::Named(b"with space"), IN_NO_LIST),
+    Place::of("a colon", Given::Named(b"with:colon"), IN_NO_LIST),
+    Place::of("a semicolon", Given::Named(b"with;semicolon"), &[]),
+    Place::of("a newline", Given::Named(b"with\nnewline"), &[]),
+    Place::of("a quote", Given::Named(b"with'quote"), &[]),
+    Place::of(
+        "not UTF-8",
+        Given::Named(b"caf\xe9"),
+        &[(Use::Profile, "--profile")],
+    ),
+    Place::of(
+        "long",
+        Given::Named(&LONG),
+        &[(Use::Temporary, "set TMPDIR")],
+    ),
+    Place::of("a link", Given::Link, &[]),
+    Place::of(
+        "missing",
+        Given::Missing,
+        &[
+            (Use::Temporary, "set TMPDIR"),
+            (Use::Fabrics, "missing/efa-emu-"),
+            (Use::Installation, "EFA_EMU_LIB"),
+            (Use::Run, "missing/rules.toml"),
+            (Use::Profile, "missing/profile.toml"),
+            (Use::Tap, "missing/tap.pcapng"),
+            (Use::Key, "missing/new.key"),
+            (Use::Bridge, "missing/key"),
+            (Use::Check, "missing/trace.pcapng"),
+            (Use::Replay, "missing/trace.pcapng"),
+        ],
+    ),
+    Place::of(
+        "read-only",
+        Given::ReadOnly,
+        &[
+            (Use::Temporary, "set TMPDIR"),
+            (Use::Fabrics, "/sys/efa-emu-"),
+            (Use::Installation, "EFA_EMU_LIB"),
+            (Use::Run, "/sys/rules.toml"),
+            (Use::Profile, "/sys/profile.toml"),
+            (Use::Tap, "/sys/tap.pcapng"),
+            (Use::Key, "/sys/new.key"),
+            (Use::Bridge, "/sys/key"),
+            (Use::Check, "/sys/trace.pcapng"),
+            (Use::Replay, "/sys/trace.pcapng"),
+        ],
+    ),
+];
+
+impl Place {
+    const fn of(
+        name: &'static str,
+        given: Given,
+        refused: &'static [(Use, &'static str)],
+    ) -> Place {
+        Place {
+            name,
+            given,
+            refused,
+        }
+    }
+
+    fn refusal(&self, used: Use) -> Option<&'static str> {
+        let mut refused = self.refused.iter();
+        refused.find_map(|(refused, words)| (*refused == used).then_some(*words))
+    }
+}
+
+/// A place that was made, with the files that commands read from it.
+struct Made<'a> {
+    place: &'a Place,
+    /// As commands are told.
+    path: PathBuf,
+    working_directory: PathBuf,
+    fabric: TestFabric,
+}
+
+impl<'a> Made<'a> {
+    fn below(root: &Path, place: &'a Place) -> Made<'a> {
+        let directory = match place.given {
+            Given::Named(name) => root.join(OsStr::from_bytes(name)),
+            Given::Relative | Given::Link => root.join("directory"),
+            Given::Missing => root.join("missing"),
+            Given::ReadOnly => "/sys".into(),
+        };
+        let holds_files = !matches!(place.given, Given::Missing | Given::ReadOnly);
+        if holds_files {
+            fs::create_dir(&directory).unwrap();
+            fill(&directory);
+        }
+        let path = match place.given {
+            Given::Relative => "directory".into(),
+            Given::Link => {
+                let link = root.join("link");
+                std::os::unix::fs::symlink(&directory, &link).unwrap();
+                link
+            }
+            _ => directory.clone(),
+        };
+        Made {
+            place,
+            path,
+            working_directory: match place.given {
+                Given::Relative | Given::Missing => root.to_owned(),
+                _ => directory,
+            },
+            fabric: TestFabric::new(),
+        }
+    }
+
+    /// A program with all variables of its environment.
+    fn command(&self, program: PathBuf, words: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        let mut search = self.path.clone().into_os_string();
+        search.push(":");
+        search.push(std::env::var_os("PATH").unwrap_or_default());
+        command
+            .args(words.iter().map(|word| self.with_path(word)))
+            .current_dir(&self.working_directory)
+            .env("PATH", search)
+            .env("LD_PRELOAD", self.path.join(PRELOADED));
+        for name in ["XDG_RUNTIME_DIR", "HOME", "LD_LIBRARY_PATH", "SYSFS_PATH"] {
+            command.env(name, &self.path);
+        }
+        if self.place.refusal(Use::Temporary).is_none() {
+            command.env("TMPDIR", &self.path);
+        }
+        command
+    }
+
+    /// A word in which `@/` stands for the place, and `FABRIC` for the name of a fabric.
+    fn with_path(&self, word: &str) -> OsString {
+        match word.strip_prefix("@/") {
+            Some(file) => self.path.join(file).into(),
+            None => word.replace("FABRIC", self.fabric.name()).into(),
+        }
+    }
+
+    fn run(&self, used: Use) -> Outcome {
+        // The program goes elsewhere, and finds devices by `SYSFS_PATH`, and the libraries by their
+        // development names in `LD_LIBRARY_PATH`.
+        let devices = "grep -q user.so /proc/self/maps && echo preloaded; cd / && ibv_devices | grep -c rdmap && \
+                       ls \"${LD_LIBRARY_PATH%%:*}/libibverbs.so\" | wc -l";
+        let hosts = "cd / && $(command -v ssh) node1 'cd / && ibv_devices | grep -c rdmap'";
+        let emulator = |words: &[&str]| self.command(emulator(), words);
+        let on_host = |options: &[&str], program: &[&str]| {
+            emulator(
+                &[
+                    &["run", "--fabric", "FABRIC", "--quiet"],
+                    options,
+                    &["--"],
+                    program,
+                ]
+                .concat(),
+            )
+        };
+        let shell = ["sh", "-c", devices];
+        let mut command = match used {
+            Use::Temporary | Use::Fabrics => on_host(&[], &shell),
+            Use::Installation => {
+                let mut command = on_host(&["--provider", "efa_rs"], &shell);
+                let own = self.path.join("efa-emu");
+                match self.working_directory.join(&own).exists() {
+                    true => command_of(&own, &command),
+                    false => {
+                        command.env("EFA_EMU_LIB", &self.path);
+                        command
+                    }
+                }
+            }
+            Use::Run => {
+                let files = ["--faults", "@/rules.toml", "--pcap", "@/run.pcapng"];
+                on_host(&files, &shell)
+            }
+            Use::Cluster => {
+                let cluster = [
+                    "cluster",
+                    "2",
+                    "--quiet",
+                    "--fabric",
+                    "FABRIC",
+                ];
+                emulator(&[&cluster[..], &["--", "sh", "-c", hosts]].concat())
+            }
+            Use::Profile => on_host(&["--profile", "@/profile.toml"], &shell),
+            Use::Tap => {
+                let tap = built("efa-tap");
+                let tap = [
+                    tap.to_str().unwrap(),
+                    "run",
+                    "--quiet",
+                    "--pcap",
+                    "@/tap.pcapng",
+                    "--",
+                ];
+                on_host(&[], &[&tap[..], &shell].concat())
+            }
+            Use::Key => emulator(&["bridge", "key", "@/new.key"]),
+            // It has read its key when it asks whom to meet.
+            Use::Bridge => emulator(&["bridge", "--key", "@/key"]),
+            Use::Check => self.command(conformance(), &["check", "@/trace.pcapng"]),
+            Use::Replay => {
+                let replay = ["run", "@/trace.pcapng", "--json", "@/report.json"];
+                self.command(conformance(), &replay)
+            }
+        };
+        match used {
+            Use::Temporary => command.env("TMPDIR", &self.path),
+            Use::Fabrics => command.env("EFA_EMU_FABRICS", &self.path),
+            _ => &mut command,
+        };
+        run(command)
+    }
+
+    /// What the program prints, if it can be known.
+    fn expected(&self, used: Use) -> Option<&'static str> {
+        // As without the emulator, the list cannot have every name.
+        let is_preloaded = match self.place.given {
+            Given::Missing | Given::ReadOnly => false,
+            _ => !self
+                .path
+                .as_os_str()
+                .as_bytes()
+                .iter()
+                .any(|byte| b" :".contains(byte)),
+        };
+        match used {
+            Use::Key | Use::Bridge | Use::Check | Use::Replay => None,
+            Use::Cluster => Some("1\n"),
+            _ if is_preloaded => Some("preloaded\n1\n1\n"),
+            _ => Some("1\n1\n"),
+        }
+    }
+
+    #[track_caller]
+    fn check(&self, used: Use) {
+        let outcome = self.run(used);
+        let name = self.place.name;
+        if let Some(words) = self.place.refusal(used) {
+            assert_eq!(outcome.code(), 2, "{name}, {used:?}: {outcome:?}");
+            let said = outcome
+                .stderr
+                .lines()
+                .filter(|line| !line.contains("ld.so"));
+            let said: Vec<_> = said.collect();
+            assert!(
+                said.len() == 1 && said[0].contains(words),
+                "{name}, {used:?}: {words:?} is not in {said:?}"
+            );
+            return;
+        }
+        if used == Use::Bridge {
+            outcome.expect_stderr(&["say where to meet other bridges"]);
+            return;
+        }
+        assert_eq!(outcome.code(), 0, "{name}, {used:?}: {outcome:?}");
+        if let Some(expected) = self.expected(used) {
+            assert_eq!(outcome.stdout, expected, "{name}, {used:?}: {outcome:?}");
+        }
+    }
+}
+
+/// The same command with another program.
+fn command_of(program: &Path, command: &Command) -> Command {
+    let mut other = Command::new(program);
+    other.args(command.get_args());
+    other.current_dir(command.get_current_dir().unwrap());
+    other.envs(
+        command
+            .get_envs()
+            .filter_map(|(name, value)| Some((name, value?))),
+    );
+    other
+}
+
+/// The library that the user preloads.
+const PRELOADED: &str = "user.so";
+
+/// The files that commands read, in the directory of the test.
+fn fill(directory: &Path) {
+    let source = directory.parent().unwrap().parent().unwrap();
+    for file in fs::read_dir(source.join("files")).unwrap() {
+        let file = file.unwrap();
+        fs::hard_link(file.path(), directory.join(file.file_name())).unwrap();
+    }
+}
+
+/// Makes the files below `root`, once for all places.
+fn make_files(root: &Path) {
+    let files = root.join("files");
+    fs::create_dir(&files).unwrap();
+    for name in [
+        "efa-emu",
+        "libefa_emu_verbs.so",
+        "libefa_emu_efadv.so",
+        "libefa_rs-fi.so",
+    ] {
+        let built = fs::canonicalize(built(name)).unwrap();
+        fs::hard_link(built, files.join(name)).unwrap();
+    }
+    for (name, text) in [
+        (
+            "rules.toml",
+            "[[fault]]\nwhen = { packet = \"CTS\" }\nthen = \"hold\"\n",
+        ),
+        ("profile.toml", "name = \"measured\"\nbase = \"efa2\"\n"),
+        ("user.c", "int user;\n"),
+    ] {
+        fs::write(files.join(name), text).unwrap();
+    }
+    for ending in ["pcapng", "toml"] {
+        let trace = traces().join(format!("burst-before-handshake.{ending}"));
+        fs::copy(trace, files.join(format!("trace.{ending}"))).unwrap();
+    }
+    let mut compiler = Command::new("gcc");
+    compiler.args(["-shared", "-fPIC", "-o", PRELOADED, "user.c"]);
+    run_in(&files, compiler);
+    let mut key = Command::new(emulator());
+    key.args(["bridge", "key", "key"]);
+    run_in(&files, key);
+}
+
+fn run_in(directory: &Path, mut command: Command) {
+    command.current_dir(directory);
+    run(command).expect_success("in the directory of files");
+}
+
+#[test]
+fn any_place_works_or_is_refused_by_name() {
+    needs!("ibv_devices", "ibverbs-utils");
+    needs!("gcc", "gcc");
+    // Beside what was built, so that it needs no copies.
+    let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    make_files(root.path());
+    thread::scope(|scope| {
+        for (index, place) in PLACES.iter().enumerate() {
+            let root = root.path().join(index.to_string());
+            fs::create_dir(&root).unwrap();
+            scope.spawn(move || {
+                let made = Made::below(&root, place);
+                USES.into_iter().for_each(|used| made.check(used));
+            });
+        }
+    });
+}
