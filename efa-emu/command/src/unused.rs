@@ -5,6 +5,7 @@
 //! environment show it.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::path::Path;
 
 use efa_shm::ENV_FABRICS;
@@ -75,9 +76,21 @@ pub(super) fn explain(facts: &Facts<'_>) -> Option<String> {
             "nothing was sent over the device: FI_PROVIDER is {choice:?}, which leaves libfabric's efa provider out"
         )
     } else if listed.is_empty() {
-        "nothing was sent over the device: no process was seen to ask for devices. Programs that are static, set-uid \
-         or started without the run's LD_PRELOAD (`env -i`, `sudo`) do not see it (docs/emulator.md)"
-            .to_owned()
+        let mut loaded = took(UsageStep::Loaded);
+        loaded.sort_by(|a, b| a.executable.cmp(&b.executable));
+        loaded.dedup_by(|a, b| a.executable == b.executable);
+        let mut owners = loaded.iter().filter(has_own_verbs).peekable();
+        match owners.peek() {
+            Some(_) => format!(
+                "nothing was sent over the device: {} has a libibverbs of its own linked in, which knows real devices \
+                 only (docs/no-device.md)",
+                names(owners)
+            ),
+            None => "nothing was sent over the device: no process was seen to ask for devices. Programs that are static \
+                     or set-uid, have a libibverbs of their own, ask the kernel, or run in a container or without the \
+                     run's LD_PRELOAD (`env -i`, `sudo`) do not see it (docs/no-device.md)"
+                .to_owned(),
+        }
     } else if !facts.has_shared_memory {
         format!(
             "nothing was sent over the device, and {SHARED_MEMORY} is not there or cannot be written to: without it \
@@ -104,6 +117,14 @@ pub(super) fn explain(facts: &Facts<'_>) -> Option<String> {
 /// Whether the program tells what devices there are, and does nothing with them.
 fn describes(process: &Process) -> bool {
     DESCRIBING.contains(&&process.name[..])
+}
+
+/// Whether the program's file has the code of libibverbs in it: the beginning of its warnings.
+fn has_own_verbs(process: &&Process) -> bool {
+    const WARNING: &[u8] = b"libibverbs: Warning: ";
+    let program = fs::read(&process.executable).unwrap_or_default();
+    let mut places = program.windows(WARNING.len());
+    places.any(|bytes| bytes == WARNING)
 }
 
 /// Whether this value of `FI_PROVIDER` leaves the efa provider, and ours, out.

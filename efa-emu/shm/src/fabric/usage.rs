@@ -62,6 +62,8 @@ pub struct Process {
     pub name: String,
     /// Its variable `FI_PROVIDER`, which selects the providers of libfabric.
     pub fi_provider: Option<String>,
+    /// The file that was executed, if its path is text.
+    pub executable: PathBuf,
 }
 
 /// The name of a program: the kernel's for its process, or what the dynamic linker that was
@@ -83,6 +85,7 @@ impl Process {
             pid: std::process::id(),
             name: program_name(name.trim_end_matches('\n'), Path::new(&first_word)),
             fi_provider: std::env::var("FI_PROVIDER").ok(),
+            executable: std::env::current_exe().unwrap_or_default(),
         }
     }
 
@@ -90,21 +93,23 @@ impl Process {
     fn line(&self) -> String {
         let plain = |text: &str| text.replace(['\t', '\n'], " ");
         format!(
-            "{}\t{}\t{}\n",
+            "{}\t{}\t{}\t{}\n",
             self.pid,
             plain(&self.name),
-            plain(self.fi_provider.as_deref().unwrap_or(UNSET))
+            plain(self.fi_provider.as_deref().unwrap_or(UNSET)),
+            plain(self.executable.to_str().unwrap_or_default())
         )
     }
 
     fn parse(line: &str) -> Option<Process> {
-        let mut values = line.splitn(3, '\t');
+        let mut values = line.splitn(4, '\t');
         Some(Process {
             pid: values.next()?.parse().ok()?,
             name: values.next()?.to_owned(),
             fi_provider: Some(values.next()?)
                 .filter(|value| *value != UNSET)
                 .map(str::to_owned),
+            executable: values.next()?.into(),
         })
     }
 }
@@ -199,12 +204,14 @@ mod tests {
             pid: 7,
             name: "a\tb\n".into(),
             fi_provider: Some("tcp\nx".into()),
+            executable: "/b/a\tb".into(),
         };
-        assert_eq!(odd.line(), "7\ta b \ttcp x\n");
-        let read = Process::parse("7\ta b \t-").unwrap();
+        assert_eq!(odd.line(), "7\ta b \ttcp x\t/b/a b\n");
+        let read = Process::parse("7\ta b \t-\t/b/a").unwrap();
         assert_eq!((read.pid, read.fi_provider), (7, None));
-        assert_eq!(Process::parse("seven\ta\t-"), None);
-        assert_eq!(Process::parse("7\ta"), None);
+        assert_eq!(read.executable, Path::new("/b/a"));
+        assert_eq!(Process::parse("seven\ta\t-\t"), None);
+        assert_eq!(Process::parse("7\ta\t-"), None);
     }
 
     #[test]

@@ -254,13 +254,7 @@ impl<'a> Made<'a> {
                 on_host(&files, &shell)
             }
             Use::Cluster => {
-                let cluster = [
-                    "cluster",
-                    "2",
-                    "--quiet",
-                    "--fabric",
-                    "FABRIC",
-                ];
+                let cluster = ["cluster", "2", "--quiet", "--fabric", "FABRIC"];
                 emulator(&[&cluster[..], &["--", "sh", "-c", hosts]].concat())
             }
             Use::Profile => on_host(&["--profile", "@/profile.toml"], &shell),

@@ -36,6 +36,14 @@ fn nobody_asks_for_devices() {
         &["sh", "-c", "true; true"],
         &["/sbin/ldconfig", "--version"],
         &["env", "-i", "/bin/true"],
+        // It asks the kernel, by netlink.
+        &["sh", "-c", "rdma link || true"],
+        // A container inside, whose programs do not see the run's directory.
+        &[
+            "sh",
+            "-c",
+            "unshare -rm sh -c 'mount -t tmpfs x /dev/shm && ibv_devices' || true",
+        ],
     ] {
         assert_line(&said(fabric.host(words)), &[unused]);
     }
@@ -52,6 +60,55 @@ fn nobody_asks_for_devices() {
     words.extend(inside.get_args().map(|word| word.to_str().unwrap()));
     assert_line(&said(fabric.host(&words)), &[unused]);
 }
+
+/// As wheels for Python have it: the program is dynamic, and what it calls is in it.
+#[test]
+fn programs_with_their_own_libibverbs_are_named() {
+    needs!("gcc", "gcc");
+    let directory = tempfile::tempdir().unwrap();
+    let source = directory.path().join("own.c");
+    std::fs::write(&source, LISTS_DEVICES).unwrap();
+    let libraries = "-Wl,--start-group -Wl,-Bstatic -lefa -libverbs -lmlx5 -lmlx4 -lbnxt_re-rdmav34 -lcxgb4-rdmav34 \
+                     -lerdma-rdmav34 -lhns-rdmav34 -lirdma-rdmav34 -lmana -lmthca-rdmav34 -locrdma-rdmav34 \
+                     -lqedr-rdmav34 -lvmw_pvrdma-rdmav34 -lhfi1verbs-rdmav34 -lipathverbs-rdmav34 -lrxe-rdmav34 \
+                     -lsiw-rdmav34 -lnl-route-3 -lnl-3 -Wl,-Bdynamic -Wl,--end-group -lpthread";
+    for (name, libraries, line) in [
+        (
+            "own",
+            libraries,
+            "nothing was sent over the device: own has a libibverbs of its own linked in",
+        ),
+        (
+            "systems",
+            "-libverbs",
+            "nothing was sent over the device: systems asked for the list of devices only",
+        ),
+    ] {
+        let program = directory.path().join(name);
+        let mut compiler = Command::new("gcc");
+        compiler.arg("-o").args([&program, &source]);
+        compiler.args(libraries.split_whitespace());
+        let compiled = run(compiler);
+        if !compiled.status.success() {
+            efa_testing::skip(format_args!(
+                "no static libibverbs (Debian packages libibverbs-dev and libnl-route-3-dev): {}",
+                compiled.stderr
+            ));
+            continue;
+        }
+        // Also if it is not the first program of the run.
+        let command = ["sh", "-c", "\"$0\"; true", program.to_str().unwrap()];
+        assert_line(&said(TestFabric::new().host(&command)), &[line]);
+    }
+}
+
+const LISTS_DEVICES: &str = "
+#include <infiniband/verbs.h>
+int main(void) {
+    int count = 0;
+    return !ibv_get_device_list(&count);
+}
+";
 
 #[test]
 fn programs_that_describe_the_device() {
