@@ -33,6 +33,8 @@ pub struct ClusterOptions {
     pub slots: Option<u32>,
     /// Each host has a name and shared memory of its own, if the system permits it.
     pub isolated: bool,
+    /// Programs on a host find its devices in `/sys` and `/dev`.
+    pub shows_devices: bool,
 }
 
 /// A cluster's directory, and what its hosts and the command that starts programs on them find.
@@ -42,6 +44,7 @@ pub struct Cluster {
     /// `None`: the hosts have the machine's name and shared memory in common.
     namespace: Option<Arc<UserNamespace>>,
     views: Views,
+    shows_devices: bool,
 }
 
 impl Cluster {
@@ -73,6 +76,12 @@ impl Cluster {
                 })
                 .ok(),
         };
+        if options.shows_devices && namespace.is_none() {
+            return Err(Failure(
+                "--sysfs shows the devices in namespaces of the hosts, and there are none"
+                    .to_owned(),
+            ));
+        }
         let mut variables = Launchers {
             middleware: options.middleware,
             provider: options.provider.as_ref(),
@@ -91,6 +100,7 @@ impl Cluster {
             variables,
             namespace: namespace.map(Arc::new),
             views,
+            shows_devices: options.shows_devices,
         })
     }
 
@@ -122,6 +132,7 @@ impl Cluster {
             variables: &self.variables,
             namespace: self.namespace.as_deref(),
             views: &self.views,
+            shows_devices: self.shows_devices,
         };
         Nodes::start(hosts, members, &self.directory, &common)
     }

@@ -12,6 +12,7 @@ use efa_device_model::sysfs::{self, Rail};
 use efa_shm::{Fabric, Host, HostConfig, PortRules};
 
 use crate::complain;
+use crate::device_view::DeviceView;
 use crate::live_sysfs::LiveSysfs;
 
 /// `ibv_device` has room for paths of this length.
@@ -145,6 +146,12 @@ impl EmulatedHost {
             .envs(self.config.to_env())
             .env(sysfs::ENV_SYSFS_PATH, sysfs_root)
             .envs(injected);
+    }
+
+    /// The devices of the sysfs tree in this directory, where programs find them that look at `/sys`
+    /// themselves.
+    pub fn device_view(&self, sysfs_root: &Path) -> DeviceView {
+        DeviceView::new(sysfs_root, self.devices.len() as u32)
     }
 
     /// What changes in the sysfs tree in this directory.

@@ -3,6 +3,7 @@
 
 pub mod bridge;
 mod cluster;
+mod device_view;
 mod files;
 mod gateway;
 mod host;
@@ -11,6 +12,7 @@ mod layout;
 mod live_sysfs;
 mod members;
 pub mod memory;
+mod mounts;
 mod names;
 mod namespaces;
 mod node;
@@ -22,6 +24,7 @@ mod session;
 pub mod uplink;
 
 pub use cluster::{Cluster, ClusterOptions};
+pub use device_view::DeviceView;
 pub use files::AGENT;
 pub use host::{EmulatedHost, EmulatedHosts, Injection};
 pub use launchers::{Middleware, Provider};

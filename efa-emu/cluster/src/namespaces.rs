@@ -6,15 +6,14 @@
 //! its own but for the directories of fabrics and runs, and `/etc/hosts` knows all hosts. They have
 //! the machine's network and processes in common.
 
-use std::ffi::{CStr, CString};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use crate::mounts::{self, Writable, check};
 use crate::names::SYSTEM_HOSTS;
 use crate::process::{self, Forked};
 
@@ -91,7 +90,7 @@ impl UserNamespace {
     pub(crate) fn enter_beside_hosts(&self, views: &Views) -> io::Result<()> {
         self.enter()?;
         unshare(libc::CLONE_NEWNS)?;
-        keep_mounts_private()?;
+        mounts::keep_private()?;
         show_hosts(&views.hosts)
     }
 
@@ -104,7 +103,7 @@ impl UserNamespace {
 /// Gives the calling process, which has all rights in its user namespace, the rest of a machine.
 fn isolate(name: &str, views: &Views) -> io::Result<()> {
     unshare(libc::CLONE_NEWNS | libc::CLONE_NEWUTS | libc::CLONE_NEWIPC)?;
-    keep_mounts_private()?;
+    mounts::keep_private()?;
     // SAFETY: the pointer and the length are those of the name.
     check(unsafe { libc::sethostname(name.as_ptr().cast(), name.len()) })?;
     show_hosts(&views.hosts)?;
@@ -115,16 +114,11 @@ fn isolate(name: &str, views: &Views) -> io::Result<()> {
     // Opened before the mount hides it.
     let opened: io::Result<Vec<File>> = views.common.iter().map(File::open).collect();
     let opened = opened?;
-    mount(
-        Some(c"tmpfs"),
-        shared_memory,
-        Some(c"tmpfs"),
-        libc::MS_NOSUID | libc::MS_NODEV,
-    )?;
+    mounts::memory(shared_memory, Writable::ByAll)?;
     for (path, directory) in views.common.iter().zip(&opened) {
         fs::DirBuilder::new().mode(0o700).create(path)?;
         let visible = format!("/proc/self/fd/{}", directory.as_raw_fd());
-        bind(Path::new(&visible), path)?;
+        mounts::bind(Path::new(&visible), path)?;
     }
     Ok(())
 }
@@ -134,57 +128,17 @@ pub(crate) fn has_shared_memory() -> bool {
     Path::new(SHARED_MEMORY).is_dir()
 }
 
-/// What is mounted here stays here; what is mounted outside still comes in.
-fn keep_mounts_private() -> io::Result<()> {
-    mount(None, Path::new("/"), None, libc::MS_REC | libc::MS_SLAVE)
-}
-
 fn show_hosts(list: &Path) -> io::Result<()> {
     match Path::new(SYSTEM_HOSTS).exists() {
-        true => bind(list, Path::new(SYSTEM_HOSTS)),
+        true => mounts::bind(list, Path::new(SYSTEM_HOSTS)),
         // Nothing to put it over; names are looked up elsewhere on such a machine.
         false => Ok(()),
     }
 }
 
-fn bind(source: &Path, target: &Path) -> io::Result<()> {
-    mount(Some(&c_path(source)?), target, None, libc::MS_BIND)
-}
-
-fn mount(
-    source: Option<&CStr>,
-    target: &Path,
-    kind: Option<&CStr>,
-    flags: libc::c_ulong,
-) -> io::Result<()> {
-    let target = c_path(target)?;
-    let pointer = |text: Option<&CStr>| text.map_or(std::ptr::null(), CStr::as_ptr);
-    // SAFETY: all pointers are null or to strings that live through the call.
-    check(unsafe {
-        libc::mount(
-            pointer(source),
-            target.as_ptr(),
-            pointer(kind),
-            flags,
-            std::ptr::null(),
-        )
-    })
-}
-
-fn c_path(path: &Path) -> io::Result<CString> {
-    Ok(CString::new(path.as_os_str().as_bytes())?)
-}
-
 fn unshare(namespaces: i32) -> io::Result<()> {
     // SAFETY: takes no pointers. The descriptors of the process stay shared with nobody.
     check(unsafe { libc::unshare(namespaces) })
-}
-
-fn check(result: i32) -> io::Result<()> {
-    match result {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
 }
 
 /// Says which users the namespace of the process knows: all of this one's, if the system permits
@@ -204,11 +158,60 @@ fn map_users(process: i32) -> io::Result<()> {
     if everybody.is_ok() {
         return write("gid_map", &all("gid_map")?);
     }
-    let user = rustix::process::geteuid().as_raw();
-    let group = rustix::process::getegid().as_raw();
+    map_user(&process.to_string(), Caller::current())
+}
+
+/// The user and the group of a process.
+#[derive(Clone, Copy)]
+struct Caller {
+    user: u32,
+    group: u32,
+}
+
+impl Caller {
+    fn current() -> Caller {
+        Caller {
+            user: rustix::process::geteuid().as_raw(),
+            group: rustix::process::getegid().as_raw(),
+        }
+    }
+}
+
+/// The namespace of a process knows one user and one group.
+fn map_user(process: &str, Caller { user, group }: Caller) -> io::Result<()> {
+    let write = |file: &str, text: &str| fs::write(format!("/proc/{process}/{file}"), text);
     write("uid_map", &format!("{user} {user} 1\n"))?;
     write("setgroups", "deny")?;
     write("gid_map", &format!("{group} {group} 1\n"))
+}
+
+/// Gives the calling process mounts of its own; if it has no right to, in a user namespace, in which
+/// it stays who it is.
+pub(crate) fn enter_own_mounts() -> io::Result<()> {
+    if unshare(libc::CLONE_NEWNS).is_err() {
+        // Not known in the new namespace before it is mapped.
+        let caller = Caller::current();
+        unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS)?;
+        map_user("self", caller)?;
+    }
+    mounts::keep_private()
+}
+
+/// Does in a copy of this process what would change it, to see whether the system permits it. The
+/// process must have no other thread.
+pub(crate) fn try_in_child(work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    let (mut ours, mut theirs) = UnixStream::pair()?;
+    let child = match process::fork()? {
+        Forked::Child => {
+            report(&mut theirs, &work());
+            process::leave(0);
+        }
+        Forked::Parent(child) => child,
+    };
+    drop(theirs);
+    let result = outcome(&mut ours);
+    process::wait_for(child);
+    result
 }
 
 /// Tells the other process of a result, by its error number.

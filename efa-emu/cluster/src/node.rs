@@ -24,6 +24,8 @@ pub(crate) struct Common<'a> {
     /// `None`: the system permits none.
     pub(crate) namespace: Option<&'a UserNamespace>,
     pub(crate) views: &'a Views,
+    /// Whether the host's devices are in its `/sys` and `/dev`.
+    pub(crate) shows_devices: bool,
 }
 
 /// The process of a host, while it serves.
@@ -68,6 +70,10 @@ impl<'a> Node<'a> {
             Some(namespace) => {
                 namespace
                     .enter_as_host(host.name(), common.views)
+                    .and_then(|()| match common.shows_devices {
+                        true => host.device_view(&sysfs_root).show(),
+                        false => Ok(()),
+                    })
                     .map_err(|error| {
                         let name = host.name();
                         Failure(format!("cannot make {name} a machine of its own: {error}"))

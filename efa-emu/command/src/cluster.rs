@@ -42,7 +42,7 @@ pub(super) struct ClusterArguments {
     #[arg(long, value_name = "DURATION", value_parser = duration("timer-slack"), default_value = TIMER_SLACK)]
     timer_slack: Duration,
     /// Do without namespaces: the hosts have the machine's name and shared memory in common.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "sysfs")]
     no_namespaces: bool,
     #[command(flatten)]
     options: HostOptions,
@@ -92,6 +92,7 @@ impl ClusterArguments {
             }),
             slots: self.slots,
             isolated: !self.no_namespaces,
+            shows_devices: settings.shows_devices(),
         };
         let cluster = Cluster::create(&options, &layout, fabric)?;
         let injection = settings.inject(cluster.directory())?;

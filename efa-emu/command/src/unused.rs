@@ -32,6 +32,8 @@ pub(super) struct Facts<'a> {
     pub(super) fi_provider: Option<String>,
     /// Whether programs can make files in the directory of POSIX shared memory.
     pub(super) has_shared_memory: bool,
+    /// Whether programs find the devices in `/sys` and `/dev`; who looks there leaves no mark.
+    pub(super) shows_devices: bool,
     /// The directory of the fabrics, as it is called outside of containers.
     pub(super) fabrics: &'a Path,
     /// Whether a device of the run's hosts has received packets, which leaves no mark.
@@ -60,6 +62,9 @@ pub(super) fn explain(facts: &Facts<'_>) -> Option<String> {
         return None;
     }
     let (opened, listed) = (took(UsageStep::Opened), took(UsageStep::Listed));
+    if listed.is_empty() && facts.shows_devices {
+        return None;
+    }
     // Whoever asked for the list of devices, and does more than to describe them.
     let users = || listed.iter().filter(|process| !describes(process));
     if !listed.is_empty() && users().next().is_none() {

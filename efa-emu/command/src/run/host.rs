@@ -54,6 +54,11 @@ pub(crate) struct HostOptions {
     /// 14, unknown peer.
     #[arg(long)]
     serve_unknown_peers: bool,
+    /// Have programs find the devices in /sys/class/infiniband, among the PCI devices there and in
+    /// /dev/infiniband, for those that look themselves. They get mounts of their own, and users
+    /// other than root a user namespace.
+    #[arg(long)]
+    sysfs: bool,
     /// Do not say what would go unnoticed: that no process used the device, what a capture has and
     /// lacks.
     #[arg(short, long)]
@@ -178,6 +183,7 @@ impl HostOptions {
             provider,
             pcap: self.pcap,
             capture: self.capture,
+            sysfs: self.sysfs,
             quiet: self.quiet,
         })
     }
@@ -197,6 +203,7 @@ pub(crate) struct HostSettings {
     provider: Option<Provider>,
     pcap: Option<PathBuf>,
     capture: CaptureOptions,
+    sysfs: bool,
     quiet: bool,
 }
 
@@ -214,6 +221,11 @@ impl HostSettings {
     /// How many queue pairs a device has.
     pub(crate) fn queue_pairs(&self) -> u32 {
         self.profile.max_qp
+    }
+
+    /// Whether programs find the devices in `/sys` and `/dev`.
+    pub(crate) fn shows_devices(&self) -> bool {
+        self.sysfs
     }
 
     /// Whether what would go unnoticed is not to be said.
@@ -322,6 +334,7 @@ impl HostSettings {
             marks: &injection.marks,
             fi_provider: env::var("FI_PROVIDER").ok(),
             has_shared_memory,
+            shows_devices: self.sysfs,
             fabrics: self.fabric.root(),
         })
     }

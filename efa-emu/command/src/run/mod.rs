@@ -65,6 +65,9 @@ impl RunArguments {
         let mut command = Command::new(program);
         command.args(arguments);
         host.prepare(&mut command, &sysfs_root, &injection);
+        if settings.shows_devices() {
+            host.device_view(&sysfs_root).prepare(&mut command)?;
+        }
         let mut live = host.live_sysfs(&sysfs_root);
         let meanwhile = || {
             let told = turn(&mut uplink);

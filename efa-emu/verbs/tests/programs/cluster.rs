@@ -786,7 +786,7 @@ fn clusters_larger_than_shared_memory_start_no_host() {
         (
             "1",
             "32",
-            ["1 hosts take", "each takes 14592 KiB", "at most 0 hosts"],
+            ["1 host takes", "each takes 14592 KiB", "at most 0 hosts"],
         ),
     ] {
         let outcome = start(hosts, devices);

@@ -17,5 +17,6 @@ mod poor_places;
 mod provider;
 mod rails;
 mod run;
+mod sysfs;
 mod tools;
 mod unnoticed;

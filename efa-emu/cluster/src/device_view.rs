@@ -1,0 +1,187 @@
+//! The emulated devices in `/sys` and `/dev`, for programs that look there themselves, such as
+//! monitoring agents: a mount namespace in which they are where real ones would be.
+//!
+//! Nothing can be made in `/sys`. So a directory in which a device has to appear becomes one in
+//! memory, in which everything that was there is shown again, and the device beside it.
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::fs::{self, DirEntry, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use efa_commands::Failure;
+use efa_device_model::sysfs::Rail;
+
+use crate::mounts::Writable;
+use crate::{mounts, namespaces};
+
+/// Directories of sysfs in which others have devices, too. Whatever else the emulated tree has
+/// takes the place of what the machine has there.
+const SHARED: [&str; 6] = [
+    "class",
+    "bus",
+    "bus/pci",
+    "bus/pci/devices",
+    "bus/pci/drivers",
+    "devices",
+];
+
+/// Where the directories of PCI host bridges are, which devices share as well, and how they begin.
+const BRIDGES: (&str, &str) = ("devices", "pci");
+
+/// What every character device is: opened by mistake, it does no harm.
+const NO_DEVICE: &str = "/dev/null";
+
+/// The devices of a host, as a mount namespace shows them.
+#[derive(Clone, Debug)]
+pub struct DeviceView {
+    /// The sysfs tree of the host.
+    tree: PathBuf,
+    devices: u32,
+}
+
+impl DeviceView {
+    /// So many devices, those of the sysfs tree in this directory.
+    pub(crate) fn new(tree: &Path, devices: u32) -> DeviceView {
+        DeviceView {
+            tree: tree.to_owned(),
+            devices,
+        }
+    }
+
+    /// Has the command see the devices. The process must have no other thread.
+    ///
+    /// # Errors
+    /// The system permits no such namespace; tried before, since errors of the started process
+    /// would be taken for those of the program.
+    pub fn prepare(&self, command: &mut Command) -> Result<(), Failure> {
+        namespaces::try_in_child(|| self.enter()).map_err(|error| {
+            Failure(format!(
+                "--sysfs: cannot show the devices in /sys and /dev ({error}): the system has to permit mount namespaces, \
+                 or user namespaces of users other than root"
+            ))
+        })?;
+        let view = self.clone();
+        // SAFETY: this process has one thread, so that its copy may do anything.
+        unsafe { command.pre_exec(move || view.enter()) };
+        Ok(())
+    }
+
+    fn enter(&self) -> io::Result<()> {
+        namespaces::enter_own_mounts()?;
+        self.show()
+    }
+
+    /// Shows the devices in the mount namespace of the calling process.
+    pub(crate) fn show(&self) -> io::Result<()> {
+        self.merge(Path::new(""))?;
+        self.show_nodes()
+    }
+
+    /// Shows what the tree has in this directory, in the one of the machine.
+    fn merge(&self, directory: &Path) -> io::Result<()> {
+        let machines = Path::new("/sys").join(directory);
+        let ours = entries(&self.tree.join(directory))?;
+        let is_shared = |entry: &DirEntry| {
+            let path = directory.join(entry.file_name());
+            is_shared(&path) && machines.join(entry.file_name()).is_dir()
+        };
+        let (shared, own): (Vec<_>, Vec<_>) = ours.into_iter().partition(is_shared);
+        if !own.is_empty() {
+            let replaced = own.iter().map(DirEntry::file_name).collect();
+            make_writable(&machines, &replaced)?;
+        }
+        for entry in own {
+            show(&entry.path(), &machines.join(entry.file_name()))?;
+        }
+        let names = shared.iter().map(DirEntry::file_name);
+        names
+            .map(|name| directory.join(name))
+            .try_for_each(|path| self.merge(&path))
+    }
+
+    fn show_nodes(&self) -> io::Result<()> {
+        let nodes = Path::new("/dev/infiniband");
+        if nodes.is_dir() {
+            mounts::memory(nodes, Writable::ByOwner)?;
+        } else {
+            make_writable(Path::new("/dev"), &HashSet::new())?;
+            fs::create_dir(nodes)?;
+        }
+        for rail in Rail::all(self.devices) {
+            show(Path::new(NO_DEVICE), &nodes.join(rail.uverbs_name()))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether this directory of sysfs has devices of others, too.
+fn is_shared(path: &Path) -> bool {
+    let (parent, beginning) = BRIDGES;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let is_bridge = path.parent() == Some(Path::new(parent)) && name.starts_with(beginning);
+    is_bridge || SHARED.iter().any(|shared| path == Path::new(shared))
+}
+
+fn entries(directory: &Path) -> io::Result<Vec<DirEntry>> {
+    fs::read_dir(directory)?.collect()
+}
+
+/// Makes a directory one in which files can be made, with everything in it but these entries.
+fn make_writable(directory: &Path, without: &HashSet<OsString>) -> io::Result<()> {
+    // Opened before the mount hides it.
+    let opened = File::open(directory)?;
+    let visible = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
+    let kept = entries(directory)?;
+    mounts::memory(directory, Writable::ByOwner)?;
+    for entry in kept {
+        let name = entry.file_name();
+        if !without.contains(&name) {
+            show(&visible.join(&name), &directory.join(&name))?;
+        }
+    }
+    Ok(())
+}
+
+/// Shows a file, directory or symbolic link in a place where nothing is.
+fn show(source: &Path, target: &Path) -> io::Result<()> {
+    let kind = match fs::symlink_metadata(source) {
+        // The machine has removed it meanwhile.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        metadata => metadata?.file_type(),
+    };
+    if kind.is_symlink() {
+        return symlink(fs::read_link(source)?, target);
+    }
+    match kind.is_dir() {
+        true => fs::create_dir(target)?,
+        false => drop(File::create_new(target)?),
+    }
+    mounts::bind(source, target)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_of_others_stay_beside() {
+        for shared in ["class", "bus/pci/devices", "devices", "devices/pci0000:00"] {
+            assert!(is_shared(Path::new(shared)), "{shared}");
+        }
+        for own in [
+            "class/infiniband",
+            "class/infiniband_verbs",
+            "bus/pci/drivers/efa",
+            "devices/pci0000:00/0000:00:00.0",
+            "pci0000:00",
+        ] {
+            assert!(!is_shared(Path::new(own)), "{own}");
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Mounts in the mount namespace of the calling process.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// What is mounted here stays here; what is mounted outside still comes in.
+pub(crate) fn keep_private() -> io::Result<()> {
+    let flags = libc::MS_REC | libc::MS_SLAVE;
+    mount(None, Path::new("/"), None, flags, None)
+}
+
+/// Mounts an empty directory in memory, in which everybody or only its owner can make files.
+pub(crate) fn memory(target: &Path, mode: Writable) -> io::Result<()> {
+    let flags = libc::MS_NOSUID | libc::MS_NODEV;
+    let mode = match mode {
+        Writable::ByAll => c"mode=1777",
+        Writable::ByOwner => c"mode=755",
+    };
+    mount(Some(c"tmpfs"), target, Some(c"tmpfs"), flags, Some(mode))
+}
+
+/// By whom files can be made in a directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Writable {
+    ByAll,
+    ByOwner,
+}
+
+/// Shows a file or directory, with what is mounted in it, in another place.
+pub(crate) fn bind(source: &Path, target: &Path) -> io::Result<()> {
+    let flags = libc::MS_BIND | libc::MS_REC;
+    mount(Some(&c_path(source)?), target, None, flags, None)
+}
+
+fn mount(
+    source: Option<&CStr>,
+    target: &Path,
+    kind: Option<&CStr>,
+    flags: libc::c_ulong,
+    options: Option<&CStr>,
+) -> io::Result<()> {
+    let target = c_path(target)?;
+    let pointer = |text: Option<&CStr>| text.map_or(std::ptr::null(), CStr::as_ptr);
+    // SAFETY: all pointers are null or to strings that live through the call.
+    check(unsafe {
+        libc::mount(
+            pointer(source),
+            target.as_ptr(),
+            pointer(kind),
+            flags,
+            pointer(options).cast(),
+        )
+    })
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    Ok(CString::new(path.as_os_str().as_bytes())?)
+}
+
+/// The result of a system call that returns 0 if it has succeeded.
+pub(crate) fn check(result: i32) -> io::Result<()> {
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

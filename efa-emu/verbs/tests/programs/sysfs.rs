@@ -1,0 +1,161 @@
+//! `--sysfs`: programs that look at `/sys` and `/dev` themselves find the emulated devices there,
+//! and everything that the machine has beside them.
+
+use std::process::Command;
+
+use crate::common::{Outcome, TestFabric, needs, run};
+use efa_testing::workspace::{efa_emu, emulator};
+
+/// Runs the command; `None`, and a line that says why, if the system permits no mount namespaces.
+fn run_if_permitted(command: Command) -> Option<Outcome> {
+    let outcome = run(command);
+    if outcome.code() == 2 && outcome.stderr.contains("--sysfs") {
+        efa_testing::skip(&outcome.stderr);
+        return None;
+    }
+    Some(outcome)
+}
+
+/// The same command without the right to mount, as a user other than root has it.
+fn without_rights(command: &Command) -> Command {
+    let mut other = Command::new("setpriv");
+    other.args(["--bounding-set", "-sys_admin"]);
+    other.arg(command.get_program()).args(command.get_args());
+    other
+}
+
+/// What a monitoring program reads of two devices.
+const LOOKS: &str = r#"
+    cd /sys/class/infiniband
+    echo *
+    for device in *; do
+        cat $device/ports/1/state $device/device/vendor
+        basename $(readlink $device/device/driver)
+        address=$(basename $(readlink -f $device/device))
+        test -d /sys/bus/pci/devices/$address/infiniband/$device
+    done
+    echo /sys/class/infiniband_verbs/uverbs*
+    for node in /dev/infiniband/*; do test -c $node && echo $node; done
+"#;
+
+const SEEN: &str = "rdmap16s27 rdmap20s27\n4: ACTIVE\n0x1d0f\nefa\n4: ACTIVE\n0x1d0f\nefa\n\
+                    /sys/class/infiniband_verbs/uverbs0 /sys/class/infiniband_verbs/uverbs1\n\
+                    /dev/infiniband/uverbs0\n/dev/infiniband/uverbs1\n";
+
+#[test]
+fn devices_are_where_monitoring_programs_look() {
+    needs!("setpriv", "util-linux");
+    let fabric = TestFabric::new();
+    let looks = fabric.run(&["--sysfs", "--devices", "2", "--", "sh", "-euc", LOOKS]);
+    for command in [without_rights(&looks), looks] {
+        let Some(outcome) = run_if_permitted(command) else {
+            return;
+        };
+        let outcome = outcome.expect_success("it looks at /sys and /dev");
+        assert_eq!(outcome.stdout, SEEN);
+        // Whoever looks there leaves no mark, so that nothing is known.
+        assert_eq!(outcome.stderr, "");
+    }
+}
+
+/// The rest of the machine is as it was, and the machine as well.
+#[test]
+fn what_the_machine_has_stays() {
+    let fabric = TestFabric::new();
+    let script = "ls /sys /sys/class/net /sys/class /sys/bus/pci/devices /sys/devices /dev 2>/dev/null; \
+                  cat /sys/class/net/lo/mtu; echo x >/dev/null; ls /dev/shm";
+    let listing = |outcome: Outcome| {
+        let lines = outcome.stdout.lines().map(str::to_owned);
+        // Runs of other tests come and go in /dev/shm.
+        lines
+            .take_while(|line| line != "mtu of lo")
+            .collect::<Vec<_>>()
+    };
+    let script = script.replace("cat /sys", "echo mtu of lo; cat /sys");
+    let words = ["sh", "-c", &script];
+    let plain = run(fabric.run(&[&["--quiet", "--"], &words[..]].concat()));
+    let Some(seen) = run_if_permitted(fabric.run(&[&["--sysfs", "--"], &words[..]].concat()))
+    else {
+        return;
+    };
+    assert!(seen.stdout.contains("mtu of lo\n65536\n"), "{seen:?}");
+    let (plain, seen) = (listing(plain), listing(seen));
+    let missing: Vec<_> = plain.iter().filter(|line| !seen.contains(line)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    let added: Vec<_> = seen.iter().filter(|line| !plain.contains(line)).collect();
+    let ours = [
+        "infiniband",
+        "infiniband_verbs",
+        "0000:00:00.0",
+        "pci0000:00",
+    ];
+    assert!(
+        added.iter().all(|line| ours.contains(&line.as_str())),
+        "{added:?}"
+    );
+    assert!(added.iter().any(|line| *line == "infiniband"), "{added:?}");
+}
+
+/// The files are those that `run` keeps up to date.
+#[test]
+fn the_state_of_a_port_is_followed() {
+    let fabric = TestFabric::new();
+    let script = format!(
+        "cd /sys/class/infiniband/*/ports/1
+         {emulator} fault --fabric {fabric} port-down own >/dev/null
+         until grep -q DOWN state; do sleep 0.02; done
+         {emulator} fault --fabric {fabric} port-up own >/dev/null
+         until grep -q ACTIVE state; do sleep 0.02; done",
+        emulator = emulator().display(),
+        fabric = fabric.name(),
+    );
+    let words = ["--sysfs", "--host", "own", "--", "sh", "-euc", &script];
+    if let Some(outcome) = run_if_permitted(fabric.run(&words)) {
+        outcome.expect_success("it waits for the states");
+    }
+}
+
+#[test]
+fn each_host_of_a_cluster_has_its_own() {
+    let fabric = TestFabric::new();
+    let script = "for host in node0 node1; do
+                      ssh $host 'cat /sys/class/infiniband/*/ports/1/gids/0; test -c /dev/infiniband/uverbs0'
+                  done";
+    let cluster = |options: &[&str]| {
+        let mut command = efa_emu(&["cluster", "2", "--sysfs", "--fabric", fabric.name()]);
+        command.args(options).args(["--", "sh", "-euc", script]);
+        command
+    };
+    let refused = run(cluster(&["--no-namespaces"]));
+    assert_eq!(refused.code(), 2, "{refused:?}");
+    let Some(outcome) = run_if_permitted(cluster(&[])) else {
+        return;
+    };
+    let outcome = outcome.expect_success("both hosts look");
+    let gids: Vec<_> = outcome.stdout.lines().collect();
+    assert!(
+        gids.len() == 2 && gids[0] != gids[1] && gids[0].starts_with("fe80:"),
+        "{gids:?}"
+    );
+}
+
+#[test]
+fn namespaces_that_are_not_permitted_are_named() {
+    needs!("setpriv", "util-linux");
+    let fabric = TestFabric::new();
+    let run_there = without_rights(&fabric.run(&["--sysfs", "--", "true"]));
+    let mut command = Command::new("unshare");
+    command
+        .args(["--user", "--map-root-user", "sh", "-euc"])
+        .arg("echo 0 >/proc/sys/user/max_user_namespaces; exec \"$@\"")
+        .arg("sh")
+        .arg(run_there.get_program())
+        .args(run_there.get_args());
+    let outcome = run(command);
+    if outcome.stderr.starts_with("unshare: ") || outcome.stderr.contains("max_user_namespaces") {
+        return efa_testing::skip(&outcome.stderr);
+    }
+    assert_eq!(outcome.code(), 2, "{outcome:?}");
+    outcome.expect_stderr(&["efa-emu: --sysfs: cannot show the devices in /sys and /dev"]);
+    assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:?}");
+}
