@@ -109,6 +109,13 @@ pub const GROUPS: &[Group] = &[
         cells: none,
     },
     Group {
+        name: "monitoring",
+        about: "programs that look at /sys and /dev themselves",
+        emulated: Some("they look at the machine's own /sys there"),
+        file: Some(include_str!("../cells/monitoring.toml")),
+        cells: none,
+    },
+    Group {
         name: "engine",
         about: "the protocol engine and four releases of libfabric: every subprotocol, in both directions",
         emulated: Some(

@@ -69,6 +69,12 @@ impl<'a> Host<'a> {
         self
     }
 
+    /// The program finds the devices in `/sys` and `/dev`.
+    pub fn devices_shown(mut self) -> Self {
+        self.options.push("--sysfs".into());
+        self
+    }
+
     /// A variable of the program's environment.
     pub fn env(mut self, variable: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         let (variable, value) = (variable.as_ref().to_owned(), value.as_ref().to_owned());

@@ -88,6 +88,9 @@ pub(super) struct Program {
     pub(super) release: Option<String>,
     /// The provider of libfabric that it uses, a plug-in that belongs to efa-emu.
     pub(super) provider: Option<String>,
+    /// Whether it finds the devices in `/sys` and `/dev` (`efa-emu run --sysfs`).
+    #[serde(default)]
+    pub(super) sysfs: bool,
     /// Its environment.
     #[serde(default)]
     pub(super) env: BTreeMap<String, String>,

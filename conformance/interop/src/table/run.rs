@@ -156,6 +156,9 @@ impl Spec {
         if let Some(provider) = &program.provider {
             host = host.provider(provider);
         }
+        if program.sysfs {
+            host = host.devices_shown();
+        }
         for (variable, value) in &program.env {
             host = host.env(variable, fill(value, variables));
         }
