@@ -119,7 +119,7 @@ impl ClusterArguments {
             true => None,
             false => {
                 let has_shared_memory = cluster.has_shared_memory();
-                settings.unused(&hosts, &injection, has_shared_memory)
+                settings.unused(&hosts, &injection, has_shared_memory, status)
             }
         };
         let recorded = recording.map_or_else(Vec::new, capture::RunRecording::end);

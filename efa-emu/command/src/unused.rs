@@ -38,6 +38,9 @@ pub(super) struct Facts<'a> {
     pub(super) fabrics: &'a Path,
     /// Whether a device of the run's hosts has received packets, which leaves no mark.
     pub(super) has_received: bool,
+    /// Whether the command failed: reason enough to have sent nothing over a device that was
+    /// opened.
+    pub(super) has_failed: bool,
 }
 
 /// The line for the user, if the device was not used and nothing shows that this was the purpose.
@@ -106,6 +109,8 @@ pub(super) fn explain(facts: &Facts<'_>) -> Option<String> {
             "nothing was sent over the device: {} asked for the list of devices only",
             names(users())
         )
+    } else if facts.has_failed {
+        return None;
     } else if !has_queue_pairs {
         let users = opened.iter().filter(|process| !describes(process));
         format!(

@@ -4,6 +4,7 @@
 use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use clap::Args;
@@ -327,10 +328,12 @@ impl HostSettings {
         hosts: &[EmulatedHost],
         injection: &Injection,
         has_shared_memory: bool,
+        status: ExitStatus,
     ) -> Option<String> {
         let mut devices = hosts.iter().flat_map(|host| &host.devices);
         unused::explain(&Facts {
             has_received: devices.any(|device| device.statistics().port.rx_pkts > 0),
+            has_failed: !status.success(),
             marks: &injection.marks,
             fi_provider: env::var("FI_PROVIDER").ok(),
             has_shared_memory,

@@ -76,7 +76,7 @@ impl RunArguments {
         };
         let status = child::run(&mut command, meanwhile)
             .map_err(|error| child::cannot_start(program, &error))?;
-        let unused = settings.unused(&hosts, &injection, shared_memory().is_some());
+        let unused = settings.unused(&hosts, &injection, shared_memory().is_some(), status);
         if !status.success() {
             leftovers::remove();
         }
