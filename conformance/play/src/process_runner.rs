@@ -64,6 +64,11 @@ pub enum RunError {
 }
 
 impl RunError {
+    /// Returns whether the scenario was played to its end all the same.
+    pub fn is_remark(&self) -> bool {
+        matches!(self, RunError::Player(PlayerError::Lingers { .. }))
+    }
+
     /// Returns whether the environment is at fault, not the software under test.
     pub fn is_environment(&self) -> bool {
         matches!(
@@ -172,8 +177,8 @@ impl<'a> ProcessRunner<'a> {
         let mut error = self.open().and_then(|()| runner::run(&mut self)).err();
         for player in self.players.drain(..) {
             let capture = match error {
-                Some(_) => player.salvage(),
-                None => player.end().unwrap_or_else(|problem| {
+                Some(ref error) if !error.is_remark() => player.salvage(),
+                _ => player.end().unwrap_or_else(|problem| {
                     error = Some(problem.into());
                     Vec::new()
                 }),
@@ -195,7 +200,7 @@ impl<'a> ProcessRunner<'a> {
         Ok(answer)
     }
 
-    fn unexpected(&self, at: EndpointIndex, event: &Event) -> RunError {
+    fn unexpected(&mut self, at: EndpointIndex, event: &Event) -> RunError {
         self.players[at].unexpected(event).into()
     }
 

@@ -285,6 +285,9 @@ impl Hosts {
             Some(Stop::Run(RunError::Player(PlayerError::Unsupported { text, .. }))) => {
                 return Outcome::Unsupported { reason: text };
             }
+            Some(Stop::Run(stopped)) if stopped.is_remark() => {
+                vec![Finding::plain(Severity::Note, stopped.to_string())]
+            }
             Some(Stop::Run(stopped)) => error(stopped.to_string()),
             Some(Stop::GivenUp(host)) => error(format!(
                 "{host} was not tried again: the last {MOST_LOST} cases ended because it was lost or silent"

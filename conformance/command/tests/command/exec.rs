@@ -20,6 +20,19 @@ fn run(dut: &str, further: &[&str]) -> (Option<i32>, String) {
     outcome(&output)
 }
 
+/// Its failure is why nothing was sent, and not another transport.
+#[test]
+fn after_a_failure_no_other_transport_is_suspected() {
+    for dut in [
+        "exec:false".to_owned(),
+        shell(&says("refused", "no device today")),
+    ] {
+        let (status, printed) = run(&dut, &[]);
+        assert_eq!(status, Some(1), "{printed}");
+        assert!(!printed.contains("efa-emu: nothing was sent"), "{printed}");
+    }
+}
+
 /// A shell command, inside of single quotes, that prints a line.
 fn echo(line: &str) -> String {
     format!("echo \"{}\"", line.replace('"', "\\\""))
@@ -86,6 +99,66 @@ fn a_crash_is_a_result_of_its_case() {
         "SIGSEGV",
         "segment 7 is bad",
         "0 unsupported, 0 known, 2 failed",
+    ];
+    expect(&dut, &[], 1, &texts);
+}
+
+/// The engine as a driver, and what the shell that started it does afterwards.
+fn engine_then(rest: &str) -> String {
+    format!(
+        "exec:sh -c '{} drive core; {rest}'",
+        conformance().display()
+    )
+}
+
+#[test]
+fn a_bad_end_after_the_last_answer_fails() {
+    let unasked = echo(r#"{"done":{}}"#);
+    for (rest, text) in [
+        (
+            "exit 3",
+            "when its input had ended it ended with exit status: 3; it has to",
+        ),
+        (
+            "echo ==7==ERROR: LeakSanitizer: detected memory leaks >&2; exit 23",
+            "detected memory leaks",
+        ),
+        ("kill -SEGV $$", "it crashed (signal: 11 (SIGSEGV)"),
+        (&unasked, "no command asked for it"),
+        ("echo Goodbye", "`Goodbye`"),
+    ] {
+        let texts = ["0 unsupported, 0 known, 2 failed", text];
+        expect(&engine_then(rest), &[], 1, &texts);
+    }
+}
+
+#[test]
+fn a_program_that_does_not_end_is_remarked() {
+    let dut = engine_then("exec sleep 100000");
+    expect(&dut, &[], 0, &["2 passed"]);
+    let texts = [
+        "did not end within 100ms of the end of its input (nor within 5s before)",
+        "2 failed",
+    ];
+    expect(&dut, &["--fail-on", "note"], 1, &texts);
+}
+
+#[test]
+fn a_short_address_is_named_with_its_length() {
+    let dut = shell(&format!(
+        "{}; cat >/dev/null",
+        echo(r#"{"opened":{"address":"12"}}"#)
+    ));
+    let texts = [
+        "it printed `{\"opened\":{\"address\":\"12\"}}`: a raw address has 32 bytes, and this one 1",
+        "print its 64 hexadecimal digits",
+    ];
+    expect(&dut, &[], 1, &texts);
+    let dut = shell("echo opened address=12; cat >/dev/null");
+    let texts = [
+        "it printed `opened address=12`: expected value",
+        "`opened`, the answer to `open` was expected",
+        "print nothing but answers to standard output",
     ];
     expect(&dut, &[], 1, &texts);
 }

@@ -1,8 +1,6 @@
 //! Whether two hosts can reach each other over EFA: a message in each direction.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
 use efa_play::application::subject::Subject;
@@ -87,7 +85,7 @@ fn exchange(place: &HostDevice, by: &Reach) -> Result<(), Broken> {
             ..super::messages()
         };
         let player = player.map_err(|error| unfit(who, &error))?;
-        let side = Driven::open(player, &opening, Arc::new(AtomicU32::new(0)));
+        let side = Driven::open(player, &opening);
         sides.push((who, side.map_err(|error| unfit(who, &error))?));
     }
     talk(&mut sides)

@@ -145,7 +145,7 @@ impl<'a> Pair<'a> {
         }
     }
 
-    pub(super) fn unexpected(&self, at: usize, event: &Event) -> Unmet {
+    pub(super) fn unexpected(&mut self, at: usize, event: &Event) -> Unmet {
         self.players[at].unexpected(event).into()
     }
 

@@ -8,6 +8,15 @@ use super::{Application, Report, Request, RequestError, Started, Token};
 use crate::operation::pattern::{self, Difference};
 use crate::operation::{EndpointIndex, Payload};
 
+/// How a program ended otherwise than it should, when it had nothing more to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum BadEnd {
+    /// It crashed, ended with another status than 0, or printed what nobody asked for.
+    Failed(String),
+    /// It did not end, and was killed.
+    Lingers(String),
+}
+
 /// An application, in this process or another, that compares the arriving bytes with the expected
 /// ones.
 pub trait Subject {
@@ -42,6 +51,14 @@ pub trait Subject {
 
     /// The time at which progress is due even if nothing arrives.
     fn next_timeout(&self) -> Option<Instant>;
+
+    /// Ends the application's program, if it has one of its own. Nothing is asked of it afterwards.
+    ///
+    /// # Errors
+    /// How it did not end as it should. What was said of it before is not said again.
+    fn end(&mut self) -> Result<(), BadEnd> {
+        Ok(())
+    }
 
     /// As [`Application::take_device_errors`].
     fn take_device_errors(&mut self) -> Vec<String> {

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::line::{Bytes, Line};
+use super::line::{Bytes, Line, printable};
 use crate::application::{Report, Request, Started, Token};
 use crate::libfabric::Version;
 use crate::operation::pattern::Difference;
@@ -71,6 +71,28 @@ pub enum Command {
 }
 
 impl Line for Command {}
+
+impl Command {
+    /// The answers that it has besides `refused` and `unsupported`, as a message names them.
+    pub fn answers(&self) -> &'static str {
+        match self {
+            Command::Hello { .. } => "`hello`",
+            Command::Open(_) => "`opened`",
+            Command::Start { operation, .. } => match operation {
+                Request::Register { .. } => "`registered` or `again`",
+                _ => "`started` or `again`",
+            },
+            Command::Check { .. } => "`checked`",
+            Command::Dump { .. } => "`memory`",
+            Command::Insert { .. }
+            | Command::Remove { .. }
+            | Command::Poll {}
+            | Command::Progress {}
+            | Command::Pause {}
+            | Command::Close {} => "`done`",
+        }
+    }
+}
 
 /// What a program says.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -149,6 +171,40 @@ impl From<Started> for Event {
     reason = "an event is handed back, it is no error"
 )]
 impl Event {
+    /// Whether it answers a command. The others come besides.
+    pub fn is_answer(&self) -> bool {
+        !matches!(
+            self,
+            Event::Completed(_) | Event::Reported { .. } | Event::Captured { .. }
+        )
+    }
+
+    /// The event with control characters in its texts escaped, because messages quote them on
+    /// terminals.
+    #[must_use]
+    pub fn printable(mut self) -> Self {
+        let mut texts: Vec<&mut String> = Vec::new();
+        match &mut self {
+            Event::Hello { software, .. } => {
+                texts.push(&mut software.name);
+                texts.extend(&mut software.release);
+                texts.extend(&mut software.path);
+                texts.extend(&mut software.commit);
+            }
+            Event::Refused { text } | Event::Unsupported { text } | Event::Reported { text } => {
+                texts.push(text);
+            }
+            Event::Completed(report) => {
+                texts.extend(report.failure.as_mut().map(|failure| &mut failure.text));
+            }
+            _ => {}
+        }
+        for text in texts {
+            *text = printable(text);
+        }
+        self
+    }
+
     /// Returns what the start of an operation gave, or the event itself if it does not say so.
     pub fn into_started(self) -> Result<Started, Event> {
         match self {

@@ -17,15 +17,20 @@ pub(crate) fn shown(printed: &str) -> String {
 
 /// At most `most` characters, with control characters escaped.
 fn cut(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => printable(&text[..end]) + "...",
+        None => printable(text),
+    }
+}
+
+/// A text of a program, with control characters escaped: a terminal would obey them.
+pub(crate) fn printable(text: &str) -> String {
     let mut shown = String::new();
-    for character in text.chars().take(most) {
+    for character in text.chars() {
         match character {
             '"' | '\'' | '\\' => shown.push(character),
             other => shown.extend(other.escape_debug()),
         }
-    }
-    if text.chars().nth(most).is_some() {
-        shown.push_str("...");
     }
     shown
 }
@@ -42,6 +47,12 @@ pub trait Line: Serialize + DeserializeOwned {
         // Messages have no maps with other keys than strings, the only thing that JSON cannot
         // write.
         serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// The message's name: the line's only key.
+    fn name(&self) -> String {
+        let line = self.line();
+        line.split('"').nth(1).unwrap_or_default().to_owned()
     }
 
     /// Reads a line, with or without its end.

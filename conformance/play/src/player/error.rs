@@ -45,7 +45,7 @@ pub enum PlayerError {
     },
     /// It did not answer in time.
     #[error(
-        "the process of endpoint `{endpoint}` did not answer `{command}` within {limit:?}{tail}"
+        "the process of endpoint `{endpoint}` did not answer `{command}` within {limit:?}: {printed}{tail}"
     )]
     Silent {
         /// Which endpoint.
@@ -54,6 +54,8 @@ pub enum PlayerError {
         command: String,
         /// How long was waited.
         limit: Duration,
+        /// What it printed instead.
+        printed: String,
         /// The end of its standard error.
         tail: String,
     },
@@ -70,18 +72,34 @@ pub enum PlayerError {
     },
     /// It did not end after the end of its input.
     #[error(
-        "the process of endpoint `{endpoint}` did not end within {limit:?} of the end of its input"
+        "the process of endpoint `{endpoint}` did not end within {limit:?} of the end of its input{before}, \
+         and was killed; it has to end then (docs/driver.md)"
     )]
     Lingers {
         /// Which endpoint.
         endpoint: String,
         /// How long was waited.
         limit: Duration,
+        /// That more patience was of no use before; empty if there was none.
+        before: String,
+    },
+    /// It answered everything, and then crashed or ended with another status than 0.
+    #[error(
+        "the process of endpoint `{endpoint}` answered everything, but when its input had ended {how}; it \
+         has to end with status 0 then (docs/driver.md){tail}"
+    )]
+    EndedBadly {
+        /// Which endpoint.
+        endpoint: String,
+        /// How it ended.
+        how: String,
+        /// The end of its standard error.
+        tail: String,
     },
     /// It wrote a line that is not part of the driver protocol.
     #[error(
         "the process of endpoint `{endpoint}` does not keep to the driver protocol \
-         (docs/driver.md): it printed `{line}`: {problem}{tail}"
+         (docs/driver.md): it printed `{line}`: {problem}; {remedy}{tail}"
     )]
     Rubbish {
         /// Which endpoint.
@@ -90,6 +108,8 @@ pub enum PlayerError {
         line: String,
         /// What is wrong with the line.
         problem: String,
+        /// What is to be done.
+        remedy: &'static str,
         /// The end of its standard error.
         tail: String,
     },
@@ -109,4 +129,14 @@ pub enum PlayerError {
         /// What it cannot do.
         text: String,
     },
+}
+
+impl PlayerError {
+    /// Whether the process has ended, or was ended.
+    pub(super) fn is_over(&self) -> bool {
+        !matches!(
+            self,
+            PlayerError::Refused { .. } | PlayerError::Unsupported { .. }
+        )
+    }
 }

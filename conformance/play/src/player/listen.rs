@@ -1,8 +1,9 @@
 //! What a driven program prints, as events.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::process::ChildStdout;
 use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::drive::line::shown;
 use crate::drive::{Event, LONGEST_ANSWER, Line};
@@ -12,6 +13,25 @@ use crate::drive::{Event, LONGEST_ANSWER, Line};
 pub(super) struct Unclear {
     pub(super) line: String,
     pub(super) problem: String,
+    /// The output ended without the end of the line.
+    pub(super) is_unfinished: bool,
+}
+
+/// The beginning of a line whose end has not come yet.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Unfinished(Arc<Mutex<String>>);
+
+impl Unfinished {
+    fn set(&self, line: &[u8]) {
+        let mut text = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *text = shown(&String::from_utf8_lossy(line));
+    }
+
+    /// The part of it that a message shows; empty if the last line has ended.
+    pub(super) fn shown(&self) -> String {
+        let text = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        text.clone()
+    }
 }
 
 /// Whether a program answered `hello` as version 1 had it: `key=value` pairs, no JSON.
@@ -20,27 +40,45 @@ pub(super) fn is_version_1(line: &str) -> bool {
 }
 
 /// Passes on the events that a program prints, up to the first line that is not an event.
-pub(super) fn listen(output: ChildStdout, sender: &SyncSender<Result<Event, Unclear>>) {
+pub(super) fn listen(
+    output: ChildStdout,
+    sender: &SyncSender<Result<Event, Unclear>>,
+    unfinished: &Unfinished,
+) {
     let mut output = BufReader::new(output);
     let mut line = Vec::new();
     loop {
-        line.clear();
-        let limit = LONGEST_ANSWER as u64;
-        match output.by_ref().take(limit).read_until(b'\n', &mut line) {
-            Ok(0) | Err(_) => return,
-            Ok(_) => {}
+        let is_whole = match output.fill_buf() {
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Ok([]) | Err(_) if line.is_empty() => return,
+            Ok([]) | Err(_) => None,
+            Ok(read) => {
+                let end = read.iter().position(|byte| *byte == b'\n');
+                let taken = end.map_or(read.len(), |end| end + 1);
+                let taken = taken.min(LONGEST_ANSWER - line.len());
+                line.extend_from_slice(&read[..taken]);
+                output.consume(taken);
+                Some(line.ends_with(b"\n"))
+            }
+        };
+        if is_whole == Some(false) && line.len() < LONGEST_ANSWER {
+            unfinished.set(&line);
+            continue;
         }
         let text = String::from_utf8_lossy(&line);
         let text = text.trim_end();
-        let heard = if line.len() == LONGEST_ANSWER && line.last() != Some(&b'\n') {
-            Err(format!("no line is longer than {LONGEST_ANSWER} bytes"))
-        } else {
-            Event::parse(text).map_err(|error| error.to_string())
+        let heard = match is_whole {
+            Some(true) => Event::parse(text).map_err(|error| error.to_string()),
+            Some(false) => Err(format!("no line is longer than {LONGEST_ANSWER} bytes")),
+            None => Err("the line feed that ends a line is missing".into()),
         };
-        let heard = heard.map_err(|problem| Unclear {
+        let heard = heard.map(Event::printable).map_err(|problem| Unclear {
             line: shown(text),
             problem,
+            is_unfinished: is_whole.is_none(),
         });
+        unfinished.set(b"");
+        line.clear();
         let is_last = heard.is_err();
         if sender.send(heard).is_err() || is_last {
             return;

@@ -1,6 +1,7 @@
 //! The driver's side of a driven process.
 
 mod contained;
+mod delays;
 mod error;
 pub mod hosted;
 mod lack;
@@ -15,6 +16,7 @@ mod subject;
 mod tail;
 
 pub use contained::contain;
+pub use delays::Delays;
 pub use efa_commands::shell::{RemoteShell, join, quote, split_words};
 pub use error::PlayerError;
 pub use hosted::Hosted;

@@ -1,24 +1,28 @@
 //! A running driven program.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command as Process, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use efa_core::address::RawAddress;
 use serde::{Deserialize, Serialize};
 
+use super::delays::Delays;
 use super::error::PlayerError;
-use super::listen::{Unclear, is_version_1, listen};
+use super::listen::{Unclear, Unfinished, is_version_1, listen};
 use super::place::HostDevice;
 use super::status::{NO_CONNECTION, UNFIT, UNSUPPORTED};
 use super::tail::Tail;
-use crate::drive::{Command, Event, Identity, Line, VERSION};
+use crate::drive::line::shown;
+use crate::drive::{Bytes, Command, Event, Identity, Line, VERSION};
 
-/// How long a program may take to end after the end of its input.
-const END_TIME: Duration = Duration::from_secs(5);
+/// What a program is to do that prints other answers than it was asked for.
+const PRINT_ONE_ANSWER: &str = "print one answer for each command, and completions before it";
 /// The largest number of completions before an answer; a program that sends more is broken.
 const MOST_ASIDE: usize = 1 << 16;
 
@@ -46,9 +50,15 @@ pub struct Player {
     child: Child,
     input: Option<ChildStdin>,
     heard: Receiver<Result<Event, Unclear>>,
+    unfinished: Unfinished,
+    /// What it is to print now.
+    expected: String,
     patience: Patience,
+    delays: Arc<Delays>,
     identity: Option<Identity>,
     tail: Option<Tail>,
+    /// It answered `unsupported`, which it may repeat by its status.
+    is_unsupported: bool,
     /// Where it runs, if that is not here.
     place: Option<HostDevice>,
 }
@@ -72,8 +82,10 @@ impl Player {
                 source,
             })?;
         let (sender, heard) = sync_channel(HEARD);
+        let unfinished = Unfinished::default();
         if let Some(output) = child.stdout.take() {
-            thread::spawn(move || listen(output, &sender));
+            let unfinished = unfinished.clone();
+            thread::spawn(move || listen(output, &sender, &unfinished));
         }
         let input = child.stdin.take();
         let tail = child.stderr.take().map(Tail::of);
@@ -82,15 +94,28 @@ impl Player {
             child,
             input,
             heard,
+            unfinished,
+            expected: String::new(),
             patience,
+            delays: Arc::default(),
             identity: None,
             tail,
+            is_unsupported: false,
             place,
         };
         // The answer is read when it is needed, so that programs start side by side. A program that
         // ends at once is noticed then.
-        let _ = player.tell(&Command::Hello { version: VERSION });
+        let _ = player.write(&Command::Hello { version: VERSION });
         Ok(player)
+    }
+
+    /// Counts what is too slow in `delays`, and takes the patience that is left by those counted
+    /// before.
+    #[must_use]
+    pub fn with_delays(mut self, delays: &Arc<Delays>) -> Self {
+        self.patience = delays.shorten(self.patience);
+        self.delays = Arc::clone(delays);
+        self
     }
 
     /// The endpoint's name.
@@ -125,15 +150,19 @@ impl Player {
 
     /// Sends a command.
     pub fn tell(&mut self, command: &Command) -> Result<(), PlayerError> {
+        self.write(command).map_err(|_| self.ended())
+    }
+
+    fn write(&mut self, command: &Command) -> io::Result<()> {
+        self.expected = format!("{}, the answer to `{}`", command.answers(), command.name());
         let mut line = command.line();
         line.push('\n');
-        let written = match &mut self.input {
+        match &mut self.input {
             Some(input) => input
                 .write_all(line.as_bytes())
                 .and_then(|()| input.flush()),
-            None => Err(std::io::ErrorKind::BrokenPipe.into()),
-        };
-        written.map_err(|_| self.ended())
+            None => Err(io::ErrorKind::BrokenPipe.into()),
+        }
     }
 
     /// Waits for the next event; `None` if none came in time.
@@ -144,7 +173,7 @@ impl Player {
                 self.kill();
                 Err(self.other_version(1))
             }
-            Ok(Err(Unclear { line, problem })) => Err(self.rubbish(line, problem)),
+            Ok(Err(unclear)) => Err(self.unclear(unclear)),
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => Err(self.ended()),
         }
@@ -154,6 +183,13 @@ impl Player {
     /// `aside`.
     pub fn ask(&mut self, command: &Command, aside: &mut Vec<Event>) -> Result<Event, PlayerError> {
         self.identity()?;
+        while let Ok(early) = self.heard.try_recv() {
+            match early {
+                Ok(event) if event.is_answer() => return Err(self.unasked(&event)),
+                Ok(event) => aside.push(event),
+                Err(unclear) => return Err(self.unclear(unclear)),
+            }
+        }
         self.tell(command)?;
         self.answer(command, self.patience.answer, aside)
     }
@@ -172,27 +208,20 @@ impl Player {
                 Some(event @ (Event::Completed { .. } | Event::Reported { .. })) => {
                     if aside.len() == most {
                         let problem = format!("there are {MOST_ASIDE} such lines before an answer");
-                        return Err(self.rubbish(event.line(), problem));
+                        return Err(self.rubbish(&event.line(), &problem, PRINT_ONE_ANSWER));
                     }
                     aside.push(event);
                 }
                 Some(Event::Refused { text }) => return Err(self.refused(&text)),
                 Some(Event::Unsupported { text }) => {
+                    self.is_unsupported = true;
                     return Err(PlayerError::Unsupported {
                         endpoint: self.endpoint.clone(),
                         text,
                     });
                 }
                 Some(event) => return Ok(event),
-                None => {
-                    self.kill();
-                    return Err(PlayerError::Silent {
-                        endpoint: self.endpoint.clone(),
-                        command: command.line(),
-                        limit,
-                        tail: self.tail(),
-                    });
-                }
+                None => return Err(self.silent(command, limit)),
             }
         }
     }
@@ -206,19 +235,109 @@ impl Player {
         }
     }
 
-    fn rubbish(&mut self, line: String, problem: String) -> PlayerError {
+    /// The error for a program that did not answer. Whether the answer is in a buffer shows when
+    /// its input ends.
+    fn silent(&mut self, command: &Command, limit: Duration) -> PlayerError {
+        if !matches!(command, Command::Hello { .. }) {
+            self.delays.hung();
+        }
+        let unfinished = self.unfinished.shown();
+        self.input = None;
+        let late = self.heard.recv_timeout(self.delays.end_time());
+        let late = late.map(|late| late.map_or_else(|it| it.line, |it| shown(&it.line())));
+        let printed = match (unfinished.as_str(), late) {
+            ("", Ok(line)) => format!(
+                "it printed `{line}` only when its input had ended: flush standard output after \
+                 each line (docs/driver.md)"
+            ),
+            ("", Err(_)) => format!(
+                "it printed nothing, and {} was expected; each line has to be flushed \
+                 (docs/driver.md)",
+                self.expected
+            ),
+            (beginning, _) => format!(
+                "it printed `{beginning}` without the line feed that ends a line; {} was expected: \
+                 end each line with a line feed, and flush it (docs/driver.md)",
+                self.expected
+            ),
+        };
         self.kill();
-        PlayerError::Rubbish {
+        PlayerError::Silent {
             endpoint: self.endpoint.clone(),
-            line,
-            problem,
+            command: command.line(),
+            limit,
+            printed,
             tail: self.tail(),
         }
     }
 
+    fn rubbish(&mut self, line: &str, problem: &str, remedy: &'static str) -> PlayerError {
+        self.kill();
+        PlayerError::Rubbish {
+            endpoint: self.endpoint.clone(),
+            line: shown(line),
+            problem: problem.to_owned(),
+            remedy,
+            tail: self.tail(),
+        }
+    }
+
+    /// The error for a line that is not an event.
+    fn unclear(&mut self, unclear: Unclear) -> PlayerError {
+        let Unclear {
+            line,
+            problem,
+            is_unfinished,
+        } = unclear;
+        // A program that crashes may leave a line unfinished.
+        if is_unfinished
+            && let Some(status) = self.wait_end(self.delays.end_time())
+            && !status.success()
+        {
+            return self.early_end(status);
+        }
+        let problem = format!("{problem}; {} was expected", self.expected);
+        let remedy = match is_unfinished {
+            true => "end each line with a line feed, and flush it",
+            false => "print nothing but answers to standard output, and messages to standard error",
+        };
+        self.rubbish(&line, &problem, remedy)
+    }
+
+    /// The error for an answer that no command asked for.
+    fn unasked(&mut self, event: &Event) -> PlayerError {
+        let problem = format!(
+            "no command asked for it: {} had come already",
+            self.expected
+        );
+        self.rubbish(&event.line(), &problem, PRINT_ONE_ANSWER)
+    }
+
     /// The error for an answer that does not belong to its command.
-    pub fn unexpected(&self, event: &Event) -> PlayerError {
-        self.refused(&format!("unexpected answer `{}`", event.line()))
+    pub fn unexpected(&mut self, event: &Event) -> PlayerError {
+        let problem = format!("{} was expected", self.expected);
+        self.rubbish(&event.line(), &problem, PRINT_ONE_ANSWER)
+    }
+
+    /// Checks the address of an endpoint that was opened.
+    ///
+    /// # Errors
+    /// It has not the length of a raw address.
+    pub fn check_address(&mut self, address: &Bytes) -> Result<(), PlayerError> {
+        let Bytes(bytes) = address;
+        if bytes.len() >= RawAddress::LEN {
+            return Ok(());
+        }
+        let event = Event::Opened {
+            address: address.clone(),
+        };
+        let problem = format!(
+            "a raw address has {} bytes, and this one {}",
+            RawAddress::LEN,
+            bytes.len()
+        );
+        let remedy = "print its 64 hexadecimal digits";
+        Err(self.rubbish(&event.line(), &problem, remedy))
     }
 
     fn refused(&self, text: &str) -> PlayerError {
@@ -234,8 +353,11 @@ impl Player {
 
     fn ended(&mut self) -> PlayerError {
         // Its output is closed, so the process is about to end or has ended.
-        match self.wait_end(END_TIME) {
-            Some(status) => self.early_end(status),
+        match self.wait_end(self.delays.end_time()) {
+            Some(status) => match self.rest().1 {
+                Some(Err(unclear)) if status.success() => self.unclear(unclear),
+                _ => self.early_end(status),
+            },
             None => {
                 self.kill();
                 PlayerError::Ended {
@@ -252,6 +374,7 @@ impl Player {
         let tail = self.tail();
         let endpoint = self.endpoint.clone();
         if status.code() == Some(UNSUPPORTED) {
+            self.is_unsupported = true;
             let text = format!("the program ended with status {UNSUPPORTED}{tail}");
             return PlayerError::Unsupported { endpoint, text };
         }
@@ -263,10 +386,12 @@ impl Player {
                 tail,
             };
         }
-        let crash = status.signal().map(|_| ": it crashed").unwrap_or_default();
         PlayerError::Ended {
             endpoint,
-            how: format!("{crash} ({status})"),
+            how: match status.signal() {
+                Some(_) => format!(": it crashed ({status})"),
+                None => format!(" ({status})"),
+            },
             is_unfit: status.code() == Some(UNFIT),
             tail,
         }
@@ -296,45 +421,96 @@ impl Player {
 
     /// Ends the program and waits for the end of its process, after which its capture is complete.
     /// Returns the capture that it printed: none, unless it ran under a recorder at another place.
+    ///
+    /// # Errors
+    /// [`PlayerError::Lingers`]; or how it ended badly, or what it printed unasked.
     pub fn end(mut self) -> Result<Vec<u8>, PlayerError> {
-        self.input = None;
         let limit = self.patience.answer;
+        self.finish(limit)
+    }
+
+    /// As [`Player::end`], for a program that has no capture to print and so ends soon.
+    ///
+    /// # Errors
+    /// As [`Player::end`].
+    pub(super) fn end_soon(&mut self) -> Result<(), PlayerError> {
+        self.finish(self.delays.end_time()).map(|_| ())
+    }
+
+    fn finish(&mut self, limit: Duration) -> Result<Vec<u8>, PlayerError> {
+        self.input = None;
+        let says_so = self.is_unsupported;
+        let is_good = |status: &ExitStatus| match status.code() {
+            Some(UNSUPPORTED) => says_so,
+            code => code == Some(0),
+        };
         match self.wait_end(limit) {
-            Some(status) if status.success() => Ok(self.captured()),
-            Some(status) => Err(self.early_end(status)),
+            Some(status) if is_good(&status) => {
+                self.delays.ended();
+                let (capture, left) = self.rest();
+                match left {
+                    None => Ok(capture),
+                    Some(Ok(event)) => Err(self.unasked(&event)),
+                    Some(Err(unclear)) => {
+                        self.expected = "nothing more".into();
+                        Err(self.unclear(unclear))
+                    }
+                }
+            }
+            Some(status) => Err(self.late_end(status)),
             None => {
+                let before = self.delays.before();
+                self.delays.lingered();
                 self.kill();
                 Err(PlayerError::Lingers {
                     endpoint: self.endpoint.clone(),
                     limit,
+                    before,
                 })
             }
         }
     }
-}
 
-impl Player {
+    /// The error for a program that failed when it had answered everything.
+    fn late_end(&mut self, status: ExitStatus) -> PlayerError {
+        match self.early_end(status) {
+            lost @ PlayerError::Lost { .. } => lost,
+            _ => PlayerError::EndedBadly {
+                endpoint: self.endpoint.clone(),
+                how: match status.signal() {
+                    Some(_) => format!("it crashed ({status})"),
+                    None => format!("it ended with {status}"),
+                },
+                tail: self.tail(),
+            },
+        }
+    }
+
     /// Ends the program although its scenario did not come to its end. Returns the capture that it
     /// printed, if it is still able to.
     pub fn salvage(mut self) -> Vec<u8> {
         self.input = None;
-        if self.wait_end(END_TIME).is_none() {
+        if self.wait_end(self.delays.end_time()).is_none() {
             self.kill();
         }
-        self.captured()
+        self.rest().0
     }
 
-    /// The capture among what an ended program printed.
-    fn captured(&self) -> Vec<u8> {
+    /// The capture among what an ended program printed, and the first of what nobody asked for.
+    fn rest(&self) -> (Vec<u8>, Option<Result<Event, Unclear>>) {
         let mut capture = Vec::new();
+        let mut unasked = None;
         // All of its output has been sent, or is sent while this waits. What it left behind may
         // keep the output open.
-        while let Ok(heard) = self.heard.recv_timeout(END_TIME) {
-            if let Ok(Event::Captured { bytes }) = heard {
-                capture.extend(bytes.0);
+        while let Ok(heard) = self.heard.recv_timeout(self.delays.end_time()) {
+            match heard {
+                Ok(Event::Captured { bytes }) => capture.extend(bytes.0),
+                // What completes after the last look at it is nobody's business any more.
+                Ok(event) if !event.is_answer() => {}
+                other => unasked = unasked.or(Some(other)),
             }
         }
-        capture
+        (capture, unasked)
     }
 }
 
@@ -344,7 +520,8 @@ const HEARD: usize = 4096;
 impl Drop for Player {
     fn drop(&mut self) {
         self.input = None;
-        if self.wait_end(END_TIME).is_none() {
+        if self.wait_end(self.delays.end_time()).is_none() {
+            self.delays.lingered();
             // Its children must not outlive this process.
             self.kill();
             let _ = self.child.wait();

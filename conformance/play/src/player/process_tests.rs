@@ -15,7 +15,7 @@ const HELLO: &str = r#"read line
     echo '{"hello":{"version":2,"software":{"name":"x","release":"1.2.3"}}}';"#;
 
 fn ask(script: &str) -> Result<Event, PlayerError> {
-    let mut player = shell(&format!("{HELLO} {script}"));
+    let mut player = shell(&format!("{HELLO} read line; {script}"));
     player.ask(&Command::Poll {}, &mut Vec::new())
 }
 
@@ -57,13 +57,145 @@ fn a_silent_process_is_reported_with_the_command() {
 }
 
 #[test]
+fn an_unflushed_answer_is_recognised() {
+    // It writes into a buffer, which it writes out when its input ends.
+    let mut player = shell(&format!("{HELLO} exec sed 's/.*poll.*/{{\"done\":{{}}}}/'"));
+    player.identity().unwrap();
+    player.patience.answer = Duration::from_millis(100);
+    let error = player.ask(&Command::Poll {}, &mut Vec::new()).unwrap_err();
+    let text = error.to_string();
+    let told = "it printed `{\"done\":{}}` only when its input had ended: flush standard output \
+                after each line (docs/driver.md)";
+    assert!(text.contains(told), "{text}");
+}
+
+#[test]
+fn an_unfinished_line_is_quoted() {
+    let mut player = shell(&format!(
+        "{HELLO} printf '{{\"done\":{{}}}}'; exec sleep 1000"
+    ));
+    player.identity().unwrap();
+    while player.unfinished.shown().is_empty() {
+        thread::yield_now();
+    }
+    player.patience.answer = Duration::from_millis(100);
+    let error = player.ask(&Command::Poll {}, &mut Vec::new()).unwrap_err();
+    let told = "it printed `{\"done\":{}}` without the line feed that ends a line; `done`, the \
+                answer to `poll` was expected: end each line with a line feed, and flush it";
+    assert!(error.to_string().contains(told), "{error}");
+    // The output ends where the line should.
+    let text = ask("printf '{\"done\":{}}'").unwrap_err().to_string();
+    assert!(
+        text.contains("the line feed that ends a line is missing"),
+        "{text}"
+    );
+    // That is a consequence of a crash.
+    let text = ask("printf '{\"do'; kill -SEGV $$")
+        .unwrap_err()
+        .to_string();
+    assert!(text.contains("it crashed"), "{text}");
+}
+
+#[test]
+fn answers_that_nobody_asked_for_are_named() {
+    let twice = r#"read line; echo '{"done":{}}'; echo '{"done":{}}'; cat >/dev/null"#;
+    let mut player = shell(&format!("{HELLO} {twice}"));
+    player.ask(&Command::Poll {}, &mut Vec::new()).unwrap();
+    let text = player.end().unwrap_err().to_string();
+    let told = "it printed `{\"done\":{}}`: no command asked for it: `done`, the answer to `poll` had \
+                come already; print one answer for each command";
+    assert!(text.contains(told), "{text}");
+    let mut player = shell(&format!("{HELLO} {twice}"));
+    player.ask(&Command::Poll {}, &mut Vec::new()).unwrap();
+    // It may be taken for the answer to the next command, which it does not fit.
+    let memory = player.ask(&Command::Dump { id: 0 }, &mut Vec::new());
+    let text = match memory {
+        Ok(event) => player.unexpected(&event).to_string(),
+        Err(error) => error.to_string(),
+    };
+    assert!(text.contains("it printed `{\"done\":{}}`"), "{text}");
+    assert!(text.contains("print one answer for each command"), "{text}");
+}
+
+#[test]
+fn an_end_with_another_status_is_bad() {
+    for (end, told) in [
+        (
+            "echo lost 7 bytes >&2; exit 3",
+            "it ended with exit status: 3",
+        ),
+        ("exit 127", "it ended with exit status: 127"),
+        ("kill -SEGV $$", "it crashed (signal: 11 (SIGSEGV)"),
+    ] {
+        let done = r#"read line; echo '{"done":{}}'; cat >/dev/null"#;
+        let mut player = shell(&format!("{HELLO} {done}; {end}"));
+        player.ask(&Command::Poll {}, &mut Vec::new()).unwrap();
+        let error = player.end().unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, PlayerError::EndedBadly { .. }), "{text}");
+        assert!(text.contains(told), "{text}");
+        assert_eq!(
+            text.contains("lost 7 bytes"),
+            end.contains("lost"),
+            "{text}"
+        );
+    }
+    // What it has said before may be its status, too.
+    let unsupported = r#"read line; echo '{"unsupported":{"text":"no"}}'; cat >/dev/null; exit"#;
+    for (status, is_good) in [(0, true), (127, true), (1, false)] {
+        let mut player = shell(&format!("{HELLO} {unsupported} {status}"));
+        player.ask(&Command::Poll {}, &mut Vec::new()).unwrap_err();
+        assert_eq!(player.end().is_ok(), is_good, "{status}");
+    }
+}
+
+#[test]
+fn lingering_programs_are_waited_for_once() {
+    let delays = Arc::new(Delays::default());
+    let lingers = || {
+        let mut player = shell(&format!("{HELLO} exec sleep 1000")).with_delays(&delays);
+        player.identity().unwrap();
+        player.end_soon().unwrap_err().to_string()
+    };
+    assert!(lingers().contains("did not end within 5s"));
+    for _ in 0..3 {
+        assert!(
+            lingers().contains(
+                "did not end within 100ms of the end of its input (nor within 5s before)"
+            )
+        );
+    }
+    // One that does end has patience again.
+    delays.ended();
+    assert_eq!(delays.end_time(), Duration::from_secs(5));
+}
+
+#[test]
+fn texts_have_no_control_characters() {
+    let escape = r#"echo '{"refused":{"text":"\\u001b[2J\\nPASS"}}'; cat"#;
+    let text = ask(escape).unwrap_err().to_string();
+    assert!(text.ends_with(r"\u{1b}[2J\nPASS"), "{text}");
+    let error = ask(r"printf '\033[2J\rPASS\n' >&2; exit 1").unwrap_err();
+    let text = error.to_string();
+    assert!(text.ends_with(r"\u{1b}[2J\rPASS"), "{text}");
+}
+
+#[test]
+fn reports_of_sanitisers_keep_their_first_line() {
+    let report = "echo '==1==ERROR: AddressSanitizer: heap-use-after-free' >&2; seq 40 >&2; exit 1";
+    let text = ask(report).unwrap_err().to_string();
+    assert!(text.contains("heap-use-after-free\n"), "{text}");
+    assert!(text.ends_with("40") && text.lines().count() < 20, "{text}");
+}
+
+#[test]
 fn a_process_that_closes_stdout_is_killed() {
     let mut player = shell(&format!("{HELLO} exec >&-; sleep 1000"));
     let error = player.ask(&Command::Poll {}, &mut Vec::new()).unwrap_err();
     let text = error.to_string();
     assert!(text.contains("closed its standard output"), "{text}");
     // It has been killed.
-    assert!(player.wait_end(END_TIME).is_some());
+    assert!(player.wait_end(Duration::from_secs(60)).is_some());
 }
 
 #[test]
@@ -111,7 +243,7 @@ fn what_comes_before_an_answer_is_kept() {
         .replace('\n', "");
     let done = r#"{"done":{}}"#;
     let mut player = shell(&format!(
-        "{HELLO} echo '{completed}'; echo '{done}'; cat >/dev/null"
+        "{HELLO} read line; echo '{completed}'; echo '{done}'; cat >/dev/null"
     ));
     let mut aside = Vec::new();
     let answer = player.ask(&Command::Pause {}, &mut aside).unwrap();

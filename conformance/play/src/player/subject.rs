@@ -1,13 +1,10 @@
 //! An endpoint under test in a driven process.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use efa_core::endpoint::Instant;
 
 use super::error::PlayerError;
 use super::process::Player;
-use crate::application::subject::Subject;
+use crate::application::subject::{BadEnd, Subject};
 use crate::application::{Report, Request, RequestError, Started, Token};
 use crate::drive::{Bytes, Command, Event, Opening};
 use crate::operation::pattern::Difference;
@@ -16,8 +13,8 @@ use crate::operation::{EndpointIndex, Payload};
 /// An application in a driven process.
 pub struct Driven {
     player: Player,
-    /// Counts the commands that are not answered.
-    hangs: Arc<AtomicU32>,
+    /// It has ended, or was ended because it broke the protocol, as the error says.
+    is_over: bool,
     address: Vec<u8>,
     reports: Vec<Report>,
     events: Vec<String>,
@@ -33,33 +30,38 @@ impl From<PlayerError> for RequestError {
 }
 
 impl Driven {
-    /// Opens an endpoint in a driven process. `hangs` goes up if the process does not answer a
-    /// command.
-    pub fn open(
-        player: Player,
-        opening: &Opening,
-        hangs: Arc<AtomicU32>,
-    ) -> Result<Self, RequestError> {
+    /// Opens an endpoint in a driven process.
+    ///
+    /// # Errors
+    /// It was not opened.
+    pub fn open(player: Player, opening: &Opening) -> Result<Self, RequestError> {
         let mut driven = Driven {
             player,
-            hangs,
+            is_over: false,
             address: Vec::new(),
             reports: Vec::new(),
             events: Vec::new(),
         };
-        match driven.ask(&Command::Open(opening.clone()))? {
-            Event::Opened { address } => driven.address = address.0,
-            event => return Err(driven.player.unexpected(&event).into()),
+        match driven.ask(&Command::Open(opening.clone())) {
+            Ok(Event::Opened { address }) => {
+                driven.player.check_address(&address)?;
+                driven.address = address.0;
+                Ok(driven)
+            }
+            Ok(event) => Err(driven.player.unexpected(&event).into()),
+            // What it cannot do is no excuse for a crash.
+            Err(unsupported @ RequestError::Unsupported(_)) => match driven.end() {
+                Err(BadEnd::Failed(text)) => Err(RequestError::Refused(text)),
+                _ => Err(unsupported),
+            },
+            Err(error) => Err(error),
         }
-        Ok(driven)
     }
 
     fn ask(&mut self, command: &Command) -> Result<Event, RequestError> {
         let mut aside = Vec::new();
         let answer = self.player.ask(command, &mut aside);
-        if matches!(answer, Err(PlayerError::Silent { .. })) {
-            self.hangs.fetch_add(1, Ordering::Relaxed);
-        }
+        self.is_over |= answer.as_ref().is_err_and(PlayerError::is_over);
         for event in aside {
             match event {
                 Event::Completed(report) => self.reports.push(report),
@@ -130,6 +132,16 @@ impl Subject for Driven {
 
     fn events(&mut self) -> Result<Vec<String>, RequestError> {
         Ok(std::mem::take(&mut self.events))
+    }
+
+    fn end(&mut self) -> Result<(), BadEnd> {
+        if std::mem::replace(&mut self.is_over, true) {
+            return Ok(());
+        }
+        self.player.end_soon().map_err(|error| match error {
+            PlayerError::Lingers { .. } => BadEnd::Lingers(error.to_string()),
+            error => BadEnd::Failed(error.to_string()),
+        })
     }
 
     /// `None`: the process keeps its own time.

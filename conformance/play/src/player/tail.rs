@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use crate::drive::line::printable;
+
 /// The number of lines that are kept.
 const KEPT: usize = 12;
 /// The number of bytes after which a line is split.
@@ -14,16 +16,40 @@ const LONGEST: u64 = 400;
 /// How long to wait for the rest of an ended process's output.
 const REST: Duration = Duration::from_secs(5);
 
+/// What sanitisers and valgrind begin and sum up their reports with, which have more than
+/// [`KEPT`] lines.
+const TELLING: [&str; 2] = ["ERROR: ", "SUMMARY: "];
+
+#[derive(Debug, Default)]
+struct Lines {
+    /// Telling ones that came before the last.
+    telling: VecDeque<String>,
+    last: VecDeque<String>,
+}
+
+impl Lines {
+    fn add(&mut self, line: String) {
+        if self.last.len() == KEPT
+            && let Some(old) = self.last.pop_front()
+            && TELLING.iter().any(|mark| old.contains(mark))
+        {
+            self.telling.push_back(old);
+            self.telling.truncate(KEPT);
+        }
+        self.last.push_back(line);
+    }
+}
+
 /// Reads standard error continuously, so that the process never blocks on it.
 #[derive(Debug)]
 pub(super) struct Tail {
-    lines: Arc<Mutex<VecDeque<String>>>,
+    lines: Arc<Mutex<Lines>>,
     reader: JoinHandle<()>,
 }
 
 impl Tail {
     pub(super) fn of(errors: ChildStderr) -> Self {
-        let lines = Arc::new(Mutex::new(VecDeque::new()));
+        let lines = Arc::new(Mutex::new(Lines::default()));
         let kept = Arc::clone(&lines);
         let reader = thread::spawn(move || {
             let mut errors = BufReader::new(errors);
@@ -32,25 +58,25 @@ impl Tail {
                 errors.by_ref().take(LONGEST).read_until(b'\n', &mut line),
                 Ok(1..)
             ) {
-                let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-                if kept.len() == KEPT {
-                    kept.pop_front();
-                }
-                kept.push_back(String::from_utf8_lossy(&line).trim_end().to_owned());
+                let text = printable(String::from_utf8_lossy(&line).trim_end());
+                kept.lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .add(text);
                 line.clear();
             }
         });
         Tail { lines, reader }
     }
 
-    /// The last lines, each with a line end in front.
+    /// The last lines, and telling ones before them, each with a line end in front.
     pub(super) fn text(&mut self) -> String {
         let deadline = Instant::now() + REST;
         while !self.reader.is_finished() && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(2));
         }
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        let lines = lines.iter().map(|line| format!("\n        {line}"));
+        let lines = lines.telling.iter().chain(&lines.last);
+        let lines = lines.map(|line| format!("\n        {line}"));
         match lines.collect::<String>() {
             lines if lines.is_empty() => lines,
             lines => format!("; its standard error ends with{lines}"),

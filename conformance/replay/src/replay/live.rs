@@ -5,7 +5,7 @@
 //! what the scenario says, as ever.
 
 use efa_core::address::RawAddress;
-use efa_play::application::subject::Subject;
+use efa_play::application::subject::{BadEnd, Subject};
 use efa_play::application::{RequestError, Started};
 use efa_play::operation::{EndpointIndex, Remote};
 use efa_play::runner::{self, Comparison, Ledger, Runner, Start};
@@ -76,6 +76,10 @@ where
     };
     // Whether it stopped early shows in the problems.
     let _ = runner::run(&mut live);
+    // The replay that went before has said if its program does not end.
+    if let Err(BadEnd::Failed(text)) = live.subjects[dut].end() {
+        live.problems.push(text);
+    }
     Ok(live.problems)
 }
 

@@ -2,13 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use efa_play::application::RequestError;
 use efa_play::application::subject::Subject;
 use efa_play::drive::{Identity, Opening};
-use efa_play::player::{Driven, Patience, Player, PlayerError, Program};
+use efa_play::player::{Delays, Driven, Patience, Player, PlayerError, Program};
 use efa_play::scenario::EndpointSpec;
 use serde::{Deserialize, Serialize};
 
@@ -18,14 +16,8 @@ use super::opener::Opener;
 
 /// After so many starts in a row without a `hello`, a program is not started again.
 const MOST_UNANSWERED: u32 = 3;
-/// After so many hangs at other commands, patience is [`IMPATIENCE`] times shorter.
-const MOST_HANGS: u32 = 3;
-const IMPATIENCE: u32 = 10;
 
 /// Opens what a program plays, in a process of its own on this host, as the endpoint under test.
-///
-/// A suite has hundreds of cases. A program that hangs in each of them is not waited for in full
-/// each time.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outside {
     /// The program.
@@ -34,9 +26,8 @@ pub struct Outside {
     pub patience: Patience,
     /// The number of its last starts, in a row, after which it did not answer `hello`.
     unanswered: u32,
-    /// How often it did not answer another command.
     #[serde(skip)]
-    hangs: Arc<AtomicU32>,
+    delays: Arc<Delays>,
 }
 
 impl Outside {
@@ -46,7 +37,7 @@ impl Outside {
             program,
             patience,
             unanswered: 0,
-            hangs: Arc::default(),
+            delays: Arc::default(),
         }
     }
 
@@ -59,18 +50,14 @@ impl Outside {
         endpoint: &str,
         environment: &BTreeMap<String, String>,
     ) -> Result<(Player, Identity), PlayerError> {
-        let mut patience = self.patience;
         if self.unanswered >= MOST_UNANSWERED {
             return Err(PlayerError::GivenUp {
                 starts: MOST_UNANSWERED,
-                limit: patience.start,
+                limit: self.patience.start,
             });
         }
-        if self.hangs.load(Ordering::Relaxed) >= MOST_HANGS {
-            let shorter = (patience.answer / IMPATIENCE).max(Duration::from_secs(1));
-            patience.answer = patience.answer.min(shorter);
-        }
-        let mut player = Player::launch_here(endpoint, &self.program, environment, patience)?;
+        let player = Player::launch_here(endpoint, &self.program, environment, self.patience)?;
+        let mut player = player.with_delays(&self.delays);
         let identity = player.identity();
         self.unanswered = match identity {
             Err(PlayerError::Silent { .. }) => self.unanswered + 1,
@@ -89,8 +76,7 @@ impl Opener<Hw> for Outside {
         let (player, _) = self
             .start(&endpoint.name, &endpoint.environment)
             .map_err(RequestError::from)?;
-        let hangs = Arc::clone(&self.hangs);
-        let driven = Driven::open(player, &Opening::from(endpoint), hangs)?;
+        let driven = Driven::open(player, &Opening::from(endpoint))?;
         Ok(Box::new(driven))
     }
 }

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use efa_core::address::RawAddress;
 use efa_core::nic::{Nic, QueuePair, Status};
-use efa_core::rules::Severity;
+use efa_core::rules::{self, Severity};
 use efa_play::application::RequestError;
+use efa_play::application::subject::BadEnd;
 use efa_play::operation::EndpointIndex;
 use efa_play::runner::{self, Ledger};
 use efa_play::trace::Trace;
@@ -150,6 +151,15 @@ fn replay_trace<'t, B: Backend>(
     };
     // Whether it stopped early shows in the verdict.
     let _ = runner::run(&mut replay);
+    match replay.subject.end() {
+        Ok(()) => {}
+        Err(BadEnd::Lingers(text)) => replay.verdict.add([Finding::plain(Severity::Note, text)]),
+        Err(BadEnd::Failed(text)) => {
+            // What it cannot do is no excuse.
+            replay.verdict.unsupported = None;
+            replay.verdict.add([Finding::of(&rules::OUTCOME, text)]);
+        }
+    }
     let mut said = vec![(dut, replay.subject.take_device_errors())];
     let peers = replay.peers.iter_mut();
     said.extend(peers.map(|peer| (peer.endpoint(), peer.take_device_errors())));

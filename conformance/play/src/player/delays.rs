@@ -1,0 +1,65 @@
+//! How often a program under test was too slow.
+//!
+//! A suite has hundreds of cases. A program that hangs in each of them, or does not end after any,
+//! is not waited for in full each time.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use super::process::Patience;
+
+/// After so many hangs, patience is [`IMPATIENCE`] times shorter.
+const MOST_HANGS: u32 = 3;
+const IMPATIENCE: u32 = 10;
+/// How long a program may take to end after the end of its input.
+const END_TIME: Duration = Duration::from_secs(5);
+/// How long it may take if it did not end the last time.
+const LINGERING_END_TIME: Duration = Duration::from_millis(100);
+
+/// What is counted, in all of a program's processes.
+#[derive(Debug, Default)]
+pub struct Delays {
+    /// How often it did not answer a command other than `hello`.
+    hangs: AtomicU32,
+    /// How often, in a row, it did not end after the end of its input.
+    lingered: AtomicU32,
+}
+
+impl Delays {
+    pub(super) fn hung(&self) {
+        self.hangs.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn lingered(&self) {
+        self.lingered.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn ended(&self) {
+        self.lingered.store(0, Ordering::Relaxed);
+    }
+
+    /// How long the program may take now.
+    pub(super) fn shorten(&self, mut patience: Patience) -> Patience {
+        if self.hangs.load(Ordering::Relaxed) >= MOST_HANGS {
+            let shorter = (patience.answer / IMPATIENCE).max(Duration::from_secs(1));
+            patience.answer = patience.answer.min(shorter);
+        }
+        patience
+    }
+
+    /// That it did not end in more time before; empty if it did.
+    pub(super) fn before(&self) -> String {
+        match self.lingered.load(Ordering::Relaxed) {
+            0 => String::new(),
+            _ => format!(" (nor within {END_TIME:?} before)"),
+        }
+    }
+
+    /// How long it may take now to end after the end of its input.
+    pub(super) fn end_time(&self) -> Duration {
+        match self.lingered.load(Ordering::Relaxed) {
+            0 => END_TIME,
+            _ => LINGERING_END_TIME,
+        }
+    }
+}
