@@ -9,6 +9,7 @@ mod hosted;
 mod interop;
 mod job;
 mod list;
+mod origin;
 mod outcome;
 mod places;
 mod progress;

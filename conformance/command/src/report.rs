@@ -1,11 +1,12 @@
-//! `report`: one page of several runs.
+//! `report`: one page of several runs, and what differs between two.
 
 use std::path::PathBuf;
 
+use efa_suite::changes::Changes;
 use efa_suite::html;
 use efa_suite::json::Report;
 
-use crate::outcome::{Outcome, complain};
+use crate::outcome::{Outcome, complain, say};
 
 /// Arguments of `report`.
 #[derive(clap::Args)]
@@ -28,6 +29,9 @@ pub(crate) fn report(arguments: &Arguments) -> Outcome {
         Ok(reports) => reports,
         Err(problem) => return complain(problem, Outcome::Unfit),
     };
+    if let [before, after] = &reports[..] {
+        say(Changes::between(before, after));
+    }
     match html::write(&reports, &arguments.html) {
         Ok(()) => Outcome::Passed,
         Err(error) => complain(

@@ -9,22 +9,24 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use efa_core::rules::Severity;
+use efa_device_model::profile::Profile;
 use efa_play::drive::serve::Engine;
 use efa_play::drive::{Command, Identity, Line, VERSION};
 use efa_play::libfabric::{Library, Provider};
 use efa_play::player::{Patience, PlayerError, Program, join, split_words};
 use efa_replay::replay::outside::Outside;
-use efa_shm::HostConfig;
+use efa_shm::{HostConfig, NetworkOptions};
 use efa_suite::each_event::Changes;
 use efa_suite::expected::Expected;
 use efa_suite::hosts::{Hosts, Task};
-use efa_suite::json::Report;
-use efa_suite::pairs::{self, Matrix};
+use efa_suite::json::{CaseReport, Cause, Report};
+use efa_suite::pairs::Matrix;
 use efa_suite::runner::Settings;
-use efa_suite::{Case, Options, Results, Summary, jobs};
+use efa_suite::{Case, Options, jobs};
 
 use crate::check::severity;
 use crate::corpus;
+use crate::origin::Origin;
 use crate::outcome::{Outcome, complain, say};
 use crate::places::{self, Places};
 use crate::progress::Progress;
@@ -207,12 +209,14 @@ impl Run {
 }
 
 pub(crate) fn run(mut arguments: Run) -> Outcome {
+    let origin = Origin::now();
     if let Err(problem) = arguments.places.hosts.find_job() {
         return complain(problem, Outcome::Unfit);
     }
     let arguments = &arguments;
     if arguments.places.hosts.are_named() {
-        return run_on_hosts(arguments).unwrap_or_else(|text| complain(text, Outcome::Unfit));
+        return run_on_hosts(arguments, &origin)
+            .unwrap_or_else(|text| complain(text, Outcome::Unfit));
     }
     let mut outside = match &arguments.dut {
         Dut::Core => None,
@@ -288,16 +292,13 @@ pub(crate) fn run(mut arguments: Run) -> Outcome {
         return complain(problem, Outcome::Unfit);
     }
     let was_introduced = introduced.is_ok();
-    conclude(
-        arguments,
-        Results { under_test, cases },
-        &unfit,
-        was_introduced,
-    )
+    let repeat = |case: &Case| command_for(case, arguments);
+    let report = Report::of(under_test, origin.report(), &cases, repeat);
+    conclude(arguments, &report, &unfit, was_introduced)
 }
 
 /// Plays the scenarios of the traces on the hosts that are named.
-fn run_on_hosts(arguments: &Run) -> Result<Outcome, String> {
+fn run_on_hosts(arguments: &Run, origin: &Origin) -> Result<Outcome, String> {
     let paths = arguments.traces()?;
     let provider = arguments.provider.provider();
     let program = arguments.dut.program(&arguments.libfabric, provider);
@@ -346,31 +347,30 @@ fn run_on_hosts(arguments: &Run) -> Result<Outcome, String> {
         unfit.extend(ended.unfit);
     });
     progress.finish();
-    let results = Results { under_test, cases };
-    Ok(conclude(arguments, results, &unfit, true))
+    let repeat = |case: &Case| command_for(case, arguments);
+    let report = Report::of(under_test, origin.report(), &cases, repeat);
+    Ok(conclude(arguments, &report, &unfit, true))
 }
 
 /// Prints what the cases come to, and writes the reports.
-fn conclude(arguments: &Run, results: Results, unfit: &[String], was_introduced: bool) -> Outcome {
-    say_causes(&results.cases, arguments);
-    let pairs = pairs::of(&results.cases);
-    if pairs.len() > 1 {
-        say(format_args!("\n{}\n", Matrix::of(&pairs)));
+fn conclude(arguments: &Run, report: &Report, unfit: &[String], was_introduced: bool) -> Outcome {
+    say_causes(&report.causes());
+    if report.pairs.len() > 1 {
+        say(format_args!("\n{}\n", Matrix::of(&report.pairs)));
     }
-    let summary = Summary::of(&results.cases);
+    let summary = report.summary;
     say(summary);
     for problem in unfit {
         eprintln!("efa-conformance: {problem}");
     }
-    let report = Report::of(&results);
     type Writer<'r> = &'r dyn Fn(&Path) -> std::io::Result<()>;
     let reports: [(&Option<PathBuf>, Writer<'_>); 3] = [
         (&arguments.junit, &|path| {
-            efa_suite::junit::write(&results, path)
+            efa_suite::junit::of(report).write(path)
         }),
         (&arguments.json, &|path| report.write(path)),
         (&arguments.html, &|path| {
-            efa_suite::html::write(std::slice::from_ref(&report), path)
+            efa_suite::html::write(std::slice::from_ref(report), path)
         }),
     ];
     for (path, write) in reports {
@@ -385,7 +385,7 @@ fn conclude(arguments: &Run, results: Results, unfit: &[String], was_introduced:
         Outcome::Failed
     } else if !unfit.is_empty() {
         Outcome::Unfit
-    } else if !was_introduced && summary.unsupported == results.cases.len() {
+    } else if !was_introduced && summary.unsupported == report.cases.len() {
         let problem = "nothing was tested: the program never answered `hello`";
         complain(problem, Outcome::Unfit)
     } else {
@@ -394,16 +394,14 @@ fn conclude(arguments: &Run, results: Results, unfit: &[String], was_introduced:
 }
 
 /// Prints the causes of failures, each with a command that repeats one of its cases.
-fn say_causes(cases: &[Case], arguments: &Run) {
-    let causes = efa_suite::causes(cases);
+fn say_causes(causes: &[Cause<&CaseReport>]) {
     if causes.is_empty() {
         return;
     }
     say("\nfailed, by the first thing that went wrong:");
     for cause in causes {
-        let first = cause.cases[0];
-        say(format_args!("  {} of {}", cause.cases.len(), cause.text));
-        say(format_args!("      {}", command_for(first, arguments)));
+        say(format_args!("  {}{}", cause.heading, cause.like_it()));
+        say(format_args!("      {}", cause.cases[0].repeat));
     }
 }
 
@@ -412,8 +410,21 @@ fn command_for(case: &Case, arguments: &Run) -> String {
     let mut words: Vec<String> = Vec::new();
     let is_over_verbs = case.backend != "emu";
     let is_here = case.places.is_empty();
-    if is_over_verbs && is_here && HostConfig::from_env().is_ok() {
-        words.extend(["efa-emu", "run", "--"].map(String::from));
+    if is_over_verbs
+        && is_here
+        && let Ok(host) = HostConfig::from_env()
+    {
+        words.extend(["efa-emu", "run"].map(String::from));
+        if host.profile != Profile::DEFAULT {
+            words.extend(["--profile".into(), host.profile]);
+        }
+        // The options have the same names on the command line.
+        let network = host.network.to_string();
+        let usual = NetworkOptions::default().to_string();
+        let usual: Vec<&str> = usual.split(',').collect();
+        let unusual = network.split(',').filter(|option| !usual.contains(option));
+        words.extend(unusual.map(|option| format!("--{option}")));
+        words.push("--".into());
     }
     words.extend(["efa-conformance", "run"].map(String::from));
     words.push(case.path.display().to_string());

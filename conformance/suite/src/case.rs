@@ -74,6 +74,10 @@ pub struct Case {
     /// The endpoint whose place the implementation under test takes; `all` if it takes all of them,
     /// or if the trace was not played.
     pub role: String,
+    /// The sections of the protocol document that the trace is about.
+    pub sections: Vec<String>,
+    /// The subprotocols of the document's table 1.1 that are recorded in the trace.
+    pub subprotocols: Vec<String>,
     /// Where each endpoint was played, if that was not on this host.
     pub places: BTreeMap<String, String>,
     /// How it ended.

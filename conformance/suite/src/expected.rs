@@ -186,6 +186,8 @@ mod tests {
             backend: "hw".to_owned(),
             dut: "libfabric".to_owned(),
             role: role.to_owned(),
+            sections: Vec::new(),
+            subprotocols: Vec::new(),
             places: std::collections::BTreeMap::new(),
             outcome,
             ladder: crate::ladder::Ladder::default(),

@@ -236,6 +236,8 @@ impl Hosts {
             backend: BACKEND.to_owned(),
             dut: self.dut.clone(),
             role: role.map_or("all".into(), |role| scenario.endpoints[role].name.clone()),
+            sections: scenario.spec.clone(),
+            subprotocols: Vec::new(),
             places,
             outcome,
             ladder: Ladder::default(),

@@ -1,4 +1,5 @@
-//! The results as JSON, for other programs and for pages that show several runs.
+//! The results of a run as data: what is written as JSON, and what the pages and JUnit files are
+//! made from.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,20 +12,44 @@ use serde::{Deserialize, Serialize};
 
 use super::ladder::Ladder;
 use super::pairs::{self, PairReport};
-use super::{Case, Outcome, Results, Summary};
+use super::sections::{self, SectionReport};
+use super::{Case, Outcome, Summary};
 
 /// The results of a run as they are written; docs/json.md describes them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
     /// What was under test.
     pub under_test: Identity,
+    /// The run. Reports of earlier versions of the suite say nothing of it.
+    #[serde(default)]
+    pub run: RunReport,
     /// The number of cases by their result.
     pub summary: Summary,
+    /// The results by section of the protocol document.
+    #[serde(default)]
+    pub sections: Vec<SectionReport>,
     /// The results by the pair of places, of cases that were played on other hosts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pairs: Vec<PairReport>,
     /// The result of each case.
     pub cases: Vec<CaseReport>,
+}
+
+/// When, where and how cases were run.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct RunReport {
+    /// When it began, as RFC 3339 has it.
+    pub started: String,
+    /// How long it took, in seconds.
+    pub seconds: f64,
+    /// The name of the suite's host.
+    pub host: String,
+    /// The command line, for a shell.
+    pub command: String,
+    /// The directory in which it was given.
+    pub directory: PathBuf,
+    /// The versions of what took part, by name.
+    pub versions: BTreeMap<String, String>,
 }
 
 /// How a case ended, in a word.
@@ -56,6 +81,15 @@ pub struct CaseReport {
     pub dut: String,
     /// The endpoint whose place the implementation under test took.
     pub role: String,
+    /// The sections of the protocol document that it is about.
+    #[serde(default)]
+    pub sections: Vec<String>,
+    /// The subprotocols that are recorded.
+    #[serde(default)]
+    pub subprotocols: Vec<String>,
+    /// The command that repeats it, for a shell.
+    #[serde(default)]
+    pub repeat: String,
     /// Where each endpoint was played, if that was not on the suite's host.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub places: BTreeMap<String, String>,
@@ -125,13 +159,86 @@ impl FindingReport {
     }
 }
 
+/// Failures of the same cause.
+#[derive(Clone, Debug)]
+pub struct Cause<C> {
+    /// What went wrong in the first of them.
+    pub heading: String,
+    /// The cases, each once.
+    pub cases: Vec<C>,
+}
+
+impl<C> Cause<C> {
+    /// `and 2 like it`; nothing if there is one case.
+    pub fn like_it(&self) -> String {
+        match self.cases.len() {
+            ..2 => String::new(),
+            count => format!(" and {} like it", count - 1),
+        }
+    }
+}
+
+/// Failed cases by their cause, the most frequent first. The cause of a case is its first finding,
+/// because the others often follow from it.
+pub fn causes<C>(failed: impl IntoIterator<Item = C>, of: fn(&C) -> &CaseReport) -> Vec<Cause<C>> {
+    let mut causes: Vec<Cause<C>> = Vec::new();
+    for case in failed {
+        let cause = of(&case).cause.as_deref();
+        let known = causes
+            .iter_mut()
+            .find(|known| of(&known.cases[0]).cause.as_deref() == cause);
+        match known {
+            Some(known) => known.cases.push(case),
+            None => causes.push(Cause {
+                heading: of(&case).heading().to_owned(),
+                cases: vec![case],
+            }),
+        }
+    }
+    causes.sort_by_key(|cause| std::cmp::Reverse(cause.cases.len()));
+    causes
+}
+
 impl CaseReport {
-    fn of(case: &Case) -> Self {
+    /// What makes it the same case in another run.
+    pub fn identity(&self) -> impl PartialEq + use<'_> {
+        (&self.trace, &self.backend, &self.role, &self.places)
+    }
+
+    /// Returns whether the case failed.
+    pub fn has_failed(&self) -> bool {
+        self.result == Ending::Failed
+    }
+
+    /// `TRACE (WHAT as ROLE)`, and where the endpoints were if that was on other hosts.
+    pub fn name(&self) -> String {
+        let places = self.places.iter();
+        let at = places.map(|(endpoint, place)| format!(", {endpoint} at {place}"));
+        format!(
+            "{} ({} as {}{})",
+            self.trace,
+            self.dut,
+            self.role,
+            at.collect::<String>()
+        )
+    }
+
+    /// What is said of it in a line: the first thing that went wrong, or why it was not played.
+    pub fn heading(&self) -> &str {
+        let finding = self.findings.first().map(|finding| finding.text.as_str());
+        let text = self.reason.as_deref().or(finding).unwrap_or_default();
+        text.lines().next().unwrap_or_default()
+    }
+
+    fn of(case: &Case, repeat: String) -> Self {
         let mut report = CaseReport {
             trace: case.trace.clone(),
             backend: case.backend.clone(),
             dut: case.dut.clone(),
             role: case.role.clone(),
+            sections: case.sections.clone(),
+            subprotocols: case.subprotocols.clone(),
+            repeat,
             places: case.places.clone(),
             result: Ending::Passed,
             reason: None,
@@ -180,7 +287,8 @@ impl CaseReport {
             }
             Outcome::Failed { findings, capture } => {
                 report.result = Ending::Failed;
-                report.capture.clone_from(capture);
+                let whole = |path| std::path::absolute(path).unwrap_or_default();
+                report.capture = capture.as_ref().map(whole);
                 report.cause = findings.first().map(Finding::cause);
                 report.findings = all(findings);
             }
@@ -203,14 +311,31 @@ pub enum ReportError {
 }
 
 impl Report {
-    /// The report of a run.
-    pub fn of(results: &Results) -> Self {
+    /// The report of a run. `repeat` gives the command that repeats a case.
+    pub fn of(
+        under_test: Identity,
+        run: RunReport,
+        cases: &[Case],
+        repeat: impl Fn(&Case) -> String,
+    ) -> Self {
+        let summary = Summary::of(cases);
+        let pairs = pairs::of(cases);
+        let cases = cases.iter().map(|case| CaseReport::of(case, repeat(case)));
+        let cases: Vec<CaseReport> = cases.collect();
         Report {
-            under_test: results.under_test.clone(),
-            summary: Summary::of(&results.cases),
-            pairs: pairs::of(&results.cases),
-            cases: results.cases.iter().map(CaseReport::of).collect(),
+            under_test,
+            run,
+            summary,
+            sections: sections::of(&cases),
+            pairs,
+            cases,
         }
+    }
+
+    /// The failures of the run by their cause.
+    pub fn causes(&self) -> Vec<Cause<&CaseReport>> {
+        let failed = self.cases.iter().filter(|case| case.has_failed());
+        causes(failed, |case| case)
     }
 
     /// Reads a file of [`Report::write`].

@@ -17,6 +17,7 @@
 //! ```
 
 mod case;
+pub mod changes;
 mod corpus;
 pub mod each_event;
 pub mod expected;
@@ -31,8 +32,10 @@ pub mod pairs;
 mod results;
 mod run;
 pub mod runner;
+pub mod sections;
+mod subprotocols;
 
 pub use case::{Case, Outcome};
 pub use corpus::{CorpusError, Unusable, find_scenarios, find_traces, name_of};
-pub use results::{Cause, Results, Summary, causes};
+pub use results::Summary;
 pub use run::{ENGINE, Options, STOCK, run_engine, run_outside, run_trace};

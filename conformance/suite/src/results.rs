@@ -1,53 +1,10 @@
-//! The results of a run, counted and by cause.
+//! The results of a run, counted.
 
 use std::fmt;
 
-use efa_play::drive::Identity;
 use serde::{Deserialize, Serialize};
 
 use crate::{Case, Outcome};
-
-/// The results of a run, for reports.
-#[derive(Clone, Debug)]
-pub struct Results {
-    /// What was under test.
-    pub under_test: Identity,
-    /// The cases.
-    pub cases: Vec<Case>,
-}
-
-/// Failures of the same cause.
-#[derive(Clone, Debug)]
-pub struct Cause<'a> {
-    /// The common cause.
-    pub text: String,
-    /// The cases, each once.
-    pub cases: Vec<&'a Case>,
-}
-
-/// The failures of a run by their cause, the most frequent first. The cause of a case is its first
-/// finding, because the others often follow from it.
-pub fn causes(cases: &[Case]) -> Vec<Cause<'_>> {
-    let mut causes: Vec<Cause<'_>> = Vec::new();
-    for case in cases {
-        let Outcome::Failed { findings, .. } = &case.outcome else {
-            continue;
-        };
-        let Some(first) = findings.first() else {
-            continue;
-        };
-        let text = first.cause();
-        match causes.iter_mut().find(|cause| cause.text == text) {
-            Some(cause) => cause.cases.push(case),
-            None => causes.push(Cause {
-                text,
-                cases: vec![case],
-            }),
-        }
-    }
-    causes.sort_by_key(|cause| std::cmp::Reverse(cause.cases.len()));
-    causes
-}
 
 /// Counts of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

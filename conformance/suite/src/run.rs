@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::each_event::{self, Changes};
 use crate::ladder::Ladder;
-use crate::{Case, Outcome};
+use crate::{Case, Outcome, subprotocols};
 
 /// The engine's name in results.
 pub const ENGINE: &str = "core";
@@ -84,12 +84,15 @@ where
     B::Nic: 'static,
 {
     let name = backend.name();
+    let subprotocols = subprotocols::of(trace);
     let case = |role: &str, outcome, ladder, start: Instant| Case {
         trace: trace.scenario.name.clone(),
         path: trace.capture.path.clone(),
         backend: name.to_owned(),
         dut: dut.to_owned(),
         role: role.to_owned(),
+        sections: trace.scenario.spec.clone(),
+        subprotocols: subprotocols.clone(),
         places: BTreeMap::new(),
         outcome,
         ladder,

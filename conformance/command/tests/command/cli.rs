@@ -226,19 +226,31 @@ fn a_failure_is_kept_grouped_and_repeatable() {
     let (_, summary) = printed.split_once("failed, by the first thing").unwrap();
     assert!(
         summary.contains(
-            "1 of EAGER_TAGRTM, field `tag`: Not what the application asked for \
-             (v4/3.2/request-as-asked)"
+            "  packet 1 (EAGER_TAGRTM), field `tag` (spec section 3.2, table 3.3; \
+             v4/3.2/request-as-asked): expected "
         ),
         "{printed}"
     );
-    let command = format!("efa-conformance run {} --backend emu\n", path.display());
-    assert!(summary.contains(&command), "{printed}");
+    let command = format!("efa-conformance run {} --backend emu", path.display());
+    assert!(summary.contains(&format!("{command}\n")), "{printed}");
     let json = std::fs::read_to_string(file("report.json")).unwrap();
+    // All reports have the command, and the page links the capture from where it is.
+    let junit = std::fs::read_to_string(file("junit.xml")).unwrap();
+    for report in [&json, &junit, &html] {
+        assert!(report.contains(&command), "{report}");
+        assert!(report.contains("--captures"), "the command line: {report}");
+    }
+    assert!(
+        html.contains("href=\"kept/eager-tagged-a.pcapng\""),
+        "{html}"
+    );
+    let [matrix, tree, failed] = ["<h2>Cases", "<h2>By section", "<h2>Failed"]
+        .map(|heading| html.find(heading).expect(heading));
+    assert!(matrix < tree && tree < failed);
     assert!(
         json.contains(r#""statement": "v4/3.2/request-as-asked""#),
         "{json}"
     );
-    let junit = std::fs::read_to_string(file("junit.xml")).unwrap();
     assert!(
         junit.contains(r#"type="v4/3.2/request-as-asked""#),
         "{junit}"
@@ -285,7 +297,9 @@ fn results_of_several_runs_make_one_page() {
     let output = conformance(&["report", &file("1.json"), &file("2.json"), "--html", &page]);
     let (status, printed) = outcome(&output);
     assert_eq!(status, Some(0), "{printed}");
+    assert!(printed.contains("0 new failures, 0 mended"), "{printed}");
     let html = std::fs::read_to_string(page).unwrap();
+    assert!(html.contains("<h2>Between the two runs</h2>"), "{html}");
     assert!(
         html.contains("commit first") && html.contains("commit second"),
         "{html}"

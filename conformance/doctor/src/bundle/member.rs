@@ -49,7 +49,8 @@ pub fn hosts(path: &Path) -> Result<Vec<String>, BundleError> {
             let report = Report::read(path)?;
             let cases = report.cases.iter().flat_map(|case| case.places.values());
             let pairs = report.pairs.iter().flat_map(|pair| &pair.places);
-            Ok(cases.chain(pairs).cloned().collect())
+            let own = Some(&report.run.host).filter(|host| !host.is_empty());
+            Ok(cases.chain(pairs).chain(own).cloned().collect())
         }
         MemberKind::Profile => Ok(Vec::new()),
     }
@@ -83,12 +84,21 @@ pub fn member(path: &Path, private: &Private) -> Result<Member, BundleError> {
     })
 }
 
-/// Of a capture's path, a report in a bundle has the file's name.
+/// Of a capture's path, a report in a bundle has the file's name; of command lines and the
+/// directory in which they were given, nothing.
 fn leave_paths(report: &mut Value) {
     let cases = report.get_mut("cases").and_then(Value::as_array_mut);
     for case in cases.into_iter().flatten() {
         if let Some(Value::String(path)) = case.get_mut("capture") {
             *path = private::file_name(path).to_owned();
+        }
+        if let Some(command) = case.get_mut("repeat") {
+            *command = "".into();
+        }
+    }
+    for key in ["command", "directory"] {
+        if let Some(value) = report.get_mut("run").and_then(|run| run.get_mut(key)) {
+            *value = "".into();
         }
     }
 }

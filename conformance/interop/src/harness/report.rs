@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
+use efa_suite::junit::{JUnit, Suite, Test, TestResult};
 use serde_json::json;
 
 use super::cell::{Outcome, Row, Summary};
@@ -11,38 +11,46 @@ use super::unmet::Unmet;
 /// Writes JUnit XML: one test suite for each group. A known fault of stock software is `skipped`,
 /// not a pass.
 pub fn junit(rows: &[Row], path: &Path) -> std::io::Result<()> {
-    let mut report = Report::new("efa-conformance interop");
-    for group in rows.chunk_by(|a, b| a.group == b.group && a.places == b.places) {
-        let name = format!("{}{}", group[0].where_it_ran(), group[0].group);
-        let mut suite = TestSuite::new(name);
-        for row in group {
+    let groups = rows.chunk_by(|a, b| a.group == b.group && a.places == b.places);
+    let suites = groups.map(|group| {
+        let tests = group.iter().map(|row| {
             let text = row.outcome.text();
-            let first = text.lines().next().unwrap_or_default().to_owned();
-            let mut status = match &row.outcome {
-                Outcome::Passed { .. } => TestCaseStatus::success(),
-                Outcome::Unmet(Unmet::Failed(_)) => {
-                    TestCaseStatus::non_success(NonSuccessKind::Failure)
-                }
+            let message = text.lines().next().unwrap_or_default().to_owned();
+            let result = match &row.outcome {
+                Outcome::Passed { .. } => TestResult::Passed,
+                Outcome::Unmet(Unmet::Failed(_)) => TestResult::Failed {
+                    message,
+                    kind: "failed".into(),
+                    text: text.to_owned(),
+                },
                 Outcome::Unmet(Unmet::Skipped(_) | Unmet::Known { .. }) => {
-                    TestCaseStatus::skipped()
+                    TestResult::Skipped(message)
                 }
             };
-            if matches!(row.outcome, Outcome::Unmet(_)) {
-                status.set_message(first);
-                status.set_description(text);
+            Test {
+                name: row.name.clone(),
+                class: format!("efa-conformance.interop.{}", row.group),
+                seconds: row.duration.as_secs_f64(),
+                output: match result {
+                    TestResult::Failed { .. } => String::new(),
+                    _ => text.to_owned(),
+                },
+                result,
             }
-            let mut test = TestCase::new(&row.name, status);
-            test.set_classname(format!("efa-conformance.interop.{}", row.group));
-            test.set_time(row.duration);
-            if matches!(row.outcome, Outcome::Passed { .. }) {
-                test.set_system_out(text);
-            }
-            suite.add_test_case(test);
+        });
+        Suite {
+            name: format!("{}{}", group[0].where_it_ran(), group[0].group),
+            tests: tests.collect(),
         }
-        report.add_test_suite(suite);
-    }
-    let text = report.to_string().map_err(std::io::Error::other)?;
-    std::fs::write(path, text)
+    });
+    let file = JUnit {
+        name: "efa-conformance interop".into(),
+        timestamp: String::new(),
+        host: String::new(),
+        properties: Vec::new(),
+        suites: suites.collect(),
+    };
+    file.write(path)
 }
 
 /// Writes JSON.

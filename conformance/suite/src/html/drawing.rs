@@ -1,8 +1,7 @@
 //! A ladder as a drawing.
 
-use std::fmt::Write as _;
+use askama::Template;
 
-use super::escape::escape;
 use crate::json::FindingReport;
 use crate::ladder::{Ladder, Message, Nature, Rung};
 
@@ -16,23 +15,60 @@ const MARGIN: usize = 30;
 const HEIGHT: usize = 26;
 /// Height of the note below a marked rung.
 const NOTE: usize = 16;
+/// Where the first rung begins, below the names.
+const TOP: usize = 33;
 /// Longer texts are cut; the title of the rung has the whole text.
 const LONGEST: usize = 68;
 /// In a run of this many equal rungs, those in the middle are only counted.
 const ALIKE: usize = 6;
+/// What the statements begin with that are about what the application sees.
+const APPLICATION: &str = "ofi/";
 
-/// The arrowhead, for all drawings of a page.
-pub(super) const ARROWHEAD: &str = "<svg width=\"0\" height=\"0\" style=\"position:absolute\" \
-aria-hidden=\"true\"><defs><marker id=\"h\" viewBox=\"0 0 8 8\" refX=\"8\" refY=\"4\" \
-markerWidth=\"7\" markerHeight=\"7\" orient=\"auto\"><path d=\"M0 0L8 4L0 8z\" fill=\"context-stroke\"/>\
-</marker></defs></svg>";
+/// The recorded messages beside the actual ones.
+#[derive(Template)]
+#[template(path = "ladder.svg", escape = "html", whitespace = "minimize")]
+pub(super) struct Drawing<'l> {
+    width: usize,
+    bottom: usize,
+    lanes: Vec<Lane<'l>>,
+    rows: Vec<Row>,
+}
+
+/// One side.
+struct Lane<'l> {
+    heading: &'static str,
+    names: &'l [String],
+    left: usize,
+}
 
 /// A line of the drawing.
-enum Row<'l> {
-    /// A rung, with a note if it is marked.
-    Rung(&'l Rung, Option<String>),
-    /// The number of further rungs that equal the one above.
-    More(usize),
+#[derive(Default)]
+struct Row {
+    top: usize,
+    height: usize,
+    arrows: Vec<Arrow>,
+    /// What is marked in it, and where that is written.
+    note: Option<(usize, String)>,
+    /// The number of further rungs that equal the one above, and where that is written.
+    more: Option<(usize, usize)>,
+}
+
+struct Arrow {
+    class: &'static str,
+    from: usize,
+    to: usize,
+    middle: usize,
+    text: String,
+    /// The text, if it was cut.
+    title: Option<String>,
+    number: Option<u64>,
+    left: usize,
+}
+
+impl Row {
+    fn y(&self) -> usize {
+        self.top + HEIGHT
+    }
 }
 
 /// The note of findings about a rung: the statements of the protocol that do not hold. A message
@@ -87,169 +123,155 @@ fn alike(a: &Rung, b: &Rung) -> bool {
         && kind(&a.actual) == kind(&b.actual)
 }
 
-/// The rows of a ladder. A long run of equal unmarked rungs is shortened to the first, the last,
-/// and the number of the others.
-fn rows<'l>(ladder: &'l Ladder, findings: &[FindingReport]) -> Vec<Row<'l>> {
-    let is_marked = |rung: &Rung| mark(rung, findings).is_some();
-    let same = |a: &Rung, b: &Rung| alike(a, b) && !is_marked(a) && !is_marked(b);
-    let mut rows = Vec::new();
-    for run in ladder.rungs.chunk_by(same) {
-        match run {
-            [first, middle @ .., last] if run.len() >= ALIKE => {
-                rows.push(Row::Rung(first, None));
-                rows.push(Row::More(middle.len()));
-                rows.push(Row::Rung(last, None));
-            }
-            _ => rows.extend(run.iter().map(|rung| Row::Rung(rung, mark(rung, findings)))),
-        }
-    }
-    rows
-}
-
-/// The positions of the lifelines of one side.
-struct Lane {
-    left: usize,
-    count: usize,
-}
-
-impl Lane {
-    fn lifeline(&self, endpoint: usize) -> usize {
+impl Lane<'_> {
+    fn lifeline(&self, endpoint: &usize) -> usize {
         let room = SIDE - GUTTER - MARGIN;
-        self.left + GUTTER + room * endpoint / (self.count - 1).max(1)
+        self.left + GUTTER + room * endpoint / (self.names.len() - 1).max(1)
     }
 
     fn middle(&self) -> usize {
-        usize::midpoint(self.lifeline(0), self.lifeline(self.count - 1))
+        usize::midpoint(self.lifeline(&0), self.lifeline(&(self.names.len() - 1)))
     }
 
-    fn head(&self, heading: &str, names: &[String], bottom: usize, svg: &mut String) {
-        let middle = self.middle();
-        // Writing to a String cannot fail.
-        let _ = write!(
-            svg,
-            "<text class=\"w\" x=\"{middle}\" y=\"14\">{heading}</text>"
-        );
-        for (endpoint, name) in names.iter().enumerate() {
-            let x = self.lifeline(endpoint);
-            let _ = write!(
-                svg,
-                "<text x=\"{x}\" y=\"28\">{}</text><path class=\"l\" d=\"M{x} 33V{bottom}\"/>",
-                escape(name)
-            );
-        }
-    }
-
-    fn message(&self, rung: &Rung, message: Option<&Message>, y: usize, svg: &mut String) {
-        let Some(message) = message else {
-            return;
-        };
-        let (from, to) = (self.lifeline(rung.from), self.lifeline(rung.to));
-        let class = match message.nature {
-            Nature::Refusal => "r",
-            Nature::Packet | Nature::Request => "a",
-        };
+    fn arrow(&self, rung: &Rung, message: Option<&Message>) -> Option<Arrow> {
+        let message = message?;
         let whole = match message.detail.as_str() {
             "" => message.kind.clone(),
             detail => format!("{} {detail}", message.kind),
         };
         let text = cut(&whole);
-        if let Some(number) = message.number {
-            let x = self.left;
-            let _ = write!(svg, "<text class=\"n\" x=\"{x}\" y=\"{y}\">{number}</text>");
-        }
-        let _ = write!(
-            svg,
-            "<path class=\"{class}\" d=\"M{from} {y}H{to}\"/><text x=\"{}\" y=\"{}\">{}</text>",
-            self.middle(),
-            y - 5,
-            escape(&text)
-        );
-        if text != whole {
-            let _ = write!(svg, "<title>{}</title>", escape(&whole));
-        }
+        Some(Arrow {
+            class: match message.nature {
+                Nature::Refusal => "r",
+                Nature::Packet | Nature::Request => "a",
+            },
+            from: self.lifeline(&rung.from),
+            to: self.lifeline(&rung.to),
+            middle: self.middle(),
+            title: (text != whole).then_some(whole),
+            text,
+            number: message.number,
+            left: self.left,
+        })
     }
 }
 
-/// The drawing; empty for an empty ladder. If the actual messages are the recorded ones, only one
-/// side is drawn.
-pub(super) fn draw(ladder: &Ladder, findings: &[FindingReport]) -> String {
-    if ladder.rungs.is_empty() || ladder.endpoints.is_empty() {
-        return String::new();
-    }
-    let same = |rung: &Rung| match (&rung.expected, &rung.actual) {
-        (Some(expected), Some(actual)) => {
-            (&expected.kind, &expected.detail) == (&actual.kind, &actual.detail)
+impl<'l> Drawing<'l> {
+    /// `None` for an empty ladder. If the actual messages are the recorded ones, only one side is
+    /// drawn. What only the application of endpoint `role` saw is the last rung.
+    pub(super) fn of(ladder: &'l Ladder, findings: &[FindingReport], role: &str) -> Option<Self> {
+        let names = &ladder.endpoints[..];
+        if ladder.rungs.is_empty() || names.is_empty() {
+            return None;
         }
-        _ => false,
-    };
-    let once = findings.is_empty() && ladder.rungs.iter().all(same);
-    let rows = rows(ladder, findings);
-    let height = |row: &Row<'_>| match row {
-        Row::Rung(_, Some(_)) => HEIGHT + NOTE,
-        _ => HEIGHT,
-    };
-    let bottom = 33 + rows.iter().map(height).sum::<usize>() + 12;
-    let width = if once { SIDE } else { 2 * SIDE };
-    let mut svg = format!(
-        "<svg width=\"{width}\" height=\"{bottom}\" viewBox=\"0 0 {width} {bottom}\" role=\"img\" \
-         aria-label=\"ladder diagram\">"
-    );
-    let lane = |left| Lane {
-        left,
-        count: ladder.endpoints.len(),
-    };
-    let (expected, actual) = (lane(0), lane(SIDE));
-    if once {
-        expected.head("as recorded", &ladder.endpoints, bottom, &mut svg);
-    } else {
-        expected.head("recorded", &ladder.endpoints, bottom, &mut svg);
-        actual.head("in this run", &ladder.endpoints, bottom, &mut svg);
-    }
-    let mut top = 33;
-    for row in &rows {
-        let y = top + HEIGHT;
-        // Writing to a String cannot fail.
-        let _ = match row {
-            Row::Rung(rung, note) => {
-                if let Some(note) = note {
-                    let _ = write!(
-                        svg,
-                        "<rect class=\"m\" x=\"0\" y=\"{}\" width=\"{width}\" height=\"{}\"/>\
-                         <text class=\"s\" x=\"{}\" y=\"{}\">{}</text>",
-                        top + 7,
-                        height(row),
-                        if once {
-                            expected.middle()
-                        } else {
-                            actual.middle()
-                        },
-                        y + 15,
-                        escape(&cut(note))
-                    );
-                }
-                svg.push_str("<g>");
-                expected.message(rung, rung.expected.as_ref(), y, &mut svg);
-                if !once {
-                    actual.message(rung, rung.actual.as_ref(), y, &mut svg);
-                }
-                write!(svg, "</g>")
+        let same = |rung: &Rung| match (&rung.expected, &rung.actual) {
+            (Some(expected), Some(actual)) => {
+                (&expected.kind, &expected.detail) == (&actual.kind, &actual.detail)
             }
-            Row::More(count) => write!(
-                svg,
-                "<text class=\"e\" x=\"{}\" y=\"{}\">{count} more like these</text>",
-                expected.middle(),
-                y - 5
-            ),
+            _ => false,
         };
-        top += height(row);
+        let once = findings.is_empty() && ladder.rungs.iter().all(same);
+        let lane = |heading, left| Lane {
+            heading,
+            names,
+            left,
+        };
+        let lanes = match once {
+            true => vec![lane("as recorded", 0)],
+            false => vec![lane("recorded", 0), lane("in this run", SIDE)],
+        };
+        let mut drawing = Drawing {
+            width: SIDE * lanes.len(),
+            bottom: TOP,
+            lanes,
+            rows: Vec::new(),
+        };
+        let is_marked = |rung: &Rung| mark(rung, findings).is_some();
+        let same = |a: &Rung, b: &Rung| alike(a, b) && !is_marked(a) && !is_marked(b);
+        // A long run of equal unmarked rungs is shortened to the first, the last, and the number of
+        // the others.
+        for run in ladder.rungs.chunk_by(same) {
+            match run {
+                [first, middle @ .., last] if run.len() >= ALIKE => {
+                    drawing.rung(first, None);
+                    let more = Some((drawing.lanes[0].middle(), middle.len()));
+                    drawing.add(Row {
+                        more,
+                        ..Row::default()
+                    });
+                    drawing.rung(last, None);
+                }
+                _ => run
+                    .iter()
+                    .for_each(|rung| drawing.rung(rung, mark(rung, findings))),
+            }
+        }
+        let own = names.iter().position(|name| name == role).unwrap_or(0);
+        for finding in findings {
+            let statement = finding.statement.as_deref().unwrap_or_default();
+            if statement.starts_with(APPLICATION) && finding.packet.is_none() {
+                let first = finding.text.lines().next().unwrap_or_default();
+                drawing.seen(own, first);
+            }
+        }
+        drawing.bottom += 12;
+        Some(drawing)
     }
-    svg.push_str("</svg>");
-    svg
+
+    fn add(&mut self, mut row: Row) {
+        row.top = self.bottom;
+        row.height = HEIGHT + row.note.as_ref().map_or(0, |_| NOTE);
+        self.bottom += row.height;
+        self.rows.push(row);
+    }
+
+    fn rung(&mut self, rung: &Rung, note: Option<String>) {
+        let sides = [&rung.expected, &rung.actual];
+        let lanes = self.lanes.iter().zip(sides);
+        let arrows = lanes.filter_map(|(lane, message)| lane.arrow(rung, message.as_ref()));
+        let row = Row {
+            arrows: arrows.collect(),
+            note: note.map(|note| (self.noted(), cut(&note))),
+            ..Row::default()
+        };
+        self.add(row);
+    }
+
+    /// The middle of the side of this run.
+    fn noted(&self) -> usize {
+        self.lanes.last().map_or(0, Lane::middle)
+    }
+
+    /// What the application of an endpoint saw.
+    fn seen(&mut self, endpoint: usize, text: &str) {
+        let at = self.lanes.last().map_or(0, |lane| lane.lifeline(&endpoint));
+        let shown = cut(text);
+        let cross = Arrow {
+            class: "a",
+            from: at,
+            to: at,
+            middle: at,
+            title: (shown != text).then(|| text.to_owned()),
+            text: "✗".into(),
+            number: None,
+            left: 0,
+        };
+        let row = Row {
+            arrows: vec![cross],
+            note: Some((self.noted(), shown)),
+            ..Row::default()
+        };
+        self.add(row);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn draw(ladder: &Ladder, findings: &[FindingReport]) -> String {
+        Drawing::of(ladder, findings, "b").unwrap().to_string()
+    }
 
     fn message(kind: &str, number: Option<u64>) -> Message {
         Message {
@@ -294,7 +316,7 @@ mod tests {
         assert_eq!(drawn.matches("CTS").count(), 1, "{drawn}");
         assert!(drawn.contains("as recorded"), "{drawn}");
         assert!(
-            drawn.contains("&lt;b&gt;") && !drawn.contains("<b>"),
+            drawn.contains("&#60;b&#62;") && !drawn.contains("<b>"),
             "{drawn}"
         );
     }
@@ -324,5 +346,20 @@ mod tests {
         assert!(drawn.contains("48 more like these"), "{drawn}");
         assert!(drawn.contains("47 more like these"), "{drawn}");
         assert!(drawn.contains(">50<"), "{drawn}");
+    }
+
+    #[test]
+    fn what_only_the_application_saw_is_the_last_rung() {
+        let crash = FindingReport {
+            statement: Some("ofi/outcome".into()),
+            packet: None,
+            text: "polling failed: it crashed\n  with a report".into(),
+            ..finding(4)
+        };
+        let same = rung(Some(message("CTS", Some(3))), Some(message("CTS", Some(3))));
+        let drawn = draw(&ladder(vec![same]), &[crash]);
+        let (_, last) = drawn.rsplit_once("<rect").unwrap();
+        assert!(last.contains("✗"), "{drawn}");
+        assert!(last.contains(">polling failed: it crashed<"), "{drawn}");
     }
 }

@@ -1,7 +1,7 @@
-//! The results as one HTML page without scripts or other files.
+//! The results as one HTML page without scripts or other files. What stands on it is in the
+//! templates of this package.
 
 mod drawing;
-mod escape;
 mod page;
 
-pub use page::{render, write};
+pub use page::write;

@@ -1,42 +1,86 @@
 //! The page and its parts.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf, absolute};
 
-use efa_core::rules::RULES;
+use askama::Template;
+use efa_core::rules::{RULES, Rule};
 
-use super::drawing;
-use super::escape::escape;
-use crate::json::{CaseReport, Ending, FindingReport, Report};
+use super::drawing::Drawing;
+use crate::Summary;
+use crate::changes::Changes;
+use crate::json::{CaseReport, Cause, Ending, FindingReport, Report, causes};
 use crate::pairs::{self, Matrix};
 
-const STYLE: &str = include_str!("style.css");
+/// The endings, in the order of the legend, and what they mean.
+const LEGEND: [(Ending, &str); 6] = [
+    (Ending::Passed, "every packet and completion was right"),
+    (Ending::Failed, "a statement does not hold"),
+    (Ending::Known, "fails by a known fault of this release"),
+    (
+        Ending::Unsupported,
+        "the device or the program cannot do it",
+    ),
+    (
+        Ending::CodecOnly,
+        "the packets were only parsed and checked",
+    ),
+    (Ending::Skipped, "nothing can take this endpoint's place"),
+];
 
-/// The class in the style, the sign in the matrix, and the word of an ending.
-fn look(ending: Ending) -> (&'static str, char, &'static str) {
-    match ending {
-        Ending::Passed => ("passed", '✓', "passed"),
-        Ending::CodecOnly => ("other", '○', "codec only"),
-        Ending::Unsupported => ("other", '–', "unsupported"),
-        Ending::Skipped => ("other", '·', "skipped"),
-        Ending::Known => ("known", '!', "known"),
-        Ending::Failed => ("failed", '✗', "failed"),
+/// How an ending looks.
+struct Look {
+    class: &'static str,
+    sign: char,
+    word: &'static str,
+}
+
+impl Look {
+    fn of(ending: &Ending) -> Look {
+        let (class, sign, word) = match ending {
+            Ending::Passed => ("passed", '✓', "passed"),
+            Ending::CodecOnly => ("other", '○', "codec only"),
+            Ending::Unsupported => ("other", '–', "unsupported"),
+            Ending::Skipped => ("other", '·', "skipped"),
+            Ending::Known => ("known", '!', "known"),
+            Ending::Failed => ("failed", '✗', "failed"),
+        };
+        Look { class, sign, word }
     }
 }
 
 /// A case of one of several reports.
-#[derive(Clone, Copy)]
 struct Case<'r> {
     /// The index of its report.
     report: usize,
     case: &'r CaseReport,
+    look: Look,
+    drawing: Option<Drawing<'r>>,
+    /// The path of its capture from the page.
+    capture: Option<String>,
 }
 
-impl Case<'_> {
+impl<'r> Case<'r> {
+    fn of(report: usize, case: &'r CaseReport, directory: &Path) -> Self {
+        // Differences of a passed case are legal, so nothing is marked.
+        let marked: &[FindingReport] = match case.result {
+            Ending::Failed | Ending::Known => &case.findings,
+            _ => &[],
+        };
+        let capture = case.capture.as_ref();
+        Case {
+            report,
+            case,
+            look: Look::of(&case.result),
+            drawing: Drawing::of(&case.ladder, marked, &case.role),
+            capture: capture.map(|capture| relative(capture, directory)),
+        }
+    }
+
     /// The case's anchor for links.
-    fn anchor(self) -> String {
-        let Case { report, case } = self;
+    fn anchor(&self) -> String {
+        let Case { report, case, .. } = self;
         let mut name = format!(
             "{report}-{}-{}-{}-{}",
             case.trace, case.dut, case.backend, case.role
@@ -48,260 +92,138 @@ impl Case<'_> {
         name.chars().map(safe).collect()
     }
 
-    /// The case with its ladder.
-    fn section(self, is_open: bool) -> String {
-        let case = self.case;
-        let (class, sign, word) = look(case.result);
-        let open = if is_open { " open" } else { "" };
-        // Differences of a passed case are legal, so nothing is marked.
-        let marked: &[FindingReport] = match case.result {
-            Ending::Failed | Ending::Known => &case.findings,
-            _ => &[],
-        };
-        format!(
-            "<details{open}><summary><span class=\"{class}\">{sign} {word}</span> {} on {}, {} as {}\
-             </summary><div id=\"{}\">{}{}</div></details>\n",
-            escape(&case.trace),
-            escape(&case.backend),
-            escape(&case.dut),
-            escape(&whereabouts(case)),
-            // A link to an anchor inside opens the element.
-            self.anchor(),
-            details(case),
-            drawing::draw(&case.ladder, marked)
-        )
+    /// What the statements say that do not hold, each once.
+    fn broken(&self) -> Vec<&'static Rule> {
+        let mut seen = BTreeSet::new();
+        let findings = self.case.findings.iter();
+        findings
+            .filter(|_| matches!(self.case.result, Ending::Failed | Ending::Known))
+            .filter_map(|finding| finding.statement.as_deref())
+            .filter(|statement| seen.insert(*statement))
+            .filter_map(|statement| RULES.iter().find(|rule| rule.statement == statement))
+            .collect()
     }
 }
 
-/// The endpoint whose place was taken, and where the endpoints were if that was on other hosts.
-fn whereabouts(case: &CaseReport) -> String {
-    let places = case.places.iter();
-    places.fold(case.role.clone(), |text, (endpoint, place)| {
-        format!("{text}, {endpoint} at {place}")
-    })
-}
-
-/// The results by the pair of places, as a table; nothing if all cases were played on the suite's
-/// host.
-fn pairs(reports: &[Report]) -> String {
-    let mut page = String::new();
-    for report in reports.iter().filter(|report| !report.pairs.is_empty()) {
-        let matrix = Matrix::of(&report.pairs);
-        // Writing to a String cannot fail.
-        let _ = write!(
-            page,
-            "<h2>Pairs of hosts: {}</h2>\n<table><thead><tr><th scope=\"col\"></th>",
-            escape(&report.under_test.to_string())
-        );
-        for place in &matrix.places {
-            let _ = write!(page, "<th scope=\"col\">{}</th>", escape(place));
-        }
-        page.push_str("</tr></thead><tbody>\n");
-        for (row, cells) in matrix.rows() {
-            let _ = write!(page, "<tr><th scope=\"row\">{}</th>", escape(row));
-            for cell in cells {
-                let class = match cell {
-                    None => "other",
-                    Some(summary) if summary.failed > 0 => "failed",
-                    Some(summary) if summary.passed > 0 => "passed",
-                    Some(_) => "other",
-                };
-                let text = pairs::cell(cell);
-                let _ = write!(page, "<td class=\"{class}\">{text}</td>");
+/// A path as a page in `directory` links it, with its special characters escaped.
+fn relative(path: &Path, directory: &Path) -> String {
+    let common = path.components().zip(directory.components());
+    let common = common.take_while(|(one, other)| one == other).count();
+    let up = directory.components().skip(common).map(|_| "..".to_owned());
+    let down = path.components().skip(common);
+    let down = down.map(|part| part.as_os_str().to_string_lossy().into_owned());
+    let link = up.chain(down).collect::<Vec<_>>().join("/");
+    let is_plain = |c: char| c.is_alphanumeric() || "-_.~/".contains(c);
+    link.chars()
+        .map(|c| match is_plain(c) {
+            true => c.to_string(),
+            false => {
+                let bytes = c.encode_utf8(&mut [0; 4]).bytes().collect::<Vec<_>>();
+                bytes.iter().map(|byte| format!("%{byte:02X}")).collect()
             }
-            page.push_str("</tr>\n");
-        }
-        page.push_str("</tbody></table>\n");
-    }
-    page
-}
-
-/// The details of a case.
-fn details(case: &CaseReport) -> String {
-    let mut text = String::new();
-    // Writing to a String cannot fail.
-    let _ = match case.result {
-        Ending::Passed if case.places.is_empty() => write!(
-            text,
-            "<p>{} packets compared, {} played{}.</p>",
-            case.packets_compared,
-            case.packets_played,
-            match case.seeds {
-                0 => String::new(),
-                seeds => format!(", same outcome under {seeds} seeds"),
-            }
-        ),
-        Ending::Passed if case.packets_compared > 0 => {
-            write!(text, "<p>{} packets judged.</p>", case.packets_compared)
-        }
-        _ => Ok(()),
-    };
-    if let Some(reason) = &case.reason {
-        let _ = write!(text, "<p>{}</p>", escape(reason));
-    }
-    if let Some(row) = case.deviation {
-        let _ = write!(text, "<p>Row {row} of docs/deviations.md.</p>");
-    }
-    if !case.findings.is_empty() {
-        text.push_str("<ul>");
-        for finding in &case.findings {
-            let said = escape(&finding.text);
-            let _ = write!(text, "<li>{}: {said}</li>", escape(&finding.severity));
-        }
-        text.push_str("</ul>");
-    }
-    if matches!(case.result, Ending::Failed | Ending::Known) {
-        text.push_str(&statements(&case.findings));
-    }
-    if let Some(capture) = &case.capture {
-        let path = capture.display().to_string();
-        let _ = write!(text, "<p>Captured in {}</p>", escape(&path));
-    }
-    text
-}
-
-/// Failed cases by their cause, the most frequent first.
-fn causes<'r>(failed: Vec<&Case<'r>>) -> Vec<(&'r str, Vec<Case<'r>>)> {
-    let mut causes: Vec<(&str, Vec<Case<'_>>)> = Vec::new();
-    for case in failed {
-        let cause = case.case.cause.as_deref().unwrap_or("unknown");
-        match causes.iter_mut().find(|(known, _)| *known == cause) {
-            Some((_, cases)) => cases.push(*case),
-            None => causes.push((cause, vec![*case])),
-        }
-    }
-    causes.sort_by_key(|(_, cases)| std::cmp::Reverse(cases.len()));
-    causes
-}
-
-/// What the statements say that do not hold, each once.
-fn statements(findings: &[FindingReport]) -> String {
-    let mut broken: Vec<&str> = findings
-        .iter()
-        .filter_map(|finding| finding.statement.as_deref())
-        .collect();
-    let mut seen = BTreeSet::new();
-    broken.retain(|statement| seen.insert(*statement));
-    let rules = broken
-        .into_iter()
-        .filter_map(|statement| RULES.iter().find(|rule| rule.statement == statement));
-    rules
-        .map(|rule| {
-            format!(
-                "<p class=\"rule\"><code>{}</code> ({}): {}</p>",
-                escape(rule.statement),
-                with_code(rule.source),
-                with_code(rule.meaning)
-            )
         })
         .collect()
 }
 
-/// Markdown's `code` as HTML.
-fn with_code(text: &str) -> String {
-    let mut out = String::new();
-    for (index, part) in text.split('`').enumerate() {
-        let part = escape(part);
-        match index % 2 {
-            0 => out += &part,
-            _ => out += &format!("<code>{part}</code>"),
-        }
-    }
-    out
+/// The parts of Markdown, and whether each is `code`.
+fn parts(markdown: &str) -> impl Iterator<Item = (bool, &str)> {
+    let parts = markdown.split('`').enumerate();
+    parts.map(|(index, part)| (index % 2 == 1, part))
 }
 
-/// A row for each trace, a column for each implementation and backend, a sign for each endpoint.
-fn matrix(reports: &[Report], cases: &[Case<'_>]) -> String {
-    let column = |case: &Case<'_>| (case.report, case.case.backend.clone());
-    let mut columns: Vec<(usize, String)> = Vec::new();
-    let mut rows: BTreeMap<&str, Vec<&Case<'_>>> = BTreeMap::new();
-    for case in cases {
-        if !columns.contains(&column(case)) {
-            columns.push(column(case));
-        }
-        rows.entry(&case.case.trace).or_default().push(case);
-    }
-    let mut table = String::from("<table><thead><tr><th scope=\"col\">Trace</th>");
-    for (report, backend) in &columns {
-        let _ = write!(
-            table,
-            "<th scope=\"col\">{}<br>on {}</th>",
-            escape(&reports[*report].under_test.to_string()),
-            escape(backend)
-        );
-    }
-    table.push_str("</tr></thead><tbody>\n");
-    for (trace, cases) in rows {
-        let _ = write!(table, "<tr><th scope=\"row\">{}</th>", escape(trace));
-        for wanted in &columns {
-            table.push_str("<td>");
-            for case in cases.iter().filter(|case| column(case) == *wanted) {
-                let (class, sign, word) = look(case.case.result);
-                let role = escape(&whereabouts(case.case));
-                let _ = write!(
-                    table,
-                    "<a class=\"{class}\" href=\"#{}\" title=\"in the place of {role}: {word}\">\
-                     {sign} {role}</a> ",
-                    case.anchor(),
-                );
-            }
-            table.push_str("</td>");
-        }
-        table.push_str("</tr>\n");
-    }
-    table.push_str("</tbody></table>\n");
-    table
+/// The class of a cell of pairs, and its text.
+fn cell(summary: &Option<&Summary>) -> (&'static str, String) {
+    let class = match summary {
+        Some(summary) if summary.failed > 0 => "failed",
+        Some(summary) if summary.passed > 0 => "passed",
+        _ => "other",
+    };
+    (class, pairs::cell(*summary))
 }
 
 /// The page for several runs.
-pub fn render(reports: &[Report]) -> String {
-    let mut page = format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta name=\"viewport\" content=\"width=device-width\">\
-         <title>EFA RDM conformance</title><style>{STYLE}</style></head><body>\n{}\
-         <h1>EFA RDM conformance</h1>\n",
-        drawing::ARROWHEAD
-    );
-    for report in reports {
-        let _ = writeln!(
-            page,
-            "<p>Under test: {}<br>{}</p>",
-            escape(&report.under_test.details()),
-            report.summary
-        );
+#[derive(Template)]
+#[template(path = "page.html", whitespace = "minimize")]
+struct Page<'r> {
+    reports: &'r [Report],
+    /// If there are two.
+    changes: Option<Changes<'r>>,
+    columns: Vec<(usize, &'r str)>,
+    /// The cases of a trace, by column.
+    rows: Vec<(&'r str, Vec<Vec<&'r Case<'r>>>)>,
+    failed: Vec<Cause<&'r Case<'r>>>,
+    rest: Vec<&'r Case<'r>>,
+}
+
+impl<'r> Page<'r> {
+    fn of(reports: &'r [Report], cases: &'r [Case<'r>]) -> Self {
+        let mut columns: Vec<(usize, &str)> = Vec::new();
+        let mut rows: BTreeMap<&str, Vec<&Case<'_>>> = BTreeMap::new();
+        for case in cases {
+            let column = (case.report, case.case.backend.as_str());
+            if !columns.contains(&column) {
+                columns.push(column);
+            }
+            rows.entry(&case.case.trace).or_default().push(case);
+        }
+        let by_column = |cases: Vec<&'r Case<'r>>| {
+            let is_in = |case: &&Case<'_>, column: &(usize, &str)| {
+                (case.report, case.case.backend.as_str()) == *column
+            };
+            let cells = columns.iter().map(|column| {
+                let cases = cases.iter().filter(|case| is_in(case, column));
+                cases.copied().collect()
+            });
+            cells.collect()
+        };
+        let rows = rows.into_iter();
+        let rows = rows
+            .map(|(trace, cases)| (trace, by_column(cases)))
+            .collect();
+        let (failed, rest): (Vec<&Case<'_>>, Vec<&Case<'_>>) =
+            cases.iter().partition(|case| case.case.has_failed());
+        Page {
+            reports,
+            changes: match reports {
+                [before, after] => Some(Changes::between(before, after)),
+                _ => None,
+            },
+            columns,
+            rows,
+            failed: causes(failed, |case| case.case),
+            rest,
+        }
     }
-    page.push_str(&pairs(reports));
-    let cases: Vec<Case<'_>> = reports
-        .iter()
-        .enumerate()
-        .flat_map(|(report, of)| of.cases.iter().map(move |case| Case { report, case }))
-        .collect();
-    let is_failed = |case: &&Case<'_>| case.case.result == Ending::Failed;
-    let (failed, rest): (Vec<&Case<'_>>, Vec<&Case<'_>>) = cases.iter().partition(is_failed);
-    if !failed.is_empty() {
-        page.push_str("<h2>Failed</h2>\n");
-        page.extend(causes(failed).into_iter().map(|(cause, cases)| {
-            let heading = format!("<h3>{} of: {}</h3>\n", cases.len(), escape(cause));
-            // The others of its cause look alike.
-            let sections = cases.iter().enumerate();
-            heading
-                + &sections
-                    .map(|(nth, case)| case.section(nth == 0))
-                    .collect::<String>()
-        }));
-    }
-    page.push_str("<h2>Cases by implementation</h2>\n");
-    page.push_str(&matrix(reports, &cases));
-    page.push_str("<h2>The other cases</h2>\n");
-    page.extend(rest.into_iter().map(|case| case.section(false)));
-    page.push_str("</body></html>\n");
-    page
 }
 
 /// Writes the page for several runs to `path`.
 ///
 /// # Errors
 /// The file cannot be written.
-pub fn write(reports: &[Report], path: &Path) -> std::io::Result<()> {
-    std::fs::write(path, render(reports))
+pub fn write(reports: &[Report], path: &Path) -> io::Result<()> {
+    let directory = absolute(path)?.parent().map(PathBuf::from);
+    let directory = directory.unwrap_or_default();
+    let cases: Vec<Case<'_>> = reports
+        .iter()
+        .enumerate()
+        .flat_map(|(report, of)| of.cases.iter().map(move |case| (report, case)))
+        .map(|(report, case)| Case::of(report, case, &directory))
+        .collect();
+    let page = Page::of(reports, &cases).render();
+    std::fs::write(path, page.map_err(io::Error::other)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn captures_are_linked_from_the_page() {
+        let link = |path: &str, page: &str| relative(Path::new(path), Path::new(page));
+        assert_eq!(link("/r/kept/a.pcapng", "/r"), "kept/a.pcapng");
+        assert_eq!(
+            link("/tmp/a b#1.pcapng", "/r/x"),
+            "../../tmp/a%20b%231.pcapng"
+        );
+    }
 }

@@ -1,0 +1,24 @@
+//! The subprotocols that are recorded in a trace.
+
+use std::collections::BTreeSet;
+
+use efa_capture::frame::Kind;
+use efa_core::wire::PacketType;
+use efa_play::trace::Trace;
+
+/// Those of a trace, by the names of the protocol document, in their order.
+pub(crate) fn of(trace: &Trace) -> Vec<String> {
+    let frames = &trace.capture.frames;
+    let requested = frames.iter().filter_map(|frame| frame.packet_type());
+    let mut found: BTreeSet<&str> = requested.filter_map(PacketType::starts).collect();
+    let is_direct = found.is_empty();
+    for frame in frames.iter().filter(|_| is_direct) {
+        // Beside a request they carry out what it asks for.
+        found.extend(match frame.header.kind {
+            Kind::RdmaReadRequest(_) => Some("Direct read"),
+            Kind::RdmaWrite(_) => Some("Direct write"),
+            _ => None,
+        });
+    }
+    found.into_iter().map(str::to_owned).collect()
+}
