@@ -154,7 +154,7 @@ impl Player {
     }
 
     fn write(&mut self, command: &Command) -> io::Result<()> {
-        self.expected = format!("{}, the answer to `{}`", command.answers(), command.name());
+        self.expected = format!("the answer {} to `{}`", command.answers(), command.name());
         let mut line = command.line();
         line.push('\n');
         match &mut self.input {
@@ -251,7 +251,7 @@ impl Player {
                  each line (docs/driver.md)"
             ),
             ("", Err(_)) => format!(
-                "it printed nothing, and {} was expected; each line has to be flushed \
+                "it printed nothing, and {} was expected: flush standard output after each line \
                  (docs/driver.md)",
                 self.expected
             ),

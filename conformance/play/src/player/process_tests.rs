@@ -80,8 +80,8 @@ fn an_unfinished_line_is_quoted() {
     }
     player.patience.answer = Duration::from_millis(100);
     let error = player.ask(&Command::Poll {}, &mut Vec::new()).unwrap_err();
-    let told = "it printed `{\"done\":{}}` without the line feed that ends a line; `done`, the \
-                answer to `poll` was expected: end each line with a line feed, and flush it";
+    let told = "it printed `{\"done\":{}}` without the line feed that ends a line; the answer \
+                `done` to `poll` was expected: end each line with a line feed, and flush it";
     assert!(error.to_string().contains(told), "{error}");
     // The output ends where the line should.
     let text = ask("printf '{\"done\":{}}'").unwrap_err().to_string();
@@ -102,8 +102,8 @@ fn answers_that_nobody_asked_for_are_named() {
     let mut player = shell(&format!("{HELLO} {twice}"));
     player.ask(&Command::Poll {}, &mut Vec::new()).unwrap();
     let text = player.end().unwrap_err().to_string();
-    let told = "it printed `{\"done\":{}}`: no command asked for it: `done`, the answer to `poll` had \
-                come already; print one answer for each command";
+    let told = "it printed `{\"done\":{}}`: no command asked for it: the answer `done` to `poll` \
+                had come already; print one answer for each command";
     assert!(text.contains(told), "{text}");
     let mut player = shell(&format!("{HELLO} {twice}"));
     player.ask(&Command::Poll {}, &mut Vec::new()).unwrap();
