@@ -52,13 +52,17 @@ pub enum Judge {
 }
 
 /// Evidence that a capture needs to prove a breach.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Evidence {
     /// The packet alone.
     Packet,
-    /// Everything that the two endpoints have sent each other before. A capture that lacks frames
-    /// proves nothing.
+    /// What the two endpoints have sent each other, both directions, since the operation or message
+    /// began that the packet is about. A capture that lacks frames proves nothing.
     History,
+    /// Everything that the sender of the packet has sent since it was created, and has got since.
+    Sender,
+    /// Everything that the two endpoints have sent each other before.
+    Beginning,
 }
 
 /// Where the dissector files a breach.
@@ -270,7 +274,7 @@ rules! {
             "raw-address-true", "v4/1.4/raw-address", "1.4, table 1.5",
             "The raw address is not the sender's",
             "The raw address in a request is that of its sender.";
-        RAW_ADDRESS_FIRST: Error, Both, History, Protocol,
+        RAW_ADDRESS_FIRST: Error, Both, Sender, Protocol,
             "raw-address-first", "v4/2.2/raw-address-first", "2.2",
             "No raw address before the handshake",
             "A request carries the raw address until its sender has received a HANDSHAKE: a receiver that does not know the sender drops it otherwise.";
@@ -312,7 +316,7 @@ rules! {
             "handshake-once", "v4/2.1/handshake-once", "2.1",
             "A second handshake",
             "An endpoint sends each peer one HANDSHAKE.";
-        HANDSHAKE_ANSWER: Error, Checker, History, Sequence,
+        HANDSHAKE_ANSWER: Error, Checker, Sender, Sequence,
             "handshake-answer", "v4/2.1/handshake-answer", "2.1",
             "It goes on without ever sending a handshake",
             "An endpoint that has processed a packet of a peer, which an answer proves, sends it a HANDSHAKE. Without such proof a note.";
@@ -324,11 +328,11 @@ rules! {
             "feature-announced", "v4/2.1/feature-announced", "2.1, table 2.1",
             "A feature is used that the peer has not announced",
             "Packets of an extra feature go only to peers that announced it: long read, delivery complete, runting read, READ_NACK.";
-        FEATURE_EARLY: Note, Both, History, Sequence,
+        FEATURE_EARLY: Note, Both, Sender, Sequence,
             "feature-early", "v4/2.1/feature-early", "2.1",
             "A feature is used before the peer's handshake",
             "A packet of an extra feature before the peer's HANDSHAKE. libfabric 2.6.0 does that for delivery complete.";
-        RDMA_ANNOUNCED: Error, Checker, History, Protocol,
+        RDMA_ANNOUNCED: Error, Checker, Sender, Protocol,
             "rdma-announced", "v4/4.6/rdma-announced", "4.1, 4.6",
             "RDMA to a peer that has not announced it",
             "Direct RDMA reads and writes go only to peers that announced RDMA read or RDMA write.";
@@ -342,7 +346,7 @@ rules! {
             "Messages to a peer that announced a user receive queue pair go there, without header: libfabric 2.1 to 2.5 reject them on the main queue pair.";
     }
     Messages {
-        MSG_ID_FIRST: Error, Checker, History, Sequence,
+        MSG_ID_FIRST: Error, Checker, Sender, Sequence,
             "msg-id-first", "v4/3.2/msg-id-first", "3.2",
             "The first message is not number 0",
             "The msg_ids of the messages and atomics to a peer begin at 0. A receiver waits for 0 for ever. A note if few messages follow.";
@@ -358,7 +362,7 @@ rules! {
             "msg-id-ahead", "v4/3.2/msg-id-ahead", "3.2",
             "Earlier messages are missing so far",
             "The message came before its turn, and the receiver keeps it; normal on a network with many paths.";
-        MSG_ID_GAP: Error, Checker, History, Sequence,
+        MSG_ID_GAP: Error, Checker, Sender, Sequence,
             "msg-id-gap", "v4/3.2/msg-id-gap", "3.2",
             "Messages were never sent",
             "The msg_ids of the messages to a peer leave no gap: one that never closes stalls the conversation. A note if few messages follow.";
@@ -382,17 +386,17 @@ rules! {
             "cq-data-agreement", "v4/3.1/cq-data-agreement", "3.1",
             "Other completion data than the message's first packet",
             "All packets of a message carry the same completion data, or none: any of them may arrive first.";
-        MESSAGE_WHOLE: Error, Checker, History, Sequence,
+        MESSAGE_WHOLE: Error, Checker, Sender, Sequence,
             "message-whole", "v4/3.2/message-whole", "3.2",
             "Parts of the message were never sent",
             "A message is sent to its end. A note if the capture may have ended before.";
     }
     Answers {
-        ANSWER_NAMES_REQUEST: Error, Both, History, Sequence,
+        ANSWER_NAMES_REQUEST: Error, Both, Beginning, Sequence,
             "answer-names-request", "v4/3.2/answer-names-request", "3.2, 3.3, 4.1, 4.2, 4.7",
             "The id names no operation of the peer",
             "CTS, EOR, READ_NACK, RECEIPT, READRSP and ATOMRSP name an operation that the peer announced. Stock receivers use the id as an index without a check.";
-        CTSDATA_NAMES_CTS: Error, Both, History, Sequence,
+        CTSDATA_NAMES_CTS: Error, Both, Beginning, Sequence,
             "ctsdata-names-cts", "v4/3.2/ctsdata-recv-id", "3.2, table 3.7",
             "The data is for no operation of the peer",
             "CTSDATA names a receive operation that the peer announced.";
@@ -412,23 +416,23 @@ rules! {
             "cts-early", "v4/3.2/cts-after-window", "3.2",
             "A window while the last one is not used up",
             "A receiver opens the next window after all data of the last one has arrived.";
-        CTSDATA_EARLY: Warning, Checker, History, Sequence,
+        CTSDATA_EARLY: Warning, Checker, Sender, Sequence,
             "ctsdata-early", "stock/ctsdata-after-handshake", "stock",
             "CTSDATA before the peer's handshake",
             "CTSDATA waits for the HANDSHAKE, which alone says whether it may carry a connid. The document allows it at once, and libfabric 1.11 does that.";
-        RECEIPT_EARLY: Error, Checker, History, Sequence,
+        RECEIPT_EARLY: Error, Checker, Beginning, Sequence,
             "receipt-early", "v4/4.2/receipt-after-data", "4.2",
             "A receipt before all data has arrived",
             "A RECEIPT is sent when all data of the operation has arrived.";
-        EOR_EARLY: Error, Checker, History, Sequence,
+        EOR_EARLY: Error, Checker, Beginning, Sequence,
             "eor-early", "v4/4.1/eor-after-read", "4.1",
             "An end of read before the read",
             "An EOR is sent after the RDMA reads have finished: the sender may change its memory then.";
-        READ_NACK: Error, Checker, History, Sequence,
+        READ_NACK: Error, Checker, Beginning, Sequence,
             "read-nack", "v4/4.7/read-nack", "4.7",
             "Not a refused read",
             "READ_NACK refuses a long read or a runting read, before its EOR; a LONGCTS_RTM with the flag READ_NACK answers one, and carries no data.";
-        NACK_RUNT: Error, Checker, History, Sequence,
+        NACK_RUNT: Error, Checker, Beginning, Sequence,
             "nack-runt", "v4/4.7/nack-runt", "4.7",
             "Refused before the runt has arrived",
             "The READ_NACK of a runting read is sent when all of its RTM packets have been processed.";
@@ -440,7 +444,7 @@ rules! {
             "one-answer", "v4/4.1/one-answer", "4.1, 4.2",
             "The operation was acknowledged before",
             "An operation is acknowledged by one EOR or RECEIPT.";
-        ANSWER_MISSING: Error, Checker, History, Sequence,
+        ANSWER_MISSING: Error, Checker, Beginning, Sequence,
             "answer-missing", "v4/3.2/answer", "3.2, 3.3, 4.1, 4.2",
             "An answer never came",
             "An endpoint answers each operation that needs it. An error if it answered operations that came later and had to wait for this one, or four others after it had read all of a message; otherwise a note, because the capture may have ended before, no receive was posted, or the request had a wrong key.";
@@ -452,7 +456,7 @@ rules! {
             "peer-error", "stock/peer-error", "stock",
             "The peer has given up its half of a message",
             "The peer has given up its half of a message.";
-        PEER_ERROR_MESSAGE: Warning, Both, History, Sequence,
+        PEER_ERROR_MESSAGE: Warning, Both, Beginning, Sequence,
             "peer-error-message", "stock/peer-error-message", "stock",
             "Not about a message",
             "A PEER_ERROR says which side of a message sends it, and is about a message: if none of its msg_id is known, the operation that it names is no write, read or atomic.";

@@ -1,6 +1,6 @@
 //! What a packet says, by which it is recognised when it is seen again.
 
-use std::hash::{DefaultHasher, Hasher};
+use std::hash::{DefaultHasher, Hash as _, Hasher};
 
 use efa_wire::fields::fields_of;
 use efa_wire::{Packet, PacketType, ReqFlags};
@@ -47,6 +47,13 @@ impl Content {
         self.header != other.header
             || self.length != other.length
             || digests.is_some_and(|(one, other)| one != other)
+    }
+
+    /// A digest of all of it.
+    pub(super) fn identity(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.hash(&mut hasher);
+        hasher.finish()
     }
 
     /// The header's bytes.

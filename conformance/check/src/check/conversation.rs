@@ -6,21 +6,20 @@
 //! answer was sent after they arrived. If both hosts are captured, there are two conversations, and
 //! each packet is judged in that of its sender.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use efa_wire::address::Qkey;
-use efa_wire::rules::{self, Rule, Severity};
+use efa_wire::rules::{self, Evidence, Rule, Severity};
 use efa_wire::{ExtraFeatures, PacketType, ParseError};
 
+use super::completeness::Lives;
 use super::device::Requests;
-use super::node::Node;
+use super::node::{Node, View};
 use super::operation::{Due, End, Names, OpId, Operation, Operations, Turn};
 use super::packet::{PacketBody, Reading};
-use super::report::{Finding, Report};
+use super::report::{Finding, Findings, Report};
 use super::sequence::Sequence;
 
-/// Findings that are held back until it is clear that the two speak the RDM protocol.
-const MOST_HELD: usize = 32;
 /// Connection ids that are remembered of former endpoints.
 const MOST_FORMER: usize = 64;
 
@@ -31,6 +30,8 @@ pub(super) struct FrameContext {
     pub(super) number: u64,
     /// The interface that captured it.
     pub(super) interface: usize,
+    /// Who sent the frame, or should have sent one.
+    pub(super) sender: End,
     /// Whether the frame is judged in this conversation, and not in that of its sender.
     pub(super) is_judged: bool,
     /// Whether the near end sent the frame.
@@ -43,6 +44,10 @@ pub(super) struct Side {
     pub(super) node: Node,
     /// The connection id, and the packet from which it is known.
     connid: Option<(u32, u64)>,
+    /// The Q-key to which packets were sent last.
+    addressed: Option<u32>,
+    /// The run of requests that its last packet is in.
+    run: Option<u64>,
     /// Connection ids of endpoints that had the queue pair before.
     former: Vec<u32>,
     /// The packet number of its HANDSHAKE.
@@ -72,6 +77,13 @@ pub(super) struct Side {
     come_to: Progress,
     /// When the windows that the endpoint has filled were opened.
     pub(super) filled: Vec<u64>,
+    /// Frames that it sent.
+    frames: u64,
+    /// The last of them, and the last one of the endpoint before it.
+    last_frame: u64,
+    former_frame: u64,
+    /// Whether its first request is in the capture.
+    pub(super) is_born: bool,
 }
 
 /// Ids that an endpoint gives to operations.
@@ -122,6 +134,8 @@ impl Side {
         Side {
             node,
             connid: None,
+            addressed: None,
+            run: None,
             former: Vec::new(),
             handshake: None,
             features: ExtraFeatures::empty(),
@@ -139,14 +153,24 @@ impl Side {
             refusals: 0,
             come_to: Progress::default(),
             filled: Vec::new(),
+            frames: 0,
+            last_frame: 0,
+            former_frame: 0,
+            is_born: false,
         }
     }
 
     /// Starts anew, for the next endpoint on this queue pair or on the peer's.
-    fn renew(&mut self) {
+    fn renew(&mut self, is_another: bool) {
         let mut fresh = Side::new(self.node);
         std::mem::swap(&mut fresh.requests, &mut self.requests);
         std::mem::swap(&mut fresh.former, &mut self.former);
+        fresh.former_frame = match is_another {
+            true => self.last_frame,
+            false => self.former_frame,
+        };
+        fresh.run = self.run;
+        fresh.is_born = self.is_born && !is_another;
         *self = fresh;
     }
 
@@ -169,18 +193,15 @@ impl Side {
 enum Speech {
     /// A request stated its sender's true address, or there was a HANDSHAKE.
     Rdm,
-    /// Not known yet: sends that could be RDM packets, sends that could not, and findings held
-    /// back.
-    Unclear {
-        valid: u64,
-        invalid: u64,
-        held: Vec<Finding>,
-    },
+    /// Not known yet: sends that could be RDM packets, and sends that could not.
+    Unclear { valid: u64, invalid: u64 },
 }
 
 /// The packets between two endpoints, as one of the two sees them.
 #[derive(Debug)]
 pub(super) struct Conversation {
+    /// From which end it is seen, and whether its frames have directions.
+    view: View,
     /// The near end and the far end; of an endpoint that talks to itself only the first is used.
     pub(super) sides: [Side; 2],
     pub(super) operations: Operations,
@@ -195,12 +216,22 @@ pub(super) struct Conversation {
     serial: u64,
     interface: usize,
     last: (u64, String),
+    /// Of the present endpoints.
+    findings: Findings,
+    /// Of all, those left out for which the capture has no evidence.
+    proven: Findings,
+    /// How many were left out.
+    unproven: u64,
+    /// Rules were not applied because of what the capture lacks.
+    lacks_direction: bool,
+    lacks_beginning: bool,
 }
 
 impl Conversation {
-    pub(super) fn new(near: Node, far: Node) -> Conversation {
+    pub(super) fn new(view: View) -> Conversation {
         Conversation {
-            sides: [Side::new(near), Side::new(far)],
+            view,
+            sides: [Side::new(view.near), Side::new(view.far)],
             operations: Operations::default(),
             from_start: None,
             is_torn: false,
@@ -208,13 +239,60 @@ impl Conversation {
             speech: Speech::Unclear {
                 valid: 0,
                 invalid: 0,
-                held: Vec::new(),
             },
             packets: 0,
             serial: 0,
             interface: 0,
             last: (0, String::new()),
+            findings: Findings::default(),
+            proven: Findings::default(),
+            unproven: 0,
+            lacks_direction: false,
+            lacks_beginning: false,
         }
+    }
+
+    /// Tells when the queue pair of `me` sent its first request, if that is in the capture.
+    pub(super) fn is_born(&mut self, me: End, at: Option<u64>) {
+        let side = &mut self.sides[me];
+        side.is_born |= at.is_some_and(|at| at > side.former_frame);
+    }
+
+    /// Takes any frame, the `at`-th of the capture, that `me` sent.
+    pub(super) fn sees(&mut self, me: End, at: u64) {
+        self.sides[me].frames += 1;
+        self.sides[me].last_frame = at;
+    }
+
+    /// Leaves out the findings for which the capture has no evidence.
+    fn settle(&mut self, lives: &Lives) {
+        let [near, far] = &self.sides;
+        let is_own = near.node == far.node;
+        let has_both = is_own || near.frames > 0 && far.frames > 0;
+        let has_directions = self.view.has_direction;
+        let was_born = |side: &Side| {
+            let owner = (has_directions, side.node);
+            side.is_born || lives.began_between(owner, side.former_frame, side.last_frame)
+        };
+        let has_arrivals = has_directions && lives.has_all_arrivals(near.node);
+        let has_beginning = has_both
+            && self.from_start == Some(true)
+            && was_born(near)
+            && (is_own || was_born(far) || has_arrivals);
+        let is_talk = near.frames + far.frames > 0 && self.from_start.is_some();
+        self.lacks_direction |= is_talk && !has_both;
+        self.lacks_beginning |= is_talk && has_both && !has_beginning;
+        self.unproven += self.findings.retain(|evidence, _| match evidence {
+            Evidence::Packet => true,
+            Evidence::History | Evidence::Sender => has_both,
+            Evidence::Beginning => has_beginning,
+        });
+        self.proven.append(std::mem::take(&mut self.findings));
+    }
+
+    /// Whether the order in which the near end got and sent its packets is known.
+    fn has_order(&self) -> bool {
+        self.view.has_direction
     }
 
     /// Returns sender and receiver of a frame from this node.
@@ -241,20 +319,18 @@ impl Conversation {
     /// Reports a breach.
     pub(super) fn breach(
         &mut self,
-        report: &mut Report,
         place: FrameContext,
         kind: impl ToString,
         rule: &'static Rule,
         text: String,
     ) {
-        self.find(report, place, kind.to_string(), rule, rule.severity, text);
+        self.find(place, kind.to_string(), rule, rule.severity, text);
     }
 
     /// Reports a breach, as a note unless it is proven.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn suspect(
         &mut self,
-        report: &mut Report,
         place: FrameContext,
         kind: impl ToString,
         rule: &'static Rule,
@@ -266,20 +342,23 @@ impl Conversation {
         } else {
             Severity::Note
         };
-        self.find(report, place, kind.to_string(), rule, severity, text);
+        self.find(place, kind.to_string(), rule, severity, text);
     }
 
     fn find(
         &mut self,
-        report: &mut Report,
         place: FrameContext,
         kind: String,
         rule: &'static Rule,
         severity: Severity,
         text: String,
     ) {
-        let needs_history = rule.evidence == rules::Evidence::History;
+        let needs_history = rule.evidence != Evidence::Packet;
         if !place.is_judged || self.is_torn && needs_history {
+            return;
+        }
+        if rule.evidence == Evidence::Sender && !self.sides[place.sender].is_born {
+            self.unproven += 1;
             return;
         }
         let found = Finding {
@@ -290,27 +369,17 @@ impl Conversation {
             interface: place.interface,
             text,
         };
-        match &mut self.speech {
-            Speech::Rdm => report.add(found),
-            Speech::Unclear { held, .. } if held.len() < MOST_HELD => held.push(found),
-            Speech::Unclear { .. } => {}
-        }
+        self.findings.add(found);
     }
 
     /// Takes a send that cannot be parsed as an RDM packet.
-    pub(super) fn malformed(
-        &mut self,
-        report: &mut Report,
-        place: FrameContext,
-        kind: String,
-        error: &ParseError,
-    ) {
+    pub(super) fn malformed(&mut self, place: FrameContext, kind: String, error: &ParseError) {
         self.packets += u64::from(place.is_judged);
         if let Speech::Unclear { invalid, .. } = &mut self.speech {
             *invalid += 1;
         }
         (self.interface, self.last) = (place.interface, (place.number, kind.clone()));
-        self.breach(report, place, kind, &rules::PACKET_FORM, error.to_string());
+        self.breach(place, kind, &rules::PACKET_FORM, error.to_string());
     }
 
     /// Takes a packet of which the capture lacks a part.
@@ -321,8 +390,8 @@ impl Conversation {
     /// Takes a packet. Returns sender and receiver if its operation has to be followed.
     pub(super) fn packet(
         &mut self,
-        report: &mut Report,
         place: FrameContext,
+        lives: &Lives,
         frame: &PacketFrame,
         reading: &Reading,
         is_repetition: bool,
@@ -330,7 +399,7 @@ impl Conversation {
         self.packets += u64::from(place.is_judged && !is_repetition);
         self.last = (place.number, reading.packet_type.to_string());
         self.interface = place.interface;
-        self.hear(report, frame, reading);
+        self.hear(frame, reading);
         if self.from_start.is_none() {
             // A packet without an address that arrives first may be a late one, for a predecessor.
             let is_from_birth =
@@ -338,15 +407,16 @@ impl Conversation {
             self.from_start = Some(is_from_birth || begins(frame, reading));
         }
         let (me, you) = self.ends(frame.from);
-        if is_repetition || !self.identify(report, place, frame, reading, me, you) {
+        self.ends_after_a_break(place, lives, frame, reading, (me, you));
+        if is_repetition || !self.identify(place, lives, frame, reading, me, you) {
             return None;
         }
         let packet_type = reading.packet_type;
-        self.check_features(report, place, packet_type, you);
+        self.check_features(place, packet_type, you);
         if reading.request.is_some() {
-            self.check_address(report, place, reading, me, you);
+            self.check_address(place, reading, me, you);
         }
-        self.check_connid_asked(report, place, reading, you);
+        self.check_connid_asked(place, reading, you);
         let side = &mut self.sides[me];
         side.first.get_or_insert(place.number);
         if packet_type != PacketType::Handshake && self.sides[you].first.is_some() {
@@ -357,7 +427,7 @@ impl Conversation {
     }
 
     /// Whether the packet shows that the two speak the RDM protocol.
-    fn hear(&mut self, report: &mut Report, frame: &PacketFrame, reading: &Reading) {
+    fn hear(&mut self, frame: &PacketFrame, reading: &Reading) {
         let Speech::Unclear { valid, .. } = &mut self.speech else {
             return;
         };
@@ -369,24 +439,21 @@ impl Conversation {
             } == frame.from
         });
         if names_sender || matches!(reading.said, PacketBody::Handshake(_)) {
-            self.is_rdm(report);
+            self.is_rdm();
         }
     }
 
-    fn is_rdm(&mut self, report: &mut Report) {
-        if let Speech::Unclear { held, .. } = std::mem::replace(&mut self.speech, Speech::Rdm) {
-            for found in held {
-                report.add(found);
-            }
-        }
+    fn is_rdm(&mut self) {
+        self.speech = Speech::Rdm;
     }
 
     /// Judges how the packet identifies its sender and receiver. Returns whether they are the
     /// present owners of their queue pairs.
+    #[allow(clippy::too_many_arguments)]
     fn identify(
         &mut self,
-        report: &mut Report,
         place: FrameContext,
+        lives: &Lives,
         frame: &PacketFrame,
         reading: &Reading,
         me: End,
@@ -401,7 +468,7 @@ impl Conversation {
             };
             if named != frame.from {
                 let text = format!("it names {named}, but was sent by {}", frame.from);
-                self.breach(report, place, packet_type, &rules::RAW_ADDRESS_TRUE, text);
+                self.breach(place, packet_type, &rules::RAW_ADDRESS_TRUE, text);
             }
         }
         let Qkey(used) = frame.qkey;
@@ -410,31 +477,14 @@ impl Conversation {
             if known.is_some_and(|(known, _)| known != connid) && !self.sides[me].is_former(connid)
             {
                 // Another endpoint has the queue pair now: all numbers are given out anew, by both.
-                self.end(report);
                 self.sides[me].retire();
-                self.sides[me].renew();
+                let is_same_peer = self.sides[you].connid.is_some_and(|(peer, _)| peer == used);
+                self.begin_anew(lives, &[(me, true), (you, !is_same_peer)]);
                 self.sides[me].connid = Some((connid, place.number));
-                if me != you {
-                    let peer = self.sides[you].connid;
-                    self.sides[you].renew();
-                    self.sides[you].connid = peer.filter(|(peer, _)| *peer == used);
-                }
-                self.operations = Operations::default();
-                self.has_failed = false;
                 self.from_start = Some(begins(frame, reading));
-            } else if me != you
-                && let Some((peer, _)) = self.sides[you].connid
-                && peer != used
-                && !self.sides[you].is_former(used)
-            {
+            } else if me != you && self.is_to_another(you, used) {
                 // The HANDSHAKE is for the next endpoint on the queue pair, or it is wrong.
-                self.end(report);
-                for end in [me, you] {
-                    let connid = self.sides[end].connid;
-                    self.sides[end].renew();
-                    self.sides[end].connid = connid.filter(|_| end == me);
-                }
-                self.operations = Operations::default();
+                self.begin_anew(lives, &[(me, false), (you, true)]);
                 self.from_start = Some(false);
             }
         }
@@ -447,7 +497,7 @@ impl Conversation {
             let side = &mut self.sides[me];
             if side.is_former(connid) {
                 let text = format!("`{field}` is {connid:#x}, of an earlier endpoint");
-                self.breach(report, place, packet_type, &rules::LATE_PACKET, text);
+                self.breach(place, packet_type, &rules::LATE_PACKET, text);
                 return false;
             }
             let (known, first) = *side.connid.get_or_insert((connid, place.number));
@@ -456,7 +506,7 @@ impl Conversation {
                     "`{field}` is {connid:#x}, but packet {first} shows that {} has {known:#x}",
                     frame.from
                 );
-                self.breach(report, place, packet_type, &rules::CONNID_TRUE, text);
+                self.breach(place, packet_type, &rules::CONNID_TRUE, text);
             }
         }
         if let Some((connid, first)) = self.sides[you].connid
@@ -464,25 +514,80 @@ impl Conversation {
         {
             if self.sides[you].is_former(used) {
                 let text = format!("it is sent to Q-key {used:#x}, of an earlier endpoint");
-                self.breach(report, place, packet_type, &rules::LATE_PACKET, text);
+                self.breach(place, packet_type, &rules::LATE_PACKET, text);
                 return false;
             }
             let text = format!(
                 "it is sent to Q-key {used:#x}, but packet {first} shows that {} has {connid:#x}",
                 self.sides[you].node
             );
-            self.breach(report, place, packet_type, &rules::QKEY_TRUE, text);
+            self.breach(place, packet_type, &rules::QKEY_TRUE, text);
         }
+        self.sides[you].addressed = Some(used);
         true
     }
 
-    fn check_features(
+    /// Whether a packet is sent to a Q-key that no known endpoint of the receiver has.
+    fn is_to_another(&self, you: End, used: u32) -> bool {
+        let side = &self.sides[you];
+        let known = side.connid.map(|(connid, _)| connid).or(side.addressed);
+        known.is_some_and(|known| known != used) && !side.is_former(used)
+    }
+
+    /// Begins anew if a packet without a raw address is not from and to the known endpoints, unless
+    /// its number proves that it is, and wrong: the capture may lack frames between, and the
+    /// endpoints may be the next ones.
+    fn ends_after_a_break(
         &mut self,
-        report: &mut Report,
         place: FrameContext,
-        packet_type: PacketType,
-        you: End,
+        lives: &Lives,
+        frame: &PacketFrame,
+        reading: &Reading,
+        (me, you): (End, End),
     ) {
+        let Qkey(used) = frame.qkey;
+        let side = &self.sides[me];
+        let (told, known) = (reading.connid, side.connid.map(|(known, _)| known));
+        let other =
+            told.filter(|told| known.is_some_and(|known| known != *told) && !side.is_former(*told));
+        let is_to_another = self.is_to_another(you, used);
+        // The numbers of what arrives have gaps, so that they prove less.
+        let is_next = self.view.has_direction && place.is_own;
+        let is_known = told.is_some() && known.is_none_or(|known| told == Some(known));
+        let run = self.sides[me].run;
+        let follows = run.zip(frame.run).is_none_or(|(last, this)| last == this);
+        self.sides[me].run = frame.run.or(run);
+        let is_same = follows && (is_next || !is_to_another || is_known);
+        if is_same || reading.raw_address().is_some() || other.is_none() && !is_to_another {
+            return;
+        }
+        let (rule, text) = match other {
+            Some(other) => (&rules::CONNID_TRUE, format!("its connid is {other:#x}")),
+            None => (&rules::QKEY_TRUE, format!("its Q-key is {used:#x}")),
+        };
+        let text = format!("{text}, which may be of the next endpoint");
+        self.suspect(place, reading.packet_type, rule, false, text);
+        self.begin_anew(lives, &[(me, true), (you, true)]);
+        self.from_start = Some(false);
+    }
+
+    /// Ends the conversation of endpoints of which the named ones are others from now on.
+    fn begin_anew(&mut self, lives: &Lives, ends: &[(End, bool); 2]) {
+        self.end();
+        self.settle(lives);
+        let count = if ends[0].0 == ends[1].0 { 1 } else { 2 };
+        for &(end, is_another) in &ends[..count] {
+            let side = &mut self.sides[end];
+            let (connid, addressed) = (side.connid, side.addressed);
+            side.renew(is_another);
+            side.connid = connid.filter(|_| !is_another);
+            side.addressed = addressed.filter(|_| !is_another);
+        }
+        self.operations = Operations::default();
+        self.has_failed = false;
+    }
+
+    fn check_features(&mut self, place: FrameContext, packet_type: PacketType, you: End) {
         let Some((feature, name)) = needed(packet_type) else {
             return;
         };
@@ -494,23 +599,16 @@ impl Conversation {
         if self.sides[you].handshake.is_some() {
             if !self.sides[you].features.intersects(feature) {
                 let text = format!("{peer} has not announced {name}");
-                self.breach(report, place, packet_type, &rules::FEATURE_ANNOUNCED, text);
+                self.breach(place, packet_type, &rules::FEATURE_ANNOUNCED, text);
             }
         } else if self.is_from_start() {
             let text = format!("{peer} has announced nothing yet, so not {name}");
-            self.breach(report, place, packet_type, &rules::FEATURE_EARLY, text);
+            self.breach(place, packet_type, &rules::FEATURE_EARLY, text);
         }
     }
 
     /// Judges whether a request has a raw address when it must.
-    fn check_address(
-        &mut self,
-        report: &mut Report,
-        place: FrameContext,
-        reading: &Reading,
-        me: End,
-        you: End,
-    ) {
+    fn check_address(&mut self, place: FrameContext, reading: &Reading, me: End, you: End) {
         let packet_type = reading.packet_type;
         let is_constant = self.sides[you]
             .features
@@ -523,7 +621,7 @@ impl Conversation {
                 let text = format!(
                     "packet {first} has none, so {sender} had processed the HANDSHAKE by then"
                 );
-                self.breach(report, place, packet_type, &rules::RAW_ADDRESS_LAST, text);
+                self.breach(place, packet_type, &rules::RAW_ADDRESS_LAST, text);
             }
             return;
         }
@@ -531,25 +629,19 @@ impl Conversation {
         if self.sides[you].handshake.is_none() {
             if self.is_from_start() {
                 let text = format!("{sender} has received no HANDSHAKE yet");
-                self.breach(report, place, packet_type, &rules::RAW_ADDRESS_FIRST, text);
+                self.breach(place, packet_type, &rules::RAW_ADDRESS_FIRST, text);
             }
         } else if is_constant {
             let text = format!(
                 "{} asked for headers of constant length",
                 self.sides[you].node
             );
-            self.breach(report, place, packet_type, &rules::CONSTANT_HEADER, text);
+            self.breach(place, packet_type, &rules::CONSTANT_HEADER, text);
         }
     }
 
     /// Judges whether the peer has asked for the connid of a packet in which it is optional.
-    fn check_connid_asked(
-        &mut self,
-        report: &mut Report,
-        place: FrameContext,
-        reading: &Reading,
-        you: End,
-    ) {
+    fn check_connid_asked(&mut self, place: FrameContext, reading: &Reading, you: End) {
         let is_optional = reading.request.is_some() || reading.packet_type == PacketType::CtsData;
         if reading.connid.is_none() || !is_optional || self.sides[you].handshake.is_none() {
             return;
@@ -559,13 +651,7 @@ impl Conversation {
             .contains(ExtraFeatures::CONNID_HEADER)
         {
             let text = format!("{} has not asked for it", self.sides[you].node);
-            self.breach(
-                report,
-                place,
-                reading.packet_type,
-                &rules::CONNID_UNASKED,
-                text,
-            );
+            self.breach(place, reading.packet_type, &rules::CONNID_UNASKED, text);
         }
     }
 
@@ -620,7 +706,12 @@ impl Conversation {
     fn is_overdue(&self, due: &Due, keys: &[u64]) -> bool {
         // When the far end received what it answers is not known.
         let side = &self.sides[due.from];
-        if due.from != 0 || self.has_failed || side.refusals > 0 || !self.is_from_start() {
+        if due.from != 0
+            || !self.has_order()
+            || self.has_failed
+            || side.refusals > 0
+            || !self.is_from_start()
+        {
             return false;
         }
         let progress = &side.come_to;
@@ -643,10 +734,10 @@ impl Conversation {
     }
 
     /// Judges what is incomplete when the conversation ends.
-    pub(super) fn end(&mut self, report: &mut Report) {
-        self.end_of_handshakes(report);
-        self.end_of_sequences(report);
-        self.end_of_operations(report);
+    pub(super) fn end(&mut self) {
+        self.end_of_handshakes();
+        self.end_of_sequences();
+        self.end_of_operations();
     }
 
     /// The place of packet `number`, to which `end` never reacted.
@@ -654,13 +745,14 @@ impl Conversation {
         FrameContext {
             number,
             interface: self.interface,
+            sender: end,
             // The far end's omissions are judged in its own conversation.
             is_judged: end == 0,
             is_own: end == 0,
         }
     }
 
-    fn end_of_handshakes(&mut self, report: &mut Report) {
+    fn end_of_handshakes(&mut self) {
         if !self.is_from_start() || self.has_failed {
             return;
         }
@@ -683,18 +775,18 @@ impl Conversation {
         );
         let place = self.place_of(0, number);
         let rule = &rules::HANDSHAKE_ANSWER;
-        self.suspect(report, place, packet_type, rule, is_proven, text);
+        self.suspect(place, packet_type, rule, is_proven, text);
     }
 
-    fn end_of_sequences(&mut self, report: &mut Report) {
-        let is_whole = !self.has_failed && self.sides[0].refusals == 0;
+    fn end_of_sequences(&mut self) {
+        let is_whole = self.has_order() && !self.has_failed && self.sides[0].refusals == 0;
         let gaps = self.sides[0].sequence.gaps();
         // The capture may lack earlier messages.
         if !self.is_from_start() {
             return;
         }
         for gap in gaps {
-            self.gap(report, gap, self.interface);
+            self.gap(gap, self.interface);
         }
         let unfinished: Vec<_> = self.sides[0]
             .sequence
@@ -720,12 +812,12 @@ impl Conversation {
             let place = self.place_of(0, last);
             let rule = &rules::MESSAGE_WHOLE;
             let is_proven = is_proven && is_whole;
-            self.suspect(report, place, shape.packet_type, rule, is_proven, text);
+            self.suspect(place, shape.packet_type, rule, is_proven, text);
         }
     }
 
     /// Reports messages that the near end never sent.
-    pub(super) fn gap(&mut self, report: &mut Report, gap: super::sequence::Gap, interface: usize) {
+    pub(super) fn gap(&mut self, gap: super::sequence::Gap, interface: usize) {
         let (rule, what) = match gap.is_first {
             true => (&rules::MSG_ID_FIRST, "begins with"),
             false => (&rules::MSG_ID_GAP, "goes on with"),
@@ -740,14 +832,15 @@ impl Conversation {
             interface,
             ..self.place_of(0, gap.packet)
         };
-        let is_proven = gap.is_proven && !self.has_failed && self.sides[0].refusals == 0;
-        self.suspect(report, place, gap.packet_type, rule, is_proven, text);
+        let is_orderly = self.has_order() && !self.has_failed && self.sides[0].refusals == 0;
+        let is_proven = gap.is_proven && is_orderly;
+        self.suspect(place, gap.packet_type, rule, is_proven, text);
     }
 
-    fn end_of_operations(&mut self, report: &mut Report) {
+    fn end_of_operations(&mut self) {
         let mut overdue = Vec::new();
         let mut unfinished = Vec::new();
-        let is_orderly = !self.has_failed && self.sides[0].refusals == 0;
+        let is_orderly = self.has_order() && !self.has_failed && self.sides[0].refusals == 0;
         for operation in self.operations.all() {
             if operation.has_failed || operation.is_done {
                 continue;
@@ -786,24 +879,41 @@ impl Conversation {
             );
             let place = self.place_of(0, due.packet);
             let rule = &rules::ANSWER_MISSING;
-            self.suspect(report, place, due.packet_type, rule, is_proven, text);
+            self.suspect(place, due.packet_type, rule, is_proven, text);
         }
         for (request, packet_type, sent, granted, is_proven) in unfinished {
             let text = format!("{sent} bytes were sent, {granted} were granted");
             let place = self.place_of(0, request);
             let rule = &rules::MESSAGE_WHOLE;
-            self.suspect(report, place, packet_type, rule, is_proven, text);
+            self.suspect(place, packet_type, rule, is_proven, text);
         }
     }
 
     /// Ends the conversation, and decides whether it was one of the RDM protocol.
-    pub(super) fn close(&mut self, report: &mut Report) {
-        self.end(report);
+    /// `lacks_frames`: the other end's host captured frames that are missing here. `lossy`: the
+    /// interfaces that lack frames.
+    pub(super) fn close(
+        mut self,
+        report: &mut Report,
+        lives: &Lives,
+        lacks_frames: bool,
+        lossy: &BTreeSet<usize>,
+    ) {
+        self.end();
+        self.settle(lives);
+        let is_lossy = |interface: usize| match self.view.has_direction {
+            true => lossy.contains(&interface),
+            false => !lossy.is_empty(),
+        };
+        self.unproven += self.proven.retain(|evidence, interface| {
+            evidence == Evidence::Packet || !lacks_frames && !is_lossy(interface)
+        });
+        let checked = &mut report.checked;
         if let Speech::Unclear { valid, invalid, .. } = self.speech {
             if valid > 0 && valid >= 8 * invalid {
-                self.is_rdm(report);
+                self.is_rdm();
             } else if valid + invalid > 0 {
-                report.foreign += self.packets;
+                checked.foreign += self.packets;
                 let [near, far] = &self.sides;
                 let text = format!(
                     "{} sends between {} and {}, of which {valid} could be RDM packets",
@@ -822,13 +932,18 @@ impl Conversation {
                 };
                 // A packet that was cut tells nothing.
                 if self.packets > 0 && !self.is_torn {
-                    report.add(finding);
+                    report.findings.add(finding);
                 }
                 return;
             }
         }
-        report.packets += self.packets;
-        report.conversations += u64::from(self.packets > 0);
+        checked.packets += self.packets;
+        checked.conversations += u64::from(self.packets > 0);
+        checked.unproven += self.unproven;
+        let is_incomplete = self.lacks_direction || lacks_frames;
+        checked.not_judged.without_direction += u64::from(is_incomplete);
+        checked.not_judged.without_beginning += u64::from(self.lacks_beginning && !is_incomplete);
+        report.findings.append(self.proven);
     }
 }
 
@@ -850,6 +965,9 @@ pub(super) struct PacketFrame {
     pub(super) retransmission: bool,
     /// Whether the capture has all packets that the near end has sent since it was created.
     pub(super) is_from_birth: bool,
+    /// In which run of its queue pair's requests it is, whose numbers follow each other; of a
+    /// repetition that is not known.
+    pub(super) run: Option<u64>,
 }
 
 /// Whether a packet can only be the first of a conversation: the first request of a queue pair,

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use efa_capture::Direction;
-use efa_wire::address::Gid;
+use efa_wire::address::{Gid, Qkey, Qpn};
 use efa_wire::fields::{Field, fields_of};
 
 use super::content::Content;
@@ -17,6 +17,7 @@ type Key = (Gid, u16, u32);
 #[derive(Debug)]
 struct Sent {
     number: u64,
+    to: (Gid, Qpn, Qkey),
     content: Content,
 }
 
@@ -39,10 +40,16 @@ impl Copies {
             frame.header.source_qpn.0,
             frame.header.sequence,
         );
+        let to = (
+            frame.destination,
+            frame.header.destination_qpn,
+            frame.header.qkey,
+        );
         match frame.direction {
             Some(Direction::Outbound) => {
                 let sent = Sent {
                     number: frame.number,
+                    to,
                     content: content.clone(),
                 };
                 if self.sent.insert(key, sent).is_none() {
@@ -56,7 +63,8 @@ impl Copies {
                 None
             }
             Some(Direction::Inbound) => {
-                let sent = self.sent.get(&key)?;
+                // Another endpoint may have sent another packet with this number.
+                let sent = self.sent.get(&key).filter(|sent| sent.to == to)?;
                 sent.content
                     .differs_from(content)
                     .then(|| describe(sent, content))

@@ -38,8 +38,21 @@ struct Part {
     is_piece: bool,
 }
 
+/// How a request fits those before it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Attempt {
+    /// It is the first of its number that the queue pair has sent.
+    First,
+    /// It repeats an earlier one.
+    Repetition,
+    /// It is an earlier one, captured at another place.
+    Sighting,
+}
+
 #[derive(Debug, Default)]
 struct Request {
+    /// The endpoint that it is for, and what it says, in short.
+    identity: (Qkey, u64),
     /// Of packets that have not been answered.
     content: Option<Content>,
     part: Part,
@@ -78,17 +91,24 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// Takes a request. Returns whether it repeats an earlier one, which its header says: a new
-    /// queue pair begins its sequence numbers anew.
-    pub(super) fn is_repetition(&mut self, sequence: u32, retransmission: bool) -> bool {
-        if retransmission && self.by_sequence.contains_key(&sequence) {
-            return true;
+    /// Takes a request. That it repeats an earlier one, its header says: a new queue pair begins its
+    /// sequence numbers anew. An equal one that does not say so was captured twice.
+    pub(super) fn take(
+        &mut self,
+        sequence: u32,
+        retransmission: bool,
+        identity: (Qkey, u64),
+    ) -> Attempt {
+        match self.by_sequence.get(&sequence) {
+            Some(_) if retransmission => return Attempt::Repetition,
+            Some(known) if known.identity == identity => return Attempt::Sighting,
+            _ => {}
         }
-        if self
-            .by_sequence
-            .insert(sequence, Request::default())
-            .is_none()
-        {
+        let request = Request {
+            identity,
+            ..Request::default()
+        };
+        if self.by_sequence.insert(sequence, request).is_none() {
             self.order.push_back(sequence);
             if self.order.len() > MOST_REQUESTS
                 && let Some(oldest) = self.order.pop_front()
@@ -96,19 +116,21 @@ impl Requests {
                 self.by_sequence.remove(&oldest);
             }
         }
-        false
+        Attempt::First
     }
 
     /// Takes the packet of a request, with its number. Returns whether it is sent again because its
-    /// last attempt was refused. The same packet of another endpoint is another packet.
+    /// last attempt was refused. The same packet of another endpoint is another packet. What the
+    /// device repeats may be refused again.
     pub(super) fn is_resent(
         &mut self,
+        is_repetition: bool,
         sequence: u32,
         packet: u64,
         content: Content,
         named: Named,
     ) -> bool {
-        let earlier = match self.refused.is_empty() {
+        let earlier = match self.refused.is_empty() || is_repetition {
             true => None,
             false => self.refused.remove(&content.without_sender()),
         };

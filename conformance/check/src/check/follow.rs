@@ -7,7 +7,6 @@ use efa_wire::{ExtraFeatures, OpeType, RtaKind};
 use super::conversation::{Conversation, FETCH_IDS, FrameContext, IdSpace, RECV_IDS, SEND_IDS};
 use super::operation::{Due, End, OpId, Operation, OperationKind, Turn, regions};
 use super::packet::{Abort, Announced, Atomic, Ids, PacketBody, Read, Reading};
-use super::report::Report;
 use super::runs::Runs;
 use super::sequence::{Gap, Id, Part, Shape};
 use efa_wire::{Message, Transfer};
@@ -15,7 +14,6 @@ use efa_wire::{Message, Transfer};
 /// A packet that is being judged, with the conversation that it belongs to.
 pub(super) struct Follower<'c> {
     pub(super) conversation: &'c mut Conversation,
-    pub(super) report: &'c mut Report,
     pub(super) place: FrameContext,
     pub(super) reading: Reading,
     pub(super) sequence: u32,
@@ -49,8 +47,7 @@ impl Follower<'_> {
 
     fn breach(&mut self, rule: &'static rules::Rule, text: String) {
         let kind = self.reading.packet_type;
-        self.conversation
-            .breach(self.report, self.place, kind, rule, text);
+        self.conversation.breach(self.place, kind, rule, text);
     }
 
     fn operation(&mut self, id: OpId) -> Option<&mut Operation> {
@@ -339,8 +336,7 @@ impl Follower<'_> {
         if let Some(gap) = gap
             && self.me == 0
         {
-            self.conversation
-                .gap(self.report, gap, self.place.interface);
+            self.conversation.gap(gap, self.place.interface);
         }
     }
 

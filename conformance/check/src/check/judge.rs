@@ -1,23 +1,26 @@
 //! Judging frames one by one, each as part of its conversation.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use efa_capture::Direction;
-use efa_capture::frame::Kind;
+use efa_capture::frame::header::FIRST_TAPPED_SEQUENCE;
+use efa_capture::frame::{Kind, Rdma};
 use efa_wire::address::Gid;
 use efa_wire::rules;
 use efa_wire::{Packet, ParseError};
 
+use super::completeness::{Lives, Unmatched};
 use super::content::Content;
 use super::conversation::{Conversation, FrameContext, PacketFrame};
 use super::copies::Copies;
-use super::device::Named;
+use super::device::{Attempt, Named};
 use super::follow::Follower;
 use super::format;
 use super::node::{Node, View};
 use super::order::{InOrder, OutOfOrder};
 use super::packet::Reading;
-use super::report::{Checked, Report};
+use super::report::{Checked, NotJudged, Report};
 use crate::capture::{Capture, CapturedPacket, UserRecvQps};
 
 /// Judges a capture, frame by frame.
@@ -26,11 +29,10 @@ pub struct Judge {
     order: InOrder,
     user_recv: UserRecvQps,
     conversations: HashMap<View, Conversation>,
-    /// Queue pairs whose first request is in the capture.
-    born: HashSet<(bool, Node)>,
-    /// Hosts whose own sends are in the capture.
-    captured: HashSet<Gid>,
-    copies: Copies,
+    unmatched: Unmatched,
+    /// By interface, whether some of its frames have no direction, and whether some have one.
+    directions: HashMap<usize, [bool; 2]>,
+    seen: Seen,
     report: Report,
     lossy: BTreeSet<usize>,
 }
@@ -56,7 +58,7 @@ impl Judge {
     /// Learns whose sends are in the capture, before the first of them is judged.
     fn knows(&mut self, frame: &CapturedPacket) {
         if frame.direction == Some(Direction::Outbound) {
-            self.captured.insert(frame.source);
+            self.seen.captured.insert(frame.source);
         }
     }
 
@@ -72,10 +74,21 @@ impl Judge {
         }
         let mut views: Vec<_> = self.conversations.into_iter().collect();
         views.sort_by_key(|(view, _)| *view);
-        for (_, mut conversation) in views {
-            conversation.close(&mut self.report);
+        self.report.checked.not_judged = self.seen.not_judged;
+        let incomplete = self.unmatched.incomplete();
+        // What has lost the directions of some frames shows no end all that it sent or received.
+        let mixed = self.directions.iter().filter(|(_, has)| **has == [true; 2]);
+        self.lossy.extend(mixed.map(|(interface, _)| *interface));
+        for (view, conversation) in views {
+            let lacks_frames = incomplete.contains(&view);
+            conversation.close(
+                &mut self.report,
+                &self.seen.lives,
+                lacks_frames,
+                &self.lossy,
+            );
         }
-        self.report.finish(&self.lossy)
+        self.report.finish()
     }
 
     fn judge(&mut self, frame: &CapturedPacket) {
@@ -94,16 +107,15 @@ impl Judge {
         if matches!(header.kind, Kind::Datagram) || is_headerless || from == to && is_arrival {
             return;
         }
+        self.unmatched.frame(frame, from, to);
         let (near, far) = match frame.direction {
             Some(Direction::Outbound) => (from, to),
             Some(Direction::Inbound) => (to, from),
             None => (from.min(to), from.max(to)),
         };
         let has_direction = frame.direction.is_some();
-        let is_answer = matches!(header.kind, Kind::Response(_) | Kind::RdmaReadResponse(_));
-        if header.sequence == 0 && !header.retransmission && !is_answer && !is_arrival {
-            self.born.insert((has_direction, from));
-        }
+        let directions = self.directions.entry(frame.interface).or_default();
+        directions[usize::from(has_direction)] = true;
         let view = View {
             has_direction,
             near,
@@ -112,60 +124,127 @@ impl Judge {
         let conversation = self
             .conversations
             .entry(view)
-            .or_insert_with(|| Conversation::new(near, far));
+            .or_insert_with(|| Conversation::new(view));
+        self.seen.judge(conversation, frame, from, is_arrival);
+    }
+}
+
+/// What is known of all conversations.
+#[derive(Default)]
+struct Seen {
+    lives: Lives,
+    /// Hosts whose own sends are in the capture.
+    captured: HashSet<Gid>,
+    copies: Copies,
+    not_judged: NotJudged,
+    /// How many frames were judged.
+    at: u64,
+}
+
+impl Seen {
+    fn judge(
+        &mut self,
+        conversation: &mut Conversation,
+        frame: &CapturedPacket,
+        from: Node,
+        is_arrival: bool,
+    ) {
+        self.at += 1;
+        self.judge_frame(conversation, frame, from, is_arrival);
+        let (me, _) = conversation.ends(from);
+        conversation.sees(me, self.at);
+    }
+
+    fn judge_frame(
+        &mut self,
+        conversation: &mut Conversation,
+        frame: &CapturedPacket,
+        from: Node,
+        is_arrival: bool,
+    ) {
+        let header = &frame.header;
+        let (me, you) = conversation.ends(from);
         let place = FrameContext {
             number: frame.number,
             interface: frame.interface,
+            sender: me,
             is_judged: !is_arrival || !self.captured.contains(&frame.source),
             is_own: !is_arrival,
         };
-        let (me, you) = conversation.ends(from);
-        let is_repetition = match header.kind {
+        let parsed = Packet::parse(&frame.payload);
+        let mut content = None;
+        let identity = match header.kind {
             Kind::Response(status) => {
                 return conversation.request_ends(you, header.sequence, status);
             }
             Kind::RdmaReadResponse(rdma) => return conversation.read_data(header, &rdma, you),
-            Kind::RdmaWrite(rdma) if rdma.offset > 0 => false,
-            _ => {
-                let requests = &mut conversation.sides[me].requests;
-                requests.is_repetition(header.sequence, header.retransmission)
+            Kind::RdmaWrite(rdma) if rdma.offset > 0 => {
+                return conversation.write(place, header, &rdma, (me, you));
             }
+            Kind::RdmaReadRequest(rdma) | Kind::RdmaWrite(rdma) => rdma_identity(&rdma),
+            Kind::Send => {
+                let parsed = parsed.as_ref().ok();
+                content.insert(Content::of(frame, parsed)).identity()
+            }
+            Kind::Datagram => return,
         };
-        let report = &mut self.report;
+        let owner = (frame.direction.is_some(), from);
+        let near = (frame.direction.is_some(), conversation.sides[0].node);
+        let requests = &mut conversation.sides[me].requests;
+        let identity = (header.qkey, identity);
+        let attempt = requests.take(header.sequence, header.retransmission, identity);
+        let is_repetition = match attempt {
+            Attempt::First => false,
+            Attempt::Repetition => true,
+            Attempt::Sighting => return,
+        };
+        let mut run = None;
+        if is_arrival && header.sequence >= FIRST_TAPPED_SEQUENCE {
+            self.lives.tapped(near.1, header.sequence);
+        } else if !is_repetition {
+            run = Some(self.lives.request(owner, !is_arrival, self.at, header));
+        }
+        conversation.is_born(me, self.lives.is_born(owner));
         match header.kind {
             Kind::RdmaReadRequest(rdma) if !is_repetition => {
-                conversation.read_begins(report, place, header, &rdma, (me, you));
+                conversation.read_begins(place, header, &rdma, (me, you));
             }
             Kind::RdmaWrite(rdma) if !is_repetition => {
-                conversation.write(report, place, header, &rdma, (me, you));
-            }
-            Kind::Send => {
-                let parsed = Packet::parse(&frame.payload);
-                if !has_header(frame, &parsed) {
-                    return conversation.torn();
-                }
-                let content = Content::of(frame, parsed.as_ref().ok());
-                if let Some(text) = self.copies.difference(frame, &content) {
-                    let rule = &rules::COPIES_AGREE;
-                    let seen = FrameContext {
-                        is_judged: true,
-                        ..place
-                    };
-                    conversation.breach(report, seen, frame.kind(), rule, text);
-                }
-                let is_from_birth = self.born.contains(&(has_direction, near));
-                let sent = Sent {
-                    frame,
-                    parsed,
-                    content,
-                    is_repetition,
-                    is_from_birth,
-                };
-                judge_packet(conversation, report, place, sent);
+                conversation.write(place, header, &rdma, (me, you));
             }
             _ => {}
         }
+        let Some(content) = content else { return };
+        if !has_header(frame, &parsed) {
+            self.not_judged.cut_headers += u64::from(place.is_judged);
+            return conversation.torn();
+        }
+        self.not_judged.cut_data += u64::from(place.is_judged && frame.cut_off > 0);
+        if let Some(text) = self.copies.difference(frame, &content) {
+            let rule = &rules::COPIES_AGREE;
+            let seen = FrameContext {
+                is_judged: true,
+                ..place
+            };
+            conversation.breach(seen, frame.kind(), rule, text);
+        }
+        let sent = Sent {
+            frame,
+            parsed,
+            content,
+            is_repetition,
+            is_from_birth: self.lives.has_all_sent(near),
+            run,
+        };
+        judge_packet(conversation, &self.lives, place, sent);
     }
+}
+
+/// What an RDMA request is about, in short.
+fn rdma_identity(rdma: &Rdma) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (rdma.remote.address, rdma.remote.key, rdma.total_length).hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Whether the capture has the whole header of a packet.
@@ -183,12 +262,14 @@ struct Sent<'f> {
     is_repetition: bool,
     /// The capture has all packets that the near end has sent since it was created.
     is_from_birth: bool,
+    /// In which run of requests it is.
+    run: Option<u64>,
 }
 
 /// Judges a packet.
 fn judge_packet(
     conversation: &mut Conversation,
-    report: &mut Report,
+    lives: &Lives,
     place: FrameContext,
     sent: Sent<'_>,
 ) {
@@ -198,6 +279,7 @@ fn judge_packet(
         content,
         is_repetition,
         is_from_birth,
+        run,
     } = sent;
     let header = &frame.header;
     if !header.payload_captured {
@@ -205,7 +287,7 @@ fn judge_packet(
     }
     let parsed = match parsed {
         Ok(parsed) => parsed,
-        Err(error) => return conversation.malformed(report, place, frame.kind(), &error),
+        Err(error) => return conversation.malformed(place, frame.kind(), &error),
     };
     let from = Node {
         gid: frame.source,
@@ -213,7 +295,7 @@ fn judge_packet(
     };
     let reading = Reading::of(&parsed);
     for (rule, text) in format::breaches(&reading) {
-        conversation.breach(report, place, reading.packet_type, rule, text);
+        conversation.breach(place, reading.packet_type, rule, text);
     }
     let (me, _) = conversation.ends(from);
     let requests = &mut conversation.sides[me].requests;
@@ -222,21 +304,22 @@ fn judge_packet(
         connid: raw_connid.or(reading.connid),
         qkey: header.qkey,
     };
-    let is_resent = requests.is_resent(header.sequence, frame.number, content, named);
+    let is_resent =
+        requests.is_resent(is_repetition, header.sequence, frame.number, content, named);
     let outer = PacketFrame {
         from,
         qkey: header.qkey,
         sequence: header.sequence,
         retransmission: header.retransmission,
         is_from_birth,
+        run,
     };
     let repeats = is_repetition || is_resent;
-    let Some((me, you)) = conversation.packet(report, place, &outer, &reading, repeats) else {
+    let Some((me, you)) = conversation.packet(place, lives, &outer, &reading, repeats) else {
         return;
     };
     let mut follower = Follower {
         conversation,
-        report,
         place,
         reading,
         sequence: header.sequence,

@@ -10,9 +10,11 @@
 //!   at the end.
 //! * `follow`: operations, packet by packet; `rdma`: RDMA requests and their ends.
 //! * `sequence`, `operation`, `runs`, `device`: the state that these keep.
+//! * `completeness`: what the capture lacks; `copies`: the same packet at both ends.
 //! * `content`: packets in short, by which copies and repetitions are recognised.
 //! * `packet`: what a packet says; `format`: rules that need no more than the packet.
 
+mod completeness;
 mod content;
 mod conversation;
 mod copies;
@@ -31,7 +33,7 @@ mod sequence;
 
 pub use judge::{Judge, check};
 pub use order::OutOfOrder;
-pub use report::{Checked, Finding};
+pub use report::{Checked, Finding, NotJudged};
 
 #[cfg(test)]
 mod tests;

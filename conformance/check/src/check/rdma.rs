@@ -8,13 +8,11 @@ use efa_wire::rules::{self, Rule};
 use super::conversation::{Conversation, FrameContext};
 use super::device::RequestOutcome;
 use super::operation::End;
-use super::report::Report;
 
 impl Conversation {
     /// Takes a request of `me` to read memory of `you`.
     pub(super) fn read_begins(
         &mut self,
-        report: &mut Report,
         place: FrameContext,
         header: &Repr,
         rdma: &Rdma,
@@ -35,7 +33,7 @@ impl Conversation {
             return;
         }
         let feature = ExtraFeatures::RDMA_READ;
-        self.check_rdma(report, place, header.kind, feature, you);
+        self.check_rdma(place, header.kind, feature, you);
     }
 
     /// Takes data of an RDMA read, from `me`, whose memory it is, to `you`.
@@ -66,7 +64,6 @@ impl Conversation {
     /// Takes a piece of an RDMA write of `me` to memory of `you`.
     pub(super) fn write(
         &mut self,
-        report: &mut Report,
         place: FrameContext,
         header: &Repr,
         rdma: &Rdma,
@@ -74,7 +71,7 @@ impl Conversation {
     ) {
         if rdma.offset == 0 {
             let feature = ExtraFeatures::RDMA_WRITE;
-            self.check_rdma(report, place, header.kind, feature, you);
+            self.check_rdma(place, header.kind, feature, you);
         }
         let both = [me, you].map(|end| {
             let side = &self.sides[end];
@@ -100,14 +97,13 @@ impl Conversation {
                 says(yours)
             );
             let rule = &rules::UNSOLICITED_WRITE;
-            self.breach(report, place, header.kind.opcode(), rule, text);
+            self.breach(place, header.kind.opcode(), rule, text);
         }
     }
 
     /// Judges whether the target has announced direct RDMA.
     fn check_rdma(
         &mut self,
-        report: &mut Report,
         place: FrameContext,
         kind: FrameKind,
         feature: ExtraFeatures,
@@ -124,7 +120,7 @@ impl Conversation {
             // libfabric 2.5 has a setting that makes it assume homogeneous peers.
             None => (false, format!("{} has announced nothing yet", peer.node)),
         };
-        self.suspect(report, place, kind.opcode(), RULE, is_proven, text);
+        self.suspect(place, kind.opcode(), RULE, is_proven, text);
     }
 
     /// Takes the end of a request of `initiator`.

@@ -1,6 +1,6 @@
 //! The result of judging a capture.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 
 use efa_wire::rules::{Evidence, Rule, Severity};
@@ -53,6 +53,30 @@ pub struct Checked {
     pub counts: BTreeMap<Severity, u64>,
     /// How many findings were dropped because frames are missing from the capture.
     pub unproven: u64,
+    /// What could not be judged.
+    pub not_judged: NotJudged,
+}
+
+/// What a capture did not let `check` judge, and why.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct NotJudged {
+    /// Packets of whose header a snap length cut something off.
+    pub cut_headers: u64,
+    /// Packets of whose data a snap length cut something off: what is in it was not compared.
+    pub cut_data: u64,
+    /// Ends of conversations that lack frames which the end sent or received: no rule was applied
+    /// that needs the history.
+    pub without_direction: u64,
+    /// Ends of conversations that had begun before the capture, as far as can be known: no rule was
+    /// applied that needs their beginning.
+    pub without_beginning: u64,
+}
+
+impl NotJudged {
+    /// Whether all could be judged.
+    pub fn is_nothing(&self) -> bool {
+        *self == NotJudged::default()
+    }
 }
 
 impl Checked {
@@ -76,61 +100,78 @@ impl Checked {
     }
 }
 
-/// The findings so far.
+/// Findings, the worst of which are kept.
 #[derive(Debug, Default)]
-pub(super) struct Report {
-    found: Vec<Finding>,
-    counts: BTreeMap<(Severity, bool, usize), u64>,
-    pub(super) packets: u64,
-    pub(super) conversations: u64,
-    pub(super) foreign: u64,
+pub(super) struct Findings {
+    kept: Vec<Finding>,
+    counts: BTreeMap<(Severity, Evidence, usize), u64>,
 }
 
-impl Report {
+impl Findings {
     pub(super) fn add(&mut self, found: Finding) {
-        let needs_history = found.rule.evidence == Evidence::History;
-        let key = (found.severity, needs_history, found.interface);
-        *self.counts.entry(key).or_default() += 1;
-        // What is worse displaces what is not: a thousand notes must not hide an error.
-        if self.found.len() >= Checked::MOST_FINDINGS {
+        self.count(&found, 1);
+        self.keep(found);
+    }
+
+    fn count(&mut self, found: &Finding, count: u64) {
+        let key = (found.severity, found.rule.evidence, found.interface);
+        *self.counts.entry(key).or_default() += count;
+    }
+
+    /// What is worse displaces what is not: a thousand notes must not hide an error.
+    fn keep(&mut self, found: Finding) {
+        if self.kept.len() >= Checked::MOST_FINDINGS {
             let milder = self
-                .found
+                .kept
                 .iter()
                 .rposition(|other| other.severity < found.severity);
             match milder {
-                Some(at) => drop(self.found.remove(at)),
+                Some(at) => drop(self.kept.remove(at)),
                 None => return,
             }
         }
-        self.found.push(found);
+        self.kept.push(found);
     }
 
-    /// The result. `lossy`: the interfaces that lack frames.
-    pub(super) fn finish(self, lossy: &BTreeSet<usize>) -> Checked {
-        let is_proven =
-            |needs_history: bool, interface: usize| !needs_history || !lossy.contains(&interface);
-        let mut checked = Checked {
-            packets: self.packets,
-            conversations: self.conversations,
-            foreign: self.foreign,
-            ..Checked::default()
-        };
-        for ((severity, needs_history, interface), count) in self.counts {
-            if is_proven(needs_history, interface) {
-                *checked.counts.entry(severity).or_default() += count;
-            } else {
-                checked.unproven += count;
-            }
+    /// Leaves out those whose evidence the capture does not have, as it has for `is_proven`. Returns
+    /// how many these are.
+    pub(super) fn retain(&mut self, is_proven: impl Fn(Evidence, usize) -> bool) -> u64 {
+        let mut dropped = 0;
+        self.counts.retain(|&(_, evidence, interface), count| {
+            let is_proven = is_proven(evidence, interface);
+            dropped += if is_proven { 0 } else { *count };
+            is_proven
+        });
+        self.kept
+            .retain(|found| is_proven(found.rule.evidence, found.interface));
+        dropped
+    }
+
+    /// Takes over the findings of another.
+    pub(super) fn append(&mut self, other: Findings) {
+        for (key, count) in other.counts {
+            *self.counts.entry(key).or_default() += count;
         }
-        checked.findings = self
-            .found
-            .into_iter()
-            .filter(|found| {
-                let needs_history = found.rule.evidence == Evidence::History;
-                is_proven(needs_history, found.interface)
-            })
-            .collect();
-        checked.findings.sort_by_key(|finding| finding.packet);
-        checked
+        for found in other.kept {
+            self.keep(found);
+        }
+    }
+}
+
+/// The result so far.
+#[derive(Debug, Default)]
+pub(super) struct Report {
+    pub(super) findings: Findings,
+    pub(super) checked: Checked,
+}
+
+impl Report {
+    pub(super) fn finish(mut self) -> Checked {
+        for ((severity, ..), count) in self.findings.counts {
+            *self.checked.counts.entry(severity).or_default() += count;
+        }
+        self.checked.findings = self.findings.kept;
+        self.checked.findings.sort_by_key(|finding| finding.packet);
+        self.checked
     }
 }

@@ -32,7 +32,8 @@ const B: u8 = 2;
 /// Builds captures packet by packet; every packet is seen at both ends unless said otherwise.
 struct Builder {
     capture: Capture,
-    sequence: u32,
+    /// The next number of each host's queue pair.
+    sequences: [u32; 256],
 }
 
 impl Builder {
@@ -45,7 +46,7 @@ impl Builder {
                 damage: Vec::new(),
                 lossy: Vec::new(),
             },
-            sequence: 0,
+            sequences: [0; 256],
         }
     }
 
@@ -79,8 +80,7 @@ impl Builder {
 
     /// The answer to the last request.
     fn rdma_answer(&mut self, from: u8, to: u8, region: RmaIov, length: u32) {
-        self.sequence -= 1;
-        self.send_bytes(to, from, Vec::new());
+        self.answer_frame(from, to);
         let rdma = rdma(region, length);
         self.change_last(|header| {
             header.kind = Kind::RdmaReadResponse(rdma);
@@ -90,9 +90,16 @@ impl Builder {
 
     /// The answer of the receiver's device to the last request.
     fn answer(&mut self, from: u8, to: u8, status: Status) {
-        self.sequence -= 1;
-        self.send_bytes(to, from, Vec::new());
+        self.answer_frame(from, to);
         self.change_last(|header| header.kind = Kind::Response(status));
+    }
+
+    /// A frame without data that repeats the number of the last request.
+    fn answer_frame(&mut self, from: u8, to: u8) {
+        let sequence = self.sequences[usize::from(from)] - 1;
+        self.send_bytes(to, from, Vec::new());
+        self.sequences[usize::from(to)] -= 1;
+        self.change_last(|header| header.sequence = sequence);
     }
 
     /// Changes the headers of the last packet.
@@ -122,7 +129,7 @@ impl Builder {
                     source_qpn: address(from).qpn,
                     destination_qpn: address(to).qpn,
                     qkey: address(to).qkey,
-                    sequence: self.sequence,
+                    sequence: self.sequences[usize::from(from)],
                     immediate: None,
                     retransmission: false,
                     path: 0,
@@ -134,7 +141,7 @@ impl Builder {
                 cut_off: 0,
             });
         }
-        self.sequence += 1;
+        self.sequences[usize::from(from)] += 1;
     }
 
     /// The rules that are broken, and the packets at which that shows.
@@ -358,18 +365,21 @@ fn message_ids_are_unique_without_gaps_and_wrap() {
     for msg_id in 1..6 {
         b.send(A, B, &eager(msg_id, Some(A), None), b"");
     }
+    b.send(B, A, &handshake(all(), B), b"");
+    b.send(A, B, &handshake(all(), A), b"");
     assert_eq!(b.broken(), [("msg-id-first", 1)]);
     b.send(A, B, &eager(0, Some(A), None), b"");
     assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
 
     // A capture that begins later, at a wrap.
     let mut b = Builder::new();
-    b.sequence = 1000;
+    b.sequences = [1000; 256];
     for msg_id in [u32::MAX - 1, u32::MAX, 0, 1] {
         b.send(A, B, &eager(msg_id, Some(A), None), b"");
     }
     assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
     b.send(A, B, &eager(u32::MAX, Some(A), None), b"");
+    b.send(B, A, &handshake(all(), B), b"");
     assert_eq!(b.broken(), [("msg-id-once", 9)]);
 }
 
@@ -377,6 +387,9 @@ fn message_ids_are_unique_without_gaps_and_wrap() {
 fn senders_identify_themselves_and_truthfully() {
     let mut b = Builder::new();
     b.send(A, B, &eager(0, None, None), b"");
+    // Of what arrived at A nothing was captured, so it may have a HANDSHAKE.
+    assert_eq!(b.broken(), []);
+    b.send(B, A, &handshake(all(), B), b"");
     assert_eq!(b.broken(), [("raw-address-first", 1)]);
 
     // That the HANDSHAKE has arrived at the device does not mean that the software has seen it;
@@ -503,6 +516,7 @@ fn features_need_an_announcement() {
     };
     let mut b = Builder::new();
     b.send(A, B, &dc, b"");
+    b.send(B, A, &handshake(all(), B), b"");
     assert_eq!(b.broken(), [("feature-early", 1)]);
 }
 
@@ -530,6 +544,8 @@ fn a_new_endpoint_starts_afresh() {
     );
     // A late packet of the one that is gone.
     b.send(A, B, &eager(2, None, Some(A)), b"");
+    b.send(B, A, &handshake(all(), B), b"");
+    b.change_last(|header| header.qkey = restarted.qkey);
     assert_eq!(b.broken(), [("late-packet", 13)]);
 }
 
@@ -1053,7 +1069,7 @@ fn reads_end_before_they_are_acknowledged() {
     b.send(A, B, &long_read(1, 7), b"");
     b.rdma_request(B, A, iov[0], 5000);
     b.send(B, A, &eor(7, B), b"");
-    b.sequence -= 1;
+    b.sequences[usize::from(B)] -= 1;
     b.rdma_answer(B, A, iov[0], 5000);
     assert_eq!(b.broken(), [("eor-early", 11)]);
 
@@ -1566,7 +1582,7 @@ fn a_read_that_is_over_is_acknowledged() {
 fn captures_that_lack_something_prove_less() {
     // Begun late: the answers' requests came before.
     let mut b = Builder::new();
-    b.sequence = 1000;
+    b.sequences = [1000; 256];
     b.send(A, B, &eager(17, None, Some(A)), b"");
     b.send(B, A, &receipt(4), b"");
     b.send(B, A, &eor(7, B), b"");
@@ -1608,7 +1624,9 @@ fn other_protocols_are_named_and_not_judged() {
     assert!(checked.is_empty());
     assert_eq!((checked.foreign, checked.conversations), (20, 0));
     // Beside it, RDM is judged.
-    b.send(A, 3, &eager(0, None, None), b"");
+    b.sequences = [0; 256];
+    b.send(3, A, &eager(0, None, None), b"");
+    b.send(A, 3, &handshake(all(), A), b"");
     assert_eq!(b.broken(), [("not-rdm", 39), ("raw-address-first", 41)]);
 }
 

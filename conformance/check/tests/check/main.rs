@@ -2,5 +2,6 @@
 
 mod example;
 mod faults;
+mod losses;
 mod rules_generated;
 mod wireshark_rules;

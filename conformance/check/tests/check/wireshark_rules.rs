@@ -448,6 +448,8 @@ impl Seen {
             _ => Direction::Outbound,
         };
         let payload = repr.to_packet(data);
+        let before = self.0.iter().filter(|frame| frame.source == source.gid);
+        let sequence = before.count() as u32;
         self.0.push(CapturedPacket {
             number: self.0.len() as u64 + 1,
             interface: 0,
@@ -461,7 +463,7 @@ impl Seen {
                 source_qpn: source.qpn,
                 destination_qpn: destination.qpn,
                 qkey: destination.qkey,
-                sequence: self.0.len() as u32,
+                sequence,
                 immediate: None,
                 retransmission: false,
                 path: 0,

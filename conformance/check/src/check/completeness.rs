@@ -1,0 +1,229 @@
+//! What a capture lacks, as far as the frames that it has show it.
+//!
+//! What an end of a conversation did can be judged only if the capture has what that end knew. So a
+//! beginning counts as captured if the first request of both queue pairs is there, and a direction
+//! if something of it is there and nothing that the other end's host captured is missing.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::Duration;
+
+use efa_capture::Direction;
+use efa_capture::frame::header::FIRST_TAPPED_SEQUENCE;
+use efa_capture::frame::{Kind, Repr};
+use efa_wire::address::Gid;
+
+use super::node::{Node, View};
+use crate::capture::CapturedPacket;
+
+/// First requests of one queue pair number that are remembered.
+const MOST_BIRTHS: usize = 64;
+/// Frames that are under way at once.
+const MOST_FRAMES: usize = 1 << 14;
+/// A packet this far behind or ahead of the last one is of the same queue pair.
+const NEAR: u32 = 64;
+
+/// A queue pair, in captures with and without directions.
+type Owner = (bool, Node);
+
+/// The lives of queue pairs, by the numbers of their requests.
+#[derive(Debug, Default)]
+pub(super) struct Lives {
+    /// When first requests were seen, and whether at their sender.
+    births: HashMap<Owner, VecDeque<(u64, bool)>>,
+    /// The latest request at its sender, and the latest one where it arrived, with its run.
+    latest: HashMap<(Owner, bool), (u32, u64)>,
+    /// Queue pairs of which a tap saw the first arrival.
+    tapped: HashSet<Node>,
+}
+
+impl Lives {
+    /// Takes a request that is no repetition, seen as frame `at`. Returns in which run of requests it
+    /// is, whose numbers follow each other.
+    pub(super) fn request(&mut self, owner: Owner, is_own: bool, at: u64, header: &Repr) -> u64 {
+        let sequence = header.sequence;
+        if sequence == 0 && !header.retransmission {
+            let births = self.births.entry(owner).or_default();
+            births.push_back((at, is_own));
+            if births.len() > MOST_BIRTHS {
+                births.pop_front();
+            }
+        }
+        let latest = self.latest.entry((owner, is_own));
+        let (latest, run) = latest.or_insert((sequence.wrapping_sub(1), 0));
+        let follows = match is_own && owner.0 {
+            true => sequence == latest.wrapping_add(1),
+            false => sequence.wrapping_sub(*latest).wrapping_add(NEAR) <= 2 * NEAR,
+        };
+        *latest = sequence;
+        *run += u64::from(!follows);
+        *run
+    }
+
+    /// Takes a packet that a tap saw arrive, with the number that the tap gave it.
+    pub(super) fn tapped(&mut self, at: Node, sequence: u32) {
+        if sequence == FIRST_TAPPED_SEQUENCE {
+            self.tapped.insert(at);
+        }
+    }
+
+    /// Whether a tap has seen all that arrived at a queue pair.
+    pub(super) fn has_all_arrivals(&self, at: Node) -> bool {
+        self.tapped.contains(&at)
+    }
+
+    /// Whether the capture has what a queue pair has sent since it was created.
+    pub(super) fn has_all_sent(&self, owner: Owner) -> bool {
+        let births = self.births.get(&owner);
+        births.is_some_and(|births| births.iter().any(|&(_, is_own)| is_own))
+    }
+
+    /// When the latest first request of a queue pair number was seen.
+    pub(super) fn is_born(&self, owner: Owner) -> Option<u64> {
+        Some(self.births.get(&owner)?.back()?.0)
+    }
+
+    /// Whether a queue pair's first request was seen after one frame and not after another.
+    pub(super) fn began_between(&self, owner: Owner, after: u64, until: u64) -> bool {
+        let births = self.births.get(&owner);
+        births.is_some_and(|births| {
+            let mut births = births.iter();
+            births.any(|&(at, _)| at > after && at <= until)
+        })
+    }
+}
+
+/// Recognises a frame at both ends.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Mark {
+    from: Node,
+    to: Node,
+    sequence: u32,
+    opcode: u8,
+}
+
+#[derive(Debug, Default)]
+struct Sightings {
+    sent: Option<Duration>,
+    arrived: Option<Duration>,
+}
+
+/// Frames that one end's host captured and the other's did not.
+#[derive(Debug, Default)]
+pub(super) struct Unmatched {
+    seen: HashMap<Mark, Sightings>,
+    order: VecDeque<Mark>,
+    /// The last frame of each host's own capture.
+    last: HashMap<Gid, Duration>,
+    /// From which hosts to which others frames were seen at both ends, and whether any of them
+    /// arrived before it was sent.
+    flights: HashMap<(Gid, Gid), bool>,
+    /// Frames of which one sighting is missing so far, with the sighting that is there.
+    missing: HashMap<View, Duration>,
+    /// Hosts of which a tap counted what arrived: nothing shows which frame that is.
+    tapped: HashSet<Gid>,
+}
+
+impl Unmatched {
+    /// Takes a frame.
+    pub(super) fn frame(&mut self, frame: &CapturedPacket, from: Node, to: Node) {
+        let Some(direction) = frame.direction else {
+            return;
+        };
+        let recorder = match direction {
+            Direction::Outbound => from,
+            Direction::Inbound => to,
+        };
+        self.last.insert(recorder.gid, frame.time);
+        if from == to {
+            return;
+        }
+        // Of RDMA data only the last piece has a meaning for the rules.
+        let is_piece = match frame.header.kind {
+            Kind::RdmaReadResponse(rdma) => {
+                let ends_at = u64::from(rdma.offset) + u64::from(frame.header.payload_length);
+                ends_at < u64::from(rdma.total_length)
+            }
+            Kind::RdmaWrite(_) | Kind::Datagram => true,
+            Kind::Send | Kind::Response(_) | Kind::RdmaReadRequest(_) => false,
+        };
+        if frame.header.sequence >= FIRST_TAPPED_SEQUENCE {
+            self.tapped.insert(to.gid);
+        } else if !is_piece {
+            self.see(frame, direction, from, to);
+        }
+    }
+
+    fn see(&mut self, frame: &CapturedPacket, direction: Direction, from: Node, to: Node) {
+        let mark = Mark {
+            from,
+            to,
+            sequence: frame.header.sequence,
+            opcode: frame.header.kind.opcode() as u8,
+        };
+        let known = self.seen.entry(mark).or_insert_with(|| {
+            self.order.push_back(mark);
+            Sightings::default()
+        });
+        match direction {
+            Direction::Outbound => known.sent = Some(frame.time),
+            Direction::Inbound => known.arrived = Some(frame.time),
+        }
+        if let Some((sent, arrived)) = known.sent.zip(known.arrived) {
+            let is_backward = self.flights.entry((from.gid, to.gid)).or_default();
+            *is_backward |= arrived < sent;
+        }
+        if self.order.len() > MOST_FRAMES {
+            self.forget();
+        }
+    }
+
+    /// Ends the wait for the earliest frame.
+    fn forget(&mut self) -> bool {
+        let Some(mark) = self.order.pop_front() else {
+            return false;
+        };
+        let Mark { from, to, .. } = mark;
+        let (near, far, time) = match self.seen.remove(&mark) {
+            Some(Sightings {
+                sent: Some(time),
+                arrived: None,
+            }) => (to, from, time),
+            Some(Sightings {
+                sent: None,
+                arrived: Some(time),
+            }) => (from, to, time),
+            _ => return true,
+        };
+        let view = View {
+            has_direction: true,
+            near,
+            far,
+        };
+        let first = self.missing.entry(view).or_insert(time);
+        *first = time.min(*first);
+        true
+    }
+
+    /// After the last frame: the views that lack frames. What was under way when a host's capture
+    /// ended is not missing.
+    pub(super) fn incomplete(mut self) -> HashSet<View> {
+        while self.forget() {}
+        let Unmatched {
+            missing,
+            last,
+            flights,
+            tapped,
+            ..
+        } = self;
+        let is_forward = |from, to| flights.get(&(from, to)) == Some(&false);
+
+        let is_missing = |(view, time): (View, Duration)| {
+            let (near, far) = (view.near.gid, view.far.gid);
+            let has_ended = last.get(&near).is_none_or(|last| *last < time);
+            let have_one_clock = is_forward(near, far) && is_forward(far, near);
+            let is_missing = !has_ended || !have_one_clock;
+            (is_missing && !tapped.contains(&near) && !tapped.contains(&far)).then_some(view)
+        };
+        missing.into_iter().filter_map(is_missing).collect()
+    }
+}

@@ -1,0 +1,296 @@
+//! Whatever a capture of correct traffic has lost, `check` finds no error in what is left.
+//!
+//! `EFA_LOSSES` sets how many random losses each trace of the corpus suffers, `EFA_LOSS_SEED` where
+//! their numbers begin.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use efa_capture::Direction;
+use efa_capture::frame::Kind;
+use efa_check::capture::{Capture, CapturedPacket};
+use efa_check::check::check;
+use efa_testing::workspace::traces;
+use efa_wire::fields::fields_of;
+use efa_wire::rules::Severity;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+
+/// Frames that `editcap -d` compares each frame with.
+const EDITCAP_WINDOW: usize = 4;
+
+/// What a capture loses, or how it was changed on its way; in this order, if it is several.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Loss {
+    /// Nothing, but the clocks of two hosts differ.
+    Clocks,
+    /// `tcpdump -Q` at one host, or a display filter on the directions of one conversation.
+    Direction,
+    /// The capture of one host.
+    Host,
+    /// Some frames, which the capture counts.
+    Frames,
+    /// The directions, as in the classic format; now and then the interfaces too.
+    Flags,
+    /// Finer times than micro-, milli- or whole seconds.
+    Times,
+    /// Equal frames that follow each other closely: `editcap -d`.
+    Duplicates,
+    /// The frames before a moment.
+    Beginning,
+    /// The frames after a moment.
+    End,
+    /// The ends of long packets.
+    Bytes,
+}
+
+const LOSSES: [Loss; 10] = [
+    Loss::Direction,
+    Loss::Host,
+    Loss::Frames,
+    Loss::Flags,
+    Loss::Times,
+    Loss::Duplicates,
+    Loss::Beginning,
+    Loss::End,
+    Loss::Bytes,
+    Loss::Clocks,
+];
+
+/// Another run of the same programs, on the same queue pairs, after the first.
+fn run_again(capture: &mut Capture, rng: &mut StdRng) {
+    let connids = rng.random_range(1..u32::MAX);
+    let frames = capture.frames.iter();
+    let (number, time) = frames.fold((0, Duration::ZERO), |(number, time), frame| {
+        (frame.number.max(number), frame.time.max(time))
+    });
+    let mut again = capture.frames.clone();
+    for frame in &mut again {
+        frame.number += number;
+        frame.time += time + Duration::from_millis(1);
+        frame.header.qkey.0 ^= connids;
+        if frame.header.kind != Kind::Send {
+            continue;
+        }
+        let fields = fields_of(&frame.payload).into_iter().flatten();
+        let places: Vec<_> = fields
+            .filter(|field| matches!(field.descriptor.name, "connid" | "raw_addr.connid"))
+            .map(|field| field.offset)
+            .collect();
+        for place in places {
+            if let Some(bytes) = frame.payload[place..].first_chunk_mut::<4>() {
+                *bytes = (u32::from_le_bytes(*bytes) ^ connids).to_le_bytes();
+            }
+        }
+    }
+    // Where one ends too early and the next begins too late, nothing may tell that they are two.
+    match rng.random_range(0..3) {
+        0 => cut(&mut capture.frames, Loss::End, rng),
+        1 => cut(&mut again, Loss::Beginning, rng),
+        _ => {}
+    }
+    capture.frames.append(&mut again);
+}
+
+fn cut(frames: &mut Vec<CapturedPacket>, end: Loss, rng: &mut StdRng) {
+    let at = rng.random_range(0..=frames.len());
+    match end {
+        Loss::Beginning => drop(frames.drain(..at)),
+        _ => frames.truncate(at),
+    }
+}
+
+/// What tools that remove duplicates compare. They do not look at directions.
+fn is_same(one: &CapturedPacket, other: &CapturedPacket) -> bool {
+    one.source == other.source
+        && one.destination == other.destination
+        && one.header == other.header
+        && one.payload == other.payload
+}
+
+fn lose(capture: &mut Capture, loss: Loss, rng: &mut StdRng) {
+    let interfaces: BTreeSet<usize> = capture.frames.iter().map(|frame| frame.interface).collect();
+    let interfaces: Vec<usize> = interfaces.into_iter().collect();
+    let Some(&host) = interfaces.choose(rng) else {
+        return;
+    };
+    let frames = &mut capture.frames;
+    match loss {
+        Loss::Direction => {
+            let directions = [Direction::Inbound, Direction::Outbound];
+            let direction = directions.choose(rng).copied();
+            let example = &frames[rng.random_range(0..frames.len())];
+            let pair = [example.source, example.destination];
+            let is_one_conversation = rng.random_bool(0.3);
+            let is_every_host = rng.random_bool(0.2);
+            frames.retain(|frame| {
+                let is_of_pair = pair.contains(&frame.source) && pair.contains(&frame.destination);
+                (frame.interface != host && !is_every_host)
+                    || frame.direction != direction
+                    || is_one_conversation && !is_of_pair
+            });
+        }
+        Loss::Host => frames.retain(|frame| frame.interface != host),
+        Loss::Frames => {
+            let share = rng.random_range(0.0..0.5);
+            let lossy = &mut capture.lossy;
+            frames.retain(|frame| {
+                let is_lost = rng.random_bool(share);
+                if is_lost && !lossy.contains(&frame.interface) {
+                    lossy.push(frame.interface);
+                }
+                !is_lost
+            });
+        }
+        Loss::Flags => {
+            let is_every_host = rng.random_bool(0.7);
+            // The classic format has one interface.
+            let is_one_interface = is_every_host && rng.random_bool(0.5);
+            for frame in frames {
+                if is_every_host || frame.interface == host {
+                    frame.direction = None;
+                }
+                if is_one_interface {
+                    frame.interface = 0;
+                }
+            }
+            if is_one_interface && !capture.lossy.is_empty() {
+                capture.lossy = vec![0];
+            }
+        }
+        Loss::Times => {
+            let unit = *[1000, 1_000_000, 1_000_000_000].choose(rng).unwrap();
+            for frame in frames {
+                let time = frame.time.as_nanos() as u64;
+                frame.time = Duration::from_nanos(time / unit * unit);
+            }
+        }
+        Loss::Duplicates => {
+            let window = match rng.random_bool(0.5) {
+                true => EDITCAP_WINDOW,
+                false => rng.random_range(0..200),
+            };
+            let mut at = 0;
+            while at < frames.len() {
+                let before = &frames[at.saturating_sub(window)..at];
+                if before.iter().any(|other| is_same(other, &frames[at])) {
+                    frames.remove(at);
+                } else {
+                    at += 1;
+                }
+            }
+        }
+        Loss::Beginning | Loss::End => cut(frames, loss, rng),
+        Loss::Bytes => {
+            let most = rng.random_range(0..400);
+            for frame in frames {
+                let length = frame.payload.len();
+                frame.cut_off = frame.cut_off.max(length.saturating_sub(most));
+                frame.payload[length.min(most)..].fill(0);
+            }
+        }
+        Loss::Clocks => {
+            let ahead = Duration::from_nanos(rng.random_range(0..5_000_000));
+            for frame in frames.iter_mut().filter(|frame| frame.interface == host) {
+                frame.time += ahead;
+            }
+            frames.sort_by_key(|frame| (frame.time, frame.number));
+        }
+    }
+}
+
+/// Every capture of the corpus, the longest first.
+fn corpus() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for directory in ["", "releases", "written"] {
+        let entries = std::fs::read_dir(traces().join(directory)).unwrap();
+        let paths = entries.map(|entry| entry.unwrap().path());
+        found.extend(paths.filter(|path| path.extension().is_some_and(|it| it == "pcapng")));
+    }
+    found.sort_by_key(|path| std::cmp::Reverse(path.metadata().unwrap().len()));
+    found
+}
+
+fn number(variable: &str) -> Option<u64> {
+    let value = std::env::var(variable).ok()?;
+    Some(value.parse().unwrap())
+}
+
+/// The errors in one damaged copy of a capture that are not in the whole one, with what it has lost.
+fn errors_after_losses(capture: &Capture, seed: u64) -> Option<String> {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut damaged = capture.clone();
+    let mut what = Vec::new();
+    if rng.random_bool(0.25) {
+        run_again(&mut damaged, &mut rng);
+        what.push("run again".to_owned());
+    }
+    let mut losses: Vec<Loss> = (0..rng.random_range(1..4))
+        .map(|_| *LOSSES.choose(&mut rng).unwrap())
+        .collect();
+    losses.sort_unstable();
+    // Without directions, only an end that captured both shows what came first on another clock.
+    if losses.contains(&Loss::Flags) && losses.contains(&Loss::Clocks) {
+        losses.retain(|loss| !matches!(loss, Loss::Direction | Loss::Duplicates));
+    }
+    for loss in losses {
+        lose(&mut damaged, loss, &mut rng);
+        what.push(format!("{loss:?}"));
+    }
+    let errors: Vec<String> = check(&damaged)
+        .worse_than(Severity::Warning)
+        .map(ToString::to_string)
+        .collect();
+    let (first, others) = errors.split_first()?;
+    Some(format!(
+        "{}: {first} (and {} others)",
+        what.join(", "),
+        others.len()
+    ))
+}
+
+#[test]
+fn no_loss_of_information_adds_an_error() {
+    let rounds = number("EFA_LOSSES").unwrap_or(50);
+    let first = number("EFA_LOSS_SEED").unwrap_or(0);
+    let (paths, next) = (corpus(), AtomicUsize::new(0));
+    let wrong = Mutex::new(Vec::new());
+    let judged = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let workers = std::thread::available_parallelism().map_or(1, usize::from);
+        for _ in 0..workers {
+            scope.spawn(|| {
+                while let Some(path) = paths.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let capture = Capture::load(path).unwrap();
+                    assert_eq!(
+                        check(&capture).at_least(Severity::Error),
+                        0,
+                        "{}",
+                        path.display()
+                    );
+                    let name = path.file_stem().unwrap().display();
+                    for seed in first..first + rounds {
+                        judged.fetch_add(1, Ordering::Relaxed);
+                        if let Some(errors) = errors_after_losses(&capture, seed) {
+                            let text = format!("{name}, EFA_LOSS_SEED={seed}: {errors}");
+                            wrong.lock().unwrap().push(text);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let wrong = wrong.into_inner().unwrap();
+    let shown = wrong.iter().take(40).map(String::as_str);
+    assert!(
+        wrong.is_empty(),
+        "{} of {} captures have errors:\n{}",
+        wrong.len(),
+        judged.into_inner(),
+        shown.collect::<Vec<_>>().join("\n")
+    );
+}
