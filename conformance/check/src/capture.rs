@@ -11,8 +11,9 @@ use efa_capture::{Direction, ReadError, Reader};
 use efa_wire::address::{Gid, Qpn};
 use efa_wire::{Header, Packet, PacketType};
 
-/// The place of the UDP checksum in a frame: the last two bytes in front of the transport header.
-const CHECKSUM: std::ops::Range<usize> = OUTER_LEN - 2..OUTER_LEN;
+/// The place of the UDP checksum in an IPv6 packet: the last two bytes in front of the transport
+/// header.
+const CHECKSUM: std::ops::Range<usize> = OUTER_LEN - 16..OUTER_LEN - 14;
 
 /// A capture whose frames are all in memory.
 #[derive(Clone, Debug)]
@@ -120,12 +121,13 @@ impl UserRecvQps {
 }
 
 /// Reads a capture frame by frame, in file order.
-pub struct Frames<R> {
+pub struct Frames<R: Read> {
     reader: Reader<R>,
     /// Whether RDMA data is copied as well.
     with_rdma_data: bool,
     damage: Vec<String>,
     damaged: u64,
+    foreign: u64,
 }
 
 /// The number of damaged frames that are reported one by one.
@@ -149,6 +151,7 @@ impl<R: Read> Frames<R> {
             with_rdma_data: true,
             damage: Vec::new(),
             damaged: 0,
+            foreign: 0,
         }
     }
 
@@ -159,7 +162,8 @@ impl<R: Read> Frames<R> {
         self
     }
 
-    /// Returns the next frame of the emulated wire. Other frames count as damage.
+    /// Returns the next frame of the emulated wire. Frames of other protocols are counted, and what
+    /// cannot be read is damage.
     ///
     /// # Errors
     /// If reading the file fails.
@@ -181,13 +185,17 @@ impl<R: Read> Frames<R> {
                     repaired.extend_from_slice(captured.bytes);
                     // Zero stands for "no checksum".
                     repaired[CHECKSUM].fill(0);
-                    match Frame::parse(&repaired) {
+                    match Frame::parse_packet(&repaired, captured.original_len) {
                         Ok(frame) => frame,
                         Err(error) => {
                             damage(&error);
                             continue;
                         }
                     }
+                }
+                Err(frame::Error::Foreign { .. }) => {
+                    self.foreign += 1;
+                    continue;
                 }
                 Err(error) => {
                     damage(&error);
@@ -229,6 +237,16 @@ impl<R: Read> Frames<R> {
             .collect()
     }
 
+    /// Returns how many frames were of another protocol than the emulated wire, so far.
+    pub fn foreign(&self) -> u64 {
+        self.foreign
+    }
+
+    /// Returns how many blocks of the file have no frames that are known, so far.
+    pub fn skipped_blocks(&self) -> u64 {
+        self.reader.skipped_blocks()
+    }
+
     /// Returns the indices of the interfaces that lost frames, after the last frame.
     pub fn lossy(&self) -> Vec<usize> {
         let interfaces = self.reader.interfaces().iter().enumerate();
@@ -243,9 +261,7 @@ impl<R: Read> Frames<R> {
         let mut damage = self.damage.clone();
         let more = self.damaged - self.damage.len() as u64;
         if more > 0 {
-            damage.push(format!(
-                "{more} more frames are damaged or of another protocol"
-            ));
+            damage.push(format!("{more} more frames are damaged"));
         }
         if let Some(truncation) = self.reader.truncation() {
             damage.push(truncation.to_string());
@@ -266,7 +282,7 @@ impl<R: Read> Frames<R> {
 }
 
 impl Capture {
-    /// Reads a whole capture. Frames that are not of the emulated wire count as damage.
+    /// Reads a whole capture. Frames that are not of the emulated wire are left out.
     pub fn load(path: &Path) -> Result<Self, ReadError> {
         let mut source = Frames::open(path)?;
         let mut frames = Vec::new();

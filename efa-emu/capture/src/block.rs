@@ -194,11 +194,3 @@ pub(super) fn append_statistics(
         bytes,
     );
 }
-
-/// The count of dropped frames in a statistics block.
-pub(super) fn dropped(block: &InterfaceStatisticsBlock<'_>) -> Option<u64> {
-    block.options.iter().find_map(|option| match option {
-        InterfaceStatisticsOption::IsbIfDrop(dropped) => Some(*dropped),
-        _ => None,
-    })
-}

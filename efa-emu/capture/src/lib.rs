@@ -10,7 +10,8 @@
 //! * [`FileWriter`] and [`Writer::copy`] make one capture of several shared files: those of
 //!   `efa-emu capture` and `efa-emu run --pcap`, the one as a file and the other for a pipe.
 //!
-//! [`Reader`] reads captures of either kind, and what `mergecap` or `editcap` made of them. Times
+//! [`Reader`] reads captures of either kind, and what other tools made of them or wrote: pcapng and
+//! the classic format, with any link layer that Linux captures IPv6 with, compressed or not. Times
 //! are nanoseconds since the Unix epoch, or since the start of a simulation.
 //!
 //! ```no_run
@@ -18,10 +19,13 @@
 //! ```
 
 mod block;
+mod blocks;
+mod compressed;
 mod file;
 pub mod file_size;
 mod follow;
 pub mod frame;
+mod link;
 mod reader;
 mod recorder;
 mod shared;

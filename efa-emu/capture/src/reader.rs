@@ -8,19 +8,9 @@ use std::io::{self, BufReader, Read};
 use std::path::Path;
 use std::time::Duration;
 
-use byteorder_slice::{BigEndian, LittleEndian};
-use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
-use pcap_file::pcapng::blocks::interface_description::{
-    InterfaceDescriptionBlock, InterfaceDescriptionOption,
-};
-use pcap_file::pcapng::blocks::{
-    ENHANCED_PACKET_BLOCK, INTERFACE_DESCRIPTION_BLOCK, INTERFACE_STATISTIC_BLOCK,
-    SECTION_HEADER_BLOCK,
-};
-use pcap_file::pcapng::{Block, RawBlock};
-use pcap_file::{DataLink, PcapError};
-
-use super::{Counts, Direction, InterfaceId, block};
+use super::blocks::{self, Body, ByteOrder, Classic, Packet, code};
+use super::compressed::Unpacked;
+use super::{Counts, Direction, InterfaceId, block, link};
 use crate::frame::{self, Frame};
 
 /// No block of a capture is longer than this, in bytes; Wireshark has the same limit.
@@ -58,8 +48,8 @@ pub enum Problem {
     #[error("the file is empty: not a capture")]
     Empty,
     /// The file is something else.
-    #[error("not a pcapng capture: it begins with {start:02x?}{}", hint(.start))]
-    NotPcapng {
+    #[error("not a capture: it begins with {start:02x?}")]
+    NotCapture {
         /// The first four bytes.
         start: [u8; 4],
     },
@@ -79,28 +69,6 @@ pub enum Problem {
         /// How many interfaces there are.
         declared: usize,
     },
-    /// A packet is not Ethernet.
-    #[error("interface {id} has link type {linktype}, only Ethernet (1) can be read")]
-    LinkType {
-        /// The interface's number.
-        id: u32,
-        /// The link type's number.
-        linktype: u32,
-    },
-}
-
-fn hint(start: &[u8; 4]) -> &'static str {
-    match start {
-        [0xd4, 0xc3, 0xb2, 0xa1]
-        | [0xa1, 0xb2, 0xc3, 0xd4]
-        | [0x4d, 0x3c, 0xb2, 0xa1]
-        | [0xa1, 0xb2, 0x3c, 0x4d] => {
-            ", which is the older pcap format; convert it with `editcap -F pcapng`"
-        }
-        [0x1f, 0x8b, ..] => ", which is gzip; unpack it with `gunzip`",
-        [0x28, 0xb5, 0x2f, 0xfd] => ", which is zstd; unpack it with `unzstd`",
-        _ => "",
-    }
 }
 
 /// The capture ends inside a block: its writer was killed, or the file was cut.
@@ -134,6 +102,7 @@ pub struct CapturedInterface {
     pub counts: Option<Counts>,
     frames: u64,
     linktype: u32,
+    snaplen: u32,
     time: TimeUnit,
 }
 
@@ -148,13 +117,13 @@ pub struct CapturedFrame<'a> {
     pub interface: InterfaceId,
     /// Since the Unix epoch, or since the start of the simulation.
     pub time: Duration,
-    /// Whether the interface's host sent or received it, if the capture says so.
+    /// Whether the interface's host sent or received it, if the capture or its link layer says so.
     pub direction: Option<Direction>,
     /// `opt_comment`: comments on the frame by the capture's author.
     pub comments: Vec<Cow<'a, str>>,
-    /// The bytes, Ethernet header first, up to the snap length.
+    /// The IPv6 packet, up to the snap length; all bytes, if there is none.
     pub bytes: &'a [u8],
-    /// How many bytes the frame had.
+    /// How many bytes it had.
     pub original_len: usize,
     /// The bytes as a frame of the emulated wire, or why they are not one. If the snap length cut
     /// them, the frame's payload is shorter than its header says.
@@ -166,7 +135,7 @@ struct TimeUnit {
     /// Units per second.
     per_second: u64,
     /// Seconds to add.
-    offset: u64,
+    offset: i64,
 }
 
 impl Default for TimeUnit {
@@ -179,61 +148,37 @@ impl Default for TimeUnit {
     }
 }
 
-/// A unit of which a second has more than 64 bits can count.
-#[derive(Debug, thiserror::Error)]
-#[error("if_tsresol {0:#x} is finer than 64 bits can count")]
-struct ResolutionTooFine(u8);
-
 impl TimeUnit {
-    /// Reads `if_tsresol`: a negative power of ten, or of two with the top bit set.
-    fn set_resolution(&mut self, code: u8) -> Result<(), ResolutionTooFine> {
-        let exponent = u32::from(code & 0x7f);
+    /// Reads `if_tsresol`: a negative power of ten, or of two with the top bit set. Units of which
+    /// a second has more than 64 bits can count make all times zero.
+    fn of(resolution: Option<u8>, offset: i64) -> TimeUnit {
+        let code = resolution.unwrap_or(6);
         let base: u64 = if code & 0x80 == 0 { 10 } else { 2 };
-        self.per_second = base.checked_pow(exponent).ok_or(ResolutionTooFine(code))?;
-        Ok(())
+        let per_second = base.checked_pow((code & 0x7f).into());
+        TimeUnit {
+            per_second: per_second.unwrap_or(u64::MAX),
+            offset,
+        }
     }
 
+    /// A time before the epoch becomes the epoch.
     fn duration(self, units: u64) -> Duration {
-        let seconds = (units / self.per_second).saturating_add(self.offset);
+        let seconds = (units / self.per_second).saturating_add_signed(self.offset);
         let rest =
             u128::from(units % self.per_second) * 1_000_000_000 / u128::from(self.per_second);
         Duration::new(seconds, rest as u32)
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum ByteOrder {
-    Big,
-    Little,
-}
-
-impl ByteOrder {
-    fn u32(self, bytes: [u8; 4]) -> u32 {
-        match self {
-            ByteOrder::Big => u32::from_be_bytes(bytes),
-            ByteOrder::Little => u32::from_le_bytes(bytes),
-        }
-    }
-
-    fn parse(self, bytes: &[u8]) -> Result<Block<'_>, PcapError> {
-        let raw = match self {
-            ByteOrder::Big => RawBlock::from_slice::<BigEndian>(bytes)?.1,
-            ByteOrder::Little => RawBlock::from_slice::<LittleEndian>(bytes)?.1,
-        };
-        match self {
-            ByteOrder::Big => raw.try_into_block::<BigEndian>(),
-            ByteOrder::Little => raw.try_into_block::<LittleEndian>(),
-        }
-    }
-}
-
-/// Reads the frames of a pcapng capture in file order.
+/// Reads the frames of a capture in file order: pcapng, or the classic format; packed with gzip, zstd
+/// or lz4, or not.
 ///
-/// Blocks other than sections, interfaces, enhanced packets and statistics are skipped. Interfaces
-/// of later sections are numbered on, so that an [`InterfaceId`] is unique in the file.
-#[derive(Debug)]
-pub struct Reader<R> {
-    source: R,
+/// Blocks other than sections, interfaces, packets and statistics are skipped. Interfaces of later
+/// sections are numbered on, so that an [`InterfaceId`] is unique in the file.
+pub struct Reader<R: Read> {
+    source: Unpacked<R>,
+    /// If it is a file in the classic format.
+    classic: Option<Classic>,
     file: String,
     offset: u64,
     order: ByteOrder,
@@ -241,6 +186,7 @@ pub struct Reader<R> {
     section: usize,
     interfaces: Vec<CapturedInterface>,
     frames: u64,
+    skipped: u64,
     truncation: Option<Truncation>,
     buffer: Vec<u8>,
 }
@@ -250,7 +196,7 @@ impl Reader<BufReader<File>> {
     pub fn open(path: &Path) -> Result<Self, ReadError> {
         let file = path.display().to_string();
         match File::open(path) {
-            Ok(source) => Self::new(BufReader::with_capacity(1 << 18, source), file),
+            Ok(source) => Self::new(BufReader::with_capacity(0, source), file),
             Err(error) => Err(ReadError {
                 file,
                 offset: 0,
@@ -263,14 +209,22 @@ impl Reader<BufReader<File>> {
 impl<R: Read> Reader<R> {
     /// Reads a capture from `source`; errors call it `file`.
     pub fn new(source: R, file: impl Into<String>) -> Result<Self, ReadError> {
+        let file = file.into();
+        let source = Unpacked::new(source).map_err(|error| ReadError {
+            file: file.clone(),
+            offset: 0,
+            problem: error.into(),
+        })?;
         let mut reader = Reader {
             source,
-            file: file.into(),
+            classic: None,
+            file,
             offset: 0,
             order: ByteOrder::Little,
             section: 0,
             interfaces: Vec::new(),
             frames: 0,
+            skipped: 0,
             truncation: None,
             buffer: Vec::new(),
         };
@@ -280,14 +234,39 @@ impl<R: Read> Reader<R> {
             .get(..4)
             .and_then(|bytes| <[u8; 4]>::try_from(bytes).ok());
         match begins {
-            Some(bytes) if bytes == SECTION_HEADER_BLOCK.to_be_bytes() => Ok(reader),
+            Some(bytes) if bytes == code::SECTION.to_be_bytes() => Ok(reader),
             _ if start == 0 => Err(reader.error(Problem::Empty)),
+            Some(bytes) if Classic::recognise(bytes).is_some() => {
+                reader.classic = Classic::recognise(bytes);
+                reader.begin_classic()?;
+                Ok(reader)
+            }
             _ => {
                 let start =
                     core::array::from_fn(|i| reader.buffer.get(i).copied().unwrap_or_default());
-                Err(reader.error(Problem::NotPcapng { start }))
+                Err(reader.error(Problem::NotCapture { start }))
             }
         }
+    }
+
+    /// Reads the header of a file in the classic format, which has one interface.
+    fn begin_classic(&mut self) -> Result<(), ReadError> {
+        let have = self.fill(Classic::HEADER)?;
+        if have < Classic::HEADER {
+            self.end(0, have);
+        }
+        let classic = self.classic;
+        let linktype = classic.and_then(|classic| classic.linktype(&self.buffer));
+        self.offset = have as u64;
+        self.interfaces.push(CapturedInterface {
+            linktype: linktype.unwrap_or_default(),
+            time: TimeUnit {
+                per_second: classic.map_or(1, |classic| classic.per_second),
+                offset: 0,
+            },
+            ..CapturedInterface::default()
+        });
+        Ok(())
     }
 
     /// The interfaces declared so far. Their counts are complete after the last frame.
@@ -300,21 +279,73 @@ impl<R: Read> Reader<R> {
         self.truncation
     }
 
+    /// How many blocks were of a type that has no packets that are known.
+    pub fn skipped_blocks(&self) -> u64 {
+        self.skipped
+    }
+
     /// The next frame, `None` at the end of the capture.
+    ///
+    /// # Errors
+    /// If the capture cannot be read on.
     pub fn next_frame(&mut self) -> Result<Option<CapturedFrame<'_>>, ReadError> {
+        if let Some(classic) = self.classic {
+            return self.next_record(classic);
+        }
         loop {
             let offset = self.offset;
             let Some(code) = self.next_block()? else {
                 return Ok(None);
             };
             match code {
-                SECTION_HEADER_BLOCK => self.section = self.interfaces.len(),
-                INTERFACE_DESCRIPTION_BLOCK => self.declare_interface(offset)?,
-                INTERFACE_STATISTIC_BLOCK => self.add_statistics(offset)?,
-                ENHANCED_PACKET_BLOCK => return self.packet(offset).map(Some),
-                _ => {}
+                code::SECTION => self.section = self.interfaces.len(),
+                code::INTERFACE => self.declare_interface(offset)?,
+                code::STATISTICS => self.add_statistics(offset)?,
+                code::PACKET | code::SIMPLE_PACKET | code::ENHANCED_PACKET => {
+                    return self.packet(offset, code).map(Some);
+                }
+                _ => self.skipped += 1,
             }
         }
+    }
+
+    /// The next record of a file in the classic format.
+    fn next_record(&mut self, classic: Classic) -> Result<Option<CapturedFrame<'_>>, ReadError> {
+        self.buffer.clear();
+        let offset = self.offset;
+        let have = self.fill(classic.record)?;
+        let header = (have == classic.record).then(|| classic.record(&self.buffer));
+        let Some((time, length, original_len)) = header.flatten() else {
+            self.end(offset, have);
+            return Ok(None);
+        };
+        if length > LONGEST_BLOCK as usize {
+            let reason = format!("its length {length} is more than {LONGEST_BLOCK}");
+            return Err(self.malformed(offset, 0, reason));
+        }
+        let whole = classic.record + length;
+        let have = self.fill(whole)?;
+        if have < whole {
+            self.end(offset, have);
+            return Ok(None);
+        }
+        self.offset += whole as u64;
+        self.frames += 1;
+        let packet = Packet {
+            interface: 0,
+            time: Some(time),
+            bytes: &self.buffer[classic.record..],
+            original_len,
+            flags: None,
+            comments: Vec::new(),
+        };
+        Ok(Some(frame(
+            self.frames,
+            offset,
+            0,
+            &self.interfaces[0],
+            packet,
+        )))
     }
 
     /// Reads one whole block into the buffer; `None` at the end.
@@ -329,13 +360,13 @@ impl<R: Read> Reader<R> {
             return Ok(self.end(offset, have));
         }
         let word = |at: usize| core::array::from_fn(|i| self.buffer[at + i]);
-        if word(0) == SECTION_HEADER_BLOCK.to_be_bytes() {
+        if word(0) == code::SECTION.to_be_bytes() {
             self.order = match word(8) {
                 [0x1a, 0x2b, 0x3c, 0x4d] => ByteOrder::Big,
                 [0x4d, 0x3c, 0x2b, 0x1a] => ByteOrder::Little,
                 found => {
                     let reason = format!("byte-order magic is {found:02x?}");
-                    return Err(self.malformed(offset, SECTION_HEADER_BLOCK, reason));
+                    return Err(self.malformed(offset, code::SECTION, reason));
                 }
             };
         }
@@ -372,7 +403,12 @@ impl<R: Read> Reader<R> {
         let read = (&mut self.source)
             .take(missing)
             .read_to_end(&mut self.buffer);
-        read.map_err(|error| self.error(error.into()))?;
+        match read {
+            Ok(_) => {}
+            // What is packed ends too early: as a file that is cut.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
+            Err(error) => return Err(self.error(error.into())),
+        }
         Ok(self.buffer.len())
     }
 
@@ -393,25 +429,31 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Parses the block in the buffer according to its code.
-    fn parse<'a, T>(
-        &'a self,
-        offset: u64,
-        code: u32,
-        select: impl FnOnce(Block<'a>) -> Option<T>,
-    ) -> Result<T, ReadError> {
-        let block = self
-            .order
-            .parse(&self.buffer)
-            .map_err(|error| self.malformed(offset, code, reason(&error)))?;
-        select(block).ok_or_else(|| self.malformed(offset, code, "unexpected content".into()))
+    /// The block in the buffer, without its type and its lengths.
+    fn body(&self) -> Body<'_> {
+        let end = self.buffer.len().saturating_sub(4);
+        Body {
+            order: self.order,
+            bytes: self.buffer.get(8..end).unwrap_or_default(),
+        }
+    }
+
+    fn too_short(&self, offset: u64, code: u32) -> ReadError {
+        self.malformed(offset, code, "it is too short for its fields".into())
     }
 
     fn declare_interface(&mut self, offset: u64) -> Result<(), ReadError> {
-        let code = INTERFACE_DESCRIPTION_BLOCK;
-        let block = self.parse(offset, code, Block::into_interface_description)?;
-        let interface =
-            interface(&block).map_err(|error| self.malformed(offset, code, error.to_string()))?;
+        let code = code::INTERFACE;
+        let declared = blocks::Interface::read(self.body());
+        let declared = declared.ok_or_else(|| self.too_short(offset, code))?;
+        let interface = CapturedInterface {
+            name: declared.name.map(Cow::into_owned),
+            hardware: declared.hardware.map(Cow::into_owned),
+            linktype: declared.linktype,
+            snaplen: declared.snaplen,
+            time: TimeUnit::of(declared.resolution, declared.offset),
+            ..CapturedInterface::default()
+        };
         if self.interfaces.len() >= MOST_INTERFACES {
             let reason = format!("it declares more than {MOST_INTERFACES} interfaces");
             return Err(self.malformed(offset, code, reason));
@@ -421,9 +463,8 @@ impl<R: Read> Reader<R> {
     }
 
     fn add_statistics(&mut self, offset: u64) -> Result<(), ReadError> {
-        let code = INTERFACE_STATISTIC_BLOCK;
-        let block = self.parse(offset, code, Block::into_interface_statistics)?;
-        let (id, dropped) = (block.interface_id, block::dropped(&block));
+        let statistics = blocks::statistics(self.body());
+        let (id, dropped) = statistics.ok_or_else(|| self.too_short(offset, code::STATISTICS))?;
         let index = self.interface_index(offset, id)?;
         let interface = &mut self.interfaces[index];
         if let Some(dropped) = dropped {
@@ -450,88 +491,49 @@ impl<R: Read> Reader<R> {
         })
     }
 
-    /// Counts the packet in the buffer at its interface, if it names one.
-    fn count_packet(&mut self) {
-        let id = self.buffer.get(8..12).and_then(|id| id.try_into().ok());
-        let index = id.map(|id| self.section + self.order.u32(id) as usize);
-        if let Some(interface) = index.and_then(|index| self.interfaces.get_mut(index)) {
-            interface.frames += 1;
-            if let Some(counts) = &mut interface.counts {
-                counts.seen = counts.seen.saturating_add(1);
-            }
-        }
-    }
-
-    fn packet(&mut self, offset: u64) -> Result<CapturedFrame<'_>, ReadError> {
+    fn packet(&mut self, offset: u64, code: u32) -> Result<CapturedFrame<'_>, ReadError> {
+        let first = self.interfaces.get(self.section);
+        let snaplen = first.map(|interface| interface.snaplen);
+        let packet = Packet::read(code, self.body(), snaplen);
+        let id = packet.as_ref().map(|packet| packet.interface);
+        let id = id.ok_or_else(|| self.too_short(offset, code))?;
+        let index = self.interface_index(offset, id)?;
         self.frames += 1;
-        self.count_packet();
+        let interface = &mut self.interfaces[index];
+        interface.frames += 1;
+        if let Some(counts) = &mut interface.counts {
+            counts.seen = counts.seen.saturating_add(1);
+        }
         let this = &*self;
-        let block = this.parse(offset, ENHANCED_PACKET_BLOCK, Block::into_enhanced_packet)?;
-        let index = this.interface_index(offset, block.interface_id)?;
+        let packet = Packet::read(code, this.body(), snaplen);
+        let packet = packet.ok_or_else(|| this.too_short(offset, code))?;
         let interface = &this.interfaces[index];
-        if interface.linktype != u32::from(DataLink::ETHERNET) {
-            let problem = Problem::LinkType {
-                id: block.interface_id,
-                linktype: interface.linktype,
-            };
-            return Err(ReadError {
-                file: this.file.clone(),
-                offset,
-                problem,
-            });
-        }
-        let Cow::Borrowed(bytes) = block.data else {
-            return Err(this.malformed(offset, ENHANCED_PACKET_BLOCK, "no data".into()));
-        };
-        let mut flags = None;
-        let mut comments = Vec::new();
-        for option in block.options {
-            match option {
-                EnhancedPacketOption::Flags(word) => flags = Some(word),
-                EnhancedPacketOption::Comment(text) => comments.push(text),
-                _ => {}
-            }
-        }
-        Ok(CapturedFrame {
-            number: this.frames,
-            offset,
-            interface: InterfaceId(index as u32),
-            // `pcap-file` hands out the raw units as if they were nanoseconds.
-            time: interface.time.duration(block.timestamp.as_nanos() as u64),
-            direction: flags.and_then(block::direction),
-            comments,
-            bytes,
-            original_len: block.original_len as usize,
-            frame: Frame::parse_cut(bytes, block.original_len as usize),
-        })
+        Ok(frame(this.frames, offset, index, interface, packet))
     }
 }
 
-fn reason(error: &PcapError) -> String {
-    match error {
-        PcapError::IncompleteBuffer => "an option is cut off".into(),
-        PcapError::Utf8Error(error) => format!("a text is not UTF-8: {error}"),
-        error => error.to_string(),
+/// The frame that a packet of an interface is.
+fn frame<'a>(
+    number: u64,
+    offset: u64,
+    index: usize,
+    interface: &CapturedInterface,
+    packet: Packet<'a>,
+) -> CapturedFrame<'a> {
+    let found = link::ip_packet(interface.linktype, packet.bytes);
+    let start = found.map_or(0, |(start, _)| start);
+    let bytes = &packet.bytes[start..];
+    let original_len = packet.original_len.saturating_sub(start);
+    let of_link = found.ok().and_then(|(_, direction)| direction);
+    CapturedFrame {
+        number,
+        offset,
+        interface: InterfaceId(index as u32),
+        time: interface.time.duration(packet.time.unwrap_or_default()),
+        direction: packet.flags.and_then(block::direction).or(of_link),
+        comments: packet.comments,
+        bytes,
+        original_len,
+        frame: found.and_then(|_| Frame::parse_packet(bytes, original_len)),
     }
-}
-
-fn interface(
-    block: &InterfaceDescriptionBlock<'_>,
-) -> Result<CapturedInterface, ResolutionTooFine> {
-    let mut interface = CapturedInterface {
-        linktype: block.linktype.into(),
-        ..CapturedInterface::default()
-    };
-    for option in &block.options {
-        match option {
-            InterfaceDescriptionOption::IfName(name) => interface.name = Some(name.to_string()),
-            InterfaceDescriptionOption::IfHardware(hardware) => {
-                interface.hardware = Some(hardware.to_string());
-            }
-            InterfaceDescriptionOption::IfTsResol(code) => interface.time.set_resolution(*code)?,
-            InterfaceDescriptionOption::IfTsOffset(seconds) => interface.time.offset = *seconds,
-            _ => {}
-        }
-    }
-    Ok(interface)
 }

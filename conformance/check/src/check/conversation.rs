@@ -174,6 +174,16 @@ impl Side {
         *self = fresh;
     }
 
+    /// Its connection id, as it says itself or, before it does, as its peer does.
+    fn known(&self) -> Option<u32> {
+        self.connid.map(|(connid, _)| connid).or(self.addressed)
+    }
+
+    /// Whether a connection id is of an endpoint that had not been heard of.
+    fn is_another(&self, connid: u32) -> bool {
+        self.known().is_some_and(|known| known != connid) && !self.is_former(connid)
+    }
+
     fn is_former(&self, connid: u32) -> bool {
         self.former.contains(&connid)
     }
@@ -473,9 +483,7 @@ impl Conversation {
         }
         let Qkey(used) = frame.qkey;
         if let Some(Qkey(connid)) = raw.map(|address| address.qkey) {
-            let known = self.sides[me].connid;
-            if known.is_some_and(|(known, _)| known != connid) && !self.sides[me].is_former(connid)
-            {
+            if self.sides[me].is_another(connid) {
                 // Another endpoint has the queue pair now: all numbers are given out anew, by both.
                 self.sides[me].retire();
                 let is_same_peer = self.sides[you].connid.is_some_and(|(peer, _)| peer == used);
@@ -529,9 +537,7 @@ impl Conversation {
 
     /// Whether a packet is sent to a Q-key that no known endpoint of the receiver has.
     fn is_to_another(&self, you: End, used: u32) -> bool {
-        let side = &self.sides[you];
-        let known = side.connid.map(|(connid, _)| connid).or(side.addressed);
-        known.is_some_and(|known| known != used) && !side.is_former(used)
+        self.sides[you].is_another(used)
     }
 
     /// Begins anew if a packet without a raw address is not from and to the known endpoints, unless
@@ -547,9 +553,8 @@ impl Conversation {
     ) {
         let Qkey(used) = frame.qkey;
         let side = &self.sides[me];
-        let (told, known) = (reading.connid, side.connid.map(|(known, _)| known));
-        let other =
-            told.filter(|told| known.is_some_and(|known| known != *told) && !side.is_former(*told));
+        let (told, known) = (reading.connid, side.known());
+        let other = told.filter(|told| side.is_another(*told));
         let is_to_another = self.is_to_another(you, used);
         // The numbers of what arrives have gaps, so that they prove less.
         let is_next = self.view.has_direction && place.is_own;

@@ -30,8 +30,6 @@ pub struct Judge {
     user_recv: UserRecvQps,
     conversations: HashMap<View, Conversation>,
     unmatched: Unmatched,
-    /// By interface, whether some of its frames have no direction, and whether some have one.
-    directions: HashMap<usize, [bool; 2]>,
     seen: Seen,
     report: Report,
     lossy: BTreeSet<usize>,
@@ -77,10 +75,18 @@ impl Judge {
         self.report.checked.not_judged = self.seen.not_judged;
         let incomplete = self.unmatched.incomplete();
         // What has lost the directions of some frames shows no end all that it sent or received.
-        let mixed = self.directions.iter().filter(|(_, has)| **has == [true; 2]);
-        self.lossy.extend(mixed.map(|(interface, _)| *interface));
+        let pair = |view: &View| (view.near.min(view.far), view.near.max(view.far));
+        let is_without = |(view, _): &&(View, Conversation)| !view.has_direction;
+        let without: HashSet<_> = views
+            .iter()
+            .filter(is_without)
+            .map(|it| pair(&it.0))
+            .collect();
+        let is_with = |(view, _): &&(View, Conversation)| view.has_direction;
+        let with: HashSet<_> = views.iter().filter(is_with).map(|it| pair(&it.0)).collect();
         for (view, conversation) in views {
-            let lacks_frames = incomplete.contains(&view);
+            let is_mixed = with.contains(&pair(&view)) && without.contains(&pair(&view));
+            let lacks_frames = is_mixed || incomplete.contains(&view);
             conversation.close(
                 &mut self.report,
                 &self.seen.lives,
@@ -114,8 +120,6 @@ impl Judge {
             None => (from.min(to), from.max(to)),
         };
         let has_direction = frame.direction.is_some();
-        let directions = self.directions.entry(frame.interface).or_default();
-        directions[usize::from(has_direction)] = true;
         let view = View {
             has_direction,
             near,

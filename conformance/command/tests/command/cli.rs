@@ -645,9 +645,9 @@ fn usage_errors_exit_with_2_and_the_remedy() {
             &["nothing", "emu"],
         ),
         (&["run", &corpus, "--dut", "libfabric"], &["--backend hw"]),
-        (&["run", &text], &["text.pcapng", "not a pcapng"]),
+        (&["run", &text], &["text.pcapng", "not a capture"]),
         (&["run", &orphan], &["orphan.toml is missing"]),
-        (&["check", &text], &["text.pcapng", "not a pcapng"]),
+        (&["check", &text], &["text.pcapng", "not a capture"]),
         (&["show", &empty], &["empty"]),
         (&["show", "no-such-file"], &["no-such-file"]),
         (

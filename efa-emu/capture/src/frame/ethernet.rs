@@ -8,6 +8,7 @@ use smoltcp::wire::{
 };
 
 use super::header::{self, Kind, Opcode, Repr, offset};
+use crate::link;
 
 /// The UDP destination port of every frame: 0xEFA0.
 pub const UDP_PORT: u16 = 0xEFA0;
@@ -215,20 +216,17 @@ impl<'a> Frame<'a> {
     /// length has it. All headers must be there; the payload may be shorter than
     /// [`Repr::captured_len`], and what the checksum covers is not known then.
     pub fn parse_cut(bytes: &'a [u8], original: usize) -> Result<Frame<'a>, Error> {
+        let (start, _) = link::ip_packet(link::ETHERNET, bytes)?;
+        Frame::parse_packet(&bytes[start..], original.saturating_sub(start))
+    }
+
+    /// As [`Frame::parse_cut`], of an IPv6 packet without a link layer.
+    ///
+    /// # Errors
+    /// As [`Frame::parse_cut`].
+    pub fn parse_packet(bytes: &'a [u8], original: usize) -> Result<Frame<'a>, Error> {
         let cut_off = original.saturating_sub(bytes.len());
         let truncated = |what, need, have| Error::Truncated { what, need, have };
-        let need = EthernetFrame::<&[u8]>::header_len();
-        let ethernet = EthernetFrame::new_checked(bytes)
-            .map_err(|_| truncated("Ethernet header", need, bytes.len()))?;
-        if ethernet.ethertype() != EthernetProtocol::Ipv6 {
-            return Err(Error::Foreign {
-                what: "Ethernet type",
-                found: ethernet.ethertype().into(),
-                expected: EthernetProtocol::Ipv6.into(),
-            });
-        }
-
-        let bytes = ethernet.payload();
         if bytes.len() < smoltcp::wire::IPV6_HEADER_LEN {
             return Err(truncated(
                 "IPv6 header",

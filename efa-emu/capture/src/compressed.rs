@@ -1,0 +1,78 @@
+//! Captures that are compressed as a whole, unpacked as they are read.
+
+use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
+
+use flate2::bufread::MultiGzDecoder;
+use lz4_flex::frame::FrameDecoder;
+use ruzstd::decoding::StreamingDecoder;
+
+/// The beginning of a file, which was read to recognise it, and the rest.
+type Whole<R> = BufReader<Chain<Cursor<Vec<u8>>, R>>;
+
+/// The bytes of a capture.
+pub(super) enum Unpacked<R: Read> {
+    Plain(Whole<R>),
+    Gzip(Box<MultiGzDecoder<Whole<R>>>),
+    Zstd(Zstd<Whole<R>>),
+    Lz4(Box<FrameDecoder<Whole<R>>>),
+}
+
+impl<R: Read> Unpacked<R> {
+    pub(super) fn new(mut source: R) -> io::Result<Self> {
+        let mut start = Vec::new();
+        (&mut source).take(4).read_to_end(&mut start)?;
+        let magic: Option<[u8; 4]> = start.first_chunk().copied();
+        let whole = BufReader::with_capacity(1 << 18, Cursor::new(start).chain(source));
+        Ok(match magic {
+            Some([0x1f, 0x8b, ..]) => Unpacked::Gzip(Box::new(MultiGzDecoder::new(whole))),
+            Some([0x28, 0xb5, 0x2f, 0xfd]) => Unpacked::Zstd(Zstd::Between(whole)),
+            Some([0x04, 0x22, 0x4d, 0x18]) => Unpacked::Lz4(Box::new(FrameDecoder::new(whole))),
+            _ => Unpacked::Plain(whole),
+        })
+    }
+}
+
+impl<R: Read> Read for Unpacked<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Unpacked::Plain(source) => source.read(buffer),
+            Unpacked::Gzip(source) => source.read(buffer),
+            Unpacked::Zstd(source) => source.read(buffer),
+            Unpacked::Lz4(source) => source.read(buffer),
+        }
+    }
+}
+
+/// Zstandard frames, one behind the other.
+pub(super) enum Zstd<R: Read> {
+    /// Before a frame, or at the end.
+    Between(R),
+    Inside(Box<StreamingDecoder<R, ruzstd::decoding::FrameDecoder>>),
+    /// A frame could not be begun.
+    Broken,
+}
+
+impl<R: BufRead> Read for Zstd<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match std::mem::replace(self, Zstd::Broken) {
+                Zstd::Between(mut source) => {
+                    if source.fill_buf()?.is_empty() {
+                        *self = Zstd::Between(source);
+                        return Ok(0);
+                    }
+                    let decoder = StreamingDecoder::new(source).map_err(io::Error::other)?;
+                    *self = Zstd::Inside(Box::new(decoder));
+                }
+                Zstd::Inside(mut decoder) => match decoder.read(buffer) {
+                    Ok(0) if !buffer.is_empty() => *self = Zstd::Between(decoder.into_inner()),
+                    read => {
+                        *self = Zstd::Inside(decoder);
+                        return read;
+                    }
+                },
+                Zstd::Broken => return Ok(0),
+            }
+        }
+    }
+}

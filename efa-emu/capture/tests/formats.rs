@@ -1,0 +1,300 @@
+//! The same packets in every form in which tools write captures.
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use efa_capture::frame::{Frame, Kind, Repr};
+use efa_capture::{Direction, Reader};
+use efa_testing::addresses::gid;
+use efa_wire::address::{Qkey, Qpn};
+
+/// Bytes of the Ethernet header.
+const ETHERNET: usize = 14;
+
+/// Microseconds since the epoch.
+const TIME: u64 = 1_700_000_000_123_456;
+
+/// A frame as it is on Ethernet.
+fn frame() -> Vec<u8> {
+    let frame = Frame {
+        source: gid(1),
+        destination: gid(2),
+        header: Repr {
+            kind: Kind::Send,
+            source_qpn: Qpn(1),
+            destination_qpn: Qpn(2),
+            qkey: Qkey(3),
+            sequence: 4,
+            immediate: None,
+            retransmission: false,
+            path: 0,
+            payload_length: 5,
+            payload_captured: true,
+        },
+        payload: b"hello",
+    };
+    let mut bytes = Vec::new();
+    frame.emit(&mut bytes).unwrap();
+    bytes
+}
+
+fn block(code: u32, body: &[u8]) -> Vec<u8> {
+    let mut body = body.to_vec();
+    body.resize(body.len().next_multiple_of(4), 0);
+    let length = (body.len() as u32 + 12).to_le_bytes();
+    [&code.to_le_bytes()[..], &length, &body, &length].concat()
+}
+
+fn section() -> Vec<u8> {
+    block(
+        0x0a0d_0d0a,
+        b"\x4d\x3c\x2b\x1a\x01\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff",
+    )
+}
+
+fn option(code: u16, value: &[u8]) -> Vec<u8> {
+    let mut bytes = [code.to_le_bytes(), (value.len() as u16).to_le_bytes()].concat();
+    bytes.extend(value);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}
+
+fn interface(linktype: u16, options: &[u8]) -> Vec<u8> {
+    let reserved = 0xbeef_u16;
+    let mut body = [linktype.to_le_bytes(), reserved.to_le_bytes()].concat();
+    body.extend(0_u32.to_le_bytes());
+    body.extend(options);
+    block(1, &body)
+}
+
+/// A packet of interface `id`, whose block of type `code` is enhanced or obsolete.
+fn packet(code: u32, id: u32, bytes: &[u8], options: &[u8]) -> Vec<u8> {
+    let length = bytes.len() as u32;
+    let words = [id, (TIME >> 32) as u32, TIME as u32, length, length];
+    let mut body: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    body.extend(bytes);
+    body.resize(body.len().next_multiple_of(4), 0);
+    body.extend(options);
+    block(code, &body)
+}
+
+fn classic(magic: u32, linktype: u32, fraction: u32, rest: &[u8], bytes: &[u8]) -> Vec<u8> {
+    let length = bytes.len() as u32;
+    let seconds = (TIME / 1_000_000) as u32;
+    let mut capture = magic.to_be_bytes().to_vec();
+    capture.extend(b"\0\x02\0\x04\0\0\0\0\0\0\0\0");
+    let words = [262_144, linktype, seconds, fraction, length, length];
+    capture.extend(words.iter().flat_map(|word: &u32| word.to_be_bytes()));
+    capture.extend(rest);
+    capture.extend(bytes);
+    capture
+}
+
+/// A frame of a capture: its number, time and direction, and its packet.
+type Seen = (u64, Duration, Option<Direction>, Vec<u8>);
+
+/// The frames of the emulated wire in a capture.
+fn read(capture: &[u8]) -> Vec<Seen> {
+    let mut reader = Reader::new(capture, "memory").unwrap();
+    let mut seen = Vec::new();
+    while let Some(found) = reader.next_frame().unwrap() {
+        if let Ok(frame) = found.frame {
+            let payload = frame.payload.to_vec();
+            seen.push((found.number, found.time, found.direction, payload));
+        }
+    }
+    assert_eq!(reader.truncation(), None);
+    seen
+}
+
+fn time() -> Duration {
+    Duration::from_micros(TIME)
+}
+
+/// What is read of a capture with one packet of an unknown direction.
+fn one(number: u64) -> Vec<Seen> {
+    vec![(number, time(), None, b"hello".to_vec())]
+}
+
+#[test]
+fn options_need_no_end_mark_and_no_utf8() {
+    let capture = [
+        section(),
+        interface(1, &option(2, b"caf\xe9")),
+        packet(6, 0, &frame(), &option(1, b"\xe9\xff")),
+    ]
+    .concat();
+    assert_eq!(read(&capture), one(1));
+    let mut reader = Reader::new(&capture[..], "memory").unwrap();
+    let comments = reader.next_frame().unwrap().unwrap().comments;
+    assert_eq!(comments, ["\u{fffd}\u{fffd}"]);
+    let name = reader.interfaces()[0].name.as_deref();
+    assert_eq!(name, Some("caf\u{fffd}"));
+    // An option that is cut off costs the options behind it, not the packet.
+    let options = [option(2, &[2, 0, 0, 0]), b"\x01\0\xff\0".to_vec()].concat();
+    let capture = [
+        section(),
+        interface(1, b""),
+        packet(6, 0, &frame(), &options),
+    ]
+    .concat();
+    assert_eq!(read(&capture)[0].2, Some(Direction::Outbound));
+}
+
+#[test]
+fn simple_and_obsolete_packets_are_read() {
+    let length = frame().len() as u32;
+    let simple = [&length.to_le_bytes()[..], &frame()].concat();
+    let capture = [section(), interface(1, b""), block(3, &simple)].concat();
+    let seen = read(&capture);
+    assert_eq!((seen.len(), seen[0].1), (1, Duration::ZERO));
+    // How many packets were dropped before is in the upper half of the word.
+    let capture = [
+        section(),
+        interface(1, b""),
+        packet(2, 7 << 16, &frame(), b""),
+    ]
+    .concat();
+    assert_eq!(read(&capture), one(1));
+}
+
+#[test]
+fn times_may_be_moved_back() {
+    let back = |seconds: i64| option(14, &seconds.to_le_bytes());
+    for (seconds, expected) in [
+        (-1_700_000_000, Duration::from_micros(123_456)),
+        (-1_800_000_000, Duration::from_micros(123_456)),
+        (10, time() + Duration::from_secs(10)),
+    ] {
+        let capture = [
+            section(),
+            interface(1, &back(seconds)),
+            packet(6, 0, &frame(), b""),
+        ];
+        assert_eq!(read(&capture.concat())[0].1, expected);
+    }
+}
+
+#[test]
+fn unrelated_interfaces_and_blocks_leave_numbers() {
+    let usb = 189;
+    let capture = [
+        section(),
+        interface(usb, b""),
+        interface(1, b""),
+        packet(6, 0, b"something else", b""),
+        block(0x0bad_cafe, b"unknown"),
+        packet(6, 1, &frame(), b""),
+    ]
+    .concat();
+    assert_eq!(read(&capture), one(2));
+}
+
+#[test]
+fn other_link_layers_are_read() {
+    let ip = frame()[ETHERNET..].to_vec();
+    let sll = |kind: u8| {
+        [
+            &[0, kind, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1, 0, 0, 0x86, 0xdd],
+            &ip[..],
+        ]
+        .concat()
+    };
+    let sll2 = |kind: u8| {
+        let header = [
+            0x86, 0xdd, 0, 0, 0, 0, 0, 2, 0, 1, kind, 6, 2, 0, 0, 0, 0, 1, 0, 0,
+        ];
+        [&header[..], &ip].concat()
+    };
+    let (inbound, outbound) = (Some(Direction::Inbound), Some(Direction::Outbound));
+    for (linktype, bytes, direction) in [
+        (101, ip.clone(), None),
+        (229, ip.clone(), None),
+        (113, sll(0), inbound),
+        (113, sll(4), outbound),
+        (276, sll2(0), inbound),
+        (276, sll2(4), outbound),
+    ] {
+        let expected = vec![(1, time(), direction, b"hello".to_vec())];
+        let capture = [
+            section(),
+            interface(linktype, b""),
+            packet(6, 0, &bytes, b""),
+        ]
+        .concat();
+        assert_eq!(read(&capture), expected, "link type {linktype}");
+        let capture = classic(0xa1b2_c3d4, linktype.into(), 123_456, b"", &bytes);
+        assert_eq!(read(&capture), expected, "link type {linktype}, classic");
+    }
+}
+
+#[test]
+fn the_classic_format_is_read_in_each_variant() {
+    let cases = [
+        (0xa1b2_c3d4, 123_456, &b""[..]),
+        (0xa1b2_3c4d, 123_456_000, b""),
+        (0xa1b2_cd34, 123_456, &[0; 8]),
+    ];
+    for (magic, fraction, rest) in cases {
+        let capture = classic(magic, 1, fraction, rest, &frame());
+        assert_eq!(read(&capture), one(1), "{magic:x}");
+        // Upper bits of the link type tell how long frame check sequences are.
+        let capture = classic(magic, 1 | 0x2400_0000, fraction, rest, &frame());
+        assert_eq!(read(&capture), one(1), "{magic:x} with check sequences");
+        let whole = capture.len();
+        for cut in 4..whole {
+            let mut reader = Reader::new(&capture[..cut], "memory").unwrap();
+            assert!(reader.next_frame().unwrap().is_none());
+            assert_eq!(
+                reader.truncation().is_some(),
+                cut != 24,
+                "{magic:x} cut at {cut}"
+            );
+        }
+    }
+    let mut little = classic(0xa1b2_c3d4, 1, 123_456, b"", b"");
+    for word in little.chunks_mut(4) {
+        word.reverse();
+    }
+    let length = (frame().len() as u32).to_le_bytes();
+    little.splice(32..40, [length, length].concat());
+    little.extend(frame());
+    assert_eq!(read(&little), one(1));
+}
+
+#[test]
+fn packed_captures_are_unpacked_as_they_are_read() {
+    let start = [section(), interface(1, b"")].concat();
+    let rest = packet(6, 0, &frame(), b"");
+    let gzip = |bytes: &[u8]| {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    };
+    let zstd = |bytes: &[u8]| {
+        let level = ruzstd::encoding::CompressionLevel::Fastest;
+        ruzstd::encoding::compress_to_vec(bytes, level)
+    };
+    let lz4 = |bytes: &[u8]| {
+        let mut encoder = lz4_flex::frame::FrameEncoder::new(Vec::new());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    };
+    let whole = [&start[..], &rest].concat();
+    for (name, packed) in [
+        ("gzip", gzip(&whole)),
+        ("gzip in two parts", [gzip(&start), gzip(&rest)].concat()),
+        ("zstd", zstd(&whole)),
+        ("zstd in two parts", [zstd(&start), zstd(&rest)].concat()),
+        ("lz4", lz4(&whole)),
+    ] {
+        assert_eq!(read(&packed), one(1), "{name}");
+        // What is cut off is an end or an error, never a panic.
+        for cut in 4..packed.len() {
+            let Ok(mut reader) = Reader::new(&packed[..cut], "memory") else {
+                continue;
+            };
+            while let Ok(Some(_)) = reader.next_frame() {}
+        }
+    }
+}
