@@ -9,7 +9,7 @@ TEST_THREADS := $(shell expr $$(nproc) \* 2)
 
 .PHONY: conformance test nightly quick everything lint sim coverage fuzz verify bench interop arm64 setup build release
 .PHONY: deny minimum-rust
-.PHONY: wireshark-install wireshark-test wireshark-bench
+.PHONY: wireshark-install wireshark-test wireshark-bench losses
 .PHONY: dist dist-test dist-arm64 install
 .DEFAULT_GOAL := conformance
 
@@ -112,6 +112,10 @@ wireshark-test:
 	@scripts/setup suite wireshark
 	EFA_MUTATIONS=100000 $(CARGO) test -p efa-wireshark dissector
 	EFA_MUTATIONS=100000 $(CARGO) test -p efa-check --test check wireshark_rules
+
+## losses: `check` finds no error in any capture of the corpus that has lost something, in 10,000 ways each
+losses: setup
+	EFA_LOSSES=10000 $(CARGO) test --profile sim -p efa-check --test check losses
 
 ## wireshark-bench: the dissector beside Wireshark's own
 wireshark-bench: setup

@@ -109,6 +109,9 @@ pub fn show<R: Read>(
         for damage in frames.damage() {
             writeln!(output, "damaged: {damage}")?;
         }
+        if frames.foreign() > 0 {
+            writeln!(output, "{} frames are of other protocols", frames.foreign())?;
+        }
     }
     Ok(shown)
 }

@@ -2,21 +2,27 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
 
 use efa_capture::Reader;
 use efa_check::capture::Frames;
-use efa_check::check::{Checked, Finding, Judge};
-use efa_core::rules::{RULES, Severity};
-use serde::Serialize;
+use efa_check::check::{Checked, Judge, NotJudged};
+use efa_core::rules::{Evidence, RULES, Severity};
 
 use crate::outcome::{Outcome, complain, say};
 
 #[derive(clap::Args)]
 pub(crate) struct Check {
-    /// What to check; `-` reads standard input.
-    #[arg(required_unless_present = "rules", conflicts_with = "rules")]
-    capture: Option<PathBuf>,
+    /// What to check: captures, and directories of them; `-` reads standard input.
+    #[arg(
+        required_unless_present = "rules",
+        conflicts_with = "rules",
+        value_name = "CAPTURE"
+    )]
+    captures: Vec<PathBuf>,
     /// List the rules instead.
     #[arg(long)]
     rules: bool,
@@ -26,7 +32,13 @@ pub(crate) struct Check {
     /// A capture with nothing to judge is not an error.
     #[arg(long)]
     allow_empty: bool,
-    /// Print the result as one JSON object.
+    /// Fail, with status 2, if not all of a capture can be judged.
+    #[arg(long)]
+    require_complete: bool,
+    /// How many captures to judge at once.
+    #[arg(long, value_name = "N", default_value = "1")]
+    jobs: NonZeroUsize,
+    /// Print the result as one JSON object, and of several captures a list of them.
     #[arg(long, conflicts_with = "rules")]
     json: bool,
 }
@@ -37,56 +49,134 @@ pub(crate) fn severity(name: &str) -> Result<Severity, String> {
 }
 
 pub(crate) fn check(arguments: &Check) -> Outcome {
-    let Some(path) = arguments.capture.as_ref().filter(|_| !arguments.rules) else {
+    if arguments.rules {
         list_rules();
         return Outcome::Passed;
-    };
-    let judged = if path == Path::new("-") {
-        Reader::new(io::stdin().lock(), "standard input")
-            .map_err(|error| error.to_string())
-            .and_then(|reader| judge(Frames::new(reader)))
-    } else {
-        Frames::open(path)
-            .map_err(|error| error.to_string())
-            .and_then(judge)
-    };
-    let (checked, damage) = match judged {
-        Ok(judged) => judged,
-        Err(error) => return complain(error, Outcome::Unfit),
-    };
-    let is_empty = checked.is_empty() && !arguments.allow_empty;
-    let outcome = match (checked.at_least(arguments.fail_on), is_empty) {
-        (1.., _) => Outcome::Failed,
-        (0, true) => Outcome::Unfit,
-        (0, false) => Outcome::Passed,
-    };
-    if arguments.json {
-        say_json(path, &checked, &damage, outcome);
-    } else {
-        say_text(path, &checked, &damage);
     }
-    if outcome == Outcome::Unfit {
-        let why = if checked.foreign > 0 {
-            format!(
-                "its {} sends are not RDM packets of protocol version 4",
-                checked.foreign
-            )
-        } else {
-            "it has no RDM packets".into()
+    let captures = match captures(&arguments.captures) {
+        Ok(captures) => captures,
+        Err(problem) => return complain(problem, Outcome::Unfit),
+    };
+    let mut documents = Vec::new();
+    let mut worst = Outcome::Passed;
+    in_order(&captures, arguments.jobs.get(), |path, judged| {
+        let outcome = match judged {
+            Ok(judged) => {
+                let (outcome, problem) = judged.outcome(arguments);
+                match arguments.json {
+                    true => documents.push(judged.json(path, outcome)),
+                    false => judged.say(path),
+                }
+                match problem {
+                    Some(problem) => {
+                        complain(format_args!("{}: {problem}", path.display()), outcome)
+                    }
+                    None => outcome,
+                }
+            }
+            Err(problem) => complain(problem, Outcome::Unfit),
         };
-        return complain(
-            format_args!(
-                "{}: nothing to judge: {why}; `--allow-empty` if that is as it should be",
-                path.display()
-            ),
-            outcome,
-        );
+        worst = match (worst, outcome) {
+            (Outcome::Failed, _) | (_, Outcome::Failed) => Outcome::Failed,
+            (Outcome::Unfit, _) | (_, Outcome::Unfit) => Outcome::Unfit,
+            _ => Outcome::Passed,
+        };
+    });
+    if arguments.json {
+        // One capture is one object, as several in a list.
+        let is_one = arguments.captures.len() == 1 && !arguments.captures[0].is_dir();
+        let document = match is_one {
+            true => documents.pop().unwrap_or_default(),
+            false => documents.into(),
+        };
+        if document != serde_json::Value::Null {
+            say(format_args!("{document:#}"));
+        }
     }
-    outcome
+    worst
 }
 
-/// Judges a capture; also returns the damage of the file.
-fn judge<R: io::Read>(frames: Frames<R>) -> Result<(Checked, Vec<String>), String> {
+/// What the names of captures end with.
+const SUFFIXES: [&str; 3] = ["pcapng", "pcap", "cap"];
+const PACKED: [&str; 4] = ["gz", "zst", "zstd", "lz4"];
+
+/// The captures that are named, and those in the directories that are.
+fn captures(named: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
+    let mut captures = Vec::new();
+    for path in named {
+        if !path.is_dir() {
+            captures.push(path.clone());
+            continue;
+        }
+        let entries = std::fs::read_dir(path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+        let entries = entries.map_err(|error| format!("{}: {error}", path.display()))?;
+        let mut inside: Vec<_> = entries.iter().map(std::fs::DirEntry::path).collect();
+        inside.retain(|path| is_capture(path));
+        if inside.is_empty() {
+            let known = SUFFIXES.join(", .");
+            return Err(format!("{}: no captures (.{known})", path.display()));
+        }
+        inside.sort();
+        captures.append(&mut inside);
+    }
+    Ok(captures)
+}
+
+fn is_capture(path: &Path) -> bool {
+    let ends_with = |path: &Path, suffixes: &[&str]| {
+        let suffix = path.extension().and_then(|suffix| suffix.to_str());
+        suffix.is_some_and(|suffix| suffixes.contains(&suffix))
+    };
+    match ends_with(path, &PACKED) {
+        true => ends_with(&path.with_extension(""), &SUFFIXES),
+        false => ends_with(path, &SUFFIXES),
+    }
+}
+
+/// Judges captures, so many at once, and hands the results on in their order.
+fn in_order(
+    captures: &[PathBuf],
+    jobs: usize,
+    mut take: impl FnMut(&Path, Result<Judged, String>),
+) {
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let (sender, results) = mpsc::channel();
+        for _ in 0..jobs.min(captures.len()) {
+            let (sender, next) = (sender.clone(), &next);
+            scope.spawn(move || {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(path) = captures.get(at) else { break };
+                    if sender.send((at, judge_file(path))).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        let mut waiting = BTreeMap::new();
+        let mut due = 0;
+        for (at, judged) in results {
+            waiting.insert(at, judged);
+            while let Some(judged) = waiting.remove(&due) {
+                take(&captures[due], judged);
+                due += 1;
+            }
+        }
+    });
+}
+
+fn judge_file(path: &Path) -> Result<Judged, String> {
+    if path == Path::new("-") {
+        let reader = Reader::new(io::stdin(), "standard input");
+        return judge(Frames::new(reader.map_err(|error| error.to_string())?));
+    }
+    judge(Frames::open(path).map_err(|error| error.to_string())?)
+}
+
+/// Judges a capture.
+fn judge<R: io::Read>(frames: Frames<R>) -> Result<Judged, String> {
     let mut frames = frames.without_rdma_data();
     let mut judge = Judge::new();
     while let Some(frame) = frames.next_frame().map_err(|error| error.to_string())? {
@@ -95,7 +185,12 @@ fn judge<R: io::Read>(frames: Frames<R>) -> Result<(Checked, Vec<String>), Strin
     for interface in frames.lossy() {
         judge.lossy(interface);
     }
-    Ok((judge.finish(), frames.damage()))
+    Ok(Judged {
+        checked: judge.finish(),
+        damage: frames.damage(),
+        foreign_frames: frames.foreign(),
+        skipped_blocks: frames.skipped_blocks(),
+    })
 }
 
 fn list_rules() {
@@ -107,100 +202,182 @@ fn list_rules() {
     }
 }
 
-fn say_text(path: &Path, checked: &Checked, damage: &[String]) {
-    for damage in damage {
-        say(format_args!("damaged: {damage}"));
+/// A capture and the verdict on it.
+struct Judged {
+    checked: Checked,
+    /// What is wrong with the file.
+    damage: Vec<String>,
+    /// Frames of other protocols than the emulated wire.
+    foreign_frames: u64,
+    /// Blocks of a type that is not known.
+    skipped_blocks: u64,
+}
+
+impl Judged {
+    /// The outcome, and why it is not the one that the findings alone make.
+    fn outcome(&self, arguments: &Check) -> (Outcome, Option<String>) {
+        if self.checked.at_least(arguments.fail_on) > 0 {
+            return (Outcome::Failed, None);
+        }
+        if self.checked.is_empty() && !arguments.allow_empty {
+            let why = match self.checked.foreign {
+                0 => "it has no RDM packets".to_owned(),
+                sends => format!("its {sends} sends are not RDM packets of protocol version 4"),
+            };
+            let remedy = "`--allow-empty` if that is as it should be";
+            return (
+                Outcome::Unfit,
+                Some(format!("nothing to judge: {why}; {remedy}")),
+            );
+        }
+        if arguments.require_complete && !self.is_complete() {
+            let problem = "not all of it could be judged (`--require-complete`)";
+            return (Outcome::Unfit, Some(problem.to_owned()));
+        }
+        (Outcome::Passed, None)
     }
-    for finding in &checked.findings {
-        say(finding);
+
+    fn is_complete(&self) -> bool {
+        self.damage.is_empty() && self.not_judged().is_empty()
     }
-    let all = checked.at_least(Severity::Note);
-    let left_out = all - checked.findings.len() as u64;
-    if left_out > 0 {
-        say(format_args!("{left_out} more findings"));
+
+    /// What could not be judged, one line each.
+    fn not_judged(&self) -> Vec<String> {
+        let NotJudged {
+            cut_headers,
+            cut_data,
+            without_direction,
+            without_beginning,
+        } = self.checked.not_judged;
+        let named = |is_it: fn(Evidence) -> bool| {
+            let rules = RULES
+                .iter()
+                .filter(|rule| rule.is_checked() && is_it(rule.evidence));
+            rules.map(|rule| rule.id).collect::<Vec<_>>().join(", ")
+        };
+        let all = [
+            (
+                without_direction,
+                "ends of conversations lack frames that they sent or got: only rules that need a \
+                 single packet were applied there",
+                named(|evidence| evidence == Evidence::Packet),
+            ),
+            (
+                without_beginning,
+                "ends of conversations lack their beginning: some rules were not applied there",
+                named(|evidence| matches!(evidence, Evidence::Sender | Evidence::Beginning)),
+            ),
+            (
+                cut_headers,
+                "packets have no whole header: a snap length cut it",
+                String::new(),
+            ),
+            (
+                cut_data,
+                "packets have not all of their data: a snap length cut it",
+                String::new(),
+            ),
+            (
+                self.checked.unproven,
+                "findings were dropped: the capture lacks frames, so it does not prove them",
+                String::new(),
+            ),
+            (
+                self.foreign_frames,
+                "frames are of other protocols",
+                String::new(),
+            ),
+            (
+                self.skipped_blocks,
+                "blocks are of a type that is not known",
+                String::new(),
+            ),
+        ];
+        let said = all.into_iter().filter(|(count, ..)| *count > 0);
+        said.map(|(count, what, rules)| match rules.as_str() {
+            "" => format!("{count} {what}"),
+            rules => format!("{count} {what} ({rules})"),
+        })
+        .collect()
     }
-    if checked.unproven > 0 {
+
+    fn say(&self, path: &Path) {
+        let checked = &self.checked;
+        for damage in &self.damage {
+            say(format_args!("damaged: {damage}"));
+        }
+        for finding in &checked.findings {
+            say(finding);
+        }
+        let all = checked.at_least(Severity::Note);
+        let left_out = all - checked.findings.len() as u64;
+        if left_out > 0 {
+            say(format_args!("{left_out} more findings"));
+        }
+        for line in self.not_judged() {
+            say(format_args!("not judged: {line}"));
+        }
+        let count = |severity| checked.counts.get(&severity).copied().unwrap_or_default();
         say(format_args!(
-            "{} findings were dropped: the capture lacks frames, so it does not prove them",
-            checked.unproven
+            "{}: {} packets in {} conversations, {} errors, {} warnings, {} notes",
+            path.display(),
+            checked.packets,
+            checked.conversations,
+            count(Severity::Error),
+            count(Severity::Warning),
+            count(Severity::Note)
         ));
     }
-    let count = |severity| checked.counts.get(&severity).copied().unwrap_or_default();
-    say(format_args!(
-        "{}: {} packets in {} conversations, {} errors, {} warnings, {} notes",
-        path.display(),
-        checked.packets,
-        checked.conversations,
-        count(Severity::Error),
-        count(Severity::Warning),
-        count(Severity::Note)
-    ));
-}
 
-/// The result as `--json` prints it; docs/conformance.md describes it.
-#[derive(Serialize)]
-struct Json<'a> {
-    capture: String,
-    version: &'static str,
-    result: &'static str,
-    packets: u64,
-    conversations: u64,
-    foreign: u64,
-    unproven: u64,
-    counts: BTreeMap<&'static str, u64>,
-    damage: &'a [String],
-    findings: Vec<JsonFinding<'a>>,
-}
-
-#[derive(Serialize)]
-struct JsonFinding<'a> {
-    rule: &'static str,
-    statement: &'static str,
-    severity: &'static str,
-    packet: u64,
-    #[serde(rename = "type")]
-    kind: &'a str,
-    text: &'a str,
-}
-
-impl<'a> From<&'a Finding> for JsonFinding<'a> {
-    fn from(finding: &'a Finding) -> Self {
-        JsonFinding {
-            rule: finding.rule.id,
-            statement: finding.rule.statement,
-            severity: finding.severity.name(),
-            packet: finding.packet,
-            kind: &finding.kind,
-            text: &finding.text,
-        }
-    }
-}
-
-fn say_json(path: &Path, checked: &Checked, damage: &[String], outcome: Outcome) {
-    let counts = Severity::ALL.map(|severity| {
-        let count = checked.counts.get(&severity).copied();
-        (severity.name(), count.unwrap_or_default())
-    });
-    let json = Json {
-        capture: path.display().to_string(),
-        version: env!("CARGO_PKG_VERSION"),
-        result: match outcome {
+    /// The result as `--json` prints it; docs/json.md describes it.
+    fn json(&self, path: &Path, outcome: Outcome) -> serde_json::Value {
+        let checked = &self.checked;
+        let counts = Severity::ALL.map(|severity| {
+            let count = checked.counts.get(&severity).copied();
+            (severity.name(), count.unwrap_or_default())
+        });
+        let result = match outcome {
             Outcome::Passed => "passed",
             Outcome::Failed => "failed",
-            Outcome::Unfit => "nothing to judge",
-        },
-        packets: checked.packets,
-        conversations: checked.conversations,
-        foreign: checked.foreign,
-        unproven: checked.unproven,
-        counts: counts.into_iter().collect(),
-        damage,
-        findings: checked.findings.iter().map(JsonFinding::from).collect(),
-    };
-    match serde_json::to_string_pretty(&json) {
-        Ok(text) => say(text),
-        Err(error) => {
-            complain(error, Outcome::Unfit);
-        }
+            Outcome::Unfit if checked.is_empty() => "nothing to judge",
+            Outcome::Unfit => "incomplete",
+        };
+        let NotJudged {
+            cut_headers,
+            cut_data,
+            without_direction,
+            without_beginning,
+        } = checked.not_judged;
+        let findings = checked.findings.iter().map(|finding| {
+            serde_json::json!({
+                "rule": finding.rule.id,
+                "statement": finding.rule.statement,
+                "severity": finding.severity.name(),
+                "packet": finding.packet,
+                "type": finding.kind,
+                "text": finding.text,
+            })
+        });
+        serde_json::json!({
+            "capture": path.display().to_string(),
+            "version": env!("CARGO_PKG_VERSION"),
+            "result": result,
+            "packets": checked.packets,
+            "conversations": checked.conversations,
+            "foreign": checked.foreign,
+            "unproven": checked.unproven,
+            "complete": self.is_complete(),
+            "not_judged": {
+                "cut_headers": cut_headers,
+                "cut_data": cut_data,
+                "without_direction": without_direction,
+                "without_beginning": without_beginning,
+                "foreign_frames": self.foreign_frames,
+                "skipped_blocks": self.skipped_blocks,
+            },
+            "counts": BTreeMap::from(counts),
+            "damage": self.damage,
+            "findings": findings.collect::<Vec<_>>(),
+        })
     }
 }

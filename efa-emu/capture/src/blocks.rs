@@ -13,6 +13,12 @@ pub(super) mod code {
     pub(crate) const SIMPLE_PACKET: u32 = 3;
     pub(crate) const STATISTICS: u32 = 5;
     pub(crate) const ENHANCED_PACKET: u32 = 6;
+
+    /// Blocks that Wireshark shows and numbers as frames: of systemd's journal, of sysdig, and custom
+    /// ones.
+    pub(crate) const NUMBERED: [u32; 7] = [9, 0x204, 0x208, 0x216, 0x221, 0xbad, 0x4000_0bad];
+    /// Blocks that say something about what is in others: names, secrets.
+    pub(crate) const DESCRIPTIONS: [u32; 2] = [4, 10];
 }
 
 const COMMENT: u16 = 1;

@@ -304,7 +304,11 @@ impl<R: Read> Reader<R> {
                 code::PACKET | code::SIMPLE_PACKET | code::ENHANCED_PACKET => {
                     return self.packet(offset, code).map(Some);
                 }
-                _ => self.skipped += 1,
+                _ if code::DESCRIPTIONS.contains(&code) => {}
+                _ => {
+                    self.skipped += 1;
+                    self.frames += u64::from(code::NUMBERED.contains(&code));
+                }
             }
         }
     }

@@ -408,7 +408,7 @@ fn a_truncated_capture_yields_its_whole_frames() {
 
 #[test]
 fn other_resolutions_byte_orders_and_sections_are_read() {
-    // A section in big-endian order with microseconds, the format's default, and an unknown block.
+    // A section in big-endian order with microseconds, the format's default, and a custom block.
     fn block(code: u32, body: &[u8]) -> Vec<u8> {
         let length = (body.len() as u32 + 12).to_be_bytes();
         [&code.to_be_bytes()[..], &length, body, &length].concat()
@@ -431,7 +431,8 @@ fn other_resolutions_byte_orders_and_sections_are_read() {
         assert!(reader.next_frame().unwrap().is_some());
     }
     let last = reader.next_frame().unwrap().unwrap();
-    assert_eq!((last.number, last.interface), (5, InterfaceId(1)));
+    // Wireshark numbers custom blocks as frames.
+    assert_eq!((last.number, last.interface), (6, InterfaceId(1)));
     assert_eq!(last.time, Duration::from_micros(1 << 32));
     assert_eq!((last.direction, last.bytes), (None, &[0xab, 0xcd][..]));
     assert!(last.frame.is_err());

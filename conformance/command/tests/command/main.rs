@@ -1,6 +1,7 @@
 //! The program as its users call it.
 
 mod bundle;
+mod captures;
 mod cli;
 mod doctor;
 mod eager_example;
