@@ -612,6 +612,9 @@ local MALFORMED, PROTOCOL, SEQUENCE =
     expert.group.MALFORMED, expert.group.PROTOCOL, expert.group.SEQUENCE
 local ERROR, WARN, NOTE = expert.severity.ERROR, expert.severity.WARN, expert.severity.NOTE
 
+-- What it takes to prove a breach, if not the packet alone.
+local HISTORY, SENDER, BEGINNING = 1, 2, 3
+
 -- docs/rules.md explains them. This table is made of efa_core::rules; its test says how.
 -- generated: rules begin
 local TRANSPORT_RULES = {
@@ -627,40 +630,41 @@ local PACKET_RULES = {
     { "unknown-flags", PROTOCOL, NOTE, "Flags or features that the protocol does not define" },
     { "trailing-bytes", PROTOCOL, NOTE, "Bytes behind the end of the packet's format" },
     { "raw-address-true", PROTOCOL, ERROR, "The raw address is not the sender's" },
-    { "raw-address-first", PROTOCOL, ERROR, "No raw address before the handshake" },
+    { "raw-address-first", PROTOCOL, ERROR, "No raw address before the handshake", SENDER },
     { "one-identity", PROTOCOL, NOTE, "Both raw address and connid header" },
-    { "connid-true", PROTOCOL, ERROR, "The connection id is of another endpoint" },
+    { "connid-true", PROTOCOL, ERROR, "The connection id is of another endpoint", HISTORY },
     { "late-packet", SEQUENCE, NOTE, "From an endpoint that is gone" },
-    { "qkey-true", PROTOCOL, ERROR, "The Q-key is not the receiver's" },
+    { "qkey-true", PROTOCOL, ERROR, "The Q-key is not the receiver's", HISTORY },
     { "qpn-reused", SEQUENCE, NOTE, "Another endpoint has taken over the queue pair number" },
-    { "handshake-once", SEQUENCE, ERROR, "A second handshake" },
-    { "device-version", PROTOCOL, WARN, "Handshake without device version" },
-    { "feature-announced", PROTOCOL, ERROR, "A feature is used that the peer has not announced" },
+    { "handshake-once", SEQUENCE, ERROR, "A second handshake", HISTORY },
+    { "device-version", PROTOCOL, WARN, "Handshake without device version", HISTORY },
+    { "feature-announced", PROTOCOL, ERROR, "A feature is used that the peer has not announced", HISTORY },
     { "feature-early", SEQUENCE, NOTE, "A feature is used before the peer's handshake" },
-    { "msg-id-once", SEQUENCE, ERROR, "The message id was used before" },
+    { "msg-id-once", SEQUENCE, ERROR, "The message id was used before", HISTORY },
     { "msg-id-ahead", SEQUENCE, NOTE, "Earlier messages are missing so far" },
-    { "msg-id-window", SEQUENCE, WARN, "Too far ahead of the messages that are missing" },
-    { "segment-bounds", PROTOCOL, ERROR, "The data lies outside of the message" },
-    { "segment-overlap", SEQUENCE, ERROR, "This part of the message was sent before" },
-    { "segment-agreement", SEQUENCE, ERROR, "Not the message that it began as" },
-    { "answer-names-request", SEQUENCE, ERROR, "The id names no operation of the peer" },
-    { "ctsdata-names-cts", SEQUENCE, ERROR, "The data is for no operation of the peer" },
+    { "msg-id-window", SEQUENCE, WARN, "Too far ahead of the messages that are missing", HISTORY },
+    { "segment-bounds", PROTOCOL, ERROR, "The data lies outside of the message", HISTORY },
+    { "segment-overlap", SEQUENCE, ERROR, "This part of the message was sent before", HISTORY },
+    { "segment-agreement", SEQUENCE, ERROR, "Not the message that it began as", HISTORY },
+    { "answer-names-request", SEQUENCE, ERROR, "The id names no operation of the peer", BEGINNING },
+    { "ctsdata-names-cts", SEQUENCE, ERROR, "The data is for no operation of the peer", BEGINNING },
     { "cts-positive", PROTOCOL, ERROR, "A window of no bytes" },
-    { "cts-window", SEQUENCE, ERROR, "More data than was granted" },
-    { "one-answer", SEQUENCE, ERROR, "The operation was acknowledged before" },
+    { "cts-window", SEQUENCE, ERROR, "More data than was granted", HISTORY },
+    { "one-answer", SEQUENCE, ERROR, "The operation was acknowledged before", HISTORY },
     { "read-refused", PROTOCOL, NOTE, "The receiver cannot read by RDMA" },
     { "peer-error", PROTOCOL, WARN, "The peer has given up its half of a message" },
-    { "peer-error-message", SEQUENCE, WARN, "Not about a message" },
+    { "peer-error-message", SEQUENCE, WARN, "Not about a message", BEGINNING },
 }
 -- generated: rules end
 
 local RULES = {}
+local EVIDENCE_OF = {} -- what a capture has to have for a rule that blames, by id
 local function declare_rules(proto, prefix, rules)
     local experts = {}
     for index, rule in ipairs(rules) do
-        local id, group, severity, summary = table.unpack(rule)
+        local id, group, severity, summary, evidence = table.unpack(rule)
         experts[index] = ProtoExpert.new(prefix .. ".rule." .. id, summary, group, severity)
-        RULES[id] = experts[index]
+        RULES[id], EVIDENCE_OF[id] = experts[index], evidence
     end
     proto.experts = experts
 end
@@ -1098,6 +1102,9 @@ local MOST_KEPT_BYTES = 128 * 1024 * 1024
 
 local P2P_RECEIVED, P2P_SENT = 1, 0
 
+-- A tap numbers what arrives from here on.
+local FIRST_TAPPED = 2 ^ 31
+
 local state
 
 local function reset_state()
@@ -1106,6 +1113,10 @@ local function reset_state()
         -- Endpoints whose first request is in the capture, and not only as it arrived; by whether the
         -- capture has directions.
         born = { [true] = {}, [false] = {} },
+        born_anywhere = { [true] = {}, [false] = {} }, -- the same, wherever it was seen
+        latest = {}, -- by view and endpoint, its latest request and in which run of numbers it is
+        all_arrivals = {}, -- queue pairs of which a tap saw the first arrival
+        following = nil, -- the packet that is being followed
         undirected = {}, -- the same for captures without directions
         pairs = {}, pair_count = 0, -- numbers of conversations, whichever end saw them
         endpoints = {}, -- names by GID and QPN
@@ -1129,7 +1140,25 @@ local function note(frame, id, text)
         issues = {}
         state.issues_of[frame] = issues
     end
-    issues[#issues + 1] = { RULES[id], text }
+    issues[#issues + 1] = { RULES[id], text, EVIDENCE_OF[id], state.following }
+end
+
+-- Whether the capture has, so far, what it takes to blame the sender of a packet: frames of both ends, and
+-- first requests.
+local function is_proven(evidence, context)
+    if not evidence or not context then
+        return true
+    end
+    local c, born = context.conversation, state.born_anywhere[context.has_direction]
+    local near, far = c.near, c.far
+    if near ~= far and (near.packets == 0 or far.packets == 0) then
+        return false
+    end
+    if evidence == SENDER then
+        return born[context.me.endpoint] ~= nil
+    end
+    local has_arrivals = context.has_direction and state.all_arrivals[near.endpoint]
+    return evidence == HISTORY or born[near.endpoint] and (born[far.endpoint] or has_arrivals)
 end
 
 -- One end of a conversation, with everything whose numbers it gave out.
@@ -1147,6 +1176,7 @@ local function new_side(endpoint)
         former_connids = {},
         -- by sequence number, the last one where the data of an RDMA read belongs in its transfer
         requests = {}, request_times = {}, rdma = {}, rdma_base = {},
+        identities = {}, -- of frames without a direction, by sequence number
         contents = {}, -- packets without an answer so far, by sequence number
         senders = {}, -- connection ids in packets without an answer so far, by sequence number
         numbered = {}, -- msg_ids of packets without an answer so far, by sequence number
@@ -1393,8 +1423,9 @@ end
 local function begin_anew(c, me, you)
     local fresh, peer = new_side(me.endpoint), new_side(you.endpoint)
     fresh.former_connids, peer.former_connids = me.former_connids, you.former_connids
+    fresh.run, peer.run = me.run, you.run
     -- The sequence numbers of the two devices go on.
-    for _, name in ipairs({ "packets", "bytes", "requests", "request_times", "rdma",
+    for _, name in ipairs({ "packets", "bytes", "identities", "requests", "request_times", "rdma",
         "rdma_base", "contents", "senders", "numbered", "refused_packets" }) do
         fresh[name], peer[name] = me[name], you[name]
     end
@@ -1419,6 +1450,43 @@ local function begins_conversation(p, context)
         or p.packet.family == "rtw" and p.rma_iov_count == 0
 end
 
+-- An endpoint's connection id, as it says itself or, before it does, as its peer does.
+local function known_connid(side)
+    return side.connid or side.addressed
+end
+
+-- Whether a connection id is of an endpoint that had not been heard of.
+local function is_another(side, connid)
+    local known = known_connid(side)
+    return known and known ~= connid and not side.former_connids[connid]
+end
+
+-- Begins anew if a packet without a raw address is not from and to the known endpoints, unless its number
+-- proves that it is, and wrong: the capture may lack frames between.
+local function end_after_break(c, me, you, p, context)
+    local before = me.run
+    me.run = context.run or before
+    if p["raw_addr.connid"] then
+        return me, you
+    end
+    local told, known = p.connid, known_connid(me)
+    local is_to_another = is_another(you, context.qkey)
+    if not is_to_another and not (told and is_another(me, told)) then
+        return me, you
+    end
+    -- The numbers of what arrives have gaps, so that they prove less.
+    local is_next = context.has_direction and context.is_own
+    local is_known = told and (not known or told == known)
+    local follows = not before or not context.run or before == context.run
+    if follows and (is_next or not is_to_another or is_known) then
+        return me, you
+    end
+    note(context.frame, "qpn-reused", "the endpoints are others, and frames between are missing")
+    me, you = begin_anew(c, me, you)
+    c.from_start = false
+    return me, you
+end
+
 -- Returns the ends of the conversation, and whether the packet is late: from or to an endpoint that is gone.
 local function check_identity(c, me, you, p, context)
     local frame = context.frame
@@ -1429,18 +1497,19 @@ local function check_identity(c, me, you, p, context)
             note(frame, "raw-address-true", format("%s names itself %s", me.endpoint, named))
         end
     end
-    if raw and me.connid and raw ~= me.connid and not me.former_connids[raw] then
-        note(frame, "qpn-reused", format("connection id 0x%08x instead of 0x%08x", raw, me.connid))
+    if raw and is_another(me, raw) then
+        note(frame, "qpn-reused", format("connection id 0x%08x instead of 0x%08x", raw, known_connid(me)))
         local peer_connid = you.connid
-        me.former_connids[me.connid] = true
+        if me.connid then
+            me.former_connids[me.connid] = true
+        end
         me, you = begin_anew(c, me, you)
         me.connid = raw
         if me ~= you and peer_connid == context.qkey then
             you.connid = peer_connid
         end
         c.from_start = begins_conversation(p, context)
-    elseif raw and me ~= you and you.connid and you.connid ~= context.qkey
-        and not you.former_connids[context.qkey] then
+    elseif raw and me ~= you and is_another(you, context.qkey) then
         -- The sender names another endpoint than the one that it knew: a new one, or by mistake.
         local connid = me.connid
         me, you = begin_anew(c, me, you)
@@ -1465,6 +1534,7 @@ local function check_identity(c, me, you, p, context)
         note(frame, "qkey-true", format("Q-key 0x%08x, but the receiver's is 0x%08x", context.qkey,
             you.connid))
     end
+    you.addressed = context.qkey
     return me, you, false
 end
 
@@ -1877,7 +1947,8 @@ local function find_refused(context, me, p)
     me.senders[sequence], me.senders[sequence - MOST_IN_FLIGHT] = connid, nil
     me.numbered[sequence], me.numbered[sequence - MOST_IN_FLIGHT] = p.packet.is_req and p.msg_id or nil, nil
     local refused = me.refused_packets[content]
-    if refused then
+    -- What the device repeats may be refused again.
+    if refused and not context.retry_of then
         me.refused_packets[content] = nil
         -- The same packet of another endpoint is another packet.
         if not connid or not refused.connid or connid == refused.connid then
@@ -1910,6 +1981,9 @@ local function miss(c, me)
 end
 
 local function follow_packet(context, p)
+    if context.is_sighting then
+        return
+    end
     local c, me, you = context.conversation, context.me, context.you
     local frame, now = context.frame, context.now
     count(p.name, p.reported)
@@ -1925,6 +1999,7 @@ local function follow_packet(context, p)
             and (context.is_own or p.packet.is_req and has_bit(p.flags, REQ_FLAG.raw_addr_hdr))
         c.from_start = is_from_birth or begins_conversation(p, context)
     end
+    me, you = end_after_break(c, me, you, p, context)
     find_refused(context, me, p)
     if context.retry_of then
         local transfer = state.transfer_of[context.retry_of]
@@ -1973,6 +2048,25 @@ local function long_read_of(owner, h)
     end
 end
 
+-- In which run of requests whose numbers follow each other this one is, of a queue pair as one end sees it.
+local NEAR_NUMBERS = 64
+local function run_of(context, me, sequence)
+    local is_next = context.has_direction and context.is_own
+    local key = format("%s%s%s", context.has_direction, context.is_own, me.endpoint)
+    local latest = state.latest[key]
+    if not latest then
+        latest = { sequence = sequence - 1, run = 0 }
+        state.latest[key] = latest
+    end
+    local distance = (sequence - latest.sequence) % 2 ^ 32
+    local follows = distance == 1
+    if not is_next then
+        follows = (distance + NEAR_NUMBERS) % 2 ^ 32 <= 2 * NEAR_NUMBERS
+    end
+    latest.sequence, latest.run = sequence, latest.run + (follows and 0 or 1)
+    return latest.run
+end
+
 -- Links the frames of one request by its sequence number, and finds transfers of RDMA.
 local function follow_frame(context, h, tvb)
     local c, me, you = context.conversation, context.me, context.you
@@ -2017,6 +2111,15 @@ local function follow_frame(context, h, tvb)
     end
     local earlier = me.requests[sequence]
     local continues = name == "RDMA_WRITE" and h.rdma_offset > 0
+    if not context.has_direction and not continues then
+        -- Without directions, two equal frames are one, seen at both ends.
+        local identity = format("%d:%x:", h.opcode, h.qkey) .. tvb:raw()
+        if earlier and not h.retransmission and me.identities[sequence] == identity then
+            context.is_sighting = true
+            return
+        end
+        me.identities[sequence], me.identities[sequence - MOST_IN_FLIGHT] = identity, nil
+    end
     if earlier and not continues and h.retransmission then
         -- The first of them: it may have been sent again by its program before.
         earlier = state.retry_of[earlier] or earlier
@@ -2025,6 +2128,7 @@ local function follow_frame(context, h, tvb)
     elseif not continues then
         me.requests[sequence], me.request_times[sequence] = frame, now
         me.rdma[sequence] = nil
+        context.run = run_of(context, me, sequence)
     end
     if h.retransmission then
         note(frame, "retransmission", earlier and earlier ~= frame
@@ -2238,7 +2342,9 @@ end
 local function show_issues(item, issues)
     if issues then
         for _, found in ipairs(issues) do
-            item:add_proto_expert_info(found[1], found[2])
+            if is_proven(found[3], found[4]) then
+                item:add_proto_expert_info(found[1], found[2])
+            end
         end
     end
 end
@@ -2617,9 +2723,15 @@ function efa.dissector(tvb, pinfo, tree)
             conversation_of(direction, source, destination)
         context.is_own, context.retransmission = direction ~= P2P_RECEIVED, h.retransmission
         context.has_direction = direction == P2P_RECEIVED or direction == P2P_SENT
-        if h.sequence == 0 and context.is_own and not h.retransmission and not IS_ANSWER[h.opcode] then
-            state.born[context.has_direction][source] = true
+        if h.sequence == 0 and not h.retransmission and not IS_ANSWER[h.opcode] then
+            state.born_anywhere[context.has_direction][source] = true
+            if context.is_own then
+                state.born[context.has_direction][source] = true
+            end
+        elseif h.sequence == FIRST_TAPPED and not context.is_own then
+            state.all_arrivals[destination] = true
         end
+        state.following = context
         follow_frame(context, h, tvb)
     end
 

@@ -554,7 +554,7 @@ impl Conversation {
         let Qkey(used) = frame.qkey;
         let side = &self.sides[me];
         let (told, known) = (reading.connid, side.known());
-        let other = told.filter(|told| side.is_another(*told));
+        let is_other = told.is_some_and(|told| side.is_another(told));
         let is_to_another = self.is_to_another(you, used);
         // The numbers of what arrives have gaps, so that they prove less.
         let is_next = self.view.has_direction && place.is_own;
@@ -563,15 +563,9 @@ impl Conversation {
         let follows = run.zip(frame.run).is_none_or(|(last, this)| last == this);
         self.sides[me].run = frame.run.or(run);
         let is_same = follows && (is_next || !is_to_another || is_known);
-        if is_same || reading.raw_address().is_some() || other.is_none() && !is_to_another {
+        if is_same || reading.raw_address().is_some() || !is_other && !is_to_another {
             return;
         }
-        let (rule, text) = match other {
-            Some(other) => (&rules::CONNID_TRUE, format!("its connid is {other:#x}")),
-            None => (&rules::QKEY_TRUE, format!("its Q-key is {used:#x}")),
-        };
-        let text = format!("{text}, which may be of the next endpoint");
-        self.suspect(place, reading.packet_type, rule, false, text);
         self.begin_anew(lives, &[(me, true), (you, true)]);
         self.from_start = Some(false);
     }

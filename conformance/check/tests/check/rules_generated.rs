@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 
-use efa_wire::rules::{Chapter, Group, RULES, Rule, Severity};
+use efa_wire::rules::{Chapter, Evidence, Group, RULES, Rule, Severity};
 
 /// The tables of `docs/rules.md`.
 fn documentation() -> String {
@@ -55,9 +55,16 @@ fn dissector() -> String {
                 Severity::Warning => "WARN",
                 Severity::Note => "NOTE",
             };
+            // A note blames nobody.
+            let evidence = match (rule.severity, rule.evidence) {
+                (Severity::Note, _) | (_, Evidence::Packet) => "",
+                (_, Evidence::History) => ", HISTORY",
+                (_, Evidence::Sender) => ", SENDER",
+                (_, Evidence::Beginning) => ", BEGINNING",
+            };
             writeln!(
                 text,
-                "    {{ \"{}\", {group}, {severity}, \"{}\" }},",
+                "    {{ \"{}\", {group}, {severity}, \"{}\"{evidence} }},",
                 rule.id, rule.breach
             )
             .unwrap();
