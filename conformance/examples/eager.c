@@ -90,12 +90,12 @@ static void open_endpoint(void) {
     struct ibv_context *context = NULL;
     struct efadv_device_attr attr;
     struct ibv_port_attr port;
-    struct ibv_device **list = ibv_get_device_list(NULL);
-    for (; list && *list; list++)
-        if ((context = ibv_open_device(*list)) && !efadv_query_device(context, &attr, sizeof attr))
+    struct ibv_device **list = ibv_get_device_list(NULL), **at = list;
+    for (; at && *at; at++)
+        if ((context = ibv_open_device(*at)) && !efadv_query_device(context, &attr, sizeof attr))
             break;
-    need(list && *list && !ibv_query_gid(context, 1, 0, &own.gid));
-    need(!ibv_query_port(context, 1, &port));
+    need(at && *at && !ibv_query_gid(context, 1, 0, &own.gid));
+    need(!ibv_query_port(context, 1, &port)), ibv_free_device_list(list);
     need(efa.pd = ibv_alloc_pd(context));
     need(efa.mr = ibv_reg_mr(efa.pd, memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE));
     need(efa.cq = ibv_create_cq(context, 2 * DEPTH, NULL, NULL, 0));
