@@ -8,10 +8,13 @@ use crate::capabilities::VERSION;
 use crate::ffi::host::Host;
 use crate::ffi::object::Object;
 use crate::ffi::result::status;
-use crate::ffi::{fi_context, fi_fabric_attr, fi_info, fi_provider, fid_fabric};
+use crate::ffi::{
+    FI_PARAM_BOOL, FI_PARAM_SIZE_T, fi_context, fi_fabric_attr, fi_info, fi_provider, fid_fabric,
+};
 use crate::info::offer::offer;
 use crate::objects::fabric::Fabric;
 use crate::open;
+use crate::settings::{self, DefaultValue, Parameter};
 
 struct Provider(std::cell::UnsafeCell<fi_provider>);
 
@@ -44,9 +47,45 @@ pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
         Ok(Some(host)) => {
             // SAFETY: libfabric looks at it after this call.
             unsafe { (*provider).fi_version = host.version() };
+            define_parameters(host);
             provider
         }
         _ => std::ptr::null_mut(),
+    }
+}
+
+/// The provider whose variables are read, as they are called.
+static VARIABLES: NamedProvider = NamedProvider(fi_provider {
+    version: VERSION,
+    fi_version: 0,
+    context: fi_context {
+        internal: [std::ptr::null_mut(); 4],
+    },
+    name: c"efa".as_ptr(),
+    getinfo: None,
+    fabric: None,
+    cleanup: None,
+});
+
+struct NamedProvider(fi_provider);
+
+// SAFETY: libfabric reads its name only.
+unsafe impl Sync for NamedProvider {}
+
+/// Lists the variables of the environment with libfabric.
+fn define_parameters(host: &Host) {
+    for Parameter {
+        name,
+        help,
+        default,
+    } in settings::parameters()
+    {
+        let (kind, value) = match default {
+            DefaultValue::Number(number) => (FI_PARAM_SIZE_T, number.to_string()),
+            DefaultValue::Switch(is_on) => (FI_PARAM_BOOL, is_on.to_string()),
+        };
+        let help = format!("efa_rs: {help} (default: {value})");
+        host.define(&VARIABLES.0, &name.to_lowercase(), kind, &help);
     }
 }
 

@@ -7,32 +7,91 @@ use efa_core::endpoint::EndpointConfig;
 
 use crate::ffi::host::log_warn;
 
-/// The settings of an endpoint.
-pub(crate) fn of_environment() -> EndpointConfig {
-    let mut config = EndpointConfig {
-        seed: rand::random(),
-        ..EndpointConfig::default()
+/// Numbers of the environment, as the variable's name behind `FI_EFA_`, the field of the engine's
+/// settings, and what it is.
+macro_rules! numbers {
+    ($($name:literal $field:ident $help:literal)*) => {
+        /// The settings of an endpoint.
+        pub(crate) fn of_environment() -> EndpointConfig {
+            let mut config = EndpointConfig {
+                seed: rand::random(),
+                ..EndpointConfig::default()
+            };
+            $(read(concat!("FI_EFA_", $name), &mut config.$field);)*
+            config.use_device_rdma = is_on("FI_EFA_USE_DEVICE_RDMA", config.use_device_rdma);
+            config
+        }
+
+        /// The variables that are numbers, with their defaults.
+        fn numbers() -> impl IntoIterator<Item = Parameter> {
+            let defaults = EndpointConfig::default();
+            [$(Parameter {
+                name: $name,
+                help: $help,
+                default: DefaultValue::Number(defaults.$field as u64),
+            },)*]
+        }
     };
-    read(
-        "FI_EFA_INTER_MAX_MEDIUM_MESSAGE_SIZE",
-        &mut config.max_medium_size,
-    );
-    read(
-        "FI_EFA_INTER_MIN_READ_MESSAGE_SIZE",
-        &mut config.min_read_message_size,
-    );
-    read(
-        "FI_EFA_INTER_MIN_READ_WRITE_SIZE",
-        &mut config.min_read_write_size,
-    );
-    read("FI_EFA_RUNT_SIZE", &mut config.runt_size);
-    read(
-        "FI_EFA_INTER_READ_SEGMENT_SIZE",
-        &mut config.read_segment_size,
-    );
-    read("FI_EFA_TX_MIN_CREDITS", &mut config.cts_window_packets);
-    config.use_device_rdma = is_on("FI_EFA_USE_DEVICE_RDMA", config.use_device_rdma);
-    config
+}
+
+numbers! {
+    "INTER_MAX_MEDIUM_MESSAGE_SIZE" max_medium_size
+        "the longest message in bytes that is sent in several packets at once"
+    "INTER_MIN_READ_MESSAGE_SIZE" min_read_message_size
+        "the shortest message in bytes that its receiver reads by RDMA"
+    "INTER_MIN_READ_WRITE_SIZE" min_read_write_size
+        "the shortest write in bytes that its target reads by RDMA"
+    "RUNT_SIZE" runt_size
+        "bytes of a message that travel ahead of its RDMA read"
+    "INTER_READ_SEGMENT_SIZE" read_segment_size
+        "the most bytes of an RDMA read"
+    "TX_MIN_CREDITS" cts_window_packets
+        "packets that a receiver permits at once"
+}
+
+/// A variable of the environment, as `fi_info -e` lists it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Parameter {
+    /// Its name behind `FI_EFA_`.
+    pub(crate) name: &'static str,
+    pub(crate) help: &'static str,
+    pub(crate) default: DefaultValue,
+}
+
+/// The value of a variable that is not set.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum DefaultValue {
+    Number(u64),
+    Switch(bool),
+}
+
+/// All variables.
+pub(crate) fn parameters() -> impl Iterator<Item = Parameter> {
+    let rdma = EndpointConfig::default().use_device_rdma;
+    let switches = [
+        ("USE_DEVICE_RDMA", "use RDMA of the device", rdma),
+        (
+            "ENABLE_SHM_TRANSFER",
+            "permit shared memory, which is never used: 0 for receiving without copies",
+            true,
+        ),
+        (
+            "USE_ZCPY_RX",
+            "receive into the application's buffers where that is possible",
+            true,
+        ),
+        (
+            "FORK_SAFE",
+            "keep registered memory from children of the process",
+            false,
+        ),
+    ];
+    let switches = switches.map(|(name, help, default)| Parameter {
+        name,
+        help,
+        default: DefaultValue::Switch(default),
+    });
+    numbers().into_iter().chain(switches)
 }
 
 /// Whether libfabric's own efa provider would reach peers of the same host through shared memory.

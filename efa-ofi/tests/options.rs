@@ -160,3 +160,22 @@ fn operation_flags_can_be_changed() {
         pair.close(libfabric);
     });
 }
+
+#[test]
+fn multi_receive_buffers_end_at_a_packet_at_first() {
+    let name = "multi_receive_buffers_end_at_a_packet_at_first";
+    let permit = |command: &mut std::process::Command| _ = command.env("FI_PROVIDER", "efa_rs,efa");
+    common::with_provider_and(name, permit, |libfabric| {
+        let [ours, stock] = [c"efa_rs", c"efa"].map(|provider| {
+            let options = Options {
+                provider,
+                ..Options::default()
+            };
+            let side = Side::open(libfabric, &options);
+            let length = side.option(FI_OPT_MIN_MULTI_RECV);
+            side.close(libfabric);
+            length
+        });
+        assert_eq!(ours, stock);
+    });
+}

@@ -333,3 +333,21 @@ fn messages_are_gathered_and_scattered_in_all_forms() {
         pair.close(libfabric);
     });
 }
+
+#[test]
+fn a_cancelled_receive_has_its_tag() {
+    with_provider("a_cancelled_receive_has_its_tag", |libfabric| {
+        let pair = Pair::open(libfabric, &Options::default());
+        let (mut buffer, endpoint) = ([0_u8; 4], pair.right.endpoint);
+        let place = buffer.as_mut_ptr().cast();
+        let (tag, ignore) = (0x1234_5678_9abc, 0xff);
+        let context: *mut c_void = std::ptr::without_provenance_mut(5);
+        let posted = call!(
+            endpoint => tagged.recv(place, 4, null_mut(), u64::MAX, tag, ignore, context)
+        );
+        assert_eq!((posted, pair.right.cancel(context)), (0, 0));
+        let cancelled = pair.right_failure();
+        assert_eq!((cancelled.err, cancelled.tag), (libc::ECANCELED, tag));
+        pair.close(libfabric);
+    });
+}

@@ -90,6 +90,7 @@ pub use base::ids::{ClaimId, EndpointId, PeerId, ReceiveId};
 #[cfg(any(test, debug_assertions))]
 #[doc(hidden)]
 pub use base::steps::steps_in_walks;
+pub use channel::MAX_REQUEST_HEADER;
 pub use domain::Domain;
 pub use subprotocols::atomics::{AtomicLimits, atomic_limits};
 

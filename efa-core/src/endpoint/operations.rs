@@ -3,12 +3,13 @@
 use crate::nic::Nic;
 
 use crate::endpoint::Endpoint;
+use crate::endpoint::api::completion::ErrorEntry;
 use crate::endpoint::api::error::{EndpointError, Failure};
 use crate::endpoint::api::operation::{
     AtomicArgs, AtomicKind, ClaimedRecvArgs, MessageInfo, MultiRecvArgs, OperationFlags, ReadArgs,
     RecvArgs, SendArgs, SourceFilter, TagFilter, WriteArgs,
 };
-use crate::endpoint::base::ids::{ClaimId, ReceiveId};
+use crate::endpoint::base::ids::{ClaimId, PeerId, ReceiveId};
 use crate::endpoint::receiving::Filter;
 
 impl<N: Nic> Endpoint<N> {
@@ -118,6 +119,19 @@ impl<N: Nic> Endpoint<N> {
     /// The claim names no message, or there are too many operations.
     pub fn discard(&mut self, claim: ClaimId) -> Result<(), EndpointError> {
         self.receive_side().discard_claimed(claim)
+    }
+
+    /// Returns whether operations on a peer's memory cannot start because its HANDSHAKE, for which
+    /// it was asked, has not arrived.
+    pub fn awaits_handshake(&self, peer: PeerId) -> bool {
+        let state = self.channel.peers.state(peer);
+        state.is_some_and(|state| state.handshake.is_awaited())
+    }
+
+    /// Reports and counts the failure of an operation that the caller has kept back, behind the
+    /// completions so far.
+    pub fn report_failure(&mut self, entry: ErrorEntry) {
+        self.channel.reports.failed(entry);
     }
 
     /// Cancels a receive that no message has matched yet. It completes with `FI_ECANCELED`. Returns

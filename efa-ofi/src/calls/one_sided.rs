@@ -2,15 +2,20 @@
 
 use std::ffi::c_void;
 
-use efa_core::endpoint::{CompletionFlags, Errno, IoVec, ReadArgs, RemoteIoVec, WriteArgs};
+use efa_core::endpoint::{self, CompletionFlags, Errno, IoVec, ReadArgs, RemoteIoVec, WriteArgs};
+use efa_core::nic::LentNic;
+use efa_hw::HwDomain;
 
 use crate::calls::segments::{length_of, local, local_list, remote, remote_list};
 use crate::calls::shim::transfer_calls;
-use crate::calls::start::{Call, start};
+use crate::calls::start::{Call, Start, Waiting, start_or_defer};
 use crate::ffi::result::Result;
 use crate::ffi::table::Table;
 use crate::ffi::*;
 use crate::objects::endpoint::Endpoint;
+use crate::state::deferred::{Deferred, Direction};
+
+type Engine = endpoint::Endpoint<LentNic<HwDomain>>;
 
 pub(crate) static OPS: Table<fi_ops_rma> = Table::new(fi_ops_rma {
     size: size_of::<fi_ops_rma>(),
@@ -36,7 +41,7 @@ fn start_read(
         CompletionFlags::RMA | CompletionFlags::READ,
         length_of(buffer),
     );
-    start(endpoint, &call.fetching(), completion, |engine, start| {
+    let read = |engine: &mut Engine, start: &Start| {
         engine.read(ReadArgs {
             peer: start.peer,
             buffer,
@@ -44,7 +49,35 @@ fn start_read(
             flags: start.flags,
             context: start.context,
         })
+    };
+    start_or_defer(endpoint, &call.fetching(), completion, read, |waiting| {
+        Some(keep(waiting, buffer, remote, Direction::Read))
     })
+}
+
+/// What is kept of an operation that waits.
+#[cold]
+fn keep(
+    waiting: Waiting,
+    local: &[IoVec],
+    remote: &[RemoteIoVec],
+    direction: Direction,
+) -> Deferred {
+    let Waiting {
+        endpoint,
+        peer,
+        flags,
+        context,
+    } = waiting;
+    Deferred {
+        endpoint,
+        peer,
+        flags,
+        context,
+        local: local.into(),
+        remote: remote.into(),
+        direction,
+    }
 }
 
 fn start_write(
@@ -58,7 +91,7 @@ fn start_write(
         CompletionFlags::RMA | CompletionFlags::WRITE,
         length_of(data),
     );
-    start(endpoint, &call, completion, |engine, start| {
+    let write = |engine: &mut Engine, start: &Start| {
         engine.write(WriteArgs {
             peer: start.peer,
             data,
@@ -67,6 +100,9 @@ fn start_write(
             flags: start.flags,
             context: start.context,
         })
+    };
+    start_or_defer(endpoint, &call, completion, write, |waiting| {
+        Some(keep(waiting, data, remote, Direction::Write(call.data)))
     })
 }
 

@@ -3,7 +3,8 @@
 use std::ffi::c_void;
 
 use efa_core::endpoint::{
-    CompletionEntry, CompletionFlags, Endpoint as Engine, EndpointError, OperationFlags, PeerId,
+    CompletionEntry, CompletionFlags, Endpoint as Engine, EndpointError, EndpointId, Errno,
+    OperationFlags, PeerId,
 };
 use efa_core::nic::LentNic;
 use efa_hw::HwDomain;
@@ -12,6 +13,7 @@ use crate::ffi::result::{EBADFLAGS, EOPBADSTATE, Result};
 use crate::ffi::*;
 use crate::objects::enabled::Enabled;
 use crate::objects::endpoint::Endpoint;
+use crate::state::deferred::Deferred;
 use crate::state::route::{INJECTED, Route};
 
 /// The flags of sends and writes. A fence and the completion of a match (`FI_FENCE`,
@@ -154,6 +156,14 @@ impl Start {
     }
 }
 
+/// What [`Deferred`] has of an operation besides its memory.
+pub(crate) struct Waiting {
+    pub(crate) endpoint: EndpointId,
+    pub(crate) peer: PeerId,
+    pub(crate) flags: OperationFlags,
+    pub(crate) context: u64,
+}
+
 /// Result of giving the engine an operation.
 type Posted = std::result::Result<(), EndpointError>;
 
@@ -166,8 +176,20 @@ type Posted = std::result::Result<(), EndpointError>;
 pub(crate) fn start(
     endpoint: &Endpoint,
     call: &Call,
+    completion: (CompletionFlags, u64),
+    post: impl FnOnce(&mut Engine<LentNic<HwDomain>>, &Start) -> Posted,
+) -> Result<usize> {
+    start_or_defer(endpoint, call, completion, post, |_| None)
+}
+
+/// As [`start`]. An operation that waits for its peer's HANDSHAKE is kept as `defer` describes it.
+#[inline]
+pub(crate) fn start_or_defer(
+    endpoint: &Endpoint,
+    call: &Call,
     (completion, length): (CompletionFlags, u64),
     post: impl FnOnce(&mut Engine<LentNic<HwDomain>>, &Start) -> Posted,
+    defer: impl FnOnce(Waiting) -> Option<Deferred>,
 ) -> Result<usize> {
     let enabled = endpoint.enabled()?;
     endpoint.domain().operation(|state| {
@@ -177,7 +199,21 @@ pub(crate) fn start(
             Route::check_room(&state.tables, enabled.route.transmit)?;
         }
         let engine = state.core.endpoint(enabled.id).ok_or(EOPBADSTATE)?;
-        post(engine, &start).map_err(|error| error.errno())?;
+        match post(engine, &start) {
+            Ok(()) => {}
+            // The memory of what is copied may be gone later.
+            Err(EndpointError::TryAgain) if start.context != INJECTED => {
+                let waiting = Waiting {
+                    endpoint: enabled.id,
+                    peer,
+                    flags: start.flags,
+                    context: start.context,
+                };
+                let deferred = defer(waiting).ok_or(Errno::EAGAIN)?;
+                return state.defer(deferred).map(|()| 0);
+            }
+            Err(error) => return Err(error.errno()),
+        }
         if let Some(context) = start.reports_now {
             let done = CompletionEntry {
                 context,

@@ -1,7 +1,7 @@
 //! What the provider uses of the libfabric that has loaded it, whatever its file is called: it
 //! links with none, so that one file serves all releases, and two of them in a process.
 
-use std::ffi::{CStr, CString, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -14,7 +14,13 @@ pub(crate) struct Host {
     version: fi_version_t,
     log_enabled: Option<fi_log_enabled_t>,
     log: Option<fi_log_t>,
+    define: Option<DefineParameter>,
 }
+
+/// `fi_param_define`: the provider by whose name the variable begins, its name, its type, and a
+/// format with arguments that make the text about it.
+type DefineParameter =
+    unsafe extern "C" fn(*const fi_provider, *const c_char, c_uint, *const c_char, ...) -> c_int;
 
 static HOST: OnceLock<Option<Host>> = OnceLock::new();
 
@@ -40,6 +46,28 @@ impl Host {
                 .find_map(|file| Host::of(&file))
         })
         .as_ref()
+    }
+
+    /// Makes a variable of the environment known, for `fi_info -e` and `fi_getparams`. `provider`
+    /// has the middle of its name, as in `FI_EFA_RUNT_SIZE`, and lives for ever.
+    pub(crate) fn define(
+        &self,
+        provider: &'static fi_provider,
+        name: &str,
+        kind: c_uint,
+        help: &str,
+    ) {
+        let (Some(define), Ok(name), Ok(help)) =
+            (self.define, CString::new(name), CString::new(help))
+        else {
+            return;
+        };
+        // SAFETY: all are strings, which are copied; the format takes one.
+        let status =
+            unsafe { define(provider, name.as_ptr(), kind, c"%s".as_ptr(), help.as_ptr()) };
+        if status != 0 {
+            log_info!(Core, "parameter {name:?} is not listed: error {}", -status);
+        }
     }
 
     /// The libfabric that has loaded this provider.
@@ -75,6 +103,8 @@ impl Host {
                     .map(|found| std::mem::transmute::<*mut c_void, fi_log_enabled_t>(found)),
                 log: find(c"fi_log")
                     .map(|found| std::mem::transmute::<*mut c_void, fi_log_t>(found)),
+                define: find(c"fi_param_define")
+                    .map(|found| std::mem::transmute::<*mut c_void, DefineParameter>(found)),
             })
         }
     }

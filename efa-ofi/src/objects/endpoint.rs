@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
+use efa_core::endpoint::MAX_REQUEST_HEADER;
 use efa_core::endpoint::{EndpointId, Errno};
 use efa_core::nic::{Domain as _, Nic as _, QueuePair as _};
 
@@ -28,9 +29,6 @@ const LINGER: Duration = Duration::from_secs(1);
 /// How long it sleeps between looks.
 const LINGER_INTERVAL: Duration = Duration::from_micros(100);
 
-/// What an endpoint starts with as [`Endpoint::min_multi_recv`].
-const MIN_MULTI_RECV: usize = 64;
-
 /// An endpoint (`fid_ep`).
 #[repr(C)]
 pub(crate) struct Endpoint {
@@ -39,7 +37,8 @@ pub(crate) struct Endpoint {
     settings: Mutex<Settings>,
     /// What must be left of a multi-receive buffer for another message, in bytes
     /// (`FI_OPT_MIN_MULTI_RECV`): of those that are posted after the option is set, which
-    /// applications do before and after they enable the endpoint.
+    /// applications do before and after they enable the endpoint. At first it is the longest
+    /// message that one packet has in any case.
     pub(crate) min_multi_recv: AtomicUsize,
     enabled: OnceLock<Enabled>,
     users: Users,
@@ -70,6 +69,7 @@ unsafe impl Object for Endpoint {
         let mut state = self.domain.state()?;
         state.endpoints.retain(|(other, _)| other != id);
         state.claims.retain(|(other, _), _| other != id);
+        state.deferred.retain(|operation| operation.endpoint != *id);
         let mut queue = None;
         if let Some(engine) = state.core.endpoint(*id) {
             if let Ok(settings) = self.settings.lock() {
@@ -159,6 +159,7 @@ impl Endpoint {
             promised => promised,
         };
         let environment = settings::of_environment();
+        let mtu = domain.state()?.core.nic_mut().attributes().mtu;
         Ok(Endpoint {
             c: fid_ep {
                 fid: new_fid(context),
@@ -183,7 +184,7 @@ impl Endpoint {
                 },
                 options: Options::new(&environment, max_message, [tx.size, rx.size]),
             }),
-            min_multi_recv: AtomicUsize::new(MIN_MULTI_RECV),
+            min_multi_recv: AtomicUsize::new(mtu.saturating_sub(MAX_REQUEST_HEADER)),
             enabled: OnceLock::new(),
             users: Users::default(),
             domain: Ref::new(domain),

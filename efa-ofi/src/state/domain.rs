@@ -13,10 +13,11 @@ use efa_core::nic::{
 use efa_hw::{CacheLimits, HwDevice, HwDomain, OpenError};
 
 use crate::ffi::host::{log_info, log_warn};
-use crate::ffi::result::{ENODATA, ENOSYS, Result};
+use crate::ffi::result::{ENODATA, ENOSYS, EOPBADSTATE, Result};
 use crate::ffi::{FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_YIELD, fi_wait_obj};
 use crate::fork;
 use crate::state::counts::CounterSleeper;
+use crate::state::deferred::{self, Deferred};
 use crate::state::route::Route;
 use crate::state::tables::Tables;
 use crate::state::wait::{DeviceEvents, WaitFd, WaitObject};
@@ -32,6 +33,8 @@ pub(crate) struct State {
     pub(crate) peers: HashMap<PeerId, usize>,
     /// Messages that were claimed, by the context that claimed them, with the completion of each.
     pub(crate) claims: HashMap<(EndpointId, u64), (ClaimId, CompletionEntry)>,
+    /// Reads and writes that wait for their peers, oldest first.
+    pub(crate) deferred: Vec<Deferred>,
     /// What sleepers wait for, from the first object on that can sleep.
     device_events: Option<DeviceEvents>,
     /// Sleepers that wait until a counter changes.
@@ -75,6 +78,7 @@ impl State {
             tables: Tables::default(),
             peers: HashMap::new(),
             claims: HashMap::new(),
+            deferred: Vec::new(),
             device_events: None,
             sleepers: Vec::new(),
             may_sleep: false,
@@ -95,8 +99,38 @@ impl State {
         if taken > 0 {
             self.report_events();
         }
+        if !self.deferred.is_empty() {
+            self.resume_deferred();
+        }
         self.deliver();
         taken
+    }
+
+    /// Starts the operations for whose peers there was a HANDSHAKE.
+    #[cold]
+    fn resume_deferred(&mut self) {
+        let core = &mut self.core;
+        self.deferred.retain(|operation| {
+            let engine = core.endpoint(operation.endpoint);
+            engine.is_some_and(|engine| !operation.resume(engine))
+        });
+    }
+
+    /// Keeps an operation that its engine has refused with `FI_EAGAIN` until its peer's HANDSHAKE
+    /// has come.
+    ///
+    /// # Errors
+    /// `FI_EAGAIN` if it does not wait for that, or too many do.
+    #[cold]
+    pub(crate) fn defer(&mut self, operation: Deferred) -> Result<()> {
+        let id = operation.endpoint;
+        let engine = self.core.endpoint(id).ok_or(EOPBADSTATE)?;
+        let others = self.deferred.iter().filter(|other| other.endpoint == id);
+        if !engine.awaits_handshake(operation.peer) || others.count() >= deferred::LIMIT {
+            return Err(Errno::EAGAIN);
+        }
+        self.deferred.push(operation);
+        Ok(())
     }
 
     /// Reports what belongs to no operation of the application.

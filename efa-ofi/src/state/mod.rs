@@ -4,6 +4,7 @@
 pub(crate) mod addresses;
 pub(crate) mod completions;
 pub(crate) mod counts;
+pub(crate) mod deferred;
 pub(crate) mod domain;
 pub(crate) mod events;
 pub(crate) mod explanation;

@@ -34,7 +34,8 @@ use crate::nic::Nic;
 use crate::wire::{Handshake, PacketType};
 
 pub(crate) use conversation::Conversation;
-pub(crate) use sizes::{MAX_REQUEST_HEADER, Sizes, atomic_operand};
+pub use sizes::MAX_REQUEST_HEADER;
+pub(crate) use sizes::{Sizes, atomic_operand};
 pub(crate) use unknown_senders::{Introduced, Introduction};
 
 /// State that operations in both directions need.

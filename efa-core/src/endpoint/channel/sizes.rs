@@ -12,7 +12,7 @@ use crate::wire::{PacketType, ReadRsp, Repr, ReqFlags, UniversalFlags};
 
 /// The header size that stock libfabric since 1.17 reserves in requests, in bytes: that of a write
 /// in windows with all iovs, raw address and CQ data.
-pub(crate) const MAX_REQUEST_HEADER: usize = {
+pub const MAX_REQUEST_HEADER: usize = {
     let flags = ReqFlags::RAW_ADDR_HDR.union(ReqFlags::CQ_DATA_HDR);
     PacketType::LongctsRtw.header_len(flags.bits(), IOV_LIMIT)
 };

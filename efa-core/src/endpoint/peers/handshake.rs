@@ -186,6 +186,11 @@ impl Handshaking {
         !self.request_sent && self.features.is_none()
     }
 
+    /// Returns whether a packet was sent that the peer has not answered with its HANDSHAKE.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.request_sent && self.features.is_none()
+    }
+
     /// Notes that a request was sent. The peer answers the first one with its HANDSHAKE.
     #[inline]
     pub(crate) fn request_sent(&mut self) {

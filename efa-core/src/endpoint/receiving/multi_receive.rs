@@ -4,14 +4,26 @@
 //! than the application wants for a message, the buffer takes no more. The completion of its last
 //! message says that the application may use the buffer again.
 
+use core::num::NonZeroU32;
+
 use slab::Slab;
 
 use crate::endpoint::api::operation::IoVec;
 use crate::nic::UserSlice;
 
-/// Names a buffer in [`MultiBuffers`].
+/// Names a buffer in [`MultiBuffers`]: its place and 1, so that receives without one are small.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct MultiKey(u32);
+pub(crate) struct MultiKey(NonZeroU32);
+
+impl MultiKey {
+    fn new(place: usize) -> Self {
+        MultiKey(NonZeroU32::MIN.saturating_add(place as u32))
+    }
+
+    fn place(self) -> usize {
+        self.0.get() as usize - 1
+    }
+}
 
 /// The part of a buffer that a message gets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,13 +51,13 @@ pub(super) struct MultiBuffers(Slab<MultiBuffer>);
 impl MultiBuffers {
     /// Adds a buffer, which takes messages while at least `min_free` bytes are left.
     pub(super) fn insert(&mut self, piece: IoVec, min_free: usize) -> MultiKey {
-        MultiKey(self.0.insert(MultiBuffer {
+        MultiKey::new(self.0.insert(MultiBuffer {
             piece,
             used: 0,
             min_free,
             incomplete: 0,
             closed: false,
-        }) as u32)
+        }))
     }
 
     /// Gives a message of `length` bytes the next part of a buffer. Also returns whether the buffer
@@ -55,7 +67,7 @@ impl MultiBuffers {
         buffer: MultiKey,
         length: u64,
     ) -> Option<(Part, IoVec, bool)> {
-        let multi = self.0.get_mut(buffer.0 as usize)?;
+        let multi = self.0.get_mut(buffer.place())?;
         let memory = multi.piece.memory;
         let free = memory.length - multi.used;
         let taken = usize::try_from(length).map_or(free, |length| length.min(free));
@@ -76,7 +88,7 @@ impl MultiBuffers {
     /// Notes that a message of a buffer is complete. Returns whether the application may use the
     /// buffer again.
     pub(super) fn end_part(&mut self, part: Part) -> bool {
-        let Some(multi) = self.0.get_mut(part.buffer.0 as usize) else {
+        let Some(multi) = self.0.get_mut(part.buffer.place()) else {
             return false;
         };
         multi.incomplete -= 1;
@@ -85,19 +97,19 @@ impl MultiBuffers {
 
     /// Makes a buffer take no more messages. Returns whether the application may use it again.
     pub(super) fn close(&mut self, buffer: MultiKey) -> bool {
-        if let Some(multi) = self.0.get_mut(buffer.0 as usize) {
+        if let Some(multi) = self.0.get_mut(buffer.place()) {
             multi.closed = true;
         }
         self.release(buffer)
     }
 
-    fn release(&mut self, MultiKey(key): MultiKey) -> bool {
+    fn release(&mut self, buffer: MultiKey) -> bool {
         let released = self
             .0
-            .get(key as usize)
+            .get(buffer.place())
             .is_some_and(|multi| multi.closed && multi.incomplete == 0);
         if released {
-            self.0.remove(key as usize);
+            self.0.remove(buffer.place());
         }
         released
     }

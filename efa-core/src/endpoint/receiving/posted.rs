@@ -26,8 +26,9 @@ pub(crate) struct Posted {
     context: u64,
     report_success: bool,
     pub(crate) target: Iov,
-    /// Whether it takes tagged messages; its place among those of its kind.
+    /// Whether it takes tagged messages, and which; its place among those of its kind.
     tagged: bool,
+    tag: u64,
     entry: PostedEntry,
     /// The multi-receive buffer, if it is one.
     multi: Option<MultiKey>,
@@ -133,6 +134,7 @@ impl PostedReceives {
             report_success,
             target,
             tagged,
+            tag: filter.tag.tag,
             entry,
             multi,
             links: PeerLinks::NONE,
@@ -219,15 +221,15 @@ impl PostedReceives {
         self.take_matched(id)
     }
 
-    /// Removes a receive that no message has matched. Returns its context and the flags of its
-    /// completion.
-    pub(crate) fn withdraw(&mut self, id: ReceiveId) -> Option<(u64, CompletionFlags)> {
+    /// Removes a receive that no message has matched. Returns its context, the flags of its
+    /// completion, and its tag, which is 0 if it is untagged.
+    pub(crate) fn withdraw(&mut self, id: ReceiveId) -> Option<(u64, CompletionFlags, u64)> {
         let posted = self.remove(id)?;
         let mut flags = message_flags(posted.tagged, CompletionFlags::RECV);
         if let Some(multi) = posted.multi {
             flags.set(CompletionFlags::MULTI_RECV, self.multi_buffers.close(multi));
         }
-        Some((posted.context, flags))
+        Some((posted.context, flags, posted.tag))
     }
 
     /// The oldest receive that was posted with a context. Takes time in proportion to the number of
@@ -373,7 +375,7 @@ mod tests {
         let first = post(&mut posted, 1, Some(7));
         let second = post(&mut posted, 2, Some(7));
         let flags = CompletionFlags::RECV | CompletionFlags::TAGGED;
-        assert_eq!(posted.withdraw(first), Some((1, flags)));
+        assert_eq!(posted.withdraw(first), Some((1, flags, 7)));
         assert_eq!(posted.withdraw(first), None);
         let found = posted.match_message(peer(1), Some(7)).unwrap();
         assert_eq!(found.receive, second);

@@ -80,11 +80,11 @@ impl<N: Nic> ReceiveSide<'_, N> {
 
     /// Ends a posted receive that no message has matched. Returns whether there was one.
     pub(crate) fn withdraw_posted(&mut self, id: ReceiveId, failure: Failure) -> bool {
-        let Some((context, flags)) = self.receiving.posted.withdraw(id) else {
+        let Some((context, flags, tag)) = self.receiving.posted.withdraw(id) else {
             return false;
         };
         let entry = ErrorEntry::without_data(context, flags, None, failure);
-        self.channel.reports.failed(entry);
+        self.channel.reports.failed(ErrorEntry { tag, ..entry });
         true
     }
 
