@@ -11,7 +11,6 @@ use std::sync::Arc;
 use efa_commands::{Failure, RunDirectory, shared_memory};
 use efa_shm::{ENV_FABRICS, Fabric};
 
-use crate::complain;
 use crate::files::{AGENT, ENV_CLUSTER, FABRIC_FILE};
 use crate::host::{EmulatedHost, Injection};
 use crate::launchers::{Launchers, Middleware, Provider};
@@ -45,6 +44,7 @@ pub struct Cluster {
     namespace: Option<Arc<UserNamespace>>,
     views: Views,
     shows_devices: bool,
+    shortcoming: Option<String>,
 }
 
 impl Cluster {
@@ -65,11 +65,12 @@ impl Cluster {
         symlink(env::current_exe()?, &agent)?;
 
         let views = Views::new(&lists.addresses, &[fabric.directory(), directory.path()]);
+        let mut shortcoming = None;
         let namespace = match options.isolated {
             false => None,
             true => UserNamespace::create(&views)
-                .inspect_err(|error| {
-                    complain(&format!(
+                .map_err(|error| {
+                    shortcoming = Some(format!(
                         "the system permits no user namespaces ({error}): the hosts have the machine's name and \
                          shared memory in common"
                     ));
@@ -101,7 +102,13 @@ impl Cluster {
             namespace: namespace.map(Arc::new),
             views,
             shows_devices: options.shows_devices,
+            shortcoming,
         })
+    }
+
+    /// Why its hosts have not all that they should have of their own, if so.
+    pub fn shortcoming(&self) -> Option<String> {
+        self.shortcoming.clone()
     }
 
     /// Whether programs on the hosts can make files in the directory of POSIX shared memory.

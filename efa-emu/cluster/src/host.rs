@@ -11,7 +11,6 @@ use efa_device_model::profile::Profile;
 use efa_device_model::sysfs::{self, Rail};
 use efa_shm::{Fabric, Host, HostConfig, PortRules};
 
-use crate::complain;
 use crate::device_view::DeviceView;
 use crate::live_sysfs::LiveSysfs;
 
@@ -59,35 +58,35 @@ impl EmulatedHosts {
         self.iter().flat_map(|host| &host.devices)
     }
 
-    /// Waits until other machines know of these hosts; says so on standard error if they do not.
+    /// Waits until other machines know of these hosts. What to say if they do not.
     ///
     /// # Errors
     /// The fabric cannot be read.
-    pub fn wait_for_bridges(&self, fabric: &Fabric) -> Result<(), Failure> {
-        if let Some(device) = fabric.wait_for_bridges(self.devices(), RECORDER_PATIENCE)? {
-            complain(&format!(
+    pub fn wait_for_bridges(&self, fabric: &Fabric) -> Result<Option<String>, Failure> {
+        let unknown = fabric.wait_for_bridges(self.devices(), RECORDER_PATIENCE)?;
+        Ok(unknown.map(|device| {
+            format!(
                 "the bridge of the fabric {} does not answer: other machines may not know of {} yet",
                 fabric.name(),
                 device.name()
-            ));
-        }
-        Ok(())
+            )
+        }))
     }
 
-    /// Waits until those who record the fabric record these hosts too; says so on standard error if
-    /// one does not begin.
+    /// Waits until those who record the fabric record these hosts too. What to say if one does not
+    /// begin.
     ///
     /// # Errors
     /// The fabric cannot be read.
-    pub fn wait_for_recorders(&self, fabric: &Fabric) -> Result<(), Failure> {
-        if let Some(device) = fabric.wait_for_recorders(self.devices(), RECORDER_PATIENCE)? {
-            complain(&format!(
+    pub fn wait_for_recorders(&self, fabric: &Fabric) -> Result<Option<String>, Failure> {
+        let unknown = fabric.wait_for_recorders(self.devices(), RECORDER_PATIENCE)?;
+        Ok(unknown.map(|device| {
+            format!(
                 "whoever records the fabric {} does not answer: the capture may lack the first frames of {}",
                 fabric.name(),
                 device.name()
-            ));
-        }
-        Ok(())
+            )
+        }))
     }
 }
 

@@ -95,9 +95,10 @@ impl ClusterArguments {
             shows_devices: settings.shows_devices(),
         };
         let cluster = Cluster::create(&options, &layout, fabric)?;
+        settings.tell(cluster.shortcoming());
         let injection = settings.inject(cluster.directory())?;
-        hosts.wait_for_bridges(fabric)?;
-        hosts.wait_for_recorders(fabric)?;
+        settings.tell(hosts.wait_for_bridges(fabric)?);
+        settings.tell(hosts.wait_for_recorders(fabric)?);
         let mut recording = settings.record(&hosts)?;
         inherit_timer_slack(self.timer_slack)?;
         let mut nodes = cluster.start_hosts(&hosts, &members, &injection)?;

@@ -57,8 +57,8 @@ impl RunArguments {
         let sysfs_root = directory.subdirectory("sysfs")?;
         host.generate_sysfs(&sysfs_root)?;
         let injection = settings.inject(&directory)?;
-        hosts.wait_for_recorders(settings.fabric())?;
-        hosts.wait_for_bridges(settings.fabric())?;
+        settings.tell(hosts.wait_for_recorders(settings.fabric())?);
+        settings.tell(hosts.wait_for_bridges(settings.fabric())?);
 
         let mut recording = settings.record(&hosts)?;
         let (program, arguments) = self.command.split_first().expect("clap requires a command");

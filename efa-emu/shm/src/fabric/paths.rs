@@ -12,8 +12,8 @@ use crate::error::{FabricError, Holds};
 use crate::identity::qpn::ParticipantId;
 use crate::transport::switchboard;
 
-/// Longest name of a fabric or host.
-pub(super) const MAX_NAME: usize = 63;
+/// Longest name of a fabric or host: the kernel permits a machine as much.
+pub(super) const MAX_NAME: usize = 64;
 
 /// Refuses names that cannot be file names or that would be hard to read in messages.
 pub(crate) fn check_name(what: &'static str, name: &str) -> Result<(), FabricError> {

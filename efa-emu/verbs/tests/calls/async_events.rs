@@ -223,6 +223,38 @@ fn a_port_loses_and_regains_its_link() {
     });
 }
 
+/// A datagram without a link is lost, which its sender is not told; the receive stays for one that
+/// is sent with it.
+#[test]
+fn datagrams_go_on_when_the_link_returns() {
+    on_emulated_host_with(&["--host", "alpha"], || {
+        let endpoint = Endpoint::new();
+        let queue = endpoint.cq(64);
+        let (from, to) = (endpoint.ud(queue), endpoint.ud(queue));
+        let mut memory = [0u8; 64];
+        let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
+        for round in 0..3 {
+            let receive = 100 + round;
+            assert_eq!(post_recv(to, receive, &mut [sge(region, 0, 64)]), 0);
+            fault(&["port-down", "alpha"]);
+            assert_eq!(next(endpoint.context), (PORT_ERR, 1));
+            send(&endpoint, from, to, round, &mut [sge(region, 0, 8)]);
+            let lost = wait_for(queue, 1);
+            assert_eq!(lost[0].status, 0);
+            assert_eq!(lost[0].wr_id, round);
+            fault(&["port-up", "alpha"]);
+            assert_eq!(next(endpoint.context), (PORT_ACTIVE, 1));
+            send(&endpoint, from, to, 10 + round, &mut [sge(region, 0, 8)]);
+            let mut done: Vec<_> = wait_for(queue, 2)
+                .iter()
+                .map(|completion| (completion.wr_id, completion.status))
+                .collect();
+            done.sort_unstable();
+            assert_eq!(done, [(10 + round, 0), (receive, 0)]);
+        }
+    });
+}
+
 /// Width and speed of the port as `ibv_query_port` has them, and what `ibv_query_port_speed` says.
 fn port_speed(context: *mut ibv_context) -> (u8, u8, u64) {
     let mut port: ibv_port_attr = zeroed();

@@ -604,25 +604,7 @@ fn datagrams() {
         let queue = endpoint.cq(64);
         let mut memory = vec![0u8; 256];
         let region = endpoint.register(&mut memory, IBV_ACCESS_LOCAL_WRITE);
-        let ud = || {
-            let mut attributes: ibv_qp_init_attr = zeroed();
-            attributes.send_cq = queue;
-            attributes.recv_cq = queue;
-            attributes.qp_type = IBV_QPT_UD;
-            attributes.cap = ibv_qp_cap {
-                max_send_wr: 8,
-                max_recv_wr: 8,
-                max_send_sge: 1,
-                max_recv_sge: 1,
-                max_inline_data: 0,
-            };
-            // SAFETY: live objects.
-            let pair = unsafe { ibv_create_qp(endpoint.pd, &raw mut attributes) };
-            assert!(!pair.is_null(), "errno {}", errno());
-            ready(pair);
-            pair
-        };
-        let (one, two) = (ud(), ud());
+        let (one, two) = (endpoint.ud(queue), endpoint.ud(queue));
         assert_eq!(post_recv(two, 1, &mut [sge(region, 100, 100)]), 0);
         memory[..5].copy_from_slice(b"hello");
         send(&endpoint, one, two, 2, &mut [sge(region, 0, 5)]);

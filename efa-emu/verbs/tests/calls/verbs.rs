@@ -315,6 +315,27 @@ impl Endpoint {
         pair
     }
 
+    /// A small UD queue pair, ready to send.
+    #[track_caller]
+    pub(crate) fn ud(&self, queue: *mut ibv_cq) -> *mut ibv_qp {
+        let mut attributes: ibv_qp_init_attr = zeroed();
+        attributes.send_cq = queue;
+        attributes.recv_cq = queue;
+        attributes.qp_type = IBV_QPT_UD;
+        attributes.cap = ibv_qp_cap {
+            max_send_wr: 8,
+            max_recv_wr: 8,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+        };
+        // SAFETY: live objects.
+        let pair = unsafe { ibv_create_qp(self.pd, &raw mut attributes) };
+        assert!(!pair.is_null(), "errno {}", errno());
+        ready(pair);
+        pair
+    }
+
     /// A queue pair in the state reset, as requested.
     #[track_caller]
     pub(crate) fn create(
