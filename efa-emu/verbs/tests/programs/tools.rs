@@ -1,6 +1,7 @@
 //! rdma-core's tools over the emulated device.
 
-use crate::common::{Program, TestFabric, needs, succeed};
+use crate::common::{Program, TestFabric, needs, run, succeed};
+use efa_testing::workspace::emulator;
 
 #[test]
 fn ibv_devices_lists_the_device() {
@@ -35,5 +36,25 @@ fn ibv_devinfo_shows_device_and_port() {
         "GID[ 0]: fe80:0000:0000:0000:00ef:a0ff:fe",
     ] {
         assert!(info.contains(expected), "{expected} is not in\n{info}");
+    }
+}
+
+/// Once it is removed, nobody on its host can open it; the next host of the name has it again.
+#[test]
+fn a_removed_device_returns_with_its_host() {
+    needs!("ibv_devinfo", "ibverbs-utils");
+    let fabric = TestFabric::new();
+    let on_host = |program: &[&str]| {
+        run(fabric.run(&[&["--quiet", "--host", "own", "--"], program].concat()))
+    };
+    let emulator = emulator();
+    let (emulator, name) = (emulator.display(), fabric.name());
+    let script = format!("{emulator} fault --fabric {name} remove own && exec ibv_devinfo");
+    let removed = on_host(&["sh", "-c", &script]);
+    assert_ne!(removed.code(), 0, "{removed:?}");
+    removed.expect_stderr(&["device own was removed from its host"]);
+    for _ in 0..2 {
+        let back = on_host(&["ibv_devinfo"]).expect_success("it is back");
+        assert!(back.stdout.contains("PORT_ACTIVE"), "{back:?}");
     }
 }
