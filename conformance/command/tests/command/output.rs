@@ -108,7 +108,7 @@ fn damage_is_told_in_either_form() {
 fn options_that_would_be_ignored_are_refused() {
     for (words, told) in [
         (&["check", "--rules", "--json"][..], "'--json'"),
-        (&["check", "--rules", "x.pcapng"], "'[CAPTURE]'"),
+        (&["check", "--rules", "x.pcapng"], "'[CAPTURE]...'"),
         (&["list", "--matrix", "--json"], "'--json'"),
         (&["run", "--json", "-"], "/dev/stdout"),
         (&["run", "--junit", "-"], "/dev/stdout"),
