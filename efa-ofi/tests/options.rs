@@ -162,8 +162,8 @@ fn operation_flags_can_be_changed() {
 }
 
 #[test]
-fn multi_receive_buffers_end_at_a_packet_at_first() {
-    let name = "multi_receive_buffers_end_at_a_packet_at_first";
+fn multi_receive_buffers_first_end_at_a_packet() {
+    let name = "multi_receive_buffers_first_end_at_a_packet";
     let permit = |command: &mut std::process::Command| _ = command.env("FI_PROVIDER", "efa_rs,efa");
     common::with_provider_and(name, permit, |libfabric| {
         let [ours, stock] = [c"efa_rs", c"efa"].map(|provider| {

@@ -7,7 +7,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
 
 use common::c::*;
-use common::{Options, Side, with_provider};
+use common::{Options, Side, control, with_provider};
 
 const REFUSED: c_int = -libc::ENOSYS;
 
@@ -22,6 +22,39 @@ fn collectives_are_refused() {
             call!(side.endpoint => collective.barrier2(0, 0, no)),
             refused
         );
+        side.close(libfabric);
+    });
+}
+
+#[test]
+fn triggered_work_fences_and_multicast_are_refused() {
+    let name = "triggered_work_fences_and_multicast_are_refused";
+    with_provider(name, |libfabric| {
+        for caps in [
+            FI_TRIGGER,
+            FI_FENCE,
+            FI_MULTICAST,
+            FI_COLLECTIVE,
+            FI_NAMED_RX_CTX,
+            FI_SHARED_AV,
+        ] {
+            let offered = libfabric.info(|hints| hints.caps = FI_MSG | caps);
+            assert_eq!(offered.err(), Some(-libc::ENODATA), "{caps:#x}");
+        }
+        let side = Side::open(libfabric, &Options::default());
+        side.enable();
+        let to = side.insert(&side.name());
+        let message = fi_msg {
+            addr: to,
+            ..fi_msg::default()
+        };
+        for flags in [FI_TRIGGER, FI_FENCE, FI_MULTICAST] {
+            let sent = call!(side.endpoint => msg.sendmsg(&message, flags));
+            assert_eq!(sent, -(FI_EBADFLAGS as isize), "{flags:#x}");
+        }
+        let mut work = [0_u64; 32];
+        let queued = control(side.domain, FI_QUEUE_WORK, &mut work);
+        assert_eq!(queued, REFUSED);
         side.close(libfabric);
     });
 }

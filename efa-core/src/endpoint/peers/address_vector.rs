@@ -565,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retired_peer_is_found_until_it_is_forgotten() {
+    fn a_retired_peer_is_found_until_forgotten() {
         let mut peers = peers();
         let old = peers.insert(address(1, 7, 100), Ahn(4), true).unwrap();
         let retired = peers.retire(old).unwrap();
