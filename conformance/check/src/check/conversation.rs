@@ -301,7 +301,7 @@ impl Conversation {
     }
 
     /// Whether the order in which the near end got and sent its packets is known.
-    fn has_order(&self) -> bool {
+    pub(super) fn has_order(&self) -> bool {
         self.view.has_direction
     }
 

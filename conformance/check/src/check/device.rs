@@ -142,6 +142,14 @@ impl Requests {
             }
             request.part.packet = packet;
             request.part.named = named;
+            // The refusal may be missing from the capture.
+            if is_repetition
+                && let Some(content) = &request.content
+                && self.refused.len() < MOST_REQUESTS
+            {
+                let part = request.part;
+                self.refused.entry(content.without_sender()).or_insert(part);
+            }
         }
         earlier.is_some()
     }

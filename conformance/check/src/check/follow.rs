@@ -701,14 +701,17 @@ impl Follower<'_> {
         let number = self.place.number;
         // A tap does not see how its own device serves the reads of others.
         let is_tapped = self.sequence >= FIRST_TAPPED_SEQUENCE;
+        // Nor does a capture without directions show which end of a read its frames are of.
+        let reads_are_seen = self.conversation.has_order() && !is_tapped;
         let Some(operation) = self.operation(id) else {
             return;
         };
         let request = operation.request;
         let before = operation.acknowledged.replace(number);
         let is_early = if is_eor {
-            let reads_are_known =
-                !is_tapped && !operation.shares_memory && operation.length > operation.in_requests;
+            let reads_are_known = reads_are_seen
+                && !operation.shares_memory
+                && operation.length > operation.in_requests;
             let begun = operation.reads_begun;
             let text = match operation.reads_under_way {
                 _ if begun == 0 => "none of its memory was read".to_owned(),

@@ -308,8 +308,13 @@ fn judge_packet(
         connid: raw_connid.or(reading.connid),
         qkey: header.qkey,
     };
-    let is_resent =
-        requests.is_resent(is_repetition, header.sequence, frame.number, content, named);
+    let is_resent = requests.is_resent(
+        header.retransmission,
+        header.sequence,
+        frame.number,
+        content,
+        named,
+    );
     let outer = PacketFrame {
         from,
         qkey: header.qkey,
