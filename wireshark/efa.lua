@@ -1477,7 +1477,7 @@ local function end_after_break(c, me, you, p, context)
     -- The numbers of what arrives have gaps, so that they prove less.
     local is_next = context.has_direction and context.is_own
     local is_known = told and (not known or told == known)
-    local follows = not before or not context.run or before == context.run
+    local follows = not context.run or before == context.run or not before and not is_next
     if follows and (is_next or not is_to_another or is_known) then
         return me, you
     end

@@ -558,10 +558,11 @@ impl Conversation {
         let is_to_another = self.is_to_another(you, used);
         // The numbers of what arrives have gaps, so that they prove less.
         let is_next = self.view.has_direction && place.is_own;
-        let is_known = told.is_some() && known.is_none_or(|known| told == Some(known));
         let run = self.sides[me].run;
-        let follows = run.zip(frame.run).is_none_or(|(last, this)| last == this);
         self.sides[me].run = frame.run.or(run);
+        let is_first = run.is_none() && !is_next;
+        let follows = frame.run.is_none() || run == frame.run || is_first;
+        let is_known = told.is_some() && known.is_none_or(|known| told == Some(known));
         let is_same = follows && (is_next || !is_to_another || is_known);
         if is_same || reading.raw_address().is_some() || !is_other && !is_to_another {
             return;
