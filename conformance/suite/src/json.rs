@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use efa_play::drive::Identity;
 use efa_replay::compare::Finding;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::ladder::Ladder;
 use super::pairs::{self, PairReport};
@@ -47,6 +47,7 @@ pub struct RunReport {
     /// The command line, for a shell.
     pub command: String,
     /// The directory in which it was given.
+    #[serde(serialize_with = "as_text")]
     pub directory: PathBuf,
     /// The versions of what took part, by name.
     pub versions: BTreeMap<String, String>,
@@ -107,7 +108,7 @@ pub struct CaseReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deviation: Option<u32>,
     /// The capture of a failed case.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_text")]
     pub capture: Option<PathBuf>,
     /// Packets of the endpoint under test that were compared.
     pub packets_compared: usize,
@@ -295,6 +296,17 @@ impl CaseReport {
         }
         report
     }
+}
+
+/// Writes a path, if there is one, as text with replacements for what is not UTF-8: JSON has no
+/// other bytes.
+fn as_text<'path, P, S: Serializer>(path: P, serializer: S) -> Result<S::Ok, S::Error>
+where
+    P: Into<Option<&'path PathBuf>>,
+{
+    path.into()
+        .map(|path| path.to_string_lossy())
+        .serialize(serializer)
 }
 
 /// Why a file is not a report.

@@ -194,7 +194,7 @@ fn a_recorder_that_was_stopped_holds_nobody_up() {
     assert_eq!(heard(run(quiet())), "");
     fabric.wait_for_captures(0);
     stop_outside_the_registry(&capture, &fabric);
-    let warning = heard(run(quiet()));
+    let warning = heard(run(fabric.run(&["--", "true"])));
     assert!(warning.contains("does not answer"), "{warning}");
     capture.signal(libc::SIGCONT);
     capture.signal(libc::SIGINT);
