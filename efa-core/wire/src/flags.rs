@@ -2,6 +2,8 @@
 //!
 //! Unknown bits are kept (`from_bits_retain`): a later version of the protocol may use them.
 
+use super::packet_type::PacketType;
+
 bitflags::bitflags! {
     /// The flags that every packet type may carry (spec table 1.4). Types without flags of their
     /// own use just these.
@@ -108,4 +110,12 @@ impl HandshakeFlags {
         .union(HandshakeFlags::DEVICE_VERSION_HDR)
         .union(HandshakeFlags::USER_RECV_QP_HDR)
         .union(HandshakeFlags::HMEM_P2P_HDR);
+}
+
+impl ExtraFeatures {
+    /// Returns whether an endpoint that announced these features takes packets of a type.
+    pub const fn permit(self, packet_type: PacketType) -> bool {
+        let needed = packet_type.needs_any_of();
+        needed.is_empty() || self.intersects(needed)
+    }
 }

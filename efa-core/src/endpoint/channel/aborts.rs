@@ -7,7 +7,7 @@ use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::posting::{Abandoned, Owner, Work};
 use crate::endpoint::sending::Loss;
 use crate::nic::Nic;
-use crate::wire::{ExtraFeatures, OpeType, PacketType, PeerError};
+use crate::wire::{OpeType, PacketType, PeerError};
 
 use super::Channel;
 
@@ -35,8 +35,7 @@ impl<N: Nic> Channel<N> {
         // We understand ourselves without a HANDSHAKE.
         let is_own = self.peers.addresses().address(peer) == Some(self.address);
         let features = self.peers.features(peer);
-        let understands =
-            features.map(|features| features.extra.contains(ExtraFeatures::PEER_ERROR));
+        let understands = features.map(|features| features.extra.permit(PacketType::PeerError));
         let understands = understands.or(is_own.then_some(true));
         // It counts as an answer that waits to be sent. That there are too many is not the peer's
         // fault, as it is with the other answers.

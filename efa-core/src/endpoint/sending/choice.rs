@@ -8,7 +8,7 @@ use core::fmt;
 
 use crate::address::{Qkey, Qpn};
 use crate::nic::Access;
-use crate::wire::{AtomicDatatype, ExtraFeatures};
+use crate::wire::{AtomicDatatype, ExtraFeatures, PacketType};
 
 use crate::endpoint::peers::handshake::PeerFeatures;
 
@@ -228,7 +228,7 @@ pub(crate) fn message(
         });
     }
     if query.delivery_complete {
-        require(peer, ExtraFeatures::DELIVERY_COMPLETE, "delivery complete")?;
+        require(peer, PacketType::DcEagerMsgRtm)?;
     }
     Ok(if length <= query.eager_capacity {
         MessageProtocol::Eager
@@ -317,11 +317,7 @@ pub(crate) fn write(
         return Ok(WriteProtocol::LongRead);
     }
     if query.delivery_complete {
-        require(
-            Some(peer),
-            ExtraFeatures::DELIVERY_COMPLETE,
-            "delivery complete",
-        )?;
+        require(Some(peer), PacketType::DcEagerRtw)?;
     }
     Ok(if query.length <= query.eager_capacity {
         WriteProtocol::Eager
@@ -391,20 +387,17 @@ pub(crate) fn atomic(peer: Option<&PeerFeatures>, query: &AtomicQuery) -> Result
         ));
     }
     if query.delivery_complete {
-        require(peer, ExtraFeatures::DELIVERY_COMPLETE, "delivery complete")?;
+        require(peer, PacketType::DcWriteRta)?;
     }
     Ok(())
 }
 
-fn require(
-    peer: Option<&PeerFeatures>,
-    feature: ExtraFeatures,
-    name: &'static str,
-) -> Result<(), NoProtocol> {
+/// Checks that the peer takes packets of a type with delivery complete.
+fn require(peer: Option<&PeerFeatures>, packet_type: PacketType) -> Result<(), NoProtocol> {
     match peer {
         None => Err(NoProtocol::AwaitHandshake),
-        Some(peer) if peer.extra.contains(feature) => Ok(()),
-        Some(_) => Err(NoProtocol::Unsupported(name)),
+        Some(peer) if peer.extra.permit(packet_type) => Ok(()),
+        Some(_) => Err(NoProtocol::Unsupported("delivery complete")),
     }
 }
 

@@ -10,7 +10,7 @@ use crate::endpoint::posting::{Abandoned, Owner, Work};
 use crate::endpoint::receiving::{Arrival, Ask, Ending, Nack, NextAction};
 use crate::endpoint::subprotocols::ReceiveSide;
 use crate::nic::Nic;
-use crate::wire::{ExtraFeatures, OpeType, PacketType, Payload, ReadNack, RecvId};
+use crate::wire::{OpeType, PacketType, Payload, ReadNack, RecvId};
 
 impl<N: Nic> ReceiveSide<'_, N> {
     /// Copies a piece of a transfer's data from a packet: one that the peer sent without being
@@ -88,7 +88,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         };
         match self.channel.peers.features(transfer.peer) {
             None => {}
-            Some(features) if features.extra.contains(ExtraFeatures::READ_NACK) => {
+            Some(features) if features.extra.permit(PacketType::ReadNack) => {
                 transfer.demand.ask(Ask::ReadNack);
                 self.queue_inbound(id);
             }
