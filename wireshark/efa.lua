@@ -650,6 +650,7 @@ local PACKET_RULES = {
     { "ctsdata-names-cts", SEQUENCE, ERROR, "The data is for no operation of the peer", BEGINNING },
     { "cts-positive", PROTOCOL, ERROR, "A window of no bytes" },
     { "cts-window", SEQUENCE, ERROR, "More data than was granted", HISTORY },
+    { "cts-read-flag", PROTOCOL, ERROR, "The flag for windows of emulated reads does not fit the operation", HISTORY },
     { "one-answer", SEQUENCE, ERROR, "The operation was acknowledged before", HISTORY },
     { "read-refused", PROTOCOL, NOTE, "The receiver cannot read by RDMA" },
     { "peer-error", PROTOCOL, WARN, "The peer has given up its half of a message" },
@@ -688,6 +689,7 @@ local function by_name(names)
 end
 local TYPE, OPCODE, STATUS = by_name(TYPES), by_name(OPCODES), by_name(STATUSES)
 local REQ_FLAG, FEATURE, OPE_TYPE = by_name(REQ_FLAGS), by_name(FEATURES), by_name(OPE_TYPES)
+local CTS_FLAG = by_name(CTS_FLAGS)
 local IS_TSHARK = not gui_enabled()
 
 -- Arithmetic, because Lua 5.2 and 5.4 have no bit operators in common.
@@ -1748,6 +1750,11 @@ FOLLOW[TYPE.CTS] = function(c, me, you, p, frame, now)
     end
     join(transfer, frame, now)
     respond(transfer, frame, now)
+    local says_read, is_read = has_bit(p.flags, CTS_FLAG.emulated_read), transfer.kind == "rtr"
+    if says_read ~= is_read then
+        note(frame, "cts-read-flag", format("it %s the flag 0x80, and the window is for %s emulated read",
+            says_read and "has" or "lacks", is_read and "an" or "no"))
+    end
     open_window(transfer, transfer.granted, frame)
     transfer.granted = transfer.granted + p.recv_length
     if transfer.length and transfer.granted > transfer.length then

@@ -298,6 +298,10 @@ rules! {
             "connid-unasked", "v4/4.4/connid-asked", "4.4",
             "A connid to a peer that did not ask for it",
             "REQ and CTSDATA packets carry a connid only to peers that announced connid: libfabric 1.13 and older take it for data.";
+        CONNID_FRESH: Error, Checker, History, Protocol,
+            "connid-fresh", "v4/4.4/connid-fresh", "4.4",
+            "A new endpoint has the connection id of the one before it",
+            "An endpoint that gets the queue pair number of an earlier one has another connid. With the same one its peers go on with the numbers and ids of the earlier endpoint, and are not to blame. Seen where the sequence numbers of a queue pair begin anew.";
         LATE_PACKET: Note, Both, History, Sequence,
             "late-packet", "v4/4.4/late-packet", "4.4",
             "From an endpoint that is gone",
@@ -327,11 +331,15 @@ rules! {
         FEATURE_ANNOUNCED: Error, Both, History, Protocol,
             "feature-announced", "v4/2.1/feature-announced", "2.1, table 2.1",
             "A feature is used that the peer has not announced",
-            "Packets of an extra feature go only to peers that announced it: long read, delivery complete, runting read, READ_NACK.";
+            "Packets of an extra feature go only to peers that announced it: long read, delivery complete, runting read, READ_NACK, PEER_ERROR.";
         FEATURE_EARLY: Note, Both, Sender, Sequence,
             "feature-early", "v4/2.1/feature-early", "2.1",
             "A feature is used before the peer's handshake",
             "A packet of an extra feature before the peer's HANDSHAKE. libfabric 2.6.0 does that for delivery complete.";
+        FEATURE_LACKED: Error, Checker, Sender, Protocol,
+            "feature-lacked", "v4/2.1/feature-lacked", "2.1, table 2.1",
+            "A feature was used before the peer's handshake, which lacks it",
+            "Who uses an extra feature before the peer's HANDSHAKE must know by other means that the peer has it: a HANDSHAKE without it shows that the peer did not understand the packet.";
         RDMA_ANNOUNCED: Error, Checker, Sender, Protocol,
             "rdma-announced", "v4/4.6/rdma-announced", "4.1, 4.6",
             "RDMA to a peer that has not announced it",
@@ -370,6 +378,10 @@ rules! {
             "msg-id-window", "stock/msg-id-window", "stock",
             "Too far ahead of the messages that are missing",
             "So far ahead of the missing message (16384) that libfabric 1.17 aborts and 1.11 loses the message.";
+        MSG_ID_REFUSED: Error, Checker, History, Sequence,
+            "msg-id-refused", "v4/3.2/msg-id-refused", "3.2",
+            "A refused message was left behind",
+            "A message that the receiver was not ready for is sent again before its sender begins others: the peer waits for its msg_id, and hands over nothing behind it. A note if few messages follow.";
         SEGMENT_BOUNDS: Error, Both, History, Protocol,
             "segment-bounds", "v4/3.2/segment-bounds", "3.2, tables 3.4, 3.7",
             "The data lies outside of the message",
@@ -382,6 +394,10 @@ rules! {
             "segment-agreement", "v4/3.2/segment-agreement", "3.2, table 3.4",
             "Not the message that it began as",
             "All packets of a message agree on its length, tag and send_id.";
+        RUNT_LENGTH: Error, Checker, Beginning, Sequence,
+            "runt-length", "v4/4.5/runt-length", "4.5",
+            "Not as much data as `runt_length` says",
+            "The segments of a runting read carry as many bytes as `runt_length` says. Reported when fewer were sent, the peer has read the rest from there on, and has acknowledged the message.";
         CQ_DATA_AGREEMENT: Error, Checker, History, Sequence,
             "cq-data-agreement", "v4/3.1/cq-data-agreement", "3.1",
             "Other completion data than the message's first packet",
@@ -416,6 +432,10 @@ rules! {
             "cts-early", "v4/3.2/cts-after-window", "3.2",
             "A window while the last one is not used up",
             "A receiver opens the next window after all data of the last one has arrived.";
+        CTS_READ_FLAG: Error, Both, History, Protocol,
+            "cts-read-flag", "v4/3.2/cts-read-flag", "3.2, below table 3.6",
+            "The flag for windows of emulated reads does not fit the operation",
+            "A CTS has the flag 0x80 if it is a window of an emulated read, and only then. libfabric 1.11.0 looks for the id among the operations that the flag says.";
         CTSDATA_EARLY: Warning, Checker, Sender, Sequence,
             "ctsdata-early", "stock/ctsdata-after-handshake", "stock",
             "CTSDATA before the peer's handshake",

@@ -6,20 +6,25 @@
 //! answer was sent after they arrived. If both hosts are captured, there are two conversations, and
 //! each packet is judged in that of its sender.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use efa_wire::address::Qkey;
 use efa_wire::rules::{self, Evidence, Rule, Severity};
 use efa_wire::{ExtraFeatures, PacketType, ParseError};
 
+use super::births::Birth;
 use super::completeness::Lives;
 use super::device::Requests;
 use super::node::{Node, View};
 use super::operation::{Due, End, Names, OpId, Operation, Operations, Turn};
 use super::packet::{PacketBody, Reading};
-use super::report::{Finding, Findings, Report};
-use super::sequence::Sequence;
+use super::report::{AT_THE_END, Finding, Findings, Found, Report};
+use super::sequence::{PROOF, Sequence};
 
+/// Messages with refused packets that are remembered.
+const MOST_REFUSED: usize = 1024;
+/// Packets that used a feature before the peer's HANDSHAKE and are remembered.
+const MOST_EARLY: usize = 16;
 /// Connection ids that are remembered of former endpoints.
 const MOST_FORMER: usize = 64;
 
@@ -73,6 +78,12 @@ pub(super) struct Side {
     pub(super) requests: Requests,
     /// How many of its requests were refused.
     refusals: u64,
+    /// Its messages of which packets were refused and not sent again yet, by msg_id.
+    refused: BTreeMap<u32, Refused>,
+    /// Packets of extra features that it sent before the peer's HANDSHAKE.
+    early: Vec<(FrameContext, PacketType)>,
+    /// How many endpoints had the queue pair number before, as far as sequence numbers tell.
+    generation: u32,
     /// How far the endpoint has got at least, as its answers prove.
     come_to: Progress,
     /// When the windows that the endpoint has filled were opened.
@@ -84,6 +95,17 @@ pub(super) struct Side {
     former_frame: u64,
     /// Whether its first request is in the capture.
     pub(super) is_born: bool,
+}
+
+/// A message of which the receiver refused packets.
+#[derive(Clone, Copy, Debug)]
+struct Refused {
+    /// How many packets were not sent again yet.
+    packets: u64,
+    /// The number and type of the first of them.
+    first: (u64, PacketType),
+    /// How many messages had begun then.
+    begun: u64,
 }
 
 /// Ids that an endpoint gives to operations.
@@ -151,6 +173,9 @@ impl Side {
             long_reads: Vec::new(),
             requests: Requests::default(),
             refusals: 0,
+            refused: BTreeMap::new(),
+            early: Vec::new(),
+            generation: 0,
             come_to: Progress::default(),
             filled: Vec::new(),
             frames: 0,
@@ -170,6 +195,7 @@ impl Side {
             false => self.former_frame,
         };
         fresh.run = self.run;
+        fresh.generation = self.generation;
         fresh.is_born = self.is_born && !is_another;
         *self = fresh;
     }
@@ -182,6 +208,53 @@ impl Side {
     /// Whether a connection id is of an endpoint that had not been heard of.
     fn is_another(&self, connid: u32) -> bool {
         self.known().is_some_and(|known| known != connid) && !self.is_former(connid)
+    }
+
+    /// Notes that a packet of a message was refused, and waits to be sent again.
+    pub(super) fn left_behind(&mut self, msg_id: u32, number: u64, packet_type: PacketType) {
+        let begun = self.sequence.begun;
+        let is_known = self.refused.contains_key(&msg_id);
+        if !is_known && self.refused.len() >= MOST_REFUSED {
+            return;
+        }
+        let refused = self.refused.entry(msg_id).or_insert(Refused {
+            packets: 0,
+            first: (number, packet_type),
+            begun,
+        });
+        refused.packets += 1;
+    }
+
+    /// Notes that a refused packet of a message was sent again.
+    pub(super) fn sent_again(&mut self, msg_id: u32) {
+        if let Some(refused) = self.refused.get_mut(&msg_id) {
+            refused.packets -= 1;
+            if refused.packets == 0 {
+                self.refused.remove(&msg_id);
+            }
+        }
+    }
+
+    /// Notes that a message is not to be sent again.
+    pub(super) fn is_taken_back(&mut self, msg_id: u32) {
+        self.refused.remove(&msg_id);
+    }
+
+    /// The messages that were left behind, and how many were begun since then that were not
+    /// refused.
+    fn abandoned(&self) -> Vec<(u32, Refused, u64)> {
+        let behind = |refused: &Refused| {
+            let later = self
+                .refused
+                .values()
+                .filter(|other| other.begun > refused.begun);
+            (self.sequence.begun - refused.begun).saturating_sub(later.count() as u64)
+        };
+        let abandoned = self.refused.iter();
+        abandoned
+            .map(|(msg_id, refused)| (*msg_id, *refused, behind(refused)))
+            .filter(|(.., behind)| *behind > 0)
+            .collect()
     }
 
     fn is_former(&self, connid: u32) -> bool {
@@ -226,6 +299,10 @@ pub(super) struct Conversation {
     serial: u64,
     interface: usize,
     last: (u64, String),
+    /// How many frames of the capture had come when the present one was judged.
+    at: u64,
+    /// The Q-key to which the near end sends since it named another endpoint than before.
+    target: Option<Qkey>,
     /// Of the present endpoints.
     findings: Findings,
     /// Of all, those left out for which the capture has no evidence.
@@ -254,6 +331,8 @@ impl Conversation {
             serial: 0,
             interface: 0,
             last: (0, String::new()),
+            at: 0,
+            target: None,
             findings: Findings::default(),
             proven: Findings::default(),
             unproven: 0,
@@ -266,6 +345,11 @@ impl Conversation {
     pub(super) fn is_born(&mut self, me: End, at: Option<u64>) {
         let side = &mut self.sides[me];
         side.is_born |= at.is_some_and(|at| at > side.former_frame);
+    }
+
+    /// Begins with any frame, the `at`-th of the capture.
+    pub(super) fn begins_frame(&mut self, at: u64) {
+        self.at = at;
     }
 
     /// Takes any frame, the `at`-th of the capture, that `me` sent.
@@ -371,7 +455,7 @@ impl Conversation {
             self.unproven += 1;
             return;
         }
-        let found = Finding {
+        let finding = Finding {
             rule,
             severity,
             packet: place.number,
@@ -379,7 +463,8 @@ impl Conversation {
             interface: place.interface,
             text,
         };
-        self.findings.add(found);
+        let at = self.at;
+        self.findings.add(Found { finding, at });
     }
 
     /// Takes a send that cannot be parsed as an RDM packet.
@@ -422,7 +507,7 @@ impl Conversation {
             return None;
         }
         let packet_type = reading.packet_type;
-        self.check_features(place, packet_type, you);
+        self.check_features(place, packet_type, (me, you));
         if reading.request.is_some() {
             self.check_address(place, reading, me, you);
         }
@@ -482,6 +567,18 @@ impl Conversation {
             }
         }
         let Qkey(used) = frame.qkey;
+        let known = self.sides[me].connid.map(|(connid, _)| connid);
+        let named = reading.named();
+        if frame.birth.generation > self.sides[me].generation {
+            self.sides[me].generation = frame.birth.generation;
+            if frame.birth.keeps_connid && known.is_some() && known == named {
+                self.begins_with_old_connid(place, lives, packet_type, (me, you));
+            }
+        }
+        if place.is_own && self.target.is_some_and(|target| target != frame.qkey) {
+            // It sends to the earlier endpoint and to the later one: two counts of messages.
+            self.from_start = Some(false);
+        }
         if let Some(Qkey(connid)) = raw.map(|address| address.qkey) {
             if self.sides[me].is_another(connid) {
                 // Another endpoint has the queue pair now: all numbers are given out anew, by both.
@@ -493,7 +590,10 @@ impl Conversation {
             } else if me != you && self.is_to_another(you, used) {
                 // The HANDSHAKE is for the next endpoint on the queue pair, or it is wrong.
                 self.begin_anew(lives, &[(me, false), (you, true)]);
-                self.from_start = Some(false);
+                // The near end's packets to the next endpoint are all there.
+                let is_first = place.is_own && self.target.is_none();
+                self.from_start = Some(is_first && self.from_start == Some(true));
+                self.target = Some(frame.qkey);
             }
         }
         let told = [
@@ -533,6 +633,26 @@ impl Conversation {
         }
         self.sides[you].addressed = Some(used);
         true
+    }
+
+    /// A new endpoint has the queue pair and names itself as the one before did. Its peer cannot
+    /// know, and goes on as before.
+    fn begins_with_old_connid(
+        &mut self,
+        place: FrameContext,
+        lives: &Lives,
+        packet_type: PacketType,
+        (me, you): (End, End),
+    ) {
+        let Some((connid, first)) = self.sides[me].connid else {
+            return;
+        };
+        let text =
+            format!("the queue pair begins anew, and `connid` is {connid:#x} as in packet {first}");
+        self.breach(place, packet_type, &rules::CONNID_FRESH, text);
+        self.begin_anew(lives, &[(me, true), (you, false)]);
+        self.sides[me].connid = Some((connid, first));
+        self.from_start = Some(false);
     }
 
     /// Whether a packet is sent to a Q-key that no known endpoint of the receiver has.
@@ -587,23 +707,45 @@ impl Conversation {
         self.has_failed = false;
     }
 
-    fn check_features(&mut self, place: FrameContext, packet_type: PacketType, you: End) {
-        let Some((feature, name)) = needed(packet_type) else {
-            return;
-        };
+    fn check_features(
+        &mut self,
+        place: FrameContext,
+        packet_type: PacketType,
+        (me, you): (End, End),
+    ) {
         let peer = self.sides[you].node;
+        // Every endpoint takes what needs no feature.
+        let needs_none = ExtraFeatures::empty().permit(packet_type);
         // An endpoint knows what it understands itself.
-        if packet_type == PacketType::PeerError && self.sides[1 - you].node == peer {
+        let is_itself = packet_type == PacketType::PeerError && self.sides[me].node == peer;
+        if needs_none || is_itself {
             return;
         }
+        let name = feature_names(packet_type);
         if self.sides[you].handshake.is_some() {
-            if !self.sides[you].features.intersects(feature) {
+            if !self.sides[you].features.permit(packet_type) {
                 let text = format!("{peer} has not announced {name}");
                 self.breach(place, packet_type, &rules::FEATURE_ANNOUNCED, text);
             }
         } else if self.is_from_start() {
             let text = format!("{peer} has announced nothing yet, so not {name}");
             self.breach(place, packet_type, &rules::FEATURE_EARLY, text);
+            let early = &mut self.sides[me].early;
+            if me != you && early.len() < MOST_EARLY {
+                early.push((place, packet_type));
+            }
+        }
+    }
+
+    /// Judges what `you` sent to `me` before the HANDSHAKE that says what `me` understands.
+    pub(super) fn check_early(&mut self, handshake: u64, me: End, you: End) {
+        let (peer, features) = (self.sides[me].node, self.sides[me].features);
+        for (place, packet_type) in std::mem::take(&mut self.sides[you].early) {
+            if !features.permit(packet_type) {
+                let name = feature_names(packet_type);
+                let text = format!("the HANDSHAKE of {peer} in packet {handshake} lacks {name}");
+                self.breach(place, packet_type, &rules::FEATURE_LACKED, text);
+            }
         }
     }
 
@@ -779,6 +921,16 @@ impl Conversation {
     }
 
     fn end_of_sequences(&mut self) {
+        for (msg_id, refused, behind) in self.sides[0].abandoned() {
+            let (number, packet_type) = refused.first;
+            let text = format!(
+                "message {msg_id} was refused and not sent again, {behind} messages were begun after that"
+            );
+            let place = self.place_of(0, number);
+            let rule = &rules::MSG_ID_REFUSED;
+            let is_proven = behind >= PROOF as u64 && self.has_order() && !self.has_failed;
+            self.suspect(place, packet_type, rule, is_proven, text);
+        }
         let is_whole = self.has_order() && !self.has_failed && self.sides[0].refusals == 0;
         let gaps = self.sides[0].sequence.gaps();
         // The capture may lack earlier messages.
@@ -899,6 +1051,7 @@ impl Conversation {
         lacks_frames: bool,
         lossy: &BTreeSet<usize>,
     ) {
+        self.at = AT_THE_END;
         self.end();
         self.settle(lives);
         let is_lossy = |interface: usize| match self.view.has_direction {
@@ -932,7 +1085,8 @@ impl Conversation {
                 };
                 // A packet that was cut tells nothing.
                 if self.packets > 0 && !self.is_torn {
-                    report.findings.add(finding);
+                    let at = self.at;
+                    report.findings.add(Found { finding, at });
                 }
                 return;
             }
@@ -968,6 +1122,8 @@ pub(super) struct PacketFrame {
     /// In which run of its queue pair's requests it is, whose numbers follow each other; of a
     /// repetition that is not known.
     pub(super) run: Option<u64>,
+    /// The life of the sender's queue pair.
+    pub(super) birth: Birth,
 }
 
 /// Whether a packet can only be the first of a conversation: the first request of a queue pair,
@@ -988,16 +1144,9 @@ fn begins(frame: &PacketFrame, reading: &Reading) -> bool {
         }
 }
 
-/// The feature that a receiver of such packets must have announced, and its name.
-fn needed(packet_type: PacketType) -> Option<(ExtraFeatures, &'static str)> {
-    let feature = packet_type.needs_any_of();
-    let name = match feature {
-        ExtraFeatures::RDMA_READ => "RDMA read",
-        ExtraFeatures::READ_NACK => "READ_NACK",
-        ExtraFeatures::DELIVERY_COMPLETE => "delivery complete",
-        ExtraFeatures::PEER_ERROR => "PEER_ERROR",
-        feature if feature.contains(ExtraFeatures::RUNTING_READ) => "runting read",
-        _ => return None,
-    };
-    Some((feature, name))
+/// The features of which a receiver of such packets must have announced one.
+fn feature_names(packet_type: PacketType) -> String {
+    let needed = packet_type.needs_any_of();
+    let names: Vec<_> = needed.iter_names().map(|(name, _)| name).collect();
+    names.join(" or ")
 }

@@ -2,8 +2,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use efa_wire::Status;
 use efa_wire::address::Qkey;
+use efa_wire::{PacketType, Status};
 
 use super::content::Content;
 use super::operation::OpId;
@@ -36,6 +36,7 @@ struct Part {
     msg_id: Option<u32>,
     /// It is one of several packets of a message.
     is_piece: bool,
+    packet_type: Option<PacketType>,
 }
 
 /// How a request fits those before it.
@@ -67,9 +68,16 @@ pub(super) enum RequestOutcome {
         msg_id: Option<u32>,
         /// It is one of several packets of a message.
         is_piece: bool,
+        /// An earlier attempt of the device was refused.
+        was_refused: bool,
     },
     /// The receiver was not ready for it.
-    NotReady,
+    NotReady {
+        /// The message or atomic that it belongs to, unless it was refused before.
+        msg_id: Option<u32>,
+        /// The packet's number and type.
+        packet: (u64, Option<PacketType>),
+    },
     /// It failed for good.
     Failed {
         /// The operation that fails with it.
@@ -169,10 +177,17 @@ impl Requests {
     }
 
     /// The message or atomic that a request belongs to.
-    pub(super) fn carries(&mut self, sequence: u32, msg_id: u32, is_piece: bool) {
+    pub(super) fn carries(
+        &mut self,
+        sequence: u32,
+        msg_id: u32,
+        is_piece: bool,
+        packet_type: PacketType,
+    ) {
         if let Some(request) = self.by_sequence.get_mut(&sequence) {
             request.part.msg_id = Some(msg_id);
             request.part.is_piece = is_piece;
+            request.part.packet_type = Some(packet_type);
         }
     }
 
@@ -186,22 +201,29 @@ impl Requests {
         let request = self.by_sequence.get_mut(&sequence).unwrap_or(&mut unknown);
         let part = request.part;
         if status == Status::Ok {
-            request.content = None;
+            let content = request.content.take().filter(|_| !self.refused.is_empty());
+            let refused = content.and_then(|it| self.refused.remove(&it.without_sender()));
             return RequestOutcome::Arrived {
                 msg_id: part.msg_id,
                 is_piece: part.is_piece,
+                was_refused: refused.is_some(),
             };
         }
         // Who does not answer may have taken it.
         let is_refused = status != Status::LocalUnresponsiveRemote;
+        let mut is_new = false;
         if let Some(content) = &request.content
             && is_refused
             && self.refused.len() < MOST_REQUESTS
         {
-            self.refused.insert(content.without_sender(), part);
+            let earlier = self.refused.insert(content.without_sender(), part);
+            is_new = earlier.is_none();
         }
         match status {
-            Status::RemoteRnr => RequestOutcome::NotReady,
+            Status::RemoteRnr => RequestOutcome::NotReady {
+                msg_id: part.msg_id.filter(|_| is_new),
+                packet: (part.packet, part.packet_type),
+            },
             _ => RequestOutcome::Failed {
                 operation: part.operation,
                 not_delivered: part.msg_id.filter(|_| is_refused),

@@ -2,11 +2,11 @@
 
 use efa_capture::frame::header::FIRST_TAPPED_SEQUENCE;
 use efa_wire::rules;
-use efa_wire::{ExtraFeatures, OpeType, RtaKind};
+use efa_wire::{ExtraFeatures, OpeType, PacketType, RtaKind};
 
 use super::conversation::{Conversation, FETCH_IDS, FrameContext, IdSpace, RECV_IDS, SEND_IDS};
 use super::operation::{Due, End, OpId, Operation, OperationKind, Turn, regions};
-use super::packet::{Abort, Announced, Atomic, Ids, PacketBody, Read, Reading};
+use super::packet::{Abort, Announced, Atomic, Ids, PacketBody, Read, Reading, Window};
 use super::runs::Runs;
 use super::sequence::{Gap, Id, Part, Shape};
 use efa_wire::{Message, Transfer};
@@ -27,13 +27,13 @@ impl Follower<'_> {
         if let Some(msg_id) = self.reading.said.msg_id() {
             let requests = &mut self.conversation.sides[self.me].requests;
             let is_piece = self.reading.said.is_piece();
-            requests.carries(self.sequence, msg_id, is_piece);
+            requests.carries(self.sequence, msg_id, is_piece, self.reading.packet_type);
         }
         match self.reading.said {
             PacketBody::Message(message) => self.message(message),
             PacketBody::Read(read) => self.read(read),
             PacketBody::Atomic(atomic) => self.atomic(atomic),
-            PacketBody::Cts { ids, length } => self.window(ids, length),
+            PacketBody::Cts(window) => self.window(window),
             PacketBody::CtsData { recv_id, offset } => self.data(recv_id, offset),
             PacketBody::ReadRsp(ids) => self.read_response(ids),
             PacketBody::AtomRsp { recv_id } => self.atomic_response(recv_id),
@@ -361,6 +361,7 @@ impl Follower<'_> {
             Transfer::Eager | Transfer::Medium => message.length,
         };
         operation.in_requests = message.in_requests;
+        operation.is_judged = self.place.is_judged;
         operation.is_message = message.msg_id.is_some();
         let msg_id = message.msg_id.map(|id| id.0);
         operation.msg_id = msg_id;
@@ -557,7 +558,8 @@ impl Follower<'_> {
 
     /// Takes a CTS: the owner of `send_id` may send `length` bytes, in packets that carry
     /// `recv_id`.
-    fn window(&mut self, ids: Ids, length: u64) {
+    fn window(&mut self, window: Window) {
+        let Window { ids, length, .. } = window;
         let Some(id) = self.named(&SEND_IDS, ids.send_id, |operation| !operation.is_done) else {
             return;
         };
@@ -569,10 +571,19 @@ impl Follower<'_> {
         let (sent, granted) = (operation.sent(), operation.granted);
         let (known, total) = (operation.recv_id, operation.length);
         let request = operation.request;
+        let is_read = operation.kind == OperationKind::Read;
         let after = granted.saturating_add(length);
         operation.granted = after;
         operation.window = Some((serial, sent));
         operation.recv_id = Some(ids.recv_id);
+        if window.is_read != is_read {
+            let (has, what) = match is_read {
+                true => ("lacks", "an emulated read"),
+                false => ("has", "no emulated read"),
+            };
+            let text = format!("it {has} the flag 0x80, and packet {request} began {what}");
+            self.breach(&rules::CTS_READ_FLAG, text);
+        }
         if sent < granted {
             let text = format!(
                 "{sent} bytes of the operation of packet {request} had arrived, {granted} were granted"
@@ -708,6 +719,16 @@ impl Follower<'_> {
         };
         let request = operation.request;
         let before = operation.acknowledged.replace(number);
+        let short_runt = is_eor
+            .then(|| ShortRunt::of(operation))
+            .flatten()
+            .filter(|_| self.conversation.is_from_start());
+        if let Some(runt) = short_runt {
+            self.short_runt(&runt, is_tapped);
+        }
+        let Some(operation) = self.operation(id) else {
+            return;
+        };
         let is_early = if is_eor {
             let reads_are_known = reads_are_seen
                 && !operation.shares_memory
@@ -744,6 +765,25 @@ impl Follower<'_> {
             self.breach(&rules::READ_NACK, text);
         }
         self.done(id);
+    }
+
+    /// Takes an EOR of a runting read of which not all segments were sent. If the peer has read the
+    /// rest from there on, `runt_length` is wrong.
+    fn short_runt(&mut self, runt: &ShortRunt, is_tapped: bool) {
+        let ShortRunt { sent, length, .. } = *runt;
+        if runt.read_from != Some(sent) || is_tapped {
+            let text = format!("{sent} of {length} bytes of the runt had arrived");
+            return self.breach(&rules::EOR_EARLY, text);
+        }
+        let text = format!("it says {length}, the segments have {sent} bytes");
+        let place = FrameContext {
+            number: runt.request,
+            is_judged: runt.is_judged,
+            ..self.place
+        };
+        let rule = &rules::RUNT_LENGTH;
+        let kind = runt.packet_type;
+        self.conversation.breach(place, kind, rule, text);
     }
 
     fn refuse(&mut self, ids: Ids) {
@@ -827,6 +867,7 @@ impl Follower<'_> {
         if is_source {
             let from_start = self.conversation.is_from_start();
             let packet_type = self.reading.packet_type;
+            self.conversation.sides[self.me].is_taken_back(msg_id);
             let sequence = &mut self.conversation.sides[self.me].sequence;
             let gap = sequence.abort(msg_id, self.place.number, packet_type, from_start);
             self.skips(gap);
@@ -847,11 +888,40 @@ impl Follower<'_> {
             None => {
                 side.handshake = Some(self.place.number);
                 side.features = announced.features;
+                let (number, me, you) = (self.place.number, self.me, self.you);
+                self.conversation.check_early(number, me, you);
             }
         }
         if you_read_the_version && announced.device_version.is_none() {
             let text = "the receiver reads the field without looking whether it is there".into();
             self.breach(&rules::DEVICE_VERSION, text);
         }
+    }
+}
+
+/// A runting read that was acknowledged before all of its segments had come.
+struct ShortRunt {
+    request: u64,
+    packet_type: PacketType,
+    is_judged: bool,
+    /// Bytes in segments so far.
+    sent: u64,
+    /// Bytes that travel in segments, as these say.
+    length: u64,
+    /// Where in the message the peer began to read.
+    read_from: Option<u64>,
+}
+
+impl ShortRunt {
+    fn of(operation: &Operation) -> Option<ShortRunt> {
+        let is_short = operation.sent() < operation.in_requests && operation.nacked.is_none();
+        is_short.then(|| ShortRunt {
+            request: operation.request,
+            packet_type: operation.packet_type,
+            is_judged: operation.is_judged,
+            sent: operation.sent(),
+            length: operation.in_requests,
+            read_from: operation.read_from,
+        })
     }
 }

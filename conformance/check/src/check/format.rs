@@ -3,7 +3,7 @@
 use efa_wire::rules::{self, Rule};
 use efa_wire::{ExtraFeatures, ReqFlags, RmaIovs, RtaKind};
 
-use super::packet::{Atomic, PacketBody, Reading};
+use super::packet::{Atomic, PacketBody, Reading, Window};
 
 /// Words of features that libfabric 2.x has room for.
 const MOST_WORDS: usize = 4;
@@ -38,7 +38,7 @@ pub(super) fn breaches(reading: &Reading) -> Vec<(&'static Rule, String)> {
             }
         }
         PacketBody::Atomic(rta) => atomic(reading, &rta, &mut found),
-        PacketBody::Cts { length: 0, .. } => {
+        PacketBody::Cts(Window { length: 0, .. }) => {
             found.push((&rules::CTS_POSITIVE, "its recv_length is 0".into()));
         }
         PacketBody::Handshake(announced) => {

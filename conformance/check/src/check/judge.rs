@@ -10,6 +10,7 @@ use efa_wire::address::Gid;
 use efa_wire::rules;
 use efa_wire::{Packet, ParseError};
 
+use super::births::{Birth, Births};
 use super::completeness::{Lives, Unmatched};
 use super::content::Content;
 use super::conversation::{Conversation, FrameContext, PacketFrame};
@@ -137,6 +138,7 @@ impl Judge {
 #[derive(Default)]
 struct Seen {
     lives: Lives,
+    births: Births,
     /// Hosts whose own sends are in the capture.
     captured: HashSet<Gid>,
     copies: Copies,
@@ -154,6 +156,7 @@ impl Seen {
         is_arrival: bool,
     ) {
         self.at += 1;
+        conversation.begins_frame(self.at);
         self.judge_frame(conversation, frame, from, is_arrival);
         let (me, _) = conversation.ends(from);
         conversation.sees(me, self.at);
@@ -232,6 +235,13 @@ impl Seen {
             };
             conversation.breach(seen, frame.kind(), rule, text);
         }
+        let connid = match &parsed {
+            Ok(packet) if header.sequence == 0 => Reading::of(packet).named(),
+            _ => None,
+        };
+        let birth = self
+            .births
+            .of(from, is_arrival, header.sequence, &content, connid);
         let sent = Sent {
             frame,
             parsed,
@@ -239,6 +249,7 @@ impl Seen {
             is_repetition,
             is_from_birth: self.lives.has_all_sent(near),
             run,
+            birth,
         };
         judge_packet(conversation, &self.lives, place, sent);
     }
@@ -268,6 +279,8 @@ struct Sent<'f> {
     is_from_birth: bool,
     /// In which run of requests it is.
     run: Option<u64>,
+    /// The life of its sender's queue pair.
+    birth: Birth,
 }
 
 /// Judges a packet.
@@ -284,6 +297,7 @@ fn judge_packet(
         is_repetition,
         is_from_birth,
         run,
+        birth,
     } = sent;
     let header = &frame.header;
     if !header.payload_captured {
@@ -303,9 +317,8 @@ fn judge_packet(
     }
     let (me, _) = conversation.ends(from);
     let requests = &mut conversation.sides[me].requests;
-    let raw_connid = reading.raw_address().map(|address| address.qkey.0);
     let named = Named {
-        connid: raw_connid.or(reading.connid),
+        connid: reading.named(),
         qkey: header.qkey,
     };
     let is_resent = requests.is_resent(
@@ -315,6 +328,9 @@ fn judge_packet(
         content,
         named,
     );
+    if is_resent && let Some(msg_id) = reading.said.msg_id() {
+        conversation.sides[me].sent_again(msg_id);
+    }
     let outer = PacketFrame {
         from,
         qkey: header.qkey,
@@ -322,6 +338,7 @@ fn judge_packet(
         retransmission: header.retransmission,
         is_from_birth,
         run,
+        birth,
     };
     let repeats = is_repetition || is_resent;
     let Some((me, you)) = conversation.packet(place, lives, &outer, &reading, repeats) else {

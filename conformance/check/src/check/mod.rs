@@ -5,6 +5,7 @@
 //! once, in the order of time, and keeps only the operations under way.
 //!
 //! * `judge`: frames, one by one, each as part of its conversation (`node`).
+//! * `births`: queue pairs that begin anew.
 //! * `order`: puts frames into the order of time.
 //! * `conversation`: two endpoints as one of them sees them: identity, handshakes, what is missing
 //!   at the end.
@@ -14,6 +15,7 @@
 //! * `content`: packets in short, by which copies and repetitions are recognised.
 //! * `packet`: what a packet says; `format`: rules that need no more than the packet.
 
+mod births;
 mod completeness;
 mod content;
 mod conversation;

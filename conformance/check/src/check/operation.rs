@@ -90,6 +90,8 @@ pub(super) struct Operation {
     pub(super) request: u64,
     pub(super) packet_type: PacketType,
     pub(super) kind: OperationKind,
+    /// Whether its request is judged where this is kept, see `FrameContext`.
+    pub(super) is_judged: bool,
     /// Sender of the data.
     pub(super) source: End,
     pub(super) length: u64,
@@ -119,6 +121,8 @@ pub(super) struct Operation {
     pub(super) regions: Vec<Region>,
     /// The keys of the target's memory.
     pub(super) keys: Vec<u64>,
+    /// How far into the memory the first RDMA read began.
+    pub(super) read_from: Option<u64>,
     pub(super) reads_begun: u64,
     pub(super) reads_under_way: u64,
     /// Bytes that were read.
@@ -140,6 +144,7 @@ impl Operation {
             request,
             packet_type,
             kind,
+            is_judged: false,
             source,
             length,
             runs: Runs::default(),
@@ -159,6 +164,7 @@ impl Operation {
             has_failed: false,
             regions: Vec::new(),
             keys: Vec::new(),
+            read_from: None,
             reads_begun: 0,
             reads_under_way: 0,
             bytes_read: 0,
@@ -173,6 +179,18 @@ impl Operation {
 
     pub(super) fn is_sent(&self) -> bool {
         self.sent() >= self.length
+    }
+
+    /// How far into its memory a place is.
+    pub(super) fn offset_of(&self, address: u64, key: u32) -> Option<u64> {
+        let mut before: u64 = 0;
+        for region in &self.regions {
+            if region.contains(address, 0, key) {
+                return before.checked_add(address - region.address);
+            }
+            before = before.saturating_add(region.length);
+        }
+        None
     }
 
     /// Whether its `send_id` still names it, as far as the endpoint that gave it knows.

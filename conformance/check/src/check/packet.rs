@@ -5,8 +5,8 @@
 
 use efa_wire::address::RawAddress;
 use efa_wire::{
-    AtomicDatatype, AtomicOp, ExtraFeatures, Header, Message, OpeType, Packet, PacketType,
-    PeerError, RecvId, ReqOptions, RmaIovs, RtaKind, SendId,
+    AtomicDatatype, AtomicOp, CtsFlags, ExtraFeatures, Header, Message, OpeType, Packet,
+    PacketType, PeerError, RecvId, ReqOptions, RmaIovs, RtaKind, SendId,
 };
 
 /// A request to read.
@@ -38,6 +38,15 @@ pub(super) struct Ids {
     pub(super) recv_id: u32,
 }
 
+/// A window for data.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Window {
+    pub(super) ids: Ids,
+    pub(super) length: u64,
+    /// Whether it says that the data is that of an emulated read.
+    pub(super) is_read: bool,
+}
+
 /// The end of one half of a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Abort {
@@ -63,7 +72,7 @@ pub(super) enum PacketBody {
     Message(Message),
     Read(Read),
     Atomic(Atomic),
-    Cts { ids: Ids, length: u64 },
+    Cts(Window),
     CtsData { recv_id: u32, offset: u64 },
     ReadRsp(Ids),
     AtomRsp { recv_id: u32 },
@@ -131,6 +140,12 @@ impl Reading {
     pub(super) fn raw_address(&self) -> Option<RawAddress> {
         self.request?.raw_address
     }
+
+    /// The connection id that it says its sender has.
+    pub(super) fn named(&self) -> Option<u32> {
+        let raw = self.raw_address().map(|address| address.qkey.0);
+        raw.or(self.connid)
+    }
 }
 
 fn read(header: &Header, payload: u64) -> (Option<ReqOptions>, Option<u32>, PacketBody) {
@@ -177,8 +192,12 @@ fn read(header: &Header, payload: u64) -> (Option<ReqOptions>, Option<u32>, Pack
             request(h.options, PacketBody::Atomic(atomic))
         }
         Header::Cts(h) => {
-            let (ids, length) = (ids(h.send_id, h.recv_id), h.recv_length);
-            control(h.connid, PacketBody::Cts { ids, length })
+            let window = Window {
+                ids: ids(h.send_id, h.recv_id),
+                length: h.recv_length,
+                is_read: h.flags.contains(CtsFlags::EMULATED_READ),
+            };
+            control(h.connid, PacketBody::Cts(window))
         }
         Header::CtsData(h) => {
             let (recv_id, offset) = (h.recv_id.0, h.seg_offset);

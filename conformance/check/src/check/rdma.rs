@@ -27,6 +27,8 @@ impl Conversation {
         if let Some(id) = found {
             self.sides[me].requests.belongs(header.sequence, id);
             if let Some(operation) = self.operations.get_mut(id) {
+                let offset = operation.offset_of(remote.address, remote.key);
+                operation.read_from = operation.read_from.or(offset);
                 operation.reads_begun += 1;
                 operation.reads_under_way += 1;
             }
@@ -127,12 +129,24 @@ impl Conversation {
     pub(super) fn request_ends(&mut self, initiator: End, sequence: u32, status: Status) {
         let side = &mut self.sides[initiator];
         match side.requests.answered(sequence, status) {
-            RequestOutcome::Arrived { msg_id, is_piece } => {
+            RequestOutcome::Arrived {
+                msg_id,
+                is_piece,
+                was_refused,
+            } => {
                 if let Some(msg_id) = msg_id {
+                    if was_refused {
+                        side.sent_again(msg_id);
+                    }
                     side.sequence.arrived(msg_id, is_piece);
                 }
             }
-            RequestOutcome::NotReady => self.refused(initiator),
+            RequestOutcome::NotReady { msg_id, packet } => {
+                if let (Some(msg_id), (number, Some(packet_type))) = (msg_id, packet) {
+                    side.left_behind(msg_id, number, packet_type);
+                }
+                self.refused(initiator);
+            }
             RequestOutcome::Failed {
                 operation,
                 not_delivered,

@@ -47,7 +47,9 @@ pub struct Checked {
     pub conversations: u64,
     /// Sends that are no RDM packets.
     pub foreign: u64,
-    /// Findings in the order of the capture; the first [`Checked::MOST_FINDINGS`].
+    /// Findings in the order in which the capture shows them, so that a cause comes before its
+    /// consequences: what is missing at the end comes last, whatever packet it is about. The first
+    /// [`Checked::MOST_FINDINGS`].
     pub findings: Vec<Finding>,
     /// How many findings there are of each severity, those left out included.
     pub counts: BTreeMap<Severity, u64>,
@@ -100,16 +102,26 @@ impl Checked {
     }
 }
 
+/// When what is missing at the end of the capture is found.
+pub(super) const AT_THE_END: u64 = u64::MAX;
+
+/// A finding, and how many frames of the capture had come when it was found.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) finding: Finding,
+    pub(super) at: u64,
+}
+
 /// Findings, the worst of which are kept.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
-    kept: Vec<Finding>,
+    kept: Vec<Found>,
     counts: BTreeMap<(Severity, Evidence, usize), u64>,
 }
 
 impl Findings {
-    pub(super) fn add(&mut self, found: Finding) {
-        self.count(&found, 1);
+    pub(super) fn add(&mut self, found: Found) {
+        self.count(&found.finding, 1);
         self.keep(found);
     }
 
@@ -119,12 +131,12 @@ impl Findings {
     }
 
     /// What is worse displaces what is not: a thousand notes must not hide an error.
-    fn keep(&mut self, found: Finding) {
+    fn keep(&mut self, found: Found) {
         if self.kept.len() >= Checked::MOST_FINDINGS {
             let milder = self
                 .kept
                 .iter()
-                .rposition(|other| other.severity < found.severity);
+                .rposition(|other| other.finding.severity < found.finding.severity);
             match milder {
                 Some(at) => drop(self.kept.remove(at)),
                 None => return,
@@ -143,7 +155,7 @@ impl Findings {
             is_proven
         });
         self.kept
-            .retain(|found| is_proven(found.rule.evidence, found.interface));
+            .retain(|Found { finding, .. }| is_proven(finding.rule.evidence, finding.interface));
         dropped
     }
 
@@ -170,8 +182,13 @@ impl Report {
         for ((severity, ..), count) in self.findings.counts {
             *self.checked.counts.entry(severity).or_default() += count;
         }
-        self.checked.findings = self.findings.kept;
-        self.checked.findings.sort_by_key(|finding| finding.packet);
+        let mut found = self.findings.kept;
+        // At the end of the capture many are found at once.
+        found.sort_by_key(|found| {
+            let is_at_the_end = found.at == AT_THE_END;
+            (found.at, is_at_the_end.then_some(found.finding.packet))
+        });
+        self.checked.findings = found.into_iter().map(|found| found.finding).collect();
         self.checked
     }
 }

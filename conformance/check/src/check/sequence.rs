@@ -12,7 +12,7 @@ const MOST_AHEAD: usize = 1 << 16;
 /// Messages in several packets that are remembered when one of these has arrived.
 const MOST_ARRIVING: usize = 1024;
 /// Messages behind a gap that prove that it never closes.
-const PROOF: usize = 4;
+pub(super) const PROOF: usize = 4;
 
 /// Values that all packets of a message share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,0 +1,253 @@
+//! Features, flags, lengths, numbers and names that are used where they must not be.
+
+use super::*;
+
+/// Message `msg_id`, which arrives.
+fn arrives(b: &mut Builder, msg_id: u32) {
+    b.send(A, B, &eager(msg_id, None, Some(A)), b"");
+    b.answer(A, B, Status::Ok);
+}
+
+/// Message 1, which is refused twice, as its sender tries again.
+fn refused_twice() -> Builder {
+    let mut b = Builder::acquainted(all());
+    for _ in 0..2 {
+        b.send(A, B, &eager(1, None, Some(A)), b"refused");
+        b.answer(A, B, Status::RemoteRnr);
+    }
+    b
+}
+
+#[test]
+fn a_refused_message_is_not_left_behind() {
+    let mut b = refused_twice();
+    for msg_id in 2..6 {
+        arrives(&mut b, msg_id);
+    }
+    assert_eq!(b.broken(), [("msg-id-refused", 11)]);
+    // So few others may have been on their way.
+    let mut b = refused_twice();
+    for msg_id in 2..5 {
+        arrives(&mut b, msg_id);
+    }
+    assert_eq!(
+        (b.broken(), b.suspected()),
+        (vec![], vec![("msg-id-refused", 11)])
+    );
+    // Those behind it are refused too.
+    let mut b = refused_twice();
+    for msg_id in 2..8 {
+        b.send(A, B, &eager(msg_id, None, Some(A)), b"");
+        b.answer(A, B, Status::RemoteRnr);
+    }
+    assert_eq!(b.broken(), []);
+}
+
+#[test]
+fn a_refused_message_may_return_or_be_given_up() {
+    for is_given_up in [false, true] {
+        let mut b = refused_twice();
+        match is_given_up {
+            false => b.send(A, B, &eager(1, None, Some(A)), b"refused"),
+            true => b.send(A, B, &peer_error(1, PeerError::NO_OP, OpeType::TXE, A), b""),
+        }
+        for msg_id in 2..8 {
+            arrives(&mut b, msg_id);
+        }
+        assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
+    }
+    // The device repeats it, and is refused once more.
+    let mut b = refused_twice();
+    for status in [Status::RemoteRnr, Status::Ok] {
+        b.sequences[usize::from(A)] -= 1;
+        b.send(A, B, &eager(1, None, Some(A)), b"refused");
+        b.change_last(|header| header.retransmission = true);
+        b.answer(A, B, status);
+    }
+    for msg_id in 2..8 {
+        arrives(&mut b, msg_id);
+    }
+    assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
+    // Of two pieces that were refused, one does not return.
+    let mut b = Builder::acquainted(all());
+    for offset in [0, 100, 200] {
+        b.send(A, B, &piece(1, offset), &[0; 100]);
+        let status = match offset {
+            0 => Status::Ok,
+            _ => Status::RemoteRnr,
+        };
+        b.answer(A, B, status);
+    }
+    b.send(A, B, &piece(1, 200), &[0; 100]);
+    for msg_id in 2..8 {
+        arrives(&mut b, msg_id);
+    }
+    assert_eq!(b.broken(), [("msg-id-refused", 11)]);
+}
+
+#[test]
+fn features_used_early_are_judged_by_the_handshake() {
+    let play = |features: ExtraFeatures| {
+        let mut b = Builder::new();
+        b.send(A, B, &eager(0, Some(A), None), b"first");
+        b.send(A, B, &peer_error(0, PeerError::NO_OP, OpeType::TXE, A), b"");
+        b.send(B, A, &handshake(features, B), b"");
+        b.broken()
+    };
+    assert_eq!(
+        play(all() - ExtraFeatures::PEER_ERROR),
+        [("feature-early", 3), ("feature-lacked", 3)]
+    );
+    assert_eq!(play(all()), [("feature-early", 3)]);
+}
+
+#[test]
+fn windows_say_what_they_are_for() {
+    let cts_with = |flags, send_id| Cts {
+        flags,
+        ..cts(send_id, 9, 2000, B)
+    };
+    let (none, read) = (CtsFlags::empty(), CtsFlags::EMULATED_READ);
+    for flags in [none, read] {
+        let mut b = Builder::acquainted(all());
+        b.send(A, B, &long_cts(1, 3000, 7), &[0; 1000]);
+        b.send(B, A, &cts_with(flags, 7), b"");
+        let wrong = [("cts-read-flag", 9)];
+        assert_eq!(b.broken(), &wrong[..usize::from(flags == read)]);
+    }
+    for flags in [none, read] {
+        let mut b = Builder::acquainted(all());
+        let rtr = Rtr {
+            kind: RtrKind::Longcts,
+            rma_iov: RmaIovs::new(&[RmaIov::new(0x1000, 5000, 1)]).unwrap(),
+            msg_length: 5000,
+            recv_id: RecvId(9),
+            recv_length: 3000,
+            options: options(None, Some(B)),
+        };
+        let response = ReadRsp {
+            connid: connid(A),
+            recv_id: RecvId(9),
+            send_id: SendId(21),
+            seg_length: 3000,
+            flags: UniversalFlags::empty(),
+        };
+        b.send(B, A, &rtr, b"");
+        b.send(A, B, &response, &[0; 3000]);
+        b.send(B, A, &cts_with(flags, 21), b"");
+        let wrong: Vec<_> = b.broken();
+        let is_wrong = wrong.contains(&("cts-read-flag", 11));
+        assert_eq!(is_wrong, flags == none, "{wrong:?}");
+    }
+}
+
+#[test]
+fn numbers_begin_anew_for_a_restarted_peer() {
+    // The peer has restarted; the sender knows its new Q-key.
+    let play = |numbers: std::ops::Range<u32>| {
+        let mut b = Builder::acquainted(all());
+        arrives(&mut b, 1);
+        for msg_id in numbers {
+            b.send(A, B, &eager(msg_id, Some(A), None), b"");
+            b.change_last(|header| header.qkey = Qkey(0x7777));
+            b.answer(A, B, Status::Ok);
+        }
+        b
+    };
+    assert_eq!(play(2..8).broken(), [("msg-id-first", 11)]);
+    assert_eq!(play(0..6).broken(), []);
+    // If it sends to the earlier endpoint as well, the numbers are those of two.
+    let mut b = play(0..1);
+    for msg_id in 2..8 {
+        b.send(A, B, &eager(msg_id, Some(A), None), b"");
+    }
+    assert_eq!(b.broken(), []);
+}
+
+/// A message of which 2000 bytes travel in segments that say `runt_length`, and the rest is read.
+fn runting_read(runt_length: u64, read_from: u64) -> Builder {
+    let iov = [RmaIov::new(0x1000, 5000, 1)];
+    let mut b = Builder::acquainted(all());
+    for seg_offset in [0, 1000] {
+        let segment = RuntreadRtm {
+            msg_id: MsgId(1),
+            msg_length: 5000,
+            runt_length,
+            seg_offset,
+            send_id: SendId(7),
+            read_iov: RmaIovs::new(&iov).unwrap(),
+            options: options(None, Some(A)),
+            ..RuntreadRtm::default()
+        };
+        b.send(A, B, &segment, &[0; 1000]);
+    }
+    let length = 5000 - read_from;
+    let rest = RmaIov::new(0x1000 + read_from, length, 1);
+    b.rdma_read(B, A, rest, length as u32);
+    b.send(B, A, &eor(7, B), b"");
+    b
+}
+
+#[test]
+fn a_runt_is_as_long_as_it_says() {
+    assert_eq!(runting_read(2000, 2000).broken(), []);
+    assert_eq!(runting_read(2100, 2000).broken(), [("runt-length", 7)]);
+    // The receiver believes it, and does not wait for the rest.
+    assert_eq!(runting_read(2100, 2100).broken(), [("eor-early", 15)]);
+    // Whoever captured it, the sender is to blame.
+    for host in [A, B] {
+        let b = seen_by(runting_read(2100, 2000), host);
+        assert_eq!(b.broken().len(), 1);
+        assert_eq!(b.broken()[0].0, "runt-length");
+    }
+}
+
+#[test]
+fn an_endpoint_has_a_connid_of_its_own() {
+    // b ends while a message of it is under way; another process gets its queue pair and its connid.
+    let play = |is_another: bool| {
+        let mut b = Builder::acquainted(all());
+        b.send(B, A, &eager(0, Some(B), None), b"old");
+        let long = LongctsRtm {
+            options: options(None, Some(B)),
+            ..long_cts(1, 3000, 7)
+        };
+        b.send(B, A, &long, &[0; 1000]);
+        b.send(A, B, &cts(7, 9, 1000, A), b"");
+        b.sequences[usize::from(B)] = 0;
+        match is_another {
+            true => b.send(B, A, &eager(0, Some(B), None), b"new"),
+            false => b.send(B, A, &handshake(all(), B), b""),
+        }
+        b.send(A, B, &eager(1, None, Some(A)), b"");
+        b.send(B, A, &handshake(all(), B), b"");
+        b.send(A, B, &handshake(all(), A), b"");
+        b.send(B, A, &eager(1, None, Some(B)), b"");
+        for msg_id in 2..8 {
+            arrives(&mut b, msg_id);
+        }
+        b
+    };
+    let b = play(true);
+    assert_eq!(b.broken(), [("connid-fresh", 13)]);
+    assert_eq!(seen_by(play(true), B).broken().len(), 1);
+    // The same packet is another sighting of it.
+    let b = play(false);
+    assert!(b.broken().iter().all(|(rule, _)| *rule != "connid-fresh"));
+}
+
+#[test]
+fn causes_come_before_their_consequences() {
+    let mut b = Builder::acquainted(all());
+    b.send(A, B, &long_cts(1, 3000, 7), &[0; 1000]);
+    b.send(B, A, &cts(8, 9, 2000, B), b"");
+    b.send(A, B, &data(9, 1000, 2000, A), &[0; 2000]);
+    assert_eq!(
+        b.found(|_| true),
+        [
+            ("answer-names-request", 9),
+            ("ctsdata-names-cts", 11),
+            ("answer-missing", 8)
+        ]
+    );
+}
