@@ -399,53 +399,53 @@ local SECTIONS = {
 -- {flag_names: of its flags; length: of all packets; forms: that no release sends, by length; is_req, tagged, dc (delivery complete); segment: several make up one
 -- message; read: the receiver reads by RDMA; windowed: the rest goes in windows that CTS grants;
 -- formless: must not be on the wire; unsent: no release sends or receives it; starts: what a request
--- begins; implies = bits of the flags that all have; needs = bits of the features of which the
+-- begins; implies, excludes = bits of the flags that all and none have; needs = bits of the features of which the
 -- receiver must have announced one; numbers of the sections}
 local PACKETS = {
-    [1] = { name = "RTS", family = "retired", flag_names = UNIVERSAL_FLAGS, formless = true, 1, 2 },
-    [2] = { name = "CONNACK", family = "retired", flag_names = UNIVERSAL_FLAGS, formless = true, 1, 2 },
+    [1] = { name = "RTS", family = "retired", flag_names = UNIVERSAL_FLAGS, formless = true, excludes = { 2, 3, 4, 5, 13 }, 1, 2 },
+    [2] = { name = "CONNACK", family = "retired", flag_names = UNIVERSAL_FLAGS, formless = true, excludes = { 2, 3, 4, 5, 13 }, 1, 2 },
     [3] = { name = "CTS", family = "control", flag_names = CTS_FLAGS, 1, 3, 4, 5, 6, 2 },
     [4] = { name = "CTSDATA", family = "control", flag_names = UNIVERSAL_FLAGS, 1, 5, 7, 8, 9, 10 },
     [5] = { name = "READRSP", family = "control", flag_names = UNIVERSAL_FLAGS, 1, 3, 5, 4, 7, 10 },
-    [6] = { name = "RMA_CONTEXT", family = "local", flag_names = UNIVERSAL_FLAGS, formless = true, 1, 2 },
+    [6] = { name = "RMA_CONTEXT", family = "local", flag_names = UNIVERSAL_FLAGS, formless = true, excludes = { 2, 3, 4, 5, 13 }, 1, 2 },
     [7] = { name = "EOR", family = "control", flag_names = UNIVERSAL_FLAGS, 1, 4, 5, 11, 2 },
     [8] = { name = "ATOMRSP", family = "control", flag_names = UNIVERSAL_FLAGS, 1, 3, 12, 5, 7, 10 },
     [9] = { name = "HANDSHAKE", family = "control", flag_names = HANDSHAKE_FLAGS, 1, 13, 14, 15, 16, 17, 18, 19, 20, 2 },
     [10] = { name = "RECEIPT", family = "control", flag_names = UNIVERSAL_FLAGS, 1, 4, 21, 3, 2 },
     [11] = { name = "READ_NACK", family = "control", flag_names = UNIVERSAL_FLAGS, needs = { 6 }, 1, 4, 5, 3, 2 },
     [12] = { name = "PEER_ERROR", family = "control", flag_names = UNIVERSAL_FLAGS, length = 24, forms = { [20] = { 1, 22, 25, 24, 3, 2 }, [28] = { 1, 21, 22, 26, 23, 24, 3, 2 } }, needs = { 9 }, 1, 21, 22, 23, 24, 3, 2 },
-    [64] = { name = "EAGER_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, starts = "Eager message", implies = { 2 }, 1, 21, 27, 28, 29, 30, 31, 10 },
-    [65] = { name = "EAGER_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, starts = "Eager message", implies = { 2, 3 }, 1, 21, 32, 27, 28, 29, 30, 31, 10 },
-    [66] = { name = "MEDIUM_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, segment = true, starts = "Medium message", implies = { 2 }, 1, 21, 33, 8, 27, 28, 29, 30, 31, 10 },
-    [67] = { name = "MEDIUM_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, segment = true, starts = "Medium message", implies = { 2, 3 }, 1, 21, 33, 8, 32, 27, 28, 29, 30, 31, 10 },
-    [68] = { name = "LONGCTS_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, windowed = true, starts = "Long-CTS message", implies = { 2 }, 1, 21, 33, 4, 34, 27, 28, 29, 30, 31, 10 },
-    [69] = { name = "LONGCTS_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, windowed = true, starts = "Long-CTS message", implies = { 2, 3 }, 1, 21, 33, 4, 34, 32, 27, 28, 29, 30, 31, 10 },
-    [70] = { name = "EAGER_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, starts = "Emulated eager write", 1, 35, 36, 27, 28, 29, 30, 31, 10 },
-    [71] = { name = "LONGCTS_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, windowed = true, starts = "Emulated long-CTS write", 1, 35, 33, 4, 34, 36, 27, 28, 29, 30, 31, 10 },
-    [72] = { name = "SHORT_RTR", family = "rtr", flag_names = REQ_FLAGS, is_req = true, starts = "Emulated short read", 1, 35, 33, 5, 37, 36, 27, 28, 29, 30, 31, 2 },
-    [73] = { name = "LONGCTS_RTR", family = "rtr", flag_names = REQ_FLAGS, is_req = true, starts = "Emulated long-CTS read", 1, 35, 33, 5, 37, 36, 27, 28, 29, 30, 31, 2 },
-    [74] = { name = "WRITE_RTA", family = "rta", flag_names = REQ_FLAGS, is_req = true, starts = "Emulated atomic", implies = { 5 }, 1, 21, 35, 38, 39, 40, 36, 27, 28, 29, 30, 31, 10 },
-    [75] = { name = "FETCH_RTA", family = "rta", flag_names = REQ_FLAGS, is_req = true, starts = "Emulated fetch atomic", implies = { 5 }, 1, 21, 35, 38, 39, 5, 36, 27, 28, 29, 30, 31, 10 },
-    [76] = { name = "COMPARE_RTA", family = "rta", flag_names = REQ_FLAGS, is_req = true, starts = "Emulated compare atomic", implies = { 5 }, 1, 21, 35, 38, 39, 5, 36, 27, 28, 29, 30, 31, 10 },
-    [128] = { name = "LONGREAD_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, read = true, starts = "Long READ message", implies = { 2 }, needs = { 0 }, 1, 21, 33, 4, 41, 27, 28, 29, 30, 31, 42, 2 },
-    [129] = { name = "LONGREAD_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, read = true, starts = "Long READ message", implies = { 2, 3 }, needs = { 0 }, 1, 21, 33, 4, 41, 32, 27, 28, 29, 30, 31, 42, 2 },
-    [130] = { name = "LONGREAD_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, read = true, starts = "Emulated long-read write", needs = { 0 }, 1, 35, 33, 4, 41, 36, 27, 28, 29, 30, 31, 42, 2 },
-    [131] = { name = "READ_RTR", family = "rtr", flag_names = REQ_FLAGS, is_req = true, unsent = true, 1, 27, 28, 29, 30, 31, 2 },
-    [133] = { name = "DC_EAGER_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, dc = true, starts = "DC Eager message", implies = { 2 }, needs = { 1 }, 1, 21, 43, 27, 28, 29, 30, 31, 10 },
-    [134] = { name = "DC_EAGER_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, dc = true, starts = "DC Eager message", implies = { 2, 3 }, needs = { 1 }, 1, 21, 43, 32, 27, 28, 29, 30, 31, 10 },
-    [135] = { name = "DC_MEDIUM_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, dc = true, segment = true, starts = "DC Medium message", implies = { 2 }, needs = { 1 }, 1, 21, 43, 33, 8, 27, 28, 29, 30, 31, 10 },
-    [136] = { name = "DC_MEDIUM_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, dc = true, segment = true, starts = "DC Medium message", implies = { 2, 3 }, needs = { 1 }, 1, 21, 43, 33, 8, 32, 27, 28, 29, 30, 31, 10 },
-    [137] = { name = "DC_LONGCTS_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, dc = true, windowed = true, starts = "DC Long-CTS message", implies = { 2 }, needs = { 1 }, 1, 21, 33, 4, 34, 27, 28, 29, 30, 31, 10 },
-    [138] = { name = "DC_LONGCTS_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, dc = true, windowed = true, starts = "DC Long-CTS message", implies = { 2, 3 }, needs = { 1 }, 1, 21, 33, 4, 34, 32, 27, 28, 29, 30, 31, 10 },
-    [139] = { name = "DC_EAGER_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, dc = true, starts = "Emulated DC eager write", needs = { 1 }, 1, 35, 43, 36, 27, 28, 29, 30, 31, 10 },
-    [140] = { name = "DC_LONGCTS_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, dc = true, windowed = true, starts = "Emulated DC long-CTS write", needs = { 1 }, 1, 35, 33, 4, 34, 36, 27, 28, 29, 30, 31, 10 },
-    [141] = { name = "DC_WRITE_RTA", family = "rta", flag_names = REQ_FLAGS, is_req = true, dc = true, starts = "Emulated DC atomic", implies = { 5 }, needs = { 1 }, 1, 21, 35, 38, 39, 4, 36, 27, 28, 29, 30, 31, 10 },
-    [142] = { name = "RUNTCTS_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, segment = true, windowed = true, unsent = true, starts = "Runting CTS message", implies = { 2 }, 1, 21, 33, 4, 34, 8, 44, 27, 28, 29, 30, 31, 10 },
-    [143] = { name = "RUNTCTS_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, segment = true, windowed = true, unsent = true, starts = "Runting CTS message", implies = { 2, 3 }, 1, 21, 33, 4, 34, 8, 44, 32, 27, 28, 29, 30, 31, 10 },
-    [144] = { name = "RUNTCTS_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, windowed = true, unsent = true, starts = "Runting CTS write", 1, 35, 33, 4, 34, 8, 44, 36, 27, 28, 29, 30, 31, 10 },
-    [145] = { name = "RUNTREAD_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, segment = true, read = true, starts = "Runting read message", implies = { 2 }, needs = { 0, 4 }, 1, 21, 33, 4, 41, 8, 44, 27, 28, 29, 30, 31, 42, 10 },
-    [146] = { name = "RUNTREAD_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, segment = true, read = true, starts = "Runting read message", implies = { 2, 3 }, needs = { 0, 4 }, 1, 21, 33, 4, 41, 8, 44, 32, 27, 28, 29, 30, 31, 42, 10 },
-    [147] = { name = "RUNTREAD_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, read = true, unsent = true, starts = "Runting read write", 1, 35, 33, 4, 41, 8, 44, 36, 27, 28, 29, 30, 31, 42, 10 },
+    [64] = { name = "EAGER_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, starts = "Eager message", implies = { 2 }, excludes = { 3, 4, 5, 13 }, 1, 21, 27, 28, 29, 30, 31, 10 },
+    [65] = { name = "EAGER_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, starts = "Eager message", implies = { 2, 3 }, excludes = { 4, 5, 13 }, 1, 21, 32, 27, 28, 29, 30, 31, 10 },
+    [66] = { name = "MEDIUM_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, segment = true, starts = "Medium message", implies = { 2 }, excludes = { 3, 4, 5, 13 }, 1, 21, 33, 8, 27, 28, 29, 30, 31, 10 },
+    [67] = { name = "MEDIUM_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, segment = true, starts = "Medium message", implies = { 2, 3 }, excludes = { 4, 5, 13 }, 1, 21, 33, 8, 32, 27, 28, 29, 30, 31, 10 },
+    [68] = { name = "LONGCTS_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, windowed = true, starts = "Long-CTS message", implies = { 2 }, excludes = { 3, 4, 5 }, 1, 21, 33, 4, 34, 27, 28, 29, 30, 31, 10 },
+    [69] = { name = "LONGCTS_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, windowed = true, starts = "Long-CTS message", implies = { 2, 3 }, excludes = { 4, 5 }, 1, 21, 33, 4, 34, 32, 27, 28, 29, 30, 31, 10 },
+    [70] = { name = "EAGER_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, starts = "Emulated eager write", excludes = { 2, 3, 5, 13 }, 1, 35, 36, 27, 28, 29, 30, 31, 10 },
+    [71] = { name = "LONGCTS_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, windowed = true, starts = "Emulated long-CTS write", excludes = { 2, 3, 5, 13 }, 1, 35, 33, 4, 34, 36, 27, 28, 29, 30, 31, 10 },
+    [72] = { name = "SHORT_RTR", family = "rtr", flag_names = REQ_FLAGS, is_req = true, starts = "Emulated short read", excludes = { 2, 3, 5, 13 }, 1, 35, 33, 5, 37, 36, 27, 28, 29, 30, 31, 2 },
+    [73] = { name = "LONGCTS_RTR", family = "rtr", flag_names = REQ_FLAGS, is_req = true, starts = "Emulated long-CTS read", excludes = { 2, 3, 5, 13 }, 1, 35, 33, 5, 37, 36, 27, 28, 29, 30, 31, 2 },
+    [74] = { name = "WRITE_RTA", family = "rta", flag_names = REQ_FLAGS, is_req = true, starts = "Emulated atomic", implies = { 5 }, excludes = { 2, 3, 4, 13 }, 1, 21, 35, 38, 39, 40, 36, 27, 28, 29, 30, 31, 10 },
+    [75] = { name = "FETCH_RTA", family = "rta", flag_names = REQ_FLAGS, is_req = true, starts = "Emulated fetch atomic", implies = { 5 }, excludes = { 2, 3, 4, 13 }, 1, 21, 35, 38, 39, 5, 36, 27, 28, 29, 30, 31, 10 },
+    [76] = { name = "COMPARE_RTA", family = "rta", flag_names = REQ_FLAGS, is_req = true, starts = "Emulated compare atomic", implies = { 5 }, excludes = { 2, 3, 4, 13 }, 1, 21, 35, 38, 39, 5, 36, 27, 28, 29, 30, 31, 10 },
+    [128] = { name = "LONGREAD_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, read = true, starts = "Long READ message", implies = { 2 }, excludes = { 3, 4, 5, 13 }, needs = { 0 }, 1, 21, 33, 4, 41, 27, 28, 29, 30, 31, 42, 2 },
+    [129] = { name = "LONGREAD_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, read = true, starts = "Long READ message", implies = { 2, 3 }, excludes = { 4, 5, 13 }, needs = { 0 }, 1, 21, 33, 4, 41, 32, 27, 28, 29, 30, 31, 42, 2 },
+    [130] = { name = "LONGREAD_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, read = true, starts = "Emulated long-read write", excludes = { 2, 3, 5, 13 }, needs = { 0 }, 1, 35, 33, 4, 41, 36, 27, 28, 29, 30, 31, 42, 2 },
+    [131] = { name = "READ_RTR", family = "rtr", flag_names = REQ_FLAGS, is_req = true, unsent = true, excludes = { 2, 3, 5, 13 }, 1, 27, 28, 29, 30, 31, 2 },
+    [133] = { name = "DC_EAGER_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, dc = true, starts = "DC Eager message", implies = { 2 }, excludes = { 3, 4, 5, 13 }, needs = { 1 }, 1, 21, 43, 27, 28, 29, 30, 31, 10 },
+    [134] = { name = "DC_EAGER_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, dc = true, starts = "DC Eager message", implies = { 2, 3 }, excludes = { 4, 5, 13 }, needs = { 1 }, 1, 21, 43, 32, 27, 28, 29, 30, 31, 10 },
+    [135] = { name = "DC_MEDIUM_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, dc = true, segment = true, starts = "DC Medium message", implies = { 2 }, excludes = { 3, 4, 5, 13 }, needs = { 1 }, 1, 21, 43, 33, 8, 27, 28, 29, 30, 31, 10 },
+    [136] = { name = "DC_MEDIUM_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, dc = true, segment = true, starts = "DC Medium message", implies = { 2, 3 }, excludes = { 4, 5, 13 }, needs = { 1 }, 1, 21, 43, 33, 8, 32, 27, 28, 29, 30, 31, 10 },
+    [137] = { name = "DC_LONGCTS_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, dc = true, windowed = true, starts = "DC Long-CTS message", implies = { 2 }, excludes = { 3, 4, 5 }, needs = { 1 }, 1, 21, 33, 4, 34, 27, 28, 29, 30, 31, 10 },
+    [138] = { name = "DC_LONGCTS_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, dc = true, windowed = true, starts = "DC Long-CTS message", implies = { 2, 3 }, excludes = { 4, 5 }, needs = { 1 }, 1, 21, 33, 4, 34, 32, 27, 28, 29, 30, 31, 10 },
+    [139] = { name = "DC_EAGER_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, dc = true, starts = "Emulated DC eager write", excludes = { 2, 3, 5, 13 }, needs = { 1 }, 1, 35, 43, 36, 27, 28, 29, 30, 31, 10 },
+    [140] = { name = "DC_LONGCTS_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, dc = true, windowed = true, starts = "Emulated DC long-CTS write", excludes = { 2, 3, 5, 13 }, needs = { 1 }, 1, 35, 33, 4, 34, 36, 27, 28, 29, 30, 31, 10 },
+    [141] = { name = "DC_WRITE_RTA", family = "rta", flag_names = REQ_FLAGS, is_req = true, dc = true, starts = "Emulated DC atomic", implies = { 5 }, excludes = { 2, 3, 4, 13 }, needs = { 1 }, 1, 21, 35, 38, 39, 4, 36, 27, 28, 29, 30, 31, 10 },
+    [142] = { name = "RUNTCTS_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, segment = true, windowed = true, unsent = true, starts = "Runting CTS message", implies = { 2 }, excludes = { 3, 4, 5, 13 }, 1, 21, 33, 4, 34, 8, 44, 27, 28, 29, 30, 31, 10 },
+    [143] = { name = "RUNTCTS_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, segment = true, windowed = true, unsent = true, starts = "Runting CTS message", implies = { 2, 3 }, excludes = { 4, 5, 13 }, 1, 21, 33, 4, 34, 8, 44, 32, 27, 28, 29, 30, 31, 10 },
+    [144] = { name = "RUNTCTS_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, windowed = true, unsent = true, starts = "Runting CTS write", excludes = { 2, 3, 5, 13 }, 1, 35, 33, 4, 34, 8, 44, 36, 27, 28, 29, 30, 31, 10 },
+    [145] = { name = "RUNTREAD_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, segment = true, read = true, starts = "Runting read message", implies = { 2 }, excludes = { 3, 4, 5, 13 }, needs = { 0, 4 }, 1, 21, 33, 4, 41, 8, 44, 27, 28, 29, 30, 31, 42, 10 },
+    [146] = { name = "RUNTREAD_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, segment = true, read = true, starts = "Runting read message", implies = { 2, 3 }, excludes = { 4, 5, 13 }, needs = { 0, 4 }, 1, 21, 33, 4, 41, 8, 44, 32, 27, 28, 29, 30, 31, 42, 10 },
+    [147] = { name = "RUNTREAD_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, read = true, unsent = true, starts = "Runting read write", excludes = { 2, 3, 5, 13 }, 1, 35, 33, 4, 41, 8, 44, 36, 27, 28, 29, 30, 31, 42, 10 },
 }
 -- <<< generated
 
@@ -626,7 +626,7 @@ local TRANSPORT_RULES = {
 local PACKET_RULES = {
     { "packet-form", MALFORMED, ERROR, "The packet is malformed" },
     { "iov-length", MALFORMED, ERROR, "The lengths of the iovs are not that of the data" },
-    { "req-flags", PROTOCOL, ERROR, "Without flags that the packet type implies" },
+    { "req-flags", PROTOCOL, ERROR, "Its flags do not fit the packet type" },
     { "unknown-flags", PROTOCOL, NOTE, "Flags or features that the protocol does not define" },
     { "trailing-bytes", PROTOCOL, NOTE, "Bytes behind the end of the packet's format" },
     { "raw-address-true", PROTOCOL, ERROR, "The raw address is not the sender's" },
@@ -754,6 +754,12 @@ local function check_flags(plan, flags)
             issues[#issues + 1] = { RULES["req-flags"],
                 format("every %s has the flag %s, and libfabric 1.11.0 relies on it",
                     packet.name, REQ_FLAGS[bit]) }
+        end
+    end
+    for _, bit in ipairs(packet.excludes or {}) do
+        if has_bit(flags, bit) then
+            issues[#issues + 1] = { RULES["req-flags"],
+                format("no %s has the flag %s", packet.name, REQ_FLAGS[bit]) }
         end
     end
     if packet.is_req and has_bit(flags, REQ_FLAG.raw_addr_hdr) and has_bit(flags, REQ_FLAG.connid_hdr) then

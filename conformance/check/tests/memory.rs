@@ -154,6 +154,7 @@ impl<W: io::Write> Traffic<W> {
             self.send(A, &eager, &[0; 1000]);
             let receipt = Receipt {
                 send_id: SendId(msg_id % 64),
+                msg_id: MsgId(msg_id),
                 connid: connid(B),
                 ..Receipt::default()
             };

@@ -490,6 +490,34 @@ impl PacketType {
         IMPLIED[self as usize]
     }
 
+    /// The flags that say what no packet of this type is: of two-sided, tagged, one-sided or atomic
+    /// communication, or the answer to a READ_NACK.
+    pub const fn excluded_flags(self) -> ReqFlags {
+        const PURPOSES: ReqFlags = ReqFlags::MSG
+            .union(ReqFlags::TAGGED)
+            .union(ReqFlags::RMA)
+            .union(ReqFlags::ATOMIC)
+            .union(ReqFlags::READ_NACK);
+        let possible = match self.family() {
+            Family::Rtm if self.may_answer_read_nack() => ReqFlags::READ_NACK,
+            Family::Rtw | Family::Rtr => ReqFlags::RMA,
+            Family::Control => return ReqFlags::empty(),
+            _ => ReqFlags::empty(),
+        };
+        PURPOSES.difference(possible.union(self.implied_flags()))
+    }
+
+    /// Returns whether messages whose read was refused go on with packets of this type.
+    const fn may_answer_read_nack(self) -> bool {
+        matches!(
+            self,
+            PacketType::LongctsMsgRtm
+                | PacketType::LongctsTagRtm
+                | PacketType::DcLongctsMsgRtm
+                | PacketType::DcLongctsTagRtm
+        )
+    }
+
     /// Returns whether packets of this type have a format; the others must not be on the wire.
     pub const fn has_format(self) -> bool {
         !matches!(self.family(), Family::Retired | Family::Local)

@@ -246,8 +246,8 @@ rules! {
             "The lengths of `rma_iov` and `read_iov` add up to the length of the data that they describe.";
         REQ_FLAGS: Error, Both, Packet, Protocol,
             "req-flags", "v4/3.1/req-flags", "3.1, table 3.1",
-            "Without flags that the packet type implies",
-            "RTM packets have the flag MSG, tagged ones TAGGED too, RTA packets ATOMIC. libfabric 1.11.0 relies on these flags.";
+            "Its flags do not fit the packet type",
+            "RTM packets have the flag MSG, tagged ones TAGGED too, RTA packets ATOMIC, and no request has one of another kind: RMA is for RTW and RTR only, READ_NACK for LONGCTS_RTM. libfabric 1.11.0 tells messages from atomics by these flags.";
         UNKNOWN_FLAGS: Note, Dissector, Packet, Protocol,
             "unknown-flags", "v4/1.3/unknown-flags", "1.3, 3.1",
             "Flags or features that the protocol does not define",
@@ -444,6 +444,10 @@ rules! {
             "receipt-early", "v4/4.2/receipt-after-data", "4.2",
             "A receipt before all data has arrived",
             "A RECEIPT is sent when all data of the operation has arrived.";
+        RECEIPT_MESSAGE: Error, Checker, History, Sequence,
+            "receipt-message", "v4/4.2/receipt-msg-id", "4.2",
+            "A receipt for another message",
+            "The RECEIPT of a message has its msg_id. Stock senders look at the send_id only.";
         EOR_EARLY: Error, Checker, Beginning, Sequence,
             "eor-early", "v4/4.1/eor-after-read", "4.1",
             "An end of read before the read",

@@ -343,7 +343,7 @@ fn generated() -> String {
         "-- {flag_names: of its flags; length: of all packets; forms: that no release sends, by length; is_req, tagged, dc (delivery complete); segment: several make up one\n\
          -- message; read: the receiver reads by RDMA; windowed: the rest goes in windows that CTS grants;\n\
          -- formless: must not be on the wire; unsent: no release sends or receives it; starts: what a request\n\
-         -- begins; implies = bits of the flags that all have; needs = bits of the features of which the\n\
+         -- begins; implies, excludes = bits of the flags that all and none have; needs = bits of the features of which the\n\
          -- receiver must have announced one; numbers of the sections}\n",
     );
     out.push_str("local PACKETS = {\n");
@@ -400,6 +400,14 @@ fn generated() -> String {
             .collect();
         if !implied.is_empty() {
             write!(more, ", implies = {{ {} }}", implied.join(", ")).unwrap();
+        }
+        let excluded: Vec<_> = packet_type
+            .excluded_flags()
+            .iter()
+            .map(|flag| flag.bits().trailing_zeros().to_string())
+            .collect();
+        if !excluded.is_empty() {
+            write!(more, ", excludes = {{ {} }}", excluded.join(", ")).unwrap();
         }
         let needs: Vec<_> = packet_type
             .needs_any_of()

@@ -37,8 +37,8 @@ impl Follower<'_> {
             PacketBody::CtsData { recv_id, offset } => self.data(recv_id, offset),
             PacketBody::ReadRsp(ids) => self.read_response(ids),
             PacketBody::AtomRsp { recv_id } => self.atomic_response(recv_id),
-            PacketBody::Eor(ids) => self.acknowledge(ids.send_id, true),
-            PacketBody::Receipt { send_id } => self.acknowledge(send_id, false),
+            PacketBody::Eor(ids) => self.acknowledge(ids.send_id, None),
+            PacketBody::Receipt { send_id, msg_id } => self.acknowledge(send_id, Some(msg_id)),
             PacketBody::ReadNack(ids) => self.refuse(ids),
             PacketBody::Handshake(announced) => self.handshake(announced),
             PacketBody::Abort(abort) => self.abort(abort),
@@ -700,8 +700,9 @@ impl Follower<'_> {
     }
 
     /// Takes an EOR, which ends a read-based operation, or a RECEIPT, which ends one with delivery
-    /// complete.
-    fn acknowledge(&mut self, send_id: u32, is_eor: bool) {
+    /// complete and names its message.
+    fn acknowledge(&mut self, send_id: u32, receipt_of: Option<u32>) {
+        let is_eor = receipt_of.is_none();
         let Some(id) = self.named(&SEND_IDS, send_id, |operation| match is_eor {
             true => !operation.regions.is_empty(),
             false => operation.delivery_complete,
@@ -718,6 +719,15 @@ impl Follower<'_> {
             return;
         };
         let request = operation.request;
+        let (is_message, msg_id) = (operation.is_message, operation.msg_id);
+        if is_message && receipt_of.is_some() && receipt_of != msg_id {
+            let (said, is) = (receipt_of.unwrap_or(0), msg_id.unwrap_or(0));
+            let text = format!("its msg_id is {said}, send_id {send_id} names message {is}");
+            self.breach(&rules::RECEIPT_MESSAGE, text);
+        }
+        let Some(operation) = self.operation(id) else {
+            return;
+        };
         let before = operation.acknowledged.replace(number);
         let short_runt = is_eor
             .then(|| ShortRunt::of(operation))

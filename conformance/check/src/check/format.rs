@@ -65,6 +65,15 @@ fn flags(reading: &Reading, found: &mut Vec<(&'static Rule, String)>) {
         let text = format!("its flags {:#06x} lack {:#x}", flags.bits(), flag.bits());
         found.push((&rules::REQ_FLAGS, text));
     }
+    let excluded = reading.packet_type.excluded_flags();
+    for (name, flag) in flags.intersection(excluded).iter_names() {
+        let text = format!(
+            "its flags {:#06x} have {:#x} ({name})",
+            flags.bits(),
+            flag.bits()
+        );
+        found.push((&rules::REQ_FLAGS, text));
+    }
 }
 
 fn iov(iov: Option<RmaIovs>, length: u64, name: &str, found: &mut Vec<(&'static Rule, String)>) {

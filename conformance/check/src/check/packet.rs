@@ -77,7 +77,7 @@ pub(super) enum PacketBody {
     ReadRsp(Ids),
     AtomRsp { recv_id: u32 },
     Eor(Ids),
-    Receipt { send_id: u32 },
+    Receipt { send_id: u32, msg_id: u32 },
     ReadNack(Ids),
     Handshake(Announced),
     Abort(Abort),
@@ -210,8 +210,8 @@ fn read(header: &Header, payload: u64) -> (Option<ReqOptions>, Option<u32>, Pack
         }
         Header::Eor(h) => control(h.connid, PacketBody::Eor(ids(h.send_id, h.recv_id))),
         Header::Receipt(h) => {
-            let send_id = h.send_id.0;
-            control(h.connid, PacketBody::Receipt { send_id })
+            let (send_id, msg_id) = (h.send_id.0, h.msg_id.0);
+            control(h.connid, PacketBody::Receipt { send_id, msg_id })
         }
         Header::ReadNack(h) => control(h.connid, PacketBody::ReadNack(ids(h.send_id, h.recv_id))),
         Header::Handshake(h) => {

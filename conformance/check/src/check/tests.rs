@@ -17,6 +17,7 @@ use super::*;
 use crate::capture::{Capture, CapturedPacket};
 
 mod misuse;
+mod mutations;
 
 fn address(host: u8) -> RawAddress {
     let mut gid = [0; 16];
@@ -232,10 +233,10 @@ fn eor(send_id: u32, host: u8) -> Eor {
     }
 }
 
-fn receipt(send_id: u32) -> Receipt {
+fn receipt(send_id: u32, msg_id: u32) -> Receipt {
     Receipt {
         send_id: SendId(send_id),
-        msg_id: MsgId(1),
+        msg_id: MsgId(msg_id),
         connid: connid(B),
         flags: UniversalFlags::empty(),
     }
@@ -458,7 +459,7 @@ fn handshakes_are_sent_once_and_not_forgotten() {
         ..eager(0, Some(A), None)
     };
     b.send(A, B, &dc, b"");
-    b.send(B, A, &receipt(4), b"");
+    b.send(B, A, &receipt(4, 0), b"");
     assert_eq!(b.broken(), [("feature-early", 1), ("handshake-answer", 3)]);
 }
 
@@ -629,9 +630,9 @@ fn answers_name_requests_and_come_once() {
     };
     let mut b = Builder::acquainted(all());
     b.send(A, B, &dc, b"");
-    b.send(B, A, &receipt(4), b"");
+    b.send(B, A, &receipt(4, 1), b"");
     assert_eq!(b.broken(), []);
-    b.send(B, A, &receipt(4), b"");
+    b.send(B, A, &receipt(4, 1), b"");
     assert_eq!(b.broken(), [("one-answer", 11)]);
 
     // A late packet of the same message announces nothing new.
@@ -645,14 +646,14 @@ fn answers_name_requests_and_come_once() {
     };
     let mut b = Builder::acquainted(all());
     b.send(A, B, &part(0), &[0; 10]);
-    b.send(B, A, &receipt(4), b"");
+    b.send(B, A, &receipt(4, 1), b"");
     b.send(A, B, &part(10), &[0; 10]);
-    b.send(B, A, &receipt(4), b"");
+    b.send(B, A, &receipt(4, 1), b"");
     assert_eq!(b.broken(), [("receipt-early", 9), ("one-answer", 13)]);
 
     let mut b = Builder::acquainted(all());
     b.send(A, B, &dc, b"");
-    b.send(B, A, &receipt(5), b"");
+    b.send(B, A, &receipt(5, 1), b"");
     assert_eq!(b.broken(), [("answer-names-request", 9)]);
 
     let atomic = AtomRsp {
@@ -1335,7 +1336,7 @@ fn an_abandoned_message_owes_nothing() {
             }
             for number in 0..5 {
                 b.send(A, B, &dc(4 + number, 20 + number), b"");
-                b.send(B, A, &receipt(20 + number), b"");
+                b.send(B, A, &receipt(20 + number, 4 + number), b"");
             }
             let is_whole = b.broken().is_empty() && b.suspected().is_empty();
             assert_eq!(is_whole, abort, "{:?} {:?}", b.broken(), b.suspected());
@@ -1416,7 +1417,7 @@ fn packets_may_arrive_after_their_message_was_abandoned() {
             ..eager(number, None, Some(A))
         };
         b.send(A, B, &dc, b"");
-        b.send(B, A, &receipt(number), b"");
+        b.send(B, A, &receipt(number, number), b"");
     }
     let b = seen_by(b, B);
     assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
@@ -1512,9 +1513,9 @@ fn missing_answers_are_reported_if_others_came() {
         [("answer-missing", 8), ("answer-missing", 10)]
     );
     // Message 2 was received, so message 1 was before.
-    b.send(B, A, &receipt(5), b"");
+    b.send(B, A, &receipt(5, 2), b"");
     assert_eq!(b.broken(), [("answer-missing", 8)]);
-    b.send(B, A, &receipt(4), b"");
+    b.send(B, A, &receipt(4, 1), b"");
     assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
 
     // A tag that nobody receives says nothing about others.
@@ -1525,7 +1526,7 @@ fn missing_answers_are_reported_if_others_came() {
     };
     b.send(A, B, &tagged(1, 4, 1), b"");
     b.send(A, B, &tagged(2, 5, 2), b"");
-    b.send(B, A, &receipt(5), b"");
+    b.send(B, A, &receipt(5, 2), b"");
     assert_eq!(
         (b.broken(), b.suspected()),
         (vec![], vec![("answer-missing", 8)])
@@ -1537,7 +1538,7 @@ fn missing_answers_are_reported_if_others_came() {
     b.send(B, A, &cts(7, 9, 1000, B), b"");
     b.send(A, B, &data(9, 1000, 1000, A), &[0; 1000]);
     b.send(A, B, &dc(2, 5), b"");
-    b.send(B, A, &receipt(5), b"");
+    b.send(B, A, &receipt(5, 2), b"");
     assert_eq!(b.broken(), [("answer-missing", 12)]);
 }
 
@@ -1560,7 +1561,7 @@ fn a_read_that_is_over_is_acknowledged() {
             ..eager(1 + tag, None, Some(A))
         };
         b.send(A, B, &tagged, b"");
-        b.send(B, A, &receipt(20 + tag), b"");
+        b.send(B, A, &receipt(20 + tag, 1 + tag), b"");
     };
     for (read, expected) in [(5000, vec![("answer-missing", 8)]), (4000, vec![])] {
         let mut b = Builder::acquainted(all());
@@ -1586,14 +1587,14 @@ fn captures_that_lack_something_prove_less() {
     let mut b = Builder::new();
     b.sequences = [1000; 256];
     b.send(A, B, &eager(17, None, Some(A)), b"");
-    b.send(B, A, &receipt(4), b"");
+    b.send(B, A, &receipt(4, 1), b"");
     b.send(B, A, &eor(7, B), b"");
     b.send(A, B, &data(3, 0, 10, A), &[0; 10]);
     assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
 
     // With drops: only what a packet shows by itself.
     let mut b = Builder::acquainted(all());
-    b.send(B, A, &receipt(4), b"");
+    b.send(B, A, &receipt(4, 1), b"");
     b.send(B, A, &cts(7, 9, 0, B), b"");
     let found = [
         ("answer-names-request", 7),
@@ -1672,7 +1673,7 @@ fn several_endpoints_of_one_host_are_told_apart() {
     b.send(A, B, &long_cts(1, 3000, 7), &[0; 1000]);
     b.send(B, A, &cts(7, 9, 2000, B), b"");
     b.send(A, B, &data(9, 1000, 2000, A), &[0; 2000]);
-    b.send(B, A, &receipt(7), b"");
+    b.send(B, A, &receipt(7, 1), b"");
     for frame in &mut b.capture.frames {
         (frame.source, frame.destination) = (address(A).gid, address(A).gid);
         frame.interface = 0;

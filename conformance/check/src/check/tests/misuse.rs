@@ -251,3 +251,39 @@ fn causes_come_before_their_consequences() {
         ]
     );
 }
+
+#[test]
+fn a_receipt_names_its_message() {
+    let play = |msg_id| {
+        let mut b = Builder::acquainted(all());
+        let dc = EagerRtm {
+            receipt: Some(SendId(4)),
+            ..eager(1, None, Some(A))
+        };
+        b.send(A, B, &dc, b"");
+        b.send(B, A, &receipt(4, msg_id), b"");
+        b.broken()
+    };
+    assert_eq!(play(1), []);
+    assert_eq!(play(2), [("receipt-message", 9)]);
+}
+
+#[test]
+fn requests_have_no_flags_of_other_kinds() {
+    let play = |flags| {
+        let mut b = Builder::acquainted(all());
+        let write = EagerRtw {
+            options: ReqOptions {
+                flags,
+                ..options(None, Some(A))
+            },
+            ..EagerRtw::default()
+        };
+        b.send(A, B, &write, b"");
+        b.broken()
+    };
+    assert_eq!(play(ReqFlags::RMA), []);
+    for wrong in [ReqFlags::MSG, ReqFlags::ATOMIC, ReqFlags::READ_NACK] {
+        assert_eq!(play(wrong), [("req-flags", 7)], "{wrong:?}");
+    }
+}
