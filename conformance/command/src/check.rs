@@ -12,6 +12,7 @@ use efa_check::capture::Frames;
 use efa_check::check::{Checked, Judge, NotJudged};
 use efa_core::rules::{Evidence, RULES, Severity};
 
+use crate::annotations::{Annotated, Format, annotate};
 use crate::outcome::{Outcome, complain, say};
 
 #[derive(clap::Args)]
@@ -41,6 +42,13 @@ pub(crate) struct Check {
     /// Print the result as one JSON object, and of several captures a list of them.
     #[arg(long, conflicts_with = "rules")]
     json: bool,
+    /// Explain each finding: what was seen, the statement, what a right sender would have sent, the
+    /// frames to look at.
+    #[arg(long, conflicts_with_all = ["rules", "json", "format"])]
+    explain: bool,
+    /// Print the findings as annotations of a CI system, those of several captures together.
+    #[arg(long, value_name = "FORMAT", conflicts_with_all = ["rules", "json"])]
+    format: Option<Format>,
 }
 
 pub(crate) fn severity(name: &str) -> Result<Severity, String> {
@@ -58,14 +66,21 @@ pub(crate) fn check(arguments: &Check) -> Outcome {
         Err(problem) => return complain(problem, Outcome::Unfit),
     };
     let mut documents = Vec::new();
+    let mut annotated = Vec::new();
     let mut worst = Outcome::Passed;
     in_order(&captures, arguments.jobs.get(), |path, judged| {
         let outcome = match judged {
             Ok(judged) => {
                 let (outcome, problem) = judged.outcome(arguments);
-                match arguments.json {
-                    true => documents.push(judged.json(path, outcome)),
-                    false => judged.say(path),
+                if arguments.json {
+                    documents.push(judged.json(path, outcome));
+                } else if arguments.format.is_some() {
+                    annotated.push(Annotated {
+                        capture: path.display().to_string(),
+                        findings: judged.checked.findings,
+                    });
+                } else {
+                    judged.say(path, arguments.explain);
                 }
                 match problem {
                     Some(problem) => {
@@ -91,6 +106,14 @@ pub(crate) fn check(arguments: &Check) -> Outcome {
         };
         if document != serde_json::Value::Null {
             say(format_args!("{document:#}"));
+        }
+    }
+    // Of captures that cannot be read there is nothing to annotate.
+    if let Some(format) = arguments.format.filter(|_| !annotated.is_empty()) {
+        match annotate(format, &annotated) {
+            Ok(text) if text.is_empty() => {}
+            Ok(text) => say(text),
+            Err(error) => return complain(error, Outcome::Unfit),
         }
     }
     worst
@@ -301,13 +324,16 @@ impl Judged {
         .collect()
     }
 
-    fn say(&self, path: &Path) {
+    fn say(&self, path: &Path, explain: bool) {
         let checked = &self.checked;
         for damage in &self.damage {
             say(format_args!("damaged: {damage}"));
         }
         for finding in &checked.findings {
-            say(finding);
+            match explain {
+                true => say(finding.explanation()),
+                false => say(finding),
+            }
         }
         let all = checked.at_least(Severity::Note);
         let left_out = all - checked.findings.len() as u64;

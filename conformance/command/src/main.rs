@@ -1,5 +1,6 @@
 //! The conformance suite on the command line.
 
+mod annotations;
 mod bundle;
 mod check;
 mod corpus;

@@ -13,6 +13,7 @@
 //! * `sequence`, `operation`, `runs`, `device`: the state that these keep.
 //! * `completeness`: what the capture lacks; `copies`: the same packet at both ends.
 //! * `content`: packets in short, by which copies and repetitions are recognised.
+//! * `explain`: what a right sender would have sent.
 //! * `packet`: what a packet says; `format`: rules that need no more than the packet.
 
 mod births;
@@ -21,6 +22,7 @@ mod content;
 mod conversation;
 mod copies;
 mod device;
+mod explain;
 mod follow;
 mod format;
 mod judge;
@@ -33,6 +35,7 @@ mod report;
 mod runs;
 mod sequence;
 
+pub use explain::Explanation;
 pub use judge::{Judge, check};
 pub use order::OutOfOrder;
 pub use report::{Checked, Finding, NotJudged};

@@ -436,6 +436,24 @@ const MISTAKES: &[(&str, Packet, Mistake, &str)] = &[
         Add("tag", 1),
         "segment-agreement",
     ),
+    (
+        "delivery-complete",
+        ("RECEIPT", 0),
+        Add("msg_id", 7),
+        "receipt-message",
+    ),
+    (
+        "eager-tagged",
+        ("EAGER_TAGRTM", 0),
+        Set("flags", 0x2d),
+        "req-flags",
+    ),
+    (
+        "long-cts",
+        ("CTS", 1),
+        Set("flags", 0x8080),
+        "cts-read-flag",
+    ),
 ];
 
 fn load(name: &str) -> Capture {

@@ -1,5 +1,6 @@
 //! The program as its users call it.
 
+mod annotations;
 mod bundle;
 mod captures;
 mod cli;

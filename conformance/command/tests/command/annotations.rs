@@ -1,0 +1,221 @@
+//! `check --explain` and `check --format`: what the readers of each format require.
+
+use std::path::PathBuf;
+
+use efa_testing::workspace::{efa_conformance, outcome, traces};
+use serde_json::Value;
+
+/// A capture whose first packet claims version 3, in a file with a name that needs care.
+struct Mistaken {
+    _directory: tempfile::TempDir,
+    path: PathBuf,
+}
+
+impl Mistaken {
+    fn new() -> Mistaken {
+        Mistaken::of("ping-pong", [65, 4, 0x0d, 0], (1, 3))
+    }
+
+    /// A trace with another byte in each packet that begins like this.
+    fn of(trace: &str, beginning: [u8; 4], (offset, byte): (usize, u8)) -> Mistaken {
+        let mut bytes = std::fs::read(traces().join(trace).with_extension("pcapng")).unwrap();
+        let places: Vec<_> = (0..bytes.len() - 4)
+            .filter(|at| bytes[*at..].starts_with(&beginning))
+            .collect();
+        for at in &places {
+            bytes[at + offset] = byte;
+        }
+        assert!(!places.is_empty());
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("100% a:b, c.pcapng");
+        std::fs::write(&path, bytes).unwrap();
+        Mistaken {
+            _directory: directory,
+            path,
+        }
+    }
+
+    fn check(&self, options: &[&str]) -> (Option<i32>, String) {
+        let path = self.path.display().to_string();
+        outcome(
+            &efa_conformance(&[&["check", &path], options].concat())
+                .output()
+                .unwrap(),
+        )
+    }
+
+    fn json(&self, format: &str) -> Value {
+        let (status, printed) = self.check(&["--format", format]);
+        assert_eq!(status, Some(1), "{printed}");
+        serde_json::from_str(&printed).unwrap()
+    }
+}
+
+fn text<'v>(value: &'v Value, name: &str) -> &'v str {
+    let found = value[name].as_str();
+    found.unwrap_or_else(|| panic!("no text `{name}` in {value}"))
+}
+
+#[test]
+fn explanations_take_ten_lines_at_most() {
+    let (status, printed) = Mistaken::new().check(&["--explain"]);
+    assert_eq!(status, Some(1), "{printed}");
+    let mut lengths = Vec::new();
+    for line in printed.lines() {
+        match line.starts_with("  ") {
+            true => *lengths.last_mut().unwrap() += 1,
+            false => lengths.push(1),
+        }
+    }
+    assert!(lengths.iter().all(|length| *length <= 10), "{printed}");
+    for expected in [
+        "  seen       EAGER_TAGRTM: field version",
+        "  rule       packet-form: A packet has an assigned type, version 4",
+        "  statement  v4/1.3/packet-form (1.3)",
+        "  right      a packet with every field",
+        "  look at    frame.number in {1}",
+    ] {
+        assert!(printed.contains(expected), "{expected}: {printed}");
+    }
+}
+
+#[test]
+fn causes_are_explained() {
+    // Each CTS has the flag of emulated reads.
+    const BEGINNING: [u8; 4] = [3, 4, 0, 0x80];
+    let mistaken = Mistaken::of("long-cts", BEGINNING, (2, 0x80));
+    let (status, printed) = mistaken.check(&["--explain"]);
+    assert_eq!(status, Some(1), "{printed}");
+    for expected in [
+        "error: packet 6 (CTS): The flag for windows of emulated reads does not fit",
+        "  seen       it has the flag 0x80, and packet 2 began no emulated read",
+        "  statement  v4/3.2/cts-read-flag (3.2, below table 3.6)",
+        "  right      flag 0x80 in windows of emulated reads, and in no others",
+        "  look at    frame.number in {2, 6}",
+    ] {
+        assert!(printed.contains(expected), "{expected}: {printed}");
+    }
+}
+
+#[test]
+fn github_gets_a_command_on_each_line() {
+    let mistaken = Mistaken::new();
+    let (status, printed) = mistaken.check(&["--format", "github"]);
+    assert_eq!(status, Some(1), "{printed}");
+    let file = "100%25 a%3Ab%2C c.pcapng";
+    let mut levels = Vec::new();
+    for line in printed.lines() {
+        let (command, message) = line[2..].split_once("::").unwrap();
+        let (level, properties) = command.split_once(' ').unwrap();
+        assert!(["error", "warning", "notice"].contains(&level), "{line}");
+        let properties: Vec<_> = properties.split(',').collect();
+        assert!(properties[0].starts_with("file=") && properties[0].ends_with(file));
+        assert!(properties[1].starts_with("title=") && properties.len() == 2);
+        assert!(message.contains("%0A"), "{line}");
+        levels.push(level);
+    }
+    assert!(levels.contains(&"error"), "{printed}");
+    // Nothing is said of right traffic.
+    let right = traces().join("ping-pong.pcapng").display().to_string();
+    let (status, printed) = outcome(
+        &efa_conformance(&["check", &right, "--format", "github"])
+            .output()
+            .unwrap(),
+    );
+    assert_eq!((status, printed.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn gitlab_gets_code_quality_issues() {
+    let json = Mistaken::new().json("gitlab");
+    let issues = json.as_array().unwrap();
+    let mut fingerprints = Vec::new();
+    for issue in issues {
+        for name in ["description", "check_name", "fingerprint"] {
+            assert!(!text(issue, name).is_empty());
+        }
+        let severities = ["info", "minor", "major", "critical", "blocker"];
+        assert!(severities.contains(&text(issue, "severity")));
+        assert!(text(&issue["location"], "path").ends_with("100% a:b, c.pcapng"));
+        assert!(issue["location"]["lines"]["begin"].as_u64().unwrap() > 0);
+        fingerprints.push(text(issue, "fingerprint"));
+    }
+    assert!(
+        issues
+            .iter()
+            .any(|issue| text(issue, "severity") == "major")
+    );
+    fingerprints.sort_unstable();
+    let all = fingerprints.len();
+    fingerprints.dedup();
+    assert_eq!(fingerprints.len(), all, "each issue has its own");
+}
+
+#[test]
+fn sarif_has_what_its_standard_requires() {
+    let mistaken = Mistaken::new();
+    let json = mistaken.json("sarif");
+    assert_eq!(text(&json, "version"), "2.1.0");
+    assert!(text(&json, "$schema").ends_with("sarif-schema-2.1.0.json"));
+    let run = &json["runs"][0];
+    let driver = &run["tool"]["driver"];
+    assert_eq!(text(driver, "name"), "efa-conformance");
+    let rules = driver["rules"].as_array().unwrap();
+    for rule in rules {
+        for name in ["shortDescription", "fullDescription", "help"] {
+            assert!(!text(&rule[name], "text").is_empty(), "{rule}");
+        }
+    }
+    let results = run["results"].as_array().unwrap();
+    for result in results {
+        let index = result["ruleIndex"].as_u64().unwrap() as usize;
+        assert_eq!(text(&rules[index], "id"), text(result, "ruleId"));
+        assert!(["none", "note", "warning", "error"].contains(&text(result, "level")));
+        assert!(!text(&result["message"], "text").is_empty());
+        let place = &result["locations"][0]["physicalLocation"];
+        let uri = text(&place["artifactLocation"], "uri");
+        assert!(uri.ends_with("100%25%20a%3Ab%2C%20c.pcapng"), "{uri}");
+        assert!(place["region"]["startLine"].as_u64().unwrap() >= 1);
+        let fingerprints = result["partialFingerprints"].as_object().unwrap();
+        assert!(fingerprints.values().all(Value::is_string));
+    }
+    assert!(
+        results
+            .iter()
+            .any(|result| text(result, "level") == "error")
+    );
+    // The same findings have the same fingerprints in the next run.
+    assert_eq!(json, mistaken.json("sarif"));
+}
+
+#[test]
+fn several_captures_make_one_document() {
+    let one = Mistaken::new();
+    let other = Mistaken::of("long-cts", [3, 4, 0, 0x80], (2, 0x80));
+    let paths = [&one, &other].map(|mistaken| mistaken.path.display().to_string());
+    let together = |format: &str| {
+        let options = ["check", &paths[0], &paths[1], "--format", format];
+        let (status, printed) = outcome(&efa_conformance(&options).output().unwrap());
+        assert_eq!(status, Some(1), "{printed}");
+        printed
+    };
+    let alone = |format| [&one, &other].map(|mistaken| mistaken.json(format));
+
+    let issues: Value = serde_json::from_str(&together("gitlab")).unwrap();
+    let singly = alone("gitlab").map(|json| json.as_array().unwrap().clone());
+    assert_eq!(issues.as_array().unwrap(), &singly.concat());
+
+    let sarif: Value = serde_json::from_str(&together("sarif")).unwrap();
+    let of = |json: &Value| json["runs"][0]["results"].as_array().unwrap().len();
+    let lengths = alone("sarif").each_ref().map(of);
+    assert!(lengths.iter().all(|length| *length > 0));
+    let all: usize = lengths.iter().sum();
+    assert_eq!(of(&sarif), all);
+    let run = &sarif["runs"][0];
+    for result in run["results"].as_array().unwrap() {
+        let index = result["ruleIndex"].as_u64().unwrap() as usize;
+        let rule = &run["tool"]["driver"]["rules"][index];
+        assert_eq!(text(rule, "id"), text(result, "ruleId"));
+    }
+    assert_eq!(together("github").lines().count(), all);
+}
