@@ -7,6 +7,7 @@ mod cli;
 mod doctor;
 mod eager_example;
 mod exec;
+mod findings;
 mod hosts;
 mod hw;
 mod installed;

@@ -1,0 +1,41 @@
+//! `docs/findings.md`: what it tells to run exists.
+
+use efa_testing::workspace::{efa_conformance, outcome, root};
+
+/// The texts between two marks.
+fn between<'t>(text: &'t str, begin: &str, end: char) -> Vec<&'t str> {
+    let found = text.split(begin).skip(1);
+    found
+        .filter_map(|rest| Some(rest.split_once(end)?.0))
+        .collect()
+}
+
+#[test]
+fn every_finding_can_be_shown() {
+    let page = std::fs::read_to_string(root().join("docs/findings.md")).unwrap();
+    let (status, cells) = outcome(&efa_conformance(&["interop", "--list"]).output().unwrap());
+    assert_eq!(status, Some(0), "{cells}");
+    let filters = between(&page, "--filter '", '\'');
+    assert!(filters.len() >= 7, "{filters:?}");
+    for filter in filters {
+        assert!(cells.contains(filter), "no cell `{filter}`");
+    }
+    let traces = between(&page, " traces/", ' ');
+    assert!(traces.len() >= 4, "{traces:?}");
+    for trace in traces {
+        let path = root().join("traces").join(trace);
+        assert!(path.exists(), "{}", path.display());
+    }
+    // A section for each row, with all of its parts.
+    let rows = page
+        .lines()
+        .filter(|line| line.starts_with("| ") && !line.starts_with("| #"));
+    let sections: Vec<_> = page.split("\n## ").skip(1).collect();
+    assert_eq!(rows.count(), sections.len());
+    for section in sections {
+        for part in ["* **Where**", "* **Right**", "\n> "] {
+            let title = section.lines().next().unwrap();
+            assert!(section.contains(part), "{part} of {title}");
+        }
+    }
+}
