@@ -340,7 +340,7 @@ rules! {
             "feature-lacked", "v4/2.1/feature-lacked", "2.1, table 2.1",
             "A feature was used before the peer's handshake, which lacks it",
             "Who uses an extra feature before the peer's HANDSHAKE must know by other means that the peer has it: a HANDSHAKE without it shows that the peer did not understand the packet.";
-        RDMA_ANNOUNCED: Error, Checker, Sender, Protocol,
+        RDMA_ANNOUNCED: Error, Checker, History, Protocol,
             "rdma-announced", "v4/4.6/rdma-announced", "4.1, 4.6",
             "RDMA to a peer that has not announced it",
             "Direct RDMA reads and writes go only to peers that announced RDMA read or RDMA write.";

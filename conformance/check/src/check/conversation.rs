@@ -201,7 +201,7 @@ impl Side {
     }
 
     /// Its connection id, as it says itself or, before it does, as its peer does.
-    fn known(&self) -> Option<u32> {
+    pub(super) fn known(&self) -> Option<u32> {
         self.connid.map(|(connid, _)| connid).or(self.addressed)
     }
 

@@ -1,6 +1,6 @@
 //! RDMA reads and writes, and how requests end.
 
-use efa_capture::frame::{Kind as FrameKind, Rdma, Repr};
+use efa_capture::frame::{Rdma, Repr};
 use efa_wire::ExtraFeatures;
 use efa_wire::Status;
 use efa_wire::rules::{self, Rule};
@@ -35,7 +35,7 @@ impl Conversation {
             return;
         }
         let feature = ExtraFeatures::RDMA_READ;
-        self.check_rdma(place, header.kind, feature, you);
+        self.check_rdma(place, header, feature, (me, you));
     }
 
     /// Takes data of an RDMA read, from `me`, whose memory it is, to `you`.
@@ -73,7 +73,7 @@ impl Conversation {
     ) {
         if rdma.offset == 0 {
             let feature = ExtraFeatures::RDMA_WRITE;
-            self.check_rdma(place, header.kind, feature, you);
+            self.check_rdma(place, header, feature, (me, you));
         }
         let both = [me, you].map(|end| {
             let side = &self.sides[end];
@@ -107,13 +107,18 @@ impl Conversation {
     fn check_rdma(
         &mut self,
         place: FrameContext,
-        kind: FrameKind,
+        header: &Repr,
         feature: ExtraFeatures,
-        you: End,
+        (me, you): (End, End),
     ) {
         const RULE: &Rule = &rules::RDMA_ANNOUNCED;
         let peer = &self.sides[you];
-        if !self.is_from_start() {
+        // A read may be of memory that the peer has offered before the capture begins. That it cannot
+        // be written to, the HANDSHAKE of the same endpoint says.
+        let is_write = feature == ExtraFeatures::RDMA_WRITE;
+        let is_named = peer.handshake.is_some() && peer.known() == Some(header.qkey.0);
+        let has_beginning = self.is_from_start() && self.sides[me].is_born;
+        if !has_beginning && !(is_write && is_named) {
             return;
         }
         let (is_proven, text) = match peer.handshake {
@@ -122,7 +127,7 @@ impl Conversation {
             // libfabric 2.5 has a setting that makes it assume homogeneous peers.
             None => (false, format!("{} has announced nothing yet", peer.node)),
         };
-        self.suspect(place, kind.opcode(), RULE, is_proven, text);
+        self.suspect(place, header.kind.opcode(), RULE, is_proven, text);
     }
 
     /// Takes the end of a request of `initiator`.

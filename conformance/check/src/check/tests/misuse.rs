@@ -102,6 +102,27 @@ fn features_used_early_are_judged_by_the_handshake() {
 }
 
 #[test]
+fn writes_need_no_beginning_to_be_judged() {
+    let play = |features| {
+        let mut b = Builder::new();
+        b.send(A, B, &eager(41, None, Some(A)), b"");
+        b.send(B, A, &handshake(features, B), b"");
+        b.send_bytes(A, B, Vec::new());
+        let write = rdma(RmaIov::new(0x5000, 64, 9), 64);
+        b.change_last(|header| header.kind = Kind::RdmaWrite(write));
+        for frame in &mut b.capture.frames {
+            frame.header.sequence += 100;
+        }
+        b.broken()
+    };
+    assert_eq!(
+        play(all() - ExtraFeatures::RDMA_WRITE),
+        [("rdma-announced", 5)]
+    );
+    assert_eq!(play(all()), []);
+}
+
+#[test]
 fn windows_say_what_they_are_for() {
     let cts_with = |flags, send_id| Cts {
         flags,
