@@ -10,7 +10,7 @@ use efa_core::address::{Qkey, Qpn, RawAddress};
 use efa_core::nic::Status;
 use efa_core::rules::RULES;
 use efa_core::wire::{
-    AtomRsp, AtomicDatatype, AtomicOp, Connid, Cts, CtsData, EagerRtm, EagerRtw, Eor,
+    AtomRsp, AtomicDatatype, AtomicOp, Connid, Cts, CtsData, CtsFlags, EagerRtm, EagerRtw, Eor,
     ExtraFeatures, Handshake, Header, LongctsRtm, LongreadRtm, LongreadRtw, MediumRtm, MsgId,
     OpeType, PeerError, RawAddressHeader, ReadNack, ReadRsp, Receipt, RecvId, Repr as _, ReqFlags,
     ReqOptions, RmaIov, RmaIovs, Rta, RtaKind, Rtr, RtrKind, RuntreadRtm, SendId, UserRecvQp,
@@ -143,6 +143,18 @@ fn cts(to: SendId, recv_id: u32, recv_length: u64, from: End) -> Header {
         recv_id: RecvId(recv_id),
         recv_length,
         ..Cts::default()
+    }
+    .into()
+}
+
+/// A window of an emulated read.
+fn read_window(to: SendId, recv_id: u32, recv_length: u64, from: End) -> Header {
+    Cts {
+        connid: Some(from.connid()),
+        send_id: to,
+        recv_id: RecvId(recv_id),
+        recv_length,
+        flags: CtsFlags::EMULATED_READ,
     }
     .into()
 }
@@ -510,7 +522,7 @@ fn emulated_reads_and_atomics_lead_to_their_responses() {
     };
     let readrsp = talk.packet(End::B, &response.into(), &memory[..50]);
     let window = talk.packet(End::B, &data(4, 50, 30, End::B), &memory[50..80]);
-    let grant = talk.packet(End::A, &cts(SendId(5), 4, 40, End::A), b"");
+    let grant = talk.packet(End::A, &read_window(SendId(5), 4, 40, End::A), b"");
     let last = talk.packet(End::B, &data(4, 80, 40, End::B), &memory[80..]);
 
     let atomic = |kind, msg_id| -> Header {
@@ -870,6 +882,10 @@ fn offender() -> (Talk, Vec<(u32, &'static str)>) {
     breaks(
         talk.packet(End::B, &cts(SendId(7), 1, 0, End::B), b""),
         &["cts-positive"],
+    );
+    breaks(
+        talk.packet(End::B, &read_window(SendId(7), 1, 0, End::B), b""),
+        &["cts-positive", "cts-read-flag"],
     );
     let part = |offset, length| -> Header {
         MediumRtm {
