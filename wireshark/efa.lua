@@ -1585,332 +1585,335 @@ end
 
 local FOLLOW = {} -- by packet type: how the packet continues or begins a transfer
 
-local function never_granted(c, p, name, id, frame)
-    if c.from_start then
-        local rule = p.code == TYPE.CTSDATA and "ctsdata-names-cts" or "answer-names-request"
-        note(frame, rule, format("%s %.0f names no operation of the receiver", name, id))
-    end
-end
-
-local function begin(c, me, p, frame, now, length)
-    local operation = p.packet.tagged and "tagged message" or OPERATIONS[p.packet.family]
-    local transfer = new_transfer(c, operation, p.packet.starts or p.name, me, length, now)
-    transfer.kind = p.packet.family
-    join(transfer, frame, now)
-    if p.send_id then
-        me.send_ops[p.send_id] = transfer
-    end
-    if p.recv_id then
-        local ops = p.packet.family == "rta" and me.fetch_ops or me.recv_ops
-        ops[p.recv_id] = transfer
-        transfer.awaits_answer = true
-    end
-    transfer.dc = p.packet.dc
-    if p.packet.read then
-        transfer.iovs = p.read_iov
-        table.insert(me.long_reads, transfer)
-    end
-    -- Bytes that may be sent without a CTS, and those that each CTS grants.
-    transfer.granted = p.packet.read and (p.runt_length or 0) or p.msg_length or p.data_length
-    if p.packet.windowed then
-        transfer.granted = math.min(p.data_length, length)
-        if p.data_length > length then
-            note(frame, "segment-bounds", format("%d bytes, in a message of %.0f", p.data_length, length))
-            transfer.bytes, transfer.runs = length, { { first = 0, last = length } }
+-- A block of its own: Lua permits 200 local variables at a time.
+do
+    local function never_granted(c, p, name, id, frame)
+        if c.from_start then
+            local rule = p.code == TYPE.CTSDATA and "ctsdata-names-cts" or "answer-names-request"
+            note(frame, rule, format("%s %.0f names no operation of the receiver", name, id))
         end
     end
-    return transfer
-end
 
--- What all segments of a message must agree on.
-local function shape_of(p)
-    local tag = p.plan.offsets.tag
-    return format("%s of %.0f bytes, %.0f of them in packets, send_id %.0f, tag %s", p.name, p.msg_length,
-        p.runt_length or p.msg_length, p.send_id or 0, tag and hex64(p.tvb, tag) or "none")
-end
+    local function begin(c, me, p, frame, now, length)
+        local operation = p.packet.tagged and "tagged message" or OPERATIONS[p.packet.family]
+        local transfer = new_transfer(c, operation, p.packet.starts or p.name, me, length, now)
+        transfer.kind = p.packet.family
+        join(transfer, frame, now)
+        if p.send_id then
+            me.send_ops[p.send_id] = transfer
+        end
+        if p.recv_id then
+            local ops = p.packet.family == "rta" and me.fetch_ops or me.recv_ops
+            ops[p.recv_id] = transfer
+            transfer.awaits_answer = true
+        end
+        transfer.dc = p.packet.dc
+        if p.packet.read then
+            transfer.iovs = p.read_iov
+            table.insert(me.long_reads, transfer)
+        end
+        -- Bytes that may be sent without a CTS, and those that each CTS grants.
+        transfer.granted = p.packet.read and (p.runt_length or 0) or p.msg_length or p.data_length
+        if p.packet.windowed then
+            transfer.granted = math.min(p.data_length, length)
+            if p.data_length > length then
+                note(frame, "segment-bounds", format("%d bytes, in a message of %.0f", p.data_length, length))
+                transfer.bytes, transfer.runs = length, { { first = 0, last = length } }
+            end
+        end
+        return transfer
+    end
 
-local function finish_if_whole(transfer, p, frame, now)
-    local room = p.runt_length or transfer.length
-    if transfer.bytes >= room then
-        transfer.shape = nil -- a packet of the same number is another message
-        if transfer.bytes >= transfer.length and not transfer.dc
-            and (p.runt_length or not p.packet.read) then
+    -- What all segments of a message must agree on.
+    local function shape_of(p)
+        local tag = p.plan.offsets.tag
+        return format("%s of %.0f bytes, %.0f of them in packets, send_id %.0f, tag %s", p.name, p.msg_length,
+            p.runt_length or p.msg_length, p.send_id or 0, tag and hex64(p.tvb, tag) or "none")
+    end
+
+    local function finish_if_whole(transfer, p, frame, now)
+        local room = p.runt_length or transfer.length
+        if transfer.bytes >= room then
+            transfer.shape = nil -- a packet of the same number is another message
+            if transfer.bytes >= transfer.length and not transfer.dc
+                and (p.runt_length or not p.packet.read) then
+                finish(transfer, frame, now)
+            end
+        end
+    end
+
+    -- Whether a packet begins another message than the one that has its msg_id: the device failed to send a packet
+    -- of that one, and none has arrived.
+    local function is_given_up(me, known, p, shape)
+        local first = p.seg_offset
+        local last = first + p.data_length
+        local repeats = shape ~= known.shape
+        for _, run in ipairs(known.runs or {}) do
+            repeats = repeats or first < last and run.first < last and first < run.last
+        end
+        return repeats and me.lost_messages[p.msg_id]
+    end
+
+    local function follow_message(c, me, you, p, frame, now)
+        local known = me.messages[p.msg_id]
+        local answers_nack = p.packet.windowed and has_bit(p.flags, REQ_FLAG.read_nack)
+        if known and answers_nack then
+            known.subprotocol = known.subprotocol .. ", continued as long-CTS"
+            known.dc = known.dc or p.packet.dc
+            me.send_ops[p.send_id] = known
+            join(known, frame, now)
+            return
+        end
+        local shape = p.packet.segment and shape_of(p)
+        if known and known.shape and shape and not is_given_up(me, known, p, shape) then
+            if shape ~= known.shape then
+                note(frame, "segment-agreement", format("%s; it began as %s", shape, known.shape))
+            end
+            join(known, frame, now)
+            add_segment(known, p, p.seg_offset, frame, p.runt_length or p.msg_length)
+            finish_if_whole(known, p, frame, now)
+            return
+        end
+        local transfer = begin(c, me, p, frame, now, p.msg_length or p.data_length)
+        if not answers_nack then
+            put_in_order(me, transfer, p, frame, c.from_start)
+        end
+        if p.packet.segment and me.messages[p.msg_id] == transfer then
+            transfer.shape = shape
+        end
+        if not transfer.runs then
+            add_segment(transfer, p, p.seg_offset or 0, frame, p.runt_length)
+        end
+        finish_if_whole(transfer, p, frame, now)
+    end
+
+    local function follow_write(c, me, you, p, frame, now)
+        local transfer = begin(c, me, p, frame, now, p.msg_length or p.data_length)
+        if p.code == TYPE.EAGER_RTW and p.rma_iov_count == 0 then
+            transfer.operation, transfer.subprotocol = "handshake", "Request for a handshake"
+        end
+        if not transfer.runs then
+            add_segment(transfer, p, p.seg_offset or 0, frame)
+        end
+        finish_if_whole(transfer, p, frame, now)
+    end
+
+    -- Bytes from `first` on may be sent because of this frame. Windows come in the order of the bytes.
+    local function open_window(transfer, first, frame)
+        transfer.windows = transfer.windows or {}
+        transfer.windows[#transfer.windows + 1] = { first = first, frame = frame }
+    end
+
+    -- Links data at `offset` with the frame that granted it.
+    local function use_window(transfer, offset, frame)
+        local windows = transfer.windows or {}
+        local low, high = 0, #windows -- the last one that begins before the data
+        while low < high do
+            local middle = math.ceil((low + high) / 2)
+            if windows[middle].first <= offset then
+                low = middle
+            else
+                high = middle - 1
+            end
+        end
+        if low > 0 then
+            local granted = windows[low].frame
+            state.granted_of[frame] = granted
+            state.data_of[granted] = state.data_of[granted] or frame
+        end
+    end
+
+    local function follow_read(c, me, you, p, frame, now)
+        local transfer = begin(c, me, p, frame, now, p.msg_length)
+        -- READ_RTR, which stock only defines, says nothing of lengths.
+        transfer.granted = p.recv_length and math.min(p.recv_length, p.msg_length) or 0
+        open_window(transfer, 0, frame)
+        if p.code == TYPE.LONGCTS_RTR and p.recv_length == 0 then
+            note(frame, "cts-positive", "the responder cannot go on with that")
+        end
+    end
+
+    local function follow_atomic(c, me, you, p, frame, now)
+        local transfer = begin(c, me, p, frame, now, iov_total(p.rma_iov, "rma_iov"))
+        put_in_order(me, transfer, p, frame, c.from_start)
+        if p.code == TYPE.WRITE_RTA then
             finish(transfer, frame, now)
         end
     end
-end
 
--- Whether a packet begins another message than the one that has its msg_id: the device failed to send a packet
--- of that one, and none has arrived.
-local function is_given_up(me, known, p, shape)
-    local first = p.seg_offset
-    local last = first + p.data_length
-    local repeats = shape ~= known.shape
-    for _, run in ipairs(known.runs or {}) do
-        repeats = repeats or first < last and run.first < last and first < run.last
+    for code, packet in pairs(PACKETS) do
+        FOLLOW[code] = ({
+            rtm = follow_message, rtw = follow_write, rtr = follow_read, rta = follow_atomic,
+        })[packet.family]
     end
-    return repeats and me.lost_messages[p.msg_id]
-end
 
-local function follow_message(c, me, you, p, frame, now)
-    local known = me.messages[p.msg_id]
-    local answers_nack = p.packet.windowed and has_bit(p.flags, REQ_FLAG.read_nack)
-    if known and answers_nack then
-        known.subprotocol = known.subprotocol .. ", continued as long-CTS"
-        known.dc = known.dc or p.packet.dc
-        me.send_ops[p.send_id] = known
-        join(known, frame, now)
-        return
-    end
-    local shape = p.packet.segment and shape_of(p)
-    if known and known.shape and shape and not is_given_up(me, known, p, shape) then
-        if shape ~= known.shape then
-            note(frame, "segment-agreement", format("%s; it began as %s", shape, known.shape))
+    -- CTS: the owner of send_id may send recv_length bytes and name recv_id with them.
+    FOLLOW[TYPE.CTS] = function(c, me, you, p, frame, now)
+        if p.recv_length == 0 then
+            note(frame, "cts-positive", "the sender cannot go on with that")
         end
-        join(known, frame, now)
-        add_segment(known, p, p.seg_offset, frame, p.runt_length or p.msg_length)
-        finish_if_whole(known, p, frame, now)
-        return
-    end
-    local transfer = begin(c, me, p, frame, now, p.msg_length or p.data_length)
-    if not answers_nack then
-        put_in_order(me, transfer, p, frame, c.from_start)
-    end
-    if p.packet.segment and me.messages[p.msg_id] == transfer then
-        transfer.shape = shape
-    end
-    if not transfer.runs then
-        add_segment(transfer, p, p.seg_offset or 0, frame, p.runt_length)
-    end
-    finish_if_whole(transfer, p, frame, now)
-end
-
-local function follow_write(c, me, you, p, frame, now)
-    local transfer = begin(c, me, p, frame, now, p.msg_length or p.data_length)
-    if p.code == TYPE.EAGER_RTW and p.rma_iov_count == 0 then
-        transfer.operation, transfer.subprotocol = "handshake", "Request for a handshake"
-    end
-    if not transfer.runs then
-        add_segment(transfer, p, p.seg_offset or 0, frame)
-    end
-    finish_if_whole(transfer, p, frame, now)
-end
-
--- Bytes from `first` on may be sent because of this frame. Windows come in the order of the bytes.
-local function open_window(transfer, first, frame)
-    transfer.windows = transfer.windows or {}
-    transfer.windows[#transfer.windows + 1] = { first = first, frame = frame }
-end
-
--- Links data at `offset` with the frame that granted it.
-local function use_window(transfer, offset, frame)
-    local windows = transfer.windows or {}
-    local low, high = 0, #windows -- the last one that begins before the data
-    while low < high do
-        local middle = math.ceil((low + high) / 2)
-        if windows[middle].first <= offset then
-            low = middle
-        else
-            high = middle - 1
-        end
-    end
-    if low > 0 then
-        local granted = windows[low].frame
-        state.granted_of[frame] = granted
-        state.data_of[granted] = state.data_of[granted] or frame
-    end
-end
-
-local function follow_read(c, me, you, p, frame, now)
-    local transfer = begin(c, me, p, frame, now, p.msg_length)
-    -- READ_RTR, which stock only defines, says nothing of lengths.
-    transfer.granted = p.recv_length and math.min(p.recv_length, p.msg_length) or 0
-    open_window(transfer, 0, frame)
-    if p.code == TYPE.LONGCTS_RTR and p.recv_length == 0 then
-        note(frame, "cts-positive", "the responder cannot go on with that")
-    end
-end
-
-local function follow_atomic(c, me, you, p, frame, now)
-    local transfer = begin(c, me, p, frame, now, iov_total(p.rma_iov, "rma_iov"))
-    put_in_order(me, transfer, p, frame, c.from_start)
-    if p.code == TYPE.WRITE_RTA then
-        finish(transfer, frame, now)
-    end
-end
-
-for code, packet in pairs(PACKETS) do
-    FOLLOW[code] = ({
-        rtm = follow_message, rtw = follow_write, rtr = follow_read, rta = follow_atomic,
-    })[packet.family]
-end
-
--- CTS: the owner of send_id may send recv_length bytes and name recv_id with them.
-FOLLOW[TYPE.CTS] = function(c, me, you, p, frame, now)
-    if p.recv_length == 0 then
-        note(frame, "cts-positive", "the sender cannot go on with that")
-    end
-    local transfer = you.send_ops[p.send_id]
-    if not transfer or transfer.done then
-        return never_granted(c, p, "send_id", p.send_id, frame)
-    end
-    join(transfer, frame, now)
-    respond(transfer, frame, now)
-    local says_read, is_read = has_bit(p.flags, CTS_FLAG.emulated_read), transfer.kind == "rtr"
-    if says_read ~= is_read then
-        note(frame, "cts-read-flag", format("it %s the flag 0x80, and the window is for %s emulated read",
-            says_read and "has" or "lacks", is_read and "an" or "no"))
-    end
-    open_window(transfer, transfer.granted, frame)
-    transfer.granted = transfer.granted + p.recv_length
-    if transfer.length and transfer.granted > transfer.length then
-        note(frame, "cts-window", format("%.0f bytes are granted, but the message has %.0f",
-            transfer.granted, transfer.length))
-    end
-    if transfer.recv_id and transfer.recv_id ~= p.recv_id then
-        never_granted(c, p, "recv_id", p.recv_id, frame)
-    end
-    transfer.recv_id = p.recv_id
-    me.recv_ops[p.recv_id] = transfer
-end
-
-local function stream(transfer, p, offset, frame, now)
-    add_segment(transfer, p, offset, frame)
-    use_window(transfer, offset, frame)
-    if transfer.bytes > transfer.granted then
-        note(frame, "cts-window", format("%.0f bytes were sent, but only %.0f granted",
-            transfer.bytes, transfer.granted))
-    end
-    if transfer.length and transfer.bytes >= transfer.length and not transfer.dc
-        and not transfer.awaits_answer then
-        finish(transfer, frame, now)
-    end
-end
-
--- CTSDATA
-FOLLOW[TYPE.CTSDATA] = function(c, me, you, p, frame, now)
-    local transfer = you.recv_ops[p.recv_id]
-    if not transfer then
-        return never_granted(c, p, "recv_id", p.recv_id, frame)
-    end
-    join(transfer, frame, now)
-    stream(transfer, p, p.seg_offset, frame, now)
-end
-
--- The request that a READRSP or ATOMRSP answers.
-local function answered_request(c, ops, p, frame, now)
-    local transfer = ops[p.recv_id]
-    if not transfer or not transfer.awaits_answer then
-        return never_granted(c, p, "recv_id", p.recv_id, frame)
-    end
-    transfer.awaits_answer = nil
-    join(transfer, frame, now)
-    respond(transfer, frame, now)
-    return transfer
-end
-
--- READRSP
-FOLLOW[TYPE.READRSP] = function(c, me, you, p, frame, now)
-    local transfer = answered_request(c, you.recv_ops, p, frame, now)
-    if transfer then
-        me.send_ops[p.send_id] = transfer
-        transfer.recv_id = p.recv_id
-        stream(transfer, p, 0, frame, now)
-    end
-end
-
--- ATOMRSP
-FOLLOW[TYPE.ATOMRSP] = function(c, me, you, p, frame, now)
-    local transfer = answered_request(c, you.fetch_ops, p, frame, now)
-    if transfer then
-        finish(transfer, frame, now)
-    end
-end
-
--- EOR acknowledges what the peer was to read, RECEIPT what it was to acknowledge.
-local function follow_acknowledgement(is_due)
-    return function(c, me, you, p, frame, now)
         local transfer = you.send_ops[p.send_id]
-        if not transfer or not is_due(transfer) then
+        if not transfer or transfer.done then
             return never_granted(c, p, "send_id", p.send_id, frame)
         end
         join(transfer, frame, now)
         respond(transfer, frame, now)
-        if transfer.acknowledged then
-            note(frame, "one-answer", format("acknowledged in frame %d already", transfer.acknowledged))
+        local says_read, is_read = has_bit(p.flags, CTS_FLAG.emulated_read), transfer.kind == "rtr"
+        if says_read ~= is_read then
+            note(frame, "cts-read-flag", format("it %s the flag 0x80, and the window is for %s emulated read",
+                says_read and "has" or "lacks", is_read and "an" or "no"))
         end
-        transfer.acknowledged = frame
-        finish(transfer, frame, now)
+        open_window(transfer, transfer.granted, frame)
+        transfer.granted = transfer.granted + p.recv_length
+        if transfer.length and transfer.granted > transfer.length then
+            note(frame, "cts-window", format("%.0f bytes are granted, but the message has %.0f",
+                transfer.granted, transfer.length))
+        end
+        if transfer.recv_id and transfer.recv_id ~= p.recv_id then
+            never_granted(c, p, "recv_id", p.recv_id, frame)
+        end
+        transfer.recv_id = p.recv_id
+        me.recv_ops[p.recv_id] = transfer
     end
-end
-FOLLOW[TYPE.EOR] = follow_acknowledgement(function(transfer) return transfer.iovs end)
-FOLLOW[TYPE.RECEIPT] = follow_acknowledgement(function(transfer) return transfer.dc end)
 
--- HANDSHAKE
-FOLLOW[TYPE.HANDSHAKE] = function(c, me, you, p, frame, now)
-    if me.handshake then
-        note(frame, "handshake-once", format("the first was in frame %d", me.handshake))
-    else
-        me.handshake = frame
-        me.features, me.version, me.device_version = p.features, sender_version(p), p.device_version
+    local function stream(transfer, p, offset, frame, now)
+        add_segment(transfer, p, offset, frame)
+        use_window(transfer, offset, frame)
+        if transfer.bytes > transfer.granted then
+            note(frame, "cts-window", format("%.0f bytes were sent, but only %.0f granted",
+                transfer.bytes, transfer.granted))
+        end
+        if transfer.length and transfer.bytes >= transfer.length and not transfer.dc
+            and not transfer.awaits_answer then
+            finish(transfer, frame, now)
+        end
     end
-    me.announced = {
-        frame = me.handshake, version = me.version, features = me.features,
-        device = me.device_version,
-    }
-    -- Shared by all packets until the next handshake.
-    me.negotiated = { sender = me.announced, receiver = you.announced }
-    you.negotiated = { sender = you.announced, receiver = me.announced }
-    if you.handshake and you.features and has_bit(you.features, FEATURE.read_nack) and not p.device_version then
-        note(frame, "device-version",
-            "receivers of libfabric 1.20 and later read the field without looking whether it is there")
-    end
-    if p["user_recv_qp.qpn"] then
-        local gid = me.endpoint:match("^%[.*%]")
-        state.user_recv_qps[format("%s:%d", gid, p["user_recv_qp.qpn"])] = true
-    end
-    local transfer = c.handshake
-    if not transfer or #transfer.frames >= 2 then
-        transfer = new_transfer(c, "handshake", "Handshake", me, nil, now)
-        c.handshake = transfer
-    else
-        respond(transfer, frame, now)
-        finish(transfer, frame, now)
-    end
-    join(transfer, frame, now)
-end
 
--- READ_NACK
-FOLLOW[TYPE.READ_NACK] = function(c, me, you, p, frame, now)
-    local transfer = you.send_ops[p.send_id]
-    note(frame, "read-refused", "the sender has to send the data in packets instead")
-    if not transfer then
-        return never_granted(c, p, "send_id", p.send_id, frame)
-    end
-    join(transfer, frame, now)
-    respond(transfer, frame, now)
-end
-
--- PEER_ERROR
-FOLLOW[TYPE.PEER_ERROR] = function(c, me, you, p, frame, now)
-    note(frame, "peer-error", format("provider error %.0f", p.prov_errno))
-    if not OPE_TYPES[p.emitter_ope_type] then
-        return note(frame, "peer-error-message", format("emitter_ope_type %.0f names no side of a message",
-            p.emitter_ope_type))
-    end
-    -- The message decides, not op_id, which may be used again.
-    local is_source = p.emitter_ope_type == OPE_TYPE.TXE
-    local source = is_source and me or you
-    local transfer = source.messages[p.msg_id]
-    if transfer then
-        source.lost_messages[p.msg_id] = nil
+    -- CTSDATA
+    FOLLOW[TYPE.CTSDATA] = function(c, me, you, p, frame, now)
+        local transfer = you.recv_ops[p.recv_id]
+        if not transfer then
+            return never_granted(c, p, "recv_id", p.recv_id, frame)
+        end
         join(transfer, frame, now)
-        return finish(transfer, frame, now)
+        stream(transfer, p, p.seg_offset, frame, now)
     end
-    local named = p.op_id ~= NO_OPERATION and (is_source and you.recv_ops or you.send_ops)[p.op_id]
-    if named and named.kind ~= "rtm" and c.from_start then
-        note(frame, "peer-error-message", format("op_id %.0f names the operation of frame %d", p.op_id,
-            named.frames[1]))
+
+    -- The request that a READRSP or ATOMRSP answers.
+    local function answered_request(c, ops, p, frame, now)
+        local transfer = ops[p.recv_id]
+        if not transfer or not transfer.awaits_answer then
+            return never_granted(c, p, "recv_id", p.recv_id, frame)
+        end
+        transfer.awaits_answer = nil
+        join(transfer, frame, now)
+        respond(transfer, frame, now)
+        return transfer
+    end
+
+    -- READRSP
+    FOLLOW[TYPE.READRSP] = function(c, me, you, p, frame, now)
+        local transfer = answered_request(c, you.recv_ops, p, frame, now)
+        if transfer then
+            me.send_ops[p.send_id] = transfer
+            transfer.recv_id = p.recv_id
+            stream(transfer, p, 0, frame, now)
+        end
+    end
+
+    -- ATOMRSP
+    FOLLOW[TYPE.ATOMRSP] = function(c, me, you, p, frame, now)
+        local transfer = answered_request(c, you.fetch_ops, p, frame, now)
+        if transfer then
+            finish(transfer, frame, now)
+        end
+    end
+
+    -- EOR acknowledges what the peer was to read, RECEIPT what it was to acknowledge.
+    local function follow_acknowledgement(is_due)
+        return function(c, me, you, p, frame, now)
+            local transfer = you.send_ops[p.send_id]
+            if not transfer or not is_due(transfer) then
+                return never_granted(c, p, "send_id", p.send_id, frame)
+            end
+            join(transfer, frame, now)
+            respond(transfer, frame, now)
+            if transfer.acknowledged then
+                note(frame, "one-answer", format("acknowledged in frame %d already", transfer.acknowledged))
+            end
+            transfer.acknowledged = frame
+            finish(transfer, frame, now)
+        end
+    end
+    FOLLOW[TYPE.EOR] = follow_acknowledgement(function(transfer) return transfer.iovs end)
+    FOLLOW[TYPE.RECEIPT] = follow_acknowledgement(function(transfer) return transfer.dc end)
+
+    -- HANDSHAKE
+    FOLLOW[TYPE.HANDSHAKE] = function(c, me, you, p, frame, now)
+        if me.handshake then
+            note(frame, "handshake-once", format("the first was in frame %d", me.handshake))
+        else
+            me.handshake = frame
+            me.features, me.version, me.device_version = p.features, sender_version(p), p.device_version
+        end
+        me.announced = {
+            frame = me.handshake, version = me.version, features = me.features,
+            device = me.device_version,
+        }
+        -- Shared by all packets until the next handshake.
+        me.negotiated = { sender = me.announced, receiver = you.announced }
+        you.negotiated = { sender = you.announced, receiver = me.announced }
+        if you.handshake and you.features and has_bit(you.features, FEATURE.read_nack) and not p.device_version then
+            note(frame, "device-version",
+                "receivers of libfabric 1.20 and later read the field without looking whether it is there")
+        end
+        if p["user_recv_qp.qpn"] then
+            local gid = me.endpoint:match("^%[.*%]")
+            state.user_recv_qps[format("%s:%d", gid, p["user_recv_qp.qpn"])] = true
+        end
+        local transfer = c.handshake
+        if not transfer or #transfer.frames >= 2 then
+            transfer = new_transfer(c, "handshake", "Handshake", me, nil, now)
+            c.handshake = transfer
+        else
+            respond(transfer, frame, now)
+            finish(transfer, frame, now)
+        end
+        join(transfer, frame, now)
+    end
+
+    -- READ_NACK
+    FOLLOW[TYPE.READ_NACK] = function(c, me, you, p, frame, now)
+        local transfer = you.send_ops[p.send_id]
+        note(frame, "read-refused", "the sender has to send the data in packets instead")
+        if not transfer then
+            return never_granted(c, p, "send_id", p.send_id, frame)
+        end
+        join(transfer, frame, now)
+        respond(transfer, frame, now)
+    end
+
+    -- PEER_ERROR
+    FOLLOW[TYPE.PEER_ERROR] = function(c, me, you, p, frame, now)
+        note(frame, "peer-error", format("provider error %.0f", p.prov_errno))
+        if not OPE_TYPES[p.emitter_ope_type] then
+            return note(frame, "peer-error-message", format("emitter_ope_type %.0f names no side of a message",
+                p.emitter_ope_type))
+        end
+        -- The message decides, not op_id, which may be used again.
+        local is_source = p.emitter_ope_type == OPE_TYPE.TXE
+        local source = is_source and me or you
+        local transfer = source.messages[p.msg_id]
+        if transfer then
+            source.lost_messages[p.msg_id] = nil
+            join(transfer, frame, now)
+            return finish(transfer, frame, now)
+        end
+        local named = p.op_id ~= NO_OPERATION and (is_source and you.recv_ops or you.send_ops)[p.op_id]
+        if named and named.kind ~= "rtm" and c.from_start then
+            note(frame, "peer-error-message", format("op_id %.0f names the operation of frame %d", p.op_id,
+                named.frames[1]))
+        end
     end
 end
 
