@@ -57,6 +57,8 @@ struct Request {
     /// Of packets that have not been answered.
     content: Option<Content>,
     part: Part,
+    /// Its last attempt that was seen was refused.
+    is_behind: bool,
 }
 
 /// Consequence of a request's end for its packet.
@@ -128,22 +130,26 @@ impl Requests {
     }
 
     /// Takes the packet of a request, with its number. Returns whether it is sent again because its
-    /// last attempt was refused. The same packet of another endpoint is another packet. What the
-    /// device repeats may be refused again.
+    /// last attempt was refused, by the device or as a new request. The same packet of another
+    /// endpoint is another packet. What the device repeats may be refused again, unseen: a message or
+    /// atomic is known when it returns. Other packets may be followed by ones that are the same.
     pub(super) fn is_resent(
         &mut self,
         is_repetition: bool,
         sequence: u32,
         packet: u64,
         content: Content,
+        has_msg_id: bool,
         named: Named,
     ) -> bool {
-        let earlier = match self.refused.is_empty() || is_repetition {
+        let earlier = match self.refused.is_empty() || is_repetition && has_msg_id {
             true => None,
             false => self.refused.remove(&content.without_sender()),
         };
         let earlier = earlier.filter(|part| part.named.may_be(named));
+        let mut is_behind = false;
         if let Some(request) = self.by_sequence.get_mut(&sequence) {
+            is_behind = std::mem::take(&mut request.is_behind) && is_repetition;
             request.content = Some(content);
             if let Some(part) = earlier {
                 request.part = part;
@@ -152,6 +158,7 @@ impl Requests {
             request.part.named = named;
             // The refusal may be missing from the capture.
             if is_repetition
+                && has_msg_id
                 && let Some(content) = &request.content
                 && self.refused.len() < MOST_REQUESTS
             {
@@ -159,7 +166,7 @@ impl Requests {
                 self.refused.entry(content.without_sender()).or_insert(part);
             }
         }
-        earlier.is_some()
+        earlier.is_some() || is_behind
     }
 
     /// The number of a packet of a message or atomic that was refused and has not been sent again.
@@ -202,22 +209,23 @@ impl Requests {
         let part = request.part;
         if status == Status::Ok {
             let content = request.content.take().filter(|_| !self.refused.is_empty());
-            let refused = content.and_then(|it| self.refused.remove(&it.without_sender()));
+            if let Some(content) = content {
+                self.refused.remove(&content.without_sender());
+            }
             return RequestOutcome::Arrived {
                 msg_id: part.msg_id,
                 is_piece: part.is_piece,
-                was_refused: refused.is_some(),
+                was_refused: std::mem::take(&mut request.is_behind),
             };
         }
         // Who does not answer may have taken it.
         let is_refused = status != Status::LocalUnresponsiveRemote;
-        let mut is_new = false;
+        let is_new = !std::mem::replace(&mut request.is_behind, status == Status::RemoteRnr);
         if let Some(content) = &request.content
             && is_refused
             && self.refused.len() < MOST_REQUESTS
         {
-            let earlier = self.refused.insert(content.without_sender(), part);
-            is_new = earlier.is_none();
+            self.refused.insert(content.without_sender(), part);
         }
         match status {
             Status::RemoteRnr => RequestOutcome::NotReady {

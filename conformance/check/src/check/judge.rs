@@ -326,6 +326,7 @@ fn judge_packet(
         header.sequence,
         frame.number,
         content,
+        reading.said.msg_id().is_some(),
         named,
     );
     if is_resent && let Some(msg_id) = reading.said.msg_id() {
