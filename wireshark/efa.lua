@@ -1963,8 +1963,8 @@ local function find_refused(context, me, p)
     me.senders[sequence], me.senders[sequence - MOST_IN_FLIGHT] = connid, nil
     me.numbered[sequence], me.numbered[sequence - MOST_IN_FLIGHT] = p.packet.is_req and p.msg_id or nil, nil
     local refused = me.refused_packets[content]
-    -- What the device repeats may be refused again.
-    if refused and not context.retry_of then
+    -- A message or atomic that the device repeats may be refused again.
+    if refused and not (context.retry_of and me.numbered[sequence]) then
         me.refused_packets[content] = nil
         -- The same packet of another endpoint is another packet.
         if not connid or not refused.connid or connid == refused.connid then
