@@ -53,18 +53,25 @@ pub(super) type Result<T> = std::result::Result<T, ScenarioError>;
 
 /// Finds lines and makes errors for one file.
 pub(super) struct Source<'a> {
-    pub(super) path: &'a Path,
-    pub(super) text: &'a str,
+    path: &'a Path,
+    text: &'a str,
+    /// Byte offsets of all newlines, ascending. Each key of a scenario asks for its line.
+    newlines: Vec<usize>,
 }
 
-impl Source<'_> {
+impl<'a> Source<'a> {
+    pub(super) fn new(path: &'a Path, text: &'a str) -> Self {
+        let newlines = text.match_indices('\n').map(|(offset, _)| offset);
+        Source {
+            path,
+            text,
+            newlines: newlines.collect(),
+        }
+    }
+
     /// The line of a byte offset, counted from 1.
     pub(super) fn line(&self, offset: usize) -> usize {
-        let end = offset.min(self.text.len());
-        1 + self.text.as_bytes()[..end]
-            .iter()
-            .filter(|&&byte| byte == b'\n')
-            .count()
+        1 + self.newlines.partition_point(|&newline| newline < offset)
     }
 
     pub(super) fn error(

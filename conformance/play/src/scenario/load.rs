@@ -47,7 +47,7 @@ impl Scenario {
 
     /// Checks the text of a scenario; `path` is only named.
     pub fn parse(path: &Path, text: &str) -> Result<Self> {
-        let source = Source { path, text };
+        let source = Source::new(path, text);
         let file: File = toml::from_str(text).map_err(|error| source.toml(&error))?;
         let name = path.file_stem().map_or_else(
             || "unnamed".into(),
