@@ -244,6 +244,9 @@ impl Player {
         let unfinished = self.unfinished.shown();
         self.input = None;
         let late = self.heard.recv_timeout(self.delays.end_time());
+        if matches!(late, Err(RecvTimeoutError::Timeout)) {
+            self.delays.lingered();
+        }
         let late = late.map(|late| late.map_or_else(|it| it.line, |it| shown(&it.line())));
         let printed = match (unfinished.as_str(), late) {
             ("", Ok(line)) => format!(

@@ -52,6 +52,7 @@ fn a_silent_process_is_reported_with_the_command() {
     let mut player = shell(&format!("{HELLO} echo thinking >&2; sleep 1000"));
     player.identity().unwrap();
     player.patience.answer = Duration::from_millis(100);
+    player.delays.lingered();
     let error = player.ask(&Command::Poll {}, &mut Vec::new()).unwrap_err();
     assert!(matches!(&error, PlayerError::Silent { command, .. } if command == r#"{"poll":{}}"#));
 }
@@ -79,6 +80,7 @@ fn an_unfinished_line_is_quoted() {
         thread::yield_now();
     }
     player.patience.answer = Duration::from_millis(100);
+    player.delays.lingered();
     let error = player.ask(&Command::Poll {}, &mut Vec::new()).unwrap_err();
     let told = "it printed `{\"done\":{}}` without the line feed that ends a line; the answer \
                 `done` to `poll` was expected: end each line with a line feed, and flush it";
@@ -191,6 +193,7 @@ fn reports_of_sanitisers_keep_their_first_line() {
 #[test]
 fn a_process_that_closes_stdout_is_killed() {
     let mut player = shell(&format!("{HELLO} exec >&-; sleep 1000"));
+    player.delays.lingered();
     let error = player.ask(&Command::Poll {}, &mut Vec::new()).unwrap_err();
     let text = error.to_string();
     assert!(text.contains("closed its standard output"), "{text}");
