@@ -1124,6 +1124,7 @@ local function reset_state()
         born_anywhere = { [true] = {}, [false] = {} }, -- the same, wherever it was seen
         latest = {}, -- by view and endpoint, its latest request and in which run of numbers it is
         all_arrivals = {}, -- queue pairs of which a tap saw the first arrival
+        ways = {}, -- ways[sender][receiver]: which of their frames both ends have captured
         following = nil, -- the packet that is being followed
         undirected = {}, -- the same for captures without directions
         pairs = {}, pair_count = 0, -- numbers of conversations, whichever end saw them
@@ -1135,6 +1136,7 @@ local function reset_state()
         transfer_response_time_of = {}, negotiated_of = {},
         granted_of = {}, data_of = {}, -- CTS and CTSDATA
         without_header = {}, -- frames to a queue pair for headerless messages
+        malformed_in = {}, -- conversations of packets that cannot be read
         user_recv_qps = {}, -- those queue pairs
         counts = {}, -- by type: packets and bytes
         kept_bytes = 0,
@@ -1151,8 +1153,100 @@ local function note(frame, id, text)
     issues[#issues + 1] = { RULES[id], text, EVIDENCE_OF[id], state.following }
 end
 
--- Whether the capture has, so far, what it takes to blame the sender of a packet: frames of both ends, and
--- first requests.
+-- Frames that one end's host has captured and the other's has not: an end that lacks some has no history.
+local Sightings = {}
+
+-- Frames of one sender to one receiver that are remembered; more are never under way.
+local MOST_SIGHTINGS = 4096
+
+function Sightings.way(from, to)
+    local ways = state.ways[from]
+    if not ways then
+        ways = {}
+        state.ways[from] = ways
+    end
+    local way = ways[to]
+    if not way then
+        way = {
+            seen = {}, -- by number and opcode: the frame, negative if it is the one at the receiver, 0 if both are there
+            sent = { first = 1, last = 0 }, arrived = { first = 1, last = 0 }, -- keys of `seen`, in the order of frames
+        }
+        ways[to] = way
+    end
+    return way
+end
+
+-- The earliest frame of a list of which the other sighting is missing so far.
+function Sightings.oldest(way, list)
+    while list.first <= list.last do
+        local frame = way.seen[list[list.first]]
+        if frame and frame ~= 0 then
+            return math.abs(frame)
+        end
+        list[list.first], list.first = nil, list.first + 1
+    end
+end
+
+-- Takes a frame. Of RDMA data only the last piece has a meaning for the rules.
+function Sightings.see(context, h, source, destination)
+    local name = OPCODES[h.opcode]
+    if not context.has_direction or source == destination or name == "RDMA_WRITE" or name == "DATAGRAM"
+        or name == "RDMA_READ_RESPONSE" and h.rdma_offset + h.payload_length < h.rdma_total_length then
+        return
+    end
+    local way = Sightings.way(source, destination)
+    if h.sequence >= FIRST_TAPPED then
+        way.is_tapped = true -- nothing shows which frame of its sender that is
+        return
+    end
+    local key = h.sequence * 8 + h.opcode
+    local frame = context.is_own and context.frame or -context.frame
+    local known = way.seen[key]
+    if known then
+        if known * frame < 0 then
+            way.has_both, way.is_backward = true, way.is_backward or known < 0
+            way.seen[key] = 0
+        end
+        return
+    end
+    local list = context.is_own and way.sent or way.arrived
+    if list.is_lost then
+        return
+    end
+    way.seen[key], way.seen[key - 8 * MOST_SIGHTINGS] = frame, nil
+    list.last = list.last + 1
+    list[list.last] = key
+    local oldest = Sightings.oldest(way, list)
+    if list.last - list.first >= MOST_SIGHTINGS then
+        list.is_lost, list.lost = true, oldest
+    end
+end
+
+-- Whether an end lacks frames that the other end's host has captured. What is under way after all that it
+-- captured of the conversation is not missing.
+function Sightings.lacks(c)
+    local near, far = c.near.endpoint, c.far.endpoint
+    if near == far then
+        return false
+    end
+    local undirected = state.undirected[near < far and near or far]
+    if undirected and undirected[near < far and far or near] then
+        return true -- some frames have lost their directions
+    end
+    local to, from = Sightings.way(near, far), Sightings.way(far, near)
+    if to.is_tapped or from.is_tapped then
+        return false
+    end
+    local has_one_clock = to.has_both and from.has_both and not (to.is_backward or from.is_backward)
+    local function is_missing(way, list)
+        local frame = list.lost or Sightings.oldest(way, list)
+        return frame and (frame < c.last_frame or not has_one_clock)
+    end
+    return is_missing(from, from.sent) or is_missing(to, to.arrived)
+end
+
+-- Whether the capture has, so far, what it takes to blame the sender of a packet: frames of both ends, all
+-- that the other host has captured of them, and first requests.
 local function is_proven(evidence, context)
     if not evidence or not context then
         return true
@@ -1160,6 +1254,9 @@ local function is_proven(evidence, context)
     local c, born = context.conversation, state.born_anywhere[context.has_direction]
     local near, far = c.near, c.far
     if near ~= far and (near.packets == 0 or far.packets == 0) then
+        return false
+    end
+    if context.has_direction and Sightings.lacks(c) then
         return false
     end
     if evidence == SENDER then
@@ -2004,8 +2101,10 @@ local function follow_packet(context, p)
     local frame, now = context.frame, context.now
     count(p.name, p.reported)
     if p.malformed then
+        state.malformed_in[frame] = c
         return
     end
+    c.speaks_rdm = true
     if p.truncated then
         return miss(c, me)
     end
@@ -2567,7 +2666,11 @@ function efa_rdm.dissector(tvb, pinfo, tree)
         show_negotiated(item, pinfo.number)
         show_transfer(item, pinfo.number)
     end
-    show_issues(item, p.issues)
+    -- Nothing says that a conversation in which no packet can be read is one of this protocol.
+    local malformed_in = state.malformed_in[pinfo.number]
+    if not malformed_in or malformed_in.speaks_rdm then
+        show_issues(item, p.issues)
+    end
     if context then
         show_issues(item, state.issues_of[pinfo.number])
     end
@@ -2747,6 +2850,8 @@ function efa.dissector(tvb, pinfo, tree)
         elseif h.sequence == FIRST_TAPPED and not context.is_own then
             state.all_arrivals[destination] = true
         end
+        context.conversation.last_frame = frame
+        Sightings.see(context, h, source, destination)
         state.following = context
         follow_frame(context, h, tvb)
     end

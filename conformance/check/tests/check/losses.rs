@@ -25,7 +25,7 @@ const EDITCAP_WINDOW: usize = 4;
 
 /// What a capture loses, or how it was changed on its way; in this order, if it is several.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Loss {
+pub(crate) enum Loss {
     /// Nothing, but the clocks of two hosts differ.
     Clocks,
     /// `tcpdump -Q` at one host, or a display filter on the directions of one conversation.
@@ -112,7 +112,7 @@ fn is_same(one: &CapturedPacket, other: &CapturedPacket) -> bool {
         && one.payload == other.payload
 }
 
-fn lose(capture: &mut Capture, loss: Loss, rng: &mut StdRng) {
+pub(crate) fn lose(capture: &mut Capture, loss: Loss, rng: &mut StdRng) {
     let interfaces: BTreeSet<usize> = capture.frames.iter().map(|frame| frame.interface).collect();
     let interfaces: Vec<usize> = interfaces.into_iter().collect();
     let Some(&host) = interfaces.choose(rng) else {
@@ -204,7 +204,7 @@ fn lose(capture: &mut Capture, loss: Loss, rng: &mut StdRng) {
 }
 
 /// Every capture of the corpus, the longest first.
-fn corpus() -> Vec<PathBuf> {
+pub(crate) fn corpus() -> Vec<PathBuf> {
     let mut found = Vec::new();
     for directory in ["", "releases", "written"] {
         let entries = std::fs::read_dir(traces().join(directory)).unwrap();

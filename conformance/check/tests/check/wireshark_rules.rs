@@ -26,6 +26,8 @@ use efa_wireshark::Tshark;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
+use crate::losses::{Loss, corpus, lose};
+
 /// (frame, rule)
 type Breaches = BTreeSet<(u64, String)>;
 
@@ -733,6 +735,41 @@ fn dissector_and_checker_agree_on_mutated_captures() {
     );
     // The changes do break rules.
     assert!(broken.len() > 8, "only {broken:?} were broken");
+}
+
+/// The losses of captures that the dissector can know of: it sees no counts of dropped frames.
+const VISIBLE_LOSSES: [Loss; 4] = [Loss::Direction, Loss::Host, Loss::Beginning, Loss::End];
+
+#[test]
+fn the_dissector_blames_nobody_after_losses() {
+    let Some(tshark) = Tshark::find() else { return };
+    let mut rng = StdRng::seed_from_u64(seed());
+    let (mut names, mut joined) = (Vec::new(), Joined::default());
+    for (at, path) in corpus().iter().enumerate() {
+        let whole = Capture::load(path).unwrap();
+        let other = VISIBLE_LOSSES[at % VISIBLE_LOSSES.len()];
+        for loss in [Loss::Duplicates, other] {
+            let mut damaged = whole.clone();
+            lose(&mut damaged, loss, &mut rng);
+            names.push(format!("{} without {loss:?}", path.display()));
+            joined.push(&damaged.frames);
+        }
+    }
+    let arguments = ["-Y", "_ws.expert.severity == error", "-T", "fields"];
+    let arguments = [&arguments[..], &["-e", "frame.number", "-e", "_ws.expert"]].concat();
+    let mut blamed = BTreeSet::new();
+    for line in tshark.run(&pcapng(&joined.frames), &arguments).lines() {
+        let number: usize = line.split('\t').next().unwrap().parse().unwrap();
+        let capture = joined.ends.partition_point(|end| *end < number);
+        blamed.insert(format!("{}: {line}", names[capture]));
+    }
+    assert!(
+        blamed.is_empty(),
+        "{} frames of {}, seed {}: {blamed:#?}",
+        blamed.len(),
+        joined.frames.len(),
+        seed()
+    );
 }
 
 /// How many captures are joined at most: what `tshark` prints of them is held in memory.
