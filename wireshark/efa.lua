@@ -1168,8 +1168,11 @@ function Sightings.way(from, to)
     local way = ways[to]
     if not way then
         way = {
-            seen = {}, -- by number and opcode: the frame, negative if it is the one at the receiver, 0 if both are there
-            sent = { first = 1, last = 0 }, arrived = { first = 1, last = 0 }, -- keys of `seen`, in the order of frames
+            -- By Q-key, which is another one in another life of the queue pairs, and then by number, repetition and
+            -- opcode: the frame, negative if it is the one at the receiver, 0 if both are there.
+            seen = {},
+            -- Frames of which the other sighting was missing at first: tables of `seen` and keys in them.
+            sent = { first = 1, last = 0 }, arrived = { first = 1, last = 0 },
         }
         ways[to] = way
     end
@@ -1177,9 +1180,10 @@ function Sightings.way(from, to)
 end
 
 -- The earliest frame of a list of which the other sighting is missing so far.
-function Sightings.oldest(way, list)
+function Sightings.oldest(list)
     while list.first <= list.last do
-        local frame = way.seen[list[list.first]]
+        local seen, key = list[list.first][1], list[list.first][2]
+        local frame = seen[key]
         if frame and frame ~= 0 then
             return math.abs(frame)
         end
@@ -1199,13 +1203,18 @@ function Sightings.see(context, h, source, destination)
         way.is_tapped = true -- nothing shows which frame of its sender that is
         return
     end
-    local key = h.sequence * 8 + h.opcode
+    local seen = way.seen[h.qkey]
+    if not seen then
+        seen = {}
+        way.seen[h.qkey] = seen
+    end
+    local key = h.sequence * 16 + (h.retransmission and 8 or 0) + h.opcode
     local frame = context.is_own and context.frame or -context.frame
-    local known = way.seen[key]
+    local known = seen[key]
     if known then
         if known * frame < 0 then
             way.has_both, way.is_backward = true, way.is_backward or known < 0
-            way.seen[key] = 0
+            seen[key] = 0
         end
         return
     end
@@ -1213,10 +1222,10 @@ function Sightings.see(context, h, source, destination)
     if list.is_lost then
         return
     end
-    way.seen[key], way.seen[key - 8 * MOST_SIGHTINGS] = frame, nil
+    seen[key], seen[key - 16 * MOST_SIGHTINGS] = frame, nil
     list.last = list.last + 1
-    list[list.last] = key
-    local oldest = Sightings.oldest(way, list)
+    list[list.last] = { seen, key }
+    local oldest = Sightings.oldest(list)
     if list.last - list.first >= MOST_SIGHTINGS then
         list.is_lost, list.lost = true, oldest
     end
@@ -1238,11 +1247,11 @@ function Sightings.lacks(c)
         return false
     end
     local has_one_clock = to.has_both and from.has_both and not (to.is_backward or from.is_backward)
-    local function is_missing(way, list)
-        local frame = list.lost or Sightings.oldest(way, list)
+    local function is_missing(list)
+        local frame = list.lost or Sightings.oldest(list)
         return frame and (frame < c.last_frame or not has_one_clock)
     end
-    return is_missing(from, from.sent) or is_missing(to, to.arrived)
+    return is_missing(from.sent) or is_missing(to.arrived)
 end
 
 -- Whether the capture has, so far, what it takes to blame the sender of a packet: frames of both ends, all
@@ -1253,17 +1262,22 @@ local function is_proven(evidence, context)
     end
     local c, born = context.conversation, state.born_anywhere[context.has_direction]
     local near, far = c.near, c.far
-    if near ~= far and (near.packets == 0 or far.packets == 0) then
+    if c.is_torn or near ~= far and (near.packets == 0 or far.packets == 0) then
         return false
     end
     if context.has_direction and Sightings.lacks(c) then
         return false
     end
+    local has_arrivals = context.has_direction and state.all_arrivals[near.endpoint]
+    local has_beginning = born[near.endpoint] and (born[far.endpoint] or has_arrivals)
+    -- The captures of two hosts, perhaps with two clocks, may begin at different moments.
+    if not context.has_direction and c.has_copies and not (has_beginning and c.from_start) then
+        return false
+    end
     if evidence == SENDER then
         return born[context.me.endpoint] ~= nil
     end
-    local has_arrivals = context.has_direction and state.all_arrivals[near.endpoint]
-    return evidence == HISTORY or born[near.endpoint] and (born[far.endpoint] or has_arrivals)
+    return evidence == HISTORY or has_beginning
 end
 
 -- One end of a conversation, with everything whose numbers it gave out.
@@ -1286,6 +1300,7 @@ local function new_side(endpoint)
         senders = {}, -- connection ids in packets without an answer so far, by sequence number
         numbered = {}, -- msg_ids of packets without an answer so far, by sequence number
         refused_packets = {}, -- frames and senders of packets that were refused, by their contents
+        troubled = { first = 1, last = 0 }, -- the contents of those without a number, in their order
         lost_messages = {}, -- msg_ids of messages that a device failed to send
     }
 end
@@ -1531,7 +1546,7 @@ local function begin_anew(c, me, you)
     fresh.run, peer.run = me.run, you.run
     -- The sequence numbers of the two devices go on.
     for _, name in ipairs({ "packets", "bytes", "identities", "requests", "request_times", "rdma",
-        "rdma_base", "contents", "senders", "numbered", "refused_packets" }) do
+        "rdma_base", "contents", "senders", "numbered", "refused_packets", "troubled" }) do
         fresh[name], peer[name] = me[name], you[name]
     end
     if me == you then
@@ -2052,23 +2067,96 @@ local function content_of(p)
     return format("%02x:%04x:", p.code, flags) .. bytes:sub(5)
 end
 
-local function find_refused(context, me, p)
+-- Packets without a number that are remembered after a refusal or a repetition.
+local MOST_TROUBLED = 1024
+
+-- Remembers a packet that did not arrive at the first attempt. A message or atomic is forgotten when it is sent
+-- again; an equal one of another packet may follow at any time.
+local function remember_refused(me, content, packet, is_numbered)
+    if not is_numbered and not me.refused_packets[content] then
+        local order = me.troubled
+        order.last = order.last + 1
+        order[order.last] = content
+        if order.last - order.first >= MOST_TROUBLED then
+            me.refused_packets[order[order.first]] = nil
+            order[order.first], order.first = nil, order.first + 1
+        end
+    end
+    me.refused_packets[content] = packet
+end
+
+-- Whether the conversation waits for a packet without a number, so that an equal one before had no effect.
+local MISSES = {}
+do
+    local function acknowledgement(me, you, p)
+        local transfer = you.send_ops[p.send_id]
+        return transfer and not transfer.acknowledged
+    end
+    local function answer(of)
+        return function(me, you, p)
+            local transfer = of(you)[p.recv_id]
+            return transfer and transfer.awaits_answer
+        end
+    end
+    MISSES[TYPE.EOR], MISSES[TYPE.RECEIPT] = acknowledgement, acknowledgement
+    MISSES[TYPE.READRSP] = answer(function(side) return side.recv_ops end)
+    MISSES[TYPE.ATOMRSP] = answer(function(side) return side.fetch_ops end)
+    MISSES[TYPE.HANDSHAKE] = function(me) return not me.handshake end
+    MISSES[TYPE.READ_NACK] = function(me, you, p)
+        local transfer = you.send_ops[p.send_id]
+        return transfer and not transfer.response
+    end
+    MISSES[TYPE.CTS] = function(me, you, p)
+        local transfer = you.send_ops[p.send_id]
+        return transfer and not transfer.done and transfer.bytes >= transfer.granted
+            and transfer.granted < (transfer.length or 0)
+    end
+    MISSES[TYPE.CTSDATA] = function(me, you, p)
+        local transfer = you.recv_ops[p.recv_id]
+        if not transfer then
+            return false
+        end
+        for _, run in ipairs(transfer.runs or {}) do
+            if p.seg_offset < run.last and run.first < p.seg_offset + p.data_length then
+                return false
+            end
+        end
+        return true
+    end
+end
+-- Writes and reads have ids: the same one is given to another operation when the first is over.
+function MISSES.request(me, you, p)
+    local transfer = p.recv_id and me.recv_ops[p.recv_id] or p.send_id and me.send_ops[p.send_id]
+    return not transfer or transfer.done
+end
+
+local function find_refused(context, me, you, p)
     local sequence = context.sequence
     local content = format("%08x:", context.qkey) .. content_of(p)
     local connid = p["raw_addr.connid"] or p.connid
+    local number = p.packet.is_req and p.msg_id or nil
     me.contents[sequence], me.contents[sequence - MOST_IN_FLIGHT] = content, nil
     me.senders[sequence], me.senders[sequence - MOST_IN_FLIGHT] = connid, nil
-    me.numbered[sequence], me.numbered[sequence - MOST_IN_FLIGHT] = p.packet.is_req and p.msg_id or nil, nil
-    local refused = me.refused_packets[content]
-    -- A message or atomic that the device repeats may be refused again.
-    if refused and not (context.retry_of and me.numbered[sequence]) then
-        me.refused_packets[content] = nil
-        -- The same packet of another endpoint is another packet.
-        if not connid or not refused.connid or connid == refused.connid then
-            context.retry_of = context.retry_of or refused.request
-            state.retry_of[context.frame] = context.retry_of
+    me.numbered[sequence], me.numbered[sequence - MOST_IN_FLIGHT] = number, nil
+    if context.retry_of then
+        -- What the device repeats may be refused again, where the capture lacks a frame.
+        if not number then
+            remember_refused(me, content, { request = context.retry_of, connid = connid }, false)
         end
+        return
     end
+    local refused = me.refused_packets[content]
+    -- The same packet of another endpoint is another packet.
+    if not refused or connid and refused.connid and connid ~= refused.connid then
+        return
+    end
+    if number then
+        me.refused_packets[content] = nil
+    elseif (MISSES[p.code] or MISSES.request)(me, you, p) then
+        return
+    end
+    context.retry_of = refused.request
+    state.retry_of[context.frame] = context.retry_of
 end
 
 -- The device of `me` has got an answer to the request of this sequence number.
@@ -2077,11 +2165,14 @@ local function end_packet(me, sequence, status, request)
     local message = id and me.messages[id]
     me.contents[sequence], me.numbered[sequence], me.senders[sequence] = nil, nil, nil
     if status == 0 then
+        if content then
+            me.refused_packets[content] = nil
+        end
         if message then
             me.lost_messages[id], message.has_arrived = nil, true
         end
     elseif content and status ~= STATUS.LOCAL_UNRESPONSIVE_REMOTE then -- who does not answer may have taken it
-        me.refused_packets[content] = { request = request, connid = connid }
+        remember_refused(me, content, { request = request, connid = connid }, id)
         if message and status ~= STATUS.REMOTE_RNR then
             me.lost_messages[id] = not message.has_arrived
         end
@@ -2090,7 +2181,7 @@ end
 
 -- The capture cut off the header of a packet of `me`: what it began or ended is not known.
 local function miss(c, me)
-    c.from_start, me.expected = false, nil
+    c.is_torn, c.from_start, me.expected = true, false, nil
 end
 
 local function follow_packet(context, p)
@@ -2110,12 +2201,13 @@ local function follow_packet(context, p)
     end
     if c.from_start == nil then
         -- A packet without an address that arrives first may be a late one, for a predecessor.
+        -- Who begins with an answer has heard what is not in the capture.
         local is_from_birth = state.born[context.has_direction][c.near.endpoint]
-            and (context.is_own or p.packet.is_req and has_bit(p.flags, REQ_FLAG.raw_addr_hdr))
+            and p.packet.is_req and (context.is_own or has_bit(p.flags, REQ_FLAG.raw_addr_hdr))
         c.from_start = is_from_birth or begins_conversation(p, context)
     end
     me, you = end_after_break(c, me, you, p, context)
-    find_refused(context, me, p)
+    find_refused(context, me, you, p)
     if context.retry_of then
         local transfer = state.transfer_of[context.retry_of]
         if transfer then
@@ -2230,7 +2322,7 @@ local function follow_frame(context, h, tvb)
         -- Without directions, two equal frames are one, seen at both ends.
         local identity = format("%d:%x:", h.opcode, h.qkey) .. tvb:raw()
         if earlier and not h.retransmission and me.identities[sequence] == identity then
-            context.is_sighting = true
+            context.is_sighting, c.has_copies = true, true
             return
         end
         me.identities[sequence], me.identities[sequence - MOST_IN_FLIGHT] = identity, nil

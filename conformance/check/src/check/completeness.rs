@@ -10,7 +10,7 @@ use std::time::Duration;
 use efa_capture::Direction;
 use efa_capture::frame::header::FIRST_TAPPED_SEQUENCE;
 use efa_capture::frame::{Kind, Repr};
-use efa_wire::address::Gid;
+use efa_wire::address::{Gid, Qkey};
 
 use super::node::{Node, View};
 use crate::capture::CapturedPacket;
@@ -97,7 +97,11 @@ impl Lives {
 struct Mark {
     from: Node,
     to: Node,
+    /// Another life of the queue pairs has the same numbers again.
+    qkey: Qkey,
     sequence: u32,
+    /// Repetitions do not stand for the first attempt, which may be all that a rule looks at.
+    retransmission: bool,
     opcode: u8,
 }
 
@@ -157,7 +161,9 @@ impl Unmatched {
         let mark = Mark {
             from,
             to,
+            qkey: frame.header.qkey,
             sequence: frame.header.sequence,
+            retransmission: frame.header.retransmission,
             opcode: frame.header.kind.opcode() as u8,
         };
         let known = self.seen.entry(mark).or_insert_with(|| {

@@ -309,6 +309,8 @@ pub(super) struct Conversation {
     proven: Findings,
     /// How many were left out.
     unproven: u64,
+    /// Frames without a direction were captured at both ends, perhaps on two clocks.
+    has_copies: bool,
     /// Rules were not applied because of what the capture lacks.
     lacks_direction: bool,
     lacks_beginning: bool,
@@ -336,6 +338,7 @@ impl Conversation {
             findings: Findings::default(),
             proven: Findings::default(),
             unproven: 0,
+            has_copies: false,
             lacks_direction: false,
             lacks_beginning: false,
         }
@@ -358,6 +361,11 @@ impl Conversation {
         self.sides[me].last_frame = at;
     }
 
+    /// Takes another sighting of a request that was taken before.
+    pub(super) fn sees_copy(&mut self) {
+        self.has_copies |= !self.view.has_direction;
+    }
+
     /// Leaves out the findings for which the capture has no evidence.
     fn settle(&mut self, lives: &Lives) {
         let [near, far] = &self.sides;
@@ -373,12 +381,15 @@ impl Conversation {
             && self.from_start == Some(true)
             && was_born(near)
             && (is_own || was_born(far) || has_arrivals);
+        // The first sighting of each packet is in an order that could be; but where the two hosts' captures
+        // begin at different moments, some of them are the second.
+        let has_history = has_both && (has_directions || !self.has_copies || has_beginning);
         let is_talk = near.frames + far.frames > 0 && self.from_start.is_some();
         self.lacks_direction |= is_talk && !has_both;
         self.lacks_beginning |= is_talk && has_both && !has_beginning;
         self.unproven += self.findings.retain(|evidence, _| match evidence {
             Evidence::Packet => true,
-            Evidence::History | Evidence::Sender => has_both,
+            Evidence::History | Evidence::Sender => has_history,
             Evidence::Beginning => has_beginning,
         });
         self.proven.append(std::mem::take(&mut self.findings));
@@ -496,9 +507,13 @@ impl Conversation {
         self.interface = place.interface;
         self.hear(frame, reading);
         if self.from_start.is_none() {
-            // A packet without an address that arrives first may be a late one, for a predecessor.
-            let is_from_birth =
-                frame.is_from_birth && (place.is_own || reading.raw_address().is_some());
+            // A packet without an address that arrives first may be a late one, for a predecessor. Who
+            // begins with an answer has heard what is not in the capture.
+            let is_beginning = match place.is_own {
+                true => reading.request.is_some(),
+                false => reading.raw_address().is_some(),
+            };
+            let is_from_birth = frame.is_from_birth && is_beginning;
             self.from_start = Some(is_from_birth || begins(frame, reading));
         }
         let (me, you) = self.ends(frame.from);

@@ -50,6 +50,38 @@ pub(super) enum Attempt {
     Sighting,
 }
 
+/// Whether a packet that is a new request is one that was sent before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Resent {
+    /// No equal one has to be sent again.
+    No,
+    /// It is one that was refused.
+    Yes,
+    /// An equal one was refused or repeated, and may have been refused again where the capture lacks a
+    /// frame. What the conversation still misses tells.
+    Perhaps,
+}
+
+/// Packets without a number of their own that did not arrive at the first attempt.
+#[derive(Debug, Default)]
+struct Troubled {
+    parts: HashMap<Content, Part>,
+    order: VecDeque<Content>,
+}
+
+impl Troubled {
+    fn insert(&mut self, content: Content, part: Part) {
+        if self.parts.insert(content.clone(), part).is_none() {
+            self.order.push_back(content);
+            if self.order.len() > MOST_REQUESTS
+                && let Some(oldest) = self.order.pop_front()
+            {
+                self.parts.remove(&oldest);
+            }
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Request {
     /// The endpoint that it is for, and what it says, in short.
@@ -95,9 +127,11 @@ pub(super) enum RequestOutcome {
 pub(super) struct Requests {
     by_sequence: HashMap<u32, Request>,
     order: VecDeque<u32>,
-    /// Packets that were refused and not sent again yet. One may be sent again as a new request,
-    /// and name its sender in another way then.
+    /// Packets of messages and atomics that were refused and not sent again yet. One may be sent again
+    /// as a new request, and name its sender in another way then.
     refused: HashMap<Content, Part>,
+    /// Likewise other packets, whether sent again or not: equal ones may follow.
+    troubled: Troubled,
 }
 
 impl Requests {
@@ -141,15 +175,22 @@ impl Requests {
         content: Content,
         has_msg_id: bool,
         named: Named,
-    ) -> bool {
-        let earlier = match self.refused.is_empty() || is_repetition && has_msg_id {
-            true => None,
-            false => self.refused.remove(&content.without_sender()),
+    ) -> Resent {
+        let known = self.by_sequence.get_mut(&sequence);
+        let is_behind = known.is_some_and(|request| std::mem::take(&mut request.is_behind));
+        let is_empty = match has_msg_id {
+            true => self.refused.is_empty(),
+            false => self.troubled.parts.is_empty(),
+        };
+        let key = (is_repetition || !is_empty).then(|| content.without_sender());
+        let earlier = match &key {
+            Some(_) if is_repetition => None,
+            Some(key) if has_msg_id => self.refused.remove(key),
+            Some(key) => self.troubled.parts.get(key).copied(),
+            None => None,
         };
         let earlier = earlier.filter(|part| part.named.may_be(named));
-        let mut is_behind = false;
         if let Some(request) = self.by_sequence.get_mut(&sequence) {
-            is_behind = std::mem::take(&mut request.is_behind) && is_repetition;
             request.content = Some(content);
             if let Some(part) = earlier {
                 request.part = part;
@@ -157,16 +198,23 @@ impl Requests {
             request.part.packet = packet;
             request.part.named = named;
             // The refusal may be missing from the capture.
-            if is_repetition
-                && has_msg_id
-                && let Some(content) = &request.content
-                && self.refused.len() < MOST_REQUESTS
-            {
-                let part = request.part;
-                self.refused.entry(content.without_sender()).or_insert(part);
+            let part = request.part;
+            match key {
+                Some(key) if is_repetition && has_msg_id => {
+                    if self.refused.len() < MOST_REQUESTS {
+                        self.refused.entry(key).or_insert(part);
+                    }
+                }
+                Some(key) if is_repetition => self.troubled.insert(key, part),
+                _ => {}
             }
         }
-        earlier.is_some() || is_behind
+        match earlier {
+            Some(_) if has_msg_id => Resent::Yes,
+            Some(_) => Resent::Perhaps,
+            None if is_behind && is_repetition => Resent::Yes,
+            None => Resent::No,
+        }
     }
 
     /// The number of a packet of a message or atomic that was refused and has not been sent again.
@@ -208,9 +256,11 @@ impl Requests {
         let request = self.by_sequence.get_mut(&sequence).unwrap_or(&mut unknown);
         let part = request.part;
         if status == Status::Ok {
-            let content = request.content.take().filter(|_| !self.refused.is_empty());
-            if let Some(content) = content {
-                self.refused.remove(&content.without_sender());
+            let is_empty = self.refused.is_empty() && self.troubled.parts.is_empty();
+            let content = request.content.take().filter(|_| !is_empty);
+            if let Some(content) = content.map(|content| content.without_sender()) {
+                self.refused.remove(&content);
+                self.troubled.parts.remove(&content);
             }
             return RequestOutcome::Arrived {
                 msg_id: part.msg_id,
@@ -221,11 +271,13 @@ impl Requests {
         // Who does not answer may have taken it.
         let is_refused = status != Status::LocalUnresponsiveRemote;
         let is_new = !std::mem::replace(&mut request.is_behind, status == Status::RemoteRnr);
-        if let Some(content) = &request.content
-            && is_refused
-            && self.refused.len() < MOST_REQUESTS
-        {
-            self.refused.insert(content.without_sender(), part);
+        if let Some(content) = request.content.as_ref().filter(|_| is_refused) {
+            let content = content.without_sender();
+            if part.msg_id.is_none() {
+                self.troubled.insert(content, part);
+            } else if self.refused.len() < MOST_REQUESTS {
+                self.refused.insert(content, part);
+            }
         }
         match status {
             Status::RemoteRnr => RequestOutcome::NotReady {

@@ -5,6 +5,7 @@ use efa_wire::rules;
 use efa_wire::{ExtraFeatures, OpeType, PacketType, RtaKind};
 
 use super::conversation::{Conversation, FETCH_IDS, FrameContext, IdSpace, RECV_IDS, SEND_IDS};
+use super::node::Node;
 use super::operation::{Due, End, OpId, Operation, OperationKind, Turn, regions};
 use super::packet::{Abort, Announced, Atomic, Ids, PacketBody, Read, Reading, Window};
 use super::runs::Runs;
@@ -905,6 +906,49 @@ impl Follower<'_> {
         if you_read_the_version && announced.device_version.is_none() {
             let text = "the receiver reads the field without looking whether it is there".into();
             self.breach(&rules::DEVICE_VERSION, text);
+        }
+    }
+}
+
+impl Conversation {
+    /// Whether a packet from a node, one without a number of its own, is one that the conversation waits
+    /// for: an equal one before cannot have had its effect. Ids that name nothing are waited for by
+    /// nobody.
+    pub(super) fn misses(&mut self, reading: &Reading, from: Node) -> bool {
+        let (me, you) = self.ends(from);
+        let sides = &mut self.sides;
+        let mut of = |ids: &IdSpace, end: End, id: u32| (ids.of)(&mut sides[end]).get(id);
+        let named = match reading.said {
+            PacketBody::Cts(window) => of(&SEND_IDS, you, window.ids.send_id),
+            PacketBody::CtsData { recv_id, .. } => of(&RECV_IDS, you, recv_id),
+            PacketBody::ReadRsp(ids) => of(&RECV_IDS, you, ids.recv_id),
+            PacketBody::AtomRsp { recv_id } => of(&FETCH_IDS, you, recv_id),
+            PacketBody::Eor(ids) | PacketBody::ReadNack(ids) => of(&SEND_IDS, you, ids.send_id),
+            PacketBody::Receipt { send_id, .. } => of(&SEND_IDS, you, send_id),
+            PacketBody::Read(read) => of(&RECV_IDS, me, read.recv_id),
+            PacketBody::Message(Message {
+                send_id: Some(id), ..
+            }) => of(&SEND_IDS, me, id.0),
+            PacketBody::Handshake(_) => return self.sides[me].handshake.is_none(),
+            PacketBody::Message(_) | PacketBody::Atomic(_) | PacketBody::Abort(_) => return true,
+        };
+        let Some(operation) = named.and_then(|id| self.operations.get(id)) else {
+            return matches!(reading.said, PacketBody::Read(_) | PacketBody::Message(_));
+        };
+        match reading.said {
+            PacketBody::Cts(_) => {
+                let (sent, granted) = (operation.sent(), operation.granted);
+                !operation.is_done && sent >= granted && granted < operation.length
+            }
+            PacketBody::CtsData { offset, .. } => {
+                let end = offset.saturating_add(reading.payload);
+                !operation.runs.overlaps(offset, end)
+            }
+            PacketBody::ReadRsp(_) | PacketBody::AtomRsp { .. } => operation.awaits_answer,
+            PacketBody::ReadNack(_) => operation.nacked.is_none(),
+            PacketBody::Read(_) => !operation.holds_recv_id(),
+            PacketBody::Message(_) => !operation.holds_send_id(),
+            _ => operation.acknowledged.is_none(),
         }
     }
 }

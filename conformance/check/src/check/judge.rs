@@ -15,7 +15,7 @@ use super::completeness::{Lives, Unmatched};
 use super::content::Content;
 use super::conversation::{Conversation, FrameContext, PacketFrame};
 use super::copies::Copies;
-use super::device::{Attempt, Named};
+use super::device::{Attempt, Named, Resent};
 use super::follow::Follower;
 use super::format;
 use super::node::{Node, View};
@@ -203,7 +203,7 @@ impl Seen {
         let is_repetition = match attempt {
             Attempt::First => false,
             Attempt::Repetition => true,
-            Attempt::Sighting => return,
+            Attempt::Sighting => return conversation.sees_copy(),
         };
         let mut run = None;
         if is_arrival && header.sequence >= FIRST_TAPPED_SEQUENCE {
@@ -321,7 +321,7 @@ fn judge_packet(
         connid: reading.named(),
         qkey: header.qkey,
     };
-    let is_resent = requests.is_resent(
+    let resent = requests.is_resent(
         header.retransmission,
         header.sequence,
         frame.number,
@@ -329,6 +329,11 @@ fn judge_packet(
         reading.said.msg_id().is_some(),
         named,
     );
+    let is_resent = match resent {
+        Resent::No => false,
+        Resent::Yes => true,
+        Resent::Perhaps => !conversation.misses(&reading, from),
+    };
     if is_resent && let Some(msg_id) = reading.said.msg_id() {
         conversation.sides[me].sent_again(msg_id);
     }

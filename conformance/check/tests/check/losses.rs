@@ -262,16 +262,7 @@ fn errors_after_losses(capture: &Capture, seed: u64) -> Option<String> {
 fn no_loss_of_information_adds_an_error() {
     let rounds = number("EFA_LOSSES").unwrap_or(50);
     let first = number("EFA_LOSS_SEED").unwrap_or(0);
-    let (refused, paths): (Vec<_>, Vec<_>) = corpus().into_iter().partition(|path| {
-        let name = path.file_stem().unwrap().to_string_lossy();
-        name.starts_with("not-ready")
-    });
-    // A control packet that the device repeats may be followed by one that is the same. Where the
-    // frame that refused it is lost, the two cannot be told from one that is sent again.
-    efa_testing::skip(format_args!(
-        "{} traces of receivers that are not ready: errors are added where a refusal is lost",
-        refused.len()
-    ));
+    let paths = corpus();
     let next = AtomicUsize::new(0);
     let wrong = Mutex::new(Vec::new());
     let judged = AtomicUsize::new(0);
