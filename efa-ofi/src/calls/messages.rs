@@ -19,7 +19,6 @@ use crate::ffi::*;
 use crate::objects::enabled::Enabled;
 use crate::objects::endpoint::Endpoint;
 use crate::state::domain::State;
-use crate::state::route::Route;
 
 /// The flags of receives. `FI_REMOTE_CQ_DATA` changes nothing, since data comes with the
 /// message in any case; MPICH 3.4 and Intel MPI set it when they probe.
@@ -82,7 +81,7 @@ fn start_receive(
                 _ => peek(enabled, state, source, tag, flags, context),
             };
         }
-        Route::check_room(&state.tables, enabled.route.receive)?;
+        state.tables.check_room(enabled.route.receive)?;
         let engine = state.core.endpoint(enabled.id).ok_or(EOPBADSTATE)?;
         let posted = if flags & FI_MULTI_RECV != 0 && tag.is_none() {
             let [buffer] = *buffer else {

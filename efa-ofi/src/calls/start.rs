@@ -14,7 +14,7 @@ use crate::ffi::*;
 use crate::objects::enabled::Enabled;
 use crate::objects::endpoint::Endpoint;
 use crate::state::deferred::Deferred;
-use crate::state::route::{INJECTED, Route};
+use crate::state::route::INJECTED;
 
 /// The flags of sends and writes. A fence and the completion of a match (`FI_FENCE`,
 /// `FI_MATCH_COMPLETE`) are not offered.
@@ -196,7 +196,7 @@ pub(crate) fn start_or_defer(
         let peer = enabled.route.addresses(&state.tables)?.peer(call.peer)?;
         let start = Start::new(enabled, call, peer);
         if start.context != INJECTED || start.reports_now.is_some() {
-            Route::check_room(&state.tables, enabled.route.transmit)?;
+            state.tables.check_room(enabled.route.transmit)?;
         }
         let engine = state.core.endpoint(enabled.id).ok_or(EOPBADSTATE)?;
         match post(engine, &start) {

@@ -159,7 +159,7 @@ impl CompletionQueue {
     ) -> Result<usize> {
         let mut state = self.domain.state()?;
         // What the device still has finds room when something was read: peers wait until then.
-        if !state.tables.completions(self.key)?.is_full() {
+        if state.tables.check_room(Some(self.key)).is_ok() {
             state.progress();
         }
         let completions = state.tables.completions(self.key)?;

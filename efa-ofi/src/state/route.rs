@@ -10,7 +10,6 @@ use crate::ffi::host::log_warn;
 use crate::ffi::result::Result;
 use crate::ffi::{FI_ADDR_UNSPEC, fid};
 use crate::state::addresses::Addresses;
-use crate::state::completions::Completions;
 use crate::state::events::Events;
 use crate::state::tables::Tables;
 
@@ -44,19 +43,6 @@ impl Route {
         addresses.ok_or(Errno::EINVAL)
     }
 
-    /// Checks that a completion queue takes the end of another operation.
-    ///
-    /// # Errors
-    /// `FI_EAGAIN` if the application has to read completions first.
-    #[inline]
-    pub(crate) fn check_room(tables: &Tables, queue: Option<usize>) -> Result<()> {
-        let completions = queue.and_then(|queue| tables.queues.get(queue));
-        match completions.is_some_and(Completions::is_full) {
-            false => Ok(()),
-            true => Err(Errno::EAGAIN),
-        }
-    }
-
     /// Hands the end of an operation to the completion queue of its direction.
     #[inline]
     pub(crate) fn report(
@@ -83,6 +69,7 @@ impl Route {
         let source = source.and_then(|peer| Some(self.addresses(tables).ok()?.address(peer)));
         if let Ok(completions) = tables.completions(queue) {
             completions.add(result, source.unwrap_or(FI_ADDR_UNSPEC));
+            tables.may_be_full |= completions.is_full();
         }
     }
 

@@ -12,6 +12,9 @@ use crate::state::completions::Completions;
 pub(crate) struct Tables {
     pub(crate) vectors: Vec<Option<Addresses>>,
     pub(crate) queues: Slab<Completions>,
+    /// A queue has been full since [`Tables::check_room`] last looked: usually none is, and then
+    /// no operation has to look.
+    pub(crate) may_be_full: bool,
 }
 
 impl Tables {
@@ -22,5 +25,27 @@ impl Tables {
     #[inline]
     pub(crate) fn completions(&mut self, queue: usize) -> Result<&mut Completions> {
         self.queues.get_mut(queue).ok_or(Errno::EINVAL)
+    }
+
+    /// Checks that a completion queue takes the end of another operation.
+    ///
+    /// # Errors
+    /// `FI_EAGAIN` if the application has to read completions first.
+    #[inline]
+    pub(crate) fn check_room(&mut self, queue: Option<usize>) -> Result<()> {
+        match self.may_be_full {
+            false => Ok(()),
+            true => self.look_for_room(queue),
+        }
+    }
+
+    #[cold]
+    fn look_for_room(&mut self, queue: Option<usize>) -> Result<()> {
+        self.may_be_full = self.queues.iter().any(|(_, queue)| queue.is_full());
+        let completions = queue.and_then(|queue| self.queues.get(queue));
+        match completions.is_some_and(Completions::is_full) {
+            false => Ok(()),
+            true => Err(Errno::EAGAIN),
+        }
     }
 }
