@@ -3,10 +3,13 @@
 #[macro_use]
 mod common;
 
+use std::ffi::CStr;
 use std::ptr::null_mut;
 
 use common::c::*;
-use common::{AGAIN, Libfabric, Options, Pair, Side, bind, close, with_provider};
+use common::{
+    AGAIN, Libfabric, Options, Pair, Side, bind, close, with_provider, with_provider_and,
+};
 
 fn open(side: &Side, wait_obj: fi_wait_obj) -> *mut fid_cntr {
     let mut attributes = fi_cntr_attr {
@@ -130,6 +133,122 @@ fn failures_count_as_errors() {
     });
 }
 
+/// What a peer does to the right side.
+#[derive(Clone, Copy, Debug)]
+enum Access {
+    Message,
+    WriteWithData,
+    Write,
+    Read,
+    Add,
+    FetchAdd,
+}
+
+/// Carries out an operation from left to right, and waits until the left side has its completion.
+fn access(pair: &Pair, what: Access, local: &mut [u64; 1], remote: &mut [u64; 1], key: u64) {
+    let (left, to, no) = (pair.left.endpoint, pair.to_right, null_mut());
+    let target = remote.as_mut_ptr().addr() as u64;
+    let right = pair.right.endpoint;
+    let into = remote.as_mut_ptr().cast();
+    let from = local.as_mut_ptr();
+    let (result, sum) = (from, FI_SUM);
+    if let Access::Message = what {
+        pair.start(|| call!(right => msg.recv(into, 8, no, FI_ADDR_UNSPEC, no)));
+    }
+    pair.start(|| match what {
+        Access::Message => call!(left => msg.send(from.cast(), 8, no, to, no)),
+        Access::WriteWithData => {
+            call!(left => rma.writedata(from.cast(), 8, no, 5, to, target, key, no))
+        }
+        Access::Write => call!(left => rma.write(from.cast(), 8, no, to, target, key, no)),
+        Access::Read => call!(left => rma.read(from.cast(), 8, no, to, target, key, no)),
+        Access::Add => {
+            call!(left => atomic.write(from.cast(), 1, no, to, target, key, FI_UINT64, sum, no))
+        }
+        Access::FetchAdd => call!(left => atomic.readwrite(
+            from.cast(), 1, no, result.cast(), no, to, target, key, FI_UINT64, sum, no
+        )),
+    });
+    pair.left_completion();
+}
+
+/// Checks how often the right side counts each of these, in one counter of all that it is the
+/// target of.
+fn check_counts(libfabric: &Libfabric, provider: &'static CStr, all: &[(Access, u64)]) {
+    let options = Options {
+        provider,
+        ..Options::default()
+    };
+    let (left, right) = (
+        Side::open(libfabric, &options),
+        Side::open(libfabric, &options),
+    );
+    let counter = open(&right, FI_WAIT_NONE);
+    let targets = FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE;
+    assert_eq!(bind(right.endpoint, counter, targets), 0);
+    let pair = Pair::of(left, right);
+    let (mut local, mut remote) = ([1_u64], [1_u64]);
+    let regions = [
+        pair.left.register(&mut local),
+        pair.right.register(&mut remote),
+    ];
+    // SAFETY: the region is open.
+    let key = unsafe { (*regions[1]).key };
+    let mut total = 0;
+    for (what, count) in all {
+        access(&pair, *what, &mut local, &mut remote, key);
+        // The message comes later than all that the target hears of the other.
+        access(&pair, Access::Message, &mut local, &mut remote, key);
+        total += count + 1;
+        pair.until("the target counts it", |_| {
+            (values(counter).0 >= total).then_some(())
+        });
+        assert_eq!(values(counter), (total, 0), "{what:?}");
+    }
+    for region in regions {
+        assert_eq!(close(region), 0);
+    }
+    let Pair { left, right, .. } = pair;
+    assert_eq!(close(right.endpoint), 0);
+    assert_eq!(close(counter), 0);
+    assert_eq!((close(right.vector), close(right.queue)), (0, 0));
+    assert_eq!((close(right.domain), close(right.fabric)), (0, 0));
+    left.close(libfabric);
+}
+
+#[test]
+fn targets_count_what_the_device_tells() {
+    use Access::*;
+    let name = "targets_count_what_the_device_tells";
+    let permit = |command: &mut std::process::Command| {
+        command
+            .env("FI_PROVIDER", "efa_rs,efa")
+            .env("FI_EFA_ENABLE_SHM_TRANSFER", "0");
+    };
+    with_provider_and(name, permit, |libfabric| {
+        let told = [(Message, 1), (WriteWithData, 1), (Write, 0), (Read, 0)];
+        for provider in [c"efa_rs", c"efa"] {
+            check_counts(libfabric, provider, &told);
+        }
+        // Stock counts no atomics.
+        check_counts(libfabric, c"efa_rs", &[(Add, 1), (FetchAdd, 1)]);
+        check_counts(libfabric, c"efa", &[(Add, 0), (FetchAdd, 0)]);
+    });
+}
+
+#[test]
+fn targets_count_accesses_by_packets() {
+    use Access::*;
+    let name = "targets_count_accesses_by_packets";
+    let permit = |command: &mut std::process::Command| {
+        command.env("FI_EFA_USE_DEVICE_RDMA", "0");
+    };
+    with_provider_and(name, permit, |libfabric| {
+        let all = [WriteWithData, Write, Read, Add, FetchAdd].map(|access| (access, 1));
+        check_counts(libfabric, c"efa_rs", &all);
+    });
+}
+
 #[test]
 fn counters_refuse_what_they_cannot_count() {
     with_provider("counters_refuse_what_they_cannot_count", |libfabric| {
@@ -138,7 +257,6 @@ fn counters_refuse_what_they_cannot_count() {
         let (own, others) = (open(&side, FI_WAIT_NONE), open(&pair.left, FI_WAIT_NONE));
         assert_eq!(bind(side.endpoint, own, 0), -libc::EINVAL);
         assert_eq!(bind(side.endpoint, own, FI_MSG), -libc::EINVAL);
-        assert_eq!(bind(side.endpoint, own, FI_REMOTE_WRITE), -libc::EOPNOTSUPP);
         assert_eq!(bind(side.endpoint, others, FI_SEND), -libc::EINVAL);
         assert_eq!(
             call!(own => ops.wait(0, 0)),

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use efa_core::endpoint::{Counter, Domain, EndpointId, Statistics};
 use efa_hw::HwDomain;
 
-use crate::ffi::{FI_READ, FI_RECV, FI_SEND, FI_WRITE};
+use crate::ffi::{FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SEND, FI_WRITE};
 use crate::state::wait::WaitFd;
 
 /// Summands of a counter.
@@ -52,6 +52,8 @@ fn add(to: &mut Counter, statistics: &Statistics, operations: u64) {
         (FI_RECV, statistics.receives),
         (FI_READ, statistics.reads),
         (FI_WRITE, statistics.writes),
+        (FI_REMOTE_READ, statistics.remote_reads),
+        (FI_REMOTE_WRITE, statistics.remote_writes),
     ];
     for (operation, counter) in counters {
         if operations & operation != 0 {

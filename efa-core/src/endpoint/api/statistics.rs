@@ -38,8 +38,11 @@ pub struct Statistics {
     pub writes: Counter,
     /// Reads, and atomics with a result.
     pub reads: Counter,
-    /// Peers' writes with CQ data.
+    /// Peers' writes, and their atomics without a result: those with CQ data, and those that the
+    /// device does not carry out by itself. It tells the target of no others.
     pub remote_writes: Counter,
+    /// Peers' reads, and their atomics with a result, that the device does not carry out by itself.
+    pub remote_reads: Counter,
 }
 
 /// Protocols whose data may be copied. Data that the device moves by itself (long-read messages and
@@ -127,6 +130,8 @@ impl Statistics {
             &mut self.receives
         } else if flags.contains(CompletionFlags::REMOTE_WRITE) {
             &mut self.remote_writes
+        } else if flags.contains(CompletionFlags::REMOTE_READ) {
+            &mut self.remote_reads
         } else if flags.contains(CompletionFlags::WRITE) {
             &mut self.writes
         } else {

@@ -87,8 +87,6 @@ impl Ending {
                 source: Some(peer),
                 failure,
             }),
-            // Of peers' operations only those with CQ data concern the application.
-            (None, Audience::Target(_)) if !self.report_success => EndReport::Nothing,
             (None, _) if !self.report_success => EndReport::Counted(flags),
             (None, _) => EndReport::Succeeded(CompletionEntry {
                 context: self.context,

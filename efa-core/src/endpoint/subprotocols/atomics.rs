@@ -239,6 +239,12 @@ impl<N: Nic> AtomicTarget<'_, N> {
                 failure,
             });
         }
+        let direction = match rta.kind {
+            RtaKind::Write | RtaKind::DcWrite(_) => CompletionFlags::REMOTE_WRITE,
+            RtaKind::Fetch(_) | RtaKind::Compare(_) => CompletionFlags::REMOTE_READ,
+        };
+        let flags = CompletionFlags::ATOMIC | direction;
+        self.channel.reports.succeeded_silently(flags);
         match rta.kind {
             RtaKind::Write => {}
             RtaKind::DcWrite(send_id) => self.channel.queue_receipt(peer, send_id, MsgId(0)),

@@ -1,5 +1,6 @@
 //! Sending data: starting operations, posting their packets as the device has room, and their end.
 
+use crate::endpoint::api::completion::CompletionFlags;
 use crate::endpoint::api::error::{EndpointError, Failure};
 use crate::endpoint::api::reports::Report;
 use crate::endpoint::base::ids::{OutboundId, PeerId};
@@ -158,7 +159,12 @@ impl<N: Nic> SendSide<'_, N> {
                 .channel
                 .reports
                 .sent(peer, &report, ended.length, ended.failure),
+            // A peer's read.
             None => {
+                if ended.failure.is_none() {
+                    let flags = CompletionFlags::RMA | CompletionFlags::REMOTE_READ;
+                    self.channel.reports.succeeded_silently(flags);
+                }
                 self.channel.end_operation(peer);
                 self.channel.quota.end_request(peer);
             }

@@ -220,11 +220,14 @@ impl<N: Nic> ReceiveSide<'_, N> {
             .statistics
             .note_received(Protocol::EagerWrite, length);
         let failure = copied.is_err().then_some(Failure::COPY_FAILED);
-        // A write without pieces and data only asks for a HANDSHAKE.
         if let Some(send_id) = eager.receipt
             && failure.is_none()
         {
             self.channel.queue_receipt(peer, send_id, MsgId(0));
+        }
+        // A write without pieces and data only asks for a HANDSHAKE.
+        if iov.count() == 0 && options.cq_data.is_none() {
+            return;
         }
         self.end_inbound(&ending, peer, length, length, failure);
     }
