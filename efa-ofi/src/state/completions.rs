@@ -51,30 +51,31 @@ impl Completions {
         Some((before - self.taken) as usize)
     }
 
-    /// Adds the end of an operation.
+    /// Adds a success.
     #[inline]
-    pub(crate) fn add(
-        &mut self,
-        result: std::result::Result<CompletionEntry, ErrorEntry>,
-        source: fi_addr_t,
-    ) {
-        match result {
-            Ok(entry) => self.done.push_back((
-                fi_cq_tagged_entry {
-                    op_context: entry.context as *mut c_void,
-                    flags: entry.flags.bits(),
-                    len: entry.length as usize,
-                    buf: entry.buffer as *mut c_void,
-                    data: entry.data,
-                    tag: entry.tag,
-                },
-                source,
-            )),
-            Err(entry) => {
-                let before = self.taken + self.done.len() as u64;
-                self.failed.push_back((before, entry));
-            }
-        }
+    pub(crate) fn add(&mut self, entry: &CompletionEntry, source: fi_addr_t) {
+        let done = fi_cq_tagged_entry {
+            op_context: entry.context as *mut c_void,
+            flags: entry.flags.bits(),
+            len: entry.length as usize,
+            buf: entry.buffer as *mut c_void,
+            data: entry.data,
+            tag: entry.tag,
+        };
+        self.done.push_back((done, source));
+        self.notify();
+    }
+
+    /// Adds a failure.
+    pub(crate) fn add_failure(&mut self, entry: ErrorEntry) {
+        let before = self.taken + self.done.len() as u64;
+        self.failed.push_back((before, entry));
+        self.notify();
+    }
+
+    /// Wakes threads that wait for an entry.
+    #[inline]
+    fn notify(&mut self) {
         if self.armed
             && let Some(wait_fd) = &self.wait_fd
         {
@@ -144,7 +145,7 @@ mod tests {
             source: None,
             buffer: 0,
         };
-        completions.add(Ok(entry), 0);
+        completions.add(&entry, 0);
         assert!(completions.arm(2), "one of two");
         assert!(!completions.arm(1), "there is one");
         assert!(completions.armed);

@@ -10,6 +10,7 @@ use crate::ffi::host::log_warn;
 use crate::ffi::result::Result;
 use crate::ffi::{FI_ADDR_UNSPEC, fid};
 use crate::state::addresses::Addresses;
+use crate::state::completions::Completions;
 use crate::state::events::Events;
 use crate::state::tables::Tables;
 
@@ -44,33 +45,54 @@ impl Route {
     }
 
     /// Hands the end of an operation to the completion queue of its direction.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn report(
         &self,
         tables: &mut Tables,
         result: std::result::Result<CompletionEntry, ErrorEntry>,
     ) {
+        match result {
+            Ok(entry) => self.succeeded(tables, &entry),
+            Err(entry) => self.failed(tables, entry),
+        }
+    }
+
+    #[inline]
+    fn succeeded(&self, tables: &mut Tables, entry: &CompletionEntry) {
+        let source = entry.source.filter(|_| self.names_source);
+        let source = source.and_then(|peer| Some(self.addresses(tables).ok()?.address(peer)));
+        if let Some(completions) = self.queue_of(tables, entry.flags) {
+            completions.add(entry, source.unwrap_or(FI_ADDR_UNSPEC));
+            tables.may_be_full |= completions.is_full();
+        }
+    }
+
+    #[cold]
+    fn failed(&self, tables: &mut Tables, entry: ErrorEntry) {
+        if entry.context == INJECTED {
+            return self.fail_injected(entry.failure);
+        }
+        if let Some(completions) = self.queue_of(tables, entry.flags) {
+            completions.add_failure(entry);
+            tables.may_be_full |= completions.is_full();
+        }
+    }
+
+    /// The completion queue of an operation with these flags.
+    #[inline]
+    fn queue_of<'a>(
+        &self,
+        tables: &'a mut Tables,
+        flags: CompletionFlags,
+    ) -> Option<&'a mut Completions> {
         const RECEIVED: CompletionFlags = CompletionFlags::RECV
             .union(CompletionFlags::REMOTE_READ)
             .union(CompletionFlags::REMOTE_WRITE);
-        let (flags, source) = match &result {
-            Ok(entry) => (entry.flags, entry.source),
-            Err(entry) if entry.context == INJECTED => return self.fail_injected(entry.failure),
-            Err(entry) => (entry.flags, entry.source),
-        };
         let queue = match flags.intersects(RECEIVED) {
             true => self.receive,
             false => self.transmit,
         };
-        let Some(queue) = queue else {
-            return;
-        };
-        let source = source.filter(|_| self.names_source);
-        let source = source.and_then(|peer| Some(self.addresses(tables).ok()?.address(peer)));
-        if let Ok(completions) = tables.completions(queue) {
-            completions.add(result, source.unwrap_or(FI_ADDR_UNSPEC));
-            tables.may_be_full |= completions.is_full();
-        }
+        tables.queues.get_mut(queue?)
     }
 
     /// Reports the failure of an operation that has no completion: to the event queue, or to the
