@@ -18,7 +18,9 @@ use crate::objects::endpoint::{Endpoint, TransferCalls};
 use crate::objects::event_queue::EventQueue;
 use crate::objects::fabric::Fabric;
 use crate::objects::memory_region;
+use crate::objects::poll_set::PollSet;
 use crate::objects::queue::try_wait;
+use crate::objects::wait_set::WaitSet;
 
 /// The calls of fabrics.
 pub(crate) static FABRIC: Table<fi_ops_fabric> = Table::new(fi_ops_fabric {
@@ -26,7 +28,7 @@ pub(crate) static FABRIC: Table<fi_ops_fabric> = Table::new(fi_ops_fabric {
     domain: Some(domain),
     passive_ep: Some(unsupported::passive_ep),
     eq_open: Some(eq_open),
-    wait_open: Some(unsupported::wait_open),
+    wait_open: Some(wait_open),
     trywait: Some(trywait),
     domain2: Some(domain2),
 });
@@ -39,7 +41,7 @@ static DOMAIN: Table<fi_ops_domain> = Table::new(fi_ops_domain {
     endpoint: Some(endpoint),
     scalable_ep: Some(unsupported::scalable_ep),
     cntr_open: Some(cntr_open),
-    poll_open: Some(unsupported::poll_open),
+    poll_open: Some(poll_open),
     stx_ctx: Some(unsupported::stx_ctx),
     srx_ctx: Some(unsupported::srx_ctx),
     query_atomic: Some(query_atomic),
@@ -127,6 +129,49 @@ open_calls! {
         Endpoint::new(domain, info.as_ref().ok_or(Errno::EINVAL)?, &TRANSFERS, context)
 }
 
+/// Opens a wait set (`fi_wait_open`).
+///
+/// # Returns
+/// 0 with the set in `result`, or an error of [`WaitSet::open`]; `-FI_EINVAL` for a wrong fabric
+/// and without `result`.
+///
+/// # Safety
+/// The attributes are null or valid, and `result` is null or valid for a write. The fabric may be
+/// any pointer.
+unsafe extern "C" fn wait_open(
+    fabric: *mut fid_fabric,
+    attributes: *mut fi_wait_attr,
+    result: *mut *mut fid_wait,
+) -> c_int {
+    // SAFETY: by the caller's contract.
+    unsafe {
+        open(fabric.cast(), result, |fabric| {
+            WaitSet::open(fabric, attributes.as_ref())
+        })
+    }
+}
+
+/// Opens a poll set (`fi_poll_open`).
+///
+/// # Returns
+/// 0 with the set in `result`, or an error of [`PollSet::open`]; `-FI_EINVAL` for a wrong domain
+/// and without `result`.
+///
+/// # Safety
+/// As for [`wait_open`].
+unsafe extern "C" fn poll_open(
+    domain: *mut fid_domain,
+    attributes: *mut fi_poll_attr,
+    result: *mut *mut fid_poll,
+) -> c_int {
+    // SAFETY: by the caller's contract.
+    unsafe {
+        open(domain.cast(), result, |domain| {
+            PollSet::open(domain, attributes.as_ref())
+        })
+    }
+}
+
 /// As [`domain`], with flags (`fi_domain2`).
 ///
 /// # Returns
@@ -169,8 +214,8 @@ unsafe extern "C" fn endpoint2(
     }
 }
 
-/// Prepares for sleeping on the descriptors of completion queues, counters and event queues
-/// (`fi_trywait`).
+/// Prepares for sleeping on the descriptors of completion queues, counters, event queues and wait
+/// sets (`fi_trywait`).
 ///
 /// # Returns
 /// 0 if all are quiet; `-FI_EAGAIN` if there is something to read, `-FI_EINVAL` for what has no
@@ -194,6 +239,7 @@ unsafe extern "C" fn trywait(fabric: *mut fid_fabric, fids: *mut *mut fid, count
                 try_wait::<CompletionQueue>(fid)
                     .or_else(|| try_wait::<Counter>(fid))
                     .or_else(|| try_wait::<EventQueue>(fid))
+                    .or_else(|| try_wait::<WaitSet>(fid))
             };
             tried.ok_or(Errno::EINVAL)??;
         }

@@ -316,7 +316,6 @@ fn queues_that_were_opened_without_waiting_refuse_it() {
         assert_eq!(control(side.queue, FI_ALIAS, &mut place), -libc::ENOSYS);
         // Kinds of wait objects that there are not.
         for (wait_obj, wait_cond, refused) in [
-            (FI_WAIT_SET, FI_CQ_COND_NONE, -libc::ENOSYS),
             (FI_WAIT_MUTEX_COND, FI_CQ_COND_NONE, -libc::ENOSYS),
             (99, FI_CQ_COND_NONE, -libc::ENOSYS),
             (FI_WAIT_FD, 99, -libc::EINVAL),
@@ -330,12 +329,6 @@ fn queues_that_were_opened_without_waiting_refuse_it() {
             let status = call!(side.domain => ops.cq_open(&mut attributes, &mut queue, null_mut()));
             assert_eq!((status, queue), (refused, null_mut()));
         }
-        let (mut wait_set, mut poll_set) = (null_mut(), null_mut());
-        let no_wait_sets =
-            call!(side.fabric => ops.wait_open(&mut fi_wait_attr::default(), &mut wait_set));
-        let no_poll_sets =
-            call!(side.domain => ops.poll_open(&mut fi_poll_attr::default(), &mut poll_set));
-        assert_eq!((no_wait_sets, no_poll_sets), (-libc::ENOSYS, -libc::ENOSYS));
         side.close(libfabric);
     });
 }

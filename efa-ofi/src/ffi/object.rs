@@ -36,6 +36,9 @@ pub(crate) unsafe trait Object: Sized {
         Ok(())
     }
 
+    /// Called when the object has the address that it keeps.
+    fn opened(&self) {}
+
     /// Gives the object to C, until [`close`].
     fn give(self) -> *mut Self {
         let object = Box::into_raw(Box::new(self));
@@ -46,6 +49,8 @@ pub(crate) unsafe trait Object: Sized {
             fid.ops = Self::OPERATIONS.as_c();
         }
         registry::insert(object.expose_provenance(), Self::CLASS, Self::IS_MEMORY);
+        // SAFETY: C does not know it yet.
+        unsafe { &*object }.opened();
         object
     }
 

@@ -9,11 +9,12 @@ use std::time::Instant;
 use efa_core::endpoint::{Errno, ProviderError};
 
 use crate::ffi::object::{self, Object, Ref, Users, close, new_fid, transfer_object};
-use crate::ffi::result::{ENOSYS, Result, ssize, status};
+use crate::ffi::result::{EAVAIL, ENOSYS, Result, ssize, status};
 use crate::ffi::table::Table;
 use crate::ffi::*;
 use crate::objects::domain::Domain;
 use crate::objects::queue::{Waitable, control, describe};
+use crate::objects::wait_set::Membership;
 use crate::state::completions::Completions;
 use crate::state::wait::{Deadline, Sleeper, WaitFd, WaitObject, Woken};
 
@@ -29,6 +30,7 @@ pub(crate) struct CompletionQueue {
     pub(crate) key: usize,
     users: Users,
     wait_object: WaitObject,
+    wait_set: Option<Membership>,
     /// Calls wait for a number of completions (`FI_CQ_COND_THRESHOLD`).
     threshold: bool,
     signaled: AtomicBool,
@@ -63,6 +65,12 @@ unsafe impl Object for CompletionQueue {
 
     fn users(&self) -> &Users {
         &self.users
+    }
+
+    fn opened(&self) {
+        if let Some(wait_set) = &self.wait_set {
+            wait_set.enter(self);
+        }
     }
 }
 
@@ -117,7 +125,11 @@ impl CompletionQueue {
         };
         let mut state = domain.state()?;
         let wait_object = state.wait_object(attributes.wait_obj)?;
-        attributes.wait_obj = wait_object.kind();
+        let descriptor = wait_object.fd().map(|fd| fd.as_fd());
+        let wait_set = Membership::of(attributes.wait_obj, attributes.wait_set, descriptor)?;
+        if wait_set.is_none() {
+            attributes.wait_obj = wait_object.kind();
+        }
         if attributes.size == 0 {
             attributes.size = DEFAULT_SIZE;
         }
@@ -131,10 +143,15 @@ impl CompletionQueue {
             key: state.tables.queues.insert(completions),
             users: Users::default(),
             wait_object,
+            wait_set,
             threshold,
             signaled: AtomicBool::new(false),
             domain: Ref::new(domain),
         })
+    }
+
+    pub(crate) fn fid(&self) -> &fid {
+        &self.c.fid
     }
 
     /// Returns whether calls or programs may sleep until it changes.
@@ -241,6 +258,9 @@ impl CompletionQueue {
 
 impl Waitable for CompletionQueue {
     fn wait_object(&self) -> (fi_wait_obj, Option<BorrowedFd<'_>>) {
+        if let Some(wait_set) = &self.wait_set {
+            return wait_set.wait_object();
+        }
         let fd = self.wait_object.fd().map(|fd| fd.as_fd());
         (self.wait_object.kind(), fd)
     }
@@ -251,6 +271,16 @@ impl Waitable for CompletionQueue {
         match is_empty && !self.signaled.swap(false, Ordering::AcqRel) {
             true => Ok(()),
             false => Err(Errno::EAGAIN),
+        }
+    }
+
+    fn has_news(&self) -> Result<bool> {
+        // SAFETY: no entries are read, for which there would have to be room.
+        let looked = unsafe { self.read(std::ptr::null_mut(), 0, std::ptr::null_mut(), 1) };
+        match looked {
+            Ok(_) | Err(EAVAIL) => Ok(true),
+            Err(Errno::EAGAIN) => Ok(false),
+            Err(error) => Err(error),
         }
     }
 }

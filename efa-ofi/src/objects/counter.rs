@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use efa_core::endpoint::{self, EndpointId, Errno, Statistics};
@@ -13,6 +13,7 @@ use crate::ffi::table::Table;
 use crate::ffi::*;
 use crate::objects::domain::Domain;
 use crate::objects::queue::{Waitable, control};
+use crate::objects::wait_set::Membership;
 use crate::state::counts::{CounterSleeper, Counts};
 use crate::state::domain::State;
 use crate::state::wait::{Deadline, Sleeper, WaitFd, WaitObject, Woken};
@@ -26,8 +27,11 @@ const OPERATIONS: u64 = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ 
 pub(crate) struct Counter {
     c: fid_cntr,
     wait_object: WaitObject,
+    wait_set: Option<Membership>,
     users: Users,
     counts: Arc<Mutex<Counts>>,
+    /// The values that `fi_poll` and `fi_wait` have told of, or that the application has set.
+    told: Mutex<endpoint::Counter>,
     pub(crate) domain: Ref<Domain>,
 }
 
@@ -54,6 +58,12 @@ unsafe impl Object for Counter {
 
     fn users(&self) -> &Users {
         &self.users
+    }
+
+    fn opened(&self) {
+        if let Some(wait_set) = &self.wait_set {
+            wait_set.enter(self);
+        }
     }
 }
 
@@ -85,24 +95,32 @@ impl Counter {
         attributes: Option<&fi_cntr_attr>,
         context: *mut c_void,
     ) -> Result<Counter> {
-        let (events, wait_obj, flags) = match attributes {
-            Some(attributes) => (attributes.events, attributes.wait_obj, attributes.flags),
-            None => (FI_CNTR_EVENTS_COMP, FI_WAIT_NONE, 0),
+        const DEFAULT: fi_cntr_attr = fi_cntr_attr {
+            events: FI_CNTR_EVENTS_COMP,
+            wait_obj: FI_WAIT_NONE,
+            wait_set: std::ptr::null_mut(),
+            flags: 0,
         };
-        if flags != 0 {
+        let attributes = attributes.unwrap_or(&DEFAULT);
+        if attributes.flags != 0 {
             return Err(Errno::EINVAL);
         }
-        if events != FI_CNTR_EVENTS_COMP {
+        if attributes.events != FI_CNTR_EVENTS_COMP {
             return Err(ENOSYS);
         }
+        let wait_object = domain.state()?.wait_object(attributes.wait_obj)?;
+        let descriptor = wait_object.fd().map(|fd| fd.as_fd());
+        let wait_set = Membership::of(attributes.wait_obj, attributes.wait_set, descriptor)?;
         Ok(Counter {
             c: fid_cntr {
                 fid: new_fid(context),
                 ops: OPS.as_c(),
             },
-            wait_object: domain.state()?.wait_object(wait_obj)?,
+            wait_object,
+            wait_set,
             users: Users::default(),
             counts: Arc::default(),
+            told: Mutex::default(),
             domain: Ref::new(domain),
         })
     }
@@ -116,6 +134,10 @@ impl Counter {
             true => Ok(()),
             false => Err(Errno::EINVAL),
         }
+    }
+
+    pub(crate) fn fid(&self) -> &fid {
+        &self.c.fid
     }
 
     /// Returns whether calls or programs may sleep until it changes.
@@ -161,7 +183,8 @@ impl Counter {
         self.with(|base, _| {
             let base = value.of(base);
             *base = base.wrapping_add(added);
-        })
+        })?;
+        self.note_told().map(drop)
     }
 
     fn set(&self, value: Value, wanted: u64) -> Result<()> {
@@ -169,7 +192,18 @@ impl Counter {
             let base = value.of(base);
             let counted = value.of(&mut values).wrapping_sub(*base);
             *base = wanted.wrapping_sub(counted);
-        })
+        })?;
+        self.note_told().map(drop)
+    }
+
+    fn told(&self) -> Result<MutexGuard<'_, endpoint::Counter>> {
+        self.told.lock().map_err(|_| Errno::EOTHER)
+    }
+
+    /// Notes that the application knows the values. Returns whether they are others than before.
+    fn note_told(&self) -> Result<bool> {
+        let values = self.values()?;
+        Ok(std::mem::replace(&mut *self.told()?, values) != values)
     }
 
     /// Waits until the counter is at least `threshold`.
@@ -230,6 +264,15 @@ impl Counter {
         Ok(Some(wait_fd.prepare()))
     }
 
+    /// Prepares for sleeping until there are other values than these, or than now.
+    fn try_wait_for(&self, values: Option<endpoint::Counter>) -> Result<()> {
+        let wait_fd = self.wait_object.fd().ok_or(Errno::EINVAL)?;
+        match self.arm(wait_fd, values)? {
+            Some(_) => Ok(()),
+            None => Err(Errno::EAGAIN),
+        }
+    }
+
     fn forget_sleepers(&self, state: &mut State) {
         let is_own = |sleeper: &CounterSleeper| Arc::ptr_eq(&sleeper.counts, &self.counts);
         state.sleepers.retain(|sleeper| !is_own(sleeper));
@@ -238,16 +281,24 @@ impl Counter {
 
 impl Waitable for Counter {
     fn wait_object(&self) -> (fi_wait_obj, Option<BorrowedFd<'_>>) {
+        if let Some(wait_set) = &self.wait_set {
+            return wait_set.wait_object();
+        }
         let fd = self.wait_object.fd().map(|fd| fd.as_fd());
         (self.wait_object.kind(), fd)
     }
 
     fn try_wait(&self) -> Result<()> {
-        let wait_fd = self.wait_object.fd().ok_or(Errno::EINVAL)?;
-        match self.arm(wait_fd, None)? {
-            Some(_) => Ok(()),
-            None => Err(Errno::EAGAIN),
-        }
+        self.try_wait_for(None)
+    }
+
+    fn has_news(&self) -> Result<bool> {
+        self.note_told()
+    }
+
+    fn arm_for_news(&self) -> Result<()> {
+        let told = *self.told()?;
+        self.try_wait_for(Some(told))
     }
 }
 

@@ -13,6 +13,7 @@ use crate::ffi::table::Table;
 use crate::ffi::*;
 use crate::objects::fabric::Fabric;
 use crate::objects::queue::{Waitable, control, describe};
+use crate::objects::wait_set::Membership;
 use crate::state::events::Events;
 use crate::state::wait::{self, Deadline, EventFd, Woken};
 
@@ -22,6 +23,7 @@ pub(crate) struct EventQueue {
     c: fid_eq,
     users: Users,
     pub(crate) events: Arc<Events>,
+    wait_set: Option<Membership>,
     _fabric: Ref<Fabric>,
 }
 
@@ -36,6 +38,12 @@ unsafe impl Object for EventQueue {
 
     fn users(&self) -> &Users {
         &self.users
+    }
+
+    fn opened(&self) {
+        if let Some(wait_set) = &self.wait_set {
+            wait_set.enter(self);
+        }
     }
 }
 
@@ -62,20 +70,29 @@ impl EventQueue {
         attributes: Option<&fi_eq_attr>,
         context: *mut c_void,
     ) -> Result<EventQueue> {
-        let (wait_obj, size, flags) = match attributes {
-            Some(attributes) => (attributes.wait_obj, attributes.size, attributes.flags),
-            None => (FI_WAIT_NONE, 0, 0),
+        const DEFAULT: fi_eq_attr = fi_eq_attr {
+            size: 0,
+            flags: 0,
+            wait_obj: FI_WAIT_NONE,
+            signaling_vector: 0,
+            wait_set: std::ptr::null_mut(),
         };
-        if flags & !(FI_WRITE | FI_AFFINITY) != 0 {
+        let attributes = attributes.unwrap_or(&DEFAULT);
+        if attributes.flags & !(FI_WRITE | FI_AFFINITY) != 0 {
             return Err(Errno::EINVAL);
         }
-        let eventfd = match wait_obj {
+        let eventfd = match attributes.wait_obj {
             FI_WAIT_NONE => None,
-            FI_WAIT_UNSPEC | FI_WAIT_FD => Some(EventFd::new()?),
-            // Wait sets, mutexes with condition variables, and looking again and again.
+            FI_WAIT_UNSPEC | FI_WAIT_FD | FI_WAIT_SET => Some(EventFd::new()?),
+            // Mutexes with condition variables, and looking again and again.
             _ => return Err(ENOSYS),
         };
-        let limit = if size == 0 { SIZE } else { size };
+        let descriptor = eventfd.as_ref().map(|eventfd| eventfd.as_fd());
+        let wait_set = Membership::of(attributes.wait_obj, attributes.wait_set, descriptor)?;
+        let limit = match attributes.size {
+            0 => SIZE,
+            size => size,
+        };
         Ok(EventQueue {
             c: fid_eq {
                 fid: new_fid(context),
@@ -83,6 +100,7 @@ impl EventQueue {
             },
             users: Users::default(),
             events: Arc::new(Events::new(limit, eventfd)),
+            wait_set,
             _fabric: Ref::new(fabric),
         })
     }
@@ -131,6 +149,9 @@ impl EventQueue {
 
 impl Waitable for EventQueue {
     fn wait_object(&self) -> (fi_wait_obj, Option<BorrowedFd<'_>>) {
+        if let Some(wait_set) = &self.wait_set {
+            return wait_set.wait_object();
+        }
         match &self.events.eventfd {
             Some(eventfd) => (FI_WAIT_FD, Some(eventfd.as_fd())),
             None => (FI_WAIT_NONE, None),
@@ -141,10 +162,14 @@ impl Waitable for EventQueue {
         if self.events.eventfd.is_none() {
             return Err(Errno::EINVAL);
         }
-        match self.events.lock()?.is_empty() {
-            true => Ok(()),
-            false => Err(Errno::EAGAIN),
+        match self.has_news()? {
+            false => Ok(()),
+            true => Err(Errno::EAGAIN),
         }
+    }
+
+    fn has_news(&self) -> Result<bool> {
+        Ok(!self.events.lock()?.is_empty())
     }
 }
 

@@ -11,5 +11,7 @@ pub(crate) mod event_queue;
 pub(crate) mod fabric;
 pub(crate) mod memory_region;
 pub(crate) mod options;
+pub(crate) mod poll_set;
 pub(crate) mod queue;
+pub(crate) mod wait_set;
 pub(crate) mod zero_copy;

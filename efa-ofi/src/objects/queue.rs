@@ -1,4 +1,5 @@
-//! What completion queues, event queues and counters have in common: programs wait for them.
+//! What completion queues, event queues, counters and wait sets have in common: programs wait for
+//! them.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -22,6 +23,21 @@ pub(crate) trait Waitable: Object {
     /// `FI_EAGAIN` if there is something to read, or may be soon; `FI_EINVAL` if there is no
     /// descriptor.
     fn try_wait(&self) -> Result<()>;
+
+    /// Makes progress, and returns whether `fi_wait` and `fi_poll` tell of the object: it has
+    /// something to read, or has counted something since they told of it.
+    ///
+    /// # Errors
+    /// `FI_EOTHER` after a panic of another thread.
+    fn has_news(&self) -> Result<bool>;
+
+    /// As [`Waitable::try_wait`], after [`Waitable::has_news`] has returned false.
+    ///
+    /// # Errors
+    /// As there.
+    fn arm_for_news(&self) -> Result<()> {
+        self.try_wait()
+    }
 }
 
 /// [`Waitable::try_wait`] of the object at a pointer; `None` if there is none of this type.

@@ -14,7 +14,9 @@ use efa_hw::{CacheLimits, HwDevice, HwDomain, OpenError};
 
 use crate::ffi::host::{log_info, log_warn};
 use crate::ffi::result::{ENODATA, ENOSYS, EOPBADSTATE, Result};
-use crate::ffi::{FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_YIELD, fi_wait_obj};
+use crate::ffi::{
+    FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_SET, FI_WAIT_UNSPEC, FI_WAIT_YIELD, fi_wait_obj,
+};
 use crate::fork;
 use crate::state::counts::CounterSleeper;
 use crate::state::deferred::{self, Deferred};
@@ -191,13 +193,12 @@ impl State {
     /// A wait object of an object of this domain.
     ///
     /// # Errors
-    /// `FI_ENOSYS` for wait sets, and mutexes with condition variables. The process has too many
-    /// descriptors.
+    /// `FI_ENOSYS` for mutexes with condition variables. The process has too many descriptors.
     pub(crate) fn wait_object(&mut self, kind: fi_wait_obj) -> Result<WaitObject> {
         match kind {
             FI_WAIT_NONE => Ok(WaitObject::None),
             FI_WAIT_YIELD => Ok(WaitObject::Yield),
-            FI_WAIT_UNSPEC | FI_WAIT_FD => {
+            FI_WAIT_UNSPEC | FI_WAIT_FD | FI_WAIT_SET => {
                 let wait_fd = WaitFd::new(self.device_events()?)?;
                 Ok(WaitObject::Fd(Arc::new(wait_fd)))
             }

@@ -115,15 +115,15 @@ impl AsFd for EventFd {
 
 /// Descriptors as one, which is readable while any of them is.
 #[derive(Debug)]
-struct Epoll(OwnedFd);
+pub(crate) struct Epoll(OwnedFd);
 
 impl Epoll {
-    fn new() -> Result<Epoll> {
+    pub(crate) fn new() -> Result<Epoll> {
         let created = epoll::create(epoll::CreateFlags::CLOEXEC);
         created.map(Epoll).map_err(failed)
     }
 
-    fn add(&self, descriptor: impl AsFd) -> Result<()> {
+    pub(crate) fn add(&self, descriptor: impl AsFd) -> Result<()> {
         let data = epoll::EventData::new_u64(0);
         epoll::add(&self.0, descriptor, data, epoll::EventFlags::IN).map_err(failed)
     }
@@ -131,6 +131,12 @@ impl Epoll {
     fn remove(&self, descriptor: impl AsFd) {
         // One that is not in it needs no removal.
         let _ = epoll::delete(&self.0, descriptor);
+    }
+}
+
+impl AsFd for Epoll {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 
@@ -196,7 +202,7 @@ impl DeviceEvents {
 
 impl AsFd for DeviceEvents {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.epoll.0.as_fd()
+        self.epoll.as_fd()
     }
 }
 
@@ -234,7 +240,7 @@ impl WaitFd {
 
 impl AsFd for WaitFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.epoll.0.as_fd()
+        self.epoll.as_fd()
     }
 }
 
@@ -265,7 +271,7 @@ pub(crate) enum WaitObject {
     None,
     /// By looking again and again (`FI_WAIT_YIELD`).
     Yield,
-    /// By sleeping (`FI_WAIT_FD` and `FI_WAIT_UNSPEC`).
+    /// By sleeping (`FI_WAIT_FD`, `FI_WAIT_UNSPEC` and `FI_WAIT_SET`).
     Fd(Arc<WaitFd>),
 }
 
