@@ -41,8 +41,8 @@ pub(crate) const SECONDARY: u64 =
     FI_MULTI_RECV | FI_SOURCE | FI_DIRECTED_RECV | FI_LOCAL_COMM | FI_REMOTE_COMM;
 
 /// Everything that an application may ask for.
-pub(crate) const CAPS: u64 = MESSAGES | ONE_SIDED | SENDING | ACCESSING | SECONDARY;
-pub(crate) const TX_CAPS: u64 = MESSAGES | ONE_SIDED | FI_SEND | FI_READ | FI_WRITE;
+pub(crate) const CAPS: u64 = MESSAGES | ONE_SIDED | SENDING | ACCESSING | SECONDARY | FI_COLLECTIVE;
+pub(crate) const TX_CAPS: u64 = MESSAGES | ONE_SIDED | FI_SEND | FI_READ | FI_WRITE | FI_COLLECTIVE;
 pub(crate) const RX_CAPS: u64 = MESSAGES
     | ONE_SIDED
     | FI_RECV
@@ -50,7 +50,8 @@ pub(crate) const RX_CAPS: u64 = MESSAGES
     | FI_REMOTE_WRITE
     | FI_MULTI_RECV
     | FI_SOURCE
-    | FI_DIRECTED_RECV;
+    | FI_DIRECTED_RECV
+    | FI_COLLECTIVE;
 
 pub(crate) const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 
@@ -70,6 +71,15 @@ pub(crate) const MSG_ORDER: u64 = FI_ORDER_SAS
 /// What an application has to do about memory that peers access. Other memory need not be
 /// registered.
 pub(crate) const MR_MODE: u64 = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+
+/// The bits of tags that messages of an application with these capabilities may have: collective
+/// operations have the highest one (`mem_tag_format`).
+pub(crate) fn tag_format(caps: u64) -> u64 {
+    match caps & FI_COLLECTIVE {
+        0 => u64::MAX,
+        _ => u64::MAX >> 1,
+    }
+}
 
 /// The sizes of the transmit and the receive queue of an endpoint on a device with these limits.
 pub(crate) fn queue_sizes(limits: &NicAttributes) -> (usize, usize) {
@@ -103,7 +113,8 @@ pub(crate) fn domain_name(device: &str) -> String {
 /// direction has all of its directions. Secondary capabilities are there on request only.
 pub(crate) fn granted(wanted: u64) -> u64 {
     if wanted == 0 {
-        return CAPS;
+        // Collective operations are for who asks for them: they have a bit of the tags.
+        return CAPS & !FI_COLLECTIVE;
     }
     let directions = |kind: u64, directions: u64| {
         if wanted & kind != 0 && wanted & directions == 0 {

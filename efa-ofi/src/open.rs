@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 
 use efa_core::endpoint::Errno;
 
-use crate::calls::{atomics, messages, one_sided};
+use crate::calls::{atomics, collectives, messages, one_sided};
 use crate::ffi::object::{Object, object};
 use crate::ffi::result::{Result, status};
 use crate::ffi::table::Table;
@@ -45,7 +45,7 @@ static DOMAIN: Table<fi_ops_domain> = Table::new(fi_ops_domain {
     stx_ctx: Some(unsupported::stx_ctx),
     srx_ctx: Some(unsupported::srx_ctx),
     query_atomic: Some(query_atomic),
-    query_collective: Some(unsupported::query_collective),
+    query_collective: Some(collectives::query),
     endpoint2: Some(endpoint2),
 });
 
@@ -55,6 +55,8 @@ static TRANSFERS: TransferCalls = TransferCalls {
     tagged: &messages::tagged::OPS,
     rma: &one_sided::OPS,
     atomic: &atomics::OPS,
+    collective: &collectives::OPS,
+    cm: &collectives::CM,
 };
 
 /// Opens an object from another, and gives it to C.

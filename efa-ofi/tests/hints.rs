@@ -131,6 +131,7 @@ fn unknown_hints_are_refused_or_ignored() {
                 | FI_MULTI_RECV
                 | FI_SOURCE
                 | FI_DIRECTED_RECV
+                | FI_COLLECTIVE
                 | FI_LOCAL_COMM
                 | FI_REMOTE_COMM;
             assert_eq!(offered.is_ok(), wanted & known != 0, "{wanted:#x}");

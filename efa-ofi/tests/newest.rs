@@ -33,11 +33,11 @@ type Slot = unsafe extern "C" fn(
 /// The tables of libfabric 2.7, in the order of their slots behind `size` (`rdma/fabric.h` and the
 /// others). This provider has no operation for those in parentheses.
 const FID: &str = "close bind control ops_open (tostr) (ops_set)";
-const FABRIC: &str = "domain (passive_ep) eq_open (wait_open) trywait domain2";
-const DOMAIN: &str = "av_open cq_open endpoint (scalable_ep) cntr_open (poll_open) (stx_ctx) (srx_ctx) query_atomic \
-     (query_collective) endpoint2 (xpu_ctx)";
+const FABRIC: &str = "domain (passive_ep) eq_open wait_open trywait domain2";
+const DOMAIN: &str = "av_open cq_open endpoint (scalable_ep) cntr_open poll_open (stx_ctx) (srx_ctx) query_atomic \
+     query_collective endpoint2 (xpu_ctx)";
 const MR: &str = "reg regv regattr";
-const AV: &str = "insert insertsvc (insertsym) remove lookup straddr (av_set) (insert_auth_key) (lookup_auth_key) \
+const AV: &str = "insert insertsvc (insertsym) remove lookup straddr av_set (insert_auth_key) (lookup_auth_key) \
      (set_user_id) lookup2";
 const EP: &str =
     "cancel getopt setopt (tx_ctx) (rx_ctx) (rx_size_left) (tx_size_left) (export_xpu)";
@@ -47,10 +47,13 @@ const MSG: &str = "recv recvv recvmsg send sendv sendmsg inject senddata injectd
 const RMA: &str = "read readv readmsg write writev writemsg inject writedata injectdata";
 const ATOMIC: &str = "write writev writemsg inject readwrite readwritev readwritemsg compwrite compwritev compwritemsg \
      writevalid readwritevalid compwritevalid";
-const COLLECTIVE: &str = "(barrier) (broadcast) (alltoall) (allreduce) (allgather) (reduce_scatter) (reduce) (scatter) \
-     (gather) (msg) (barrier2)";
+const COLLECTIVE: &str = "barrier broadcast alltoall allreduce allgather reduce_scatter reduce scatter \
+     gather msg barrier2";
 const EQ: &str = "read readerr write sread strerror";
 const CQ: &str = "read readfrom readerr sread sreadfrom signal strerror (export_xpu)";
+const WAIT: &str = "wait";
+const POLL: &str = "poll poll_add poll_del";
+const AV_SET: &str = "set_union intersect diff insert remove addr";
 const CNTR: &str = "read readerr add set wait adderr seterr (export_xpu)";
 
 /// The slots of an object that has these of its own. `control` is called for the command 0
@@ -172,6 +175,21 @@ fn each_slot_of_each_object_answers() {
         );
         check(counter.cast(), "close control", tables!(counter, ops: CNTR));
         check(region.cast(), "close", Vec::new());
+        let (mut wait, mut poll, mut set) = (null_mut(), null_mut(), null_mut());
+        let mut attributes = fi_wait_attr {
+            wait_obj: FI_WAIT_FD,
+            flags: 0,
+        };
+        let opened = call!(side.fabric => ops.wait_open(&mut attributes, &mut wait));
+        assert_eq!(opened, 0);
+        let opened = call!(side.domain => ops.poll_open(&mut fi_poll_attr::default(), &mut poll));
+        assert_eq!(opened, 0);
+        let (vector, mut attributes) = (side.vector, fi_av_set_attr::default());
+        let opened = call!(vector => ops.av_set(&mut attributes, &mut set, null_mut()));
+        assert_eq!(opened, 0);
+        check(wait.cast(), "close control", tables!(wait, ops: WAIT));
+        check(poll.cast(), "close", tables!(poll, ops: POLL));
+        check(set.cast(), "close", tables!(set, ops: AV_SET));
         check(
             endpoint.cast(),
             "close bind",
@@ -186,6 +204,7 @@ fn each_slot_of_each_object_answers() {
         );
         // All of it is open still.
         assert_eq!(close(region), 0);
+        assert_eq!((close(wait), close(poll), close(set)), (0, 0, 0));
         assert_eq!((close(events), close(counter)), (0, 0));
         side.close(libfabric);
     });

@@ -10,6 +10,7 @@ use common::c::*;
 use common::{Libfabric, Options, Pair, Side, Threads, bind, close, control, with_provider};
 
 const EINVAL: c_int = -libc::EINVAL;
+const NOBODY: [*mut c_void; 0] = [];
 const TIMED_OUT: c_int = -libc::ETIMEDOUT;
 
 fn open_poll_set(side: &Side) -> *mut fid_poll {
@@ -157,7 +158,7 @@ fn poll_sets_name_who_has_news() {
             let count = usize::try_from(count).expect("a count");
             contexts[..count].to_vec()
         };
-        assert_eq!(poll(4), [null_mut(); 0]);
+        assert_eq!(poll(4), NOBODY);
         watched.receive();
         watched.send();
         let both = watched
@@ -166,12 +167,12 @@ fn poll_sets_name_who_has_news() {
         assert_eq!(both, [QUEUE, COUNTER]);
         // The queue has news until it is empty, the counter has told its own.
         assert_eq!(poll(4), [QUEUE]);
-        assert_eq!(poll(0), [null_mut(); 0]);
+        assert_eq!(poll(0), NOBODY);
         watched.read();
-        assert_eq!(poll(4), [null_mut(); 0]);
+        assert_eq!(poll(4), NOBODY);
         let number = watched.counter;
         assert_eq!(call!(number => ops.add(1)), 0);
-        assert_eq!(poll(4), [null_mut(); 0], "the application knows it");
+        assert_eq!(poll(4), NOBODY, "the application knows it");
         // What is not in it any more has no news, and can be closed.
         assert_eq!(close(queue), -libc::EBUSY);
         for _ in 0..2 {

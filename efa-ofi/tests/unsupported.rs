@@ -12,21 +12,6 @@ use common::{Options, Side, control, with_provider};
 const REFUSED: c_int = -libc::ENOSYS;
 
 #[test]
-fn collectives_are_refused() {
-    with_provider("collectives_are_refused", |libfabric| {
-        let side = Side::open(libfabric, &Options::default());
-        let refused = REFUSED as isize;
-        let no = null_mut();
-        assert_eq!(call!(side.endpoint => collective.barrier(0, no)), refused);
-        assert_eq!(
-            call!(side.endpoint => collective.barrier2(0, 0, no)),
-            refused
-        );
-        side.close(libfabric);
-    });
-}
-
-#[test]
 fn triggered_work_fences_and_multicast_are_refused() {
     let name = "triggered_work_fences_and_multicast_are_refused";
     with_provider(name, |libfabric| {
@@ -34,7 +19,6 @@ fn triggered_work_fences_and_multicast_are_refused() {
             FI_TRIGGER,
             FI_FENCE,
             FI_MULTICAST,
-            FI_COLLECTIVE,
             FI_NAMED_RX_CTX,
             FI_SHARED_AV,
         ] {

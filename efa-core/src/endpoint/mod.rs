@@ -92,6 +92,7 @@ pub use base::ids::{ClaimId, EndpointId, PeerId, ReceiveId};
 pub use base::steps::steps_in_walks;
 pub use channel::MAX_REQUEST_HEADER;
 pub use domain::Domain;
+pub use one_sided::arithmetic::reduce;
 pub use subprotocols::atomics::{AtomicLimits, atomic_limits};
 
 use crate::address::RawAddress;

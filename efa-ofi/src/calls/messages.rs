@@ -37,6 +37,9 @@ fn kind<T>(tag: Option<T>) -> CompletionFlags {
 #[inline]
 fn start_send(endpoint: &Endpoint, data: &[IoVec], tag: Option<u64>, call: Call) -> Result<usize> {
     call.check_flags()?;
+    if tag.unwrap_or(0) & !endpoint.enabled()?.tags != 0 {
+        return Err(Errno::EINVAL);
+    }
     let completion = (CompletionFlags::SEND | kind(tag), length_of(data));
     start(endpoint, &call, completion, |engine, start| {
         engine.send(SendArgs {
@@ -59,6 +62,13 @@ fn start_receive(
     call: Call,
 ) -> Result<usize> {
     let enabled = endpoint.enabled()?;
+    let tag = tag.map(|filter| TagFilter {
+        ignore: filter.ignore & enabled.tags,
+        ..filter
+    });
+    if tag.is_some_and(|filter| filter.tag & !enabled.tags != 0) {
+        return Err(Errno::EINVAL);
+    }
     endpoint.domain().operation(|state| {
         let source = match call.peer {
             // Without the capability the argument means nothing.

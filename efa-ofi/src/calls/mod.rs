@@ -2,6 +2,7 @@
 //! over a safe one that starts the operation.
 
 pub(crate) mod atomics;
+pub(crate) mod collectives;
 pub(crate) mod messages;
 pub(crate) mod one_sided;
 mod segments;

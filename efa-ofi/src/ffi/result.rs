@@ -24,6 +24,8 @@ pub(crate) const ENODATA: Errno = Errno(libc::ENODATA);
 pub(crate) const EAVAIL: Errno = Errno(ffi::FI_EAVAIL as i32);
 /// A flag is not known or not offered (`FI_EBADFLAGS`).
 pub(crate) const EBADFLAGS: Errno = Errno(ffi::FI_EBADFLAGS as i32);
+/// There is no event queue for the operation (`FI_ENOEQ`).
+pub(crate) const ENOEQ: Errno = Errno(ffi::FI_ENOEQ as i32);
 /// There is no completion queue for the operation (`FI_ENOCQ`).
 pub(crate) const ENOCQ: Errno = Errno(ffi::FI_ENOCQ as i32);
 /// There is no address vector for the operation (`FI_ENOAV`).

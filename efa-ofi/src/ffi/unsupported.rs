@@ -3,7 +3,6 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use crate::ffi::table::Table;
 use crate::ffi::*;
 
 /// Calls that every object has.
@@ -38,12 +37,10 @@ without! {
     scalable_ep(*mut fid_domain, *mut fi_info, *mut *mut fid_ep, *mut c_void) -> c_int;
     stx_ctx(*mut fid_domain, *mut fi_tx_attr, *mut *mut fid_stx, *mut c_void) -> c_int;
     srx_ctx(*mut fid_domain, *mut fi_rx_attr, *mut *mut fid_ep, *mut c_void) -> c_int;
-    query_collective(*mut fid_domain, fi_collective_op, *mut fi_collective_attr, u64) -> c_int;
 
     insertsym(
         *mut fid_av, *const c_char, usize, *const c_char, usize, *mut fi_addr_t, u64, *mut c_void
     ) -> c_int;
-    av_set(*mut fid_av, *mut fi_av_set_attr, *mut *mut fid_av_set, *mut c_void) -> c_int;
     insert_auth_key(*mut fid_av, *const c_void, usize, *mut fi_addr_t, u64) -> c_int;
     lookup_auth_key(*mut fid_av, fi_addr_t, *mut c_void, *mut usize) -> c_int;
     set_user_id(*mut fid_av, fi_addr_t, fi_addr_t, u64) -> c_int;
@@ -55,51 +52,8 @@ without! {
     accept(*mut fid_ep, *const c_void, usize) -> c_int;
     reject(*mut fid_pep, fid_t, *const c_void, usize) -> c_int;
     shutdown(*mut fid_ep, u64) -> c_int;
-    join(*mut fid_ep, *const c_void, u64, *mut *mut fid_mc, *mut c_void) -> c_int;
 
     tx_ctx(*mut fid_ep, c_int, *mut fi_tx_attr, *mut *mut fid_ep, *mut c_void) -> c_int;
     rx_ctx(*mut fid_ep, c_int, *mut fi_rx_attr, *mut *mut fid_ep, *mut c_void) -> c_int;
     size_left(*mut fid_ep) -> isize;
-
-    barrier(*mut fid_ep, fi_addr_t, *mut c_void) -> isize;
-    broadcast(
-        *mut fid_ep, *mut c_void, usize, *mut c_void, fi_addr_t, fi_addr_t, fi_datatype, u64,
-        *mut c_void
-    ) -> isize;
-    exchange(
-        *mut fid_ep, *const c_void, usize, *mut c_void, *mut c_void, *mut c_void, fi_addr_t,
-        fi_datatype, u64, *mut c_void
-    ) -> isize;
-    combine(
-        *mut fid_ep, *const c_void, usize, *mut c_void, *mut c_void, *mut c_void, fi_addr_t,
-        fi_datatype, fi_op, u64, *mut c_void
-    ) -> isize;
-    reduce(
-        *mut fid_ep, *const c_void, usize, *mut c_void, *mut c_void, *mut c_void, fi_addr_t,
-        fi_addr_t, fi_datatype, fi_op, u64, *mut c_void
-    ) -> isize;
-    distribute(
-        *mut fid_ep, *const c_void, usize, *mut c_void, *mut c_void, *mut c_void, fi_addr_t,
-        fi_addr_t, fi_datatype, u64, *mut c_void
-    ) -> isize;
-    collective_message(
-        *mut fid_ep, *const fi_msg_collective, *mut fi_ioc, *mut *mut c_void, usize, u64
-    ) -> isize;
-    barrier2(*mut fid_ep, fi_addr_t, u64, *mut c_void) -> isize;
 }
-
-/// Collective operations.
-pub(crate) static COLLECTIVE: Table<fi_ops_collective> = Table::new(fi_ops_collective {
-    size: size_of::<fi_ops_collective>(),
-    barrier: Some(barrier),
-    broadcast: Some(broadcast),
-    alltoall: Some(exchange),
-    allreduce: Some(combine),
-    allgather: Some(exchange),
-    reduce_scatter: Some(combine),
-    reduce: Some(reduce),
-    scatter: Some(distribute),
-    gather: Some(distribute),
-    msg: Some(collective_message),
-    barrier2: Some(barrier2),
-});

@@ -8,7 +8,7 @@ use efa_hw::{DeviceReport, HwDevice};
 
 use crate::capabilities::{
     ACCESSING, DOMAIN_CAPS, FABRIC, MR_MODE, MSG_ORDER, ONE_SIDED, RX_CAPS, TX_CAPS, VERSION,
-    domain_name, granted, traffic_class,
+    domain_name, granted, tag_format, traffic_class,
 };
 use crate::ffi::host::{Host, log_info};
 use crate::ffi::object::first_open;
@@ -164,7 +164,7 @@ fn fill(
     *ep = fi_ep_attr {
         type_: FI_EP_RDM,
         protocol: FI_PROTO_EFA,
-        mem_tag_format: u64::MAX,
+        mem_tag_format: tag_format(caps),
         ..limits.ep
     };
     *tx = fi_tx_attr {

@@ -11,6 +11,7 @@ use crate::ffi::object::{Object, Ref, Users, close, copy_out, new_fid, object};
 use crate::ffi::result::{ENODATA, ENOSYS, ETOOSMALL, Result, ssize, status};
 use crate::ffi::table::Table;
 use crate::ffi::*;
+use crate::objects::av_set;
 use crate::objects::domain::Domain;
 use crate::state::addresses::Addresses;
 use crate::state::domain::State;
@@ -69,7 +70,7 @@ static OPS: Table<Operations> = Table::new(Operations {
         remove: Some(remove),
         lookup: Some(lookup),
         straddr: Some(straddr),
-        av_set: Some(unsupported::av_set),
+        av_set: Some(av_set::open),
     },
     insert_auth_key: unsupported::insert_auth_key,
     lookup_auth_key: unsupported::lookup_auth_key,

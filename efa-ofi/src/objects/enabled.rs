@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use efa_core::endpoint::{EndpointConfig, EndpointId, Errno, OperationFlags};
 use efa_core::nic::{Domain as _, QueuePairConfig};
 
-use crate::capabilities::queue_sizes;
+use crate::capabilities::{queue_sizes, tag_format};
 use crate::ffi::host::{log_info, log_warn};
 use crate::ffi::result::{ENOAV, ENOCQ, Result};
-use crate::ffi::{FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_INJECT, FI_MORE, fid};
+use crate::ffi::{FI_COLLECTIVE, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_INJECT, FI_MORE, fid};
 use crate::objects::binding::{Bindings, BoundQueue};
 use crate::objects::domain::Domain;
 use crate::objects::options::Options;
@@ -27,6 +27,8 @@ pub(crate) struct Enabled {
     /// How operations are carried out whose calls have no flags.
     pub(crate) sends: Flags,
     pub(crate) receives: Flags,
+    /// The bits that tags may have.
+    pub(crate) tags: u64,
     /// Receives name the sender whose messages they take (`FI_DIRECTED_RECV`).
     pub(crate) directed: bool,
     /// Receives are into the application's buffers ([`zero_copy`]).
@@ -136,6 +138,7 @@ impl Enabled {
             receive: key(&bindings.receive),
             events: events.map(|queue| Arc::clone(&queue.events)),
             names_source: attributes.names_source,
+            collective: attributes.caps & FI_COLLECTIVE != 0,
         };
         bindings.attach_counters(id);
         state.endpoints.push((id, route.clone()));
@@ -144,6 +147,7 @@ impl Enabled {
             route,
             sends: flags(&bindings.transmit, attributes.tx_op_flags),
             receives: flags(&bindings.receive, attributes.rx_op_flags),
+            tags: tag_format(attributes.caps),
             directed: attributes.directed,
             zero_copy: user.is_some(),
         })

@@ -1,5 +1,6 @@
 //! Endpoints: their configuration before they are enabled, their options, and their end.
 
+use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
@@ -41,6 +42,8 @@ pub(crate) struct Endpoint {
     /// message that one packet has in any case.
     pub(crate) min_multi_recv: AtomicUsize,
     enabled: OnceLock<Enabled>,
+    /// How often it has joined each set of members, by a hash of these.
+    joins: Mutex<HashMap<u64, u64>>,
     users: Users,
 }
 
@@ -103,7 +106,8 @@ static OPS: Table<fi_ops_ep> = Table::new(fi_ops_ep {
     tx_size_left: Some(unsupported::size_left),
 });
 
-static CM: Table<fi_ops_cm> = Table::new(fi_ops_cm {
+/// The calls about addresses, without those of groups.
+pub(crate) const CM: fi_ops_cm = fi_ops_cm {
     size: size_of::<fi_ops_cm>(),
     setname: Some(unsupported::setname),
     getname: Some(getname),
@@ -113,8 +117,8 @@ static CM: Table<fi_ops_cm> = Table::new(fi_ops_cm {
     accept: Some(unsupported::accept),
     reject: Some(unsupported::reject),
     shutdown: Some(unsupported::shutdown),
-    join: Some(unsupported::join),
-});
+    join: None,
+};
 
 /// The tables of the calls that transfer data.
 pub(crate) struct TransferCalls {
@@ -122,6 +126,8 @@ pub(crate) struct TransferCalls {
     pub(crate) tagged: &'static Table<fi_ops_tagged>,
     pub(crate) rma: &'static Table<fi_ops_rma>,
     pub(crate) atomic: &'static Table<fi_ops_atomic>,
+    pub(crate) collective: &'static Table<fi_ops_collective>,
+    pub(crate) cm: &'static Table<fi_ops_cm>,
 }
 
 impl Endpoint {
@@ -164,12 +170,12 @@ impl Endpoint {
             c: fid_ep {
                 fid: new_fid(context),
                 ops: OPS.as_c(),
-                cm: CM.as_c(),
+                cm: calls.cm.as_c(),
                 msg: calls.msg.as_c(),
                 rma: calls.rma.as_c(),
                 tagged: calls.tagged.as_c(),
                 atomic: calls.atomic.as_c(),
-                collective: unsupported::COLLECTIVE.as_c(),
+                collective: calls.collective.as_c(),
             },
             settings: Mutex::new(Settings {
                 bindings: Bindings::default(),
@@ -186,6 +192,7 @@ impl Endpoint {
             }),
             min_multi_recv: AtomicUsize::new(mtu.saturating_sub(MAX_REQUEST_HEADER)),
             enabled: OnceLock::new(),
+            joins: Mutex::default(),
             users: Users::default(),
             domain: Ref::new(domain),
         })
@@ -201,6 +208,14 @@ impl Endpoint {
     #[inline]
     pub(crate) fn enabled(&self) -> Result<&Enabled> {
         self.enabled.get().ok_or(EOPBADSTATE)
+    }
+
+    /// How often the endpoint has joined a set of members before; it does once more.
+    pub(crate) fn joins(&self, members: u64) -> Result<u64> {
+        let mut joins = self.joins.lock().map_err(|_| Errno::EOTHER)?;
+        let count = joins.entry(members).or_default();
+        *count += 1;
+        Ok(*count - 1)
     }
 
     fn settings(&self) -> Result<MutexGuard<'_, Settings>> {

@@ -14,7 +14,7 @@ use crate::settings;
 
 /// What the device cannot do in the place of software: to compare tags and senders, to put several
 /// messages into one buffer, and to compute.
-const PREVENTING: u64 = FI_TAGGED | FI_DIRECTED_RECV | FI_ATOMIC | FI_MULTI_RECV;
+const PREVENTING: u64 = FI_TAGGED | FI_DIRECTED_RECV | FI_ATOMIC | FI_MULTI_RECV | FI_COLLECTIVE;
 
 /// Promises of an application.
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +47,7 @@ pub(crate) fn queue_pair(
     let lacking = match promises {
         _ if !settings::zero_copy() => "FI_EFA_USE_ZCPY_RX is 0",
         Promises { caps, .. } if caps & PREVENTING != 0 => {
-            "tags, directed receives, multi-receive buffers or atomics are asked for"
+            "tags, directed receives, multi-receive buffers, atomics or collectives are asked for"
         }
         Promises { caps, .. } if caps & FI_MSG == 0 => "messages are not asked for",
         promises if promises.max_message > mtu => "messages may be longer than a packet",

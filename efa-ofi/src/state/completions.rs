@@ -62,7 +62,13 @@ impl Completions {
             data: entry.data,
             tag: entry.tag,
         };
-        self.done.push_back((done, source));
+        self.push(done, source);
+    }
+
+    /// Adds an entry.
+    #[inline]
+    pub(crate) fn push(&mut self, entry: fi_cq_tagged_entry, source: fi_addr_t) {
+        self.done.push_back((entry, source));
         self.notify();
     }
 

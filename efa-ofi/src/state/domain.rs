@@ -12,12 +12,15 @@ use efa_core::nic::{
 };
 use efa_hw::{CacheLimits, HwDevice, HwDomain, OpenError};
 
+use slab::Slab;
+
 use crate::ffi::host::{log_info, log_warn};
 use crate::ffi::result::{ENODATA, ENOSYS, EOPBADSTATE, Result};
 use crate::ffi::{
     FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_SET, FI_WAIT_UNSPEC, FI_WAIT_YIELD, fi_wait_obj,
 };
 use crate::fork;
+use crate::state::collective::Operation;
 use crate::state::counts::CounterSleeper;
 use crate::state::deferred::{self, Deferred};
 use crate::state::route::Route;
@@ -37,6 +40,8 @@ pub(crate) struct State {
     pub(crate) claims: HashMap<(EndpointId, u64), (ClaimId, CompletionEntry)>,
     /// Reads and writes that wait for their peers, oldest first.
     pub(crate) deferred: Vec<Deferred>,
+    /// Collective operations that go on.
+    pub(crate) collectives: Slab<Operation>,
     /// What sleepers wait for, from the first object on that can sleep.
     device_events: Option<DeviceEvents>,
     /// Sleepers that wait until a counter changes.
@@ -81,6 +86,7 @@ impl State {
             peers: HashMap::new(),
             claims: HashMap::new(),
             deferred: Vec::new(),
+            collectives: Slab::new(),
             device_events: None,
             sleepers: Vec::new(),
             may_sleep: false,
@@ -105,6 +111,9 @@ impl State {
             self.resume_deferred();
         }
         self.deliver();
+        if !self.collectives.is_empty() {
+            self.advance_collectives();
+        }
         taken
     }
 

@@ -8,7 +8,7 @@ use efa_core::endpoint::{Errno, Failure};
 
 use crate::ffi::host::log_warn;
 use crate::ffi::result::{EOVERFLOW, Result};
-use crate::ffi::{fid, fid_t};
+use crate::ffi::{fi_eq_entry, fid, fid_t};
 use crate::state::wait::EventFd;
 
 /// What an event queue holds, and the descriptor that tells of it.
@@ -75,6 +75,24 @@ impl Events {
             }
         }
         result
+    }
+
+    /// Adds an event about an object. Without room for it, it is in the log instead.
+    pub(crate) fn complete(&self, kind: u32, object: *mut fid, context: *mut c_void) {
+        // The structure has no gaps.
+        let mut bytes = Vec::from((object.expose_provenance() as u64).to_ne_bytes());
+        bytes.extend((context.expose_provenance() as u64).to_ne_bytes());
+        bytes.resize(size_of::<fi_eq_entry>(), 0);
+        let added = self.with(|events| match events.written.len() < events.limit {
+            true => {
+                events.written.push_back((kind, bytes));
+                Ok(())
+            }
+            false => Err(EOVERFLOW),
+        });
+        if added.is_err() {
+            log_warn!(Endpoint, "an event queue is full; the event {kind} is lost");
+        }
     }
 
     /// Adds the failure of an operation of an endpoint. Without room for it, it is in the log

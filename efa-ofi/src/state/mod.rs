@@ -2,6 +2,7 @@
 //! and address vectors, and the threads that sleep.
 
 pub(crate) mod addresses;
+pub(crate) mod collective;
 pub(crate) mod completions;
 pub(crate) mod counts;
 pub(crate) mod deferred;
@@ -11,5 +12,6 @@ pub(crate) mod explanation;
 pub(crate) mod lock;
 pub(crate) mod progress;
 pub(crate) mod route;
+pub(crate) mod schedule;
 pub(crate) mod tables;
 pub(crate) mod wait;

@@ -10,6 +10,7 @@ use crate::ffi::host::log_warn;
 use crate::ffi::result::Result;
 use crate::ffi::{FI_ADDR_UNSPEC, fid};
 use crate::state::addresses::Addresses;
+use crate::state::collective;
 use crate::state::completions::Completions;
 use crate::state::events::Events;
 use crate::state::tables::Tables;
@@ -31,6 +32,8 @@ pub(crate) struct Route {
     pub(crate) events: Option<Arc<Events>>,
     /// Completions name the sender (`FI_SOURCE`).
     pub(crate) names_source: bool,
+    /// Some of its tagged messages belong to collective operations (`FI_COLLECTIVE`).
+    pub(crate) collective: bool,
 }
 
 impl Route {
@@ -59,6 +62,9 @@ impl Route {
 
     #[inline]
     fn succeeded(&self, tables: &mut Tables, entry: &CompletionEntry) {
+        if self.collective && collective::is_own(entry.context) {
+            return tables.collective.push((entry.context, Ok(())));
+        }
         let source = entry.source.filter(|_| self.names_source);
         let source = source.and_then(|peer| Some(self.addresses(tables).ok()?.address(peer)));
         if let Some(completions) = self.queue_of(tables, entry.flags) {
@@ -71,6 +77,10 @@ impl Route {
     fn failed(&self, tables: &mut Tables, entry: ErrorEntry) {
         if entry.context == INJECTED {
             return self.fail_injected(entry.failure);
+        }
+        if self.collective && collective::is_own(entry.context) {
+            let failure = (entry.failure, entry.source);
+            return tables.collective.push((entry.context, Err(failure)));
         }
         if let Some(completions) = self.queue_of(tables, entry.flags) {
             completions.add_failure(entry);

@@ -1,6 +1,6 @@
 //! What completions become: addresses of their peers, and entries of completion queues.
 
-use efa_core::endpoint::Errno;
+use efa_core::endpoint::{Errno, Failure, PeerId};
 use slab::Slab;
 
 use crate::ffi::result::Result;
@@ -15,7 +15,12 @@ pub(crate) struct Tables {
     /// A queue has been full since [`Tables::check_room`] last looked: usually none is, and then
     /// no operation has to look.
     pub(crate) may_be_full: bool,
+    /// Messages of collective operations that have ended, by their context.
+    pub(crate) collective: Vec<(u64, std::result::Result<(), MessageFailure>)>,
 }
+
+/// Why a message failed, and its peer.
+pub(crate) type MessageFailure = (Failure, Option<PeerId>);
 
 impl Tables {
     /// The entries of a completion queue.

@@ -78,6 +78,19 @@ impl Class {
     }
 }
 
+/// Combines elements in place, as a collective operation does with those of two peers: each of
+/// `into` becomes the result of the operation on it and on that of `with`. Both are equally long.
+/// Returns whether the operation is defined for the data type, and does not compare; otherwise
+/// nothing changes.
+pub fn reduce(datatype: AtomicDatatype, operation: AtomicOp, into: &mut [u8], with: &[u8]) -> bool {
+    let is_defined = check(datatype, operation, false).is_ok();
+    if is_defined {
+        let old = into.to_vec();
+        apply(datatype, operation, &old, with, &[], into);
+    }
+    is_defined
+}
+
 /// Computes the new elements from the old ones, the operands and the comparands. All slices are
 /// equally long, except that `comparand` may be empty for operations that do not compare. The
 /// operation must have passed [`check`].

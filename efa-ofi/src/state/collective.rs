@@ -1,0 +1,306 @@
+//! Collective operations that go on: their messages, and what is computed between them.
+//!
+//! They are tagged messages of the endpoint with [`TAG`] set, a bit that the application's tags do
+//! not have: its info says so (`mem_tag_format`).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use efa_core::endpoint::{
+    CompletionFlags, Endpoint, EndpointError, EndpointId, Errno, ErrorEntry, Failure, IoVec,
+    OperationFlags, PeerId, ProviderError, RecvArgs, SendArgs, SourceFilter, TagFilter, reduce,
+};
+use efa_core::nic::{LentNic, UserSlice};
+use efa_core::wire::{AtomicDatatype, AtomicOp};
+use efa_hw::HwDomain;
+
+use crate::ffi::{FI_ADDR_UNSPEC, FI_COLLECTIVE, fi_cq_tagged_entry};
+use crate::state::domain::State;
+use crate::state::schedule::{Area, Piece, Schedule, Step};
+
+/// The bit of tags that collective operations have, and messages of the application do not.
+pub(crate) const TAG: u64 = 1 << 63;
+
+/// The upper 16 bits of contexts of their messages, which neither addresses of memory nor small
+/// numbers have. The others are the operation's key.
+const CONTEXT: u64 = 0xefa0 << 48;
+
+/// Returns whether this is the context of a message of a collective operation.
+#[inline]
+pub(crate) fn is_own(context: u64) -> bool {
+    context >> 48 == CONTEXT >> 48
+}
+
+/// A collective operation of one member.
+pub(crate) struct Operation {
+    endpoint: EndpointId,
+    members: Arc<[PeerId]>,
+    /// The same for all operations of a group.
+    group: Arc<()>,
+    /// Of all its messages.
+    tag: u64,
+    steps: VecDeque<Step>,
+    /// Addresses of the application's memory.
+    buffer: u64,
+    result: u64,
+    scratch: Vec<u8>,
+    /// What combines elements, if something does.
+    action: Option<(AtomicDatatype, AtomicOp)>,
+    /// Messages that have not ended.
+    outstanding: usize,
+    failure: Option<(Failure, Option<PeerId>)>,
+    end: Box<dyn End>,
+}
+
+/// What is to be done when an operation ends.
+pub(crate) trait End: Send {
+    /// Reports a success, or a failure and the peer whose message failed.
+    fn report(&self, state: &mut State, failure: Option<(Failure, Option<PeerId>)>);
+}
+
+/// An entry of a completion queue.
+pub(crate) struct Completion {
+    /// The queue, as a key of [`crate::state::tables::Tables::queues`].
+    pub(crate) queue: Option<usize>,
+    pub(crate) context: u64,
+    /// A success is reported, not only a failure.
+    pub(crate) success: bool,
+}
+
+impl End for Completion {
+    fn report(&self, state: &mut State, failure: Option<(Failure, Option<PeerId>)>) {
+        let queue = self
+            .queue
+            .and_then(|queue| state.tables.queues.get_mut(queue));
+        let Some(completions) = queue else { return };
+        if let Some((failure, peer)) = failure {
+            let flags = CompletionFlags::empty();
+            let entry = ErrorEntry::without_data(self.context, flags, peer, failure);
+            completions.add_failure(entry);
+        } else if self.success {
+            let entry = fi_cq_tagged_entry {
+                op_context: self.context as *mut _,
+                flags: FI_COLLECTIVE,
+                ..fi_cq_tagged_entry::default()
+            };
+            completions.push(entry, FI_ADDR_UNSPEC);
+        }
+        state.tables.may_be_full |= completions.is_full();
+    }
+}
+
+/// The application's memory of an operation, and what combines its elements.
+#[derive(Clone, Copy)]
+pub(crate) struct Operands {
+    pub(crate) buffer: u64,
+    pub(crate) result: u64,
+    pub(crate) action: Option<(AtomicDatatype, AtomicOp)>,
+}
+
+impl Operation {
+    /// An operation that has not started.
+    pub(crate) fn new(
+        endpoint: EndpointId,
+        (members, group): (Arc<[PeerId]>, Arc<()>),
+        tag: u64,
+        schedule: Schedule,
+        operands: Operands,
+        end: impl End + 'static,
+    ) -> Operation {
+        Operation {
+            endpoint,
+            members,
+            group,
+            tag,
+            steps: schedule.steps.into(),
+            buffer: operands.buffer,
+            result: operands.result,
+            scratch: vec![0; schedule.scratch],
+            action: operands.action,
+            outstanding: 0,
+            failure: None,
+            end: Box::new(end),
+        }
+    }
+
+    fn slice(&self, piece: Piece) -> UserSlice {
+        let base = match piece.area {
+            Area::Buffer => self.buffer,
+            Area::Result => self.result,
+            Area::Scratch => self.scratch.as_ptr().expose_provenance() as u64,
+        };
+        UserSlice {
+            address: base.wrapping_add(piece.offset as u64),
+            length: piece.length,
+        }
+    }
+
+    /// The bytes of a piece.
+    ///
+    /// # Safety
+    /// The memory of the operation is valid, and nothing else uses the piece.
+    unsafe fn bytes<'a>(&self, piece: Piece) -> &'a mut [u8] {
+        let slice = self.slice(piece);
+        if slice.length == 0 {
+            return &mut [];
+        }
+        let start = std::ptr::with_exposed_provenance_mut(slice.address as usize);
+        // SAFETY: by the caller's contract.
+        unsafe { std::slice::from_raw_parts_mut(start, slice.length) }
+    }
+
+    fn fail(&mut self, failure: Failure, peer: Option<PeerId>) {
+        self.failure.get_or_insert((failure, peer));
+        self.steps.clear();
+    }
+
+    /// Goes on as far as that is possible now. Returns whether the operation has ended.
+    fn advance(&mut self, engine: &mut Endpoint<LentNic<HwDomain>>, context: u64) -> bool {
+        while let Some(step) = self.steps.front().copied() {
+            let carried_out = match step {
+                Step::Wait if self.outstanding > 0 => return false,
+                Step::Wait => Ok(()),
+                Step::Send { to, piece } => self.send(engine, to, piece, context),
+                Step::Receive { from, piece } => self.receive(engine, from, piece, context),
+                Step::Combine { into, with } => {
+                    self.combine(into, with);
+                    Ok(())
+                }
+                Step::Copy { from, to } => {
+                    // SAFETY: the application's memory is the operation's until it has completed;
+                    // operand and result may be the same.
+                    unsafe {
+                        let from = self.bytes(from).as_ptr();
+                        let to = self.bytes(to);
+                        std::ptr::copy(from, to.as_mut_ptr(), to.len());
+                    }
+                    Ok(())
+                }
+            };
+            match carried_out {
+                Ok(()) => _ = self.steps.pop_front(),
+                Err(EndpointError::TryAgain) => return false,
+                Err(EndpointError::Unreachable { failure, .. }) => self.fail(failure, None),
+                Err(error) => self.fail(plain(error.errno()), None),
+            }
+        }
+        if self.failure.is_some() {
+            // Those who would send are not waited for.
+            while engine.cancel_context(context) {}
+        }
+        self.outstanding == 0
+    }
+
+    fn send(
+        &mut self,
+        engine: &mut Endpoint<LentNic<HwDomain>>,
+        to: usize,
+        piece: Piece,
+        context: u64,
+    ) -> Result<(), EndpointError> {
+        engine.send(SendArgs {
+            peer: self.members[to],
+            data: &[memory(self.slice(piece))],
+            tag: Some(self.tag),
+            cq_data: None,
+            flags: OperationFlags::COMPLETION,
+            context,
+        })?;
+        self.outstanding += 1;
+        Ok(())
+    }
+
+    fn receive(
+        &mut self,
+        engine: &mut Endpoint<LentNic<HwDomain>>,
+        from: usize,
+        piece: Piece,
+        context: u64,
+    ) -> Result<(), EndpointError> {
+        engine.recv(RecvArgs {
+            source: SourceFilter::Peer(self.members[from]),
+            buffer: &[memory(self.slice(piece))],
+            tag: Some(TagFilter::exact(self.tag)),
+            flags: OperationFlags::COMPLETION,
+            context,
+        })?;
+        self.outstanding += 1;
+        Ok(())
+    }
+
+    fn combine(&self, into: Piece, with: Piece) {
+        if let Some((datatype, operation)) = self.action {
+            // SAFETY: both are pieces of the scratch memory, which do not overlap; the device has
+            // written them, since messages were waited for.
+            let (into, with) = unsafe { (self.bytes(into), self.bytes(with)) };
+            reduce(datatype, operation, into, with);
+        }
+    }
+}
+
+fn memory(memory: UserSlice) -> IoVec {
+    IoVec {
+        memory,
+        region: None,
+    }
+}
+
+const fn plain(errno: Errno) -> Failure {
+    Failure {
+        errno,
+        provider: ProviderError::None,
+    }
+}
+
+impl State {
+    /// Starts a collective operation.
+    pub(crate) fn start_collective(&mut self, operation: Operation) {
+        let key = self.collectives.insert(operation);
+        self.advance_collective(key);
+    }
+
+    /// Goes on with collective operations whose messages have ended, or have had no room.
+    #[cold]
+    pub(crate) fn advance_collectives(&mut self) {
+        for (context, result) in std::mem::take(&mut self.tables.collective) {
+            let operation = self.collectives.get_mut((context & !CONTEXT) as usize);
+            let Some(operation) = operation else { continue };
+            operation.outstanding -= 1;
+            if let Err((failure, peer)) = result {
+                operation.fail(failure, peer);
+            }
+        }
+        let keys: Vec<usize> = self.collectives.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            self.advance_collective(key);
+        }
+    }
+
+    fn advance_collective(&mut self, key: usize) {
+        let operation = &mut self.collectives[key];
+        let Some(engine) = self.core.endpoint(operation.endpoint) else {
+            return;
+        };
+        if operation.advance(engine, CONTEXT | key as u64) {
+            let operation = self.collectives.remove(key);
+            operation.end.report(self, operation.failure);
+        }
+    }
+
+    /// Gives up the operations of a group. Returns whether none is left: the device still reads
+    /// memory of those whose messages it has.
+    pub(crate) fn end_collectives(&mut self, group: &Arc<()>) -> bool {
+        for (_, operation) in &mut self.collectives {
+            if Arc::ptr_eq(&operation.group, group) {
+                operation.fail(plain(Errno::ECANCELED), None);
+            }
+        }
+        // The first round cancels receives, whose ends are reported before the second.
+        for _ in 0..2 {
+            self.advance_collectives();
+            self.deliver();
+        }
+        self.advance_collectives();
+        Arc::strong_count(group) == 1
+    }
+}
