@@ -342,7 +342,7 @@ fn groups_begin_when_all_have_joined() {
         assert_eq!(members[2].join(), 0);
         until(&members, "joined", |number| members[number].has_joined());
         // Nobody leaves a barrier before the last one comes.
-        let mut enter = |number: usize| {
+        let enter = |number: usize| {
             let (endpoint, group) = (members[number].side.endpoint, members[number].name());
             assert_eq!(call!(endpoint => collective.barrier(group, JOINED)), 0);
         };

@@ -52,7 +52,7 @@ impl Completions {
     }
 
     /// Adds a success.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn add(&mut self, entry: &CompletionEntry, source: fi_addr_t) {
         let done = fi_cq_tagged_entry {
             op_context: entry.context as *mut c_void,
@@ -66,7 +66,7 @@ impl Completions {
     }
 
     /// Adds an entry.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, entry: fi_cq_tagged_entry, source: fi_addr_t) {
         self.done.push_back((entry, source));
         self.notify();

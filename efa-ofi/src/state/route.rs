@@ -60,7 +60,7 @@ impl Route {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn succeeded(&self, tables: &mut Tables, entry: &CompletionEntry) {
         if self.collective && collective::is_own(entry.context) {
             return tables.collective.push((entry.context, Ok(())));
@@ -89,7 +89,7 @@ impl Route {
     }
 
     /// The completion queue of an operation with these flags.
-    #[inline]
+    #[inline(always)]
     fn queue_of<'a>(
         &self,
         tables: &'a mut Tables,
