@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
 use common::c::*;
-use common::{AGAIN, Options, Pair, Side, bind, close, with_provider};
+use common::{AGAIN, Options, Pair, Side, bind, close, with_provider, with_provider_and};
 
 const EINVAL: c_int = -libc::EINVAL;
 const REFUSED: isize = EINVAL as isize;
@@ -290,5 +290,78 @@ fn wrong_registrations_are_refused() {
         };
         assert_eq!(status, -libc::ENOSYS, "memory of GPUs");
         side.close(libfabric);
+    });
+}
+
+/// What calls return that copy something out to where there is room for so many bytes: their status,
+/// the length that they say, and whether they wrote no more than that.
+fn copied_out(side: &Side, room: usize) -> Vec<(&'static str, c_int, usize, bool)> {
+    let own = side.insert(&side.name());
+    let mut bytes = [0xff_u8; 128];
+    let mut copy = |what, call: &mut dyn FnMut(*mut c_void, &mut usize) -> c_int| {
+        let mut length = room;
+        bytes.fill(0xff);
+        let status = call(bytes.as_mut_ptr().cast(), &mut length);
+        let keeps_within = bytes[room..].iter().all(|byte| *byte == 0xff);
+        (what, status, length, keeps_within)
+    };
+    let (endpoint, vector) = (side.endpoint, side.vector);
+    // SAFETY: the objects are open, and there is room for as many bytes as the length says.
+    unsafe {
+        let getname = (*(*endpoint).cm).getname.expect("complete");
+        let lookup = (*(*vector).ops).lookup.expect("complete");
+        let getopt = (*(*endpoint).ops).getopt.expect("complete");
+        let level = FI_OPT_ENDPOINT as c_int;
+        let option = FI_OPT_MIN_MULTI_RECV as c_int;
+        vec![
+            copy("fi_getname", &mut |to, length| {
+                getname(endpoint.cast(), to, length)
+            }),
+            copy("fi_av_lookup", &mut |to, length| {
+                lookup(vector, own, to, length)
+            }),
+            copy("fi_getopt", &mut |to, length| {
+                getopt(endpoint.cast(), level, option, to, length)
+            }),
+        ]
+    }
+}
+
+#[test]
+fn short_buffers_get_the_needed_length() {
+    let name = "short_buffers_get_the_needed_length";
+    let permit = |command: &mut std::process::Command| {
+        command
+            .env("FI_PROVIDER", "efa_rs,efa")
+            .env("FI_EFA_ENABLE_SHM_TRANSFER", "0");
+    };
+    with_provider_and(name, permit, |libfabric| {
+        let [ours, stock] = [c"efa_rs", c"efa"].map(|provider| {
+            let options = Options {
+                provider,
+                ..Options::default()
+            };
+            let side = Side::open(libfabric, &options);
+            side.enable();
+            let found = [0, 1, 8, 20, 31, 32, 33, 64].map(|room| (room, copied_out(&side, room)));
+            side.close(libfabric);
+            found
+        });
+        for ((room, ours), (_, stock)) in ours.iter().zip(&stock) {
+            let (room, too_small) = (*room, -(FI_ETOOSMALL as c_int));
+            let unless = |fits: bool| if fits { 0 } else { too_small };
+            // An address is cut off, and its length is that of the whole (`fi_av(3)`).
+            let expected = [
+                ("fi_getname", unless(room >= 32), 32, true),
+                ("fi_av_lookup", 0, 32, true),
+                ("fi_getopt", unless(room >= 8), 8, true),
+            ];
+            assert_eq!(ours[..], expected, "room for {room}");
+            // Stock 1.17 says how much it has copied, and writes options behind their room.
+            let [name, lookup, option] = expected;
+            let lookup = (lookup.0, lookup.1, room.min(32), true);
+            let option = (option.0, 0, 8, room >= 8);
+            assert_eq!(stock[..], [name, lookup, option], "stock, room for {room}");
+        }
     });
 }

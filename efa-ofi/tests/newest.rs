@@ -8,7 +8,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
 
 use common::c::*;
-use common::{Options, Pair, Side, close, control, with_provider};
+use common::{Libfabric, Options, Pair, Side, close, control, with_provider};
 
 const ENOSYS: c_int = -libc::ENOSYS;
 /// A capability and a flag of libfabric 2.7: what a GPU uses without the processor.
@@ -113,17 +113,28 @@ unsafe fn call_all(object: *mut c_void, table: *const c_void, slots: &str) -> St
     found.join(" ")
 }
 
-#[test]
-fn each_slot_of_each_object_answers() {
-    with_provider("each_slot_of_each_object_answers", |libfabric| {
+/// One object of each kind.
+struct All {
+    side: Side,
+    /// Each with the slots that it has of its own in the table of its `fid`, and its other tables.
+    objects: Vec<(
+        *mut c_void,
+        &'static str,
+        Vec<(*const c_void, &'static str)>,
+    )>,
+    memory: Box<[u8; 64]>,
+}
+
+impl All {
+    fn open(libfabric: &Libfabric) -> All {
         let options = Options {
             wait_obj: FI_WAIT_FD,
             ..Options::default()
         };
         let side = Side::open(libfabric, &options);
         side.enable();
-        let mut memory = [0_u8; 64];
-        let region = side.register(&mut memory);
+        let mut memory = Box::new([0_u8; 64]);
+        let region = side.register(&mut *memory);
         let (mut events, mut counter) = (null_mut(), null_mut());
         let mut attributes = fi_eq_attr {
             wait_obj: FI_WAIT_FD,
@@ -134,47 +145,6 @@ fn each_slot_of_each_object_answers() {
         let mut attributes = fi_cntr_attr::default();
         let opened = call!(side.domain => ops.cntr_open(&mut attributes, &mut counter, null_mut()));
         assert_eq!(opened, 0);
-        let check = |object: *mut c_void, own: &str, tables: Vec<(*const c_void, &str)>| {
-            // SAFETY: all objects are open, and begin with a `fid`.
-            let of_fid = unsafe { (*object.cast::<fid>()).ops };
-            let own = fid_with(own);
-            let all = [(of_fid.cast_const().cast(), &*own)];
-            for (table, slots) in all.into_iter().chain(tables) {
-                // SAFETY: the object is open, and it has these tables.
-                assert_eq!(unsafe { call_all(object, table, slots) }, slots);
-            }
-        };
-        /// The tables of an object.
-        macro_rules! tables {
-            ($object:expr, $($table:ident: $slots:ident),*) => {
-                // SAFETY: the object is open.
-                unsafe { vec![$(((*$object).$table.cast_const().cast::<c_void>(), $slots)),*] }
-            };
-        }
-        let endpoint = side.endpoint;
-        check(
-            side.fabric.cast(),
-            "close ops_open",
-            tables!(side.fabric, ops: FABRIC),
-        );
-        check(
-            side.domain.cast(),
-            "close bind ops_open",
-            tables!(side.domain, ops: DOMAIN, mr: MR),
-        );
-        check(
-            side.vector.cast(),
-            "close bind",
-            tables!(side.vector, ops: AV),
-        );
-        check(events.cast(), "close control", tables!(events, ops: EQ));
-        check(
-            side.queue.cast(),
-            "close control",
-            tables!(side.queue, ops: CQ),
-        );
-        check(counter.cast(), "close control", tables!(counter, ops: CNTR));
-        check(region.cast(), "close", Vec::new());
         let (mut wait, mut poll, mut set) = (null_mut(), null_mut(), null_mut());
         let mut attributes = fi_wait_attr {
             wait_obj: FI_WAIT_FD,
@@ -187,26 +157,160 @@ fn each_slot_of_each_object_answers() {
         let (vector, mut attributes) = (side.vector, fi_av_set_attr::default());
         let opened = call!(vector => ops.av_set(&mut attributes, &mut set, null_mut()));
         assert_eq!(opened, 0);
-        check(wait.cast(), "close control", tables!(wait, ops: WAIT));
-        check(poll.cast(), "close", tables!(poll, ops: POLL));
-        check(set.cast(), "close", tables!(set, ops: AV_SET));
-        check(
-            endpoint.cast(),
-            "close bind",
-            tables!(endpoint, ops: EP, cm: CM, msg: MSG, tagged: MSG, rma: RMA, atomic: ATOMIC,
-                collective: COLLECTIVE),
-        );
+        /// An object with its tables.
+        macro_rules! object {
+            ($object:expr, $own:expr $(, $table:ident: $slots:ident)*) => {
+                // SAFETY: the object is open.
+                ($object.cast::<c_void>(), $own, unsafe {
+                    vec![$(((*$object).$table.cast_const().cast::<c_void>(), $slots)),*]
+                })
+            };
+        }
+        let (endpoint, fabric, domain, queue) =
+            (side.endpoint, side.fabric, side.domain, side.queue);
+        // In an order in which they can be closed.
+        let objects = vec![
+            (region.cast(), "close", Vec::new()),
+            object!(set, "close", ops: AV_SET),
+            object!(poll, "close", ops: POLL),
+            object!(wait, "close control", ops: WAIT),
+            object!(counter, "close control", ops: CNTR),
+            object!(endpoint, "close bind", ops: EP, cm: CM, msg: MSG, tagged: MSG, rma: RMA,
+                atomic: ATOMIC, collective: COLLECTIVE),
+            object!(events, "close control", ops: EQ),
+            object!(vector, "close bind", ops: AV),
+            object!(queue, "close control", ops: CQ),
+            object!(domain, "close bind ops_open", ops: DOMAIN, mr: MR),
+            object!(fabric, "close ops_open", ops: FABRIC),
+        ];
+        All {
+            side,
+            objects,
+            memory,
+        }
+    }
+
+    /// Each object with each of its tables, and what slots that has.
+    fn tables(&self) -> impl Iterator<Item = (*mut c_void, *const c_void, String)> {
+        self.objects.iter().flat_map(|(object, own, tables)| {
+            // SAFETY: the object is open, and begins with a `fid`.
+            let of_fid = unsafe { (*object.cast::<fid>()).ops };
+            let own = (of_fid.cast_const().cast(), fid_with(own));
+            let others = tables
+                .iter()
+                .map(|(table, slots)| (*table, (*slots).to_owned()));
+            let all = std::iter::once(own).chain(others);
+            all.map(|(table, slots)| (*object, table, slots))
+                .collect::<Vec<_>>()
+        })
+    }
+
+    fn close(self, libfabric: &Libfabric) {
+        for (object, ..) in self.objects {
+            assert_eq!(close(object), 0);
+        }
+        drop(self.memory);
+        // SAFETY: it came from `fi_getinfo`.
+        unsafe { (libfabric.freeinfo)(self.side.info) };
+    }
+}
+
+#[test]
+fn each_slot_of_each_object_answers() {
+    with_provider("each_slot_of_each_object_answers", |libfabric| {
+        let all = All::open(libfabric);
+        for (object, table, slots) in all.tables() {
+            // SAFETY: the object is open, and it has this table.
+            assert_eq!(unsafe { call_all(object, table, &slots) }, slots);
+        }
         // SAFETY: the info is valid.
-        check(
-            unsafe { (*side.info).nic }.cast(),
-            "close tostr",
-            Vec::new(),
-        );
+        let nic = unsafe { (*all.side.info).nic };
+        // SAFETY: its device begins with a `fid`, which has this table.
+        unsafe {
+            let slots = fid_with("close tostr");
+            let table = (*nic).fid.ops.cast_const().cast();
+            assert_eq!(call_all(nic.cast(), table, &slots), slots);
+        }
         // All of it is open still.
-        assert_eq!(close(region), 0);
-        assert_eq!((close(wait), close(poll), close(set)), (0, 0, 0));
-        assert_eq!((close(events), close(counter)), (0, 0));
-        side.close(libfabric);
+        all.close(libfabric);
+    });
+}
+
+/// Calls that have no room for an error.
+const WITHOUT_ERRORS: [&str; 4] = ["read", "readerr", "strerror", "straddr"];
+
+#[test]
+fn every_slot_refuses_other_objects() {
+    with_provider("every_slot_refuses_other_objects", |libfabric| {
+        let all = All::open(libfabric);
+        let mut wrong: Vec<*mut c_void> = all.objects.iter().map(|(object, ..)| *object).collect();
+        wrong.push(null_mut());
+        let mut calls = 0;
+        for (own, table, slots) in all.tables() {
+            let others = || wrong.iter().copied().filter(|other| *other != own);
+            for (index, slot) in slots.split(' ').enumerate() {
+                let name = slot.trim_matches(['(', ')']);
+                let without_error = WITHOUT_ERRORS.contains(&name) && slots == CNTR;
+                if ["strerror", "straddr"].contains(&name) {
+                    continue;
+                }
+                // Calls that there are not look at nothing.
+                let expected: &[c_int] = match () {
+                    () if slot.starts_with('(') => &[ENOSYS, -libc::EINVAL],
+                    () if without_error => &[0],
+                    () => &[-libc::EINVAL],
+                };
+                for other in others() {
+                    // SAFETY: the table is one of an open object, and its slots follow its size.
+                    let found = unsafe {
+                        let slot = table.cast::<Option<Slot>>().add(1 + index).read();
+                        slot.expect("complete")(other, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+                    };
+                    assert!(
+                        expected.contains(&(found as c_int)),
+                        "{name} of {slots}: {found}"
+                    );
+                    calls += 1;
+                }
+            }
+        }
+        println!("{calls} calls");
+        // Nothing of it has changed anything.
+        all.close(libfabric);
+    });
+}
+
+#[test]
+fn closed_objects_are_refused() {
+    with_provider("closed_objects_are_refused", |libfabric| {
+        let all = All::open(libfabric);
+        let tables: Vec<_> = all.tables().collect();
+        all.close(libfabric);
+        for (object, table, slots) in tables {
+            // Transfers cannot afford to look, which their documentation says.
+            if [CQ, CNTR, MSG, RMA, ATOMIC, COLLECTIVE].contains(&&*slots) {
+                continue;
+            }
+            for (index, slot) in slots.split(' ').enumerate() {
+                let name = slot.trim_matches(['(', ')']);
+                if name == "straddr" || name == "strerror" {
+                    continue;
+                }
+                let expected: &[c_int] = match slot.starts_with('(') {
+                    true => &[ENOSYS, -libc::EINVAL],
+                    false => &[-libc::EINVAL],
+                };
+                // SAFETY: tables are never closed.
+                let found = unsafe {
+                    let slot = table.cast::<Option<Slot>>().add(1 + index).read();
+                    slot.expect("complete")(object, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+                };
+                assert!(
+                    expected.contains(&(found as c_int)),
+                    "{name} of {slots}: {found}"
+                );
+            }
+        }
     });
 }
 

@@ -13,6 +13,7 @@ use crate::ffi::table::Table;
 use crate::ffi::*;
 use crate::objects::av_set;
 use crate::objects::domain::Domain;
+use crate::objects::event_queue::EventQueue;
 use crate::state::addresses::Addresses;
 use crate::state::domain::State;
 
@@ -166,10 +167,21 @@ pub(crate) fn address_of(node: &str, service: Option<&str>) -> Result<RawAddress
     })
 }
 
-/// Binds an event queue, for which there are no events (`fi_av_bind`). Returns 0; the arguments are
-/// not looked at.
-extern "C" fn bind(_vector: *mut fid, _queue: *mut fid, _flags: u64) -> c_int {
-    0
+/// Binds an event queue, for which there are no events (`fi_av_bind`).
+///
+/// # Returns
+/// 0; `-FI_EINVAL` for other objects.
+///
+/// # Safety
+/// Any pointers are permitted.
+unsafe extern "C" fn bind(vector: *mut fid, queue: *mut fid, _flags: u64) -> c_int {
+    status(|| {
+        // SAFETY: any pointer is permitted.
+        let _: &AddressVector = unsafe { object(vector.cast()) }?;
+        // SAFETY: likewise.
+        let _: &EventQueue = unsafe { object(queue.cast()) }?;
+        Ok(())
+    })
 }
 
 /// Adds addresses (`fi_av_insert`).

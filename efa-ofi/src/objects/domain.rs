@@ -6,11 +6,12 @@ use std::sync::Arc;
 use efa_core::endpoint::Errno;
 
 use crate::capabilities::device_of;
-use crate::ffi::object::{Object, Ref, Users, close, new_fid};
-use crate::ffi::result::Result;
+use crate::ffi::object::{Object, Ref, Users, close, new_fid, object};
+use crate::ffi::result::{EOPNOTSUPP, Result, status};
 use crate::ffi::table::Table;
 use crate::ffi::*;
 use crate::fork;
+use crate::objects::event_queue::EventQueue;
 use crate::objects::fabric::Fabric;
 use crate::state::domain::State;
 use crate::state::lock::{Guard, Lock};
@@ -141,16 +142,25 @@ impl Domain {
     }
 }
 
-/// Binds an event queue, for which there are no events (`fi_domain_bind`). The arguments are not
-/// looked at.
+/// Binds an event queue, for which there are no events (`fi_domain_bind`).
 ///
 /// # Returns
-/// 0, or `-FI_EOPNOTSUPP` for `FI_REG_MR`: registration is not asynchronous.
-extern "C" fn bind(_domain: *mut fid, _queue: *mut fid, flags: u64) -> c_int {
-    match flags & FI_REG_MR {
-        0 => 0,
-        _ => -libc::EOPNOTSUPP,
-    }
+/// 0; `-FI_EINVAL` for other objects, `-FI_EOPNOTSUPP` for `FI_REG_MR`: registration is not
+/// asynchronous.
+///
+/// # Safety
+/// Any pointers are permitted.
+unsafe extern "C" fn bind(domain: *mut fid, queue: *mut fid, flags: u64) -> c_int {
+    status(|| {
+        // SAFETY: any pointer is permitted.
+        let _: &Domain = unsafe { object(domain.cast()) }?;
+        // SAFETY: likewise.
+        let _: &EventQueue = unsafe { object(queue.cast()) }?;
+        match flags & FI_REG_MR {
+            0 => Ok(()),
+            _ => Err(EOPNOTSUPP),
+        }
+    })
 }
 
 /// Refuses the tables of operations of libfabric's efa provider (`fi_open_ops`), which there is
