@@ -11,9 +11,9 @@ use std::sync::Arc;
 use efa_commands::{Failure, RunDirectory, shared_memory};
 use efa_shm::{ENV_FABRICS, Fabric};
 
-use crate::files::{AGENT, ENV_CLUSTER, FABRIC_FILE};
+use crate::files::{AGENT, ENV_CLUSTER, FABRIC_FILE, OPEN_MPI_FILE};
 use crate::host::{EmulatedHost, Injection};
-use crate::launchers::{Launchers, Middleware, Provider};
+use crate::launchers::{self, Environment, Launchers, Middleware, Provider};
 use crate::layout::Layout;
 use crate::members::Members;
 use crate::names::HostLists;
@@ -39,7 +39,7 @@ pub struct ClusterOptions {
 /// A cluster's directory, and what its hosts and the command that starts programs on them find.
 pub struct Cluster {
     directory: RunDirectory,
-    variables: Vec<(&'static str, OsString)>,
+    environment: Environment,
     /// `None`: the hosts have the machine's name and shared memory in common.
     namespace: Option<Arc<UserNamespace>>,
     views: Views,
@@ -98,7 +98,7 @@ impl Cluster {
         variables.push(("PATH", search_path(&programs)?));
         Ok(Cluster {
             directory,
-            variables,
+            environment: Environment::new(variables),
             namespace: namespace.map(Arc::new),
             views,
             shows_devices: options.shows_devices,
@@ -109,6 +109,18 @@ impl Cluster {
     /// Why its hosts have not all that they should have of their own, if so.
     pub fn shortcoming(&self) -> Option<String> {
         self.shortcoming.clone()
+    }
+
+    /// That something was permitted that would not be elsewhere, if it was done.
+    pub fn permitted(&self, hosts: &[EmulatedHost]) -> Option<String> {
+        let mut directories = hosts
+            .iter()
+            .map(|host| self.directory.path().join(host.name()));
+        let is_used = directories.any(|directory| directory.join(OPEN_MPI_FILE).exists());
+        (is_used && launchers::permits_root()).then(|| {
+            "Open MPI, which refuses root, was told to start a job as root (OMPI_ALLOW_RUN_AS_ROOT)"
+                .to_owned()
+        })
     }
 
     /// Whether programs on the hosts can make files in the directory of POSIX shared memory.
@@ -136,7 +148,7 @@ impl Cluster {
     ) -> Result<Nodes, Failure> {
         let common = Common {
             injection,
-            variables: &self.variables,
+            environment: &self.environment,
             namespace: self.namespace.as_deref(),
             views: &self.views,
             shows_devices: self.shows_devices,
@@ -147,10 +159,8 @@ impl Cluster {
     /// The command that starts programs on the hosts; it runs beside them.
     pub fn command(&self, program: &OsStr, arguments: &[OsString]) -> Command {
         let mut command = Command::new(program);
-        let variables = self.variables.iter();
-        command
-            .args(arguments)
-            .envs(variables.map(|(name, value)| (name, value)));
+        command.args(arguments);
+        self.environment.apply(&mut command);
         if let Some(namespace) = self.namespace.clone() {
             let views = self.views.clone();
             let enter = move || namespace.enter_beside_hosts(&views);

@@ -12,5 +12,8 @@ pub(crate) const NAMES_FILE: &str = "names";
 /// The name of the file there that the hosts see as `/etc/hosts`.
 pub(crate) const ADDRESSES_FILE: &str = "hosts";
 
+/// The name of a file in a host's directory: it is there if Open MPI has started a daemon on the host.
+pub(crate) const OPEN_MPI_FILE: &str = "open-mpi";
+
 /// The name under which this program does what ssh does, and is found first by those who call ssh.
 pub const AGENT: &str = "ssh";

@@ -9,6 +9,7 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::process::Command;
 
 use crate::names::HostLists;
 
@@ -28,6 +29,70 @@ pub struct Provider {
     pub name: String,
     /// The variables by which libfabric finds it, and uses no other.
     pub variables: Vec<(&'static str, OsString)>,
+}
+
+/// The variables by which Open MPI, of either launcher, starts jobs as root.
+const ROOT_PERMITTED: [&str; 4] = [
+    "OMPI_ALLOW_RUN_AS_ROOT",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
+    "PRTE_ALLOW_RUN_AS_ROOT",
+    "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM",
+];
+
+/// Whatever batch system has started the cluster: how its variables begin, and those of which one is
+/// there in a job.
+const BATCH_SYSTEMS: [(&str, &[&str]); 4] = [
+    ("SLURM_", &["SLURM_JOB_ID", "SLURM_JOBID"]),
+    ("PBS_", &["PBS_JOBID"]),
+    ("LSB_", &["LSB_JOBID"]),
+    // Grid Engine, whose other variables have no common beginning.
+    ("PE_HOSTFILE", &["PE_HOSTFILE"]),
+];
+
+/// What is different in the environment of the programs of a cluster.
+pub(crate) struct Environment {
+    set: Vec<(&'static str, OsString)>,
+    removed: Vec<OsString>,
+}
+
+impl Environment {
+    /// These variables, and none of the batch job in which the cluster was started: its hosts are
+    /// not those of the cluster, and launchers would go there.
+    pub(crate) fn new(set: Vec<(&'static str, OsString)>) -> Environment {
+        let names = env::vars_os().map(|(name, _)| name);
+        Environment {
+            set,
+            removed: of_batch_jobs(&names.collect::<Vec<_>>()),
+        }
+    }
+
+    /// Has the command find this environment.
+    pub(crate) fn apply(&self, command: &mut Command) {
+        for name in &self.removed {
+            command.env_remove(name);
+        }
+        command.envs(self.set.iter().map(|(name, value)| (name, value)));
+    }
+}
+
+/// Those of a batch job, of the variables of these names.
+fn of_batch_jobs(names: &[OsString]) -> Vec<OsString> {
+    let is_there = |wanted: &&str| names.iter().any(|name| name == wanted);
+    let systems = BATCH_SYSTEMS
+        .iter()
+        .filter(|(_, of_job)| of_job.iter().any(is_there));
+    let beginnings: Vec<_> = systems.map(|(beginning, _)| beginning.as_bytes()).collect();
+    let is_of_job = |name: &&OsString| {
+        let mut beginnings = beginnings.iter();
+        beginnings.any(|beginning| name.as_bytes().starts_with(beginning))
+    };
+    names.iter().filter(is_of_job).cloned().collect()
+}
+
+/// Whether Open MPI, which refuses to start jobs as root, is permitted to by a cluster, and not by
+/// whoever has started it.
+pub(crate) fn permits_root() -> bool {
+    rustix::process::geteuid().is_root() && env::var_os(ROOT_PERMITTED[0]).is_none()
 }
 
 /// What the variables depend on.
@@ -51,13 +116,21 @@ pub(crate) struct Launchers<'a> {
 /// MPICH's ranks of one host talk over its own shared memory. That of libfabric 2.5.1, which is in
 /// its wheel, ends a rank at the start in some jobs (docs/cluster.md), and in writes.
 pub(crate) fn remedies(command: &OsStr) -> Vec<(&'static str, OsString)> {
-    const MPICH: &[u8] = b"hydra_pmi_proxy";
     let mut variables = Variables(Vec::new());
-    let command = command.as_bytes();
-    if command.windows(MPICH.len()).any(|word| word == MPICH) {
+    if contains(command, "hydra_pmi_proxy") {
         variables.prefer("FI_EFA_ENABLE_SHM_TRANSFER", "0");
     }
     variables.0
+}
+
+/// Whether a command that a launcher starts on a host is a daemon of Open MPI, 4 or 5.
+pub(crate) fn is_open_mpi(command: &OsStr) -> bool {
+    contains(command, "orted") || contains(command, "prted")
+}
+
+fn contains(command: &OsStr, program: &str) -> bool {
+    let mut words = command.as_bytes().windows(program.len());
+    words.any(|word| word == program.as_bytes())
 }
 
 /// Variables for all commands of a host that has the machine's name, on top of the others.
@@ -128,6 +201,11 @@ impl Launchers<'_> {
             // Hosts of other machines do not reach those of this one.
             variables.set("OMPI_MCA_plm_rsh_no_tree_spawn", "1");
             variables.set("PRTE_MCA_plm_ssh_no_tree_spawn", "1");
+        }
+        if permits_root() {
+            for name in ROOT_PERMITTED {
+                variables.prefer(name, "1");
+            }
         }
     }
 
@@ -203,10 +281,39 @@ mod tests {
     use super::*;
 
     #[test]
+    fn only_variables_of_batch_jobs_go() {
+        let of = |names: &str| {
+            let names: Vec<_> = names.split_whitespace().map(OsString::from).collect();
+            of_batch_jobs(&names).join(OsStr::new(" "))
+        };
+        assert_eq!(
+            of("HOME SLURM_JOB_ID SLURM_CONF PBS_HOME"),
+            "SLURM_JOB_ID SLURM_CONF"
+        );
+        assert_eq!(of("SLURM_CONF PBS_HOME JOB_ID"), "");
+        assert_eq!(
+            of("PBS_JOBID PBS_NODEFILE LSB_JOBID LSB_HOSTS PE_HOSTFILE NSLOTS"),
+            "PBS_JOBID PBS_NODEFILE LSB_JOBID LSB_HOSTS PE_HOSTFILE"
+        );
+    }
+
+    #[test]
     fn mpich_gets_its_settings_through_the_launcher() {
         let of = |command: &str| remedies(OsStr::new(command)).len();
         assert_eq!(of("\"/usr/bin/hydra_pmi_proxy\" --control-port vm:1"), 1);
         assert_eq!(of("/opt/hydra_bstrap_proxy --upstream-host vm"), 0);
         assert_eq!(of("orted -mca ess env"), 0);
+    }
+
+    #[test]
+    fn daemons_of_open_mpi_are_known() {
+        let is_open_mpi = |command: &str| is_open_mpi(OsStr::new(command));
+        assert!(is_open_mpi(
+            "  orted -mca ess \"env\" -mca orte_node_regex \"vm\""
+        ));
+        assert!(is_open_mpi(
+            "PRTE_PREFIX=/opt/prte;  /opt/prte/bin/prted --leader"
+        ));
+        assert!(!is_open_mpi("/opt/hydra_bstrap_proxy --upstream-host vm"));
     }
 }

@@ -11,8 +11,9 @@ use std::process::Command;
 use efa_commands::Failure;
 use rustix::fs::{Access, access};
 
+use crate::files::OPEN_MPI_FILE;
 use crate::host::{EmulatedHost, Injection};
-use crate::launchers;
+use crate::launchers::{self, Environment};
 use crate::namespaces::{UserNamespace, Views};
 use crate::service::{self, Service};
 use crate::session::{Reply, Request};
@@ -20,7 +21,7 @@ use crate::session::{Reply, Request};
 /// What the processes of all hosts have in common.
 pub(crate) struct Common<'a> {
     pub(crate) injection: &'a Injection,
-    pub(crate) variables: &'a [(&'static str, OsString)],
+    pub(crate) environment: &'a Environment,
     /// `None`: the system permits none.
     pub(crate) namespace: Option<&'a UserNamespace>,
     pub(crate) views: &'a Views,
@@ -32,6 +33,7 @@ pub(crate) struct Common<'a> {
 struct Node<'a> {
     host: &'a EmulatedHost,
     common: &'a Common<'a>,
+    directory: &'a Path,
     sysfs_root: PathBuf,
     /// Variables of this host.
     variables: Vec<(&'static str, OsString)>,
@@ -58,7 +60,7 @@ pub(crate) fn serve(
 impl<'a> Node<'a> {
     fn begin(
         host: &'a EmulatedHost,
-        directory: &Path,
+        directory: &'a Path,
         common: &'a Common<'a>,
         cluster: &UnixStream,
     ) -> Result<(Node<'a>, Service), Failure> {
@@ -90,6 +92,7 @@ impl<'a> Node<'a> {
         let node = Node {
             host,
             common,
+            directory,
             sysfs_root,
             variables,
             user: User::current(),
@@ -109,14 +112,9 @@ impl<'a> Node<'a> {
             .current_dir(&self.user.home)
             .env("HOME", &self.user.home)
             .env("SHELL", &self.user.shell)
-            .env("HOSTNAME", self.host.name())
-            .envs(
-                self.common
-                    .variables
-                    .iter()
-                    .chain(&self.variables)
-                    .map(|(name, value)| (name, value)),
-            );
+            .env("HOSTNAME", self.host.name());
+        self.common.environment.apply(&mut command);
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         if let Some(name) = &self.user.name {
             command.env("USER", name).env("LOGNAME", name);
         }
@@ -124,6 +122,10 @@ impl<'a> Node<'a> {
             .prepare(&mut command, &self.sysfs_root, self.common.injection);
         if let Some(text) = &request.command {
             command.envs(launchers::remedies(text));
+            if launchers::is_open_mpi(text) {
+                // Only for a line that the cluster says.
+                let _ = std::fs::write(self.directory.join(OPEN_MPI_FILE), "");
+            }
         }
         command.envs(request.variables.iter().map(|(name, value)| (name, value)));
         command

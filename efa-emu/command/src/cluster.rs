@@ -112,6 +112,7 @@ impl ClusterArguments {
         let status = child::run(&mut command, meanwhile)
             .map_err(|error| child::cannot_start(program, &error))?;
         let idle_rules = settings.idle_rules(&rules);
+        let permitted = cluster.permitted(&hosts);
         // What the cluster has made goes before it does.
         drop(nodes);
         drop(members);
@@ -127,7 +128,8 @@ impl ClusterArguments {
         drop(cluster);
         drop(hosts);
         leftovers::remove();
-        settings.tell(unused.into_iter().chain(idle_rules).chain(recorded));
+        let said = unused.into_iter().chain(idle_rules).chain(recorded);
+        settings.tell(said.chain(permitted));
         Ok(child::end_as(status))
     }
 }

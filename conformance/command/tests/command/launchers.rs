@@ -28,12 +28,7 @@ fn launch(hosts: &str, launcher: &[&str], words: &[&str]) -> Output {
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     let fabric = format!("launchers-{}-{number}", std::process::id());
     let mut command = efa_emu(&["cluster", hosts, "--quiet", "--fabric", &fabric, "--"]);
-    command
-        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
-        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
-        .args(launcher)
-        .arg(conformance())
-        .args(words);
+    command.args(launcher).arg(conformance()).args(words);
     command.output().unwrap()
 }
 

