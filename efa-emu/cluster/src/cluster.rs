@@ -32,8 +32,8 @@ pub struct ClusterOptions {
     pub slots: Option<u32>,
     /// Each host has a name and shared memory of its own, if the system permits it.
     pub isolated: bool,
-    /// Programs on a host find its devices in `/sys` and `/dev`.
-    pub shows_devices: bool,
+    /// There is no cluster where programs on a host do not find its devices in `/sys` and `/dev`.
+    pub requires_view: bool,
 }
 
 /// A cluster's directory, and what its hosts and the command that starts programs on them find.
@@ -43,7 +43,7 @@ pub struct Cluster {
     /// `None`: the hosts have the machine's name and shared memory in common.
     namespace: Option<Arc<UserNamespace>>,
     views: Views,
-    shows_devices: bool,
+    requires_view: bool,
     shortcoming: Option<String>,
 }
 
@@ -77,7 +77,7 @@ impl Cluster {
                 })
                 .ok(),
         };
-        if options.shows_devices && namespace.is_none() {
+        if options.requires_view && namespace.is_none() {
             return Err(Failure(
                 "--sysfs shows the devices in namespaces of the hosts, and there are none"
                     .to_owned(),
@@ -101,7 +101,7 @@ impl Cluster {
             environment: Environment::new(variables),
             namespace: namespace.map(Arc::new),
             views,
-            shows_devices: options.shows_devices,
+            requires_view: options.requires_view,
             shortcoming,
         })
     }
@@ -151,7 +151,7 @@ impl Cluster {
             environment: &self.environment,
             namespace: self.namespace.as_deref(),
             views: &self.views,
-            shows_devices: self.shows_devices,
+            requires_view: self.requires_view,
         };
         Nodes::start(hosts, members, &self.directory, &common)
     }

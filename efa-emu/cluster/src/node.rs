@@ -25,8 +25,8 @@ pub(crate) struct Common<'a> {
     /// `None`: the system permits none.
     pub(crate) namespace: Option<&'a UserNamespace>,
     pub(crate) views: &'a Views,
-    /// Whether the host's devices are in its `/sys` and `/dev`.
-    pub(crate) shows_devices: bool,
+    /// Whether there is no host whose devices are not in its `/sys` and `/dev`.
+    pub(crate) requires_view: bool,
 }
 
 /// The process of a host, while it serves.
@@ -37,6 +37,8 @@ struct Node<'a> {
     sysfs_root: PathBuf,
     /// Variables of this host.
     variables: Vec<(&'static str, OsString)>,
+    /// Why its devices are not in `/sys` and `/dev`, if so.
+    shortcoming: Option<String>,
     user: User,
 }
 
@@ -49,7 +51,10 @@ pub(crate) fn serve(
 ) {
     match Node::begin(host, directory, common, &cluster) {
         Ok((node, service)) => {
-            Reply::Started.send(&mut cluster);
+            let started = node.shortcoming.clone();
+            started
+                .map_or(Reply::Started, Reply::StartedWithout)
+                .send(&mut cluster);
             let mut live = host.live_sysfs(&node.sysfs_root);
             service.run(|request| node.command(request), || live.update());
         }
@@ -68,18 +73,23 @@ impl<'a> Node<'a> {
         let sysfs_root = directory.join("sysfs");
         std::fs::create_dir(&sysfs_root)?;
         host.generate_sysfs(&sysfs_root)?;
+        let mut shortcoming = None;
         let variables = match common.namespace {
             Some(namespace) => {
                 namespace
                     .enter_as_host(host.name(), common.views)
-                    .and_then(|()| match common.shows_devices {
-                        true => host.device_view(&sysfs_root).show(),
-                        false => Ok(()),
-                    })
                     .map_err(|error| {
                         let name = host.name();
                         Failure(format!("cannot make {name} a machine of its own: {error}"))
                     })?;
+                if let Err(error) = host.device_view(&sysfs_root).show() {
+                    let lack =
+                        format!("the devices are not in /sys and /dev of the hosts: {error}");
+                    match common.requires_view {
+                        true => return Err(Failure(format!("--sysfs: {lack}"))),
+                        false => shortcoming = Some(lack),
+                    }
+                }
                 Vec::new()
             }
             None => {
@@ -95,6 +105,7 @@ impl<'a> Node<'a> {
             directory,
             sysfs_root,
             variables,
+            shortcoming,
             user: User::current(),
         };
         Ok((node, service))

@@ -28,6 +28,7 @@ pub struct Nodes {
     processes: Vec<NodeProcess>,
     /// The cluster's directory.
     directory: PathBuf,
+    shortcoming: Option<String>,
 }
 
 struct NodeProcess {
@@ -48,6 +49,7 @@ impl Nodes {
         let mut nodes = Nodes {
             processes: Vec::new(),
             directory: directory.path().to_owned(),
+            shortcoming: None,
         };
         for host in hosts {
             nodes.fork(host.name(), directory, |own, cluster| {
@@ -62,11 +64,17 @@ impl Nodes {
         for node in &mut nodes.processes {
             match Reply::receive(&mut BufReader::new(&node.connection))? {
                 Some(Reply::Started) => {}
+                Some(Reply::StartedWithout(lack)) => nodes.shortcoming = Some(lack),
                 Some(Reply::Refused(reason)) => return Err(Failure(reason)),
                 _ => return Err(Failure(format!("{} has ended while it started", node.name))),
             }
         }
         Ok(nodes)
+    }
+
+    /// What the hosts lack, if so.
+    pub fn shortcoming(&self) -> Option<String> {
+        self.shortcoming.clone()
     }
 
     /// Starts the process of a host, which calls `serve` with a directory of its own and its

@@ -323,7 +323,7 @@ impl Invocation {
                     }
                     rustix::process::setsid()?;
                 }
-                Some(Reply::Started) => {}
+                Some(Reply::Started | Reply::StartedWithout(_)) => {}
                 Some(Reply::Exited(status)) => return Ok(status),
                 Some(Reply::Refused(reason)) => return Err(Failure(format!("{name}: {reason}"))),
                 Some(Reply::Killed(signal)) => {

@@ -41,6 +41,8 @@ pub(crate) struct Request {
 pub(crate) enum Reply {
     /// It was started.
     Started,
+    /// So was a host, which lacks something.
+    StartedWithout(String),
     /// It could not be started.
     Refused(String),
     /// It has ended with this status.
@@ -201,6 +203,7 @@ mod tests {
         assert_eq!(std::fs::read(long.join("file")).unwrap(), b"written");
         let replies = [
             Reply::Started,
+            Reply::StartedWithout("that".into()),
             Reply::Exited(3),
             Reply::Killed(9),
             Reply::ClusterEnds,

@@ -92,7 +92,7 @@ impl ClusterArguments {
             }),
             slots: self.slots,
             isolated: !self.no_namespaces,
-            shows_devices: settings.shows_devices(),
+            requires_view: settings.shows_devices(),
         };
         let cluster = Cluster::create(&options, &layout, fabric)?;
         settings.tell(cluster.shortcoming());
@@ -102,6 +102,7 @@ impl ClusterArguments {
         let mut recording = settings.record(&hosts)?;
         inherit_timer_slack(self.timer_slack)?;
         let mut nodes = cluster.start_hosts(&hosts, &members, &injection)?;
+        settings.tell(nodes.shortcoming());
         let (program, arguments) = self.command.split_first().expect("clap requires a command");
         let mut command = cluster.command(program, arguments);
         let meanwhile = || {

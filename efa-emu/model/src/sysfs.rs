@@ -205,6 +205,13 @@ impl Tree<'_> {
         attribute("class", format!("{PCI_CLASS:#08x}"))?;
         attribute("revision", "0x00".to_owned())?;
         attribute("enable", "1".to_owned())?;
+        attribute("irq", "0".to_owned())?;
+        // Its regions: six, the ROM, and those of virtual functions. None has an address.
+        attribute("resource", vec![NO_REGION; 13].join("\n"))?;
+        fs::write(
+            self.make_parent(&format!("{pci}/config"))?,
+            config_space(profile),
+        )?;
         match node {
             Some(node) => {
                 attribute("numa_node", node.number.to_string())?;
@@ -269,6 +276,24 @@ impl Tree<'_> {
             &format!("../../../{}", rail.pci_address()),
         )
     }
+}
+
+/// A line of the file `resource`: where a region begins and ends, and its flags.
+const NO_REGION: &str = "0x0000000000000000 0x0000000000000000 0x0000000000000000";
+
+/// The header of the device's configuration space, as much of it as users other than root may read.
+fn config_space(profile: &Profile) -> [u8; 64] {
+    /// Memory space and bus mastering are on.
+    const COMMAND: u16 = 0x0006;
+    let mut header = [0; 64];
+    let mut put = |at: usize, value: &[u8]| header[at..at + value.len()].copy_from_slice(value);
+    put(0x00, &VENDOR_ID.to_le_bytes()[..2]);
+    put(0x02, &profile.part_id.to_le_bytes()[..2]);
+    put(0x04, &COMMAND.to_le_bytes());
+    put(0x09, &PCI_CLASS.to_le_bytes()[..3]);
+    put(0x2c, &VENDOR_ID.to_le_bytes()[..2]);
+    put(0x2e, &profile.hw_version.to_le_bytes()[..2]);
+    header
 }
 
 /// Where the port is, in the device's directory.
@@ -458,6 +483,14 @@ mod tests {
         assert_eq!(resolved.parent().unwrap().parent().unwrap(), pci);
         assert_eq!(fs::read_to_string(pci.join("vendor")).unwrap(), "0x1d0f\n");
         assert_eq!(fs::read_to_string(pci.join("device")).unwrap(), "0xefa1\n");
+        let header = fs::read(pci.join("config")).unwrap();
+        assert_eq!(header.len(), 64);
+        assert_eq!(
+            header[..12],
+            [0x0f, 0x1d, 0xa1, 0xef, 6, 0, 0, 0, 0, 0, 0, 2]
+        );
+        let regions = fs::read_to_string(pci.join("resource")).unwrap();
+        assert_eq!(regions.lines().collect::<Vec<_>>(), [NO_REGION; 13]);
         let verbs = only.verbs_class_path(root);
         assert_eq!(
             fs::read_to_string(verbs.join("ibdev")).unwrap().trim(),

@@ -122,21 +122,73 @@ fn each_host_of_a_cluster_has_its_own() {
                       ssh $host 'cat /sys/class/infiniband/*/ports/1/gids/0; test -c /dev/infiniband/uverbs0'
                   done";
     let cluster = |options: &[&str]| {
-        let mut command = efa_emu(&["cluster", "2", "--sysfs", "--fabric", fabric.name()]);
+        let mut command = efa_emu(&["cluster", "2", "--fabric", fabric.name()]);
         command.args(options).args(["--", "sh", "-euc", script]);
         command
     };
-    let refused = run(cluster(&["--no-namespaces"]));
+    let refused = run(cluster(&["--sysfs", "--no-namespaces"]));
     assert_eq!(refused.code(), 2, "{refused:?}");
-    let Some(outcome) = run_if_permitted(cluster(&[])) else {
+    if run_if_permitted(cluster(&["--sysfs"])).is_none() {
         return;
+    }
+    // Asked for or not.
+    for options in [&["--sysfs"][..], &[]] {
+        let outcome = run(cluster(options)).expect_success("both hosts look");
+        let gids: Vec<_> = outcome.stdout.lines().collect();
+        assert!(
+            gids.len() == 2 && gids[0] != gids[1] && gids[0].starts_with("fe80:"),
+            "{gids:?}"
+        );
+    }
+}
+
+/// A root directory with everything but `/sys`.
+const WITHOUT_SYS: &str = r#"
+    mount -t tmpfs tmpfs "$PLACE"
+    for file in /*; do
+        if [ -L "$file" ]; then
+            cp -a "$file" "$PLACE/"
+        elif [ -d "$file" ] && [ "$file" != /sys ]; then
+            mkdir "$PLACE$file"
+            mount --rbind "$file" "$PLACE$file"
+        fi
+    done
+    mkdir "$PLACE/old"
+    cd "$PLACE"
+    pivot_root . old
+    umount -l old
+    exec "$@"
+"#;
+
+#[test]
+fn a_cluster_without_sys_says_so() {
+    let place = tempfile::tempdir().unwrap();
+    let cluster = |options: &[&str]| {
+        let fabric = TestFabric::new();
+        let mut command = Command::new("unshare");
+        command
+            .args(["--user", "--map-root-user", "--mount", "sh", "-euc"])
+            .args([WITHOUT_SYS, "sh"])
+            .env("PLACE", place.path())
+            .arg(emulator())
+            .args(["cluster", "2", "--fabric", fabric.name()])
+            .args(options)
+            .args(["--", "ssh", "node1", "ibv_devices | grep -c rdmap"]);
+        run(command)
     };
-    let outcome = outcome.expect_success("both hosts look");
-    let gids: Vec<_> = outcome.stdout.lines().collect();
-    assert!(
-        gids.len() == 2 && gids[0] != gids[1] && gids[0].starts_with("fe80:"),
-        "{gids:?}"
-    );
+    needs!("ibv_devices", "ibverbs-utils");
+    let plain = cluster(&[]);
+    if plain.stderr.contains("unshare: ") || plain.stderr.contains("permits no user namespaces") {
+        return efa_testing::skip(&plain.stderr);
+    }
+    let lack = "the devices are not in /sys and /dev of the hosts: ";
+    let plain = plain.expect_success("without /sys");
+    assert_eq!(plain.stdout, "1\n");
+    assert_eq!(plain.stderr.matches(lack).count(), 1, "{plain:?}");
+    let refused = cluster(&["--sysfs"]);
+    assert_eq!(refused.code(), 2, "{refused:?}");
+    refused.expect_stderr(&[&format!("efa-emu: --sysfs: {lack}")]);
+    assert_eq!(refused.stderr.lines().count(), 1, "{refused:?}");
 }
 
 #[test]
