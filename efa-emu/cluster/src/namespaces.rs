@@ -7,6 +7,7 @@
 //! the machine's network and processes in common.
 
 use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
@@ -19,6 +20,9 @@ use crate::process::{self, Forked};
 
 /// Where `shm_open` puts its objects.
 const SHARED_MEMORY: &str = "/dev/shm";
+
+/// The random number of the machine's last boot.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// The user namespace of a cluster, which lasts as long as this value or any process in it.
 #[derive(Debug)]
@@ -134,6 +138,22 @@ fn show_hosts(list: &Path) -> io::Result<()> {
         // Nothing to put it over; names are looked up elsewhere on such a machine.
         false => Ok(()),
     }
+}
+
+/// Gives the calling process, which is the host of this name, a number of the boot of its own: NCCL,
+/// UCX and Dragon tell machines by it. `directory` is the host's own.
+pub(crate) fn show_boot_id(name: &str, directory: &Path) -> io::Result<()> {
+    let machines = fs::read_to_string(BOOT_ID)?;
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    let (beginning, _) = machines
+        .trim()
+        .rsplit_once('-')
+        .ok_or(io::ErrorKind::InvalidData)?;
+    let own = directory.join("boot_id");
+    let number = hasher.finish() >> 16;
+    fs::write(&own, format!("{beginning}-{number:012x}\n"))?;
+    mounts::bind(&own, Path::new(BOOT_ID))
 }
 
 fn unshare(namespaces: i32) -> io::Result<()> {

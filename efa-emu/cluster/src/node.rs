@@ -14,7 +14,7 @@ use rustix::fs::{Access, access};
 use crate::files::OPEN_MPI_FILE;
 use crate::host::{EmulatedHost, Injection};
 use crate::launchers::{self, Environment};
-use crate::namespaces::{UserNamespace, Views};
+use crate::namespaces::{self, UserNamespace, Views};
 use crate::service::{self, Service};
 use crate::session::{Reply, Request};
 
@@ -82,6 +82,11 @@ impl<'a> Node<'a> {
                         let name = host.name();
                         Failure(format!("cannot make {name} a machine of its own: {error}"))
                     })?;
+                if let Err(error) = namespaces::show_boot_id(host.name(), directory) {
+                    shortcoming = Some(format!(
+                        "the hosts have one boot_id in common, by which some programs tell machines: {error}"
+                    ));
+                }
                 if let Err(error) = host.device_view(&sysfs_root).show() {
                     let lack =
                         format!("the devices are not in /sys and /dev of the hosts: {error}");

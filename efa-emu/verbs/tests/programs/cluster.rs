@@ -255,6 +255,8 @@ fn hosts_are_machines_of_their_own() {
             for host in node0 node1; do ssh $host readlink /proc/self/ns/$kind; done
             readlink /proc/self/ns/$kind
         done | sort -u | wc -l
+        for host in node0 node1; do ssh $host cat /proc/sys/kernel/random/boot_id; done |
+            sort -u - /proc/sys/kernel/random/boot_id | grep -cE '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
         getent hosts node1
     "#;
     let outcome = script("2", &[], text).expect_success(text);
@@ -266,7 +268,7 @@ fn hosts_are_machines_of_their_own() {
             .split_whitespace()
             .collect::<Vec<_>>()
             .join(" "),
-        format!("node1 node1 127.1.0.1 node0 {user} {user} not here 9 127.1.0.2 node1")
+        format!("node1 node1 127.1.0.1 node0 {user} {user} not here 9 3 127.1.0.2 node1")
     );
     outcome.expect_stderr(&["No such file"]);
 }
