@@ -27,16 +27,33 @@ impl Device {
         request_ids: RequestIdSize,
     ) -> Result<(CqId, Arc<CompletionRing>), Error> {
         self.command(Command::CreateCq, |device| {
-            device.check_request_ids(request_ids)?;
-            if entries == 0 || entries > device.profile.max_cqe {
-                return Err(Error::invalid("number of completion entries", entries));
-            }
-            if device.cqs.len() >= device.profile.max_cq as usize {
-                return Err(Error::Exhausted("completion queue"));
-            }
+            device.check_cq(entries, request_ids)?;
             let ring = Arc::new(CompletionRing::new(entries.next_power_of_two())?);
             Ok((device.cqs.insert(Arc::clone(&ring), request_ids), ring))
         })
+    }
+
+    /// As [`Device::create_cq`], with a ring that the caller has made.
+    pub fn create_cq_over(
+        &mut self,
+        ring: Arc<CompletionRing>,
+        request_ids: RequestIdSize,
+    ) -> Result<CqId, Error> {
+        self.command(Command::CreateCq, |device| {
+            device.check_cq(ring.entries(), request_ids)?;
+            Ok(device.cqs.insert(ring, request_ids))
+        })
+    }
+
+    fn check_cq(&self, entries: u32, request_ids: RequestIdSize) -> Result<(), Error> {
+        self.check_request_ids(request_ids)?;
+        if entries == 0 || entries > self.profile.max_cqe {
+            return Err(Error::invalid("number of completion entries", entries));
+        }
+        if self.cqs.len() >= self.profile.max_cq as usize {
+            return Err(Error::Exhausted("completion queue"));
+        }
+        Ok(())
     }
 
     /// Destroys a completion queue.

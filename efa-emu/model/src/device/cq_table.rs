@@ -60,7 +60,12 @@ impl CqTable {
 
     pub(super) fn insert(&mut self, ring: Arc<CompletionRing>, request_ids: RequestIdSize) -> CqId {
         CqId(self.queues.insert(CompletionQueue {
-            attention: ring.entries() as u16,
+            // Of a ring in lent memory each entry; see `next_attention`.
+            attention: if ring.is_lent() {
+                0
+            } else {
+                ring.entries() as u16
+            },
             ring,
             request_ids,
             producer: 0,
@@ -159,7 +164,7 @@ impl CqTable {
             }
             return;
         }
-        queue.ring.write(queue.producer, entry);
+        queue.ring.write_sized(queue.producer, entry);
         queue.producer = queue.producer.wrapping_add(1);
         if queue.watched {
             queue.read_doorbell();
@@ -331,12 +336,16 @@ impl CompletionQueue {
     /// by itself.
     fn is_full(&self) -> bool {
         let unread = self.producer.wrapping_sub(self.ring.consumer());
-        !self.watched && u32::from(unread) >= self.ring.entries()
+        !self.is_read_without_calls() && u32::from(unread) >= self.ring.entries()
+    }
+
+    fn is_read_without_calls(&self) -> bool {
+        self.watched || self.ring.is_lent()
     }
 
     /// The next entry with which there will be more to do than to write it.
     fn next_attention(&self) -> u16 {
-        match self.watched || self.armed || self.counted {
+        match self.is_read_without_calls() || self.armed || self.counted {
             true => self.producer,
             false => self
                 .ring

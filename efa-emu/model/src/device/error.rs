@@ -74,6 +74,7 @@ impl From<RingError> for Error {
     fn from(error: RingError) -> Self {
         match error {
             RingError::Depth { ring, entries } => Error::invalid(ring, entries),
+            RingError::Lent => Error::invalid("memory of the queue", 0u32),
             RingError::NoMemory => Error::Exhausted("queue"),
         }
     }

@@ -69,6 +69,20 @@ pub struct QpRings {
     pub recv: Arc<ReceiveRing>,
 }
 
+impl QpRings {
+    /// Checks that the rings are those that `config` describes.
+    pub(super) fn check(&self, config: &QpConfig) -> Result<(), Error> {
+        if self.send.entries() != config.send_entries || self.send.wqe_size() != config.wqe_size {
+            return Err(Error::invalid("send queue depth", config.send_entries));
+        }
+        if self.recv.entries() != config.recv_descriptors {
+            let entries = config.recv_descriptors;
+            return Err(Error::invalid("receive queue depth", entries));
+        }
+        Ok(())
+    }
+}
+
 /// The attributes that `modify_qp` sets. An attribute that is `None` does not change. The caller
 /// refuses attributes that are not listed here with `EOPNOTSUPP`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

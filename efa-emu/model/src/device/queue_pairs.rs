@@ -17,6 +17,17 @@ impl Device {
     /// # Errors
     /// [`Error::Busy`] if another queue pair has the number.
     pub fn create_qp(&mut self, qpn: Qpn, config: QpConfig) -> Result<QpRings, Error> {
+        self.create_qp_over(qpn, config, None)
+    }
+
+    /// As [`Device::create_qp`], with rings that the caller has made for `config`, if there are
+    /// any.
+    pub fn create_qp_over(
+        &mut self,
+        qpn: Qpn,
+        config: QpConfig,
+        rings: Option<QpRings>,
+    ) -> Result<QpRings, Error> {
         self.command(Command::CreateQp, |device| {
             device.check_pd(config.pd)?;
             if config.send_entries > device.profile.max_sq_wr {
@@ -46,9 +57,15 @@ impl Device {
             device
                 .cqs
                 .check_request_ids(config.send_cq, config.request_ids)?;
-            let rings = QpRings {
-                send: Arc::new(SendRing::new(config.send_entries, config.wqe_size)?),
-                recv: Arc::new(ReceiveRing::new(config.recv_descriptors)?),
+            let rings = match rings {
+                Some(rings) => {
+                    rings.check(&config)?;
+                    rings
+                }
+                None => QpRings {
+                    send: Arc::new(SendRing::new(config.send_entries, config.wqe_size)?),
+                    recv: Arc::new(ReceiveRing::new(config.recv_descriptors)?),
+                },
             };
             device.cqs.attach(config.send_cq)?;
             if let Err(error) = device.cqs.attach(config.recv_cq) {

@@ -218,13 +218,22 @@ impl Engine {
 
     /// Makes a queue pair with a number that no live queue pair of the host has.
     pub fn create_qp(&self, config: QpConfig) -> Result<(Qpn, QpRings), EngineError> {
+        self.create_qp_over(config, None)
+    }
+
+    /// As [`Engine::create_qp`]; see [`Device::create_qp_over`].
+    pub fn create_qp_over(
+        &self,
+        config: QpConfig,
+        rings: Option<QpRings>,
+    ) -> Result<(Qpn, QpRings), EngineError> {
         usage::mark(UsageStep::QueuePair);
         let mut state = self.shared.lock()?;
         let host = &self.shared.host;
         state.look_for_faults();
         let preferred = state.staged().preferred_qpn(host.gid());
         let result = match host.take_qpn(state.qpn_choice(), preferred) {
-            Ok(qpn) => match state.device().create_qp(qpn, config) {
+            Ok(qpn) => match state.device().create_qp_over(qpn, config, rings) {
                 Ok(rings) => Ok((qpn, rings)),
                 Err(error) => {
                     host.release_qpn(qpn);

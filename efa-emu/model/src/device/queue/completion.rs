@@ -1,5 +1,5 @@
-//! The completion queue's entries and ring. Entries have 32 bytes (the extended format, the only
-//! one that rdma-core uses).
+//! The completion queue's entries and ring. Entries have 32 bytes (the extended format). In memory
+//! that a client has lent they may have 16, the first ones of these ([`CompletionSize`]).
 //!
 //! | offset | size | field |
 //! |---|---|---|
@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use efa_core::address::{Ahn, Gid, Qpn};
 
 use super::RingError;
+use super::lent::{CompletionSize, LentMemory};
 use super::memory::{Doorbell, RingMemory, SharedPages};
 use super::work_request::{WorkRequest, WqeOperation};
 use crate::prefetch;
@@ -302,6 +303,7 @@ pub struct CompletionRing {
     memory: RingMemory<WORDS>,
     doorbell: Doorbell,
     entries: u32,
+    size: CompletionSize,
     /// Counter of the next entry that the client reads, for the device's check of its own writing.
     /// A client that reads the memory by itself does not keep it.
     consumer: AtomicU16,
@@ -315,20 +317,38 @@ impl CompletionRing {
 
     /// Makes a ring of `entries` entries, a power of two up to 32768.
     pub fn new(entries: u32) -> Result<Self, RingError> {
-        if entries == 0 {
-            return Err(RingError::Depth {
-                ring: "completion queue depth",
-                entries,
-            });
-        }
-        super::check_entries("completion queue depth", entries)?;
-        Ok(CompletionRing {
-            memory: RingMemory::shared(entries as usize)?,
+        check_depth(entries)?;
+        let memory = RingMemory::shared(entries as usize)?;
+        Ok(CompletionRing::of(memory, entries, CompletionSize::Bytes32))
+    }
+
+    /// Makes a ring of `entries` entries of this size in memory that the client has lent. The
+    /// client keeps its consumer counter to itself. A ring of short entries has at least two.
+    ///
+    /// # Errors
+    /// [`RingError::Lent`] if the memory has no room for the entries.
+    pub fn over(lent: LentMemory, entries: u32, size: CompletionSize) -> Result<Self, RingError> {
+        check_depth(entries)?;
+        let slots = entries >> size.slot_shift();
+        check_depth(slots)?;
+        let memory = RingMemory::over(lent, slots as usize)?;
+        Ok(CompletionRing::of(memory, entries, size))
+    }
+
+    fn of(memory: RingMemory<WORDS>, entries: u32, size: CompletionSize) -> Self {
+        CompletionRing {
+            memory,
             doorbell: Doorbell::default(),
             entries,
+            size,
             consumer: AtomicU16::new(0),
             direct: OnceLock::new(),
-        })
+        }
+    }
+
+    /// Whether it is in memory that the client has lent.
+    pub fn is_lent(&self) -> bool {
+        self.memory.is_lent()
     }
 
     /// Number of entries, a power of two.
@@ -410,6 +430,23 @@ impl CompletionRing {
         head.store(first & !PHASE | phase, Ordering::Release);
     }
 
+    /// As [`CompletionRing::write`], for entries of any size.
+    pub(crate) fn write_sized(&self, counter: u16, entry: &CompletionEntry) {
+        match self.size {
+            CompletionSize::Bytes32 => self.write(counter, entry),
+            CompletionSize::Bytes16 => {
+                let slot = self
+                    .memory
+                    .entry(u32::from(counter) >> self.size.slot_shift());
+                let (halves, _) = slot.as_chunks::<2>();
+                let [head, second] = &halves[usize::from(counter & 1)];
+                second.store(entry.0[1], Ordering::Relaxed);
+                let phase = u64::from(self.phase(counter)) << PHASE_SHIFT;
+                head.store(entry.0[0] & !PHASE | phase, Ordering::Release);
+            }
+        }
+    }
+
     /// Returns whether the device has not yet written the entry that the consumer counter names.
     /// Reads one word.
     #[inline(always)]
@@ -432,6 +469,14 @@ impl CompletionRing {
             true => CompletionSlot::Entry(entry),
             false => CompletionSlot::Garbage,
         }
+    }
+}
+
+fn check_depth(entries: u32) -> Result<(), RingError> {
+    let ring = "completion queue depth";
+    match entries {
+        0 => Err(RingError::Depth { ring, entries }),
+        _ => super::check_entries(ring, entries),
     }
 }
 

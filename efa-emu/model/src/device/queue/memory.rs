@@ -11,6 +11,7 @@ use rustix::mm::{
 use zerocopy::FromZeros;
 
 use super::RingError;
+use super::lent::LentMemory;
 
 /// The unit in which words are allocated.
 #[derive(FromZeros)]
@@ -44,6 +45,8 @@ enum Owner {
     /// Pages of the system, which are freed when the mapping is dropped.
     Pages(#[expect(dead_code, reason = "kept for its drop")] MmapRaw),
     Shared(SharedPages),
+    /// Memory that the client has lent, for as long as the ring exists.
+    Lent(#[expect(dead_code, reason = "kept for its drop")] LentMemory),
 }
 
 /// Pages that can be mapped more than once. They are freed when the last mapping is dropped.
@@ -139,11 +142,24 @@ impl<const N: usize> RingMemory<N> {
         })
     }
 
+    /// As [`RingMemory::new`], in memory that the client has lent. What is in it stays.
+    pub(super) fn over(lent: LentMemory, entries: usize) -> Result<Self, RingError> {
+        RingMemory::of(entries, |bytes| {
+            let first = lent.ring_of(bytes).ok_or(RingError::Lent)?;
+            Ok((Some(first.as_ptr()), Owner::Lent(lent)))
+        })
+    }
+
+    /// Whether the client has lent the memory.
+    pub(super) fn is_lent(&self) -> bool {
+        matches!(self.owner, Owner::Lent(_))
+    }
+
     /// Maps the pages of shared memory again.
     pub(super) fn map_again(&self) -> Result<SharedPages, RingError> {
         match &self.owner {
             Owner::Shared(pages) => pages.again(),
-            Owner::Heap | Owner::Pages(_) => Err(RingError::NoMemory),
+            Owner::Heap | Owner::Pages(_) | Owner::Lent(_) => Err(RingError::NoMemory),
         }
     }
 

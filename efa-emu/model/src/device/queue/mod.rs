@@ -10,12 +10,14 @@
 //! entries, so that a full ring and an empty one differ.
 
 mod completion;
+mod lent;
 mod memory;
 mod receive;
 mod send;
 mod work_request;
 
 pub use completion::{CompletionEntry, CompletionRing, CompletionSlot, CqDoorbell, Received};
+pub use lent::{CompletionSize, LentMemory};
 pub use memory::{Doorbell, DoorbellPage, RingMemory, SharedPages};
 pub use receive::{ReceiveDescriptor, ReceiveRing};
 pub use send::SendRing;
@@ -39,6 +41,9 @@ pub enum RingError {
         /// The number of entries.
         entries: u32,
     },
+    /// The memory that was lent for it is too short, or begins at a wrong place.
+    #[error("the memory that was lent for the queue is too short or not aligned")]
+    Lent,
     /// The system has no memory for it.
     #[error("there is no memory for the queue")]
     NoMemory,

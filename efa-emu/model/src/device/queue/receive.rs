@@ -11,6 +11,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::RingError;
+use super::lent::LentMemory;
 use super::memory::{Doorbell, RingMemory};
 use super::work_request::Buffer;
 use crate::prefetch;
@@ -79,10 +80,23 @@ impl ReceiveRing {
     pub const ENTRY_SIZE: usize = 16;
 
     /// Makes a ring of `entries` descriptors: 0, or a power of two up to 32768.
-    pub(crate) fn new(entries: u32) -> Result<Self, RingError> {
+    pub fn new(entries: u32) -> Result<Self, RingError> {
         super::check_entries("receive queue depth", entries)?;
         Ok(ReceiveRing {
             memory: RingMemory::new(entries as usize)?,
+            doorbell: Doorbell::default(),
+            entries,
+        })
+    }
+
+    /// As [`ReceiveRing::new`], in memory that the client has lent.
+    ///
+    /// # Errors
+    /// [`RingError::Lent`] if the memory has no room for the descriptors.
+    pub fn over(lent: LentMemory, entries: u32) -> Result<Self, RingError> {
+        super::check_entries("receive queue depth", entries)?;
+        Ok(ReceiveRing {
+            memory: RingMemory::over(lent, entries as usize)?,
             doorbell: Doorbell::default(),
             entries,
         })

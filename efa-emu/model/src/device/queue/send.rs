@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use zerocopy::IntoBytes;
 
 use super::RingError;
+use super::lent::LentMemory;
 use super::memory::{Doorbell, DoorbellPage, RingMemory, WORDS_PER_LINE};
 use super::work_request::{
     BadWorkRequest, Buffer, EntryHead, HEAD_WORDS, MAX_WORDS, RemoteBuffer, WorkRequest,
@@ -28,8 +29,33 @@ impl SendRing {
     /// Makes a ring of `entries` entries: 0, or a power of two up to 32768.
     pub fn new(entries: u32, size: WqeSize) -> Result<Self, RingError> {
         super::check_entries("send queue depth", entries)?;
+        SendRing::of(
+            RingMemory::new((entries as usize) << size.line_shift())?,
+            entries,
+            size,
+        )
+    }
+
+    /// As [`SendRing::new`], in memory that the client has lent.
+    ///
+    /// # Errors
+    /// [`RingError::Lent`] if the memory has no room for the entries.
+    pub fn over(lent: LentMemory, entries: u32, size: WqeSize) -> Result<Self, RingError> {
+        super::check_entries("send queue depth", entries)?;
+        SendRing::of(
+            RingMemory::over(lent, (entries as usize) << size.line_shift())?,
+            entries,
+            size,
+        )
+    }
+
+    fn of(
+        memory: RingMemory<WORDS_PER_LINE>,
+        entries: u32,
+        size: WqeSize,
+    ) -> Result<Self, RingError> {
         Ok(SendRing {
-            memory: RingMemory::new((entries as usize) << size.line_shift())?,
+            memory,
             doorbell: Doorbell::default(),
             entries,
             size,
