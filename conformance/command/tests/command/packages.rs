@@ -8,7 +8,7 @@ use efa_testing::workspace::root;
 use serde_json::Value;
 
 /// The packages that are published, in the order of their names.
-const PUBLISHED: [&str; 22] = [
+const PUBLISHED: [&str; 23] = [
     "efa-capture",
     "efa-check",
     "efa-cluster",
@@ -19,6 +19,7 @@ const PUBLISHED: [&str; 22] = [
     "efa-doctor",
     "efa-emu",
     "efa-emu-bridge",
+    "efa-emu-pci",
     "efa-hw",
     "efa-interop",
     "efa-libfabric-sys",

@@ -1,0 +1,385 @@
+//! The function as its guest sees it: regions that are read and written, and resets.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use efa_device_model::profile::Profile;
+use efa_shm::{Engine, FabricError, HostConfig};
+use zerocopy::IntoBytes;
+
+use super::admin_queue::AdminRing;
+use super::bars::Bars;
+use super::config_space::ConfigSpace;
+use super::doorbells::Doorbell;
+use super::notifier::Notifier;
+use super::objects::Objects;
+use super::registers::{DeviceStatus, QueueShape, ReadResponse, Register, SplitAddress, value};
+use super::send_queues::SendQueues;
+use crate::admin::{AdminStatus, AsyncGroup, Completion, Head, Request, RequestId};
+use crate::memory::GuestMemory;
+
+/// How often the device shows that it lives.
+pub const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
+
+/// Why there is no device.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The fabric refuses it.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    /// The kernel's driver does not know the generation.
+    #[error("no kernel driver knows a device of profile {0}: use one of efa0 to efa3")]
+    UnknownGeneration(String),
+    /// The system has no memory for send queues.
+    #[error("cannot make the memory of send queues: {0}")]
+    System(#[from] std::io::Error),
+}
+
+/// The last PCI device id in the driver's table, up to Linux 7.2.
+const LAST_PART: u32 = 0xefa3;
+
+/// Opens the device in its fabric.
+type Opener = Box<dyn FnMut() -> Result<Engine, FabricError> + Send>;
+
+/// A PCI function that is an EFA device, a member of a fabric.
+///
+/// The device in the fabric is opened again with each reset: peers see the old one end, as when a
+/// process ends.
+pub struct Function {
+    open: Opener,
+    profile: Profile,
+    pub(super) memory: Arc<GuestMemory>,
+    pub(super) notifier: Arc<Notifier>,
+    engine: Option<Engine>,
+    pub(super) objects: Objects,
+    pub(super) send_queues: SendQueues,
+    config_space: ConfigSpace,
+    status: DeviceStatus,
+    read_response: SplitAddress,
+    requests_at: SplitAddress,
+    completions_at: SplitAddress,
+    async_events_at: SplitAddress,
+    requests: Option<AdminRing>,
+    completions: Option<AdminRing>,
+}
+
+impl Function {
+    /// Opens the device that `config` names.
+    ///
+    /// # Errors
+    /// As [`Engine::open`]; and [`OpenError::UnknownGeneration`].
+    pub fn open(config: HostConfig) -> Result<Function, OpenError> {
+        Function::new(move || Engine::open(&config))
+    }
+
+    /// As [`Function::open`], of a device that is opened in this way, and again with each reset.
+    pub fn new(
+        open: impl FnMut() -> Result<Engine, FabricError> + Send + 'static,
+    ) -> Result<Function, OpenError> {
+        let mut open: Opener = Box::new(open);
+        let memory = Arc::new(GuestMemory::default());
+        let notifier = Arc::new(Notifier::new(Arc::clone(&memory)));
+        let engine = opened(&mut open, &notifier)?;
+        let profile = engine.profile().clone();
+        if profile.part_id > LAST_PART {
+            return Err(OpenError::UnknownGeneration(profile.name.to_owned()));
+        }
+        Ok(Function {
+            config_space: ConfigSpace::new(&profile),
+            send_queues: SendQueues::new()?,
+            engine: Some(engine),
+            objects: Objects::default(),
+            status: DeviceStatus::READY,
+            read_response: SplitAddress::default(),
+            requests_at: SplitAddress::default(),
+            completions_at: SplitAddress::default(),
+            async_events_at: SplitAddress::default(),
+            requests: None,
+            completions: None,
+            open,
+            profile,
+            memory,
+            notifier,
+        })
+    }
+
+    /// The memory of the guest.
+    pub fn memory(&self) -> &Arc<GuestMemory> {
+        &self.memory
+    }
+
+    /// What interrupts the guest.
+    pub fn notifier(&self) -> &Arc<Notifier> {
+        &self.notifier
+    }
+
+    /// The generation of the device.
+    pub(super) fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    pub(super) fn engine(&self) -> Result<&Engine, AdminStatus> {
+        self.engine.as_ref().ok_or(AdminStatus::Unknown)
+    }
+
+    /// The memory of a region that guests access without being trapped.
+    pub fn mappable(&self, bar: Bars) -> Option<BorrowedFd<'_>> {
+        (bar == Bars::SendQueues).then(|| self.send_queues.file().as_fd())
+    }
+
+    /// Reads the configuration space.
+    pub fn read_config(&self, offset: u64, into: &mut [u8]) {
+        self.config_space.read(offset, into);
+    }
+
+    /// Writes the configuration space.
+    pub fn write_config(&mut self, offset: u64, bytes: &[u8]) {
+        self.config_space.write(offset, bytes);
+    }
+
+    /// Reads a region. Doorbells and what is not there are 0.
+    pub fn read(&self, bar: Bars, offset: u64, into: &mut [u8]) {
+        into.fill(0);
+        let Bars::Registers = bar else { return };
+        for (index, part) in (0u64..).zip(into.chunks_mut(4)) {
+            if let Some(register) = Register::at(offset.saturating_add(4 * index)) {
+                let value = value(register, self.status()).to_le_bytes();
+                part.copy_from_slice(&value[..part.len()]);
+            }
+        }
+    }
+
+    /// Writes a region, in words of 4 bytes. What is shorter is ignored.
+    pub fn write(&mut self, bar: Bars, offset: u64, bytes: &[u8]) {
+        let (words, _) = bytes.as_chunks();
+        for (index, word) in (0u64..).zip(words) {
+            let (at, value) = (offset.saturating_add(4 * index), u32::from_le_bytes(*word));
+            match bar {
+                Bars::Registers => {
+                    if let Some(register) = Register::at(at) {
+                        self.write_register(register, value);
+                    }
+                }
+                Bars::Doorbells => {
+                    if let Some(doorbell) = Doorbell::at(at) {
+                        self.ring(doorbell, value);
+                    }
+                }
+                // It is mapped. What somebody writes by messages all the same is not served.
+                Bars::SendQueues => {}
+            }
+        }
+    }
+
+    /// Shows that the device lives. To be called every [`SIGN_OF_LIFE`].
+    pub fn show_life(&self) {
+        self.notifier.tell_async(AsyncGroup::KeepAlive);
+    }
+
+    /// Takes everything back that the guest has made, as at the start.
+    pub fn reset(&mut self) {
+        self.start_over(DeviceStatus::READY);
+        self.config_space = ConfigSpace::new(&self.profile);
+    }
+
+    fn status(&self) -> DeviceStatus {
+        match self.notifier.has_failed() {
+            true => DeviceStatus::READY | DeviceStatus::FAILED,
+            false => self.status,
+        }
+    }
+
+    fn fail(&mut self, why: &str) {
+        tracing::warn!(why, "the guest's driver has broken the device");
+        // A driver resets only what is ready.
+        self.status = DeviceStatus::READY | DeviceStatus::FAILED;
+        self.requests = None;
+    }
+
+    fn start_over(&mut self, status: DeviceStatus) {
+        self.notifier.reset();
+        self.requests = None;
+        self.completions = None;
+        self.read_response = SplitAddress::default();
+        self.requests_at = SplitAddress::default();
+        self.completions_at = SplitAddress::default();
+        self.async_events_at = SplitAddress::default();
+        self.status = status;
+        if let Some(engine) = self.engine.take() {
+            // Who is copying from a region, or to it, comes to the end, or was stopped.
+            let _ = engine.quiesce();
+        }
+        let objects = std::mem::take(&mut self.objects);
+        for (_, pair) in objects.queue_pairs {
+            if let Some(place) = pair.send_queue {
+                self.send_queues.give_back(place);
+            }
+        }
+        match opened(&mut self.open, &self.notifier) {
+            Ok(engine) => self.engine = Some(engine),
+            Err(error) => {
+                tracing::error!(%error, "the device cannot be opened again");
+                self.status = DeviceStatus::FAILED;
+            }
+        }
+    }
+
+    fn write_register(&mut self, register: Register, value: u32) {
+        match register {
+            Register::AdminBaseLow => self.requests_at.set_low(value),
+            Register::AdminBaseHigh => self.requests_at.set_high(value),
+            Register::CompletionBaseLow => self.completions_at.set_low(value),
+            Register::CompletionBaseHigh => self.completions_at.set_high(value),
+            Register::AsyncBaseLow => self.async_events_at.set_low(value),
+            Register::AsyncBaseHigh => self.async_events_at.set_high(value),
+            Register::ReadResponseLow => self.read_response.set_low(value),
+            Register::ReadResponseHigh => self.read_response.set_high(value),
+            Register::AdminCapabilities => {
+                let shape = QueueShape::of_requests(value);
+                self.requests = self.admin_ring(self.requests_at, shape);
+            }
+            Register::CompletionCapabilities => {
+                let shape = QueueShape::of_answers(value);
+                self.completions = self.admin_ring(self.completions_at, shape);
+                self.notifier
+                    .set_admin_vector(shape.map_or(0, |shape| shape.vector));
+            }
+            Register::AsyncCapabilities => match QueueShape::of_answers(value) {
+                Some(shape) => self
+                    .notifier
+                    .start_async_events(self.async_events_at.0, shape),
+                None => self.fail("a queue of asynchronous events of an impossible shape"),
+            },
+            Register::AdminDoorbell => self.serve_requests(value as u16),
+            Register::InterruptMask => self.notifier.mask(value & 1 != 0),
+            Register::Control => self.control(value),
+            Register::ReadRequest => self.answer_read(value),
+            Register::EventDoorbell => {
+                const ARM: u32 = 1 << 31;
+                if value & ARM != 0 {
+                    self.notifier.arm(value as u16);
+                }
+            }
+            Register::Version
+            | Register::ControllerVersion
+            | Register::Capabilities
+            | Register::AsyncDoorbell
+            | Register::Status => {}
+        }
+    }
+
+    fn admin_ring(&mut self, base: SplitAddress, shape: Option<QueueShape>) -> Option<AdminRing> {
+        let ring = shape.and_then(|shape| AdminRing::new(&self.memory, base.0, shape).ok());
+        if ring.is_none() {
+            self.fail("an admin queue of an impossible shape, or not in memory");
+        }
+        ring
+    }
+
+    fn control(&mut self, value: u32) {
+        const RESET: u32 = 1 << 0;
+        if value & RESET != 0 {
+            self.start_over(DeviceStatus::READY | DeviceStatus::RESETTING);
+        } else if self.status.contains(DeviceStatus::RESETTING) {
+            self.status = DeviceStatus::READY | DeviceStatus::RESET_FINISHED;
+        }
+    }
+
+    fn answer_read(&mut self, request: u32) {
+        let offset = (request >> 16) as u16;
+        // A register that there is not reads as the driver's sign of an error.
+        let value = match Register::at(offset.into()) {
+            Some(register) => value(register, self.status()),
+            None => u32::MAX,
+        };
+        let response = ReadResponse {
+            id: (request as u16).into(),
+            offset: offset.into(),
+            value: value.into(),
+        };
+        let address = self.read_response.0;
+        if self
+            .memory
+            .publish(address, response.as_bytes(), 0)
+            .is_err()
+        {
+            self.fail("the place of register values is not memory");
+        }
+    }
+
+    fn serve_requests(&mut self, producer: u16) {
+        let (Some(mut requests), Some(mut completions)) = (self.requests, self.completions) else {
+            return;
+        };
+        let Some(waiting) = requests.waiting(producer) else {
+            return self.fail("more commands than the admin queue has room for");
+        };
+        for _ in 0..waiting {
+            let phase = requests.phase();
+            let Ok(entry) = requests.take(&self.memory) else {
+                return self.fail("the admin queue is not memory");
+            };
+            let outcome = match entry[3] & Head::PHASE == u8::from(phase) {
+                true => Request::parse(&entry).and_then(|request| self.carry_out(request)),
+                false => Err(AdminStatus::MalformedRequest),
+            };
+            if let Err(status) = outcome {
+                tracing::debug!(opcode = entry[2], ?status, "a command was refused");
+            }
+            let id = RequestId::of(&entry);
+            let entry = Completion::entry(id, outcome, completions.phase());
+            if completions.put(&self.memory, &entry).is_err() {
+                return self.fail("the queue of completions is not memory");
+            }
+        }
+        self.requests = Some(requests);
+        self.completions = Some(completions);
+        if waiting > 0 {
+            self.notifier.tell_completion();
+        }
+    }
+
+    fn ring(&mut self, doorbell: Doorbell, value: u32) {
+        let Some(engine) = &self.engine else { return };
+        match doorbell {
+            Doorbell::Send(handle) => {
+                if let Ok(pair) = self.objects.queue_pair(handle) {
+                    pair.rings.send.doorbell().write(value);
+                    // A queue pair that cannot be rung has ended.
+                    let _ = engine.process_send_doorbell(pair.qpn);
+                }
+            }
+            Doorbell::Receive(handle) => {
+                if let Ok(pair) = self.objects.queue_pair(handle) {
+                    pair.rings.recv.doorbell().write(value);
+                }
+            }
+            Doorbell::Completion(cq) => {
+                let ring = u16::try_from(cq)
+                    .ok()
+                    .and_then(|cq| self.objects.completion_queues.get(&cq));
+                if let Some(ring) = ring {
+                    ring.doorbell().write(value);
+                    let _ = engine.arm_cq(efa_device_model::device::CqId(cq));
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Function {
+    fn drop(&mut self) {
+        // Before the memory of regions and queues.
+        if let Some(engine) = self.engine.take() {
+            let _ = engine.quiesce();
+        }
+    }
+}
+
+fn opened(open: &mut Opener, notifier: &Arc<Notifier>) -> Result<Engine, FabricError> {
+    let engine = open()?;
+    let told = Arc::clone(notifier);
+    engine.set_event_handler(Some(Box::new(move |event| told.tell(event))))?;
+    Ok(engine)
+}

@@ -1,0 +1,472 @@
+//! Events and interrupts: what the device tells the guest without being asked.
+//!
+//! The engine's thread tells of completions here, while the thread that serves the guest does other
+//! things.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use efa_device_model::device::DeviceEvent;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use slab::Slab;
+use zerocopy::IntoBytes;
+
+use super::bars::MSIX_VECTORS;
+use super::registers::QueueShape;
+use crate::admin::{
+    AdminStatus, AsyncEvent, AsyncGroup, CompletionEvent, CreateEq, ENTRY, EVENT_QUEUE_DEPTH,
+    EVENT_QUEUES,
+};
+use crate::memory::GuestMemory;
+
+/// Where the word with the phase is in an [`AsyncEvent`].
+const ASYNC_PHASE: usize = 4;
+
+/// A queue in the guest that the device writes.
+struct Written {
+    base: u64,
+    depth: u32,
+    /// Counter of the next entry.
+    producer: u32,
+    vector: u16,
+}
+
+impl Written {
+    /// The address of the next entry of this length, and its phase.
+    fn next(&mut self, length: u64) -> (u64, bool) {
+        let index = u64::from(self.producer & (self.depth - 1));
+        let phase = self.producer & self.depth == 0;
+        self.producer = self.producer.wrapping_add(1);
+        (self.base + index * length, phase)
+    }
+}
+
+struct EventQueue {
+    entries: Written,
+    /// The next entry interrupts.
+    is_armed: bool,
+    /// There were entries since the last interrupt that the guest may not have seen.
+    is_late: bool,
+}
+
+#[derive(Default)]
+struct State {
+    /// What interrupts by each vector.
+    vectors: [Option<OwnedFd>; MSIX_VECTORS as usize],
+    /// The admin queue does not interrupt.
+    is_masked: bool,
+    admin_vector: u16,
+    async_events: Option<Written>,
+    enabled_groups: u32,
+    event_queues: Slab<EventQueue>,
+    /// Of each completion queue with events: its event queue.
+    users: HashMap<u32, u16>,
+    has_failed: bool,
+}
+
+impl State {
+    /// Interrupts the guest. What cannot be written to has no vector any more.
+    fn interrupt(&self, vector: u16) {
+        let Some(Some(eventfd)) = self.vectors.get(usize::from(vector)) else {
+            return;
+        };
+        // Whoever gave the descriptor does not make this thread wait.
+        let mut ready = [PollFd::new(eventfd, PollFlags::OUT)];
+        if matches!(poll(&mut ready, Some(&Timespec::default())), Ok(1)) {
+            let _ = rustix::io::write(eventfd.as_fd(), &1u64.to_ne_bytes());
+        }
+    }
+}
+
+/// Tells the guest of events.
+pub struct Notifier {
+    memory: Arc<GuestMemory>,
+    started: Instant,
+    state: Mutex<State>,
+}
+
+impl Notifier {
+    /// Of a guest with this memory.
+    pub fn new(memory: Arc<GuestMemory>) -> Notifier {
+        Notifier {
+            memory,
+            started: Instant::now(),
+            state: Mutex::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is to be written to from now on for an interrupt of a vector.
+    pub fn set_vector(&self, vector: u32, eventfd: Option<OwnedFd>) {
+        if let Some(slot) = self.lock().vectors.get_mut(vector as usize) {
+            *slot = eventfd;
+        }
+    }
+
+    /// Interrupts by a vector.
+    pub fn trigger(&self, vector: u32) {
+        if let Ok(vector) = u16::try_from(vector) {
+            self.lock().interrupt(vector);
+        }
+    }
+
+    /// No vector interrupts any more.
+    pub fn clear_vectors(&self) {
+        self.lock().vectors.fill_with(|| None);
+    }
+
+    /// Queues and what is armed are gone, the vectors stay.
+    pub(super) fn reset(&self) {
+        let mut state = self.lock();
+        *state = State {
+            vectors: std::mem::take(&mut state.vectors),
+            ..State::default()
+        };
+    }
+
+    /// Whether the device has failed since its reset.
+    pub(super) fn has_failed(&self) -> bool {
+        self.lock().has_failed
+    }
+
+    /// Whether the admin queue does not interrupt.
+    pub(super) fn mask(&self, is_masked: bool) {
+        self.lock().is_masked = is_masked;
+    }
+
+    pub(super) fn set_admin_vector(&self, vector: u8) {
+        self.lock().admin_vector = vector.into();
+    }
+
+    /// A command is done.
+    pub(super) fn tell_completion(&self) {
+        let state = self.lock();
+        if !state.is_masked {
+            state.interrupt(state.admin_vector);
+        }
+    }
+
+    pub(super) fn start_async_events(&self, base: u64, shape: QueueShape) {
+        self.lock().async_events = Some(Written {
+            base,
+            depth: shape.depth.into(),
+            producer: 0,
+            vector: shape.vector.into(),
+        });
+    }
+
+    /// The groups of asynchronous events that are reported.
+    pub(super) fn groups(&self) -> u32 {
+        self.lock().enabled_groups
+    }
+
+    /// Sets which groups of asynchronous events are reported.
+    pub(super) fn set_groups(&self, groups: u32) {
+        self.lock().enabled_groups = groups;
+    }
+
+    /// Tells of an asynchronous event, if the guest wants such.
+    pub(super) fn tell_async(&self, group: AsyncGroup) {
+        let mut state = self.lock();
+        self.write_async(&mut state, group);
+    }
+
+    fn write_async(&self, state: &mut State, group: AsyncGroup) {
+        let is_wanted = state.enabled_groups & group.bit() != 0;
+        let Some(queue) = state.async_events.as_mut().filter(|_| is_wanted) else {
+            return;
+        };
+        let vector = queue.vector;
+        let (address, phase) = queue.next(ENTRY as u64);
+        let microseconds = self.started.elapsed().as_micros() as u64;
+        let event = AsyncEvent::new(group, phase, microseconds);
+        // A guest that has taken its queue away is not told.
+        let written = self.memory.publish(address, event.as_bytes(), ASYNC_PHASE);
+        if written.is_ok() && !state.is_masked {
+            state.interrupt(vector);
+        }
+    }
+
+    /// Makes an event queue.
+    pub(super) fn create_eq(&self, request: &CreateEq) -> Result<u16, AdminStatus> {
+        let depth = u32::from(request.depth.get());
+        let is_possible = depth.is_power_of_two()
+            && depth <= EVENT_QUEUE_DEPTH
+            && u16::from(request.vector) < MSIX_VECTORS
+            && request.entry == CompletionEvent::WORDS
+            && request.events.get() & !1 == 0;
+        let bytes = u64::from(depth) * size_of::<CompletionEvent>() as u64;
+        if !is_possible || self.memory.lend(request.base.get(), bytes).is_err() {
+            return Err(AdminStatus::IllegalParameter);
+        }
+        let mut state = self.lock();
+        if state.event_queues.len() >= EVENT_QUEUES as usize {
+            return Err(AdminStatus::NoResources);
+        }
+        let eqn = state.event_queues.insert(EventQueue {
+            entries: Written {
+                base: request.base.get(),
+                depth,
+                producer: 0,
+                vector: request.vector.into(),
+            },
+            is_armed: false,
+            is_late: false,
+        });
+        Ok(eqn as u16)
+    }
+
+    /// Ends an event queue.
+    pub(super) fn destroy_eq(&self, eqn: u16) -> Result<(), AdminStatus> {
+        let mut state = self.lock();
+        if !state.event_queues.contains(eqn.into()) {
+            return Err(AdminStatus::IllegalParameter);
+        }
+        if state.users.values().any(|used| *used == eqn) {
+            return Err(AdminStatus::Busy);
+        }
+        state.event_queues.remove(eqn.into());
+        Ok(())
+    }
+
+    pub(super) fn has_eq(&self, eqn: u16) -> bool {
+        self.lock().event_queues.contains(eqn.into())
+    }
+
+    /// Events of a completion queue go to an event queue from now on.
+    pub(super) fn attach(&self, cq: u32, eqn: u16) {
+        self.lock().users.insert(cq, eqn);
+    }
+
+    /// A completion queue has no events any more.
+    pub(super) fn detach(&self, cq: u32) {
+        self.lock().users.remove(&cq);
+    }
+
+    /// The guest has read an event queue, and wants to be interrupted by the next entry.
+    pub(super) fn arm(&self, eqn: u16) {
+        let mut state = self.lock();
+        let Some(queue) = state.event_queues.get_mut(eqn.into()) else {
+            return;
+        };
+        // It may have read before the entry was there.
+        queue.is_armed = !std::mem::take(&mut queue.is_late);
+        if !queue.is_armed {
+            let vector = queue.entries.vector;
+            state.interrupt(vector);
+        }
+    }
+
+    /// Tells of an event of the device.
+    pub(super) fn tell(&self, event: DeviceEvent) {
+        let mut state = self.lock();
+        match event {
+            DeviceEvent::Completion(cq) => self.write_completion(&mut state, cq.0),
+            DeviceEvent::Fatal => {
+                state.has_failed = true;
+                self.write_async(&mut state, AsyncGroup::FatalError);
+            }
+            // The device has no words for these.
+            DeviceEvent::CqError(_)
+            | DeviceEvent::QpFatal(_)
+            | DeviceEvent::PortError
+            | DeviceEvent::PortActive
+            | DeviceEvent::SpeedChange => {}
+        }
+    }
+
+    fn write_completion(&self, state: &mut State, cq: u32) {
+        let eqn = state.users.get(&cq).copied();
+        let Some(queue) = eqn.and_then(|eqn| state.event_queues.get_mut(eqn.into())) else {
+            return;
+        };
+        let (address, phase) = queue.entries.next(size_of::<CompletionEvent>() as u64);
+        let event = CompletionEvent::new(cq as u16, phase);
+        if self.memory.publish(address, event.as_bytes(), 0).is_err() {
+            return;
+        }
+        match std::mem::take(&mut queue.is_armed) {
+            true => {
+                let vector = queue.entries.vector;
+                state.interrupt(vector);
+            }
+            false => queue.is_late = true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use efa_device_model::device::CqId;
+    use rustix::event::{EventfdFlags, eventfd};
+    use zerocopy::FromZeros;
+
+    use super::*;
+    use crate::memory::test_pages;
+
+    struct Guest {
+        memory: Arc<GuestMemory>,
+        notifier: Notifier,
+        eventfd: OwnedFd,
+    }
+
+    impl Guest {
+        fn new() -> Guest {
+            let memory = Arc::new(GuestMemory::default());
+            memory.map(0, 4 * 4096, true, test_pages(4), 0).unwrap();
+            memory.write(0, &[0; 4 * 4096]).unwrap();
+            let notifier = Notifier::new(Arc::clone(&memory));
+            let eventfd = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+            notifier.set_vector(3, Some(eventfd.try_clone().unwrap()));
+            Guest {
+                memory,
+                notifier,
+                eventfd,
+            }
+        }
+
+        /// Interrupts since the last look.
+        fn interrupts(&self) -> u64 {
+            let mut count = [0; 8];
+            match rustix::io::read(&self.eventfd, &mut count) {
+                Ok(_) => u64::from_ne_bytes(count),
+                Err(_) => 0,
+            }
+        }
+
+        fn bytes<const N: usize>(&self, address: u64) -> [u8; N] {
+            let mut bytes = [0; N];
+            self.memory.read(address, &mut bytes).unwrap();
+            bytes
+        }
+
+        fn create(&self) -> u16 {
+            self.notifier.create_eq(&eq_request()).unwrap()
+        }
+    }
+
+    fn eq_request() -> CreateEq {
+        let mut request = CreateEq::new_zeroed();
+        request.depth = 2.into();
+        request.vector = 3;
+        request.entry = 4;
+        request.base = 4096.into();
+        request.events = 1.into();
+        request
+    }
+
+    const COMPLETION: DeviceEvent = DeviceEvent::Completion(CqId(5));
+
+    #[test]
+    fn an_armed_queue_interrupts_once() {
+        let guest = Guest::new();
+        let eqn = guest.create();
+        guest.notifier.attach(5, eqn);
+        guest.notifier.arm(eqn);
+        assert_eq!(guest.interrupts(), 0);
+        guest.notifier.tell(COMPLETION);
+        assert_eq!(guest.interrupts(), 1);
+        assert_eq!(guest.bytes(4096), [1u8, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0]);
+        guest.notifier.tell(COMPLETION);
+        assert_eq!(guest.interrupts(), 0);
+        assert_eq!(guest.bytes(4112), [1u8, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0]);
+        // The second entry came before the guest had read all and armed again.
+        guest.notifier.arm(eqn);
+        assert_eq!(guest.interrupts(), 1);
+        guest.notifier.arm(eqn);
+        assert_eq!(guest.interrupts(), 0);
+        guest.notifier.tell(COMPLETION);
+        assert_eq!(guest.interrupts(), 1);
+        assert_eq!(guest.bytes(4096), [0u8], "the phase of the second lap");
+    }
+
+    #[test]
+    fn queues_without_events_tell_nothing() {
+        let guest = Guest::new();
+        let eqn = guest.create();
+        guest.notifier.arm(eqn);
+        guest.notifier.tell(COMPLETION);
+        guest.notifier.attach(5, eqn);
+        guest.notifier.detach(5);
+        guest.notifier.tell(COMPLETION);
+        assert_eq!((guest.interrupts(), guest.bytes(4096)), (0, [0u8; 16]));
+    }
+
+    #[test]
+    fn a_used_event_queue_stays() {
+        let guest = Guest::new();
+        let eqn = guest.create();
+        guest.notifier.attach(5, eqn);
+        assert_eq!(guest.notifier.destroy_eq(eqn), Err(AdminStatus::Busy));
+        guest.notifier.detach(5);
+        assert_eq!(guest.notifier.destroy_eq(eqn), Ok(()));
+        let gone = AdminStatus::IllegalParameter;
+        assert_eq!(guest.notifier.destroy_eq(eqn), Err(gone));
+        guest.notifier.arm(eqn);
+    }
+
+    #[test]
+    fn wrong_event_queues_are_refused() {
+        let guest = Guest::new();
+        let refused = |change: fn(&mut CreateEq)| {
+            let mut request = eq_request();
+            change(&mut request);
+            guest.notifier.create_eq(&request).unwrap_err()
+        };
+        let illegal = AdminStatus::IllegalParameter;
+        assert_eq!(refused(|request| request.depth = 3.into()), illegal);
+        assert_eq!(refused(|request| request.depth = 0.into()), illegal);
+        assert_eq!(refused(|request| request.depth = 8192.into()), illegal);
+        assert_eq!(refused(|request| request.vector = 32), illegal);
+        assert_eq!(refused(|request| request.entry = 8), illegal);
+        assert_eq!(refused(|request| request.events = 3.into()), illegal);
+        assert_eq!(
+            refused(|request| request.base = (4 * 4096 - 16).into()),
+            illegal
+        );
+        for _ in 0..EVENT_QUEUES {
+            guest.create();
+        }
+        assert_eq!(refused(|_| ()), AdminStatus::NoResources);
+    }
+
+    #[test]
+    fn signs_of_life_come_if_they_are_wanted() {
+        let guest = Guest::new();
+        let shape = QueueShape {
+            depth: 2,
+            vector: 3,
+        };
+        guest.notifier.start_async_events(8192, shape);
+        guest.notifier.tell_async(AsyncGroup::KeepAlive);
+        assert_eq!((guest.interrupts(), guest.bytes(8192)), (0, [0u8; 64]));
+        guest.notifier.set_groups(AsyncGroup::KeepAlive.bit());
+        for (address, phase) in [(8192, 1), (8192 + 64, 1), (8192, 0)] {
+            guest.notifier.tell_async(AsyncGroup::KeepAlive);
+            assert_eq!(guest.interrupts(), 1);
+            assert_eq!(guest.bytes(address), [4, 0, 0, 0, phase]);
+        }
+        guest.notifier.mask(true);
+        guest.notifier.tell_async(AsyncGroup::KeepAlive);
+        assert_eq!(
+            (guest.interrupts(), guest.bytes(8192 + 64)),
+            (0, [4u8, 0, 0, 0, 0])
+        );
+    }
+
+    #[test]
+    fn a_full_eventfd_does_not_make_anybody_wait() {
+        let guest = Guest::new();
+        let full = eventfd(0, EventfdFlags::empty()).unwrap();
+        rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        guest.notifier.set_vector(3, Some(full));
+        guest.notifier.trigger(3);
+        guest.notifier.trigger(32);
+        guest.notifier.set_vector(u32::MAX, None);
+    }
+}

@@ -1,0 +1,90 @@
+//! `efa-emu-pci`: a device of this machine's fabric as a PCI device of a virtual machine.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use clap::Parser;
+use efa_commands::{Failure, child, complain, end};
+use efa_pci::function::Function;
+use efa_pci::vfio::Server;
+use efa_shm::HostConfig;
+
+const PROGRAM: &str = "efa-emu-pci";
+
+/// How often it is looked whether the program lives, besides its end being told.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Gives a virtual machine an EFA device, by vfio-user.
+///
+/// To be started by `efa-emu run`, whose host the device belongs to. QEMU gets it by
+/// -device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"SOCKET"}}'
+/// and has to share the guest's memory:
+/// -object memory-backend-memfd,id=mem,size=512M,share=on -machine q35,memory-backend=mem
+#[derive(Parser)]
+#[command(name = PROGRAM, version, long_version = efa_commands::installation::version_text())]
+struct Arguments {
+    /// Where QEMU finds the device. The socket is made.
+    socket: PathBuf,
+    /// A program that is started when the socket is there, and with whose end all ends.
+    #[arg(last = true)]
+    command: Vec<OsString>,
+}
+
+fn main() -> ExitCode {
+    efa_log::init();
+    end(PROGRAM, execute())
+}
+
+fn execute() -> Result<ExitCode, Failure> {
+    let Arguments { socket, command } = Arguments::parse();
+    let mut function = Function::open(HostConfig::from_env()?)?;
+    let listener = listen(&socket)?;
+    let serve = move || {
+        let outcome = Server::new(listener).run(&mut function);
+        if let Err(error) = outcome {
+            complain(PROGRAM, &format!("no connections come any more: {error}"));
+        }
+    };
+    let outcome = match command.split_first() {
+        None => {
+            serve();
+            Ok(ExitCode::FAILURE)
+        }
+        Some((program, arguments)) => {
+            // It ends with the process.
+            std::thread::spawn(serve);
+            child::run(Command::new(program).args(arguments), || LOOK)
+                .map(child::end_as)
+                .map_err(|error| child::cannot_start(program, &error))
+        }
+    };
+    let _ = fs::remove_file(&socket);
+    outcome
+}
+
+/// Makes the socket. One that nobody listens at is left of a program that was killed.
+fn listen(path: &Path) -> Result<UnixListener, Failure> {
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
+    if is_socket && UnixStream::connect(path).is_err() {
+        let _ = fs::remove_file(path);
+    }
+    UnixListener::bind(path).map_err(|error| {
+        let path = path.display();
+        Failure(match error.kind() {
+            std::io::ErrorKind::AddrInUse if is_socket => {
+                format!("another program serves {path}: name another socket, or end that program")
+            }
+            std::io::ErrorKind::AddrInUse => {
+                format!("{path} exists and is no socket: name another one")
+            }
+            _ => {
+                format!("cannot make the socket {path}: {error}: name one in a directory of yours")
+            }
+        })
+    })
+}

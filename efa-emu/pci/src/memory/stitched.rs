@@ -1,0 +1,224 @@
+//! Regions of pages that lie apart in the guest, as one range of this process.
+//!
+//! The device and its link know regions by an address of the process. So the pages of a region are
+//! mapped once more, side by side: runs of them that are side by side in the guest too by one mapping.
+
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+
+use super::guest::{GuestMemory, Mapping, NotMemory, access};
+
+/// The most runs of a region. The system allows 65530 mappings of a process.
+const MAX_RUNS: usize = 4096;
+
+/// Why a region cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum StitchError {
+    /// A page is not memory of the guest, or not memory that may be written.
+    #[error(transparent)]
+    NotMemory(#[from] NotMemory),
+    /// The pages lie too far apart.
+    #[error("the region has more than {MAX_RUNS} runs of pages")]
+    TooManyRuns,
+    /// The system refuses it.
+    #[error("cannot map the pages of the region: {0}")]
+    System(#[from] std::io::Error),
+}
+
+/// Pages that lie side by side in a map.
+struct Run {
+    map: Arc<Mapping>,
+    offset: usize,
+    length: usize,
+}
+
+/// Collects pages in their order.
+#[derive(Default)]
+pub(super) struct Runs {
+    runs: Vec<Run>,
+    length: usize,
+}
+
+impl Runs {
+    /// Adds a page of `length` bytes of the guest.
+    pub(super) fn add(
+        &mut self,
+        memory: &GuestMemory,
+        mut address: u64,
+        mut length: u64,
+        is_writable: bool,
+    ) -> Result<(), StitchError> {
+        let missing = NotMemory { address, length };
+        while length > 0 {
+            let (map, offset) = memory.find(address).ok_or(missing)?;
+            if is_writable && !map.is_writable() {
+                return Err(missing.into());
+            }
+            let count = map.rest(offset).min(length as usize);
+            self.push(map, offset, count)?;
+            length -= count as u64;
+            address = address.checked_add(count as u64).ok_or(missing)?;
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, map: Arc<Mapping>, offset: usize, length: usize) -> Result<(), StitchError> {
+        self.length += length;
+        if let Some(last) = self.runs.last_mut()
+            && last.map.is_same(&map)
+            && last.offset + last.length == offset
+        {
+            last.length += length;
+            return Ok(());
+        }
+        if self.runs.len() >= MAX_RUNS {
+            return Err(StitchError::TooManyRuns);
+        }
+        self.runs.push(Run {
+            map,
+            offset,
+            length,
+        });
+        Ok(())
+    }
+
+    /// Maps the pages side by side.
+    pub(super) fn stitch(self) -> Result<StitchedRegion, StitchError> {
+        // SAFETY: a new range of addresses, at a place of the system's choice.
+        let first = unsafe {
+            mmap_anonymous(
+                null_mut(),
+                self.length,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE,
+            )
+        };
+        let region = StitchedRegion {
+            first: first.map_err(std::io::Error::from)?.addr(),
+            length: self.length,
+        };
+        let mut at = region.first;
+        for run in &self.runs {
+            let (file, offset) = run.map.file_at(run.offset);
+            let flags = MapFlags::SHARED | MapFlags::FIXED;
+            let protection = access(run.map.is_writable());
+            // SAFETY: the addresses belong to `region`, and nobody uses them yet.
+            unsafe {
+                mmap(
+                    std::ptr::with_exposed_provenance_mut(at),
+                    run.length,
+                    protection,
+                    flags,
+                    file,
+                    offset,
+                )
+            }
+            .map_err(std::io::Error::from)?;
+            at += run.length;
+        }
+        Ok(region)
+    }
+}
+
+/// The pages of a region, side by side in this process. They are unmapped when this is dropped.
+#[derive(Debug)]
+pub struct StitchedRegion {
+    first: usize,
+    length: usize,
+}
+
+impl StitchedRegion {
+    /// The address of the first page in this process.
+    pub fn address(&self) -> u64 {
+        self.first as u64
+    }
+}
+
+impl Drop for StitchedRegion {
+    fn drop(&mut self) {
+        let first = std::ptr::with_exposed_provenance_mut(self.first);
+        // SAFETY: mapped by `stitch`; its owner drops this when the device has no region there.
+        let _ = unsafe { munmap(first, self.length) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::PAGE;
+    use super::super::guest::tests::{descriptor, pages};
+    use super::*;
+
+    fn byte(region: &StitchedRegion, offset: u64) -> u8 {
+        let byte: *const u8 = std::ptr::with_exposed_provenance(region.first + offset as usize);
+        // SAFETY: in the region, which is mapped.
+        unsafe { byte.read_volatile() }
+    }
+
+    #[test]
+    fn pages_lie_side_by_side_in_their_order() {
+        let memory = GuestMemory::default();
+        memory
+            .map(0x10000, 4 * PAGE, true, descriptor(&pages(4)), 0)
+            .unwrap();
+        memory
+            .map(0x14000, 2 * PAGE, true, descriptor(&pages(2)), 0)
+            .unwrap();
+        let mut runs = Runs::default();
+        for page in [0x12000, 0x13000, 0x10000, 0x14000] {
+            runs.add(&memory, page, PAGE, true).unwrap();
+        }
+        // A long page that lies in two maps.
+        runs.add(&memory, 0x13000, 2 * PAGE, true).unwrap();
+        assert_eq!(runs.runs.len(), 5);
+        let region = runs.stitch().unwrap();
+        memory.clear();
+        let found: Vec<u8> = (0..6).map(|page| byte(&region, page * PAGE + 5)).collect();
+        assert_eq!(found, [2, 3, 0, 0, 3, 0]);
+    }
+
+    #[test]
+    fn runs_of_pages_take_one_mapping() {
+        let memory = GuestMemory::default();
+        memory
+            .map(0, 64 * PAGE, true, descriptor(&pages(64)), 0)
+            .unwrap();
+        let mut runs = Runs::default();
+        for page in 0..64 {
+            runs.add(&memory, page * PAGE, PAGE, true).unwrap();
+        }
+        assert_eq!(runs.runs.len(), 1);
+    }
+
+    #[test]
+    fn what_a_region_cannot_have_is_an_error() {
+        let memory = GuestMemory::default();
+        memory
+            .map(0x1000, PAGE, false, descriptor(&pages(1)), 0)
+            .unwrap();
+        let add = |address, length, is_writable| {
+            Runs::default().add(&memory, address, length, is_writable)
+        };
+        assert!(add(0x1000, PAGE, false).is_ok());
+        assert!(matches!(
+            add(0x1000, PAGE, true),
+            Err(StitchError::NotMemory(_))
+        ));
+        assert!(matches!(
+            add(0x1000, 2 * PAGE, false),
+            Err(StitchError::NotMemory(_))
+        ));
+        assert!(matches!(
+            add(0, PAGE, false),
+            Err(StitchError::NotMemory(_))
+        ));
+        assert!(matches!(
+            add(u64::MAX - 4095, PAGE, false),
+            Err(StitchError::NotMemory(_))
+        ));
+        let mut runs = Runs::default();
+        let added = (0..).find_map(|_| runs.add(&memory, 0x1000, PAGE, false).err());
+        assert!(matches!(added, Some(StitchError::TooManyRuns)));
+    }
+}

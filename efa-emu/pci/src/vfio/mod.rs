@@ -1,0 +1,14 @@
+//! vfio-user: messages over a socket by which one program has a device that another presents.
+//!
+//! * `message`: the messages. * `stream`: how they come, with their descriptors.
+//! * `server`: the device's side.
+//!
+//! The specification is `docs/interop/vfio-user.rst` of QEMU; numbers of the structures are those of
+//! the kernel's `<linux/vfio.h>`.
+
+pub mod message;
+mod server;
+mod stream;
+
+pub use server::{Server, Session, serve_connection};
+pub use stream::{MAX_DESCRIPTORS, Message, Stream, StreamError};

@@ -1,0 +1,566 @@
+//! What the kernel's driver and rdma-core do, as far as the device sees it.
+
+use std::ops::{Deref, DerefMut};
+use std::path::Path;
+use std::sync::Arc;
+
+use efa_core::address::{Gid, Qkey, Qpn};
+use efa_device_model::device::QpRings;
+use efa_device_model::device::queue::{
+    Buffer, CompletionRing, CompletionSize, ReceiveRing, SendRing, WqeSize,
+};
+use efa_device_model::profile::Profile;
+use efa_device_model::provider::{
+    Completion, CompletionQueue, SendData, SendOpcode, SendRequest, UdAddress,
+};
+use efa_pci::admin::{
+    AhMade, AllocPd, AllocUar, CqMade, CreateAh, CreateCq, CreateEq, CreateQp, DeregMr, DestroyCq,
+    DestroyQp, ENTRY, Feature, GetFeature, GetStats, Head, ModifyMask, ModifyQp, Number, QpMade,
+    RegMr, RegionMade, SetFeature,
+};
+use efa_pci::function::{Bars, Register};
+use efa_testing::device::{ClientQueues, Kind, QKEY};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+use super::guest::{Guest, PAGE};
+
+/// Entries of the admin queues, as the driver has them.
+const ADMIN_DEPTH: u32 = 32;
+const ASYNC_DEPTH: u32 = 16;
+
+/// The vector of the admin queue.
+pub(crate) const ADMIN_VECTOR: u32 = 0;
+/// The vector of the event queue.
+pub(crate) const EVENT_VECTOR: u32 = 1;
+
+/// A driver that has found its device.
+pub(crate) struct Driver {
+    guest: Guest,
+    reads: u16,
+    read_response: u64,
+    requests: u64,
+    completions: u64,
+    pub(crate) async_events: u64,
+    /// Counter of the next command.
+    pub(crate) next: u16,
+    pub(crate) pd: u16,
+    pub(crate) uar: u16,
+}
+
+impl Deref for Driver {
+    type Target = Guest;
+
+    fn deref(&self) -> &Guest {
+        &self.guest
+    }
+}
+
+impl DerefMut for Driver {
+    fn deref_mut(&mut self) -> &mut Guest {
+        &mut self.guest
+    }
+}
+
+impl Driver {
+    /// A guest with the device of a host below `root`, whose driver is ready.
+    pub(crate) fn probe(root: &Path, host: &str, profile: &Profile) -> Driver {
+        let mut driver = Driver::new(Guest::new(root, host, profile));
+        driver.start();
+        driver
+    }
+
+    /// A driver that has done nothing yet.
+    pub(crate) fn new(mut guest: Guest) -> Driver {
+        let read_response = guest.take(PAGE);
+        Driver {
+            reads: 0,
+            read_response,
+            requests: guest.take(PAGE),
+            completions: guest.take(PAGE),
+            async_events: guest.take(PAGE),
+            guest,
+            next: 0,
+            pd: 0,
+            uar: 0,
+        }
+    }
+
+    /// Does all that the kernel's driver does before the first program opens the device.
+    pub(crate) fn start(&mut self) {
+        self.reset();
+        assert!(self.read(Register::Version) >= 0x0001);
+        assert!(self.read(Register::ControllerVersion) >= 1);
+        self.guest.set_vector(ADMIN_VECTOR);
+        self.guest.set_vector(EVENT_VECTOR);
+        self.set(Register::InterruptMask, 1);
+        self.start_queues();
+        self.set(Register::InterruptMask, 0);
+        let mut groups = SetFeature::new_zeroed();
+        groups.feature = Feature::AsyncEvents as u8;
+        groups.groups = (1 << 4).into();
+        self.command(12, &groups).unwrap();
+        self.pd = self
+            .make::<Number>(14, &AllocPd::new_zeroed())
+            .unwrap()
+            .number
+            .get();
+        self.uar = self
+            .make::<Number>(16, &AllocUar::new_zeroed())
+            .unwrap()
+            .number
+            .get();
+    }
+
+    /// Resets the device as the driver does, and finds it ready.
+    pub(crate) fn reset(&mut self) {
+        self.tell_response();
+        assert_eq!(self.read(Register::Status) & 1, 1, "ready");
+        self.set(Register::Control, 1);
+        self.tell_response();
+        assert_eq!(self.read(Register::Status) & 8, 8, "in reset");
+        self.set(Register::Control, 0);
+        assert_eq!(self.read(Register::Status) & 8, 0, "reset");
+        self.next = 0;
+    }
+
+    fn tell_response(&mut self) {
+        let address = self.read_response;
+        self.set_address(
+            Register::ReadResponseLow,
+            Register::ReadResponseHigh,
+            address,
+        );
+    }
+
+    pub(crate) fn start_queues(&mut self) {
+        let (requests, completions) = (self.requests, self.completions);
+        let async_events = self.async_events;
+        self.set_address(Register::AdminBaseLow, Register::AdminBaseHigh, requests);
+        self.set(Register::AdminCapabilities, 64 << 16 | ADMIN_DEPTH);
+        self.set_address(
+            Register::CompletionBaseLow,
+            Register::CompletionBaseHigh,
+            completions,
+        );
+        self.set(
+            Register::CompletionCapabilities,
+            ADMIN_VECTOR << 24 | 64 << 16 | ADMIN_DEPTH,
+        );
+        self.set_address(
+            Register::AsyncBaseLow,
+            Register::AsyncBaseHigh,
+            async_events,
+        );
+        self.set(
+            Register::AsyncCapabilities,
+            ADMIN_VECTOR << 24 | 64 << 16 | ASYNC_DEPTH,
+        );
+    }
+
+    /// Writes a register.
+    pub(crate) fn set(&mut self, register: Register, value: u32) {
+        self.guest.write(Bars::Registers, register as u64, value);
+    }
+
+    pub(crate) fn set_address(&mut self, low: Register, high: Register, address: u64) {
+        self.set(low, address as u32);
+        self.set(high, (address >> 32) as u32);
+    }
+
+    /// Reads a register, without a read.
+    pub(crate) fn read(&mut self, register: Register) -> u32 {
+        self.reads += 1;
+        self.set(
+            Register::ReadRequest,
+            (register as u32) << 16 | u32::from(self.reads),
+        );
+        let response = self.bytes(self.read_response, 8);
+        assert_eq!(response[..2], self.reads.to_le_bytes());
+        assert_eq!(response[2..4], (register as u16).to_le_bytes());
+        u32::from_le_bytes(response[4..].try_into().unwrap())
+    }
+
+    /// Gives a command and returns its completion, or its status.
+    pub(crate) fn command(
+        &mut self,
+        opcode: u8,
+        command: &(impl IntoBytes + Immutable + ?Sized),
+    ) -> Result<[u8; ENTRY], u8> {
+        let index = u64::from(self.next) % u64::from(ADMIN_DEPTH);
+        let phase = (u32::from(self.next) / ADMIN_DEPTH + 1) as u8 & 1;
+        let id = 0x800 | self.next;
+        let mut entry = [0; ENTRY];
+        let bytes = command.as_bytes();
+        entry[..bytes.len()].copy_from_slice(bytes);
+        entry[..2].copy_from_slice(&id.to_le_bytes());
+        entry[2] = opcode;
+        entry[3] |= phase;
+        self.put(self.requests + index * ENTRY as u64, &entry);
+        self.next += 1;
+        let next = self.next;
+        self.set(Register::AdminDoorbell, next.into());
+        let completion = self.bytes(self.completions + index * ENTRY as u64, ENTRY);
+        let completion: [u8; ENTRY] = completion.try_into().unwrap();
+        assert_eq!(completion[..2], id.to_le_bytes(), "the completion is there");
+        assert_eq!(completion[3] & 1, phase);
+        match completion[2] {
+            0 => Ok(completion),
+            status => Err(status),
+        }
+    }
+
+    /// As [`Driver::command`], and returns what the completion says.
+    pub(crate) fn make<T: FromBytes + KnownLayout + Immutable>(
+        &mut self,
+        opcode: u8,
+        command: &(impl IntoBytes + Immutable),
+    ) -> Result<T, u8> {
+        let completion = self.command(opcode, command)?;
+        Ok(T::read_from_prefix(&completion[8..]).unwrap().0)
+    }
+
+    /// The bytes of a feature, or the status of who asks for it.
+    pub(crate) fn feature(&mut self, feature: u8) -> Result<Vec<u8>, u8> {
+        let mut request = GetFeature::new_zeroed();
+        request.feature = feature;
+        Ok(self.command(11, &request)?[8..].to_vec())
+    }
+
+    /// The numbers of some statistics.
+    pub(crate) fn statistics(&mut self, statistics: u8) -> Vec<u64> {
+        let mut request = GetStats::new_zeroed();
+        request.statistics = statistics;
+        let completion = self.command(13, &request).unwrap();
+        let (words, _) = completion[8..].as_chunks();
+        words.iter().map(|word| u64::from_le_bytes(*word)).collect()
+    }
+
+    pub(crate) fn gid(&mut self) -> Gid {
+        let network = self.feature(Feature::Network as u8).unwrap();
+        Gid(network[..16].try_into().unwrap())
+    }
+
+    /// Makes an event queue with the vector [`EVENT_VECTOR`].
+    pub(crate) fn create_eq(&mut self) -> (u16, u64) {
+        let base = self.take(PAGE);
+        let mut request = CreateEq::new_zeroed();
+        request.depth = 256.into();
+        request.vector = EVENT_VECTOR as u8;
+        request.entry = 4;
+        request.base = base.into();
+        request.events = 1.into();
+        let eqn = self.make::<Number>(18, &request).unwrap().number.get();
+        self.arm(eqn);
+        (eqn, base)
+    }
+
+    /// Wants to be interrupted by the next entry of an event queue.
+    pub(crate) fn arm(&mut self, eqn: u16) {
+        self.set(Register::EventDoorbell, 1 << 31 | u32::from(eqn));
+    }
+
+    /// A command that makes a completion queue.
+    pub(crate) fn cq_request(&mut self, size: CompletionSize, eqn: Option<u16>) -> CreateCq {
+        let mut request = CreateCq::new_zeroed();
+        request.depth = (PAGE as u16 / size.bytes() as u16).into();
+        request.entry = size.bytes() as u8 / 4;
+        request.base = self.take(PAGE).into();
+        request.sub_queues = 1.into();
+        request.uar = self.uar.into();
+        if let Some(eqn) = eqn {
+            request.flags = CreateCq::INTERRUPTS;
+            request.eqn = eqn.into();
+        }
+        request
+    }
+
+    /// A command that makes a queue pair with 64 requests and 128 descriptors.
+    pub(crate) fn qp_request(&mut self, cq: u16, wqe: WqeSize) -> CreateQp {
+        let mut request = CreateQp::new_zeroed();
+        request.pd = self.pd.into();
+        request.service = 2;
+        request.recv_base = self.take(PAGE).into();
+        request.send_cq = u32::from(cq).into();
+        request.recv_cq = u32::from(cq).into();
+        request.send_bytes = (64 * wqe.bytes() as u32).into();
+        request.send_depth = 60.into();
+        request.recv_bytes = 2048.into();
+        request.recv_depth = 42.into();
+        request.uar = self.uar.into();
+        request
+    }
+
+    /// A command that changes a queue pair to a state.
+    pub(crate) fn modify_request(handle: u32, from: u32, to: u32, more: ModifyMask) -> ModifyQp {
+        let mut request = ModifyQp::new_zeroed();
+        request.mask = (ModifyMask::STATE | ModifyMask::CURRENT_STATE | more)
+            .bits()
+            .into();
+        request.handle = handle.into();
+        request.state = to.into();
+        request.current_state = from.into();
+        request.qkey = QKEY.0.into();
+        request
+    }
+
+    /// Brings a queue pair from RESET to RTS, with the attributes that the driver sends.
+    pub(crate) fn bring_up(&mut self, handle: u32) {
+        for (from, to, more) in [
+            (0, 1, ModifyMask::QKEY),
+            (1, 2, ModifyMask::empty()),
+            (2, 3, ModifyMask::SQ_PSN),
+        ] {
+            self.command(2, &Driver::modify_request(handle, from, to, more))
+                .unwrap();
+        }
+    }
+
+    /// Makes an address handle.
+    pub(crate) fn address(&mut self, gid: Gid) -> u16 {
+        let mut request = CreateAh::new_zeroed();
+        request.gid = gid.0;
+        request.pd = self.pd.into();
+        self.make::<AhMade>(5, &request).unwrap().ah.get()
+    }
+
+    /// Registers pages of the guest under an address of a program, for everything.
+    pub(crate) fn register(
+        &mut self,
+        pages: &[u64],
+        length: u64,
+        iova: u64,
+    ) -> Result<RegionMade, u8> {
+        let mut request = RegMr::new_zeroed();
+        request.pd = self.pd.into();
+        request.length = length.into();
+        request.iova = iova.into();
+        request.flags = 12;
+        request.permissions = 0b111;
+        if let [a, b, c, d] = *pages {
+            request.pages = [a, b, c, d].map(Into::into);
+        } else {
+            let list = self.take(8 * pages.len() as u64);
+            let addresses: Vec<u8> = pages.iter().flat_map(|page| page.to_le_bytes()).collect();
+            self.put(list, addresses.as_slice());
+            request.head.flags = Head::CONTROL_BUFFER;
+            let length = addresses.len() as u64;
+            request.pages[0] = (length | list << 32).into();
+            request.pages[1] = (list >> 32).into();
+        }
+        self.make(7, &request)
+    }
+
+    pub(crate) fn deregister(&mut self, lkey: u32) -> Result<(), u8> {
+        let mut request = DeregMr::new_zeroed();
+        request.lkey = lkey.into();
+        self.command(8, &request).map(drop)
+    }
+
+    /// What the device had done when its last request was answered is over: ends the connection.
+    pub(crate) fn leave(self) {
+        self.guest.leave().unwrap();
+    }
+}
+
+/// Memory of a program in the guest, of which every other page is another's.
+pub(crate) struct Memory {
+    pages: Vec<u64>,
+    pub(crate) iova: u64,
+    pub(crate) lkey: u32,
+    pub(crate) rkey: u32,
+}
+
+impl Memory {
+    /// The address in the program.
+    const IOVA: u64 = 0x7f12_3456_7000;
+
+    /// Memory of 8 pages.
+    pub(crate) fn new(driver: &mut Driver) -> Memory {
+        // In an order of which no two are neighbours.
+        let first = driver.take(16 * PAGE);
+        let pages: Vec<u64> = [3, 1, 7, 5, 0, 11, 9, 14]
+            .map(|page| first + page * PAGE)
+            .to_vec();
+        let length = pages.len() as u64 * PAGE;
+        let keys = driver.register(&pages, length, Memory::IOVA).unwrap();
+        Memory {
+            pages,
+            iova: Memory::IOVA,
+            lkey: keys.lkey.get(),
+            rkey: keys.rkey.get(),
+        }
+    }
+
+    /// A buffer in it.
+    pub(crate) fn buffer(&self, offset: u64, length: u32) -> Buffer {
+        Buffer {
+            address: self.iova + offset,
+            length,
+            lkey: self.lkey,
+        }
+    }
+
+    fn parts(&self, offset: u64, length: usize) -> impl Iterator<Item = (u64, usize)> {
+        (offset..offset + length as u64)
+            .enumerate()
+            .map(|(index, at)| {
+                let page = self.pages[(at / PAGE) as usize];
+                (page + at % PAGE, index)
+            })
+    }
+
+    pub(crate) fn put(&self, driver: &Driver, offset: u64, bytes: &[u8]) {
+        for (address, index) in self.parts(offset, bytes.len()) {
+            driver.put(address, &bytes[index..=index]);
+        }
+    }
+
+    pub(crate) fn bytes(&self, driver: &Driver, offset: u64, length: usize) -> Vec<u8> {
+        self.parts(offset, length)
+            .map(|(address, _)| driver.bytes(address, 1)[0])
+            .collect()
+    }
+}
+
+/// A queue pair of a guest, with the client's halves of its queues.
+pub(crate) struct Endpoint {
+    pub(crate) made: QpMade,
+    pub(crate) cq: u16,
+    cq_doorbell: u32,
+    queues: ClientQueues,
+    completions: CompletionQueue,
+}
+
+impl Endpoint {
+    /// A queue pair that is ready to send.
+    pub(crate) fn new(
+        driver: &mut Driver,
+        profile: &Profile,
+        wqe: WqeSize,
+        eqn: Option<u16>,
+    ) -> Endpoint {
+        let request = driver.cq_request(CompletionSize::Bytes32, eqn);
+        let cq = driver.make::<CqMade>(9, &request).unwrap();
+        assert_eq!(cq.depth, request.depth);
+        let depth = request.depth.get().into();
+        let lent = driver.lend(request.base.get(), PAGE);
+        let ring = CompletionRing::over(lent, depth, CompletionSize::Bytes32).unwrap();
+        let request = driver.qp_request(cq.cq.get(), wqe);
+        let made = driver.make::<QpMade>(1, &request).unwrap();
+        let (bytes, place) = (request.send_bytes.get(), made.send_queue.get());
+        let lent = driver.send_queues.lend(place.into(), bytes.into());
+        let recv = driver.lend(request.recv_base.get(), 2048);
+        let rings = QpRings {
+            send: Arc::new(SendRing::over(lent, 64, wqe).unwrap()),
+            recv: Arc::new(ReceiveRing::over(recv, 128).unwrap()),
+        };
+        let mut endpoint = Endpoint {
+            made,
+            cq: cq.cq.get(),
+            cq_doorbell: cq.doorbell.get(),
+            queues: ClientQueues::new(Qpn(made.qpn.get()), rings, profile, wqe, 0),
+            completions: CompletionQueue::new(Arc::new(ring)),
+        };
+        driver.bring_up(made.handle.get());
+        endpoint
+            .queues
+            .set_state(efa_device_model::device::QpState::ReadyToSend);
+        endpoint
+    }
+
+    /// Where peers reach it, by their handle of its host.
+    pub(crate) fn address(&self, ahn: u16) -> UdAddress {
+        UdAddress {
+            ahn,
+            qpn: self.queues.qpn,
+            qkey: Qkey(QKEY.0),
+        }
+    }
+
+    pub(crate) fn post_recv(&mut self, driver: &mut Driver, wr_id: u64, buffer: Buffer) {
+        self.queues.recv.post(wr_id, &[buffer]).unwrap();
+        let counter = self.queues.recv.ring().doorbell().read();
+        driver.write(
+            Bars::Doorbells,
+            self.made.recv_doorbell.get().into(),
+            counter,
+        );
+    }
+
+    pub(crate) fn post_send(
+        &mut self,
+        driver: &mut Driver,
+        wr_id: u64,
+        to: UdAddress,
+        data: SendData<'_>,
+    ) {
+        const INLINE: u32 = 1 << 3;
+        let flags = match data {
+            SendData::Inline(_) => INLINE,
+            SendData::Buffers(_) => 0,
+        };
+        let opcode = SendOpcode::Send;
+        let request = SendRequest {
+            wr_id,
+            opcode,
+            flags,
+            to,
+            data,
+        };
+        self.queues.send.post(&request).unwrap();
+        self.ring(driver);
+    }
+
+    pub(crate) fn post_rdma(
+        &mut self,
+        driver: &mut Driver,
+        wr_id: u64,
+        to: UdAddress,
+        kind: Kind,
+        local: Buffer,
+        remote: (u64, u32),
+    ) {
+        self.queues.post_rdma(wr_id, to, kind, local, remote);
+        self.ring(driver);
+    }
+
+    fn ring(&self, driver: &mut Driver) {
+        let counter = self.queues.send.ring().doorbell().read();
+        driver.write(
+            Bars::Doorbells,
+            self.made.send_doorbell.get().into(),
+            counter,
+        );
+    }
+
+    /// Wants an event of the completion queue.
+    pub(crate) fn request_event(&mut self, driver: &mut Driver) {
+        self.completions.event_received();
+        self.completions.request_notification();
+        let value = self.completions.ring().doorbell().read();
+        driver.write(Bars::Doorbells, self.cq_doorbell.into(), value);
+    }
+
+    pub(crate) fn poll(&mut self) -> Option<Completion> {
+        self.completions.next(&mut self.queues)
+    }
+
+    /// Waits for the next completion.
+    pub(crate) fn completion(&mut self) -> Completion {
+        loop {
+            if let Some(completion) = self.poll() {
+                return completion;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    pub(crate) fn destroy(self, driver: &mut Driver) {
+        let mut pair = DestroyQp::new_zeroed();
+        pair.handle = self.made.handle;
+        driver.command(4, &pair).unwrap();
+        let mut queue = DestroyCq::new_zeroed();
+        queue.cq = self.cq.into();
+        driver.command(10, &queue).unwrap();
+    }
+}

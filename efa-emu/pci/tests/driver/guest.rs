@@ -1,0 +1,339 @@
+//! A guest without a virtual machine: memory of a file, and the client's side of vfio-user.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use efa_device_model::device::queue::LentMemory;
+use efa_device_model::profile::Profile;
+use efa_pci::function::{Bars, Function};
+use efa_pci::vfio::message::{
+    Command, DmaMap, DmaUnmap, Header, RegionAccess, RegionInfo, SetIrqs, Version, irq,
+};
+use efa_pci::vfio::{Stream, StreamError, serve_connection};
+use efa_shm::{Engine, Fabric, HostConfig};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// Name of the fabric of all tests; each test has its own directory for it.
+const FABRIC: &str = "test";
+
+/// Where the guest's memory begins.
+pub(crate) const MEMORY: u64 = 0x10_0000;
+/// Its length in bytes.
+pub(crate) const LENGTH: u64 = 16 << 20;
+
+pub(crate) const PAGE: u64 = 4096;
+
+/// A file that this process has mapped.
+pub(crate) struct Mapped {
+    first: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: what is mapped is accessed as atomics, by any thread.
+unsafe impl Send for Mapped {}
+// SAFETY: as above.
+unsafe impl Sync for Mapped {}
+
+impl Mapped {
+    fn new(file: impl AsFd, length: u64) -> Arc<Mapped> {
+        let length = length as usize;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, at an address of the system's choice.
+        let first = unsafe { mmap(null_mut(), length, access, MapFlags::SHARED, file, 0) }.unwrap();
+        let first = NonNull::new(first.cast()).unwrap();
+        Arc::new(Mapped { first, length })
+    }
+
+    /// Memory for the client's half of a ring.
+    pub(crate) fn lend(self: &Arc<Self>, offset: u64, length: u64) -> LentMemory {
+        assert!(offset + length <= self.length as u64);
+        // SAFETY: in the mapping, which stays as long as the `Arc`, and is accessed as atomics.
+        unsafe {
+            LentMemory::new(
+                self.first.add(offset as usize),
+                length as usize,
+                self.clone() as _,
+            )
+        }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`; nobody uses it any more.
+        unsafe { munmap(self.first.as_ptr().cast(), self.length) }.unwrap();
+    }
+}
+
+/// Opens a device of the tests' fabric below `root`.
+pub(crate) fn open_engine(root: &Path, host: &str, profile: &Profile) -> Engine {
+    let fabric = Fabric::open_below(root, FABRIC).unwrap();
+    Engine::open_in(&fabric, &HostConfig::new(FABRIC, host), profile.clone()).unwrap()
+}
+
+/// The device of a host below `root`.
+pub(crate) fn function(root: &Path, host: &str, profile: &Profile) -> Function {
+    let fabric = Fabric::open_below(root, FABRIC).unwrap();
+    let (config, profile) = (HostConfig::new(FABRIC, host), profile.clone());
+    Function::new(move || Engine::open_in(&fabric, &config, profile.clone())).unwrap()
+}
+
+/// A guest with a device.
+pub(crate) struct Guest {
+    stream: Option<Stream>,
+    next_id: u16,
+    file: File,
+    pub(crate) memory: Arc<Mapped>,
+    /// Where the next pages are taken.
+    next_page: u64,
+    /// The region with send queues.
+    pub(crate) send_queues: Arc<Mapped>,
+    vectors: HashMap<u32, OwnedFd>,
+    server: Option<JoinHandle<Result<(), StreamError>>>,
+}
+
+impl Guest {
+    /// A guest with the device of a host below `root`. The device serves it in a thread.
+    pub(crate) fn new(root: &Path, host: &str, profile: &Profile) -> Guest {
+        let mut function = function(root, host, profile);
+        let (client, socket) = UnixStream::pair().unwrap();
+        let server = std::thread::spawn(move || serve_connection(&mut function, socket));
+        Guest::connected(client, Some(server))
+    }
+
+    /// A guest whose device serves the socket at `path`.
+    pub(crate) fn connect(path: &Path) -> Guest {
+        Guest::connected(UnixStream::connect(path).unwrap(), None)
+    }
+
+    fn connected(socket: UnixStream, server: Option<JoinHandle<Result<(), StreamError>>>) -> Guest {
+        let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, LENGTH).unwrap();
+        let memory = Mapped::new(&file, LENGTH);
+        let mut guest = Guest {
+            stream: Some(socket.into()),
+            next_id: 0,
+            file: file.into(),
+            send_queues: Arc::clone(&memory),
+            memory,
+            next_page: 0,
+            vectors: HashMap::new(),
+            server,
+        };
+        let version = Version {
+            major: 0.into(),
+            minor: 0.into(),
+        };
+        guest
+            .ask(Command::Version, &[version.as_bytes(), b"{}\0"], &[])
+            .unwrap();
+        guest.map(MEMORY, LENGTH, 0).unwrap();
+        let (info, file) = guest.region(Bars::SendQueues as u32);
+        assert_eq!(info.flags.get(), 0b111, "send queues can be mapped");
+        guest.send_queues = Mapped::new(file.unwrap(), info.length.get());
+        guest
+    }
+
+    /// Sends a command, and returns what the answer has, or its errno.
+    pub(crate) fn ask(
+        &mut self,
+        command: Command,
+        body: &[&[u8]],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(Vec<u8>, Vec<OwnedFd>), u32> {
+        self.next_id = self.next_id.wrapping_add(1);
+        let header = Header {
+            id: self.next_id.into(),
+            command: (command as u16).into(),
+            size: 0.into(),
+            flags: 0.into(),
+            error: 0.into(),
+        };
+        let stream = self.stream();
+        stream.send(header, body, descriptors).unwrap();
+        let answer = stream.receive().unwrap().expect("an answer");
+        assert_eq!(answer.header.id, header.id);
+        assert_eq!(answer.header.command, header.command);
+        match answer.header.flags.get() {
+            Header::ANSWER => Ok((answer.body, answer.descriptors)),
+            flags => {
+                assert_eq!(flags, Header::ANSWER | Header::ERROR);
+                Err(answer.header.error.get())
+            }
+        }
+    }
+
+    /// The connection.
+    pub(crate) fn stream(&self) -> &Stream {
+        self.stream.as_ref().expect("the guest is connected")
+    }
+
+    /// Shows the device memory of the guest.
+    pub(crate) fn map(&mut self, address: u64, length: u64, offset: u64) -> Result<(), u32> {
+        let map = DmaMap {
+            argument_size: 32.into(),
+            flags: (DmaMap::READ | DmaMap::WRITE).into(),
+            offset: offset.into(),
+            address: address.into(),
+            length: length.into(),
+        };
+        let file = self.file.try_clone().unwrap();
+        self.ask(Command::DmaMap, &[map.as_bytes()], &[file.as_fd()])
+            .map(drop)
+    }
+
+    /// Takes memory of the guest away.
+    pub(crate) fn unmap(&mut self, address: u64, length: u64) {
+        let unmap = DmaUnmap {
+            argument_size: 24.into(),
+            flags: 0.into(),
+            address: address.into(),
+            length: length.into(),
+        };
+        self.ask(Command::DmaUnmap, &[unmap.as_bytes()], &[])
+            .unwrap();
+    }
+
+    /// What the device says of a region.
+    pub(crate) fn region(&mut self, region: u32) -> (RegionInfo, Option<OwnedFd>) {
+        let mut asked = RegionInfo::read_from_bytes(&[0; 32]).unwrap();
+        asked.region = region.into();
+        let (body, files) = self
+            .ask(Command::RegionInfo, &[asked.as_bytes()], &[])
+            .unwrap();
+        let info = RegionInfo::read_from_bytes(&body).unwrap();
+        (info, files.into_iter().next())
+    }
+
+    /// Writes a region.
+    pub(crate) fn write_region(
+        &mut self,
+        region: u32,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), u32> {
+        let access = RegionAccess {
+            offset: offset.into(),
+            region: region.into(),
+            count: (bytes.len() as u32).into(),
+        };
+        self.ask(Command::RegionWrite, &[access.as_bytes(), bytes], &[])
+            .map(drop)
+    }
+
+    /// Reads a region.
+    pub(crate) fn read_region(
+        &mut self,
+        region: u32,
+        offset: u64,
+        count: u32,
+    ) -> Result<Vec<u8>, u32> {
+        let access = RegionAccess {
+            offset: offset.into(),
+            region: region.into(),
+            count: count.into(),
+        };
+        let (body, _) = self.ask(Command::RegionRead, &[access.as_bytes()], &[])?;
+        Ok(body[size_of::<RegionAccess>()..].to_vec())
+    }
+
+    /// Writes a word of a region.
+    pub(crate) fn write(&mut self, bar: Bars, offset: u64, value: u32) {
+        self.write_region(bar as u32, offset, &value.to_le_bytes())
+            .unwrap();
+    }
+
+    /// Gives a vector an eventfd.
+    pub(crate) fn set_vector(&mut self, vector: u32) {
+        let eventfd = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        let set = SetIrqs {
+            argument_size: 20.into(),
+            flags: (SetIrqs::EVENTFDS | SetIrqs::TRIGGER).into(),
+            kind: irq::MSIX.into(),
+            start: vector.into(),
+            count: 1.into(),
+        };
+        self.ask(Command::SetIrqs, &[set.as_bytes()], &[eventfd.as_fd()])
+            .unwrap();
+        self.vectors.insert(vector, eventfd);
+    }
+
+    /// Interrupts of a vector since the last look.
+    pub(crate) fn interrupts(&self, vector: u32) -> u64 {
+        let mut count = [0; 8];
+        match rustix::io::read(&self.vectors[&vector], &mut count) {
+            Ok(_) => u64::from_ne_bytes(count),
+            Err(_) => 0,
+        }
+    }
+
+    /// Waits for an interrupt.
+    pub(crate) fn wait_for_interrupt(&self, vector: u32) {
+        poll(
+            &mut [PollFd::new(&self.vectors[&vector], PollFlags::IN)],
+            None,
+        )
+        .unwrap();
+        assert!(self.interrupts(vector) > 0);
+    }
+
+    /// Takes pages of the guest's memory, which are 0. Returns their address.
+    pub(crate) fn take(&mut self, bytes: u64) -> u64 {
+        let start = self.next_page;
+        self.next_page += bytes.next_multiple_of(PAGE);
+        assert!(self.next_page <= LENGTH, "the guest has no more memory");
+        MEMORY + start
+    }
+
+    /// The client's half of a ring at an address of the guest.
+    pub(crate) fn lend(&self, address: u64, length: u64) -> LentMemory {
+        self.memory.lend(address - MEMORY, length)
+    }
+
+    /// Bytes of the guest's memory.
+    pub(crate) fn bytes(&self, address: u64, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        self.file
+            .read_exact_at(&mut bytes, address - MEMORY)
+            .unwrap();
+        bytes
+    }
+
+    /// Puts bytes into the guest's memory.
+    pub(crate) fn put(&self, address: u64, bytes: &(impl IntoBytes + Immutable + ?Sized)) {
+        self.file
+            .write_all_at(bytes.as_bytes(), address - MEMORY)
+            .unwrap();
+    }
+
+    /// Ends the connection, and returns how the device took it.
+    pub(crate) fn leave(mut self) -> Result<(), StreamError> {
+        drop(self.stream.take());
+        self.server
+            .take()
+            .unwrap()
+            .join()
+            .expect("the device does not panic")
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.stream = None;
+        if let Some(server) = self.server.take()
+            && !std::thread::panicking()
+        {
+            let _ = server.join().expect("the device does not panic");
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Finding the device, features, resets and interrupts.
+
+use efa_device_model::profile::Profile;
+use efa_pci::admin::Feature;
+use efa_pci::function::{Bars, Register};
+use efa_pci::vfio::message::{Command, DeviceInfo, irq, region};
+use zerocopy::FromBytes;
+
+use super::fake::{ADMIN_VECTOR, Driver};
+use super::guest::Guest;
+
+#[test]
+fn the_driver_finds_each_generation() {
+    for name in ["efa0", "efa1", "efa2", "efa3"] {
+        let root = tempfile::tempdir().unwrap();
+        let profile = Profile::by_name(name).unwrap();
+        let mut driver = Driver::probe(root.path(), "vm", profile);
+        assert_eq!(
+            driver.read_region(region::CONFIG, 0, 4).unwrap(),
+            [0x0f, 0x1d, profile.part_id as u8, 0xef]
+        );
+        for feature in [1, 2, 3, 4, 5, 7, 9] {
+            assert!(driver.feature(feature).is_ok(), "{name} {feature}");
+        }
+        for feature in [0, 6, 8, 10, 255] {
+            assert_eq!(driver.feature(feature), Err(3), "{name} {feature}");
+        }
+        let attributes = driver.feature(Feature::Device as u8).unwrap();
+        assert_eq!(attributes[24..28], profile.hw_version.to_le_bytes());
+        assert!(driver.interrupts(ADMIN_VECTOR) > 0);
+        driver.leave();
+    }
+}
+
+#[test]
+fn a_generation_that_no_driver_knows_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let profile = Profile::by_name("efa4").unwrap().clone();
+    let fabric = efa_shm::Fabric::open_below(root.path(), "test").unwrap();
+    let config = efa_shm::HostConfig::new("test", "vm");
+    let opened = efa_pci::function::Function::new(move || {
+        efa_shm::Engine::open_in(&fabric, &config, profile.clone())
+    });
+    let error = opened.err().expect("refused").to_string();
+    assert!(error.contains("efa4") && error.contains("efa3"), "{error}");
+}
+
+#[test]
+fn the_function_has_regions_and_vectors() {
+    let root = tempfile::tempdir().unwrap();
+    let mut guest = Guest::new(root.path(), "vm", &Profile::default());
+    let (body, _) = guest.ask(Command::DeviceInfo, &[&[0; 16]], &[]).unwrap();
+    let info = DeviceInfo::read_from_bytes(&body).unwrap();
+    assert_eq!(
+        (info.flags.get(), info.regions.get(), info.irqs.get()),
+        (3, 9, 5)
+    );
+    let lengths = [0, 1, 2, 3, 4, 5, 6, 7, 8].map(|region| guest.region(region).0.length.get());
+    assert_eq!(lengths, [16 << 10, 0, 64 << 20, 0, 16 << 20, 0, 0, 4096, 0]);
+    let mappable = [0, 2, 4, 7].map(|region| guest.region(region).1.is_some());
+    assert_eq!(mappable, [false, true, false, false]);
+    for (kind, count) in [(0, 0), (1, 0), (irq::MSIX, 32), (3, 0), (4, 0)] {
+        let mut asked = [0; 16];
+        asked[8] = kind as u8;
+        let (body, _) = guest.ask(Command::IrqInfo, &[&asked], &[]).unwrap();
+        assert_eq!(body[12], count, "{kind}");
+    }
+}
+
+#[test]
+fn a_masked_admin_queue_does_not_interrupt() {
+    let root = tempfile::tempdir().unwrap();
+    let mut driver = Driver::probe(root.path(), "vm", &Profile::default());
+    assert!(driver.interrupts(ADMIN_VECTOR) > 0);
+    driver.feature(1).unwrap();
+    assert_eq!(driver.interrupts(ADMIN_VECTOR), 1);
+    driver.set(Register::InterruptMask, 1);
+    driver.feature(1).unwrap();
+    assert_eq!(driver.interrupts(ADMIN_VECTOR), 0);
+}
+
+#[test]
+fn the_device_shows_that_it_lives() {
+    let root = tempfile::tempdir().unwrap();
+    let driver = Driver::probe(root.path(), "vm", &Profile::default());
+    driver.interrupts(ADMIN_VECTOR);
+    driver.wait_for_interrupt(ADMIN_VECTOR);
+    let event = driver.bytes(driver.async_events, 8);
+    assert_eq!(event, [4, 0, 0, 0, 1, 0, 0, 0]);
+}
+
+#[test]
+fn a_reset_takes_everything_back() {
+    let root = tempfile::tempdir().unwrap();
+    let profile = Profile::default();
+    let mut driver = Driver::probe(root.path(), "vm", &profile);
+    let gid = driver.gid();
+    let eqn = driver.create_eq().0;
+    let endpoint = super::fake::Endpoint::new(
+        &mut driver,
+        &profile,
+        efa_device_model::device::queue::WqeSize::Bytes64,
+        Some(eqn),
+    );
+    let handle = endpoint.made.handle.get();
+    for by_bus in [false, true] {
+        match by_bus {
+            true => drop(driver.ask(Command::Reset, &[], &[]).unwrap()),
+            false => driver.reset(),
+        }
+        driver.start();
+        assert_eq!(driver.gid(), gid, "it is the same device");
+        let gone = Driver::modify_request(handle, 3, 6, efa_pci::admin::ModifyMask::empty());
+        assert_eq!(driver.command(2, &gone), Err(5));
+        assert_eq!((driver.pd, driver.uar), (0, 0), "the numbers begin again");
+    }
+}
+
+#[test]
+fn another_guest_may_come_after_the_first() {
+    let root = tempfile::tempdir().unwrap();
+    let profile = Profile::default();
+    let path = root.path().join("socket");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let mut function = super::guest::function(root.path(), "vm", &profile);
+    std::thread::spawn(move || efa_pci::vfio::Server::new(listener).run(&mut function));
+    let mut vectors = Vec::new();
+    for _ in 0..2 {
+        let mut driver = Driver::new(Guest::connect(&path));
+        driver.start();
+        driver.feature(1).unwrap();
+        vectors.push(driver.interrupts(ADMIN_VECTOR) > 0);
+    }
+    assert_eq!(vectors, [true, true]);
+    // One that says nothing sensible hinders nobody.
+    let mut noise = std::os::unix::net::UnixStream::connect(&path).unwrap();
+    std::io::Write::write_all(&mut noise, b"GET / HTTP/1.0\r\n\r\n").unwrap();
+    Driver::new(Guest::connect(&path)).start();
+}
+
+#[test]
+fn registers_are_written_whole() {
+    let root = tempfile::tempdir().unwrap();
+    let mut driver = Driver::probe(root.path(), "vm", &Profile::default());
+    // Half a word is no reset.
+    driver
+        .write_region(0, Register::Control as u64, &[1, 0])
+        .unwrap();
+    assert!(driver.feature(1).is_ok());
+    let status = driver
+        .read_region(Bars::Registers as u32, Register::Status as u64, 4)
+        .unwrap();
+    assert_eq!(status, [0x11, 0, 0, 0]);
+}

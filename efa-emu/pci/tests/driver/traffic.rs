@@ -1,0 +1,298 @@
+//! Messages and RDMA between guests, and between a guest and a process.
+
+use std::path::Path;
+
+use efa_core::address::Qpn;
+use efa_core::nic::Status;
+use efa_device_model::device::queue::{CompletionSize, ReceiveDescriptor, ReceiveRing, WqeSize};
+use efa_device_model::profile::Profile;
+use efa_device_model::provider::{Completion, SendData, UdAddress, WcOpcode};
+use efa_pci::admin::{CqMade, QpMade};
+use efa_pci::function::Bars;
+use efa_testing::device::Kind;
+
+use super::fake::{Driver, EVENT_VECTOR, Endpoint, Memory};
+use super::process::Process;
+
+/// A guest with an endpoint and memory.
+struct Host {
+    driver: Driver,
+    memory: Memory,
+    endpoint: Endpoint,
+    eqn: u16,
+    events: u64,
+}
+
+impl Host {
+    fn new(root: &Path, name: &str, wqe: WqeSize) -> Host {
+        let profile = Profile::default();
+        let mut driver = Driver::probe(root, name, &profile);
+        let memory = Memory::new(&mut driver);
+        let (eqn, events) = driver.create_eq();
+        let endpoint = Endpoint::new(&mut driver, &profile, wqe, Some(eqn));
+        Host {
+            driver,
+            memory,
+            endpoint,
+            eqn,
+            events,
+        }
+    }
+
+    /// Where another guest's endpoint is.
+    fn address_of(&mut self, other: &mut Host) -> UdAddress {
+        let ahn = self.driver.address(other.driver.gid());
+        other.endpoint.address(ahn)
+    }
+
+    fn post_recv(&mut self, wr_id: u64, offset: u64, length: u32) {
+        let buffer = self.memory.buffer(offset, length);
+        self.endpoint.post_recv(&mut self.driver, wr_id, buffer);
+    }
+
+    fn post_send(&mut self, wr_id: u64, to: UdAddress, offset: u64, bytes: &[u8]) {
+        self.memory.put(&self.driver, offset, bytes);
+        let buffer = self.memory.buffer(offset, bytes.len() as u32);
+        self.endpoint
+            .post_send(&mut self.driver, wr_id, to, SendData::Buffers(&[buffer]));
+    }
+
+    /// Waits for the next completion, which is a success.
+    fn success(&mut self) -> Completion {
+        let completion = self.endpoint.completion();
+        assert_eq!(completion.status(), Some(Status::Ok));
+        completion
+    }
+}
+
+fn pair(root: &Path) -> (Host, Host, UdAddress, UdAddress) {
+    let mut a = Host::new(root, "a", WqeSize::Bytes64);
+    let mut b = Host::new(root, "b", WqeSize::Bytes128);
+    let (to_b, to_a) = (a.address_of(&mut b), b.address_of(&mut a));
+    (a, b, to_b, to_a)
+}
+
+fn pattern(length: usize, seed: u8) -> Vec<u8> {
+    let byte = |index| (index as u8).wrapping_mul(31).wrapping_add(seed);
+    (0..length).map(byte).collect()
+}
+
+#[test]
+fn guests_send_to_each_other() {
+    let root = tempfile::tempdir().unwrap();
+    let (mut a, mut b, to_b, to_a) = pair(root.path());
+    // Around the rings, and over the borders of pages.
+    for round in 0..150u64 {
+        let bytes = pattern(1 + (round as usize * 97) % 8000, round as u8);
+        b.post_recv(round, 9000, 8200);
+        a.post_send(round, to_b, 100, &bytes);
+        assert_eq!(a.success().wr_id, round);
+        let received = b.success();
+        assert_eq!(
+            (received.wr_id, received.byte_len()),
+            (round, bytes.len() as u32)
+        );
+        assert_eq!(received.ahn().map(|ahn| ahn.0), Some(to_a.ahn));
+        assert_eq!(b.memory.bytes(&b.driver, 9000, bytes.len()), bytes);
+        a.post_recv(round, 20_000, 64);
+        let inline = SendData::Inline(&[b"pong"]);
+        b.endpoint.post_send(&mut b.driver, round, to_a, inline);
+        assert_eq!(b.success().wr_id, round);
+        assert_eq!(a.success().byte_len(), 4);
+        assert_eq!(a.memory.bytes(&a.driver, 20_000, 4), b"pong");
+    }
+    assert!(b.driver.statistics(1)[3] >= 150, "messages were counted");
+}
+
+#[test]
+fn guests_read_and_write_each_other() {
+    let root = tempfile::tempdir().unwrap();
+    let (mut a, mut b, to_b, _) = pair(root.path());
+    let bytes = pattern(20_000, 3);
+    b.memory.put(&b.driver, 5000, &bytes);
+    let remote = |memory: &Memory, offset| (memory.iova + offset, memory.rkey);
+    let local = a.memory.buffer(123, 20_000);
+    let from = remote(&b.memory, 5000);
+    a.endpoint
+        .post_rdma(&mut a.driver, 1, to_b, Kind::Read, local, from);
+    assert_eq!(a.success().opcode(), WcOpcode::RdmaRead);
+    assert_eq!(a.memory.bytes(&a.driver, 123, 20_000), bytes);
+    let bytes = pattern(12_345, 9);
+    a.memory.put(&a.driver, 0, &bytes);
+    let (local, to) = (a.memory.buffer(0, 12_345), remote(&b.memory, 77));
+    a.endpoint
+        .post_rdma(&mut a.driver, 2, to_b, Kind::Write(None), local, to);
+    assert_eq!(a.success().opcode(), WcOpcode::RdmaWrite);
+    assert_eq!(b.memory.bytes(&b.driver, 77, 12_345), bytes);
+    let [reads, read_bytes, ..] = a.driver.statistics(2)[..] else {
+        panic!("there are statistics of reads");
+    };
+    assert_eq!((reads, read_bytes), (1, 20_000));
+    assert_eq!(a.driver.statistics(3)[..2], [1, 12_345]);
+    assert_eq!(b.driver.statistics(3)[3], 12_345);
+    // Behind the end of the region, and with a wrong key.
+    for (offset, key) in [(8 * 4096 - 1, 0), (0, 1)] {
+        let (address, rkey) = remote(&b.memory, offset);
+        let local = a.memory.buffer(0, 2);
+        let remote = (address, rkey ^ key);
+        a.endpoint
+            .post_rdma(&mut a.driver, 3, to_b, Kind::Read, local, remote);
+        let failed = a.endpoint.completion();
+        assert_eq!(failed.status(), Some(Status::RemoteBadAddress));
+    }
+}
+
+#[test]
+fn a_completion_interrupts_who_waits() {
+    let root = tempfile::tempdir().unwrap();
+    let (mut a, mut b, to_b, _) = pair(root.path());
+    for round in 0..3u64 {
+        b.post_recv(round, 0, 64);
+        b.endpoint.request_event(&mut b.driver);
+        assert_eq!(b.driver.interrupts(EVENT_VECTOR), 0);
+        a.post_send(round, to_b, 0, b"wake up");
+        b.driver.wait_for_interrupt(EVENT_VECTOR);
+        let event = b.driver.bytes(b.events + 16 * round, 12);
+        assert_eq!(
+            event,
+            [1, 0, 0, 0, 0, 0, 0, 0, b.endpoint.cq as u8, 0, 0, 0]
+        );
+        b.driver.arm(b.eqn);
+        assert_eq!(b.success().wr_id, round);
+        a.success();
+    }
+}
+
+#[test]
+fn short_completions_are_written() {
+    let root = tempfile::tempdir().unwrap();
+    let (mut a, mut b, _, _) = pair(root.path());
+    // A queue pair of its own, whose completions are short.
+    let queue = b.driver.cq_request(CompletionSize::Bytes16, None);
+    let cq = b.driver.make::<CqMade>(9, &queue).unwrap().cq.get();
+    let request = b.driver.qp_request(cq, WqeSize::Bytes64);
+    let made = b.driver.make::<QpMade>(1, &request).unwrap();
+    b.driver.bring_up(made.handle.get());
+    let ring = b.driver.lend(request.recv_base.get(), 2048);
+    let ring = ReceiveRing::over(ring, 128).unwrap();
+    let ahn = a.driver.address(b.driver.gid());
+    let to = UdAddress {
+        qpn: Qpn(made.qpn.get()),
+        ..b.endpoint.address(ahn)
+    };
+    for round in 0..300u16 {
+        let buffer = b.memory.buffer(0, 16);
+        let descriptor = ReceiveDescriptor {
+            request_id: round % 128,
+            first: true,
+            last: true,
+            buffer,
+        };
+        ring.write(round, &descriptor);
+        let doorbell = made.recv_doorbell.get().into();
+        b.driver
+            .write(Bars::Doorbells, doorbell, u32::from(round) + 1);
+        a.post_send(round.into(), to, 0, b"0123456789");
+        a.success();
+        // The receiver's entry is there before the sender's.
+        let (index, phase) = (u64::from(round % 256), u8::from(round < 256));
+        let entry = b.driver.bytes(queue.base.get() + 16 * index, 16);
+        assert_eq!(
+            entry[..4],
+            [(round % 128) as u8, 0, 0, 0x04 | phase],
+            "{round}"
+        );
+        assert_eq!(
+            entry[4..8],
+            [made.qpn.get() as u8, (made.qpn.get() >> 8) as u8, 10, 0]
+        );
+    }
+}
+
+#[test]
+fn a_guest_and_a_process_are_peers() {
+    let root = tempfile::tempdir().unwrap();
+    let mut guest = Host::new(root.path(), "guest", WqeSize::Bytes64);
+    let mut process = Process::new(root.path(), "process");
+    let to_process = process.address(guest.driver.address(process.gid()));
+    let ahn = process.connect(guest.driver.gid());
+    let to_guest = guest.endpoint.address(ahn);
+    for round in 0..50u64 {
+        let bytes = pattern(4000, round as u8);
+        process.post_recv(round, 0, 4096);
+        guest.post_send(round, to_process, 40, &bytes);
+        assert_eq!(process.completion().byte_len(), 4000);
+        assert_eq!(process.memory[..4000], bytes);
+        assert_eq!(guest.success().wr_id, round);
+        guest.post_recv(round, 8000, 4096);
+        process.post_send(round, to_guest, 1, 3000);
+        assert_eq!(guest.success().byte_len(), 3000);
+        assert_eq!(
+            guest.memory.bytes(&guest.driver, 8000, 3000),
+            bytes[1..3001]
+        );
+        assert_eq!(process.completion().status(), Some(Status::Ok));
+    }
+    // Each reaches the other's memory.
+    let bytes = pattern(20_000, 1);
+    guest.memory.put(&guest.driver, 999, &bytes);
+    let remote = (guest.memory.iova + 999, guest.memory.rkey);
+    process.post_rdma(1, to_guest, Kind::Read, 20_000, remote);
+    assert_eq!(process.completion().status(), Some(Status::Ok));
+    assert_eq!(process.memory[..20_000], bytes);
+    let local = guest.memory.buffer(0, 500);
+    let driver = &mut guest.driver;
+    guest.endpoint.post_rdma(
+        driver,
+        1,
+        to_process,
+        Kind::Read,
+        local,
+        process.remote(300),
+    );
+    while guest
+        .endpoint
+        .poll()
+        .map(|completion| completion.status())
+        .is_none()
+    {
+        process.progress();
+    }
+    assert_eq!(guest.memory.bytes(&guest.driver, 0, 500), bytes[300..800]);
+}
+
+#[test]
+fn a_guest_that_leaves_is_gone_from_the_fabric() {
+    let root = tempfile::tempdir().unwrap();
+    let (mut a, b, to_b, _) = pair(root.path());
+    b.driver.leave();
+    a.post_send(1, to_b, 0, b"is anybody there?");
+    let status = a.endpoint.completion().status();
+    assert!(
+        status.is_some_and(|status| status != Status::Ok),
+        "{status:?}"
+    );
+}
+
+#[test]
+fn a_reset_in_the_middle_of_traffic_harms_nobody() {
+    let root = tempfile::tempdir().unwrap();
+    let (mut a, mut b, to_b, _) = pair(root.path());
+    for wr_id in 0..10 {
+        a.post_send(wr_id, to_b, 0, &pattern(8000, 0));
+    }
+    b.driver.reset();
+    for _ in 0..10 {
+        // Nobody had posted a receive.
+        assert_ne!(a.endpoint.completion().status(), Some(Status::Ok));
+    }
+    b.driver.start();
+    let profile = Profile::default();
+    b.memory = Memory::new(&mut b.driver);
+    b.endpoint = Endpoint::new(&mut b.driver, &profile, WqeSize::Bytes64, None);
+    let to_b = a.address_of(&mut b);
+    b.post_recv(1, 0, 64);
+    a.post_send(20, to_b, 0, b"hello again");
+    assert_eq!(b.success().byte_len(), 11);
+    assert_eq!(a.success().wr_id, 20);
+}
