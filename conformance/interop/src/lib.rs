@@ -13,6 +13,7 @@ mod kill;
 mod libfabric;
 mod machines;
 mod mpi;
+mod pci;
 mod results;
 mod scenarios;
 mod table;
@@ -130,6 +131,13 @@ pub const GROUPS: &[Group] = &[
         emulated: Some("the machines are namespaces of this one, with emulated hosts"),
         file: None,
         cells: machines::cells,
+    },
+    Group {
+        name: "pci",
+        about: "the stock Linux driver in virtual machines, and stock programs over it",
+        emulated: Some("the machines are emulated, and so are their devices"),
+        file: None,
+        cells: pci::cells,
     },
 ];
 

@@ -88,7 +88,7 @@ impl Uplink {
     /// The program cannot be started.
     pub fn start(fabric: &Fabric, wanted: &Wanted<'_>, quiet: bool) -> Result<Uplink, Failure> {
         let said = File::from(memfd_create("efa-emu-uplink", MemfdFlags::CLOEXEC)?);
-        let program = bridge::program()?;
+        let program = bridge::BRIDGE.path()?;
         let mut command = Command::new(&program);
         command
             .arg("--while-used")
@@ -109,7 +109,7 @@ impl Uplink {
             .process_group(0);
         let bridge = command
             .spawn()
-            .map_err(|error| bridge::missing(&program, &error))?;
+            .map_err(|error| bridge::BRIDGE.missing(&program, &error))?;
         Ok(Uplink {
             bridge,
             said,

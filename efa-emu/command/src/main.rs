@@ -29,6 +29,7 @@ use efa_commands::end;
 use efa_commands::installation;
 use efa_options::bridge::BridgeArguments;
 use efa_options::pages;
+use efa_options::vm::{VM, VmArguments};
 
 const PROGRAM: &str = "efa-emu";
 
@@ -66,6 +67,7 @@ enum Command {
     /// The exit status is the command's, or 255 if there is none.
     Rsh(rsh::RshArguments),
     Bridge(BridgeArguments),
+    Vm(VmArguments),
     /// List the device generations that can be emulated, with the source of every number.
     Profiles(profiles::ProfilesArguments),
     /// List the emulated hosts of a fabric and their processes.
@@ -102,7 +104,8 @@ fn main() -> ExitCode {
         Command::Run(arguments) => arguments.execute(),
         Command::Cluster(arguments) => arguments.execute(),
         Command::Rsh(arguments) => Ok(arguments.execute()),
-        Command::Bridge(_) => efa_cluster::bridge::execute(),
+        Command::Bridge(_) => efa_cluster::bridge::BRIDGE.execute(),
+        Command::Vm(_) => VM.execute(),
         Command::Profiles(arguments) => arguments.execute(),
         Command::Ps(arguments) => arguments.execute(),
         Command::Stats(arguments) => arguments.execute(),

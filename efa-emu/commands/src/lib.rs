@@ -3,6 +3,7 @@
 //! into it.
 
 pub mod child;
+pub mod companion;
 pub mod installation;
 mod libraries;
 pub mod output;

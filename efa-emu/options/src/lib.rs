@@ -5,7 +5,9 @@
 //! * [`capture_output`]: what commands that write captures have in common: options, filter, order
 //!   of time, files.
 //! * [`pages`]: manual pages and shell completions of a command.
+//! * [`vm`]: that of the program that starts virtual machines, likewise.
 
 pub mod bridge;
 pub mod capture_output;
 pub mod pages;
+pub mod vm;

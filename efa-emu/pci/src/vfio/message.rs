@@ -183,6 +183,8 @@ pub mod region {
 pub mod irq {
     /// MSI-X.
     pub const MSIX: u32 = 2;
+    /// Errors of the bus.
+    pub const ERROR: u32 = 3;
     /// How many kinds a PCI device has.
     pub const COUNT: u32 = 5;
 }

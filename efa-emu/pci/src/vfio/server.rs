@@ -246,6 +246,8 @@ fn irq_info<'a>(asked: IrqInfo) -> Result<Answer<'a>, i32> {
     const EVENTFDS: u32 = 1;
     let (flags, count) = match asked.kind.get() {
         irq::MSIX => (EVENTFDS, MSIX_VECTORS.into()),
+        // QEMU complains of a device that says it has none of these.
+        irq::ERROR => return Err(libc::EINVAL),
         kind if kind < irq::COUNT => (0, 0),
         _ => return Err(libc::EINVAL),
     };

@@ -1,0 +1,55 @@
+//! Programs that `efa-emu` starts for its commands, and that are programs of their own: so nobody else
+//! depends on what they need.
+
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use super::Failure;
+
+/// The words of the command line in front of the program's own, such as `efa-emu bridge`.
+const OWN_WORDS: usize = 2;
+
+/// A program that is installed beside this one.
+#[derive(Clone, Copy, Debug)]
+pub struct Companion {
+    /// Its name.
+    pub program: &'static str,
+    /// The package that builds it.
+    pub package: &'static str,
+    /// The folder of the package in the clone.
+    pub folder: &'static str,
+}
+
+impl Companion {
+    /// Where the program is.
+    ///
+    /// # Errors
+    /// This program's own path cannot be had.
+    pub fn path(&self) -> Result<PathBuf, Failure> {
+        Ok(std::env::current_exe()?.with_file_name(self.program))
+    }
+
+    /// Becomes the program, which gets the words behind those of the command.
+    ///
+    /// # Errors
+    /// It cannot be started; see [`Companion::missing`].
+    pub fn execute(&self) -> Result<ExitCode, Failure> {
+        let program = self.path()?;
+        let arguments = std::env::args_os().skip(OWN_WORDS);
+        let error = Command::new(&program).args(arguments).exec();
+        Err(self.missing(&program, &error))
+    }
+
+    /// Why it cannot be started.
+    pub fn missing(&self, program: &Path, error: &std::io::Error) -> Failure {
+        let Companion {
+            package, folder, ..
+        } = self;
+        Failure(format!(
+            "cannot run {}: {error}: install the whole package (docs/install.md), or build the program in the clone, with \
+             `cargo install --path {folder}` where cargo has installed efa-emu, else with `cargo build --release -p {package}`",
+            program.display()
+        ))
+    }
+}

@@ -1,0 +1,52 @@
+//! The command line of `efa-emu vm`. The program `efa-emu-vm` does what it says; `efa-emu`, which
+//! starts that program, knows it for its help, its manual pages and its completions.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use efa_commands::companion::Companion;
+use efa_shm::{DEFAULT_FABRIC, DEFAULT_PROFILE};
+
+/// The program.
+pub const VM: Companion = Companion {
+    program: "efa-emu-vm",
+    package: "efa-emu-pci",
+    folder: "efa-emu/pci",
+};
+
+/// Run commands in virtual machines that have EFA devices, with the stock Linux driver.
+///
+/// Each command runs in a guest of its own, the first one in `vm1`, the one behind `:` in `vm2`.
+/// They are hosts of the fabric, as those of `efa-emu run`. Guests reach each other by their names,
+/// and this machine as `host`. QEMU, a kernel and what runs in a guest are fetched the first time,
+/// as packages of Debian. The exit status is that of the first command that fails.
+#[derive(Args, Debug)]
+pub struct VmArguments {
+    /// The network that the guests are on.
+    #[arg(long, default_value = DEFAULT_FABRIC)]
+    pub fabric: String,
+    /// The generation of the devices: efa0 to efa2, which the driver of Linux 6.1 knows.
+    #[arg(long, default_value = DEFAULT_PROFILE)]
+    pub profile: String,
+    /// Put this file into the guests too, under its own name in /root. May be given again.
+    #[arg(long, value_name = "FILE")]
+    pub with: Vec<PathBuf>,
+    /// Connections to this TCP port of 127.0.0.1 reach the first guest. May be given again.
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub forward: Vec<u16>,
+    /// Megabytes of memory of each guest.
+    #[arg(long, value_name = "MB", default_value_t = 512, value_parser = clap::value_parser!(u32).range(128..=65536))]
+    pub memory: u32,
+    /// Keep the consoles of the guests (vm1.log, vm2.log) and what their devices send and receive
+    /// (vm1.pcapng, vm2.pcapng) in this directory, which is made.
+    #[arg(long, value_name = "DIR")]
+    pub keep: Option<PathBuf>,
+    /// The command of the first guest, and, behind `:`, that of the second one.
+    #[arg(
+        last = true,
+        required = true,
+        value_name = "COMMAND [ARG]... [: COMMAND [ARG]...]"
+    )]
+    pub commands: Vec<String>,
+}

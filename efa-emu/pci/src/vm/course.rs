@@ -1,0 +1,208 @@
+//! The course of a run: one guest after the other is started, and all are waited for.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ExitCode};
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use efa_commands::{Failure, RunDirectory, complain};
+use efa_options::vm::VmArguments;
+
+use super::machine::{MOST_GUESTS, Site};
+use super::software::Software;
+use super::{PROGRAM, contents};
+
+/// The line by which a guest says that its command runs.
+const RUNS: &str = "efa-emu-vm: runs";
+/// The beginning of the line by which a guest says how its command has ended.
+const EXIT: &str = "efa-emu-vm: exit ";
+
+/// What a guest says of itself.
+enum News {
+    /// Its command runs.
+    Runs,
+    /// Its machine has ended, after its command with this status.
+    Ended(usize, Option<u8>),
+}
+
+/// Runs the commands.
+///
+/// # Errors
+/// There is no QEMU or kernel to be had, or the guests cannot be made.
+pub(crate) fn run(arguments: &VmArguments) -> Result<ExitCode, Failure> {
+    let commands = divide(&arguments.commands)?;
+    let software = Software::fetch()?;
+    let directory = RunDirectory::create()?;
+    let consoles = match &arguments.keep {
+        Some(consoles) => {
+            fs::create_dir_all(consoles).map_err(|error| {
+                let consoles = consoles.display();
+                Failure(format!(
+                    "cannot make {consoles}: {error}: name another directory"
+                ))
+            })?;
+            consoles.clone()
+        }
+        None => directory.subdirectory("consoles")?,
+    };
+    let files = directory.path().join("files.cpio");
+    contents::write(&files, &software, &commands, &arguments.with)?;
+    let site = Site {
+        arguments,
+        software: &software,
+        files,
+        directory: directory.path(),
+        consoles,
+        guests: commands.len(),
+    };
+    let (tell, told) = channel();
+    let mut children = Vec::new();
+    let mut first_failure = None;
+    // The next guest boots when the one before it runs: its command may ask that one's.
+    while children.len() < commands.len() && first_failure.is_none() {
+        let guest = children.len() + 1;
+        complain(PROGRAM, &format!("vm{guest} boots"));
+        children.push(start(&site, guest, &tell)?);
+        first_failure = until_it_runs(&site, &told);
+    }
+    drop(tell);
+    while first_failure.is_none()
+        && let Ok(news) = told.recv()
+    {
+        first_failure = failure(&site, &news);
+    }
+    for child in &mut children {
+        if first_failure.is_some() {
+            end(child);
+        }
+        child.wait()?;
+    }
+    Ok(first_failure.map_or(ExitCode::SUCCESS, ExitCode::from))
+}
+
+/// The commands of the guests.
+fn divide(words: &[String]) -> Result<Vec<Vec<String>>, Failure> {
+    let commands: Vec<Vec<String>> = words.split(|word| word == ":").map(<[_]>::to_vec).collect();
+    if commands.iter().any(Vec::is_empty) {
+        return Err(Failure(
+            "a guest has no command: write one before and behind `:`".to_owned(),
+        ));
+    }
+    if commands.len() > MOST_GUESTS {
+        let count = commands.len();
+        return Err(Failure(format!(
+            "{count} guests: there are at most {MOST_GUESTS}"
+        )));
+    }
+    Ok(commands)
+}
+
+/// Starts a guest, whose output is shown.
+fn start(site: &Site<'_>, guest: usize, tell: &Sender<News>) -> Result<Child, Failure> {
+    let mut child = site.start(guest)?;
+    let output = child.stdout.take();
+    let tell = tell.clone();
+    let prefix = match site.guests {
+        1 => String::new(),
+        _ => format!("vm{guest}: "),
+    };
+    std::thread::spawn(move || {
+        let mut status = None;
+        // The line in front of the status is empty, if the command has ended its last one.
+        let mut is_empty_due = false;
+        let lines = output.map(|output| BufReader::new(output).split(b'\n'));
+        for line in lines.into_iter().flatten().map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line);
+            let line = line.trim_end_matches('\r');
+            if line == RUNS {
+                let _ = tell.send(News::Runs);
+            } else if let Some(exit) = line.strip_prefix(EXIT) {
+                status = exit.parse().ok();
+            } else {
+                if std::mem::replace(&mut is_empty_due, line.is_empty()) {
+                    show(&prefix, "");
+                }
+                if !line.is_empty() {
+                    show(&prefix, line);
+                }
+            }
+        }
+        let _ = tell.send(News::Ended(guest, status));
+    });
+    Ok(child)
+}
+
+/// Shows a line of a guest, if anybody still reads it.
+fn show(prefix: &str, line: &str) {
+    let _ = writeln!(std::io::stdout(), "{prefix}{line}");
+}
+
+/// Waits until the command of the guest that was started last runs. Returns the status of a command
+/// that has failed meanwhile.
+fn until_it_runs(site: &Site<'_>, told: &Receiver<News>) -> Option<u8> {
+    while let Ok(news) = told.recv() {
+        let failure = failure(site, &news);
+        if failure.is_some() || matches!(news, News::Runs) {
+            return failure;
+        }
+    }
+    None
+}
+
+/// The status of a guest that has ended with a failure.
+fn failure(site: &Site<'_>, news: &News) -> Option<u8> {
+    const NO_STATUS: u8 = 1;
+    match *news {
+        News::Runs | News::Ended(_, Some(0)) => None,
+        News::Ended(_, Some(status)) => Some(status),
+        News::Ended(guest, None) => {
+            let console = site.console(guest);
+            let text = fs::read(&console).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text);
+            let last: Vec<&str> = text.lines().rev().take(5).collect();
+            for line in last.iter().rev() {
+                complain(PROGRAM, &format!("vm{guest}: {line}"));
+            }
+            let hint = "keep its console with --keep DIR";
+            complain(
+                PROGRAM,
+                &format!("vm{guest} has ended before its command: {hint}"),
+            );
+            Some(NO_STATUS)
+        }
+    }
+}
+
+/// Ends a guest whose peer has failed.
+fn end(child: &Child) {
+    if let Some(pid) = i32::try_from(child.id())
+        .ok()
+        .and_then(rustix::process::Pid::from_raw)
+    {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn commands_of_guests_are_divided_by_colons() {
+        let divided = divide(&words("server -x : client vm1")).unwrap();
+        assert_eq!(divided, [words("server -x"), words("client vm1")]);
+        assert_eq!(divide(&words("only one")).unwrap(), [words("only one")]);
+        for (text, expected) in [
+            (": client", "a guest has no command"),
+            ("server :", "a guest has no command"),
+            ("a : b : c", "3 guests"),
+        ] {
+            let Failure(reason) = divide(&words(text)).unwrap_err();
+            assert!(reason.starts_with(expected), "{text}: {reason}");
+        }
+    }
+}

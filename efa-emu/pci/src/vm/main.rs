@@ -1,0 +1,31 @@
+//! `efa-emu-vm`: runs commands in virtual machines with EFA devices. `efa-emu vm` starts it.
+//!
+//! * `software`: what is fetched.
+//! * `archive`, `contents`: the file system of a guest, in the kernel's own format.
+//! * `machine`: a guest: `efa-emu run`, in it `efa-emu-pci`, and in that QEMU.
+//! * `course`: all guests, from the first to the last.
+
+mod archive;
+mod contents;
+mod course;
+mod machine;
+mod software;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use efa_options::vm::VmArguments;
+
+const PROGRAM: &str = "efa-emu vm";
+
+#[derive(Parser)]
+#[command(name = "efa-emu vm", bin_name = "efa-emu vm", version,
+          long_version = efa_commands::installation::version_text())]
+struct Arguments {
+    #[command(flatten)]
+    vm: VmArguments,
+}
+
+fn main() -> ExitCode {
+    efa_commands::end(PROGRAM, course::run(&Arguments::parse().vm))
+}

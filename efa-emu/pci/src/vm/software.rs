@@ -1,0 +1,65 @@
+//! What is fetched: QEMU, a kernel with the driver, and programs for the guests. `scripts/userland`
+//! does it the first time, and says where it is.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use efa_commands::Failure;
+use efa_commands::installation::Installation;
+
+/// Where everything is.
+pub(crate) struct Software {
+    /// The directory `usr` of QEMU's packages.
+    pub(crate) qemu: PathBuf,
+    pub(crate) kernel: PathBuf,
+    /// The modules, and the order in which they are loaded.
+    pub(crate) modules: PathBuf,
+    /// The file system of the guests' packages.
+    pub(crate) programs: PathBuf,
+}
+
+impl Software {
+    /// Fetches what is not there.
+    pub(crate) fn fetch() -> Result<Software, Failure> {
+        let script = Installation::of_this_program()?.file("scripts/userland")?;
+        let qemu = fetched(&script, "qemu-debian14")?.join("root/usr");
+        let linux = fetched(&script, "linux-debian12")?;
+        let guest = fetched(&script, "guest-debian12")?;
+        Ok(Software {
+            qemu,
+            kernel: linux.join("vmlinuz"),
+            modules: linux.join("modules"),
+            programs: guest.join("root"),
+        })
+    }
+
+    /// QEMU, which has its own C library.
+    pub(crate) fn qemu(&self) -> Command {
+        let libraries = self.qemu.join("lib/x86_64-linux-gnu");
+        // What `efa-emu run` preloads is for another C library.
+        let mut command = Command::new("env");
+        command
+            .args(["-u", "LD_PRELOAD", "-u", "LD_LIBRARY_PATH"])
+            .arg(libraries.join("ld-linux-x86-64.so.2"))
+            .arg("--library-path")
+            .arg(&libraries)
+            .arg(self.qemu.join("bin/qemu-system-x86_64"));
+        for data in ["share/qemu", "share/seabios"] {
+            command.arg("-L").arg(self.qemu.join(data));
+        }
+        command
+    }
+}
+
+fn fetched(script: &Path, name: &str) -> Result<PathBuf, Failure> {
+    let output = Command::new(script)
+        .arg(name)
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| Failure(format!("cannot run {}: {error}", script.display())))?;
+    if !output.status.success() {
+        return Err(Failure(format!("cannot fetch {name}: see above")));
+    }
+    let directory = String::from_utf8_lossy(&output.stdout);
+    Ok(PathBuf::from(directory.trim_end()))
+}
