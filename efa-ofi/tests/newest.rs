@@ -113,15 +113,14 @@ unsafe fn call_all(object: *mut c_void, table: *const c_void, slots: &str) -> St
     found.join(" ")
 }
 
+/// Tables, with what slots they have.
+type Tables = Vec<(*const c_void, &'static str)>;
+
 /// One object of each kind.
 struct All {
     side: Side,
     /// Each with the slots that it has of its own in the table of its `fid`, and its other tables.
-    objects: Vec<(
-        *mut c_void,
-        &'static str,
-        Vec<(*const c_void, &'static str)>,
-    )>,
+    objects: Vec<(*mut c_void, &'static str, Tables)>,
     memory: Box<[u8; 64]>,
 }
 

@@ -1,0 +1,66 @@
+//! The table of features of docs/ofi.md, from the answers of providers.
+
+use std::collections::BTreeMap;
+
+use efa_testing::workspace::root;
+
+use super::{TestFabric, compile, printed, releases};
+
+/// Where the table is.
+const PAGE: &str = "docs/ofi.md";
+const BEGIN: &str = "<!-- generated: features -->\n";
+const END: &str = "<!-- end of features -->\n";
+
+/// The answers to each question, in the order of the questions.
+fn answers(printed: &str) -> Vec<(String, String)> {
+    let lines = printed.lines().filter_map(|line| line.split_once('|'));
+    lines
+        .map(|(feature, answer)| (feature.to_owned(), answer.to_owned()))
+        .collect()
+}
+
+#[test]
+fn the_features_table_has_the_answers() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let fabric = TestFabric::new();
+    let program = compile("features", directory.path());
+    let releases = releases();
+    let ours = answers(&printed(&fabric, &program, &releases[0], "efa_rs"));
+    assert!(ours.len() > 25, "{ours:?}");
+    let mut stock = BTreeMap::new();
+    for release in &releases {
+        // Whatever the release, ours answers the same.
+        let again = answers(&printed(&fabric, &program, release, "efa_rs"));
+        assert_eq!(again, ours, "{}", release.name);
+        let found = answers(&printed(&fabric, &program, release, "efa"));
+        stock.insert(release.name, BTreeMap::from_iter(found));
+    }
+    let page = root().join(PAGE);
+    let text = std::fs::read_to_string(&page).expect("the page");
+    let (before, rest) = text.split_once(BEGIN).expect("the table's begin");
+    let (table, after) = rest.split_once(END).expect("the table's end");
+    const RELEASES: [&str; 3] = ["1.17", "2.1", "2.5"];
+    if stock.len() < RELEASES.len() {
+        println!("skipped: the table needs libfabric 2.1 and 2.5 (scripts/userland)");
+        return;
+    }
+    let mut made =
+        "\n| | stock 1.17 | stock 2.1 | stock 2.5 | `efa_rs` |\n|---|---|---|---|---|\n".to_owned();
+    for (feature, own) in &ours {
+        made += &format!("| {feature} |");
+        for release in RELEASES {
+            let answer = stock[release]
+                .get(feature)
+                .map_or("ends the program", String::as_str);
+            made += &format!(" {answer} |");
+        }
+        made += &format!(" {own} |\n");
+    }
+    made += "\n";
+    if std::env::var_os("EFA_UPDATE").is_some() {
+        let text = format!("{before}{BEGIN}{made}{END}{after}");
+        std::fs::write(&page, text).expect("the page can be written");
+        return;
+    }
+    assert_eq!(table, made, "EFA_UPDATE=1 writes {PAGE}");
+}
