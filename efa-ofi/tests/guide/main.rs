@@ -95,9 +95,12 @@ fn printed(fabric: &TestFabric, program: &Path, release: &Release, provider: &st
 const NO_WAIT_OBJECT: &str =
     "fi_cq_open(domain, &cq_attr, &tx_cq, tx_name): Function not implemented\n";
 
+/// What stock prints instead, by release.
+type Exceptions = &'static [(&'static str, &'static str)];
+
 /// The examples, with what all of them print whatever the provider is, and what stock prints
 /// instead in these releases.
-const EXAMPLES: [(&str, &str, &[(&str, &str)]); 6] = [
+const EXAMPLES: [(&str, &str, Exceptions); 6] = [
     (
         "active_endpoint",
         "sent: 1, context 1\nreceived 10 bytes: a message, context 1\nclosed\n",
