@@ -676,3 +676,29 @@ fn address_handles_are_given_back() {
     assert_eq!(nic.address().qpn, Qpn(10));
     assert_eq!(script.network.ahn(0, gid), None);
 }
+
+#[test]
+fn a_handshake_that_waits_at_removal_follows_reinsertion() {
+    let mut script = Script::with(
+        config(),
+        Traits {
+            send_depth: 1,
+            ..traits()
+        },
+    );
+    let (peer, other) = (script.insert_peer(), script.insert_other_peer());
+    // The device has no room for the answer to the peer's first packet.
+    script.send_message(other, 1, 7);
+    script.send(&script.eager(0), b"x");
+    assert_eq!(script.network.flights(), 1);
+    script.dut.remove_address(peer).unwrap();
+    let first = script.expect(|packet| packet.base.packet_type);
+    assert_eq!(first, PacketType::EagerMsgRtm);
+    script.expect_silence();
+    // It was never sent: the next packet has the answer, once.
+    script.insert_peer();
+    script.send(&script.eager(1), b"y");
+    script.expect_handshake();
+    script.send(&script.eager(2), b"z");
+    script.expect_silence();
+}
