@@ -110,6 +110,13 @@ pub const GROUPS: &[Group] = &[
         cells: none,
     },
     Group {
+        name: "applications",
+        about: "libraries for other things than MPI: oneCCL, NIXL, Mooncake, OpenCoarrays",
+        emulated: Some("their ranks are started, and meet, on the hosts of `efa-emu cluster`"),
+        file: Some(include_str!("../cells/applications.toml")),
+        cells: none,
+    },
+    Group {
         name: "monitoring",
         about: "programs that look at /sys and /dev themselves",
         emulated: Some("they look at the machine's own /sys there"),

@@ -72,7 +72,7 @@ impl Cluster {
                 .map_err(|error| {
                     shortcoming = Some(format!(
                         "the system permits no user namespaces ({error}): the hosts have the machine's name and \
-                         shared memory in common"
+                         shared memory in common, and programs find them by their addresses only (node0 is 127.1.0.1)"
                     ));
                 })
                 .ok(),

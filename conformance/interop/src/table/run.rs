@@ -109,12 +109,16 @@ impl Spec {
     fn variables(&self, bench: &Bench) -> Result<Variables, Unmet> {
         let root = match self.userland.as_str() {
             "" => String::new(),
-            name => bench
-                .userland(name)?
-                .directory()
-                .join("root")
-                .display()
-                .to_string(),
+            name => {
+                let userland = bench.userland(name)?;
+                let packages = userland.directory().join("root");
+                // Wheels have none.
+                let root = match packages.is_dir() {
+                    true => &packages,
+                    false => userland.directory(),
+                };
+                root.display().to_string()
+            }
         };
         let part = match bench.seat("a")? {
             Some(seat) => seat.part_id().unwrap_or_default(),

@@ -13,6 +13,7 @@ mod libfabric;
 mod network;
 mod perftest;
 mod places;
+mod poor_machines;
 mod poor_places;
 mod provider;
 mod rails;
