@@ -11,6 +11,7 @@ mod capture;
 mod choices;
 mod fault;
 mod link;
+mod pci;
 mod scenario;
 mod sequences;
 mod victim;
@@ -23,7 +24,7 @@ use sequences::place_of;
 pub type Target = fn(&[u8]);
 
 /// All targets by name, as the directories of the corpora are called.
-pub const TARGETS: [(&str, Target); 8] = [
+pub const TARGETS: [(&str, Target); 10] = [
     ("wire", wire::check),
     ("endpoint", efa_testing::hostile_peer::run),
     ("link", link::check),
@@ -32,6 +33,8 @@ pub const TARGETS: [(&str, Target); 8] = [
     ("fault", fault::check),
     ("scenario", scenario::check),
     ("verbs", sequences::check),
+    ("admin", pci::admin),
+    ("vfio", pci::vfio),
 ];
 
 /// The target with this name.
