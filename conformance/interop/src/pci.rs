@@ -77,7 +77,10 @@ const GUESTS: [(&str, &str, Commands, &[Figure]); 8] = [
             "-c",
             "ibv_ud_pingpong -e -g 0 & sleep 1; ibv_ud_pingpong -e -g 0 localhost && wait $!",
         ],
-        &[(r"8192000 bytes in ([\d.]+) seconds", "by interrupts, $1 s")],
+        &[(
+            r"(?m)^(\d+) bytes in .*\n(\d+) iters in ([\d.]+) seconds",
+            "$2 times, $1 bytes, by interrupts: $3 s",
+        )],
     ),
     (
         "the driver is unloaded, loaded, unbound and bound",
@@ -86,8 +89,8 @@ const GUESTS: [(&str, &str, Commands, &[Figure]); 8] = [
             "sh",
             "-c",
             "rmmod efa && ! ls /dev/infiniband/uverbs0 && insmod /modules/efa.ko && ibv_devinfo >/dev/null && \
-             cd /sys/bus/pci/drivers/efa && echo 0000:00:01.0 >unbind && ! ls /dev/infiniband/uverbs0 && \
-             echo 0000:00:01.0 >bind && ibv_devinfo",
+             cd /sys/bus/pci/drivers/efa && device=$(echo 0000:*) && echo $device >unbind && \
+             ! ls /dev/infiniband/uverbs0 && echo $device >bind && ibv_devinfo",
         ],
         &[("PORT_ACTIVE", "the port is active again")],
     ),

@@ -1,0 +1,130 @@
+//! The programs as people start them: what they say of mistakes, and how they end.
+
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// `efa-emu-pci` with a fabric below `root`.
+fn pci(root: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_efa-emu-pci"));
+    command.env(efa_shm::ENV_FABRICS, root);
+    command.env(efa_shm::ENV_HOST, "vm");
+    command
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// It is refused with one line that has these words.
+fn refused(command: &mut Command, words: &[&str]) {
+    let output = command.output().unwrap();
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    for word in words {
+        assert!(said.contains(word), "`{word}` in: {said}");
+    }
+}
+
+#[test]
+fn a_socket_that_is_taken_is_named() {
+    let root = tempfile::tempdir().unwrap();
+    let socket = root.path().join("socket");
+    let _listener = UnixListener::bind(&socket).unwrap();
+    refused(
+        pci(root.path()).arg(&socket),
+        &["another program serves", "socket"],
+    );
+    let file = root.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    refused(pci(root.path()).arg(&file), &["is no socket"]);
+    let nowhere = root.path().join("not/there");
+    refused(pci(root.path()).arg(nowhere), &["cannot make the socket"]);
+}
+
+#[test]
+fn a_socket_that_was_left_is_made_again() {
+    let root = tempfile::tempdir().unwrap();
+    let socket = root.path().join("socket");
+    drop(UnixListener::bind(&socket).unwrap());
+    let output = pci(root.path())
+        .arg(&socket)
+        .args(["--", "true"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(!socket.exists(), "it is removed at the end");
+}
+
+#[test]
+fn it_ends_as_its_program_ends() {
+    let root = tempfile::tempdir().unwrap();
+    let socket = root.path().join("socket");
+    let run = |words: &[&str]| {
+        let mut command = pci(root.path());
+        command.arg(&socket).arg("--").args(words);
+        command
+    };
+    let status = run(&[
+        "sh",
+        "-c",
+        "test -S \"$0\" && exit 7",
+        socket.to_str().unwrap(),
+    ])
+    .status();
+    assert_eq!(status.unwrap().code(), Some(7), "the socket is there first");
+    refused(
+        &mut run(&["no-such-program"]),
+        &["cannot run no-such-program"],
+    );
+}
+
+#[test]
+fn an_unknown_generation_is_refused_with_the_known_ones() {
+    let root = tempfile::tempdir().unwrap();
+    let socket = root.path().join("socket");
+    for profile in ["efa4", "efa9"] {
+        let mut command = pci(root.path());
+        command.env(efa_shm::ENV_PROFILE, profile).arg(&socket);
+        refused(&mut command, &[profile]);
+    }
+    assert!(!socket.exists());
+}
+
+#[test]
+fn the_host_is_there_while_the_program_runs() {
+    let root = tempfile::tempdir().unwrap();
+    let socket = root.path().join("socket");
+    let mut program = pci(root.path());
+    let mut child = program
+        .arg(&socket)
+        .args(["--", "sleep", "60"])
+        .spawn()
+        .unwrap();
+    while UnixStream::connect(&socket).is_err() {
+        std::thread::yield_now();
+    }
+    let fabric = efa_shm::Fabric::open_below(root.path(), efa_shm::DEFAULT_FABRIC).unwrap();
+    let hosts = || fabric.hosts().unwrap().len();
+    assert_eq!(hosts(), 1);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    while hosts() != 0 {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn guests_are_counted_before_anything_is_fetched() {
+    let run = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_efa-emu-vm"));
+        command.arg("--").args(words);
+        command
+    };
+    refused(
+        &mut run(&["a", ":", "b", ":", "c"]),
+        &["3 guests", "at most 2"],
+    );
+    refused(&mut run(&["a", ":"]), &["no command"]);
+}
