@@ -253,6 +253,22 @@ fn wrong_queue_pairs_are_refused_and_cost_nothing() {
 }
 
 #[test]
+fn the_shortest_queues_are_possible() {
+    let (_root, mut driver) = driver("efa2");
+    let mut queue = driver.cq_request(CompletionSize::Bytes16, None);
+    queue.depth = 2.into();
+    let cq = driver.make::<CqMade>(9, &queue).unwrap().cq.get();
+    for (recv_bytes, send_bytes) in [(16, 64), (32, 128), (0, 64), (16, 0)] {
+        let mut request = driver.qp_request(cq, WqeSize::Bytes64);
+        request.recv_bytes = recv_bytes.into();
+        request.recv_depth = 1.into();
+        request.send_bytes = send_bytes.into();
+        request.send_depth = 1.into();
+        driver.command(1, &request).unwrap();
+    }
+}
+
+#[test]
 fn send_queues_take_as_much_as_there_is() {
     let (_root, mut driver) = driver("efa2");
     let request = driver.cq_request(CompletionSize::Bytes16, None);

@@ -188,6 +188,9 @@ mod tests {
         let recv = |length| ReceiveRing::over(pages.lend(0, length), 4);
         assert!(recv(64).is_ok());
         assert_eq!(error(recv(63).map(drop)), RingError::Lent);
+        let shortest = |length| ReceiveRing::over(pages.lend(0, length), 1);
+        assert!(shortest(16).is_ok());
+        assert_eq!(error(shortest(15).map(drop)), RingError::Lent);
         let queue = |length, entries| {
             CompletionRing::over(pages.lend(0, length), entries, CompletionSize::Bytes16)
         };

@@ -144,7 +144,9 @@ impl<const N: usize> RingMemory<N> {
 
     /// As [`RingMemory::new`], in memory that the client has lent. What is in it stays.
     pub(super) fn over(lent: LentMemory, entries: usize) -> Result<Self, RingError> {
-        RingMemory::of(entries, |bytes| {
+        // A short ring need not fill a cache line.
+        let bytes = entries.max(1).saturating_mul(N * size_of::<AtomicU64>());
+        RingMemory::of(entries, |_| {
             let first = lent.ring_of(bytes).ok_or(RingError::Lent)?;
             Ok((Some(first.as_ptr()), Owner::Lent(lent)))
         })
