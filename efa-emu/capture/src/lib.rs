@@ -105,6 +105,10 @@ pub trait CaptureTap {
         direction: Direction,
         frame: &Frame<'_>,
     );
+
+    /// As [`CaptureTap::frame`], of a frame that has other headers than ours: its bytes from the
+    /// Ethernet header on.
+    fn raw(&mut self, interface: InterfaceId, time: Duration, direction: Direction, bytes: &[u8]);
 }
 
 impl<T: CaptureTap> CaptureTap for &mut T {
@@ -116,5 +120,9 @@ impl<T: CaptureTap> CaptureTap for &mut T {
         frame: &Frame<'_>,
     ) {
         (**self).frame(interface, time, direction, frame);
+    }
+
+    fn raw(&mut self, interface: InterfaceId, time: Duration, direction: Direction, bytes: &[u8]) {
+        (**self).raw(interface, time, direction, bytes);
     }
 }

@@ -126,6 +126,7 @@ impl<T: CaptureTap> Recorder<T> {
                 self.piece(moment, route, of_piece(0, request.length), 0, data);
             }
             Operation::RdmaWrite => self.pieces(moment, route, request, &of_piece, data),
+            Operation::Connected => self.packet(moment, route, request.length, data),
         }
     }
 
@@ -157,6 +158,23 @@ impl<T: CaptureTap> Recorder<T> {
             0,
             &mut none,
         );
+    }
+
+    /// Records a packet of a reliable connection, which has its own headers.
+    fn packet(&mut self, moment: Moment, route: Route, length: u32, data: &mut dyn RequestData) {
+        let length = (length as usize).min(frame::LONGEST_PACKET);
+        self.payload.resize(length, 0);
+        if !data.read(0, &mut self.payload) {
+            return;
+        }
+        let Route {
+            source,
+            destination,
+            path,
+        } = route;
+        let bytes = frame::roce_frame(source, destination, path, &self.payload);
+        self.tap
+            .raw(moment.interface, moment.time, moment.direction, &bytes);
     }
 
     fn pieces(

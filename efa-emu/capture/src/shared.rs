@@ -278,6 +278,19 @@ impl CaptureTap for SharedFile {
     fn frame(&mut self, _: InterfaceId, time: Duration, direction: Direction, frame: &Frame<'_>) {
         self.frame.clear();
         let emitted = frame.emit(&mut self.frame).map_err(io::Error::other);
+        self.record(emitted, time, direction);
+    }
+
+    fn raw(&mut self, _: InterfaceId, time: Duration, direction: Direction, bytes: &[u8]) {
+        self.frame.clear();
+        self.frame.extend_from_slice(bytes);
+        self.record(Ok(()), time, direction);
+    }
+}
+
+impl SharedFile {
+    /// Records what is in `frame`, unless it could not be made.
+    fn record(&mut self, emitted: io::Result<()>, time: Duration, direction: Direction) {
         let mut block = std::mem::take(&mut self.block);
         block.clear();
         let recorded = self.locked(|capture| {

@@ -115,11 +115,21 @@ impl<W: Write> Writer<W> {
         direction: Direction,
         frame: &Frame<'_>,
     ) -> bool {
-        if self.error.is_some() {
-            return false;
-        }
         self.frame.clear();
         if frame.emit(&mut self.frame).is_err() {
+            return false;
+        }
+        self.record_bytes(interface, time, direction)
+    }
+
+    /// Records what is in `frame`.
+    fn record_bytes(
+        &mut self,
+        interface: InterfaceId,
+        time: Duration,
+        direction: Direction,
+    ) -> bool {
+        if self.error.is_some() {
             return false;
         }
         self.block.clear();
@@ -141,7 +151,27 @@ impl<W: Write> Writer<W> {
     }
 }
 
+impl<W: Write> Writer<W> {
+    fn check(&self, interface: InterfaceId) {
+        assert!(
+            (interface.0 as usize) < self.counts.len(),
+            "interface {} of the capture was never declared",
+            interface.0
+        );
+    }
+}
+
 impl<W: Write> CaptureTap for Writer<W> {
+    /// # Panics
+    /// If the interface was not declared with [`Writer::add_interface`].
+    fn raw(&mut self, interface: InterfaceId, time: Duration, direction: Direction, bytes: &[u8]) {
+        self.check(interface);
+        self.frame.clear();
+        self.frame.extend_from_slice(bytes);
+        let recorded = self.record_bytes(interface, time, direction);
+        self.counts[interface.0 as usize].count(recorded);
+    }
+
     /// # Panics
     /// If the interface was not declared with [`Writer::add_interface`].
     fn frame(
@@ -151,11 +181,7 @@ impl<W: Write> CaptureTap for Writer<W> {
         direction: Direction,
         frame: &Frame<'_>,
     ) {
-        assert!(
-            (interface.0 as usize) < self.counts.len(),
-            "interface {} of the capture was never declared",
-            interface.0
-        );
+        self.check(interface);
         let recorded = self.record(interface, time, direction, frame);
         self.counts[interface.0 as usize].count(recorded);
     }

@@ -21,7 +21,7 @@ impl ProfilesArguments {
     pub(super) fn execute(self) -> Result<ExitCode, Failure> {
         let profiles = match &self.name {
             Some(name) => vec![Profile::named(name)?],
-            None => Profile::all().to_vec(),
+            None => Profile::built_in().cloned().collect(),
         };
         super::print(&match self.json {
             true => format!("{:#}\n", as_json(&profiles)),

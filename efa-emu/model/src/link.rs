@@ -25,6 +25,17 @@ pub enum Operation {
     RdmaRead,
     /// RDMA write of the responder's memory, with a completion there if it has an immediate.
     RdmaWrite,
+    /// A packet of a reliable connection, with all its headers in front of its data. As `Datagram`,
+    /// the link carries it once and answers nothing: the devices at both ends see to the rest.
+    Connected,
+}
+
+impl Operation {
+    /// Whether nothing tells the initiator what became of the request.
+    #[inline]
+    pub const fn is_unanswered(self) -> bool {
+        matches!(self, Operation::Datagram | Operation::Connected)
+    }
 }
 
 /// The responder's memory that an RDMA request names.
@@ -82,6 +93,16 @@ pub enum LocalData<'a> {
     Inline(&'a [u8]),
     /// Registered memory: the source of a send or write, the target of a read.
     Segments(&'a [HostSegment]),
+    /// Bytes that the device has made, then registered memory, then zeroes: a packet of
+    /// [`Operation::Connected`]. The link reads it before [`Link::try_send`] returns.
+    Packet {
+        /// The headers.
+        head: &'a [u8],
+        /// The payload.
+        segments: &'a [HostSegment],
+        /// Zeroes that fill the last word.
+        padding: usize,
+    },
 }
 
 /// Names one outstanding request of a device; unique until it completed.
@@ -123,6 +144,19 @@ pub trait Transfer {
 
     /// Writes bytes that the device itself makes (a UD receive's GRH) into the responder's memory.
     fn fill(&mut self, to: u64, bytes: &[u8]) -> Result<(), Status>;
+
+    /// Copies bytes of the request's data, from `offset` on, into the device itself: the headers of
+    /// a packet of [`Operation::Connected`]. Links that bring such packets have it.
+    fn peek(&mut self, _offset: u32, _into: &mut [u8]) -> Result<(), Status> {
+        Err(Status::RemoteAbort)
+    }
+
+    /// Replaces the 8 bytes of the responder's memory at `at`, a multiple of 8, by what `change`
+    /// makes of them, in one step for all devices. Returns what they were. Links that bring packets
+    /// of [`Operation::Connected`] have it.
+    fn update(&mut self, _at: u64, _change: &dyn Fn(u64) -> u64) -> Result<u64, Status> {
+        Err(Status::RemoteAbort)
+    }
 
     /// Whether the request's data is complete once this transfer has moved its part.
     ///

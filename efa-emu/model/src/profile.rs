@@ -13,6 +13,9 @@ use crate::qpn_policy::QpnPolicy;
 /// PCI vendor id of the device (Amazon).
 pub const VENDOR_ID: u32 = 0x1d0f;
 
+/// PCI vendor id of the device that is no EFA: the PCI-SIG lists nobody with it.
+const NOBODY: u32 = 0xf7f7;
+
 /// Inline bytes that a 128-byte send work request can carry.
 pub const INLINE_SIZE_WIDE: u32 = 80;
 
@@ -85,7 +88,9 @@ pub struct Profile {
     pub name: &'static str,
     /// One line for a person.
     pub description: &'static str,
-    /// PCI device id, 0xefa0 and up.
+    /// PCI vendor id.
+    pub vendor_id: u32,
+    /// PCI device id; those of EFA are 0xefa0 and up.
     pub part_id: u32,
     /// `hw_ver`: the PCI subsystem device id.
     pub hw_version: u32,
@@ -145,6 +150,9 @@ pub struct Profile {
     pub qpn_reuse: QpnPolicy,
     /// How refused requests end.
     pub statuses: Statuses,
+    /// It has connected queue pairs, shared receive queues and the matching of tags
+    /// ([`connected`](crate::device::connected)). No EFA has.
+    pub connected: bool,
 }
 
 /// A row of `efa-emu profiles`: an attribute, its value and where the value comes from.
@@ -162,6 +170,7 @@ const fn base() -> Profile {
     Profile {
         name: "",
         description: "",
+        vendor_id: VENDOR_ID,
         part_id: 0,
         hw_version: 0,
         firmware: "0.0.0.0",
@@ -202,6 +211,7 @@ const fn base() -> Profile {
             forbidden_access: Status::RemoteBadAddress,
             unknown_peer: Status::RemoteUnknownPeer,
         },
+        connected: false,
     }
 }
 
@@ -259,6 +269,22 @@ static PROFILES: [Profile; 5] = [
     },
 ];
 
+/// The profile that is no EFA: what `tag_matching.txt` builds on.
+static TAG_MATCHING: Profile = Profile {
+    name: "tm",
+    description: "no EFA: connected queue pairs, shared receive queues, tag matching",
+    vendor_id: NOBODY,
+    part_id: 0x0001,
+    hw_version: 0x0001,
+    firmware: "1.0.0.0",
+    caps: DeviceCaps::RDMA_READ
+        .union(DeviceCaps::RDMA_WRITE)
+        .union(DeviceCaps::RNR_RETRY),
+    mtu: 4096,
+    connected: true,
+    ..base()
+};
+
 impl Profile {
     /// The most memory regions that fit the 24-bit local key beside its generation bits.
     pub const MAX_MR: u32 = 1 << 18;
@@ -270,14 +296,19 @@ impl Profile {
     /// and write. libfabric 1.17 turns its RDMA protocols on by default from part id 0xefa2 on.
     pub const DEFAULT: &'static str = "efa2";
 
-    /// The built-in profiles, oldest first.
+    /// The built-in generations of EFA, oldest first.
     pub fn all() -> &'static [Profile] {
         &PROFILES
     }
 
+    /// All built-in profiles: the generations of EFA, and the one that is none.
+    pub fn built_in() -> impl Iterator<Item = &'static Profile> {
+        PROFILES.iter().chain([&TAG_MATCHING])
+    }
+
     /// The built-in profile of this name.
     pub fn by_name(name: &str) -> Option<&'static Profile> {
-        PROFILES.iter().find(|profile| profile.name == name)
+        Profile::built_in().find(|profile| profile.name == name)
     }
 
     /// The longest request ids that send queues can have. libefa uses them wherever the device has
@@ -359,6 +390,11 @@ impl Profile {
                 "SQ_64_BIT_REQ_ID",
                 yes_or_no(self.long_request_ids),
                 GENERATION,
+            ),
+            (
+                "connected queue pairs",
+                yes_or_no(self.connected),
+                "no EFA has them; InfiniBand Architecture Specification, tag_matching.txt",
             ),
             (
                 "unknown peer check",

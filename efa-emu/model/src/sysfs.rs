@@ -24,7 +24,7 @@ use efa_core::address::Gid;
 use crate::counters::Statistics;
 use crate::numa::Node;
 use crate::port::PortLink;
-use crate::profile::{Profile, VENDOR_ID};
+use crate::profile::Profile;
 
 /// The variable that makes rdma-core and libfabric look below another directory than `/sys`.
 pub const ENV_SYSFS_PATH: &str = "SYSFS_PATH";
@@ -198,9 +198,9 @@ impl Tree<'_> {
 
     fn pci_device(&self, pci: &str, profile: &Profile, node: Option<&Node>) -> io::Result<()> {
         let attribute = |name: &str, value: String| self.file(&format!("{pci}/{name}"), value);
-        attribute("vendor", format!("{VENDOR_ID:#06x}"))?;
+        attribute("vendor", format!("{:#06x}", profile.vendor_id))?;
         attribute("device", format!("{:#06x}", profile.part_id))?;
-        attribute("subsystem_vendor", format!("{VENDOR_ID:#06x}"))?;
+        attribute("subsystem_vendor", format!("{:#06x}", profile.vendor_id))?;
         attribute("subsystem_device", format!("{:#06x}", profile.hw_version))?;
         attribute("class", format!("{PCI_CLASS:#08x}"))?;
         attribute("revision", "0x00".to_owned())?;
@@ -247,16 +247,28 @@ impl Tree<'_> {
     ) -> io::Result<()> {
         let attribute =
             |name: &str, value: String| self.file(&format!("{directory}/{name}"), value);
-        attribute("node_type", "7: unspecified".to_owned())?;
+        // A device with connected queue pairs is one of RoCE.
+        let (node_type, link_layer) = match profile.connected {
+            true => ("1: CA", "Ethernet"),
+            false => ("7: unspecified", "Unspecified"),
+        };
+        attribute("node_type", node_type.to_owned())?;
         attribute("node_guid", guid_text(node_guid(gid)))?;
-        attribute("sys_image_guid", guid_text(0))?;
+        let image = match profile.connected {
+            true => node_guid(gid),
+            false => 0,
+        };
+        attribute("sys_image_guid", guid_text(image))?;
         attribute("node_desc", "EFA (emulated)".to_owned())?;
         attribute("fw_ver", profile.firmware.to_owned())?;
         attribute("hw_rev", format!("{:#x}", profile.hw_version))?;
         for (file, value) in port_files(PortLink::default()) {
             attribute(&format!("{PORT}/{file}"), value)?;
         }
-        attribute("ports/1/link_layer", "Unspecified".to_owned())?;
+        attribute("ports/1/link_layer", link_layer.to_owned())?;
+        if profile.connected {
+            attribute("ports/1/gid_attrs/types/0", "RoCE v2".to_owned())?;
+        }
         attribute("ports/1/lid", "0x0".to_owned())?;
         attribute("ports/1/sm_lid", "0x0".to_owned())?;
         attribute("ports/1/lid_mask_count", "1".to_owned())?;

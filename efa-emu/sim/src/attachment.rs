@@ -71,4 +71,20 @@ impl Transfer for Dma<'_> {
             .copy_from_slice(bytes);
         Ok(())
     }
+
+    fn peek(&mut self, offset: u32, into: &mut [u8]) -> Result<(), Status> {
+        let part = self.data.get(offset as usize..);
+        let part = part.and_then(|rest| rest.get(..into.len()));
+        into.copy_from_slice(part.ok_or(Status::LocalBadLength)?);
+        Ok(())
+    }
+
+    fn update(&mut self, at: u64, change: &dyn Fn(u64) -> u64) -> Result<u64, Status> {
+        let bytes = self.memory.bytes_mut(at, size_of::<u64>());
+        let bytes = bytes.map_err(|_| Status::LocalInvalidLkey)?;
+        let word: &mut [u8; 8] = bytes.try_into().map_err(|_| Status::LocalInvalidLkey)?;
+        let before = u64::from_ne_bytes(*word);
+        *word = change(before).to_ne_bytes();
+        Ok(before)
+    }
 }

@@ -107,6 +107,7 @@ impl fmt::Display for Flight {
             Operation::Datagram => "DATAGRAM",
             Operation::RdmaRead => "RDMA_READ",
             Operation::RdmaWrite => "RDMA_WRITE",
+            Operation::Connected => "CONNECTED",
         };
         write!(
             f,

@@ -23,7 +23,7 @@ use efa_device_model::fault::{
     Deferred, Event as FaultEvent, Fault, FaultId, Faults, Flow, HostName, LocalTally, Stage,
     Trigger, Verdict,
 };
-use efa_device_model::link::{LinkBusy, LocalData, Operation, RequestHeader, Token};
+use efa_device_model::link::{HostSegment, LinkBusy, LocalData, Operation, RequestHeader, Token};
 use efa_device_model::network::{Course, EventQueue, Loss, Network, Twice};
 use efa_device_model::prefetch;
 
@@ -186,13 +186,18 @@ impl Wire {
             // The device is asked for the target when the data is there.
             (Operation::RdmaRead, _) => {}
             (_, LocalData::Inline(bytes)) => data.extend_from_slice(bytes),
-            (_, LocalData::Segments(segments)) => {
-                for segment in segments {
-                    match memory.bytes(segment.address, segment.length as usize) {
-                        Ok(bytes) => data.extend_from_slice(bytes),
-                        Err(_) => reachable = false,
-                    }
-                }
+            (_, LocalData::Segments(segments)) => reachable = gather(memory, segments, &mut data),
+            (
+                _,
+                LocalData::Packet {
+                    head,
+                    segments,
+                    padding,
+                },
+            ) => {
+                data.extend_from_slice(head);
+                reachable = gather(memory, segments, &mut data);
+                data.resize(data.len() + padding, 0);
             }
         }
         // For an unknown GID the initiator is entered here; `depart` fails the request.
@@ -290,7 +295,7 @@ impl Wire {
             return self.lose(id, stage);
         }
         if stage == Stage::Request {
-            if flight.header.operation == Operation::Datagram {
+            if flight.header.operation.is_unanswered() {
                 let sent = WireEvent::Sent {
                     host: flight.initiator,
                     life: flight.life,
@@ -398,7 +403,7 @@ impl Wire {
     fn unreachable(&mut self, id: FlightId) {
         let flight = &self.flights[id.index()];
         self.log.add(self.now, format_args!("unreachable {flight}"));
-        if flight.header.operation == Operation::Datagram {
+        if flight.header.operation.is_unanswered() {
             self.finish(id);
         } else {
             let at = self.now + self.network.config.latency;
@@ -563,6 +568,18 @@ impl Wire {
                 .add_ahead(self.now, WireEvent::HandOver(id, stage));
         }
     }
+}
+
+/// Appends memory of a host to `data`. Returns whether all of it is there.
+fn gather(memory: &AddressSpace, segments: &[HostSegment], data: &mut Vec<u8>) -> bool {
+    let mut is_there = true;
+    for segment in segments {
+        match memory.bytes(segment.address, segment.length as usize) {
+            Ok(bytes) => data.extend_from_slice(bytes),
+            Err(_) => is_there = false,
+        }
+    }
+    is_there
 }
 
 /// Whether a host has a name, for faults.

@@ -273,10 +273,14 @@ impl World {
         let flight = self.wire.flight(id);
         flight.outcome = Some(status);
         let responder = flight.responder;
-        let is_datagram = flight.header.operation == Operation::Datagram;
+        let is_unanswered = flight.header.operation.is_unanswered();
         self.wire.report("deliver", id);
-        if is_datagram {
+        if is_unanswered {
             self.wire.finish(id);
+            // A packet of a connection may be answered by another one.
+            if self.host(responder).device.has_unsent() {
+                self.drive(responder);
+            }
         } else {
             let flight = self.wire.flight(id);
             (flight.lost, flight.twice) = (0, Twice::Nothing);

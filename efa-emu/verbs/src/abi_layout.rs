@@ -82,7 +82,17 @@ fn facts() -> Vec<Fact> {
         28 });
     layout!(facts, ibv_device_attr [232] { node_guid: 64, max_mr_size: 80, vendor_id: 96, max_qp:
         108, max_ah: 200, max_pkeys: 224, phys_port_cnt: 227 });
-    layout!(facts, ibv_device_attr_ex [400] { comp_mask: 232, phys_port_cnt_ex: 396 });
+    layout!(facts, ibv_device_attr_ex [400] { comp_mask: 232, tm_caps: 348,
+        tm_caps.max_sge as "tm_caps.max_sge": 364, phys_port_cnt_ex: 396 });
+    layout!(facts, ibv_srq [128 + M] { srq_context: 8, pd: 16, handle: 24, mutex: 32,
+        events_completed: 120 + M });
+    layout!(facts, ibv_srq_init_attr [24] { attr: 8 });
+    layout!(facts, ibv_srq_init_attr_ex [64] { attr: 8, comp_mask: 20, srq_type: 24, pd: 32, cq: 48,
+        tm_cap: 56 });
+    layout!(facts, ibv_ops_wr [72] { next: 8, opcode: 16, flags: 20, tm.unexpected_cnt: 24,
+        tm.handle: 28, tm.add.recv_wr_id: 32, tm.add.sg_list: 40, tm.add.num_sge: 48, tm.add.tag:
+        56, tm.add.mask: 64 });
+    layout!(facts, ibv_wc_tm_info [16] { tag: 0, priv_ as "priv": 8 });
     layout!(facts, ibv_port_attr [newer 56] { max_msg_sz: 20, pkey_tbl_len: 32, lmc: 38,
         active_width: 43, link_layer: 46, flags: 47, port_cap_flags2: 48 } newer {
         active_speed_ex: 52 });
@@ -112,10 +122,11 @@ fn facts() -> Vec<Fact> {
         wr_id: 136 + M, start_poll: 144 + M, next_poll: 152 + M, end_poll: 160 + M, read_opcode: 168
         + M, read_vendor_err: 176 + M, read_byte_len: 184 + M, read_imm_data: 192 + M, read_qp_num:
         200 + M, read_src_qp: 208 + M, read_wc_flags: 216 + M, read_slid: 224 + M, read_sl: 232 + M,
-        read_dlid_path_bits: 240 + M });
+        read_dlid_path_bits: 240 + M, read_tm_info: 272 + M });
     layout!(facts, ibv_qp [160 + M] { pd: 16, recv_cq: 32, qp_num: 52, state: 56, qp_type: 60,
         events_completed: 152 + M });
-    layout!(facts, ibv_qp_ex [newer 360 + M] { wr_id: 168 + M, wr_flags: 176 + M, wr_rdma_read: 216
+    layout!(facts, ibv_qp_ex [newer 360 + M] { wr_id: 168 + M, wr_flags: 176 + M,
+        wr_atomic_cmp_swp: 184 + M, wr_atomic_fetch_add: 192 + M, wr_rdma_read: 216
         + M, wr_rdma_write: 224 + M, wr_rdma_write_imm: 232 + M, wr_send: 240 + M, wr_send_imm: 248
         + M, wr_set_ud_addr: 272 + M, wr_set_inline_data: 288 + M, wr_set_inline_data_list: 296 + M,
         wr_set_sge: 304 + M, wr_set_sge_list: 312 + M, wr_start: 320 + M, wr_complete: 328 + M,
@@ -187,9 +198,11 @@ fn slots() -> Vec<Fact> {
         slot!(alloc_parent_domain, 536),
         slot!(dealloc_td, 528),
         slot!(alloc_td, 520),
+        slot!(post_srq_ops, 504),
         slot!(create_cq_ex, 448),
         slot!(query_device_ex, 432),
         slot!(create_qp_ex, 384),
+        slot!(create_srq_ex, 368),
         slot!(sz, 336),
         slot!(context, 328),
     ]

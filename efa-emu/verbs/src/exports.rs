@@ -7,7 +7,8 @@
 
 use crate::calls::{
     address_handle, async_event, buffer, channel, comp_counter, comp_queue, context, device,
-    domain, efadv, memory_region, query, queue_pair, strings, sysfs_files, unsupported,
+    domain, efadv, memory_region, query, queue_pair, shared_queue, strings, sysfs_files,
+    unsupported,
 };
 
 /// The jump to a function of this library, the template's `{function}`.
@@ -138,12 +139,9 @@ exports! { "@@"
         }
         channel:: { ibv_get_cq_event }
         query:: { ibv_query_device ibv_query_gid ibv_query_pkey ibv_query_port }
-        not_supported = {
-            ibv_attach_mcast ibv_destroy_srq ibv_detach_mcast ibv_modify_srq ibv_query_srq
-            ibv_resize_cq
-        }
+        shared_queue:: { ibv_create_srq ibv_destroy_srq ibv_modify_srq ibv_query_srq }
+        not_supported = { ibv_attach_mcast ibv_detach_mcast ibv_resize_cq }
         not_supported_nothing = { ibv_copy_ah_attr_from_kern ibv_register_driver }
-        no_pointer = { ibv_create_srq }
         success = { ibv_dofork_range ibv_dontfork_range ibv_fork_init }
         minus_one = { ibv_resolve_eth_l2_from_gid }
     }

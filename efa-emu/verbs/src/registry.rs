@@ -21,6 +21,7 @@ use crate::objects::domain::{Domain, ThreadDomain};
 use crate::objects::handle::Handle;
 use crate::objects::memory_region::MemoryRegion;
 use crate::objects::queue_pair::QueuePair;
+use crate::objects::shared_queue::SharedQueue;
 
 pub(crate) static CONTEXTS: Registry<Context> = Registry::new();
 pub(crate) static DOMAINS: Registry<Domain> = Registry::new();
@@ -31,6 +32,7 @@ pub(crate) static ADDRESS_HANDLES: Registry<AddressHandle> = Registry::new();
 pub(crate) static CHANNELS: Registry<Channel> = Registry::new();
 pub(crate) static COMP_QUEUES: Registry<CompQueue> = Registry::new();
 pub(crate) static QUEUE_PAIRS: Registry<QueuePair> = Registry::new();
+pub(crate) static SHARED_QUEUES: Registry<SharedQueue> = Registry::new();
 pub(crate) static COUNTERS: Registry<Counter> = Registry::new();
 
 /// How many freed handles of a kind keep their memory. What is large in them they drop when they

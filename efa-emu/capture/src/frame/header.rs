@@ -355,6 +355,8 @@ impl Repr {
             Operation::Datagram => Kind::Datagram,
             Operation::RdmaRead => Kind::RdmaReadRequest(rdma()),
             Operation::RdmaWrite => Kind::RdmaWrite(rdma()),
+            // Such a packet has its own headers, and none of ours: see `roce_frame`.
+            Operation::Connected => Kind::Datagram,
         };
         Repr {
             kind,

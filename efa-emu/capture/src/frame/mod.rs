@@ -6,6 +6,7 @@
 
 mod ethernet;
 pub mod header;
+mod roce;
 
 #[cfg(test)]
 mod tests;
@@ -14,3 +15,4 @@ pub use ethernet::{
     Error, FIRST_SOURCE_PORT, Frame, MAX_PAYLOAD, OUTER_LEN, PATHS, UDP_PORT, ethernet_address,
 };
 pub use header::{Flags, Kind, Opcode, Rdma, Repr};
+pub use roce::{LONGEST_PACKET, ROCE_PORT, roce_frame};

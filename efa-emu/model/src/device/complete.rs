@@ -76,7 +76,7 @@ impl Device {
             return None;
         }
         match request.local() {
-            LocalData::Inline(_) => Some(&[]),
+            LocalData::Inline(_) | LocalData::Packet { .. } => Some(&[]),
             LocalData::Segments(segments) => Some(segments),
         }
     }
@@ -127,7 +127,7 @@ fn trace_rnr_retry(request: &Request, again_in: Duration) {
 fn answered(operation: Operation, status: Status) -> Status {
     match status {
         Status::Ok | Status::LocalInvalidLkey => status,
-        _ if operation == Operation::Datagram => Status::Ok,
+        _ if operation.is_unanswered() => Status::Ok,
         Status::RemoteBadAddress
         | Status::RemoteAbort
         | Status::RemoteBadDestQpn

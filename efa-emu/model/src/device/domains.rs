@@ -3,6 +3,7 @@
 use efa_core::address::{Ahn, Gid};
 use efa_core::nic::{Access, DeviceCaps};
 
+use super::connected::REMOTE_ATOMIC;
 use super::error::Error;
 use super::ids::PdId;
 use super::regions::{Lkey, MemoryRegion, RegionKeys};
@@ -88,7 +89,12 @@ impl Device {
         if access.contains(Access::REMOTE_WRITE) && !profile.caps.contains(DeviceCaps::RDMA_WRITE) {
             return Err(Error::Unsupported("remote write access"));
         }
-        if access.contains(Access::REMOTE_WRITE) && !access.contains(Access::LOCAL_WRITE) {
+        if access.contains(REMOTE_ATOMIC) && !profile.connected {
+            return Err(Error::Unsupported("remote atomic access"));
+        }
+        if access.intersects(Access::REMOTE_WRITE | REMOTE_ATOMIC)
+            && !access.contains(Access::LOCAL_WRITE)
+        {
             return Err(Error::invalid("access without local write", access.bits()));
         }
         if region.length == 0

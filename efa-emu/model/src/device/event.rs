@@ -2,6 +2,7 @@
 
 use efa_core::address::Qpn;
 
+use super::connected::SrqId;
 use super::ids::CqId;
 
 /// An asynchronous event.
@@ -13,6 +14,14 @@ pub enum DeviceEvent {
     CqError(CqId),
     /// A queue pair has failed: its queues were invalid, or a rule stages it.
     QpFatal(Qpn),
+    /// A peer has accessed memory of this host through a connected queue pair, and may not.
+    QpAccessError(Qpn),
+    /// A request of a connected queue pair's peer makes no sense.
+    QpRequestError(Qpn),
+    /// A connected queue pair that has failed takes no more receives from the queue that it shares.
+    QpLastReceive(Qpn),
+    /// A shared receive queue has fewer receives than its client has asked to be told of.
+    SrqLimit(SrqId),
     /// The device was removed.
     Fatal,
     /// The port has lost its link.

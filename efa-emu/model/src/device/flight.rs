@@ -98,7 +98,9 @@ impl Request {
     pub(super) fn outgoing_bytes(&self) -> u64 {
         match self.operation {
             Operation::RdmaRead => 0,
-            Operation::Send | Operation::Datagram | Operation::RdmaWrite => self.length.into(),
+            Operation::Send | Operation::Datagram | Operation::RdmaWrite | Operation::Connected => {
+                self.length.into()
+            }
         }
     }
 }

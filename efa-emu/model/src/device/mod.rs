@@ -18,6 +18,7 @@ mod comp_counter;
 mod comp_counters;
 mod complete;
 mod completion_queues;
+pub mod connected;
 mod cq_table;
 mod domains;
 mod doorbells;

@@ -17,7 +17,9 @@ use crate::profile::Profile;
 fn local_access(operation: Operation) -> Access {
     match operation {
         Operation::RdmaRead => Access::LOCAL_WRITE,
-        Operation::Send | Operation::Datagram | Operation::RdmaWrite => Access::empty(),
+        Operation::Send | Operation::Datagram | Operation::RdmaWrite | Operation::Connected => {
+            Access::empty()
+        }
     }
 }
 
@@ -239,6 +241,8 @@ pub(super) fn count_completed(counters: &mut Counters, request: &Request, status
             counters.rdma_write_wrs += 1;
             counters.rdma_write_bytes += bytes;
         }
+        // Requests of connections are not in this table.
+        Operation::Connected => {}
     }
 }
 

@@ -48,7 +48,7 @@ impl Device {
                 return Err(Error::Unsupported("unsolicited write receive"));
             }
             device.check_request_ids(config.request_ids)?;
-            if device.qps.get(qpn).is_some() {
+            if device.qps.get(qpn).is_some() || device.is_connected_qp(qpn) {
                 return Err(Error::Busy("queue pair number"));
             }
             if device.qps.live() >= device.profile.max_qp {
@@ -137,10 +137,9 @@ impl Device {
     /// answers that arrive later are ignored.
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), Error> {
         self.command(Command::Other, |device| {
-            let qp = device
-                .qps
-                .remove(qpn)
-                .ok_or_else(|| Error::not_found("queue pair", qpn.0))?;
+            let Some(qp) = device.qps.remove(qpn) else {
+                return device.destroy_connected_qp(qpn);
+            };
             device.cqs.detach(qp.config.send_cq);
             device.cqs.detach(qp.config.recv_cq);
             device.release_pd(qp.config.pd);

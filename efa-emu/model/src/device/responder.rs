@@ -154,6 +154,7 @@ impl Device {
         let answer = match header.operation {
             Operation::Send | Operation::Datagram => self.receive(from, header, transfer),
             Operation::RdmaRead | Operation::RdmaWrite => self.access(from, header, transfer),
+            Operation::Connected => return self.deliver_connected(from, header, transfer),
         };
         match answer {
             Ok(()) => {

@@ -5,6 +5,7 @@ use slab::Slab;
 
 use super::address_book::AddressBook;
 use super::comp_counter::CounterTable;
+use super::connected::Connected;
 use super::cq_table::CqTable;
 use super::error::Error;
 use super::event::DeviceEvent;
@@ -37,6 +38,7 @@ pub struct Device {
     /// The device was removed: it does nothing any more but take back what it gave.
     pub(super) removed: bool,
     pub(super) port: PortLink,
+    pub(super) connected: Connected,
 }
 
 impl Device {
@@ -57,6 +59,7 @@ impl Device {
             comp_counters: CounterTable::default(),
             removed: false,
             port: PortLink::default(),
+            connected: Connected::default(),
             profile,
         }
     }
@@ -120,6 +123,9 @@ impl Device {
                 qp.state = QpState::Error;
                 self.flush(qpn);
             }
+        }
+        for qpn in self.connected.numbers() {
+            self.fail_connected(qpn, None);
         }
         self.removed = true;
         self.cqs.raise(DeviceEvent::Fatal);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use efa_core::address::Qpn;
 use efa_core::nic::Status;
 
+use super::connected::timer_of;
 use super::flight::RequestPlace;
 use super::prepare::{LocalFailure, local_still_valid, prepare};
 use super::queue_pair::{QpState, QueuePair};
@@ -83,12 +84,14 @@ impl Device {
     #[cold]
     fn expire_timers(&mut self, now: Duration) {
         let initiator = &mut self.initiator;
+        let mut connected = Vec::new();
         while let Some(&Reverse((time, token))) = initiator.timers.peek()
             && time <= now
         {
             initiator.timers.pop();
             // The timers of requests of destroyed queue pairs remain.
             let Some(index) = initiator.flight.find(Token(token)) else {
+                connected.extend(timer_of(token));
                 continue;
             };
             if let Some(request) = initiator.flight.get(index) {
@@ -96,6 +99,9 @@ impl Device {
                 self.counters.retrans_bytes += request.outgoing_bytes();
             }
             initiator.backlogs.push(index, &mut initiator.flight);
+        }
+        for qpn in connected {
+            self.tick_connected(now, qpn);
         }
     }
 
@@ -142,7 +148,7 @@ impl Device {
     #[inline(never)]
     fn read_send_queue(&mut self, qpn: Qpn, link: &mut impl Link) -> bool {
         let Some(qp) = self.qps.get_mut(qpn) else {
-            return false;
+            return self.transmit_connected(qpn, link);
         };
         let initiator = &mut self.initiator;
         let mut rest = TURN;

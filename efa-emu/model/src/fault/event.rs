@@ -50,7 +50,10 @@ impl Frame<'_> {
     pub fn rdm_packet_type(&self) -> Option<u8> {
         match self.header.operation {
             Operation::Send => self.data.first().copied(),
-            Operation::Datagram | Operation::RdmaRead | Operation::RdmaWrite => None,
+            Operation::Datagram
+            | Operation::RdmaRead
+            | Operation::RdmaWrite
+            | Operation::Connected => None,
         }
     }
 

@@ -51,11 +51,12 @@ pub(super) fn status(name: &str) -> Result<Status, UnknownName> {
     found.ok_or_else(|| UnknownName::Status { name: name.into() })
 }
 
-const OPERATIONS: [(&str, Operation); 4] = [
+const OPERATIONS: [(&str, Operation); 5] = [
     ("send", Operation::Send),
     ("datagram", Operation::Datagram),
     ("read", Operation::RdmaRead),
     ("write", Operation::RdmaWrite),
+    ("connected", Operation::Connected),
 ];
 
 pub(super) fn of_operation(operation: Operation) -> &'static str {

@@ -325,7 +325,10 @@ impl Action {
         match (self, event) {
             (Action::Repeat, Event::Frame(frame)) => {
                 let operation = frame.header.operation;
-                matches!(operation, Operation::Send | Operation::Datagram)
+                matches!(
+                    operation,
+                    Operation::Send | Operation::Datagram | Operation::Connected
+                )
             }
             _ => true,
         }

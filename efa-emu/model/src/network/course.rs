@@ -6,7 +6,6 @@ use efa_core::nic::Status;
 
 use super::{Loss, Network, Transmission};
 use crate::fault::{Fate, FaultId};
-use crate::link::Operation;
 
 /// Duplicated parts of a frame that proceeds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -83,7 +82,7 @@ impl Course {
                 status: None,
             },
             // A datagram's sender gets no answer.
-            Fate::Answer(_) if operation == Operation::Datagram => Course::Lost(Loss::Unnoticed),
+            Fate::Answer(_) if operation.is_unanswered() => Course::Lost(Loss::Unnoticed),
             Fate::Answer(status) => Course::Proceeds {
                 twice: Twice::Nothing,
                 status: Some(status),
@@ -112,6 +111,7 @@ fn trace_fault(fault: FaultId, transmission: &Transmission, fate: Fate) {
 
 #[cfg(test)]
 mod tests {
+    use crate::link::Operation;
     use efa_core::address::{Gid, Qpn};
 
     use super::*;

@@ -50,10 +50,10 @@ impl Reliability {
     /// Consequence when a frame is lost that was lost `before` times already.
     pub fn after_loss(&self, operation: Operation, before: u32) -> Loss {
         let after = self.timeouts(before, before.saturating_add(1));
-        match operation {
-            Operation::Datagram => Loss::Unnoticed,
-            _ if before.saturating_add(1) < self.attempts => Loss::Repeated { after },
-            _ => Loss::Fatal { after },
+        match () {
+            () if operation.is_unanswered() => Loss::Unnoticed,
+            () if before.saturating_add(1) < self.attempts => Loss::Repeated { after },
+            () => Loss::Fatal { after },
         }
     }
 
@@ -61,9 +61,9 @@ impl Reliability {
     /// that it goes again.
     pub fn after_last_loss(&self, operation: Operation, before: u32) -> Loss {
         let after = self.timeouts(before, self.attempts.max(before.saturating_add(1)));
-        match operation {
-            Operation::Datagram => Loss::Unnoticed,
-            _ => Loss::Fatal { after },
+        match operation.is_unanswered() {
+            true => Loss::Unnoticed,
+            false => Loss::Fatal { after },
         }
     }
 

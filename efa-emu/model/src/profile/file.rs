@@ -85,7 +85,7 @@ pub enum ProfileProblem {
 }
 
 fn known() -> String {
-    let names: Vec<_> = Profile::all().iter().map(|profile| profile.name).collect();
+    let names: Vec<_> = Profile::built_in().map(|profile| profile.name).collect();
     names.join(", ")
 }
 

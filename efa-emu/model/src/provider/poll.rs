@@ -56,6 +56,11 @@ pub struct Completion {
 }
 
 impl Completion {
+    /// The queue's entry, if it is of a connected queue pair or a shared receive queue.
+    pub fn connected(&self) -> Option<&CompletionEntry> {
+        Some(&self.entry).filter(|entry| entry.is_connected())
+    }
+
     /// The device's status code, which is also the vendor error.
     #[inline]
     pub fn code(&self) -> u8 {
@@ -209,7 +214,8 @@ impl CompletionQueue {
                 let wr_id = match retire(&entry, owner) {
                     Retired::WorkRequest(wr_id) => Some(wr_id),
                     Retired::Own => Some(entry.long_request_id()),
-                    Retired::Stale => None,
+                    Retired::Connected => Some(entry.connected_wr_id()),
+                    Retired::Stale => of_no_queue_pair(&entry),
                 };
                 if let Some(wr_id) = wr_id {
                     return Some(Completion { wr_id, entry });
@@ -266,6 +272,13 @@ impl CompletionQueue {
         };
         self.ring.doorbell().write(doorbell.to_bits());
     }
+}
+
+/// The work request id of an operation on a list of tags, which belongs to no queue pair.
+#[cold]
+fn of_no_queue_pair(entry: &CompletionEntry) -> Option<u64> {
+    let is_of_list = entry.is_connected() && entry.qpn() == Qpn(0);
+    is_of_list.then(|| entry.connected_wr_id())
 }
 
 #[inline(always)]

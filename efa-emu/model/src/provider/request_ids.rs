@@ -38,6 +38,8 @@ pub enum Retired {
     ///
     /// [`CompletionEntry::long_request_id`]: crate::device::queue::CompletionEntry::long_request_id
     Own,
+    /// It is of a connected queue pair, whose completions have the work requests' own ids.
+    Connected,
     /// It belongs to no outstanding work request: the completion is a late one of an earlier queue
     /// pair with the same number, or a duplicate.
     Stale,

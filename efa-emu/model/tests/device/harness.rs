@@ -178,6 +178,7 @@ impl Link for Wire<'_> {
         if header.operation != efa_device_model::link::Operation::RdmaRead {
             match data {
                 LocalData::Inline(bytes) => copy.extend_from_slice(bytes),
+                LocalData::Packet { .. } => panic!("these queue pairs are not connected"),
                 LocalData::Segments(segments) => {
                     for segment in segments.iter().filter(|segment| segment.length > 0) {
                         copy.extend_from_slice(&self.memory[range(segment)]);

@@ -5,6 +5,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use efa_core::address::{Gid, Qpn};
+use efa_device_model::device::connected::ConnectedConfig;
 use efa_device_model::device::{
     Command, CqId, Device, Error, Lkey, MemoryRegion, PdId, QpChange, QpConfig, QpRings, QpState,
     RegionKeys,
@@ -208,6 +209,8 @@ impl Engine {
             std::thread::yield_now();
         };
         state.open_doorbells();
+        // A queue pair that ends owes its peer what it has received.
+        state.send();
         let result = verb(state.device());
         state.settle_taken(taken, result.is_ok());
         state.send();
@@ -227,14 +230,27 @@ impl Engine {
         config: QpConfig,
         rings: Option<QpRings>,
     ) -> Result<(Qpn, QpRings), EngineError> {
+        self.create_numbered(|device, qpn| device.create_qp_over(qpn, config, rings))
+    }
+
+    /// As [`Engine::create_qp`], of a connected queue pair.
+    pub fn create_connected_qp(&self, config: ConnectedConfig) -> Result<Qpn, EngineError> {
+        let made = self.create_numbered(|device, qpn| device.create_connected_qp(qpn, config));
+        made.map(|(qpn, ())| qpn)
+    }
+
+    fn create_numbered<T>(
+        &self,
+        create: impl FnOnce(&mut Device, Qpn) -> Result<T, Error>,
+    ) -> Result<(Qpn, T), EngineError> {
         usage::mark(UsageStep::QueuePair);
         let mut state = self.shared.lock()?;
         let host = &self.shared.host;
         state.look_for_faults();
         let preferred = state.staged().preferred_qpn(host.gid());
         let result = match host.take_qpn(state.qpn_choice(), preferred) {
-            Ok(qpn) => match state.device().create_qp_over(qpn, config, rings) {
-                Ok(rings) => Ok((qpn, rings)),
+            Ok(qpn) => match create(state.device(), qpn) {
+                Ok(made) => Ok((qpn, made)),
                 Err(error) => {
                     host.release_qpn(qpn);
                     Err(error.into())
@@ -273,6 +289,15 @@ impl Engine {
         state.send();
         self.shared.keep_worker_in_time(&state);
         Ok(())
+    }
+
+    /// Hands work to the device that comes without a ring, and sends what can be sent.
+    pub fn post<R>(&self, work: impl FnOnce(&mut Device) -> R) -> Result<R, FabricError> {
+        let mut state = self.shared.lock()?;
+        let result = work(state.device());
+        state.send();
+        self.shared.keep_worker_in_time(&state);
+        Ok(result)
     }
 
     /// Has the device look at a completion queue's doorbell, which was written.

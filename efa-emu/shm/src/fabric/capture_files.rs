@@ -78,6 +78,12 @@ impl CaptureTap for CaptureFiles {
             file.frame(interface, time, direction, frame);
         }
     }
+
+    fn raw(&mut self, interface: InterfaceId, time: Duration, direction: Direction, bytes: &[u8]) {
+        for (_, file) in &mut self.files {
+            file.raw(interface, time, direction, bytes);
+        }
+    }
 }
 
 /// A file, whatever its name.

@@ -7,6 +7,7 @@
 //! is the contract that every `unsafe` block here rests on.
 
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use efa_core::nic::Status;
 
@@ -76,6 +77,19 @@ fn gather_others(ring: &SharedMemory, mut at: usize, data: LocalData<'_>) {
                 at += segment.length as usize;
             }
         }
+        LocalData::Packet {
+            head,
+            segments,
+            padding,
+        } => {
+            ring.write(at, head);
+            at += head.len();
+            for segment in segments {
+                store_into(ring, at, *segment);
+                at += segment.length as usize;
+            }
+            ring.write(at, &[0; 3][..padding.min(3)]);
+        }
     }
 }
 
@@ -122,23 +136,38 @@ pub(crate) fn copy_in(data: LocalData<'_>, offset: u32, into: &mut [u8]) -> bool
                 .and_then(|bytes| bytes.get(..into.len()));
             from.map(|from| into.copy_from_slice(from)).is_some()
         }
-        LocalData::Segments(segments) => {
-            let window = Window {
-                offset,
-                length: into.len() as u32,
-            };
-            let mut copied = 0;
-            for (_, part) in parts(segments, window) {
-                let into = &mut into[copied..][..part.length as usize];
-                // SAFETY: the device named this memory; see the module documentation.
-                unsafe {
-                    std::ptr::copy(part.address as *const u8, into.as_mut_ptr(), into.len());
-                }
-                copied += into.len();
-            }
-            copied == into.len()
+        LocalData::Segments(segments) => copy_from(segments, offset, into) == into.len(),
+        LocalData::Packet { head, segments, .. } => {
+            let own = head.get(offset as usize..).unwrap_or_default();
+            let own = &own[..own.len().min(into.len())];
+            let (front, rest) = into.split_at_mut(own.len());
+            front.copy_from_slice(own);
+            let behind = offset.saturating_sub(head.len() as u32);
+            let copied = copy_from(segments, behind, rest);
+            // The padding of zeroes.
+            rest[copied..].fill(0);
+            true
         }
     }
+}
+
+/// Copies registered memory, from `offset` on, into `into`, as far as there is any. Returns how many
+/// bytes there were.
+fn copy_from(segments: &[HostSegment], offset: u32, into: &mut [u8]) -> usize {
+    let window = Window {
+        offset,
+        length: into.len() as u32,
+    };
+    let mut copied = 0;
+    for (_, part) in parts(segments, window) {
+        let into = &mut into[copied..][..part.length as usize];
+        // SAFETY: the device named this memory; see the module documentation.
+        unsafe {
+            std::ptr::copy(part.address as *const u8, into.as_mut_ptr(), into.len());
+        }
+        copied += into.len();
+    }
+    copied
 }
 
 /// Cache lines in front of a buffer that are fetched with it. Clients keep what they know of a
@@ -162,6 +191,18 @@ pub(crate) fn fetch_near(buffer: HostSegment) {
 pub(crate) fn fill(to: u64, bytes: &[u8]) {
     // SAFETY: the device named this memory; see the module documentation.
     unsafe { std::ptr::copy(bytes.as_ptr(), to as *mut u8, bytes.len()) };
+}
+
+/// Replaces a word of registered memory, whose address is a multiple of 8, by what `change` makes of
+/// it. Returns what it was.
+pub(crate) fn update(at: u64, change: &dyn Fn(u64) -> u64) -> u64 {
+    // SAFETY: the device named this memory; see the module documentation. It is aligned by contract,
+    // and whoever else changes it meanwhile does so by atomic operations, or loses to the device.
+    let word = unsafe { AtomicU64::from_ptr(at as *mut u64) };
+    let changed = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
+        Some(change(word))
+    });
+    changed.unwrap_or_else(|word| word)
 }
 
 /// Which way a copy between processes goes.

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use efa_core::address::Gid;
 use efa_core::nic::Status;
-use efa_device_model::link::Operation;
 
 use super::machine::{DeferredRequest, Pull, RemoteMachine, UnansweredRecord, Uptake};
 use super::message;
@@ -141,7 +140,7 @@ impl RemoteMachine {
 
     fn carry_request(&mut self, index: usize, origin: Origin, messages: &mut Vec<u8>) {
         let record = origin.incoming.record;
-        let is_datagram = record.operation() == Operation::Datagram;
+        let is_datagram = record.operation().is_unanswered();
         let name = match is_datagram {
             true => 0,
             false => self.hold(index, origin),

@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | 0 | 8 | commit: sequence number of the record in its ring plus 1; written last |
 //! | 8 | 4 | length of the record in bytes, header and padding included |
-//! | 12 | 1 | kind (low 4 bits), operation (high 4 bits) |
+//! | 12 | 1 | kind (low 4 bits), operation (high 4 bits): 0 send, 1 datagram, 2 read, 3 write, 4 packet of a connection |
 //! | 13 | 1 | flags: 1 immediate, 4 answer "receiver not ready", 8 last part; retries, at most 15 (high 4 bits) |
 //! | 14 | 2 | path |
 //! | 16 / 18 | 2 / 2 | source / destination QPN |
@@ -79,6 +79,7 @@ fn operation_code(operation: Operation) -> u8 {
         Operation::Datagram => 1,
         Operation::RdmaRead => 2,
         Operation::RdmaWrite => 3,
+        Operation::Connected => 4,
     }
 }
 
@@ -89,6 +90,7 @@ fn operation_from_code(code: u8) -> Option<Operation> {
         1 => Operation::Datagram,
         2 => Operation::RdmaRead,
         3 => Operation::RdmaWrite,
+        4 => Operation::Connected,
         _ => return None,
     })
 }
@@ -269,8 +271,9 @@ impl Record {
             0 => Operation::Send,
             1 => Operation::Datagram,
             2 => Operation::RdmaRead,
+            3 => Operation::RdmaWrite,
             // The value was checked before.
-            _ => Operation::RdmaWrite,
+            _ => Operation::Connected,
         }
     }
 
@@ -538,7 +541,7 @@ pub(crate) mod tests {
         pub(in crate) fn any_record()(
             kind in prop::sample::select(vec![RecordKind::Data, RecordKind::Direct, RecordKind::Pull, RecordKind::ReadData, RecordKind::Outcome]),
             is_write in any::<bool>(),
-            send in prop::sample::select(vec![Operation::Send, Operation::Datagram, Operation::RdmaWrite]),
+            send in prop::sample::select(vec![Operation::Send, Operation::Datagram, Operation::RdmaWrite, Operation::Connected]),
             qpns in any::<(u16, u16)>(), qkey in any::<u32>(), sequence in any::<u32>(),
             immediate in any::<Option<u32>>(), address in any::<u64>(), key in any::<u32>(),
             length in 0u32..20_000, cut in any::<(u16, u16)>(),

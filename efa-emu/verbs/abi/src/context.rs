@@ -3,9 +3,9 @@
 use core::ffi::{c_char, c_int, c_void};
 
 use crate::{
-    Absent, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device_attr_ex,
+    Absent, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device_attr_ex, ibv_ops_wr,
     ibv_parent_domain_init_attr, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex, ibv_recv_wr,
-    ibv_send_wr, ibv_td, ibv_wc,
+    ibv_send_wr, ibv_srq, ibv_srq_init_attr_ex, ibv_td, ibv_wc,
 };
 
 pub const IBV_SYSFS_NAME_MAX: usize = 64;
@@ -34,8 +34,9 @@ pub struct ibv_context_ops {
     pub poll_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int>,
     pub req_notify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int>,
     pub compat_cq: [Absent; 7],
-    pub post_srq_recv:
-        Option<unsafe extern "C" fn(*mut c_void, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int>,
+    pub post_srq_recv: Option<
+        unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
+    >,
     pub compat_qp: [Absent; 4],
     pub post_send:
         Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int>,
@@ -70,8 +71,11 @@ pub struct verbs_context {
     >,
     pub dealloc_td: Option<unsafe extern "C" fn(*mut ibv_td) -> c_int>,
     pub alloc_td: Option<unsafe extern "C" fn(*mut ibv_context, *mut c_void) -> *mut ibv_td>,
-    /// `modify_cq` down to `query_rt_values`.
-    pub work_queues: [Absent; 8],
+    pub modify_cq: Absent,
+    pub post_srq_ops:
+        Option<unsafe extern "C" fn(*mut ibv_srq, *mut ibv_ops_wr, *mut *mut ibv_ops_wr) -> c_int>,
+    /// `destroy_rwq_ind_table` down to `query_rt_values`.
+    pub work_queues: [Absent; 6],
     pub create_cq_ex:
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex>,
     pub private: *mut c_void,
@@ -87,8 +91,11 @@ pub struct verbs_context {
     pub flows: [Absent; 5],
     pub create_qp_ex:
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp>,
-    /// Shared receive queues and XRC domains.
-    pub shared_queues: [Absent; 4],
+    pub get_srq_num: Absent,
+    pub create_srq_ex:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq>,
+    /// XRC domains.
+    pub xrc_domains: [Absent; 2],
     pub abi_placeholder: u64,
     /// Size of this structure as it was allocated.
     pub sz: usize,

@@ -18,6 +18,7 @@ mod driver;
 mod efadv;
 mod objects;
 mod requests;
+mod shared_queue;
 mod values;
 
 pub use comp_counter::*;
@@ -26,4 +27,5 @@ pub use driver::*;
 pub use efadv::*;
 pub use objects::*;
 pub use requests::*;
+pub use shared_queue::*;
 pub use values::*;

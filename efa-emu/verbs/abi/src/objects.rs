@@ -2,7 +2,7 @@
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
-use crate::{ibv_buf, ibv_context, ibv_data_buf, ibv_sge};
+use crate::{ibv_buf, ibv_context, ibv_data_buf, ibv_sge, ibv_wc_tm_info};
 
 /// A GID. The header's union has two 64-bit members, hence the alignment.
 #[repr(C, align(8))]
@@ -75,8 +75,21 @@ pub struct ibv_device_attr {
 pub struct ibv_device_attr_ex {
     pub orig_attr: ibv_device_attr,
     pub comp_mask: u32,
-    pub unreported: [u32; 40],
+    pub unreported: [u32; 28],
+    pub tm_caps: ibv_tm_caps,
+    pub unreported_either: [u32; 7],
     pub phys_port_cnt_ex: u32,
+}
+
+/// What a device has to match tags.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct ibv_tm_caps {
+    pub max_rndv_hdr_size: u32,
+    pub max_num_tags: u32,
+    pub flags: u32,
+    pub max_ops: u32,
+    pub max_sge: u32,
 }
 
 #[repr(C)]
@@ -287,8 +300,8 @@ pub struct ibv_qp_ex {
     pub comp_mask: u64,
     pub wr_id: u64,
     pub wr_flags: c_uint,
-    pub wr_atomic_cmp_swp: Absent,
-    pub wr_atomic_fetch_add: Absent,
+    pub wr_atomic_cmp_swp: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u64, u64)>,
+    pub wr_atomic_fetch_add: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u64)>,
     pub wr_bind_mw: Absent,
     pub wr_local_inv: Absent,
     pub wr_rdma_read: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64)>,
@@ -355,7 +368,7 @@ pub struct ibv_cq_ex {
     pub read_completion_ts: Absent,
     pub read_cvlan: Absent,
     pub read_flow_tag: Absent,
-    pub read_tm_info: Absent,
+    pub read_tm_info: Option<unsafe extern "C" fn(*mut ibv_cq_ex, *mut ibv_wc_tm_info)>,
     pub read_completion_wallclock_ns: Absent,
 }
 

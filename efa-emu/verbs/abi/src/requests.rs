@@ -53,6 +53,24 @@ pub struct ibv_recv_wr {
     pub num_sge: c_int,
 }
 
+/// The union's `rdma` member.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_send_wr_rdma {
+    pub remote_addr: u64,
+    pub rkey: u32,
+}
+
+/// The union's `atomic` member.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_send_wr_atomic {
+    pub remote_addr: u64,
+    pub compare_add: u64,
+    pub swap: u64,
+    pub rkey: u32,
+}
+
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct ibv_wc {

@@ -5,9 +5,24 @@ use core::ffi::c_int;
 pub const IBV_NODE_UNSPECIFIED: c_int = 7;
 pub const IBV_TRANSPORT_UNSPECIFIED: c_int = 4;
 
+/// A channel adapter, as InfiniBand and RoCE devices are.
+pub const IBV_NODE_CA: c_int = 1;
+pub const IBV_TRANSPORT_IB: c_int = 0;
+
 pub const IBV_FORK_UNNEEDED: c_int = 2;
 
 pub const IBV_GID_TYPE_IB: u32 = 0;
+pub const IBV_GID_TYPE_ROCE_V2: u32 = 2;
+/// As sysfs has it (`enum ibv_gid_type_sysfs`).
+pub const IBV_GID_TYPE_SYSFS_ROCE_V2: c_int = 1;
+
+pub const IBV_LINK_LAYER_ETHERNET: u8 = 2;
+
+pub const IBV_DEVICE_RC_RNR_NAK_GEN: u32 = 1 << 12;
+pub const IBV_DEVICE_SRQ_RESIZE: u32 = 1 << 13;
+
+/// Atomic operations are so among those of the device.
+pub const IBV_ATOMIC_HCA: c_int = 1;
 
 pub const IBV_PORT_DOWN: c_int = 1;
 pub const IBV_PORT_ACTIVE: c_int = 4;
@@ -26,6 +41,8 @@ pub const IBV_WC_EX_WITH_DLID_PATH_BITS: u64 = 1 << 6;
 /// All of these.
 pub const IBV_WC_STANDARD_FLAGS: u64 = 0x7f;
 
+pub const IBV_WC_EX_WITH_TM_INFO: u64 = 1 << 10;
+
 pub const IBV_CQ_INIT_ATTR_MASK_FLAGS: u32 = 1 << 0;
 pub const IBV_CQ_INIT_ATTR_MASK_PD: u32 = 1 << 1;
 pub const IBV_CREATE_CQ_ATTR_SINGLE_THREADED: u32 = 1 << 0;
@@ -33,9 +50,11 @@ pub const IBV_CREATE_CQ_ATTR_SINGLE_THREADED: u32 = 1 << 0;
 pub const IBV_ACCESS_LOCAL_WRITE: u32 = 1 << 0;
 pub const IBV_ACCESS_REMOTE_WRITE: u32 = 1 << 1;
 pub const IBV_ACCESS_REMOTE_READ: u32 = 1 << 2;
+pub const IBV_ACCESS_REMOTE_ATOMIC: u32 = 1 << 3;
 /// Flags that a device may ignore, relaxed ordering among them.
 pub const IBV_ACCESS_OPTIONAL_RANGE: u32 = 0x3ff0_0000;
 
+pub const IBV_QPT_RC: u32 = 2;
 pub const IBV_QPT_UD: u32 = 4;
 pub const IBV_QPT_DRIVER: u32 = 0xff;
 
@@ -47,6 +66,8 @@ pub const IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM: u64 = 1 << 1;
 pub const IBV_QP_EX_WITH_SEND: u64 = 1 << 2;
 pub const IBV_QP_EX_WITH_SEND_WITH_IMM: u64 = 1 << 3;
 pub const IBV_QP_EX_WITH_RDMA_READ: u64 = 1 << 4;
+pub const IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP: u64 = 1 << 5;
+pub const IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD: u64 = 1 << 6;
 
 pub const IBV_QP_STATE: u32 = 1 << 0;
 pub const IBV_QP_CUR_STATE: u32 = 1 << 1;
@@ -65,8 +86,18 @@ pub const IBV_QPS_RTS: c_int = 3;
 pub const IBV_QPS_SQD: c_int = 4;
 pub const IBV_QPS_ERR: c_int = 6;
 
+pub const IBV_WR_RDMA_WRITE: u32 = 0;
+pub const IBV_WR_RDMA_WRITE_WITH_IMM: u32 = 1;
 pub const IBV_WR_SEND: u32 = 2;
 pub const IBV_WR_SEND_WITH_IMM: u32 = 3;
+pub const IBV_WR_RDMA_READ: u32 = 4;
+pub const IBV_WR_ATOMIC_CMP_AND_SWP: u32 = 5;
+pub const IBV_WR_ATOMIC_FETCH_AND_ADD: u32 = 6;
+
+pub const IBV_SEND_FENCE: u32 = 1 << 0;
+pub const IBV_SEND_SIGNALED: u32 = 1 << 1;
+pub const IBV_SEND_SOLICITED: u32 = 1 << 2;
+pub const IBV_SEND_INLINE: u32 = 1 << 3;
 
 pub const IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT: u32 = 1 << 1;
 

@@ -3,18 +3,21 @@
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 
+use efa_core::address::Qpn;
 use efa_device_model::device::DeviceEvent;
 
 use crate::abi::{ibv_async_event, ibv_context};
 use crate::ffi::errno::{self, Errno};
 use crate::objects::async_events::{
     self, AsyncEvents, IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_DEVICE_SPEED_CHANGE,
-    IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR, IBV_EVENT_QP_FATAL,
+    IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR, IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL,
+    IBV_EVENT_QP_LAST_WQE_REACHED, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SRQ_LIMIT_REACHED,
 };
 use crate::objects::comp_queue::CompQueue;
 use crate::objects::handle::Handle;
 use crate::objects::queue_pair::QueuePair;
-use crate::registry::{COMP_QUEUES, CONTEXTS, QUEUE_PAIRS};
+use crate::objects::shared_queue::SharedQueue;
+use crate::registry::{COMP_QUEUES, CONTEXTS, QUEUE_PAIRS, SHARED_QUEUES};
 
 /// Raises an event of the device in the context with this serial number. Called by the device,
 /// under its lock.
@@ -38,10 +41,21 @@ pub(super) fn raise(event: DeviceEvent, serial: u64, events: &AsyncEvents) {
                 events.raise(IBV_EVENT_CQ_ERR, queue.c_pointer().expose_provenance());
             }
         }
-        DeviceEvent::QpFatal(qpn) => {
-            let failed = |pair: &QueuePair| pair.qpn == qpn && pair.context.serial == serial;
-            for pair in QUEUE_PAIRS.all(failed) {
-                events.raise(IBV_EVENT_QP_FATAL, pair.c_pointer().expose_provenance());
+        DeviceEvent::QpFatal(qpn) => of_queue_pair(IBV_EVENT_QP_FATAL, qpn, serial, events),
+        DeviceEvent::QpRequestError(qpn) => {
+            of_queue_pair(IBV_EVENT_QP_REQ_ERR, qpn, serial, events);
+        }
+        DeviceEvent::QpAccessError(qpn) => {
+            of_queue_pair(IBV_EVENT_QP_ACCESS_ERR, qpn, serial, events);
+        }
+        DeviceEvent::QpLastReceive(qpn) => {
+            of_queue_pair(IBV_EVENT_QP_LAST_WQE_REACHED, qpn, serial, events);
+        }
+        DeviceEvent::SrqLimit(id) => {
+            let of_id = |queue: &SharedQueue| queue.id == id && queue.context.serial == serial;
+            for queue in SHARED_QUEUES.all(of_id) {
+                let pointer = queue.c_pointer().expose_provenance();
+                events.raise(IBV_EVENT_SRQ_LIMIT_REACHED, pointer);
             }
         }
         DeviceEvent::Fatal => events.raise(IBV_EVENT_DEVICE_FATAL, 0),
@@ -49,6 +63,13 @@ pub(super) fn raise(event: DeviceEvent, serial: u64, events: &AsyncEvents) {
         DeviceEvent::PortActive => events.raise(IBV_EVENT_PORT_ACTIVE, PORT),
         // One of the whole device: it names no port.
         DeviceEvent::SpeedChange => events.raise(IBV_EVENT_DEVICE_SPEED_CHANGE, 0),
+    }
+}
+
+fn of_queue_pair(event_type: c_int, qpn: Qpn, serial: u64, events: &AsyncEvents) {
+    let is_it = |pair: &QueuePair| pair.qpn == qpn && pair.context.serial == serial;
+    for pair in QUEUE_PAIRS.all(is_it) {
+        events.raise(event_type, pair.c_pointer().expose_provenance());
     }
 }
 

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use efa_core::nic::DeviceCaps;
 
-use super::poll;
+use super::{connected, poll};
 use crate::abi::{
     EFADV_CQ_INIT_FLAGS_EXT_MEM_DMABUF, EFADV_WC_EX_WITH_IS_UNSOLICITED, EFADV_WC_EX_WITH_SGID,
     IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CQ_INIT_ATTR_MASK_PD, IBV_CREATE_CQ_ATTR_SINGLE_THREADED,
-    IBV_WC_STANDARD_FLAGS, efadv_cq_init_attr, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex,
-    ibv_cq_init_attr_ex,
+    IBV_WC_EX_WITH_TM_INFO, IBV_WC_STANDARD_FLAGS, efadv_cq_init_attr, ibv_comp_channel,
+    ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex,
 };
 use crate::ffi::errno::{self, Errno};
 use crate::ffi::structures::read_masked;
@@ -68,14 +68,20 @@ pub(crate) extern "C" fn ibv_create_cq(
             )?,
             parent_domain: None,
         };
-        let queue = CompQueue::create(context, options, |base| c_structure(base, 0, 0))?;
+        let is_connected = context.device.profile.connected;
+        let c = |base| c_structure(base, 0, 0, is_connected);
+        let queue = CompQueue::create(context, options, c)?;
         Ok(COMP_QUEUES.insert(queue))
     }))
 }
 
-fn c_structure(base: ibv_cq, wc_flags: u64, efa_wc_flags: u64) -> CompQueueC {
+fn c_structure(base: ibv_cq, wc_flags: u64, efa_wc_flags: u64, is_connected: bool) -> CompQueueC {
+    let ex = poll::extended(base, wc_flags);
     CompQueueC {
-        ex: poll::extended(base, wc_flags),
+        ex: match is_connected {
+            true => connected::extended(ex, wc_flags),
+            false => ex,
+        },
         efa: poll::efa_extension(efa_wc_flags),
     }
 }
@@ -120,11 +126,16 @@ pub(super) unsafe fn create_extended(
     if caps.contains(DeviceCaps::UNSOLICITED_WRITE_RECV) {
         supported |= EFADV_WC_EX_WITH_IS_UNSOLICITED;
     }
+    let is_connected = context.device.profile.connected;
+    let known_wc_flags = match is_connected {
+        true => IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_TM_INFO,
+        false => IBV_WC_STANDARD_FLAGS,
+    };
     if efa.wc_flags & !supported != 0
         // rdma-core checks no other of these flags.
         || efa.flags & EFADV_CQ_INIT_FLAGS_EXT_MEM_DMABUF != 0
         || attributes.comp_mask & !(IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD) != 0
-        || attributes.wc_flags & !IBV_WC_STANDARD_FLAGS != 0
+        || attributes.wc_flags & !known_wc_flags != 0
         // Zero if the program has not set them.
         || attributes.flags & !IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0
     {
@@ -146,7 +157,7 @@ pub(super) unsafe fn create_extended(
         channel: channel(&context, attributes.channel, attributes.comp_vector)?,
         parent_domain,
     };
-    let c = |base| c_structure(base, attributes.wc_flags, efa.wc_flags);
+    let c = |base| c_structure(base, attributes.wc_flags, efa.wc_flags, is_connected);
     let queue = CompQueue::create(context, options, c)?;
     // SAFETY: by contract.
     unsafe { (*request).cqe = queue.entries() as u32 };

@@ -5,7 +5,10 @@ use core::ptr::null_mut;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use super::{async_event, comp_queue, domain, poll, post, query, queue_pair, unsupported};
+use super::{
+    async_event, comp_queue, connected, domain, poll, post, query, queue_pair, shared_queue,
+    unsupported,
+};
 use crate::abi::{ibv_context, ibv_context_ops, ibv_device, verbs_context};
 use crate::ffi::errno;
 use crate::ffi::stack::with_cleared_stack;
@@ -18,6 +21,7 @@ const EXTENDED: usize = usize::MAX;
 
 /// The structure of a context with its table of functions.
 fn c_structure(device: &Device, async_fd: RawFd) -> verbs_context {
+    let is_connected = device.profile.connected;
     verbs_context {
         since_59: [None; 6],
         query_port: Some(query::query_port),
@@ -25,13 +29,17 @@ fn c_structure(device: &Device, async_fd: RawFd) -> verbs_context {
         alloc_parent_domain: Some(domain::alloc_parent_domain),
         dealloc_td: Some(domain::dealloc_td),
         alloc_td: Some(domain::alloc_td),
-        work_queues: [None; 8],
+        modify_cq: None,
+        post_srq_ops: is_connected.then_some(shared_queue::post_srq_ops),
+        work_queues: [None; 6],
         create_cq_ex: Some(comp_queue::create_cq_ex),
         private: null_mut(),
         query_device_ex: Some(query::query_device_ex),
         flows: [None; 5],
         create_qp_ex: Some(queue_pair::create_qp_ex),
-        shared_queues: [None; 4],
+        get_srq_num: None,
+        create_srq_ex: is_connected.then_some(shared_queue::create_srq_ex),
+        xrc_domains: [None; 2],
         abi_placeholder: 0,
         sz: size_of::<verbs_context>(),
         context: ibv_context {
@@ -42,13 +50,25 @@ fn c_structure(device: &Device, async_fd: RawFd) -> verbs_context {
                 bind_mw: Some(unsupported::bind_mw),
                 dealloc_mw: Some(unsupported::dealloc_mw),
                 compat_create_cq: None,
-                poll_cq: Some(poll::poll_cq),
+                poll_cq: Some(match is_connected {
+                    true => connected::poll_cq,
+                    false => poll::poll_cq,
+                }),
                 req_notify_cq: Some(comp_queue::req_notify_cq),
                 compat_cq: [None; 7],
-                post_srq_recv: Some(post::post_srq_recv),
+                post_srq_recv: Some(match is_connected {
+                    true => shared_queue::post_srq_recv,
+                    false => shared_queue::no_srq_recv,
+                }),
                 compat_qp: [None; 4],
-                post_send: Some(post::post_send),
-                post_recv: Some(post::post_recv),
+                post_send: Some(match is_connected {
+                    true => connected::post_send,
+                    false => post::post_send,
+                }),
+                post_recv: Some(match is_connected {
+                    true => connected::post_recv,
+                    false => post::post_recv,
+                }),
                 compat_ah: [None; 5],
             },
             cmd_fd: -1,

@@ -4,12 +4,13 @@ use core::ffi::{c_int, c_uint, c_void};
 
 use efa_core::nic::Access;
 use efa_device_model::device::MemoryRegion as Registration;
+use efa_device_model::device::connected::REMOTE_ATOMIC;
 
 use crate::abi::{
-    IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_OPTIONAL_RANGE, IBV_ACCESS_REMOTE_READ,
-    IBV_ACCESS_REMOTE_WRITE, IBV_MR_TYPE_DMABUF_MR, IBV_MR_TYPE_MR, IBV_REG_MR_MASK_ADDR,
-    IBV_REG_MR_MASK_BUF, IBV_REG_MR_MASK_FD, IBV_REG_MR_MASK_FD_OFFSET, IBV_REG_MR_MASK_IOVA,
-    IBV_REREG_MR_ERR_CMD, ibv_mr, ibv_mr_init_attr, ibv_pd,
+    IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_OPTIONAL_RANGE, IBV_ACCESS_REMOTE_ATOMIC,
+    IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_MR_TYPE_DMABUF_MR, IBV_MR_TYPE_MR,
+    IBV_REG_MR_MASK_ADDR, IBV_REG_MR_MASK_BUF, IBV_REG_MR_MASK_FD, IBV_REG_MR_MASK_FD_OFFSET,
+    IBV_REG_MR_MASK_IOVA, IBV_REREG_MR_ERR_CMD, ibv_mr, ibv_mr_init_attr, ibv_pd,
 };
 use crate::ffi::errno::{self, Errno};
 use crate::ffi::structures::read_masked;
@@ -18,10 +19,15 @@ use crate::objects::memory_region::{MemoryRegion, Shown};
 use crate::objects::page_faults;
 use crate::registry::{BUFFERS, DOMAINS, REGIONS};
 
-/// Access flags that the device understands; flags that a device may ignore are ignored.
-fn access_flags(flags: u32) -> Result<Access, Errno> {
+/// Access flags that the device understands, which may have connected queue pairs; flags that a device
+/// may ignore are ignored.
+pub(super) fn access_flags(flags: u32, is_connected: bool) -> Result<Access, Errno> {
     let flags = flags & !IBV_ACCESS_OPTIONAL_RANGE;
-    let known = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+    let efa = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+    let known = match is_connected {
+        true => efa | IBV_ACCESS_REMOTE_ATOMIC,
+        false => efa,
+    };
     if flags & !known != 0 {
         return Err(Errno::OPNOTSUPP);
     }
@@ -29,7 +35,15 @@ fn access_flags(flags: u32) -> Result<Access, Errno> {
     access.set(Access::LOCAL_WRITE, flags & IBV_ACCESS_LOCAL_WRITE != 0);
     access.set(Access::REMOTE_WRITE, flags & IBV_ACCESS_REMOTE_WRITE != 0);
     access.set(Access::REMOTE_READ, flags & IBV_ACCESS_REMOTE_READ != 0);
+    access.set(REMOTE_ATOMIC, flags & IBV_ACCESS_REMOTE_ATOMIC != 0);
     Ok(access)
+}
+
+/// Whether the device of a protection domain has connected queue pairs.
+fn is_connected(pd: *mut ibv_pd) -> bool {
+    DOMAINS
+        .get(pd)
+        .is_ok_and(|domain| domain.context.device.profile.connected)
 }
 
 /// Registers memory under the address `iova`.
@@ -44,7 +58,7 @@ pub(super) fn register(
         address: address.addr() as u64,
         length: length as u64,
         iova,
-        access: access_flags(flags)?,
+        access: access_flags(flags, is_connected(pd))?,
     };
     let shown = Shown {
         address,
@@ -64,7 +78,7 @@ fn register_dmabuf(
     flags: u32,
 ) -> Result<*mut ibv_mr, Errno> {
     DOMAINS.get(pd)?;
-    let access = access_flags(flags)?;
+    let access = access_flags(flags, is_connected(pd))?;
     let is_written = access.intersects(Access::LOCAL_WRITE | Access::REMOTE_WRITE);
     let mapping = Mapping::new(descriptor, offset, length, is_written)?;
     let registration = Registration {
@@ -238,10 +252,19 @@ mod tests {
 
     #[test]
     fn optional_access_is_ignored_and_unknown_access_refused() {
-        assert_eq!(access_flags(0), Ok(Access::empty()));
-        assert_eq!(access_flags(7), Ok(Access::all()));
-        assert_eq!(access_flags(0x10_0001), Ok(Access::LOCAL_WRITE));
-        assert_eq!(access_flags(1 << 3), Err(Errno::OPNOTSUPP), "atomics");
-        assert_eq!(access_flags(1 << 6), Err(Errno::OPNOTSUPP), "on demand");
+        assert_eq!(access_flags(0, false), Ok(Access::empty()));
+        assert_eq!(access_flags(7, false), Ok(Access::all()));
+        assert_eq!(access_flags(0x10_0001, false), Ok(Access::LOCAL_WRITE));
+        assert_eq!(
+            access_flags(1 << 3, false),
+            Err(Errno::OPNOTSUPP),
+            "atomics"
+        );
+        assert_eq!(access_flags(1 << 3, true), Ok(REMOTE_ATOMIC));
+        assert_eq!(
+            access_flags(1 << 6, false),
+            Err(Errno::OPNOTSUPP),
+            "on demand"
+        );
     }
 }

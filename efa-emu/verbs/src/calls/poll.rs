@@ -61,7 +61,7 @@ fn slid(completion: &Completion) -> u16 {
     completion.ahn().map_or(Ahn::UNKNOWN, |ahn| ahn.0)
 }
 
-fn to_wc(completion: &Completion) -> ibv_wc {
+pub(super) fn to_wc(completion: &Completion) -> ibv_wc {
     ibv_wc {
         wr_id: completion.wr_id,
         status: completion.ibv_wc_status() as c_int,
@@ -105,6 +105,21 @@ pub(crate) unsafe extern "C" fn poll_cq(
     queue: *mut ibv_cq,
     limit: c_int,
     completions: *mut ibv_wc,
+) -> c_int {
+    // SAFETY: passed on.
+    unsafe { poll_as(queue, limit, completions, to_wc) }
+}
+
+/// [`poll_cq`], with completions as `to_wc` shows them.
+///
+/// # Safety
+/// As [`poll_cq`].
+#[inline(always)]
+pub(super) unsafe fn poll_as(
+    queue: *mut ibv_cq,
+    limit: c_int,
+    completions: *mut ibv_wc,
+    to_wc: impl Fn(&Completion) -> ibv_wc,
 ) -> c_int {
     // SAFETY: by contract.
     let Some(queue) = (unsafe { CompQueue::from_pointer(queue) }) else {
@@ -162,7 +177,10 @@ unsafe fn show(queue: *mut ibv_cq_ex, completion: &Completion) {
 /// # Safety
 /// `queue` is null or a completion queue of this library; `attributes` is null or starts with 32
 /// bits of `comp_mask`.
-unsafe extern "C" fn start_poll(queue: *mut ibv_cq_ex, attributes: *mut c_void) -> c_int {
+pub(super) unsafe extern "C" fn start_poll(
+    queue: *mut ibv_cq_ex,
+    attributes: *mut c_void,
+) -> c_int {
     // SAFETY: by contract.
     let Some(cq) = (unsafe { CompQueue::from_pointer(queue.cast()) }) else {
         return libc::EINVAL;
@@ -204,7 +222,7 @@ unsafe extern "C" fn start_poll(queue: *mut ibv_cq_ex, attributes: *mut c_void) 
 ///
 /// # Safety
 /// `queue` is null or a completion queue of this library, in a session of the caller if in any.
-unsafe extern "C" fn next_poll(queue: *mut ibv_cq_ex) -> c_int {
+pub(super) unsafe extern "C" fn next_poll(queue: *mut ibv_cq_ex) -> c_int {
     // SAFETY: by contract.
     let Some(cq) = (unsafe { CompQueue::from_pointer(queue.cast()) }) else {
         return libc::EINVAL;
@@ -252,7 +270,11 @@ unsafe extern "C" fn end_poll(queue: *mut ibv_cq_ex) {
 /// # Safety
 /// `queue` is null or a completion queue of this library, in a session of the caller if in any.
 #[inline]
-unsafe fn read<T>(queue: *mut ibv_cq_ex, absent: T, get: impl FnOnce(&Completion) -> T) -> T {
+pub(super) unsafe fn read<T>(
+    queue: *mut ibv_cq_ex,
+    absent: T,
+    get: impl FnOnce(&Completion) -> T,
+) -> T {
     // SAFETY: by contract.
     let Some(cq) = (unsafe { CompQueue::from_pointer(queue.cast()) }) else {
         return absent;

@@ -1,6 +1,6 @@
 //! Posting work requests with the classic calls, which programs reach through the context's table.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::c_int;
 use core::mem::offset_of;
 
 use efa_core::address::{Qkey, Qpn};
@@ -258,7 +258,7 @@ pub(crate) unsafe extern "C" fn post_recv(
 ///
 /// # Safety
 /// `bad` is null or valid for a write.
-unsafe fn report<T>(result: Result<(), Errno>, next: *mut T, bad: *mut *mut T) -> c_int {
+pub(super) unsafe fn report<T>(result: Result<(), Errno>, next: *mut T, bad: *mut *mut T) -> c_int {
     match result {
         Ok(()) => 0,
         Err(errno) => {
@@ -269,20 +269,4 @@ unsafe fn report<T>(result: Result<(), Errno>, next: *mut T, bad: *mut *mut T) -
             errno.number()
         }
     }
-}
-
-/// Would post receives to a shared receive queue, which EFA does not have. Through the context's
-/// table.
-///
-/// Returns `EOPNOTSUPP`, with `requests` in `*bad`.
-///
-/// # Safety
-/// `bad` is null or valid for a write.
-pub(crate) unsafe extern "C" fn post_srq_recv(
-    _queue: *mut c_void,
-    requests: *mut ibv_recv_wr,
-    bad: *mut *mut ibv_recv_wr,
-) -> c_int {
-    // SAFETY: by contract.
-    unsafe { report(Err(Errno::OPNOTSUPP), requests, bad) }
 }

@@ -4,12 +4,17 @@ use core::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
 
 use efa_device_model::device::PortLink;
-use efa_device_model::profile::VENDOR_ID;
+use efa_device_model::device::connected::{
+    MAX_MESSAGE, MAX_RD_ATOMIC, MAX_RENDEZVOUS_HEADER, MAX_SGE, MAX_SRQ, MAX_TAG_OPERATIONS,
+    MAX_TAGS, MAX_WR,
+};
 
 use crate::abi::{
-    COMPAT_PORT_ATTR_SIZE, IBV_GID_TYPE_IB, IBV_PORT_ACTIVE, IBV_PORT_DOWN, PHYS_STATE_DISABLED,
-    PHYS_STATE_LINK_UP, ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry,
-    ibv_port_attr,
+    COMPAT_PORT_ATTR_SIZE, IBV_ATOMIC_HCA, IBV_DEVICE_RC_RNR_NAK_GEN, IBV_DEVICE_SRQ_RESIZE,
+    IBV_GID_TYPE_IB, IBV_GID_TYPE_ROCE_V2, IBV_GID_TYPE_SYSFS_ROCE_V2, IBV_LINK_LAYER_ETHERNET,
+    IBV_PORT_ACTIVE, IBV_PORT_DOWN, IBV_TM_CAP_RC, PHYS_STATE_DISABLED, PHYS_STATE_LINK_UP,
+    ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_port_attr,
+    ibv_tm_caps,
 };
 use crate::ffi::errno::{self, Errno};
 use crate::ffi::structures::{write, write_sized, zeroed};
@@ -42,7 +47,7 @@ fn device_attributes(context: &Context) -> ibv_device_attr {
     attributes.node_guid = context.device.guid();
     attributes.max_mr_size = profile.max_mr_size;
     attributes.page_size_cap = PAGE_SIZES;
-    attributes.vendor_id = VENDOR_ID;
+    attributes.vendor_id = profile.vendor_id;
     attributes.vendor_part_id = profile.part_id;
     attributes.hw_ver = profile.hw_version;
     attributes.max_qp = profile.max_qp as c_int;
@@ -56,7 +61,39 @@ fn device_attributes(context: &Context) -> ibv_device_attr {
     attributes.max_ah = profile.max_ah as c_int;
     attributes.max_pkeys = 1;
     attributes.phys_port_cnt = 1;
+    if profile.connected {
+        put_connected_limits(&mut attributes);
+    }
     attributes
+}
+
+/// What a device with connected queue pairs reports besides. The limits of queue pairs are those of
+/// datagrams, which connected ones exceed.
+fn put_connected_limits(attributes: &mut ibv_device_attr) {
+    attributes.sys_image_guid = attributes.node_guid;
+    attributes.device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SRQ_RESIZE;
+    attributes.max_sge_rd = MAX_SGE as c_int;
+    attributes.max_qp_rd_atom = MAX_RD_ATOMIC.into();
+    attributes.max_qp_init_rd_atom = MAX_RD_ATOMIC.into();
+    attributes.max_res_rd_atom = attributes.max_qp.saturating_mul(MAX_RD_ATOMIC.into());
+    attributes.atomic_cap = IBV_ATOMIC_HCA;
+    attributes.max_srq = MAX_SRQ as c_int;
+    attributes.max_srq_wr = MAX_WR as c_int;
+    attributes.max_srq_sge = MAX_SGE as c_int;
+}
+
+/// What a device reports of the matching of tags.
+fn tag_matching(context: &Context) -> ibv_tm_caps {
+    match context.device.profile.connected {
+        false => ibv_tm_caps::default(),
+        true => ibv_tm_caps {
+            max_rndv_hdr_size: MAX_RENDEZVOUS_HEADER,
+            max_num_tags: MAX_TAGS,
+            flags: IBV_TM_CAP_RC,
+            max_ops: MAX_TAG_OPERATIONS,
+            max_sge: MAX_SGE as u32,
+        },
+    }
 }
 
 fn port_link(context: &Context) -> PortLink {
@@ -72,14 +109,21 @@ fn port_attributes(context: &Context) -> ibv_port_attr {
         true => (IBV_PORT_DOWN, PHYS_STATE_DISABLED),
         false => (IBV_PORT_ACTIVE, PHYS_STATE_LINK_UP),
     };
+    let profile = &context.device.profile;
+    // A device with connected queue pairs is one of RoCE.
+    let (max_msg_sz, lmc, link_layer) = match profile.connected {
+        true => (MAX_MESSAGE, 0, IBV_LINK_LAYER_ETHERNET),
+        false => (profile.mtu, 1, 0),
+    };
     ibv_port_attr {
         state,
         max_mtu: MTU_4096,
         active_mtu: MTU_4096,
         gid_tbl_len: 1,
-        max_msg_sz: context.device.profile.mtu,
+        max_msg_sz,
         pkey_tbl_len: 1,
-        lmc: 1,
+        lmc,
+        link_layer,
         max_vl_num: 1,
         active_width: speed.width_code(),
         active_speed: speed.rate_code,
@@ -120,7 +164,10 @@ fn gid_row(context: &Context) -> ibv_gid_entry {
         },
         gid_index: 0,
         port_num: PORT,
-        gid_type: IBV_GID_TYPE_IB,
+        gid_type: match context.device.profile.connected {
+            true => IBV_GID_TYPE_ROCE_V2,
+            false => IBV_GID_TYPE_IB,
+        },
         ndev_ifindex: 0,
     }
 }
@@ -165,7 +212,9 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         let extended = ibv_device_attr_ex {
             orig_attr: device_attributes(&context),
             comp_mask: 0,
-            unreported: [0; 40],
+            unreported: [0; 28],
+            tm_caps: tag_matching(&context),
+            unreported_either: [0; 7],
             phys_port_cnt_ex: 1,
         };
         // SAFETY: valid by contract.
@@ -293,7 +342,8 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
     result.map_or_else(|errno| -(errno.number() as isize), |()| 1)
 }
 
-/// Writes the type of a GID: all are InfiniBand's, because the port has no Ethernet network device.
+/// Writes the type of a GID. All of EFA are InfiniBand's, because the port has no Ethernet network
+/// device; a device with connected queue pairs has those of RoCE v2.
 ///
 /// Returns 0, or -1 with `errno` as [`ibv_query_gid`].
 ///
@@ -305,9 +355,13 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     index: c_uint,
     gid_type: *mut c_int,
 ) -> c_int {
-    errno::zero_or_minus_one(entry(context, port.into(), index).and_then(|_| {
+    errno::zero_or_minus_one(entry(context, port.into(), index).and_then(|context| {
+        let of_sysfs = match context.device.profile.connected {
+            true => IBV_GID_TYPE_SYSFS_ROCE_V2,
+            false => IBV_GID_TYPE_IB as c_int,
+        };
         // SAFETY: valid by contract.
-        unsafe { write(gid_type, IBV_GID_TYPE_IB as c_int) }
+        unsafe { write(gid_type, of_sysfs) }
     }))
 }
 

@@ -8,18 +8,18 @@ use std::sync::Arc;
 use efa_core::address::Qkey;
 use efa_device_model::device::{QpAttributes, QpChange};
 
-use super::builder;
+use super::{builder, connected};
 use crate::abi::{
     IBV_QP_CAP, IBV_QP_CUR_STATE, IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_INIT_ATTR_PD,
     IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY, IBV_QP_RNR_RETRY,
-    IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QPT_UD, IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS,
+    IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QPT_RC, IBV_QPT_UD, IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS,
     efadv_qp_init_attr, ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr,
     ibv_qp_init_attr_ex,
 };
 use crate::ffi::errno::{self, Errno};
 use crate::ffi::structures::{read_masked, read_prefix, write, write_sized, zeroed};
 use crate::objects::context::Context;
-use crate::objects::qp_plan::plan;
+use crate::objects::qp_plan::{plan, plan_connected};
 use crate::objects::queue_pair::{
     Dependencies, QueuePair, QueuePairC, state_from_number, state_number,
 };
@@ -37,7 +37,11 @@ fn create(
     attributes: &mut ibv_qp_init_attr_ex,
     efa: &efadv_qp_init_attr,
 ) -> Result<*mut ibv_qp, Errno> {
-    let plan = plan(&context.device.profile, attributes, efa)?;
+    let is_connected = attributes.qp_type == IBV_QPT_RC && context.device.profile.connected;
+    let plan = match is_connected {
+        true => plan_connected(attributes)?,
+        false => plan(&context.device.profile, attributes, efa)?,
+    };
     let dependencies = Dependencies {
         domain: DOMAINS.get(attributes.pd)?,
         send_cq: COMP_QUEUES.get(attributes.send_cq)?,
@@ -51,10 +55,13 @@ fn create(
     if contexts.iter().any(|other| !Arc::ptr_eq(other, context)) {
         return Err(Errno::INVAL);
     }
-    let pair = QueuePair::create(context, dependencies, plan, attributes, |base| QueuePairC {
-        verbs: builder::extended(base, &plan),
-        efa: builder::efa_extension(&plan),
-    })?;
+    let pair = match is_connected {
+        true => connected::create(context, dependencies, plan, attributes)?,
+        false => QueuePair::create(context, dependencies, plan, attributes, |base| QueuePairC {
+            verbs: builder::extended(base, &plan),
+            efa: builder::efa_extension(&plan),
+        })?,
+    };
     attributes.cap = plan.cap.into();
     Ok(QUEUE_PAIRS.insert(pair))
 }
@@ -109,7 +116,15 @@ pub(super) fn create_basic(
     Ok(pair)
 }
 
-/// Makes a UD queue pair; SRD queue pairs are made by calls of libefa. The sizes that it really has
+/// The types of queue pairs that are made by the calls of every device.
+fn types(context: Option<&Context>) -> &'static [u32] {
+    match context.is_some_and(|context| context.device.profile.connected) {
+        true => &[IBV_QPT_UD, IBV_QPT_RC],
+        false => &[IBV_QPT_UD],
+    }
+}
+
+/// Makes a UD queue pair, or on a device that has them a connected one; SRD queue pairs are made by calls of libefa. The sizes that it really has
 /// are written to `cap`.
 ///
 /// Returns the queue pair, or null with `errno`: `EOPNOTSUPP` for another type, `EINVAL` for
@@ -123,9 +138,10 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
 ) -> *mut ibv_qp {
     // SAFETY: valid by contract.
     let attributes = unsafe { attributes.as_mut() };
+    let known = types(DOMAINS.get(pd).ok().as_ref().map(|domain| &*domain.context));
     if attributes
         .as_ref()
-        .is_some_and(|attributes| attributes.qp_type != IBV_QPT_UD)
+        .is_some_and(|attributes| !known.contains(&attributes.qp_type))
     {
         return errno::pointer(Err(Errno::OPNOTSUPP));
     }
@@ -143,14 +159,14 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
     attributes: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    let only_ud = |qp_type| match qp_type {
-        IBV_QPT_UD => Ok(()),
-        _ => Err(Errno::OPNOTSUPP),
-    };
     errno::pointer(CONTEXTS.get(context).and_then(|context| {
+        let only_known = |qp_type| match types(Some(&context)).contains(&qp_type) {
+            true => Ok(()),
+            false => Err(Errno::OPNOTSUPP),
+        };
         let efa = efadv_qp_init_attr::default();
         // SAFETY: by contract.
-        unsafe { create_extended(&context, attributes, &efa, only_ud) }
+        unsafe { create_extended(&context, attributes, &efa, only_known) }
     }))
 }
 
@@ -200,6 +216,9 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
         }
         // SAFETY: by contract; the structure consists of integers.
         let attributes = unsafe { read_prefix(attributes, QP_ATTR_SIZE) };
+        if let Some(connection) = &pair.connection {
+            return connected::modify(&pair, connection, &attributes, mask as u32);
+        }
         pair.modify(&change(&attributes, mask as u32)?)
     }))
 }
@@ -230,6 +249,14 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     errno::status(QUEUE_PAIRS.get(pair).and_then(|pair| {
         if attributes.is_null() || initial.is_null() {
             return Err(Errno::INVAL);
+        }
+        if let Some(connection) = &pair.connection {
+            let current = connected::query(&pair, connection)?;
+            // SAFETY: valid by contract.
+            return unsafe {
+                write_sized(attributes, &current, QP_ATTR_SIZE, QP_ATTR_SIZE)?;
+                write(initial, pair.initial_attributes())
+            };
         }
         if mask & !known != 0 {
             return Err(Errno::OPNOTSUPP);

@@ -13,9 +13,13 @@ use crate::ffi::errno::Errno;
 /// Types of events (`enum ibv_event_type`).
 pub(crate) const IBV_EVENT_CQ_ERR: c_int = 0;
 pub(crate) const IBV_EVENT_QP_FATAL: c_int = 1;
+pub(crate) const IBV_EVENT_QP_REQ_ERR: c_int = 2;
+pub(crate) const IBV_EVENT_QP_ACCESS_ERR: c_int = 3;
 pub(crate) const IBV_EVENT_DEVICE_FATAL: c_int = 8;
 pub(crate) const IBV_EVENT_PORT_ACTIVE: c_int = 9;
 pub(crate) const IBV_EVENT_PORT_ERR: c_int = 10;
+pub(crate) const IBV_EVENT_SRQ_LIMIT_REACHED: c_int = 15;
+pub(crate) const IBV_EVENT_QP_LAST_WQE_REACHED: c_int = 16;
 /// Since rdma-core 62.
 pub(crate) const IBV_EVENT_DEVICE_SPEED_CHANGE: c_int = 20;
 
@@ -24,7 +28,15 @@ const EVENT_SIZE: usize = 16;
 
 /// Whether events of this type are about an object, which waits for their acknowledgement.
 fn is_about_object(event_type: c_int) -> bool {
-    matches!(event_type, IBV_EVENT_CQ_ERR | IBV_EVENT_QP_FATAL)
+    matches!(
+        event_type,
+        IBV_EVENT_CQ_ERR
+            | IBV_EVENT_QP_FATAL
+            | IBV_EVENT_QP_REQ_ERR
+            | IBV_EVENT_QP_ACCESS_ERR
+            | IBV_EVENT_SRQ_LIMIT_REACHED
+            | IBV_EVENT_QP_LAST_WQE_REACHED
+    )
 }
 
 /// Events that programs took and have not acknowledged: their number for each object, by its

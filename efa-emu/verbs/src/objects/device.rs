@@ -12,7 +12,8 @@ use efa_device_model::sysfs::{self, ENV_SYSFS_PATH, Rail};
 use efa_shm::HostConfig;
 
 use crate::abi::{
-    IBV_NODE_UNSPECIFIED, IBV_TRANSPORT_UNSPECIFIED, ibv_device, verbs_device, verbs_device_ops,
+    IBV_NODE_CA, IBV_NODE_UNSPECIFIED, IBV_TRANSPORT_IB, IBV_TRANSPORT_UNSPECIFIED, ibv_device,
+    verbs_device, verbs_device_ops,
 };
 use crate::ffi::errno::Errno;
 
@@ -106,10 +107,14 @@ impl Device {
 
     fn new(config: HostConfig, rail: Rail, profile: Profile, gid: Gid) -> Option<Device> {
         let root = Path::new(OsStr::from_bytes(sysfs_root().to_bytes()));
+        let (node_type, transport_type) = match profile.connected {
+            true => (IBV_NODE_CA, IBV_TRANSPORT_IB),
+            false => (IBV_NODE_UNSPECIFIED, IBV_TRANSPORT_UNSPECIFIED),
+        };
         let device = ibv_device {
             ops: [core::ptr::null(); 2],
-            node_type: IBV_NODE_UNSPECIFIED,
-            transport_type: IBV_TRANSPORT_UNSPECIFIED,
+            node_type,
+            transport_type,
             name: c_field(Path::new(&rail.device_name()))?,
             dev_name: c_field(Path::new(&rail.uverbs_name()))?,
             dev_path: c_field(&rail.verbs_class_path(root))?,

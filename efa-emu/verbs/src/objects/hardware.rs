@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use efa_core::address::Qpn;
+use efa_device_model::device::connected::ConnectedConfig;
 use efa_device_model::device::{
     self, CqId, DeviceEvent, Lkey, PdId, QpChange, QpConfig, QpRings, QpState, RegionKeys,
 };
@@ -160,6 +161,17 @@ impl Hardware {
     pub(crate) fn create_qp(&self, config: QpConfig) -> Result<(Qpn, QpRings), Errno> {
         let _locking = Locking::new();
         Ok(self.engine.create_qp(config)?)
+    }
+
+    pub(crate) fn create_connected_qp(&self, config: ConnectedConfig) -> Result<Qpn, Errno> {
+        let _locking = Locking::new();
+        Ok(self.engine.create_connected_qp(config)?)
+    }
+
+    /// Hands work to the device that comes without a ring.
+    pub(crate) fn post<R>(&self, work: impl FnOnce(&mut device::Device) -> R) -> Result<R, Errno> {
+        let _locking = Locking::new();
+        Ok(self.engine.post(work)?)
     }
 
     /// As [`Hardware::forget`].

@@ -3,13 +3,15 @@
 
 use efa_core::nic::DeviceCaps;
 use efa_device_model::device::Service;
+use efa_device_model::device::connected::{MAX_INLINE, MAX_SGE, MAX_WR};
 use efa_device_model::device::queue::{RequestIdSize, WqeSize};
 use efa_device_model::profile::{INLINE_SIZE_WIDE, Profile};
 use efa_device_model::provider::RecvQueue;
 
 use crate::abi::{
     EFADV_QP_DRIVER_TYPE_SRD, EFADV_QP_FLAGS_INLINE_WRITE, EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV,
-    EFADV_WR_EX_WITH_PROCESSING_HINTS, IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE,
+    EFADV_WR_EX_WITH_PROCESSING_HINTS, IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP,
+    IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE,
     IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM,
     IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QPT_DRIVER, IBV_QPT_UD,
     efadv_qp_init_attr, ibv_qp_cap, ibv_qp_init_attr_ex,
@@ -19,7 +21,8 @@ use crate::ffi::errno::Errno;
 /// A queue pair that can be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct QpPlan {
-    pub(crate) service: Service,
+    /// `None` for a connected queue pair, whose queues are the device's own.
+    pub(crate) service: Option<Service>,
     /// Entries of the send queue, a power of two.
     pub(crate) send_entries: u32,
     pub(crate) wqe_size: WqeSize,
@@ -152,7 +155,7 @@ pub(crate) fn plan(
     let send_entries = wanted.max_send_wr.max(1).next_power_of_two();
     let recv_descriptors = RecvQueue::descriptors(wanted.max_recv_wr, wanted.max_recv_sge);
     Ok(QpPlan {
-        service,
+        service: Some(service),
         send_entries,
         wqe_size,
         recv_descriptors,
@@ -170,6 +173,62 @@ pub(crate) fn plan(
         send_ops: (attributes.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0)
             .then_some(attributes.send_ops_flags),
         processing_hints: efa.wr_flags & EFADV_WR_EX_WITH_PROCESSING_HINTS != 0,
+    })
+}
+
+/// The builders that connected queue pairs can have.
+const CONNECTED_OPS: u64 = IBV_QP_EX_WITH_SEND
+    | IBV_QP_EX_WITH_SEND_WITH_IMM
+    | IBV_QP_EX_WITH_RDMA_READ
+    | IBV_QP_EX_WITH_RDMA_WRITE
+    | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+    | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+    | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+
+/// As [`plan`], of a connected queue pair.
+pub(crate) fn plan_connected(attributes: &ibv_qp_init_attr_ex) -> Result<QpPlan, Errno> {
+    let known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    let with_ops = attributes.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
+    if attributes.comp_mask & !known != 0
+        || with_ops && attributes.send_ops_flags & !CONNECTED_OPS != 0
+    {
+        return Err(Errno::OPNOTSUPP);
+    }
+    let wanted = &attributes.cap;
+    // A queue pair with a shared receive queue has no receives of its own.
+    let (max_recv_wr, max_recv_sge) = match attributes.srq.is_null() {
+        true => (wanted.max_recv_wr, wanted.max_recv_sge),
+        false => (0, 0),
+    };
+    let most_sge = MAX_SGE as u32;
+    if attributes.comp_mask & IBV_QP_INIT_ATTR_PD == 0
+        || attributes.recv_cq.is_null()
+        || attributes.send_cq.is_null()
+        || wanted.max_send_wr > MAX_WR
+        || max_recv_wr > MAX_WR
+        || wanted.max_send_sge > most_sge
+        || max_recv_sge > most_sge
+        || wanted.max_inline_data as usize > MAX_INLINE
+    {
+        return Err(Errno::INVAL);
+    }
+    Ok(QpPlan {
+        service: None,
+        send_entries: 0,
+        wqe_size: WqeSize::Bytes64,
+        recv_descriptors: 0,
+        cap: QpCap {
+            max_send_wr: wanted.max_send_wr,
+            max_recv_wr,
+            max_send_sge: wanted.max_send_sge,
+            max_recv_sge,
+            max_inline_data: wanted.max_inline_data,
+        },
+        inline_write: false,
+        unsolicited_write_recv: false,
+        request_ids: RequestIdSize::Bits64,
+        send_ops: with_ops.then_some(attributes.send_ops_flags),
+        processing_hints: false,
     })
 }
 
@@ -206,7 +265,7 @@ mod tests {
     fn libfabrics_request_is_rounded_to_powers_of_two() {
         let (attributes, efa) = request();
         let plan = plan(&profile("efa2"), &attributes, &efa).unwrap();
-        assert_eq!(plan.service, Service::Srd);
+        assert_eq!(plan.service, Some(Service::Srd));
         assert_eq!((plan.send_entries, plan.wqe_size), (4096, WqeSize::Bytes64));
         assert_eq!(plan.recv_descriptors, 32768);
         assert_eq!(plan.cap.max_recv_wr, 32768 / 3);

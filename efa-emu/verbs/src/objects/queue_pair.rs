@@ -1,12 +1,15 @@
 //! Queue pairs: making and ending them, and their state. Posting is in [`crate::calls::post`] and
 //! [`crate::calls::builder`].
 
-use core::ffi::c_int;
+use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use efa_core::address::Qpn;
+use efa_device_model::device::connected::{
+    ConnectedConfig, ConnectionAttributes, ConnectionMask, SendWr,
+};
 use efa_device_model::device::{QpAttributes, QpChange, QpConfig, QpRings, QpState};
 use efa_device_model::provider::{RecvQueue, RecvQueueConfig, SendQueue, SendQueueConfig};
 
@@ -17,10 +20,11 @@ use super::handle::{CStruct, Handle, data_path_handle};
 use super::life::Life;
 use super::qp_plan::QpPlan;
 use super::queues::{Queues, Sender};
+use super::shared_queue::SharedQueue;
 use super::spin::SpinCell;
 use crate::abi::{
     IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, efadv_qp,
-    ibv_qp, ibv_qp_init_attr, ibv_qp_init_attr_ex, verbs_qp,
+    ibv_ah_attr, ibv_qp, ibv_qp_init_attr, ibv_qp_init_attr_ex, verbs_qp,
 };
 use crate::ffi::errno::Errno;
 use crate::ffi::interrupted::Locking;
@@ -48,6 +52,18 @@ pub(crate) struct QueuePair {
     rings: Mutex<Option<QpRings>>,
     /// The client may write the doorbells without a call.
     watched: AtomicBool,
+    /// Of a connected queue pair.
+    pub(crate) connection: Option<Connection>,
+}
+
+/// What a connected queue pair has, whose queues are the device's own.
+pub(crate) struct Connection {
+    /// The shared receive queue from which it receives.
+    shared: Option<Arc<SharedQueue>>,
+    /// The peer's address as the program gave it.
+    pub(crate) address: Mutex<Option<ibv_ah_attr>>,
+    /// Work requests of a session.
+    pub(crate) session: SpinCell<Option<Session>>,
 }
 
 /// The objects that a queue pair uses.
@@ -58,6 +74,14 @@ pub(crate) struct Dependencies {
 }
 
 data_path_handle!(QueuePair, ibv_qp);
+
+/// Work requests of a connected queue pair between `wr_start` and `wr_complete` or `wr_abort`.
+#[derive(Default)]
+pub(crate) struct Session {
+    pub(crate) requests: Vec<SendWr>,
+    /// The first error: nothing of the session will be posted.
+    pub(crate) error: Option<Errno>,
+}
 
 /// Distinguishes the request ids of queue pairs that get the same number one after the other.
 fn next_generation() -> u32 {
@@ -81,7 +105,7 @@ impl QueuePair {
         } = &dependencies;
         let hardware = context.hardware()?;
         let config = QpConfig {
-            service: plan.service,
+            service: plan.service.ok_or(Errno::OPNOTSUPP)?,
             pd: domain.id,
             send_cq: send_cq.id,
             recv_cq: recv_cq.id,
@@ -119,6 +143,7 @@ impl QueuePair {
                     generation,
                 },
             ))),
+            is_connected: false,
         });
         for queue in [send_cq, recv_cq] {
             if let Some(polled) = queue.polled.lock(&Locking::new()).as_mut() {
@@ -151,7 +176,119 @@ impl QueuePair {
             signal_all,
             rings: Mutex::new(Some(rings)),
             watched: AtomicBool::new(false),
+            connection: None,
         }))
+    }
+
+    /// Makes a connected queue pair as planned, which receives from `shared` if there is one.
+    pub(crate) fn create_connected(
+        context: &Arc<Context>,
+        dependencies: Dependencies,
+        shared: Option<Arc<SharedQueue>>,
+        plan: QpPlan,
+        attributes: &ibv_qp_init_attr_ex,
+        c: impl FnOnce(ibv_qp) -> QueuePairC,
+    ) -> Result<Arc<QueuePair>, Errno> {
+        let Dependencies {
+            domain,
+            send_cq,
+            recv_cq,
+        } = &dependencies;
+        let hardware = context.hardware()?;
+        let config = ConnectedConfig {
+            pd: domain.id,
+            send_cq: send_cq.id,
+            recv_cq: recv_cq.id,
+            shared: shared.as_ref().map(|queue| queue.id),
+            max_send_wr: plan.cap.max_send_wr,
+            max_recv_wr: plan.cap.max_recv_wr,
+            max_recv_sge: plan.cap.max_recv_sge,
+        };
+        let create = || {
+            domain.life.join(|| {
+                Life::during_both(&send_cq.life, &recv_cq.life, || {
+                    hardware.create_connected_qp(config)
+                })
+            })
+        };
+        let qpn = match &shared {
+            Some(queue) => queue.life.join(create)?,
+            None => create()?,
+        };
+        let queues = Arc::new(Queues {
+            send: SpinCell::new(None),
+            recv: SpinCell::new(None),
+            is_connected: true,
+        });
+        let of_tags = shared.as_ref().and_then(|queue| queue.comp_queue.as_ref());
+        for queue in [send_cq, recv_cq].into_iter().chain(of_tags) {
+            if let Some(polled) = queue.polled.lock(&Locking::new()).as_mut() {
+                polled.owners.insert(qpn, Arc::clone(&queues));
+            }
+        }
+        let base = ibv_qp {
+            context: context.c_pointer(),
+            qp_context: attributes.qp_context,
+            pd: attributes.pd,
+            send_cq: attributes.send_cq,
+            recv_cq: attributes.recv_cq,
+            srq: attributes.srq,
+            handle: u32::from(qpn.0),
+            qp_num: u32::from(qpn.0),
+            state: IBV_QPS_RESET,
+            qp_type: attributes.qp_type,
+            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+            cond: libc::PTHREAD_COND_INITIALIZER,
+            events_completed: 0,
+        };
+        Ok(Arc::new(QueuePair {
+            c: CStruct::new(c(base)),
+            context: Arc::clone(context),
+            qpn,
+            life: Life::new(),
+            queues,
+            dependencies,
+            plan,
+            signal_all: attributes.sq_sig_all != 0,
+            rings: Mutex::new(None),
+            watched: AtomicBool::new(false),
+            connection: Some(Connection {
+                shared,
+                address: Mutex::new(None),
+                session: SpinCell::new(None),
+            }),
+        }))
+    }
+
+    /// Whether every work request is signaled, whatever its flags say.
+    pub(crate) fn signals_all(&self) -> bool {
+        self.signal_all
+    }
+
+    /// Changes a connected queue pair.
+    pub(crate) fn modify_connected(
+        &self,
+        to: &ConnectionAttributes,
+        mask: ConnectionMask,
+    ) -> Result<(), Errno> {
+        self.life.during(|| {
+            let hardware = self.context.hardware()?;
+            hardware.with_device(|device| device.modify_connected_qp(self.qpn, to, mask))??;
+            if mask.contains(ConnectionMask::STATE) {
+                self.show(to.state);
+            }
+            Ok(())
+        })
+    }
+
+    /// The attributes of a connected queue pair.
+    pub(crate) fn query_connected(&self) -> Result<ConnectionAttributes, Errno> {
+        self.life.during(|| {
+            let hardware = self.context.hardware()?;
+            let found = hardware.with_device(|device| device.query_connected_qp(self.qpn))??;
+            self.show(found.state);
+            Ok(found)
+        })
     }
 
     /// Makes the device poll the doorbells from now on. Returns the rings, for the client.
@@ -240,11 +377,17 @@ impl QueuePair {
             qp_context,
             send_cq: self.dependencies.send_cq.c_pointer(),
             recv_cq: self.dependencies.recv_cq.c_pointer(),
-            srq: null_mut(),
+            srq: self.shared_queue(),
             cap: self.plan.cap.into(),
             qp_type,
             sq_sig_all: c_int::from(self.signal_all),
         }
+    }
+
+    fn shared_queue(&self) -> *mut c_void {
+        let shared = self.connection.as_ref();
+        let shared = shared.and_then(|connection| connection.shared.as_ref());
+        shared.map_or(null_mut(), |queue| queue.c_pointer().cast())
     }
 
     /// Takes the queue pair from the device, and with `remove` its handle from the program.
@@ -253,7 +396,10 @@ impl QueuePair {
     /// events that were taken are acknowledged.
     pub(crate) fn destroy(&self, remove: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
         self.life.end(|| {
-            if let Ok(hardware) = self.context.hardware() {
+            // Peers do not reach for the memory of a connected queue pair's requests.
+            if self.connection.is_none()
+                && let Ok(hardware) = self.context.hardware()
+            {
                 hardware.stop_qp(self.qpn)?;
             }
             remove()?;
@@ -283,7 +429,11 @@ impl QueuePair {
         let orphaned = hardware
             .as_ref()
             .is_none_or(|hardware| hardware.is_forked());
-        for queue in [&self.dependencies.send_cq, &self.dependencies.recv_cq] {
+        let shared = self.connection.as_ref();
+        let shared = shared.and_then(|connection| connection.shared.as_ref());
+        let of_tags = shared.and_then(|queue| queue.comp_queue.as_ref());
+        let queues = [&self.dependencies.send_cq, &self.dependencies.recv_cq];
+        for queue in queues.into_iter().chain(of_tags) {
             let mut polled = queue.polled.lock_beside_session(&locking, orphaned);
             if let Some(polled) = polled.as_mut() {
                 polled.owners.remove(self.qpn);
@@ -304,6 +454,9 @@ impl QueuePair {
         *self.queues.recv.lock_or_break_session(&locking) = None;
         self.with_rings(|rings| *rings = None);
         self.dependencies.domain.life.leave();
+        if let Some(queue) = shared {
+            queue.life.leave();
+        }
         destroyed
     }
 }

@@ -15,6 +15,8 @@ use crate::ffi::interrupted::Locking;
 pub(crate) struct Queues {
     pub(crate) send: SpinCell<Option<Sender>>,
     pub(crate) recv: SpinCell<Option<RecvQueue>>,
+    /// It is a connected queue pair, which has neither.
+    pub(crate) is_connected: bool,
 }
 
 /// A send queue, and the hardware behind its doorbell.
@@ -87,6 +89,7 @@ impl QueueOwner for Owners<'_> {
         match self.index.get(qpn) {
             Some(queues) => match queues.send.lock(self.locking).as_mut() {
                 Some(sender) => sender.queue.retire(request_id),
+                None if queues.is_connected => Retired::Connected,
                 None => Retired::Stale,
             },
             None => Retired::Stale,

@@ -224,9 +224,6 @@ pub(crate) fn open_number(index: usize) -> *mut ibv_context {
     }
 }
 
-pub(crate) const IBV_SEND_SIGNALED: c_uint = 1 << 1;
-pub(crate) const IBV_SEND_INLINE: c_uint = 1 << 3;
-
 /// The Q-key of every queue pair in these tests.
 pub(crate) const QKEY: u32 = 0x1234_5678;
 

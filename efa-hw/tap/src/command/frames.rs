@@ -110,6 +110,10 @@ impl CaptureTap for Collector {
         self.frames
             .extend(FollowedFrame::new(time, direction, frame, snaplen));
     }
+
+    fn raw(&mut self, _: InterfaceId, _: Duration, _: Direction, _: &[u8]) {
+        // Only connections have such frames, and EFA has none.
+    }
 }
 
 /// Where the user's data begins in a payload: at once, if it is no RDM packet.

@@ -14,6 +14,20 @@
 //! | 12 | 4 | receive: immediate |
 //! | 16 | 16 | receive of an unknown sender: its GID |
 //! | 16 | 2 | write with immediate: length bits 31:16 |
+//!
+//! Connected queue pairs and shared receive queues, which no EFA has, have entries of the queue 3:
+//!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 1 | operation, as `ibv_wc_opcode` |
+//! | 1 | 1 | flags, as `ibv_wc_flags` |
+//! | 2 | 1 | status, as `ibv_wc_status` |
+//! | 3 | 1 | bit 0 phase, 2:1 queue (3) |
+//! | 4 / 6 | 2 / 2 | local QPN / peer's QPN |
+//! | 8 | 8 | work request id |
+//! | 16 | 4 | length |
+//! | 20 | 4 | immediate, or data of a tag matching header |
+//! | 24 | 8 | tag of a tag matching header |
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
@@ -24,6 +38,7 @@ use super::RingError;
 use super::lent::{CompletionSize, LentMemory};
 use super::memory::{Doorbell, RingMemory, SharedPages};
 use super::work_request::{WorkRequest, WqeOperation};
+use crate::device::connected::ConnectedCompletion;
 use crate::prefetch;
 use crate::profile::RequestIdSize;
 
@@ -33,6 +48,7 @@ const QUEUE_SHIFT: u8 = 1;
 const QUEUE_MASK: u8 = 0b11;
 const QUEUE_SEND: u8 = 1;
 const QUEUE_RECEIVE: u8 = 2;
+const QUEUE_CONNECTED: u8 = 3;
 const HAS_IMMEDIATE: u8 = 1 << 3;
 const OPERATION_SHIFT: u8 = 4;
 const OPERATION_MASK: u8 = 0b111;
@@ -155,8 +171,61 @@ impl CompletionEntry {
     fn is_sound(&self) -> bool {
         let queue = self.flags() >> QUEUE_SHIFT & QUEUE_MASK;
         let operation = self.flags() >> OPERATION_SHIFT & OPERATION_MASK;
-        operation <= WqeOperation::RdmaWrite.code()
-            && (queue == QUEUE_SEND || queue == QUEUE_RECEIVE)
+        operation <= WqeOperation::RdmaWrite.code() && queue != 0
+    }
+
+    /// The completion of a work request of a connected queue pair or a shared receive queue.
+    pub fn of_connected(completion: &ConnectedCompletion) -> Self {
+        let what = u16::from_le_bytes([completion.operation as u8, completion.flags.bits()]);
+        let queue = QUEUE_CONNECTED << QUEUE_SHIFT;
+        let peer = u64::from(completion.peer_qpn.0) << 48;
+        CompletionEntry([
+            first_word(what, completion.status as u8, queue, completion.qpn) | peer,
+            completion.wr_id,
+            u64::from(completion.length) | u64::from(completion.data) << 32,
+            completion.tag,
+        ])
+    }
+
+    /// Returns whether the entry is of a connected queue pair or a shared receive queue.
+    #[inline]
+    pub fn is_connected(&self) -> bool {
+        self.flags() >> QUEUE_SHIFT & QUEUE_MASK == QUEUE_CONNECTED
+    }
+
+    /// Connected: the operation (`ibv_wc_opcode`).
+    pub fn connected_operation(&self) -> u8 {
+        self.0[0] as u8
+    }
+
+    /// Connected: what else there is (`ibv_wc_flags`).
+    pub fn connected_flags(&self) -> u8 {
+        (self.0[0] >> 8) as u8
+    }
+
+    /// Connected: the peer's queue pair.
+    pub fn connected_peer(&self) -> Qpn {
+        Qpn((self.0[0] >> 48) as u16)
+    }
+
+    /// Connected: the work request id.
+    pub fn connected_wr_id(&self) -> u64 {
+        self.0[1]
+    }
+
+    /// Connected: bytes received or read.
+    pub fn connected_length(&self) -> u32 {
+        self.0[2] as u32
+    }
+
+    /// Connected: the immediate, or data of a tag matching header.
+    pub fn connected_data(&self) -> u32 {
+        (self.0[2] >> 32) as u32
+    }
+
+    /// Connected: the tag of a tag matching header.
+    pub fn connected_tag(&self) -> u64 {
+        self.0[3]
     }
 
     #[inline(always)]
@@ -483,6 +552,7 @@ fn check_depth(entries: u32) -> Result<(), RingError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::connected::{ConnectedFlags, WcOperation, WcStatus};
 
     fn read(ring: &CompletionRing, counter: u16) -> Option<CompletionEntry> {
         match ring.read(counter) {
@@ -612,6 +682,49 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_of_a_connection_has_32_bytes() {
+        let completion = ConnectedCompletion {
+            wr_id: 0x2827_2625_2423_2221,
+            status: WcStatus::TagMatching,
+            operation: WcOperation::TagRecv,
+            flags: ConnectedFlags::MATCH | ConnectedFlags::DATA_VALID,
+            qpn: Qpn(0x1211),
+            peer_qpn: Qpn(0x1413),
+            length: 0x3433_3231,
+            data: 0x4443_4241,
+            tag: 0x5857_5655_5453_5251,
+        };
+        let entry = CompletionEntry::of_connected(&completion);
+        #[rustfmt::skip]
+        let bytes = [
+            133, 0x60, 22, 0b111,                           // operation, flags, status, queue, phase
+            0x11, 0x12, 0x13, 0x14,                         // QPN, peer's QPN
+            0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28, // work request id
+            0x31, 0x32, 0x33, 0x34,                         // length
+            0x41, 0x42, 0x43, 0x44,                         // data
+            0x51, 0x52, 0x53, 0x54, 0x55, 0x56, 0x57, 0x58, // tag
+        ];
+        assert_eq!(literal(0, &entry), bytes);
+        assert!(entry.is_connected() && !entry.is_receive());
+        let values = (
+            entry.connected_operation(),
+            entry.connected_flags(),
+            entry.status(),
+        );
+        assert_eq!(values, (133, 0x60, 22));
+        assert_eq!(
+            (entry.qpn(), entry.connected_peer()),
+            (Qpn(0x1211), Qpn(0x1413))
+        );
+        assert_eq!(entry.connected_wr_id(), completion.wr_id);
+        assert_eq!(entry.connected_length(), completion.length);
+        assert_eq!(
+            (entry.connected_data(), entry.connected_tag()),
+            (completion.data, completion.tag)
+        );
+    }
+
+    #[test]
     fn an_entry_is_seen_once_in_each_lap() {
         let ring = CompletionRing::new(2).unwrap();
         let entry = received(WqeOperation::Send, &RECEIVED);
@@ -627,7 +740,7 @@ mod tests {
     #[test]
     fn bytes_that_are_no_entry_are_garbage() {
         let ring = CompletionRing::new(1).unwrap();
-        for flags in [0x01, 0x07, 0x75, 0x33] {
+        for flags in [0x01, 0x77, 0x75, 0x33] {
             ring.memory().word(0).store(flags << 24, Ordering::Release);
             assert_eq!(ring.read(0), CompletionSlot::Garbage, "{flags:#x}");
         }

@@ -62,4 +62,15 @@ impl Transfer for FromCopy<'_> {
         memory::fill(to, bytes);
         Ok(())
     }
+
+    fn peek(&mut self, offset: u32, into: &mut [u8]) -> Result<(), Status> {
+        let part = self.request.data.get(offset as usize..);
+        let part = part.and_then(|rest| rest.get(..into.len()));
+        into.copy_from_slice(part.ok_or(Status::RemoteAbort)?);
+        Ok(())
+    }
+
+    fn update(&mut self, at: u64, change: &dyn Fn(u64) -> u64) -> Result<u64, Status> {
+        Ok(memory::update(at, change))
+    }
 }

@@ -73,6 +73,19 @@ impl Transfer for FromRing<'_> {
         Ok(())
     }
 
+    fn peek(&mut self, offset: u32, into: &mut [u8]) -> Result<(), Status> {
+        let place = self
+            .consumer
+            .payload(self.incoming, offset, into.len() as u32);
+        let (memory, at) = place.ok_or(Status::RemoteAbort)?;
+        memory.read(at, into);
+        Ok(())
+    }
+
+    fn update(&mut self, at: u64, change: &dyn Fn(u64) -> u64) -> Result<u64, Status> {
+        Ok(memory::update(at, change))
+    }
+
     fn is_last(&self) -> bool {
         self.incoming.record.is_last()
     }

@@ -67,11 +67,13 @@ impl BulkStage {
     pub(super) fn through_rings(operation: Operation) -> BulkStage {
         match operation {
             Operation::RdmaRead => BulkStage::ReadUnsent,
-            Operation::Send | Operation::Datagram | Operation::RdmaWrite => BulkStage::Write {
-                next: 0,
-                in_flight: 0,
-                failed: None,
-            },
+            Operation::Send | Operation::Datagram | Operation::RdmaWrite | Operation::Connected => {
+                BulkStage::Write {
+                    next: 0,
+                    in_flight: 0,
+                    failed: None,
+                }
+            }
         }
     }
 }

@@ -115,9 +115,9 @@ impl Outbound {
                 }
             };
         }
-        let is_datagram = header.operation == Operation::Datagram;
+        let is_unanswered = header.operation.is_unanswered();
         let in_one_record = match header.operation {
-            Operation::Send | Operation::Datagram => true,
+            Operation::Send | Operation::Datagram | Operation::Connected => true,
             Operation::RdmaWrite => {
                 header.length <= SHORT_WRITE || matches!(data, LocalData::Inline(_))
             }
@@ -127,7 +127,7 @@ impl Outbound {
             return self.send_bulk(index, to, token, header, arrival, data);
         }
         let record = Record::request(RecordKind::Data, &header, header.length, arrival);
-        let pending = match is_datagram {
+        let pending = match is_unanswered {
             true => Pending::Datagram,
             false => Pending::Request(token),
         };
@@ -136,7 +136,8 @@ impl Outbound {
         if let Some(moment) = leaves {
             self.tap_sent(moment, to, token, record, data);
         }
-        if is_datagram {
+        // Nobody waits for a packet of a connection.
+        if header.operation == Operation::Datagram {
             self.completed.push_back((token, Status::Ok));
         }
         Ok(())
@@ -200,7 +201,7 @@ impl Outbound {
         let is_to_itself = ring.peer.address() == own;
         let segments: &[HostSegment] = match data {
             LocalData::Segments(segments) => segments,
-            LocalData::Inline(_) => &[],
+            LocalData::Inline(_) | LocalData::Packet { .. } => &[],
         };
         let (list_bytes, length) = record::segments_to_bytes(segments);
         let record = Record::request(RecordKind::Direct, &header, length as u32, arrival);

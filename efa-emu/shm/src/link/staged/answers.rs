@@ -10,7 +10,7 @@ use crate::link::outbound::Outbound;
 use crate::process::clock::monotonic_now;
 use efa_device_model::device::Device;
 use efa_device_model::fault::{Deferred, Event, Flow, Frame, PACKET_START, Stage};
-use efa_device_model::link::{LocalData, Operation, Token};
+use efa_device_model::link::{LocalData, Token};
 use efa_device_model::network::{Course, EventQueue, Journey, Transmission, Twice};
 
 /// An answer, as it reaches the device: the request and its status.
@@ -122,7 +122,7 @@ impl LateAnswers {
         );
         let request = device.request(outcome.token).filter(|(_, header, _)| {
             // Datagrams are not answered.
-            is_from_wire && header.operation != Operation::Datagram
+            is_from_wire && !header.operation.is_unanswered()
         });
         let Some((to, header, data)) = request else {
             return Some(outcome);

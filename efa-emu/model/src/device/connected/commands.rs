@@ -1,0 +1,420 @@
+//! Commands for connected queue pairs and shared receive queues, and what their clients post.
+
+use efa_core::address::Qpn;
+
+use super::attributes::{ConnectionAttributes, ConnectionMask};
+use super::buffers::MAX_SGE;
+use super::completion::{ConnectedCompletion, ConnectedFlags, WcOperation, WcStatus};
+use super::pair::{ConnectedConfig, Pair};
+use super::receives::{RecvWr, SharedQueue, SrqAttributes, SrqConfig, SrqId};
+use super::requester::{MAX_MESSAGE, Purpose, SendWr};
+use super::tags::{Deletion, TaggedBuffer};
+use crate::counters::Command;
+use crate::device::error::Error;
+use crate::device::queue::CompletionEntry;
+use crate::device::queue_pair::QpState;
+use crate::device::state::Device;
+
+/// The most work requests of a queue.
+pub const MAX_WR: u32 = 1 << 14;
+
+/// The most shared receive queues.
+pub const MAX_SRQ: u32 = 1 << 10;
+
+/// The most tags of a shared receive queue.
+pub const MAX_TAGS: u32 = 1 << 12;
+
+/// The most operations on a list of tags that are outstanding. Each is carried out at once.
+pub const MAX_TAG_OPERATIONS: u32 = 1 << 12;
+
+/// An operation on the list of tags of a shared receive queue.
+#[derive(Clone, Copy, Debug)]
+pub struct TagRequest {
+    /// The program's own name of it.
+    pub wr_id: u64,
+    /// Whether it completes also if it succeeds.
+    pub is_signaled: bool,
+    /// How many unexpected messages the program has handled, if it says so.
+    pub handled: Option<u32>,
+    /// What is to be done to the list.
+    pub operation: TagRequestOperation,
+}
+
+/// What is to be done to a list of tags.
+#[derive(Clone, Copy, Debug)]
+pub enum TagRequestOperation {
+    /// Adds a tag.
+    Add(TaggedBuffer),
+    /// Deletes the tag with this handle.
+    Delete(u32),
+    /// Nothing: only unexpected messages are reported.
+    Sync,
+}
+
+impl Device {
+    fn check_connected(&self) -> Result<(), Error> {
+        match self.profile.connected {
+            true => Ok(()),
+            false => Err(Error::Unsupported("connected queue pairs")),
+        }
+    }
+
+    /// Makes a connected queue pair with the number that the caller chose.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the device's profile has none; [`Error::Busy`] if another queue
+    /// pair has the number; [`Error::Invalid`] for sizes beyond the device.
+    pub fn create_connected_qp(&mut self, qpn: Qpn, config: ConnectedConfig) -> Result<(), Error> {
+        self.command(Command::CreateQp, |device| {
+            device.check_connected()?;
+            device.check_pd(config.pd)?;
+            for (what, value, most) in [
+                ("send queue depth", config.max_send_wr, MAX_WR),
+                ("receive queue depth", config.max_recv_wr, MAX_WR),
+                ("scatter entries", config.max_recv_sge, MAX_SGE as u32),
+            ] {
+                if value > most {
+                    return Err(Error::invalid(what, value));
+                }
+            }
+            if device.qps.get(qpn).is_some() || device.connected.pairs.contains_key(&qpn) {
+                return Err(Error::Busy("queue pair number"));
+            }
+            let live = device.qps.live() as usize + device.connected.pairs.len();
+            if live >= device.profile.max_qp as usize {
+                return Err(Error::Exhausted("queue pair"));
+            }
+            if let Some(id) = config.shared {
+                device.shared_queue(id)?;
+            }
+            device.cqs.attach(config.send_cq)?;
+            if let Err(error) = device.cqs.attach(config.recv_cq) {
+                device.cqs.detach(config.send_cq);
+                return Err(error);
+            }
+            if let Some(id) = config.shared {
+                device.shared_queue(id)?.users += 1;
+            }
+            device.retain_pd(config.pd);
+            tracing::info!(gid = %device.gid, %qpn, "connected queue pair made");
+            let pair = Box::new(Pair::new(qpn, config));
+            device.connected.pairs.insert(qpn, pair);
+            Ok(())
+        })
+    }
+
+    /// Whether a queue pair is a connected one.
+    pub fn is_connected_qp(&self, qpn: Qpn) -> bool {
+        self.connected.pairs.contains_key(&qpn)
+    }
+
+    /// Changes a connected queue pair, by the rules of the verbs. Changing to [`QpState::Error`]
+    /// flushes all outstanding requests, to [`QpState::Reset`] drops them.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a change that is not allowed; [`Error::Unsupported`] for paths that
+    /// migrate.
+    pub fn modify_connected_qp(
+        &mut self,
+        qpn: Qpn,
+        to: &ConnectionAttributes,
+        mask: ConnectionMask,
+    ) -> Result<(), Error> {
+        self.command(Command::Other, |device| {
+            let pair = device.connected.pairs.get_mut(&qpn);
+            let pair = pair.ok_or_else(|| Error::not_found("queue pair", qpn.0))?;
+            let before = pair.attributes.state;
+            let mut attributes = pair.attributes;
+            attributes.change(to, mask)?;
+            match attributes.state {
+                QpState::Error => {
+                    device.fail_connected(qpn, None);
+                    return Ok(());
+                }
+                QpState::Reset => {
+                    let (is_scheduled, frames) = (pair.is_scheduled, pair.frames);
+                    let tick_at = pair.tick_at;
+                    **pair = Pair::new(qpn, pair.config);
+                    (pair.is_scheduled, pair.frames) = (is_scheduled, frames);
+                    pair.tick_at = tick_at;
+                    return Ok(());
+                }
+                QpState::ReadyToReceive if before == QpState::Init => {
+                    pair.responder.expected = attributes.rq_psn;
+                }
+                QpState::ReadyToSend if before == QpState::ReadyToReceive => {
+                    pair.requester.begin(attributes.sq_psn);
+                }
+                _ => {}
+            }
+            pair.attributes = attributes;
+            device.schedule_connected(qpn);
+            Ok(())
+        })
+    }
+
+    /// The attributes of a connected queue pair.
+    pub fn query_connected_qp(&self, qpn: Qpn) -> Result<ConnectionAttributes, Error> {
+        self.check_present()?;
+        let pair = self.connected.pairs.get(&qpn);
+        let pair = pair.ok_or_else(|| Error::not_found("queue pair", qpn.0))?;
+        Ok(pair.attributes)
+    }
+
+    /// Ends a connected queue pair. Its outstanding requests are dropped without completions.
+    pub(in crate::device) fn destroy_connected_qp(&mut self, qpn: Qpn) -> Result<(), Error> {
+        let pair = self.connected.pairs.remove(&qpn);
+        let pair = pair.ok_or_else(|| Error::not_found("queue pair", qpn.0))?;
+        self.cqs.detach(pair.config.send_cq);
+        self.cqs.detach(pair.config.recv_cq);
+        if let Some(queue) = pair
+            .config
+            .shared
+            .and_then(|id| self.connected.shared.get_mut(id.0 as usize))
+        {
+            queue.users -= 1;
+        }
+        self.release_pd(pair.config.pd);
+        self.initiator.remove_qp(qpn);
+        Ok(())
+    }
+
+    /// Posts a work request to the send queue of a connected queue pair. In the error state it is
+    /// flushed.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] before the queue pair is ready to send, and for a message that is too
+    /// long; [`Error::QueueFull`].
+    pub fn post_connected_send(&mut self, qpn: Qpn, wr: SendWr) -> Result<(), Error> {
+        let pair = self.connected.pairs.get_mut(&qpn);
+        let pair = pair.ok_or_else(|| Error::not_found("queue pair", qpn.0))?;
+        let state = pair.attributes.state;
+        if !pair.sends() && state != QpState::Error {
+            return Err(Error::invalid("queue pair state", state as u64));
+        }
+        let length = wr.payload.length();
+        if length > u64::from(MAX_MESSAGE) || wr.operation.is_atomic() && length < 8 {
+            return Err(Error::invalid("message length", length));
+        }
+        if pair.requester.posted() >= pair.config.max_send_wr.max(1) as usize {
+            return Err(Error::QueueFull("send"));
+        }
+        let mtu = pair.attributes.mtu();
+        pair.requester.push(wr, Purpose::Program, mtu);
+        if state == QpState::Error {
+            pair.requester.flush();
+            self.complete_connected(qpn);
+        } else {
+            self.schedule_connected(qpn);
+        }
+        Ok(())
+    }
+
+    /// Checks that so many work requests can be posted to the send queue of a connected queue pair.
+    ///
+    /// # Errors
+    /// [`Error::QueueFull`]; [`Error::NotFound`].
+    pub fn check_connected_room(&self, qpn: Qpn, count: usize) -> Result<(), Error> {
+        let pair = self.connected.pairs.get(&qpn);
+        let pair = pair.ok_or_else(|| Error::not_found("queue pair", qpn.0))?;
+        let depth = pair.config.max_send_wr.max(1) as usize;
+        match pair.requester.posted() + count > depth {
+            true => Err(Error::QueueFull("send")),
+            false => Ok(()),
+        }
+    }
+
+    /// Posts a receive to a connected queue pair of its own. In the error state it is flushed.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] in the reset state, for a queue pair with a shared receive queue, and for
+    /// too many buffers; [`Error::QueueFull`].
+    pub fn post_connected_recv(&mut self, qpn: Qpn, receive: RecvWr) -> Result<(), Error> {
+        let pair = self.connected.pairs.get_mut(&qpn);
+        let pair = pair.ok_or_else(|| Error::not_found("queue pair", qpn.0))?;
+        let state = pair.attributes.state;
+        if pair.config.shared.is_some() || state == QpState::Reset {
+            return Err(Error::invalid("queue pair state", state as u64));
+        }
+        pair.receives.post(receive)?;
+        if state == QpState::Error {
+            pair.receives.clear();
+            let status = WcStatus::Flushed;
+            let completion = pair.completion(receive.wr_id, WcOperation::Recv, status);
+            let entry = CompletionEntry::of_connected(&completion);
+            self.cqs.write(pair.config.recv_cq, &entry);
+        }
+        Ok(())
+    }
+
+    fn complete_connected(&mut self, qpn: Qpn) {
+        let Device {
+            connected,
+            regions,
+            cqs,
+            counters,
+            trouble,
+            ..
+        } = self;
+        if let Some(pair) = connected.pairs.get_mut(&qpn) {
+            pair.complete_ended(&mut super::pair::Surroundings {
+                regions,
+                cqs,
+                counters,
+                trouble,
+                shared: &mut connected.shared,
+            });
+        }
+    }
+
+    fn shared_queue(&mut self, id: SrqId) -> Result<&mut SharedQueue, Error> {
+        let queue = self.connected.shared.get_mut(id.0 as usize);
+        queue.ok_or_else(|| Error::not_found("shared receive queue", id.0))
+    }
+
+    /// Makes a shared receive queue.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the device's profile has none; [`Error::Invalid`] for sizes beyond
+    /// the device; [`Error::Exhausted`].
+    pub fn create_srq(&mut self, config: SrqConfig) -> Result<SrqId, Error> {
+        self.command(Command::Other, |device| {
+            device.check_connected()?;
+            device.check_pd(config.pd)?;
+            let tags = config.tags.map_or(0, |tags| tags.max_tags);
+            for (what, value, most) in [
+                ("receives", config.max_wr, MAX_WR),
+                ("scatter entries", config.max_sge, MAX_SGE as u32),
+                ("tags", tags, MAX_TAGS),
+            ] {
+                if value > most {
+                    return Err(Error::invalid(what, value));
+                }
+            }
+            if device.connected.shared.len() >= MAX_SRQ as usize {
+                return Err(Error::Exhausted("shared receive queue"));
+            }
+            if let Some(tags) = config.tags {
+                device.cqs.attach(tags.cq)?;
+            }
+            device.retain_pd(config.pd);
+            let queue = SharedQueue::new(config);
+            Ok(SrqId(device.connected.shared.insert(queue) as u32))
+        })
+    }
+
+    /// Changes the limit of a shared receive queue or, if `max_wr` says so, its size.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a limit beyond the size, a size beyond the device, or one that is too
+    /// small for what is posted.
+    pub fn modify_srq(
+        &mut self,
+        id: SrqId,
+        limit: Option<u32>,
+        max_wr: Option<u32>,
+    ) -> Result<(), Error> {
+        self.command(Command::Other, |device| {
+            let queue = device.shared_queue(id)?;
+            let depth = max_wr.unwrap_or(queue.receives.depth());
+            if depth == 0 || depth > MAX_WR || depth < queue.receives.len() {
+                return Err(Error::invalid("size of a shared receive queue", depth));
+            }
+            let wanted = limit.unwrap_or(queue.limit);
+            if wanted > depth {
+                return Err(Error::invalid("limit of a shared receive queue", wanted));
+            }
+            queue.receives.set_depth(depth);
+            queue.limit = wanted;
+            Ok(())
+        })
+    }
+
+    /// The attributes of a shared receive queue.
+    pub fn query_srq(&mut self, id: SrqId) -> Result<SrqAttributes, Error> {
+        self.check_present()?;
+        Ok(self.shared_queue(id)?.attributes())
+    }
+
+    /// Ends a shared receive queue. What is posted to it does not complete.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while queue pairs receive from it.
+    pub fn destroy_srq(&mut self, id: SrqId) -> Result<(), Error> {
+        self.command(Command::Other, |device| {
+            if device.shared_queue(id)?.users > 0 {
+                return Err(Error::Busy("shared receive queue"));
+            }
+            let queue = device.connected.shared.remove(id.0 as usize);
+            if let Some(tags) = queue.config.tags {
+                device.cqs.detach(tags.cq);
+            }
+            device.release_pd(queue.config.pd);
+            Ok(())
+        })
+    }
+
+    /// Posts a receive to a shared receive queue.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for too many buffers; [`Error::QueueFull`].
+    pub fn post_srq_recv(&mut self, id: SrqId, receive: RecvWr) -> Result<(), Error> {
+        self.shared_queue(id)?.receives.post(receive)
+    }
+
+    /// Carries out an operation on the list of tags of a shared receive queue. Returns the handle of
+    /// a tag that was added.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a queue that matches no tags, too many buffers, and a handle that no
+    /// tag had; [`Error::QueueFull`] if the list is full. What was done before the operation had
+    /// effect, such as a message that took the tag, is no error of the call but of its completion.
+    pub fn post_tag_request(&mut self, id: SrqId, request: &TagRequest) -> Result<u32, Error> {
+        let queue = self.shared_queue(id)?;
+        let no_tags = Error::invalid("shared receive queue without tags", id.0);
+        let cq = queue.config.tags.ok_or(no_tags)?.cq;
+        let tags = queue.tags.as_mut().ok_or(no_tags)?;
+        let mut status = WcStatus::Success;
+        let counted = match request.handled {
+            Some(handled) => tags.sync(handled),
+            None => Ok(()),
+        };
+        let mut handle = 0;
+        let operation = match request.operation {
+            TagRequestOperation::Add(buffer) => {
+                handle = tags.add(buffer)?;
+                WcOperation::TagAdd
+            }
+            TagRequestOperation::Delete(handle) => {
+                if tags.delete(handle)? == Deletion::Gone {
+                    status = WcStatus::TagMatching;
+                }
+                WcOperation::TagDelete
+            }
+            TagRequestOperation::Sync => WcOperation::TagSync,
+        };
+        if counted.is_err() {
+            status = WcStatus::TagMatching;
+        }
+        let flags = match tags.needs_sync() {
+            true => ConnectedFlags::SYNC_REQUESTED,
+            false => ConnectedFlags::empty(),
+        };
+        if request.is_signaled || status != WcStatus::Success {
+            let completion = ConnectedCompletion {
+                wr_id: request.wr_id,
+                status,
+                operation,
+                flags,
+                qpn: Qpn(0),
+                peer_qpn: Qpn(0),
+                length: 0,
+                data: 0,
+                tag: 0,
+            };
+            let entry = CompletionEntry::of_connected(&completion);
+            self.cqs.write(cq, &entry);
+        }
+        Ok(handle)
+    }
+}

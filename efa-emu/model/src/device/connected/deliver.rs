@@ -1,0 +1,851 @@
+//! Packets that arrive at a connected queue pair.
+
+use std::time::Duration;
+
+use efa_core::address::{Gid, Qpn};
+use efa_core::nic::{Access, Status};
+
+use super::attributes::REMOTE_ATOMIC;
+use super::completion::{ConnectedFlags, WcOperation, WcStatus};
+use super::packet::{Head, LONGEST_HEAD, Opcode, Reth, Syndrome};
+use super::pair::{Pair, Surroundings};
+use super::receives::RecvWr;
+use super::requester::{MAX_MESSAGE, Payload, Purpose, RemoteMemory, SendOperation, SendWr};
+use super::responder::{Answer, Arrival, Incoming, Target};
+use super::tags::{
+    MAX_RENDEZVOUS_HEADER, RVH, RendezvousHeader, TMH, TagHeader, TagOperation, TaggedBuffer,
+};
+use crate::device::event::DeviceEvent;
+use crate::device::state::Device;
+use crate::link::{RequestHeader, Transfer};
+
+/// The times that "receiver not ready" can ask for, in units of 10 microseconds, by their codes
+/// (InfiniBand Architecture Specification, volume 1, table 45).
+const NOT_READY_TIMES: [u64; 32] = [
+    65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
+    2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+];
+
+/// A packet that has arrived.
+struct Packet<'a, T> {
+    head: Head,
+    /// Where in the transfer the payload begins, and how many bytes it has.
+    at: u32,
+    length: u32,
+    transfer: &'a mut T,
+}
+
+/// Why a request of the peer ends the connection: what the peer is told.
+struct Refusal {
+    syndrome: Syndrome,
+    event: fn(Qpn) -> DeviceEvent,
+}
+
+const INVALID: Refusal = Refusal {
+    syndrome: Syndrome::InvalidRequest,
+    event: DeviceEvent::QpRequestError,
+};
+
+const FORBIDDEN: Refusal = Refusal {
+    syndrome: Syndrome::AccessError,
+    event: DeviceEvent::QpAccessError,
+};
+
+const FAILED: Refusal = Refusal {
+    syndrome: Syndrome::OperationError,
+    event: DeviceEvent::QpFatal,
+};
+
+/// What became of a request that is the next one.
+enum Outcome {
+    /// It was carried out.
+    Done,
+    /// It has to come again: there is no receive, or no room for its answer.
+    NotReady,
+    NoRoom,
+}
+
+/// The place of a packet in a message.
+struct Place {
+    is_write: bool,
+    is_first: bool,
+    is_last: bool,
+}
+
+impl Place {
+    fn of(opcode: Opcode) -> Option<Place> {
+        let (is_write, is_first, is_last) = match opcode {
+            Opcode::SendFirst => (false, true, false),
+            Opcode::SendMiddle => (false, false, false),
+            Opcode::SendLast | Opcode::SendLastImmediate => (false, false, true),
+            Opcode::SendOnly | Opcode::SendOnlyImmediate => (false, true, true),
+            Opcode::WriteFirst => (true, true, false),
+            Opcode::WriteMiddle => (true, false, false),
+            Opcode::WriteLast | Opcode::WriteLastImmediate => (true, false, true),
+            Opcode::WriteOnly | Opcode::WriteOnlyImmediate => (true, true, true),
+            _ => return None,
+        };
+        Some(Place {
+            is_write,
+            is_first,
+            is_last,
+        })
+    }
+}
+
+impl Device {
+    /// Takes a packet of a connection. What makes no sense is dropped: whoever sends it gets no
+    /// answer.
+    #[cold]
+    pub(in crate::device) fn deliver_connected(
+        &mut self,
+        from: Gid,
+        header: &RequestHeader,
+        transfer: &mut impl Transfer,
+    ) -> Status {
+        let qpn = header.destination_qpn;
+        let event = self.take_packet(from, header, transfer);
+        match event {
+            Some(event) => {
+                self.counters.rx_pkts += 1;
+                if let Some(event) = event {
+                    self.fail_connected(qpn, Some(event));
+                }
+                self.schedule_connected(qpn);
+            }
+            None => {
+                tracing::debug!(peer = %from, %qpn, "packet of a connection dropped");
+                self.counters.rx_drops += 1;
+            }
+        }
+        Status::Ok
+    }
+
+    /// Returns what the packet makes of the queue pair, if it ends it; nothing at all if it was
+    /// dropped.
+    fn take_packet(
+        &mut self,
+        from: Gid,
+        header: &RequestHeader,
+        transfer: &mut impl Transfer,
+    ) -> Option<Option<DeviceEvent>> {
+        let mut bytes = [0; LONGEST_HEAD];
+        let there = (header.length as usize).min(LONGEST_HEAD);
+        transfer.peek(0, &mut bytes[..there]).ok()?;
+        let head = Head::parse(&bytes[..there])?;
+        let at = head.length() as u32;
+        let length = header.length.checked_sub(at + u32::from(head.padding))?;
+        let Device {
+            connected,
+            regions,
+            cqs,
+            counters,
+            trouble,
+            ..
+        } = self;
+        let pair = connected.pairs.get_mut(&header.destination_qpn)?;
+        let is_for_it = pair.attributes.peer == from
+            && head.destination == u32::from(header.destination_qpn.0)
+            && length <= pair.attributes.mtu();
+        if !is_for_it {
+            return None;
+        }
+        let mut around = Surroundings {
+            regions,
+            cqs,
+            counters,
+            trouble,
+            shared: &mut connected.shared,
+        };
+        let mut packet = Packet {
+            head,
+            at,
+            length,
+            transfer,
+        };
+        let event = match head.opcode.is_response() {
+            true if pair.sends() => pair.take_response(&mut packet, &mut around),
+            false if pair.receives() => pair.take_request(&mut packet, &mut around),
+            _ => return None,
+        };
+        pair.complete_ended(&mut around);
+        Some(event)
+    }
+}
+
+impl Pair {
+    /// A request of the peer. Returns how it ends the queue pair, if it does.
+    fn take_request<T: Transfer>(
+        &mut self,
+        packet: &mut Packet<'_, T>,
+        around: &mut Surroundings<'_>,
+    ) -> Option<DeviceEvent> {
+        let psn = packet.head.psn;
+        let ahead = psn.since(self.responder.expected);
+        if ahead > 0 {
+            self.responder.complain(Syndrome::OutOfSequence);
+            return None;
+        }
+        if ahead < 0 {
+            self.take_duplicate(packet, around);
+            return None;
+        }
+        self.responder.is_content();
+        let outcome = match packet.head.opcode {
+            Opcode::ReadRequest => self.take_read(packet, around),
+            Opcode::CompareSwap | Opcode::FetchAdd => self.take_atomic(packet, around),
+            _ => self.take_message(packet, around),
+        };
+        match outcome {
+            Ok(Outcome::Done) => None,
+            Ok(Outcome::NotReady) => {
+                around.trouble.rnr_refusals += 1;
+                let timer = self.attributes.min_rnr_timer;
+                self.responder.complain(Syndrome::NotReady(timer));
+                None
+            }
+            Ok(Outcome::NoRoom) => None,
+            Err(refusal) => {
+                let refused = Answer::Acknowledgement(psn, refusal.syndrome);
+                self.responder.owe(refused);
+                Some((refusal.event)(self.qpn))
+            }
+        }
+    }
+
+    /// A request that was carried out comes again: its answer was lost.
+    fn take_duplicate<T: Transfer>(
+        &mut self,
+        packet: &mut Packet<'_, T>,
+        around: &mut Surroundings<'_>,
+    ) {
+        let head = &packet.head;
+        match head.opcode {
+            Opcode::ReadRequest => {
+                let packets = packets_of(head.reth.length, self.attributes.mtu());
+                let is_past = head.psn.plus(packets).since(self.responder.expected) <= 0;
+                if is_past
+                    && self.responder.has_room()
+                    && self.may_access(&head.reth, Access::REMOTE_READ, around)
+                {
+                    self.responder.forget_data(head.psn);
+                    self.responder.owe(Answer::Data {
+                        first: head.psn,
+                        from: head.reth,
+                        sent: 0,
+                    });
+                }
+            }
+            Opcode::CompareSwap | Opcode::FetchAdd => {
+                if let Some(original) = self.responder.found_atomic(head.psn) {
+                    self.responder.owe(Answer::Word(head.psn, original));
+                }
+            }
+            _ => self.responder.acknowledge(self.responder.expected.before()),
+        }
+    }
+
+    /// Whether the peer may access memory in this way.
+    fn may_access(&self, reth: &Reth, access: Access, around: &Surroundings<'_>) -> bool {
+        let pd = self.config.pd;
+        let Reth {
+            address,
+            key,
+            length,
+        } = *reth;
+        let is_there = || {
+            length == 0
+                || around
+                    .regions
+                    .remote(pd, key, address, length, access)
+                    .is_some()
+        };
+        self.attributes.access.contains(access) && length <= MAX_MESSAGE && is_there()
+    }
+
+    fn take_read<T: Transfer>(
+        &mut self,
+        packet: &mut Packet<'_, T>,
+        around: &mut Surroundings<'_>,
+    ) -> Result<Outcome, Refusal> {
+        let Head { reth, psn, .. } = packet.head;
+        if self.responder.incoming.is_some() || packet.length > 0 {
+            return Err(INVALID);
+        }
+        if !self.may_access(&reth, Access::REMOTE_READ, around) {
+            return Err(FORBIDDEN);
+        }
+        if !self.responder.has_room() {
+            return Ok(Outcome::NoRoom);
+        }
+        self.responder.owe(Answer::Data {
+            first: psn,
+            from: reth,
+            sent: 0,
+        });
+        let packets = packets_of(reth.length, self.attributes.mtu());
+        self.responder.advance(packets);
+        self.responder.count_message();
+        around.counters.rdma_read_resp_bytes += u64::from(reth.length);
+        Ok(Outcome::Done)
+    }
+
+    fn take_atomic<T: Transfer>(
+        &mut self,
+        packet: &mut Packet<'_, T>,
+        around: &mut Surroundings<'_>,
+    ) -> Result<Outcome, Refusal> {
+        let Head { atomic, psn, .. } = packet.head;
+        let is_aligned = atomic.address.is_multiple_of(8);
+        if self.responder.incoming.is_some() || packet.length > 0 || !is_aligned {
+            return Err(INVALID);
+        }
+        let reth = Reth {
+            address: atomic.address,
+            key: atomic.key,
+            length: 8,
+        };
+        let access = REMOTE_ATOMIC;
+        if !self.may_access(&reth, access, around) {
+            return Err(FORBIDDEN);
+        }
+        if !self.responder.has_room() {
+            return Ok(Outcome::NoRoom);
+        }
+        let (pd, key) = (self.config.pd, atomic.key);
+        let word = around.regions.remote(pd, key, atomic.address, 8, access);
+        let word = word.filter(|word| word.address.is_multiple_of(8));
+        let word = word.ok_or(INVALID)?;
+        let swaps = packet.head.opcode == Opcode::CompareSwap;
+        let change = |before: u64| match (swaps, before == atomic.compare) {
+            (false, _) => before.wrapping_add(atomic.swap_or_add),
+            (true, true) => atomic.swap_or_add,
+            (true, false) => before,
+        };
+        let updated = packet.transfer.update(word.address, &change);
+        let original = updated.map_err(|_| FAILED)?;
+        self.responder.note_atomic(psn, original);
+        self.responder.owe(Answer::Word(psn, original));
+        self.responder.advance(1);
+        self.responder.count_message();
+        Ok(Outcome::Done)
+    }
+
+    /// A packet of a send or a write.
+    fn take_message<T: Transfer>(
+        &mut self,
+        packet: &mut Packet<'_, T>,
+        around: &mut Surroundings<'_>,
+    ) -> Result<Outcome, Refusal> {
+        let place = Place::of(packet.head.opcode).ok_or(INVALID)?;
+        let mtu = self.attributes.mtu();
+        let is_in_order = match &self.responder.incoming {
+            None => place.is_first,
+            Some(incoming) => !place.is_first && incoming.is_write == place.is_write,
+        };
+        let has_its_length = match (place.is_first, place.is_last) {
+            (_, false) => packet.length == mtu,
+            (false, true) => packet.length > 0,
+            (true, true) => true,
+        };
+        if !is_in_order || !has_its_length {
+            return Err(INVALID);
+        }
+        // A receive is there before anything of the packet is.
+        let notice = match packet.head.immediate() {
+            Some(_) if place.is_write => match self.take_receive(around) {
+                None => return Ok(Outcome::NotReady),
+                receive => receive,
+            },
+            _ => None,
+        };
+        let mut incoming = match self.responder.incoming.take() {
+            Some(incoming) => incoming,
+            None => match self.begin_message(packet, around)? {
+                None => return Ok(Outcome::NotReady),
+                Some(target) => Incoming {
+                    target,
+                    received: 0,
+                    is_write: place.is_write,
+                },
+            },
+        };
+        let moved = self.move_payload(packet, &incoming, place.is_last, around);
+        if let Err((status, refusal)) = moved {
+            self.report_failure(&incoming, status, around);
+            if let Some(RecvWr { wr_id, .. }) = notice {
+                let completion = self.completion(wr_id, WcOperation::Recv, WcStatus::Flushed);
+                self.report(around, &completion);
+            }
+            return Err(refusal);
+        }
+        incoming.received += packet.length;
+        self.responder.advance(1);
+        if place.is_last {
+            self.responder.count_message();
+            self.complete_message(packet, &incoming, notice, around);
+        } else {
+            if let Target::Tagged(buffer, header) = incoming.target
+                && place.is_first
+            {
+                self.report_match(&buffer, header, ConnectedFlags::MATCH, 0, around);
+            }
+            self.responder.incoming = Some(incoming);
+        }
+        if packet.head.wants_acknowledgement {
+            self.responder.acknowledge(packet.head.psn);
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// The next receive, of the queue pair or of the queue that it shares.
+    fn take_receive(&mut self, around: &mut Surroundings<'_>) -> Option<RecvWr> {
+        let Some(id) = self.config.shared else {
+            return self.receives.take();
+        };
+        let queue = around.shared.get_mut(id.0 as usize)?;
+        let receive = queue.receives.take()?;
+        if queue.has_reached_limit() {
+            around.cqs.raise(DeviceEvent::SrqLimit(id));
+        }
+        Some(receive)
+    }
+
+    /// Where a message goes that begins with this packet. `None` if there is no receive.
+    fn begin_message<T: Transfer>(
+        &mut self,
+        packet: &mut Packet<'_, T>,
+        around: &mut Surroundings<'_>,
+    ) -> Result<Option<Target>, Refusal> {
+        let place = Place::of(packet.head.opcode).ok_or(INVALID)?;
+        if place.is_write {
+            let reth = packet.head.reth;
+            return match self.may_access(&reth, Access::REMOTE_WRITE, around) {
+                true => Ok(Some(Target::Written(reth))),
+                false => Err(FORBIDDEN),
+            };
+        }
+        let matches_tags = self
+            .config
+            .shared
+            .and_then(|id| around.shared.get(id.0 as usize))
+            .is_some_and(|queue| queue.tags.is_some());
+        let arrival = match matches_tags {
+            false => Arrival::Message,
+            true => match self.match_tag(packet, around)? {
+                Ok(target) => return Ok(Some(target)),
+                Err(arrival) => arrival,
+            },
+        };
+        let Some(receive) = self.take_receive(around) else {
+            return Ok(None);
+        };
+        if arrival == Arrival::Unexpected
+            && let Some(tags) = self.tags(around)
+        {
+            tags.count_unexpected();
+        }
+        Ok(Some(Target::Receive(receive, arrival)))
+    }
+
+    fn tags<'a>(&self, around: &'a mut Surroundings<'_>) -> Option<&'a mut super::tags::TagList> {
+        let queue = around.shared.get_mut(self.config.shared?.0 as usize)?;
+        queue.tags.as_mut()
+    }
+
+    /// Matches a message that begins with this packet with the tags of the shared receive queue. If
+    /// it matches none: what it is in a posted receive.
+    fn match_tag<T: Transfer>(
+        &mut self,
+        packet: &mut Packet<'_, T>,
+        around: &mut Surroundings<'_>,
+    ) -> Result<Result<Target, Arrival>, Refusal> {
+        let mut bytes = [0; TMH];
+        if (packet.length as usize) < TMH {
+            // Too short for a header, and so for a tag.
+            return Ok(Err(Arrival::WithoutTag));
+        }
+        let read = packet.transfer.peek(packet.at, &mut bytes);
+        read.map_err(|_| FAILED)?;
+        let Some(header) = TagHeader::parse(&bytes) else {
+            return Ok(Err(Arrival::Message));
+        };
+        match header.operation {
+            TagOperation::NoTag => return Ok(Err(Arrival::WithoutTag)),
+            TagOperation::Finish => return Ok(Err(Arrival::Message)),
+            TagOperation::Eager => {}
+            TagOperation::Rendezvous => {
+                let is_whole = Place::of(packet.head.opcode).is_some_and(|place| place.is_last);
+                let has_headers = packet.length as usize >= TMH + RVH;
+                if !is_whole || !has_headers || packet.length > MAX_RENDEZVOUS_HEADER {
+                    return Ok(Err(Arrival::Unexpected));
+                }
+            }
+        }
+        let Some(tags) = self.tags(around) else {
+            return Ok(Err(Arrival::Message));
+        };
+        match tags.take_match(header.tag) {
+            Some(buffer) => Ok(Ok(Target::Tagged(buffer, header))),
+            None => Ok(Err(Arrival::Unexpected)),
+        }
+    }
+
+    /// Moves the payload to where it belongs. If that is not possible: how the receive ends, and
+    /// what the peer is told.
+    fn move_payload<T: Transfer>(
+        &mut self,
+        packet: &mut Packet<'_, T>,
+        incoming: &Incoming,
+        is_last: bool,
+        around: &mut Surroundings<'_>,
+    ) -> Result<(), (WcStatus, Refusal)> {
+        let received = incoming.received;
+        let shared = self.config.shared;
+        // The receives of a shared queue are of its own domain.
+        let queue = shared.and_then(|id| around.shared.get(id.0 as usize));
+        let pd = queue.map_or(self.config.pd, |queue| queue.config.pd);
+        let (buffers, skipped) = match &incoming.target {
+            Target::Written(reth) => {
+                return self.write(packet, reth, received, is_last, around);
+            }
+            Target::Receive(receive, _) => (&receive.buffers, 0),
+            Target::Tagged(_, header) if header.operation == TagOperation::Rendezvous => {
+                return Ok(());
+            }
+            Target::Tagged(buffer, _) => (&buffer.buffers, TMH as u32),
+        };
+        let from = skipped.saturating_sub(received).min(packet.length);
+        let offset = received.saturating_sub(skipped);
+        let length = packet.length - from;
+        let end = u64::from(offset) + u64::from(length);
+        if end > buffers.length() || end > u64::from(MAX_MESSAGE) {
+            return Err((WcStatus::LocalLength, INVALID));
+        }
+        let access = Access::LOCAL_WRITE;
+        let resolved = buffers.resolve(around.regions, pd, access, offset.into(), length);
+        let resolved = resolved.ok_or((WcStatus::LocalProtection, FAILED))?;
+        let mut at = packet.at + from;
+        for segment in resolved.segments() {
+            let moved = packet.transfer.fetch(at, *segment);
+            moved.map_err(|_| (WcStatus::LocalProtection, FAILED))?;
+            at += segment.length;
+        }
+        Ok(())
+    }
+
+    fn write<T: Transfer>(
+        &self,
+        packet: &mut Packet<'_, T>,
+        reth: &Reth,
+        received: u32,
+        is_last: bool,
+        around: &mut Surroundings<'_>,
+    ) -> Result<(), (WcStatus, Refusal)> {
+        let status = WcStatus::LocalProtection;
+        let end = u64::from(received) + u64::from(packet.length);
+        let is_all = end == u64::from(reth.length);
+        if is_all != is_last || end > u64::from(reth.length) {
+            return Err((status, INVALID));
+        }
+        if packet.length > 0 {
+            let address = reth.address.wrapping_add(received.into());
+            let (pd, access) = (self.config.pd, Access::REMOTE_WRITE);
+            // The memory may have been deregistered since the message began.
+            let segment = around
+                .regions
+                .remote(pd, reth.key, address, packet.length, access);
+            let segment = segment.ok_or((status, FORBIDDEN))?;
+            let moved = packet.transfer.fetch(packet.at, segment);
+            moved.map_err(|_| (status, FAILED))?;
+        }
+        around.counters.rdma_write_recv_bytes += u64::from(packet.length);
+        Ok(())
+    }
+
+    /// Completes the receive of a message that could not be taken.
+    fn report_failure(
+        &mut self,
+        incoming: &Incoming,
+        status: WcStatus,
+        around: &mut Surroundings<'_>,
+    ) {
+        let (wr_id, operation) = match &incoming.target {
+            Target::Written(_) => return,
+            Target::Receive(receive, Arrival::Message) => (receive.wr_id, WcOperation::Recv),
+            Target::Receive(receive, _) => (receive.wr_id, WcOperation::TagRecv),
+            Target::Tagged(buffer, _) => (buffer.wr_id, WcOperation::TagRecv),
+        };
+        let completion = self.completion(wr_id, operation, status);
+        self.report(around, &completion);
+    }
+
+    /// All of a message is there.
+    fn complete_message<T: Transfer>(
+        &mut self,
+        packet: &mut Packet<'_, T>,
+        incoming: &Incoming,
+        notice: Option<RecvWr>,
+        around: &mut Surroundings<'_>,
+    ) {
+        around.counters.rx_bytes += u64::from(incoming.received);
+        let immediate = packet.head.immediate();
+        let (receive, operation) = match &incoming.target {
+            Target::Written(_) => match notice {
+                Some(receive) => (receive, WcOperation::RecvRdmaWithImmediate),
+                None => return,
+            },
+            Target::Receive(receive, arrival) => {
+                around.counters.recv_wrs += 1;
+                around.counters.recv_bytes += u64::from(incoming.received);
+                let operation = match arrival {
+                    Arrival::Message => WcOperation::Recv,
+                    Arrival::WithoutTag => WcOperation::NoTag,
+                    Arrival::Unexpected => WcOperation::TagRecv,
+                };
+                (*receive, operation)
+            }
+            Target::Tagged(buffer, header) => {
+                around.counters.recv_wrs += 1;
+                return self.complete_tagged(packet, incoming, *buffer, *header, around);
+            }
+        };
+        let mut completion = self.completion(receive.wr_id, operation, WcStatus::Success);
+        completion.length = incoming.received;
+        if let Some(immediate) = immediate {
+            completion.flags = ConnectedFlags::WITH_IMMEDIATE;
+            completion.data = immediate;
+        }
+        self.report(around, &completion);
+    }
+
+    fn complete_tagged<T: Transfer>(
+        &mut self,
+        packet: &mut Packet<'_, T>,
+        incoming: &Incoming,
+        buffer: TaggedBuffer,
+        header: TagHeader,
+        around: &mut Surroundings<'_>,
+    ) {
+        if header.operation == TagOperation::Rendezvous {
+            return self.begin_rendezvous(packet, buffer, header, around);
+        }
+        let mut flags = ConnectedFlags::DATA_VALID;
+        // In one packet, the match was not reported before.
+        if incoming.received == packet.length {
+            flags |= ConnectedFlags::MATCH;
+        }
+        let length = incoming.received - TMH as u32;
+        around.counters.recv_bytes += u64::from(length);
+        self.report_match(&buffer, header, flags, length, around);
+    }
+
+    fn report_match(
+        &mut self,
+        buffer: &TaggedBuffer,
+        header: TagHeader,
+        flags: ConnectedFlags,
+        length: u32,
+        around: &mut Surroundings<'_>,
+    ) {
+        let operation = WcOperation::TagRecv;
+        let mut completion = self.completion(buffer.wr_id, operation, WcStatus::Success);
+        completion.flags = flags;
+        completion.length = length;
+        (completion.tag, completion.data) = (header.tag, header.data);
+        self.report(around, &completion);
+    }
+
+    /// A rendezvous was matched: its data is read, and the sender is told.
+    fn begin_rendezvous<T: Transfer>(
+        &mut self,
+        packet: &mut Packet<'_, T>,
+        buffer: TaggedBuffer,
+        header: TagHeader,
+        around: &mut Surroundings<'_>,
+    ) {
+        let mut bytes = [0; TMH + RVH];
+        if packet.transfer.peek(packet.at, &mut bytes).is_err() {
+            return;
+        }
+        let (_, rest) = bytes.split_at(TMH);
+        let Some(rendezvous) = rest.first_chunk().map(RendezvousHeader::parse) else {
+            return;
+        };
+        let RendezvousHeader {
+            address,
+            key,
+            length,
+        } = rendezvous;
+        if u64::from(length) > buffer.buffers.length() || length > MAX_MESSAGE {
+            return self.report_incomplete(packet, buffer, header, around);
+        }
+        self.report_match(&buffer, header, ConnectedFlags::MATCH, length, around);
+        let operation = SendOperation::Read(RemoteMemory { address, key });
+        let mtu = self.attributes.mtu();
+        let request = SendWr {
+            wr_id: buffer.wr_id,
+            operation,
+            payload: Payload::Buffers(buffer.buffers.cut(length)),
+            is_signaled: true,
+            is_fenced: false,
+            is_solicited: false,
+        };
+        let purpose = Purpose::Rendezvous {
+            tag: header.tag,
+            data: header.data,
+        };
+        self.requester.push(request, purpose, mtu);
+        let finish = TagHeader {
+            operation: TagOperation::Finish,
+            ..header
+        };
+        let mut finished = [0; TMH + RVH];
+        finished[..TMH].copy_from_slice(&finish.to_bytes());
+        finished[TMH..].copy_from_slice(&rendezvous.to_bytes());
+        if let Some(payload) = Payload::inline(&finished) {
+            let request = SendWr {
+                operation: SendOperation::Send(None),
+                payload,
+                is_fenced: true,
+                ..request
+            };
+            self.requester.push(request, Purpose::Finish, mtu);
+        }
+    }
+
+    /// A tagged buffer is too small for a rendezvous: it gets the headers, and the program goes on.
+    fn report_incomplete<T: Transfer>(
+        &mut self,
+        packet: &mut Packet<'_, T>,
+        buffer: TaggedBuffer,
+        header: TagHeader,
+        around: &mut Surroundings<'_>,
+    ) {
+        let queue = self.config.shared;
+        let queue = queue.and_then(|id| around.shared.get(id.0 as usize));
+        let pd = queue.map_or(self.config.pd, |queue| queue.config.pd);
+        let length = (TMH + RVH) as u32;
+        let access = Access::LOCAL_WRITE;
+        let place = buffer
+            .buffers
+            .resolve(around.regions, pd, access, 0, length);
+        let mut at = packet.at;
+        let mut is_moved = place.is_some();
+        for segment in place.iter().flat_map(|place| place.segments()) {
+            is_moved &= packet.transfer.fetch(at, *segment).is_ok();
+            at += segment.length;
+        }
+        let status = match is_moved {
+            true => WcStatus::RendezvousIncomplete,
+            false => WcStatus::LocalLength,
+        };
+        let mut completion = self.completion(buffer.wr_id, WcOperation::TagRecv, status);
+        completion.flags = ConnectedFlags::MATCH;
+        completion.length = if is_moved { length } else { 0 };
+        (completion.tag, completion.data) = (header.tag, header.data);
+        self.report(around, &completion);
+    }
+
+    /// An answer of the peer. Returns how it ends the queue pair, if it does.
+    fn take_response<T: Transfer>(
+        &mut self,
+        packet: &mut Packet<'_, T>,
+        around: &mut Surroundings<'_>,
+    ) -> Option<DeviceEvent> {
+        let Head {
+            psn,
+            opcode,
+            syndrome,
+            ..
+        } = packet.head;
+        let failure = match (opcode, syndrome) {
+            (Opcode::Acknowledge, Syndrome::Acknowledged) => {
+                self.requester.acknowledge(psn);
+                None
+            }
+            (Opcode::Acknowledge, Syndrome::NotReady(timer)) => {
+                let units = NOT_READY_TIMES[usize::from(timer & 31)];
+                let delay = Duration::from_micros(10 * units);
+                let goes_on = self.requester.is_not_ready(psn, delay, &self.attributes);
+                (!goes_on).then_some(WcStatus::RnrRetryExceeded)
+            }
+            (Opcode::Acknowledge, Syndrome::OutOfSequence) => {
+                let goes_on = self.requester.is_missing(psn, &self.attributes);
+                (!goes_on).then_some(WcStatus::RetryExceeded)
+            }
+            (Opcode::Acknowledge, refusal) => {
+                let status = match refusal {
+                    Syndrome::AccessError => WcStatus::RemoteAccess,
+                    Syndrome::OperationError => WcStatus::RemoteOperation,
+                    _ => WcStatus::RemoteInvalidRequest,
+                };
+                let is_of_request = self.requester.is_refused(psn, status);
+                return is_of_request.then_some(DeviceEvent::QpFatal(self.qpn));
+            }
+            _ => self.take_data(packet, around),
+        };
+        let status = failure?;
+        self.requester.fail_front(status);
+        Some(DeviceEvent::QpFatal(self.qpn))
+    }
+
+    /// Data that was read, or a word as it was. Returns how the request ends if it is of no use.
+    fn take_data<T: Transfer>(
+        &mut self,
+        packet: &mut Packet<'_, T>,
+        around: &mut Surroundings<'_>,
+    ) -> Option<WcStatus> {
+        let mtu = self.attributes.mtu();
+        let pd = self.config.pd;
+        let shared = self.config.shared;
+        let request = *self.requester.awaited(packet.head.psn)?;
+        let is_word = packet.head.opcode == Opcode::AtomicAcknowledge;
+        let offset = u64::from(request.answered) * u64::from(mtu);
+        let due = (u64::from(request.length) - offset).min(mtu.into()) as u32;
+        let has_length = match is_word {
+            true => packet.length == 0,
+            false => packet.length == due,
+        };
+        if is_word != request.wr.operation.is_atomic() || !has_length {
+            return Some(WcStatus::BadResponse);
+        }
+        let Payload::Buffers(buffers) = &request.wr.payload else {
+            return Some(WcStatus::LocalProtection);
+        };
+        // A tagged buffer is of the domain of its shared queue.
+        let of_tag = matches!(request.purpose, Purpose::Rendezvous { .. });
+        let queue = shared
+            .filter(|_| of_tag)
+            .and_then(|id| around.shared.get(id.0 as usize));
+        let pd = queue.map_or(pd, |queue| queue.config.pd);
+        let place = buffers.resolve(around.regions, pd, Access::LOCAL_WRITE, offset, due);
+        let Some(place) = place else {
+            return Some(WcStatus::LocalProtection);
+        };
+        let word = packet.head.original.to_ne_bytes();
+        let mut rest = &word[..];
+        let mut at = packet.at;
+        for segment in place.segments() {
+            let moved = match is_word {
+                false => packet.transfer.fetch(at, *segment),
+                true => {
+                    let (part, behind) = rest.split_at(segment.length as usize);
+                    rest = behind;
+                    packet.transfer.fill(segment.address, part)
+                }
+            };
+            if moved.is_err() {
+                return Some(WcStatus::LocalProtection);
+            }
+            at += segment.length;
+        }
+        self.requester.take_answer();
+        None
+    }
+}
+
+/// How many packets so many bytes take.
+pub(super) fn packets_of(length: u32, mtu: u32) -> u32 {
+    length.div_ceil(mtu).max(1)
+}

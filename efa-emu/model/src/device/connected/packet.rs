@@ -1,0 +1,447 @@
+//! The packets of a reliable connection: the InfiniBand transport headers of RoCE v2, from the BTH
+//! on (InfiniBand Architecture Specification, volume 1, chapter 9).
+//!
+//! | header | bytes | in |
+//! |---|---|---|
+//! | BTH | opcode 1, flags 1, partition 2, reserved 1, destination 3, acknowledge 1, PSN 3 | all |
+//! | RETH | address 8, rkey 4, length 4 | first packet of a write, read request |
+//! | AtomicETH | address 8, rkey 4, swap or add 8, compare 8 | atomics |
+//! | AETH | syndrome 1, message number 3 | acknowledgement, first and last of a read's data |
+//! | AtomicAckETH | the word as it was 8 | answer of an atomic |
+//! | ImmDt | 4 | last packet of a send or write with immediate |
+//!
+//! All numbers are big-endian. The invariant CRC behind the payload is not part of what travels
+//! between devices: neither link changes bytes. Captures have it.
+
+use super::psn::Psn;
+
+/// Bytes of the longest headers: BTH and AtomicETH.
+pub(super) const LONGEST_HEAD: usize = BTH + ATOMIC;
+
+const BTH: usize = 12;
+const RETH: usize = 16;
+const ATOMIC: usize = 28;
+const AETH: usize = 4;
+const ATOMIC_ACK: usize = 8;
+const IMMEDIATE: usize = 4;
+
+/// The default partition, full member.
+const PARTITION: u16 = 0xffff;
+
+/// What a packet is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(super) enum Opcode {
+    SendFirst = 0,
+    SendMiddle = 1,
+    SendLast = 2,
+    SendLastImmediate = 3,
+    SendOnly = 4,
+    SendOnlyImmediate = 5,
+    WriteFirst = 6,
+    WriteMiddle = 7,
+    WriteLast = 8,
+    WriteLastImmediate = 9,
+    WriteOnly = 10,
+    WriteOnlyImmediate = 11,
+    ReadRequest = 12,
+    ReadFirst = 13,
+    ReadMiddle = 14,
+    ReadLast = 15,
+    ReadOnly = 16,
+    Acknowledge = 17,
+    AtomicAcknowledge = 18,
+    CompareSwap = 19,
+    FetchAdd = 20,
+}
+
+impl Opcode {
+    const ALL: [Opcode; 21] = [
+        Opcode::SendFirst,
+        Opcode::SendMiddle,
+        Opcode::SendLast,
+        Opcode::SendLastImmediate,
+        Opcode::SendOnly,
+        Opcode::SendOnlyImmediate,
+        Opcode::WriteFirst,
+        Opcode::WriteMiddle,
+        Opcode::WriteLast,
+        Opcode::WriteLastImmediate,
+        Opcode::WriteOnly,
+        Opcode::WriteOnlyImmediate,
+        Opcode::ReadRequest,
+        Opcode::ReadFirst,
+        Opcode::ReadMiddle,
+        Opcode::ReadLast,
+        Opcode::ReadOnly,
+        Opcode::Acknowledge,
+        Opcode::AtomicAcknowledge,
+        Opcode::CompareSwap,
+        Opcode::FetchAdd,
+    ];
+
+    fn from_code(code: u8) -> Option<Opcode> {
+        Opcode::ALL.get(usize::from(code)).copied()
+    }
+
+    /// Whether the packet is for the requester: the answer to a request.
+    pub(super) fn is_response(self) -> bool {
+        matches!(
+            self,
+            Opcode::ReadFirst
+                | Opcode::ReadMiddle
+                | Opcode::ReadLast
+                | Opcode::ReadOnly
+                | Opcode::Acknowledge
+                | Opcode::AtomicAcknowledge
+        )
+    }
+
+    fn has_reth(self) -> bool {
+        matches!(
+            self,
+            Opcode::WriteFirst
+                | Opcode::WriteOnly
+                | Opcode::WriteOnlyImmediate
+                | Opcode::ReadRequest
+        )
+    }
+
+    fn has_atomic(self) -> bool {
+        matches!(self, Opcode::CompareSwap | Opcode::FetchAdd)
+    }
+
+    fn has_aeth(self) -> bool {
+        self.is_response() && self != Opcode::ReadMiddle
+    }
+
+    fn has_immediate(self) -> bool {
+        matches!(
+            self,
+            Opcode::SendLastImmediate
+                | Opcode::SendOnlyImmediate
+                | Opcode::WriteLastImmediate
+                | Opcode::WriteOnlyImmediate
+        )
+    }
+
+    /// Bytes of all headers.
+    fn head(self) -> usize {
+        let part = |is_there: bool, length: usize| if is_there { length } else { 0 };
+        BTH + part(self.has_reth(), RETH)
+            + part(self.has_atomic(), ATOMIC)
+            + part(self.has_aeth(), AETH)
+            + part(self == Opcode::AtomicAcknowledge, ATOMIC_ACK)
+            + part(self.has_immediate(), IMMEDIATE)
+    }
+}
+
+/// The memory that a request names, with the number of its bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Reth {
+    pub(super) address: u64,
+    pub(super) key: u32,
+    pub(super) length: u32,
+}
+
+/// An atomic operation on the 8 bytes at an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct AtomicEth {
+    pub(super) address: u64,
+    pub(super) key: u32,
+    pub(super) swap_or_add: u64,
+    pub(super) compare: u64,
+}
+
+/// How a request went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Syndrome {
+    /// All is well up to and including the packet.
+    Acknowledged,
+    /// No receive was posted. Come again after the time of this code.
+    NotReady(u8),
+    /// A packet is missing in front of the one that came.
+    OutOfSequence,
+    /// The request makes no sense.
+    InvalidRequest,
+    /// The memory may not be accessed.
+    AccessError,
+    /// The responder could not carry it out.
+    OperationError,
+}
+
+impl Syndrome {
+    /// Acknowledgements carry no count of posted receives.
+    const NO_CREDITS: u8 = 31;
+    const NOT_READY: u8 = 0x20;
+    const NEGATIVE: u8 = 0x60;
+
+    fn code(self) -> u8 {
+        match self {
+            Syndrome::Acknowledged => Self::NO_CREDITS,
+            Syndrome::NotReady(timer) => Self::NOT_READY | (timer & 31),
+            Syndrome::OutOfSequence => Self::NEGATIVE,
+            Syndrome::InvalidRequest => Self::NEGATIVE | 1,
+            Syndrome::AccessError => Self::NEGATIVE | 2,
+            Syndrome::OperationError => Self::NEGATIVE | 3,
+        }
+    }
+
+    fn from_code(code: u8) -> Option<Syndrome> {
+        Some(match code {
+            0..=0x1f => Syndrome::Acknowledged,
+            0x20..=0x3f => Syndrome::NotReady(code & 31),
+            0x60 => Syndrome::OutOfSequence,
+            0x61 => Syndrome::InvalidRequest,
+            0x62 => Syndrome::AccessError,
+            0x63 => Syndrome::OperationError,
+            _ => return None,
+        })
+    }
+}
+
+/// The headers of a packet. Those that its opcode does not have are zero.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Head {
+    pub(super) opcode: Opcode,
+    pub(super) is_solicited: bool,
+    /// Zeroes behind the payload.
+    pub(super) padding: u8,
+    /// The receiver's queue pair.
+    pub(super) destination: u32,
+    pub(super) wants_acknowledgement: bool,
+    pub(super) psn: Psn,
+    pub(super) reth: Reth,
+    pub(super) atomic: AtomicEth,
+    pub(super) syndrome: Syndrome,
+    /// The number of messages that the responder has completed, 24 bits.
+    pub(super) message_number: u32,
+    pub(super) original: u64,
+    pub(super) immediate: u32,
+}
+
+impl Head {
+    /// Headers of which nothing is known but these.
+    pub(super) fn new(opcode: Opcode, destination: u32, psn: Psn) -> Head {
+        Head {
+            opcode,
+            is_solicited: false,
+            padding: 0,
+            destination,
+            wants_acknowledgement: false,
+            psn,
+            reth: Reth::default(),
+            atomic: AtomicEth::default(),
+            syndrome: Syndrome::Acknowledged,
+            message_number: 0,
+            original: 0,
+            immediate: 0,
+        }
+    }
+
+    /// Bytes of the headers.
+    pub(super) fn length(&self) -> usize {
+        self.opcode.head()
+    }
+
+    /// The immediate, if the packet has one.
+    pub(super) fn immediate(&self) -> Option<u32> {
+        self.opcode.has_immediate().then_some(self.immediate)
+    }
+
+    /// Writes the headers to the start of `bytes`, which has room for [`LONGEST_HEAD`], and returns
+    /// their length.
+    pub(super) fn emit(&self, bytes: &mut [u8]) -> usize {
+        let mut at = 0;
+        let mut put = |part: &[u8]| {
+            bytes[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        };
+        put(&[
+            self.opcode as u8,
+            u8::from(self.is_solicited) << 7 | 1 << 6 | (self.padding & 3) << 4,
+        ]);
+        put(&PARTITION.to_be_bytes());
+        put(&(self.destination & 0x00ff_ffff).to_be_bytes());
+        let request = u32::from(self.wants_acknowledgement) << 31;
+        put(&(request | self.psn.bits()).to_be_bytes());
+        if self.opcode.has_reth() {
+            put(&self.reth.address.to_be_bytes());
+            put(&self.reth.key.to_be_bytes());
+            put(&self.reth.length.to_be_bytes());
+        }
+        if self.opcode.has_atomic() {
+            put(&self.atomic.address.to_be_bytes());
+            put(&self.atomic.key.to_be_bytes());
+            put(&self.atomic.swap_or_add.to_be_bytes());
+            put(&self.atomic.compare.to_be_bytes());
+        }
+        if self.opcode.has_aeth() {
+            let syndrome = u32::from(self.syndrome.code()) << 24;
+            put(&(syndrome | self.message_number & 0x00ff_ffff).to_be_bytes());
+        }
+        if self.opcode == Opcode::AtomicAcknowledge {
+            put(&self.original.to_be_bytes());
+        }
+        if self.opcode.has_immediate() {
+            put(&self.immediate.to_be_bytes());
+        }
+        at
+    }
+
+    /// Reads the headers of a packet from its first bytes. `None` if they are not those of a packet
+    /// of a reliable connection, or if there are not as many as there have to be.
+    pub(super) fn parse(bytes: &[u8]) -> Option<Head> {
+        let mut rest = bytes;
+        let [code, flags] = take(&mut rest)?;
+        let opcode = Opcode::from_code(code)?;
+        let [_, _] = take(&mut rest)?;
+        // The version of the transport is 0.
+        if flags & 0x0f != 0 || bytes.len() < opcode.head() {
+            return None;
+        }
+        let destination = u32::from_be_bytes(take(&mut rest)?) & 0x00ff_ffff;
+        let numbers = u32::from_be_bytes(take(&mut rest)?);
+        let mut head = Head {
+            is_solicited: flags & 0x80 != 0,
+            padding: flags >> 4 & 3,
+            wants_acknowledgement: numbers & 1 << 31 != 0,
+            ..Head::new(opcode, destination, Psn::new(numbers))
+        };
+        if opcode.has_reth() {
+            head.reth = Reth {
+                address: u64::from_be_bytes(take(&mut rest)?),
+                key: u32::from_be_bytes(take(&mut rest)?),
+                length: u32::from_be_bytes(take(&mut rest)?),
+            };
+        }
+        if opcode.has_atomic() {
+            head.atomic = AtomicEth {
+                address: u64::from_be_bytes(take(&mut rest)?),
+                key: u32::from_be_bytes(take(&mut rest)?),
+                swap_or_add: u64::from_be_bytes(take(&mut rest)?),
+                compare: u64::from_be_bytes(take(&mut rest)?),
+            };
+        }
+        if opcode.has_aeth() {
+            let aeth = u32::from_be_bytes(take(&mut rest)?);
+            head.syndrome = Syndrome::from_code((aeth >> 24) as u8)?;
+            head.message_number = aeth & 0x00ff_ffff;
+        }
+        if opcode == Opcode::AtomicAcknowledge {
+            head.original = u64::from_be_bytes(take(&mut rest)?);
+        }
+        if opcode.has_immediate() {
+            head.immediate = u32::from_be_bytes(take(&mut rest)?);
+        }
+        Some(head)
+    }
+}
+
+fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+    let (part, rest) = bytes.split_first_chunk()?;
+    *bytes = rest;
+    Some(*part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Literal bytes beside what they say.
+    fn literal(head: &Head, bytes: &[u8]) {
+        let mut emitted = [0; LONGEST_HEAD];
+        let length = head.emit(&mut emitted);
+        assert_eq!(emitted[..length], *bytes);
+        assert_eq!(length, head.length());
+        assert_eq!(Head::parse(bytes), Some(*head));
+        for short in 0..bytes.len() {
+            assert_eq!(Head::parse(&bytes[..short]), None, "{short} bytes");
+        }
+    }
+
+    #[test]
+    #[rustfmt::skip]
+    fn headers_have_the_bytes_of_the_specification() {
+        literal(
+            &Head {
+                is_solicited: true,
+                padding: 3,
+                wants_acknowledgement: true,
+                immediate: 0x0102_0304,
+                ..Head::new(Opcode::SendOnlyImmediate, 0x0a0b0c, Psn::new(0x112233))
+            },
+            &[
+                5, 0xf0, 0xff, 0xff,        // opcode, solicited, migrated, padding, partition
+                0, 0x0a, 0x0b, 0x0c,        // destination
+                0x80, 0x11, 0x22, 0x33,     // acknowledge, PSN
+                1, 2, 3, 4,                 // immediate
+            ],
+        );
+        literal(
+            &Head {
+                reth: Reth { address: 0x0102_0304_0506_0708, key: 0x090a_0b0c, length: 0x0d0e_0f10 },
+                ..Head::new(Opcode::WriteFirst, 7, Psn::new(8))
+            },
+            &[
+                6, 0x40, 0xff, 0xff, 0, 0, 0, 7, 0, 0, 0, 8,
+                1, 2, 3, 4, 5, 6, 7, 8,     // address
+                9, 10, 11, 12,              // key
+                13, 14, 15, 16,             // length
+            ],
+        );
+        literal(
+            &Head {
+                atomic: AtomicEth { address: 1, key: 2, swap_or_add: 3, compare: 4 },
+                ..Head::new(Opcode::CompareSwap, 7, Psn::new(8))
+            },
+            &[
+                19, 0x40, 0xff, 0xff, 0, 0, 0, 7, 0, 0, 0, 8,
+                0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2,
+                0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 4,
+            ],
+        );
+        literal(
+            &Head {
+                syndrome: Syndrome::NotReady(12),
+                message_number: 5,
+                ..Head::new(Opcode::Acknowledge, 7, Psn::new(8))
+            },
+            &[17, 0x40, 0xff, 0xff, 0, 0, 0, 7, 0, 0, 0, 8, 0x2c, 0, 0, 5],
+        );
+        literal(
+            &Head {
+                message_number: 6,
+                original: 0xff,
+                ..Head::new(Opcode::AtomicAcknowledge, 7, Psn::new(8))
+            },
+            &[18, 0x40, 0xff, 0xff, 0, 0, 0, 7, 0, 0, 0, 8, 31, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0, 0xff],
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+            if let Some(head) = Head::parse(&bytes) {
+                let mut emitted = [0; LONGEST_HEAD];
+                let length = head.emit(&mut emitted);
+                prop_assert!(length <= bytes.len());
+                prop_assert_eq!(Head::parse(&emitted[..length]), Some(head));
+            }
+        }
+
+        #[test]
+        fn every_opcode_and_syndrome_round_trips(opcode in 0..21u8, code in any::<u8>()) {
+            let opcode = Opcode::from_code(opcode).unwrap();
+            if let Some(syndrome) = Syndrome::from_code(code) {
+                let has_aeth = opcode.has_aeth();
+                let syndrome = if has_aeth { syndrome } else { Syndrome::Acknowledged };
+                let head = Head { syndrome, ..Head::new(opcode, 1, Psn::new(2)) };
+                let mut emitted = [0; LONGEST_HEAD];
+                let length = head.emit(&mut emitted);
+                prop_assert_eq!(Head::parse(&emitted[..length]), Some(head));
+            }
+        }
+    }
+}

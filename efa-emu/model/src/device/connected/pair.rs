@@ -1,0 +1,242 @@
+//! A connected queue pair, and what its parts need of the rest of the device.
+
+use std::time::Duration;
+
+use efa_core::address::Qpn;
+use slab::Slab;
+
+use super::attributes::ConnectionAttributes;
+use super::completion::{ConnectedCompletion, ConnectedFlags, WcOperation, WcStatus};
+use super::receives::{ReceiveQueue, SharedQueue, SrqId};
+use super::requester::{Ended, Purpose, Requester};
+use super::responder::{Arrival, Incoming, Responder, Target};
+use crate::counters::{Counters, TroubleCounters};
+use crate::device::cq_table::CqTable;
+use crate::device::event::DeviceEvent;
+use crate::device::ids::{CqId, PdId};
+use crate::device::queue::CompletionEntry;
+use crate::device::queue_pair::QpState;
+use crate::device::regions::RegionTable;
+
+/// How a connected queue pair is made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ConnectedConfig {
+    /// The protection domain.
+    pub pd: PdId,
+    /// Where the send queue's completions go.
+    pub send_cq: CqId,
+    /// Where the completions of receives go, unless a shared receive queue has its own.
+    pub recv_cq: CqId,
+    /// The shared receive queue from which it receives.
+    pub shared: Option<SrqId>,
+    /// The most work requests of the send queue.
+    pub max_send_wr: u32,
+    /// The most receives of its own.
+    pub max_recv_wr: u32,
+    /// The most buffers of a receive.
+    pub max_recv_sge: u32,
+}
+
+/// The parts of the device that a connected queue pair works with.
+pub(super) struct Surroundings<'a> {
+    pub(super) regions: &'a RegionTable,
+    pub(super) cqs: &'a mut CqTable,
+    pub(super) counters: &'a mut Counters,
+    pub(super) trouble: &'a mut TroubleCounters,
+    pub(super) shared: &'a mut Slab<SharedQueue>,
+}
+
+/// A connected queue pair.
+pub(in crate::device) struct Pair {
+    pub(super) config: ConnectedConfig,
+    pub(super) qpn: Qpn,
+    pub(super) attributes: ConnectionAttributes,
+    pub(super) requester: Requester,
+    pub(super) responder: Responder,
+    pub(super) receives: ReceiveQueue,
+    /// It is in the device's list of queue pairs with something to send.
+    pub(super) is_scheduled: bool,
+    /// Packets sent, for the network.
+    pub(super) frames: u32,
+    /// When the device's timers next have an entry of it.
+    pub(super) tick_at: Option<Duration>,
+}
+
+impl Pair {
+    pub(super) fn new(qpn: Qpn, config: ConnectedConfig) -> Pair {
+        Pair {
+            receives: ReceiveQueue::new(config.max_recv_wr, config.max_recv_sge),
+            config,
+            qpn,
+            attributes: ConnectionAttributes::default(),
+            requester: Requester::new(),
+            responder: Responder::new(),
+            is_scheduled: false,
+            frames: 0,
+            tick_at: None,
+        }
+    }
+
+    /// Whether requests of the peer are carried out.
+    pub(super) fn receives(&self) -> bool {
+        matches!(
+            self.attributes.state,
+            QpState::ReadyToReceive | QpState::ReadyToSend | QpState::SendQueueDrained
+        )
+    }
+
+    /// Whether requests are sent, and answers are waited for.
+    pub(super) fn sends(&self) -> bool {
+        matches!(
+            self.attributes.state,
+            QpState::ReadyToSend | QpState::SendQueueDrained
+        )
+    }
+
+    /// The time-out of acknowledgements; `None` for ever.
+    pub(super) fn timeout(&self) -> Option<Duration> {
+        match self.attributes.timeout {
+            0 => None,
+            power => Some(Duration::from_nanos(4096 << power)),
+        }
+    }
+
+    /// Whether there is something to send.
+    pub(super) fn has_work(&mut self) -> bool {
+        if !self.responder.answers.is_empty() {
+            return true;
+        }
+        let may_start = self.attributes.state == QpState::ReadyToSend;
+        let requester = &mut self.requester;
+        matches!(
+            self.attributes.state,
+            QpState::ReadyToSend | QpState::SendQueueDrained
+        ) && (requester.is_stuck(&self.attributes)
+            || requester.next_packet(&self.attributes, may_start).is_some())
+    }
+
+    /// A completion of this queue pair.
+    pub(super) fn completion(
+        &self,
+        wr_id: u64,
+        operation: WcOperation,
+        status: WcStatus,
+    ) -> ConnectedCompletion {
+        ConnectedCompletion {
+            wr_id,
+            status,
+            operation,
+            flags: ConnectedFlags::empty(),
+            qpn: self.qpn,
+            peer_qpn: Qpn(self.attributes.destination as u16),
+            length: 0,
+            data: 0,
+            tag: 0,
+        }
+    }
+
+    /// Where completions of receives go.
+    pub(super) fn receive_cq(&self, shared: &Slab<SharedQueue>) -> CqId {
+        self.config
+            .shared
+            .and_then(|id| shared.get(id.0 as usize)?.config.tags)
+            .map_or(self.config.recv_cq, |tags| tags.cq)
+    }
+
+    /// Writes a completion of something that was received.
+    pub(super) fn report(&self, around: &mut Surroundings<'_>, completion: &ConnectedCompletion) {
+        let cq = self.receive_cq(around.shared);
+        around
+            .cqs
+            .write(cq, &CompletionEntry::of_connected(completion));
+    }
+
+    /// Writes the completions of requests that have ended.
+    pub(super) fn complete_ended(&mut self, around: &mut Surroundings<'_>) {
+        if !self.requester.has_ended() {
+            return;
+        }
+        for Ended { request, status } in self.requester.take_ended() {
+            let is_success = status == WcStatus::Success;
+            let wr = &request.wr;
+            match request.purpose {
+                Purpose::Program => {
+                    count(
+                        around.counters,
+                        wr.operation.completes_as(),
+                        request.length,
+                        is_success,
+                    );
+                    if wr.is_signaled || !is_success {
+                        let operation = wr.operation.completes_as();
+                        let mut completion = self.completion(wr.wr_id, operation, status);
+                        if is_success && wr.operation.is_read_like() {
+                            completion.length = request.length;
+                        }
+                        let entry = CompletionEntry::of_connected(&completion);
+                        around.cqs.write(self.config.send_cq, &entry);
+                    }
+                }
+                Purpose::Rendezvous { tag, data } => {
+                    let mut completion = self.completion(wr.wr_id, WcOperation::TagRecv, status);
+                    (completion.tag, completion.data) = (tag, data);
+                    if is_success {
+                        completion.flags = ConnectedFlags::DATA_VALID;
+                        completion.length = request.length;
+                    }
+                    self.report(around, &completion);
+                }
+                Purpose::Finish => {}
+            }
+        }
+    }
+
+    /// Puts the queue pair into the error state: all that is outstanding is flushed.
+    pub(super) fn fail(&mut self, around: &mut Surroundings<'_>) {
+        self.attributes.state = QpState::Error;
+        self.requester.flush();
+        self.complete_ended(around);
+        if let Some(Incoming { target, .. }) = self.responder.incoming.take() {
+            let wr_id = match target {
+                Target::Receive(receive, Arrival::Message) => {
+                    Some((receive.wr_id, WcOperation::Recv))
+                }
+                Target::Receive(receive, _) => Some((receive.wr_id, WcOperation::TagRecv)),
+                Target::Tagged(buffer, _) => Some((buffer.wr_id, WcOperation::TagRecv)),
+                Target::Written(_) => None,
+            };
+            if let Some((wr_id, operation)) = wr_id {
+                let completion = self.completion(wr_id, operation, WcStatus::Flushed);
+                self.report(around, &completion);
+            }
+        }
+        while let Some(receive) = self.receives.take() {
+            let completion = self.completion(receive.wr_id, WcOperation::Recv, WcStatus::Flushed);
+            self.report(around, &completion);
+        }
+        if self.config.shared.is_some() {
+            around.cqs.raise(DeviceEvent::QpLastReceive(self.qpn));
+        }
+    }
+}
+
+fn count(counters: &mut Counters, operation: WcOperation, length: u32, is_success: bool) {
+    let bytes = u64::from(length);
+    match (operation, is_success) {
+        (WcOperation::Send, true) => {
+            counters.send_wrs += 1;
+            counters.send_bytes += bytes;
+        }
+        (WcOperation::RdmaWrite, true) => {
+            counters.rdma_write_wrs += 1;
+            counters.rdma_write_bytes += bytes;
+        }
+        (WcOperation::RdmaWrite, false) => counters.rdma_write_wr_err += 1,
+        (WcOperation::RdmaRead, true) => {
+            counters.rdma_read_wrs += 1;
+            counters.rdma_read_bytes += bytes;
+        }
+        (WcOperation::RdmaRead, false) => counters.rdma_read_wr_err += 1,
+        _ => {}
+    }
+}

@@ -1,0 +1,663 @@
+//! The requester: work requests of a send queue as packets, and the answers to them.
+//!
+//! Work requests are carried out in order. Each takes as many packet sequence numbers as it has
+//! packets, a read as many as its answer has. What is not acknowledged is sent again, from the
+//! packet on that the responder misses: after a negative acknowledgement, an answer that shows that
+//! one before it was lost, or a time-out.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::attributes::ConnectionAttributes;
+use super::buffers::BufferList;
+use super::completion::{WcOperation, WcStatus};
+use super::psn::Psn;
+
+/// Packets without an acknowledgement, at most; beyond, the requester waits.
+const WINDOW: i32 = 128;
+
+/// How often a packet in the middle of a message asks to be acknowledged.
+const ACKNOWLEDGED: u32 = 16;
+
+/// The most bytes that a work request can bring in itself.
+pub const MAX_INLINE: usize = 128;
+
+/// The longest message in bytes.
+pub const MAX_MESSAGE: u32 = 1 << 30;
+
+/// The peer's memory that a request names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RemoteMemory {
+    /// First byte.
+    pub address: u64,
+    /// The peer's key.
+    pub key: u32,
+}
+
+/// What a work request asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SendOperation {
+    /// A message, with immediate data or without.
+    Send(Option<u32>),
+    /// An RDMA write, with immediate data or without.
+    Write(RemoteMemory, Option<u32>),
+    /// An RDMA read.
+    Read(RemoteMemory),
+    /// Replaces a word if it has a value.
+    CompareSwap {
+        /// The word.
+        remote: RemoteMemory,
+        /// The value that it has to have.
+        compare: u64,
+        /// What replaces it.
+        swap: u64,
+    },
+    /// Adds to a word.
+    FetchAdd {
+        /// The word.
+        remote: RemoteMemory,
+        /// What is added.
+        add: u64,
+    },
+}
+
+impl SendOperation {
+    /// Whether the answer brings data.
+    pub(super) fn is_read_like(self) -> bool {
+        !matches!(self, SendOperation::Send(_) | SendOperation::Write(..))
+    }
+
+    pub(super) fn is_atomic(self) -> bool {
+        matches!(
+            self,
+            SendOperation::CompareSwap { .. } | SendOperation::FetchAdd { .. }
+        )
+    }
+
+    pub(super) fn completes_as(self) -> WcOperation {
+        match self {
+            SendOperation::Send(_) => WcOperation::Send,
+            SendOperation::Write(..) => WcOperation::RdmaWrite,
+            SendOperation::Read(_) => WcOperation::RdmaRead,
+            SendOperation::CompareSwap { .. } => WcOperation::CompareSwap,
+            SendOperation::FetchAdd { .. } => WcOperation::FetchAdd,
+        }
+    }
+}
+
+/// The local data of a work request.
+#[derive(Clone, Copy, Debug)]
+pub enum Payload {
+    /// Registered memory.
+    Buffers(BufferList),
+    /// Bytes in the work request itself.
+    Inline {
+        /// The bytes.
+        bytes: [u8; MAX_INLINE],
+        /// How many of them there are.
+        length: u8,
+    },
+}
+
+impl Payload {
+    /// Bytes that a work request brings in itself. `None` if there are more than [`MAX_INLINE`].
+    pub fn inline(data: &[u8]) -> Option<Payload> {
+        let mut bytes = [0; MAX_INLINE];
+        bytes.get_mut(..data.len())?.copy_from_slice(data);
+        Some(Payload::Inline {
+            bytes,
+            length: data.len() as u8,
+        })
+    }
+
+    /// Bytes of the data.
+    pub(super) fn length(&self) -> u64 {
+        match self {
+            Payload::Buffers(list) => list.length(),
+            Payload::Inline { length, .. } => u64::from(*length),
+        }
+    }
+}
+
+/// A work request of a send queue.
+#[derive(Clone, Copy, Debug)]
+pub struct SendWr {
+    /// The program's own name of it.
+    pub wr_id: u64,
+    /// What it asks for.
+    pub operation: SendOperation,
+    /// The data to send, or the memory for the answer.
+    pub payload: Payload,
+    /// Whether it completes also if it succeeds.
+    pub is_signaled: bool,
+    /// Whether it waits for reads and atomics before it.
+    pub is_fenced: bool,
+    /// Whether its receiver asks for an event.
+    pub is_solicited: bool,
+}
+
+/// For whom a request is made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Purpose {
+    /// The program posted it.
+    Program,
+    /// The device reads the data of a rendezvous into a tagged buffer.
+    Rendezvous {
+        /// The tag of the request.
+        tag: u64,
+        /// The sender's data in the header.
+        data: u32,
+    },
+    /// The device tells the sender of a rendezvous that its data was read.
+    Finish,
+}
+
+/// A request in the queue.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    pub(super) wr: SendWr,
+    pub(super) purpose: Purpose,
+    /// Bytes of data.
+    pub(super) length: u32,
+    /// Its first packet sequence number, once it was started.
+    pub(super) first: Psn,
+    /// How many numbers it takes.
+    pub(super) packets: u32,
+    /// How many packets of its answer are there, if the answer brings data.
+    pub(super) answered: u32,
+}
+
+impl Request {
+    fn last(&self) -> Psn {
+        self.first.plus(self.packets - 1)
+    }
+
+    /// How many packets are sent for it.
+    fn to_send(&self) -> u32 {
+        match self.wr.operation.is_read_like() {
+            true => 1,
+            false => self.packets,
+        }
+    }
+}
+
+/// A request that has ended.
+pub(super) struct Ended {
+    pub(super) request: Request,
+    pub(super) status: WcStatus,
+}
+
+/// A packet that is to be sent for a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outgoing {
+    pub(super) request: Request,
+    pub(super) psn: Psn,
+    /// Which of the request's packets it is.
+    pub(super) index: u32,
+    /// Whether it asks for an acknowledgement.
+    pub(super) wants_acknowledgement: bool,
+    /// Whether it was sent before.
+    pub(super) is_repeated: bool,
+}
+
+/// Why a requester does not send.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Wait {
+    Nothing,
+    /// The responder wants to be left alone for a time that begins when the device learns the time.
+    Requested(Duration),
+    Until(Duration),
+}
+
+/// What a moment in time brought.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Tick {
+    /// Nothing to be done before this time, if before any.
+    Later(Option<Duration>),
+    /// There is something to send now.
+    Send(Option<Duration>),
+    /// The responder does not answer.
+    GivenUp,
+}
+
+/// The state of a send queue.
+pub(super) struct Requester {
+    queue: VecDeque<Request>,
+    /// How many requests of the queue have packet sequence numbers.
+    started: usize,
+    /// The request of which the next packet is, and how many of its packets were sent.
+    next: usize,
+    sent: u32,
+    /// The number behind the last one that a request has.
+    end: Psn,
+    /// The oldest number without an acknowledgement.
+    unacknowledged: Psn,
+    /// Where sending has been furthest.
+    furthest: Psn,
+    /// Requests outstanding whose answers bring data.
+    reads: u32,
+    retries: u8,
+    rnr_retries: u8,
+    /// Sending was set back, and nothing was acknowledged since.
+    is_set_back: bool,
+    wait: Wait,
+    deadline: Option<Duration>,
+    ended: Vec<Ended>,
+}
+
+impl Requester {
+    pub(super) fn new() -> Requester {
+        Requester {
+            queue: VecDeque::new(),
+            started: 0,
+            next: 0,
+            sent: 0,
+            end: Psn::default(),
+            unacknowledged: Psn::default(),
+            furthest: Psn::default(),
+            reads: 0,
+            retries: 0,
+            rnr_retries: 0,
+            is_set_back: false,
+            wait: Wait::Nothing,
+            deadline: None,
+            ended: Vec::new(),
+        }
+    }
+
+    /// Begins with this number.
+    pub(super) fn begin(&mut self, psn: Psn) {
+        (self.end, self.unacknowledged, self.furthest) = (psn, psn, psn);
+    }
+
+    /// The program's requests that have not ended.
+    pub(super) fn posted(&self) -> usize {
+        let own = self.queue.iter();
+        own.filter(|request| request.purpose == Purpose::Program)
+            .count()
+    }
+
+    /// Queues a request of at most [`MAX_MESSAGE`] bytes.
+    pub(super) fn push(&mut self, wr: SendWr, purpose: Purpose, mtu: u32) {
+        let length = match wr.operation.is_atomic() {
+            true => 8,
+            false => wr.payload.length() as u32,
+        };
+        let packets = match wr.operation.is_atomic() {
+            true => 1,
+            false => length.div_ceil(mtu).max(1),
+        };
+        self.queue.push_back(Request {
+            wr,
+            purpose,
+            length,
+            first: Psn::default(),
+            packets,
+            answered: 0,
+        });
+    }
+
+    /// Requests that have ended since the last call.
+    pub(super) fn take_ended(&mut self) -> Vec<Ended> {
+        std::mem::take(&mut self.ended)
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        !self.ended.is_empty()
+    }
+
+    /// The next packet to send. [`Requester::sent`] has to be told once it was.
+    pub(super) fn next_packet(
+        &mut self,
+        of: &ConnectionAttributes,
+        may_start: bool,
+    ) -> Option<Outgoing> {
+        if self.wait != Wait::Nothing {
+            return None;
+        }
+        if self.next == self.started {
+            self.start(of, may_start)?;
+        }
+        let request = *self.queue.get(self.next)?;
+        let index = match request.wr.operation.is_read_like() {
+            true => request.answered,
+            false => self.sent,
+        };
+        let psn = request.first.plus(index);
+        if psn.since(self.unacknowledged) >= WINDOW {
+            return None;
+        }
+        let is_last = index + 1 == request.packets;
+        Some(Outgoing {
+            request,
+            psn,
+            index,
+            wants_acknowledgement: is_last || index % ACKNOWLEDGED == ACKNOWLEDGED - 1,
+            is_repeated: psn.since(self.furthest) < 0,
+        })
+    }
+
+    /// Gives the next request its numbers.
+    fn start(&mut self, of: &ConnectionAttributes, may_start: bool) -> Option<()> {
+        let request = self.queue.get_mut(self.started)?;
+        let is_read_like = request.wr.operation.is_read_like();
+        let must_wait = (request.wr.is_fenced && self.reads > 0)
+            || (is_read_like && self.reads >= u32::from(of.max_rd_atomic))
+            || self.end.since(self.unacknowledged) >= WINDOW;
+        if !may_start || must_wait {
+            return None;
+        }
+        request.first = self.end;
+        self.end = self.end.plus(request.packets);
+        self.reads += u32::from(is_read_like);
+        self.started += 1;
+        Some(())
+    }
+
+    /// Whether the first request that was not started can never be: it is a read, and the queue
+    /// pair may have none.
+    pub(super) fn is_stuck(&self, of: &ConnectionAttributes) -> bool {
+        let next = self.queue.get(self.started);
+        self.started == 0
+            && of.max_rd_atomic == 0
+            && next.is_some_and(|request| request.wr.operation.is_read_like())
+    }
+
+    /// The packet that [`Requester::next_packet`] has returned was sent.
+    pub(super) fn sent(&mut self, packet: &Outgoing) {
+        let numbers = match packet.request.wr.operation.is_read_like() {
+            true => packet.request.packets - packet.index,
+            false => 1,
+        };
+        let behind = packet.psn.plus(numbers);
+        if behind.since(self.furthest) > 0 {
+            self.furthest = behind;
+        }
+        self.sent += 1;
+        if self.sent >= packet.request.to_send() {
+            self.next += 1;
+            self.sent = 0;
+        }
+    }
+
+    /// Whether anything that was sent has no answer.
+    fn is_waiting(&self) -> bool {
+        self.started > 0
+    }
+
+    /// The number is one that was sent and has not been acknowledged.
+    fn is_expected(&self, psn: Psn) -> bool {
+        psn.since(self.unacknowledged) >= 0 && psn.since(self.end) < 0
+    }
+
+    /// The responder has all packets up to and including this one.
+    pub(super) fn acknowledge(&mut self, psn: Psn) {
+        if self.is_expected(psn) {
+            self.advance(psn);
+        }
+    }
+
+    fn advance(&mut self, psn: Psn) {
+        while self.started > 0
+            && let Some(front) = self.queue.front()
+            && psn.since(front.last()) >= 0
+        {
+            if front.wr.operation.is_read_like() && front.answered < front.packets {
+                // What came is behind an answer that did not.
+                let missing = front.first.plus(front.answered);
+                self.make_progress(missing);
+                return self.set_back_once(missing);
+            }
+            self.end_front(WcStatus::Success);
+        }
+        let reached = match self.queue.front().filter(|_| self.started > 0) {
+            // A read that was only begun is not acknowledged by what is in front of it.
+            Some(front) if front.wr.operation.is_read_like() => front.first.plus(front.answered),
+            _ => psn.plus(1),
+        };
+        self.make_progress(reached);
+    }
+
+    fn make_progress(&mut self, reached: Psn) {
+        if reached.since(self.unacknowledged) <= 0 {
+            return;
+        }
+        self.unacknowledged = reached;
+        (self.retries, self.rnr_retries) = (0, 0);
+        self.is_set_back = false;
+        self.deadline = None;
+        // What was acknowledged meanwhile is not sent again.
+        if self.next == 0
+            && let Some(front) = self.queue.front().filter(|_| self.started > 0)
+            && !front.wr.operation.is_read_like()
+        {
+            let there = reached.since(front.first).max(0) as u32;
+            self.sent = self.sent.max(there);
+            if self.sent >= front.packets {
+                (self.next, self.sent) = (1, 0);
+            }
+        }
+    }
+
+    fn end_front(&mut self, status: WcStatus) {
+        let Some(request) = self.queue.pop_front() else {
+            return;
+        };
+        if self.started > 0 {
+            self.started -= 1;
+            self.reads -= u32::from(request.wr.operation.is_read_like());
+        }
+        match self.next {
+            0 => self.sent = 0,
+            _ => self.next -= 1,
+        }
+        self.ended.push(Ended { request, status });
+    }
+
+    /// Sends again from this number on.
+    fn set_back(&mut self, psn: Psn) {
+        self.is_set_back = true;
+        let found = self.queue.iter().take(self.started).position(|request| {
+            let offset = psn.since(request.first);
+            offset >= 0 && (offset as u32) < request.packets
+        });
+        if let Some(index) = found {
+            let request = &self.queue[index];
+            self.next = index;
+            self.sent = match request.wr.operation.is_read_like() {
+                true => 0,
+                false => psn.since(request.first) as u32,
+            };
+        }
+    }
+
+    fn set_back_once(&mut self, psn: Psn) {
+        if !self.is_set_back {
+            self.set_back(psn);
+        }
+    }
+
+    /// The responder misses this packet. Returns false if that has been so too often.
+    #[must_use]
+    pub(super) fn is_missing(&mut self, psn: Psn, of: &ConnectionAttributes) -> bool {
+        if !self.is_expected(psn) {
+            return true;
+        }
+        self.acknowledge_before(psn);
+        if self.is_set_back {
+            return true;
+        }
+        self.retry(of)
+    }
+
+    fn acknowledge_before(&mut self, psn: Psn) {
+        if psn != self.unacknowledged {
+            self.advance(psn.before());
+        }
+    }
+
+    fn retry(&mut self, of: &ConnectionAttributes) -> bool {
+        if self.retries >= of.retry_count {
+            return false;
+        }
+        self.retries += 1;
+        self.deadline = None;
+        self.set_back(self.unacknowledged);
+        true
+    }
+
+    /// The responder had no receive for this packet, and wants to be asked again after `delay`.
+    /// Returns false if that has been so too often.
+    #[must_use]
+    pub(super) fn is_not_ready(
+        &mut self,
+        psn: Psn,
+        delay: Duration,
+        of: &ConnectionAttributes,
+    ) -> bool {
+        if !self.is_expected(psn) || self.wait != Wait::Nothing {
+            return true;
+        }
+        self.acknowledge_before(psn);
+        if of.rnr_retry != 7 {
+            if self.rnr_retries >= of.rnr_retry {
+                return false;
+            }
+            self.rnr_retries += 1;
+        }
+        self.set_back(psn);
+        self.wait = Wait::Requested(delay);
+        self.deadline = None;
+        true
+    }
+
+    /// The responder refuses this packet. Returns whether it is one that waits for an answer.
+    pub(super) fn is_refused(&mut self, psn: Psn, status: WcStatus) -> bool {
+        if !self.is_expected(psn) {
+            return false;
+        }
+        self.acknowledge_before(psn);
+        self.end_front(status);
+        true
+    }
+
+    /// The local memory of a packet is not registered any more: its request fails, and those before
+    /// it are given up.
+    pub(super) fn fail_at(&mut self, packet: &Outgoing, status: WcStatus) {
+        while let Some(front) = self.queue.front() {
+            let is_it = self.started > 0 && front.first == packet.request.first;
+            self.end_front(if is_it { status } else { WcStatus::Flushed });
+            if is_it {
+                return;
+            }
+        }
+    }
+
+    /// Whether the responder wants to be left alone, and the device has to learn the time for that.
+    pub(super) fn waits_to_be_told(&self) -> bool {
+        matches!(self.wait, Wait::Requested(_))
+    }
+
+    /// Ends the oldest request with an error.
+    pub(super) fn fail_front(&mut self, status: WcStatus) {
+        self.end_front(status);
+    }
+
+    /// The request whose answer brings data and for which this number is the next. `None` if the
+    /// number is not that of such an answer; one behind it makes the request be sent again.
+    pub(super) fn awaited(&mut self, psn: Psn) -> Option<&Request> {
+        if !self.is_expected(psn) {
+            return None;
+        }
+        // What is in front of it was carried out.
+        let position = self.queue.iter().take(self.started).position(|request| {
+            request.wr.operation.is_read_like() && request.answered < request.packets
+        })?;
+        let request = &self.queue[position];
+        let next = request.first.plus(request.answered);
+        if psn != next {
+            if psn.since(next) > 0 {
+                self.set_back_once(next);
+            }
+            return None;
+        }
+        for _ in 0..position {
+            self.end_front(WcStatus::Success);
+        }
+        self.queue.front()
+    }
+
+    /// A packet of the answer that [`Requester::awaited`] was asked about is there.
+    pub(super) fn take_answer(&mut self) {
+        let Some(front) = self.queue.front_mut() else {
+            return;
+        };
+        front.answered += 1;
+        let (reached, is_whole) = (
+            front.first.plus(front.answered),
+            front.answered == front.packets,
+        );
+        if is_whole {
+            self.end_front(WcStatus::Success);
+        }
+        self.make_progress(reached);
+    }
+
+    /// Ends all requests, in order.
+    pub(super) fn flush(&mut self) {
+        while !self.queue.is_empty() {
+            self.end_front(WcStatus::Flushed);
+        }
+        self.wait = Wait::Nothing;
+        self.deadline = None;
+    }
+
+    /// Whether the time has to be known, to give up waiting for an answer.
+    pub(super) fn needs_time(&self, timeout: Option<Duration>) -> bool {
+        match self.wait {
+            Wait::Requested(_) | Wait::Until(_) => false,
+            Wait::Nothing => timeout.is_some() && self.is_waiting() && self.deadline.is_none(),
+        }
+    }
+
+    /// It is `now`. `timeout` is that of acknowledgements.
+    pub(super) fn tick(
+        &mut self,
+        now: Duration,
+        timeout: Option<Duration>,
+        of: &ConnectionAttributes,
+    ) -> Tick {
+        match self.wait {
+            Wait::Requested(delay) => {
+                self.wait = Wait::Until(now + delay);
+                return Tick::Later(Some(now + delay));
+            }
+            Wait::Until(at) if now < at => return Tick::Later(Some(at)),
+            Wait::Until(_) => {
+                self.wait = Wait::Nothing;
+                let deadline = timeout.map(|timeout| now + timeout);
+                self.deadline = deadline;
+                return Tick::Send(deadline);
+            }
+            Wait::Nothing => {}
+        }
+        let Some(timeout) = timeout.filter(|_| self.is_waiting()) else {
+            self.deadline = None;
+            return Tick::Later(None);
+        };
+        match self.deadline {
+            Some(at) if now >= at => match self.retry(of) {
+                true => {
+                    self.deadline = Some(now + timeout);
+                    Tick::Send(self.deadline)
+                }
+                false => Tick::GivenUp,
+            },
+            Some(at) => Tick::Later(Some(at)),
+            None => {
+                self.deadline = Some(now + timeout);
+                Tick::Later(self.deadline)
+            }
+        }
+    }
+}

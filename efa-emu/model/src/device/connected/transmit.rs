@@ -1,0 +1,472 @@
+//! Packets that leave a connected queue pair, and its timers.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use efa_core::address::{Qkey, Qpn};
+use efa_core::nic::Access;
+
+use super::buffers::Resolved;
+use super::completion::WcStatus;
+use super::deliver::packets_of;
+use super::packet::{AtomicEth, Head, LONGEST_HEAD, Opcode, Reth, Syndrome};
+use super::pair::{Pair, Surroundings};
+use super::requester::{MAX_INLINE, Outgoing, Payload, SendOperation, Tick};
+use super::responder::Answer;
+use crate::device::event::DeviceEvent;
+use crate::device::queue_pair::QpState;
+use crate::device::state::Device;
+use crate::link::{Link, LinkBusy, LocalData, Operation, RequestHeader, Token};
+
+/// Packets of one queue pair before the next one has its turn.
+const TURN: u32 = 32;
+
+/// Names no request: nobody waits for what becomes of a packet.
+const NOBODY: Token = Token(u64::MAX);
+
+/// The upper bits of timers of connected queue pairs, behind which are their numbers. No request in
+/// flight has such a token: there are never so many.
+const TIMER: u64 = 0xffff_ffff_ffff_0000;
+
+/// The queue pair of a timer, if it is that of a connected one.
+pub(in crate::device) fn timer_of(token: u64) -> Option<Qpn> {
+    (token & TIMER == TIMER).then_some(Qpn(token as u16))
+}
+
+/// What a packet carries behind its headers.
+enum Content<'a> {
+    Nothing,
+    Memory(&'a Resolved, u32),
+    Bytes(&'a [u8]),
+}
+
+/// Why a packet was not sent.
+enum Unsent {
+    Busy,
+    /// Its local memory is not registered any more.
+    NoMemory,
+}
+
+impl From<LinkBusy> for Unsent {
+    fn from(_: LinkBusy) -> Self {
+        Unsent::Busy
+    }
+}
+
+impl Device {
+    /// Notes that a connected queue pair may have something to send.
+    pub(super) fn schedule_connected(&mut self, qpn: Qpn) {
+        let Some(pair) = self.connected.pairs.get_mut(&qpn) else {
+            return;
+        };
+        if !pair.is_scheduled && pair.has_work() {
+            pair.is_scheduled = true;
+            self.initiator.scheduled.push(qpn);
+        }
+    }
+
+    /// Sends packets of a connected queue pair, at most [`TURN`]. Returns whether there are more.
+    #[cold]
+    pub(in crate::device) fn transmit_connected(&mut self, qpn: Qpn, link: &mut impl Link) -> bool {
+        let Device {
+            connected,
+            regions,
+            cqs,
+            counters,
+            trouble,
+            initiator,
+            ..
+        } = self;
+        let Some(pair) = connected.pairs.get_mut(&qpn) else {
+            return false;
+        };
+        let mut around = Surroundings {
+            regions,
+            cqs,
+            counters,
+            trouble,
+            shared: &mut connected.shared,
+        };
+        let mut failure = None;
+        let mut has_more = true;
+        for _ in 0..TURN {
+            match pair.send_one(&mut around, link) {
+                Ok(true) => {}
+                Ok(false) => {
+                    has_more = false;
+                    break;
+                }
+                Err(Unsent::Busy) => {
+                    around.trouble.full_queues += 1;
+                    break;
+                }
+                Err(Unsent::NoMemory) => {
+                    failure = Some(DeviceEvent::QpFatal(qpn));
+                    break;
+                }
+            }
+        }
+        pair.is_scheduled = has_more;
+        // The time is not known here: a timer that is due at once brings it.
+        let timeout = pair.timeout();
+        let is_due = match pair.requester.waits_to_be_told() {
+            true => pair.tick_at != Some(Duration::ZERO),
+            false => pair.tick_at.is_none() && pair.requester.needs_time(timeout),
+        };
+        if is_due {
+            pair.tick_at = Some(Duration::ZERO);
+            initiator
+                .timers
+                .push(Reverse((Duration::ZERO, TIMER | u64::from(qpn.0))));
+        }
+        if failure.is_some() {
+            pair.is_scheduled = false;
+            self.fail_connected(qpn, failure);
+            return false;
+        }
+        has_more
+    }
+
+    /// A timer of a connected queue pair is due.
+    #[cold]
+    pub(in crate::device) fn tick_connected(&mut self, now: Duration, qpn: Qpn) {
+        let Some(pair) = self.connected.pairs.get_mut(&qpn) else {
+            return;
+        };
+        if pair.tick_at.is_some_and(|at| at <= now) {
+            pair.tick_at = None;
+        }
+        if !pair.sends() {
+            return;
+        }
+        let timeout = pair.timeout();
+        let (next, sends) = match pair.requester.tick(now, timeout, &pair.attributes) {
+            Tick::Later(next) => (next, false),
+            Tick::Send(next) => (next, true),
+            Tick::GivenUp => {
+                pair.requester.fail_front(WcStatus::RetryExceeded);
+                self.counters.retrans_timeout_events += 1;
+                return self.fail_connected(qpn, Some(DeviceEvent::QpFatal(qpn)));
+            }
+        };
+        if let Some(at) = next
+            && pair.tick_at.is_none_or(|pending| at < pending)
+        {
+            pair.tick_at = Some(at);
+            let timer = Reverse((at, TIMER | u64::from(qpn.0)));
+            self.initiator.timers.push(timer);
+        }
+        if sends {
+            self.schedule_connected(qpn);
+        }
+    }
+
+    /// Puts a connected queue pair into the error state, and tells its client why, unless it has
+    /// asked for it.
+    pub(in crate::device) fn fail_connected(&mut self, qpn: Qpn, event: Option<DeviceEvent>) {
+        let Device {
+            connected,
+            regions,
+            cqs,
+            counters,
+            trouble,
+            ..
+        } = self;
+        let Some(pair) = connected.pairs.get_mut(&qpn) else {
+            return;
+        };
+        if pair.attributes.state == QpState::Error {
+            return;
+        }
+        if let Some(event) = event {
+            tracing::warn!(%qpn, ?event, "connected queue pair failed");
+        }
+        let mut around = Surroundings {
+            regions,
+            cqs,
+            counters,
+            trouble,
+            shared: &mut connected.shared,
+        };
+        // What ended it comes first.
+        pair.complete_ended(&mut around);
+        pair.fail(&mut around);
+        if let Some(event) = event {
+            self.cqs.raise(event);
+        }
+    }
+}
+
+impl Pair {
+    /// Sends the next packet. Returns false if there is none.
+    fn send_one(
+        &mut self,
+        around: &mut Surroundings<'_>,
+        link: &mut impl Link,
+    ) -> Result<bool, Unsent> {
+        if let Some(answer) = self.responder.answers.front().copied() {
+            self.send_answer(answer, around, link)?;
+            return Ok(true);
+        }
+        if !self.sends() {
+            return Ok(false);
+        }
+        let may_start = self.attributes.state == QpState::ReadyToSend;
+        if self.requester.is_stuck(&self.attributes) {
+            self.requester.fail_front(WcStatus::LocalOperation);
+            return Err(Unsent::NoMemory);
+        }
+        let Some(packet) = self.requester.next_packet(&self.attributes, may_start) else {
+            return Ok(false);
+        };
+        self.send_request(&packet, around, link)?;
+        self.requester.sent(&packet);
+        Ok(true)
+    }
+
+    fn send_answer(
+        &mut self,
+        answer: Answer,
+        around: &mut Surroundings<'_>,
+        link: &mut impl Link,
+    ) -> Result<(), Unsent> {
+        let messages = self.responder.messages;
+        let destination = self.attributes.destination;
+        let mut head = match answer {
+            Answer::Acknowledgement(psn, syndrome) => Head {
+                syndrome,
+                ..Head::new(Opcode::Acknowledge, destination, psn)
+            },
+            Answer::Word(psn, original) => Head {
+                original,
+                ..Head::new(Opcode::AtomicAcknowledge, destination, psn)
+            },
+            Answer::Data { first, from, sent } => {
+                return self.send_data(first, from, sent, around, link);
+            }
+        };
+        head.message_number = messages;
+        self.send(head, Content::Nothing, false, around, link)?;
+        self.responder.answers.pop_front();
+        Ok(())
+    }
+
+    /// Sends a packet of the data of a read.
+    fn send_data(
+        &mut self,
+        first: super::psn::Psn,
+        from: Reth,
+        sent: u32,
+        around: &mut Surroundings<'_>,
+        link: &mut impl Link,
+    ) -> Result<(), Unsent> {
+        let mtu = self.attributes.mtu();
+        let packets = packets_of(from.length, mtu);
+        let opcode = match (sent == 0, sent + 1 == packets) {
+            (true, true) => Opcode::ReadOnly,
+            (true, false) => Opcode::ReadFirst,
+            (false, false) => Opcode::ReadMiddle,
+            (false, true) => Opcode::ReadLast,
+        };
+        let psn = first.plus(sent);
+        let offset = sent * mtu;
+        let length = (from.length - offset).min(mtu);
+        let mut head = Head {
+            message_number: self.responder.messages,
+            ..Head::new(opcode, self.attributes.destination, psn)
+        };
+        let memory = match length {
+            0 => Some(Resolved::default()),
+            _ => {
+                let address = from.address.wrapping_add(offset.into());
+                let (pd, access) = (self.config.pd, Access::REMOTE_READ);
+                let found = around.regions.remote(pd, from.key, address, length, access);
+                found.map(Resolved::one)
+            }
+        };
+        let Some(memory) = memory else {
+            // The memory was deregistered meanwhile.
+            head.opcode = Opcode::Acknowledge;
+            head.syndrome = Syndrome::AccessError;
+            self.send(head, Content::Nothing, false, around, link)?;
+            self.responder.answers.pop_front();
+            return Err(Unsent::NoMemory);
+        };
+        let content = Content::Memory(&memory, length);
+        self.send(head, content, false, around, link)?;
+        if sent + 1 == packets {
+            self.responder.answers.pop_front();
+        } else if let Some(Answer::Data { sent, .. }) = self.responder.answers.front_mut() {
+            *sent += 1;
+        }
+        Ok(())
+    }
+
+    fn send_request(
+        &mut self,
+        packet: &Outgoing,
+        around: &mut Surroundings<'_>,
+        link: &mut impl Link,
+    ) -> Result<(), Unsent> {
+        let mtu = self.attributes.mtu();
+        let Outgoing {
+            request,
+            psn,
+            index,
+            ..
+        } = packet;
+        let wr = &request.wr;
+        let offset = index * mtu;
+        let length = (request.length - offset).min(mtu);
+        let is_first = *index == 0;
+        let is_last = index + 1 == request.packets;
+        let mut head = Head::new(Opcode::ReadRequest, self.attributes.destination, *psn);
+        head.wants_acknowledgement = packet.wants_acknowledgement;
+        let reth = |address: u64, key| Reth {
+            address,
+            key,
+            length: request.length,
+        };
+        let mut has_payload = true;
+        match wr.operation {
+            SendOperation::Send(immediate) => {
+                head.opcode = match (is_first, is_last, immediate) {
+                    (true, false, _) => Opcode::SendFirst,
+                    (false, false, _) => Opcode::SendMiddle,
+                    (false, true, None) => Opcode::SendLast,
+                    (false, true, Some(_)) => Opcode::SendLastImmediate,
+                    (true, true, None) => Opcode::SendOnly,
+                    (true, true, Some(_)) => Opcode::SendOnlyImmediate,
+                };
+                head.immediate = immediate.filter(|_| is_last).unwrap_or(0);
+                head.is_solicited = wr.is_solicited && is_last;
+            }
+            SendOperation::Write(remote, immediate) => {
+                head.opcode = match (is_first, is_last, immediate) {
+                    (true, false, _) => Opcode::WriteFirst,
+                    (false, false, _) => Opcode::WriteMiddle,
+                    (false, true, None) => Opcode::WriteLast,
+                    (false, true, Some(_)) => Opcode::WriteLastImmediate,
+                    (true, true, None) => Opcode::WriteOnly,
+                    (true, true, Some(_)) => Opcode::WriteOnlyImmediate,
+                };
+                if is_first {
+                    head.reth = reth(remote.address, remote.key);
+                }
+                head.immediate = immediate.filter(|_| is_last).unwrap_or(0);
+                head.is_solicited = wr.is_solicited && is_last && immediate.is_some();
+            }
+            SendOperation::Read(remote) => {
+                has_payload = false;
+                // What is there already is not read again.
+                let address = remote.address.wrapping_add(offset.into());
+                head.reth = Reth {
+                    length: request.length - offset,
+                    ..reth(address, remote.key)
+                };
+            }
+            SendOperation::CompareSwap {
+                remote,
+                compare,
+                swap,
+            } => {
+                has_payload = false;
+                head.opcode = Opcode::CompareSwap;
+                head.atomic = AtomicEth {
+                    address: remote.address,
+                    key: remote.key,
+                    swap_or_add: swap,
+                    compare,
+                };
+            }
+            SendOperation::FetchAdd { remote, add } => {
+                has_payload = false;
+                head.opcode = Opcode::FetchAdd;
+                head.atomic = AtomicEth {
+                    address: remote.address,
+                    key: remote.key,
+                    swap_or_add: add,
+                    compare: 0,
+                };
+            }
+        }
+        if !has_payload {
+            return self.send(head, Content::Nothing, packet.is_repeated, around, link);
+        }
+        match &wr.payload {
+            Payload::Inline { bytes, .. } => {
+                let (start, end) = (offset as usize, (offset + length) as usize);
+                let content = Content::Bytes(bytes.get(start..end).unwrap_or_default());
+                self.send(head, content, packet.is_repeated, around, link)
+            }
+            Payload::Buffers(buffers) => {
+                let (pd, access) = (self.config.pd, Access::empty());
+                let memory = buffers.resolve(around.regions, pd, access, offset.into(), length);
+                let Some(memory) = memory else {
+                    self.requester.fail_at(packet, WcStatus::LocalProtection);
+                    return Err(Unsent::NoMemory);
+                };
+                let content = Content::Memory(&memory, length);
+                self.send(head, content, packet.is_repeated, around, link)
+            }
+        }
+    }
+
+    fn send(
+        &mut self,
+        mut head: Head,
+        content: Content<'_>,
+        is_repeated: bool,
+        around: &mut Surroundings<'_>,
+        link: &mut impl Link,
+    ) -> Result<(), Unsent> {
+        let payload = match &content {
+            Content::Nothing => 0,
+            Content::Memory(_, length) => *length,
+            Content::Bytes(bytes) => bytes.len() as u32,
+        };
+        let padding = payload.next_multiple_of(4) - payload;
+        head.padding = padding as u8;
+        let mut bytes = [0; LONGEST_HEAD + MAX_INLINE];
+        let mut length = head.emit(&mut bytes);
+        let segments = match content {
+            Content::Nothing => &[],
+            Content::Memory(memory, _) => memory.segments(),
+            Content::Bytes(part) => {
+                bytes[length..length + part.len()].copy_from_slice(part);
+                length += part.len();
+                &[]
+            }
+        };
+        let total = (head.length() as u32) + payload + padding;
+        let Ok(destination) = u16::try_from(head.destination) else {
+            // Nobody has such a number.
+            return Ok(());
+        };
+        let header = RequestHeader {
+            operation: Operation::Connected,
+            source_qpn: self.qpn,
+            destination_qpn: Qpn(destination),
+            qkey: Qkey(0),
+            sequence: self.frames,
+            retries: u32::from(is_repeated),
+            immediate: None,
+            remote: None,
+            length: total,
+        };
+        let data = LocalData::Packet {
+            head: &bytes[..length],
+            segments,
+            padding: padding as usize,
+        };
+        link.try_send(self.attributes.peer, NOBODY, &header, data)?;
+        self.frames = self.frames.wrapping_add(1);
+        around.counters.tx_pkts += 1;
+        around.counters.tx_bytes += u64::from(payload);
+        if is_repeated {
+            around.counters.retrans_pkts += 1;
+            around.counters.retrans_bytes += u64::from(payload);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,7 @@
+//! Connected queue pairs, shared receive queues and the matching of tags, over a bad network.
+
+mod errors;
+mod net;
+mod shared;
+mod streams;
+mod tags;

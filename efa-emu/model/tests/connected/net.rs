@@ -1,0 +1,434 @@
+//! Devices joined by a network that loses packets, brings them twice and in any order, from a seed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use efa_core::address::{Gid, Qpn};
+use efa_core::nic::{Access, Status};
+use efa_device_model::device::connected::{
+    BufferList, ConnectedConfig, ConnectionAttributes, ConnectionMask, Payload, Psn, REMOTE_ATOMIC,
+    RecvWr, RemoteMemory, SendOperation, SendWr, SrqId,
+};
+use efa_device_model::device::queue::{
+    Buffer, CompletionEntry, CompletionRing, CompletionSlot, RequestIdSize,
+};
+use efa_device_model::device::{
+    CqId, Device, DeviceEvent, MemoryRegion, PdId, QpState, RegionKeys,
+};
+use efa_device_model::link::{
+    HostSegment, Link, LinkBusy, LocalData, RequestHeader, Token, Transfer,
+};
+use efa_device_model::profile::Profile;
+use rand::{Rng as _, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// The first address of a host's memory.
+pub(crate) const MEMORY: u64 = 0x10_0000;
+
+/// Bytes of a host's memory.
+pub(crate) const SIZE: usize = 1 << 16;
+
+/// What the network does to packets.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Weather {
+    pub(crate) loss: f64,
+    pub(crate) duplicates: f64,
+    /// The longest time that a packet takes, in microseconds; the shortest is 1.
+    pub(crate) longest: u64,
+    /// How often the link is busy.
+    pub(crate) busy: f64,
+}
+
+pub(crate) struct Host {
+    pub(crate) device: Device,
+    pub(crate) memory: Vec<u8>,
+    pub(crate) pd: PdId,
+    pub(crate) cq: CqId,
+    pub(crate) keys: RegionKeys,
+    ring: Arc<CompletionRing>,
+    consumer: u16,
+}
+
+struct Packet {
+    from: usize,
+    to: usize,
+    header: RequestHeader,
+    data: Vec<u8>,
+}
+
+pub(crate) struct Net {
+    pub(crate) hosts: Vec<Host>,
+    pub(crate) weather: Weather,
+    pub(crate) now: Duration,
+    packets: BTreeMap<(Duration, u64), Packet>,
+    serial: u64,
+    random: ChaCha8Rng,
+}
+
+pub(crate) fn gid(host: usize) -> Gid {
+    let mut gid = [0; 16];
+    (gid[0], gid[15]) = (0xfe, host as u8 + 1);
+    Gid(gid)
+}
+
+fn range(segment: &HostSegment) -> std::ops::Range<usize> {
+    let start = (segment.address - MEMORY) as usize;
+    start..start + segment.length as usize
+}
+
+struct Wire<'a> {
+    memory: &'a [u8],
+    out: Vec<(Gid, RequestHeader, Vec<u8>)>,
+    random: &'a mut ChaCha8Rng,
+    busy: f64,
+}
+
+impl Link for Wire<'_> {
+    fn try_send(
+        &mut self,
+        to: Gid,
+        _: Token,
+        header: &RequestHeader,
+        data: LocalData<'_>,
+    ) -> Result<(), LinkBusy> {
+        if self.random.random_bool(self.busy) {
+            return Err(LinkBusy);
+        }
+        let LocalData::Packet {
+            head,
+            segments,
+            padding,
+        } = data
+        else {
+            panic!("a connection sends packets");
+        };
+        let mut copy = head.to_vec();
+        for segment in segments {
+            copy.extend_from_slice(&self.memory[range(segment)]);
+        }
+        copy.resize(copy.len() + padding, 0);
+        assert_eq!(copy.len(), header.length as usize);
+        assert_eq!(copy.len() % 4, 0, "packets are whole words");
+        self.out.push((to, *header, copy));
+        Ok(())
+    }
+}
+
+struct Copier<'a> {
+    data: &'a [u8],
+    memory: &'a mut [u8],
+}
+
+impl Transfer for Copier<'_> {
+    fn fetch(&mut self, offset: u32, to: HostSegment) -> Result<(), Status> {
+        let from = offset as usize..(offset + to.length) as usize;
+        self.memory[range(&to)].copy_from_slice(&self.data[from]);
+        Ok(())
+    }
+
+    fn store(&mut self, _: u32, _: HostSegment) -> Result<(), Status> {
+        panic!("a connection does not store");
+    }
+
+    fn fill(&mut self, to: u64, bytes: &[u8]) -> Result<(), Status> {
+        let start = (to - MEMORY) as usize;
+        self.memory[start..start + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn peek(&mut self, offset: u32, into: &mut [u8]) -> Result<(), Status> {
+        let start = offset as usize;
+        into.copy_from_slice(&self.data[start..start + into.len()]);
+        Ok(())
+    }
+
+    fn update(&mut self, at: u64, change: &dyn Fn(u64) -> u64) -> Result<u64, Status> {
+        let start = (at - MEMORY) as usize;
+        let word: &mut [u8; 8] = (&mut self.memory[start..start + 8]).try_into().unwrap();
+        let before = u64::from_ne_bytes(*word);
+        *word = change(before).to_ne_bytes();
+        Ok(before)
+    }
+}
+
+impl Host {
+    fn new(number: usize) -> Host {
+        let profile = Profile::by_name("tm").unwrap().clone();
+        let mut device = Device::new(profile, gid(number));
+        let pd = device.alloc_pd().unwrap();
+        let (cq, ring) = device.create_cq(4096, RequestIdSize::Bits16).unwrap();
+        let region = MemoryRegion {
+            address: MEMORY,
+            length: SIZE as u64,
+            iova: MEMORY,
+            access: Access::all() | REMOTE_ATOMIC,
+        };
+        let keys = device.register_memory(pd, region).unwrap();
+        Host {
+            device,
+            memory: vec![0; SIZE],
+            pd,
+            cq,
+            keys,
+            ring,
+            consumer: 0,
+        }
+    }
+
+    /// The next completion.
+    pub(crate) fn poll(&mut self) -> Option<CompletionEntry> {
+        match self.ring.read(self.consumer) {
+            CompletionSlot::Entry(entry) => {
+                self.consumer = self.consumer.wrapping_add(1);
+                Some(entry)
+            }
+            CompletionSlot::Empty => None,
+            CompletionSlot::Garbage => panic!("garbage in the completion queue"),
+        }
+    }
+
+    /// Work request id, status and operation of all completions that are there.
+    pub(crate) fn completions(&mut self) -> Vec<(u64, u8, u8)> {
+        let mut found = Vec::new();
+        while let Some(entry) = self.poll() {
+            let (status, operation) = (entry.status(), entry.connected_operation());
+            found.push((entry.connected_wr_id(), status, operation));
+        }
+        found
+    }
+
+    pub(crate) fn events(&mut self) -> Vec<DeviceEvent> {
+        let is_completion = |event: &DeviceEvent| matches!(event, DeviceEvent::Completion(_));
+        self.device
+            .take_events()
+            .filter(|event| !is_completion(event))
+            .collect()
+    }
+
+    /// Memory at an offset, as a buffer of a work request.
+    pub(crate) fn buffer(&self, offset: usize, length: usize) -> Buffer {
+        Buffer {
+            address: MEMORY + offset as u64,
+            length: length as u32,
+            lkey: self.keys.lkey.0,
+        }
+    }
+
+    pub(crate) fn list(&self, offset: usize, length: usize) -> BufferList {
+        BufferList::new(&[self.buffer(offset, length)]).unwrap()
+    }
+
+    /// Memory at an offset, as a peer names it.
+    pub(crate) fn remote(&self, offset: usize) -> RemoteMemory {
+        RemoteMemory {
+            address: MEMORY + offset as u64,
+            key: self.keys.rkey.0,
+        }
+    }
+
+    pub(crate) fn receive(&mut self, qpn: Qpn, wr_id: u64, offset: usize, length: usize) {
+        let buffers = self.list(offset, length);
+        let receive = RecvWr { wr_id, buffers };
+        self.device.post_connected_recv(qpn, receive).unwrap();
+    }
+}
+
+/// A signaled work request.
+pub(crate) fn request(wr_id: u64, operation: SendOperation, buffers: BufferList) -> SendWr {
+    SendWr {
+        wr_id,
+        operation,
+        payload: Payload::Buffers(buffers),
+        is_signaled: true,
+        is_fenced: false,
+        is_solicited: false,
+    }
+}
+
+/// Attributes of a connection to a peer.
+pub(crate) fn attributes(peer: usize, destination: Qpn) -> ConnectionAttributes {
+    ConnectionAttributes {
+        access: Access::REMOTE_READ | Access::REMOTE_WRITE | REMOTE_ATOMIC,
+        peer: gid(peer),
+        destination: destination.0.into(),
+        path_mtu: 1,
+        timeout: 8,
+        retry_count: 7,
+        rnr_retry: 7,
+        min_rnr_timer: 1,
+        // They wrap soon.
+        rq_psn: Psn::new(0xff_fff0),
+        sq_psn: Psn::new(0xff_fff0),
+        max_rd_atomic: 4,
+        max_dest_rd_atomic: 4,
+        ..ConnectionAttributes::default()
+    }
+}
+
+impl Net {
+    pub(crate) fn new(hosts: usize, weather: Weather, seed: u64) -> Net {
+        Net {
+            hosts: (0..hosts).map(Host::new).collect(),
+            weather,
+            now: Duration::ZERO,
+            packets: BTreeMap::new(),
+            serial: 0,
+            random: ChaCha8Rng::seed_from_u64(seed),
+        }
+    }
+
+    /// Makes a queue pair.
+    pub(crate) fn queue_pair(&mut self, host: usize, qpn: u16, shared: Option<SrqId>) -> Qpn {
+        let Host { device, pd, cq, .. } = &mut self.hosts[host];
+        let config = ConnectedConfig {
+            pd: *pd,
+            send_cq: *cq,
+            recv_cq: *cq,
+            shared,
+            max_send_wr: 256,
+            max_recv_wr: 256,
+            max_recv_sge: 2,
+        };
+        device.create_connected_qp(Qpn(qpn), config).unwrap();
+        Qpn(qpn)
+    }
+
+    /// Takes a queue pair through its states.
+    pub(crate) fn bring_up(&mut self, host: usize, qpn: Qpn, to: ConnectionAttributes) {
+        use ConnectionMask as M;
+        let steps = [
+            (QpState::Init, M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS),
+            (
+                QpState::ReadyToReceive,
+                M::AV
+                    | M::PATH_MTU
+                    | M::DESTINATION
+                    | M::RQ_PSN
+                    | M::MAX_DEST_RD_ATOMIC
+                    | M::MIN_RNR_TIMER,
+            ),
+            (
+                QpState::ReadyToSend,
+                M::TIMEOUT | M::RETRY_COUNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_RD_ATOMIC,
+            ),
+        ];
+        let device = &mut self.hosts[host].device;
+        for (state, mask) in steps {
+            let to = ConnectionAttributes { state, ..to };
+            device
+                .modify_connected_qp(qpn, &to, mask | M::STATE)
+                .unwrap();
+        }
+    }
+
+    /// Two hosts with a connection.
+    pub(crate) fn connected(weather: Weather, seed: u64) -> Net {
+        let mut net = Net::new(2, weather, seed);
+        let pairs = [0, 1].map(|host| net.queue_pair(host, 7 + host as u16, None));
+        for host in 0..2 {
+            let peer = 1 - host;
+            net.bring_up(host, pairs[host], attributes(peer, pairs[peer]));
+        }
+        net
+    }
+
+    pub(crate) fn post(&mut self, host: usize, qpn: Qpn, wr: SendWr) {
+        self.hosts[host]
+            .device
+            .post_connected_send(qpn, wr)
+            .unwrap();
+    }
+
+    fn transmit(&mut self) {
+        for from in 0..self.hosts.len() {
+            let host = &mut self.hosts[from];
+            let mut wire = Wire {
+                memory: &host.memory,
+                out: Vec::new(),
+                random: &mut self.random,
+                busy: self.weather.busy,
+            };
+            host.device.transmit(self.now, &mut wire);
+            for (to, header, data) in wire.out {
+                let to = usize::from(to.0[15] - 1);
+                self.carry(from, to, header, data);
+            }
+        }
+    }
+
+    fn carry(&mut self, from: usize, to: usize, header: RequestHeader, data: Vec<u8>) {
+        let Weather {
+            loss,
+            duplicates,
+            longest,
+            ..
+        } = self.weather;
+        let copies = 1 + usize::from(self.random.random_bool(duplicates));
+        for _ in 0..copies {
+            if self.random.random_bool(loss) || to >= self.hosts.len() {
+                continue;
+            }
+            let time = self.random.random_range(1..=longest.max(1));
+            let at = self.now + Duration::from_micros(time);
+            self.serial += 1;
+            let data = data.clone();
+            let packet = Packet {
+                from,
+                to,
+                header,
+                data,
+            };
+            self.packets.insert((at, self.serial), packet);
+        }
+    }
+
+    /// Hands a packet to a device, whoever has made it.
+    pub(crate) fn inject(&mut self, from: usize, to: usize, header: &RequestHeader, data: &[u8]) {
+        let host = &mut self.hosts[to];
+        let mut transfer = Copier {
+            data,
+            memory: &mut host.memory,
+        };
+        let status = host.device.deliver(gid(from), header, &mut transfer);
+        assert_eq!(status, Status::Ok, "packets are not answered by the link");
+    }
+
+    /// Does what is next. Returns false if nothing ever is.
+    pub(crate) fn step(&mut self) -> bool {
+        self.transmit();
+        let timers = self
+            .hosts
+            .iter()
+            .filter_map(|host| host.device.next_timeout());
+        let packet = self.packets.keys().next().map(|(at, _)| *at);
+        let is_busy = self.hosts.iter().any(|host| host.device.has_unsent());
+        let again = is_busy.then(|| self.now + Duration::from_micros(1));
+        let Some(at) = timers.chain(packet).chain(again).min() else {
+            return false;
+        };
+        self.now = self.now.max(at);
+        if packet.is_some_and(|packet| packet <= self.now)
+            && let Some((_, packet)) = self.packets.pop_first()
+        {
+            let Packet {
+                from,
+                to,
+                header,
+                data,
+            } = packet;
+            self.inject(from, to, &header, &data);
+        }
+        true
+    }
+
+    /// Runs until nothing is left to do.
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..2_000_000 {
+            if !self.step() {
+                return;
+            }
+        }
+        panic!("the devices never come to rest");
+    }
+}

@@ -1,0 +1,95 @@
+//! Shared receive queues.
+
+use core::ffi::c_void;
+use std::sync::Arc;
+
+use efa_device_model::device::connected::{SrqConfig, SrqId, TagConfig};
+
+use super::comp_queue::CompQueue;
+use super::context::Context;
+use super::domain::Domain;
+use super::handle::{CStruct, Handle, data_path_handle};
+use super::life::{Life, SharedLife};
+use crate::abi::ibv_srq;
+use crate::ffi::errno::Errno;
+
+/// A shared receive queue.
+#[repr(C)]
+pub(crate) struct SharedQueue {
+    c: CStruct<ibv_srq>,
+    pub(crate) context: Arc<Context>,
+    pub(crate) id: SrqId,
+    /// Queue pairs are in it.
+    pub(crate) life: SharedLife,
+    domain: Arc<Domain>,
+    /// Of one that matches tags.
+    pub(crate) comp_queue: Option<Arc<CompQueue>>,
+}
+
+data_path_handle!(SharedQueue, ibv_srq);
+
+/// What a shared receive queue is made of.
+pub(crate) struct Options {
+    pub(crate) max_wr: u32,
+    pub(crate) max_sge: u32,
+    /// What the program gives as `srq_context`.
+    pub(crate) program_context: *mut c_void,
+    /// The completion queue and the most tags of one that matches tags.
+    pub(crate) tags: Option<(Arc<CompQueue>, u32)>,
+}
+
+impl SharedQueue {
+    /// Makes a shared receive queue in a domain.
+    pub(crate) fn create(domain: Arc<Domain>, options: Options) -> Result<Arc<Self>, Errno> {
+        let context = Arc::clone(&domain.context);
+        let hardware = context.hardware()?;
+        let config = SrqConfig {
+            pd: domain.id,
+            max_wr: options.max_wr,
+            max_sge: options.max_sge,
+            tags: options.tags.as_ref().map(|(queue, max_tags)| TagConfig {
+                cq: queue.id,
+                max_tags: *max_tags,
+            }),
+        };
+        let create = || Ok(hardware.with_device(|device| device.create_srq(config))??);
+        let comp_queue = options.tags.map(|(queue, _)| queue);
+        let id = domain.life.join(|| match &comp_queue {
+            Some(queue) => Life::during_both(&queue.life, &queue.life, create),
+            None => create(),
+        })?;
+        Ok(Arc::new(SharedQueue {
+            c: CStruct::new(ibv_srq {
+                context: context.c_pointer(),
+                srq_context: options.program_context,
+                pd: domain.c_pointer(),
+                handle: id.0,
+                mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+                cond: libc::PTHREAD_COND_INITIALIZER,
+                events_completed: 0,
+            }),
+            context,
+            id,
+            life: SharedLife::new(),
+            domain,
+            comp_queue,
+        }))
+    }
+
+    /// Takes the queue from the device, and with `remove` its handle from the program; `EBUSY`
+    /// while queue pairs receive from it. Waits until all asynchronous events that were taken are
+    /// acknowledged.
+    pub(crate) fn destroy(&self, remove: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+        self.life.end(|| {
+            self.context.forget(|device| device.destroy_srq(self.id))?;
+            remove()
+        })?;
+        self.domain.life.leave();
+        if !self.context.is_forked()
+            && let Ok(events) = self.context.async_events()
+        {
+            events.drain(self.c_pointer().addr());
+        }
+        Ok(())
+    }
+}
