@@ -16,6 +16,7 @@ mod recv;
 mod request_ids;
 mod send;
 mod status;
+mod tags;
 
 pub use poll::{Completion, CompletionQueue, QueueOwner, WcFlags, WcOpcode};
 pub use recv::{RecvQueue, RecvQueueConfig};
@@ -24,3 +25,4 @@ pub use send::{
     SendData, SendFlags, SendOpcode, SendQueue, SendQueueConfig, SendRequest, UdAddress,
 };
 pub use status::ibv_wc_status;
+pub use tags::{Cancellation, TagListDevice, TagMatcher, TagReceive, UnexpectedMessage};

@@ -2,6 +2,7 @@
 
 mod errors;
 mod net;
+mod offload;
 mod shared;
 mod streams;
 mod tags;
