@@ -299,11 +299,11 @@ fn config_space(profile: &Profile) -> [u8; 64] {
     const COMMAND: u16 = 0x0006;
     let mut header = [0; 64];
     let mut put = |at: usize, value: &[u8]| header[at..at + value.len()].copy_from_slice(value);
-    put(0x00, &VENDOR_ID.to_le_bytes()[..2]);
+    put(0x00, &profile.vendor_id.to_le_bytes()[..2]);
     put(0x02, &profile.part_id.to_le_bytes()[..2]);
     put(0x04, &COMMAND.to_le_bytes());
     put(0x09, &PCI_CLASS.to_le_bytes()[..3]);
-    put(0x2c, &VENDOR_ID.to_le_bytes()[..2]);
+    put(0x2c, &profile.vendor_id.to_le_bytes()[..2]);
     put(0x2e, &profile.hw_version.to_le_bytes()[..2]);
     header
 }

@@ -271,9 +271,13 @@ impl Notifier {
                 state.has_failed = true;
                 self.write_async(&mut state, AsyncGroup::FatalError);
             }
-            // The device has no words for these.
+            // The device has no words for these, nor connected queue pairs.
             DeviceEvent::CqError(_)
             | DeviceEvent::QpFatal(_)
+            | DeviceEvent::QpAccessError(_)
+            | DeviceEvent::QpRequestError(_)
+            | DeviceEvent::QpLastReceive(_)
+            | DeviceEvent::SrqLimit(_)
             | DeviceEvent::PortError
             | DeviceEvent::PortActive
             | DeviceEvent::SpeedChange => {}
