@@ -243,8 +243,11 @@ impl<N: Nic> AtomicTarget<'_, N> {
             RtaKind::Write | RtaKind::DcWrite(_) => CompletionFlags::REMOTE_WRITE,
             RtaKind::Fetch(_) | RtaKind::Compare(_) => CompletionFlags::REMOTE_READ,
         };
-        let flags = CompletionFlags::ATOMIC | direction;
-        self.channel.reports.succeeded_silently(flags);
+        // One without memory only fills the place of a message that was lost.
+        if rta.rma_iov.count() > 0 {
+            let flags = CompletionFlags::ATOMIC | direction;
+            self.channel.reports.succeeded_silently(flags);
+        }
         match rta.kind {
             RtaKind::Write => {}
             RtaKind::DcWrite(send_id) => self.channel.queue_receipt(peer, send_id, MsgId(0)),
