@@ -68,7 +68,7 @@ impl Cluster {
         let mut shortcoming = None;
         let namespace = match options.isolated {
             false => None,
-            true => UserNamespace::create(&views)
+            true => UserNamespace::create(&views)?
                 .map_err(|error| {
                     shortcoming = Some(format!(
                         "the system permits no user namespaces ({error}): the hosts have the machine's name and \

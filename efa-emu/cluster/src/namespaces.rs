@@ -52,11 +52,14 @@ impl Views {
 }
 
 impl UserNamespace {
-    /// Makes one, after trying in it what a host needs. The error says what the system does not
+    /// Makes one, after trying in it what a host needs. The inner error says what the system does not
     /// permit.
     ///
     /// The process must have no other thread.
-    pub(crate) fn create(views: &Views) -> io::Result<UserNamespace> {
+    ///
+    /// # Errors
+    /// It could not be tried.
+    pub(crate) fn create(views: &Views) -> io::Result<io::Result<UserNamespace>> {
         let (mut ours, mut theirs) = UnixStream::pair()?;
         let trial = match process::fork()? {
             Forked::Child => {
@@ -81,7 +84,7 @@ impl UserNamespace {
         });
         drop(ours);
         process::wait_for(trial);
-        made
+        Ok(made)
     }
 
     /// Makes the calling process a host of this name.

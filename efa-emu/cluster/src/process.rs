@@ -26,7 +26,7 @@ pub(crate) fn fork() -> io::Result<Forked> {
     match unsafe { libc::fork() } {
         0 => Ok(Forked::Child),
         child @ 1.. => Ok(Forked::Parent(child)),
-        _ => Err(io::Error::last_os_error()),
+        _ => Err(efa_commands::child::cannot_fork()),
     }
 }
 

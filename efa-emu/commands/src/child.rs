@@ -63,8 +63,21 @@ pub fn cannot_start(program: &OsStr, error: &io::Error) -> Failure {
         io::ErrorKind::PermissionDenied => {
             format!("cannot run {name}: it is not an executable file: check it with `ls -l`")
         }
+        io::ErrorKind::WouldBlock => format!("cannot run {name}: {NO_MORE_PROCESSES}"),
         _ => format!("cannot run {name}: {error}"),
     })
+}
+
+const NO_MORE_PROCESSES: &str = "the system permits no more processes: raise `ulimit -u`, or the number of processes of \
+                                 the container";
+
+/// Why no copy of this process could be made, and what helps.
+pub fn cannot_fork() -> io::Error {
+    let error = io::Error::last_os_error();
+    match error.kind() {
+        io::ErrorKind::WouldBlock => io::Error::other(NO_MORE_PROCESSES),
+        _ => error,
+    }
 }
 
 fn forward(child: &Child, signal: i32) {
