@@ -5,6 +5,7 @@
 //! environment show it.
 
 use std::collections::BTreeSet;
+use std::env;
 use std::fs;
 use std::path::Path;
 
@@ -129,9 +130,13 @@ fn describes(process: &Process) -> bool {
     DESCRIBING.contains(&&process.name[..])
 }
 
-/// Whether the program's file has the code of libibverbs in it: the beginning of its warnings.
+/// Whether the program's file has the code of libibverbs in it: the beginning of its warnings, which
+/// this program has as well, to look for it.
 fn has_own_verbs(process: &&Process) -> bool {
     const WARNING: &[u8] = b"libibverbs: Warning: ";
+    if env::current_exe().is_ok_and(|own| own == process.executable) {
+        return false;
+    }
     let program = fs::read(&process.executable).unwrap_or_default();
     let mut places = program.windows(WARNING.len());
     places.any(|bytes| bytes == WARNING)

@@ -700,6 +700,11 @@ fn open_mpi_as_root_is_said_once() {
         ];
         assert_eq!(said(&job, &own), 0, "{job:?}");
     }
+    if installed("mpirun.openmpi", "openmpi-bin").is_some() {
+        let job = ["--quiet", "--", "mpirun.openmpi", "-n", "2", "hostname"];
+        let quiet = succeed(cluster(&TestFabric::new(), "2", &job), "--quiet");
+        assert_eq!(quiet.stderr, "");
+    }
     assert_eq!(said(&["ssh", "node0", "true"], &[]), 0);
 }
 

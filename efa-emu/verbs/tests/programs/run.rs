@@ -380,3 +380,18 @@ fn file_size_limits_are_reported_and_harmless() {
     assert!(!outcome.status.success(), "{outcome:?}");
     assert!(outcome.stderr.contains("ulimit -f"), "{outcome:?}");
 }
+
+/// Names are as long as Linux permits for machines.
+#[test]
+fn host_names_have_up_to_64_characters() {
+    needs!("ibv_devices", "ibverbs-utils");
+    let fabric = TestFabric::new();
+    let longest = "h".repeat(64);
+    let words = |host| ["--quiet", "--host", host, "--", "ibv_devices"];
+    let outcome = succeed(fabric.run(&words(&longest)), "64 characters");
+    assert!(outcome.stdout.contains("rdmap0s0"), "{outcome:?}");
+    let outcome = run(fabric.run(&words(&"h".repeat(65))));
+    assert_eq!(outcome.code(), 2, "{outcome:?}");
+    outcome.expect_stderr(&["use 1 to 64 letters"]);
+    assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:?}");
+}

@@ -47,6 +47,12 @@ fn nobody_asks_for_devices() {
     ] {
         assert_line(&said(fabric.host(words)), &[unused]);
     }
+    // Itself, which has the text by which it tells programs that have a libibverbs of their own.
+    let own = efa_testing::workspace::emulator();
+    assert_line(
+        &said(fabric.host(&[own.to_str().unwrap(), "ps"])),
+        &[unused],
+    );
     let mut cluster = efa_emu(&["cluster", "1", "--fabric", fabric.name()]);
     cluster.args(["--", "ssh", "node0", "true"]);
     assert_line(&said(cluster), &[unused]);
