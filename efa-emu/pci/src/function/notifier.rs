@@ -55,6 +55,10 @@ struct EventQueue {
 struct State {
     /// What interrupts by each vector.
     vectors: [Option<OwnedFd>; MSIX_VECTORS as usize],
+    /// Vectors by which there was an interrupt while nothing stood for them, a bit for each: as a
+    /// masked vector of MSI-X is pending. QEMU takes all vectors away for a moment when the guest
+    /// begins to use another one.
+    pending: u32,
     /// The admin queue does not interrupt.
     is_masked: bool,
     admin_vector: u16,
@@ -67,9 +71,13 @@ struct State {
 }
 
 impl State {
-    /// Interrupts the guest. What cannot be written to has no vector any more.
-    fn interrupt(&self, vector: u16) {
-        let Some(Some(eventfd)) = self.vectors.get(usize::from(vector)) else {
+    /// Interrupts the guest, now or as soon as something stands for the vector.
+    fn interrupt(&mut self, vector: u16) {
+        let Some(slot) = self.vectors.get(usize::from(vector)) else {
+            return;
+        };
+        let Some(eventfd) = slot else {
+            self.pending |= 1 << vector;
             return;
         };
         // Whoever gave the descriptor does not make this thread wait.
@@ -103,8 +111,16 @@ impl Notifier {
 
     /// What is to be written to from now on for an interrupt of a vector.
     pub fn set_vector(&self, vector: u32, eventfd: Option<OwnedFd>) {
-        if let Some(slot) = self.lock().vectors.get_mut(vector as usize) {
-            *slot = eventfd;
+        let mut state = self.lock();
+        let Some(slot) = state.vectors.get_mut(vector as usize) else {
+            return;
+        };
+        let is_there = eventfd.is_some();
+        *slot = eventfd;
+        let bit = 1 << vector;
+        if is_there && state.pending & bit != 0 {
+            state.pending &= !bit;
+            state.interrupt(vector as u16);
         }
     }
 
@@ -145,9 +161,10 @@ impl Notifier {
 
     /// A command is done.
     pub(super) fn tell_completion(&self) {
-        let state = self.lock();
+        let mut state = self.lock();
         if !state.is_masked {
-            state.interrupt(state.admin_vector);
+            let vector = state.admin_vector;
+            state.interrupt(vector);
         }
     }
 
@@ -461,6 +478,27 @@ mod tests {
             (guest.interrupts(), guest.bytes(8192 + 64)),
             (0, [4u8, 0, 0, 0, 0])
         );
+    }
+
+    #[test]
+    fn interrupts_of_a_missing_vector_are_kept() {
+        let guest = Guest::new();
+        let again = || Some(guest.eventfd.try_clone().unwrap());
+        guest.notifier.clear_vectors();
+        guest.notifier.trigger(3);
+        guest.notifier.trigger(3);
+        guest.notifier.set_vector(4, again());
+        guest.notifier.set_vector(3, None);
+        assert_eq!(guest.interrupts(), 0);
+        guest.notifier.set_vector(3, again());
+        assert_eq!(guest.interrupts(), 1);
+        guest.notifier.set_vector(3, again());
+        assert_eq!(guest.interrupts(), 0);
+        guest.notifier.set_vector(3, None);
+        guest.notifier.trigger(3);
+        guest.notifier.reset();
+        guest.notifier.set_vector(3, again());
+        assert_eq!(guest.interrupts(), 0, "a reset forgets them");
     }
 
     #[test]
