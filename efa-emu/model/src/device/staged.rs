@@ -37,6 +37,7 @@ impl Device {
                         self.fail(qpn);
                     }
                 }
+                self.stage_connected(error.qpn);
             }
             QueueKind::CompletionQueue => {
                 for queue in self.completion_queues(error.qpn) {
@@ -60,6 +61,7 @@ impl Device {
                 let mut queues: Vec<_> = config
                     .into_iter()
                     .flat_map(|config| [config.send_cq, config.recv_cq])
+                    .chain(self.connected_completion_queues(qpn))
                     .collect();
                 queues.dedup();
                 queues

@@ -217,6 +217,28 @@ fn requests_are_refused_by_state_and_flushed_in_error() {
     assert_eq!(net.hosts[0].completions(), expected);
 }
 
+/// A rule of faults fails queue pairs of either kind.
+#[test]
+fn staged_errors_fail_connections() {
+    use efa_device_model::device::{QueueError, QueueKind};
+    let mut net = connect(|_| {}, CALM);
+    net.hosts[1].receive(B, 9, 0, 8);
+    net.hosts[1].device.stage(QueueError {
+        kind: QueueKind::QueuePair,
+        qpn: Some(B),
+    });
+    assert_eq!(
+        net.hosts[1].completions(),
+        [(9, WcStatus::Flushed as u8, RECV)]
+    );
+    assert_eq!(net.hosts[1].events(), [DeviceEvent::QpFatal(B)]);
+    let list = net.hosts[0].list(0, 8);
+    net.post(0, A, request(1, SendOperation::Send(None), list));
+    net.settle();
+    let (_, status, _) = net.hosts[0].completions()[0];
+    assert_eq!(status, WcStatus::RetryExceeded as u8);
+}
+
 #[test]
 fn efa_has_no_connected_queue_pairs() {
     use efa_device_model::device::Device;

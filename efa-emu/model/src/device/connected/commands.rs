@@ -11,6 +11,7 @@ use super::requester::{MAX_MESSAGE, Purpose, SendWr};
 use super::tags::{Deletion, TaggedBuffer};
 use crate::counters::Command;
 use crate::device::error::Error;
+use crate::device::ids::CqId;
 use crate::device::queue::CompletionEntry;
 use crate::device::queue_pair::QpState;
 use crate::device::state::Device;
@@ -106,6 +107,14 @@ impl Device {
     /// Whether a queue pair is a connected one.
     pub fn is_connected_qp(&self, qpn: Qpn) -> bool {
         self.connected.pairs.contains_key(&qpn)
+    }
+
+    /// The completion queues of a connected queue pair.
+    pub(in crate::device) fn connected_completion_queues(&self, qpn: Qpn) -> Vec<CqId> {
+        let pair = self.connected.pairs.get(&qpn);
+        pair.map_or_else(Vec::new, |pair| {
+            vec![pair.config.send_cq, pair.receive_cq(&self.connected.shared)]
+        })
     }
 
     /// Changes a connected queue pair, by the rules of the verbs. Changing to [`QpState::Error`]

@@ -161,6 +161,19 @@ impl Device {
         }
     }
 
+    /// Fails connected queue pairs, one or all, as a rule says. Those that have not begun to work are
+    /// left alone.
+    pub(in crate::device) fn stage_connected(&mut self, chosen: Option<Qpn>) {
+        let works = |(qpn, pair): (&Qpn, &Box<Pair>)| {
+            let is_chosen = chosen.is_none_or(|chosen| chosen == *qpn);
+            (is_chosen && pair.attributes.state != QpState::Reset).then_some(*qpn)
+        };
+        let failed: Vec<Qpn> = self.connected.pairs.iter().filter_map(works).collect();
+        for qpn in failed {
+            self.fail_connected(qpn, Some(DeviceEvent::QpFatal(qpn)));
+        }
+    }
+
     /// Puts a connected queue pair into the error state, and tells its client why, unless it has
     /// asked for it.
     pub(in crate::device) fn fail_connected(&mut self, qpn: Qpn, event: Option<DeviceEvent>) {
