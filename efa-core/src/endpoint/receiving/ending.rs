@@ -215,7 +215,7 @@ mod tests {
         };
         assert!(write(false).is_peers() && write(false).is_remote());
         let outcome = write(false).outcome(peer(), 10, 10, None, false);
-        assert_eq!(outcome, EndReport::Nothing);
+        assert_eq!(outcome, EndReport::Counted(receive().flags));
         let outcome = write(true).outcome(peer(), 10, 10, None, false);
         assert!(matches!(outcome, EndReport::Succeeded(_)));
         let outcome = write(true).outcome(peer(), 10, 10, Some(FAILURE), false);
