@@ -257,6 +257,7 @@ impl State {
     pub(crate) fn start_collective(&mut self, operation: Operation) {
         let key = self.collectives.insert(operation);
         self.advance_collective(key);
+        self.deliver();
     }
 
     /// Goes on with collective operations whose messages have ended, or have had no room.
@@ -295,12 +296,9 @@ impl State {
                 operation.fail(plain(Errno::ECANCELED), None);
             }
         }
-        // The first round cancels receives, whose ends are reported before the second.
-        for _ in 0..2 {
-            self.advance_collectives();
-            self.deliver();
-        }
+        // Cancels their receives.
         self.advance_collectives();
+        self.deliver();
         Arc::strong_count(group) == 1
     }
 }

@@ -110,10 +110,11 @@ impl State {
         if !self.deferred.is_empty() {
             self.resume_deferred();
         }
-        self.deliver();
         if !self.collectives.is_empty() {
+            // Some may have waited for room.
             self.advance_collectives();
         }
+        self.deliver();
         taken
     }
 
@@ -156,16 +157,14 @@ impl State {
         }
     }
 
-    /// Hands what completed to the completion queues, and wakes sleepers whose counter has
-    /// changed.
+    /// Hands what completed to the completion queues, goes on with collective operations, and wakes
+    /// sleepers whose counter has changed.
     pub(crate) fn deliver(&mut self) {
-        for (id, route) in &self.endpoints {
-            let Some(engine) = self.core.endpoint(*id) else {
-                continue;
-            };
-            while let Some(result) = engine.poll_completion() {
-                route.report(&mut self.tables, result);
-            }
+        self.hand_over();
+        // What they start may end at once, and then nothing would wake a sleeper for it.
+        while !self.tables.collective.is_empty() {
+            self.advance_collectives();
+            self.hand_over();
         }
         if !self.sleepers.is_empty() {
             self.wake_sleepers();
@@ -263,6 +262,18 @@ impl State {
         }
         if let Err(error) = nic.destroy_completion_queue(queue) {
             log_warn!(Endpoint, "completion queue: {error}");
+        }
+    }
+
+    #[inline(always)]
+    fn hand_over(&mut self) {
+        for (id, route) in &self.endpoints {
+            let Some(engine) = self.core.endpoint(*id) else {
+                continue;
+            };
+            while let Some(result) = engine.poll_completion() {
+                route.report(&mut self.tables, result);
+            }
         }
     }
 
