@@ -15,7 +15,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
 use efa_replay::replay::backend::BackendError;
-use efa_shm::{ENV_FABRIC, Fabric, FabricError, HostConfig};
+use efa_shm::{ENV_FABRIC, ENV_RUN, Fabric, FabricError, HostConfig};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -76,7 +76,8 @@ pub fn run_all(
         let mut command = program();
         if let Some(own) = &own {
             let fabric = format!("{own}-job-{}-{job}", std::process::id());
-            command.env(ENV_FABRIC, fabric);
+            // On which the run is not, and need not be.
+            command.env(ENV_FABRIC, fabric).env_remove(ENV_RUN);
         }
         Job::start(command, settings)
     };

@@ -59,7 +59,8 @@ pub use fabric::status::{HostStatus, ParticipantStatus};
 pub use fabric::{usage, version};
 pub use identity::config::{
     DEFAULT_FABRIC, DEFAULT_PROFILE, ENV_FABRIC, ENV_FABRICS, ENV_GID, ENV_HOST, ENV_NETWORK,
-    ENV_PROFILE, ENV_RDMA, ENV_UNKNOWN_PEERS, HostConfig, NetworkOptions, RdmaPath, parse_duration,
+    ENV_PROFILE, ENV_RDMA, ENV_RUN, ENV_UNKNOWN_PEERS, HostConfig, NetworkOptions, RdmaPath,
+    parse_duration,
 };
 pub use identity::device_name::DeviceName;
 pub use link::staged::{CarriedFault, PortRules, PortState};

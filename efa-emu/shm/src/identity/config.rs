@@ -32,7 +32,7 @@ pub const ENV_RDMA: &str = "EFA_EMU_RDMA";
 /// or `serve`.
 pub const ENV_UNKNOWN_PEERS: &str = "EFA_EMU_UNKNOWN_PEERS";
 /// The run that started the process: the numbers of its participation in each device of the host.
-pub(crate) const ENV_RUN: &str = "EFA_EMU_RUN";
+pub const ENV_RUN: &str = "EFA_EMU_RUN";
 
 /// Name of the fabric if none is given.
 pub const DEFAULT_FABRIC: &str = "default";

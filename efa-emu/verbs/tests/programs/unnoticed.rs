@@ -317,3 +317,16 @@ then = "hold"
     );
     assert_eq!(run(&["--quiet"]), "");
 }
+
+/// Its processes are on fabrics that the suite names, and not because they see another `/dev/shm`.
+#[test]
+fn the_suites_jobs_have_their_own_fabrics() {
+    let trace = |name: &str| efa_testing::workspace::traces().join(name);
+    let fabric = TestFabric::new();
+    let mut command = fabric.host(&[efa_testing::workspace::conformance().to_str().unwrap()]);
+    command
+        .arg("run")
+        .args(["eager-tagged.pcapng", "long-cts.pcapng"].map(trace))
+        .args(["--backend", "hw", "--jobs", "2"]);
+    assert_eq!(said(command), "");
+}
