@@ -174,6 +174,7 @@ impl Function {
 
     /// Shows that the device lives. To be called every [`SIGN_OF_LIFE`].
     pub fn show_life(&self) {
+        self.notifier.repeat_interrupts();
         self.notifier.tell_async(AsyncGroup::KeepAlive);
     }
 

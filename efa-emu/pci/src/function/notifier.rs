@@ -49,6 +49,8 @@ struct EventQueue {
     is_armed: bool,
     /// There were entries since the last interrupt that the guest may not have seen.
     is_late: bool,
+    /// The guest has been interrupted, and has not armed the queue since.
+    is_unanswered: bool,
 }
 
 #[derive(Default)]
@@ -62,6 +64,8 @@ struct State {
     /// The admin queue does not interrupt.
     is_masked: bool,
     admin_vector: u16,
+    /// Commands were completed since the last look.
+    has_completed: bool,
     async_events: Option<Written>,
     enabled_groups: u32,
     event_queues: Slab<EventQueue>,
@@ -76,6 +80,7 @@ impl State {
         let Some(slot) = self.vectors.get(usize::from(vector)) else {
             return;
         };
+        tracing::debug!(vector, is_there = slot.is_some(), "interrupt");
         let Some(eventfd) = slot else {
             self.pending |= 1 << vector;
             return;
@@ -116,6 +121,7 @@ impl Notifier {
             return;
         };
         let is_there = eventfd.is_some();
+        tracing::debug!(vector, is_there, "what stands for a vector");
         *slot = eventfd;
         let bit = 1 << vector;
         if is_there && state.pending & bit != 0 {
@@ -133,6 +139,7 @@ impl Notifier {
 
     /// No vector interrupts any more.
     pub fn clear_vectors(&self) {
+        tracing::debug!("no vector interrupts");
         self.lock().vectors.fill_with(|| None);
     }
 
@@ -162,8 +169,28 @@ impl Notifier {
     /// A command is done.
     pub(super) fn tell_completion(&self) {
         let mut state = self.lock();
+        state.has_completed = true;
         if !state.is_masked {
             let vector = state.admin_vector;
+            state.interrupt(vector);
+        }
+    }
+
+    /// Interrupts once more where the guest has not reacted to an interrupt. On a machine with more to
+    /// do than it has processors an emulated guest loses some, and its driver would wait for ever, or
+    /// give the device up. One interrupt too many finds nothing to do.
+    pub(super) fn repeat_interrupts(&self) {
+        let mut state = self.lock();
+        if std::mem::take(&mut state.has_completed) && !state.is_masked {
+            let vector = state.admin_vector;
+            state.interrupt(vector);
+        }
+        let unanswered = state.event_queues.iter();
+        let unanswered: Vec<u16> = unanswered
+            .filter(|(_, queue)| queue.is_unanswered)
+            .map(|(_, queue)| queue.entries.vector)
+            .collect();
+        for vector in unanswered {
             state.interrupt(vector);
         }
     }
@@ -234,6 +261,7 @@ impl Notifier {
             },
             is_armed: false,
             is_late: false,
+            is_unanswered: false,
         });
         Ok(eqn as u16)
     }
@@ -273,6 +301,7 @@ impl Notifier {
         };
         // It may have read before the entry was there.
         queue.is_armed = !std::mem::take(&mut queue.is_late);
+        queue.is_unanswered = !queue.is_armed;
         if !queue.is_armed {
             let vector = queue.entries.vector;
             state.interrupt(vector);
@@ -313,6 +342,7 @@ impl Notifier {
         }
         match std::mem::take(&mut queue.is_armed) {
             true => {
+                queue.is_unanswered = true;
                 let vector = queue.entries.vector;
                 state.interrupt(vector);
             }
@@ -404,6 +434,31 @@ mod tests {
         guest.notifier.tell(COMPLETION);
         assert_eq!(guest.interrupts(), 1);
         assert_eq!(guest.bytes(4096), [0u8], "the phase of the second lap");
+    }
+
+    #[test]
+    fn interrupts_without_a_reaction_are_repeated() {
+        let guest = Guest::new();
+        let eqn = guest.create();
+        guest.notifier.attach(5, eqn);
+        guest.notifier.arm(eqn);
+        let repeated = || {
+            guest.notifier.repeat_interrupts();
+            guest.interrupts()
+        };
+        assert_eq!(repeated(), 0);
+        guest.notifier.tell(COMPLETION);
+        assert_eq!(guest.interrupts(), 1);
+        assert_eq!([repeated(), repeated()], [1, 1], "until the queue is armed");
+        guest.notifier.arm(eqn);
+        assert_eq!(repeated(), 0);
+        guest.notifier.set_admin_vector(3);
+        guest.notifier.tell_completion();
+        assert_eq!(guest.interrupts(), 1);
+        assert_eq!([repeated(), repeated()], [1, 0], "once for commands");
+        guest.notifier.mask(true);
+        guest.notifier.tell_completion();
+        assert_eq!(repeated(), 0);
     }
 
     #[test]
