@@ -26,7 +26,8 @@ pub enum Operation {
     /// RDMA write of the responder's memory, with a completion there if it has an immediate.
     RdmaWrite,
     /// A packet of a reliable connection, with all its headers in front of its data. As `Datagram`,
-    /// the link carries it once and answers nothing: the devices at both ends see to the rest.
+    /// the link carries it once and answers nothing: the devices at both ends see to the rest. It
+    /// completes when the responder's device has it, or the link has lost it.
     Connected,
 }
 

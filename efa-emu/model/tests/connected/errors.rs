@@ -217,6 +217,20 @@ fn requests_are_refused_by_state_and_flushed_in_error() {
     assert_eq!(net.hosts[0].completions(), expected);
 }
 
+/// Its process waits for a processor, say: it has not had the chance to answer.
+#[test]
+fn a_peer_that_has_no_packet_yet_is_waited_for() {
+    let mut net = connect(|own| own.retry_count = 1, CALM);
+    net.is_stopped = true;
+    let list = net.hosts[0].list(0, 100);
+    net.post(0, A, request(1, SendOperation::Send(None), list));
+    for _ in 0..100 {
+        assert!(net.step());
+    }
+    assert_eq!(net.hosts[0].completions(), []);
+    assert_eq!(net.hosts[0].device.counters().retrans_pkts, 0);
+}
+
 /// A rule of faults fails queue pairs of either kind.
 #[test]
 fn staged_errors_fail_connections() {

@@ -61,6 +61,8 @@ pub(crate) struct Net {
     pub(crate) hosts: Vec<Host>,
     pub(crate) weather: Weather,
     pub(crate) now: Duration,
+    /// The link takes packets and does not carry them.
+    pub(crate) is_stopped: bool,
     packets: BTreeMap<(Duration, u64), Packet>,
     serial: u64,
     random: ChaCha8Rng,
@@ -79,7 +81,7 @@ fn range(segment: &HostSegment) -> std::ops::Range<usize> {
 
 struct Wire<'a> {
     memory: &'a [u8],
-    out: Vec<(Gid, RequestHeader, Vec<u8>)>,
+    out: Vec<(Gid, Token, RequestHeader, Vec<u8>)>,
     random: &'a mut ChaCha8Rng,
     busy: f64,
 }
@@ -88,7 +90,7 @@ impl Link for Wire<'_> {
     fn try_send(
         &mut self,
         to: Gid,
-        _: Token,
+        token: Token,
         header: &RequestHeader,
         data: LocalData<'_>,
     ) -> Result<(), LinkBusy> {
@@ -110,7 +112,7 @@ impl Link for Wire<'_> {
         copy.resize(copy.len() + padding, 0);
         assert_eq!(copy.len(), header.length as usize);
         assert_eq!(copy.len() % 4, 0, "packets are whole words");
-        self.out.push((to, *header, copy));
+        self.out.push((to, token, *header, copy));
         Ok(())
     }
 }
@@ -272,6 +274,7 @@ impl Net {
             hosts: (0..hosts).map(Host::new).collect(),
             weather,
             now: Duration::ZERO,
+            is_stopped: false,
             packets: BTreeMap::new(),
             serial: 0,
             random: ChaCha8Rng::seed_from_u64(seed),
@@ -350,7 +353,13 @@ impl Net {
                 busy: self.weather.busy,
             };
             host.device.transmit(self.now, &mut wire);
-            for (to, header, data) in wire.out {
+            for (to, token, header, data) in std::mem::take(&mut wire.out) {
+                if self.is_stopped {
+                    continue;
+                }
+                // Packets that wait in this network are as good as carried.
+                let device = &mut self.hosts[from].device;
+                device.complete(self.now, token, Status::Ok);
                 let to = usize::from(to.0[15] - 1);
                 self.carry(from, to, header, data);
             }

@@ -85,7 +85,10 @@ impl LinkTap {
     ) {
         let header = record.header();
         let path = record.path();
-        self.sent.insert(token, Sent { to, path, header });
+        // What becomes of a packet of a connection is said by other packets.
+        if header.operation != Operation::Connected {
+            self.sent.insert(token, Sent { to, path, header });
+        }
         let route = self.outbound(to, path);
         let mut data = Registered(data);
         self.recorder

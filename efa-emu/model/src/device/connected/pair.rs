@@ -58,6 +58,8 @@ pub(in crate::device) struct Pair {
     pub(super) is_scheduled: bool,
     /// Packets sent, for the network.
     pub(super) frames: u32,
+    /// Packets that the link has taken and neither carried nor lost.
+    pub(super) in_network: u32,
     /// When the device's timers next have an entry of it.
     pub(super) tick_at: Option<Duration>,
 }
@@ -73,6 +75,7 @@ impl Pair {
             responder: Responder::new(),
             is_scheduled: false,
             frames: 0,
+            in_network: 0,
             tick_at: None,
         }
     }

@@ -620,12 +620,15 @@ impl Requester {
         }
     }
 
-    /// It is `now`. `timeout` is that of acknowledgements.
+    /// It is `now`. `timeout` is that of acknowledgements. While packets are being carried, the peer
+    /// cannot answer: where the devices of a machine are its processes, one may have to wait for a
+    /// processor for longer than any device would.
     pub(super) fn tick(
         &mut self,
         now: Duration,
         timeout: Option<Duration>,
         of: &ConnectionAttributes,
+        is_carried: bool,
     ) -> Tick {
         match self.wait {
             Wait::Requested(delay) => {
@@ -646,6 +649,10 @@ impl Requester {
             return Tick::Later(None);
         };
         match self.deadline {
+            Some(at) if now >= at && is_carried => {
+                self.deadline = Some(now + timeout);
+                Tick::Later(self.deadline)
+            }
             Some(at) if now >= at => match self.retry(of) {
                 true => {
                     self.deadline = Some(now + timeout);

@@ -21,14 +21,11 @@ use crate::link::{Link, LinkBusy, LocalData, Operation, RequestHeader, Token};
 /// Packets of one queue pair before the next one has its turn.
 const TURN: u32 = 32;
 
-/// Names no request: nobody waits for what becomes of a packet.
-const NOBODY: Token = Token(u64::MAX);
-
-/// The upper bits of timers of connected queue pairs, behind which are their numbers. No request in
-/// flight has such a token: there are never so many.
+/// The upper bits of timers of connected queue pairs, and of the tokens of their packets, behind which
+/// are their numbers. No request in flight has such a token: there are never so many.
 const TIMER: u64 = 0xffff_ffff_ffff_0000;
 
-/// The queue pair of a timer, if it is that of a connected one.
+/// The queue pair of a timer or of a packet, if it is that of a connected one.
 pub(in crate::device) fn timer_of(token: u64) -> Option<Qpn> {
     (token & TIMER == TIMER).then_some(Qpn(token as u16))
 }
@@ -127,6 +124,15 @@ impl Device {
         has_more
     }
 
+    /// The link has carried a packet of a connected queue pair, or lost it.
+    #[cold]
+    pub(in crate::device) fn packet_left(&mut self, token: Token) {
+        let pair = timer_of(token.0).and_then(|qpn| self.connected.pairs.get_mut(&qpn));
+        if let Some(pair) = pair {
+            pair.in_network = pair.in_network.saturating_sub(1);
+        }
+    }
+
     /// A timer of a connected queue pair is due.
     #[cold]
     pub(in crate::device) fn tick_connected(&mut self, now: Duration, qpn: Qpn) {
@@ -140,7 +146,11 @@ impl Device {
             return;
         }
         let timeout = pair.timeout();
-        let (next, sends) = match pair.requester.tick(now, timeout, &pair.attributes) {
+        let is_carried = pair.in_network > 0;
+        let tick = pair
+            .requester
+            .tick(now, timeout, &pair.attributes, is_carried);
+        let (next, sends) = match tick {
             Tick::Later(next) => (next, false),
             Tick::Send(next) => (next, true),
             Tick::GivenUp => {
@@ -472,8 +482,10 @@ impl Pair {
             segments,
             padding: padding as usize,
         };
-        link.try_send(self.attributes.peer, NOBODY, &header, data)?;
+        let token = Token(TIMER | u64::from(self.qpn.0));
+        link.try_send(self.attributes.peer, token, &header, data)?;
         self.frames = self.frames.wrapping_add(1);
+        self.in_network += 1;
         around.counters.tx_pkts += 1;
         around.counters.tx_bytes += u64::from(payload);
         if is_repeated {

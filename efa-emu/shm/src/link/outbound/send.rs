@@ -115,7 +115,7 @@ impl Outbound {
                 }
             };
         }
-        let is_unanswered = header.operation.is_unanswered();
+        let is_datagram = header.operation == Operation::Datagram;
         let in_one_record = match header.operation {
             Operation::Send | Operation::Datagram | Operation::Connected => true,
             Operation::RdmaWrite => {
@@ -127,7 +127,7 @@ impl Outbound {
             return self.send_bulk(index, to, token, header, arrival, data);
         }
         let record = Record::request(RecordKind::Data, &header, header.length, arrival);
-        let pending = match is_unanswered {
+        let pending = match is_datagram {
             true => Pending::Datagram,
             false => Pending::Request(token),
         };
@@ -136,8 +136,7 @@ impl Outbound {
         if let Some(moment) = leaves {
             self.tap_sent(moment, to, token, record, data);
         }
-        // Nobody waits for a packet of a connection.
-        if header.operation == Operation::Datagram {
+        if is_datagram {
             self.completed.push_back((token, Status::Ok));
         }
         Ok(())
