@@ -117,6 +117,13 @@ pub const GROUPS: &[Group] = &[
         cells: none,
     },
     Group {
+        name: "tag_matching",
+        about: "connected queue pairs, shared receive queues and tag matching: rdma-core's programs and tests, perftest",
+        emulated: Some("EFA has no connected queue pairs"),
+        file: Some(include_str!("../cells/tag_matching.toml")),
+        cells: none,
+    },
+    Group {
         name: "monitoring",
         about: "programs that look at /sys and /dev themselves",
         emulated: Some("they look at the machine's own /sys there"),
