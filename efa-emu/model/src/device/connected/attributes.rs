@@ -348,7 +348,8 @@ mod tests {
 
     #[test]
     fn values_beyond_their_fields_are_einval() {
-        let wrong: [(M, fn(&mut ConnectionAttributes)); 8] = [
+        type Spoil = fn(&mut ConnectionAttributes);
+        let wrong: [(M, Spoil); 8] = [
             (M::TIMEOUT, |to| to.timeout = 32),
             (M::RETRY_COUNT, |to| to.retry_count = 8),
             (M::RNR_RETRY, |to| to.rnr_retry = 8),

@@ -173,7 +173,7 @@ impl Request {
     }
 
     /// How many packets are sent for it.
-    fn to_send(&self) -> u32 {
+    fn sent_packets(&self) -> u32 {
         match self.wr.operation.is_read_like() {
             true => 1,
             false => self.packets,
@@ -374,7 +374,7 @@ impl Requester {
             self.furthest = behind;
         }
         self.sent += 1;
-        if self.sent >= packet.request.to_send() {
+        if self.sent >= packet.request.sent_packets() {
             self.next += 1;
             self.sent = 0;
         }

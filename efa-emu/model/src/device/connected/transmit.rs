@@ -174,11 +174,12 @@ impl Device {
     /// Fails connected queue pairs, one or all, as a rule says. Those that have not begun to work are
     /// left alone.
     pub(in crate::device) fn stage_connected(&mut self, chosen: Option<Qpn>) {
-        let works = |(qpn, pair): (&Qpn, &Box<Pair>)| {
-            let is_chosen = chosen.is_none_or(|chosen| chosen == *qpn);
-            (is_chosen && pair.attributes.state != QpState::Reset).then_some(*qpn)
+        let works = |pair: &Pair| {
+            let is_chosen = chosen.is_none_or(|chosen| chosen == pair.qpn);
+            (is_chosen && pair.attributes.state != QpState::Reset).then_some(pair.qpn)
         };
-        let failed: Vec<Qpn> = self.connected.pairs.iter().filter_map(works).collect();
+        let pairs = self.connected.pairs.values();
+        let failed: Vec<Qpn> = pairs.filter_map(|pair| works(pair)).collect();
         for qpn in failed {
             self.fail_connected(qpn, Some(DeviceEvent::QpFatal(qpn)));
         }
