@@ -15,8 +15,9 @@ pub use completion::{AdminStatus, Completion, RequestId};
 pub use events::{AsyncEvent, AsyncGroup, CompletionEvent};
 pub(crate) use features::ADDRESS_WIDTH;
 pub use features::{
-    EVENT_QUEUE_DEPTH, EVENT_QUEUES, Feature, async_events, device_attributes, event_queues,
-    hardware_hints, network, queue_attributes, wide_queue_attributes,
+    AsyncEvents, DeviceAttributes, EVENT_QUEUE_DEPTH, EVENT_QUEUES, EventQueues, Feature,
+    HardwareHints, Network, QueueAttributes, WideQueueAttributes, async_events, device_attributes,
+    event_queues, hardware_hints, network, queue_attributes, wide_queue_attributes,
 };
 pub use requests::{
     AllocPd, AllocUar, ControlBuffer, CreateAh, CreateCq, CreateEq, CreateQp, DeallocPd,
