@@ -1,0 +1,378 @@
+//! What an application does wrong comes back as an error number, and changes nothing.
+
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+
+use crate::common::c::*;
+use crate::common::{AGAIN, Options, Pair, Side, bind, close, with_provider, with_provider_and};
+
+const EINVAL: c_int = -libc::EINVAL;
+const REFUSED: isize = EINVAL as isize;
+const BAD_FLAGS: isize = -(FI_EBADFLAGS as isize);
+
+/// A flag that no operation has.
+const UNKNOWN: u64 = 1 << 50;
+
+/// A call of `fi_close`.
+type Close = Box<dyn Fn(*mut c_void) -> c_int>;
+
+/// `fi_close` of an object's class, for other pointers than the object's.
+fn close_of<T>(object: *mut T) -> impl Fn(*mut c_void) -> c_int {
+    // SAFETY: every object begins with a `fid`, and is open.
+    let function = unsafe { (*(*object.cast::<fid>()).ops).close };
+    let function = function.expect("every object can be closed");
+    // SAFETY: this is what is tested.
+    move |pointer| unsafe { function(pointer.cast()) }
+}
+
+#[test]
+fn null_foreign_and_closed_objects_are_no_crash() {
+    with_provider(
+        "misuse::null_foreign_and_closed_objects_are_no_crash",
+        |libfabric| {
+            let side = Side::open(libfabric, &Options::default());
+            side.enable();
+            let mut memory = [0_u8; 64];
+            let region = side.register(&mut memory);
+            let close_region = close_of(region);
+            let mut zeros = [0_u64; 32];
+            let all: [(&str, *mut c_void, Close); 6] = [
+                ("mr", region.cast(), Box::new(close_of(region))),
+                (
+                    "endpoint",
+                    side.endpoint.cast(),
+                    Box::new(close_of(side.endpoint)),
+                ),
+                (
+                    "vector",
+                    side.vector.cast(),
+                    Box::new(close_of(side.vector)),
+                ),
+                ("queue", side.queue.cast(), Box::new(close_of(side.queue))),
+                (
+                    "domain",
+                    side.domain.cast(),
+                    Box::new(close_of(side.domain)),
+                ),
+                (
+                    "fabric",
+                    side.fabric.cast(),
+                    Box::new(close_of(side.fabric)),
+                ),
+            ];
+            for (name, own, close) in &all {
+                assert_eq!(close(null_mut()), EINVAL, "{name} of null");
+                assert_eq!(
+                    close(zeros.as_mut_ptr().cast()),
+                    EINVAL,
+                    "{name} of other memory"
+                );
+                for (other, pointer, _) in all.iter().filter(|(_, pointer, _)| pointer != own) {
+                    assert_eq!(close(*pointer), EINVAL, "{name} of a {other}");
+                }
+            }
+            assert_eq!(close_region(region.cast()), 0);
+            assert_eq!(close_region(region.cast()), EINVAL, "closed before");
+            let close_endpoint = close_of(side.endpoint);
+            let endpoint = side.endpoint;
+            side.close(libfabric);
+            assert_eq!(close_endpoint(endpoint.cast()), EINVAL, "closed before");
+        },
+    );
+}
+
+#[test]
+fn transfers_of_other_objects_are_refused() {
+    with_provider(
+        "misuse::transfers_of_other_objects_are_refused",
+        |libfabric| {
+            let pair = Pair::open(libfabric, &Options::default());
+            let (side, no) = (&pair.left, null_mut());
+            let mut buffer = [0_u8; 8];
+            let memory: *mut c_void = buffer.as_mut_ptr().cast();
+            // SAFETY: the tables are complete; the wrong objects are what is tested.
+            unsafe {
+                let (msg, tagged) = (&*(*side.endpoint).msg, &*(*side.endpoint).tagged);
+                let (rma, queue) = (&*(*side.endpoint).rma, &*(*side.queue).ops);
+                for wrong in [no, side.queue.cast(), side.vector.cast::<c_void>()] {
+                    let endpoint = wrong.cast();
+                    assert_eq!(
+                        msg.send.unwrap()(endpoint, memory, 8, no, pair.to_right, no),
+                        REFUSED
+                    );
+                    assert_eq!(msg.recv.unwrap()(endpoint, memory, 8, no, 0, no), REFUSED);
+                    assert_eq!(
+                        tagged.inject.unwrap()(endpoint, memory, 8, pair.to_right, 1),
+                        REFUSED
+                    );
+                    assert_eq!(
+                        rma.read.unwrap()(endpoint, memory, 8, no, 0, 0, 0, no),
+                        REFUSED
+                    );
+                }
+                for wrong in [no, side.endpoint.cast(), side.vector.cast::<c_void>()] {
+                    assert_eq!(queue.read.unwrap()(wrong.cast(), memory, 1), REFUSED);
+                    assert_eq!(
+                        queue.readerr.unwrap()(wrong.cast(), memory.cast(), 0),
+                        REFUSED
+                    );
+                }
+            }
+            pair.close(libfabric);
+        },
+    );
+}
+
+#[test]
+fn an_object_in_use_stays_open() {
+    with_provider("misuse::an_object_in_use_stays_open", |libfabric| {
+        let side = Side::open(libfabric, &Options::default());
+        let busy = -libc::EBUSY;
+        assert_eq!(close(side.fabric), busy);
+        assert_eq!(close(side.domain), busy);
+        assert_eq!(close(side.queue), busy);
+        assert_eq!(close(side.vector), busy);
+        // All of them work, and can be closed in the right order.
+        side.enable();
+        let own = side.insert(&side.name());
+        assert_eq!(own, 0);
+        side.close(libfabric);
+    });
+}
+
+#[test]
+fn an_endpoint_that_lacks_something_says_what() {
+    with_provider(
+        "misuse::an_endpoint_that_lacks_something_says_what",
+        |libfabric| {
+            let side = Side::open(libfabric, &Options::default());
+            let mut bare = null_mut();
+            assert_eq!(
+                call!(side.domain => ops.endpoint(side.info, &mut bare, null_mut())),
+                0
+            );
+            // SAFETY: the endpoints are open.
+            let enable = |endpoint: *mut fid_ep| unsafe {
+                let fid = endpoint.cast::<fid>();
+                ((*(*fid).ops).control.expect("the tables are complete"))(
+                    fid,
+                    FI_ENABLE as c_int,
+                    null_mut(),
+                )
+            };
+            assert_eq!(enable(bare), -(FI_ENOAV as c_int));
+            assert_eq!(bind(bare, side.vector, 0), 0);
+            assert_eq!(enable(bare), -(FI_ENOCQ as c_int));
+            assert_eq!(bind(bare, side.queue, 0), EINVAL, "no direction");
+            assert_eq!(bind(bare, side.domain, 0), EINVAL, "not an object to bind");
+            assert_eq!(bind(bare, null_mut::<fid>(), 0), EINVAL);
+            let buffer = [0_u8; 8];
+            let sent =
+                call!(bare => msg.send(buffer.as_ptr().cast(), 8, null_mut(), 0, null_mut()));
+            assert_eq!(sent, -(FI_EOPBADSTATE as isize), "it is not enabled");
+            // Objects of another domain do not go with it.
+            let other = Side::open(libfabric, &Options::default());
+            assert_ne!(bind(bare, other.vector, 0), 0);
+            other.close(libfabric);
+            assert_eq!(close(bare), 0);
+            side.close(libfabric);
+        },
+    );
+}
+
+#[test]
+fn wrong_arguments_of_operations_are_refused() {
+    with_provider(
+        "misuse::wrong_arguments_of_operations_are_refused",
+        |libfabric| {
+            let pair = Pair::open(libfabric, &Options::default());
+            let (endpoint, no) = (pair.left.endpoint, null_mut());
+            let mut buffer = [0_u8; 8];
+            let memory: *mut c_void = buffer.as_mut_ptr().cast();
+            for address in [pair.to_right + 1, 1 << 40, u64::MAX] {
+                let status = call!(endpoint => msg.send(memory, 8, no, address, no));
+                assert_eq!(status, REFUSED, "to {address:#x}");
+            }
+            let piece = iovec {
+                iov_base: memory,
+                iov_len: 8,
+            };
+            let mut pieces = [piece; 5];
+            let list = pieces.as_mut_ptr();
+            for count in [5, usize::MAX] {
+                let status =
+                    call!(endpoint => msg.sendv(list, no.cast(), count, pair.to_right, no));
+                assert_eq!(status, REFUSED, "{count} pieces");
+                let status =
+                    call!(endpoint => msg.recvv(list, no.cast(), count, pair.to_right, no));
+                assert_eq!(status, REFUSED, "{count} pieces");
+            }
+            let status = call!(endpoint => msg.sendv(null_mut(), no.cast(), 1, pair.to_right, no));
+            assert_eq!(status, REFUSED, "no vector");
+            let message = fi_msg {
+                msg_iov: list,
+                iov_count: 1,
+                addr: pair.to_right,
+                ..fi_msg::default()
+            };
+            for flags in [UNKNOWN, FI_FENCE, FI_PEEK] {
+                assert_eq!(
+                    call!(endpoint => msg.sendmsg(&message, flags)),
+                    BAD_FLAGS,
+                    "{flags:#x}"
+                );
+            }
+            assert_eq!(call!(endpoint => msg.recvmsg(&message, UNKNOWN)), BAD_FLAGS);
+            assert_eq!(call!(endpoint => msg.sendmsg(null_mut(), 0)), REFUSED);
+            // More than a packet cannot be injected; the size of what memory cannot hold is an error
+            // too.
+            let huge = call!(endpoint => msg.inject(memory, usize::MAX, pair.to_right));
+            assert!(huge < 0 && huge != AGAIN, "{huge}");
+            // A descriptor that is an object of another kind.
+            let status =
+                call!(endpoint => msg.send(memory, 8, pair.left.queue.cast(), pair.to_right, no));
+            assert_eq!(status, REFUSED);
+            // Nothing of this was started, and the endpoint still works.
+            assert!(matches!(pair.left.read(), Err(error) if error == AGAIN));
+            pair.start(|| call!(pair.right.endpoint => msg.recv(memory, 8, no, pair.to_left, no)));
+            pair.start(
+                || call!(endpoint => msg.inject(b"it works".as_ptr().cast(), 8, pair.to_right)),
+            );
+            pair.right_completion();
+            assert_eq!(&buffer, b"it works");
+            pair.close(libfabric);
+        },
+    );
+}
+
+#[test]
+fn wrong_registrations_are_refused() {
+    with_provider("misuse::wrong_registrations_are_refused", |libfabric| {
+        let side = Side::open(libfabric, &Options::default());
+        let mut memory = [0_u8; 64];
+        let buffer: *mut c_void = memory.as_mut_ptr().cast();
+        let register = |buffer, length, access, flags, result| {
+            // SAFETY: the domain is open; the rest is what is tested.
+            unsafe {
+                let reg = (*(*side.domain).mr).reg.expect("the tables are complete");
+                reg(
+                    side.domain.cast(),
+                    buffer,
+                    length,
+                    access,
+                    0,
+                    0,
+                    flags,
+                    result,
+                    null_mut(),
+                )
+            }
+        };
+        let mut region = null_mut();
+        assert_eq!(register(buffer, 0, FI_RECV, 0, &mut region), EINVAL);
+        assert_eq!(register(buffer, 64, FI_RECV, 0, null_mut()), EINVAL);
+        assert_eq!(register(buffer, 64, UNKNOWN, 0, &mut region), EINVAL);
+        let refused = register(buffer, 64, FI_RECV, UNKNOWN, &mut region);
+        assert_eq!(refused as isize, BAD_FLAGS);
+        for (buffer, length) in [(null_mut(), 64), (buffer, usize::MAX)] {
+            assert!(
+                register(buffer, length, FI_RECV, 0, &mut region) < 0,
+                "{buffer:?} {length:#x}"
+            );
+        }
+        assert!(region.is_null(), "nothing was written");
+        let piece = iovec {
+            iov_base: buffer,
+            iov_len: 64,
+        };
+        let attributes = fi_mr_attr {
+            mr_iov: &piece,
+            iov_count: 1,
+            access: FI_RECV,
+            iface: FI_HMEM_CUDA,
+            ..fi_mr_attr::default()
+        };
+        // SAFETY: the domain is open, and the attributes are valid.
+        let status = unsafe {
+            let regattr = (*(*side.domain).mr)
+                .regattr
+                .expect("the tables are complete");
+            regattr(side.domain.cast(), &attributes, 0, &mut region)
+        };
+        assert_eq!(status, -libc::ENOSYS, "memory of GPUs");
+        side.close(libfabric);
+    });
+}
+
+/// What calls return that copy something out to where there is room for so many bytes: their status,
+/// the length that they say, and whether they wrote no more than that.
+fn copied_out(side: &Side, room: usize) -> Vec<(&'static str, c_int, usize, bool)> {
+    let own = side.insert(&side.name());
+    let mut bytes = [0xff_u8; 128];
+    let mut copy = |what, call: &mut dyn FnMut(*mut c_void, &mut usize) -> c_int| {
+        let mut length = room;
+        bytes.fill(0xff);
+        let status = call(bytes.as_mut_ptr().cast(), &mut length);
+        let keeps_within = bytes[room..].iter().all(|byte| *byte == 0xff);
+        (what, status, length, keeps_within)
+    };
+    let (endpoint, vector) = (side.endpoint, side.vector);
+    // SAFETY: the objects are open, and there is room for as many bytes as the length says.
+    unsafe {
+        let getname = (*(*endpoint).cm).getname.expect("complete");
+        let lookup = (*(*vector).ops).lookup.expect("complete");
+        let getopt = (*(*endpoint).ops).getopt.expect("complete");
+        let level = FI_OPT_ENDPOINT as c_int;
+        let option = FI_OPT_MIN_MULTI_RECV as c_int;
+        vec![
+            copy("fi_getname", &mut |to, length| {
+                getname(endpoint.cast(), to, length)
+            }),
+            copy("fi_av_lookup", &mut |to, length| {
+                lookup(vector, own, to, length)
+            }),
+            copy("fi_getopt", &mut |to, length| {
+                getopt(endpoint.cast(), level, option, to, length)
+            }),
+        ]
+    }
+}
+
+#[test]
+fn short_buffers_get_the_needed_length() {
+    let name = "misuse::short_buffers_get_the_needed_length";
+    let permit = |command: &mut std::process::Command| {
+        command
+            .env("FI_PROVIDER", "efa_rs,efa")
+            .env("FI_EFA_ENABLE_SHM_TRANSFER", "0");
+    };
+    with_provider_and(name, permit, |libfabric| {
+        let [ours, stock] = [c"efa_rs", c"efa"].map(|provider| {
+            let options = Options {
+                provider,
+                ..Options::default()
+            };
+            let side = Side::open(libfabric, &options);
+            side.enable();
+            let found = [0, 1, 8, 20, 31, 32, 33, 64].map(|room| (room, copied_out(&side, room)));
+            side.close(libfabric);
+            found
+        });
+        for ((room, ours), (_, stock)) in ours.iter().zip(&stock) {
+            let (room, too_small) = (*room, -(FI_ETOOSMALL as c_int));
+            let unless = |fits: bool| if fits { 0 } else { too_small };
+            // An address is cut off, and its length is that of the whole (`fi_av(3)`).
+            let expected = [
+                ("fi_getname", unless(room >= 32), 32, true),
+                ("fi_av_lookup", 0, 32, true),
+                ("fi_getopt", unless(room >= 8), 8, true),
+            ];
+            assert_eq!(ours[..], expected, "room for {room}");
+            // Stock 1.17 says how much it has copied, and writes options behind their room.
+            let [name, lookup, option] = expected;
+            let lookup = (lookup.0, lookup.1, room.min(32), true);
+            let option = (option.0, 0, 8, room >= 8);
+            assert_eq!(stock[..], [name, lookup, option], "stock, room for {room}");
+        }
+    });
+}
